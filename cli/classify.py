@@ -11,10 +11,12 @@ import typer
 
 from cli.flags.loading import Labels, RunPath, load_classifier
 from cli.flags.options import Given, takes
+from lm.config.data import DataConfig, FilesConfig
 from lm.config.decoding import ClassificationConfig
 from lm.config.hardware import HardwareConfig
 from lm.errors import UsageError
-from lm.text.files import STDIN, TextFile, lines, refuse_stdin_twice, text_files
+from lm.run_folder import find_checkpoint, load_config
+from lm.text.files import STDIN, TextFile, lines, readable, refuse_stdin_twice, text_files
 
 if TYPE_CHECKING:
     from lm.decoding.classifying import Classified
@@ -23,8 +25,8 @@ _Files = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="FILE…",
-        help="Texts, one a line, or JSON Lines with text, and label where it is known; - for stdin; without any, what "
-        "is piped in is read.",
+        help="Texts, one a line, or JSON, CSV, TSV or Parquet with text, and label where it is known; - for stdin; "
+        "without any, what is piped in is read.",
         show_default=False,
     ),
 ]
@@ -43,7 +45,10 @@ class _Text(NamedTuple):
     expected: str | None = None
 
 
-@takes({"classification": ClassificationConfig, "hardware": HardwareConfig})
+@takes(
+    {"classification": ClassificationConfig, "files": FilesConfig, "data": DataConfig, "hardware": HardwareConfig},
+    leave_out=("validation", "supervised", "separator", "keep_line_ends", "strip_gutenberg"),
+)
 def classify(
     run: RunPath, files: _Files = None, *, labels: Labels = None, as_json: _AsJson = False, given: Given
 ) -> None:
@@ -57,15 +62,23 @@ def classify(
       lm classify runs/topics reviews.txt > labels.tsv
       lm classify runs/topics reviews.txt --top-k 3
       lm classify runs/topics held-out.jsonl --json | jq .probabilities
+      lm classify runs/spam sms.tsv --no-header --text-column 2 --label-column 1
       echo "What a lovely day." | lm classify runs/topics | cut -f 1
     """
+    from cli.preparing import notes
+
     config = ClassificationConfig(**given["classification"])
     if not files and sys.stdin.isatty():
         raise UsageError("nothing to classify: name files of texts, or - to read them from stdin")
     names = files or [STDIN]
     refuse_stdin_twice([*names, labels or ""])
     classifier = load_classifier(run, HardwareConfig(**given["hardware"]), labels=labels, batch_size=config.batch_size)
-    texts = [each for file in text_files(names) for each in _texts(file)]
+    data = load_config(find_checkpoint(run)).data.of_other_files(**given["data"])
+    found = text_files(names, data, FilesConfig(**given["files"]))
+    if given.typed["data"] and not any(file.holds_rows for file in found):
+        raise UsageError("plain text has no columns: no file is JSON, CSV, TSV or Parquet; leave them out (--format)")
+    notes(found.notes)
+    texts = [each for file in readable(found) for each in _texts(file)]
     correct = _write(texts, classifier.classify(each.text for each in texts), top_k=config.top_k, as_json=as_json)
     expected = [each.expected for each in texts if each.expected is not None]
     _say_accuracy(correct, len(expected))

@@ -11,6 +11,7 @@ import typer
 from cli.flags import completion
 from cli.flags.loading import Labels, load_classifier
 from cli.flags.options import Given, takes
+from lm.config.data import DataConfig
 from lm.config.decoding import ClassificationConfig, TranslationConfig
 from lm.config.evaluation import ScoringConfig
 from lm.config.hardware import HardwareConfig
@@ -166,7 +167,7 @@ def _evaluate_classifier(run: Path, files: Sequence[str], labels: str | None, *,
     from cli import label_scores
     from lm.evaluation.classification import score_labels
 
-    examples = (example for file in text_files(files, supervised=True) for example in file.examples())
+    examples = (example for file in text_files(files, DataConfig(supervised=True)) for example in file.examples())
     report = label_scores.print_json if as_json else label_scores.print_report
     scores = score_labels(classifier, examples)
     report(scores, run=str(run))

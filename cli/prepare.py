@@ -12,7 +12,7 @@ from cli.console.escapes import json_line
 from cli.flags.arguments import AsJson, Specials, Texts, Unknown
 from cli.flags.loading import load_tokenizer
 from cli.flags.options import Given, takes
-from lm.config.data import DataConfig
+from lm.config.data import DataConfig, FilesConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.errors import UsageError
 
@@ -70,7 +70,7 @@ Join = Annotated[
 ]
 
 
-@takes({"tokenizer": TokenizerConfig, "data": DataConfig})
+@takes({"tokenizer": TokenizerConfig, "files": FilesConfig, "data": DataConfig})
 def prepare(
     corpus: Texts,
     *,
@@ -103,15 +103,16 @@ def prepare(
         _join(corpus, out, force=force, as_json=as_json)
         return
     number = None if part is None else _partition_number(part, out)
-    from cli.preparing import trained_tokenizer
+    from cli.preparing import notes, trained_tokenizer
     from lm.corpus.corpus import survey
     from lm.text.files import text_files
 
     config = DataConfig(**given["data"])
-    files = text_files(corpus, field=config.field, supervised=config.supervised)
+    files = text_files(corpus, config, FilesConfig(**given["files"]))
     given.refuse_without_effect("files", files=lambda: files)
     loaded = None if tokenizer is None else load_tokenizer(tokenizer)
     surveyed = survey(files, config, workers=processes)
+    notes([*files.notes, *surveyed.notes])
     wanted = TokenizerConfig(**given["tokenizer"])
     unknown = unknown if wanted.kind == "char" else None
     loaded = loaded or trained_tokenizer(surveyed, wanted, special=special, unknown=unknown)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -11,10 +11,12 @@ from rich.table import Table
 from cli.console.escapes import json_line
 from cli.console.messages import fact, note
 from cli.console.numbers import size
+from cli.flags.settings import with_flags
 from lm.config.tokenizer import TokenizerConfig
 from lm.corpus.corpus import Corpus, train_tokenizer
 from lm.corpus.folders import Prepared
 from lm.corpus.manifest import Manifest
+from lm.errors import Advice
 from lm.tokenizer.tokenizer import Tokenizer
 from lm.tokenizer.training import SAMPLE_BYTES
 
@@ -33,6 +35,12 @@ def trained_tokenizer(
     if config.kind == "bpe" and corpus.files_bytes > SAMPLE_BYTES:
         note(f"tokenizer trained on a sample: {size(SAMPLE_BYTES)} of {size(corpus.files_bytes)}")
     return train_tokenizer(corpus, config, special_tokens=special or (), unknown=unknown, has_mask=has_mask)
+
+
+def notes(found: Iterable[Advice]) -> None:
+    """Say on stderr what was left out of folders, and made of files, that a person might not expect."""
+    for advice in found:
+        fact("note", with_flags(advice, every=None))
 
 
 def tell(prepared: Prepared[Manifest], *, as_json: bool) -> None:

@@ -13,7 +13,7 @@ from cli.console.escapes import for_stream, json_line
 from cli.flags.arguments import AsJson, Specials, Texts, TokenizerPath, Unknown
 from cli.flags.loading import load_tokenizer
 from cli.flags.options import Given, takes
-from lm.config.data import DataConfig
+from lm.config.data import DataConfig, FilesConfig
 from lm.config.options import check_text
 from lm.config.tokenizer import TokenizerConfig
 from lm.errors import InputError, UsageError
@@ -25,7 +25,7 @@ _LONGEST = 12
 
 
 @app.command()
-@takes({"tokenizer": TokenizerConfig, "data": DataConfig}, leave_out=("validation",))
+@takes({"tokenizer": TokenizerConfig, "files": FilesConfig, "data": DataConfig}, leave_out=("validation",))
 def train(
     corpus: Texts,
     *,
@@ -47,6 +47,7 @@ def train(
         raise InputError(f"{out}: is there already; choose another name, or --force")
     from cli import tokenizer_report
     from cli.console.messages import note
+    from cli.preparing import notes
     from lm.corpus.corpus import survey, training_texts
     from lm.text.files import text_files
     from lm.tokenizer import training
@@ -55,9 +56,10 @@ def train(
     unknown = unknown if config.kind == "char" else None
     training.check(config, special_tokens=special or (), unknown=unknown)
     data = DataConfig(**given["data"], validation="0")
-    files = text_files(corpus, field=data.field, supervised=data.supervised)
+    files = text_files(corpus, data, FilesConfig(**given["files"]))
     given.refuse_without_effect("files", files=lambda: files)
     surveyed = survey(files, data)
+    notes([*files.notes, *surveyed.notes])
     trained = training.train(
         training_texts(surveyed),
         config,
@@ -121,7 +123,7 @@ def decode(
 
 
 @app.command()
-@takes({"data": DataConfig}, leave_out=("validation",))
+@takes({"files": FilesConfig, "data": DataConfig}, leave_out=("validation",))
 def inspect(
     tokenizer: TokenizerPath,
     text: Annotated[
@@ -150,7 +152,8 @@ def inspect(
       lm tokenizer inspect tokenizer.json held-out.txt
     """
     from cli import token_view
-    from lm.text.files import text_files
+    from cli.preparing import notes
+    from lm.text.files import readable, text_files
     from lm.tokenizer import inspection
 
     if text is not None and is_file(text):
@@ -160,8 +163,10 @@ def inspect(
         check_text(text, name="TEXT")
     loaded, data = load_tokenizer(tokenizer), DataConfig(**given["data"])
     ids = None if text is None else loaded.encode(_stdin() if text == "-" else text)
-    files = text_files(file, field=data.field, supervised=data.supervised) if file else []
+    files = text_files(file or [], data, FilesConfig(**given["files"]))
     if files:
+        notes(files.notes)
+        files = readable(files)
         given.refuse_without_effect("files", files=lambda: files)
     fit = token_view.measured(loaded, files, data.separator) if files else None
     longest = inspection.longest(loaded, _LONGEST)

@@ -22,9 +22,11 @@ from lm.config.export import ExportConfig, NumberType, System
 from lm.config.hardware import Device, DType, HardwareConfig, environment_threads
 from lm.config.keywords import (
     Place,
+    ReadingOptions,
     RunOptions,
     SamplingOptions,
     TranslationOptions,
+    reading_config,
     run_spec,
     sampling_config,
     translation_config,
@@ -54,7 +56,8 @@ from lm.interop.hugging_face import importing
 from lm.interop.hugging_face.adapters import import_adapters
 from lm.model.transformer import DecoderOnly, EncoderDecoder, EncoderOnly
 from lm.run_folder import find_checkpoint, load_config, load_state
-from lm.text.files import text_files
+from lm.text.files import TextFiles, readable, text_files
+from lm.text.normalising import as_learned
 from lm.tokenizer.tokenizer import Tokenizer
 from lm.training.history import improved
 from lm.training.ranks import train_in_processes
@@ -121,7 +124,7 @@ class Model:
             InputError: the tokenizer has no token for a character of the prompt.
             UsageError: there is nothing to begin from, or the settings rule out every token.
         """
-        (sample,) = self._generator(options).samples(prompt)
+        (sample,) = self._generator(options).samples(as_learned(prompt, self.loaded.config.data))
         return sample.text
 
     def stream(
@@ -132,6 +135,8 @@ class Model:
         Yields:
             A Token for each token of a sample, with the text that is certain from then on, and a Finish at its end.
         """
+        if isinstance(prompt, str):
+            prompt = as_learned(prompt, self.loaded.config.data)
         return self._generator(options).generate(prompt, n=n)
 
     def _generator(self, options: SamplingOptions) -> Generator:
@@ -222,7 +227,7 @@ class Model:
             InputError: a file is missing, or a row of it is no example.
             UsageError: as of `classify`.
         """
-        named = text_files([os.fspath(file) for file in files], supervised=True)
+        named = text_files([os.fspath(file) for file in files], self.loaded.config.data.of_other_files(supervised=True))
         return score_labels(
             self._classifier(labels, batch_size), (example for file in named for example in file.examples())
         )
@@ -234,6 +239,7 @@ class Model:
         stride: int | None = None,
         batch_size: int = 16,
         every: int = 1,
+        **options: Unpack[ReadingOptions],
     ) -> Tally:
         """How well the model predicts text: sums over all tokens of all files, and the figures that follow from them.
 
@@ -247,17 +253,23 @@ class Model:
             stride: tokens from one window to the next [default: half of the context].
             batch_size: windows scored together; changes the speed, not the result.
             every: of a masked model, score only every Nth token of a document: an estimate in an Nth of the time.
+            options: which files count and how they are read, as the flags of `lm perplexity`, with underscores.
 
         Raises:
             InputError: a file is missing or no text.
             UsageError: a setting is out of its limits.
         """
-        config, data = PerplexityConfig(context, stride, batch_size, every), self.loaded.config.data
+        config = PerplexityConfig(context, stride, batch_size, every)
+        reading, rows = reading_config(options)
+        data = self.loaded.config.data
         if self.config.translates and not files:
             return self._score_held_out_pairs()
         model = self._masked if self.config.is_masked else self._decoder
         named = [os.fspath(file) for file in files]
-        texts = text_files(named, field=data.field) if named else [held_out_text(self.loaded)]
+        if named:
+            texts = readable(text_files(named, data.of_other_files(**rows), reading))
+        else:
+            texts = TextFiles([held_out_text(self.loaded)])
         scorer = Scorer.of(model, self.tokenizer, config, separator=data.separator)
         if data.supervised and not files and isinstance(model, DecoderOnly):
             *_, last = measure_completions(

@@ -11,14 +11,15 @@ import typer
 
 from cli.flags import completion
 from lm.config.options import check_text
-from lm.text.files import decode, file_lines, lines
+from lm.text.encodings import decode
+from lm.text.files import file_lines, lines
 
 Texts = Annotated[
     list[str],
     typer.Argument(
         metavar="CORPUS…",
-        help="Text files, globs, folders (their .txt, .text, .md, .jsonl, .ndjson, also compressed, and .parquet), or "
-        "- for stdin.",
+        help="Text files, globs, folders (their .txt, .text, .md, .jsonl, .ndjson, .csv, .tsv, .parquet, also "
+        "compressed, and .json arrays), or - for stdin.",
         show_default=False,
     ),
 ]

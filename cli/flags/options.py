@@ -20,7 +20,7 @@ from typer.main import get_click_param
 from typer.models import ParamMeta, TyperPath
 
 from cli.flags import completion
-from cli.flags.usage import name_of, wrong_value
+from cli.flags.usage import long_flag, name_of, wrong_value
 from cli.flags.without_effect import Invocation, Stage, refuse
 from lm.config import options
 from lm.config.model import ModelConfig
@@ -161,6 +161,7 @@ def _parameter(flag: _Flag) -> Any:  # noqa: ANN401 (click's types, which typer 
     option = typer.Option(
         None,
         f"{described.flag}/--no-{described.flag[2:]}" if described.kind is bool else described.flag,
+        *described.aliases,
         help=text,
         metavar="NAME" if described.choices else _METAVARS[described.kind],
         rich_help_panel=flag.section.capitalize(),
@@ -295,7 +296,7 @@ def invocation_of(context: typer.Context) -> Invocation:
 
 def _key(parameter: Any) -> str:  # noqa: ANN401 (click's types, which typer keeps to itself)
     """The name of an argument, or the long flag of an option."""
-    return str(parameter.name if parameter.param_type_name == "argument" else max(parameter.opts, key=len))
+    return str(parameter.name if parameter.param_type_name == "argument" else long_flag(parameter))
 
 
 def _spelled(parameter: Any, value: Any) -> str:  # noqa: ANN401

@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 from cli.flags.usage import name_of
-from lm.config.data import DataConfig, ParallelConfig
+from lm.config.data import DataConfig, FilesConfig, ParallelConfig
 from lm.config.decoding import BeamConfig, SamplingConfig, TranslationConfig
 from lm.config.evaluation import PerplexityConfig
 from lm.config.hardware import DistributionConfig, HardwareConfig
@@ -20,7 +20,8 @@ from lm.config.workers import WorkersConfig
 from lm.errors import Advice, LMError
 
 _CONFIGS = (
-    ModelConfig, TrainingConfig, DataConfig, ParallelConfig, TokenizerConfig, LoraConfig, DistributionConfig,
+    ModelConfig, TrainingConfig, FilesConfig, DataConfig, ParallelConfig, TokenizerConfig, LoraConfig,
+    DistributionConfig,
     SamplingConfig, BeamConfig, TranslationConfig, PerplexityConfig, HardwareConfig, WorkersConfig,
 )  # fmt: skip
 _MAKERS = ("lm train", "lm tokenizer train")

@@ -68,7 +68,12 @@ def name_of(parameter: Any) -> str:  # noqa: ANN401
     """The name of a parameter: a flag as it is typed, or what stands for an argument in the help."""
     if parameter.param_type_name == "argument":
         return str(parameter.metavar or parameter.name.upper())
-    return str(max(parameter.opts, key=len))
+    return long_flag(parameter)
+
+
+def long_flag(parameter: Any) -> str:  # noqa: ANN401
+    """The first long flag of an option, for which others may be aliases."""
+    return str(next((flag for flag in parameter.opts if flag.startswith("--")), parameter.opts[0]))
 
 
 def _flags(context: Any) -> list[str]:  # noqa: ANN401

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from lm.config.data import DataConfig, ParallelConfig
+from lm.config.data import DataConfig, FilesConfig, ParallelConfig
 from lm.config.decoding import PENALTIES, ClassificationConfig, SamplingConfig, TranslationConfig
 from lm.config.evaluation import AttentionConfig, PerplexityConfig, ScoringConfig
 from lm.config.hardware import HardwareConfig
@@ -218,6 +218,22 @@ def _only_rows(mode: Mode) -> bool:
     return bool(mode["--supervised"]) or all(file.holds_rows for file in mode.files())
 
 
+def _no_tables(mode: Mode) -> bool:
+    texts: list[Any] = [getattr(each, "source", each) for each in mode.files()]
+    return not any(file.format in ("csv", "tsv") for file in texts)
+
+
+def _no_labels(mode: Mode) -> bool:
+    return not any(getattr(file, "supervised", False) for file in mode.files())
+
+
+def _no_folder(mode: Mode) -> bool:
+    """Whether all corpora are files that are named one by one."""
+    named = [*(mode["corpus"] or ()), *(mode["files"] or ()), *(mode["--source"] or ()), *(mode["--target"] or ()),
+             *(mode["--pairs"] or ()), *(mode["--file"] or ())]  # fmt: skip
+    return bool(named) and all(name == "-" or Path(name).is_file() for name in named)
+
+
 def _is_page_of_text(mode: Mode) -> bool:
     return bool(mode["--out"]) and Path(mode["--out"]).suffix == ".html" and mode["--target"] is None
 
@@ -248,6 +264,7 @@ _OTHER_REPORTS = ("--csv", "--per-token", "--show", "--html", "--versus", "--com
 _TRAIN, _GENERATE, _TRANSLATE, _PERPLEXITY = ("train",), ("generate",), ("translate",), ("perplexity",)
 _PREPARE, _INSPECT = ("prepare",), ("tokenizer inspect",)
 _TRAINS_TOKENIZER = ("prepare", "tokenizer train")
+_READING = ("train", "prepare", "tokenizer train", "tokenizer inspect", "perplexity")
 
 _OF_TRAINING_RUNS = (
     Rule(
@@ -262,7 +279,10 @@ _OF_TRAINING_RUNS = (
         neutral={"--best-by": "loss", "--bleu-sentences": 0, "--source-loss": 0},
     ),
     Rule(
-        _TRAIN, ("--separator", "--field", "--supervised"), _has_pairs,
+        _TRAIN,
+        ("--separator", "--field", "--label-field", "--supervised", "--keep-line-ends", "--strip-gutenberg",
+         "--skip-unreadable"),
+        _has_pairs,
         "on pairs (--source, --target, --pairs), as it is for text",
     ),
     Rule(
@@ -271,7 +291,7 @@ _OF_TRAINING_RUNS = (
     ),
     Rule(
         _TRAIN, ("--source-field", "--target-field"), lambda mode: _has_pairs(mode) and not mode["--pairs"],
-        "without --pairs, as it names what JSON Lines hold",
+        "without --pairs, as it names columns of both sides",
     ),
     Rule(
         _TRAIN, ("--source-language", "--target-language"),
@@ -290,6 +310,10 @@ _OF_TRAINING_RUNS = (
     Rule(
         _TRAIN, ("--portable",), lambda mode: _is_new(mode) and mode["--from"] is not None,
         "with --from, which brings the blocks of its run",
+    ),
+    Rule(
+        _TRAIN, flags_of(FilesConfig), lambda mode: mode.is_prepared,
+        "on tokens that are prepared already, as it is for reading files", stage="settings",
     ),
     Rule(
         _TRAIN, _TOKENIZER, lambda mode: mode.is_prepared,
@@ -388,16 +412,29 @@ _OF_FILES = (
         lambda mode: mode.holds_pairs, "on the pairs that the run held out, as it is for text", stage="files",
     ),
     Rule(
-        _PERPLEXITY, ("--field", "--separator"), lambda mode: mode.is_held_out,
-        "on the split that the run held out", "leave it out, or name files", stage="files",
+        _PERPLEXITY, (*flags_of(FilesConfig), *flags_of(DataConfig, but=("validation", "supervised"))),
+        lambda mode: mode.is_held_out, "on the split that the run held out", "leave it out, or name files",
+        stage="files",
     ),
     Rule(
-        ("train", "prepare", "tokenizer train", "tokenizer inspect", "perplexity"), ("--field",), _no_rows,
-        "where no file is JSON Lines or Parquet", stage="files",
+        _READING, ("--field",), _no_rows,
+        "on plain text: no file is JSON, CSV, TSV or Parquet", "leave it out, or give --format", stage="files",
     ),
     Rule(
-        ("train", "prepare", "tokenizer train", "tokenizer inspect", "perplexity"), ("--separator",), _only_rows,
-        "on JSON Lines and Parquet, where each row is a document", stage="files",
+        _READING, ("--header",), _no_tables,
+        "where no file is CSV or TSV", "leave it out, or give --format", stage="files",
+    ),
+    Rule(
+        _READING, ("--label-field",), lambda mode: _no_labels(mode) and not mode.holds_examples,
+        "except on examples", "leave it out, or give --supervised", stage="files",
+    ),
+    Rule(
+        _READING, ("--separator", "--strip-gutenberg"), _only_rows,
+        "on JSON, CSV, TSV and Parquet, where each row is a document", stage="files",
+    ),
+    Rule(
+        _READING, ("--include", "--exclude"), _no_folder,
+        "on files that are named one by one", "leave it out, or name a folder or glob",
     ),
     Rule(
         _PERPLEXITY, ("--stride", "--per-token", "--show", "--html", "--versus", "--compare-dtypes"),
@@ -489,7 +526,9 @@ _OF_GENERATION = (
 
 _OF_MEASURING = (
     Rule(
-        _PERPLEXITY, (*flags_of(PerplexityConfig), "--separator", "--field", *_OTHER_REPORTS),
+        _PERPLEXITY,
+        (*flags_of(PerplexityConfig), *flags_of(DataConfig, but=("validation", "supervised")), "--skip-unreadable",
+         *_OTHER_REPORTS),
         lambda mode: bool(mode["--source"]), "on pairs (--source, --target), as it is for text",
     ),
     Rule(
@@ -536,7 +575,8 @@ _OF_MEASURING = (
 _OF_TOKENS = (
     Rule(
         _PREPARE,
-        (*_TOKENIZER, *flags_of(DataConfig), "--tokenizer", "--special", "--unknown", "--part", "--processes"),
+        (*_TOKENIZER, *flags_of(FilesConfig), *flags_of(DataConfig),
+         "--tokenizer", "--special", "--unknown", "--part", "--processes"),
         lambda mode: bool(mode["--join"]), "with --join, as it is for making shares",
     ),
     Rule(
@@ -552,7 +592,7 @@ _OF_TOKENS = (
         "on a tokenizer that knows every text", "leave it out, or give --kind char",
     ),
     Rule(
-        _INSPECT, flags_of(DataConfig, but=("validation",)),
+        _INSPECT, (*flags_of(FilesConfig), *flags_of(DataConfig, but=("validation",))),
         lambda mode: not mode["--file"] and not is_file(mode["text"]), "without files", "leave it out, or name some",
     ),
 )  # fmt: skip

@@ -173,9 +173,11 @@ def generate(
 
     import_torch()
     from lm.decoding.generator import PROMPT, Generator
+    from lm.text.normalising import as_learned
 
     model, loaded = load_decoder(run, hardware, instead="use lm translate")
     given.refuse_without_effect("files", holds_examples=loaded.config.data.supervised)
+    text = as_learned(text, loaded.config.data)
     size = batch_size or _SIDE_BY_SIDE
     drafting = draft if draft is None or draft == PROMPT else load_draft(Path(draft), hardware, loaded)
     generator = Generator(
@@ -197,7 +199,7 @@ def _prompt(argument: str | None, file: Path | None, *, interactive: bool) -> st
     if file is not None and argument is not None:
         raise UsageError("give either a prompt or --prompt-file")
     if file is not None:
-        from lm.text.files import decode
+        from lm.text.encodings import decode
 
         return decode(file.read_bytes(), name=str(file))
     return (None if interactive and argument is None else text_argument(argument)) or ""

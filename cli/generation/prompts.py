@@ -20,6 +20,7 @@ from cli.console.numbers import duration, many
 from cli.console.progress import progress
 from cli.flags.loading import load_decoder, load_tokenizer
 from cli.generation.samples import drawn_values, found_values, write_json, write_whole
+from lm.config.data import DataConfig
 from lm.config.decoding import BeamConfig, SamplingConfig
 from lm.config.hardware import HardwareConfig
 from lm.decoding.generator import Generator, by_length, shared_beginning
@@ -29,6 +30,7 @@ from lm.errors import InputError
 from lm.files import replaced
 from lm.hardware import share_of
 from lm.processes import Work, Workers, ordered
+from lm.run_folder import find_checkpoint, load_config
 from lm.text.files import text_files
 from lm.text.prompts import Prompt, read_prompts
 from lm.tokenizer.tokenizer import Tokenizer
@@ -120,7 +122,7 @@ def continue_file(file: str, asked: Asked, form: Form, *, processes: int) -> Non
         form: how it is written.
         processes: how many share out the prompts.
     """
-    prompts = _read(file)
+    prompts = _read(file, load_config(find_checkpoint(asked.run)).data)
     if not prompts:
         note(f"{file}: no prompts, so nothing to do")
     asked = dataclasses.replace(asked, sampling=_seeded(asked.sampling))
@@ -136,9 +138,9 @@ def continue_file(file: str, asked: Asked, form: Form, *, processes: int) -> Non
             raise typer.Abort from None
 
 
-def _read(file: str) -> Sequence[Prompt]:
+def _read(file: str, data: DataConfig) -> Sequence[Prompt]:
     """All prompts of a file; InputError if it is a folder, or several."""
-    files = text_files([file])
+    files = text_files([file], DataConfig(keep_line_ends=data.keep_line_ends))
     if len(files) > 1 or Path(file).is_dir():
         raise InputError(f"{file}: not one file; name the one that holds the prompts (--prompts)")
     return list(read_prompts(files[0]))

@@ -22,6 +22,8 @@ from cli.perplexity import report, surprisal_page, versus
 from cli.perplexity.request import ReportFormat
 from cli.perplexity.scorer import LoadedScorer, on
 from cli.perplexity.surprisal import coloured, plain
+from cli.preparing import notes
+from lm.config.data import FilesConfig
 from lm.config.hardware import HardwareConfig
 from lm.errors import InputError, UsageError
 from lm.evaluation import perplexity_comparison
@@ -36,7 +38,7 @@ from lm.evaluation.type_costs import TypeCost, type_costs
 from lm.files import replaced
 from lm.hardware import found_device, usable_types
 from lm.model.transformer import DecoderOnly
-from lm.text.files import TextFile, text_files, text_size
+from lm.text.files import TextFile, TextFiles, readable, text_files, text_size
 
 
 def measure_files(run: Path, files: Sequence[str], output: ReportFormat, given: Given) -> None:
@@ -53,9 +55,14 @@ def measure_files(run: Path, files: Sequence[str], output: ReportFormat, given: 
     if not files:
         given.refuse_without_effect("files", is_held_out=True)
     scorer = LoadedScorer.load(run, given)
-    texts = text_files(files, field=scorer.data.field) if files else [held_out_text(scorer.loaded)]
+    if files:
+        texts = text_files(files, scorer.data, FilesConfig(**given["files"]))
+        notes(texts.notes)
+    else:
+        texts = TextFiles([held_out_text(scorer.loaded)])
     is_of_examples = are_examples(scorer, texts)
     given.refuse_without_effect("files", files=lambda: texts, holds_examples=is_of_examples)
+    texts = readable(texts)
     if is_of_examples:
         with scorer.shared(of_examples=True) as shared:
             measure_examples(shared, texts, output)

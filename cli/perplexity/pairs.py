@@ -17,7 +17,7 @@ from cli.console.tables import table
 from cli.perplexity.report import warn_of_lost_text
 from cli.perplexity.request import PairFiles
 from lm.checkpoint import LoadedModel, load_model
-from lm.config.data import ParallelConfig
+from lm.config.data import FilesConfig, ParallelConfig
 from lm.config.hardware import HardwareConfig
 from lm.config.model import check_heads_given
 from lm.data.batch import Batch
@@ -59,17 +59,20 @@ class _PairScores:
         return sum(one.blank for one in self.files)
 
 
-def measure_pairs(run: Path, pairs: PairFiles, hardware: HardwareConfig, *, processes: int, as_json: bool) -> None:
+def measure_pairs(
+    run: Path, pairs: PairFiles, reading: FilesConfig, hardware: HardwareConfig, *, processes: int, as_json: bool
+) -> None:
     """Score each target given its source, and print the figures.
 
     Args:
         run: a run that translates, or one of its checkpoints.
         pairs: the files; without any, the pairs that the run held out.
+        reading: how they are read.
         hardware: what to run on.
         processes: how many score the pairs.
         as_json: print JSON instead of a table.
     """
-    files = parallel_texts(ParallelConfig(), source=pairs.sources, target=pairs.targets, heads=pairs.heads)
+    files = parallel_texts(ParallelConfig(), reading, source=pairs.sources, target=pairs.targets, heads=pairs.heads)
     loaded = load_model(run, inference_hardware(hardware))
     known = None
     if not files:

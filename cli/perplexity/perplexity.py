@@ -11,7 +11,7 @@ from cli.flags import completion
 from cli.flags.loading import RunPath, import_torch
 from cli.flags.options import Given, takes
 from cli.perplexity.request import PairFiles, ReportFormat
-from lm.config.data import DataConfig
+from lm.config.data import DataConfig, FilesConfig
 from lm.config.evaluation import PerplexityConfig
 from lm.config.hardware import HardwareConfig
 from lm.config.workers import WorkersConfig
@@ -123,7 +123,13 @@ _CompareDtypes = Annotated[
 
 
 @takes(
-    {"perplexity": PerplexityConfig, "data": DataConfig, "hardware": HardwareConfig, "workers": WorkersConfig},
+    {
+        "perplexity": PerplexityConfig,
+        "files": FilesConfig,
+        "data": DataConfig,
+        "hardware": HardwareConfig,
+        "workers": WorkersConfig,
+    },
     leave_out=("validation", "supervised"),
 )
 def perplexity(
@@ -157,8 +163,11 @@ def perplexity(
     and compares segment by segment; its standard error takes blocks of 256 bytes to be independent. --compare-dtypes
     has one run score the text in each type of numbers, in turns: a difference is in bits per byte, against float32.
 
+    Bytes are those of the text in UTF-8, as the run reads it, whatever the encoding of the file: a run that learned
+    lines that end with line feeds alone reads files so (--keep-line-ends).
+
     A run that learned from examples is measured as it was trained, on files of examples ({prompt, completion} or
-    {text, label}, JSON Lines): how well it predicts each completion and its end, given the prompt. With --field such
+    {text, label}): how well it predicts each completion and its end, given the prompt. With --field such
     files are read as text all the same.
 
     Of a masked model (lm train --objective masked) it is the pseudo-perplexity: each token is masked in turn and
@@ -199,7 +208,14 @@ def perplexity(
         from cli.perplexity.pairs import measure_pairs
 
         hardware, workers = HardwareConfig(**given["hardware"]), WorkersConfig(**given["workers"])
-        measure_pairs(run, pair_files, hardware, processes=workers.processes, as_json=as_json)
+        measure_pairs(
+            run,
+            pair_files,
+            FilesConfig(**given["files"]),
+            hardware,
+            processes=workers.processes,
+            as_json=as_json,
+        )
     else:
         import_torch()
         from cli.perplexity.files import measure_files

@@ -54,7 +54,7 @@ class LoadedScorer:
         model, loaded = load_scored(run, HardwareConfig(**given["hardware"]), instead=_ON_PAIRS)
         if "perplexity__every" in given.environment and not model.config.is_masked:
             config = dataclasses.replace(config, every=1)
-        data = data or dataclasses.replace(loaded.config.data, supervised=False, **given["data"])
+        data = data or loaded.config.data.of_other_files(**given["data"])
         return cls(run, given, loaded, data, Scorer.of(model, loaded.tokenizer, config, separator=data.separator))
 
     def in_type(self, dtype: str) -> LoadedScorer:

@@ -6,7 +6,7 @@ from cli.console.messages import fact, note
 from cli.console.numbers import count, duration, many, size
 from cli.flags.settings import with_flags
 from cli.flags.without_effect import drops_nothing
-from cli.preparing import MUCH_REPEATED, note_repetition
+from cli.preparing import MUCH_REPEATED, note_repetition, notes
 from cli.training.plan import shortest_seconds, show_plan
 from lm.config.model import ModelConfig
 from lm.config.presets import could_be_portable
@@ -48,6 +48,7 @@ def report(event: Event) -> None:
 def _report_corpus(event: CorpusPrepared) -> None:
     """How much there is to train on and how much is held out, and what of it is unlikely to be meant."""
     if event.reused is not None:
+        notes(event.notes)
         note(f"tokens  {event.corpus.folder}{' (made before)' if event.reused else ''}")
     if isinstance(event.manifest, PairManifest):
         _report_pairs(event, event.manifest)

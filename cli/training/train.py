@@ -27,8 +27,8 @@ _Corpus = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="CORPUS…",
-        help="Text files, globs, folders (their .txt, .text, .md, .jsonl, .ndjson, .parquet, also compressed), - for "
-        "stdin, or a folder of lm prepare.",
+        help="Text files, globs, folders (their .txt, .text, .md, .jsonl, .ndjson, .csv, .tsv, .parquet, also "
+        "compressed, and .json arrays), - for stdin, or a folder of lm prepare.",
     ),
 ]
 _Source = Annotated[
@@ -46,7 +46,7 @@ _Pairs = Annotated[
     typer.Option(
         "--pairs",
         metavar="FILE",
-        help="Both sides in one file: source, tab, target on each line, or JSON Lines. Can be repeated.",
+        help="Both sides in one file: source, tab, target on each line, or JSON Lines, CSV, Parquet. Can be repeated.",
     ),
 ]
 _ValidationSource = Annotated[
@@ -229,6 +229,8 @@ def train(
       lm train book.txt
       lm train book.txt --budget 10m
       lm train texts/ --preset small --epochs 3 -o runs/novel
+      lm train src/ --include '*.py' --exclude tests
+      lm train reviews.csv --text-column review
       lm train letters.txt --from runs/novel -o runs/letters
       lm train questions.jsonl --supervised --from runs/novel --epochs 3 -o runs/answers
       lm train book.txt --objective masked -o runs/masked

@@ -1,17 +1,66 @@
-"""How texts, and pairs of them, become tokens."""
+"""Which files are read, and how texts, and pairs of them, become tokens."""
 
 from __future__ import annotations
 
+import codecs
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
-from lm.config.options import Checked, option
+from lm.config.options import Checked, option, suggestion
 from lm.config.tokenizer import END_OF_TEXT
 from lm.errors import UsageError
 
 LANGUAGE = r"[A-Za-z]{2,3}([-_][A-Za-z0-9]+)*"
 """A code of a language."""
 IGNORED = -100  # as a target: nothing is to be predicted here
+
+
+Format = Literal["text", "jsonl", "json", "csv", "tsv", "parquet"]
+
+
+@dataclass(frozen=True)
+class FilesConfig(Checked):
+    """Which files are read, and how: what holds of files, while `DataConfig` is about the text in them."""
+
+    format: Format | None = option(
+        None, "Format of all files [default: from their names; stdin is text or JSON Lines]."
+    )
+    encoding: str = option("utf-8", "Character encoding of text files, such as gb18030, cp1252 or utf-16.")
+    include: tuple[str, ...] = option(
+        (), "Of folders and globs, read only files that match this glob, such as '*.py'. Can be repeated."
+    )
+    exclude: tuple[str, ...] = option(
+        (), "Of folders and globs, leave out files and folders that match this glob. Can be repeated."
+    )
+    skip_unreadable: bool = option(
+        False, "Leave out files that are damaged or no text in this encoding, and name them, instead of refusing all."
+    )
+    header: bool | None = option(
+        None, "The first row of CSV and TSV has the names of the columns [default: yes, but of TSV pairs]."
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        try:
+            is_of_text = codecs.lookup(self.encoding)._is_text_encoding  # Python has no other way to tell
+        except (LookupError, ValueError):
+            is_of_text = False
+        if not is_of_text:
+            raise UsageError(
+                f"no encoding is called {self.encoding!r}{suggestion(self.encoding.lower(), _ENCODINGS)}; Python's "
+                f"names count, such as {', '.join(_ENCODINGS[:5])}",
+                settings=["encoding"],
+            )
+
+    @property
+    def is_utf8(self) -> bool:
+        """Whether files are UTF-8, as they are unless another encoding is named."""
+        return codecs.lookup(self.encoding).name == "utf-8"
+
+
+_ENCODINGS = ("gb18030", "cp1252", "utf-16", "latin-1", "shift_jis", "euc-jp", "euc-kr", "big5", "cp1251", "koi8-r")
 
 
 @dataclass(frozen=True)
@@ -25,25 +74,48 @@ class DataConfig(Checked):
         may_name_files=True,
     )
     separator: str = option(END_OF_TEXT, "A line that holds only this ends a document within a text file.")
-    field: str = option(
-        "text",
-        "What holds the text in each line of JSON Lines files (.jsonl, .ndjson; stdin too, if its first line is so), "
-        "or in each row of Parquet files (.parquet).",
+    field: str | None = option(
+        None,
+        "Field or column of the text in JSON Lines, JSON arrays, CSV, TSV and Parquet, by name or, from 1, by number "
+        "[default: text, or the only one with a usual name such as content, review or message].",
+        aliases=("--text-column",),
+    )
+    label_field: str | None = option(
+        None,
+        "Field or column of the label of --supervised examples, as for the text [default: label, or the only one with "
+        "a usual name such as category, class or sentiment].",
+        aliases=("--label-column",),
     )
     supervised: bool = option(
         False,
-        "Each line of the JSON Lines is an example, {prompt, completion} or {text, label}; only the completion is "
-        "learned, or the label, which follows the text on a line of its own. A masked model becomes a "
-        "classifier of the labels; a decoder classifies too (lm classify) where completions are few and short.",
+        "Each row of JSON, CSV, TSV or Parquet is an example, {prompt, completion} or {text, label}: "
+        "only the completion is learned, or the label, which follows the text on a line of its own. A masked model "
+        "becomes a classifier of the labels; a decoder classifies too (lm classify) where completions are few and "
+        "short.",
+    )
+    keep_line_ends: bool = option(
+        False, "Keep carriage returns and a byte order mark; without this, line ends are line feeds alone."
+    )
+    strip_gutenberg: bool = option(
+        False, "Leave out what Project Gutenberg puts before and after the text of its books."
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.supervised and self.field != DataConfig.field:
-            raise UsageError(
-                "field names the text of documents; the fields of supervised examples are fixed",
-                settings=("field", "supervised"),
-            )
+        if self.label_field is not None and self.label_field == self.field:
+            raise UsageError("text and label are two fields", settings=["field", "label_field"])
+
+    def of_other_files(self, **given: Any) -> DataConfig:  # noqa: ANN401 (the fields' values)
+        """The same for files that a run hasn't learned from, as text; columns that have numbers are guessed."""
+        named = {name: None for name in ("field", "label_field") if str(getattr(self, name)).isdecimal()}
+        return replace(self, **{"supervised": False, **named, **given})
+
+
+def from_before_line_ends(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of data from before line ends were changed: these were kept, and the field was always named."""
+    if "keep_line_ends" in values:
+        return dict(values)
+    return {**values, "keep_line_ends": True, "field": None if values.get("field") == "text" else values.get("field")}
 
 
 @dataclass(frozen=True)
@@ -55,8 +127,10 @@ class ParallelConfig(Checked):
     )
     source_language: str | None = option(None, "Language of the sources [default: from file names, as in train.en].")
     target_language: str | None = option(None, "Language of the targets [default: from file names, as in train.de].")
-    source_field: str = option("source", "What holds the source in each line of JSON Lines.")
-    target_field: str = option("target", "What holds the target in each line of JSON Lines.")
+    source_field: str = option(
+        "source", "Field or column of the source in JSON Lines, CSV, TSV and Parquet, by name or, from 1, by number."
+    )
+    target_field: str = option("target", "Field or column of the target, likewise.")
     separate_vocabularies: bool = option(False, "Train a tokenizer for each language, instead of one on both.")
     max_length: int = option(256, "Leave out pairs with more tokens than this on a side.", minimum=1)
     max_ratio: float = option(

@@ -8,6 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
+from lm.config.data import FilesConfig, Format
 from lm.config.decoding import SamplingConfig, TranslationConfig
 from lm.config.hardware import Device, DType, environment_threads
 from lm.config.model_fields import (
@@ -89,6 +90,19 @@ def _check(given: Iterable[str], config: type[SamplingConfig | TranslationConfig
     for name in given:
         if name not in names:
             raise UsageError(f"no setting {name!r}{suggestion(name, names)}")
+
+
+class ReadingOptions(TypedDict, total=False):
+    """Keywords of `Model.perplexity` for the files, the fields of `FilesConfig`, and of `DataConfig` for their rows."""
+
+    format: Format | None
+    encoding: str
+    include: Sequence[str]
+    exclude: Sequence[str]
+    skip_unreadable: bool
+    header: bool | None
+    field: str | None
+    text_column: str | None
 
 
 class RunOptions(TypedDict, total=False):
@@ -185,11 +199,23 @@ class RunOptions(TypedDict, total=False):
     kind: TokenizerKind
     vocab_size: int
     min_frequency: int
+    # [files]
+    format: Format | None
+    encoding: str
+    include: Sequence[str]
+    exclude: Sequence[str]
+    skip_unreadable: bool
+    header: bool | None
     # [data]
     validation: str
     separator: str
-    field: str
+    field: str | None
+    text_column: str | None
+    label_field: str | None
+    label_column: str | None
     supervised: bool
+    keep_line_ends: bool
+    strip_gutenberg: bool
     # [parallel]
     bidirectional: bool
     source_language: str | None
@@ -258,6 +284,12 @@ _OF_RUNS = ("out", "preset", "from_run", "tokenizer", "resume")
 _OTHERS = ("depth", "portable", "config", "processes")
 
 
+def reading_config(given: ReadingOptions) -> tuple[FilesConfig, dict[str, str]]:
+    """How files are read, from values given in Python, and the fields of their rows that are named."""
+    values = _by_section(dict(given))
+    return FilesConfig(**values["files"]), values["data"]
+
+
 def run_spec(*corpus: Place, **given: Unpack[RunOptions]) -> RunSpec:
     """The specification of a run, from values given in Python.
 
@@ -305,7 +337,10 @@ def _several(value: Place | Sequence[Place]) -> tuple[str, ...]:
 def _by_section(values: dict[str, Any]) -> Settings:
     """Values of options by section and field; UsageError for what is no option, or cannot have that value."""
     known = {
-        described.setting: (section, described) for section, kind in SECTIONS.items() for described in options(kind)
+        setting: (section, described)
+        for section, kind in SECTIONS.items()
+        for described in options(kind)
+        for setting in (described.setting, *(alias.removeprefix("--").replace("-", "_") for alias in described.aliases))
     }
     found: Settings = {section: {} for section in SECTIONS}
     for name, value in values.items():

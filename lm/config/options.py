@@ -32,6 +32,7 @@ class Option:
         minimum: the least value allowed (for numbers).
         maximum: the greatest value allowed (for numbers).
         flag: the command-line flag, with its dashes.
+        aliases: other flags that do the same.
         may_name_files: whether the value can be names of files, which need not be valid UTF-8 as text must.
     """
 
@@ -45,6 +46,7 @@ class Option:
     maximum: float | None
     flag: str
     may_name_files: bool = False
+    aliases: tuple[str, ...] = ()
 
     @property
     def setting(self) -> str:
@@ -125,10 +127,12 @@ def option(
     minimum: float | None = None,
     maximum: float | None = None,
     flag: str | None = None,
+    aliases: tuple[str, ...] = (),
     may_name_files: bool = False,
 ) -> Any:  # noqa: ANN401 (dataclasses.field is typed so too)
     """A dataclass field that describes itself; `flag` where the flag is not the field's name."""
-    known = {"help": help, "minimum": minimum, "maximum": maximum, "flag": flag, "may_name_files": may_name_files}
+    known = {"help": help, "minimum": minimum, "maximum": maximum, "flag": flag, "aliases": aliases,
+             "may_name_files": may_name_files}  # fmt: skip
     return dataclasses.field(default=default, metadata=known)
 
 
@@ -156,6 +160,7 @@ def _describe(field: dataclasses.Field[Any], hint: Any) -> Option:  # noqa: ANN4
         maximum=field.metadata["maximum"],
         flag=field.metadata["flag"] or "--" + field.name.replace("_", "-"),
         may_name_files=field.metadata["may_name_files"],
+        aliases=field.metadata["aliases"],
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lm.config import options
-from lm.config.data import DataConfig, ParallelConfig
+from lm.config.data import DataConfig, FilesConfig, ParallelConfig, from_before_line_ends
 from lm.config.hardware import UNTRAINED, DistributionConfig, HardwareConfig
 from lm.config.lora import LoraConfig
 from lm.config.model import ModelConfig
@@ -76,6 +76,7 @@ class RunConfig:
 
     model: ModelConfig = field(default_factory=ModelConfig)
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
+    files: FilesConfig = field(default_factory=FilesConfig)
     data: DataConfig = field(default_factory=DataConfig)
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
@@ -164,6 +165,8 @@ class RunConfig:
             raise UsageError(
                 f"{where}: format version {options.shown(version)} is not {FORMAT_VERSION}, the one this lm reads"
             )
+        if isinstance(data := values.get("data", {}), Mapping):
+            values = {**values, "data": from_before_line_ends(data)}
         parts: dict[str, Any] = {
             name: options.build(kind, values.get(name, {}), where=f"{where}, {name}") for name, kind in SECTIONS.items()
         }
@@ -186,6 +189,7 @@ class RunConfig:
 SECTIONS: dict[str, type] = {
     "model": ModelConfig,
     "tokenizer": TokenizerConfig,
+    "files": FilesConfig,
     "data": DataConfig,
     "parallel": ParallelConfig,
     "training": TrainingConfig,

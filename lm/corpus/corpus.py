@@ -21,11 +21,13 @@ from typing import Protocol, TypeVar
 from lm import processes
 from lm.config.data import DataConfig
 from lm.config.tokenizer import END_OF_TEXT, MASK, TokenizerConfig
-from lm.errors import InputError, UsageError
+from lm.errors import Advice, InputError, UsageError
 from lm.processes import on_threads
 from lm.text import documents
 from lm.text.documents import Fragment, Survey, grouped, spans
-from lm.text.files import FileSpan, Progress, TextFile, text_files
+from lm.text.encodings import UnreadableError
+from lm.text.files import FileSpan, Progress, TextFile, sort_out, text_files
+from lm.text.rows import FIELD
 from lm.tokenizer.tokenizer import Tokenizer, pieces
 from lm.tokenizer.training import tokenizer_of
 
@@ -120,9 +122,44 @@ class Corpus:
         return sum(found.bytes for found in self.files)
 
     @property
+    def notes(self) -> list[Advice]:
+        """What was made of the files that their reader might not expect."""
+        every, notes = [*self.files, *self.validation_files], []
+        if changed := [found for found in every if found.changes.line_ends or found.changes.mark]:
+            ends, marks = (any(getattr(found.changes, name) for found in changed) for name in ("line_ends", "mark"))
+            what = [*(["with line feeds alone"] * ends), *(["without the byte order mark"] * marks)]
+            text = f"{_some(changed)}: read {' and '.join(what)}, and bits per byte count that text"
+            notes.append(Advice(text, settings=["keep_line_ends"]))
+        books = [found for found in every if found.changes.is_book]
+        if books and self.config.strip_gutenberg:
+            notes.append(Advice(f"{_some(books)}: read without Project Gutenberg's header and licence"))
+        elif books:
+            text = f"{_some(books)}: Project Gutenberg's header and licence are part of the text, and can be left out"
+            notes.append(Advice(text, settings=["strip_gutenberg"]))
+        if named := _guessed_fields(every):
+            notes.append(Advice(named, settings=["field", "label_field"] if self.config.supervised else ["field"]))
+        return notes
+
+    @property
     def has_few_documents(self) -> bool:
         """Whether there are fewer documents in `files` than hashes divide evenly."""
         return sum(found.documents for found in self.files) < FEWEST_DOCUMENTS
+
+
+def _some(found: Sequence[Survey]) -> str:
+    """The first of some files, and how many more there are."""
+    others = f" and {len(found) - 1:,} other file{'s' * (len(found) > 2)}" if len(found) > 1 else ""
+    return found[0].file.name + others
+
+
+def _guessed_fields(found: Sequence[Survey]) -> str:
+    """Which columns hold text and labels, where they have not the usual names and were not named."""
+    for file in (one.file for one in found):
+        if file.supervised and None in (file.data.field, file.data.label_field) and file.label_fields is not None:
+            return f"{file.name}: the text is in column {file.label_fields[0]!r}, the label in {file.label_fields[1]!r}"
+        if not file.supervised and file.holds_rows and file.data.field is None and file.text_field != FIELD:
+            return f"{file.name}: the text is in column {file.text_field!r}"
+    return ""
 
 
 def survey(files: Sequence[TextFile], config: DataConfig, *, workers: int | None = None) -> Corpus:
@@ -135,12 +172,12 @@ def survey(files: Sequence[TextFile], config: DataConfig, *, workers: int | None
             are processors].
 
     Raises:
-        InputError: a file is not UTF-8 text, or there is no text at all.
+        InputError: a file is no text, or there is no text at all.
         UsageError: the validation fraction is not between 0 and 1.
     """
     held_out: list[TextFile] = []
     if held_out_fraction(config.validation) is None:
-        held_out = text_files([config.validation], field=config.field, supervised=config.supervised)
+        held_out = text_files([config.validation], config, files[0].reading if files else None)
     held_out_paths = {file.path.resolve() for file in held_out}
     kept = [file for file in files if file.path.resolve() not in held_out_paths]
     if files and not kept:
@@ -152,8 +189,8 @@ def survey(files: Sequence[TextFile], config: DataConfig, *, workers: int | None
 def _survey_all(files: Sequence[TextFile], separator: str, workers: int | None) -> tuple[Survey, ...]:
     is_little = sum(file.path.stat().st_size for file in files) < _MUCH_BYTES
     used = 1 if is_little else max(1, min(workers or processes.cores(), len(files)))
-    found = processes.in_order(partial(documents.survey, separator=separator), files, processes=used)
-    surveys = tuple(replace(one, file=file) for one, file in zip(found, files, strict=True))
+    found = list(processes.in_order(partial(_survey, separator=separator), files, processes=used))
+    surveys = tuple(replace(one, file=file) for file, one in sort_out(files, found))
     if files and not any(found.bytes for found in surveys):
         raise InputError(f"{', '.join(file.name for file in files[:3])}: the corpus is empty; there is no text")
     return surveys
@@ -282,6 +319,16 @@ def _divided(found: Survey, number: int, held_out: HeldOut, separator: str, size
 def chunk_name(chunk: Chunk, tokenizer: str) -> str:
     """The name of a chunk's folder, given the hash of the tokenizer."""
     return chunk.key(tokenizer)[:_KEY_DIGITS]
+
+
+def _survey(file: TextFile, *, separator: str) -> Survey | UnreadableError:
+    """What one pass over a file finds, or why it cannot be read."""
+    try:
+        return documents.survey(file, separator)
+    except UnreadableError as error:
+        return error
+    except OSError as error:
+        return UnreadableError(f"{file.name}: {error.strerror}")
 
 
 def training_texts(corpus: Corpus) -> Iterator[str]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 from lm.config import options
-from lm.config.data import DataConfig
+from lm.config.data import DataConfig, from_before_line_ends
 from lm.errors import InputError, UsageError
 
 VERSION = 2
@@ -35,11 +35,20 @@ SPLITS: tuple[SplitName, ...] = ("train", "validation")
 
 @dataclass(frozen=True)
 class SourceRecord:
-    """A file that data were made from: its name as the user gave it, its size in bytes and its hash, decompressed."""
+    """A file that data were made from.
+
+    Attributes:
+        path: its name as the user gave it.
+        size: in bytes, decompressed.
+        sha256: of these bytes.
+        read_as: how its text follows from its bytes, where that is not the usual way: in another format or encoding,
+            with other line ends.
+    """
 
     path: str
     size: int
     sha256: str
+    read_as: str = ""
 
 
 @dataclass(frozen=True)
@@ -171,7 +180,10 @@ class Manifest(PreparedManifest):
         splits: what "train" and "validation" hold.
         repetition: how much of the text occurs more than once; None for examples, and in folders made before this
             was measured.
-        field: the field that held the text in JSON Lines.
+        field: the field or column that held the text, if it was named.
+        label_field: that of the label, if it was named.
+        keep_line_ends: whether carriage returns and byte order marks were kept, as they were in folders without this.
+        strip_gutenberg: whether Project Gutenberg's header and licence were left out.
         labels: how many labels the examples have, with their text beside them; 0 where they are too many; None for
             text, and in folders made before labels were kept.
     """
@@ -185,7 +197,10 @@ class Manifest(PreparedManifest):
     validation: str
     splits: dict[str, SplitRecord]
     repetition: Repetition | None = None
-    field: str = DataConfig.field
+    field: str | None = None
+    label_field: str | None = None
+    keep_line_ends: bool = True
+    strip_gutenberg: bool = False
     labels: int | None = None
 
     @property
@@ -197,7 +212,13 @@ class Manifest(PreparedManifest):
     def data(self) -> DataConfig:
         """The settings with which the corpus became tokens."""
         return DataConfig(
-            validation=self.validation, separator=self.separator, field=self.field, supervised=self.supervised
+            validation=self.validation,
+            separator=self.separator,
+            field=self.field,
+            label_field=self.label_field,
+            supervised=self.supervised,
+            keep_line_ends=self.keep_line_ends,
+            strip_gutenberg=self.strip_gutenberg,
         )
 
     @classmethod
@@ -205,7 +226,7 @@ class Manifest(PreparedManifest):
         """The values with a record for each split, and for repetition."""
         splits, repetition = values["splits"], values.get("repetition")
         return {
-            **values,
+            **from_before_line_ends(values),
             "splits": {
                 name: SplitRecord(**{**splits[name], "shards": tuple(splits[name]["shards"])}) for name in SPLITS
             },
@@ -276,7 +297,7 @@ class PartitionManifest(PreparedManifest):
     @classmethod
     def with_records(cls, values: dict[str, Any], *, where: str) -> dict[str, Any]:
         """The values with the config of the corpus."""
-        config = options.build(DataConfig, values["config"], where=where)
+        config = options.build(DataConfig, from_before_line_ends(values["config"]), where=where)
         return {**values, "chunks": tuple(values["chunks"]), "config": config}
 
 

@@ -7,11 +7,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from lm.config.data import DataConfig, ParallelConfig
+from lm.config.data import DataConfig, FilesConfig, ParallelConfig
 from lm.corpus.corpus import FEWEST_DOCUMENTS, hash_bound, held_out_fraction, text_hash
 from lm.corpus.manifest import SourceRecord, SplitName
 from lm.errors import InputError, UsageError
 from lm.text.files import Observer
+from lm.text.normalising import Changes
 from lm.text.parallel import Pair, ParallelText, parallel_texts
 
 
@@ -48,7 +49,13 @@ class PairSurvey:
     def identity(self) -> list[str]:
         """What its pairs follow from: the bytes, the fields that are read of rows, whether there are heads."""
         fields = self.text.fields if self.text.holds_rows else ()
-        return [*(record.sha256 for record in self.records), *fields, *(("heads",) if self.text.heads else ())]
+        read_as = sorted({record.read_as for record in self.records} - {""})
+        return [
+            *(record.sha256 for record in self.records),
+            *fields,
+            *(("heads",) if self.text.heads else ()),
+            *read_as,
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +147,12 @@ class ParallelCorpus:
 
 
 def survey(
-    texts: Sequence[ParallelText], data: DataConfig, config: ParallelConfig, *, validation: Sequence[ParallelText] = ()
+    texts: Sequence[ParallelText],
+    data: DataConfig,
+    config: ParallelConfig,
+    *,
+    validation: Sequence[ParallelText] = (),
+    reading: FilesConfig | None = None,
 ) -> ParallelCorpus:
     """Read every file once.
 
@@ -149,6 +161,7 @@ def survey(
         data: what is held out, where `validation` is not given: a fraction, or a file of both sides.
         config: the languages, where files don't tell them.
         validation: the validation split.
+        reading: how a file of both sides is read that `data` names.
 
     Raises:
         InputError: a file is not UTF-8 text, two differ in their numbers of lines, or there is no pair at all.
@@ -157,7 +170,7 @@ def survey(
     """
     fraction = None if validation else held_out_fraction(data.validation)
     if fraction is None and not validation:
-        validation = parallel_texts(config, pairs=[data.validation])
+        validation = parallel_texts(config, reading, pairs=[data.validation])
     if len({text.heads is None for text in (*texts, *validation)}) > 1:
         raise UsageError("give heads of both splits, or of none", settings=["heads", "validation_heads"])
     languages = _languages(texts, config)
@@ -214,7 +227,7 @@ def _survey(text: ParallelText, *, hashes_pairs: bool = False, others: frozenset
             own |= {both} if hashes_pairs else set()
             seen |= {both} & others
     records = (
-        SourceRecord(file.name, size, digest.hexdigest())
+        SourceRecord(file.name, size, digest.hexdigest(), file.read_as(Changes()))
         for file, size, digest in zip(text.all_files, sizes, digests, strict=True)
     )
     return PairSurvey(

@@ -153,12 +153,15 @@ class Origin:
             splits=written.splits,
             repetition=written.repetition,
             field=config.field,
+            label_field=config.label_field,
+            keep_line_ends=config.keep_line_ends,
+            strip_gutenberg=config.strip_gutenberg,
             labels=written.labels,
         )
 
 
 def _records(surveys: Sequence[Survey]) -> tuple[SourceRecord, ...]:
-    return tuple(SourceRecord(found.file.name, found.size, found.sha256) for found in surveys)
+    return tuple(SourceRecord(found.file.name, found.size, found.sha256, found.read_as) for found in surveys)
 
 
 def prepare_corpus(

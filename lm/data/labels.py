@@ -17,6 +17,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from lm.config.data import DataConfig
 from lm.config.run import RunConfig
 from lm.corpus.examples import Examples, open_examples
 from lm.corpus.manifest import SPLITS
@@ -166,7 +167,9 @@ def completions_of(name: str) -> tuple[str, ...]:
     Raises:
         InputError: there is no such file, or it has no examples.
     """
-    found = {example.completion for file in text_files([name], supervised=True) for example in file.examples()}
+    found = {
+        example.completion for file in text_files([name], DataConfig(supervised=True)) for example in file.examples()
+    }
     return tuple(sorted(found, key=label_of))
 
 

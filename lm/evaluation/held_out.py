@@ -11,14 +11,16 @@ from pathlib import Path
 import numpy as np
 
 from lm.checkpoint import LoadedModel
+from lm.config.data import DataConfig
 from lm.corpus.examples import open_examples
 from lm.corpus.folders import verify
 from lm.corpus.manifest import Manifest, PairManifest, PreparedManifest
 from lm.corpus.pairs import open_pairs
 from lm.corpus.shards import open_split
 from lm.errors import InputError
-from lm.text.files import FIELD, TextFile, spooled
+from lm.text.files import TextFile, spooled
 from lm.text.parallel import ParallelText
+from lm.text.rows import FIELD
 from lm.tokenizer.framing import example_frame
 from lm.tokenizer.tokenizer import Tokenizer
 
@@ -29,6 +31,10 @@ _LONGEST_ROW = 1 << 24
 """Tokens; a longer document is cut, so that each row fits into memory."""
 
 _AGAIN = "name text to measure it on, or prepare its corpus again"
+
+
+_AS_LEARNED = DataConfig(keep_line_ends=True)
+"""Line ends have been what they are to be since the text was prepared."""
 
 
 def prepared_folder(loaded: LoadedModel) -> Path:
@@ -55,7 +61,7 @@ def held_out_text(loaded: LoadedModel) -> TextFile:
     if not manifest.splits["validation"].tokens:
         raise _nothing(loaded)
     rows = _examples(folder, loaded.tokenizer) if manifest.supervised else _documents(folder, loaded.tokenizer)
-    return spooled(_lines(rows), name=NAME)
+    return dataclasses.replace(spooled(_lines(rows), name=NAME), data=_AS_LEARNED)
 
 
 def held_out_pairs(loaded: LoadedModel) -> tuple[ParallelText, str | None]:
@@ -74,7 +80,9 @@ def held_out_pairs(loaded: LoadedModel) -> tuple[ParallelText, str | None]:
     if manifest.heads:
         lines = (" ".join(map(str, of_source or ())) + "\n" for _, _, of_source in pairs)
         heads = spooled((line.encode() for line in lines), name=f"{NAME}, heads")
-    return ParallelText(dataclasses.replace(rows, field=fields[0]), None, fields, heads), manifest.languages[1]
+    return ParallelText(
+        dataclasses.replace(rows, data=DataConfig(field=fields[0], keep_line_ends=True)), None, fields, heads
+    ), manifest.languages[1]
 
 
 def _verified(loaded: LoadedModel) -> Path:

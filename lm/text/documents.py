@@ -1,26 +1,26 @@
 """The documents of text files, streamed in bounded memory.
 
-A file named `.jsonl` or `.ndjson` has one document on each line: the text in one field of a JSON object (see
-`json_lines`). The same holds of stdin if its first line is such an object. A Parquet file has one in each row, in one
-column. Where the rows are examples to learn from (see `examples`), prompt and completion joined are a document.
+A file of rows (JSON Lines, a JSON array, CSV, TSV, Parquet) has one document in each, in one field or column. Where
+the rows are examples to learn from (see `examples`), prompt and completion joined are a document.
 
 Any other text file is one document, unless it has separator lines: a line that is exactly the separator, ended by a
 line feed, by carriage return and line feed, or by the end of the file. A separator line ends a document and belongs to
-none, its own line end included; the line end before it stays with the document that it ends. Everything else is kept
-as it is: line ends of any kind, white space, a byte order mark. Documents without a single character are dropped.
+none, its own line end included; the line end before it stays with the document that it ends. Line ends are line feeds
+unless they are to be kept (see `normalising`); white space is kept. Documents without a single character are dropped.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
 from lm.text import examples, files, parquet
 from lm.text.files import FileSpan, Observer, TextFile, compression
+from lm.text.normalising import Changes
 
 T = TypeVar("T")
 
@@ -56,7 +56,9 @@ class Survey:
         sha256: of the file's bytes, decompressed.
         size: the number of these bytes.
         documents: the number of documents.
-        bytes: UTF-8 bytes of their text; the separators are not counted.
+        bytes: UTF-8 bytes of their text as it is learned, whatever the encoding of the file; the separators are not
+            counted.
+        changes: what was found in the text and, unless that is kept, left out of it.
     """
 
     file: TextFile
@@ -64,22 +66,32 @@ class Survey:
     size: int
     documents: int
     bytes: int
+    changes: Changes = field(default_factory=Changes)
 
     @property
     def identity(self) -> str:
-        """What its documents follow from: the bytes and, of rows, the fields that are read."""
+        """What its documents follow from: the bytes, the fields that are read of rows, and how, if that is unusual."""
+        fields: Sequence[str] = ()
         if self.file.supervised:
-            return f"{self.sha256} {' '.join(examples.FIELDS)}"
-        return f"{self.sha256} {self.file.field}" if self.file.holds_rows else self.sha256
+            fields = self.file.label_fields or examples.FIELDS
+        elif self.file.holds_rows:
+            fields = (self.file.text_field,)
+        return " ".join(filter(None, (self.sha256, *fields, self.read_as)))
+
+    @property
+    def read_as(self) -> str:
+        """How its text follows from its bytes, where that is unusual."""
+        return self.file.read_as(self.changes)
 
 
 def survey(file: TextFile, separator: str) -> Survey:
     """Read a file once, from start to end: its hash, and how much text there is.
 
     Raises:
-        InputError: it is not a UTF-8 text file.
+        InputError: it is not a text file.
+        UsageError: it isn't clear which of its fields holds the text.
     """
-    digest = hashlib.sha256()
+    digest, changes = hashlib.sha256(), Changes()
     documents = text_bytes = size = 0
 
     def observe(block: bytes) -> None:
@@ -87,14 +99,19 @@ def survey(file: TextFile, separator: str) -> Survey:
         digest.update(block)
         size += len(block)
 
-    for fragment in fragments(file, separator, observe=observe):
+    for fragment in fragments(file, separator, observe=observe, changes=changes):
         documents += fragment.starts_document
         text_bytes += len(fragment.text.encode())
-    return Survey(file, digest.hexdigest(), size, documents, text_bytes)
+    return Survey(file, digest.hexdigest(), size, documents, text_bytes, changes)
 
 
 def fragments(
-    file: TextFile, separator: str, *, observe: Observer | None = None, span: FileSpan | None = None
+    file: TextFile,
+    separator: str,
+    *,
+    observe: Observer | None = None,
+    span: FileSpan | None = None,
+    changes: Changes | None = None,
 ) -> Iterator[Fragment]:
     """The documents of a file, in fragments of at most a few hundred kilobytes, cut anywhere.
 
@@ -103,17 +120,18 @@ def fragments(
         separator: the line that ends a document, where the file has no rows.
         observe: called with each block of the file's bytes, decompressed, as it is read.
         span: the part to read, from `lm.text.documents` [default: all of the file].
+        changes: is told what is found in the text besides what it is read for.
 
     Raises:
-        InputError: the file is not UTF-8 text, or is damaged.
+        InputError: the file is not text in its encoding, or is damaged.
     """
     if file.supervised or file.holds_rows:
-        for text in _documents_by_row(file, observe, span):
+        for text in _documents_by_row(file, observe, span, changes):
             for start in range(0, len(text), files.BLOCK_BYTES):
                 yield Fragment(text[start : start + files.BLOCK_BYTES], starts_document=start == 0)
         return
     starts = True
-    for part in _separated(file.text(observe, span), separator):
+    for part in _separated(file.text(observe, span, changes), separator):
         if part is None:
             starts = True
         elif part:
@@ -121,11 +139,13 @@ def fragments(
             starts = False
 
 
-def _documents_by_row(file: TextFile, observe: Observer | None, span: FileSpan | None) -> Iterator[str]:
+def _documents_by_row(
+    file: TextFile, observe: Observer | None, span: FileSpan | None, changes: Changes | None
+) -> Iterator[str]:
     """The documents of a file that has one in each row."""
     if file.supervised:
-        return (example.prompt + example.completion for example in file.examples(observe))
-    return file.documents(observe, span)
+        return (example.prompt + example.completion for example in file.examples(observe, changes))
+    return file.documents(observe, span, changes)
 
 
 def _separated(blocks: Iterable[str], separator: str) -> Iterator[str | None]:
@@ -162,14 +182,16 @@ def spans(file: TextFile, separator: str, *, size: int) -> list[FileSpan] | None
         size: in bytes.
 
     Returns:
-        None for a file that has to be read as a whole: it is small, or compressed, or its lines are numbered.
+        None for a file that has to be read as a whole: it is small, or compressed, or its lines are numbered, or its
+        records may reach over lines, or bytes don't tell its line ends.
     """
     if file.is_parquet and not file.supervised:
         return _row_groups(file, size)
     total = file.path.stat().st_size
-    if total <= size or file.supervised or "\n" in separator or compression(file.path, file.name):
+    is_whole = file.supervised or "\n" in separator or not file.reading.is_utf8 or file.data.strip_gutenberg
+    if total <= size or is_whole or file.format not in ("text", "jsonl") or compression(file.path, file.name):
         return None
-    document_end = rb"\n" if file.is_json_lines else rb"\n" + re.escape(separator.encode()) + rb"\r?\n"
+    document_end = rb"\n" if file.format == "jsonl" else rb"\n" + re.escape(separator.encode()) + rb"\r?\n"
     ends = list(_ends(file.path, re.compile(document_end), size, longest=len(separator.encode()) + 3))
     starts = [0, *ends]
     return [FileSpan(start, stop) for start, stop in zip(starts, [*ends, total], strict=True)]

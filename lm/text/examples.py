@@ -1,6 +1,6 @@
 """Examples to learn from: a prompt, and the completion that a model is to give.
 
-Each line of a JSON Lines file is an example, and each row of a Parquet file, in either of two forms:
+Each row of a file of records (JSON Lines, a JSON array, CSV, TSV, Parquet) is an example, in either of two forms:
 
     {"prompt": "12 + 30 = ", "completion": "42"}
     {"text": "What a lovely day.", "label": "joy"}
@@ -55,19 +55,26 @@ def label_of(completion: str) -> str:
     return completion.removeprefix(DELIMITER)
 
 
-def examples(rows: Iterable[Row]) -> Iterator[Example]:
+def examples(rows: Iterable[Row], columns: tuple[str, str] | None = None) -> Iterator[Example]:
     """The examples in the rows of a file.
+
+    Args:
+        rows: of the file.
+        columns: those of text and label [default: the two of either form, for each row by itself].
 
     Raises:
         InputError: a row is not an example; the message names the file, the row and what is wrong with it.
     """
     for row in rows:
-        first, second = _form(row.values, row.where)
-        completion = text(row, second) if second == "completion" else _label(row)
+        first, second = columns or _form(row.values, row.where)
+        is_label = columns is not None or second == "label"
+        if missing := [name for name in (first, second) if name not in row.values]:
+            raise InputError(f"{row.where}: no field {missing[0]!r}; it has {known(row.values)}")
+        completion = _label(row, second) if is_label else text(row, second)
         if not completion:
             raise InputError(f"{row.where}: field {second!r} is empty, so there is nothing to learn; leave it out")
         prompt = text(row, first)
-        yield Example(prompt, completion if second == "completion" else DELIMITER + completion, row.number)
+        yield Example(prompt, DELIMITER + completion if is_label else completion, row.number)
 
 
 def has_fields(names: Iterable[str]) -> bool:
@@ -98,7 +105,7 @@ def _form(values: Mapping[str, Any], where: str) -> tuple[str, str]:
     raise InputError(f"{where}: needs {_FORMS}; it has {known(values)}")
 
 
-def _label(row: Row) -> str:
+def _label(row: Row, field: str) -> str:
     """The text of a label; numbers, true and false count as they are written in JSON."""
-    label = row.values["label"]
-    return json.dumps(label) if isinstance(label, bool | int | float) else text(row, "label")
+    label = row.values[field]
+    return json.dumps(label) if isinstance(label, bool | int | float) else text(row, field)

@@ -1,34 +1,44 @@
-"""Text files: what folders, globs and `-` (stdin) stand for, and their text and lines, decoded in bounded memory.
+"""Text files: what folders, globs and `-` (stdin) stand for, and their text and rows, read in bounded memory.
 
 Files may be compressed (see `compression`). Stdin and pipes can be read only once, so they are copied to a temporary
-file first.
+file first. Text is UTF-8 unless an encoding is named; what is made of its line ends is said in `lm.text.normalising`.
+Rows are objects of JSON Lines or of a JSON array, or rows of CSV, TSV and Parquet.
 """
 
 from __future__ import annotations
 
 import codecs
 import dataclasses
+import fnmatch
 import glob
 import gzip
 import itertools
+import logging
 import lzma
 import os
 import shlex
 import sys
 import tempfile
-import unicodedata
 import weakref
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, Protocol
+from typing import Any, BinaryIO, Literal, NoReturn, Protocol, TypeVar
 
-from lm.errors import InputError, UsageError
-from lm.text import examples, json_lines, parquet
+from lm.config.data import DataConfig, FilesConfig, Format
+from lm.errors import Advice, InputError, UsageError
+from lm.text import examples, json_lines, parquet, rows, tables
+from lm.text.encodings import UnreadableError, not_text, refuse_utf16
 from lm.text.examples import Example
-from lm.text.rows import Row, texts
+from lm.text.normalising import BookText, Changes, LineFeeds, ends_with_returns, is_gutenberg
+from lm.text.rows import FIELD, Row
+
+F = TypeVar("F")
+
+_LOG = logging.getLogger(__name__)
 
 Compression = Literal[".gz", ".xz", ".zst"]
 
@@ -86,7 +96,7 @@ def blocks(path: Path, kind: Compression | None, size: int, *, name: str) -> Ite
         try:
             yield from readers[kind](stream, size)
         except damage as error:
-            raise InputError(f"{name}: a damaged {kind} file ({error}); fetch or make it again") from None
+            raise UnreadableError(f"{name}: a damaged {kind} file ({error}); fetch or make it again") from None
 
 
 def _plain_blocks(stream: Any, size: int) -> Iterator[bytes]:  # noqa: ANN401 (gzip and lzma have classes of their own)
@@ -131,72 +141,6 @@ def _zstd(name: str) -> tuple[Callable[[], _Decompressor], type[Exception]]:
     except ImportError:
         raise InputError(f"{name}: reading .zst files needs zstandard: pip install 'lm-toolkit[zstd]'") from None
     return lambda: zstandard.ZstdDecompressor().decompressobj(), zstandard.ZstdError
-
-
-_CANDIDATES = ("CP949", "SHIFT_JIS", "EUC-JP", "GB18030", "BIG5", "CP1251", "CP1252")
-"""As `iconv` and Python call them; the last two are what single bytes in most texts of Europe are."""
-
-_NO_TEXT = ("Cc", "Co", "Cn")
-"""Categories of control characters, private ones, and those that Unicode does not have."""
-
-_SAMPLE_BYTES = 1 << 16
-
-
-def decode(data: bytes, *, name: str) -> str:
-    """The text of a whole file or pipe.
-
-    Raises:
-        InputError: it is not UTF-8; the message says what it may be and how to convert it.
-    """
-    refuse_utf16(data, name=name)
-    try:
-        return data.decode()
-    except UnicodeDecodeError as error:
-        raise not_utf8(error, name=name, offset=error.start) from None
-
-
-def refuse_utf16(beginning: bytes, *, name: str, compressed: bool = False) -> None:
-    """Raise InputError if a text begins with the byte order mark of UTF-16; for the arguments see `not_utf8`."""
-    if beginning.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        raise InputError(f"{name}: looks like UTF-16 text; convert it first: {_command('UTF-16', name, compressed)}")
-
-
-def not_utf8(error: UnicodeDecodeError, *, name: str, offset: int, compressed: bool = False) -> InputError:
-    """The error for bytes that could not be decoded: where they are, what their encoding may be, how to convert them.
-
-    Args:
-        error: raised by the decoder; the encoding is guessed from the bytes in it.
-        name: of the file, for messages.
-        offset: of the first wrong byte in the text.
-        compressed: whether the file has to be decompressed first.
-    """
-    where = f"byte offset {offset}{' of the decompressed text' if compressed else ''}"
-    wrong = f"{name}: not valid UTF-8 at {where} (0x{error.object[error.start]:02x})"
-    if error.reason == "unexpected end of data":
-        return InputError(f"{wrong}: it ends inside a character, so it seems to be cut off; get the whole text")
-    fitting = _fitting(error.object[error.start : error.start + _SAMPLE_BYTES])
-    guess = f"; it could be {', '.join(fitting)}" if fitting else "; it may be no text at all"
-    return InputError(f"{wrong}; if you know its encoding, convert it: {_command('ENCODING', name, compressed)}{guess}")
-
-
-def _command(encoding: str, name: str, compressed: bool) -> str:
-    """The command that converts a file; what comes from a pipe has no name that `iconv` could open."""
-    convert = f"iconv -f {encoding} -t UTF-8"
-    file = without_suffix(name) if compressed else name
-    return convert if name == "stdin" else f"{convert} {shlex.quote(file)} > NEW"
-
-
-def _fitting(sample: bytes) -> list[str]:
-    """The encodings in which a sample is text: each byte means something, and nothing is a control character."""
-    return [name for name in _CANDIDATES if _reads_as_text(sample, name)]
-
-
-def _reads_as_text(sample: bytes, encoding: str) -> bool:
-    try:
-        text = codecs.getincrementaldecoder(encoding)("strict").decode(sample)  # which may end inside a character
-    except UnicodeDecodeError:
-        return False
-    return all(letter.isspace() or unicodedata.category(letter) not in _NO_TEXT for letter in text)
 
 
 _BLOCK_BYTES = 1 << 18
@@ -249,16 +193,15 @@ def _decoded(line: bytes | bytearray, number: int, name: str) -> str:
 
 
 STDIN = "-"
-ROW_SUFFIXES = (*json_lines.SUFFIXES, parquet.SUFFIX)
+ROW_SUFFIXES = (*json_lines.SUFFIXES, *tables.SUFFIXES, parquet.SUFFIX)
 SUFFIXES = (".txt", ".text", ".md", *ROW_SUFFIXES)
-"""What is taken of a folder, compressed or not; files named one by one, or by a glob, may have any suffix."""
-
-FIELD = "text"
-"""The field that holds the text in JSON Lines, unless another is named."""
+"""What is taken of a folder, compressed or not, beside `.json` files that are arrays of objects; files named one by
+one, or by a glob, may have any suffix."""
 
 BLOCK_BYTES = 1 << 18
 
 _LONGEST_FIRST_LINE = 1 << 24
+_NAMED_UNREADABLE, _NAMED_SUFFIXES = 10, 3
 
 Observer = Callable[[bytes], None]
 """Called with each block of a file's bytes, decompressed, as it is read."""
@@ -282,152 +225,327 @@ class TextFile:
     Attributes:
         name: what the user calls it, for messages.
         path: where its bytes are; for stdin and pipes a temporary copy.
-        field: the field that holds the text, in JSON Lines and Parquet files.
-        supervised: whether each line is an example to learn from, a prompt and its completion.
+        data: what of it is text: the fields of its rows, whether these are examples to learn from, and its line ends.
+        reading: its format and encoding.
         spool: the temporary copy of stdin or a pipe, which is deleted with the last TextFile that refers to it.
     """
 
     name: str
     path: Path
-    field: str = FIELD
-    supervised: bool = False
+    data: DataConfig = dataclasses.field(default_factory=DataConfig)
+    reading: FilesConfig = dataclasses.field(default_factory=FilesConfig)
     spool: _Spool | None = dataclasses.field(default=None, repr=False, compare=False)
 
     @cached_property
-    def holds_examples(self) -> bool:
-        """Whether its first line is an example, in JSON Lines by its name or from a pipe, or so are its columns."""
-        if self.is_parquet:
-            return examples.has_fields(parquet.columns(self.path, name=self.name))
-        return (self._is_named_json_lines or self.spool is not None) and examples.is_example(_first_line(self))
+    def format(self) -> Format:
+        """As the settings say, or by its name or, of stdin and pipes, by its beginning."""
+        if self.reading.format is not None:
+            return self.reading.format
+        if self.spool is not None:
+            return self._format_of_pipe()
+        if self.name.lower().endswith(parquet.SUFFIX):
+            return "parquet"
+        name = without_suffix(self.name).lower()
+        if name.endswith(json_lines.ARRAY_SUFFIX) and not json_lines.is_object(_first_line(self)):
+            return "json"
+        if name.endswith((*json_lines.SUFFIXES, json_lines.ARRAY_SUFFIX)):
+            return "jsonl"
+        return next((kind for suffix, kind in tables.SUFFIXES.items() if name.endswith(suffix)), "text")
 
-    @cached_property
-    def is_json_lines(self) -> bool:
-        """Whether each line is a document: by its name or, of stdin and pipes, by its first line."""
-        if self._is_named_json_lines:
-            return True
-        return self.spool is not None and json_lines.is_document(_first_line(self), self.field)
-
-    @cached_property
-    def is_parquet(self) -> bool:
-        """Whether it is a Parquet file: by its name or, from a pipe, by its first bytes."""
-        if self.spool is None:
-            return self.name.lower().endswith(parquet.SUFFIX)
+    def _format_of_pipe(self) -> Format:
         with self.path.open("rb") as stream:
-            return stream.read(len(parquet.FIRST_BYTES)) == parquet.FIRST_BYTES
+            if stream.read(len(parquet.FIRST_BYTES)) == parquet.FIRST_BYTES:
+                return "parquet"
+        return "jsonl" if json_lines.is_document(_first_line(self), self.data.field or FIELD) else "text"
+
+    @property
+    def is_parquet(self) -> bool:
+        """Whether it is a Parquet file."""
+        return self.format == "parquet"
 
     @property
     def holds_rows(self) -> bool:
-        """Whether each row is a document: the file is one of JSON Lines or a Parquet file."""
-        return self.is_parquet or self.is_json_lines
+        """Whether it holds rows with fields, each of which is a document."""
+        return self.format != "text"
 
     @property
-    def _is_named_json_lines(self) -> bool:
-        return without_suffix(self.name).lower().endswith(json_lines.SUFFIXES)
+    def supervised(self) -> bool:
+        """Whether each row is an example to learn from, a prompt and its completion."""
+        return self.data.supervised
+
+    @cached_property
+    def holds_examples(self) -> bool:
+        """Whether its rows are examples, by the names of their fields; text from a pipe may have rows, too."""
+        if self.format == "text" and self.spool is not None:
+            return examples.is_example(_first_line(self))
+        if self.format in ("text", "jsonl") and self.data.label_field is None:
+            return self.holds_rows and examples.is_example(_first_line(self))
+        if examples.has_fields(self.field_names):
+            return True
+        try:
+            return self.holds_rows and self.label_fields is not None
+        except UsageError:
+            return False
+
+    @cached_property
+    def field_names(self) -> Sequence[str]:
+        """The names of the fields of its first row, or of its columns; none where there is no row."""
+        if self.is_parquet:
+            return parquet.columns(self.path, name=self.name)
+        first = next(self.rows((), example=json_lines.document_line(FIELD)), None)
+        return () if first is None else list(first.values)
+
+    @cached_property
+    def text_field(self) -> str:
+        """The field that holds the text; UsageError if it isn't clear which one that is."""
+        wanted, names = self.data.field, self.field_names
+        if self.format in ("csv", "tsv", "json") and names:
+            return rows.text_field(names, wanted, file=self.name)
+        return rows.known_text_field(names, wanted) or wanted or FIELD  # a row that has none is refused by itself
+
+    @cached_property
+    def label_fields(self) -> tuple[str, str] | None:
+        """The fields of text and label; None where each row has those of an example, under their own names."""
+        wanted, names = (self.data.field, self.data.label_field), set(self.field_names)
+        if wanted == (None, None):
+            has_usual = examples.has_fields(names) or not rows.has_label_fields(self.field_names)
+            is_open = self.format in ("text", "jsonl", "parquet") and has_usual
+            if is_open or not names or names >= {*examples.FIELDS[:2]} or names >= {*examples.FIELDS[2:]}:
+                return None
+        return rows.label_fields(self.field_names, *wanted, file=self.name)
 
     def __getstate__(self) -> dict[str, Any]:
         """For another process, which finds the copy of a pipe by its path, and leaves it there."""
-        told = {"is_json_lines": self.is_json_lines, "is_parquet": self.is_parquet}
-        return {**self.__dict__, **told, "spool": None}
+        return {**self.__dict__, "format": self.format, "spool": None}
 
-    def text(self, observe: Observer | None = None, span: FileSpan | None = None) -> Iterator[str]:
+    def read_as(self, changes: Changes) -> str:
+        """How its text follows from its bytes, where that is not the usual way; `changes` is what reading it found."""
+        told = []
+        if self.holds_rows and self.format not in ("jsonl", "parquet"):
+            told.append(f"format={self.format}" + (" header=no" if not self._has_header else ""))
+        if not self.reading.is_utf8 and not self.is_parquet:
+            told.append(f"encoding={self.reading.encoding.lower()}")
+        if changes.line_ends or changes.mark:
+            told.append("line_ends=lf")
+        if changes.is_book and self.data.strip_gutenberg:
+            told.append("gutenberg=stripped")
+        return " ".join(told)
+
+    @property
+    def _has_header(self) -> bool:
+        return self.reading.header is not False
+
+    def text(
+        self, observe: Observer | None = None, span: FileSpan | None = None, changes: Changes | None = None
+    ) -> Iterator[str]:
         """The text of the file, in blocks.
 
         Args:
             observe: called with each block of bytes as it is read.
             span: the part to read, of a file that is not compressed [default: all of it].
+            changes: is told what is found in the text besides what it is read for.
 
         Raises:
-            InputError: the file is not UTF-8 text, or is damaged.
+            InputError: the file is not text in its encoding, or is damaged.
         """
-        decoder = codecs.getincrementaldecoder("utf-8")("strict")
+        changes = Changes() if changes is None else changes
+        feeds: LineFeeds | None = None
+        book: BookText | None = None
+        is_first = True
+        for text, is_last in self._decoded(observe, span):
+            part = text
+            if not self.data.keep_line_ends:
+                if is_first:
+                    returns = bool(text) and "\n" not in text and ends_with_returns(self._decoded_text())
+                    # line ends between rows are no text, and those within are changed there
+                    if returns or not self.holds_rows:
+                        feeds = LineFeeds(changes, returns=returns, is_beginning=span is None or span.start == 0)
+                part = text if feeds is None else feeds.feed(text, is_last=is_last)
+            if is_first and self.format == "text" and is_gutenberg(part):
+                changes.is_book = True
+                book = BookText() if self.data.strip_gutenberg else None
+            is_first = False
+            yield part if book is None else book.feed(part, is_last=is_last)
+
+    def _decoded_text(self) -> Iterator[str]:
+        return (text for text, _ in self._decoded(None, None))
+
+    def _decoded(self, observe: Observer | None, span: FileSpan | None) -> Iterator[tuple[str, bool]]:
+        """Blocks of the file as text, and whether each is the last."""
+        decoder = codecs.getincrementaldecoder(self.reading.encoding)("strict")
         kind = compression(self.path, self.name)
         offset = 0 if span is None else span.start
         read = blocks(self.path, kind, BLOCK_BYTES, name=self.name) if span is None else _span_blocks(self.path, span)
         for block in itertools.chain(read, [b""]):
             if observe:
                 observe(block)
-            if offset == 0:
+            if offset == 0 and self.reading.is_utf8:
                 _refuse_binary(block, self, compressed=bool(kind))
             pending = len(decoder.getstate()[0])
             try:
                 text = decoder.decode(block, final=not block)
-            except UnicodeDecodeError as error:
+            except UnicodeError as error:
+                if not isinstance(error, UnicodeDecodeError):  # as UTF-16 raises without a byte order mark
+                    raise UnreadableError(f"{self.name}: not {self.reading.encoding} ({error})") from None
                 wrong = offset - pending + error.start
-                raise not_utf8(error, name=self.name, offset=wrong, compressed=bool(kind)) from None
-            yield text
+                raise not_text(error, name=self.name, offset=wrong, compressed=bool(kind),
+                               encoding=self.reading.encoding) from None  # fmt: skip
+            if offset == 0 and "\0" in text:
+                _refuse_nul(self, text.index("\0"))
+            yield text, not block
             offset += len(block)
 
     def rows(
-        self, fields: Sequence[str], *, example: str, observe: Observer | None = None, span: FileSpan | None = None
+        self,
+        fields: Sequence[str],
+        *,
+        example: str,
+        observe: Observer | None = None,
+        span: FileSpan | None = None,
+        changes: Changes | None = None,
     ) -> Iterator[Row]:
-        """The rows of the file: objects in JSON Lines, or rows of a Parquet file.
+        """The rows of the file.
 
         Args:
             fields: what is read of each row, at least.
-            example: what a line may look like, for messages.
+            example: what a line of JSON may look like, for messages.
             observe: called with each block of bytes as it is read; of a Parquet file before all rows.
             span: the part to read [default: all of it].
+            changes: is told what is found in the texts besides what they are read for.
 
         Raises:
-            InputError: a line is no object, or the file is not UTF-8 text, or is damaged.
+            InputError: a row is damaged, or the file is not text in its encoding, or is damaged.
         """
-        if not self.is_parquet:
-            yield from json_lines.rows(self.text(observe, span), name=self.name, example=example)
-            return
-        if observe:
-            for block in blocks(self.path, None, BLOCK_BYTES, name=self.name):
-                observe(block)
-        groups = None if span is None else range(span.start, span.stop)
-        yield from parquet.rows(self.path, fields, name=self.name, groups=groups)
+        changes = Changes() if changes is None else changes
+        if self.is_parquet:
+            if observe:
+                for block in blocks(self.path, None, BLOCK_BYTES, name=self.name):
+                    observe(block)
+            groups = None if span is None else range(span.start, span.stop)
+            found = parquet.rows(self.path, fields, name=self.name, groups=groups)
+        else:
+            text = self.text(observe, span, changes)
+            if self.format == "json":
+                found = json_lines.array_rows(text, name=self.name, example=example)
+            elif self.format in ("csv", "tsv"):
+                kind: tables.Kind = "csv" if self.format == "csv" else "tsv"
+                found = tables.rows(text, name=self.name, kind=kind, header=self._has_header)
+            else:
+                found = json_lines.rows(text, name=self.name, example=example)
+        return found if self.data.keep_line_ends else rows.with_line_feeds(found, changes)
 
-    def documents(self, observe: Observer | None = None, span: FileSpan | None = None) -> Iterator[str]:
-        """The texts in `field` of the rows of the file.
+    def documents(
+        self, observe: Observer | None = None, span: FileSpan | None = None, changes: Changes | None = None
+    ) -> Iterator[str]:
+        """The texts in the rows of the file; arguments and errors as of `rows`, and InputError for one without text."""
+        line = json_lines.document_line(self.text_field)
+        found = self.rows([self.text_field], example=line, observe=observe, span=span, changes=changes)
+        return rows.texts(found, self.text_field)
 
-        Args:
-            observe: called with each block of bytes as it is read.
-            span: the part to read [default: all of it].
+    def examples(self, observe: Observer | None = None, changes: Changes | None = None) -> Iterator[Example]:
+        """The examples in the rows of the file; arguments and errors as of `rows`, and InputError for one that is none.
 
         Raises:
-            InputError: a row holds no text there, or the file is not UTF-8 text, or is damaged.
+            UsageError: it isn't clear which fields hold text and label.
         """
-        line = json_lines.document_line(self.field)
-        return texts(self.rows([self.field], example=line, observe=observe, span=span), self.field)
-
-    def examples(self, observe: Observer | None = None) -> Iterator[Example]:
-        """The examples in the rows of the file.
-
-        Args:
-            observe: called with each block of bytes as it is read.
-
-        Raises:
-            InputError: a row is not an example, or the file is not UTF-8 text, or is damaged.
-        """
-        return examples.examples(self.rows(examples.FIELDS, example=examples.EXAMPLE, observe=observe))
+        wanted = self.label_fields or examples.FIELDS
+        found = self.rows(wanted, example=examples.EXAMPLE, observe=observe, changes=changes)
+        return examples.examples(found, self.label_fields)
 
 
-def text_files(patterns: Sequence[str], *, field: str = FIELD, supervised: bool = False) -> list[TextFile]:
+class TextFiles(list[TextFile]):
+    """The files that some names stand for.
+
+    Attributes:
+        skipped: how many files of folders are left out, by suffix.
+    """
+
+    def __init__(self, files: Iterable[TextFile], skipped: Mapping[str, int] | None = None) -> None:
+        """Files, and those left out."""
+        super().__init__(files)
+        self.skipped = Counter(skipped or {})
+
+    @property
+    def notes(self) -> list[Advice]:
+        """What was left out of folders, and how to read it."""
+        if not self.skipped:
+            return []
+        suffixes = sorted(filter(None, self.skipped), key=lambda suffix: (-self.skipped[suffix], suffix))
+        parts = [f"{self.skipped[suffix]:,} {suffix}" for suffix in suffixes[:_NAMED_SUFFIXES]]
+        total = sum(self.skipped.values())
+        rest = total - sum(self.skipped[suffix] for suffix in suffixes[:_NAMED_SUFFIXES])
+        parts += [f"{rest:,} other"] * (rest > 0)
+        counted = f"{', '.join(parts)} file{'s' * (total != 1)} not read"
+        common = next(iter(suffixes), None)
+        return [Advice(counted, settings=[f"include={shlex.quote('*' + common)}"] if common else [])]
+
+
+def text_files(
+    patterns: Sequence[str], data: DataConfig | None = None, reading: FilesConfig | None = None
+) -> TextFiles:
     """The files that files, folders, globs and `-` (stdin) stand for, each once, in the order given.
 
-    A folder stands for the files with a suffix of `SUFFIXES` in it and below, in the order of their paths. Hidden files
-    are skipped; where examples are asked for, only files of rows count. A glob (`**` goes into folders) stands for
-    the files it matches.
+    A folder stands for the files with a suffix of `SUFFIXES` in it and below, in the order of their paths, or for those
+    that match what is included. Hidden files are skipped; where examples are asked for, only files of rows count. A
+    glob (`**` goes into folders) stands for the files it matches.
 
     Args:
         patterns: as a user gives them.
-        field: the field that holds the text in JSON Lines.
-        supervised: whether each line of the files is an example to learn from.
+        data: what of the files is text.
+        reading: which files count, and how they are read.
 
     Raises:
         InputError: a file is missing, a name is empty, or a folder or glob holds no text file.
     """
-    files: dict[Path, TextFile] = {}
+    data, reading = data or DataConfig(), reading or FilesConfig()
     if "" in patterns:
         raise InputError("the name of a file is empty; give a path (is a variable unset?)")
+    files: dict[Path, TextFile] = {}
+    skipped: Counter[str] = Counter()
     for pattern in patterns:
-        for found in _resolve(pattern, ROW_SUFFIXES if supervised else SUFFIXES):
-            file = dataclasses.replace(found, field=field, supervised=supervised)
-            files.setdefault(file.path.resolve(), file)
-    return list(files.values())
+        for found in _resolve(pattern, data, reading, skipped):
+            files.setdefault(found.path.resolve(), dataclasses.replace(found, data=data, reading=reading))
+    return TextFiles(files.values(), skipped)
+
+
+def readable(files: Sequence[TextFile]) -> TextFiles:
+    """The files that can be read, each of which is read once for that; raises what `sort_out` raises."""
+    return TextFiles(file for file, _ in sort_out(files, [_failure(file) for file in files]))
+
+
+def _failure(file: TextFile) -> UnreadableError | None:
+    """Why a file cannot be read, if so."""
+    try:
+        for _ in () if file.is_parquet else file.text():
+            pass
+    except UnreadableError as error:
+        return error
+    except OSError as error:
+        return UnreadableError(f"{file.name}: {error.strerror}")
+    return None
+
+
+def sort_out(files: Sequence[TextFile], found: Sequence[F | UnreadableError]) -> list[tuple[TextFile, F]]:
+    """Files with what was found in each, without those that cannot be read, if these may be skipped.
+
+    Raises:
+        UnreadableError: there are such files; it names them all, but no more than ten, or nothing else is left.
+    """
+    wrong = [one for one in found if isinstance(one, UnreadableError)]
+    kept = [(file, one) for file, one in zip(files, found, strict=True) if not isinstance(one, UnreadableError)]
+    if not wrong:
+        return kept
+    can_skip = any(file.reading.skip_unreadable for file in files)
+    names = [file.name for file, one in zip(files, found, strict=True) if isinstance(one, UnreadableError)]
+    more = f" and {len(names) - _NAMED_UNREADABLE:,} more" if len(names) > _NAMED_UNREADABLE else ""
+    named = f"{len(names):,} of {len(files):,} files cannot be read: {', '.join(names[:_NAMED_UNREADABLE])}{more}"
+    if can_skip and kept:
+        _LOG.warning("%s; left out", named)
+        return kept
+    settings = [*wrong[0].settings, *(["skip_unreadable"] if kept else [])]
+    if len(wrong) == 1:
+        raise UnreadableError(str(wrong[0]), settings=settings)
+    raise UnreadableError(f"{named}. The first: {wrong[0]}", settings=settings)
 
 
 def refuse_missing(patterns: Iterable[str]) -> None:
@@ -458,17 +576,20 @@ def text_size(files: Iterable[TextFile]) -> int | None:
     return size
 
 
-def _resolve(pattern: str, suffixes: tuple[str, ...]) -> list[TextFile]:
+def _resolve(pattern: str, data: DataConfig, reading: FilesConfig, skipped: Counter[str]) -> list[TextFile]:
     path = Path(pattern)
     if pattern == STDIN:
         return [_spool_once(sys.stdin.buffer)]
     if path.is_dir():
-        return _in_folder(path, suffixes)
+        return _in_folder(path, data, reading, skipped)
     if path.is_file():
         return [TextFile(pattern, path)]
     if path.exists():  # a pipe, as the shell's <(command) makes one, can be read only once
         return [_spool_pipe(path, path.stat().st_ino)]
-    files = [TextFile(str(match), match) for match in sorted(_matching(pattern))]
+    matches = sorted(_matching(pattern))
+    files = [TextFile(str(match), match) for match in matches if _is_wanted(match, reading)]
+    if not files and matches:
+        raise InputError(f"{pattern}: no file matches", settings=["include", "exclude"])
     if not files:
         raise _nothing_there(pattern)
     return files
@@ -484,18 +605,62 @@ def _nothing_there(pattern: str) -> InputError:
     return InputError(f"{pattern}: no " + ("file matches" if glob.has_magic(pattern) else "such file or folder"))
 
 
-def _in_folder(folder: Path, suffixes: tuple[str, ...]) -> list[TextFile]:
-    below = (path for path in sorted(folder.rglob("*")) if _is_text(path, suffixes) and path.is_file())
-    shown = [path for path in below if not any(part.startswith(".") for part in path.relative_to(folder).parts)]
+def _in_folder(folder: Path, data: DataConfig, reading: FilesConfig, skipped: Counter[str]) -> list[TextFile]:
+    """The files of a folder that are read; the suffixes of the others, hidden and excluded ones aside, are counted."""
+    suffixes = ROW_SUFFIXES if data.supervised else SUFFIXES
+    shown: list[Path] = []
+    others: Counter[str] = Counter()
+    for path in sorted(folder.rglob("*")):
+        below = path.relative_to(folder)
+        if any(part.startswith(".") for part in below.parts) or not path.is_file():
+            continue
+        if not _is_wanted(below, dataclasses.replace(reading, include=())):
+            continue
+        is_read = _is_wanted(below, reading) if reading.include else _is_text(path, suffixes)
+        if is_read:
+            shown.append(path)
+        else:
+            others[path.suffix.lower()] += 1
     if not shown:
-        raise InputError(f"{folder}: no {', '.join(suffixes)} file in this folder; name other files one by one")
+        wanted = f"file that matches {', '.join(reading.include)}" if reading.include else f"{', '.join(suffixes)} file"
+        notes = "".join(f" ({note})" for note in TextFiles([], others).notes)
+        settings = [setting for note in TextFiles([], others).notes for setting in note.settings]
+        raise InputError(f"{folder}: no {wanted} in this folder{notes}", settings=settings)
+    skipped += others
     return [TextFile(str(path), path) for path in shown]
 
 
+def _is_wanted(path: Path, reading: FilesConfig) -> bool:
+    """Whether a file matches what is included, if that is said, and nothing that is excluded.
+
+    A glob with a slash is for the path, any other one for a name: of the file or, to exclude it, of a folder above.
+    """
+    parts, names = path.parts, (path.name, without_suffix(path.name))
+    if any(_matches(path, glob, (*parts, *names)) for glob in reading.exclude):
+        return False
+    return not reading.include or any(_matches(path, glob, names) for glob in reading.include)
+
+
+def _matches(path: Path, pattern: str, names: Sequence[str]) -> bool:
+    if "/" in pattern:
+        return fnmatch.fnmatchcase(path.as_posix(), pattern.removeprefix("./"))
+    return any(fnmatch.fnmatchcase(name, pattern) for name in names)
+
+
 def _is_text(path: Path, suffixes: tuple[str, ...]) -> bool:
-    """Whether a name is that of a text: `a.txt`, `a.txt.gz` and `a.gz` are, `a.tar.gz` is not."""
+    """Whether a name is that of a text: `a.txt`, `a.txt.gz`, `a.gz` are, `a.tar.gz` is not. JSON has to be an array."""
     inner = without_suffix(path.name)
+    if inner.lower().endswith(json_lines.ARRAY_SUFFIX):
+        return json_lines.is_array(_beginning(path))
     return Path(inner).suffix.lower() in (suffixes if inner == path.name else (*suffixes, ""))
+
+
+def _beginning(path: Path) -> bytes:
+    """The first bytes of a file, decompressed; none where it cannot be read."""
+    try:
+        return next(blocks(path, compression(path, path.name), 1 << 12, name=str(path)), b"")
+    except (InputError, OSError):
+        return b""
 
 
 class _Spool:
@@ -553,6 +718,10 @@ def _span_blocks(path: Path, span: FileSpan) -> Iterator[bytes]:
 def _refuse_binary(block: bytes, file: TextFile, *, compressed: bool) -> None:
     refuse_utf16(block, name=file.name, compressed=compressed)
     if (position := block.find(0)) >= 0:
-        raise InputError(
-            f"{file.name}: looks like a binary file (NUL byte at offset {position}); give it as UTF-8 text"
-        )
+        _refuse_nul(file, position)
+
+
+def _refuse_nul(file: TextFile, position: int) -> NoReturn:
+    raise UnreadableError(
+        f"{file.name}: looks like a binary file (NUL byte at offset {position}); give it as UTF-8 text"
+    )

@@ -1,8 +1,10 @@
-"""JSON Lines: each line is an object with texts in its fields."""
+"""JSON: objects with texts in their fields, one on each line (JSON Lines) or all in an array."""
 
 from __future__ import annotations
 
+import itertools
 import json
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -10,6 +12,7 @@ from lm.errors import InputError
 from lm.text.rows import Row, kind
 
 SUFFIXES = (".jsonl", ".ndjson")
+ARRAY_SUFFIX = ".json"
 
 LONGEST_LINE = 1 << 28
 """Characters; a longer line is not read into memory."""
@@ -32,6 +35,102 @@ def rows(blocks: Iterable[str], *, name: str, example: str) -> Iterator[Row]:
             yield Row(number, where, _object(line, where, example))
 
 
+def array_rows(blocks: Iterable[str], *, name: str, example: str) -> Iterator[Row]:
+    """The objects of an array as rows, read a few at a time.
+
+    Args:
+        blocks: the file's text, cut anywhere.
+        name: of the file, for messages.
+        example: what an object may look like, for messages.
+
+    Raises:
+        InputError: it is not an array of objects; the message names file and object.
+    """
+    buffer = _Buffer(blocks)
+    buffer.skip(_SPACE)
+    if buffer.next_letter != "[":
+        raise InputError(
+            f"{name}: not an array of objects, as JSON files of records are; is it of another format?",
+            settings=["format"],
+        )
+    buffer.place += 1
+    for number in itertools.count(1):
+        where = f"{name}: record {number}"
+        buffer.skip(_SPACE)
+        if buffer.next_letter == "," and number > 1:
+            buffer.place += 1
+            buffer.skip(_SPACE)
+        elif buffer.next_letter == "]":
+            return
+        elif number > 1:
+            raise InputError(f"{where}: not JSON (the array ends too early, or a comma is missing before it)")
+        value = buffer.value(where)
+        if not isinstance(value, dict):
+            raise InputError(f"{where}: not a JSON object but {kind(value)}; each record is one, such as {example}")
+        yield Row(number, where, value)
+
+
+_SPACE = re.compile(r"[\ufeff\s]*")
+_NEAR_END = 16
+"""Characters: an error of the parser so near the end of what is read may be only that."""
+
+
+class _Buffer:
+    """Part of a text, of which more is read as it is needed.
+
+    Attributes:
+        place: where to read on.
+    """
+
+    def __init__(self, blocks: Iterable[str]) -> None:
+        self._blocks, self._text, self.place = iter(blocks), "", 0
+        self._decoder = json.JSONDecoder()
+
+    @property
+    def next_letter(self) -> str:
+        """The character at the place; empty at the end."""
+        return self._text[self.place : self.place + 1]
+
+    def skip(self, pattern: re.Pattern[str]) -> None:
+        """Go on after what matches a pattern."""
+        while True:
+            found = pattern.match(self._text, self.place)
+            self.place = found.end() if found else self.place
+            if self.place < len(self._text) or not self._read(1):
+                return
+
+    def value(self, where: str) -> Any:  # noqa: ANN401 (whatever JSON can hold)
+        """The value at the place; InputError if it is none."""
+        while True:
+            try:
+                value, self.place = self._decoder.raw_decode(self._text, self.place)
+                return value
+            except json.JSONDecodeError as error:
+                may_be_cut = error.msg.startswith("Unterminated") or error.pos >= len(self._text) - _NEAR_END
+                length = len(self._text) - self.place
+                if not (may_be_cut and length <= LONGEST_LINE and self._read(max(1, length))):
+                    problem = f"not JSON ({error.msg.removesuffix(' at')})"
+                    raise InputError(f"{where}: {problem}; records are objects in an array") from None
+            except (ValueError, RecursionError) as error:
+                raise InputError(f"{where}: JSON that cannot be read ({error})") from None
+
+    def _read(self, least: int) -> bool:
+        """Read so many characters more, or what there is; false at the end of the text."""
+        parts, length = [self._text[self.place :]], 0
+        for block in self._blocks:
+            parts.append(block)
+            length += len(block)
+            if length >= least:
+                break
+        self._text, self.place = "".join(parts), 0
+        return length > 0
+
+
+def is_array(beginning: bytes) -> bool:
+    """Whether a file that begins so has an array of objects."""
+    return re.match(rb"(\xef\xbb\xbf)?\s*\[\s*\{", beginning) is not None
+
+
 def document_line(field: str) -> str:
     """What a line may look like that holds a document in a field, for messages."""
     return f"{{{json.dumps(field, ensure_ascii=False)}: …}}"
@@ -39,11 +138,20 @@ def document_line(field: str) -> str:
 
 def is_document(line: bytes, field: str) -> bool:
     """Whether a line is a JSON object with text in a field."""
-    try:
-        document = json.loads(line)
-    except (ValueError, RecursionError):
-        return False
+    document = _loaded(line)
     return isinstance(document, dict) and isinstance(document.get(field), str)
+
+
+def is_object(line: bytes) -> bool:
+    """Whether a line is a JSON object."""
+    return isinstance(_loaded(line.removeprefix(b"\xef\xbb\xbf")), dict)
+
+
+def _loaded(line: bytes) -> Any:  # noqa: ANN401 (whatever JSON can hold)
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return None
 
 
 def lines(blocks: Iterable[str], *, name: str) -> Iterator[str]:

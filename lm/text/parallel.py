@@ -1,9 +1,9 @@
 """Parallel text: line by line a source and its translation, the target.
 
 It comes as two files, where line n of one is the translation of line n of the other, or as one file of both sides:
-tab-separated, or JSON Lines with two fields. Files may be compressed. Lines end with a line feed, and white space
-around a sentence is left out; so carriage returns, a byte order mark and a last line feed make no difference. Beside
-the sources there may be a file of heads, with a dependency tree for each of them.
+tab-separated, or rows with two fields (JSON, CSV, TSV with a header, Parquet). Files may be compressed. Lines end with
+a line feed, and white space around a sentence is left out; so carriage returns, a byte order mark and a last line feed
+make no difference. Beside the sources there may be a file of heads, with a dependency tree for each of them.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lm.config import options
-from lm.config.data import LANGUAGE, ParallelConfig
+from lm.config.data import LANGUAGE, FilesConfig, ParallelConfig
 from lm.errors import InputError, UsageError
-from lm.text import json_lines
+from lm.text import json_lines, rows, tables
 from lm.text.files import SUFFIXES, Observer, TextFile, refuse_stdin_twice, text_files, without_suffix
 from lm.text.rows import known, text
 from lm.text.trees import Heads, with_heads
@@ -73,7 +73,7 @@ class ParallelText:
 
     @property
     def holds_rows(self) -> bool:
-        """Whether it is one file of JSON Lines or a Parquet file: by its name or, of stdin, by its beginning."""
+        """Whether it is one file of rows with fields."""
         return self.target is None and self.source.holds_rows
 
     @property
@@ -140,6 +140,7 @@ class ParallelText:
 
 def parallel_texts(
     config: ParallelConfig,
+    reading: FilesConfig | None = None,
     *,
     source: Sequence[str] = (),
     target: Sequence[str] = (),
@@ -149,7 +150,8 @@ def parallel_texts(
     """The parallel texts in the files that a user names.
 
     Args:
-        config: names the fields of source and target in JSON Lines.
+        config: names the fields of source and target in rows.
+        reading: which files count, and how they are read.
         source: files of sources, as `text_files` takes them.
         target: as many files of their translations, in the same order.
         pairs: files of both sides.
@@ -158,10 +160,12 @@ def parallel_texts(
     Raises:
         InputError: a file is missing, or a folder or glob holds none.
         UsageError: there are more files of one side than of the other, or another number of files of heads, or stdin
-            stands for two files.
+            stands for two files, or it isn't clear which columns hold the sides.
     """
+    if reading is not None and reading.skip_unreadable:
+        raise UsageError("pairs need both of their sides: name files that can be read", settings=["skip_unreadable"])
     refuse_stdin_twice([*source, *target, *pairs, *heads])
-    sources, targets = text_files(source), text_files(target)
+    sources, targets = (text_files(side, reading=reading) for side in (source, target))
     if len(sources) != len(targets):
         raise UsageError(
             f"{len(sources)} files of sources and {len(targets)} of targets: give a target for each source",
@@ -169,16 +173,31 @@ def parallel_texts(
         )
     fields = (config.source_field, config.target_field)
     texts = [ParallelText(*files, fields) for files in zip(sources, targets, strict=True)]
-    texts += [ParallelText(file, None, fields) for file in text_files(pairs)]
+    texts += [_in_one_file(file, fields) for file in text_files(pairs, reading=reading)]
     if not heads:
         return texts
-    trees = text_files(heads)
+    trees = text_files(heads, reading=reading)
     if len(trees) != len(texts):
         raise UsageError(
             f"{len(texts)} files of sources and {len(trees)} of heads: give heads for each file of sources",
             settings=["heads"],
         )
     return [replace(text, heads=of_text) for text, of_text in zip(texts, trees, strict=True)]
+
+
+def _in_one_file(file: TextFile, fields: tuple[str, str]) -> ParallelText:
+    """The text of a file of both sides: TSV is a source, a tab and a target, unless columns are named or numbered."""
+    if file.format == "tsv":
+        blocks = file.text()
+        first = next(tables.rows(blocks, name=file.name, kind="tsv", header=False), None)
+        has_names = first is not None and {*fields} <= {*first.values.values()}
+        header = has_names if file.reading.header is None else file.reading.header
+        if not header and not all(field.isdecimal() for field in fields):
+            return ParallelText(replace(file, reading=replace(file.reading, format="text")), None, fields)
+        file = replace(file, reading=replace(file.reading, header=header))
+    if file.format not in ("csv", "tsv") or not file.field_names:
+        return ParallelText(file, None, fields)
+    return ParallelText(file, None, rows.pair_fields(file.field_names, fields, file=file.name))
 
 
 def _lines(blocks: Iterator[str], name: str) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from lm.config import options
 from lm.config.decoding import SamplingConfig
@@ -85,11 +86,13 @@ def _of_row(number: int, row: Row, repeats: Repeats) -> Prompt:
 
 def _number(row: Row, name: str) -> int | None:
     """A setting that a prompt may have of its own; null is as none."""
-    value: int | None = row.values.get(name)
+    value: Any = row.values.get(name)
+    if isinstance(value, str) and (not value or value.isdecimal()):  # as tables have them
+        value = int(value) if value else None
     described = next(each for each in options.options(SamplingConfig) if each.name == name)
     try:
         if value is not None:
             described.check(value)
     except UsageError as error:
         raise InputError(f"{row.where}: {error}", settings=error.settings) from None
-    return value
+    return None if value is None else int(value)

@@ -1,12 +1,21 @@
-"""Rows of named values, which JSON Lines and Parquet files have, and the texts in them."""
+"""Rows of named values, as JSON, tables and Parquet files have: which of these are texts or labels, and their text."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from lm.config import options
-from lm.errors import InputError
+from lm.config.data import LANGUAGE
+from lm.errors import InputError, UsageError
+from lm.text import normalising
+from lm.text.normalising import Changes
+
+FIELD, LABEL = "text", "label"
+_TEXTS = ("text", "content", "sentence", "review", "message", "body", "comment", "document", "tweet", "article")
+_LABELS = ("label", "category", "class", "target", "sentiment", "intent", "topic")
+_SHOWN, _SHOWN_LETTERS = 20, 40
 
 
 class Row(NamedTuple):
@@ -21,6 +30,99 @@ class Row(NamedTuple):
     number: int
     where: str
     values: Mapping[str, Any]
+
+
+def text_field(names: Sequence[str], wanted: str | None, *, file: str) -> str:
+    """The column of the text among those of a file.
+
+    Args:
+        names: of all columns, in order.
+        wanted: its name, or its number from 1; None for one with a usual name, or the only one.
+        file: its name, for messages.
+
+    Raises:
+        UsageError: there is no such column, or it isn't clear which one is meant.
+    """
+    return known_text_field(names, wanted) or _refuse(names, wanted, file=file, what="text", setting="field")
+
+
+def known_text_field(names: Sequence[str], wanted: str | None) -> str | None:
+    """The column of the text, as of `text_field`; None where it isn't clear."""
+    return _field(names, wanted, FIELD, _TEXTS) or (names[0] if len(names) == 1 and wanted is None else None)
+
+
+def label_fields(names: Sequence[str], text: str | None, label: str | None, *, file: str) -> tuple[str, str]:
+    """The columns of text and label among those of a file; arguments and errors as of `text_field`.
+
+    If one of two columns is known, the other one is the other.
+    """
+    label_name = _field(names, label, LABEL, _LABELS)
+    text_name = _field([name for name in names if name != label_name] if text is None else names, text, FIELD, _TEXTS)
+    if len(names) == 2 and (label_name is None) != (text_name is None):
+        other = next(name for name in names if name not in (label_name, text_name))
+        label_name = other if label_name is None and label is None else label_name
+        text_name = other if text_name is None and text is None else text_name
+    text_name = text_name or _refuse(names, text, file=file, what="text", setting="field")
+    label_name = label_name or _refuse(names, label, file=file, what="label", setting="label_field")
+    if text_name == label_name:
+        raise UsageError(f"{file}: text and label are both column {text_name!r}", settings=["field", "label_field"])
+    return text_name, label_name
+
+
+def pair_fields(names: Sequence[str], wanted: tuple[str, str], *, file: str) -> tuple[str, str]:
+    """The columns of source and target among those of a file.
+
+    Args:
+        names: of all columns, in order.
+        wanted: their names, or their numbers from 1; without such columns, two that are languages, or have no names.
+        file: its name, for messages.
+
+    Raises:
+        UsageError: it isn't clear which ones they are.
+    """
+    source, target = (_field(names, one, one, ()) for one in wanted)
+    if source is None and target is None and len(names) == 2:
+        are_told = all(re.fullmatch(LANGUAGE, name) for name in names) or list(names) == ["1", "2"]
+        source, target = names if are_told else (None, None)
+    source = source or _refuse(names, wanted[0], file=file, what="source", setting="source_field")
+    return source, target or _refuse(names, wanted[1], file=file, what="target", setting="target_field")
+
+
+def has_label_fields(names: Sequence[str]) -> bool:
+    """Whether text and label are clear."""
+    try:
+        return bool(label_fields(names, None, None, file=""))
+    except UsageError:
+        return False
+
+
+def _field(names: Sequence[str], wanted: str | None, default: str, usual: Sequence[str]) -> str | None:
+    """The name of a column that is named, numbered or has a usual name; None if that is none, or several."""
+    if wanted is not None:
+        if wanted not in names and wanted.isascii() and wanted.isdecimal() and 1 <= int(wanted) <= len(names):
+            return names[int(wanted) - 1]
+        return wanted if wanted in names else None
+    if default in names:
+        return default
+    known = [name for name in names if name.strip().lower() in usual]
+    return known[0] if len(known) == 1 else None
+
+
+def _refuse(names: Sequence[str], wanted: str | None, *, file: str, what: str, setting: str) -> NoReturn:
+    shown = ", ".join(f"{number} {_cut(name)!r}" for number, name in enumerate(names[:_SHOWN], 1))
+    columns = f"its columns are {shown}" + (", …" if len(names) > _SHOWN else "")
+    if wanted is not None:
+        hint = options.suggestion(wanted, names)
+        advice = "name it, or its number, or say that there is no header"
+        raise UsageError(f"{file}: no column {wanted!r}{hint}; {columns}; {advice}", settings=[setting, "no_header"])
+    raise UsageError(
+        f"{file}: which column holds the {what}? Name it, or its number; {columns}; if that is no header, say so",
+        settings=[setting, "no_header"],
+    )
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _SHOWN_LETTERS else text[: _SHOWN_LETTERS - 1] + "…"
 
 
 def texts(rows: Iterable[Row], field: str) -> Iterator[str]:
@@ -76,3 +178,13 @@ def kind(value: object) -> str:
         bytes: "bytes",
     }
     return names.get(type(value), f"a {type(value).__name__}")
+
+
+def with_line_feeds(rows: Iterable[Row], changes: Changes) -> Iterator[Row]:
+    """Rows whose texts have line feeds alone; `changes` is told if that changes any."""
+    for row in rows:
+        ended = {name: normalising.with_line_feeds(value) for name, value in row.values.items()
+                 if isinstance(value, str) and "\r" in value}  # fmt: skip
+        changed = {name: value for name, value in ended.items() if value != row.values[name]}
+        changes.line_ends = changes.line_ends or bool(changed)
+        yield row._replace(values={**row.values, **changed}) if changed else row

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from lm.checkpoint import load_tokenizers
-from lm.config.data import DataConfig, ParallelConfig
+from lm.config.data import DataConfig
 from lm.config.model import ModelConfig
 from lm.config.options import options
 from lm.config.run import RunConfig
@@ -29,9 +29,9 @@ from lm.data.labels import LabelCounts, LabelledData, label_completions, label_c
 from lm.data.pairs import PairData
 from lm.data.training_data import TrainingData
 from lm.data.windows import MaskedWindowData, WindowData
-from lm.errors import InputError, UsageError
+from lm.errors import Advice, InputError, UsageError
 from lm.run_folder import find_checkpoint, find_tokenizer, is_journal
-from lm.text.files import TextFile, text_files, text_size
+from lm.text.files import TextFile, TextFiles, text_files, text_size
 from lm.text.parallel import ParallelText, parallel_texts
 from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer
 from lm.tokenizer.training import SAMPLE_BYTES
@@ -112,6 +112,7 @@ class CorpusPrepared:
         seen_in_training: the fraction of the held-out pairs that are among those to train on.
         copies: names of sources that are the same text as their targets.
         labels: how many examples have each label, if they have labels.
+        notes: what was left out of folders, and made of files, that a person might not expect.
     """
 
     corpus: TrainingCorpus
@@ -121,6 +122,7 @@ class CorpusPrepared:
     seen_in_training: float = 0.0
     copies: tuple[str, ...] = ()
     labels: LabelCounts | None = None
+    notes: tuple[Advice, ...] = ()
 
 
 Preparation = Generator[TokenizerSampled | CorpusPrepared, None, TrainingCorpus]
@@ -144,21 +146,22 @@ class TextCorpus:
         is_prepared = len(self.names) == 1 and (Path(self.names[0]) / MANIFEST).is_file()
         self.prepared = Path(self.names[0]) if is_prepared else None
         self._surveyed: Corpus | None = None
+        self._notes: list[Advice] = []
 
     def text_bytes(self, config: RunConfig) -> int:
         """UTF-8 bytes of text: as files were counted when they were prepared, by their sizes, or by reading them."""
         if self.prepared:
             return sum(split.bytes for split in read_manifest(self.prepared).splits.values())
         size = text_size(self.files(config))
-        return self.survey(config.data).bytes if size is None else size
+        return self.survey(config).bytes if size is None else size
 
-    def survey(self, config: DataConfig) -> Corpus:
+    def survey(self, config: RunConfig) -> Corpus:
         """The files after one pass over them; asked again, another fraction may be held out of what was read then."""
         if self._surveyed is None:
-            files = self._files(config)
+            files = self.files(config)
             _refuse_runs(files)
-            self._surveyed = survey(files, config)
-        return dataclasses.replace(self._surveyed, config=config)
+            self._surveyed, self._notes = survey(files, config.data), files.notes
+        return dataclasses.replace(self._surveyed, config=config.data)
 
     def data_config(self, config: DataConfig, *, typed: Mapping[str, Any]) -> DataConfig:
         """How the tokens are made: as the config says, but where they are made already, as they were.
@@ -185,12 +188,9 @@ class TextCorpus:
                 raise UsageError(f"{problem}; prepare the text again, or leave it out", settings=(name,))
         return made
 
-    def files(self, config: RunConfig) -> list[TextFile]:
+    def files(self, config: RunConfig) -> TextFiles:
         """The files that the names stand for."""
-        return self._files(config.data)
-
-    def _files(self, config: DataConfig) -> list[TextFile]:
-        return text_files(self.names, field=config.field, supervised=config.supervised)
+        return text_files(self.names, config.data, config.files)
 
     def prepare(self, config: RunConfig, tokenizer: Path | None, progress: Progress) -> Preparation:
         """Find or make the tokenizer and the tokens.
@@ -205,16 +205,22 @@ class TextCorpus:
             yield CorpusPrepared(corpus, manifest, reused=None, labels=_labels(corpus, config))
             return corpus
         given = None if tokenizer is None else Tokenizer.load(find_tokenizer(tokenizer))
-        surveyed, is_trained = self.survey(config.data), given is None
+        surveyed, is_trained = self.survey(config), given is None
         if is_trained and config.tokenizer.kind == "bpe" and surveyed.files_bytes > SAMPLE_BYTES:
             yield TokenizerSampled(SAMPLE_BYTES, surveyed.files_bytes)
         made = given or train_tokenizer(surveyed, config.tokenizer, has_mask=config.model.is_masked)
         with progress() as told:
             prepared = prepare_corpus(surveyed, made, progress=told, with_labels=config.model.is_masked)
+        notes = (*self._notes, *surveyed.notes)
         wanted = config.tokenizer.vocab_size if is_trained and config.tokenizer.kind == "bpe" else None
         corpus = TrainingCorpus(prepared.folder, made)
         yield CorpusPrepared(
-            corpus, prepared.manifest, reused=prepared.reused, trained=wanted, labels=_labels(corpus, config)
+            corpus,
+            prepared.manifest,
+            reused=prepared.reused,
+            trained=wanted,
+            labels=_labels(corpus, config),
+            notes=notes,
         )
         return corpus
 
@@ -244,30 +250,37 @@ class PairCorpus:
 
     def text_bytes(self, config: RunConfig) -> int:
         """UTF-8 bytes of both sides, without the validation split's own files: by the files' sizes, or by reading."""
-        known = text_size(file for text in self._texts(config.parallel) for file in text.files)
+        known = text_size(file for text in self.files(config) for file in text.files)
         return sum(found.bytes for found in self.survey(config).texts) if known is None else known
 
     def survey(self, config: RunConfig) -> ParallelCorpus:
         """The files after one pass over them."""
         if self._surveyed is None:
-            texts = self._texts(config.parallel)
+            texts = self.files(config)
             named = self._named
             held_out = parallel_texts(
                 config.parallel,
+                config.files,
                 source=[named.validation_source] if named.validation_source else (),
                 target=[named.validation_target] if named.validation_target else (),
                 heads=[named.validation_heads] if named.validation_heads else (),
             )
-            self._surveyed = survey_pairs(texts, config.data, config.parallel, validation=held_out)
+            self._surveyed = survey_pairs(
+                texts, config.data, config.parallel, validation=held_out, reading=config.files
+            )
         return self._surveyed
 
     def files(self, config: RunConfig) -> list[ParallelText]:
         """The texts of both sides."""
-        return self._texts(config.parallel)
-
-    def _texts(self, config: ParallelConfig) -> list[ParallelText]:
         named = self._named
-        return parallel_texts(config, source=named.source, target=named.target, pairs=named.pairs, heads=named.heads)
+        return parallel_texts(
+            config.parallel,
+            config.files,
+            source=named.source,
+            target=named.target,
+            pairs=named.pairs,
+            heads=named.heads,
+        )
 
     def prepare(self, config: RunConfig, tokenizer: Path | None, progress: Progress) -> Preparation:
         """Find or make the tokenizers and the prepared pairs; arguments as of `TextCorpus.prepare`.

@@ -20,6 +20,7 @@ import time
 from pathlib import Path
 
 from lm.checkpoint import load_weights
+from lm.config.data import DataConfig
 from lm.config.lora import LoraConfig
 from lm.config.presets import configure
 from lm.config.run import RunConfig
@@ -83,7 +84,7 @@ def main() -> None:
         base = pretrained(folder, configuration(given.pretraining, given.d_model))
         found = find_checkpoint(base.folder)
         task = survey(
-            text_files([str(written(folder / "task.jsonl", examples))], supervised=True),
+            text_files([str(written(folder / "task.jsonl", examples))], DataConfig(supervised=True)),
             settings(base.config, "full", 1.0, given, seed=0).data,
         )
         data = TrainingCorpus(prepare_corpus(task, base.tokenizer, folder=folder / "task").folder, base.tokenizer)

@@ -23,6 +23,7 @@ import torch
 
 from corpora.stories import corpus as stories
 from corpora.stories.lexicon import NAMES
+from lm.config.data import DataConfig
 from lm.config.decoding import SamplingConfig
 from lm.config.presets import configure
 from lm.config.run import RunConfig
@@ -119,7 +120,7 @@ def main() -> None:
         (folder / "task.jsonl").write_text("".join(lines))
         base = pretrained(folder, configure("tiny", {"training": {"steps": given.pretraining, "evaluate_every": 0}}))
         weights = {key: value.clone() for key, value in base.model.state_dict().items()}
-        corpus = survey(text_files([str(folder / "task.jsonl")], supervised=True), settings(1, 1.0).data)
+        corpus = survey(text_files([str(folder / "task.jsonl")], DataConfig(supervised=True)), settings(1, 1.0).data)
         task = prepare_corpus(corpus, base.tokenizer, folder=folder / "examples").folder
         print(
             f"{len(examples)} examples, {len(asked)} questions, {given.pretraining} steps of pre-training", flush=True

@@ -16,7 +16,17 @@ def shown(capsys, *arguments: str) -> str:
 def test_flags_stand_in_groups(capsys):
     text = shown(capsys, "perplexity")
     headings = re.findall(r"^(\w+):$", text, flags=re.MULTILINE)
-    assert headings == ["Arguments", "Translations", "Output", "Perplexity", "Data", "Hardware", "Workers", "Options"]
+    assert headings == [
+        "Arguments",
+        "Translations",
+        "Output",
+        "Perplexity",
+        "Files",
+        "Data",
+        "Hardware",
+        "Workers",
+        "Options",
+    ]
     flags = re.findall(r"^  (?:-\w, )?(--[a-z-]+)", text, flags=re.MULTILINE)
     assert len(flags) == len(set(flags)) > 15
 

@@ -17,7 +17,7 @@ import pytest
 from cli.flags.options import _key
 from cli.flags.without_effect import RULES, Invocation, Rule, refuse
 from cli.main import run
-from lm.config.data import DataConfig
+from lm.config.data import DataConfig, FilesConfig
 from lm.config.decoding import FillConfig, SamplingConfig, TranslationConfig
 from lm.config.evaluation import AttentionConfig, PerplexityConfig, ScoringConfig
 from lm.config.hardware import HardwareConfig
@@ -85,21 +85,36 @@ CASES: dict[tuple[str, str], Case] = {
     ),
     ("train", "where another launcher"): Case("empty.txt", None),
     ("train", "in one process"): Case("empty.txt", None),
-    ("train", "where no file is JSON Lines"): Case("text.txt -o occupied", "rows.jsonl -o occupied"),
-    ("train", "on JSON Lines"): Case("rows.jsonl -o occupied", "text.txt -o occupied"),
-    ("prepare", "where no file is JSON Lines"): Case("text.txt", "rows.jsonl"),
-    ("prepare", "on JSON Lines"): Case("rows.jsonl", "text.txt"),
-    ("tokenizer train", "where no file is JSON Lines"): Case("text.txt -o a.json --force", "missing.jsonl -o a.json"),
-    ("tokenizer train", "on JSON Lines"): Case("rows.jsonl -o a.json --force", "missing.txt -o a.json"),
-    ("tokenizer inspect", "where no file is JSON Lines"): Case(
+    ("train", "on plain text"): Case("text.txt -o occupied", "rows.jsonl -o occupied"),
+    ("train", "on JSON, CSV,"): Case("rows.jsonl -o occupied", "text.txt -o occupied"),
+    ("prepare", "on plain text"): Case("text.txt", "rows.jsonl"),
+    ("prepare", "on JSON, CSV,"): Case("rows.jsonl", "text.txt"),
+    ("tokenizer train", "on plain text"): Case("text.txt -o a.json --force", "missing.jsonl -o a.json"),
+    ("tokenizer train", "on JSON, CSV,"): Case("rows.jsonl -o a.json --force", "missing.txt -o a.json"),
+    ("tokenizer inspect", "on plain text"): Case(
         "plain-run --file text.txt", "plain-run --file rows.jsonl"
     ),
-    ("tokenizer inspect", "on JSON Lines"): Case("plain-run --file rows.jsonl", "plain-run --file text.txt"),
+    ("tokenizer inspect", "on JSON, CSV,"): Case("plain-run --file rows.jsonl", "plain-run --file text.txt"),
     ("perplexity", "on the pairs that"): Case("translating-run", "plain-run text.txt"),
     ("perplexity", "on the split that"): Case("plain-run", "plain-run text.txt"),
-    ("perplexity", "where no file is JSON Lines"): Case("plain-run text.txt", "plain-run rows.jsonl"),
-    ("perplexity", "on JSON Lines"): Case("plain-run rows.jsonl", "plain-run text.txt"),
+    ("perplexity", "on plain text"): Case("plain-run text.txt", "plain-run rows.jsonl"),
+    ("perplexity", "on JSON, CSV,"): Case("plain-run rows.jsonl", "plain-run text.txt"),
     ("perplexity", "on examples,"): Case("supervised-run examples.jsonl", "missing-run text.txt"),
+    ("train", "where no file is CSV"): Case("text.txt -o occupied", "table.csv -o occupied"),
+    ("train", "except on examples"): Case("rows.jsonl -o occupied", "missing.jsonl -o occupied"),
+    ("train", "on files that are named"): Case("text.txt -o occupied", "missing.txt -o occupied"),
+    ("prepare", "where no file is CSV"): Case("text.txt", "table.csv"),
+    ("prepare", "except on examples"): Case("rows.jsonl", "missing.jsonl"),
+    ("prepare", "on files that are named"): Case("text.txt", "missing.txt"),
+    ("tokenizer train", "where no file is CSV"): Case("text.txt -o a.json --force", "missing.csv -o a.json --force"),
+    ("tokenizer train", "except on examples"): Case("rows.jsonl -o a.json --force", "missing.jsonl -o a.json --force"),
+    ("tokenizer train", "on files that are named"): Case("text.txt -o a.json --force", "missing.txt -o a.json --force"),
+    ("tokenizer inspect", "where no file is CSV"): Case("plain-run --file text.txt", "plain-run --file table.csv"),
+    ("tokenizer inspect", "except on examples"): Case("plain-run --file rows.jsonl", "plain-run --file missing.jsonl"),
+    ("tokenizer inspect", "on files that are named"): Case("plain-run --file text.txt", "plain-run --file missing.txt"),
+    ("perplexity", "where no file is CSV"): Case("plain-run text.txt", "plain-run table.csv"),
+    ("perplexity", "except on examples"): Case("plain-run rows.jsonl", "plain-run missing.jsonl"),
+    ("perplexity", "on files that are named"): Case("plain-run text.txt", "plain-run missing.txt"),
     ("import", "on a folder without adapters"): Case("tokens -o new", "adapters -o new"),
     ("generate", "with --beam, which searches"): Case("missing-run hello --beam 2", "missing-run hello"),
     ("generate", "with --beam on one prompt"): Case("missing-run hello --beam 2", "missing-run hello"),
@@ -168,6 +183,7 @@ VALUES: dict[str, tuple[str, ...]] = {
     "--validation": ("0.2",), "--bleu-sentences": ("7",), "--device": ("cpu",), "--beam": ("3",),
     "--target": ("text.txt",), "--heads": ("text.txt",), "--hypotheses": ("text.txt",), "--labels": ("examples.jsonl",),
     "--resamples": ("10",),
+    "--encoding": ("latin-1",),
 }  # fmt: skip
 """What is typed after a flag, where the option itself does not say."""
 SPECIAL = {
@@ -176,7 +192,7 @@ SPECIAL = {
 }
 _CONFIGS = (
     *SECTIONS.values(), SamplingConfig, TranslationConfig, PerplexityConfig, AttentionConfig, HardwareConfig,
-    DataConfig, TokenizerConfig, WorkersConfig, FillConfig, ScoringConfig,
+    FilesConfig, DataConfig, TokenizerConfig, WorkersConfig, FillConfig, ScoringConfig,
 )  # fmt: skip
 
 
@@ -224,6 +240,7 @@ def folder(tmp_path_factory):
     """Files of each kind, a run of a small model, and a folder that is taken."""
     made = tmp_path_factory.mktemp("files")
     (made / "text.txt").write_text("one line of text\nanother line of text\n" * 20)
+    (made / "table.csv").write_text("text,label\nsome text,word\n" * 20)
     (made / "pairs.tsv").write_text("eins\tone\n" * 9)
     (made / "rows.jsonl").write_text('{"text": "some text", "word": "some words", "source": "a", "target": "b"}\n' * 20)
     (made / "examples.jsonl").write_text('{"prompt": "the owl", "completion": "ran"}\n')
@@ -306,7 +323,10 @@ HEEDED = {
         "--threads", "--processes",
     },
     "fill": {"--file", "--json", "--top-k", "--device", "--dtype", "--threads"},
-    "classify": {"--labels", "--json", "--top-k", "--batch-size", "--device", "--dtype", "--threads"},
+    "classify": {
+        "--labels", "--json", "--top-k", "--batch-size", "--format", "--encoding", "--include", "--exclude",
+        "--skip-unreadable", "--header", "--field", "--label-field", "--device", "--dtype", "--threads",
+    },
     "perplexity": {"--source", "--target", "--heads", "--json", "--device", "--threads"},
     "evaluate": {"--json"},
     "attention": {"--target", "--to", "--heads", "--out", "--json", "--unit", "--device", "--dtype", "--threads"},
@@ -315,7 +335,8 @@ HEEDED = {
     "bench": {"--seconds", "--batch-size", "--compare", "--json", "--device", "--dtype", "--threads"},
     "compile": set(),
     "prepare": {"--out", "--force", "--join", "--json"},
-    "tokenizer train": {"--out", "--special", "--force", "--json", "--kind", "--supervised"},
+    "tokenizer train": {"--out", "--special", "--force", "--json", "--kind", "--supervised", "--format", "--encoding",
+                        "--skip-unreadable", "--keep-line-ends"},
     "tokenizer encode": {"--parse-special", "--json"}, "tokenizer decode": {"--skip-special", "--json"},
     "tokenizer inspect": {"--file", "--json"}, "corpus list": {"--json"}, "corpus get": {"--out", "--json"},
 }  # fmt: skip
@@ -415,6 +436,7 @@ def test_a_file_of_settings_may_name_what_has_no_effect(said, folder, rule):
                 value = _in_environment(_typed(rule, start, described.flag))
                 quoted = described.kind is str
                 plain = {"yes": "true", "no": "false"}.get(value, value)
+                plain = f'["{value}"]' if described.kind is tuple else plain
                 sections.setdefault(section, []).append(
                     f'{described.name} = "{value}"' if quoted else f"{described.name} = {plain}"
                 )

@@ -10,7 +10,7 @@ from cli.perplexity.files import measure_files
 from cli.perplexity.request import ReportFormat
 from tests.cli.small_runs import make_run
 
-GIVEN = Given({"perplexity": {}, "data": {}, "hardware": {}, "workers": {}}, {})
+GIVEN = Given({"files": {}, "perplexity": {}, "data": {}, "hardware": {}, "workers": {}}, {})
 
 
 @pytest.fixture

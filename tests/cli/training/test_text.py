@@ -103,7 +103,8 @@ def test_a_run_knows_how_its_prepared_tokens_were_made(place, capsys, tmp_path, 
     for name, flags in (("silent", []), ("agreeing", made_with)):
         assert run(["train", tokens, "-o", str(tmp_path / name), "--steps", "1", *shape, *flags]) == 0
         data = json.loads((tmp_path / name / "config.json").read_text())["data"]
-        assert data == {"separator": "%%", "validation": made_with[3], "field": "body", "supervised": False}
+        made = {"separator": "%%", "validation": made_with[3], "field": "body", "supervised": False}
+        assert data == made | {"label_field": None, "keep_line_ends": False, "strip_gutenberg": False}
     capsys.readouterr()
     assert run(["perplexity", str(tmp_path / "silent"), str(tmp_path / "held.txt"), "--per-token"]) == 0
     documents = {json.loads(line)["document"] for line in capsys.readouterr().out.splitlines()}

@@ -15,7 +15,7 @@ def test_a_held_out_file_may_have_any_name():
 @pytest.mark.parametrize(
     ("config", "values", "message"),
     [
-        (DataConfig, {"supervised": True, "field": "body"}, "the fields of supervised examples are fixed"),
+        (DataConfig, {"label_field": "body", "field": "body"}, "text and label are two fields"),
         (ParallelConfig, {"bidirectional": True, "separate_vocabularies": True}, "share one vocabulary"),
         (ParallelConfig, {"source_language": "English!"}, r"a code such as de or pt-BR, "),
     ],

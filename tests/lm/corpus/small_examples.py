@@ -29,7 +29,7 @@ def lines(pairs: Sequence[tuple[str, str]], first: str = "prompt", second: str =
 def source(folder: Path, text: str, *, name: str = "task.jsonl") -> TextFile:
     path = folder / name
     path.write_text(text)
-    return text_files([str(path)], supervised=True)[0]
+    return text_files([str(path)], DataConfig(supervised=True))[0]
 
 
 def tokenizer(kind: str = "byte") -> Tokenizer:

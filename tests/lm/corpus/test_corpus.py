@@ -42,7 +42,7 @@ def test_a_corpus_without_text_is_refused(tmp_path: Path) -> None:
 
 def test_a_tokenizer_learns_from_prompts_and_completions(tmp_path: Path) -> None:
     (tmp_path / "task.jsonl").write_text('{"prompt": "ab", "completion": "cd"}\n{"prompt": "", "completion": "e"}\n')
-    found = survey(text_files([str(tmp_path / "task.jsonl")], supervised=True), DataConfig(supervised=True))
+    found = survey(text_files([str(tmp_path / "task.jsonl")], DataConfig(supervised=True)), DataConfig(supervised=True))
     assert list(training_texts(found)) == ["abcd", "e"]
     made = train_tokenizer(found, TokenizerConfig(kind="char"), special_tokens=["<|endoftext|>"])
     assert made.decode(made.encode("abcde")) == "abcde"

@@ -52,8 +52,10 @@ def test_each_kind_is_told(folder: Path) -> None:
 @pytest.mark.parametrize("name", ["text", "examples"])
 def test_tokens_are_found_and_the_same_as_now(name: str, folder: Path, tmp_path: Path) -> None:
     supervised = name == "examples"
-    files = text_files([f"{name}.{'jsonl' if supervised else 'txt'}"], supervised=supervised)
-    corpus = survey(files, DataConfig(validation="0.25", supervised=supervised))
+    files = text_files(
+        [f"{name}.{'jsonl' if supervised else 'txt'}"], DataConfig(supervised=supervised, keep_line_ends=True)
+    )
+    corpus = survey(files, DataConfig(keep_line_ends=True, validation="0.25", supervised=supervised))
     assert prepare_corpus(corpus, byte_tokenizer(), folder=folder / name).reused
     made = prepare_corpus(corpus, byte_tokenizer(), folder=tmp_path / "now")
     assert made.manifest == Manifest.read(folder / name)
@@ -65,7 +67,7 @@ def test_tokens_are_found_and_the_same_as_now(name: str, folder: Path, tmp_path:
 def test_pairs_are_found_in_the_cache(folder: Path, tmp_path: Path) -> None:
     config = ParallelConfig()
     texts = parallel_texts(config, source=["a.en"], target=["a.de"])
-    corpus = parallel.survey(texts, DataConfig(validation="0.25"), config)
+    corpus = parallel.survey(texts, DataConfig(keep_line_ends=True, validation="0.25"), config)
     made = prepare_pairs(corpus, byte_tokenizer(), config, root=tmp_path / "now")
     before = place_in_cache("pairs", made.manifest.key, root=tmp_path / "cache")
     shutil.copytree(folder / "pairs", before)
@@ -83,7 +85,9 @@ def test_data_are_opened_and_verified(folder: Path) -> None:
 def test_a_partition_is_joined_and_resumed(folder: Path, tmp_path: Path) -> None:
     joined = join_partitions([folder / "partition"], folder=tmp_path / "joined")
     assert joined.manifest == Manifest.read(folder / "text")
-    corpus = survey(text_files(["text.txt"]), DataConfig(validation="0.25"))
+    corpus = survey(
+        text_files(["text.txt"], DataConfig(keep_line_ends=True)), DataConfig(keep_line_ends=True, validation="0.25")
+    )
     again = prepare_partition(corpus, byte_tokenizer(), folder / "partition", number=1, count=1)
     assert again.chunks_found == 1
     assert sorted(path.name for path in (folder / "partition").iterdir()) == [MANIFEST, "parts", "tokenizer.json"]

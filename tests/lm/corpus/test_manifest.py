@@ -36,16 +36,16 @@ def test_a_manifest_survives_json(tmp_path: Path) -> None:
     write(tmp_path, MADE.to_dict())
     assert Manifest.read(tmp_path) == MADE
     assert MADE.to_dict()["format_version"] == 2
-    assert MADE.data == DataConfig(validation="0.2", separator="S", field="body")
+    assert MADE.data == DataConfig(validation="0.2", separator="S", field="body", keep_line_ends=True)
 
 
 def test_one_from_before_some_fields_were_added_is_read(tmp_path: Path) -> None:
     values = MADE.to_dict() | {"format_version": 1}
-    for name in ("kind", "repetition", "field"):
+    for name in ("kind", "repetition", "field", "keep_line_ends"):
         del values[name]
     write(tmp_path, values)
     found = Manifest.read(tmp_path)
-    assert (found.supervised, found.repetition, found.field) == (False, None, "text")
+    assert (found.supervised, found.repetition, found.field) == (False, None, None)
 
 
 @pytest.mark.parametrize(

@@ -169,7 +169,7 @@ class TestReuse:
 def test_all_is_on_the_disk_before_the_folder_has_its_name(tmp_path: Path, disk, supervised: bool) -> None:
     lines = (json.dumps({"text": str(number), "prompt": str(number), "completion": "b"}) for number in range(40))
     (tmp_path / "corpus.jsonl").write_text("\n".join(lines))
-    found = text_files([str(tmp_path / "corpus.jsonl")], supervised=supervised)
+    found = text_files([str(tmp_path / "corpus.jsonl")], DataConfig(supervised=supervised))
     prepare(found, byte_tokenizer(), DataConfig(validation="0.1", supervised=supervised), tmp_path / "out")
     assert disk.synced_before("out") == {"out"} | {path.name for path in (tmp_path / "out").iterdir()}
 

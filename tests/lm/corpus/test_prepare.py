@@ -60,7 +60,7 @@ def test_parts_join_to_what_one_makes(kind: str, elsewhere: Tokenizer, tmp_path:
         for number, own in enumerate((lines[:20], lines[20:], lines[5:9])):
             (tmp_path / f"{number}.jsonl").write_text("\n".join(own[:10] if kind.startswith("few") else own))
         config = DataConfig(validation="0.2", supervised=True)
-        found = text_files([str(tmp_path)], supervised=True)
+        found = text_files([str(tmp_path)], DataConfig(supervised=True))
     corpus = survey(found, config)
     whole = prepare_corpus(corpus, elsewhere, folder=tmp_path / "whole")
     monkeypatch.setattr(corpora, "CHUNK_BYTES", 3000)

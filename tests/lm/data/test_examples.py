@@ -157,7 +157,9 @@ class TestValidation:
         source(tmp_path, lines([("a", "longer than the context")]), name="held-out.jsonl")
         source(tmp_path, lines(PAIRS))
         config = DataConfig(validation=str(tmp_path / "held-out.jsonl"), supervised=True)
-        prepared = prepare(text_files([str(tmp_path)], supervised=True), tokenizer(), config, tmp_path / "out")
+        prepared = prepare(
+            text_files([str(tmp_path)], DataConfig(supervised=True)), tokenizer(), config, tmp_path / "out"
+        )
         assert Counter(rows(data(prepared).batch(0))) == expected(tokenizer(), PAIRS)
         with pytest.raises(InputError, match=r"held-out.jsonl: line 1: the completion"):
             data(prepared, context=14)
@@ -175,11 +177,11 @@ class TestFiles:
         source(tmp_path / "deep", lines(PAIRS[2:]), name="b.ndjson")
         source(tmp_path, lines(PAIRS), name="c.json")
         for names in ([tmp_path], [tmp_path / "c.json"]):
-            sources = text_files([str(name) for name in names], supervised=True)
+            sources = text_files([str(name) for name in names], DataConfig(supervised=True))
             prepared = prepare(sources, tokenizer(), WHOLE, tmp_path / f"out-{len(sources)}")
             assert Counter(rows(data(prepared).batch(0))) == expected(tokenizer(), PAIRS)
 
     def test_may_come_from_a_pipe(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(lines(PAIRS).encode())))
-        prepared = prepare(text_files(["-"], supervised=True), tokenizer(), WHOLE, tmp_path / "out")
+        prepared = prepare(text_files(["-"], DataConfig(supervised=True)), tokenizer(), WHOLE, tmp_path / "out")
         assert Counter(rows(data(prepared).batch(0))) == expected(tokenizer(), PAIRS)

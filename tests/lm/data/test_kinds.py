@@ -44,7 +44,7 @@ def folders(tmp_path: Path) -> dict[str, Path]:
     tokenizer = training.train([], TokenizerConfig(kind="byte"), corpus_bytes=0).tokenizer
     made = {}
     for name, supervised in (("text.txt", False), ("task.jsonl", True)):
-        files = text_files([str(tmp_path / name)], supervised=supervised)
+        files = text_files([str(tmp_path / name)], DataConfig(supervised=supervised))
         config = DataConfig(validation="0", supervised=supervised)
         made[name] = prepare(files, tokenizer, config, tmp_path / f"{name}-out").folder
     return made

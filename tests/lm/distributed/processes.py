@@ -122,7 +122,7 @@ def corpus(kind: str, folder: Path, config: RunConfig) -> TrainingCorpus:
         made = train_tokenizers(surveyed, TokenizerConfig(vocab_size=290), config.parallel)
         return TrainingCorpus(prepare_pairs(surveyed, made[0], config.parallel).folder, *made)
     name = "examples.jsonl" if kind == "examples" else "text.txt"
-    files = text_files([str(folder / name)], supervised=config.data.supervised)
+    files = text_files([str(folder / name)], config.data)
     surveyed = survey(files, config.data)
     tokenizer = train_tokenizer(surveyed, TokenizerConfig(kind="byte"), has_mask=config.model.is_masked)
     return TrainingCorpus(prepare_corpus(surveyed, tokenizer).folder, tokenizer)

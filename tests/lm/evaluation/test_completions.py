@@ -35,7 +35,7 @@ def data(tmp_path) -> ExampleData:
     lines = [json.dumps({"prompt": each.prompt, "completion": each.completion}) for each in EXAMPLES]
     (tmp_path / "task.jsonl").write_text("\n".join(lines))
     config = DataConfig(validation="0", supervised=True)
-    files = text_files([str(tmp_path / "task.jsonl")], supervised=True)
+    files = text_files([str(tmp_path / "task.jsonl")], DataConfig(supervised=True))
     folder = prepare(files, BPE, config, tmp_path / "out").folder
     train, validation = (open_examples(folder, split) for split in ("train", "validation"))
     return ExampleData(train, validation, context=CONTEXT, rows=len(EXAMPLES), seed=0)

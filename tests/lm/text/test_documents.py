@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from lm.config.data import DataConfig
 from lm.text import documents, files
 from lm.text.files import TextFile, text_files
 
@@ -19,7 +20,7 @@ def written(folder: Path, data: str | bytes, name: str = "corpus.txt") -> TextFi
     path = folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data.encode() if isinstance(data, str) else data)
-    return TextFile(name, path)
+    return TextFile(name, path, DataConfig(keep_line_ends=True))
 
 
 def read(file: TextFile, separator: str = SEPARATOR) -> list[str]:

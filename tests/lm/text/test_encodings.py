@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lm.errors import InputError
-from lm.text.files import decode
+from lm.text.encodings import decode
 
 
 def decoded(data: bytes) -> str:

@@ -14,9 +14,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from lm.errors import InputError
-from lm.text import files
-from lm.text.files import TextFile, text_files, text_size
+from lm.config.data import DataConfig, FilesConfig, Format
+from lm.corpus.corpus import survey
+from lm.errors import InputError, UsageError
+from lm.text import documents, files
+from lm.text.encodings import UnreadableError
+from lm.text.files import TextFile, readable, text_files, text_size
 
 
 def written(folder: Path, data: str | bytes, name: str = "corpus.txt") -> TextFile:
@@ -81,7 +84,7 @@ class TestResolve:
         return tmp_path
 
     def test_a_folder_is_its_text_files_in_order(self, folder: Path) -> None:
-        assert self.names(folder, [str(folder)]) == ["a.MD", "b.txt", "sub/c.text"]
+        assert self.names(folder, [str(folder)]) == ["a.MD", "b.txt", "sub/c.text", "sub/data.csv"]
 
     def test_a_folder_has_json_lines_and_compressed_text_too(self, tmp_path: Path) -> None:
         taken = ["a.jsonl", "b.TXT.gz", "c.jsonl.zst", "d.xz", "e.ndjson"]
@@ -93,7 +96,7 @@ class TestResolve:
         assert self.names(folder, [f"{folder}/**/*.csv", f"{folder}/page.html"]) == ["sub/data.csv", "page.html"]
 
     def test_a_file_named_twice_is_read_once(self, folder: Path) -> None:
-        assert self.names(folder, [f"{folder}/b.txt", str(folder)]) == ["b.txt", "a.MD", "sub/c.text"]
+        assert self.names(folder, [f"{folder}/b.txt", str(folder)]) == ["b.txt", "a.MD", "sub/c.text", "sub/data.csv"]
 
     def test_a_file_whose_name_looks_like_a_glob(self, folder: Path) -> None:
         written(folder, "x", "odd[1].txt")
@@ -123,7 +126,7 @@ class TestResolve:
         before = opened_descriptors()
         (file,) = text_files(["-"])
         assert opened_descriptors() == before
-        path, other = file.path, dataclasses.replace(file, field="body")
+        path, other = file.path, dataclasses.replace(file, data=DataConfig(field="body"))
         files._spool_once.cache_clear()
         del file
         gc.collect()
@@ -167,3 +170,74 @@ def test_a_binary_file_is_named_with_the_place_of_its_first_nul(tmp_path: Path, 
     (file,) = text_files([str(tmp_path / "a.txt")])
     with pytest.raises(InputError, match=rf"a.txt: looks like a binary file \(NUL byte at offset {offset}\)"):
         read(file)
+
+
+class TestSelection:
+    @pytest.fixture
+    def code(self, tmp_path: Path) -> Path:
+        for name in ("a.py", "b/c.py", "b/d.txt", "tests/e.py", ".git/f.py", "g.json", "h.csv", "Makefile"):
+            written(tmp_path, "text\n1\n", name)
+        written(tmp_path, '[{"text": "a"}]', "i.json")
+        return tmp_path
+
+    @pytest.mark.parametrize(
+        ("reading", "names"),
+        [
+            (FilesConfig(), ["b/d.txt", "h.csv", "i.json"]),
+            (FilesConfig(include=("*.py",)), ["a.py", "b/c.py", "tests/e.py"]),
+            (FilesConfig(include=("*.py", "Make*"), exclude=("tests",)), ["Makefile", "a.py", "b/c.py"]),
+            (FilesConfig(include=("b/*",)), ["b/c.py", "b/d.txt"]),
+            (FilesConfig(exclude=("*.json", "b/*")), ["h.csv"]),
+        ],
+    )
+    def test_globs_choose_files_of_a_folder(self, reading: FilesConfig, names: list[str], code: Path) -> None:
+        found = text_files([str(code)], reading=reading)
+        assert [file.path.relative_to(code).as_posix() for file in found] == names
+
+    def test_what_is_skipped_is_counted_by_suffix(self, code: Path) -> None:
+        found = text_files([str(code)])
+        assert found.skipped == {".py": 3, ".json": 1, "": 1}
+        (note,) = found.notes
+        assert note.startswith("3 .py, 1 .json, 1 other files not read")
+        assert note.settings == ("include='*.py'",)
+        with pytest.raises(InputError, match=r"no .* file in this folder \(1 \.py file not read\)") as error:
+            text_files([str(code / "tests")])
+        assert error.value.settings == ("include='*.py'",)
+
+    def test_files_that_cannot_be_read_are_named_at_once(self, tmp_path: Path) -> None:
+        names = [str(written(tmp_path, b"a\xff\n" if n % 2 else "text\n", f"{n:02}.txt").path) for n in range(24)]
+        with pytest.raises(UnreadableError, match=r"12 of 24 files .*01\.txt.*19\.txt and 2 more\. The first: .*01\.t"):
+            readable(text_files(names))
+        with pytest.raises(UnreadableError, match=r"12 of 24 files"):
+            survey(text_files(names), DataConfig())
+        skipping = text_files(names, reading=FilesConfig(skip_unreadable=True))
+        assert [file.name for file in readable(skipping)] == names[::2]
+        assert [found.file.name for found in survey(skipping, DataConfig()).files] == names[::2]
+
+    @pytest.mark.parametrize("encoding", ["gb18030", "utf-16", "utf-8-sig", "shift_jis"])
+    def test_an_encoding_is_named(self, encoding: str, tmp_path: Path) -> None:
+        path = written(tmp_path, "日本語\n<|endoftext|>\n中文\n".encode(encoding)).path
+        (file,) = text_files([str(path)], reading=FilesConfig(encoding=encoding))
+        found = documents.survey(file, "<|endoftext|>")
+        assert (found.documents, found.bytes) == (2, len("日本語\n中文\n".encode()))
+        with pytest.raises(UsageError, match="no encoding is called 'gb1803'.*did you mean 'gb18030'"):
+            FilesConfig(encoding="gb1803")
+
+    @pytest.mark.parametrize(
+        ("kind", "data", "expected"),
+        [
+            ("csv", "text,n\na,1\n", ["a"]),
+            ("tsv", "text\tn\na\t1\n", ["a"]),
+            ("json", '[{"text": "a"}]', ["a"]),
+            ("jsonl", '{"text": "a"}\n', ["a"]),
+        ],
+    )
+    def test_stdin_and_odd_suffixes_have_the_format_that_is_named(
+        self, kind: Format, data: str, expected: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(data.encode())))
+        odd = written(tmp_path, data, "data.bin").path
+        for file in text_files(["-", str(odd)], reading=FilesConfig(format=kind)):
+            assert list(file.documents()) == expected
+        (text,) = text_files([str(written(tmp_path, data, "a.csv").path)], reading=FilesConfig(format="text"))
+        assert read(text) == data

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from lm.config.data import DataConfig
 from lm.errors import InputError
 from lm.text import documents, files, json_lines
 from lm.text.files import TextFile, text_files
@@ -19,7 +20,7 @@ SEPARATOR = "<|endoftext|>"
 def source(folder: Path, text: str, *, name: str = "a.jsonl", field: str = "text") -> TextFile:
     path = folder / name
     path.write_bytes(text.encode())
-    return TextFile(name, path, field)
+    return TextFile(name, path, DataConfig(field=field))
 
 
 def read(found: TextFile) -> list[str]:
@@ -66,7 +67,7 @@ def test_stdin_is_json_lines_if_its_first_line_is(
     data: bytes, expected: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(data)))
-    assert read(text_files(["-"], field="body")[0]) == expected
+    assert read(text_files(["-"], DataConfig(field="body"))[0]) == expected
 
 
 def test_long_documents_come_in_fragments(tmp_path: Path) -> None:

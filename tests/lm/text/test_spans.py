@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from lm.config.data import DataConfig
 from lm.text.documents import fragments, spans
 from lm.text.files import FileSpan, TextFile, text_files
 
@@ -77,5 +78,5 @@ def test_what_has_to_be_read_as_a_whole_is_not_divided(tmp_path: Path) -> None:
     (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(line.encode() * 1000))
     (tmp_path / "c.txt").write_text("small\n%%\n")
     for name, supervised in [("a.jsonl", True), ("b.jsonl.gz", False), ("c.txt", False)]:
-        (file,) = text_files([str(tmp_path / name)], supervised=supervised)
+        (file,) = text_files([str(tmp_path / name)], DataConfig(supervised=supervised))
         assert spans(file, "%%", size=20) is None

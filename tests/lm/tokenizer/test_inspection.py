@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from lm.config.data import DataConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.errors import InputError
 from lm.text.files import text_files, text_size
@@ -37,7 +38,7 @@ class TestMeasure:
         text = TEXT * 20
         (tmp_path / "a.txt").write_bytes(text.encode())
         (tmp_path / "b.jsonl").write_text('{"text": "two words"}\n{"text": "more"}\n')
-        fit = inspection.measure(elsewhere, text_files([str(tmp_path)]), SEPARATOR)
+        fit = inspection.measure(elsewhere, text_files([str(tmp_path)], DataConfig(keep_line_ends=True)), SEPARATOR)
         texts = [text, "two words", "more"]
         assert fit.tokens == sum(len(elsewhere.encode(part)) for part in texts)
         assert (fit.words, fit.bytes) == (len(text.split()) + 3, len(text.encode()) + 13)

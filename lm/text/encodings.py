@@ -1,0 +1,97 @@
+"""What bytes may be that are not the text they should be, and how to read them."""
+
+from __future__ import annotations
+
+import codecs
+import shlex
+import unicodedata
+
+from lm.errors import InputError
+
+_CANDIDATES = ("CP949", "SHIFT_JIS", "EUC-JP", "GB18030", "BIG5", "CP1251", "CP1252")
+"""As `iconv` and Python call them; the last two are what single bytes in most texts of Europe are."""
+
+_NO_TEXT = ("Cc", "Co", "Cn")
+"""Categories of control characters, private ones, and those that Unicode does not have."""
+
+_SAMPLE_BYTES = 1 << 16
+
+
+class UnreadableError(InputError):
+    """A file that is damaged, may not be read, or is no text in the encoding that is expected."""
+
+
+def decode(data: bytes, *, name: str) -> str:
+    """The text of a whole file or pipe.
+
+    Raises:
+        UnreadableError: it is not UTF-8; the message says what it may be and how to convert it.
+    """
+    refuse_utf16(data, name=name, settings=())
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise not_text(error, name=name, offset=error.start, settings=()) from None
+
+
+def refuse_utf16(
+    beginning: bytes, *, name: str, compressed: bool = False, settings: tuple[str, ...] = ("encoding=utf-16",)
+) -> None:
+    """Raise UnreadableError if a text begins with the byte order mark of UTF-16; for the arguments see `not_text`."""
+    if beginning.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        how = f"convert it first: {_command('UTF-16', name, compressed)}"
+        advice = f"name its encoding, or {how}" if settings else how
+        raise UnreadableError(f"{name}: looks like UTF-16 text; {advice}", settings=settings)
+
+
+def not_text(
+    error: UnicodeDecodeError,
+    *,
+    name: str,
+    offset: int,
+    compressed: bool = False,
+    encoding: str = "utf-8",
+    settings: tuple[str, ...] = ("encoding",),
+) -> UnreadableError:
+    """The error for bytes that could not be decoded: where they are, what their encoding may be, how to read them.
+
+    Args:
+        error: raised by the decoder; the encoding is guessed from the bytes in it.
+        name: of the file, for messages.
+        offset: of the first wrong byte in the text.
+        compressed: whether the file has to be decompressed first.
+        encoding: that was expected.
+        settings: those that name another encoding; none where files are UTF-8 in any case.
+    """
+    where = f"byte offset {offset}{' of the decompressed text' if compressed else ''}"
+    called = "UTF-8" if codecs.lookup(encoding).name == "utf-8" else encoding
+    wrong = f"{name}: not valid {called} at {where} (0x{error.object[error.start]:02x})"
+    if error.reason == "unexpected end of data" or "incomplete" in error.reason or "truncated" in error.reason:
+        return UnreadableError(f"{wrong}: it ends inside a character, so it seems to be cut off; get the whole text")
+    if called != "UTF-8":
+        return UnreadableError(f"{wrong}; is it in another encoding?", settings=settings)
+    fitting = _fitting(error.object[error.start : error.start + _SAMPLE_BYTES])
+    guess = f"; it could be {', '.join(fitting)}" if fitting else "; it may be no text at all"
+    convert = _command("ENCODING", name, compressed)
+    known = "if you know its encoding, " + ("name it, or " if settings else "") + f"convert it: {convert}"
+    return UnreadableError(f"{wrong}; {known}{guess}", settings=settings)
+
+
+def _command(encoding: str, name: str, compressed: bool) -> str:
+    """The command that converts a file; what comes from a pipe has no name that `iconv` could open."""
+    convert = f"iconv -f {encoding} -t UTF-8"
+    file = name.rpartition(".")[0] if compressed and name.endswith((".gz", ".xz", ".zst")) else name
+    return convert if name == "stdin" else f"{convert} {shlex.quote(file)} > NEW"
+
+
+def _fitting(sample: bytes) -> list[str]:
+    """The encodings in which a sample is text: each byte means something, and nothing is a control character."""
+    return [name for name in _CANDIDATES if _reads_as_text(sample, name)]
+
+
+def _reads_as_text(sample: bytes, encoding: str) -> bool:
+    try:
+        text = codecs.getincrementaldecoder(encoding)("strict").decode(sample)  # which may end inside a character
+    except UnicodeDecodeError:
+        return False
+    return all(letter.isspace() or unicodedata.category(letter) not in _NO_TEXT for letter in text)

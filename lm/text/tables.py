@@ -1,0 +1,130 @@
+"""CSV and TSV: rows of columns, whose names are in the first row or, without a header, their numbers.
+
+CSV is that of RFC 4180: fields may be quoted, and then hold delimiters, line ends and doubled quotes; the delimiter is
+a comma, or a semicolon, tab or bar if these divide the first rows evenly and commas don't. In TSV a quote is a letter,
+unless it encloses the whole field, and a line is a row.
+"""
+
+from __future__ import annotations
+
+import csv
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal
+
+from lm.errors import InputError
+from lm.text.json_lines import lines
+from lm.text.normalising import BYTE_ORDER_MARK
+from lm.text.rows import Row
+
+_DELIMITERS = ",;\t|"
+_LONGEST_FIELD = 1 << 28
+_SAMPLE_LINES = 20
+_QUOTE = '"'
+
+Kind = Literal["csv", "tsv"]
+SUFFIXES: dict[str, Kind] = {".csv": "csv", ".tsv": "tsv", ".tab": "tsv"}
+
+
+def rows(blocks: Iterable[str], *, name: str, kind: Kind, header: bool) -> Iterator[Row]:
+    """The rows of a table, without its header; blank lines are skipped.
+
+    Args:
+        blocks: the file's text, cut anywhere.
+        name: of the file, for messages.
+        kind: of the table.
+        header: whether the first row has the names of the columns; otherwise they are numbers, from 1.
+
+    Raises:
+        InputError: a row has another number of fields than the first one, or is not quoted as it should be; the
+            message names file and line.
+    """
+    names: Sequence[str] | None = None
+    for number, fields in _records(blocks, name=name, kind=kind):
+        if names is None:
+            names = _unique(fields) if header else [str(place) for place in range(1, len(fields) + 1)]
+            if header:
+                continue
+        if len(fields) != len(names):
+            least = "quotes around a field that holds line ends are CSV's" if kind == "tsv" else "is a quote missing?"
+            raise InputError(
+                f"{name}: line {number}: {_counted(len(fields))}, and the first row has {len(names)}; {least}",
+                settings=["format=csv"] if kind == "tsv" else [],
+            )
+        yield Row(number, f"{name}: line {number}", dict(zip(names, fields, strict=True)))
+
+
+def _counted(fields: int) -> str:
+    return "1 field" if fields == 1 else f"{fields:,} fields"
+
+
+def _unique(names: Sequence[str]) -> list[str]:
+    """The names of columns: those that are empty, or there before, have their number."""
+    found: list[str] = []
+    for place, name in enumerate(names, 1):
+        stripped = name.strip()
+        found.append(stripped if stripped and stripped not in found else f"{stripped} (column {place})".strip())
+    return found
+
+
+def _records(blocks: Iterable[str], *, name: str, kind: Kind) -> Iterator[tuple[int, list[str]]]:
+    """Rows as lists of fields, each with the number of its first line."""
+    numbered = _Numbered(lines(blocks, name=name))
+    if kind == "tsv":
+        for line in numbered:
+            if line.strip():
+                yield numbered.count, [_unquoted(part) for part in line.removesuffix("\r").split("\t")]
+        return
+    csv.field_size_limit(_LONGEST_FIELD)
+    sample = list(itertools.islice(numbered, _SAMPLE_LINES))
+    delimiter = _delimiter(sample)
+    numbered = _Numbered(line + "\n" for part in (sample, numbered) for line in part)
+    reader = csv.reader(numbered, delimiter=delimiter, strict=True)
+    while True:
+        first = numbered.count + 1
+        try:
+            fields = next(reader, None)
+        except csv.Error as error:
+            raise InputError(f"{name}: line {first}: not a row of CSV ({error})") from None
+        if fields is None:
+            return
+        if fields and fields != [""]:
+            yield first, fields
+
+
+class _Numbered:
+    """Lines, counted as they are read; the byte order mark of the first is left out."""
+
+    def __init__(self, source: Iterable[str]) -> None:
+        self._source = iter(source)
+        self.count = 0
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        line = next(self._source)
+        self.count += 1
+        return line.removeprefix(BYTE_ORDER_MARK) if self.count == 1 else line
+
+
+def _unquoted(field: str) -> str:
+    """A field of TSV without quotes that enclose it, if those within it are doubled."""
+    is_quoted = len(field) > 1 and field[0] == field[-1] == _QUOTE and _QUOTE not in field[1:-1].replace('""', "")
+    return field[1:-1].replace('""', _QUOTE) if is_quoted else field
+
+
+def _delimiter(sample: Sequence[str]) -> str:
+    """The first delimiter that divides all rows of a sample alike, or else the comma."""
+    for delimiter in _DELIMITERS:
+        reader = csv.reader((line + "\n" for line in sample), delimiter=delimiter)
+        try:
+            counts = Counter(len(fields) for fields in reader if fields)
+        except csv.Error:
+            continue
+        if len(counts) > 1 and len(sample) == _SAMPLE_LINES:  # the last row may be cut
+            counts -= Counter([min(counts)])
+        if len(counts) == 1 and max(counts) > 1:
+            return delimiter
+    return _DELIMITERS[0]

@@ -1,0 +1,175 @@
+"""Files of other origin are read as what they are, or refused with what to type; never misread in silence."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import lm
+from cli.main import run
+from lm.config.data import DataConfig
+from lm.config.run import RunConfig
+from lm.corpus.manifest import Manifest
+from lm.corpus.shards import open_split
+from lm.run_folder import find_checkpoint, load_config
+from lm.text.files import text_files
+
+SMALL = [
+    *("--preset", "tiny", "--d-model", "16", "--n-layers", "1", "--context", "32", "--batch-size", "4"),
+    *("--steps", "2", "--evaluate-every", "0", "--device", "cpu", "--threads", "1", "--dtype", "float32"),
+]
+REVIEWS = [(f'It is, "really" {word}.\nNumber {number}', label) for number in range(40)
+           for word, label in (("good", "pos"), ("bad", "neg"))]  # fmt: skip
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
+    with (tmp_path / "reviews.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([("id", "review", "sentiment"), *((n, *one) for n, one in enumerate(REVIEWS))])
+    lines = "".join(f"{label}\t{text.replace(chr(10), ' ')}\n" for text, label in REVIEWS)
+    (tmp_path / "sms.tsv").write_text(lines)
+    (tmp_path / "windows.txt").write_bytes(("\ufeff" + "A line of text.\r\nAnd one more.\r\n" * 40).encode())
+    (tmp_path / "unix.txt").write_text("A line of text.\nAnd one more.\n" * 40)
+    return tmp_path
+
+
+def prepared(folder: str) -> str:
+    tokens = open_split(folder, "train")
+    return bytes(number for number in tokens.read(0, len(tokens)) if number < 256).decode()
+
+
+def test_a_folder_says_what_it_leaves_out(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("src/a.py", "src/b.py", "src/c.js", "src/read.me.md"):
+        (place / name).parent.mkdir(exist_ok=True)
+        (place / name).write_text(f"text of {name}\n" * 9)
+    assert run(["train", "src", "-o", "run", "--kind", "byte", *SMALL]) == 0
+    assert "note    2 .py, 1 .js files not read (--include '*.py')\n" in capsys.readouterr().err
+    assert run(["prepare", "src", "--include", "*.py", "--exclude", "a.*", "-o", "tokens", "--kind", "byte"]) == 0
+    assert "text of src/b.py" in prepared("tokens")
+    assert "a.py" not in prepared("tokens")
+    assert run(["prepare", "unix.txt", "--include", "*.py", "-o", "other"]) == 2
+
+
+def test_tables_are_rows_of_text(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["prepare", "reviews.csv", "--kind", "byte", "-o", "tokens"]) == 0
+    assert "reviews.csv: the text is in column 'review' (--field)" in capsys.readouterr().err
+    assert REVIEWS[0][0] in prepared("tokens")
+    assert "pos" not in prepared("tokens")
+    for name, text in (("amb.csv", "title,review,comment\na,b,c\n"), ("sms.tsv", None)):
+        if text:
+            Path(name).write_text(text)
+        assert run(["prepare", name, "-o", "none"]) == 2
+        error = capsys.readouterr().err
+        assert error.startswith(f"lm: {name}: which column holds the text?")
+        assert error.endswith("(--field, --no-header)\n")
+
+
+def test_labels_of_tables_are_learned_and_classified(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["train", "reviews.csv", "--objective", "masked", "-o", "masked", "--kind", "byte", *SMALL]) == 0
+    columns = ["--no-header", "--text-column", "2", "--label-column", "1"]
+    for name, out, flags in (("reviews.csv", "csv", []), ("sms.tsv", "tsv", columns)):
+        tuned = ["--supervised", "--from", "masked", "--steps", "2", "--device", "cpu", "-o", out]
+        assert run(["train", name, *flags, *tuned]) == 0, capsys.readouterr().err
+        assert sorted(load_config(find_checkpoint(Path(out))).model.labels) == ["neg", "pos"]
+        capsys.readouterr()
+        for file, typed in (("reviews.csv", []), ("sms.tsv", columns)):
+            assert run(["classify", out, file, *typed, "--json"]) == 0
+            rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+            assert [row["expected"] for row in rows] == [label for _, label in REVIEWS]
+            assert [row["text"].split()[2] for row in rows] == ['"really"'] * len(REVIEWS)
+    assert run(["classify", "csv", "sms.tsv"]) == 2
+
+
+def test_line_ends_make_no_difference_to_a_new_run(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["train", "windows.txt", "-o", "run", "--kind", "byte", *SMALL]) == 0
+    error = capsys.readouterr().err
+    assert error.count("windows.txt: read with line feeds alone and without the byte order mark") == 1
+    config = load_config(find_checkpoint(Path("run")))
+    assert config.data.keep_line_ends is False
+    assert config.plan is not None
+    assert Manifest.read(Path(config.plan.data)).sources[0].read_as == "line_ends=lf"
+    scores = {}
+    for name, *flags in (("windows.txt",), ("unix.txt",), ("windows.txt", "--keep-line-ends")):
+        assert run(["perplexity", "run", name, "--json", *flags]) == 0
+        scores[name, *flags] = json.loads(capsys.readouterr().out)["total"]
+    assert scores["windows.txt",] == scores["unix.txt",]
+    assert scores["windows.txt", "--keep-line-ends"]["bytes"] == Path("windows.txt").stat().st_size
+    model = lm.load("run")
+    with pytest.warns(UserWarning, match="was training text"):
+        assert model.perplexity("windows.txt").bytes == Path("unix.txt").stat().st_size
+    assert model.generate("a\r\nb", greedy=True, max_tokens=5) == model.generate("a\nb", greedy=True, max_tokens=5)
+    for prompt in ("a\r\nb", "a\nb"):
+        assert run(["generate", "run", prompt, "--greedy", "--max-tokens", "5", "--json"]) == 0
+    first, second = (json.loads(line)["tokens"] for line in capsys.readouterr().out.splitlines())
+    assert first == second
+    assert run(["train", "windows.txt", "--keep-line-ends", "-o", "kept", "--kind", "byte", *SMALL]) == 0
+    assert "line feeds" not in capsys.readouterr().err
+
+
+def test_a_run_from_before_keeps_line_ends() -> None:
+    old = RunConfig().to_dict()
+    for name in ("keep_line_ends", "strip_gutenberg", "label_field"):
+        del old["data"][name]
+    del old["files"]
+    old["data"]["field"] = "text"
+    assert RunConfig.from_dict(old, where="config.json").data == DataConfig(keep_line_ends=True)
+
+
+def test_a_book_of_project_gutenberg_is_told(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    book = "Header\n*** START OF THE PROJECT GUTENBERG EBOOK EMMA ***\n" + "Emma.\n" * 40
+    Path("emma.txt").write_text(book + "*** END OF THE PROJECT GUTENBERG EBOOK EMMA ***\nLicence\n")
+    assert run(["prepare", "emma.txt", "--kind", "byte", "-o", "whole", "--validation", "0"]) == 0
+    assert "Project Gutenberg's header and licence are part of the text" in capsys.readouterr().err
+    assert run(["prepare", "emma.txt", "--kind", "byte", "-o", "t", "--strip-gutenberg", "--validation", "0"]) == 0
+    assert "(--strip-gutenberg)" not in capsys.readouterr().err
+    assert prepared("t") == "Emma.\n" * 40
+
+
+def test_encodings_and_what_cannot_be_read(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("novel.txt").write_bytes(("中文文本。" * 60).encode("gb18030"))
+    Path("image.txt").write_bytes(b"\0\1\2")
+    assert run(["prepare", "novel.txt", "image.txt", "unix.txt", "-o", "tokens"]) == 1
+    assert "2 of 3 files cannot be read: novel.txt, image.txt. The first: novel.txt" in capsys.readouterr().err
+    flags = ["--kind", "byte", "--validation", "0"]
+    assert run(["prepare", "image.txt", "unix.txt", "-o", "some", "--skip-unreadable", *flags]) == 0
+    assert prepared("some") == Path("unix.txt").read_text()
+    assert run(["prepare", "novel.txt", "-o", "chinese", "--encoding", "gb18030", *flags]) == 0
+    assert prepared("chinese") == "中文文本。" * 60
+
+
+def test_stdin_has_the_format_that_is_named(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Path("sms.tsv").open("rb") as file:
+        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=file, isatty=lambda: False))
+        flags = ["--format", "tsv", "--no-header", "--text-column", "2", "--kind", "byte", "-o", "tokens"]
+        assert run(["prepare", "-", *flags]) == 0
+    assert "pos\t" not in prepared("tokens")
+    assert [*text_files(["sms.tsv"])]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "flags"),
+    [
+        ("a.csv", "source,target\n{}", []),
+        ("b.csv", "de,en\n{}", []),
+        ("c.csv", "{}", ["--no-header"]),
+        ("d.tsv", "{}", []),
+        ("e.tsv", "target\tsource\n{}", ["--source-field", "target", "--target-field", "source"]),
+    ],
+)
+def test_pairs_come_in_tables(name: str, text: str, flags: list[str], place: Path) -> None:
+    delimiter = "\t" if name.endswith("tsv") else ","
+    Path(name).write_text(text.format("".join(f"eins {n}{delimiter}one {n}\n" for n in range(30))))
+    shape = ["--preset", "translation", "--d-model", "16", "--n-layers", "1", "--kind", "byte", "--steps", "1"]
+    assert run(["train", "--pairs", name, *flags, *shape, "--device", "cpu", "-o", "run"]) == 0
+    config = load_config(find_checkpoint(Path("run")))
+    assert config.plan is not None
+    texts = [json.loads(line) for line in (Path(config.plan.data) / "validation.jsonl").read_text().splitlines()]
+    assert texts
+    assert all(pair["source"].startswith("eins") and pair["target"].startswith("one") for pair in texts)

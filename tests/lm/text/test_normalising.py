@@ -1,0 +1,81 @@
+"""Line ends are line feeds, and books of Project Gutenberg can do without their licence, however the text is cut."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lm.config.data import DataConfig
+from lm.text import documents
+from lm.text.documents import survey
+from lm.text.files import text_files
+
+BOOK = (
+    "The Project Gutenberg eBook of Emma\n\n*** START OF THE PROJECT GUTENBERG EBOOK EMMA ***\n\nEmma Woodhouse.\n\n"
+    "*** END OF THE PROJECT GUTENBERG EBOOK EMMA ***\nSection 1. Licence\n"
+)
+
+
+def read(folder: Path, data: str, **settings: bool) -> documents.Survey:
+    (folder / "a.txt").write_bytes(data.encode())
+    (file,) = text_files([str(folder / "a.txt")], DataConfig(**settings))
+    return survey(file, "<|endoftext|>")
+
+
+def text(found: documents.Survey) -> str:
+    return "".join(fragment.text for fragment in documents.fragments(found.file, "<|endoftext|>"))
+
+
+@pytest.mark.parametrize("block", [1, 2, 3, 1 << 18])
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        ("\ufeffa\r\nb\r\n", "a\nb\n"),
+        ("a\rb\r", "a\nb\n"),
+        ("a\r\nprogress 1\rprogress 2\r\n\r", "a\nprogress 1\rprogress 2\n\r"),
+        ("a\r", "a\n"),
+        ("a\nb", "a\nb"),
+        ("", ""),
+    ],
+)
+def test_lines_end_with_line_feeds(
+    data: str, expected: str, block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lm.text.files.BLOCK_BYTES", block)
+    found, kept = read(tmp_path, data), read(tmp_path, data, keep_line_ends=True)
+    assert (text(found), text(kept)) == (expected, data)
+    assert (found.bytes, kept.bytes) == (len(expected.encode()), len(data.encode()))
+    assert (found.identity == kept.identity) is (data == expected)
+    assert found.changes.mark is data.startswith("\ufeff")
+
+
+def test_line_ends_within_rows_are_changed_and_those_between_are_no_text(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(b'text,n\r\n"a\r\nb",1\r\nc,2\r\n')
+    (tmp_path / "b.csv").write_bytes(b"text,n\r\na,1\r\n")
+    inside, between = text_files([str(tmp_path / "a.csv"), str(tmp_path / "b.csv")])
+    assert list(inside.documents()) == ["a\nb", "c"]
+    changed = [survey(file, "<|endoftext|>").changes.line_ends for file in (inside, between)]
+    assert changed == [True, False]
+    (kept,) = text_files([str(tmp_path / "a.csv")], DataConfig(keep_line_ends=True))
+    assert list(kept.documents()) == ["a\r\nb", "c"]
+
+
+@pytest.mark.parametrize("block", [100, 1 << 18])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_the_text_of_a_book_is_what_stands_between_its_markers(
+    block: int, end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lm.text.files.BLOCK_BYTES", block if block > 1000 else 1 << 12)
+    data = (BOOK * 3).replace("\n", end) if block > 1000 else (BOOK + "x\n" * 9000).replace("\n", end)
+    plain, stripped = read(tmp_path, data), read(tmp_path, data, strip_gutenberg=True)
+    assert plain.changes.is_book
+    assert text(plain) == data.replace("\r\n", "\n")
+    assert text(stripped) == "\nEmma Woodhouse.\n\n" * (3 if block > 1000 else 1)
+    assert plain.identity != stripped.identity
+
+
+def test_another_text_is_no_book(tmp_path: Path) -> None:
+    found = read(tmp_path, "Project Gutenberg is a library.\n*** START ***\n", strip_gutenberg=True)
+    assert not found.changes.is_book
+    assert text(found).startswith("Project")
