@@ -11,6 +11,7 @@ import torch
 
 from lm import run_folder
 from lm.checkpoint import save_checkpoint
+from lm.config.data import DataConfig
 from lm.config.model import ModelConfig
 from lm.config.run import RunConfig
 from lm.errors import InputError
@@ -56,7 +57,7 @@ def import_model(folder: Path, out: Path) -> Imported:
     shapes = _shapes(weights, model, family, folder)
     checkpoint = save_checkpoint(
         out,
-        config=RunConfig(model=model),
+        config=RunConfig(model=model, data=DataConfig(keep_line_ends=True)),  # as the model was trained
         tokenizer=tokenizer,
         source_tokenizer=source_tokenizer,
         model={

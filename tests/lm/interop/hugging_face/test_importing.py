@@ -13,6 +13,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
+import lm
 from cli.main import run as command
 from lm.checkpoint import load_model, load_weights
 from lm.config.model import ModelConfig
@@ -64,6 +65,13 @@ def compare(tmp_path: Path, family: str, seed: int) -> None:
 @pytest.mark.parametrize("family", FIELDS)
 def test_there_and_back_no_number_changes(family, tmp_path):
     compare(tmp_path, family, 1)
+
+
+def test_an_imported_model_reads_line_ends_as_they_are(tmp_path):
+    """As its own system does: perplexities stay comparable."""
+    import_model(saved(tmp_path, "gpt2", 1), tmp_path / "run")
+    (tmp_path / "text.txt").write_bytes(text := b"a line\r\nand another\r\n")
+    assert lm.load(tmp_path / "run").perplexity(tmp_path / "text.txt").bytes == len(text)
 
 
 @pytest.mark.slow
