@@ -170,8 +170,11 @@ def describe_run(run: Run, *, is_tuned: bool = False) -> None:
     if run.plan.micro_batch_tokens is not None:
         fact("memory", f"at most {run.plan.micro_batch_tokens:,} tokens in one pass (--micro-batch-size)")
     note(f"run     {run.folder}")
+    shortest = (
+        shortest_seconds(run.config, run.data, matrix_rate(run.hardware)) if run.config.training.compile else None
+    )
     for warning in (
-        *compiling_warnings(run),
+        *([] if shortest is None else compiling_warnings(shortest)),
         *_schedule_warnings(run),
         *_r_drop_warnings(run.config),
         *_attention_warnings(run.config.model),
@@ -187,15 +190,12 @@ def _adapters(run: Run) -> str:
     return f"rank {run.config.lora.rank} on {' and '.join(run.config.lora.kinds)}: {share}"
 
 
-def compiling_warnings(run: Run) -> list[str]:
-    """A warning if compiling the model takes longer than the whole run would."""
-    if not run.config.training.compile:
-        return []
-    shortest = shortest_seconds(run.config, run.data, matrix_rate(run.hardware))
-    if shortest >= COMPILATION_SECONDS:
+def compiling_warnings(seconds: float) -> list[str]:
+    """A warning if compiling a model takes longer than its training would, in so many seconds at full speed."""
+    if seconds >= COMPILATION_SECONDS:
         return []
     return [
-        f"--compile takes a minute or more first, and this run is {duration(shortest)} of arithmetic at full speed: "
+        f"--compile takes a minute or more first, and this run is {duration(seconds)} of arithmetic at full speed: "
         "it will hardly repay it"
     ]
 

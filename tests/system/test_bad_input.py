@@ -58,7 +58,7 @@ CASES = {
     "a step that is not there": (["generate", "{0}/run/checkpoints/step-7", "x"], 1, "no such checkpoint; there is step-30"),
     "the mean of no run": (["average", "{0}/nowhere", "-o", "{0}/mean"], 1, "nowhere: no such run"),
     "tokens of another tokenizer": (["train", "{0}/mixed"], 1, "mixed/tokenizer.json: not the tokenizer that made the tokens in {0}/mixed; prepare the corpus again"),
-    "examples that are text": (["train", "{0}/text.txt", "--supervised"], 1, "in JSON Lines (.jsonl), as supervised training reads them"),
+    "examples that are text": (["train", "{0}/text.txt", "--supervised"], 1, "line 1: not JSON"),
     "a folder with a run as text": (["train", "{0}", "--kind", "byte"], 1, "run: is a run, not a text"),
     "an infinite length": (["train", "{0}/text.txt", "--epochs", "inf", *SMALL], 2, "epochs must be a finite number, not inf"),
     "a separator that is not UTF-8": (["train", "{0}/text.txt", "--separator", "\udcff", *SMALL], 2, "separator is not valid UTF-8"),
@@ -90,7 +90,7 @@ CASES = {
     "a tokenizer in a file": (["tokenizer", "train", "{0}/text.txt", "-o", "{0}/text.txt/x"], 1, "text.txt: is a file, not a folder"),
     "a corpus in a file": (["corpus", "get", "stories", "-o", "{0}/text.txt"], 1, "text.txt: is a file, not a folder"),
     "a picture in a file": (["attention", "{0}/run", "x", "-o", "{0}/text.txt/x.html"], 1, "text.txt: is a file, not a folder"),
-    "translations in a folder": (["evaluate", "{0}/run", "--source", "{0}/text.txt", "--target", "{0}/text.txt", "-o", "{0}"], 1, "is a folder; name a file to write"),
+    "translations in a folder": (["evaluate", "{0}/run", "--source", "{0}/text.txt", "--target", "{0}/text.txt", "-o", "{0}"], 2, "neither translates nor classifies"),
     "surprisal in a file": (["perplexity", "{0}/run", "{0}/text.txt", "--html", "{0}/text.txt/x"], 1, "text.txt: is a file, not a folder"),
     "the runs in a file": (["runs", "{0}/text.txt"], 1, "text.txt: is a file, not a folder of runs"),
     "the mean of one checkpoint": (["average", "{0}/run/checkpoints/step-30", "-o", "{0}/mean"], 2, "is one checkpoint, but a mean takes two"),
@@ -113,7 +113,7 @@ def files(place):
     (place / "binary.bin").write_bytes(b"\x7fELF\x00\x01\x02" * 100)
     (place / "latin1.txt").write_bytes("Caf\xe9 au lait\n".encode("latin-1") * 50)
     (place / "empty.txt").write_text("")
-    (place / "keys.jsonl").write_text('{"\\u001b[31mkey\\u009b": "some text"}\n')
+    (place / "keys.jsonl").write_text('{"\\u001b[31mkey\\u009b": "some text", "other": "more"}\n')
     (place / "broken.toml").write_text("[model\n")
     (place / "short.txt").write_text("too short\n")
     assert run(["prepare", str(place / "text.txt"), "-o", str(place / "characters"), "--kind", "char"]) == 0

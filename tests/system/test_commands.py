@@ -161,7 +161,7 @@ def test_runs_are_listed(place, capsys):
     assert listed["run"]["best_loss"] == state["best_loss"]
     assert listed["run"]["planned_steps"] == 30
     assert run(["runs", str(place)]) == 0
-    assert f"{state['best_loss']:.4f}" in capsys.readouterr().out
+    assert f"{listed['run']['bits_per_byte']:.4f}" in capsys.readouterr().out
 
 
 def test_plots(place, capsys, tmp_path):

@@ -45,7 +45,8 @@ def test_it_is_not_trained(tmp_path, capsys):
     (tmp_path / "text.txt").write_text(TEXT)
     assert run(["train", str(tmp_path / "text.txt"), "--dtype", "int8", "-o", str(tmp_path / "run")]) == 2
     error = capsys.readouterr().err
-    assert "--dtype int8" in error
+    assert "int8 is for using a model" in error
+    assert "(--dtype)" in error
     assert error.count("\n") == 1
 
 
