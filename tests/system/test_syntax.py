@@ -163,7 +163,7 @@ def test_events_in_python_are_those_of_trees(folder, tmp_path):
 
 
 REFUSED = {
-    "a tree too few": (["--heads", "{0}/train.heads"], 2, "heads are for a model with --syntax"),
+    "a tree too few": (["--heads", "{0}/train.heads"], 2, "heads are for a model whose syntax is"),
     "no tree": (["--syntax", "both"], 2, "this model reads a dependency tree with each source"),
     "two directions": (["--heads", "{0}/train.heads", "--syntax", "depth", "--bidirectional"], 2, "--bidirectional"),
     "a sample": (["--heads", "{0}/train.heads", "--syntax", "depth", "--sample", "one"], 2, "--sample"),
