@@ -263,13 +263,14 @@ def train(
     is_launched = launched.by_another()
     together = launched.size() if is_launched else max(launched.size(), spec.processes)
     given.refuse_without_effect("processes", processes=together, is_launched=is_launched)
-    if launched.rank() == 0:
-        refuse_missing([*data.text, *data.source, *data.target, *data.pairs, *data.heads])
+    corpus_files = [*data.text, *data.source, *data.target, *data.pairs, *data.heads]
     if not is_launched and launched.size() == 1 and spec.processes > 1:
+        refuse_missing(corpus_files)
         raise typer.Exit(_launched(given, processes=spec.processes))
     launched.quieten()
     if launched.rank() == 0:  # the first of several processes prepares the run for all, and alone reads files
         spec = _with_settings(spec, given, preset=preset, depth=depth, file=config)
+        refuse_missing(corpus_files)
     from cli.training import running
 
     running.run(spec, given, tensorboard=tensorboard, as_json=as_json, dry_run=dry_run)
