@@ -85,7 +85,7 @@ def _unknown(character: str) -> str:
 def merges_within_characters(description: dict[str, Any]) -> bool:
     """Whether a tokenizer, given as parsed JSON, takes each character of a text by itself before it merges anything."""
     splitter = description["pre_tokenizer"] or {}
-    first = next(iter(splitter.get("pretokenizers", ())), {})
+    first: dict[str, Any] = next(iter(splitter.get("pretokenizers", ())), {})
     return bool(first) and first == _character_splitter(first)
 
 

@@ -16,12 +16,13 @@ from lm.config.tokenizer import Merges, TokenizerConfig
 from lm.evaluation.ngram_models import surprisals
 from lm.tokenizer.training import train
 
-SAMPLE_BYTES = 500_000
+SAMPLE_BYTES = 400_000
 """Of text, for which the baselines take a second or two."""
 _LEAST_BYTES = 10_000  # a tenth of less is too little to tell anything
+_LEAST_BYTES_A_CHARACTER = 1.5  # characters of single bytes are short units, of which a context holds few
 _HELD_OUT = 0.1  # of each text, its end
 _ORDER = 5
-_LARGEST_SUBWORDS = 1024  # of half a megabyte a larger vocabulary has too few examples
+_LARGEST_SUBWORDS = 1024  # in such a sample a larger vocabulary has too few examples
 _LARGEST_CHARACTERS = 16_384
 _WORTH = 0.96
 """Characters have to need this much of the bits of subwords at most, for then neural models agree (docs/recipe.md)."""
@@ -67,14 +68,15 @@ def baselines(texts: Iterable[str], config: TokenizerConfig) -> Baselines | None
         config: of the tokenizer with merges within words.
 
     Returns:
-        None where there is too little text to tell.
+        None where there is too little text to tell, or most of its characters are single bytes.
     """
     begun, ends = [], []
     for text in texts:
         end = round((1 - _HELD_OUT) * len(text))
         begun.append(text[:end])
         ends.append(text[end:])
-    if sum(len(text.encode()) for text in (*begun, *ends)) < _LEAST_BYTES:
+    n_bytes, n_characters = (sum(map(size, (*begun, *ends))) for size in (_n_bytes, len))
+    if n_bytes < max(_LEAST_BYTES, _LEAST_BYTES_A_CHARACTER * n_characters):
         return None
     of_words = replace(config, merges="words", vocab_size=min(config.vocab_size, _LARGEST_SUBWORDS))
     words, _ = _bits_per_byte(begun, ends, of_words)
@@ -86,8 +88,12 @@ def baselines(texts: Iterable[str], config: TokenizerConfig) -> Baselines | None
 def _bits_per_byte(begun: Sequence[str], ends: Sequence[str], config: TokenizerConfig) -> tuple[float, int]:
     """The bits/byte of the best n-gram baseline with a tokenizer, trained on the same text, and its vocabulary size."""
     cut = [text[start : start + _LONGEST] for text in begun for start in range(0, len(text), _LONGEST)]
-    tokenizer = train(cut, config, corpus_bytes=sum(len(text.encode()) for text in cut)).tokenizer
+    tokenizer = train(cut, config, corpus_bytes=sum(map(_n_bytes, cut))).tokenizer
     seen, held_out = (np.concatenate(tokenizer.encode_batch(texts)).astype(np.int64) for texts in (cut, ends))
     found = surprisals(seen, held_out, vocab_size=tokenizer.vocab_size, order=_ORDER)
-    n_bytes = sum(len(text.encode()) for text in ends)
-    return min(float(nats.sum()) for nats in found) / math.log(2) / n_bytes, tokenizer.vocab_size
+    bits = min(float(nats.sum()) for nats in found) / math.log(2)
+    return bits / sum(map(_n_bytes, ends)), tokenizer.vocab_size
+
+
+def _n_bytes(text: str) -> int:
+    return len(text.encode())

@@ -118,8 +118,9 @@ def test_n_gram_baselines_choose_between_words_and_characters(steady, tmp_path, 
     assert chosen["merges"] == merges
     lines = [json.loads(line) for line in (tmp_path / "run" / "decisions.jsonl").read_text().splitlines()]
     by = next((line["by"] for line in lines if "tokenizer.merges" in line["chosen"]), None)
-    assert (by or "").startswith("n-gram baselines: characters ") is not bool(flags)
-    if merges == "characters" and not flags:
+    is_measured = made is of_characters and not flags
+    assert (by or "").startswith("n-gram baselines: characters ") is is_measured
+    if is_measured:
         assert re.fullmatch(r"[\d,]+ characters and bytes +n-gram baselines: .* bits/byte", table["vocabulary"])
         assert chosen["vocab_size"] == config(tmp_path / "run")["model"]["vocab_size"]
 

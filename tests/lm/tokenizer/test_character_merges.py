@@ -82,7 +82,7 @@ def test_what_a_tokenizer_merges_is_known_when_it_is_loaded(tokenizer, gpt2, tmp
 def test_pieces_of_a_text_have_the_tokens_of_the_whole(tokenizer):
     cut = list(pieces([Fragment(TEXT, starts_document=True)], tokenizer, limit=2000))
     assert len(cut) > 5
-    joined = [id for piece in cut for id in tokenizer.encode(piece.context + piece.text)[piece.context_tokens :]]
+    joined = [token for piece in cut for token in tokenizer.encode(piece.context + piece.text)[piece.context_tokens :]]
     assert joined == tokenizer.encode(TEXT)
 
 

@@ -36,7 +36,7 @@ def test_a_text_of_characters_and_one_of_words():
     assert found.settings()["tokenizer"] == {"merges": "characters", "vocab_size": found.vocab_size}
     assert 256 < found.vocab_size < 3000
     assert f"characters {found.characters:.2f}, BPE {found.words:.2f}" in found.reason
-    found = baselines([of_words(30_000)], config)
+    found = baselines([of_words(30_000, letters="абвгдежзиклмнопр")], config)
     assert found is not None
     assert found.settings() == {"tokenizer": {"merges": "words"}}
 
@@ -49,8 +49,8 @@ def test_rare_characters_are_not_free():
     assert found.characters > np.log2(len(rare) / 10) / 3
 
 
-@pytest.mark.parametrize("texts", [[], [""], ["short"], ["字" * 1000]])
-def test_too_little_text_tells_nothing(texts):
+@pytest.mark.parametrize("texts", [[], [""], ["short"], ["字" * 1000], [of_words(30_000)]])
+def test_too_little_text_tells_nothing_nor_does_one_of_single_bytes(texts):
     assert baselines(texts, TokenizerConfig()) is None
 
 

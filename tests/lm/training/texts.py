@@ -22,10 +22,9 @@ def of_characters(length: int, *, seed: int = 1) -> str:
     return "".join(found)
 
 
-def of_words(length: int, *, seed: int = 1) -> str:
+def of_words(length: int, *, letters: str = "etaoinshrdlucmfw", seed: int = 1) -> str:
     """Words of some letters with spaces between them, frequent ones above all (Zipf)."""
     draw = np.random.default_rng(seed)
-    letters = np.array(list("etaoinshrdlucmfw"))
-    words = ["".join(draw.choice(letters, size=draw.integers(2, 9))) for _ in range(_KINDS)]
+    words = ["".join(draw.choice(list(letters), size=draw.integers(2, 9))) for _ in range(_KINDS)]
     zipf = 1 / np.arange(1, _KINDS + 1)
     return " ".join(words[at] for at in draw.choice(_KINDS, size=length // 5, p=zipf / zipf.sum()))
