@@ -314,7 +314,7 @@ class Trainer:
         with _new_folder(spec, str(chosen.config.preset)) as folder:
             self._check_before_work(folder, chosen.config)
             if isinstance(corpus, TextCorpus) and not corpus.prepared and resolve.are_merges_open(spec, chosen.config):
-                sample = beginnings(corpus.survey(chosen.config.data), limit=merges.SAMPLE_BYTES)
+                sample = beginnings(corpus.survey(chosen.config), limit=merges.SAMPLE_BYTES)
                 measured = merges.baselines(sample, chosen.config.tokenizer)
                 chosen = chosen if measured is None else chosen.choose(measured.reason, measured.settings())
             named = spec.tokenizer or spec.from_run

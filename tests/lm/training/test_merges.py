@@ -57,7 +57,7 @@ def test_too_little_text_tells_nothing_nor_does_one_of_single_bytes(texts):
 def test_a_sample_is_the_beginning_of_each_file(tmp_path: Path):
     for name, text in (("a.txt", "é" * 30_000), ("b.txt", "字" * 10_000), ("c.txt", "x")):
         (tmp_path / name).write_text(text, encoding="utf-8")
-    files = text_files([str(tmp_path / name) for name in ("a.txt", "b.txt", "c.txt")], field="text", supervised=False)
+    files = text_files([str(tmp_path / name) for name in ("a.txt", "b.txt", "c.txt")])
     surveyed = survey(files, DataConfig(validation="0"))
     a, b, c = beginnings(surveyed, limit=9000)
     assert (set(a), set(b), c) == ({"é"}, {"字"}, "x")
