@@ -320,7 +320,7 @@ _OF_TRAINING_RUNS = (
         "on tokens that are prepared already, as it is for training a tokenizer", stage="settings",
     ),
     Rule(
-        _TRAIN, ("--vocab-size", "--min-frequency"), lambda mode: _trains_no_merges(mode.config.tokenizer.kind),
+        _TRAIN, flags_of(TokenizerConfig, but=("kind",)), lambda mode: _trains_no_merges(mode.config.tokenizer.kind),
         "on a tokenizer of characters or bytes (--kind), as it is for BPE", stage="settings",
     ),
     Rule(
@@ -584,7 +584,8 @@ _OF_TOKENS = (
         "with --tokenizer, as it is for training one",
     ),
     Rule(
-        _TRAINS_TOKENIZER, ("--vocab-size", "--min-frequency"), lambda mode: _trains_no_merges(mode["--kind"] or "bpe"),
+        _TRAINS_TOKENIZER, flags_of(TokenizerConfig, but=("kind",)),
+        lambda mode: _trains_no_merges(mode["--kind"] or "bpe"),
         "on a tokenizer of characters or bytes (--kind), as it is for BPE",
     ),
     Rule(

@@ -62,8 +62,12 @@ def plan_rows(event: Planned) -> Iterator[Row]:
     shape = f"{layers}, {model.d_model} wide, {count(parameters)} parameters"
     preset = reasons.get("preset", "given")
     yield "model", shape, f"preset {config.preset}" if preset != "budget" else "time and corpus"
-    kind = {"bpe": "BPE tokens", "char": "characters", "byte": "bytes"}[event.corpus.tokenizer.kind]
-    yield "vocabulary", f"{model.vocab_size:,} {kind}", _by(reasons, "tokenizer.vocab_size", "tokenizer.kind")
+    tokenizer = event.corpus.tokenizer
+    kind = {"bpe": "BPE tokens", "char": "characters", "byte": "bytes"}[tokenizer.kind]
+    if tokenizer.merges_within_characters:
+        kind = "characters and bytes"
+    chosen = _by(reasons, "tokenizer.vocab_size", "tokenizer.kind", "tokenizer.merges")
+    yield "vocabulary", f"{model.vocab_size:,} {kind}", chosen
     yield "context", many(model.context_length, "token"), _by(reasons, "model.context_length")
     yield "batch", data.batch_size(), _by(reasons, "training.batch_tokens", "training.batch_size")
     epochs = plan.steps / data.steps_per_epoch

@@ -28,7 +28,7 @@ from lm.config.options import options, suggestion
 from lm.config.presets import named_by_depth
 from lm.config.run import SECTIONS
 from lm.config.run_spec import DataFiles, RunSpec, Settings, layered
-from lm.config.tokenizer import TokenizerKind
+from lm.config.tokenizer import Merges, TokenizerKind
 from lm.config.toml import read_toml
 from lm.config.training import Criterion, OptimizerKind, Schedule
 from lm.errors import UsageError
@@ -199,6 +199,7 @@ class RunOptions(TypedDict, total=False):
     kind: TokenizerKind
     vocab_size: int
     min_frequency: int
+    merges: Merges
     # [files]
     format: Format | None
     encoding: str

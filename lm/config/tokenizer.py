@@ -12,6 +12,7 @@ MASK = "[MASK]"  # stands where a token is to be guessed
 MOST_TOKENS = 1 << 20  # in a vocabulary that is trained here: four times the largest in common use
 
 TokenizerKind = Literal["bpe", "char", "byte"]
+Merges = Literal["words", "characters"]
 
 
 @dataclass(frozen=True)
@@ -23,3 +24,4 @@ class TokenizerConfig(Checked):
         4096, "Size of a BPE vocabulary, special tokens included.", minimum=257, maximum=MOST_TOKENS
     )
     min_frequency: int = option(2, "How often a pair must occur to be merged.", minimum=1, maximum=1 << 31)
+    merges: Merges = option("words", "Merge bytes into parts of words, or only into single characters.")

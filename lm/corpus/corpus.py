@@ -338,6 +338,20 @@ def training_texts(corpus: Corpus) -> Iterator[str]:
             yield piece.text
 
 
+def beginnings(corpus: Corpus, *, limit: int) -> Iterator[str]:
+    """The beginning of each of `corpus.files`, all of them cut to the same fraction: about `limit` bytes in all."""
+    fraction = min(1.0, limit / max(1, corpus.files_bytes))
+    for found in corpus.files:
+        left, parts = math.ceil(fraction * found.bytes), []
+        for fragment in documents.fragments(found.file, corpus.config.separator):
+            part = fragment.text.encode()[:left].decode(errors="ignore")
+            parts.append(part)
+            left -= len(fragment.text.encode())
+            if left <= 0:
+                break
+        yield "".join(parts)
+
+
 def train_tokenizer(
     corpus: Corpus,
     config: TokenizerConfig,

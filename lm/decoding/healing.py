@@ -61,7 +61,7 @@ class Ending:
             text: the prompt.
             ids: its tokens, behind a start token or an earlier text. These are not taken back, and one id always stays.
         """
-        if tokenizer.kind not in _KINDS:
+        if tokenizer.kind not in _KINDS or tokenizer.merges_within_characters:
             return None
         tokens, words = tokenizer.encode_words([text])[0]
         if not len(tokens):

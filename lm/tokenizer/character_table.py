@@ -82,6 +82,13 @@ def _unknown(character: str) -> str:
     )
 
 
+def merges_within_characters(description: dict[str, Any]) -> bool:
+    """Whether a tokenizer, given as parsed JSON, takes each character of a text by itself before it merges anything."""
+    splitter = description["pre_tokenizer"] or {}
+    first: dict[str, Any] = next(iter(splitter.get("pretokenizers", ())), {})
+    return bool(first) and first == _character_splitter(first)
+
+
 def _character_splitter(like: dict[str, Any]) -> dict[str, Any]:
     """What `Split(Regex(ANY_CHARACTER), "isolated")` looks like, apart from `invert`, which changes nothing here."""
     return {**like, "type": "Split", "pattern": {"Regex": ANY_CHARACTER}, "behavior": "Isolated"}

@@ -30,7 +30,7 @@ from lm import files
 from lm.config.tokenizer import MASK
 from lm.errors import InputError
 from lm.text.documents import Fragment
-from lm.tokenizer.character_table import CharacterTable
+from lm.tokenizer.character_table import CharacterTable, merges_within_characters
 from lm.tokenizer.spelling import is_byte_level, spelled_byte, spelled_bytes
 
 Ids = npt.NDArray[np.uint32]
@@ -151,6 +151,11 @@ class Tokenizer:
         if self._table:
             return "char" if self._table.unit == "character" else "byte"
         return str(self.description["model"]["type"]).lower()
+
+    @cached_property
+    def merges_within_characters(self) -> bool:
+        """Whether each token is a character or part of one, as its merges stay within characters."""
+        return self.kind == "bpe" and merges_within_characters(self.description)
 
     @cached_property
     def end_of_text(self) -> int | None:

@@ -105,10 +105,15 @@ def _with_end(special_tokens: Sequence[str]) -> list[str]:
 def _bpe(texts: Iterable[str], config: TokenizerConfig, special_tokens: Sequence[str]) -> Tokenizer:
     """Byte-level BPE as in GPT-2: its pattern divides words, no space is put before a text, all bytes are tokens.
 
+    Where merges stay within characters, a character that occurs often enough is one token, and a rare one its bytes.
     A mask takes the space before it along, as it is part of the token that it stands for (RoBERTa, Liu et al. 2019).
     """
     backend = tokenizers.Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    if config.merges == "characters":
+        characters = pre_tokenizers.Split(tokenizers.Regex(ANY_CHARACTER), "isolated")
+        its_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        backend.pre_tokenizer = pre_tokenizers.Sequence([characters, its_bytes])
     backend.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=config.vocab_size,

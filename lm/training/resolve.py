@@ -171,6 +171,16 @@ def needs_size(spec: RunSpec) -> bool:
     return has_time and is_open and spec.from_run is None
 
 
+def are_merges_open(spec: RunSpec, config: RunConfig) -> bool:
+    """Whether nothing says what BPE merges, for a new model of a text whose size is chosen too.
+
+    Other tools have no BPE within characters, so that portable models keep that of words.
+    """
+    is_text = not (spec.data.are_pairs or config.data.supervised or config.model.is_masked)
+    is_open = spec.tokenizer is None and not {"kind", "vocab_size", "merges"} & spec.settings["tokenizer"].keys()
+    return needs_size(spec) and is_text and is_open and not is_portable(config.preset)
+
+
 def choose_time(resolution: Resolution, *, rate: float, text_bytes: int) -> Resolution:
     """Stage 2, first half: the time to train, where nothing says how long; arguments are those of `size_for_budget`."""
     config, is_open = resolution.config, resolution.reasons["preset"] == "default"

@@ -21,6 +21,7 @@ from lm.config.presets import DEFAULT_PRESET, configure, is_portable
 from lm.config.run import CHANGEABLE, RunConfig
 from lm.config.run_spec import RunSpec
 from lm.config.training import LENGTHS, seconds_of
+from lm.corpus.corpus import beginnings
 from lm.corpus.shards import open_split
 from lm.data.training_data import TrainingData
 from lm.distributed import launched
@@ -42,7 +43,7 @@ from lm.run_folder import (
     refuse_existing,
     run_of,
 )
-from lm.training import continuation, events, measuring, resolve
+from lm.training import continuation, events, measuring, merges, resolve
 from lm.training.begin import follow, plan, resume, start_planned
 from lm.training.budget import Pace
 from lm.training.compiling import check_compiler
@@ -312,6 +313,10 @@ class Trainer:
         yield SettingsChosen(chosen.config, chosen.is_regularised, corpus)
         with _new_folder(spec, str(chosen.config.preset)) as folder:
             self._check_before_work(folder, chosen.config)
+            if isinstance(corpus, TextCorpus) and not corpus.prepared and resolve.are_merges_open(spec, chosen.config):
+                sample = beginnings(corpus.survey(chosen.config), limit=merges.SAMPLE_BYTES)
+                measured = merges.baselines(sample, chosen.config.tokenizer)
+                chosen = chosen if measured is None else chosen.choose(measured.reason, measured.settings())
             named = spec.tokenizer or spec.from_run
             prepared = yield from corpus.prepare(chosen.config, Path(named) if named else None, self._progress)
             if spec.typed("parallel").get("bpe_dropout"):

@@ -19,6 +19,7 @@ from lm.training import budget as run_clock
 from lm.training import measuring as training
 from lm.training.trainer import Trainer
 from tests.cli.toy_translation import DICTIONARY
+from tests.lm.training.texts import of_characters, of_words
 from tests.system.conftest import SMALL
 
 
@@ -94,6 +95,34 @@ def test_what_is_given_replaces_that_choice_alone(place, steady, tmp_path, capsy
         assert by["training.batch_tokens"] == "budget"
     if "--vocab-size" not in flags and "--preset" not in flags:
         assert by["tokenizer.vocab_size"] == "budget"
+
+
+@pytest.mark.parametrize(
+    ("made", "merges", "flags"),
+    [
+        (of_characters, "characters", []),
+        (of_characters, "words", ["--vocab-size", "300"]),
+        (of_characters, "words", ["--kind", "byte"]),
+        (of_characters, "words", ["--merges", "words"]),
+        (of_words, "words", []),
+        (of_words, "characters", ["--merges", "characters"]),
+    ],
+)
+def test_n_gram_baselines_choose_between_words_and_characters(steady, tmp_path, capsys, made, merges, flags):
+    """Unless something of the tokenizer is given."""
+    (tmp_path / "text.txt").write_text(made(20_000), encoding="utf-8")
+    command = ["train", str(tmp_path / "text.txt"), "--budget", "1s", "--depth", "1", *flags]
+    assert run([*command, "-o", str(tmp_path / "run")]) == 0
+    table = dict(re.findall(r"^(\S+)  +(\S.*)$", capsys.readouterr().err, re.M))
+    chosen = config(tmp_path / "run")["tokenizer"]
+    assert chosen["merges"] == merges
+    lines = [json.loads(line) for line in (tmp_path / "run" / "decisions.jsonl").read_text().splitlines()]
+    by = next((line["by"] for line in lines if "tokenizer.merges" in line["chosen"]), None)
+    is_measured = made is of_characters and not flags
+    assert (by or "").startswith("n-gram baselines: characters ") is is_measured
+    if is_measured:
+        assert re.fullmatch(r"[\d,]+ characters and bytes +n-gram baselines: .* bits/byte", table["vocabulary"])
+        assert chosen["vocab_size"] == config(tmp_path / "run")["model"]["vocab_size"]
 
 
 @pytest.mark.parametrize("flags", [["--budget", "1s"], ["--preset", "tiny", *SMALL, "--steps", "7"]])

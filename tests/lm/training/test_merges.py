@@ -1,0 +1,66 @@
+"""N-gram baselines choose whether BPE merges within words or within characters."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lm.config.data import DataConfig
+from lm.config.tokenizer import TokenizerConfig
+from lm.corpus.corpus import beginnings, survey
+from lm.text.files import text_files
+from lm.training.merges import SAMPLE_BYTES, baselines, best_merges
+from tests.lm.training.texts import of_characters, of_words
+
+
+@pytest.mark.parametrize(
+    ("words", "characters", "chosen"),
+    [
+        (4.0, 3.0, "characters"),
+        (4.0, 3.84, "characters"),
+        (4.0, 3.85, "words"),
+        (4.0, 4.0, "words"),
+        (2.0, 2.1, "words"),
+    ],
+)
+def test_characters_have_to_be_four_percent_better(words, characters, chosen):
+    assert best_merges(words=words, characters=characters) == chosen
+
+
+def test_a_text_of_characters_and_one_of_words():
+    config = TokenizerConfig(vocab_size=1024)
+    found = baselines([of_characters(30_000)], config)
+    assert found is not None
+    assert found.settings()["tokenizer"] == {"merges": "characters", "vocab_size": found.vocab_size}
+    assert 256 < found.vocab_size < 3000
+    assert f"characters {found.characters:.2f}, BPE {found.words:.2f}" in found.reason
+    found = baselines([of_words(30_000, letters="абвгдежзиклмнопр")], config)
+    assert found is not None
+    assert found.settings() == {"tokenizer": {"merges": "words"}}
+
+
+def test_rare_characters_are_not_free():
+    """Of characters that occur once each, neither tokenizer knows any: all of them are three bytes."""
+    rare = [chr(point) for point in np.random.default_rng(3).permutation(np.arange(0x4E00, 0x9FA5))[:12_000]]
+    found = baselines(["".join(rare)], TokenizerConfig(vocab_size=1024))
+    assert found is not None
+    assert found.characters > np.log2(len(rare) / 10) / 3
+
+
+@pytest.mark.parametrize("texts", [[], [""], ["short"], ["字" * 1000], [of_words(30_000)]])
+def test_too_little_text_tells_nothing_nor_does_one_of_single_bytes(texts):
+    assert baselines(texts, TokenizerConfig()) is None
+
+
+def test_a_sample_is_the_beginning_of_each_file(tmp_path: Path):
+    for name, text in (("a.txt", "é" * 30_000), ("b.txt", "字" * 10_000), ("c.txt", "x")):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    files = text_files([str(tmp_path / name) for name in ("a.txt", "b.txt", "c.txt")])
+    surveyed = survey(files, DataConfig(validation="0"))
+    a, b, c = beginnings(surveyed, limit=9000)
+    assert (set(a), set(b), c) == ({"é"}, {"字"}, "x")
+    assert len(a) == pytest.approx(3000, abs=1)
+    assert len(b) == pytest.approx(1000, abs=1)
+    assert list(map(len, beginnings(surveyed, limit=SAMPLE_BYTES))) == [30_000, 10_000, 1]
