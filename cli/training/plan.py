@@ -71,9 +71,9 @@ def plan_rows(event: Planned) -> Iterator[Row]:
     yield "context", many(model.context_length, "token"), _by(reasons, "model.context_length")
     yield "batch", data.batch_size(), _by(reasons, "training.batch_tokens", "training.batch_size")
     epochs = plan.steps / data.steps_per_epoch
-    length = f"{'about ' if training.budget else ''}{plan.steps:,} steps, {epochs:.1f} epochs"
+    length = f"{'about ' if training.budget else ''}{many(plan.steps, 'step')}, {epochs:.1f} epochs"
     chosen = "time" if training.budget else _by(reasons, *(f"training.{name}" for name in LENGTHS))
-    yield "length", f"{length} of {_epoch(data, parameters)}", chosen
+    yield "length", length, chosen
     rate = f"{training.learning_rate:g} ({training.schedule}), {training.optimizer}"
     yield "learning rate", rate, _by(reasons, "training.learning_rate")
     yield "dropout", f"{model.dropout:g}", _by(reasons, "model.dropout")
@@ -91,15 +91,10 @@ def plan_rows(event: Planned) -> Iterator[Row]:
 
 
 def _by(reasons: Mapping[str, str], *names: str) -> str:
-    """What chose one of some settings: of several, the one that is neither a default nor a preset's."""
+    """What chose one of some settings: of several, rather what is no default, nor a preset's."""
     found = [reasons[name] for name in names if name in reasons]
-    by = next((by for by in found if by not in _NOT_REPEATED), next(iter(found), ""))
+    by = min(found, key=lambda each: (each == "default", each in _NOT_REPEATED), default="")
     return "time and corpus" if by == "budget" else by
-
-
-def _epoch(data: TrainingData, parameters: int) -> str:
-    number, of_what = data.epoch_size(parameters)
-    return f"{count(number)} {of_what}"
 
 
 def _expected(outlook: Outlook) -> str:
@@ -148,7 +143,10 @@ def show_dry_run(event: Planned, spec: RunSpec) -> None:
         fact("time", f"{config.training.budget}, {duration(event.spent)} of them gone")
     else:
         pace = measuring.pace(config, event.corpus, event.data, seconds=_SECONDS_TO_MEASURE)
-        fact("time", f"about {duration(config.plan.steps * pace.step)} and evaluations of {pace.evaluation.loss:.1f} s")
+        fact(
+            "time",
+            f"about {duration(config.plan.steps * pace.step)} and {pace.evaluation.loss:.1f} s for each evaluation",
+        )
     memory = _PROGRAM + held(config, processes=1, dtype=config.plan.dtype).total
     fact("memory", f"about {size(memory)}")
     print(harmless(command(event, spec)))

@@ -1,0 +1,71 @@
+"""The table of what was chosen for a run, and the command that repeats it."""
+
+from __future__ import annotations
+
+import shlex
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cli.training.plan import command, plan_rows
+from lm.config.presets import configure
+from lm.config.run import Plan
+from lm.config.run_spec import DataFiles, RunSpec
+from lm.config.tokenizer import TokenizerConfig
+from lm.tokenizer.training import train
+from lm.training.resolve import Outlook, from_spec
+from lm.training.trainer import Planned
+from tests.lm.data.test_training_data import CountData
+
+
+def planned(reasons: dict[str, str], given: dict[str, dict[str, Any]], *, outlook: Outlook | None = None) -> Planned:
+    """A run of the preset tiny with settings, and what chose them."""
+    spec = RunSpec(data=DataFiles(text=("a text.txt",)), settings=given)
+    config = configure("tiny", {"model": {"vocab_size": 10, "context_length": 4}, **given})
+    config = SimpleNamespace(**{**vars(config), "plan": Plan("cpu", "float32", 2, 40, "tokens", "key")})
+    corpus = SimpleNamespace(tokenizer=train(["abc"], TokenizerConfig(kind="char"), corpus_bytes=3).tokenizer)
+    return Planned(config, {**from_spec(spec).reasons, **reasons}, corpus, CountData(10), outlook, 3.0)  # type: ignore[arg-type]
+
+
+def table(event: Planned) -> dict[str, tuple[str, str]]:
+    return {name: (value, by) for name, value, by in plan_rows(event)}
+
+
+def test_each_row_has_its_value_and_what_chose_it():
+    rows = table(
+        planned(
+            {"model.dropout": "epochs in the budget", "training.batch_tokens": "budget"},
+            {"model": {"dropout": 0.2}, "training": {"weight_decay": 0.5}},
+        )
+    )
+    assert rows["dropout"] == ("0.2", "epochs in the budget")
+    assert rows["batch"][1] == "time and corpus"
+    assert rows["length"][0] == "40 steps, 8.0 epochs"
+    assert rows["vocabulary"][0] == "10 characters"
+    assert rows["arithmetic"][0] == "float32 on cpu, 2 threads"
+    assert "R-Drop" not in rows
+
+
+def test_of_settings_that_exclude_each_other_the_one_that_counts_is_told():
+    assert table(planned({}, {}))["batch"][1] == "preset"  # sequences; tokens have their default
+
+
+@pytest.mark.parametrize(("tokens", "text"), [(2e6, "1.76 to 2.04 bits/byte"), (2e5, "1.76 bits/byte or more")])
+def test_what_to_expect_stands_beside_the_baseline(tokens, text):
+    outlook = Outlook(40, 0.1, 2.0, True, 1.0, (3.0, 2.0, 2.0), tokens, 0.0, 1.0, 10.0)
+    assert table(planned({}, {}, outlook=outlook))["expected"] == (text, "n-gram baseline: 2.00")
+
+
+def test_the_command_has_what_was_chosen_and_no_default():
+    event = planned(
+        {"model.dropout": "epochs in the budget", "training.seed": "flag", "training.budget": "flag"},
+        {"model": {"dropout": 0.2}, "training": {"seed": 3, "budget": "1m"}},
+    )
+    words = shlex.split(command(event, RunSpec(data=DataFiles(text=("a text.txt",)))))
+    assert words[:3] == ["lm", "train", "a text.txt"]
+    flags = dict(zip(words[3::2], words[4::2], strict=True))
+    assert flags == {
+        "--preset": "tiny", "--dropout": "0.2", "--seed": "3", "--steps": "40", "--dtype": "float32", "--threads": "2",
+        "--schedule": "wsd",
+    }  # fmt: skip
