@@ -24,7 +24,7 @@ _HELD_OUT = 0.1  # of each text, its end
 _ORDER = 5
 _LARGEST_SUBWORDS = 1024  # in such a sample a larger vocabulary has too few examples
 _LARGEST_CHARACTERS = 16_384
-_WORTH = 0.96
+_WORTH = 0.98
 """Characters have to need this much of the bits of subwords at most, for then neural models agree (docs/recipe.md)."""
 _LONGEST = 1 << 16  # characters to encode at a time
 
