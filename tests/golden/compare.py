@@ -63,6 +63,7 @@ CHANGED: tuple[tuple[str, str], ...] = (
     ),
     (r"config\.json:plan\.extended_at$", "new: where a run was extended; earlier versions did not note it"),
     (r":(improved|last_loss)$", "new in the summary of a run"),
+    (r"(^|/)origin:", "new file: what a fine-tuned or imported run was made from"),
     (r"tokenizer\.merges$", "new: what BPE merges, which was parts of words"),
     (r"training\.decay_patience$", "new: earlier versions decay no learning rate on a plateau"),
     (
