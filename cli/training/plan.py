@@ -63,7 +63,7 @@ def plan_rows(event: Planned) -> Iterator[Row]:
     preset = reasons.get("preset", "given")
     yield "model", shape, f"preset {config.preset}" if preset != "budget" else "time and corpus"
     tokenizer = event.corpus.tokenizer
-    kind = {"bpe": "BPE tokens", "char": "characters", "byte": "bytes"}[tokenizer.kind]
+    kind = {"bpe": "BPE tokens", "char": "characters", "byte": "bytes"}.get(tokenizer.kind, "tokens")
     if tokenizer.merges_within_characters:
         kind = "characters and bytes"
     chosen = _by(reasons, "tokenizer.vocab_size", "tokenizer.kind", "tokenizer.merges")

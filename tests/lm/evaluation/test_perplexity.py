@@ -73,7 +73,7 @@ def test_a_file_of_many_pieces_scores_like_one_text(tmp_path, monkeypatch):
 def test_words_and_bytes_by_hand(tmp_path):
     counted = tallies(tmp_path, BPE, "  the owl\u2003saw\n\n the  fox", "Über", " \n\t", "a 狐 — b\r\n")
     assert [tally.words for tally in counted] == [5, 1, 0, 4]
-    assert [tally.bytes for tally in counted] == [26, 5, 3, 13]
+    assert [tally.bytes for tally in counted] == [26, 5, 3, 12]  # a line ends with one byte, whatever its file has
     assert [tally.documents for tally in counted] == [1, 1, 1, 1]
 
 
