@@ -511,7 +511,7 @@ def _data() -> Iterator[Case]:
         "byte": "text/stories.txt --kind byte", "char": "text/stories.txt --kind char --validation 0.3",
         "unknown": "text/heldout.txt --kind char --unknown '?' --validation text/stories.txt",
         "special": "text/stories.txt --special '<a>' --special '<b>' --vocab-size 280 --min-frequency 3",
-        "separator": "text/train.tsv --separator '' --vocab-size 300",
+        "separator": "text/train.en --separator '' --vocab-size 300",
         "questions": "text/train-questions.jsonl --supervised --vocab-size 300",
         "labels": "text/train-labels.jsonl --supervised --vocab-size 300",
     }  # fmt: skip
