@@ -160,7 +160,9 @@ def describe_run(run: Run, *, is_tuned: bool = False) -> None:
         run: before its first step.
         is_tuned: whether it starts from the weights of another run, which settle its blocks.
     """
-    parameters, epochs = count_parameters(run.model), run.plan.steps / run.data.steps_per_epoch
+    training, parameters = run.config.training, count_parameters(run.model)
+    epochs = run.plan.steps / run.data.steps_per_epoch
+    watches_loss = training.decay_patience is not None  # so that it ends before it memorises its text
     if not is_tuned and could_be_portable(run.config):
         fact(
             "blocks", "the recipe's, which llama.cpp and CTranslate2 can't run: --portable has theirs (docs/recipe.md)"
@@ -178,7 +180,7 @@ def describe_run(run: Run, *, is_tuned: bool = False) -> None:
         *_schedule_warnings(run),
         *_r_drop_warnings(run.config),
         *_attention_warnings(run.config.model),
-        *run.data.warnings(parameters=parameters, epochs=epochs, patience=run.config.training.patience),
+        *([] if watches_loss else run.data.warnings(parameters=parameters, epochs=epochs, patience=training.patience)),
     ):
         fact("warning", with_flags(warning))
 

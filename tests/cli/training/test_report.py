@@ -64,6 +64,10 @@ def test_warnings_of_the_data_are_among_those_of_the_plan(capsys: pytest.Capture
     assert f"warning 8.0 epochs for {parameters} parameters, patience 3" in said(capsys, Worried(10), patience=3)
 
 
+def test_a_run_that_stops_when_its_loss_no_longer_falls_is_not_warned_of(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "warning" not in said(capsys, Worried(10), patience=2, decay_patience=3)
+
+
 @pytest.mark.parametrize(("steps", "warned"), [(19, True), (20, False)])
 def test_what_rises_at_first_needs_as_many_steps_again(
     capsys: pytest.CaptureFixture[str], steps: int, warned: bool
