@@ -373,7 +373,7 @@ _OF_TRAINING_RUNS = (
         "leave it out, or give --schedule cosine, linear or wsd", stage="settings",
     ),
     Rule(
-        _TRAIN, ("--r-drop",), lambda mode: drops_nothing(mode.config) and not mode.is_regularised,
+        _TRAIN, ("--r-drop",), lambda mode: drops_nothing(mode.config) and (not mode.is_regularised or mode["model__dropout"] == 0),
         "without dropout, as its two passes are the same", "leave it out, or give --dropout", stage="settings",
         neutral={"--r-drop": 0},
     ),

@@ -70,6 +70,7 @@ from lm.training.run import Run, refuse_trained
 RUNS = Path("runs")
 """Where runs are that the user gives no folder."""
 
+_NO_RATE = 1.0
 _REPLANNED = frozenset({"evaluate_every", "weight_decay"})
 _SECONDS, _FRACTION_TO_MEASURE = 1.5, 0.01
 _PREPARING = 1e-6  # seconds for a byte of text, about
@@ -380,8 +381,10 @@ class Trainer:
                 takes = f"preparing {text_bytes / 1e6:.3g} MB of text takes about {preparing:.1f} s"
                 problem = f"{budget} is too short: {takes}; give more, or prepare it first"
                 raise UsageError(problem, settings=("budget",))
-        probe, seconds = resolve.probe(chosen, pairs=pairs), _seconds_to_measure(budget)
-        rate = self.world.size * self._machine.rate(probe, seconds=seconds)
+        rate = _NO_RATE  # of an empty corpus, which preparing it refuses
+        if text_bytes:
+            probe, seconds = resolve.probe(chosen, pairs=pairs), _seconds_to_measure(budget)
+            rate = self.world.size * self._machine.rate(probe, seconds=seconds)
         if budget is None:
             chosen = resolve.choose_time(chosen, rate=rate, text_bytes=text_bytes)
         if not needs_size:
