@@ -199,6 +199,11 @@ def drops_nothing(config: RunConfig) -> bool:
     return not (model.dropout or model.attention_dropout or config.lora.dropout or model.gate_noise)
 
 
+def _passes_are_equal(mode: Mode) -> bool:
+    """Whether nothing is dropped, and no dropout is still to be chosen."""
+    return drops_nothing(mode.config) and (not mode.is_regularised or mode["--dropout"] == 0)
+
+
 def _is_unfilled(mode: Mode) -> bool:
     """Whether no tokens of a text are masked."""
     return not mode.config.model.is_masked or mode.config.data.supervised
@@ -373,7 +378,7 @@ _OF_TRAINING_RUNS = (
         "leave it out, or give --schedule cosine, linear or wsd", stage="settings",
     ),
     Rule(
-        _TRAIN, ("--r-drop",), lambda mode: drops_nothing(mode.config) and (not mode.is_regularised or mode["model__dropout"] == 0),
+        _TRAIN, ("--r-drop",), _passes_are_equal,
         "without dropout, as its two passes are the same", "leave it out, or give --dropout", stage="settings",
         neutral={"--r-drop": 0},
     ),
