@@ -26,12 +26,12 @@ _SECONDS_TO_MEASURE = 1.5
 _PROGRAM = 3.5e8
 """Bytes of a process that has imported torch, before there is a model."""
 _AROUND = (0.88, 1.02)
-"""Of the loss that n-gram models let expect, what training came to on four corpora (docs/recipe.md)."""
+"""Of the loss that n-gram models let expect, the fraction that training reached on four corpora (docs/recipe.md)."""
 _BATCHES_LOOKED_AT = 20  # batches of pairs differ in their shapes
 _FEWEST_STEPS = 50
 _TOKENS_TO_LEARN_FROM = 1_000_000  # before it has seen so many, a model does not do what can be expected
 _TARGETS_TO_LEARN_FROM = 200_000  # before it has seen so many tokens of them, a model does not translate
-_NOT_REPEATED = ("default", "other settings", "preset")
+_NOT_REPEATED = ("default", "other settings", "preset", "from_run")
 """What chose values that a command line need not name."""
 
 Row = tuple[str, str, str]
@@ -163,7 +163,8 @@ def command(event: Planned, spec: RunSpec) -> str:
             words += [f"--{name.replace('_', '-')}", value]
     named = {"--from": spec.from_run, "--tokenizer": spec.tokenizer, "-o": spec.out}
     words += [word for flag, value in named.items() if value is not None for word in (flag, value)]
-    words += ["--preset", str(config.preset)] if config.preset else []
+    is_own = spec.from_run is None or event.reasons.get("preset") != "default"  # with --from a preset is a choice
+    words += ["--preset", str(config.preset)] if config.preset and is_own else []
     for section, kind in SECTIONS.items():
         for option in options(kind):
             by = event.reasons.get(f"{section}.{option.name}", "default")

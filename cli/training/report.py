@@ -140,7 +140,7 @@ def _report_resumption(event: Started) -> None:
 
 
 def _report_extension(run: Run) -> None:
-    """What an extended run goes on with: the weights of which checkpoint, and which learning rate."""
+    """What an extended run continues with: the weights of which checkpoint, and which learning rate."""
     if (found := run.overfit) is not None:
         losses = f"validation loss {found.last_loss:.4f} at step {run.state.step:,}, {found.loss:.4f} at its best"
         note(f"        it has overfit ({losses}): from the weights of step-{found.step}, the best")

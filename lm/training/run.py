@@ -236,8 +236,8 @@ class Run:
         Weight decay times steps stays as planned.
         """
         assert self.clock is not None
-        measured, pace, plan = self._measured, self.clock.pace(), self.plan
-        if measured is None or pace is None:
+        measured, plan = self._measured, self.plan
+        if measured is None or (pace := self.clock.pace()) is None:
             return None
         self._measured = None  # once is enough: the clock looks after the end
         seconds, pause = pace

@@ -144,6 +144,15 @@ def test_a_dry_run_prints_the_plan_and_a_command_that_makes_it(place, steady, tm
     assert table["weight decay"] == f"{made['training']['weight_decay']:g}"
 
 
+def test_the_command_of_a_dry_run_continues_another_run_too(place, tmp_path, capsys):
+    flags = ["--from", str(place / "run"), "--steps", "3"]
+    assert run(["train", str(place / "text.txt"), *flags, "--dry-run"]) == 0
+    _, *words = shlex.split(capsys.readouterr().out)
+    assert "--d-model" not in words
+    assert run([*words, "-o", str(tmp_path / "explicit")]) == 0
+    assert config(tmp_path / "explicit")["model"] == config(place / "run")["model"]
+
+
 def test_a_dry_run_is_of_a_new_run_in_one_process(place, tmp_path, capsys):
     for flags in (["--resume", "runs/a"], [str(place / "text.txt"), "--processes", "2"]):
         assert run(["train", *flags, "--dry-run"]) == 2
