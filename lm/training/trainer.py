@@ -305,13 +305,15 @@ class Trainer:
         chosen = resolve.from_spec(spec, base=None if parent is None else parent.model)
         if parent is not None:
             chosen = continuation.with_optimizer_of(parent, chosen, spec)
-        needs_size = resolve.needs_size(spec)
-        if needs_size or resolve.needs_time(spec):
+        needs_size, needs_time = resolve.needs_size(spec), resolve.needs_time(spec)
+        yield SettingsChosen(chosen.config, chosen.is_regularised or needs_size or needs_time, corpus)
+        if spec.out is not None:  # before anything is measured or prepared
+            refuse_existing(Path(spec.out), can_resume=True)
+        if needs_size or needs_time:
             chosen = self._size(chosen, corpus, needs_size=needs_size)
         if isinstance(corpus, TextCorpus):
             made_with = corpus.data_config(chosen.config.data, typed=spec.typed("data"))
             chosen = chosen.settle("prepared corpus", dataclasses.replace(chosen.config, data=made_with))
-        yield SettingsChosen(chosen.config, chosen.is_regularised, corpus)
         with _new_folder(spec, str(chosen.config.preset)) as folder:
             self._check_before_work(folder, chosen.config)
             if isinstance(corpus, TextCorpus) and not corpus.prepared and resolve.are_merges_open(spec, chosen.config):
