@@ -16,7 +16,7 @@ from lm.config.decoding import ClassificationConfig
 from lm.config.hardware import HardwareConfig
 from lm.errors import UsageError
 from lm.run_folder import find_checkpoint, load_config
-from lm.text.files import STDIN, TextFile, lines, readable, refuse_stdin_twice, text_files
+from lm.text.files import STDIN, TextFile, decode_lines, find_text_files, refuse_stdin_twice, select_readable
 
 if TYPE_CHECKING:
     from lm.decoding.classifying import Classified
@@ -74,11 +74,11 @@ def classify(
     refuse_stdin_twice([*names, labels or ""])
     classifier = load_classifier(run, HardwareConfig(**given["hardware"]), labels=labels, batch_size=config.batch_size)
     data = load_config(find_checkpoint(run)).data.of_other_files(**given["data"])
-    found = text_files(names, data, FilesConfig(**given["files"]))
+    found = find_text_files(names, data, FilesConfig(**given["files"]))
     if given.typed["data"] and not any(file.holds_rows for file in found):
         raise UsageError("plain text has no columns: no file is JSON, CSV, TSV or Parquet; leave them out (--format)")
     notes(found.notes)
-    texts = [each for file in readable(found) for each in _texts(file)]
+    texts = [each for file in select_readable(found) for each in _texts(file)]
     correct = _write(texts, classifier.classify(each.text for each in texts), top_k=config.top_k, as_json=as_json)
     expected = [each.expected for each in texts if each.expected is not None]
     _say_accuracy(correct, len(expected))
@@ -91,7 +91,7 @@ def _texts(file: TextFile) -> Iterator[_Text]:
         return (_Text(each.prompt, each.label) for each in file.examples())
     if file.holds_rows:
         return map(_Text, file.documents())
-    return map(_Text, lines((part.encode() for part in file.text()), name=file.name))
+    return map(_Text, decode_lines((part.encode() for part in file.text()), name=file.name))
 
 
 def _write(texts: Sequence[_Text], found: Iterator[Classified], *, top_k: int | None, as_json: bool) -> int:

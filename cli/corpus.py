@@ -56,7 +56,7 @@ def get(
     from cli.fetching import copy_files, fetch_files
     from lm.text.public import catalogue
 
-    corpus = catalogue.find(name)
+    corpus = catalogue.find_corpus(name)
     if corpus.shipped:
         folder, paths = copy_files(corpus, out)
         files = [{"path": str(path)} for path in paths]

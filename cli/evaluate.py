@@ -18,7 +18,7 @@ from lm.config.hardware import HardwareConfig
 from lm.errors import UsageError
 from lm.files import check_place
 from lm.run_folder import find_checkpoint, load_config
-from lm.text.files import refuse_stdin_twice, text_files
+from lm.text.files import find_text_files, refuse_stdin_twice
 
 _Run = Annotated[
     Path | None,
@@ -167,7 +167,7 @@ def _evaluate_classifier(run: Path, files: Sequence[str], labels: str | None, *,
     from cli import label_scores
     from lm.evaluation.classification import score_labels
 
-    examples = (example for file in text_files(files, DataConfig(supervised=True)) for example in file.examples())
+    examples = (example for file in find_text_files(files, DataConfig(supervised=True)) for example in file.examples())
     report = label_scores.print_json if as_json else label_scores.print_report
     scores = score_labels(classifier, examples)
     report(scores, run=str(run))

@@ -17,7 +17,7 @@ from cli.console.progress import progress
 from lm.files import replaced_bytes
 from lm.text.public import unpacking
 from lm.text.public.catalogue import PublicCorpus
-from lm.text.public.fetching import Fetched, fetch
+from lm.text.public.fetching import FetchedFile, fetch_file
 
 _CHECKS = {
     "published": "sha256 as published",
@@ -61,7 +61,7 @@ def copy_files(corpus: PublicCorpus, out: Path | None) -> tuple[Path, list[Path]
     return out, copies
 
 
-def fetch_files(corpus: PublicCorpus, folder: Path) -> list[Fetched]:
+def fetch_files(corpus: PublicCorpus, folder: Path) -> list[FetchedFile]:
     """Fetch the files of a corpus into a folder, and note how each was checked.
 
     Raises:
@@ -69,9 +69,9 @@ def fetch_files(corpus: PublicCorpus, folder: Path) -> list[Fetched]:
     """
     for file in corpus.files:
         if file.text and not (folder / file.text).exists():
-            unpacking.check(file.name)
+            unpacking.check_unpackable(file.name)
     with _bars() as bar:
-        fetched = [fetch(file, folder, progress=bar(file.name)) for file in corpus.files]
+        fetched = [fetch_file(file, folder, progress=bar(file.name)) for file in corpus.files]
     for one in fetched:
         note(f"{one.path}: {size(one.size)}, {'there already, ' if one.reused else ''}{_CHECKS[one.check]}")
     return fetched

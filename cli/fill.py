@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.flags.arguments import read_lines
+from cli.flags.arguments import read_input_lines
 from cli.flags.loading import RunPath, load_masked
 from cli.flags.options import Given, takes
 from lm.config.decoding import FillConfig
@@ -80,7 +80,7 @@ def _texts(text: str | None, files: Sequence[Path] | None) -> Iterable[str]:
         return [str(text)]
     if text is None and not files and sys.stdin.isatty():
         raise UsageError("there is no text: give one with [MASK] for each blank, or - to read texts from stdin")
-    return read_lines(files or [])
+    return read_input_lines(files or [])
 
 
 def _print_json(found: Iterator[Filled]) -> None:
@@ -96,10 +96,10 @@ def _print_table(found: Sequence[Filled], *, is_one: bool) -> None:
     """The guesses for each blank; of a single text also what it becomes."""
     from cli.console.messages import paragraph
     from cli.console.tables import table
-    from lm.tokenizer.inspection import visible
+    from lm.tokenizer.inspection import format_token
 
     rows = [
-        (str(line), str(blank), visible(guess.text.encode()), f"{guess.probability:.1%}")
+        (str(line), str(blank), format_token(guess.text.encode()), f"{guess.probability:.1%}")
         for line, each in enumerate(found, 1)
         for blank, guesses in enumerate(each.blanks, 1)
         for guess in guesses

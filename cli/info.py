@@ -19,7 +19,7 @@ from lm.config.presets import PRESETS, configure, is_preset
 from lm.config.run import RunConfig
 from lm.errors import InputError, UsageError
 from lm.run_folder import find_checkpoint, load_config, load_state, verify
-from lm.text.examples import label_of
+from lm.text.examples import parse_label
 from lm.training.history import expert_use
 
 
@@ -231,7 +231,7 @@ def _ingredients(model: dict[str, Any]) -> list[str]:
 def _masked(described: dict[str, Any]) -> list[tuple[str, str]]:
     """What a classifier chooses among, or what a model that sees both sides has learned."""
     model, training = described["config"]["model"], described["config"]["training"]
-    labels = model["labels"] or [label_of(each) for each in described["config"]["label_completions"]]
+    labels = model["labels"] or [parse_label(each) for each in described["config"]["label_completions"]]
     if labels:
         return [("labels", f"{len(labels)}: {', '.join(labels)}")]
     if model["objective"] != "masked":

@@ -104,14 +104,14 @@ def prepare(
         return
     number = None if part is None else _partition_number(part, out)
     from cli.preparing import notes, trained_tokenizer
-    from lm.corpus.corpus import survey
-    from lm.text.files import text_files
+    from lm.corpus.corpus import scan_corpus
+    from lm.text.files import find_text_files
 
     config = DataConfig(**given["data"])
-    files = text_files(corpus, config, FilesConfig(**given["files"]))
+    files = find_text_files(corpus, config, FilesConfig(**given["files"]))
     given.refuse_without_effect("files", files=lambda: files)
     loaded = None if tokenizer is None else load_tokenizer(tokenizer)
-    surveyed = survey(files, config, workers=processes)
+    surveyed = scan_corpus(files, config, workers=processes)
     notes([*files.notes, *surveyed.notes])
     wanted = TokenizerConfig(**given["tokenizer"])
     unknown = unknown if wanted.kind == "char" else None
@@ -128,7 +128,7 @@ def _make(
     """Prepare all of a corpus, and tell of it."""
     from cli.console.progress import encode_progress
     from cli.preparing import tell
-    from lm.corpus.prepare import prepare_corpus
+    from lm.corpus.prepare_corpus import prepare_corpus
 
     with encode_progress() as progress:
         prepared = prepare_corpus(corpus, tokenizer, folder=out, force=force, processes=processes, progress=progress)
@@ -161,7 +161,7 @@ def _make_partition(
             processes=processes,
             progress=progress,
         )
-    own, found = len(made.manifest.own), made.chunks_found
+    own, found = len(made.manifest.own_chunks), made.chunks_found
     before = f", {found:,} of them made before" if found else ""
     note(f"wrote {out}: partition {number[0]} of {number[1]}, {own:,} of {len(made.manifest.chunks):,} chunks{before}")
     if as_json:

@@ -14,8 +14,8 @@ from cli.console.numbers import size
 from cli.flags.settings import with_flags
 from lm.config.tokenizer import TokenizerConfig
 from lm.corpus.corpus import Corpus, train_tokenizer
-from lm.corpus.folders import Prepared
 from lm.corpus.manifest import Manifest
+from lm.corpus.prepared_folder import PreparedFolder
 from lm.errors import Advice
 from lm.tokenizer.tokenizer import Tokenizer
 from lm.tokenizer.training import SAMPLE_BYTES
@@ -43,7 +43,7 @@ def notes(found: Iterable[Advice]) -> None:
         fact("note", with_flags(advice, every=None))
 
 
-def tell(prepared: Prepared[Manifest], *, as_json: bool) -> None:
+def tell(prepared: PreparedFolder[Manifest], *, as_json: bool) -> None:
     """Tell what was prepared: on stderr in words, and as JSON on stdout if that is wanted."""
     made = report(prepared)
     print_report(made)
@@ -52,7 +52,7 @@ def tell(prepared: Prepared[Manifest], *, as_json: bool) -> None:
         print(json_line(made))
 
 
-def report(prepared: Prepared[Manifest]) -> dict[str, Any]:
+def report(prepared: PreparedFolder[Manifest]) -> dict[str, Any]:
     """What was prepared, as plain values."""
     manifest = prepared.manifest
     splits = {

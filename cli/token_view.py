@@ -17,7 +17,7 @@ from cli.console.escapes import label
 from cli.console.numbers import size
 from cli.console.progress import encode_progress
 from lm.text.files import TextFile
-from lm.tokenizer.inspection import Fit, measure, visible
+from lm.tokenizer.inspection import CompressionStats, format_token, measure_compression
 from lm.tokenizer.tokenizer import Tokenizer
 
 Tokens = Sequence[int]
@@ -25,7 +25,9 @@ Tokens = Sequence[int]
 _COLOURS = tuple(f"color({BLACK}) on color({band})" for band in BANDS)
 
 
-def described(tokenizer: Tokenizer, longest: Tokens, fit: Fit | None, split: Tokens | None) -> dict[str, Any]:
+def described(
+    tokenizer: Tokenizer, longest: Tokens, fit: CompressionStats | None, split: Tokens | None
+) -> dict[str, Any]:
     """The tokenizer, its fit and the tokens of a text, as plain values."""
 
     def listed(tokens: Tokens) -> list[dict[str, Any]]:
@@ -50,20 +52,20 @@ def described(tokenizer: Tokenizer, longest: Tokens, fit: Fit | None, split: Tok
     }
 
 
-def measured(tokenizer: Tokenizer, files: Sequence[TextFile], separator: str) -> Fit:
+def measured(tokenizer: Tokenizer, files: Sequence[TextFile], separator: str) -> CompressionStats:
     """How well a tokenizer fits files, with a bar on stderr if that is a terminal."""
     with encode_progress() as progress:
-        return measure(tokenizer, files, separator, progress=progress)
+        return measure_compression(tokenizer, files, separator, progress=progress)
 
 
-def show_facts(tokenizer: Tokenizer, longest: Tokens, fit: Fit | None) -> None:
+def show_facts(tokenizer: Tokenizer, longest: Tokens, fit: CompressionStats | None) -> None:
     """Print on stdout what is in the tokenizer and how well it fits; long lines wrap on a terminal."""
     special = ", ".join(f"{label(name)} ({index})" for name, index in tokenizer.special_tokens.items())
     rows = [
         ("kind", tokenizer.kind),
         ("vocabulary", f"{tokenizer.vocab_size:,}"),
         ("special tokens", special or "none"),
-        ("longest tokens", "  ".join(visible(tokenizer.token_bytes(index)) for index in longest)),
+        ("longest tokens", "  ".join(format_token(tokenizer.token_bytes(index)) for index in longest)),
     ]
     if fit:
         rows += [
@@ -95,7 +97,7 @@ def show_tokens(tokenizer: Tokenizer, tokens: Tokens) -> None:
     if not sys.stdout.isatty():
         width = max((len(str(index)) for index in tokens), default=0)
         for index in tokens:
-            print(f"{index:>{width}}  {visible(tokenizer.token_bytes(index))}")
+            print(f"{index:>{width}}  {format_token(tokenizer.token_bytes(index))}")
         return
     console = Console(highlight=False)
     coloured = console.color_system is not None and not console.no_color
@@ -122,7 +124,7 @@ def lines(tokens: Iterable[tuple[int, bytes]], width: int) -> Iterator[list[Cell
     """Cells that fit a line of a terminal with a mark after each; a token that ends with a line end ends one."""
     line: list[Cell] = []
     for number, (index, data) in enumerate(tokens):
-        cell = Cell(_clipped(visible(data), width - 1), str(index), number % 2 == 1)
+        cell = Cell(_clipped(format_token(data), width - 1), str(index), number % 2 == 1)
         if line and sum(other.width + 1 for other in line) + cell.width + 1 > width:
             yield line
             line = []

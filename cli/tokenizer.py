@@ -48,20 +48,20 @@ def train(
     from cli import tokenizer_report
     from cli.console.messages import note
     from cli.preparing import notes
-    from lm.corpus.corpus import survey, training_texts
-    from lm.text.files import text_files
+    from lm.corpus.corpus import read_training_texts, scan_corpus
+    from lm.text.files import find_text_files
     from lm.tokenizer import training
 
     config = TokenizerConfig(**given["tokenizer"])
     unknown = unknown if config.kind == "char" else None
-    training.check(config, special_tokens=special or (), unknown=unknown)
+    training.check_settings(config, special_tokens=special or (), unknown=unknown)
     data = DataConfig(**given["data"], validation="0")
-    files = text_files(corpus, data, FilesConfig(**given["files"]))
+    files = find_text_files(corpus, data, FilesConfig(**given["files"]))
     given.refuse_without_effect("files", files=lambda: files)
-    surveyed = survey(files, data)
+    surveyed = scan_corpus(files, data)
     notes([*files.notes, *surveyed.notes])
     trained = training.train(
-        training_texts(surveyed),
+        read_training_texts(surveyed),
         config,
         corpus_bytes=surveyed.files_bytes,
         special_tokens=special or (),
@@ -153,7 +153,7 @@ def inspect(
     """
     from cli import token_view
     from cli.preparing import notes
-    from lm.text.files import readable, text_files
+    from lm.text.files import find_text_files, select_readable
     from lm.tokenizer import inspection
 
     if text is not None and is_file(text):
@@ -163,13 +163,13 @@ def inspect(
         check_text(text, name="TEXT")
     loaded, data = load_tokenizer(tokenizer), DataConfig(**given["data"])
     ids = None if text is None else loaded.encode(_stdin() if text == "-" else text)
-    files = text_files(file or [], data, FilesConfig(**given["files"]))
+    files = find_text_files(file or [], data, FilesConfig(**given["files"]))
     if files:
         notes(files.notes)
-        files = readable(files)
+        files = select_readable(files)
         given.refuse_without_effect("files", files=lambda: files)
     fit = token_view.measured(loaded, files, data.separator) if files else None
-    longest = inspection.longest(loaded, _LONGEST)
+    longest = inspection.find_longest_tokens(loaded, _LONGEST)
     if as_json:
         print(json_line(token_view.described(loaded, longest, fit, ids)))
         return

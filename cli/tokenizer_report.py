@@ -8,15 +8,15 @@ from typing import Any
 
 from cli.console.numbers import size
 from lm.config.tokenizer import TokenizerConfig
-from lm.corpus.corpus import Corpus, training_texts
-from lm.tokenizer.training import TextSample, Trained
+from lm.corpus.corpus import Corpus, read_training_texts
+from lm.tokenizer.training import TextSample, TrainedTokenizer
 
 _MEASURED_BYTES = 1_000_000
 
 
-def report(trained: Trained, corpus: Corpus, config: TokenizerConfig, out: Path) -> dict[str, Any]:
+def report(trained: TrainedTokenizer, corpus: Corpus, config: TokenizerConfig, out: Path) -> dict[str, Any]:
     """What was trained and on what, as plain values, with how well it compresses a sample of the corpus."""
-    sample = TextSample(training_texts(corpus), corpus_bytes=corpus.files_bytes, limit=_MEASURED_BYTES)
+    sample = TextSample(read_training_texts(corpus), corpus_bytes=corpus.files_bytes, limit=_MEASURED_BYTES)
     tokens = sum(len(ids) for text in sample for ids in trained.tokenizer.encode_batch([text]))
     return {
         "path": str(out),

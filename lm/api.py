@@ -56,8 +56,8 @@ from lm.interop.hugging_face import importing
 from lm.interop.hugging_face.adapters import import_adapters
 from lm.model.transformer import DecoderOnly, EncoderDecoder, EncoderOnly
 from lm.run_folder import find_checkpoint, load_config, load_state
-from lm.text.files import TextFiles, readable, text_files
-from lm.text.normalising import as_learned
+from lm.text.files import TextFiles, find_text_files, select_readable
+from lm.text.normalization import normalize_like_training
 from lm.tokenizer.tokenizer import Tokenizer
 from lm.training.history import improved
 from lm.training.ranks import train_in_processes
@@ -124,7 +124,7 @@ class Model:
             InputError: the tokenizer has no token for a character of the prompt.
             UsageError: there is nothing to begin from, or the settings rule out every token.
         """
-        (sample,) = self._generator(options).samples(as_learned(prompt, self.loaded.config.data))
+        (sample,) = self._generator(options).samples(normalize_like_training(prompt, self.loaded.config.data))
         return sample.text
 
     def stream(
@@ -136,7 +136,7 @@ class Model:
             A Token for each token of a sample, with the text that is certain from then on, and a Finish at its end.
         """
         if isinstance(prompt, str):
-            prompt = as_learned(prompt, self.loaded.config.data)
+            prompt = normalize_like_training(prompt, self.loaded.config.data)
         return self._generator(options).generate(prompt, n=n)
 
     def _generator(self, options: SamplingOptions) -> Generator:
@@ -227,7 +227,9 @@ class Model:
             InputError: a file is missing, or a row of it is no example.
             UsageError: as of `classify`.
         """
-        named = text_files([os.fspath(file) for file in files], self.loaded.config.data.of_other_files(supervised=True))
+        named = find_text_files(
+            [os.fspath(file) for file in files], self.loaded.config.data.of_other_files(supervised=True)
+        )
         return score_labels(
             self._classifier(labels, batch_size), (example for file in named for example in file.examples())
         )
@@ -267,7 +269,7 @@ class Model:
         model = self._masked if self.config.is_masked else self._decoder
         named = [os.fspath(file) for file in files]
         if named:
-            texts = readable(text_files(named, data.of_other_files(**rows), reading))
+            texts = select_readable(find_text_files(named, data.of_other_files(**rows), reading))
         else:
             texts = TextFiles([held_out_text(self.loaded)])
         scorer = Scorer.of(model, self.tokenizer, config, separator=data.separator)
@@ -287,7 +289,7 @@ class Model:
 
     def _score_held_out_pairs(self) -> Tally:
         pairs, language = held_out_pairs(self.loaded)
-        tag = TranslationModel.of(self.loaded).tag_to(None, told_by_file=language)
+        tag = TranslationModel.of(self.loaded).tag_to(None, file_language=language)
         encoder = PairEncoder(self.tokenizer, self.loaded.source_tokenizer, tag=tag)
         assert not isinstance(self.loaded.model, EncoderOnly)
         *_, last = measure_pairs(self.loaded.model, encoder, pairs.pairs(), name=pairs.name)

@@ -91,7 +91,7 @@ def attention(
     from lm.checkpoint import load_model
     from lm.evaluation.attention import of_model
     from lm.hardware import inference_hardware
-    from lm.text.trees import read_heads
+    from lm.text.dependency_trees import parse_heads
 
     if out is not None:
         files.check(out)
@@ -100,7 +100,7 @@ def attention(
     read = text_argument(text) or ""
     if not read.strip():
         raise UsageError("there is no text to look at: give one, or - to read it from stdin")
-    tree = None if heads is None else read_heads(heads, read, where="--heads")
+    tree = None if heads is None else parse_heads(heads, read, where="--heads")
     loaded = load_model(run, inference_hardware(HardwareConfig(**given["hardware"])))
     shown = of_model(loaded, read, target, unit=config.unit, to=to, heads=tree)
     if out is not None:

@@ -12,7 +12,7 @@ import typer
 from cli.flags import completion
 from lm.config.options import check_text
 from lm.text.encodings import decode
-from lm.text.files import file_lines, lines
+from lm.text.files import decode_lines, read_file_lines
 
 Texts = Annotated[
     list[str],
@@ -75,11 +75,11 @@ def text_argument(argument: str | None) -> str | None:
     return decode(sys.stdin.buffer.read(), name="stdin").removesuffix("\n").removesuffix("\r")
 
 
-def read_lines(files: Sequence[Path]) -> Iterator[str]:
+def read_input_lines(files: Sequence[Path]) -> Iterator[str]:
     """The lines of some files one after another, or of stdin, each as soon as it is there."""
     stdin: Any = sys.stdin.buffer
     for file in files or [STDIN]:
         if file == STDIN:
-            yield from lines(iter(lambda: stdin.read1(_BLOCK_BYTES), b""), name="stdin")
+            yield from decode_lines(iter(lambda: stdin.read1(_BLOCK_BYTES), b""), name="stdin")
         else:
-            yield from file_lines(file)
+            yield from read_file_lines(file)

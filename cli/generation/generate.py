@@ -173,11 +173,11 @@ def generate(
 
     import_torch()
     from lm.decoding.generator import PROMPT, Generator
-    from lm.text.normalising import as_learned
+    from lm.text.normalization import normalize_like_training
 
     model, loaded = load_decoder(run, hardware, instead="use lm translate")
     given.refuse_without_effect("files", holds_examples=loaded.config.data.supervised)
-    text = as_learned(text, loaded.config.data)
+    text = normalize_like_training(text, loaded.config.data)
     size = batch_size or _SIDE_BY_SIDE
     drafting = draft if draft is None or draft == PROMPT else load_draft(Path(draft), hardware, loaded)
     generator = Generator(

@@ -19,7 +19,7 @@ from lm.config.options import Option, check_text, nearest, options, suggestion
 from lm.decoding.generator import Generator, prolonged
 from lm.decoding.sampling import Continuation, read_biases
 from lm.errors import InputError, LMError, UsageError
-from lm.tokenizer.framing import text_frame
+from lm.tokenizer.special_tokens import build_text_frame
 
 INTRODUCTION = "A line is continued, with the text so far as its context. /help, Ctrl-D to end."
 
@@ -180,7 +180,7 @@ class _Session:
     def _with(self, text: str) -> str:
         """What is added to the context for a text to stand on a line of its own."""
         check_text(text, name="the line")
-        is_inside = bool(self.context) and self.context[-1] not in text_frame(self.generator.tokenizer).after
+        is_inside = bool(self.context) and self.context[-1] not in build_text_frame(self.generator.tokenizer).after
         return "\n" + text if is_inside and text and not self.at_line_start else text
 
     def _keep(self, prompt: list[int], added: str, sample: Continuation) -> None:

@@ -31,7 +31,7 @@ from lm.files import replaced
 from lm.hardware import share_of
 from lm.processes import Work, Workers, ordered
 from lm.run_folder import find_checkpoint, load_config
-from lm.text.files import text_files
+from lm.text.files import find_text_files
 from lm.text.prompts import Prompt, read_prompts
 from lm.tokenizer.tokenizer import Tokenizer
 
@@ -140,7 +140,7 @@ def continue_file(file: str, asked: Asked, form: Form, *, processes: int) -> Non
 
 def _read(file: str, data: DataConfig) -> Sequence[Prompt]:
     """All prompts of a file; InputError if it is a folder, or several."""
-    files = text_files([file], DataConfig(keep_line_ends=data.keep_line_ends))
+    files = find_text_files([file], DataConfig(keep_line_ends=data.keep_line_ends))
     if len(files) > 1 or Path(file).is_dir():
         raise InputError(f"{file}: not one file; name the one that holds the prompts (--prompts)")
     return list(read_prompts(files[0]))

@@ -38,7 +38,7 @@ from lm.evaluation.type_costs import TypeCost, type_costs
 from lm.files import replaced
 from lm.hardware import found_device, usable_types
 from lm.model.transformer import DecoderOnly
-from lm.text.files import TextFile, TextFiles, readable, text_files, text_size
+from lm.text.files import TextFile, TextFiles, find_text_files, select_readable, total_text_bytes
 
 
 def measure_files(run: Path, files: Sequence[str], output: ReportFormat, given: Given) -> None:
@@ -56,13 +56,13 @@ def measure_files(run: Path, files: Sequence[str], output: ReportFormat, given: 
         given.refuse_without_effect("files", is_held_out=True)
     scorer = LoadedScorer.load(run, given)
     if files:
-        texts = text_files(files, scorer.data, FilesConfig(**given["files"]))
+        texts = find_text_files(files, scorer.data, FilesConfig(**given["files"]))
         notes(texts.notes)
     else:
         texts = TextFiles([held_out_text(scorer.loaded)])
     is_of_examples = are_examples(scorer, texts)
     given.refuse_without_effect("files", files=lambda: texts, holds_examples=is_of_examples)
-    texts = readable(texts)
+    texts = select_readable(texts)
     if is_of_examples:
         with scorer.shared(of_examples=True) as shared:
             measure_examples(shared, texts, output)
@@ -188,7 +188,7 @@ def scoring_progress(files: Sequence[TextFile], *, hidden: bool = False) -> Iter
     """A progress bar on stderr, unless something else is drawn there or it is no terminal."""
     columns = (TextColumn("scoring"), BarColumn(), DownloadColumn(), TextColumn("{task.fields[speed]} tokens/s"))
     with progress(*columns, TimeRemainingColumn(), hidden=hidden) as bar:
-        task = bar.add_task("scoring", total=text_size(files), speed="–")
+        task = bar.add_task("scoring", total=total_text_bytes(files), speed="–")
 
         def show(event: Scored) -> None:
             seconds = bar.tasks[0].elapsed

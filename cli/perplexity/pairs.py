@@ -31,7 +31,7 @@ from lm.evaluation.scoring import Nats, score_batch
 from lm.hardware import inference_hardware, share_of
 from lm.model.transformer import EncoderOnly, count_parameters
 from lm.processes import Share, mapping
-from lm.text.parallel import ParallelText, parallel_texts
+from lm.text.parallel import ParallelText, find_parallel_texts
 
 COLUMNS = ("target", "pairs", "tokens", "words", "nats/token", "std error", "perplexity", "per word", "bits/byte")
 
@@ -72,7 +72,9 @@ def measure_pairs(
         processes: how many score the pairs.
         as_json: print JSON instead of a table.
     """
-    files = parallel_texts(ParallelConfig(), reading, source=pairs.sources, target=pairs.targets, heads=pairs.heads)
+    files = find_parallel_texts(
+        ParallelConfig(), reading, source=pairs.sources, target=pairs.targets, heads=pairs.heads
+    )
     loaded = load_model(run, inference_hardware(hardware))
     known = None
     if not files:
@@ -134,7 +136,7 @@ def _score(
         purpose = loaded.model.config.purpose
         raise UsageError(f"{run}: this run {purpose}; name files of text instead of --source and --target")
     check_heads_given(loaded.config.model, are_given=file.heads is not None)
-    tag = TranslationModel.of(loaded).tag_to(language, told_by_file=known)
+    tag = TranslationModel.of(loaded).tag_to(language, file_language=known)
     encoder = forced.PairEncoder(loaded.tokenizer, loaded.source_tokenizer, tag=tag)
     with counter("scoring", "pairs") as watch:
         for scored in forced.measure_pairs(loaded.model, encoder, file.pairs(), name=file.name, share=share):

@@ -16,11 +16,11 @@ from cli.console.escapes import for_stream, json_line
 from cli.console.messages import note
 from cli.console.numbers import duration, many
 from cli.console.progress import progress
-from cli.flags.arguments import STDIN, read_lines
+from cli.flags.arguments import STDIN, read_input_lines
 from lm.decoding.translation import Translated
 from lm.errors import UsageError
-from lm.text.files import file_lines
-from lm.text.trees import Heads, with_heads
+from lm.text.dependency_trees import Heads, attach_heads
+from lm.text.files import read_file_lines
 
 _SECONDS_BETWEEN_NOTES = 10
 
@@ -38,7 +38,9 @@ def read_parsed(files: Sequence[Path], heads: Sequence[Path]) -> tuple[Iterator[
     parsed = (
         pair
         for file, of_file in zip(files, heads, strict=True)
-        for pair in with_heads(read_lines([file]), file_lines(of_file), sentence=str, names=(str(file), str(of_file)))
+        for pair in attach_heads(
+            read_input_lines([file]), read_file_lines(of_file), sentence=str, names=(str(file), str(of_file))
+        )
     )
     lines, trees = itertools.tee(parsed)
     return (line for line, _ in lines), (tree for _, tree in trees)
@@ -47,7 +49,7 @@ def read_parsed(files: Sequence[Path], heads: Sequence[Path]) -> tuple[Iterator[
 def read_prefixes(prefix: str | None, file: Path | None) -> Iterable[str] | None:
     """How each translation begins: all of them the same, or each as its line of a file says."""
     if file is not None:
-        return file_lines(file)
+        return read_file_lines(file)
     return None if prefix is None else itertools.repeat(prefix)
 
 

@@ -27,9 +27,9 @@ from lm.evaluation import translation_scores
 from lm.evaluation.translation_scores import Comparison, Score
 from lm.files import replaced
 from lm.run_folder import find_checkpoint, load_config
-from lm.text.files import file_lines, text_files
-from lm.text.parallel import ParallelText, language_of_file
-from lm.text.trees import Heads, with_heads
+from lm.text.dependency_trees import Heads, attach_heads
+from lm.text.files import find_text_files, read_file_lines
+from lm.text.parallel import ParallelText, guess_language
 
 _LOOKS_TOKENIZED = 0.5  # of the lines end in " ."
 
@@ -82,7 +82,7 @@ class Translators:
 
     def _language(self, model: TranslationModel) -> str | None:
         """The language, of a model with several directions: what the user asks for, or what the file's name tells."""
-        tag = model.tag_to(self.language, told_by_file=language_of_file(self.target))
+        tag = model.tag_to(self.language, file_language=guess_language(self.target))
         return None if tag is None else tag.language
 
 
@@ -93,7 +93,7 @@ def read_lines(path: str, targets: Sequence[str]) -> tuple[list[str], list[list[
         InputError: a file is missing or no text, or the files differ in their numbers of lines.
         UsageError: the path stands for several files.
     """
-    files, references = text_files([path]), text_files(targets)
+    files, references = find_text_files([path]), find_text_files(targets)
     if len(files) > 1:
         raise UsageError(f"{path}: stands for {len(files)} files; name one")
     read: list[str] = []
@@ -109,7 +109,7 @@ def read_heads(path: Path | None, sources: Sequence[str], *, source: str) -> lis
     """The heads of sources' words, line by line of a file; InputError where they are no tree of their source."""
     if path is None:
         return None
-    return [heads for _, heads in with_heads(sources, file_lines(path), sentence=str, names=(source, str(path)))]
+    return [heads for _, heads in attach_heads(sources, read_file_lines(path), sentence=str, names=(source, str(path)))]
 
 
 def check_runs(runs: Sequence[Path], *, has_heads: bool) -> None:

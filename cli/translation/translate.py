@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from cli.flags import completion
-from cli.flags.arguments import read_lines
+from cli.flags.arguments import read_input_lines
 from cli.flags.loading import RunPath, import_torch
 from cli.flags.options import Given, takes
 from lm.config.decoding import SamplingConfig, TranslationConfig
@@ -141,7 +141,7 @@ def translate(
     ):
         if is_typed:
             note("type a line to have it translated; Ctrl-D ends")
-        lines, trees = read_parsed(files or [], heads) if heads else (read_lines(files or []), None)
+        lines, trees = read_parsed(files or [], heads) if heads else (read_input_lines(files or []), None)
         results = translator.translate(lines, prefixes=read_prefixes(prefix, prefix_file), heads=trees)
         try:
             for number, result in enumerate(watched(results, shown=not is_typed), 1):

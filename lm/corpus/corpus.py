@@ -24,18 +24,18 @@ from lm.config.tokenizer import END_OF_TEXT, MASK, TokenizerConfig
 from lm.errors import Advice, InputError, UsageError
 from lm.processes import on_threads
 from lm.text import documents
-from lm.text.documents import Fragment, Survey, grouped, spans
+from lm.text.documents import FileSummary, Fragment, group_by_size, split_into_spans
 from lm.text.encodings import UnreadableError
-from lm.text.files import FileSpan, Progress, TextFile, sort_out, text_files
+from lm.text.files import FileSpan, ProgressCallback, TextFile, drop_unreadable, find_text_files
 from lm.text.rows import FIELD
-from lm.tokenizer.tokenizer import Tokenizer, pieces
-from lm.tokenizer.training import tokenizer_of
+from lm.tokenizer.tokenizer import Tokenizer, split_into_pieces
+from lm.tokenizer.training import load_or_train
 
-FEWEST_DOCUMENTS = 100
+FEW_DOCUMENTS = 100
 """In a corpus of fewer documents, examples or pairs, the hashes of all of them may be far from evenly spread."""
 
 
-def held_out_fraction(validation: str) -> Fraction | None:
+def parse_held_out_fraction(validation: str) -> Fraction | None:
     """The number that `--validation` gives; None if it names files.
 
     Raises:
@@ -52,17 +52,17 @@ def held_out_fraction(validation: str) -> Fraction | None:
     return fraction
 
 
-def text_hash(text: str) -> int:
+def hash_text(text: str) -> int:
     """A hash of a text, spread evenly over 0 … 2**64 - 1: a text is held out if its hash lies below a bound."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
 
 
-def hash_bound(fraction: Fraction, few: Collection[int] | None = None) -> int:
+def compute_hash_bound(fraction: Fraction, few: Collection[int] | None = None) -> int:
     """The bound below which hashes are held out.
 
     Args:
         fraction: of the texts that is to be held out.
-        few: the hashes of all texts, where these are fewer than `FEWEST_DOCUMENTS`: then that share of them is held
+        few: the hashes of all texts, where these are fewer than `FEW_DOCUMENTS`: then that share of them is held
             out, but at least one.
     """
     if not fraction or few is None:
@@ -70,7 +70,7 @@ def hash_bound(fraction: Fraction, few: Collection[int] | None = None) -> int:
     return sorted(few)[max(1, int(len(few) * fraction))] if len(few) > 1 else 0
 
 
-def divided_at(fragments: Iterable[Fragment], boundary: int) -> Iterator[Fragment]:
+def split_at(fragments: Iterable[Fragment], boundary: int) -> Iterator[Fragment]:
     """The fragments with a new document begun at a boundary (in bytes), or at the first character after it."""
     for fragment in fragments:
         data = fragment.text.encode()
@@ -84,7 +84,7 @@ def divided_at(fragments: Iterable[Fragment], boundary: int) -> Iterator[Fragmen
         boundary -= len(data)
 
 
-_MUCH_BYTES = 1 << 26  # worth the start of processes
+_MULTIPROCESSING_BYTES = 1 << 26  # worth the start of processes
 
 
 @dataclass(frozen=True)
@@ -97,8 +97,8 @@ class Corpus:
         config: what ends a document within a file, and what is held out.
     """
 
-    files: tuple[Survey, ...]
-    validation_files: tuple[Survey, ...]
+    files: tuple[FileSummary, ...]
+    validation_files: tuple[FileSummary, ...]
     config: DataConfig
 
     @property
@@ -109,7 +109,7 @@ class Corpus:
     @property
     def fraction(self) -> Fraction:
         """The share of the files that is held out; 0 where the validation split has files of its own."""
-        return held_out_fraction(self.config.validation) or Fraction(0)
+        return parse_held_out_fraction(self.config.validation) or Fraction(0)
 
     @property
     def bytes(self) -> int:
@@ -128,31 +128,32 @@ class Corpus:
         if changed := [found for found in every if found.changes.line_ends or found.changes.mark]:
             ends, marks = (any(getattr(found.changes, name) for found in changed) for name in ("line_ends", "mark"))
             what = [*(["with line feeds alone"] * ends), *(["without the byte order mark"] * marks)]
-            text = f"{_some(changed)}: read {' and '.join(what)}, and bits per byte count that text"
+            text = f"{_name_first(changed)}: read {' and '.join(what)}, and bits per byte count that text"
             notes.append(Advice(text, settings=["keep_line_ends"]))
         books = [found for found in every if found.changes.is_book]
         if books and self.config.strip_gutenberg:
-            notes.append(Advice(f"{_some(books)}: read without Project Gutenberg's header and licence"))
+            notes.append(Advice(f"{_name_first(books)}: read without Project Gutenberg's header and licence"))
         elif books:
-            text = f"{_some(books)}: Project Gutenberg's header and licence are part of the text, and can be left out"
+            first = _name_first(books)
+            text = f"{first}: Project Gutenberg's header and licence are part of the text, and can be left out"
             notes.append(Advice(text, settings=["strip_gutenberg"]))
-        if named := _guessed_fields(every):
+        if named := _describe_guessed_fields(every):
             notes.append(Advice(named, settings=["field", "label_field"] if self.config.supervised else ["field"]))
         return notes
 
     @property
     def has_few_documents(self) -> bool:
         """Whether there are fewer documents in `files` than hashes divide evenly."""
-        return sum(found.documents for found in self.files) < FEWEST_DOCUMENTS
+        return sum(found.documents for found in self.files) < FEW_DOCUMENTS
 
 
-def _some(found: Sequence[Survey]) -> str:
+def _name_first(found: Sequence[FileSummary]) -> str:
     """The first of some files, and how many more there are."""
     others = f" and {len(found) - 1:,} other file{'s' * (len(found) > 2)}" if len(found) > 1 else ""
     return found[0].file.name + others
 
 
-def _guessed_fields(found: Sequence[Survey]) -> str:
+def _describe_guessed_fields(found: Sequence[FileSummary]) -> str:
     """Which columns hold text and labels, where they have not the usual names and were not named."""
     for file in (one.file for one in found):
         if file.supervised and None in (file.data.field, file.data.label_field) and file.label_fields is not None:
@@ -162,7 +163,7 @@ def _guessed_fields(found: Sequence[Survey]) -> str:
     return ""
 
 
-def survey(files: Sequence[TextFile], config: DataConfig, *, workers: int | None = None) -> Corpus:
+def scan_corpus(files: Sequence[TextFile], config: DataConfig, *, workers: int | None = None) -> Corpus:
     """Read every file once. Files that are also named as validation are left out of the rest.
 
     Args:
@@ -176,21 +177,21 @@ def survey(files: Sequence[TextFile], config: DataConfig, *, workers: int | None
         UsageError: the validation fraction is not between 0 and 1.
     """
     held_out: list[TextFile] = []
-    if held_out_fraction(config.validation) is None:
-        held_out = text_files([config.validation], config, files[0].reading if files else None)
+    if parse_held_out_fraction(config.validation) is None:
+        held_out = find_text_files([config.validation], config, files[0].reading if files else None)
     held_out_paths = {file.path.resolve() for file in held_out}
     kept = [file for file in files if file.path.resolve() not in held_out_paths]
     if files and not kept:
         raise InputError(f"no text is left to train on: {config.validation} is all there is", settings=["validation"])
-    of_training = _survey_all(kept, config.separator, workers)
-    return Corpus(of_training, _survey_all(held_out, config.separator, workers), config)
+    of_training = _scan_files(kept, config.separator, workers)
+    return Corpus(of_training, _scan_files(held_out, config.separator, workers), config)
 
 
-def _survey_all(files: Sequence[TextFile], separator: str, workers: int | None) -> tuple[Survey, ...]:
-    is_little = sum(file.path.stat().st_size for file in files) < _MUCH_BYTES
+def _scan_files(files: Sequence[TextFile], separator: str, workers: int | None) -> tuple[FileSummary, ...]:
+    is_little = sum(file.path.stat().st_size for file in files) < _MULTIPROCESSING_BYTES
     used = 1 if is_little else max(1, min(workers or processes.cores(), len(files)))
-    found = list(processes.in_order(partial(_survey, separator=separator), files, processes=used))
-    surveys = tuple(replace(one, file=file) for file, one in sort_out(files, found))
+    found = list(processes.in_order(partial(_try_scan_file, separator=separator), files, processes=used))
+    surveys = tuple(replace(one, file=file) for file, one in drop_unreadable(files, found))
     if files and not any(found.bytes for found in surveys):
         raise InputError(f"{', '.join(file.name for file in files[:3])}: the corpus is empty; there is no text")
     return surveys
@@ -199,15 +200,15 @@ def _survey_all(files: Sequence[TextFile], separator: str, workers: int | None) 
 CHUNK_BYTES = 1 << 23
 """The least size of a chunk, but the last: seconds of work, which is what an interruption can cost."""
 
-_MOST_CHUNKS = 4096
+_MAX_CHUNKS = 4096
 _KEY_DIGITS = 32
 _ALL_HASHES = 1 << 64
 _KEY_VERSION = 1  # raised when the same chunk becomes other files
-_OF_EXAMPLES = 2  # the same, of examples alone
+_EXAMPLES_KEY_VERSION = 2  # the same, of examples alone
 
 
 @dataclass(frozen=True)
-class HeldOut:
+class HeldOutRule:
     """Which documents of a corpus are held out.
 
     Attributes:
@@ -238,7 +239,7 @@ class FileSection:
     number: int
     identity: str
     size: int
-    held_out: HeldOut
+    held_out: HeldOutRule
     span: FileSpan | None = None
 
 
@@ -251,20 +252,20 @@ class Chunk:
         separator: the line that ends a document within a text file.
     """
 
-    stretches: tuple[FileSection, ...]
+    sections: tuple[FileSection, ...]
     separator: str
 
     def key(self, tokenizer: str) -> str:
         """A hash of all that the tokens of the chunk depend on, given the hash of the tokenizer."""
         read = [
-            [found.identity, found.number, *_settings(found.held_out), _bounds(found.span)] for found in self.stretches
+            [found.identity, found.number, *_settings(found.held_out), _bounds(found.span)] for found in self.sections
         ]
-        supervised = [found.file.supervised and _OF_EXAMPLES for found in self.stretches[:1]]
+        supervised = [found.file.supervised and _EXAMPLES_KEY_VERSION for found in self.sections[:1]]
         described = json.dumps([_KEY_VERSION, tokenizer, self.separator, supervised, read])
         return hashlib.sha256(described.encode()).hexdigest()
 
 
-def _settings(held_out: HeldOut) -> tuple[int, int | None, str]:
+def _settings(held_out: HeldOutRule) -> tuple[int, int | None, str]:
     return held_out.bound, held_out.boundary, str(held_out.share)
 
 
@@ -272,7 +273,7 @@ def _bounds(span: FileSpan | None) -> list[int] | None:
     return None if span is None else [span.start, span.stop]
 
 
-def chunks_of(corpus: Corpus, held_out: HeldOut) -> list[Chunk]:
+def split_into_chunks(corpus: Corpus, held_out: HeldOutRule) -> list[Chunk]:
     """The chunks of a corpus in order, files for validation last.
 
     Args:
@@ -280,38 +281,40 @@ def chunks_of(corpus: Corpus, held_out: HeldOut) -> list[Chunk]:
         held_out: what of `corpus.files` is held out.
     """
     every = [*corpus.files, *corpus.validation_files]
-    total = sum(map(_size, every))
-    size = max(CHUNK_BYTES, total // _MOST_CHUNKS) if held_out.share is None else total + 1
-    stretches = _stretches(corpus, held_out, size)
-    groups = grouped(stretches, lambda stretch: stretch.size, limit=size)
+    total = sum(map(_decompressed_size, every))
+    size = max(CHUNK_BYTES, total // _MAX_CHUNKS) if held_out.share is None else total + 1
+    stretches = _list_sections(corpus, held_out, size)
+    groups = group_by_size(stretches, lambda stretch: stretch.size, limit=size)
     return [Chunk(tuple(group), corpus.config.separator) for group in groups]
 
 
-def _stretches(corpus: Corpus, held_out: HeldOut, size: int) -> Iterator[FileSection]:
+def _list_sections(corpus: Corpus, held_out: HeldOutRule, size: int) -> Iterator[FileSection]:
     position = 0
     for number, found in enumerate(corpus.files):
         if held_out.boundary is not None:
-            here = HeldOut(held_out.bound, held_out.boundary - position)
-            yield FileSection(found.file, number, found.identity, _size(found), here)
+            here = HeldOutRule(held_out.bound, held_out.boundary - position)
+            yield FileSection(found.file, number, found.identity, _decompressed_size(found), here)
         else:
-            yield from _divided(found, number, held_out, corpus.config.separator, size)
+            yield from _split_file(found, number, held_out, corpus.config.separator, size)
         position += found.bytes
     for number, found in enumerate(corpus.validation_files, len(corpus.files)):
-        yield from _divided(found, number, HeldOut(_ALL_HASHES), corpus.config.separator, size)
+        yield from _split_file(found, number, HeldOutRule(_ALL_HASHES), corpus.config.separator, size)
 
 
-def _size(found: Survey) -> int:
+def _decompressed_size(found: FileSummary) -> int:
     """Bytes of a file, decompressed: at least those of its text."""
     return max(found.size, found.bytes)
 
 
-def _divided(found: Survey, number: int, held_out: HeldOut, separator: str, size: int) -> Iterator[FileSection]:
+def _split_file(
+    found: FileSummary, number: int, held_out: HeldOutRule, separator: str, size: int
+) -> Iterator[FileSection]:
     """The stretches of a file."""
-    cuts: Sequence[FileSpan] | None = spans(found.file, separator, size=size)
+    cuts: Sequence[FileSpan] | None = split_into_spans(found.file, separator, size=size)
     if cuts is None:
-        yield FileSection(found.file, number, found.identity, _size(found), held_out)
+        yield FileSection(found.file, number, found.identity, _decompressed_size(found), held_out)
         return
-    share = _size(found) / cuts[-1].stop  # 1, unless spans count row groups
+    share = _decompressed_size(found) / cuts[-1].stop  # 1, unless spans count row groups
     for span in cuts:
         yield FileSection(found.file, number, found.identity, round((span.stop - span.start) * share), held_out, span)
 
@@ -321,29 +324,29 @@ def chunk_name(chunk: Chunk, tokenizer: str) -> str:
     return chunk.key(tokenizer)[:_KEY_DIGITS]
 
 
-def _survey(file: TextFile, *, separator: str) -> Survey | UnreadableError:
+def _try_scan_file(file: TextFile, *, separator: str) -> FileSummary | UnreadableError:
     """What one pass over a file finds, or why it cannot be read."""
     try:
-        return documents.survey(file, separator)
+        return documents.scan_file(file, separator)
     except UnreadableError as error:
         return error
     except OSError as error:
         return UnreadableError(f"{file.name}: {error.strerror}")
 
 
-def training_texts(corpus: Corpus) -> Iterator[str]:
+def read_training_texts(corpus: Corpus) -> Iterator[str]:
     """The text of `corpus.files` in pieces cut between words, for training a tokenizer."""
     for found in corpus.files:
-        for piece in pieces(documents.fragments(found.file, corpus.config.separator), tokenizer=None):
+        for piece in split_into_pieces(documents.read_fragments(found.file, corpus.config.separator), tokenizer=None):
             yield piece.text
 
 
-def beginnings(corpus: Corpus, *, limit: int) -> Iterator[str]:
+def read_beginnings(corpus: Corpus, *, limit: int) -> Iterator[str]:
     """The beginning of each of `corpus.files`, all of them cut to the same fraction: about `limit` bytes in all."""
     fraction = min(1.0, limit / max(1, corpus.files_bytes))
     for found in corpus.files:
         left, parts = math.ceil(fraction * found.bytes), []
-        for fragment in documents.fragments(found.file, corpus.config.separator):
+        for fragment in documents.read_fragments(found.file, corpus.config.separator):
             part = fragment.text.encode()[:left].decode(errors="ignore")
             parts.append(part)
             left -= len(fragment.text.encode())
@@ -370,8 +373,8 @@ def train_tokenizer(
         UsageError: the settings contradict each other.
     """
     needed = (END_OF_TEXT, MASK) if has_mask else (END_OF_TEXT,) if corpus.config.supervised else ()
-    return tokenizer_of(
-        lambda: training_texts(corpus),
+    return load_or_train(
+        lambda: read_training_texts(corpus),
         config,
         identity=[corpus.config.separator, *(found.identity for found in corpus.files)],
         corpus_bytes=corpus.files_bytes,
@@ -386,14 +389,14 @@ R = TypeVar("R")
 GROUP_CHARACTERS = 1 << 20
 """So much text keeps all cores of a tokenizer busy."""
 
-_GROUPS_AHEAD = 2  # one group is encoded while the tokens of the other are copied and written
+_PREFETCHED_GROUPS = 2  # one group is encoded while the tokens of the other are copied and written
 
 
-Done = Callable[[int], None]
+BytesCallback = Callable[[int], None]
 """Called with the bytes of text of each group that is done."""
 
 
-class Surveyed(Protocol):
+class ScannedCorpus(Protocol):
     """A corpus after one pass over it."""
 
     @property
@@ -416,7 +419,7 @@ class Encodable(Protocol):
         ...
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """The file, and the line if there is one, for messages."""
         ...
 
@@ -424,12 +427,12 @@ class Encodable(Protocol):
 E = TypeVar("E", bound=Encodable)
 
 
-def encoded(
-    corpus: Surveyed,
+def encode_groups(
+    corpus: ScannedCorpus,
     items: Iterable[E],
     encode: Callable[[Sequence[E]], R],
     *,
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
 ) -> Iterator[tuple[list[E], R]]:
     """Groups of items in order, each with what the tokenizer makes of it; encoding runs ahead by a bounded amount.
 
@@ -443,31 +446,33 @@ def encoded(
         InputError: the tokenizer has no token for a character, or the corpus changed since it was surveyed.
     """
     done = 0
-    for group, result in encoded_ahead(items, encode):
+    for group, result in encode_groups_unchecked(items, encode):
         yield group, result
-        done += sum(map(text_bytes, group))
+        done += sum(map(count_text_bytes, group))
         if progress:
             progress(done, corpus.bytes)
     if done != corpus.bytes:
         raise InputError(f"{corpus.name}: the corpus changed while it was read; try again")
 
 
-def encoded_ahead(items: Iterable[E], encode: Callable[[Sequence[E]], R]) -> Iterator[tuple[list[E], R]]:
-    """As `encoded`, without looking at how much text there is."""
-    groups = grouped(items, _characters, limit=GROUP_CHARACTERS)
-    yield from on_threads(partial(_encoded, encode=encode), groups, threads=_GROUPS_AHEAD, ahead=_GROUPS_AHEAD)
+def encode_groups_unchecked(items: Iterable[E], encode: Callable[[Sequence[E]], R]) -> Iterator[tuple[list[E], R]]:
+    """As `encode_groups`, without looking at how much text there is."""
+    groups = group_by_size(items, _count_characters, limit=GROUP_CHARACTERS)
+    yield from on_threads(
+        partial(_encode_group, encode=encode), groups, threads=_PREFETCHED_GROUPS, ahead=_PREFETCHED_GROUPS
+    )
 
 
-def _characters(item: Encodable) -> int:
+def _count_characters(item: Encodable) -> int:
     return sum(map(len, item.texts))
 
 
-def text_bytes(item: Encodable) -> int:
+def count_text_bytes(item: Encodable) -> int:
     """UTF-8 bytes of an item's texts."""
     return sum(len(text.encode()) for text in item.texts)
 
 
-def _encoded(group: list[E], encode: Callable[[Sequence[E]], R]) -> tuple[list[E], R]:
+def _encode_group(group: list[E], encode: Callable[[Sequence[E]], R]) -> tuple[list[E], R]:
     """The group, and the group encoded; the InputError for an item that cannot be encoded names its place."""
     try:
         return group, encode(group)
@@ -476,5 +481,5 @@ def _encoded(group: list[E], encode: Callable[[Sequence[E]], R]) -> tuple[list[E
             try:
                 encode([item])
             except InputError as error:
-                raise error.at(item.place) from None
+                raise error.at(item.location) from None
         raise

@@ -1,7 +1,7 @@
 """Examples on disk: their tokens in shards, and an index of where each ends and which of its tokens are learned.
 
 A split's shards (see `lm.corpus.shards`) hold, one after another, the tokens of its examples: start of text, prompt,
-completion, end of text. Its `train-examples.npy` or `validation-examples.npy` has a record (`EXAMPLE`) for each
+completion, end of text. Its `train-examples.npy` or `validation-examples.npy` has a record (`EXAMPLE_DTYPE`) for each
 example. Nothing is cut off, so that the same folder serves models of any context.
 
 A classifier chooses among labels, which are completions without their delimiter. Tokens may not tell their text, so
@@ -28,42 +28,52 @@ import numpy.typing as npt
 
 from lm import files
 from lm.corpus import shards
-from lm.corpus.corpus import Chunk, Corpus, Done, FileSection, HeldOut, encoded_ahead, hash_bound, text_bytes, text_hash
+from lm.corpus.corpus import (
+    BytesCallback,
+    Chunk,
+    Corpus,
+    FileSection,
+    HeldOutRule,
+    compute_hash_bound,
+    count_text_bytes,
+    encode_groups_unchecked,
+    hash_text,
+)
 from lm.corpus.manifest import SPLITS, SplitName, SplitRecord
 from lm.corpus.shards import (
     ArrayWriter,
     ChunkSplit,
     ShardWriter,
     StoredChunk,
-    Tokens,
-    WrittenTokens,
-    array_name,
-    read_array,
+    TokenShards,
+    WrittenShards,
+    array_file_name,
+    read_in_blocks,
     token_dtype,
 )
 from lm.errors import InputError
 from lm.text.examples import Example
-from lm.tokenizer.framing import Frame, example_frame
+from lm.tokenizer.special_tokens import SpecialTokenFrame, build_example_frame
 from lm.tokenizer.tokenizer import Ids, Tokenizer
 
-EXAMPLE = np.dtype([("end", "<i8"), ("learned", "<i8"), ("bytes", "<i8"), ("file", "<i4"), ("line", "<i8")])
+EXAMPLE_DTYPE = np.dtype([("end", "<i8"), ("learned", "<i8"), ("bytes", "<i8"), ("file", "<i4"), ("line", "<i8")])
 """An example: where its tokens end, counted over the split; how many of the last of them are learned; UTF-8 bytes of
 its completion; and the numbers of its file and line (files for validation are counted after the others)."""
 
 
-LABELS = "labels.json"
+LABELS_FILE = "labels.json"
 
 _TOKENS, _INDEX, _LABELS = "tokens", "examples", "labels"
-_MOST_LABELS, _MOST_LABEL_BYTES = 1 << 16, 1 << 24
+_MAX_LABELS, _MAX_LABEL_BYTES = 1 << 16, 1 << 24
 
 
-def index_name(split: SplitName) -> str:
+def index_file_name(split: SplitName) -> str:
     """The file name of a split's records."""
-    return array_name(split, _INDEX)
+    return array_file_name(split, _INDEX)
 
 
 @dataclass(frozen=True)
-class Examples:
+class StoredExamples:
     """The examples of one split, read through mmap.
 
     Attributes:
@@ -73,7 +83,7 @@ class Examples:
         labels: (examples,) the label of each, if labels were kept.
     """
 
-    tokens: Tokens
+    tokens: TokenShards
     index: npt.NDArray[Any]
     files: tuple[str, ...]
     labels: npt.NDArray[np.object_] | None = None
@@ -93,7 +103,7 @@ class Examples:
         return self.tokens.read(start, int(record["end"])), int(record["learned"])
 
 
-def open_examples(folder: Path | str, split: SplitName) -> Examples:
+def open_examples(folder: Path | str, split: SplitName) -> StoredExamples:
     """The examples of a split of a prepared folder.
 
     Raises:
@@ -101,17 +111,17 @@ def open_examples(folder: Path | str, split: SplitName) -> Examples:
     """
     folder = Path(folder)
     manifest, tokens = shards.read_manifest(folder), shards.open_split(folder, split)
-    index = _open_index(folder / index_name(split))
+    index = _open_index(folder / index_file_name(split))
     if index is None or len(index) != tokens.documents or (len(index) and index["end"][-1] != len(tokens)):
-        raise InputError(f"{folder / index_name(split)}: missing or damaged; prepare the examples again")
+        raise InputError(f"{folder / index_file_name(split)}: missing or damaged; prepare the examples again")
     names = tuple(record.path for record in (*manifest.sources, *manifest.validation_sources))
     labels = _open_labels(folder, split, examples=len(index)) if manifest.labels else None
-    return Examples(tokens, index, names, labels)
+    return StoredExamples(tokens, index, names, labels)
 
 
 def _open_labels(folder: Path, split: SplitName, *, examples: int) -> npt.NDArray[np.object_]:
     """The label of each example; InputError if they are damaged."""
-    texts, path = files.read_json(folder / LABELS), folder / array_name(split, _LABELS)
+    texts, path = files.read_json(folder / LABELS_FILE), folder / array_file_name(split, _LABELS)
     if isinstance(texts, list) and all(isinstance(each, str) for each in texts):
         with contextlib.suppress(OSError, ValueError, EOFError, IndexError):
             numbers = np.load(path)
@@ -125,10 +135,10 @@ def _open_index(path: Path) -> npt.NDArray[Any] | None:
         index: npt.NDArray[Any] = np.load(path, mmap_mode="r")
     except (OSError, ValueError, EOFError):
         return None
-    return index if index.dtype == EXAMPLE and index.ndim == 1 else None
+    return index if index.dtype == EXAMPLE_DTYPE and index.ndim == 1 else None
 
 
-class _Labels:
+class _LabelNumbering:
     """Numbers the labels of examples, unless they are too many to be labels."""
 
     def __init__(self) -> None:
@@ -143,7 +153,7 @@ class _Labels:
         if (known := self.numbers.get(label)) is not None:
             return known
         self._bytes += len(label.encode())
-        if len(self.numbers) == _MOST_LABELS or self._bytes > _MOST_LABEL_BYTES:
+        if len(self.numbers) == _MAX_LABELS or self._bytes > _MAX_LABEL_BYTES:
             self.too_many, self.numbers = True, {}
             return 0
         return self.numbers.setdefault(label, len(self.numbers))
@@ -157,22 +167,22 @@ class _Labels:
 class ExampleWriter:
     """Writes what a chunk of a corpus adds to one split: tokens, and records whose ends are counted over the chunk."""
 
-    def __init__(self, folder: Path, split: SplitName, *, dtype: str, frame: Frame) -> None:
+    def __init__(self, folder: Path, split: SplitName, *, dtype: str, frame: SpecialTokenFrame) -> None:
         """Write into `folder`, which exists; `frame` is the tokens around each example."""
-        self._tokens = ArrayWriter(folder / array_name(split, _TOKENS), dtype=dtype, lasting=False)
-        self._index = folder / index_name(split)
+        self._tokens = ArrayWriter(folder / array_file_name(split, _TOKENS), dtype=dtype, lasting=False)
+        self._index = folder / index_file_name(split)
         self._frame = frame
         self._records = io.BytesIO()
-        self._labels, self._numbers = _Labels(), array("i")
-        self._label_files = folder / array_name(split, _LABELS), folder / _label_texts(split)
+        self._labels, self._numbers = _LabelNumbering(), array("i")
+        self._label_files = folder / array_file_name(split, _LABELS), folder / _label_file_name(split)
         self._examples = self._bytes = 0
 
     def add(self, example: Example, prompt: Ids, completion: Ids, *, file: int) -> None:
         """Write an example, given the tokens of its prompt and its completion."""
-        self._tokens.append(self._frame.around(prompt, completion))
+        self._tokens.append(self._frame.wrap(prompt, completion))
         size = len(example.completion.encode())
         record = (len(self._tokens), len(completion) + len(self._frame.after), size, file, example.line)
-        self._records.write(np.array([record], dtype=EXAMPLE).tobytes())
+        self._records.write(np.array([record], dtype=EXAMPLE_DTYPE).tobytes())
         self._numbers.append(self._labels.number(example.label))
         self._examples += 1
         self._bytes += len(example.prompt.encode()) + size
@@ -180,7 +190,7 @@ class ExampleWriter:
     def close(self) -> ChunkSplit:
         """Finish all files."""
         self._tokens.close()
-        np.save(self._index, np.frombuffer(self._records.getvalue(), dtype=EXAMPLE))
+        np.save(self._index, np.frombuffer(self._records.getvalue(), dtype=EXAMPLE_DTYPE))
         np.save(self._label_files[0], np.array(self._numbers, dtype="<i4"))
         texts = None if self._labels.too_many else self._labels.texts
         self._label_files[1].write_text(json.dumps(texts), encoding="utf-8")
@@ -191,12 +201,12 @@ class ExampleWriter:
         self._tokens.discard()
 
 
-def _label_texts(split: SplitName) -> str:
+def _label_file_name(split: SplitName) -> str:
     """The file name of the labels that a chunk adds to a split."""
     return f"{split}-labels.json"
 
 
-class JoinedLabels:
+class LabelCollector:
     """Gathers the labels of all splits.
 
     Attributes:
@@ -204,14 +214,14 @@ class JoinedLabels:
     """
 
     def __init__(self) -> None:
-        self._labels = _Labels()
+        self._labels = _LabelNumbering()
         self._numbers: dict[SplitName, list[npt.NDArray[Any]]] = {}
         self._are_unknown = False
 
     def add(self, chunk: StoredChunk, split: SplitName) -> None:
         """Take what a chunk adds to a split."""
         try:
-            texts = files.read_json(chunk.folder / _label_texts(split))
+            texts = files.read_json(chunk.folder / _label_file_name(split))
         except InputError:
             self._are_unknown = True
             return
@@ -232,33 +242,33 @@ class JoinedLabels:
         """Write the labels into a folder, if they are not too many; they are on the disk when this returns."""
         if not self.count:
             return
-        files.replace_text(folder / LABELS, json.dumps(self._labels.texts))
+        files.replace_text(folder / LABELS_FILE, json.dumps(self._labels.texts))
         for split in splits:
-            with contextlib.closing(ArrayWriter(folder / array_name(split, _LABELS), dtype="int32")) as writer:
+            with contextlib.closing(ArrayWriter(folder / array_file_name(split, _LABELS), dtype="int32")) as writer:
                 for numbers in self._numbers.get(split, []):
                     writer.append(numbers)
 
 
-class JoinedExamples:
+class ExampleMerger:
     """Writes the examples that all chunks of a corpus add to one split."""
 
-    def __init__(self, folder: Path, split: SplitName, *, dtype: str, labels: JoinedLabels) -> None:
+    def __init__(self, folder: Path, split: SplitName, *, dtype: str, labels: LabelCollector) -> None:
         """Write into `folder`, which exists; `labels` gathers those of all splits."""
         self._split: SplitName = split
         self._labels = labels
         self._shards = ShardWriter(folder, split, dtype=dtype)
-        self._index = ArrayWriter(folder / index_name(split), dtype=EXAMPLE)
+        self._index = ArrayWriter(folder / index_file_name(split), dtype=EXAMPLE_DTYPE)
         self._tokens = self._bytes = 0
 
     def add(self, chunk: StoredChunk) -> None:
         """Write what a chunk adds."""
-        for records in read_array(chunk.array(self._split, _INDEX)):
+        for records in read_in_blocks(chunk.array(self._split, _INDEX)):
             moved = records.copy()
             moved["end"] += self._tokens
             self._index.append(moved)
         self._labels.add(chunk, self._split)
         tokens = chunk.array(self._split, _TOKENS)
-        for ids in read_array(tokens):
+        for ids in read_in_blocks(tokens):
             self._shards.append(ids)
         self._tokens += len(tokens)
         self._bytes += chunk.splits[self._split].bytes
@@ -290,72 +300,76 @@ class SplitExample:
         return self.example.prompt, self.example.completion
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """The file and the line."""
         return f"{self.file_name}: line {self.example.line}"
 
 
-def held_out_examples(corpus: Corpus) -> HeldOut:
+def choose_held_out_examples(corpus: Corpus) -> HeldOutRule:
     """Which examples of a corpus are held out.
 
     With a fraction, an example is held out if a hash of it falls below a bound, and equal ones stay together. The bound
     is the fraction itself or, where there are few examples, what holds out that share of them, but at least one.
     """
     few = corpus.fraction and corpus.has_few_documents
-    return HeldOut(hash_bound(corpus.fraction), share=corpus.fraction if few else None)
+    return HeldOutRule(compute_hash_bound(corpus.fraction), share=corpus.fraction if few else None)
 
 
-def split_examples(chunk: Chunk) -> Iterator[SplitExample]:
+def read_split_examples(chunk: Chunk) -> Iterator[SplitExample]:
     """All examples of a chunk of a corpus with the splits they belong to."""
     found: Iterable[tuple[FileSection, Example]]
-    found = ((stretch, example) for stretch in chunk.stretches for example in stretch.file.examples())
-    share, bound = chunk.stretches[0].held_out.share, 0
+    found = ((stretch, example) for stretch in chunk.sections for example in stretch.file.examples())
+    share, bound = chunk.sections[0].held_out.share, 0
     if share is not None:
         found = few = list(found)
-        bound = hash_bound(share, [_hash(example) for stretch, example in few if stretch.held_out.share is not None])
+        bound = compute_hash_bound(
+            share, [_hash_example(example) for stretch, example in few if stretch.held_out.share is not None]
+        )
     for stretch, example in found:
         below = stretch.held_out.bound if stretch.held_out.share is None else bound
-        split: SplitName = "validation" if _hash(example) < below else "train"
+        split: SplitName = "validation" if _hash_example(example) < below else "train"
         yield SplitExample(split, stretch.number, stretch.file.name, example)
 
 
-def _hash(example: Example) -> int:
-    return text_hash(f"{example.prompt}\0{example.completion}")
+def _hash_example(example: Example) -> int:
+    return hash_text(f"{example.prompt}\0{example.completion}")
 
 
-def write_examples(chunk: Chunk, tokenizer: Tokenizer, folder: Path, done: Done | None) -> dict[SplitName, ChunkSplit]:
+def write_example_chunk(
+    chunk: Chunk, tokenizer: Tokenizer, folder: Path, done: BytesCallback | None
+) -> dict[SplitName, ChunkSplit]:
     """Write the examples of a chunk of a corpus into an empty folder.
 
     Prompt and completion are tokenized apart, so that a model sees the boundary that it will see when it generates.
     """
-    frame, dtype = example_frame(tokenizer), token_dtype(tokenizer.vocab_size)
+    frame, dtype = build_example_frame(tokenizer), token_dtype(tokenizer.vocab_size)
     with contextlib.ExitStack() as opened:
         writers = {split: ExampleWriter(folder, split, dtype=dtype, frame=frame) for split in SPLITS}
         for writer in writers.values():
             opened.callback(writer.discard)
-        for group, tokens in encoded_ahead(split_examples(chunk), partial(_encode, tokenizer)):
+        for group, tokens in encode_groups_unchecked(read_split_examples(chunk), partial(_encode_examples, tokenizer)):
             for item, prompt, completion in zip(group, *tokens, strict=True):
                 writers[item.split].add(item.example, prompt, completion, file=item.file)
             if done:
-                done(sum(map(text_bytes, group)))
+                done(sum(map(count_text_bytes, group)))
         return {split: writer.close() for split, writer in writers.items()}
 
 
-def _encode(tokenizer: Tokenizer, group: Sequence[SplitExample]) -> tuple[list[Ids], list[Ids]]:
+def _encode_examples(tokenizer: Tokenizer, group: Sequence[SplitExample]) -> tuple[list[Ids], list[Ids]]:
     """The tokens of the prompts, and of the completions."""
     prompts = tokenizer.encode_batch([item.example.prompt for item in group])
     return prompts, tokenizer.encode_batch([item.example.completion for item in group])
 
 
-def join_examples(chunks: Iterable[StoredChunk], tokenizer: Tokenizer, folder: Path) -> WrittenTokens:
+def merge_example_chunks(chunks: Iterable[StoredChunk], tokenizer: Tokenizer, folder: Path) -> WrittenShards:
     """Write the examples of both splits as `lm.corpus.examples` describes, given all chunks in order."""
     with contextlib.ExitStack() as opened:
-        dtype, labels = token_dtype(tokenizer.vocab_size), JoinedLabels()
-        joined = {split: JoinedExamples(folder, split, dtype=dtype, labels=labels) for split in SPLITS}
+        dtype, labels = token_dtype(tokenizer.vocab_size), LabelCollector()
+        joined = {split: ExampleMerger(folder, split, dtype=dtype, labels=labels) for split in SPLITS}
         for split in joined.values():
             opened.callback(split.discard)
         for chunk in chunks:
             for split in joined.values():
                 split.add(chunk)
         labels.write(folder, SPLITS)
-        return WrittenTokens({name: split.close() for name, split in joined.items()}, labels=labels.count)
+        return WrittenShards({name: split.close() for name, split in joined.items()}, labels=labels.count)

@@ -24,11 +24,11 @@ VERSION = 2
 
 MANIFEST = "manifest.json"
 
-_PAIRS_1, _PARTITION_1 = "pairs.json", "share.json"
-MANIFESTS = (MANIFEST, _PAIRS_1, _PARTITION_1)
+_PAIRS_FORMAT_1, _PARTITION_FORMAT_1 = "pairs.json", "share.json"
+MANIFESTS = (MANIFEST, _PAIRS_FORMAT_1, _PARTITION_FORMAT_1)
 """The file and, in format 1, those of pairs and of partitions."""
 
-Kind = Literal["text", "examples", "pairs", "partition"]
+DataKind = Literal["text", "examples", "pairs", "partition"]
 SplitName = Literal["train", "validation"]
 SPLITS: tuple[SplitName, ...] = ("train", "validation")
 
@@ -134,7 +134,7 @@ class PreparedManifest:
     noun: ClassVar[str] = "prepared data"
     """What the folder holds, for messages."""
 
-    kind: Kind
+    kind: DataKind
     key: str
     sources: tuple[SourceRecord, ...]
     validation_sources: tuple[SourceRecord, ...]
@@ -249,7 +249,7 @@ class PairManifest(PreparedManifest):
 
     noun = "prepared pairs"
 
-    kind: Kind = "pairs"
+    kind: DataKind = "pairs"
     languages: tuple[str | None, str | None]
     validation: str
     max_length: int
@@ -280,7 +280,7 @@ class PartitionManifest(PreparedManifest):
 
     noun = "a partition's chunks"
 
-    kind: Kind = "partition"
+    kind: DataKind = "partition"
     number: int
     count: int
     tokenizer: str
@@ -290,7 +290,7 @@ class PartitionManifest(PreparedManifest):
     bytes: int
 
     @property
-    def own(self) -> tuple[str, ...]:
+    def own_chunks(self) -> tuple[str, ...]:
         """The chunks that fall to this partition."""
         return self.chunks[self.number - 1 :: self.count]
 
@@ -301,7 +301,7 @@ class PartitionManifest(PreparedManifest):
         return {**values, "chunks": tuple(values["chunks"]), "config": config}
 
 
-CLASSES: dict[Kind, type[PreparedManifest]] = {
+MANIFEST_CLASSES: dict[DataKind, type[PreparedManifest]] = {
     "text": Manifest,
     "examples": Manifest,
     "pairs": PairManifest,
@@ -311,17 +311,17 @@ CLASSES: dict[Kind, type[PreparedManifest]] = {
 
 def has_manifest(folder: Path) -> bool:
     """Whether a folder has a manifest, of any kind and format."""
-    return _file(folder) is not None
+    return _find_manifest(folder) is not None
 
 
-def _file(folder: Path) -> Path | None:
+def _find_manifest(folder: Path) -> Path | None:
     """The manifest of a folder, which is complete if there is one."""
     return next((folder / name for name in MANIFESTS if (folder / name).is_file()), None)
 
 
 def _load(folder: Path, reader: type[PreparedManifest]) -> tuple[Path, dict[str, Any]]:
     """The manifest of a folder as plain values, those of format 1 as format 2 has them."""
-    path = _file(folder)
+    path = _find_manifest(folder)
     if path is None:
         raise InputError(f"{folder}: not a folder of {reader.noun} (it has no {MANIFEST})")
     try:
@@ -333,14 +333,14 @@ def _load(folder: Path, reader: type[PreparedManifest]) -> tuple[Path, dict[str,
     version = values.pop("format_version", None)
     if version not in (1, VERSION):
         raise InputError(f"{path}: format version {version} is not {VERSION}; prepare the corpus again")
-    return path, _of_format_1(path.name, values) if version == 1 else values
+    return path, _upgrade_format_1(path.name, values) if version == 1 else values
 
 
-def _of_format_1(name: str, values: dict[str, Any]) -> dict[str, Any]:
+def _upgrade_format_1(name: str, values: dict[str, Any]) -> dict[str, Any]:
     """The values of a manifest of format 1, in the file of this name, as format 2 has them."""
-    if name == _PAIRS_1:
+    if name == _PAIRS_FORMAT_1:
         return {"kind": "pairs", **values}
-    if name == _PARTITION_1:
+    if name == _PARTITION_FORMAT_1:
         origin = values.pop("origin", None)
         chunks = {"chunks": values.pop("parts", ())}
         return {"kind": "partition", **values, **chunks, **(origin if isinstance(origin, dict) else {})}
@@ -350,7 +350,7 @@ def _of_format_1(name: str, values: dict[str, Any]) -> dict[str, Any]:
 def _from_dict(values: dict[str, Any], *, where: str, reader: type[PreparedManifest]) -> PreparedManifest:
     """The inverse of `to_dict`, without its version; `where` names the file in messages."""
     try:
-        of_kind = CLASSES[values["kind"]]
+        of_kind = MANIFEST_CLASSES[values["kind"]]
         for name in ("sources", "validation_sources"):
             values[name] = tuple(options.build(SourceRecord, record, where=where) for record in values[name])
         _check_checksums(values.get("sha256"))

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lm.corpus.repetition import Hashes, Hashing, WantedHashes, stretch_tokens
+from lm.corpus.repetition import Hashes, HashLookup, RollingHash, window_tokens
 from lm.corpus.shards import TokenReader, open_split, read_manifest
 from lm.tokenizer.tokenizer import Tokenizer
 
@@ -26,7 +26,7 @@ _WHOLE = 1 << 16
 
 
 @dataclass
-class _Text:
+class _TokenSample:
     """The beginning of a file as a sequence of tokens, documents framed as in shards."""
 
     parts: list[NDArray[Any]] = field(default_factory=list)
@@ -51,8 +51,8 @@ class TrainingOverlap:
         """
         self._folder, self._size = folder, tokenizer.vocab_size
         start, end = tokenizer.start_of_text, tokenizer.end_of_text
-        self._start, self._end = _token(start), _token(None if end == start else end)
-        self._texts: dict[int, _Text] = {}
+        self._start, self._end = _as_token_array(start), _as_token_array(None if end == start else end)
+        self._texts: dict[int, _TokenSample] = {}
         self._room = _MOST_TOKENS
 
     @property
@@ -64,7 +64,7 @@ class TrainingOverlap:
         """Add tokens of a file, in reading order."""
         if self.is_full:
             return
-        text = self._texts.setdefault(file, _Text())
+        text = self._texts.setdefault(file, _TokenSample())
         if starts_document:
             if text.edges:
                 text.add(self._end)
@@ -80,11 +80,11 @@ class TrainingOverlap:
             InputError: the folder holds no prepared tokens, or they are damaged.
         """
         record = read_manifest(self._folder).splits["train"]
-        hashing = Hashing(self._size, stretch_tokens(tokens=record.tokens, text_bytes=record.bytes))
+        hashing = RollingHash(self._size, window_tokens(tokens=record.tokens, text_bytes=record.bytes))
         sampled = {file: self._sampled(text, hashing) for file, text in self._texts.items()}
-        wanted = WantedHashes(np.concatenate([np.empty(0, np.uint64), *sampled.values()]))
+        wanted = HashLookup(np.concatenate([np.empty(0, np.uint64), *sampled.values()]))
         train = open_split(self._folder, "train")
-        for ids in _parts(train, hashing.stretch):
+        for ids in _read_overlapping(train, hashing.stretch):
             sums = hashing.sums(ids)
             wanted.mark(hashing.stretches(sums))
             starts = np.flatnonzero(np.isin(ids, self._start))
@@ -96,7 +96,7 @@ class TrainingOverlap:
             found = found[len(hashes) :]
         return fractions
 
-    def _sampled(self, text: _Text, hashing: Hashing) -> Hashes:
+    def _sampled(self, text: _TokenSample, hashing: RollingHash) -> Hashes:
         """Hashes of stretches, or of whole documents that are shorter, at places at equal distances."""
         ids = np.concatenate([*text.parts, self._end]).astype(np.int64)
         places = np.linspace(0, text.length, min(text.length, _SAMPLES), endpoint=False, dtype=np.int64)
@@ -110,12 +110,12 @@ class TrainingOverlap:
         )
 
 
-def _token(index: int | None) -> NDArray[np.uint32]:
+def _as_token_array(index: int | None) -> NDArray[np.uint32]:
     """A token as a sequence of one; none if there is none."""
     return np.array([] if index is None else [index], dtype=np.uint32)
 
 
-def _parts(tokens: TokenReader, stretch: int) -> Iterator[NDArray[np.integer]]:
+def _read_overlapping(tokens: TokenReader, stretch: int) -> Iterator[NDArray[np.integer]]:
     """All tokens in parts that overlap by a stretch; of very many, parts at equal distances."""
     is_whole = len(tokens) <= _MOST_READ
     size = _WHOLE if is_whole else _PART

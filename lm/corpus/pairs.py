@@ -32,22 +32,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lm.corpus.manifest import PairManifest, SplitName
-from lm.corpus.ragged import Ragged
+from lm.corpus.ragged import RaggedArray
 from lm.corpus.shards import ArrayWriter
 from lm.errors import InputError
-from lm.text.trees import Heads
+from lm.text.dependency_trees import Heads
 from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer
 
 SideName = Literal["source", "target"]
 SIDES: tuple[SideName, ...] = ("source", "target")
-TEXTS = "validation.jsonl"
-PLACE = 3
-"""Numbers of a place in a tree: see `lm.text.trees.places_in_tree`."""
+VALIDATION_TEXTS_FILE = "validation.jsonl"
+TREE_POSITION_SIZE = 3
+"""Numbers of a place in a tree: see `lm.text.dependency_trees.compute_tree_positions`."""
 SOURCE_TOKENIZER = "source_tokenizer.json"
 
 
 @dataclass(frozen=True)
-class Sentences:
+class StoredSentences:
     """One side of the sentences of a split.
 
     Attributes:
@@ -55,8 +55,8 @@ class Sentences:
         table: (words,) the tokens of each word.
     """
 
-    words: Ragged
-    table: Ragged
+    words: RaggedArray
+    table: RaggedArray
 
     def __len__(self) -> int:
         """How many sentences there are."""
@@ -79,22 +79,22 @@ class StoredPairs:
     tokenizer: Tokenizer
     source_tokenizer: Tokenizer | None
 
-    def sentences(self, split: SplitName, side: SideName) -> Sentences:
+    def sentences(self, split: SplitName, side: SideName) -> StoredSentences:
         """One side of a split; InputError if it is damaged."""
-        words = _open(self.folder, f"{split}-{side}", f"{split}-{side}-ends")
+        words = _open_ragged(self.folder, f"{split}-{side}", f"{split}-{side}-ends")
         if len(words) != self.manifest.splits[split].pairs:
             raise InputError(f"{self.folder / f'{split}-{side}.npy'}: damaged; prepare the pairs again")
-        return Sentences(words, _open(self.folder, f"{side}-words", f"{side}-word-ends"))
+        return StoredSentences(words, _open_ragged(self.folder, f"{side}-words", f"{side}-word-ends"))
 
-    def places(self, split: SplitName) -> Ragged | None:
+    def places(self, split: SplitName) -> RaggedArray | None:
         """(tokens, 3) of each source: where its tokens stand in its tree, if there are trees."""
         if not self.manifest.heads:
             return None
-        return _open(self.folder, f"{split}-places", f"{split}-places-ends", columns=PLACE)
+        return _open_ragged(self.folder, f"{split}-places", f"{split}-places-ends", columns=TREE_POSITION_SIZE)
 
     def validation_texts(self) -> Iterator[tuple[str, str, Heads | None]]:
         """Source and target of each pair of the validation split, as they were in the files, and the source's heads."""
-        with (self.folder / TEXTS).open(encoding="utf-8") as file:
+        with (self.folder / VALIDATION_TEXTS_FILE).open(encoding="utf-8") as file:
             for line in file:
                 values = json.loads(line)
                 heads = values.get("heads")
@@ -120,11 +120,11 @@ def open_pairs(folder: Path | str) -> StoredPairs:
     return stored
 
 
-def _open(folder: Path, values: str, ends: str, *, columns: int | None = None) -> Ragged:
+def _open_ragged(folder: Path, values: str, ends: str, *, columns: int | None = None) -> RaggedArray:
     """Rows of numbers, or of so many numbers at each place."""
     try:
-        rows = Ragged(*(np.load(folder / f"{name}.npy", mmap_mode="r") for name in (values, ends)))
-        rows = rows if columns is None else Ragged(rows.values.reshape(-1, columns), rows.ends)
+        rows = RaggedArray(*(np.load(folder / f"{name}.npy", mmap_mode="r") for name in (values, ends)))
+        rows = rows if columns is None else RaggedArray(rows.values.reshape(-1, columns), rows.ends)
         if len(rows.values) == (rows.ends[-1] if len(rows) else 0):
             return rows
     except (OSError, ValueError, EOFError):
@@ -132,7 +132,7 @@ def _open(folder: Path, values: str, ends: str, *, columns: int | None = None) -
     raise InputError(f"{folder / values}.npy: missing or damaged; prepare the pairs again")
 
 
-class RowsWriter:
+class RaggedWriter:
     """Writes rows of numbers, and where each row ends."""
 
     def __init__(self, folder: Path, name: str, *, dtype: str) -> None:
@@ -141,7 +141,7 @@ class RowsWriter:
         self._ends = ArrayWriter(folder / f"{name}-ends.npy", dtype="int64")
         self._length = 0
 
-    def append(self, rows: Ragged) -> None:
+    def append(self, rows: RaggedArray) -> None:
         """Write some rows after those that are there."""
         self._ends.append(rows.ends + self._length)
         self._values.append(rows.values.ravel())
@@ -158,7 +158,7 @@ class RowsWriter:
         self._ends.discard()
 
 
-class SentenceWriter(RowsWriter):
+class SentenceWriter(RaggedWriter):
     """Writes one side of the sentences of a split."""
 
     def __init__(self, folder: Path, split: SplitName, side: SideName, table: WordTable) -> None:
@@ -166,12 +166,12 @@ class SentenceWriter(RowsWriter):
         super().__init__(folder, f"{split}-{side}", dtype="uint32")
         self._table = table
 
-    def append_tokens(self, sentences: Ragged, starts: np.ndarray[Any, np.dtype[np.bool_]]) -> None:
+    def append_tokens(self, sentences: RaggedArray, starts: np.ndarray[Any, np.dtype[np.bool_]]) -> None:
         """Write sentences that are given as tokens; `starts` tells which of these start a word."""
         self.append(self._table.words(sentences, starts))
 
 
-class PlacesWriter(RowsWriter):
+class TreePositionWriter(RaggedWriter):
     """Writes where the tokens of the sources of a split stand in their trees: (tokens, 3) of each."""
 
     def __init__(self, folder: Path, split: SplitName) -> None:
@@ -179,7 +179,7 @@ class PlacesWriter(RowsWriter):
         super().__init__(folder, f"{split}-places", dtype="int32")
 
 
-def write_table(folder: Path, side: SideName, table: WordTable, *, dtype: str) -> None:
+def write_word_table(folder: Path, side: SideName, table: WordTable, *, dtype: str) -> None:
     """Write the words of a side; they are on disk when this returns."""
     rows = table.rows()
     for name, values, kind in ((f"{side}-words", rows.values, dtype), (f"{side}-word-ends", rows.ends, "int64")):
@@ -187,7 +187,7 @@ def write_table(folder: Path, side: SideName, table: WordTable, *, dtype: str) -
             writer.append(values)
 
 
-MOST_TOKENS = 1 << 21
+MAX_TABLE_TOKENS = 1 << 21
 """The most tokens that the words of a table may have together, so that memory stays bounded."""
 
 
@@ -198,14 +198,14 @@ class WordTable:
     are the same; BPE dropout alone then treats each token as a word, and merges nothing across their borders.
     """
 
-    def __init__(self, *, most_tokens: int = MOST_TOKENS) -> None:
+    def __init__(self, *, most_tokens: int = MAX_TABLE_TOKENS) -> None:
         """An empty table; its words have at most `most_tokens` tokens together, words of one token aside."""
         self._most_tokens = most_tokens
         self._numbers: dict[bytes, int] = {}
         self._tokens = array("I")
         self._ends = array("q")
 
-    def words(self, sentences: Ragged, starts: NDArray[np.bool_]) -> Ragged:
+    def words(self, sentences: RaggedArray, starts: NDArray[np.bool_]) -> RaggedArray:
         """The numbers of the words of sentences.
 
         Args:
@@ -223,11 +223,11 @@ class WordTable:
             numbers += added
             counts.append(len(added))
         ends = np.append(0, np.cumsum(counts, dtype=np.int64))
-        return Ragged(np.array(numbers, dtype=np.int64), ends[np.searchsorted(bounds, sentences.ends)])
+        return RaggedArray(np.array(numbers, dtype=np.int64), ends[np.searchsorted(bounds, sentences.ends)])
 
-    def rows(self) -> Ragged:
+    def rows(self) -> RaggedArray:
         """The tokens of all words."""
-        return Ragged(np.array(self._tokens, dtype=np.int64), np.array(self._ends, dtype=np.int64))
+        return RaggedArray(np.array(self._tokens, dtype=np.int64), np.array(self._ends, dtype=np.int64))
 
     def _add(self, word: bytes, size: int) -> list[int]:
         if len(word) > size and len(self._tokens) + len(word) // size > self._most_tokens:

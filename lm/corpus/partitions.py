@@ -12,15 +12,15 @@ from pathlib import Path
 
 from lm import files
 from lm.corpus.corpus import Corpus, chunk_name
-from lm.corpus.folders import Prepared, locked_folder
 from lm.corpus.manifest import MANIFEST, MANIFESTS, Manifest, PartitionManifest, has_manifest
-from lm.corpus.prepare import Origin, counted, making_of, stored_chunks, tokens_of_chunks
-from lm.corpus.shards import StoredChunk, find_chunk
+from lm.corpus.prepare_corpus import PreparationInputs, accumulate_progress, merge_chunks, select_steps, tokenize_chunks
+from lm.corpus.prepared_folder import PreparedFolder, locked_folder
+from lm.corpus.shards import StoredChunk, load_chunk
 from lm.errors import InputError
-from lm.text.files import Progress
+from lm.text.files import ProgressCallback
 from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer
 
-_PARTS = "parts"
+_PARTS_FOLDER = "parts"
 """The folder of the chunks."""
 
 
@@ -33,8 +33,8 @@ def prepare_partition(
     count: int,
     force: bool = False,
     processes: int | None = None,
-    progress: Progress | None = None,
-) -> Prepared[PartitionManifest]:
+    progress: ProgressCallback | None = None,
+) -> PreparedFolder[PartitionManifest]:
     """Tokenize a partition of a corpus into a folder, or what of it is missing there.
 
     Args:
@@ -51,11 +51,11 @@ def prepare_partition(
         InputError: as of `prepare_corpus`, or another process is at work on the folder.
         UsageError: as of `prepare_corpus`.
     """
-    making = making_of(corpus.config)
+    making = select_steps(corpus.config)
     every = making.chunks(corpus)
     own = every[number - 1 :: count]
     names = tuple(chunk_name(chunk, tokenizer.sha256) for chunk in every)
-    origin = Origin.of(corpus, tokenizer)
+    origin = PreparationInputs.of(corpus, tokenizer)
     partition = PartitionManifest(
         key=origin.key,
         sources=origin.sources,
@@ -68,36 +68,36 @@ def prepare_partition(
         name=origin.name,
         bytes=origin.bytes,
     )
-    done = counted(progress, round(corpus.bytes * len(own) / len(every)))
+    done = accumulate_progress(progress, round(corpus.bytes * len(own) / len(every)))
     with locked_folder(folder):
-        _make_room(folder, partition, force=force)
+        _remove_other_files(folder, partition, force=force)
         tokenizer.save(folder / FILE_NAME)
-        place, saved = folder / _PARTS, folder / FILE_NAME
-        stored = stored_chunks(own, tokenizer, making.write, folder=place, saved=saved, workers=processes, done=done)
+        place, saved = folder / _PARTS_FOLDER, folder / FILE_NAME
+        stored = tokenize_chunks(own, tokenizer, making.write, folder=place, saved=saved, workers=processes, done=done)
         found = sum(chunk.found for chunk in stored)
         files.write_json(folder / MANIFEST, partition.to_dict())
-    return Prepared(folder, partition, reused=False, chunks_found=found)
+    return PreparedFolder(folder, partition, reused=False, chunks_found=found)
 
 
-def _make_room(folder: Path, partition: PartitionManifest, *, force: bool) -> None:
+def _remove_other_files(folder: Path, partition: PartitionManifest, *, force: bool) -> None:
     """Remove what is no part of a partition from its folder; InputError if that might be precious."""
     present = {path.name for path in folder.iterdir()}
-    if present - {*MANIFESTS, _PARTS, FILE_NAME}:
+    if present - {*MANIFESTS, _PARTS_FOLDER, FILE_NAME}:
         raise InputError(f"{folder}: is there already, and holds no partition of a corpus; choose another folder")
     if has_manifest(folder) and not force and PartitionManifest.read(folder) != partition:
         problem = f"{folder}: holds another partition already; choose another folder, or replace it"
         raise InputError(problem, settings=["force"])
     for name in MANIFESTS:
         (folder / name).unlink(missing_ok=True)
-    (folder / _PARTS).mkdir(exist_ok=True)
-    for path in (folder / _PARTS).iterdir():
-        if path.name not in partition.own:
+    (folder / _PARTS_FOLDER).mkdir(exist_ok=True)
+    for path in (folder / _PARTS_FOLDER).iterdir():
+        if path.name not in partition.own_chunks:
             shutil.rmtree(path)
 
 
 def join_partitions(
     folders: Sequence[Path], *, folder: Path | None = None, force: bool = False, root: Path | None = None
-) -> Prepared[Manifest]:
+) -> PreparedFolder[Manifest]:
     """Join all partitions of a corpus to a folder of tokens, or find it there.
 
     Args:
@@ -117,17 +117,21 @@ def join_partitions(
     def stored(_unfinished: Path, _saved: Path) -> Iterator[StoredChunk]:
         for place, name in enumerate(first.chunks):
             owner, partition = partitions[place % first.count + 1]
-            if (chunk := find_chunk(owner / _PARTS / name)) is None:
+            if (chunk := load_chunk(owner / _PARTS_FOLDER / name)) is None:
                 again = f"part={partition.number}/{partition.count}"
-                raise InputError(f"{owner / _PARTS / name}: missing or damaged; prepare it again", settings=[again])
+                raise InputError(
+                    f"{owner / _PARTS_FOLDER / name}: missing or damaged; prepare it again", settings=[again]
+                )
             yield chunk
 
     tokenizer = Tokenizer.load(first_place / FILE_NAME)
     if tokenizer.sha256 != first.tokenizer:
         raise InputError(f"{first_place / FILE_NAME}: not the tokenizer of the partition; prepare it again")
-    origin = Origin(first.key, first.config, first.name, first.bytes, first.sources, first.validation_sources)
-    made = tokens_of_chunks(origin, tokenizer, stored, folder=folder, force=force, root=root)
-    return Prepared(made.folder, made.manifest, reused=made.reused)
+    origin = PreparationInputs(
+        first.key, first.config, first.name, first.bytes, first.sources, first.validation_sources
+    )
+    made = merge_chunks(origin, tokenizer, stored, folder=folder, force=force, root=root)
+    return PreparedFolder(made.folder, made.manifest, reused=made.reused)
 
 
 def _check_complete(partitions: Mapping[int, tuple[Path, PartitionManifest]]) -> None:

@@ -15,32 +15,32 @@ from numpy.typing import NDArray
 
 from lm.config.data import ParallelConfig
 from lm.config.tokenizer import TokenizerConfig
-from lm.corpus.corpus import encoded
-from lm.corpus.folders import Preparation, Prepared, key_of
+from lm.corpus.corpus import encode_groups
 from lm.corpus.manifest import SPLITS, PairManifest, PairSplit, SourceRecord, SplitName
 from lm.corpus.pairs import (
     SIDES,
     SOURCE_TOKENIZER,
-    TEXTS,
-    PlacesWriter,
-    RowsWriter,
+    VALIDATION_TEXTS_FILE,
+    RaggedWriter,
     SentenceWriter,
     SideName,
+    TreePositionWriter,
     WordTable,
     open_pairs,
-    write_table,
+    write_word_table,
 )
-from lm.corpus.parallel import PairSurvey, ParallelCorpus, SplitPair
-from lm.corpus.ragged import Ragged
+from lm.corpus.parallel_corpus import ParallelCorpus, ParallelSummary, SplitPair
+from lm.corpus.prepared_folder import Preparation, PreparedFolder, hash_inputs
+from lm.corpus.ragged import RaggedArray
 from lm.corpus.shards import token_dtype
-from lm.corpus.trees import TreeReader
+from lm.corpus.tree_positions import TreeReader
 from lm.errors import InputError, UsageError
-from lm.text.files import Progress
-from lm.text.parallel import Pair
-from lm.text.trees import Places, places_in_tree
-from lm.tokenizer.framing import spelled_tag
+from lm.text.dependency_trees import TreePositions, compute_tree_positions
+from lm.text.files import ProgressCallback
+from lm.text.parallel import SentencePair
+from lm.tokenizer.special_tokens import format_language_tag
 from lm.tokenizer.tokenizer import FILE_NAME, Ids, Tokenizer
-from lm.tokenizer.training import tokenizer_of
+from lm.tokenizer.training import load_or_train
 
 
 def train_tokenizers(
@@ -60,13 +60,15 @@ def train_tokenizers(
         InputError: there is no text.
         UsageError: the settings contradict each other.
     """
-    tags = [spelled_tag(language) for language in corpus.languages if language] if parallel.bidirectional else []
+    tags = (
+        [format_language_tag(language) for language in corpus.languages if language] if parallel.bidirectional else []
+    )
     if not parallel.separate_vocabularies:
-        return _train(corpus, config, SIDES, tags), None
-    return _train(corpus, config, ("target",), tags), _train(corpus, config, ("source",), tags)
+        return _train_tokenizer(corpus, config, SIDES, tags), None
+    return _train_tokenizer(corpus, config, ("target",), tags), _train_tokenizer(corpus, config, ("source",), tags)
 
 
-def _train(
+def _train_tokenizer(
     corpus: ParallelCorpus, config: TokenizerConfig, sides: Sequence[SideName], tags: Sequence[str]
 ) -> Tokenizer:
     def texts() -> Iterator[str]:
@@ -76,7 +78,7 @@ def _train(
 
     share = sum(sum(getattr(found, f"{side}_bytes") for side in sides) for found in corpus.texts)
     identity = [*sides, *(json.dumps(found.identity) for found in corpus.texts)]
-    return tokenizer_of(texts, config, identity=identity, corpus_bytes=share, special_tokens=tags)
+    return load_or_train(texts, config, identity=identity, corpus_bytes=share, special_tokens=tags)
 
 
 def prepare_pairs(
@@ -86,8 +88,8 @@ def prepare_pairs(
     *,
     source_tokenizer: Tokenizer | None = None,
     root: Path | None = None,
-    progress: Progress | None = None,
-) -> Prepared[PairManifest]:
+    progress: ProgressCallback | None = None,
+) -> PreparedFolder[PairManifest]:
     """Tokenize parallel text into a folder of the cache, or find it there.
 
     Pairs with a blank side are left out, and pairs with a side that is too long. Of the corpus, though not of files for
@@ -110,10 +112,11 @@ def prepare_pairs(
         raise UsageError("the tokenizer has no end-of-text token, so no sentence could end; use one that has")
 
     def write(folder: Path) -> PairManifest:
-        splits = write_splits(corpus, tokenizers, config, folder, progress=progress)
+        splits = write_pair_splits(corpus, tokenizers, config, folder, progress=progress)
         if not splits["train"].pairs:
             raise InputError(
-                f"no pair is left to train on: {_left_out(splits['train'])}", settings=["max_length", "max_ratio"]
+                f"no pair is left to train on: {_describe_left_out(splits['train'])}",
+                settings=["max_length", "max_ratio"],
             )
         tokenizer.save(folder / FILE_NAME)
         if source_tokenizer is not None:
@@ -123,12 +126,12 @@ def prepare_pairs(
     contents = [[found.identity for found in group] for group in (corpus.texts, corpus.validation_texts)]
     sums = [tokenizer.sha256, source_tokenizer.sha256 if source_tokenizer else None]
     settings = [str(corpus.fraction), config.max_length, float(config.max_ratio), corpus.languages]
-    key = key_of("pairs", sums, settings, contents)
+    key = hash_inputs("pairs", sums, settings, contents)
     preparation = Preparation(key, lambda folder: open_pairs(folder).manifest, write)
-    return preparation.find_or_make_in_cache("pairs", root=root)
+    return preparation.load_or_prepare_in_cache("pairs", root=root)
 
 
-def _left_out(split: PairSplit) -> str:
+def _describe_left_out(split: PairSplit) -> str:
     return f"{split.blank} have a blank side, {split.too_long} are too long, {split.ratio} too unlike in length"
 
 
@@ -139,18 +142,18 @@ def _manifest(key: str, corpus: ParallelCorpus, config: ParallelConfig, splits: 
         validation=corpus.validation,
         max_length=config.max_length,
         max_ratio=float(config.max_ratio),
-        sources=_records(corpus.texts),
-        validation_sources=_records(corpus.validation_texts),
+        sources=_source_records(corpus.texts),
+        validation_sources=_source_records(corpus.validation_texts),
         splits=splits,
         heads=corpus.has_heads,
     )
 
 
-def _records(surveys: Sequence[PairSurvey]) -> tuple[SourceRecord, ...]:
+def _source_records(surveys: Sequence[ParallelSummary]) -> tuple[SourceRecord, ...]:
     return tuple(record for found in surveys for record in found.records)
 
 
-class _Encoded(NamedTuple):
+class _EncodedPairs(NamedTuple):
     """Pairs as tokens.
 
     Attributes:
@@ -159,16 +162,16 @@ class _Encoded(NamedTuple):
     """
 
     sides: Mapping[SideName, list[tuple[Ids, Ids]]]
-    places: list[Places] | None = None
+    places: list[TreePositions] | None = None
 
 
-def write_splits(
+def write_pair_splits(
     corpus: ParallelCorpus,
     tokenizers: Mapping[SideName, Tokenizer],
     config: ParallelConfig,
     folder: Path,
     *,
-    progress: Progress | None,
+    progress: ProgressCallback | None,
 ) -> dict[str, PairSplit]:
     """Write the pairs of a corpus as `lm.corpus.pairs` describes; returns what each split holds.
 
@@ -185,31 +188,37 @@ def write_splits(
     tables = {side: WordTable() for side in SIDES}
     reader = TreeReader(tokenizers["source"]) if corpus.has_heads else None
     with contextlib.ExitStack() as opened:
-        texts = opened.enter_context((folder / TEXTS).open("w", encoding="utf-8", newline="\n"))
+        texts = opened.enter_context((folder / VALIDATION_TEXTS_FILE).open("w", encoding="utf-8", newline="\n"))
         writers = {
             split: _SplitWriter(folder, split, tables, texts, opened, trees=corpus.has_heads) for split in SPLITS
         }
         items = corpus.split_pairs()
-        for group, tokens in encoded(corpus, items, partial(_encode, tokenizers, reader), progress=progress):
+        for group, tokens in encode_groups(
+            corpus, items, partial(_encode_pairs, tokenizers, reader), progress=progress
+        ):
             for split, writer in writers.items():
                 writer.append(group, tokens, config, has_files=split == "validation" and not corpus.fraction)
         records: dict[str, PairSplit] = {split: writer.close() for split, writer in writers.items()}
     for side, table in tables.items():
-        write_table(folder, side, table, dtype=token_dtype(tokenizers[side].vocab_size))
+        write_word_table(folder, side, table, dtype=token_dtype(tokenizers[side].vocab_size))
     return records
 
 
-def _encode(
+def _encode_pairs(
     tokenizers: Mapping[SideName, Tokenizer], reader: TreeReader | None, group: Sequence[SplitPair]
-) -> _Encoded:
+) -> _EncodedPairs:
     sides = {side: tokenizers[side].encode_words([getattr(item.pair, side) for item in group]) for side in SIDES}
     if reader is None:
-        return _Encoded(sides)
-    sources = [_in_tree(reader, item.pair, *tokens) for item, tokens in zip(group, sides["source"], strict=True)]
-    return _Encoded({**sides, "source": [words for words, _ in sources]}, [places for _, places in sources])
+        return _EncodedPairs(sides)
+    sources = [
+        _encode_with_tree(reader, item.pair, *tokens) for item, tokens in zip(group, sides["source"], strict=True)
+    ]
+    return _EncodedPairs({**sides, "source": [words for words, _ in sources]}, [places for _, places in sources])
 
 
-def _in_tree(reader: TreeReader, pair: Pair, ids: Ids, numbers: Ids) -> tuple[tuple[Ids, Ids], Places]:
+def _encode_with_tree(
+    reader: TreeReader, pair: SentencePair, ids: Ids, numbers: Ids
+) -> tuple[tuple[Ids, Ids], TreePositions]:
     """The tokens of a source with the numbers of their words, and where these stand in its tree.
 
     A word ends where white space does, also for a tokenizer that knows no words or others, so that each has one place.
@@ -217,7 +226,7 @@ def _in_tree(reader: TreeReader, pair: Pair, ids: Ids, numbers: Ids) -> tuple[tu
     assert pair.heads is not None
     words = reader.words(pair.source, ids)
     starts = (np.diff(words, prepend=0) != 0) | (np.diff(numbers.astype(np.int64), prepend=0) != 0)
-    return (ids, np.cumsum(starts).astype(np.uint32)), places_in_tree(pair.heads)[words]
+    return (ids, np.cumsum(starts).astype(np.uint32)), compute_tree_positions(pair.heads)[words]
 
 
 class _SplitWriter:
@@ -235,28 +244,30 @@ class _SplitWriter:
     ) -> None:
         self._split, self._texts = split, texts
         self._sides = {side: SentenceWriter(folder, split, side, tables[side]) for side in SIDES}
-        self._places = PlacesWriter(folder, split) if trees else None
+        self._places = TreePositionWriter(folder, split) if trees else None
         for writer in self._writers:
             opened.callback(writer.discard)
         self._record = PairSplit()
 
     @property
-    def _writers(self) -> list[RowsWriter]:
+    def _writers(self) -> list[RaggedWriter]:
         return [*self._sides.values(), *([self._places] if self._places else [])]
 
-    def append(self, group: Sequence[SplitPair], encoded: _Encoded, config: ParallelConfig, *, has_files: bool) -> None:
+    def append(
+        self, group: Sequence[SplitPair], encoded: _EncodedPairs, config: ParallelConfig, *, has_files: bool
+    ) -> None:
         """Write the pairs of a group that belong to this split; `has_files` says whether it has files of its own."""
         rows = np.flatnonzero([item.split == self._split for item in group])
         tokens = encoded.sides
         counts = [[len(tokens[side][row][0]) for row in rows] for side in SIDES]
         lengths = np.array(counts, dtype=np.int64)  # (sides, pairs)
-        filtered = _Filtered.of(lengths, config, has_files=has_files)
+        filtered = _PairFilter.of(lengths, config, has_files=has_files)
         kept = rows[filtered.kept].tolist()
         pairs = [group[row].pair for row in kept]
         for side, writer in self._sides.items():
-            writer.append_tokens(*_joined([tokens[side][row] for row in kept]))
+            writer.append_tokens(*_concatenate([tokens[side][row] for row in kept]))
         if self._places is not None and encoded.places is not None:
-            self._places.append(Ragged.of([encoded.places[row] for row in kept]))
+            self._places.append(RaggedArray.of([encoded.places[row] for row in kept]))
         if self._split == "validation":
             self._write_texts(pairs)
         self._count(filtered, lengths[:, filtered.kept], pairs)
@@ -267,13 +278,13 @@ class _SplitWriter:
             writer.close()
         return self._record
 
-    def _write_texts(self, pairs: Sequence[Pair]) -> None:
+    def _write_texts(self, pairs: Sequence[SentencePair]) -> None:
         for pair in pairs:
             heads = {} if pair.heads is None else {"heads": pair.heads}
             text = json.dumps({"source": pair.source, "target": pair.target, **heads}, ensure_ascii=False)
             self._texts.write(text + "\n")
 
-    def _count(self, filtered: _Filtered, lengths: NDArray[np.int64], pairs: Sequence[Pair]) -> None:
+    def _count(self, filtered: _PairFilter, lengths: NDArray[np.int64], pairs: Sequence[SentencePair]) -> None:
         """Add pairs that were written, of which the sides have such lengths, and those that were left out."""
         old = self._record
         source_tokens, target_tokens = lengths.sum(axis=1).tolist()
@@ -291,7 +302,7 @@ class _SplitWriter:
 
 
 @dataclass(frozen=True)
-class _Filtered:
+class _PairFilter:
     """Which pairs are left out, and why: each for one reason, the first that applies.
 
     Attributes:
@@ -305,7 +316,7 @@ class _Filtered:
     ratio: NDArray[np.bool_]
 
     @classmethod
-    def of(cls, lengths: NDArray[np.int64], config: ParallelConfig, *, has_files: bool) -> _Filtered:
+    def of(cls, lengths: NDArray[np.int64], config: ParallelConfig, *, has_files: bool) -> _PairFilter:
         """Filter pairs, given the (sides, pairs) lengths; files of a validation split are not filtered by ratio."""
         shorter, longer = lengths.min(axis=0), lengths.max(axis=0)
         blank = shorter == 0
@@ -319,7 +330,7 @@ class _Filtered:
         return ~(self.blank | self.too_long | self.ratio)
 
 
-def _joined(encoded: Sequence[tuple[Ids, Ids]]) -> tuple[Ragged, NDArray[np.bool_]]:
+def _concatenate(encoded: Sequence[tuple[Ids, Ids]]) -> tuple[RaggedArray, NDArray[np.bool_]]:
     """The tokens of sentences, and which of them start a word."""
     none = np.empty(0, dtype=np.uint32)
     ids = np.concatenate([none, *(ids for ids, _ in encoded)])
@@ -327,4 +338,4 @@ def _joined(encoded: Sequence[tuple[Ids, Ids]]) -> tuple[Ragged, NDArray[np.bool
     ends = np.cumsum([len(ids) for ids, _ in encoded], dtype=np.int64)
     starts = np.diff(numbers.astype(np.int64), prepend=-1) != 0
     starts[ends[:-1]] = True
-    return Ragged(ids, ends), starts
+    return RaggedArray(ids, ends), starts

@@ -13,7 +13,7 @@ Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Ragged:
+class RaggedArray:
     """Rows of integers, or of several integers at each place.
 
     Attributes:
@@ -25,17 +25,17 @@ class Ragged:
     ends: NDArray[Any]
 
     @classmethod
-    def of(cls, rows: Sequence[Sequence[int] | Sequence[Sequence[int]] | NDArray[Any]]) -> Ragged:
+    def of(cls, rows: Sequence[Sequence[int] | Sequence[Sequence[int]] | NDArray[Any]]) -> RaggedArray:
         """From lists or arrays."""
-        values = _joined([np.asarray(row, dtype=np.int64) for row in rows])
+        values = _concatenate([np.asarray(row, dtype=np.int64) for row in rows])
         return cls(values, np.cumsum([len(row) for row in rows], dtype=np.int64))
 
     @classmethod
-    def join(cls, parts: Sequence[Ragged]) -> Ragged:
+    def join(cls, parts: Sequence[RaggedArray]) -> RaggedArray:
         """The rows of several, one after another."""
         lengths = [part.lengths() for part in parts]
         return cls(
-            _joined([part.values for part in parts]),
+            _concatenate([part.values for part in parts]),
             np.cumsum(np.concatenate([np.empty(0, dtype=np.int64), *lengths])),
         )
 
@@ -52,19 +52,19 @@ class Ragged:
         start = self.ends[number - 1] if number else 0
         return self.values[start : self.ends[number]]
 
-    def take(self, rows: NDArray[Any]) -> Ragged:
+    def take(self, rows: NDArray[Any]) -> RaggedArray:
         """A copy of some rows, in the order given."""
         rows = rows.astype(np.int64)  # the row before the first is none, not the last number of an unsigned type
         starts = np.where(rows > 0, self.ends[rows - 1], 0)
         lengths = self.ends[rows] - starts
         ends = np.cumsum(lengths)
-        return Ragged(self.values[ranges(starts, lengths)].astype(np.int64), ends)
+        return RaggedArray(self.values[concatenate_ranges(starts, lengths)].astype(np.int64), ends)
 
-    def grouped(self, ends: NDArray[Any]) -> Ragged:
+    def grouped(self, ends: NDArray[Any]) -> RaggedArray:
         """Groups of neighbouring rows joined into one row each; `ends` says after how many rows each group ends."""
-        return Ragged(self.values, np.append(0, self.ends)[ends])
+        return RaggedArray(self.values, np.append(0, self.ends)[ends])
 
-    def framed(self, before: Sequence[int] | Integers, after: Sequence[int] | Integers) -> Ragged:
+    def framed(self, before: Sequence[int] | Integers, after: Sequence[int] | Integers) -> RaggedArray:
         """The rows with the same values put before and after each."""
         lengths = self.lengths()
         widths = lengths + len(before) + len(after)
@@ -74,8 +74,8 @@ class Ragged:
             values[ends - widths + place] = value
         for place, value in enumerate(after[::-1], 1):
             values[ends - place] = value
-        values[ranges(ends - len(after) - lengths, lengths)] = self.values
-        return Ragged(values, ends)
+        values[concatenate_ranges(ends - len(after) - lengths, lengths)] = self.values
+        return RaggedArray(values, ends)
 
     def padded(self, value: int) -> Integers:
         """(rows, longest), and what further dimension there is, with `value` where a row has ended."""
@@ -85,12 +85,12 @@ class Ragged:
         return filled
 
 
-def _joined(parts: Sequence[NDArray[Any]]) -> Integers:
+def _concatenate(parts: Sequence[NDArray[Any]]) -> Integers:
     """Values one after another; none of no parts."""
     return np.concatenate(parts).astype(np.int64, copy=False) if parts else np.empty(0, dtype=np.int64)
 
 
-def ranges(starts: Integers, lengths: Integers) -> Integers:
+def concatenate_ranges(starts: Integers, lengths: Integers) -> Integers:
     """The ranges of integers that begin at `starts` and have these lengths, joined."""
     ends = np.cumsum(lengths)
     offsets = np.repeat(starts - (ends - lengths), lengths)

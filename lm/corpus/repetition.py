@@ -20,7 +20,7 @@ from lm.corpus.manifest import Repetition
 from lm.corpus.shards import TokenReader
 from lm.pseudorandom import mix
 
-STRETCH_BYTES = 200
+WINDOW_BYTES = 200
 """About 50 tokens of English: Lee et al. 2022 (section 4.1) count repetitions of this length or more."""
 
 Hashes = NDArray[np.uint64]
@@ -34,7 +34,7 @@ _MOST_HELD = 1 << 22  # hashes in memory; more are in a file
 
 
 @dataclass(frozen=True)
-class Documents:
+class TokenizedDocuments:
     """The documents of a split.
 
     Attributes:
@@ -47,13 +47,18 @@ class Documents:
     edges: Indices
 
 
-def stretch_tokens(*, tokens: int, text_bytes: int) -> int:
+def window_tokens(*, tokens: int, text_bytes: int) -> int:
     """How many tokens stand for about STRETCH_BYTES bytes, on average over a text."""
-    return max(1, round(STRETCH_BYTES * tokens / max(1, text_bytes)))
+    return max(1, round(WINDOW_BYTES * tokens / max(1, text_bytes)))
 
 
-def measure(
-    train: Documents, held_out: Documents, *, vocab_size: int, stretch: int, folder: Path | None = None
+def measure_repetition(
+    train: TokenizedDocuments,
+    held_out: TokenizedDocuments,
+    *,
+    vocab_size: int,
+    stretch: int,
+    folder: Path | None = None,
 ) -> Repetition:
     """Look for repetitions, in one pass over each split and in bounded memory.
 
@@ -68,8 +73,8 @@ def measure(
         stretch: the length of a stretch, in tokens.
         folder: for a temporary file of the hashes of very many documents [default: that of the system].
     """
-    hashing = Hashing(vocab_size, stretch)
-    sought, held_out_documents = _Sought(held_out, stretch), _DocumentHashes(held_out.edges, hashing, folder)
+    hashing = RollingHash(vocab_size, stretch)
+    sought, held_out_documents = _HeldOutWindows(held_out, stretch), _DocumentHashes(held_out.edges, hashing, folder)
     for block in hashing.blocks(held_out.tokens):
         held_out_documents.add(block)
         sought.note(block)
@@ -79,22 +84,22 @@ def measure(
         train_documents.add(block)
         sought.look_into(block)
     share = sought.share(held_out_documents.hashes, train_documents.hashes)
-    return Repetition(_copies(train_documents.hashes, held_out_documents.hashes), share, stretch)
+    return Repetition(_count_duplicates(train_documents.hashes, held_out_documents.hashes), share, stretch)
 
 
-def _copies(*hashes: Hashes) -> int:
+def _count_duplicates(*hashes: Hashes) -> int:
     """How many of some hashes are those of one that comes before; they are looked at range by range of their values."""
     total = sum(map(len, hashes))
     ranges = 1 + total // _MOST_HELD
     edges = [(number << 64) // ranges for number in range(ranges + 1)]
-    return total - sum(_distinct(hashes, low, high - 1) for low, high in itertools.pairwise(edges))
+    return total - sum(_count_distinct(hashes, low, high - 1) for low, high in itertools.pairwise(edges))
 
 
-def _distinct(hashes: Sequence[Hashes], low: int, high: int) -> int:
+def _count_distinct(hashes: Sequence[Hashes], low: int, high: int) -> int:
     """How many different values there are from low to high."""
     kept, found = np.empty(0, dtype=np.uint64), 0
     held: list[Hashes] = []
-    for block in itertools.chain.from_iterable(map(_blocks, hashes)):
+    for block in itertools.chain.from_iterable(map(_read_blocks, hashes)):
         held.append(block[(block >= np.uint64(low)) & (block <= np.uint64(high))])
         found += len(held[-1])
         if found > len(kept) + _MOST_HELD:
@@ -103,13 +108,13 @@ def _distinct(hashes: Sequence[Hashes], low: int, high: int) -> int:
     return len(np.unique(np.concatenate([kept, *held])))
 
 
-def _blocks(hashes: Hashes) -> Iterator[Hashes]:
+def _read_blocks(hashes: Hashes) -> Iterator[Hashes]:
     for start in range(0, len(hashes), _MOST_HELD):
         yield hashes[start : start + _MOST_HELD]
 
 
 @dataclass(frozen=True)
-class _Block:
+class _HashedBlock:
     """Part of a split.
 
     Attributes:
@@ -125,21 +130,21 @@ class _Block:
     stretches: Hashes
 
 
-class Hashing:
+class RollingHash:
     """Computes the hashes of stretches of one length."""
 
     def __init__(self, vocab_size: int, stretch: int) -> None:
         self.stretch = stretch
         self.values = mix(np.arange(vocab_size, dtype=np.uint64))
-        self.powers = _powers(_BASE, _BLOCK + stretch)
-        self.inverses = _powers(pow(_BASE, -1, 1 << 64), _BLOCK + 1)
+        self.powers = _compute_powers(_BASE, _BLOCK + stretch)
+        self.inverses = _compute_powers(pow(_BASE, -1, 1 << 64), _BLOCK + 1)
 
-    def blocks(self, tokens: TokenReader) -> Iterator[_Block]:
+    def blocks(self, tokens: TokenReader) -> Iterator[_HashedBlock]:
         """A split in blocks, which end at multiples of the size of a block."""
         for start in range(0, len(tokens), _BLOCK):
             stop = min(start + _BLOCK, len(tokens))
             sums = self.sums(tokens.read(start, min(stop + self.stretch - 1, len(tokens))))
-            yield _Block(start, stop, sums, self.stretches(sums))
+            yield _HashedBlock(start, stop, sums, self.stretches(sums))
 
     def sums(self, ids: NDArray[np.integer]) -> Hashes:
         """(tokens + 1,) the running sums of tokens, which are at most a block and the rest of a stretch."""
@@ -157,7 +162,7 @@ class Hashing:
         return (sums[ends] - sums[begins]) * self.inverses[begins]
 
 
-def _powers(base: int, count: int) -> Hashes:
+def _compute_powers(base: int, count: int) -> Hashes:
     """base**0 … base**(count - 1), modulo 2**64."""
     powers = np.full(count, base, dtype=np.uint64)
     powers[:1] = 1
@@ -167,11 +172,11 @@ def _powers(base: int, count: int) -> Hashes:
 class _DocumentHashes:
     """The hashes of the documents of a split, summed block by block."""
 
-    def __init__(self, edges: Indices, hashing: Hashing, folder: Path | None) -> None:
+    def __init__(self, edges: Indices, hashing: RollingHash, folder: Path | None) -> None:
         self.edges, self.hashing = edges, hashing
         self.hashes = _zeros(len(edges) - 1, folder)
 
-    def add(self, block: _Block) -> None:
+    def add(self, block: _HashedBlock) -> None:
         """Add the part of each document that lies in a block."""
         first = max(0, int(np.searchsorted(self.edges, block.start, side="right")) - 1)
         last = int(np.searchsorted(self.edges[:-1], block.stop))
@@ -191,10 +196,10 @@ def _zeros(count: int, folder: Path | None) -> Hashes:
         return np.memmap(file, dtype=np.uint64, mode="w+", shape=(count,))
 
 
-class _Sought:
+class _HeldOutWindows:
     """The stretches of held-out text that are searched for in the training split."""
 
-    def __init__(self, held_out: Documents, stretch: int) -> None:
+    def __init__(self, held_out: TokenizedDocuments, stretch: int) -> None:
         begin, end = int(held_out.edges[0]), int(held_out.edges[-1])
         self.count = min(end - begin, _SAMPLES)
         places = begin + np.arange(self.count) * (end - begin) // max(1, self.count)
@@ -205,16 +210,16 @@ class _Sought:
         self.places = np.minimum(places, ends - stretch)[~short]
         self.hashes = np.empty(len(self.places), dtype=np.uint64)
 
-    def note(self, block: _Block) -> None:
+    def note(self, block: _HashedBlock) -> None:
         """Note the hashes of the stretches that begin in a block of held-out text."""
         here = slice(*np.searchsorted(self.places, [block.start, block.stop]))
         self.hashes[here] = block.stretches[self.places[here] - block.start]
 
     def sort(self) -> None:
         """Sort the hashes once all are noted, so that they can be looked up."""
-        self.wanted = WantedHashes(self.hashes)
+        self.wanted = HashLookup(self.hashes)
 
-    def look_into(self, block: _Block) -> None:
+    def look_into(self, block: _HashedBlock) -> None:
         """Mark the stretches that occur in a block of the training split."""
         self.wanted.mark(block.stretches)
 
@@ -222,13 +227,13 @@ class _Sought:
         """The share of the stretches that were found; `held_out` and `train` are the hashes of all documents."""
         short = held_out[self.short]
         whole = np.zeros(len(short), dtype=bool)
-        for block in _blocks(train) if len(short) else ():
+        for block in _read_blocks(train) if len(short) else ():
             whole |= np.isin(short, block)
         found = int(self.wanted.found.sum()) + int(whole.sum())
         return found / self.count if self.count else None
 
 
-class WantedHashes:
+class HashLookup:
     """Hashes that are looked for among others."""
 
     def __init__(self, hashes: Hashes) -> None:

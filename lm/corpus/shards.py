@@ -76,7 +76,7 @@ class ArrayWriter:
 
 SHARD_TOKENS = 1 << 26
 
-_MOST_MAPPED = 512  # shards of a split, for each takes a file descriptor, of which a process may have 1,024
+_MAX_MAPPED_SHARDS = 512  # shards of a split, for each takes a file descriptor, of which a process may have 1,024
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -88,7 +88,7 @@ def read_manifest(folder: Path) -> Manifest:
     manifest = Manifest.read(folder)
     for split, record in manifest.splits.items():
         for number, tokens in enumerate(record.shards):
-            _open_shard(folder / shard_name(split, number), tokens)
+            _open_shard(folder / shard_file_name(split, number), tokens)
     return manifest
 
 
@@ -102,7 +102,7 @@ def _open_shard(path: Path, tokens: int) -> npt.NDArray[Any]:
     raise InputError(f"{path}: missing or damaged; prepare the corpus again")
 
 
-def shard_name(split: str, number: int) -> str:
+def shard_file_name(split: str, number: int) -> str:
     """The file name of a shard."""
     return f"{split}-{number:05d}.npy"
 
@@ -136,7 +136,7 @@ class TokenReader(Protocol):
         ...
 
 
-class Tokens:
+class TokenShards:
     """The tokens of one split, read through mmap: only what is asked for is loaded."""
 
     def __init__(self, folder: Path, split: SplitName, record: SplitRecord, *, mapped: bool = True) -> None:
@@ -145,9 +145,9 @@ class Tokens:
         Those of very many shards are read as files instead, as all are that are not to be `mapped`: each once, say,
         where what has been read shall not stay in memory.
         """
-        opened = _ShardFile if not mapped or len(record.shards) > _MOST_MAPPED else _open_shard
+        opened = _ShardFile if not mapped or len(record.shards) > _MAX_MAPPED_SHARDS else _open_shard
         self._shards: list[_Readable] = [
-            opened(folder / shard_name(split, number), tokens) for number, tokens in enumerate(record.shards)
+            opened(folder / shard_file_name(split, number), tokens) for number, tokens in enumerate(record.shards)
         ]
         self._starts = np.cumsum([0, *record.shards])
         self.documents = record.documents
@@ -179,17 +179,17 @@ class Tokens:
         return out
 
 
-def open_split(folder: Path | str, split: SplitName) -> Tokens:
+def open_split(folder: Path | str, split: SplitName) -> TokenShards:
     """The tokens of a split of a prepared folder.
 
     Raises:
         InputError: the folder holds no prepared tokens, or they are damaged.
     """
-    return Tokens(Path(folder), split, read_manifest(Path(folder)).splits[split])
+    return TokenShards(Path(folder), split, read_manifest(Path(folder)).splits[split])
 
 
 @dataclass(frozen=True)
-class WrittenTokens:
+class WrittenShards:
     """The tokens of a corpus in shards.
 
     Attributes:
@@ -218,7 +218,7 @@ class ShardWriter:
         while len(ids):
             if self._shard is None or len(self._shard) == self._shard_tokens:
                 self.close()
-                path = self._folder / shard_name(self._split, len(self.shards))
+                path = self._folder / shard_file_name(self._split, len(self.shards))
                 self._shard = ArrayWriter(path, dtype=self._dtype)
                 self.shards.append(0)
             part = ids[: self._shard_tokens - len(self._shard)]
@@ -274,16 +274,16 @@ class StoredChunk:
 
     def array(self, split: SplitName, name: str) -> npt.NDArray[Any]:
         """One of its arrays, read through mmap."""
-        array: npt.NDArray[Any] = np.load(self.folder / array_name(split, name), mmap_mode="r")
+        array: npt.NDArray[Any] = np.load(self.folder / array_file_name(split, name), mmap_mode="r")
         return array
 
 
-def array_name(split: SplitName, name: str) -> str:
+def array_file_name(split: SplitName, name: str) -> str:
     """The file name of an array of a chunk."""
     return f"{split}-{name}.npy"
 
 
-def find_chunk(folder: Path) -> StoredChunk | None:
+def load_chunk(folder: Path) -> StoredChunk | None:
     """The chunk in a folder, if all its files are as they were written."""
     try:
         record = files.read_json(folder / _RECORD)
@@ -301,7 +301,7 @@ def write_chunk_record(folder: Path, splits: Mapping[SplitName, ChunkSplit]) -> 
     (folder / _RECORD).write_text(json.dumps({"splits": described, "sha256": sums}))  # sums tell whether all is there
 
 
-def read_array(array: npt.NDArray[Any], *, block: int = 1 << 20) -> Iterator[npt.NDArray[Any]]:
+def read_in_blocks(array: npt.NDArray[Any], *, block: int = 1 << 20) -> Iterator[npt.NDArray[Any]]:
     """An array in blocks, so that little of it is in memory at a time."""
     for start in range(0, len(array), block):
         yield array[start : start + block]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from lm.config.data import IGNORED
 from lm.config.run import RunConfig
-from lm.corpus.ragged import Ragged
+from lm.corpus.ragged import RaggedArray
 
 Ids = NDArray[np.int64]
 
@@ -28,7 +28,7 @@ class Batch:
         inputs: (rows, length) ids that the model reads; of an encoder-decoder, its decoder.
         targets: (rows, length) the id to be predicted at each position; IGNORED where none is.
         source: (rows, source length) ids that an encoder reads; (rows, source length, 4) where they come with trees,
-            see `lm.corpus.trees`.
+            see `lm.corpus.tree_positions`.
         source_lengths: (rows,) how many of them are real.
         source_targets: (rows, length) like `targets`, of the source within a row, where it is predicted too.
         input_lengths: (rows,) how many inputs are real, where targets do not tell: of masked tokens, and of texts with
@@ -50,13 +50,13 @@ class Batch:
             rows: (tokens,) ids of each row, at least one; the model reads all but the last.
             predicted: how many tokens of each row count, at most all but the first.
         """
-        inputs, following = Ragged.of([row[:-1] for row in rows]), Ragged.of([row[1:] for row in rows])
+        inputs, following = RaggedArray.of([row[:-1] for row in rows]), RaggedArray.of([row[1:] for row in rows])
         only_read, targets = following.lengths() - np.array(predicted), following.padded(IGNORED)
         targets[np.arange(targets.shape[1]) < only_read[:, None]] = IGNORED
         return cls(inputs.padded(_PADDING), targets)
 
     @classmethod
-    def of_pairs(cls, sources: Ragged, targets: Ragged, *, start: int) -> Batch:
+    def of_pairs(cls, sources: RaggedArray, targets: RaggedArray, *, start: int) -> Batch:
         """Sources with their targets, of which every token is predicted: teacher forcing.
 
         Args:
@@ -76,12 +76,14 @@ class Batch:
     @classmethod
     def of_texts(cls, texts: Sequence[NDArray[Any]], labels: Sequence[int]) -> Batch:
         """Texts that are read whole, and the number of the label of each."""
-        inputs = Ragged.of(texts)
+        inputs = RaggedArray.of(texts)
         targets = np.array(labels, dtype=np.int64)[:, None]
         return cls(inputs.padded(_PADDING), targets, input_lengths=inputs.lengths())
 
     @classmethod
-    def of_sequences(cls, sources: Ragged, targets: Ragged, *, start: int, learns_source: bool = False) -> Batch:
+    def of_sequences(
+        cls, sources: RaggedArray, targets: RaggedArray, *, start: int, learns_source: bool = False
+    ) -> Batch:
         """Sources with their targets behind them, each pair a row, of which every token of the target is predicted.
 
         Args:
@@ -91,7 +93,7 @@ class Batch:
             learns_source: whether the tokens of the source, from the second on, are `source_targets`.
         """
         halves = np.arange(2 * len(sources)).reshape(2, -1).T.flatten()
-        rows = Ragged.join([sources.framed((), (start,)), targets]).take(halves)
+        rows = RaggedArray.join([sources.framed((), (start,)), targets]).take(halves)
         ids = rows.grouped(np.arange(2, 2 * len(sources) + 1, 2)).padded(IGNORED)
         inputs, following = np.where(ids[:, 1:] == IGNORED, _PADDING, ids[:, :-1]), ids[:, 1:]
         places, lengths = np.arange(following.shape[1]), sources.lengths()[:, None]

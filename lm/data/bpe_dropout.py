@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from lm.corpus.ragged import Ragged
+from lm.corpus.ragged import RaggedArray
 from lm.data.bucketing import length_batches
 from lm.pseudorandom import Indices, mix
 from lm.tokenizer.tokenizer import Tokenizer
@@ -43,7 +43,7 @@ class Merges:
         order = np.argsort(keys, kind="stable")
         self._keys, self._ranks = np.append(keys[order], -1), np.append(order, _NONE)
         self._results = np.array([vocabulary[left + right] for left, right in rules], dtype=np.int64)
-        self._letters = Ragged.of(_letters(vocabulary, set(whole)))
+        self._letters = RaggedArray.of(_letters(vocabulary, set(whole)))
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> Merges | None:
@@ -51,7 +51,7 @@ class Merges:
         found = tokenizer.merge_rules
         return None if found is None else cls(found.vocabulary, found.rules, whole=found.whole)
 
-    def letters(self, words: Ragged) -> Ragged:
+    def letters(self, words: RaggedArray) -> RaggedArray:
         """The letters of words that are given as tokens."""
         return self._letters.take(words.values).grouped(words.ends)
 
@@ -75,7 +75,7 @@ def _letters(vocabulary: Mapping[str, int], whole: set[int]) -> list[list[int]]:
     return letters
 
 
-def segment(words: Ragged, merges: Merges, *, dropout: float, keys: Indices) -> Ragged:
+def segment(words: RaggedArray, merges: Merges, *, dropout: float, keys: Indices) -> RaggedArray:
     """Merge the letters of words, leaving out merges at random.
 
     In each step every possible merge is left out with a probability; of the others the one of the highest rank is made,
@@ -93,13 +93,13 @@ def segment(words: Ragged, merges: Merges, *, dropout: float, keys: Indices) -> 
     batches = length_batches(words.lengths(), tokens=_CELLS, ratio=1.25)
     done = [_merge(words.take(rows), merges, dropout, keys[rows]) for rows in batches]
     order = np.concatenate([np.empty(0, dtype=np.int64), *batches])
-    return Ragged.join(done).take(np.argsort(order, kind="stable"))
+    return RaggedArray.join(done).take(np.argsort(order, kind="stable"))
 
 
 class _Table:
     """Words as rows, a column for each letter and an empty one on both sides; merged letters leave holes."""
 
-    def __init__(self, words: Ragged, merges: Merges) -> None:
+    def __init__(self, words: RaggedArray, merges: Merges) -> None:
         lengths = words.lengths()
         width = int(lengths.max()) + 2
         columns = np.arange(width)
@@ -122,13 +122,13 @@ class _Table:
         for first, second in ((before, left), (left, after)):
             self.ranks[rows, first] = self._merges.rank(self._tokens[rows, first], self._tokens[rows, second])
 
-    def words(self) -> Ragged:
+    def words(self) -> RaggedArray:
         """What the letters have become."""
         kept = self._tokens >= 0
-        return Ragged(self._tokens[kept], np.cumsum(kept.sum(axis=1)))
+        return RaggedArray(self._tokens[kept], np.cumsum(kept.sum(axis=1)))
 
 
-def _merge(words: Ragged, merges: Merges, dropout: float, keys: Indices) -> Ragged:
+def _merge(words: RaggedArray, merges: Merges, dropout: float, keys: Indices) -> RaggedArray:
     table = _Table(words, merges)
     candidates = table.ranks.copy()  # those that this step has not left out
     rows, draw = np.arange(len(keys)), np.uint64(0)

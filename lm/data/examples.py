@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lm.config.run import RunConfig
-from lm.corpus.examples import Examples, open_examples
+from lm.corpus.examples import StoredExamples, open_examples
 from lm.data.batch import Batch, batch_rows
 from lm.data.bucketing import length_batches
 from lm.data.training_data import LabelledPrompt, TrainingData
@@ -32,7 +32,9 @@ class ExampleData(TrainingData):
         shortened: how many examples of the training split lost the beginning of their prompt (see `shortened`).
     """
 
-    def __init__(self, train: Examples, validation: Examples, *, context: int, rows: int, seed: int) -> None:
+    def __init__(
+        self, train: StoredExamples, validation: StoredExamples, *, context: int, rows: int, seed: int
+    ) -> None:
         """Batches of `rows` examples; InputError if a completion does not fit into `context` tokens."""
         self._train, self._validation, self._context, self._rows = train, validation, context, rows
         for examples in (train, validation):
@@ -94,16 +96,16 @@ class ExampleData(TrainingData):
         too_long = f"{self.shortened:,} of {self.samples:,} examples are longer than the context"
         return [Advice(f"{too_long}: the beginning of the prompt is left out", settings=["context_length"])]
 
-    def _check(self, examples: Examples) -> None:
+    def _check(self, examples: StoredExamples) -> None:
         """InputError if a completion does not fit into the context."""
         _refuse_long_completions(examples, self._context)
 
-    def _of(self, examples: Examples, numbers: Sequence[int]) -> Batch:
+    def _of(self, examples: StoredExamples, numbers: Sequence[int]) -> Batch:
         rows, learned = zip(*map(examples.read, numbers), strict=True)
         return Batch.of_rows([shortened(ids, context=self._context) for ids in rows], learned)
 
 
-def _refuse_long_completions(examples: Examples, context: int) -> None:
+def _refuse_long_completions(examples: StoredExamples, context: int) -> None:
     """InputError that names the first completion that does not fit, and says how many others do not."""
     found = np.flatnonzero(examples.index["learned"] > context)
     if len(found):

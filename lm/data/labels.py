@@ -19,14 +19,14 @@ from numpy.typing import NDArray
 
 from lm.config.data import DataConfig
 from lm.config.run import RunConfig
-from lm.corpus.examples import Examples, open_examples
+from lm.corpus.examples import StoredExamples, open_examples
 from lm.corpus.manifest import SPLITS
 from lm.corpus.shards import read_manifest
 from lm.data.batch import Batch, batch_rows
 from lm.data.examples import ExampleData, beginning
 from lm.errors import Advice, InputError, UsageError
-from lm.text.examples import DELIMITER, label_of
-from lm.text.files import text_files
+from lm.text.examples import LABEL_DELIMITER, parse_label
+from lm.text.files import find_text_files
 from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer
 
 _MOST_LABELS, _LONGEST_LABEL, _FEWEST_EXAMPLES = 200, 100, 5
@@ -38,8 +38,8 @@ class LabelledData(ExampleData):
 
     def __init__(
         self,
-        train: Examples,
-        validation: Examples,
+        train: StoredExamples,
+        validation: StoredExamples,
         *,
         context: int,
         rows: int,
@@ -82,7 +82,7 @@ class LabelledData(ExampleData):
             tokenizer=Tokenizer.load(folder / FILE_NAME),
         )
 
-    def _check(self, examples: Examples) -> None:
+    def _check(self, examples: StoredExamples) -> None:
         """Labels are not read, so none is too long."""
 
     def epoch_size(self, parameters: int) -> tuple[float, str]:  # noqa: ARG002
@@ -104,7 +104,7 @@ class LabelledData(ExampleData):
             found.append(Advice(f"{many}: {few}"))
         return found
 
-    def _of(self, examples: Examples, numbers: Sequence[int]) -> Batch:
+    def _of(self, examples: StoredExamples, numbers: Sequence[int]) -> Batch:
         rows, learned = zip(*map(examples.read, numbers), strict=True)
         texts = [
             beginning(np.concatenate([ids[:-count], ids[-1:]]), context=self._context)
@@ -148,16 +148,16 @@ def label_completions(folder: Path) -> tuple[str, ...]:
         assert split.labels is not None
         labels, sizes = split.labels.tolist(), split.index["bytes"].tolist()
         found |= {
-            label if size == len(label.encode()) else DELIMITER + label
+            label if size == len(label.encode()) else LABEL_DELIMITER + label
             for label, size in set(zip(labels, sizes, strict=True))
         }
         examples += len(split)
-    completions = tuple(sorted(found, key=label_of))
+    completions = tuple(sorted(found, key=parse_label))
     is_seen_often = examples >= _FEWEST_EXAMPLES * len(completions)
-    if not is_seen_often or max(len(label_of(each).encode()) for each in completions) > _LONGEST_LABEL:
+    if not is_seen_often or max(len(parse_label(each).encode()) for each in completions) > _LONGEST_LABEL:
         return ()
     encoded = Tokenizer.load(folder / FILE_NAME).encode_batch(list(completions))
-    are_distinct = len({ids.tobytes() for ids in encoded}) == len({*map(label_of, completions)}) == len(completions)
+    are_distinct = len({ids.tobytes() for ids in encoded}) == len({*map(parse_label, completions)}) == len(completions)
     return completions if are_distinct else ()
 
 
@@ -168,9 +168,11 @@ def completions_of(name: str) -> tuple[str, ...]:
         InputError: there is no such file, or it has no examples.
     """
     found = {
-        example.completion for file in text_files([name], DataConfig(supervised=True)) for example in file.examples()
+        example.completion
+        for file in find_text_files([name], DataConfig(supervised=True))
+        for example in file.examples()
     }
-    return tuple(sorted(found, key=label_of))
+    return tuple(sorted(found, key=parse_label))
 
 
 @dataclass(frozen=True)
@@ -200,7 +202,7 @@ def label_counts(folder: Path) -> LabelCounts:
     return LabelCounts(*({label: counts[label] for label in labels} for counts in (train, validation)))
 
 
-def _numbers(splits: Sequence[Examples], labels: Sequence[str], tokenizer: Tokenizer) -> list[NDArray[np.int64]]:
+def _numbers(splits: Sequence[StoredExamples], labels: Sequence[str], tokenizer: Tokenizer) -> list[NDArray[np.int64]]:
     """(examples,) which of the labels each example of each split has.
 
     A run of an earlier version has labels that were decoded from tokens, even if their text is stored now.
@@ -215,17 +217,17 @@ def _numbers(splits: Sequence[Examples], labels: Sequence[str], tokenizer: Token
     raise InputError("the examples have labels that the model has not learned; name the corpus of the run")
 
 
-def _stored_or_decoded(examples: Examples, tokenizer: Tokenizer) -> Iterable[str]:
+def _stored_or_decoded(examples: StoredExamples, tokenizer: Tokenizer) -> Iterable[str]:
     """The label of each example, as it was written or, in folders without their text, as its tokens are decoded."""
     return _decoded(examples, tokenizer) if examples.labels is None else examples.labels.tolist()
 
 
-def _decoded(examples: Examples, tokenizer: Tokenizer) -> Iterator[str]:
+def _decoded(examples: StoredExamples, tokenizer: Tokenizer) -> Iterator[str]:
     """The label of each example, of which the last learned tokens are the label and the end; each is decoded once."""
     decoded = dict[bytes, str]()
     for ids, learned in map(examples.read, range(len(examples))):
         completion = ids[-learned:-1]
         key = completion.tobytes()
         if key not in decoded:
-            decoded[key] = label_of(tokenizer.decode(completion))
+            decoded[key] = parse_label(tokenizer.decode(completion))
         yield decoded[key]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from lm.config.data import IGNORED
 from lm.data.batch import Batch
 from lm.pseudorandom import Indices, mix, uniforms
-from lm.tokenizer.framing import mask_of
+from lm.tokenizer.special_tokens import require_mask_token
 from lm.tokenizer.tokenizer import Tokenizer
 
 Flags = NDArray[np.bool_]
@@ -97,7 +97,9 @@ class Masking:
         """
         special, size = set(tokenizer.special_tokens.values()), tokenizer.vocab_size
         ordinary = np.array([index for index in range(size) if index not in special], dtype=np.int64)
-        return cls(share, mask_of(tokenizer), ordinary, size, WordBoundaries.of(tokenizer) if whole_words else None)
+        return cls(
+            share, require_mask_token(tokenizer), ordinary, size, WordBoundaries.of(tokenizer) if whole_words else None
+        )
 
     def batch(self, tokens: Ids, *, keys: Indices) -> Batch:
         """(rows, length) ids as a batch in which some are hidden, and these are the targets; a key for each row."""

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lm.config.model import ModelConfig
-from lm.corpus.ragged import Ragged
+from lm.corpus.ragged import RaggedArray
 from lm.data.batch import Batch
 from lm.data.bucketing import batch_ends
 from lm.pseudorandom import Indices, mix
@@ -26,11 +26,11 @@ class TwoSides:
     unit = "tokens a side"
     """Of a batch."""
 
-    def lengths(self, sources: Ragged, targets: Ragged) -> Integers:
+    def lengths(self, sources: RaggedArray, targets: RaggedArray) -> Integers:
         """(pairs,) how many positions of a row each takes: its longer side."""
         return np.maximum(sources.lengths(), targets.lengths())
 
-    def order(self, sources: Ragged, targets: Ragged) -> Integers:
+    def order(self, sources: RaggedArray, targets: RaggedArray) -> Integers:
         """(pairs,) their numbers, those of like length together.
 
         They are sorted by their targets; sources of equally long targets become longer and shorter in turn, so that
@@ -44,7 +44,7 @@ class TwoSides:
         """The layout of what is only scored."""
         return self
 
-    def batch(self, sources: Ragged, targets: Ragged, *, start: int) -> Batch:
+    def batch(self, sources: RaggedArray, targets: RaggedArray, *, start: int) -> Batch:
         """The batch of some pairs; `start` is the id that the decoder reads first."""
         return Batch.of_pairs(sources, targets, start=start)
 
@@ -64,11 +64,11 @@ class OneSequence:
     sides = 2
     unit = "tokens of both sides"
 
-    def lengths(self, sources: Ragged, targets: Ragged) -> Integers:
+    def lengths(self, sources: RaggedArray, targets: RaggedArray) -> Integers:
         """(pairs,) how many positions of a row each takes; the last token is not read, and the start token is."""
         return sources.lengths() + targets.lengths()
 
-    def order(self, sources: Ragged, targets: Ragged) -> Integers:
+    def order(self, sources: RaggedArray, targets: RaggedArray) -> Integers:
         """(pairs,) their numbers, those of like length together."""
         return np.argsort(self.lengths(sources, targets), kind="stable")
 
@@ -77,7 +77,7 @@ class OneSequence:
         """The layout of what is only scored, and that is the target."""
         return OneSequence()
 
-    def batch(self, sources: Ragged, targets: Ragged, *, start: int) -> Batch:
+    def batch(self, sources: RaggedArray, targets: RaggedArray, *, start: int) -> Batch:
         """The batch of some pairs; `start` is the id between source and target."""
         return Batch.of_sequences(sources, targets, start=start, learns_source=self.learns_source)
 
@@ -106,8 +106,8 @@ class PairBatches:
         layout: how they are laid out in a batch.
     """
 
-    sources: Ragged
-    targets: Ragged
+    sources: RaggedArray
+    targets: RaggedArray
     ends: Integers
     layout: PairLayout
 
@@ -135,13 +135,13 @@ class PairBatches:
 
     def permuted(self, key: Indices) -> PairBatches:
         """The same batches in another order, which follows from a key."""
-        batches = Ragged(np.arange(len(self.sources)), self.ends)
+        batches = RaggedArray(np.arange(len(self.sources)), self.ends)
         order = batches.take(np.argsort(mix(key ^ np.arange(len(self), dtype=np.uint64)), kind="stable"))
         return PairBatches(self.sources.take(order.values), self.targets.take(order.values), order.ends, self.layout)
 
 
 def bucketed(
-    sources: Ragged, targets: Ragged, *, tokens: int | None, rows: int | None, layout: PairLayout
+    sources: RaggedArray, targets: RaggedArray, *, tokens: int | None, rows: int | None, layout: PairLayout
 ) -> PairBatches:
     """Pairs sorted by length and cut into batches, each as large as the limits allow.
 

@@ -11,14 +11,21 @@ from numpy.typing import NDArray
 
 from lm.corpus.manifest import SplitName
 from lm.corpus.pairs import SIDES, SideName, StoredPairs
-from lm.corpus.ragged import Ragged
-from lm.corpus.trees import beside, framed
+from lm.corpus.ragged import RaggedArray
+from lm.corpus.tree_positions import attach_positions, wrap_sources
 from lm.data.bpe_dropout import Merges, segment
 from lm.data.pair_batches import PairLayout, TwoSides
 from lm.errors import UsageError
 from lm.pseudorandom import Indices, mix
-from lm.text.trees import Places
-from lm.tokenizer.framing import Frame, LanguageTag, PairFrames, language_tags, pair_frames, spelled_tag
+from lm.text.dependency_trees import TreePositions
+from lm.tokenizer.special_tokens import (
+    LanguageTag,
+    PairSpecialTokens,
+    SpecialTokenFrame,
+    build_pair_frames,
+    find_language_tags,
+    format_language_tag,
+)
 from lm.tokenizer.tokenizer import Tokenizer
 
 Integers = NDArray[np.int64]
@@ -51,17 +58,17 @@ def directions(stored: StoredPairs, *, bidirectional: bool) -> list[Direction]:
     if not bidirectional:
         return [Direction("source", "target")]
     source, target = (language or "" for language in stored.manifest.languages)
-    tags = language_tags(stored.tokenizer)
+    tags = find_language_tags(stored.tokenizer)
     if missing := [language for language in (target, source) if language not in tags]:
         raise UsageError(
-            f"the tokenizer has no special token {spelled_tag(missing[0])}, which asks for a direction",
+            f"the tokenizer has no special token {format_language_tag(missing[0])}, which asks for a direction",
             settings=["bidirectional"],
         )
     return [Direction("source", "target", tags[target]), Direction("target", "source", tags[source])]
 
 
 class FramedPairs:
-    """The pairs of a folder, framed (see `lm.tokenizer.framing`)."""
+    """The pairs of a folder, framed (see `lm.tokenizer.special_tokens`)."""
 
     def __init__(
         self,
@@ -91,15 +98,15 @@ class FramedPairs:
         self._merges = {side: _merges(side, self._tokenizers[side]) for side in SIDES} if dropout else {}
         self._sentences, self._places = cache(stored.sentences), cache(stored.places)
 
-    def frames(self, direction: Direction) -> PairFrames:
+    def frames(self, direction: Direction) -> PairSpecialTokens:
         """The tokens around sources and targets."""
         target, source = self._tokenizers[direction.target], self._tokenizers[direction.source]
-        return pair_frames(target, source, tag=direction.tag)
+        return build_pair_frames(target, source, tag=direction.tag)
 
     def rows(
         self, split: SplitName, direction: Direction, numbers: Integers, keys: Indices | None = None
-    ) -> tuple[Ragged, Ragged]:
-        """The ids of the sources and of the targets of some pairs; with trees, sources as `lm.corpus.trees` has them.
+    ) -> tuple[RaggedArray, RaggedArray]:
+        """The ids of the sources and of the targets of pairs; for sources with trees see `lm.corpus.tree_positions`.
 
         Args:
             split: that they are in.
@@ -123,7 +130,9 @@ class FramedPairs:
         numbers = np.arange(len(self._sentences(split, direction.source)))
         return int(self._layout.lengths(*self.rows(split, direction, numbers)).max(initial=0))
 
-    def _side(self, split: SplitName, side: SideName, frame: Frame, numbers: Integers, keys: Indices | None) -> Ragged:
+    def _side(
+        self, split: SplitName, side: SideName, frame: SpecialTokenFrame, numbers: Integers, keys: Indices | None
+    ) -> RaggedArray:
         sentences = self._sentences(split, side)
         words = sentences.words.take(numbers)
         plain = sentences.table.take(words.values)  # of each word
@@ -135,9 +144,9 @@ class FramedPairs:
             dropped = dropped.grouped(words.ends)
             room = math.inf if self._context is None else self._context - len(frame)
             tokens = _unless(dropped.lengths() > room, dropped, tokens)
-        return framed(tokens, frame)
+        return wrap_sources(tokens, frame)
 
-    def _dropped(self, words: Ragged, tokens: Ragged, merges: Merges, keys: Indices) -> Ragged:
+    def _dropped(self, words: RaggedArray, tokens: RaggedArray, merges: Merges, keys: Indices) -> RaggedArray:
         """The words segmented with BPE dropout, each with a key made from its sentence's and its place there."""
         lengths = words.lengths()
         places = np.arange(len(words.values)) - np.repeat(words.ends - lengths, lengths)
@@ -154,15 +163,15 @@ def _merges(side: SideName, tokenizer: Tokenizer) -> Merges:
     return found
 
 
-def _unless(too_long: NDArray[np.bool_], dropped: Ragged, plain: Ragged) -> Ragged:
+def _unless(too_long: NDArray[np.bool_], dropped: RaggedArray, plain: RaggedArray) -> RaggedArray:
     """The sentences with BPE dropout, but plain where they would be too long."""
     if not too_long.any():
         return dropped
-    return Ragged.join([dropped, plain]).take(np.arange(len(plain)) + len(plain) * too_long)
+    return RaggedArray.join([dropped, plain]).take(np.arange(len(plain)) + len(plain) * too_long)
 
 
-def _beside_places(words: Ragged, places: Places | None) -> Ragged:
+def _beside_places(words: RaggedArray, places: TreePositions | None) -> RaggedArray:
     """The tokens of words, however they are segmented, beside (words, 3) places in trees if there are some."""
     if places is None:
         return words
-    return Ragged(beside(words.values, np.repeat(places, words.lengths(), axis=0)), words.ends)
+    return RaggedArray(attach_positions(words.values, np.repeat(places, words.lengths(), axis=0)), words.ends)

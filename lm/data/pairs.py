@@ -14,7 +14,7 @@ from lm.config.model import check_heads_given
 from lm.config.run import RunConfig
 from lm.corpus.manifest import SPLITS
 from lm.corpus.pairs import StoredPairs, open_pairs
-from lm.corpus.ragged import Ragged
+from lm.corpus.ragged import RaggedArray
 from lm.data.batch import Batch
 from lm.data.pair_batches import PairBatches, PairLayout, TwoSides, bucketed, layout_of
 from lm.data.pair_tokens import FramedPairs, directions
@@ -235,7 +235,7 @@ class PairData(TrainingData):
         batches = bucketed(sources, targets, tokens=self._batch_tokens, rows=self._batch_rows, layout=self._layout)
         return batches.permuted(mix(mix(key ^ np.uint64(pool)) ^ _BATCHES))
 
-    def _rows(self, samples: Integers, key: Indices | None) -> tuple[Ragged, Ragged]:
+    def _rows(self, samples: Integers, key: Indices | None) -> tuple[RaggedArray, RaggedArray]:
         """Source and target ids of samples; those of the first direction are numbered before those of the second.
 
         Args:
@@ -250,5 +250,5 @@ class PairData(TrainingData):
             places.append(mine)
             parts.append(self._framed.rows("train", direction, pairs[mine], keys))
         back = np.argsort(np.concatenate(places), kind="stable")
-        sources, targets = (Ragged.join(side).take(back) for side in zip(*parts, strict=True))
+        sources, targets = (RaggedArray.join(side).take(back) for side in zip(*parts, strict=True))
         return sources, targets

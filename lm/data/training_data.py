@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from lm.config.run import RunConfig
 from lm.data.batch import Batch
 from lm.errors import Advice
-from lm.text.trees import Heads
-from lm.tokenizer.framing import LanguageTag
+from lm.text.dependency_trees import Heads
+from lm.tokenizer.special_tokens import LanguageTag
 
 
 class Reference(NamedTuple):

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lm.config.run import RunConfig
-from lm.corpus.shards import TokenReader, Tokens, open_split
+from lm.corpus.shards import TokenReader, TokenShards, open_split
 from lm.data.batch import Batch, batch_rows
 from lm.data.masking import Masking, keys_of
 from lm.data.training_data import TrainingData, too_large, too_often, too_small
@@ -74,7 +74,7 @@ def evaluation_batches(tokens: TokenReader, *, context: int, rows: int) -> Itera
 class WindowData(TrainingData):
     """Training data of a language model: windows of the training split, and the whole validation split in order."""
 
-    def __init__(self, train: Tokens, validation: Tokens, *, context: int, rows: int, seed: int) -> None:
+    def __init__(self, train: TokenShards, validation: TokenShards, *, context: int, rows: int, seed: int) -> None:
         """Batches of `rows` windows of `context` tokens; InputError if there is not one, or nothing to evaluate on."""
         if len(train) <= context:
             raise InputError(
@@ -149,7 +149,7 @@ class MaskedWindowData(WindowData):
     """Windows as of `WindowData`, with masks that depend on (seed, sample) alone: other ones in each epoch."""
 
     def __init__(
-        self, train: Tokens, validation: Tokens, *, context: int, rows: int, seed: int, masking: Masking
+        self, train: TokenShards, validation: TokenShards, *, context: int, rows: int, seed: int, masking: Masking
     ) -> None:
         """Batches as of `WindowData`, whose tokens `masking` hides."""
         super().__init__(train, validation, context=context, rows=rows, seed=seed)

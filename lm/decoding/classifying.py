@@ -17,7 +17,7 @@ from torch import Tensor
 
 from lm.checkpoint import LoadedModel
 from lm.config.data import IGNORED
-from lm.corpus.ragged import Ragged
+from lm.corpus.ragged import RaggedArray
 from lm.data.bucketing import length_batches
 from lm.data.examples import beginning
 from lm.decoding.session import DecodeSession
@@ -25,8 +25,8 @@ from lm.engine.engine import Want
 from lm.engine.selection import plan_engines
 from lm.errors import UsageError, check_number
 from lm.model.transformer import DecoderOnly, EncoderOnly
-from lm.text.examples import label_of
-from lm.tokenizer.framing import Frame, example_frame
+from lm.text.examples import parse_label
+from lm.tokenizer.special_tokens import SpecialTokenFrame, build_example_frame
 from lm.tokenizer.tokenizer import Tokenizer
 
 _TEXTS_AT_ONCE = 1024
@@ -82,10 +82,10 @@ class Classifier:
 
     @torch.inference_mode()
     def _classify(self, texts: Sequence[str]) -> Iterator[Classified]:
-        frame, config = example_frame(self.tokenizer), self.model.config
-        rows = Ragged.of(
+        frame, config = build_example_frame(self.tokenizer), self.model.config
+        rows = RaggedArray.of(
             [
-                beginning(frame.around(ids), context=config.context_length)
+                beginning(frame.wrap(ids), context=config.context_length)
                 for ids in self.tokenizer.encode_batch(list(texts))
             ]
         )
@@ -131,11 +131,11 @@ class CompletionClassifier:
     @property
     def labels(self) -> tuple[str, ...]:
         """What it chooses among."""
-        return tuple(map(label_of, self.completions))
+        return tuple(map(parse_label, self.completions))
 
     @cached_property
-    def _frame(self) -> Frame:
-        return example_frame(self.tokenizer)
+    def _frame(self) -> SpecialTokenFrame:
+        return build_example_frame(self.tokenizer)
 
     @cached_property
     def _ids(self) -> list[tuple[int, ...]]:
@@ -193,7 +193,7 @@ class CompletionClassifier:
         lengths, found = list(map(len, session.tokens)), []
         at_once = max(1, self.batch_size // len(lengths))
         for tails in (self._tails[first : first + at_once] for first in range(0, len(self._tails), at_once)):
-            ids = torch.from_numpy(Ragged.of(tails).padded(IGNORED)).to(following.device)  # (labels, longest)
+            ids = torch.from_numpy(RaggedArray.of(tails).padded(IGNORED)).to(following.device)  # (labels, longest)
             scores = following[:, ids[:, 0]].cpu().double()  # (rows, labels)
             if (n := ids.shape[1] - 1) > 0:
                 session.select([row for row in range(len(lengths)) for _ in tails])

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lm.corpus.ragged import Ragged
+from lm.corpus.ragged import RaggedArray
 from lm.errors import UsageError, check_number
 from lm.model.transformer import EncoderOnly
-from lm.tokenizer.framing import mask_of, text_frame
+from lm.tokenizer.special_tokens import build_text_frame, require_mask_token
 from lm.tokenizer.tokenizer import Tokenizer
 
 
@@ -76,9 +76,9 @@ class Filler:
 
     def _fill(self, texts: Sequence[str], k: int) -> Iterator[Filled]:
         rows = [self.ids(text) for text in texts]
-        ids = Ragged.of(rows)
+        ids = RaggedArray.of(rows)
         tokens, lengths = torch.from_numpy(ids.padded(0)), torch.from_numpy(ids.lengths())
-        blanks = tokens == mask_of(self.tokenizer)
+        blanks = tokens == require_mask_token(self.tokenizer)
         guesses = iter(self._guesses(tokens, lengths, blanks, k))
         for text, row, number in zip(texts, rows, blanks.sum(1).tolist(), strict=True):
             of_text = tuple(islice(guesses, number))
@@ -105,7 +105,7 @@ class Filler:
 
     def ids(self, text: str) -> NDArray[np.int64]:
         """A text within its frame; UsageError if it is too long."""
-        ids = text_frame(self.tokenizer).around(self.tokenizer.encode(text, parse_special=True))
+        ids = build_text_frame(self.tokenizer).wrap(self.tokenizer.encode(text, parse_special=True))
         context = self.model.config.context_length
         if len(ids) > context:
             raise UsageError(
@@ -116,6 +116,6 @@ class Filler:
 
     def _text(self, row: NDArray[np.int64], guesses: Sequence[Sequence[Guess]]) -> str:
         """The text of a row, with the best guess in each blank."""
-        frame, filled = text_frame(self.tokenizer), row.copy()
-        filled[row == mask_of(self.tokenizer)] = [guess[0].id for guess in guesses]
+        frame, filled = build_text_frame(self.tokenizer), row.copy()
+        filled[row == require_mask_token(self.tokenizer)] = [guess[0].id for guess in guesses]
         return self.tokenizer.decode(filled[len(frame.before) : len(filled) - len(frame.after)], skip_special=False)

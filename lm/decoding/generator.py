@@ -31,7 +31,7 @@ from lm.engine.selection import EnginePlan, plan_engines
 from lm.errors import LMError, UsageError
 from lm.model.transformer import DecoderOnly
 from lm.text.prompts import Prompt
-from lm.tokenizer.framing import text_frame
+from lm.tokenizer.special_tokens import build_text_frame
 from lm.tokenizer.tokenizer import Tokenizer
 
 PROMPT = "prompt"
@@ -269,7 +269,7 @@ class Generator:
 
     @property
     def _stop_ids(self) -> tuple[int, ...]:
-        return text_frame(self.tokenizer).after
+        return build_text_frame(self.tokenizer).after
 
     def _ids(self, prompt: str | Sequence[int], context: Sequence[int] = ()) -> list[int]:
         if isinstance(prompt, str):
@@ -309,7 +309,7 @@ def prompt_ids(tokenizer: Tokenizer, prompt: str) -> list[int]:
         InputError: the tokenizer has no token for a character.
         UsageError: there is neither a prompt nor a start token to begin from.
     """
-    ids = [*text_frame(tokenizer).before, *tokenizer.encode(prompt)]
+    ids = [*build_text_frame(tokenizer).before, *tokenizer.encode(prompt)]
     if not ids:
         raise UsageError("there is nothing to begin from: this tokenizer has no document-start token; give a prompt")
     return ids
@@ -324,7 +324,7 @@ def prolonged(tokenizer: Tokenizer, context: Sequence[int], text: str) -> list[i
     """
     if not context:
         return prompt_ids(tokenizer, text)
-    frame = text_frame(tokenizer)
+    frame = build_text_frame(tokenizer)
     is_ended = context[-1] in frame.after
     # In GPT-2's manner one token both ends a document and starts the next.
     start = [token for token in frame.before if is_ended and token != context[-1]]

@@ -25,7 +25,7 @@ from lm.config.decoding import SamplingConfig
 from lm.decoding.candidates import among_best
 from lm.decoding.session import DecodeSession, Source
 from lm.errors import UsageError, check_number
-from lm.tokenizer.tokenizer import TextStream, Tokenizer
+from lm.tokenizer.tokenizer import DecodeStream, Tokenizer
 
 FinishReason = Literal["length", "end_of_text", "stop"]
 Alternatives = tuple[tuple[int, float], ...]
@@ -112,7 +112,7 @@ class TextUntil:
         stopped: whether a stop string was found; nothing comes after it.
     """
 
-    def __init__(self, stream: TextStream, stops: Sequence[str] = (), *, first: str | None = None) -> None:
+    def __init__(self, stream: DecodeStream, stops: Sequence[str] = (), *, first: str | None = None) -> None:
         """Text up to the first of some strings.
 
         Args:

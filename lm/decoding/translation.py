@@ -22,9 +22,9 @@ from lm.decoding.translation_input import Ids, Line, TranslationModel, line_of, 
 from lm.engine.selection import plan_engines
 from lm.errors import InputError, UsageError
 from lm.processes import Share, on_threads
-from lm.text.prompts import Repeats
-from lm.text.trees import Heads, check_heads
-from lm.tokenizer.framing import Frame, PairFrames, pair_frames
+from lm.text.dependency_trees import Heads, check_heads
+from lm.text.prompts import RepeatCounter
+from lm.tokenizer.special_tokens import PairSpecialTokens, SpecialTokenFrame, build_pair_frames
 
 _READ_AHEAD = 4096
 
@@ -105,7 +105,7 @@ class Translator:
         if any(model.tokenizer.sha256 != self.tokenizer.sha256 for model in self.models):
             raise UsageError("the models of an ensemble need the same target tokenizer, and these have different ones")
         self._frames = [
-            pair_frames(model.tokenizer, model.source_tokenizer, tag=model.tag_to(to)) for model in self.models
+            build_pair_frames(model.tokenizer, model.source_tokenizer, tag=model.tag_to(to)) for model in self.models
         ]
         kept = (*map(_after_start, sampler.truncations), *_without_start(self._frames[0]))
         self._sampler = dataclasses.replace(
@@ -140,7 +140,7 @@ class Translator:
         """
         check_heads_given(*(each.model.config for each in self.models), are_given=heads is not None)
         begun = itertools.chain(prefixes or (), itertools.repeat(""))
-        numbered, repeats = zip(itertools.count(), lines, begun, _without_end(heads)), Repeats()
+        numbered, repeats = zip(itertools.count(), lines, begun, _without_end(heads)), RepeatCounter()
         while chunk := list(itertools.islice(numbered, self.config.read_ahead or _READ_AHEAD)):
             read = self._read(chunk)
             if not self._sampler.greedy:
@@ -182,7 +182,7 @@ class Translator:
 
     def _sources(
         self, place: int, texts: Sequence[str], heads: Sequence[Heads | None]
-    ) -> list[tuple[TranslationModel, Frame, Ids]]:
+    ) -> list[tuple[TranslationModel, SpecialTokenFrame, Ids]]:
         """One of the models, and for each text what it reads and the frame around that."""
         model, frame = self.models[place], self._frames[place].source
         return [(model, frame, ids) for ids in model.read([text.strip() for text in texts], heads)]
@@ -303,7 +303,7 @@ def _after_start(apply: Filter) -> Filter:
     return lambda logits, history: apply(logits, History(history.tokens[:, 1:], history.prompt_length - 1))
 
 
-def _without_start(frames: PairFrames) -> list[Filter]:
+def _without_start(frames: PairSpecialTokens) -> list[Filter]:
     """A filter that keeps the start token out of translations, unless it ends them: it only begins what is read."""
     if frames.start in frames.target.after:
         return []

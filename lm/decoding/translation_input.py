@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lm.checkpoint import LoadedModel
-from lm.corpus.ragged import Ragged
-from lm.corpus.trees import TreeReader, framed
+from lm.corpus.ragged import RaggedArray
+from lm.corpus.tree_positions import TreeReader, wrap_sources
 from lm.errors import UsageError
 from lm.model.transformer import DecoderOnly, EncoderDecoder, EncoderOnly
-from lm.text.trees import Heads
-from lm.tokenizer.framing import Frame, LanguageTag, tag_to
+from lm.text.dependency_trees import Heads
+from lm.tokenizer.special_tokens import LanguageTag, SpecialTokenFrame, choose_language_tag
 from lm.tokenizer.tokenizer import Tokenizer
 
 LONGEST_SOURCE = 4096
@@ -61,9 +61,9 @@ class TranslationModel:
             loaded.model, loaded.tokenizer, source_tokenizer, config.has_language_tags, config.parallel.max_length
         )
 
-    def tag_to(self, language: str | None, *, told_by_file: str | None = None) -> LanguageTag | None:
-        """The tag that asks for a language; arguments and errors are those of `lm.tokenizer.framing.tag_to`."""
-        return tag_to(self.source_tokenizer, language, told_by_file=told_by_file, has_tags=self.has_tags)
+    def tag_to(self, language: str | None, *, file_language: str | None = None) -> LanguageTag | None:
+        """The tag that asks for a language; see `choose_language_tag`."""
+        return choose_language_tag(self.source_tokenizer, language, file_language=file_language, has_tags=self.has_tags)
 
     def read(self, lines: Sequence[str], heads: Sequence[Heads | None]) -> list[Ids]:
         """The ids of each line, beside their places in its tree if the model reads trees.
@@ -106,7 +106,7 @@ class Line:
     Attributes:
         number: its place, from 0.
         text: as it was given.
-        sources: what each model reads of it: ids, or tokens with their trees (see `lm.corpus.trees`).
+        sources: what each model reads of it: ids, or tokens with their trees (see `lm.corpus.tree_positions`).
         prefix: how its translation begins.
         left_out: ids at its end that a model does not read.
         heads: of its words, where they are given.
@@ -135,7 +135,7 @@ class Line:
 def line_of(
     number: int,
     text: str,
-    sources: Sequence[tuple[TranslationModel, Frame, Sequence[int] | NDArray[Any]]],
+    sources: Sequence[tuple[TranslationModel, SpecialTokenFrame, Sequence[int] | NDArray[Any]]],
     prefix: list[int],
     heads: Heads | None = None,
 ) -> Line:
@@ -156,14 +156,14 @@ def line_of(
     return Line(number, text, tuple(read), prefix, left_out, heads)
 
 
-def _framed(ids: NDArray[Any], frame: Frame) -> Source:
+def _framed(ids: NDArray[Any], frame: SpecialTokenFrame) -> Source:
     """One source within its frame."""
     if ids.ndim == 1:
         return [*frame.before, *ids.tolist(), *frame.after]
-    return framed(Ragged.of([ids]), frame).values.tolist()
+    return wrap_sources(RaggedArray.of([ids]), frame).values.tolist()
 
 
 def padded(sources: Sequence[Source]) -> tuple[Tensor, Tensor]:
     """(sources, length) ids, or (sources, length, 4) with trees, and (sources,) how many of each are real."""
-    rows = Ragged.of(sources)
+    rows = RaggedArray.of(sources)
     return torch.from_numpy(rows.padded(0)), torch.from_numpy(rows.lengths())

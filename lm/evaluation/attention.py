@@ -13,8 +13,8 @@ from lm.errors import UsageError
 from lm.evaluation import attention_maps
 from lm.evaluation.attention_maps import AttentionMap, Special
 from lm.model.transformer import DecoderOnly, EncoderDecoder, EncoderOnly
-from lm.text.trees import check_heads
-from lm.tokenizer.framing import text_frame
+from lm.text.dependency_trees import check_heads
+from lm.tokenizer.special_tokens import build_text_frame
 from lm.tokenizer.tokenizer import Tokenizer
 
 
@@ -86,7 +86,7 @@ def _check_attention(loaded: LoadedModel, *, to_source: bool) -> None:
 
 def _of_text(model: DecoderOnly | EncoderOnly, tokenizer: Tokenizer, text: str, *, unit: AttentionUnit) -> TextMap:
     """How a model looks at a text: a GPT's words at themselves and at what comes before, a masked one's at all."""
-    frame = text_frame(tokenizer)
+    frame = build_text_frame(tokenizer)
     after = Special.after(frame) if isinstance(model, EncoderOnly) else ()
     axis = attention_maps.axis_of_text(tokenizer, text, before=Special.before(frame), after=after, unit=unit)
     return TextMap(attention_maps.self_attention(model, axis), (text,))
@@ -102,7 +102,7 @@ def _of_source(
 ) -> TextMap:
     """How a source is looked at: in an encoder each word looks at all of it, else at itself and what comes before."""
     tokenizer = model.source_tokenizer
-    after = Special.after(text_frame(tokenizer))
+    after = Special.after(build_text_frame(tokenizer))
     axis = attention_maps.axis_of_text(tokenizer, text, before=_tags(model, to), after=after, unit=unit)
     if isinstance(model.model, EncoderDecoder):
         return TextMap(attention_maps.encoder_attention(model.model, axis, heads=heads), (text,))

@@ -16,14 +16,14 @@ import torch
 from torch import Tensor
 
 from lm.config.evaluation import AttentionUnit
-from lm.corpus.trees import OUTSIDE
+from lm.corpus.tree_positions import OUTSIDE_TREE
 from lm.errors import UsageError, not_a_number
 from lm.model.attention import captured
 from lm.model.transformer import DecoderOnly, EncoderDecoder, EncoderOnly, Model
-from lm.text.trees import places_in_tree
-from lm.tokenizer.framing import Frame, pair_frames
-from lm.tokenizer.offsets import TokenOffsets, words_of
-from lm.tokenizer.tokenizer import Piece, Tokenizer
+from lm.text.dependency_trees import compute_tree_positions
+from lm.tokenizer.offsets import TokenOffsets, assign_word_indices
+from lm.tokenizer.special_tokens import SpecialTokenFrame, build_pair_frames
+from lm.tokenizer.tokenizer import TextPiece, Tokenizer
 
 Weights = npt.NDArray[np.float32]
 
@@ -37,12 +37,12 @@ class Special(NamedTuple):
     label: str
 
     @classmethod
-    def before(cls, frame: Frame) -> list[Special]:
+    def before(cls, frame: SpecialTokenFrame) -> list[Special]:
         """The token that starts a text, if there is one."""
         return [cls(index, START) for index in frame.before]
 
     @classmethod
-    def after(cls, frame: Frame) -> list[Special]:
+    def after(cls, frame: SpecialTokenFrame) -> list[Special]:
         """The token that ends a text, if there is one."""
         return [cls(index, END) for index in frame.after]
 
@@ -147,7 +147,7 @@ def axis_of_text(
 ) -> Axis:
     """The axis of a text that is tokenized here, with special tokens around it."""
     tokens = tokenizer.encode(text) if text else []
-    ends = TokenOffsets(tokenizer).ends(Piece(text, True), np.array(tokens)).tolist() if tokens else []
+    ends = TokenOffsets(tokenizer).ends(TextPiece(text, True), np.array(tokens)).tolist() if tokens else []
     return _axis(tokenizer, text, tokens, ends, before=before, after=after, unit=unit)
 
 
@@ -175,7 +175,7 @@ def _axis(
     unit: AttentionUnit,
 ) -> Axis:
     """Units of tokens that end at these bytes of a text; special tokens are units of their own."""
-    spelled, word_of = text.split(), words_of(text, ends)
+    spelled, word_of = text.split(), assign_word_indices(text, ends)
     if unit == "tokens":
         labels = [tokenizer.token_bytes(index).decode(errors="replace") for index in tokens]
         units, words = list(range(len(tokens))), word_of
@@ -305,7 +305,7 @@ def translation_map(
     Raises:
         UsageError: a tokenizer has no token that ends a text, or a text is longer than learned positions reach.
     """
-    frames = pair_frames(tokenizer, source_tokenizer)
+    frames = build_pair_frames(tokenizer, source_tokenizer)
     body = [index for index in tokens if index not in frames.target.after]
     read = axis_of_text(source_tokenizer, source, before=tags, after=Special.after(frames.source), unit=unit)
     written = axis_of_tokens(tokenizer, body, after=Special.after(frames.target), unit=unit)
@@ -333,8 +333,8 @@ def _source_row(source: Axis, heads: Sequence[int] | None, model: EncoderDecoder
     if heads is None:
         return row
     words = [source.words[unit] for unit in source.units]
-    in_tree = places_in_tree(heads)
-    places = [OUTSIDE if word is None else in_tree[word].tolist() for word in words]
+    in_tree = compute_tree_positions(heads)
+    places = [OUTSIDE_TREE if word is None else in_tree[word].tolist() for word in words]
     return torch.cat((row[..., None], row.new_tensor([places])), dim=-1)
 
 

@@ -19,9 +19,9 @@ from lm.evaluation.scoring import Nats, scored_batches
 from lm.model.transformer import DecoderOnly
 from lm.processes import Share
 from lm.text.examples import Example
-from lm.tokenizer.framing import example_frame
-from lm.tokenizer.offsets import TextLoss, TokenOffsets
-from lm.tokenizer.tokenizer import Piece, Tokenizer
+from lm.tokenizer.offsets import RoundTripLoss, TokenOffsets
+from lm.tokenizer.special_tokens import build_example_frame
+from lm.tokenizer.tokenizer import TextPiece, Tokenizer
 
 _EXAMPLES_AT_ONCE = 4096
 """Examples that are put in order of length together: enough that batches have hardly any padding."""
@@ -111,11 +111,11 @@ class _Framed:
     ids: NDArray[Any]
     learned: int
     is_shortened: bool
-    loss: TextLoss
+    loss: RoundTripLoss
 
 
 def _framed(examples: Sequence[Example], tokenizer: Tokenizer, context: int, name: str) -> list[_Framed]:
-    frame, offsets, framed = example_frame(tokenizer), TokenOffsets(tokenizer), []
+    frame, offsets, framed = build_example_frame(tokenizer), TokenOffsets(tokenizer), []
     for example in examples:
         where = f"{name}: line {example.line}"
         try:
@@ -125,8 +125,8 @@ def _framed(examples: Sequence[Example], tokenizer: Tokenizer, context: int, nam
         learned = len(completion) + len(frame.after)
         if problem := too_long(learned, context=context):
             raise InputError(f"{where}: {problem}; leave it out")
-        whole = frame.around(prompt, completion)
+        whole = frame.wrap(prompt, completion)
         ids = shortened(whole, context=context)
-        loss = offsets.loss(Piece(example.completion, starts_document=True), completion)
+        loss = offsets.loss(TextPiece(example.completion, starts_document=True), completion)
         framed.append(_Framed(example, ids, learned, len(ids) < len(whole), loss))
     return framed

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lm.corpus.ragged import Ragged
-from lm.corpus.trees import TreeReader, framed
+from lm.corpus.ragged import RaggedArray
+from lm.corpus.tree_positions import TreeReader, wrap_sources
 from lm.data.batch import Batch
 from lm.data.bucketing import length_batches
 from lm.data.pair_batches import PairLayout, layout_of
@@ -20,10 +20,10 @@ from lm.evaluation.perplexity import Tally
 from lm.evaluation.scoring import Nats, scored_batches
 from lm.model.transformer import DecoderOnly, EncoderDecoder
 from lm.processes import Share
-from lm.text.parallel import Pair
-from lm.tokenizer.framing import LanguageTag, pair_frames
-from lm.tokenizer.offsets import TextLoss, TokenOffsets
-from lm.tokenizer.tokenizer import Piece, Tokenizer
+from lm.text.parallel import SentencePair
+from lm.tokenizer.offsets import RoundTripLoss, TokenOffsets
+from lm.tokenizer.special_tokens import LanguageTag, build_pair_frames
+from lm.tokenizer.tokenizer import TextPiece, Tokenizer
 
 _PAIRS_AT_ONCE = 4096
 """Pairs that are put in order of length together: enough that batches have hardly any padding."""
@@ -42,8 +42,8 @@ class TokenPairs:
         start: the id that comes before a target.
     """
 
-    sources: Ragged
-    targets: Ragged
+    sources: RaggedArray
+    targets: RaggedArray
     start: int
 
     def __len__(self) -> int:
@@ -71,15 +71,15 @@ class PairEncoder:
             UsageError: a tokenizer has no token that ends a text.
         """
         self._target, self._source = tokenizer, source_tokenizer or tokenizer
-        self._frames = pair_frames(tokenizer, source_tokenizer, tag=tag)
+        self._frames = build_pair_frames(tokenizer, source_tokenizer, tag=tag)
         self._trees = TreeReader(self._source)
         self._offsets = TokenOffsets(tokenizer)
 
-    def loss(self, text: str) -> TextLoss:
+    def loss(self, text: str) -> RoundTripLoss:
         """What the tokenizer loses of a target."""
-        return self._offsets.loss(Piece(text, starts_document=True), self._target.encode_batch([text])[0])
+        return self._offsets.loss(TextPiece(text, starts_document=True), self._target.encode_batch([text])[0])
 
-    def encode(self, pairs: Sequence[Pair]) -> TokenPairs:
+    def encode(self, pairs: Sequence[SentencePair]) -> TokenPairs:
         """The ids of some pairs, the sources with their trees where heads are given."""
         sources, targets = (
             tokenizer.encode_batch(texts)
@@ -91,12 +91,12 @@ class PairEncoder:
         read = [self._read(pair, ids) for pair, ids in zip(pairs, sources, strict=True)]
         of_target = self._frames.target
         return TokenPairs(
-            framed(Ragged.of(read), self._frames.source),
-            Ragged.of(targets).framed(of_target.before, of_target.after),
+            wrap_sources(RaggedArray.of(read), self._frames.source),
+            RaggedArray.of(targets).framed(of_target.before, of_target.after),
             self._frames.start,
         )
 
-    def _read(self, pair: Pair, ids: NDArray[Any]) -> NDArray[Any]:
+    def _read(self, pair: SentencePair, ids: NDArray[Any]) -> NDArray[Any]:
         return ids if pair.heads is None else self._trees.read(pair.source, ids, pair.heads)
 
 
@@ -144,7 +144,7 @@ class PairsScored:
 def measure_pairs(
     model: DecoderOnly | EncoderDecoder,
     encoder: PairEncoder,
-    pairs: Iterable[Pair],
+    pairs: Iterable[SentencePair],
     *,
     name: str,
     share: Share[Batch, list[Nats]] | None = None,
@@ -182,7 +182,9 @@ def measure_pairs(
     yield PairsScored(tally, blank)
 
 
-def _check_lengths(model: DecoderOnly | EncoderDecoder, pairs: Sequence[Pair], tokens: TokenPairs, name: str) -> None:
+def _check_lengths(
+    model: DecoderOnly | EncoderDecoder, pairs: Sequence[SentencePair], tokens: TokenPairs, name: str
+) -> None:
     """InputError that names the first pair that is longer than the model has positions for."""
     limit = model.config.position_limit
     if limit is None:

@@ -13,15 +13,15 @@ import numpy as np
 from lm.checkpoint import LoadedModel
 from lm.config.data import DataConfig
 from lm.corpus.examples import open_examples
-from lm.corpus.folders import verify
 from lm.corpus.manifest import Manifest, PairManifest, PreparedManifest
 from lm.corpus.pairs import open_pairs
+from lm.corpus.prepared_folder import verify_checksums
 from lm.corpus.shards import open_split
 from lm.errors import InputError
-from lm.text.files import TextFile, spooled
+from lm.text.files import TextFile, write_temporary_file
 from lm.text.parallel import ParallelText
 from lm.text.rows import FIELD
-from lm.tokenizer.framing import example_frame
+from lm.tokenizer.special_tokens import build_example_frame
 from lm.tokenizer.tokenizer import Tokenizer
 
 NAME = "held-out"
@@ -61,7 +61,7 @@ def held_out_text(loaded: LoadedModel) -> TextFile:
     if not manifest.splits["validation"].tokens:
         raise _nothing(loaded)
     rows = _examples(folder, loaded.tokenizer) if manifest.supervised else _documents(folder, loaded.tokenizer)
-    return dataclasses.replace(spooled(_lines(rows), name=NAME), data=_AS_LEARNED)
+    return dataclasses.replace(write_temporary_file(_lines(rows), name=NAME), data=_AS_LEARNED)
 
 
 def held_out_pairs(loaded: LoadedModel) -> tuple[ParallelText, str | None]:
@@ -75,11 +75,11 @@ def held_out_pairs(loaded: LoadedModel) -> tuple[ParallelText, str | None]:
     if not pairs:
         raise _nothing(loaded)
     fields = "source", "target"
-    rows = spooled(_lines(dict(zip(fields, pair[:2], strict=True)) for pair in pairs), name=NAME)
+    rows = write_temporary_file(_lines(dict(zip(fields, pair[:2], strict=True)) for pair in pairs), name=NAME)
     heads = None
     if manifest.heads:
         lines = (" ".join(map(str, of_source or ())) + "\n" for _, _, of_source in pairs)
-        heads = spooled((line.encode() for line in lines), name=f"{NAME}, heads")
+        heads = write_temporary_file((line.encode() for line in lines), name=f"{NAME}, heads")
     return ParallelText(
         dataclasses.replace(rows, data=DataConfig(field=fields[0], keep_line_ends=True)), None, fields, heads
     ), manifest.languages[1]
@@ -87,7 +87,7 @@ def held_out_pairs(loaded: LoadedModel) -> tuple[ParallelText, str | None]:
 
 def _verified(loaded: LoadedModel) -> Path:
     folder = prepared_folder(loaded)
-    verify(folder, PreparedManifest.read(folder).sha256, advice=_AGAIN)
+    verify_checksums(folder, PreparedManifest.read(folder).sha256, advice=_AGAIN)
     return folder
 
 
@@ -118,7 +118,7 @@ def _row(tokenizer: Tokenizer, ids: np.ndarray[tuple[int], np.dtype[np.int64]]) 
 
 def _examples(folder: Path, tokenizer: Tokenizer) -> Iterator[dict[str, str]]:
     """Each example: its prompt and its completion."""
-    examples, frame = open_examples(folder, "validation"), example_frame(tokenizer)
+    examples, frame = open_examples(folder, "validation"), build_example_frame(tokenizer)
     for number in range(len(examples)):
         ids, learned = examples.read(number)
         prompt, completion = ids[len(frame.before) : len(ids) - learned], ids[len(ids) - learned :]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from lm.corpus.shards import Tokens
+from lm.corpus.shards import TokenShards
 
 Ids = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -43,7 +43,7 @@ class _Grams:
     held_out_contexts: Ids
 
 
-def bits_per_byte(train: Tokens, held_out: Tokens, *, vocab_size: int) -> list[float]:
+def bits_per_byte(train: TokenShards, held_out: TokenShards, *, vocab_size: int) -> list[float]:
     """What models of order 1, 2, … 5 need for the beginning of a held-out split, counting that of a training split."""
     ids = train.read(0, min(len(train), _MOST_TOKENS))
     scored = held_out.read(0, min(len(held_out), _MOST_HELD_OUT))

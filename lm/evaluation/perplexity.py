@@ -13,7 +13,7 @@ from lm.evaluation.scoring import Nats
 from lm.evaluation.stretches import Reading, Stretch, W, stretches
 from lm.processes import Share
 from lm.text.files import TextFile
-from lm.tokenizer.offsets import TextLoss
+from lm.tokenizer.offsets import RoundTripLoss
 from lm.tokenizer.tokenizer import Tokenizer
 
 
@@ -80,7 +80,7 @@ class Tally(Sums):
         self.nats += float(nats.sum())
         self.squares += float(np.square(nats).sum())
 
-    def add_loss(self, loss: TextLoss) -> None:
+    def add_loss(self, loss: RoundTripLoss) -> None:
         """Count what a tokenizer loses of some text."""
         self.unknown_tokens += loss.unknown
         self.lost_bytes += loss.bytes

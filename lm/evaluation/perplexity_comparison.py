@@ -19,7 +19,7 @@ import numpy.typing as npt
 from lm.evaluation.perplexity import Sums
 from lm.evaluation.scoring import Nats
 from lm.evaluation.stretches import Stretch
-from lm.tokenizer.offsets import Ends
+from lm.tokenizer.offsets import ByteOffsets
 
 BLOCK_BYTES = 256
 
@@ -190,7 +190,7 @@ class _Side:
     source: Iterable[Stretch]
     exhausted: bool = False
     reach: int = 0
-    ends: Ends = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    ends: ByteOffsets = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     files: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     nats: Nats = field(default_factory=lambda: np.zeros(0))
 
@@ -212,7 +212,7 @@ class _Side:
             self._read += len(passage.data)
         self.reach = int(ends[-1]) if len(ends) else self._read
 
-    def take(self, cuts: Ends) -> Nats:
+    def take(self, cuts: ByteOffsets) -> Nats:
         """The nats of the segments that end at these cuts, which are used up."""
         count = int(np.searchsorted(self.ends, cuts[-1], side="right"))
         sums = np.bincount(np.searchsorted(cuts, self.ends[:count]), weights=self.nats[:count], minlength=len(cuts))

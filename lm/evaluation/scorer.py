@@ -18,7 +18,7 @@ from lm.evaluation.windows import CausalWindow, Cutter, MaskedCutter, MaskedWind
 from lm.model.transformer import DecoderOnly, EncoderOnly
 from lm.processes import Share
 from lm.text.files import TextFile
-from lm.tokenizer.framing import Frame, mask_of, text_frame
+from lm.tokenizer.special_tokens import SpecialTokenFrame, build_text_frame, require_mask_token
 from lm.tokenizer.tokenizer import Tokenizer
 
 
@@ -70,7 +70,7 @@ class MaskedReading:
 
     model: EncoderOnly
     mask: int
-    frame: Frame
+    frame: SpecialTokenFrame
     context: int
     stride: int
     every: int
@@ -127,7 +127,7 @@ def reading_of(
         UsageError: the model is masked, and the tokenizer has no mask.
     """
     if isinstance(model, EncoderOnly):
-        frame, mask = text_frame(tokenizer), mask_of(tokenizer)
+        frame, mask = build_text_frame(tokenizer), require_mask_token(tokenizer)
         return MaskedReading(model, mask, frame, context, stride, every, batch_size)
     return CausalReading(model, tokenizer.start_of_text, context, stride)
 

@@ -17,10 +17,10 @@ from lm.errors import InputError, not_a_number
 from lm.evaluation.scoring import Nats
 from lm.evaluation.windows import Ids
 from lm.processes import Share
-from lm.text.documents import fragments
+from lm.text.documents import read_fragments
 from lm.text.files import TextFile
-from lm.tokenizer.offsets import Ends, TextLoss, TokenOffsets
-from lm.tokenizer.tokenizer import Piece, Tokenizer, pieces
+from lm.tokenizer.offsets import ByteOffsets, RoundTripLoss, TokenOffsets
+from lm.tokenizer.tokenizer import TextPiece, Tokenizer, split_into_pieces
 
 _FULL = 0.9
 """The share of a batch's positions that are real from which on it is full enough to be read as it is."""
@@ -94,7 +94,7 @@ class Passage:
     document: int
     first: int
     offset: int
-    piece: Piece
+    piece: TextPiece
     tokens: Ids
     words: int
     offsets: TokenOffsets = field(repr=False, compare=False)
@@ -105,12 +105,12 @@ class Passage:
         return self.piece.text.encode()
 
     @cached_property
-    def ends(self) -> Ends:
+    def ends(self) -> ByteOffsets:
         """(tokens,) where in `data` each token ends."""
         return self.offsets.ends(self.piece, self.tokens)
 
     @cached_property
-    def loss(self) -> TextLoss:
+    def loss(self) -> RoundTripLoss:
         """What the tokenizer loses of the text."""
         return self.offsets.loss(self.piece, self.tokens)
 
@@ -140,7 +140,7 @@ class Stretch:
         return int(self.passage.ends[self.first - 1]) if self.first else 0
 
     @property
-    def ends(self) -> Ends:
+    def ends(self) -> ByteOffsets:
         """(tokens,) where in the passage's data each of them ends."""
         return self.passage.ends[self.first : self.first + len(self.nats)]
 
@@ -229,7 +229,7 @@ class _WindowReader(Generic[W]):
             file: of text.
         """
         cutter, document, first, offset, last = self._cutter(), -1, 0, 0, " "
-        for piece in pieces(fragments(file, self._separator), self._tokenizer):
+        for piece in split_into_pieces(read_fragments(file, self._separator), self._tokenizer):
             if piece.starts_document:
                 yield from cutter.finish()
                 cutter, document, first, offset, last = self._cutter(), document + 1, 0, 0, " "
@@ -253,7 +253,7 @@ class _WindowReader(Generic[W]):
                 self._waiting.popleft()
                 self._taken = 0
 
-    def _encode(self, piece: Piece, file: TextFile) -> Ids:
+    def _encode(self, piece: TextPiece, file: TextFile) -> Ids:
         try:
             return self._tokenizer.encode_batch([piece.context + piece.text])[0][piece.context_tokens :]
         except InputError as error:

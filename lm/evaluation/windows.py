@@ -24,7 +24,7 @@ import numpy.typing as npt
 from lm.config.evaluation import PerplexityConfig
 from lm.config.model import ModelConfig
 from lm.errors import UsageError
-from lm.tokenizer.framing import Frame
+from lm.tokenizer.special_tokens import SpecialTokenFrame
 
 Ids = npt.NDArray[np.integer[Any]]
 
@@ -123,7 +123,7 @@ class MaskedWindow:
 class MaskedCutter:
     """Cuts one document, which comes in parts, into windows."""
 
-    def __init__(self, *, context: int, stride: int, frame: Frame) -> None:
+    def __init__(self, *, context: int, stride: int, frame: SpecialTokenFrame) -> None:
         """Begin a document.
 
         Args:

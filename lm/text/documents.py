@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import TypeVar
 
 from lm.text import examples, files, parquet
-from lm.text.files import FileSpan, Observer, TextFile, compression
-from lm.text.normalising import Changes
+from lm.text.files import BlockCallback, FileSpan, TextFile, detect_compression
+from lm.text.normalization import TextChanges
 
 T = TypeVar("T")
 
 
-def grouped(items: Iterable[T], size: Callable[[T], int], *, limit: int) -> Iterator[list[T]]:
+def group_by_size(items: Iterable[T], size: Callable[[T], int], *, limit: int) -> Iterator[list[T]]:
     """Lists of items in order, each ended by the one with which their sizes reach a limit."""
     group: list[T] = []
     total = 0
@@ -48,7 +48,7 @@ class Fragment:
 
 
 @dataclass(frozen=True)
-class Survey:
+class FileSummary:
     """What one pass over a file finds.
 
     Attributes:
@@ -66,14 +66,14 @@ class Survey:
     size: int
     documents: int
     bytes: int
-    changes: Changes = field(default_factory=Changes)
+    changes: TextChanges = field(default_factory=TextChanges)
 
     @property
     def identity(self) -> str:
         """What its documents follow from: the bytes, the fields that are read of rows, and how, if that is unusual."""
         fields: Sequence[str] = ()
         if self.file.supervised:
-            fields = self.file.label_fields or examples.FIELDS
+            fields = self.file.label_fields or examples.EXAMPLE_FIELDS
         elif self.file.holds_rows:
             fields = (self.file.text_field,)
         return " ".join(filter(None, (self.sha256, *fields, self.read_as)))
@@ -84,41 +84,41 @@ class Survey:
         return self.file.read_as(self.changes)
 
 
-def survey(file: TextFile, separator: str) -> Survey:
+def scan_file(file: TextFile, separator: str) -> FileSummary:
     """Read a file once, from start to end: its hash, and how much text there is.
 
     Raises:
         InputError: it is not a text file.
         UsageError: it isn't clear which of its fields holds the text.
     """
-    digest, changes = hashlib.sha256(), Changes()
+    digest, changes = hashlib.sha256(), TextChanges()
     documents = text_bytes = size = 0
 
-    def observe(block: bytes) -> None:
+    def on_block(block: bytes) -> None:
         nonlocal size
         digest.update(block)
         size += len(block)
 
-    for fragment in fragments(file, separator, observe=observe, changes=changes):
+    for fragment in read_fragments(file, separator, on_block=on_block, changes=changes):
         documents += fragment.starts_document
         text_bytes += len(fragment.text.encode())
-    return Survey(file, digest.hexdigest(), size, documents, text_bytes, changes)
+    return FileSummary(file, digest.hexdigest(), size, documents, text_bytes, changes)
 
 
-def fragments(
+def read_fragments(
     file: TextFile,
     separator: str,
     *,
-    observe: Observer | None = None,
+    on_block: BlockCallback | None = None,
     span: FileSpan | None = None,
-    changes: Changes | None = None,
+    changes: TextChanges | None = None,
 ) -> Iterator[Fragment]:
     """The documents of a file, in fragments of at most a few hundred kilobytes, cut anywhere.
 
     Args:
         file: the file.
         separator: the line that ends a document, where the file has no rows.
-        observe: called with each block of the file's bytes, decompressed, as it is read.
+        on_block: called with each block of the file's bytes, decompressed, as it is read.
         span: the part to read, from `lm.text.documents` [default: all of the file].
         changes: is told what is found in the text besides what it is read for.
 
@@ -126,12 +126,12 @@ def fragments(
         InputError: the file is not text in its encoding, or is damaged.
     """
     if file.supervised or file.holds_rows:
-        for text in _documents_by_row(file, observe, span, changes):
+        for text in _read_row_documents(file, on_block, span, changes):
             for start in range(0, len(text), files.BLOCK_BYTES):
                 yield Fragment(text[start : start + files.BLOCK_BYTES], starts_document=start == 0)
         return
     starts = True
-    for part in _separated(file.text(observe, span, changes), separator):
+    for part in _split_at_separators(file.text(on_block, span, changes), separator):
         if part is None:
             starts = True
         elif part:
@@ -139,16 +139,16 @@ def fragments(
             starts = False
 
 
-def _documents_by_row(
-    file: TextFile, observe: Observer | None, span: FileSpan | None, changes: Changes | None
+def _read_row_documents(
+    file: TextFile, on_block: BlockCallback | None, span: FileSpan | None, changes: TextChanges | None
 ) -> Iterator[str]:
     """The documents of a file that has one in each row."""
     if file.supervised:
-        return (example.prompt + example.completion for example in file.examples(observe, changes))
-    return file.documents(observe, span, changes)
+        return (example.prompt + example.completion for example in file.examples(on_block, changes))
+    return file.documents(on_block, span, changes)
 
 
-def _separated(blocks: Iterable[str], separator: str) -> Iterator[str | None]:
+def _split_at_separators(blocks: Iterable[str], separator: str) -> Iterator[str | None]:
     """The text of the blocks with None for each separator line."""
     line = re.compile(rf"{re.escape(separator)}\r?\n")  # what starts a line is checked below: a lookbehind is slow
     unsure = len(separator) + 1  # a separator line that is not complete yet can be this long
@@ -171,7 +171,7 @@ def _separated(blocks: Iterable[str], separator: str) -> Iterator[str | None]:
 _BLOCK_BYTES = 1 << 20
 
 
-def spans(file: TextFile, separator: str, *, size: int) -> list[FileSpan] | None:
+def split_into_spans(file: TextFile, separator: str, *, size: int) -> list[FileSpan] | None:
     """Parts of a file of at least `size` bytes each, but the last, that together are the file.
 
     They depend on the bytes of the file alone. Each begins with a document and ends with one.
@@ -186,37 +186,37 @@ def spans(file: TextFile, separator: str, *, size: int) -> list[FileSpan] | None
         records may reach over lines, or bytes don't tell its line ends.
     """
     if file.is_parquet and not file.supervised:
-        return _row_groups(file, size)
+        return _split_row_groups(file, size)
     total = file.path.stat().st_size
     is_whole = file.supervised or "\n" in separator or not file.reading.is_utf8 or file.data.strip_gutenberg
-    if total <= size or is_whole or file.format not in ("text", "jsonl") or compression(file.path, file.name):
+    if total <= size or is_whole or file.format not in ("text", "jsonl") or detect_compression(file.path, file.name):
         return None
     document_end = rb"\n" if file.format == "jsonl" else rb"\n" + re.escape(separator.encode()) + rb"\r?\n"
-    ends = list(_ends(file.path, re.compile(document_end), size, longest=len(separator.encode()) + 3))
+    ends = list(_find_document_ends(file.path, re.compile(document_end), size, longest=len(separator.encode()) + 3))
     starts = [0, *ends]
     return [FileSpan(start, stop) for start, stop in zip(starts, [*ends, total], strict=True)]
 
 
-def _row_groups(file: TextFile, size: int) -> list[FileSpan] | None:
+def _split_row_groups(file: TextFile, size: int) -> list[FileSpan] | None:
     """The fewest neighbouring row groups that have `size` bytes, again and again; None if all are needed for that."""
-    sizes = parquet.group_bytes(file.path, name=file.name)
-    groups = grouped(range(len(sizes)), lambda group: sizes[group], limit=size)
+    sizes = parquet.read_row_group_sizes(file.path, name=file.name)
+    groups = group_by_size(range(len(sizes)), lambda group: sizes[group], limit=size)
     found = [FileSpan(group[0], group[-1] + 1) for group in groups]
     return found if len(found) > 1 else None
 
 
-def _ends(path: Path, document_end: re.Pattern[bytes], size: int, *, longest: int) -> Iterator[int]:
+def _find_document_ends(path: Path, document_end: re.Pattern[bytes], size: int, *, longest: int) -> Iterator[int]:
     """Where the documents end that are the first to do so `size` bytes after the place before, except the last one.
 
     A match of the pattern has at most `longest` bytes.
     """
     total, end = path.stat().st_size, 0
-    while (found := _end_after(path, document_end, end + size, longest)) is not None and found < total:
+    while (found := _find_end_after(path, document_end, end + size, longest)) is not None and found < total:
         yield found
         end = found
 
 
-def _end_after(path: Path, pattern: re.Pattern[bytes], place: int, longest: int) -> int | None:
+def _find_end_after(path: Path, pattern: re.Pattern[bytes], place: int, longest: int) -> int | None:
     """Where the first match at or after a place in a file ends; None if there is none."""
     kept = b""
     with path.open("rb") as stream:

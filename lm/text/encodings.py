@@ -8,10 +8,10 @@ import unicodedata
 
 from lm.errors import InputError
 
-_CANDIDATES = ("CP949", "SHIFT_JIS", "EUC-JP", "GB18030", "BIG5", "CP1251", "CP1252")
+_CANDIDATE_ENCODINGS = ("CP949", "SHIFT_JIS", "EUC-JP", "GB18030", "BIG5", "CP1251", "CP1252")
 """As `iconv` and Python call them; the last two are what single bytes in most texts of Europe are."""
 
-_NO_TEXT = ("Cc", "Co", "Cn")
+_NON_TEXT_CATEGORIES = ("Cc", "Co", "Cn")
 """Categories of control characters, private ones, and those that Unicode does not have."""
 
 _SAMPLE_BYTES = 1 << 16
@@ -31,20 +31,20 @@ def decode(data: bytes, *, name: str) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError as error:
-        raise not_text(error, name=name, offset=error.start, settings=()) from None
+        raise decoding_error(error, name=name, offset=error.start, settings=()) from None
 
 
 def refuse_utf16(
     beginning: bytes, *, name: str, compressed: bool = False, settings: tuple[str, ...] = ("encoding=utf-16",)
 ) -> None:
-    """Raise UnreadableError if a text begins with the byte order mark of UTF-16; for the arguments see `not_text`."""
+    """Raise UnreadableError if a text begins with the byte order mark of UTF-16; arguments as of `decoding_error`."""
     if beginning.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        how = f"convert it first: {_command('UTF-16', name, compressed)}"
+        how = f"convert it first: {_iconv_command('UTF-16', name, compressed)}"
         advice = f"name its encoding, or {how}" if settings else how
         raise UnreadableError(f"{name}: looks like UTF-16 text; {advice}", settings=settings)
 
 
-def not_text(
+def decoding_error(
     error: UnicodeDecodeError,
     *,
     name: str,
@@ -70,28 +70,28 @@ def not_text(
         return UnreadableError(f"{wrong}: it ends inside a character, so it seems to be cut off; get the whole text")
     if called != "UTF-8":
         return UnreadableError(f"{wrong}; is it in another encoding?", settings=settings)
-    fitting = _fitting(error.object[error.start : error.start + _SAMPLE_BYTES])
+    fitting = _guess_encodings(error.object[error.start : error.start + _SAMPLE_BYTES])
     guess = f"; it could be {', '.join(fitting)}" if fitting else "; it may be no text at all"
-    convert = _command("ENCODING", name, compressed)
+    convert = _iconv_command("ENCODING", name, compressed)
     known = "if you know its encoding, " + ("name it, or " if settings else "") + f"convert it: {convert}"
     return UnreadableError(f"{wrong}; {known}{guess}", settings=settings)
 
 
-def _command(encoding: str, name: str, compressed: bool) -> str:
+def _iconv_command(encoding: str, name: str, compressed: bool) -> str:
     """The command that converts a file; what comes from a pipe has no name that `iconv` could open."""
     convert = f"iconv -f {encoding} -t UTF-8"
     file = name.rpartition(".")[0] if compressed and name.endswith((".gz", ".xz", ".zst")) else name
     return convert if name == "stdin" else f"{convert} {shlex.quote(file)} > NEW"
 
 
-def _fitting(sample: bytes) -> list[str]:
+def _guess_encodings(sample: bytes) -> list[str]:
     """The encodings in which a sample is text: each byte means something, and nothing is a control character."""
-    return [name for name in _CANDIDATES if _reads_as_text(sample, name)]
+    return [name for name in _CANDIDATE_ENCODINGS if _is_decodable(sample, name)]
 
 
-def _reads_as_text(sample: bytes, encoding: str) -> bool:
+def _is_decodable(sample: bytes, encoding: str) -> bool:
     try:
         text = codecs.getincrementaldecoder(encoding)("strict").decode(sample)  # which may end inside a character
     except UnicodeDecodeError:
         return False
-    return all(letter.isspace() or unicodedata.category(letter) not in _NO_TEXT for letter in text)
+    return all(letter.isspace() or unicodedata.category(letter) not in _NON_TEXT_CATEGORIES for letter in text)

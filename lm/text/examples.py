@@ -21,12 +21,12 @@ from typing import Any
 
 from lm.config import options
 from lm.errors import InputError
-from lm.text.rows import Row, known, text
+from lm.text.rows import Row, list_fields, read_text
 
-FIELDS = ("prompt", "completion", "text", "label")
-DELIMITER = "\n"
+EXAMPLE_FIELDS = ("prompt", "completion", "text", "label")
+LABEL_DELIMITER = "\n"
 
-EXAMPLE = '{"prompt": …, "completion": …}, in JSON Lines (.jsonl), as supervised training reads them'
+EXAMPLE_FORMAT = '{"prompt": …, "completion": …}, in JSON Lines (.jsonl), as supervised training reads them'
 _FORMS = "'prompt' and 'completion', or 'text' and 'label'"
 
 
@@ -47,15 +47,15 @@ class Example:
     @property
     def label(self) -> str:
         """The completion without its delimiter."""
-        return label_of(self.completion)
+        return parse_label(self.completion)
 
 
-def label_of(completion: str) -> str:
+def parse_label(completion: str) -> str:
     """The label that a completion is: the text behind its delimiter, or all of it."""
-    return completion.removeprefix(DELIMITER)
+    return completion.removeprefix(LABEL_DELIMITER)
 
 
-def examples(rows: Iterable[Row], columns: tuple[str, str] | None = None) -> Iterator[Example]:
+def parse_examples(rows: Iterable[Row], columns: tuple[str, str] | None = None) -> Iterator[Example]:
     """The examples in the rows of a file.
 
     Args:
@@ -66,46 +66,46 @@ def examples(rows: Iterable[Row], columns: tuple[str, str] | None = None) -> Ite
         InputError: a row is not an example; the message names the file, the row and what is wrong with it.
     """
     for row in rows:
-        first, second = columns or _form(row.values, row.where)
+        first, second = columns or _find_fields(row.values, row.where)
         is_label = columns is not None or second == "label"
         if missing := [name for name in (first, second) if name not in row.values]:
-            raise InputError(f"{row.where}: no field {missing[0]!r}; it has {known(row.values)}")
-        completion = _label(row, second) if is_label else text(row, second)
+            raise InputError(f"{row.where}: no field {missing[0]!r}; it has {list_fields(row.values)}")
+        completion = _read_label(row, second) if is_label else read_text(row, second)
         if not completion:
             raise InputError(f"{row.where}: field {second!r} is empty, so there is nothing to learn; leave it out")
-        prompt = text(row, first)
-        yield Example(prompt, DELIMITER + completion if is_label else completion, row.number)
+        prompt = read_text(row, first)
+        yield Example(prompt, LABEL_DELIMITER + completion if is_label else completion, row.number)
 
 
-def has_fields(names: Iterable[str]) -> bool:
+def has_example_fields(names: Iterable[str]) -> bool:
     """Whether there is a field among some that only examples have: prompt, completion or label."""
-    return any(name in FIELDS and name != "text" for name in names)
+    return any(name in EXAMPLE_FIELDS and name != "text" for name in names)
 
 
-def is_example(line: bytes) -> bool:
+def is_example_line(line: bytes) -> bool:
     """Whether a line is a JSON object with a field that only examples have: prompt, completion or label."""
     try:
         values = json.loads(line.removeprefix(b"\xef\xbb\xbf"))
     except (ValueError, RecursionError):
         return False
-    return isinstance(values, dict) and has_fields(values)
+    return isinstance(values, dict) and has_example_fields(values)
 
 
-def _form(values: Mapping[str, Any], where: str) -> tuple[str, str]:
+def _find_fields(values: Mapping[str, Any], where: str) -> tuple[str, str]:
     """The two fields of the form in which a line is."""
-    forms = [form for form in (FIELDS[:2], FIELDS[2:]) if all(field in values for field in form)]
+    forms = [form for form in (EXAMPLE_FIELDS[:2], EXAMPLE_FIELDS[2:]) if all(field in values for field in form)]
     if len(forms) == 2:
-        raise InputError(f"{where}: has {', '.join(FIELDS)}; give {_FORMS}, not both")
+        raise InputError(f"{where}: has {', '.join(EXAMPLE_FIELDS)}; give {_FORMS}, not both")
     if forms:
         return forms[0][0], forms[0][1]
     for field, other in ((0, 1), (1, 0), (2, 3), (3, 2)):
-        if FIELDS[field] in values:
-            hint = options.suggestion(FIELDS[other], values)
-            raise InputError(f"{where}: no field {FIELDS[other]!r}{hint} beside {FIELDS[field]!r}")
-    raise InputError(f"{where}: needs {_FORMS}; it has {known(values)}")
+        if EXAMPLE_FIELDS[field] in values:
+            hint = options.suggestion(EXAMPLE_FIELDS[other], values)
+            raise InputError(f"{where}: no field {EXAMPLE_FIELDS[other]!r}{hint} beside {EXAMPLE_FIELDS[field]!r}")
+    raise InputError(f"{where}: needs {_FORMS}; it has {list_fields(values)}")
 
 
-def _label(row: Row, field: str) -> str:
+def _read_label(row: Row, field: str) -> str:
     """The text of a label; numbers, true and false count as they are written in JSON."""
     label = row.values[field]
-    return json.dumps(label) if isinstance(label, bool | int | float) else text(row, field)
+    return json.dumps(label) if isinstance(label, bool | int | float) else read_text(row, field)

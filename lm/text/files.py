@@ -1,8 +1,8 @@
 """Text files: what folders, globs and `-` (stdin) stand for, and their text and rows, read in bounded memory.
 
-Files may be compressed (see `compression`). Stdin and pipes can be read only once, so they are copied to a temporary
-file first. Text is UTF-8 unless an encoding is named; what is made of its line ends is said in `lm.text.normalising`.
-Rows are objects of JSON Lines or of a JSON array, or rows of CSV, TSV and Parquet.
+Files may be compressed (see `detect_compression`). Stdin and pipes can be read only once, so they are copied to a
+temporary file first. Text is UTF-8 unless an encoding is named; what is made of its line ends is said in
+`lm.text.normalization`. Rows are objects of JSON Lines or of a JSON array, or rows of CSV, TSV and Parquet.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from typing import Any, BinaryIO, Literal, NoReturn, Protocol, TypeVar
 
 from lm.config.data import DataConfig, FilesConfig, Format
 from lm.errors import Advice, InputError, UsageError
-from lm.text import examples, json_lines, parquet, rows, tables
-from lm.text.encodings import UnreadableError, not_text, refuse_utf16
+from lm.text import csv_tsv, examples, json_lines, parquet, rows
+from lm.text.encodings import UnreadableError, decoding_error, refuse_utf16
 from lm.text.examples import Example
-from lm.text.normalising import BookText, Changes, LineFeeds, ends_with_returns, is_gutenberg
+from lm.text.normalization import GutenbergStripper, LineEndNormalizer, TextChanges, is_gutenberg, uses_carriage_returns
 from lm.text.rows import FIELD, Row
 
 F = TypeVar("F")
@@ -42,7 +42,7 @@ _LOG = logging.getLogger(__name__)
 
 Compression = Literal[".gz", ".xz", ".zst"]
 
-FIRST_BYTES: dict[Compression, bytes] = {
+MAGIC_BYTES: dict[Compression, bytes] = {
     ".gz": b"\x1f\x8b",
     ".xz": b"\xfd7zXZ\x00",
     ".zst": b"\x28\xb5\x2f\xfd",
@@ -62,62 +62,62 @@ class _Decompressor(Protocol):
     def decompress(self, data: bytes, /) -> bytes: ...
 
 
-def compression(path: Path, name: str) -> Compression | None:
+def detect_compression(path: Path, name: str) -> Compression | None:
     """The format a file is compressed in, by its first bytes or else by its name; None if it is not compressed."""
     with path.open("rb") as stream:
-        beginning = stream.read(max(map(len, FIRST_BYTES.values())))
+        beginning = stream.read(max(map(len, MAGIC_BYTES.values())))
     if not beginning:
         return None
-    told = (kind for kind, signature in FIRST_BYTES.items() if beginning.startswith(signature))
-    named = (kind for kind in FIRST_BYTES if name.lower().endswith(kind))
+    told = (kind for kind, signature in MAGIC_BYTES.items() if beginning.startswith(signature))
+    named = (kind for kind in MAGIC_BYTES if name.lower().endswith(kind))
     return next(told, None) or next(named, None)
 
 
-def without_suffix(name: str) -> str:
+def strip_compression_suffix(name: str) -> str:
     """A file's name without the suffix of a compression."""
-    return next((name[: -len(kind)] for kind in FIRST_BYTES if name.lower().endswith(kind)), name)
+    return next((name[: -len(kind)] for kind in MAGIC_BYTES if name.lower().endswith(kind)), name)
 
 
-def blocks(path: Path, kind: Compression | None, size: int, *, name: str) -> Iterator[bytes]:
+def read_blocks(path: Path, kind: Compression | None, size: int, *, name: str) -> Iterator[bytes]:
     """The decompressed bytes of a file, in blocks of about `size` bytes, none of them empty.
 
     Raises:
         InputError: the file is damaged, or the package that reads it is missing.
     """
     readers: dict[Compression, Callable[[BinaryIO, int], Iterator[bytes]]]
-    readers = {".gz": _gzip_blocks, ".xz": _xz_blocks, ".zst": _zstd_blocks}
+    readers = {".gz": _read_gzip, ".xz": _read_xz, ".zst": _read_zstd}
     with path.open("rb") as stream:
         if kind is None:
-            yield from _plain_blocks(stream, size)
+            yield from _read_plain(stream, size)
             return
         damage: tuple[type[Exception], ...] = (gzip.BadGzipFile, zlib.error, lzma.LZMAError, EOFError)
         if kind == ".zst":
-            damage = (*damage, _zstd(name)[1])
+            damage = (*damage, _import_zstd(name)[1])
         try:
             yield from readers[kind](stream, size)
         except damage as error:
             raise UnreadableError(f"{name}: a damaged {kind} file ({error}); fetch or make it again") from None
 
 
-def _plain_blocks(stream: Any, size: int) -> Iterator[bytes]:  # noqa: ANN401 (gzip and lzma have classes of their own)
+def _read_plain(stream: Any, size: int) -> Iterator[bytes]:  # noqa: ANN401 (gzip and lzma have classes of their own)
     while block := stream.read(size):
         yield block
 
 
-def _gzip_blocks(stream: BinaryIO, size: int) -> Iterator[bytes]:
+def _read_gzip(stream: BinaryIO, size: int) -> Iterator[bytes]:
     with gzip.GzipFile(fileobj=stream) as unpacked:
-        yield from _plain_blocks(unpacked, size)
+        yield from _read_plain(unpacked, size)
 
 
-def _xz_blocks(stream: BinaryIO, size: int) -> Iterator[bytes]:
+def _read_xz(stream: BinaryIO, size: int) -> Iterator[bytes]:
     with lzma.LZMAFile(stream) as unpacked:
-        yield from _plain_blocks(unpacked, size)
+        yield from _read_plain(unpacked, size)
 
 
-def _zstd_blocks(stream: BinaryIO, size: int) -> Iterator[bytes]:
+def _read_zstd(stream: BinaryIO, size: int) -> Iterator[bytes]:
     """Frame by frame, since the ready-made readers take a file that was cut short for a whole one."""
-    new, decompressor = _zstd(stream.name)[0], None
-    for block in _plain_blocks(stream, min(size, _ZSTD_INPUT_BYTES)):
+    new, decompressor = _import_zstd(stream.name)[0], None
+    for block in _read_plain(stream, min(size, _ZSTD_INPUT_BYTES)):
         rest = block
         while rest:
             decompressor = decompressor or new()
@@ -130,7 +130,7 @@ def _zstd_blocks(stream: BinaryIO, size: int) -> Iterator[bytes]:
         raise EOFError("it ends in the middle")
 
 
-def _zstd(name: str) -> tuple[Callable[[], _Decompressor], type[Exception]]:
+def _import_zstd(name: str) -> tuple[Callable[[], _Decompressor], type[Exception]]:
     """What makes a decompressor, and the error it raises: Python's own from 3.14 on, else the zstandard package's."""
     if sys.version_info >= (3, 14):
         from compression import zstd  # noqa: PLC0415 (not there in older versions)
@@ -145,11 +145,11 @@ def _zstd(name: str) -> tuple[Callable[[], _Decompressor], type[Exception]]:
 
 _BLOCK_BYTES = 1 << 18
 
-_LONGEST = 1 << 28
+_MAX_LINE_BYTES = 1 << 28
 """Bytes of a line; a longer one is not read into memory."""
 
 
-def lines(parts: Iterable[bytes], *, name: str) -> Iterator[str]:
+def decode_lines(parts: Iterable[bytes], *, name: str) -> Iterator[str]:
     """The lines of a text without their ends, which are line feeds or carriage returns and line feeds.
 
     Args:
@@ -163,28 +163,30 @@ def lines(parts: Iterable[bytes], *, name: str) -> Iterator[str]:
     for part in parts:
         held += part
         *whole, rest = held.split(b"\n")
-        if len(rest) > _LONGEST:
-            raise InputError(f"{name}: line {number + len(whole) + 1} is longer than {_LONGEST >> 20} MiB")
+        if len(rest) > _MAX_LINE_BYTES:
+            raise InputError(f"{name}: line {number + len(whole) + 1} is longer than {_MAX_LINE_BYTES >> 20} MiB")
         held = bytearray(rest)
         for line in whole:
             number += 1
-            yield _decoded(line, number, name)
+            yield _decode_line(line, number, name)
     if held:
-        yield _decoded(held, number + 1, name)
+        yield _decode_line(held, number + 1, name)
 
 
-def file_lines(path: Path) -> Iterator[str]:
+def read_file_lines(path: Path) -> Iterator[str]:
     """The lines of a file, which may be compressed.
 
     Raises:
-        InputError: there is no such file, it is damaged, or its lines are refused by `lines`.
+        InputError: there is no such file, it is damaged, or its lines are refused by `decode_lines`.
     """
     if not path.is_file():
         raise InputError(f"{path}: no such file")
-    yield from lines(blocks(path, compression(path, path.name), _BLOCK_BYTES, name=str(path)), name=str(path))
+    yield from decode_lines(
+        read_blocks(path, detect_compression(path, path.name), _BLOCK_BYTES, name=str(path)), name=str(path)
+    )
 
 
-def _decoded(line: bytes | bytearray, number: int, name: str) -> str:
+def _decode_line(line: bytes | bytearray, number: int, name: str) -> str:
     try:
         text = line.removeprefix(codecs.BOM_UTF8 if number == 1 else b"").decode()
     except UnicodeDecodeError as error:
@@ -193,20 +195,20 @@ def _decoded(line: bytes | bytearray, number: int, name: str) -> str:
 
 
 STDIN = "-"
-ROW_SUFFIXES = (*json_lines.SUFFIXES, *tables.SUFFIXES, parquet.SUFFIX)
+ROW_SUFFIXES = (*json_lines.SUFFIXES, *csv_tsv.SUFFIXES, parquet.SUFFIX)
 SUFFIXES = (".txt", ".text", ".md", *ROW_SUFFIXES)
 """What is taken of a folder, compressed or not, beside `.json` files that are arrays of objects; files named one by
 one, or by a glob, may have any suffix."""
 
 BLOCK_BYTES = 1 << 18
 
-_LONGEST_FIRST_LINE = 1 << 24
+_MAX_FIRST_LINE = 1 << 24
 _NAMED_UNREADABLE, _NAMED_SUFFIXES = 10, 3
 
-Observer = Callable[[bytes], None]
+BlockCallback = Callable[[bytes], None]
 """Called with each block of a file's bytes, decompressed, as it is read."""
 
-Progress = Callable[[int, int | None], None]
+ProgressCallback = Callable[[int, int | None], None]
 """Called with the bytes that are done, and all there are where that is known."""
 
 
@@ -234,29 +236,29 @@ class TextFile:
     path: Path
     data: DataConfig = dataclasses.field(default_factory=DataConfig)
     reading: FilesConfig = dataclasses.field(default_factory=FilesConfig)
-    spool: _Spool | None = dataclasses.field(default=None, repr=False, compare=False)
+    temporary_copy: _TemporaryFile | None = dataclasses.field(default=None, repr=False, compare=False)
 
     @cached_property
     def format(self) -> Format:
         """As the settings say, or by its name or, of stdin and pipes, by its beginning."""
         if self.reading.format is not None:
             return self.reading.format
-        if self.spool is not None:
+        if self.temporary_copy is not None:
             return self._format_of_pipe()
         if self.name.lower().endswith(parquet.SUFFIX):
             return "parquet"
-        name = without_suffix(self.name).lower()
-        if name.endswith(json_lines.ARRAY_SUFFIX) and not json_lines.is_object(_first_line(self)):
+        name = strip_compression_suffix(self.name).lower()
+        if name.endswith(json_lines.ARRAY_SUFFIX) and not json_lines.is_object_line(_read_first_line(self)):
             return "json"
         if name.endswith((*json_lines.SUFFIXES, json_lines.ARRAY_SUFFIX)):
             return "jsonl"
-        return next((kind for suffix, kind in tables.SUFFIXES.items() if name.endswith(suffix)), "text")
+        return next((kind for suffix, kind in csv_tsv.SUFFIXES.items() if name.endswith(suffix)), "text")
 
     def _format_of_pipe(self) -> Format:
         with self.path.open("rb") as stream:
-            if stream.read(len(parquet.FIRST_BYTES)) == parquet.FIRST_BYTES:
+            if stream.read(len(parquet.MAGIC_BYTES)) == parquet.MAGIC_BYTES:
                 return "parquet"
-        return "jsonl" if json_lines.is_document(_first_line(self), self.data.field or FIELD) else "text"
+        return "jsonl" if json_lines.is_document_line(_read_first_line(self), self.data.field or FIELD) else "text"
 
     @property
     def is_parquet(self) -> bool:
@@ -276,11 +278,11 @@ class TextFile:
     @cached_property
     def holds_examples(self) -> bool:
         """Whether its rows are examples, by the names of their fields; text from a pipe may have rows, too."""
-        if self.format == "text" and self.spool is not None:
-            return examples.is_example(_first_line(self))
+        if self.format == "text" and self.temporary_copy is not None:
+            return examples.is_example_line(_read_first_line(self))
         if self.format in ("text", "jsonl") and self.data.label_field is None:
-            return self.holds_rows and examples.is_example(_first_line(self))
-        if examples.has_fields(self.field_names):
+            return self.holds_rows and examples.is_example_line(_read_first_line(self))
+        if examples.has_example_fields(self.field_names):
             return True
         try:
             return self.holds_rows and self.label_fields is not None
@@ -291,8 +293,8 @@ class TextFile:
     def field_names(self) -> Sequence[str]:
         """The names of the fields of its first row, or of its columns; none where there is no row."""
         if self.is_parquet:
-            return parquet.columns(self.path, name=self.name)
-        first = next(self.rows((), example=json_lines.document_line(FIELD)), None)
+            return parquet.read_columns(self.path, name=self.name)
+        first = next(self.rows((), example=json_lines.example_document_line(FIELD)), None)
         return () if first is None else list(first.values)
 
     @cached_property
@@ -300,25 +302,30 @@ class TextFile:
         """The field that holds the text; UsageError if it isn't clear which one that is."""
         wanted, names = self.data.field, self.field_names
         if self.format in ("csv", "tsv", "json") and names:
-            return rows.text_field(names, wanted, file=self.name)
-        return rows.known_text_field(names, wanted) or wanted or FIELD  # a row that has none is refused by itself
+            return rows.find_text_field(names, wanted, file=self.name)
+        return rows.guess_text_field(names, wanted) or wanted or FIELD  # a row that has none is refused by itself
 
     @cached_property
     def label_fields(self) -> tuple[str, str] | None:
         """The fields of text and label; None where each row has those of an example, under their own names."""
         wanted, names = (self.data.field, self.data.label_field), set(self.field_names)
         if wanted == (None, None):
-            has_usual = examples.has_fields(names) or not rows.has_label_fields(self.field_names)
+            has_usual = examples.has_example_fields(names) or not rows.has_label_fields(self.field_names)
             is_open = self.format in ("text", "jsonl", "parquet") and has_usual
-            if is_open or not names or names >= {*examples.FIELDS[:2]} or names >= {*examples.FIELDS[2:]}:
+            if (
+                is_open
+                or not names
+                or names >= {*examples.EXAMPLE_FIELDS[:2]}
+                or names >= {*examples.EXAMPLE_FIELDS[2:]}
+            ):
                 return None
-        return rows.label_fields(self.field_names, *wanted, file=self.name)
+        return rows.find_label_fields(self.field_names, *wanted, file=self.name)
 
     def __getstate__(self) -> dict[str, Any]:
         """For another process, which finds the copy of a pipe by its path, and leaves it there."""
         return {**self.__dict__, "format": self.format, "spool": None}
 
-    def read_as(self, changes: Changes) -> str:
+    def read_as(self, changes: TextChanges) -> str:
         """How its text follows from its bytes, where that is not the usual way; `changes` is what reading it found."""
         told = []
         if self.holds_rows and self.format not in ("jsonl", "parquet"):
@@ -336,49 +343,53 @@ class TextFile:
         return self.reading.header is not False
 
     def text(
-        self, observe: Observer | None = None, span: FileSpan | None = None, changes: Changes | None = None
+        self, on_block: BlockCallback | None = None, span: FileSpan | None = None, changes: TextChanges | None = None
     ) -> Iterator[str]:
         """The text of the file, in blocks.
 
         Args:
-            observe: called with each block of bytes as it is read.
+            on_block: called with each block of bytes as it is read.
             span: the part to read, of a file that is not compressed [default: all of it].
             changes: is told what is found in the text besides what it is read for.
 
         Raises:
             InputError: the file is not text in its encoding, or is damaged.
         """
-        changes = Changes() if changes is None else changes
-        feeds: LineFeeds | None = None
-        book: BookText | None = None
+        changes = TextChanges() if changes is None else changes
+        feeds: LineEndNormalizer | None = None
+        book: GutenbergStripper | None = None
         is_first = True
-        for text, is_last in self._decoded(observe, span):
+        for text, is_last in self._decoded(on_block, span):
             part = text
             if not self.data.keep_line_ends:
                 if is_first:
-                    returns = bool(text) and "\n" not in text and ends_with_returns(self._decoded_text())
+                    returns = bool(text) and "\n" not in text and uses_carriage_returns(self._decoded_text())
                     # line ends between rows are no text, and those within are changed there
                     if returns or not self.holds_rows:
-                        feeds = LineFeeds(changes, returns=returns, is_beginning=span is None or span.start == 0)
+                        feeds = LineEndNormalizer(
+                            changes, returns=returns, is_beginning=span is None or span.start == 0
+                        )
                 part = text if feeds is None else feeds.feed(text, is_last=is_last)
             if is_first and self.format == "text" and is_gutenberg(part):
                 changes.is_book = True
-                book = BookText() if self.data.strip_gutenberg else None
+                book = GutenbergStripper() if self.data.strip_gutenberg else None
             is_first = False
             yield part if book is None else book.feed(part, is_last=is_last)
 
     def _decoded_text(self) -> Iterator[str]:
         return (text for text, _ in self._decoded(None, None))
 
-    def _decoded(self, observe: Observer | None, span: FileSpan | None) -> Iterator[tuple[str, bool]]:
+    def _decoded(self, on_block: BlockCallback | None, span: FileSpan | None) -> Iterator[tuple[str, bool]]:
         """Blocks of the file as text, and whether each is the last."""
         decoder = codecs.getincrementaldecoder(self.reading.encoding)("strict")
-        kind = compression(self.path, self.name)
+        kind = detect_compression(self.path, self.name)
         offset = 0 if span is None else span.start
-        read = blocks(self.path, kind, BLOCK_BYTES, name=self.name) if span is None else _span_blocks(self.path, span)
+        read = (
+            read_blocks(self.path, kind, BLOCK_BYTES, name=self.name) if span is None else _read_span(self.path, span)
+        )
         for block in itertools.chain(read, [b""]):
-            if observe:
-                observe(block)
+            if on_block:
+                on_block(block)
             if offset == 0 and self.reading.is_utf8:
                 _refuse_binary(block, self, compressed=bool(kind))
             pending = len(decoder.getstate()[0])
@@ -388,7 +399,7 @@ class TextFile:
                 if not isinstance(error, UnicodeDecodeError):  # as UTF-16 raises without a byte order mark
                     raise UnreadableError(f"{self.name}: not {self.reading.encoding} ({error})") from None
                 wrong = offset - pending + error.start
-                raise not_text(error, name=self.name, offset=wrong, compressed=bool(kind),
+                raise decoding_error(error, name=self.name, offset=wrong, compressed=bool(kind),
                                encoding=self.reading.encoding) from None  # fmt: skip
             if offset == 0 and "\0" in text:
                 _refuse_nul(self, text.index("\0"))
@@ -400,57 +411,57 @@ class TextFile:
         fields: Sequence[str],
         *,
         example: str,
-        observe: Observer | None = None,
+        on_block: BlockCallback | None = None,
         span: FileSpan | None = None,
-        changes: Changes | None = None,
+        changes: TextChanges | None = None,
     ) -> Iterator[Row]:
         """The rows of the file.
 
         Args:
             fields: what is read of each row, at least.
             example: what a line of JSON may look like, for messages.
-            observe: called with each block of bytes as it is read; of a Parquet file before all rows.
+            on_block: called with each block of bytes as it is read; of a Parquet file before all rows.
             span: the part to read [default: all of it].
             changes: is told what is found in the texts besides what they are read for.
 
         Raises:
             InputError: a row is damaged, or the file is not text in its encoding, or is damaged.
         """
-        changes = Changes() if changes is None else changes
+        changes = TextChanges() if changes is None else changes
         if self.is_parquet:
-            if observe:
-                for block in blocks(self.path, None, BLOCK_BYTES, name=self.name):
-                    observe(block)
+            if on_block:
+                for block in read_blocks(self.path, None, BLOCK_BYTES, name=self.name):
+                    on_block(block)
             groups = None if span is None else range(span.start, span.stop)
-            found = parquet.rows(self.path, fields, name=self.name, groups=groups)
+            found = parquet.read_rows(self.path, fields, name=self.name, groups=groups)
         else:
-            text = self.text(observe, span, changes)
+            text = self.text(on_block, span, changes)
             if self.format == "json":
-                found = json_lines.array_rows(text, name=self.name, example=example)
+                found = json_lines.parse_array(text, name=self.name, example=example)
             elif self.format in ("csv", "tsv"):
-                kind: tables.Kind = "csv" if self.format == "csv" else "tsv"
-                found = tables.rows(text, name=self.name, kind=kind, header=self._has_header)
+                kind: csv_tsv.Kind = "csv" if self.format == "csv" else "tsv"
+                found = csv_tsv.parse_rows(text, name=self.name, kind=kind, header=self._has_header)
             else:
-                found = json_lines.rows(text, name=self.name, example=example)
-        return found if self.data.keep_line_ends else rows.with_line_feeds(found, changes)
+                found = json_lines.parse_rows(text, name=self.name, example=example)
+        return found if self.data.keep_line_ends else rows.normalize_rows(found, changes)
 
     def documents(
-        self, observe: Observer | None = None, span: FileSpan | None = None, changes: Changes | None = None
+        self, on_block: BlockCallback | None = None, span: FileSpan | None = None, changes: TextChanges | None = None
     ) -> Iterator[str]:
         """The texts in the rows of the file; arguments and errors as of `rows`, and InputError for one without text."""
-        line = json_lines.document_line(self.text_field)
-        found = self.rows([self.text_field], example=line, observe=observe, span=span, changes=changes)
-        return rows.texts(found, self.text_field)
+        line = json_lines.example_document_line(self.text_field)
+        found = self.rows([self.text_field], example=line, on_block=on_block, span=span, changes=changes)
+        return rows.read_texts(found, self.text_field)
 
-    def examples(self, observe: Observer | None = None, changes: Changes | None = None) -> Iterator[Example]:
+    def examples(self, on_block: BlockCallback | None = None, changes: TextChanges | None = None) -> Iterator[Example]:
         """The examples in the rows of the file; arguments and errors as of `rows`, and InputError for one that is none.
 
         Raises:
             UsageError: it isn't clear which fields hold text and label.
         """
-        wanted = self.label_fields or examples.FIELDS
-        found = self.rows(wanted, example=examples.EXAMPLE, observe=observe, changes=changes)
-        return examples.examples(found, self.label_fields)
+        wanted = self.label_fields or examples.EXAMPLE_FIELDS
+        found = self.rows(wanted, example=examples.EXAMPLE_FORMAT, on_block=on_block, changes=changes)
+        return examples.parse_examples(found, self.label_fields)
 
 
 class TextFiles(list[TextFile]):
@@ -463,24 +474,26 @@ class TextFiles(list[TextFile]):
     def __init__(self, files: Iterable[TextFile], skipped: Mapping[str, int] | None = None) -> None:
         """Files, and those left out."""
         super().__init__(files)
-        self.skipped = Counter(skipped or {})
+        self.skipped_suffixes = Counter(skipped or {})
 
     @property
     def notes(self) -> list[Advice]:
         """What was left out of folders, and how to read it."""
-        if not self.skipped:
+        if not self.skipped_suffixes:
             return []
-        suffixes = sorted(filter(None, self.skipped), key=lambda suffix: (-self.skipped[suffix], suffix))
-        parts = [f"{self.skipped[suffix]:,} {suffix}" for suffix in suffixes[:_NAMED_SUFFIXES]]
-        total = sum(self.skipped.values())
-        rest = total - sum(self.skipped[suffix] for suffix in suffixes[:_NAMED_SUFFIXES])
+        suffixes = sorted(
+            filter(None, self.skipped_suffixes), key=lambda suffix: (-self.skipped_suffixes[suffix], suffix)
+        )
+        parts = [f"{self.skipped_suffixes[suffix]:,} {suffix}" for suffix in suffixes[:_NAMED_SUFFIXES]]
+        total = sum(self.skipped_suffixes.values())
+        rest = total - sum(self.skipped_suffixes[suffix] for suffix in suffixes[:_NAMED_SUFFIXES])
         parts += [f"{rest:,} other"] * (rest > 0)
         counted = f"{', '.join(parts)} file{'s' * (total != 1)} not read"
         common = next(iter(suffixes), None)
         return [Advice(counted, settings=[f"include={shlex.quote('*' + common)}"] if common else [])]
 
 
-def text_files(
+def find_text_files(
     patterns: Sequence[str], data: DataConfig | None = None, reading: FilesConfig | None = None
 ) -> TextFiles:
     """The files that files, folders, globs and `-` (stdin) stand for, each once, in the order given.
@@ -503,17 +516,17 @@ def text_files(
     files: dict[Path, TextFile] = {}
     skipped: Counter[str] = Counter()
     for pattern in patterns:
-        for found in _resolve(pattern, data, reading, skipped):
+        for found in _resolve_pattern(pattern, data, reading, skipped):
             files.setdefault(found.path.resolve(), dataclasses.replace(found, data=data, reading=reading))
     return TextFiles(files.values(), skipped)
 
 
-def readable(files: Sequence[TextFile]) -> TextFiles:
-    """The files that can be read, each of which is read once for that; raises what `sort_out` raises."""
-    return TextFiles(file for file, _ in sort_out(files, [_failure(file) for file in files]))
+def select_readable(files: Sequence[TextFile]) -> TextFiles:
+    """The files that can be read, each of which is read once for that; raises what `drop_unreadable` raises."""
+    return TextFiles(file for file, _ in drop_unreadable(files, [_find_read_error(file) for file in files]))
 
 
-def _failure(file: TextFile) -> UnreadableError | None:
+def _find_read_error(file: TextFile) -> UnreadableError | None:
     """Why a file cannot be read, if so."""
     try:
         for _ in () if file.is_parquet else file.text():
@@ -525,7 +538,7 @@ def _failure(file: TextFile) -> UnreadableError | None:
     return None
 
 
-def sort_out(files: Sequence[TextFile], found: Sequence[F | UnreadableError]) -> list[tuple[TextFile, F]]:
+def drop_unreadable(files: Sequence[TextFile], found: Sequence[F | UnreadableError]) -> list[tuple[TextFile, F]]:
     """Files with what was found in each, without those that cannot be read, if these may be skipped.
 
     Raises:
@@ -551,8 +564,8 @@ def sort_out(files: Sequence[TextFile], found: Sequence[F | UnreadableError]) ->
 def refuse_missing(patterns: Iterable[str]) -> None:
     """Raise InputError for the first file, folder or glob that stands for nothing, without reading any."""
     for pattern in patterns:
-        if pattern not in ("", STDIN) and not Path(pattern).exists() and not _matching(pattern):
-            raise _nothing_there(pattern)
+        if pattern not in ("", STDIN) and not Path(pattern).exists() and not _expand_glob(pattern):
+            raise _missing_error(pattern)
 
 
 def refuse_stdin_twice(names: Iterable[str]) -> None:
@@ -563,49 +576,49 @@ def refuse_stdin_twice(names: Iterable[str]) -> None:
 
 def has_piped_text() -> bool:
     """Whether stdin is no terminal, and anything comes from it; it is read for that."""
-    return not sys.stdin.isatty() and _spool_once(sys.stdin.buffer).path.stat().st_size > 0
+    return not sys.stdin.isatty() and _copy_stdin(sys.stdin.buffer).path.stat().st_size > 0
 
 
-def text_size(files: Iterable[TextFile]) -> int | None:
+def total_text_bytes(files: Iterable[TextFile]) -> int | None:
     """Bytes of text in all files by their sizes; None where the sizes do not tell: compressed files and rows."""
     size = 0
     for file in files:
-        if file.supervised or file.holds_rows or compression(file.path, file.name):
+        if file.supervised or file.holds_rows or detect_compression(file.path, file.name):
             return None
         size += file.path.stat().st_size
     return size
 
 
-def _resolve(pattern: str, data: DataConfig, reading: FilesConfig, skipped: Counter[str]) -> list[TextFile]:
+def _resolve_pattern(pattern: str, data: DataConfig, reading: FilesConfig, skipped: Counter[str]) -> list[TextFile]:
     path = Path(pattern)
     if pattern == STDIN:
-        return [_spool_once(sys.stdin.buffer)]
+        return [_copy_stdin(sys.stdin.buffer)]
     if path.is_dir():
-        return _in_folder(path, data, reading, skipped)
+        return _list_folder(path, data, reading, skipped)
     if path.is_file():
         return [TextFile(pattern, path)]
     if path.exists():  # a pipe, as the shell's <(command) makes one, can be read only once
-        return [_spool_pipe(path, path.stat().st_ino)]
-    matches = sorted(_matching(pattern))
-    files = [TextFile(str(match), match) for match in matches if _is_wanted(match, reading)]
+        return [_copy_pipe(path, path.stat().st_ino)]
+    matches = sorted(_expand_glob(pattern))
+    files = [TextFile(str(match), match) for match in matches if _is_included(match, reading)]
     if not files and matches:
         raise InputError(f"{pattern}: no file matches", settings=["include", "exclude"])
     if not files:
-        raise _nothing_there(pattern)
+        raise _missing_error(pattern)
     return files
 
 
-def _matching(pattern: str) -> list[Path]:
+def _expand_glob(pattern: str) -> list[Path]:
     """The files that a glob matches."""
     matches = glob.glob(pattern, recursive=True) if glob.has_magic(pattern) else []  # noqa: PTH207 (may be absolute)
     return [path for path in map(Path, matches) if path.is_file()]
 
 
-def _nothing_there(pattern: str) -> InputError:
+def _missing_error(pattern: str) -> InputError:
     return InputError(f"{pattern}: no " + ("file matches" if glob.has_magic(pattern) else "such file or folder"))
 
 
-def _in_folder(folder: Path, data: DataConfig, reading: FilesConfig, skipped: Counter[str]) -> list[TextFile]:
+def _list_folder(folder: Path, data: DataConfig, reading: FilesConfig, skipped: Counter[str]) -> list[TextFile]:
     """The files of a folder that are read; the suffixes of the others, hidden and excluded ones aside, are counted."""
     suffixes = ROW_SUFFIXES if data.supervised else SUFFIXES
     shown: list[Path] = []
@@ -614,9 +627,9 @@ def _in_folder(folder: Path, data: DataConfig, reading: FilesConfig, skipped: Co
         below = path.relative_to(folder)
         if any(part.startswith(".") for part in below.parts) or not path.is_file():
             continue
-        if not _is_wanted(below, dataclasses.replace(reading, include=())):
+        if not _is_included(below, dataclasses.replace(reading, include=())):
             continue
-        is_read = _is_wanted(below, reading) if reading.include else _is_text(path, suffixes)
+        is_read = _is_included(below, reading) if reading.include else _is_text_file_name(path, suffixes)
         if is_read:
             shown.append(path)
         else:
@@ -630,12 +643,12 @@ def _in_folder(folder: Path, data: DataConfig, reading: FilesConfig, skipped: Co
     return [TextFile(str(path), path) for path in shown]
 
 
-def _is_wanted(path: Path, reading: FilesConfig) -> bool:
+def _is_included(path: Path, reading: FilesConfig) -> bool:
     """Whether a file matches what is included, if that is said, and nothing that is excluded.
 
     A glob with a slash is for the path, any other one for a name: of the file or, to exclude it, of a folder above.
     """
-    parts, names = path.parts, (path.name, without_suffix(path.name))
+    parts, names = path.parts, (path.name, strip_compression_suffix(path.name))
     if any(_matches(path, glob, (*parts, *names)) for glob in reading.exclude):
         return False
     return not reading.include or any(_matches(path, glob, names) for glob in reading.include)
@@ -647,23 +660,23 @@ def _matches(path: Path, pattern: str, names: Sequence[str]) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern) for name in names)
 
 
-def _is_text(path: Path, suffixes: tuple[str, ...]) -> bool:
+def _is_text_file_name(path: Path, suffixes: tuple[str, ...]) -> bool:
     """Whether a name is that of a text: `a.txt`, `a.txt.gz`, `a.gz` are, `a.tar.gz` is not. JSON has to be an array."""
-    inner = without_suffix(path.name)
+    inner = strip_compression_suffix(path.name)
     if inner.lower().endswith(json_lines.ARRAY_SUFFIX):
-        return json_lines.is_array(_beginning(path))
+        return json_lines.is_array(_read_beginning(path))
     return Path(inner).suffix.lower() in (suffixes if inner == path.name else (*suffixes, ""))
 
 
-def _beginning(path: Path) -> bytes:
+def _read_beginning(path: Path) -> bytes:
     """The first bytes of a file, decompressed; none where it cannot be read."""
     try:
-        return next(blocks(path, compression(path, path.name), 1 << 12, name=str(path)), b"")
+        return next(read_blocks(path, detect_compression(path, path.name), 1 << 12, name=str(path)), b"")
     except (InputError, OSError):
         return b""
 
 
-class _Spool:
+class _TemporaryFile:
     """A temporary file that is deleted when nothing refers to it any more, or when Python ends."""
 
     def __init__(self, path: Path) -> None:
@@ -672,41 +685,41 @@ class _Spool:
 
 
 @lru_cache(maxsize=1)
-def _spool_once(stdin: BinaryIO) -> TextFile:
+def _copy_stdin(stdin: BinaryIO) -> TextFile:
     """Stdin, which is at its end after the first reading, however often it is asked for."""
-    return _spool(stdin, "stdin")
+    return _copy_stream(stdin, "stdin")
 
 
 @cache
-def _spool_pipe(path: Path, _inode: int) -> TextFile:
+def _copy_pipe(path: Path, _inode: int) -> TextFile:
     """A pipe, which is empty after the first reading, however often it is asked for; another has another inode."""
     with path.open("rb") as stream:
-        return _spool(stream, str(path))
+        return _copy_stream(stream, str(path))
 
 
-def _spool(stream: BinaryIO, name: str) -> TextFile:
-    return spooled(_plain_blocks(stream, BLOCK_BYTES), name=name)
+def _copy_stream(stream: BinaryIO, name: str) -> TextFile:
+    return write_temporary_file(_read_plain(stream, BLOCK_BYTES), name=name)
 
 
-def spooled(parts: Iterable[bytes], *, name: str) -> TextFile:
+def write_temporary_file(parts: Iterable[bytes], *, name: str) -> TextFile:
     """A temporary file of some bytes, whose form is told by its first line as that of stdin is."""
     descriptor, path = tempfile.mkstemp(prefix="lm-text-")
-    spool = _Spool(Path(path))
+    spool = _TemporaryFile(Path(path))
     with os.fdopen(descriptor, "wb") as file:
         file.writelines(parts)
-    return TextFile(name, spool.path, spool=spool)
+    return TextFile(name, spool.path, temporary_copy=spool)
 
 
-def _first_line(file: TextFile) -> bytes:
-    kind, beginning = compression(file.path, file.name), b""
-    for block in blocks(file.path, kind, BLOCK_BYTES, name=file.name):
+def _read_first_line(file: TextFile) -> bytes:
+    kind, beginning = detect_compression(file.path, file.name), b""
+    for block in read_blocks(file.path, kind, BLOCK_BYTES, name=file.name):
         beginning += block
-        if b"\n" in block or len(beginning) > _LONGEST_FIRST_LINE:
+        if b"\n" in block or len(beginning) > _MAX_FIRST_LINE:
             break
     return beginning.partition(b"\n")[0]
 
 
-def _span_blocks(path: Path, span: FileSpan) -> Iterator[bytes]:
+def _read_span(path: Path, span: FileSpan) -> Iterator[bytes]:
     with path.open("rb") as stream:
         stream.seek(span.start)
         left = span.stop - span.start

@@ -9,16 +9,16 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from lm.errors import InputError
-from lm.text.rows import Row, kind
+from lm.text.rows import Row, describe_type
 
 SUFFIXES = (".jsonl", ".ndjson")
 ARRAY_SUFFIX = ".json"
 
-LONGEST_LINE = 1 << 28
+MAX_LINE_CHARACTERS = 1 << 28
 """Characters; a longer line is not read into memory."""
 
 
-def rows(blocks: Iterable[str], *, name: str, example: str) -> Iterator[Row]:
+def parse_rows(blocks: Iterable[str], *, name: str, example: str) -> Iterator[Row]:
     """Each line as a row; blank lines are skipped.
 
     Args:
@@ -29,13 +29,13 @@ def rows(blocks: Iterable[str], *, name: str, example: str) -> Iterator[Row]:
     Raises:
         InputError: a line is not a JSON object; the message names file and line.
     """
-    for number, line in enumerate(lines(blocks, name=name), 1):
+    for number, line in enumerate(split_lines(blocks, name=name), 1):
         if line.strip():
             where = f"{name}: line {number}"
-            yield Row(number, where, _object(line, where, example))
+            yield Row(number, where, _parse_object(line, where, example))
 
 
-def array_rows(blocks: Iterable[str], *, name: str, example: str) -> Iterator[Row]:
+def parse_array(blocks: Iterable[str], *, name: str, example: str) -> Iterator[Row]:
     """The objects of an array as rows, read a few at a time.
 
     Args:
@@ -46,19 +46,19 @@ def array_rows(blocks: Iterable[str], *, name: str, example: str) -> Iterator[Ro
     Raises:
         InputError: it is not an array of objects; the message names file and object.
     """
-    buffer = _Buffer(blocks)
+    buffer = _TextBuffer(blocks)
     buffer.skip(_SPACE)
     if buffer.next_letter != "[":
         raise InputError(
             f"{name}: not an array of objects, as JSON files of records are; is it of another format?",
             settings=["format"],
         )
-    buffer.place += 1
+    buffer.position += 1
     for number in itertools.count(1):
         where = f"{name}: record {number}"
         buffer.skip(_SPACE)
         if buffer.next_letter == "," and number > 1:
-            buffer.place += 1
+            buffer.position += 1
             buffer.skip(_SPACE)
         elif buffer.next_letter == "]":
             return
@@ -66,7 +66,9 @@ def array_rows(blocks: Iterable[str], *, name: str, example: str) -> Iterator[Ro
             raise InputError(f"{where}: not JSON (the array ends too early, or a comma is missing before it)")
         value = buffer.value(where)
         if not isinstance(value, dict):
-            raise InputError(f"{where}: not a JSON object but {kind(value)}; each record is one, such as {example}")
+            raise InputError(
+                f"{where}: not a JSON object but {describe_type(value)}; each record is one, such as {example}"
+            )
         yield Row(number, where, value)
 
 
@@ -75,7 +77,7 @@ _NEAR_END = 16
 """Characters: an error of the parser so near the end of what is read may be only that."""
 
 
-class _Buffer:
+class _TextBuffer:
     """Part of a text, of which more is read as it is needed.
 
     Attributes:
@@ -83,32 +85,32 @@ class _Buffer:
     """
 
     def __init__(self, blocks: Iterable[str]) -> None:
-        self._blocks, self._text, self.place = iter(blocks), "", 0
+        self._blocks, self._text, self.position = iter(blocks), "", 0
         self._decoder = json.JSONDecoder()
 
     @property
     def next_letter(self) -> str:
         """The character at the place; empty at the end."""
-        return self._text[self.place : self.place + 1]
+        return self._text[self.position : self.position + 1]
 
     def skip(self, pattern: re.Pattern[str]) -> None:
         """Go on after what matches a pattern."""
         while True:
-            found = pattern.match(self._text, self.place)
-            self.place = found.end() if found else self.place
-            if self.place < len(self._text) or not self._read(1):
+            found = pattern.match(self._text, self.position)
+            self.position = found.end() if found else self.position
+            if self.position < len(self._text) or not self._read(1):
                 return
 
     def value(self, where: str) -> Any:  # noqa: ANN401 (whatever JSON can hold)
         """The value at the place; InputError if it is none."""
         while True:
             try:
-                value, self.place = self._decoder.raw_decode(self._text, self.place)
+                value, self.position = self._decoder.raw_decode(self._text, self.position)
                 return value
             except json.JSONDecodeError as error:
                 may_be_cut = error.msg.startswith("Unterminated") or error.pos >= len(self._text) - _NEAR_END
-                length = len(self._text) - self.place
-                if not (may_be_cut and length <= LONGEST_LINE and self._read(max(1, length))):
+                length = len(self._text) - self.position
+                if not (may_be_cut and length <= MAX_LINE_CHARACTERS and self._read(max(1, length))):
                     problem = f"not JSON ({error.msg.removesuffix(' at')})"
                     raise InputError(f"{where}: {problem}; records are objects in an array") from None
             except (ValueError, RecursionError) as error:
@@ -116,13 +118,13 @@ class _Buffer:
 
     def _read(self, least: int) -> bool:
         """Read so many characters more, or what there is; false at the end of the text."""
-        parts, length = [self._text[self.place :]], 0
+        parts, length = [self._text[self.position :]], 0
         for block in self._blocks:
             parts.append(block)
             length += len(block)
             if length >= least:
                 break
-        self._text, self.place = "".join(parts), 0
+        self._text, self.position = "".join(parts), 0
         return length > 0
 
 
@@ -131,34 +133,34 @@ def is_array(beginning: bytes) -> bool:
     return re.match(rb"(\xef\xbb\xbf)?\s*\[\s*\{", beginning) is not None
 
 
-def document_line(field: str) -> str:
+def example_document_line(field: str) -> str:
     """What a line may look like that holds a document in a field, for messages."""
     return f"{{{json.dumps(field, ensure_ascii=False)}: …}}"
 
 
-def is_document(line: bytes, field: str) -> bool:
+def is_document_line(line: bytes, field: str) -> bool:
     """Whether a line is a JSON object with text in a field."""
-    document = _loaded(line)
+    document = _try_parse(line)
     return isinstance(document, dict) and isinstance(document.get(field), str)
 
 
-def is_object(line: bytes) -> bool:
+def is_object_line(line: bytes) -> bool:
     """Whether a line is a JSON object."""
-    return isinstance(_loaded(line.removeprefix(b"\xef\xbb\xbf")), dict)
+    return isinstance(_try_parse(line.removeprefix(b"\xef\xbb\xbf")), dict)
 
 
-def _loaded(line: bytes) -> Any:  # noqa: ANN401 (whatever JSON can hold)
+def _try_parse(line: bytes) -> Any:  # noqa: ANN401 (whatever JSON can hold)
     try:
         return json.loads(line)
     except (ValueError, RecursionError):
         return None
 
 
-def lines(blocks: Iterable[str], *, name: str) -> Iterator[str]:
+def split_lines(blocks: Iterable[str], *, name: str) -> Iterator[str]:
     """The lines of a file, ended by line feeds alone; what follows the last line feed is a line, even if it is empty.
 
     Raises:
-        InputError: a line is longer than `LONGEST_LINE`.
+        InputError: a line is longer than `MAX_LINE_CHARACTERS`.
     """
     number, held, length = 1, [""], 0
     for block in blocks:
@@ -168,14 +170,14 @@ def lines(blocks: Iterable[str], *, name: str) -> Iterator[str]:
         for part in others:
             yield "".join(held)
             number, held, length = number + 1, [part], len(part)
-        if length > LONGEST_LINE:
+        if length > MAX_LINE_CHARACTERS:
             raise InputError(
-                f"{name}: line {number} is longer than {LONGEST_LINE:,} characters; give each document one"
+                f"{name}: line {number} is longer than {MAX_LINE_CHARACTERS:,} characters; give each document one"
             )
     yield "".join(held)
 
 
-def _object(line: str, where: str, example: str) -> dict[str, Any]:
+def _parse_object(line: str, where: str, example: str) -> dict[str, Any]:
     try:
         document = json.loads(line.removeprefix("\ufeff"))
     except json.JSONDecodeError as error:
@@ -184,5 +186,7 @@ def _object(line: str, where: str, example: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise InputError(f"{where}: JSON that cannot be read ({error})") from None
     if not isinstance(document, dict):
-        raise InputError(f"{where}: not a JSON object but {kind(document)}; each line is one, such as {example}")
+        raise InputError(
+            f"{where}: not a JSON object but {describe_type(document)}; each line is one, such as {example}"
+        )
     return document

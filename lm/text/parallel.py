@@ -22,16 +22,23 @@ from numpy.typing import NDArray
 from lm.config import options
 from lm.config.data import LANGUAGE, FilesConfig, ParallelConfig
 from lm.errors import InputError, UsageError
-from lm.text import json_lines, rows, tables
-from lm.text.files import SUFFIXES, Observer, TextFile, refuse_stdin_twice, text_files, without_suffix
-from lm.text.rows import known, text
-from lm.text.trees import Heads, with_heads
+from lm.text import csv_tsv, json_lines, rows
+from lm.text.dependency_trees import Heads, attach_heads
+from lm.text.files import (
+    SUFFIXES,
+    BlockCallback,
+    TextFile,
+    find_text_files,
+    refuse_stdin_twice,
+    strip_compression_suffix,
+)
+from lm.text.rows import list_fields, read_text
 
 _BYTE_ORDER_MARK = "\ufeff"
 _SHOWN = 40
 
 
-class Pair(NamedTuple):
+class SentencePair(NamedTuple):
     """A source, its translation, the number of their line, from 1, and the heads of the source's words, if given."""
 
     source: str
@@ -80,43 +87,45 @@ class ParallelText:
     def languages(self) -> tuple[str | None, str | None]:
         """The languages of source and target, where the names of files or fields tell them."""
         if self.target is not None:
-            return language_of_file(self.source.name), language_of_file(self.target.name)
+            return guess_language(self.source.name), guess_language(self.target.name)
         first, second = (name if re.fullmatch(LANGUAGE, name) else None for name in self.fields)
         return (first, second) if self.holds_rows else (None, None)
 
-    def pairs(self, *observers: Observer) -> Iterator[Pair]:
+    def pairs(self, *on_block: BlockCallback) -> Iterator[SentencePair]:
         """All pairs in order, those with blank sides too.
 
         Args:
-            observers: one for each of `all_files`, called with each block of its bytes, decompressed, as it is read.
+            on_block: one callback for each of `all_files`, given each decompressed block as it is read.
 
         Raises:
             InputError: a file is not UTF-8 text, a line holds no pair or no tree of its source, or one file has more
                 lines than the other.
         """
-        watching = observers or (None,) * len(self.all_files)
+        watching = on_block or (None,) * len(self.all_files)
         texts = [file.text(observer) for file, observer in zip(self.all_files, watching, strict=True)]
         pairs = self._in_rows(watching[0]) if self.holds_rows else self._pairs(texts[: len(self.files)])
         if self.heads is not None:
-            pairs = self._with_heads(pairs, _lines(texts[-1], self.heads.name), name=self.heads.name)
+            pairs = self._with_heads(pairs, _split_lines(texts[-1], self.heads.name), name=self.heads.name)
         yield from pairs
 
-    def _pairs(self, texts: Sequence[Iterator[str]]) -> Iterator[Pair]:
+    def _pairs(self, texts: Sequence[Iterator[str]]) -> Iterator[SentencePair]:
         if self.target is not None:
-            return self._two_files(*(_lines(text, file.name) for text, file in zip(texts, self.files, strict=True)))
-        return self._tab_separated(_lines(texts[0], self.name))
+            return self._two_files(
+                *(_split_lines(text, file.name) for text, file in zip(texts, self.files, strict=True))
+            )
+        return self._tab_separated(_split_lines(texts[0], self.name))
 
-    def _with_heads(self, pairs: Iterator[Pair], lines: Iterator[str], *, name: str) -> Iterator[Pair]:
-        parsed = with_heads(pairs, lines, sentence=attrgetter("source"), names=(self.source.name, name))
+    def _with_heads(self, pairs: Iterator[SentencePair], lines: Iterator[str], *, name: str) -> Iterator[SentencePair]:
+        parsed = attach_heads(pairs, lines, sentence=attrgetter("source"), names=(self.source.name, name))
         return (pair._replace(heads=heads) for pair, heads in parsed)
 
-    def _two_files(self, sources: Iterator[str], targets: Iterator[str]) -> Iterator[Pair]:
+    def _two_files(self, sources: Iterator[str], targets: Iterator[str]) -> Iterator[SentencePair]:
         for line, (source, target) in enumerate(itertools.zip_longest(sources, targets), 1):
             if source is None or target is None:
-                _refuse_unequal(self)
-            yield Pair(source.strip(), target.strip(), line)
+                _raise_unequal_lines(self)
+            yield SentencePair(source.strip(), target.strip(), line)
 
-    def _tab_separated(self, lines: Iterator[str]) -> Iterator[Pair]:
+    def _tab_separated(self, lines: Iterator[str]) -> Iterator[SentencePair]:
         for number, line in enumerate(lines, 1):
             source, tab, target = line.partition("\t")
             if (not tab and line.strip()) or "\t" in target:
@@ -124,21 +133,21 @@ class ParallelText:
                     f"{self.name}: line {number} has {line.count(chr(9))} tabs; each line is a source, one tab and "
                     "its target"
                 )
-            yield Pair(source.strip(), target.strip(), number)
+            yield SentencePair(source.strip(), target.strip(), number)
 
-    def _in_rows(self, observe: Observer | None) -> Iterator[Pair]:
+    def _in_rows(self, on_block: BlockCallback | None) -> Iterator[SentencePair]:
         example = '{"%s": …, "%s": …}' % self.fields  # noqa: UP031 (braces)
-        for row in self.source.rows(self.fields, example=example, observe=observe):
+        for row in self.source.rows(self.fields, example=example, on_block=on_block):
             for field, setting in zip(self.fields, ("source_field", "target_field"), strict=True):
                 if field not in row.values:
                     hint = options.suggestion(field, row.values)
-                    problem = f"{row.where}: no field {field!r}{hint}; it has {known(row.values)}"
+                    problem = f"{row.where}: no field {field!r}{hint}; it has {list_fields(row.values)}"
                     raise InputError(problem, settings=[setting])
-            source, target = (text(row, field).strip() for field in self.fields)
-            yield Pair(source, target, row.number)
+            source, target = (read_text(row, field).strip() for field in self.fields)
+            yield SentencePair(source, target, row.number)
 
 
-def parallel_texts(
+def find_parallel_texts(
     config: ParallelConfig,
     reading: FilesConfig | None = None,
     *,
@@ -152,7 +161,7 @@ def parallel_texts(
     Args:
         config: names the fields of source and target in rows.
         reading: which files count, and how they are read.
-        source: files of sources, as `text_files` takes them.
+        source: files of sources, as `find_text_files` takes them.
         target: as many files of their translations, in the same order.
         pairs: files of both sides.
         heads: none, or a file of heads for each of sources, and then of both sides, in the same order.
@@ -165,7 +174,7 @@ def parallel_texts(
     if reading is not None and reading.skip_unreadable:
         raise UsageError("pairs need both of their sides: name files that can be read", settings=["skip_unreadable"])
     refuse_stdin_twice([*source, *target, *pairs, *heads])
-    sources, targets = (text_files(side, reading=reading) for side in (source, target))
+    sources, targets = (find_text_files(side, reading=reading) for side in (source, target))
     if len(sources) != len(targets):
         raise UsageError(
             f"{len(sources)} files of sources and {len(targets)} of targets: give a target for each source",
@@ -173,10 +182,10 @@ def parallel_texts(
         )
     fields = (config.source_field, config.target_field)
     texts = [ParallelText(*files, fields) for files in zip(sources, targets, strict=True)]
-    texts += [_in_one_file(file, fields) for file in text_files(pairs, reading=reading)]
+    texts += [_single_file_text(file, fields) for file in find_text_files(pairs, reading=reading)]
     if not heads:
         return texts
-    trees = text_files(heads, reading=reading)
+    trees = find_text_files(heads, reading=reading)
     if len(trees) != len(texts):
         raise UsageError(
             f"{len(texts)} files of sources and {len(trees)} of heads: give heads for each file of sources",
@@ -185,11 +194,11 @@ def parallel_texts(
     return [replace(text, heads=of_text) for text, of_text in zip(texts, trees, strict=True)]
 
 
-def _in_one_file(file: TextFile, fields: tuple[str, str]) -> ParallelText:
+def _single_file_text(file: TextFile, fields: tuple[str, str]) -> ParallelText:
     """The text of a file of both sides: TSV is a source, a tab and a target, unless columns are named or numbered."""
     if file.format == "tsv":
         blocks = file.text()
-        first = next(tables.rows(blocks, name=file.name, kind="tsv", header=False), None)
+        first = next(csv_tsv.parse_rows(blocks, name=file.name, kind="tsv", header=False), None)
         has_names = first is not None and {*fields} <= {*first.values.values()}
         header = has_names if file.reading.header is None else file.reading.header
         if not header and not all(field.isdecimal() for field in fields):
@@ -197,12 +206,12 @@ def _in_one_file(file: TextFile, fields: tuple[str, str]) -> ParallelText:
         file = replace(file, reading=replace(file.reading, header=header))
     if file.format not in ("csv", "tsv") or not file.field_names:
         return ParallelText(file, None, fields)
-    return ParallelText(file, None, rows.pair_fields(file.field_names, fields, file=file.name))
+    return ParallelText(file, None, rows.find_pair_fields(file.field_names, fields, file=file.name))
 
 
-def _lines(blocks: Iterator[str], name: str) -> Iterator[str]:
+def _split_lines(blocks: Iterator[str], name: str) -> Iterator[str]:
     """The lines of a file without its byte order mark; what follows the last line feed is a line if it is not empty."""
-    lines = json_lines.lines(blocks, name=name)
+    lines = json_lines.split_lines(blocks, name=name)
     held = next(lines).removeprefix(_BYTE_ORDER_MARK)
     for line in lines:
         yield held
@@ -211,35 +220,35 @@ def _lines(blocks: Iterator[str], name: str) -> Iterator[str]:
         yield held
 
 
-def language_of_file(name: str) -> str | None:
+def guess_language(name: str) -> str | None:
     """The language that the name of a file tells by its end: `en` in train.en, train.en.gz and train.en.txt."""
-    path = Path(without_suffix(name))
+    path = Path(strip_compression_suffix(name))
     if path.suffix.lower() in SUFFIXES:
         path = path.with_suffix("")
     suffix = path.suffix.removeprefix(".")
     return suffix if re.fullmatch(LANGUAGE, suffix) else None
 
 
-def _refuse_unequal(parallel: ParallelText) -> NoReturn:
+def _raise_unequal_lines(parallel: ParallelText) -> NoReturn:
     """Raise the InputError that says where the lines of two files stop belonging together."""
-    texts = [[line.strip() for line in _lines(file.text(), file.name)] for file in parallel.files]
+    texts = [[line.strip() for line in _split_lines(file.text(), file.name)] for file in parallel.files]
     lengths = [[len(line) for line in text] for text in texts]
     counts = " and ".join(
         f"{file.name} has {len(text):,} line{'s' * (len(text) != 1)}"
         for file, text in zip(parallel.files, texts, strict=True)
     )
     longer, shorter = sorted(lengths, key=len, reverse=True)
-    together = first_shift(longer, shorter)
+    together = find_misalignment(longer, shorter)
     if together == len(shorter):
         name = parallel.files[lengths.index(shorter)].name
         where = f"they belong together up to line {together:,}, where {name} ends"
     else:
-        shown = " / ".join(_shortened(text[together]) for text in texts)
+        shown = " / ".join(_shorten(text[together]) for text in texts)
         where = f"they come apart at or near line {together + 1:,} ({shown})"
     raise InputError(f"{counts}: line n of one must be the translation of line n of the other; {where}")
 
 
-def _shortened(text: str) -> str:
+def _shorten(text: str) -> str:
     return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
 
 
@@ -250,7 +259,7 @@ _SHIFT = 3.0  # what a shift costs: as much as some fifteen lines that fit badly
 _WORST = 4.0  # the most that one line counts, however badly it fits
 
 
-def first_shift(longer: Sequence[int], shorter: Sequence[int]) -> int:
+def find_misalignment(longer: Sequence[int], shorter: Sequence[int]) -> int:
     """How many lines, from the first on, belong together in two texts of which one has more lines.
 
     A sentence and its translation are of similar length; lines that don't belong together are not. A line and its
@@ -274,16 +283,16 @@ def first_shift(longer: Sequence[int], shorter: Sequence[int]) -> int:
     more, less = (np.log1p(np.asarray(lengths, dtype=np.float64)) for lengths in (longer, shorter))
     usual = float(np.median(more[:lines] - less))
     offsets = [*range(min(surplus, _OFFSETS) + 1), *([surplus] if surplus > _OFFSETS else [])]
-    totals = [_fit(more[offset : offset + lines], less, usual) for offset in offsets]
-    return _first_shift_of_best_path(totals)
+    totals = [_cumulative_fit(more[offset : offset + lines], less, usual) for offset in offsets]
+    return _first_shift_on_best_path(totals)
 
 
-def _fit(more: Floats, less: Floats, usual: float) -> Floats:
+def _cumulative_fit(more: Floats, less: Floats, usual: float) -> Floats:
     """(lines + 1,) how well the first 0, 1, … lines fit, summed; 0 is best."""
     return np.append(0.0, -np.cumsum(np.minimum((more - less - usual) ** 2, _WORST)))
 
 
-def _first_shift_of_best_path(totals: list[Floats]) -> int:
+def _first_shift_on_best_path(totals: list[Floats]) -> int:
     """The first shift of the best path from offset 0 on through offsets that only grow."""
     best, first = totals[0], np.full(len(totals[0]), len(totals[0]) - 1)
     score, answer = best[-1], int(first[-1])

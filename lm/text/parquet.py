@@ -11,13 +11,13 @@ from lm.errors import InputError
 from lm.text.rows import Row
 
 SUFFIX = ".parquet"
-FIRST_BYTES = b"PAR1"
+MAGIC_BYTES = b"PAR1"
 
 _ROWS = 256  # at a time: a few megabytes of long documents
 _BUFFER_BYTES = 1 << 20
 
 
-def rows(path: Path, fields: Collection[str], *, name: str, groups: range | None = None) -> Iterator[Row]:
+def read_rows(path: Path, fields: Collection[str], *, name: str, groups: range | None = None) -> Iterator[Row]:
     """The rows of a table.
 
     Args:
@@ -30,7 +30,7 @@ def rows(path: Path, fields: Collection[str], *, name: str, groups: range | None
     Raises:
         InputError: the file is damaged, or the package that reads it is missing.
     """
-    with _opened(path, name) as table:
+    with _open_table(path, name) as table:
         names = table.schema_arrow.names
         read = [column for column in names if column in fields]
         others = {} if set(fields) <= set(names) else dict.fromkeys(names)
@@ -43,21 +43,21 @@ def rows(path: Path, fields: Collection[str], *, name: str, groups: range | None
                 yield Row(number, f"{name}: row {number}", {**others, **of_row})
 
 
-def columns(path: Path, *, name: str) -> list[str]:
-    """The names of the columns; raises what `rows` raises."""
-    with _opened(path, name) as table:
+def read_columns(path: Path, *, name: str) -> list[str]:
+    """The names of the columns; raises what `read_rows` raises."""
+    with _open_table(path, name) as table:
         names: list[str] = table.schema_arrow.names
         return names
 
 
-def group_bytes(path: Path, *, name: str) -> list[int]:
-    """The size of each row group, before compression; raises what `rows` raises."""
-    with _opened(path, name) as table:
+def read_row_group_sizes(path: Path, *, name: str) -> list[int]:
+    """The size of each row group, before compression; raises what `read_rows` raises."""
+    with _open_table(path, name) as table:
         return [table.metadata.row_group(group).total_byte_size for group in range(table.num_row_groups)]
 
 
 @contextlib.contextmanager
-def _opened(path: Path, name: str) -> Iterator[Any]:
+def _open_table(path: Path, name: str) -> Iterator[Any]:
     """The table of a file; what goes wrong while it is open is an InputError that names the file."""
     try:
         import pyarrow  # noqa: PLC0415 (an extra, and slow)

@@ -10,13 +10,13 @@ from typing import Any
 from lm.config import options
 from lm.config.decoding import SamplingConfig
 from lm.errors import InputError, UsageError
-from lm.text.files import BLOCK_BYTES, TextFile, blocks, compression, lines
-from lm.text.rows import Row, known, text
+from lm.text.files import BLOCK_BYTES, TextFile, decode_lines, detect_compression, read_blocks
+from lm.text.rows import Row, list_fields, read_text
 
 _BYTES = 8
 
 
-class Repeats:
+class RepeatCounter:
     """Counts texts; each is known by a hash of 8 bytes, so that many long ones take little memory."""
 
     def __init__(self) -> None:
@@ -60,31 +60,31 @@ def read_prompts(file: TextFile) -> Iterator[Prompt]:
     """The prompts of a file, in order.
 
     Each line is one, without its end; an empty line is an empty prompt. In JSON Lines each line that is not blank is an
-    object with a `prompt`, or a `text`, and may have a `seed` and `max_tokens` of its own; so is a Parquet row.
+    object with a `prompt`, or a `read_text`, and may have a `seed` and `max_tokens` of its own; so is a Parquet row.
 
     Raises:
         InputError: the file is damaged or not UTF-8, or a line is no such object; the message names file and line.
     """
-    repeats = Repeats()
+    repeats = RepeatCounter()
     if file.holds_rows or file.holds_examples:
         for number, row in enumerate(file.rows([*_FIELDS, *_NUMBERS], example=_EXAMPLE)):
-            yield _of_row(number, row, repeats)
+            yield _parse_row(number, row, repeats)
         return
-    parts = blocks(file.path, compression(file.path, file.name), BLOCK_BYTES, name=file.name)
-    for number, line in enumerate(lines(parts, name=file.name)):
+    parts = read_blocks(file.path, detect_compression(file.path, file.name), BLOCK_BYTES, name=file.name)
+    for number, line in enumerate(decode_lines(parts, name=file.name)):
         yield Prompt(number, line, f"{file.name}: line {number + 1}", repeat=repeats.count(line))
 
 
-def _of_row(number: int, row: Row, repeats: Repeats) -> Prompt:
+def _parse_row(number: int, row: Row, repeats: RepeatCounter) -> Prompt:
     field = next((name for name in _FIELDS if name in row.values), None)
     if field is None:
         hint = options.suggestion(_FIELDS[0], row.values)
-        raise InputError(f"{row.where}: no field 'prompt'{hint}, nor 'text'; it has {known(row.values)}")
-    prompt, (seed, max_tokens) = text(row, field), (_number(row, name) for name in _NUMBERS)
+        raise InputError(f"{row.where}: no field 'prompt'{hint}, nor 'text'; it has {list_fields(row.values)}")
+    prompt, (seed, max_tokens) = read_text(row, field), (_parse_number(row, name) for name in _NUMBERS)
     return Prompt(number, prompt, row.where, seed, max_tokens, 0 if seed is not None else repeats.count(prompt))
 
 
-def _number(row: Row, name: str) -> int | None:
+def _parse_number(row: Row, name: str) -> int | None:
     """A setting that a prompt may have of its own; null is as none."""
     value: Any = row.values.get(name)
     if isinstance(value, str) and (not value or value.isdecimal()):  # as tables have them

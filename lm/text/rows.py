@@ -9,8 +9,8 @@ from typing import Any, NamedTuple, NoReturn
 from lm.config import options
 from lm.config.data import LANGUAGE
 from lm.errors import InputError, UsageError
-from lm.text import normalising
-from lm.text.normalising import Changes
+from lm.text import normalization
+from lm.text.normalization import TextChanges
 
 FIELD, LABEL = "text", "label"
 _TEXTS = ("text", "content", "sentence", "review", "message", "body", "comment", "document", "tweet", "article")
@@ -32,7 +32,7 @@ class Row(NamedTuple):
     values: Mapping[str, Any]
 
 
-def text_field(names: Sequence[str], wanted: str | None, *, file: str) -> str:
+def find_text_field(names: Sequence[str], wanted: str | None, *, file: str) -> str:
     """The column of the text among those of a file.
 
     Args:
@@ -43,33 +43,37 @@ def text_field(names: Sequence[str], wanted: str | None, *, file: str) -> str:
     Raises:
         UsageError: there is no such column, or it isn't clear which one is meant.
     """
-    return known_text_field(names, wanted) or _refuse(names, wanted, file=file, what="text", setting="field")
+    return guess_text_field(names, wanted) or _raise_unclear_column(
+        names, wanted, file=file, what="text", setting="field"
+    )
 
 
-def known_text_field(names: Sequence[str], wanted: str | None) -> str | None:
-    """The column of the text, as of `text_field`; None where it isn't clear."""
-    return _field(names, wanted, FIELD, _TEXTS) or (names[0] if len(names) == 1 and wanted is None else None)
+def guess_text_field(names: Sequence[str], wanted: str | None) -> str | None:
+    """The column of the text, as of `find_text_field`; None where it isn't clear."""
+    return _find_field(names, wanted, FIELD, _TEXTS) or (names[0] if len(names) == 1 and wanted is None else None)
 
 
-def label_fields(names: Sequence[str], text: str | None, label: str | None, *, file: str) -> tuple[str, str]:
-    """The columns of text and label among those of a file; arguments and errors as of `text_field`.
+def find_label_fields(names: Sequence[str], text: str | None, label: str | None, *, file: str) -> tuple[str, str]:
+    """The columns of text and label among those of a file; arguments and errors as of `find_text_field`.
 
     If one of two columns is known, the other one is the other.
     """
-    label_name = _field(names, label, LABEL, _LABELS)
-    text_name = _field([name for name in names if name != label_name] if text is None else names, text, FIELD, _TEXTS)
+    label_name = _find_field(names, label, LABEL, _LABELS)
+    text_name = _find_field(
+        [name for name in names if name != label_name] if text is None else names, text, FIELD, _TEXTS
+    )
     if len(names) == 2 and (label_name is None) != (text_name is None):
         other = next(name for name in names if name not in (label_name, text_name))
         label_name = other if label_name is None and label is None else label_name
         text_name = other if text_name is None and text is None else text_name
-    text_name = text_name or _refuse(names, text, file=file, what="text", setting="field")
-    label_name = label_name or _refuse(names, label, file=file, what="label", setting="label_field")
+    text_name = text_name or _raise_unclear_column(names, text, file=file, what="text", setting="field")
+    label_name = label_name or _raise_unclear_column(names, label, file=file, what="label", setting="label_field")
     if text_name == label_name:
         raise UsageError(f"{file}: text and label are both column {text_name!r}", settings=["field", "label_field"])
     return text_name, label_name
 
 
-def pair_fields(names: Sequence[str], wanted: tuple[str, str], *, file: str) -> tuple[str, str]:
+def find_pair_fields(names: Sequence[str], wanted: tuple[str, str], *, file: str) -> tuple[str, str]:
     """The columns of source and target among those of a file.
 
     Args:
@@ -80,23 +84,23 @@ def pair_fields(names: Sequence[str], wanted: tuple[str, str], *, file: str) -> 
     Raises:
         UsageError: it isn't clear which ones they are.
     """
-    source, target = (_field(names, one, one, ()) for one in wanted)
+    source, target = (_find_field(names, one, one, ()) for one in wanted)
     if source is None and target is None and len(names) == 2:
         are_told = all(re.fullmatch(LANGUAGE, name) for name in names) or list(names) == ["1", "2"]
         source, target = names if are_told else (None, None)
-    source = source or _refuse(names, wanted[0], file=file, what="source", setting="source_field")
-    return source, target or _refuse(names, wanted[1], file=file, what="target", setting="target_field")
+    source = source or _raise_unclear_column(names, wanted[0], file=file, what="source", setting="source_field")
+    return source, target or _raise_unclear_column(names, wanted[1], file=file, what="target", setting="target_field")
 
 
 def has_label_fields(names: Sequence[str]) -> bool:
     """Whether text and label are clear."""
     try:
-        return bool(label_fields(names, None, None, file=""))
+        return bool(find_label_fields(names, None, None, file=""))
     except UsageError:
         return False
 
 
-def _field(names: Sequence[str], wanted: str | None, default: str, usual: Sequence[str]) -> str | None:
+def _find_field(names: Sequence[str], wanted: str | None, default: str, usual: Sequence[str]) -> str | None:
     """The name of a column that is named, numbered or has a usual name; None if that is none, or several."""
     if wanted is not None:
         if wanted not in names and wanted.isascii() and wanted.isdecimal() and 1 <= int(wanted) <= len(names):
@@ -108,8 +112,8 @@ def _field(names: Sequence[str], wanted: str | None, default: str, usual: Sequen
     return known[0] if len(known) == 1 else None
 
 
-def _refuse(names: Sequence[str], wanted: str | None, *, file: str, what: str, setting: str) -> NoReturn:
-    shown = ", ".join(f"{number} {_cut(name)!r}" for number, name in enumerate(names[:_SHOWN], 1))
+def _raise_unclear_column(names: Sequence[str], wanted: str | None, *, file: str, what: str, setting: str) -> NoReturn:
+    shown = ", ".join(f"{number} {_shorten(name)!r}" for number, name in enumerate(names[:_SHOWN], 1))
     columns = f"its columns are {shown}" + (", …" if len(names) > _SHOWN else "")
     if wanted is not None:
         hint = options.suggestion(wanted, names)
@@ -121,11 +125,11 @@ def _refuse(names: Sequence[str], wanted: str | None, *, file: str, what: str, s
     )
 
 
-def _cut(text: str) -> str:
+def _shorten(text: str) -> str:
     return text if len(text) <= _SHOWN_LETTERS else text[: _SHOWN_LETTERS - 1] + "…"
 
 
-def texts(rows: Iterable[Row], field: str) -> Iterator[str]:
+def read_texts(rows: Iterable[Row], field: str) -> Iterator[str]:
     """The text in a field of each row.
 
     Raises:
@@ -134,11 +138,13 @@ def texts(rows: Iterable[Row], field: str) -> Iterator[str]:
     for row in rows:
         if field not in row.values:
             hint = options.suggestion(field, row.values)
-            raise InputError(f"{row.where}: no field {field!r}{hint}; it has {known(row.values)}", settings=["field"])
-        yield text(row, field, settings=["field"])
+            raise InputError(
+                f"{row.where}: no field {field!r}{hint}; it has {list_fields(row.values)}", settings=["field"]
+            )
+        yield read_text(row, field, settings=["field"])
 
 
-def text(row: Row, field: str, *, settings: Sequence[str] = ()) -> str:
+def read_text(row: Row, field: str, *, settings: Sequence[str] = ()) -> str:
     """The text in a field of a row that has such a field.
 
     Args:
@@ -151,7 +157,7 @@ def text(row: Row, field: str, *, settings: Sequence[str] = ()) -> str:
     """
     value = row.values[field]
     if not isinstance(value, str):
-        raise InputError(f"{row.where}: field {field!r} is not text but {kind(value)}", settings=settings)
+        raise InputError(f"{row.where}: field {field!r} is not text but {describe_type(value)}", settings=settings)
     try:
         value.encode()
     except UnicodeEncodeError as error:
@@ -160,12 +166,12 @@ def text(row: Row, field: str, *, settings: Sequence[str] = ()) -> str:
     return value
 
 
-def known(values: Mapping[str, Any]) -> str:
+def list_fields(values: Mapping[str, Any]) -> str:
     """The names of the first few fields of a row, for messages."""
     return ", ".join(list(values)[:10]) or "nothing"
 
 
-def kind(value: object) -> str:
+def describe_type(value: object) -> str:
     """The type of a value in words, for messages."""
     names = {
         dict: "an object",
@@ -180,10 +186,10 @@ def kind(value: object) -> str:
     return names.get(type(value), f"a {type(value).__name__}")
 
 
-def with_line_feeds(rows: Iterable[Row], changes: Changes) -> Iterator[Row]:
+def normalize_rows(rows: Iterable[Row], changes: TextChanges) -> Iterator[Row]:
     """Rows whose texts have line feeds alone; `changes` is told if that changes any."""
     for row in rows:
-        ended = {name: normalising.with_line_feeds(value) for name, value in row.values.items()
+        ended = {name: normalization.normalize_line_ends(value) for name, value in row.values.items()
                  if isinstance(value, str) and "\r" in value}  # fmt: skip
         changed = {name: value for name, value in ended.items() if value != row.values[name]}
         changes.line_ends = changes.line_ends or bool(changed)

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lm.errors import InputError
-from lm.tokenizer.spelling import spelled_bytes
+from lm.tokenizer.byte_tokens import decode_byte_level
 
 ANY_CHARACTER = r"[\s\S]"
 """The pattern that a character tokenizer splits by: each character, line ends included, is a token."""
@@ -54,7 +54,7 @@ class CharacterTable:
     def _of_bytes(cls, model: dict[str, Any]) -> CharacterTable | None:
         ids = np.full(256, _MISSING, dtype=np.uint32)
         for token, index in model["vocab"].items():
-            spelled = spelled_bytes(token)
+            spelled = decode_byte_level(token)
             if len(token) == len(spelled) == 1:
                 ids[spelled[0]] = index
         return None if (ids == _MISSING).any() else cls(ids, "byte")

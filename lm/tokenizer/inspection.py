@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lm.errors import InputError
-from lm.text.documents import fragments
-from lm.text.files import Progress, TextFile, text_size
-from lm.tokenizer.tokenizer import Tokenizer, pieces
+from lm.text.documents import read_fragments
+from lm.text.files import ProgressCallback, TextFile, total_text_bytes
+from lm.tokenizer.tokenizer import Tokenizer, split_into_pieces
 
 _SHOWN = {" ": "·", "\n": "⏎", "\t": "⇥", "\r": "␍", "\x7f": "␡"}
 
 
 @dataclass(frozen=True)
-class Fit:
+class CompressionStats:
     """How a tokenizer divides a text.
 
     Attributes:
@@ -39,13 +39,13 @@ class Fit:
         return self.tokens / self.words if self.words else None
 
 
-def measure(
+def measure_compression(
     tokenizer: Tokenizer,
     files: Sequence[TextFile],
     separator: str,
     *,
-    progress: Progress | None = None,
-) -> Fit:
+    progress: ProgressCallback | None = None,
+) -> CompressionStats:
     """Tokenize files of any size in bounded memory, and count bytes, tokens and words.
 
     Args:
@@ -57,11 +57,11 @@ def measure(
     Raises:
         InputError: a file is not UTF-8 text, or has characters that the tokenizer does not know.
     """
-    total = text_size(files)
+    total = total_text_bytes(files)
     size = tokens = words = 0
     for file in files:
         last = " "
-        for piece in pieces(fragments(file, separator), tokenizer):
+        for piece in split_into_pieces(read_fragments(file, separator), tokenizer):
             try:
                 tokens += len(tokenizer.encode(piece.context + piece.text)) - piece.context_tokens
             except InputError as error:
@@ -72,17 +72,17 @@ def measure(
             last = piece.text[-1]
             if progress:
                 progress(size, total)
-    return Fit(size, tokens, words)
+    return CompressionStats(size, tokens, words)
 
 
-def longest(tokenizer: Tokenizer, number: int) -> list[int]:
+def find_longest_tokens(tokenizer: Tokenizer, number: int) -> list[int]:
     """The `number` tokens that stand for most bytes, special ones left out; of equals the first."""
     special = set(tokenizer.special_tokens.values())
     sizes = {index: len(tokenizer.token_bytes(index)) for index in range(tokenizer.vocab_size) if index not in special}
     return sorted(sizes, key=lambda index: -sizes[index])[:number]
 
 
-def visible(data: bytes) -> str:
+def format_token(data: bytes) -> str:
     r"""The text of a token, with signs for what cannot be seen.
 
     A space is `·`, a line end `⏎`, a tab `⇥`; control characters are their pictures (`␀`); invisible characters and
@@ -90,10 +90,10 @@ def visible(data: bytes) -> str:
     """
     text = data.decode(errors="backslashreplace")
     mark = "◌" if text and unicodedata.category(text[0]) in ("Mn", "Me") else ""
-    return mark + "".join(map(_shown, text))
+    return mark + "".join(map(_format_character, text))
 
 
-def _shown(character: str) -> str:
+def _format_character(character: str) -> str:
     if character in _SHOWN:
         return _SHOWN[character]
     if character < " ":

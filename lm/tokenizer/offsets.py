@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lm.tokenizer.tokenizer import Piece, Tokenizer
+from lm.tokenizer.tokenizer import TextPiece, Tokenizer
 
 Ids = npt.NDArray[np.integer[Any]]
-Ends = npt.NDArray[np.int64]
+ByteOffsets = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class TextLoss:
+class RoundTripLoss:
     """What a tokenizer loses of a text: what decoding its tokens does not give back.
 
     Attributes:
@@ -32,7 +32,7 @@ class TextLoss:
     bytes: int = 0
 
 
-def _unlike(text: bytes, spelled: bytes) -> int:
+def _count_differing_bytes(text: bytes, spelled: bytes) -> int:
     """The bytes of a text that a spelling of it does not have; a space that is implied before a text is none."""
     if len(text) != len(spelled):
         spelled = spelled.removeprefix(b" ")
@@ -51,7 +51,7 @@ class TokenOffsets:
         self._tokenizer = tokenizer
         self._spelled: dict[int, bytes] = {}
 
-    def ends(self, piece: Piece, tokens: Ids) -> Ends:
+    def ends(self, piece: TextPiece, tokens: Ids) -> ByteOffsets:
         """The byte offset in a piece's text at which each of its tokens ends.
 
         Tokens that spell the text byte for byte end where their bytes do. Otherwise (unknown characters, normalised
@@ -77,7 +77,7 @@ class TokenOffsets:
         ends[-1] = len(data)
         return ends
 
-    def loss(self, piece: Piece, tokens: Ids) -> TextLoss:
+    def loss(self, piece: TextPiece, tokens: Ids) -> RoundTripLoss:
         """Count what the tokenizer loses of the text of a piece.
 
         Args:
@@ -87,13 +87,13 @@ class TokenOffsets:
         data = piece.text.encode()
         parts = [self._bytes(index) for index in tokens.tolist()]
         if b"".join(parts) == data:
-            return TextLoss()
+            return RoundTripLoss()
         whole = piece.context + piece.text
         decoded = self._tokenizer.decode(self._tokenizer.encode_batch([whole])[0])
         if decoded.removeprefix(" ") == whole.removeprefix(" "):  # many tokenizers put a space before a text
-            return TextLoss()
+            return RoundTripLoss()
         if not parts:
-            return TextLoss(0, len(data))
+            return RoundTripLoss(0, len(data))
         unknowns = lost = start = 0
         spelled: list[bytes] = []
         ends = self.ends(piece, tokens).tolist()
@@ -104,9 +104,9 @@ class TokenOffsets:
             text = data[start:end]
             is_unknown = index == self._tokenizer.unknown and text.strip() != part.strip()
             unknowns += is_unknown
-            lost += len(text.strip() or text) if is_unknown else _unlike(text, b"".join(spelled))
+            lost += len(text.strip() or text) if is_unknown else _count_differing_bytes(text, b"".join(spelled))
             spelled, start = [], end
-        return TextLoss(unknowns, lost)
+        return RoundTripLoss(unknowns, lost)
 
     def _bytes(self, index: int) -> bytes:
         if index not in self._spelled:
@@ -114,7 +114,7 @@ class TokenOffsets:
         return self._spelled[index]
 
 
-def words_of(text: str, ends: Iterable[int]) -> list[int]:
+def assign_word_indices(text: str, ends: Iterable[int]) -> list[int]:
     """The whitespace-separated word that each token is in, by the bytes where tokens end.
 
     White space belongs to the word after it, and at the end of a text to the last one. A token that reaches into

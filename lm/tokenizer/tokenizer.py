@@ -5,9 +5,9 @@ where the usual tokenizers (GPT-2's, cl100k's, Llama's) start anew in any case, 
 hand: the text around it gives the same tokens whole and in two parts. Tokenizers that mark the beginning of a text
 (Llama 2's) get a few characters of context before the piece; the tokens of the context are dropped again.
 
-What can be cut nowhere, such as megabytes of spaces, is cut all the same once it is `MOST_CHARACTERS` long: a tokenizer
-needs over a hundred bytes for each character of a word. There, and only there, tokens can be others than those of the
-whole text.
+What can be cut nowhere, such as megabytes of spaces, is cut all the same once it is `MAX_PIECE_CHARACTERS` long: a
+tokenizer needs over a hundred bytes for each character of a word. There, and only there, tokens can be others than
+those of the whole text.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from lm import files
 from lm.config.tokenizer import MASK
 from lm.errors import InputError
 from lm.text.documents import Fragment
+from lm.tokenizer.byte_tokens import decode_byte_fallback, decode_byte_level, is_byte_level
 from lm.tokenizer.character_table import CharacterTable, merges_within_characters
-from lm.tokenizer.spelling import is_byte_level, spelled_byte, spelled_bytes
 
 Ids = npt.NDArray[np.uint32]
 
 FILE_NAME = "tokenizer.json"
 
 # What other toolkits call the token that ends or starts a document, the surest name first.
-_ENDS = (
+_END_TOKENS = (
     "<|endoftext|>",
     "<|end_of_text|>",
     "</s>",
@@ -50,7 +50,7 @@ _ENDS = (
     "<|eot_id|>",
     "[SEP]",
 )
-_STARTS = (
+_START_TOKENS = (
     "<|begin_of_text|>",
     "<s>",
     "<bos>",
@@ -61,7 +61,7 @@ _STARTS = (
     "[BOS]",
     "[CLS]",
 )
-_MASKS = (MASK, "<mask>", "<|mask|>")
+_MASK_TOKENS = (MASK, "<mask>", "<|mask|>")
 
 
 class MergeRules(NamedTuple):
@@ -90,7 +90,7 @@ class Tokenizer:
 
     def __init__(self, backend: tokenizers.Tokenizer) -> None:
         """Wrap a tokenizer of the `tokenizers` library; it is copied, not kept."""
-        self._backend = _plain(backend)
+        self._backend = _without_truncation(backend)
         self._backend.encode_special_tokens = True
         self.description: dict[str, Any] = json.loads(self._backend.to_str())
         self._table = CharacterTable.of(self.description)
@@ -160,17 +160,17 @@ class Tokenizer:
     @cached_property
     def end_of_text(self) -> int | None:
         """The token that ends a document; without one, the token that starts the next document; else None."""
-        return self._first_special(_ENDS + _STARTS)
+        return self._first_special(_END_TOKENS + _START_TOKENS)
 
     @cached_property
     def start_of_text(self) -> int | None:
         """The token that starts a document; without one, that which ends the one before (as in GPT-2); else None."""
-        return self._first_special(_STARTS + _ENDS)
+        return self._first_special(_START_TOKENS + _END_TOKENS)
 
     @cached_property
     def mask(self) -> int | None:
         """The token that stands where one is to be guessed; None without one."""
-        return self._first_special(_MASKS)
+        return self._first_special(_MASK_TOKENS)
 
     @cached_property
     def unknown(self) -> int | None:
@@ -185,14 +185,14 @@ class Tokenizer:
     def _first_special(self, names: Sequence[str]) -> int | None:
         return next((self.special_tokens[name] for name in names if name in self.special_tokens), None)
 
-    def shares_ids(self, other: Tokenizer) -> bool:
+    def has_same_ids(self, other: Tokenizer) -> bool:
         """Whether each id stands for the same text in another tokenizer, which cuts texts by other rules."""
         if self.vocab_size != other.vocab_size or self.sha256 == other.sha256:
             return False
         ids = range(self.vocab_size)
         return all(self.decode([one], skip_special=False) == other.decode([one], skip_special=False) for one in ids)
 
-    def has_vocabulary_of(self, other: Tokenizer) -> bool:
+    def has_same_vocabulary(self, other: Tokenizer) -> bool:
         """Whether each ID names the same token in another tokenizer, so that weights learned with it keep their sense.
 
         How texts are cut may differ, and so may the names of special tokens: a reserved one can be given a use.
@@ -265,7 +265,7 @@ class Tokenizer:
         if self.kind != "bpe" or not model["merges"] or any(marks):
             return None
         rules = [rule.split(" ") if isinstance(rule, str) else rule for rule in model["merges"]]
-        bytes_spelled = (index for token, index in model["vocab"].items() if spelled_byte(token) is not None)
+        bytes_spelled = (index for token, index in model["vocab"].items() if decode_byte_fallback(token) is not None)
         return MergeRules(model["vocab"], rules, [*self._backend.get_added_tokens_decoder(), *bytes_spelled])
 
     def character_ends(self, text: str) -> list[int]:
@@ -305,9 +305,9 @@ class Tokenizer:
         text: str = self._backend.decode(numbers, skip_special_tokens=skip_special)
         return text
 
-    def decode_stream(self, *, skip_special: bool = True) -> TextStream:
+    def decode_stream(self, *, skip_special: bool = True) -> DecodeStream:
         """A decoder that is fed one id at a time and never splits a character; joined, it equals `decode`."""
-        return TextStream(self._backend, self.description, skip_special=skip_special)
+        return DecodeStream(self._backend, self.description, skip_special=skip_special)
 
     def token(self, index: int) -> str | None:
         """A token as the vocabulary spells it; None where it has none with this id."""
@@ -320,10 +320,10 @@ class Tokenizer:
         if token is None:
             return b""
         if is_byte_level(self.description):
-            return spelled_bytes(token)
+            return decode_byte_level(token)
         if token in self.special_tokens:
             return token.encode()
-        byte = spelled_byte(token)
+        byte = decode_byte_fallback(token)
         return byte if byte is not None else self._text_after_another(index).encode()
 
     def _text_after_another(self, index: int) -> str:
@@ -338,7 +338,7 @@ class Tokenizer:
         return next(letters, vocabulary[0][1])
 
 
-def _plain(backend: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
+def _without_truncation(backend: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
     """A copy that neither truncates nor pads, which many published files ask for, and encodes without BPE dropout.
 
     A model is scored, and its prompts are read, with one segmentation of each text; `lm.data.bpe_dropout` is what
@@ -352,7 +352,7 @@ def _plain(backend: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
     return copy
 
 
-class TextStream:
+class DecodeStream:
     """A decoder that is fed one id at a time; `finish` gives what is left at the end.
 
     Byte-level tokenizers (GPT-2's, Llama 3's) are decoded a byte at a time, in constant time per id. For all others
@@ -384,7 +384,7 @@ class _ByteLevelDecoder:
 
     def feed(self, index: int) -> str:
         token: str | None = self._backend.id_to_token(index)
-        return "" if token is None else self._characters.decode(spelled_bytes(token))
+        return "" if token is None else self._characters.decode(decode_byte_level(token))
 
     def finish(self) -> str:
         rest = self._characters.decode(b"", final=True)
@@ -409,7 +409,7 @@ class _WindowDecoder:
             return ""
         self._ids.append(index)
         # Byte tokens are decoded together as one run: whether it is valid is known when it has ended.
-        return "" if spelled_byte(token) is not None else self._new_text()
+        return "" if decode_byte_fallback(token) is not None else self._new_text()
 
     def finish(self) -> str:
         text = self._new_text()
@@ -430,19 +430,19 @@ class _WindowDecoder:
 
 
 PIECE_CHARACTERS = 1 << 16
-MOST_CHARACTERS = 1 << 17
+MAX_PIECE_CHARACTERS = 1 << 17
 
 _WORD_END = re.compile(r"[^\W_](?=[ \n])")
 _UP_TO_TEXT = re.compile(r"\s*\S")
 _WINDOW = 64  # characters on each side of a cut between words that are tokenized to check it
-_FAR = 1024  # and after a cut elsewhere
-_LONGEST_SPACE = 4096  # characters of white space after a cut, which are searched through
+_FAR_REACH = 1024  # and after a cut elsewhere
+_MAX_SPACES = 4096  # characters of white space after a cut, which are searched through
 _CONTEXT = 8
-_TRIES = 16
+_MAX_TRIES = 16
 
 
 @dataclass(frozen=True)
-class Piece:
+class TextPiece:
     """Part of a document that can be tokenized alone.
 
     Attributes:
@@ -465,9 +465,9 @@ class _Cut:
     context_tokens: int = 0
 
 
-def pieces(
+def split_into_pieces(
     fragments: Iterable[Fragment], tokenizer: Tokenizer | None, *, limit: int = PIECE_CHARACTERS
-) -> Iterator[Piece]:
+) -> Iterator[TextPiece]:
     """Cut documents into pieces of about `limit` characters.
 
     Args:
@@ -475,29 +475,29 @@ def pieces(
         tokenizer: whose tokens the cuts must not change; None to cut between words (for training a tokenizer).
         limit: the characters after which to cut. Every piece but a document's last has at least half as many. Text that
             cannot be cut within the limit, such as one endless word, is cut as soon as it can be, or after
-            `MOST_CHARACTERS`.
+            `MAX_PIECE_CHARACTERS`.
     """
     text, starts, cut, reach = "", True, _Cut(0), limit
     for fragment in fragments:
         if fragment.starts_document:
             if text:
-                yield Piece(text, starts, cut.context, cut.context_tokens)
+                yield TextPiece(text, starts, cut.context, cut.context_tokens)
             text, starts, cut, reach = "", True, _Cut(0), limit
         text += fragment.text
-        while len(text) >= reach + _FAR:
+        while len(text) >= reach + _FAR_REACH:
             try:
                 following = _find_cut(text, cut.context, reach, tokenizer)
             except InputError:  # the caller cannot tokenize it either, and knows which file it is
                 following = _Cut(reach)
-            if following is None and 2 * reach > MOST_CHARACTERS:
+            if following is None and 2 * reach > MAX_PIECE_CHARACTERS:
                 following = _Cut(reach)
             if following is None:
                 reach *= 2
                 continue
-            yield Piece(text[: following.position], starts, cut.context, cut.context_tokens)
+            yield TextPiece(text[: following.position], starts, cut.context, cut.context_tokens)
             text, starts, cut, reach = text[following.position :], False, following, limit
     if text:
-        yield Piece(text, starts, cut.context, cut.context_tokens)
+        yield TextPiece(text, starts, cut.context, cut.context_tokens)
 
 
 def _find_cut(text: str, context: str, limit: int, tokenizer: Tokenizer | None) -> _Cut | None:
@@ -505,23 +505,23 @@ def _find_cut(text: str, context: str, limit: int, tokenizer: Tokenizer | None) 
     ends = [match.end() for match in _WORD_END.finditer(text, limit // 2, limit)]
     if tokenizer is None:
         return _Cut(ends[-1] if ends else limit)
-    for position in reversed(ends[-_TRIES:]):
+    for position in reversed(ends[-_MAX_TRIES:]):
         near = text[max(0, position - _WINDOW) : position]
-        if cut := _checked(near, text, position, _WINDOW, tokenizer):
+        if cut := _check_cut(near, text, position, _WINDOW, tokenizer):
             return cut
     # Without words (Chinese, code, noise) any place may do, but what starts a token there may lie far back.
-    for position in range(limit, limit - _TRIES, -1):
+    for position in range(limit, limit - _MAX_TRIES, -1):
         near = text[max(0, position - _WINDOW) : position]
-        if _checked(near, text, position, _WINDOW, tokenizer) and (
-            cut := _checked(context + text[:position], text, position, _FAR, tokenizer)
+        if _check_cut(near, text, position, _WINDOW, tokenizer) and (
+            cut := _check_cut(context + text[:position], text, position, _FAR_REACH, tokenizer)
         ):
             return cut
     return None
 
 
-def _checked(left: str, text: str, position: int, reach: int, tokenizer: Tokenizer) -> _Cut | None:
+def _check_cut(left: str, text: str, position: int, reach: int, tokenizer: Tokenizer) -> _Cut | None:
     """The cut at `position`, if `left` and the text that follows have the same tokens together as apart."""
-    up_to_text = _UP_TO_TEXT.match(text, position, position + _LONGEST_SPACE)
+    up_to_text = _UP_TO_TEXT.match(text, position, position + _MAX_SPACES)
     if not up_to_text or position <= 0:
         return None
     right = text[position : up_to_text.end() + reach]

@@ -19,8 +19,8 @@ from lm.config.options import check_text
 from lm.config.tokenizer import END_OF_TEXT, MASK, TokenizerConfig
 from lm.errors import InputError, UsageError
 from lm.files import cache_root, check_cache
+from lm.tokenizer.byte_tokens import byte_alphabet
 from lm.tokenizer.character_table import ANY_CHARACTER
-from lm.tokenizer.spelling import byte_alphabet
 from lm.tokenizer.tokenizer import Tokenizer
 
 SAMPLE_BYTES = 128_000_000
@@ -28,7 +28,7 @@ SAMPLE_BYTES = 128_000_000
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainedTokenizer:
     """A tokenizer and how much text it was trained on.
 
     Attributes:
@@ -50,7 +50,7 @@ def train(
     special_tokens: Sequence[str] = (),
     unknown: str | None = None,
     sample_bytes: int = SAMPLE_BYTES,
-) -> Trained:
+) -> TrainedTokenizer:
     """Train a tokenizer; the same texts and settings give the same tokenizer, byte for byte.
 
     Args:
@@ -65,18 +65,18 @@ def train(
         InputError: there is no text.
         UsageError: the settings contradict each other.
     """
-    check(config, special_tokens=special_tokens, unknown=unknown)
+    check_settings(config, special_tokens=special_tokens, unknown=unknown)
     if not corpus_bytes and config.kind != "byte":
         raise InputError("there is no text to train a tokenizer on")
     if config.kind == "byte":
-        return Trained(_byte(special_tokens), 0, corpus_bytes)
+        return TrainedTokenizer(_build_bytes(special_tokens), 0, corpus_bytes)
     if config.kind == "char":
-        return Trained(_char(texts, special_tokens, unknown), corpus_bytes, corpus_bytes)
+        return TrainedTokenizer(_build_characters(texts, special_tokens, unknown), corpus_bytes, corpus_bytes)
     sample = TextSample(texts, corpus_bytes=corpus_bytes, limit=sample_bytes)
-    return Trained(_bpe(sample, config, special_tokens), sample.used, corpus_bytes)
+    return TrainedTokenizer(_train_bpe(sample, config, special_tokens), sample.used, corpus_bytes)
 
 
-def check(config: TokenizerConfig, *, special_tokens: Sequence[str] = (), unknown: str | None = None) -> None:
+def check_settings(config: TokenizerConfig, *, special_tokens: Sequence[str] = (), unknown: str | None = None) -> None:
     """Raise UsageError if the settings contradict each other, before any text is read."""
     if "" in special_tokens:
         raise UsageError("a special token cannot be empty", settings=["special"])
@@ -90,7 +90,7 @@ def check(config: TokenizerConfig, *, special_tokens: Sequence[str] = (), unknow
         )
     if unknown is not None and len(unknown) != 1:
         raise UsageError(f"the character for unknown ones must be one character, not {unknown!r}", settings=["unknown"])
-    least = 256 + len(_with_end(special_tokens))
+    least = 256 + len(_with_end_token(special_tokens))
     if config.kind == "bpe" and config.vocab_size < least:
         raise UsageError(
             f"vocab_size {config.vocab_size} is too small: bytes and special tokens take {least}",
@@ -98,11 +98,11 @@ def check(config: TokenizerConfig, *, special_tokens: Sequence[str] = (), unknow
         )
 
 
-def _with_end(special_tokens: Sequence[str]) -> list[str]:
+def _with_end_token(special_tokens: Sequence[str]) -> list[str]:
     return list(dict.fromkeys([END_OF_TEXT, *special_tokens]))
 
 
-def _bpe(texts: Iterable[str], config: TokenizerConfig, special_tokens: Sequence[str]) -> Tokenizer:
+def _train_bpe(texts: Iterable[str], config: TokenizerConfig, special_tokens: Sequence[str]) -> Tokenizer:
     """Byte-level BPE as in GPT-2: its pattern divides words, no space is put before a text, all bytes are tokens.
 
     Where merges stay within characters, a character that occurs often enough is one token, and a rare one its bytes.
@@ -120,7 +120,7 @@ def _bpe(texts: Iterable[str], config: TokenizerConfig, special_tokens: Sequence
         min_frequency=config.min_frequency,
         special_tokens=[
             tokenizers.AddedToken(token, lstrip=token == MASK, special=True, normalized=False)
-            for token in _with_end(special_tokens)
+            for token in _with_end_token(special_tokens)
         ],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
@@ -129,7 +129,7 @@ def _bpe(texts: Iterable[str], config: TokenizerConfig, special_tokens: Sequence
     return Tokenizer(backend)
 
 
-def _char(texts: Iterable[str], special_tokens: Sequence[str], unknown: str | None) -> Tokenizer:
+def _build_characters(texts: Iterable[str], special_tokens: Sequence[str], unknown: str | None) -> Tokenizer:
     """Each character of the corpus, by code point; other characters are refused unless `unknown` stands for them."""
     seen = np.zeros(0x110000, dtype=bool)
     for text in texts:
@@ -145,12 +145,12 @@ def _char(texts: Iterable[str], special_tokens: Sequence[str], unknown: str | No
     return Tokenizer(backend)
 
 
-def _byte(special_tokens: Sequence[str]) -> Tokenizer:
+def _build_bytes(special_tokens: Sequence[str]) -> Tokenizer:
     """The 256 bytes, each its own id, then the special tokens."""
     backend = tokenizers.Tokenizer(models.BPE(byte_alphabet(), []))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     backend.decoder = decoders.ByteLevel()
-    backend.add_special_tokens(_with_end(special_tokens))
+    backend.add_special_tokens(_with_end_token(special_tokens))
     return Tokenizer(backend)
 
 
@@ -185,7 +185,7 @@ KEY_VERSION = 1
 """Of what keys are made of: raised when the same text and settings train another tokenizer."""
 
 
-def tokenizer_of(
+def load_or_train(
     texts: Callable[[], Iterable[str]],
     config: TokenizerConfig,
     *,
@@ -208,13 +208,13 @@ def tokenizer_of(
         InputError: there is no text, or nothing can be kept in the cache.
         UsageError: the settings contradict each other.
     """
-    check(config, special_tokens=special_tokens, unknown=unknown)
+    check_settings(config, special_tokens=special_tokens, unknown=unknown)
     settings = [dataclasses.asdict(config), list(special_tokens), unknown, SAMPLE_BYTES]
     depends = [KEY_VERSION, tokenizers.__version__, settings, list(identity)]
     path = cache_root() / "tokenizers" / f"{hashlib.sha256(json.dumps(depends).encode()).hexdigest()[:32]}.json"
     if not path.is_file():
         check_cache()
-    elif (found := _undamaged(path)) is not None:
+    elif (found := _load_verified(path)) is not None:
         return found
     trained = train(texts(), config, corpus_bytes=corpus_bytes, special_tokens=special_tokens, unknown=unknown)
     path.with_suffix(_CHECKSUM).unlink(missing_ok=True)
@@ -223,7 +223,7 @@ def tokenizer_of(
     return trained.tokenizer
 
 
-def _undamaged(path: Path) -> Tokenizer | None:
+def _load_verified(path: Path) -> Tokenizer | None:
     """A tokenizer of the cache, if its file is as it was written; one without a checksum, of an earlier version, is."""
     checksum = path.with_suffix(_CHECKSUM)
     try:

@@ -16,12 +16,12 @@ from lm.config.model import ModelConfig
 from lm.config.options import options
 from lm.config.run import RunConfig
 from lm.config.run_spec import DataFiles
-from lm.corpus import folders
-from lm.corpus.corpus import Corpus, survey, train_tokenizer
+from lm.corpus import prepared_folder
+from lm.corpus.corpus import Corpus, scan_corpus, train_tokenizer
 from lm.corpus.manifest import MANIFEST, Manifest, PairManifest, PartitionManifest, PreparedManifest
-from lm.corpus.parallel import ParallelCorpus
-from lm.corpus.parallel import survey as survey_pairs
-from lm.corpus.prepare import prepare_corpus
+from lm.corpus.parallel_corpus import ParallelCorpus
+from lm.corpus.parallel_corpus import scan_parallel_corpus as survey_pairs
+from lm.corpus.prepare_corpus import prepare_corpus
 from lm.corpus.prepare_pairs import prepare_pairs, train_tokenizers
 from lm.corpus.shards import read_manifest
 from lm.data.examples import ExampleData
@@ -31,14 +31,14 @@ from lm.data.training_data import TrainingData
 from lm.data.windows import MaskedWindowData, WindowData
 from lm.errors import Advice, InputError, UsageError
 from lm.run_folder import find_checkpoint, find_tokenizer, is_journal
-from lm.text.files import TextFile, TextFiles, text_files, text_size
-from lm.text.parallel import ParallelText, parallel_texts
+from lm.text.files import TextFile, TextFiles, find_text_files, total_text_bytes
+from lm.text.parallel import ParallelText, find_parallel_texts
 from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer
 from lm.tokenizer.training import SAMPLE_BYTES
 
 Tokenizers = tuple[Tokenizer, Tokenizer | None]
 """Of targets, and of sources if they have their own."""
-Progress = Callable[[], AbstractContextManager[Callable[[int, int | None], None] | None]]
+ProgressCallback = Callable[[], AbstractContextManager[Callable[[int, int | None], None] | None]]
 """Opens something that is told how many bytes are tokenized, and of how many, if that is known."""
 
 
@@ -152,7 +152,7 @@ class TextCorpus:
         """UTF-8 bytes of text: as files were counted when they were prepared, by their sizes, or by reading them."""
         if self.prepared:
             return sum(split.bytes for split in read_manifest(self.prepared).splits.values())
-        size = text_size(self.files(config))
+        size = total_text_bytes(self.files(config))
         return self.survey(config).bytes if size is None else size
 
     def survey(self, config: RunConfig) -> Corpus:
@@ -160,7 +160,7 @@ class TextCorpus:
         if self._surveyed is None:
             files = self.files(config)
             _refuse_runs(files)
-            self._surveyed, self._notes = survey(files, config.data), files.notes
+            self._surveyed, self._notes = scan_corpus(files, config.data), files.notes
         return dataclasses.replace(self._surveyed, config=config.data)
 
     def data_config(self, config: DataConfig, *, typed: Mapping[str, Any]) -> DataConfig:
@@ -190,9 +190,9 @@ class TextCorpus:
 
     def files(self, config: RunConfig) -> TextFiles:
         """The files that the names stand for."""
-        return text_files(self.names, config.data, config.files)
+        return find_text_files(self.names, config.data, config.files)
 
-    def prepare(self, config: RunConfig, tokenizer: Path | None, progress: Progress) -> Preparation:
+    def prepare(self, config: RunConfig, tokenizer: Path | None, progress: ProgressCallback) -> Preparation:
         """Find or make the tokenizer and the tokens.
 
         Args:
@@ -250,7 +250,7 @@ class PairCorpus:
 
     def text_bytes(self, config: RunConfig) -> int:
         """UTF-8 bytes of both sides, without the validation split's own files: by the files' sizes, or by reading."""
-        known = text_size(file for text in self.files(config) for file in text.files)
+        known = total_text_bytes(file for text in self.files(config) for file in text.files)
         return sum(found.bytes for found in self.survey(config).texts) if known is None else known
 
     def survey(self, config: RunConfig) -> ParallelCorpus:
@@ -258,7 +258,7 @@ class PairCorpus:
         if self._surveyed is None:
             texts = self.files(config)
             named = self._named
-            held_out = parallel_texts(
+            held_out = find_parallel_texts(
                 config.parallel,
                 config.files,
                 source=[named.validation_source] if named.validation_source else (),
@@ -273,7 +273,7 @@ class PairCorpus:
     def files(self, config: RunConfig) -> list[ParallelText]:
         """The texts of both sides."""
         named = self._named
-        return parallel_texts(
+        return find_parallel_texts(
             config.parallel,
             config.files,
             source=named.source,
@@ -282,7 +282,7 @@ class PairCorpus:
             heads=named.heads,
         )
 
-    def prepare(self, config: RunConfig, tokenizer: Path | None, progress: Progress) -> Preparation:
+    def prepare(self, config: RunConfig, tokenizer: Path | None, progress: ProgressCallback) -> Preparation:
         """Find or make the tokenizers and the prepared pairs; arguments as of `TextCorpus.prepare`.
 
         A tokenizer.json is for both sides.
@@ -388,7 +388,7 @@ def data_key(folder: Path) -> str:
 
 def verify(folder: Path, *, advice: str, settings: Sequence[str] = ()) -> None:
     """InputError with `advice` and `settings` to change if the data in a folder are damaged, by their checksums."""
-    folders.verify(folder, PreparedManifest.read(folder).sha256, advice=advice, settings=settings)
+    prepared_folder.verify_checksums(folder, PreparedManifest.read(folder).sha256, advice=advice, settings=settings)
 
 
 def data_files(folder: Path) -> list[str]:

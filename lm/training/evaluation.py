@@ -25,7 +25,7 @@ from lm.evaluation.translation_scores import bleu
 from lm.hardware import timed
 from lm.model.transformer import DecoderOnly, EncoderOnly
 from lm.model.variants.experts import counted, shares
-from lm.text.examples import label_of
+from lm.text.examples import parse_label
 from lm.training.budget import Cost
 from lm.training.events import Evaluation, Sample, Warned
 from lm.training.objective import summed_loss, summed_loss_and_correct
@@ -144,7 +144,9 @@ def _labelled(run: Run) -> list[LabelledPrompt]:
     completions = run.config.label_completions
     if not completions:
         return []
-    return run.data.labelled_prompts([*map(label_of, completions)], max(_FEWEST_LABELLED, _SCORED // len(completions)))
+    return run.data.labelled_prompts(
+        [*map(parse_label, completions)], max(_FEWEST_LABELLED, _SCORED // len(completions))
+    )
 
 
 def _classified_here(run: Run, labelled: Sequence[LabelledPrompt]) -> list[int]:

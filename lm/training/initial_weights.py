@@ -56,7 +56,7 @@ def check_tokenizers(path: Path, tokenizer: Tokenizer, source_tokenizer: Tokeniz
     """
     theirs, of_sources = load_tokenizers(find_checkpoint(path))
     sides = ((tokenizer, theirs), (source_tokenizer or tokenizer, of_sources or theirs))
-    if all(ours.sha256 == other.sha256 or ours.has_vocabulary_of(other) for ours, other in sides):
+    if all(ours.sha256 == other.sha256 or ours.has_same_vocabulary(other) for ours, other in sides):
         return
     problem = f"the weights of {path} were learned with another tokenizer, whose IDs stand for other tokens"
     raise UsageError(f"{problem}: use that one, or train a new model", settings=("tokenizer", "from_run"))

@@ -9,8 +9,8 @@ import numpy as np
 from lm import files
 from lm.config.tokenizer import END_OF_TEXT, TokenizerConfig
 from lm.corpus.manifest import MANIFEST, SPLITS, Manifest, PairManifest, PairSplit, SplitRecord
-from lm.corpus.pairs import SIDES, TEXTS, SentenceWriter, WordTable, write_table
-from lm.corpus.ragged import Ragged
+from lm.corpus.pairs import SIDES, VALIDATION_TEXTS_FILE, SentenceWriter, WordTable, write_word_table
+from lm.corpus.ragged import RaggedArray
 from lm.corpus.shards import ShardWriter, token_dtype
 from lm.tokenizer import training as tokenizer_training
 from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer
@@ -30,11 +30,11 @@ def write_pairs(folder: Path, tokenizer: Tokenizer, *, pairs: int) -> None:
         for split in SPLITS:
             writer = SentenceWriter(folder, split, side, table)
             ids = chance.integers(tokenizer.vocab_size, size=tokens)
-            writer.append_tokens(Ragged(ids, ends), np.ones(tokens, dtype=bool))
+            writer.append_tokens(RaggedArray(ids, ends), np.ones(tokens, dtype=bool))
             writer.close()
-        write_table(folder, side, table, dtype=token_dtype(tokenizer.vocab_size))
+        write_word_table(folder, side, table, dtype=token_dtype(tokenizer.vocab_size))
     tokenizer.save(folder / FILE_NAME)
-    (folder / TEXTS).touch()
+    (folder / VALIDATION_TEXTS_FILE).touch()
     held = PairSplit(
         pairs=pairs, source_tokens=tokens, target_tokens=tokens, source_bytes=tokens, target_bytes=tokens,
         longest=LENGTH - 1,

@@ -275,7 +275,7 @@ def fit_to_corpus(config: RunConfig, corpus: TrainingCorpus) -> RunConfig:
     dropout, which presets and budgets choose before the tokenizers are known.
     """
     source = corpus.source_tokenizer
-    source_size = None if source is None or source.shares_ids(corpus.tokenizer) else source.vocab_size
+    source_size = None if source is None or source.has_same_ids(corpus.tokenizer) else source.vocab_size
     model = config.model.replace(
         vocab_size=corpus.vocab_size,
         source_vocab_size=source_size,

@@ -21,7 +21,7 @@ from lm.config.presets import DEFAULT_PRESET, configure, is_portable
 from lm.config.run import CHANGEABLE, RunConfig
 from lm.config.run_spec import RunSpec
 from lm.config.training import LENGTHS, seconds_of
-from lm.corpus.corpus import beginnings
+from lm.corpus.corpus import read_beginnings
 from lm.corpus.shards import open_split
 from lm.data.training_data import TrainingData
 from lm.distributed import launched
@@ -51,7 +51,7 @@ from lm.training.continuation import Continued
 from lm.training.corpus import (
     CorpusPrepared,
     PairCorpus,
-    Progress,
+    ProgressCallback,
     TextCorpus,
     TokenizerSampled,
     TrainingCorpus,
@@ -170,7 +170,7 @@ class Trainer:
         spec: RunSpec,
         *,
         stop: Callable[[], bool] = lambda: False,
-        progress: Progress = without_progress,
+        progress: ProgressCallback = without_progress,
         began: float | None = None,
         clock: Callable[[], float] | None = None,
         machine: Machine | None = None,
@@ -317,7 +317,7 @@ class Trainer:
         with _new_folder(spec, str(chosen.config.preset)) as folder:
             self._check_before_work(folder, chosen.config)
             if isinstance(corpus, TextCorpus) and not corpus.prepared and resolve.are_merges_open(spec, chosen.config):
-                sample = beginnings(corpus.survey(chosen.config), limit=merges.SAMPLE_BYTES)
+                sample = read_beginnings(corpus.survey(chosen.config), limit=merges.SAMPLE_BYTES)
                 measured = merges.baselines(sample, chosen.config.tokenizer)
                 chosen = chosen if measured is None else chosen.choose(measured.reason, measured.settings())
             named = spec.tokenizer or spec.from_run

@@ -28,8 +28,8 @@ from lm.decoding.translation import Translator
 from lm.decoding.translation_input import TranslationModel
 from lm.hardware import Hardware
 from lm.interop.exporting import export
-from lm.text.files import file_lines
-from lm.tokenizer.framing import text_frame
+from lm.text.files import read_file_lines
+from lm.tokenizer.special_tokens import build_text_frame
 
 APART = 1e-3
 LONGEST_PROMPT, BEAM = 12, 5
@@ -38,8 +38,8 @@ LONGEST_PROMPT, BEAM = 12, 5
 def prompts(loaded: LoadedModel, text: Path, number: int) -> list[list[int]]:
     """Beginnings of random lines, as ids."""
     draw = random.Random(0)
-    lines = draw.sample([line for line in file_lines(text) if line.strip()], number)
-    before = text_frame(loaded.tokenizer).before
+    lines = draw.sample([line for line in read_file_lines(text) if line.strip()], number)
+    before = build_text_frame(loaded.tokenizer).before
     return [[*before, *loaded.tokenizer.encode(line)[: draw.randint(1, LONGEST_PROMPT)]] for line in lines]
 
 
@@ -111,7 +111,7 @@ def main() -> None:
         out = Path(folder) / "out"
         print(export(given.run, out, ExportConfig(to=given.to, type=given.type))["model"])
         if loaded.model.config.translates:
-            lines = [line for line in file_lines(given.text) if line.strip()][: given.number]
+            lines = [line for line in read_file_lines(given.text) if line.strip()][: given.number]
             compare_translations(loaded, out, lines)
             return
         starts = prompts(loaded, given.text, given.number)

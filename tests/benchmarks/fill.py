@@ -29,8 +29,8 @@ from lm.corpus.shards import open_split
 from lm.evaluation.ngram_models import surprisals
 from lm.hardware import inference_hardware
 from lm.model.transformer import EncoderOnly
-from lm.text.documents import fragments
-from lm.text.files import text_files
+from lm.text.documents import read_fragments
+from lm.text.files import find_text_files
 from tests.benchmarks.runs import lm
 
 Ids = NDArray[np.int64]
@@ -41,9 +41,9 @@ _BLANKS_AT_ONCE = 50
 
 def held_out(loaded: LoadedModel) -> Ids:
     """(tokens,) the held-out stories one after another, as the model was trained on others."""
-    (file,) = text_files([str(path("stories/heldout.txt"))])
+    (file,) = find_text_files([str(path("stories/heldout.txt"))])
     stories: list[str] = []
-    for fragment in fragments(file, loaded.config.data.separator):
+    for fragment in read_fragments(file, loaded.config.data.separator):
         stories = [*stories, ""] if fragment.starts_document else stories
         stories[-1] += fragment.text
     start = loaded.tokenizer.start_of_text

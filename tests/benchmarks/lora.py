@@ -24,12 +24,12 @@ from lm.config.data import DataConfig
 from lm.config.lora import LoraConfig
 from lm.config.presets import configure
 from lm.config.run import RunConfig
-from lm.corpus.corpus import survey
-from lm.corpus.prepare import prepare_corpus
+from lm.corpus.corpus import scan_corpus
+from lm.corpus.prepare_corpus import prepare_corpus
 from lm.model.lora import trained_weights
 from lm.model.transformer import count_parameters
 from lm.run_folder import find_checkpoint
-from lm.text.files import text_files
+from lm.text.files import find_text_files
 from lm.training.begin import start
 from lm.training.corpus import TrainingCorpus
 from lm.training.events import Step
@@ -83,8 +83,8 @@ def main() -> None:
         given.held_out = str(written(folder / "questions.jsonl", asked))
         base = pretrained(folder, configuration(given.pretraining, given.d_model))
         found = find_checkpoint(base.folder)
-        task = survey(
-            text_files([str(written(folder / "task.jsonl", examples))], DataConfig(supervised=True)),
+        task = scan_corpus(
+            find_text_files([str(written(folder / "task.jsonl", examples))], DataConfig(supervised=True)),
             settings(base.config, "full", 1.0, given, seed=0).data,
         )
         data = TrainingCorpus(prepare_corpus(task, base.tokenizer, folder=folder / "task").folder, base.tokenizer)

@@ -25,8 +25,8 @@ import tokenizers
 
 from lm.config.data import DataConfig
 from lm.config.tokenizer import TokenizerConfig
-from lm.corpus.corpus import survey, training_texts
-from lm.text.files import text_files
+from lm.corpus.corpus import read_training_texts, scan_corpus
+from lm.text.files import find_text_files
 from lm.tokenizer.tokenizer import Tokenizer
 from lm.tokenizer.training import train
 from tests.lm.corpus.preparing import prepare
@@ -44,7 +44,7 @@ def main() -> None:
 def measure(arguments: argparse.Namespace, folder: Path) -> None:
     path = arguments.text
     size = path.stat().st_size
-    sources = text_files([str(path)])
+    sources = find_text_files([str(path)])
     tokenizer = Tokenizer.load(arguments.tokenizer) if arguments.tokenizer else trained(path)
     threads = os.environ.get("RAYON_NUM_THREADS", str(os.cpu_count()))
     print(f"{path.name}: {size / 1e6:.1f} MB, vocabulary {tokenizer.vocab_size}, {threads} threads")
@@ -74,8 +74,8 @@ def parsed() -> argparse.Namespace:
 
 
 def trained(path: Path) -> Tokenizer:
-    surveyed = survey(text_files([str(path)]), DataConfig())
-    return train(training_texts(surveyed), TokenizerConfig(), corpus_bytes=surveyed.files_bytes).tokenizer
+    surveyed = scan_corpus(find_text_files([str(path)]), DataConfig())
+    return train(read_training_texts(surveyed), TokenizerConfig(), corpus_bytes=surveyed.files_bytes).tokenizer
 
 
 def encode_directly(library: tokenizers.Tokenizer, text: str) -> int:

@@ -29,14 +29,14 @@ from lm.config.hardware import DistributionConfig
 from lm.config.presets import configure
 from lm.config.run import RunConfig
 from lm.config.tokenizer import TokenizerConfig
-from lm.corpus.corpus import survey, train_tokenizer
-from lm.corpus.prepare import prepare_corpus
+from lm.corpus.corpus import scan_corpus, train_tokenizer
+from lm.corpus.prepare_corpus import prepare_corpus
 from lm.distributed.group import joined
 from lm.distributed.replicated import Replicated
 from lm.distributed.world import World
 from lm.hardware import Hardware, peak_memory
 from lm.run_folder import find_checkpoint, load_state, verify
-from lm.text.files import text_files
+from lm.text.files import find_text_files
 from lm.training.begin import follow, resume, start
 from lm.training.corpus import TrainingCorpus
 from lm.training.events import Event
@@ -69,7 +69,7 @@ def opened(world: World, folder: Path, config: RunConfig, threads: int) -> Run:
     """A run on the stories, as spelled in bytes, with as many spare tokens as make the vocabulary of its preset."""
     if not world.writes:
         return follow(world)
-    surveyed = survey(text_files([str(STORIES)]), DataConfig())
+    surveyed = scan_corpus(find_text_files([str(STORIES)]), DataConfig())
     tokenizer = train_tokenizer(surveyed, TokenizerConfig(kind="byte"))
     corpus = TrainingCorpus(
         prepare_corpus(surveyed, tokenizer).folder,

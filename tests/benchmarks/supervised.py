@@ -27,12 +27,12 @@ from lm.config.data import DataConfig
 from lm.config.decoding import SamplingConfig
 from lm.config.presets import configure
 from lm.config.run import RunConfig
-from lm.corpus.corpus import survey, train_tokenizer
-from lm.corpus.prepare import prepare_corpus
+from lm.corpus.corpus import scan_corpus, train_tokenizer
+from lm.corpus.prepare_corpus import prepare_corpus
 from lm.decoding.generator import Generator, prompt_ids
 from lm.model.transformer import DecoderOnly
-from lm.text.files import text_files
-from lm.tokenizer.framing import text_frame
+from lm.text.files import find_text_files
+from lm.tokenizer.special_tokens import build_text_frame
 from lm.training.begin import start
 from lm.training.corpus import TrainingCorpus
 from lm.training.loop import train
@@ -60,7 +60,7 @@ def questions(file: str) -> list[Question]:
 
 def pretrained(folder: Path, config: RunConfig) -> Run:
     """A model after all its steps on the stories, without labels."""
-    corpus = survey(text_files([str(CORPUS / "train.txt")]), config.data)
+    corpus = scan_corpus(find_text_files([str(CORPUS / "train.txt")]), config.data)
     tokenizer = train_tokenizer(corpus, config.tokenizer)
     tokens = prepare_corpus(corpus, tokenizer, folder=folder / "tokens").folder
     run = start(folder / "pretrained", config, TrainingCorpus(tokens, tokenizer))
@@ -88,7 +88,7 @@ def accuracy(run: Run, asked: list[Question]) -> float:
     """The share of questions whose greedy continuation is the label and the end."""
     assert isinstance(run.model, DecoderOnly)
     run.model.eval()
-    ends, right = text_frame(run.tokenizer).after, 0
+    ends, right = build_text_frame(run.tokenizer).after, 0
     longest = max(len(run.tokenizer.encode(f"\n{label}")) for _, label in asked) + len(ends)
     generator = Generator(run.model, run.tokenizer, SamplingConfig(greedy=True, max_tokens=longest))
     for passage, label in asked:
@@ -120,7 +120,9 @@ def main() -> None:
         (folder / "task.jsonl").write_text("".join(lines))
         base = pretrained(folder, configure("tiny", {"training": {"steps": given.pretraining, "evaluate_every": 0}}))
         weights = {key: value.clone() for key, value in base.model.state_dict().items()}
-        corpus = survey(text_files([str(folder / "task.jsonl")], DataConfig(supervised=True)), settings(1, 1.0).data)
+        corpus = scan_corpus(
+            find_text_files([str(folder / "task.jsonl")], DataConfig(supervised=True)), settings(1, 1.0).data
+        )
         task = prepare_corpus(corpus, base.tokenizer, folder=folder / "examples").folder
         print(
             f"{len(examples)} examples, {len(asked)} questions, {given.pretraining} steps of pre-training", flush=True

@@ -28,7 +28,7 @@ from lm.decoding.translation import Translator
 from lm.decoding.translation_input import TranslationModel
 from lm.hardware import inference_hardware
 from lm.interop.ctranslate2.exporting import export
-from lm.text.files import file_lines
+from lm.text.files import read_file_lines
 
 OUR_BATCHES = (512, 1024, 2048, 4096)  # source tokens
 THEIR_BATCHES = (16, 32, 64, 128)  # sentences
@@ -91,7 +91,7 @@ def main() -> None:
     clock = time.process_time if given.threads == 1 else time.perf_counter
     loaded = load_model(given.run, hardware)
     model = TranslationModel.of(loaded)
-    sources = [line for line in itertools.islice(file_lines(given.source), given.sentences) if line.strip()]
+    sources = [line for line in itertools.islice(read_file_lines(given.source), given.sentences) if line.strip()]
     with tempfile.TemporaryDirectory() as folder:
         export(given.run, Path(folder))
         layouts = {(given.threads, 1), (1, given.threads)}  # one process after another, or one a core

@@ -5,16 +5,16 @@ from __future__ import annotations
 from cli import fetching
 from cli.fetching import fetch_files
 from lm.text.public.catalogue import CORPORA
-from lm.text.public.fetching import Fetched
+from lm.text.public.fetching import FetchedFile
 
 CORPUS = next(corpus for corpus in CORPORA if not corpus.shipped)
 
 
-def fetched(file, folder, *, progress) -> Fetched:
+def fetched(file, folder, *, progress) -> FetchedFile:
     """As a download of 1,500 bytes whose progress is told, of a file that was there already."""
     if progress:
         progress(700, 1500)
-    return Fetched(folder / file.name, 1500, "0" * 64, "recorded", reused=True)
+    return FetchedFile(folder / file.name, 1500, "0" * 64, "recorded", reused=True)
 
 
 def test_every_file_has_a_line(monkeypatch, tmp_path, capsys):

@@ -17,7 +17,7 @@ from lm.config.run import RunConfig
 from lm.corpus.manifest import Manifest
 from lm.corpus.shards import open_split
 from lm.run_folder import find_checkpoint, load_config
-from lm.text.files import text_files
+from lm.text.files import find_text_files
 
 SMALL = [
     *("--preset", "tiny", "--d-model", "16", "--n-layers", "1", "--context", "32", "--batch-size", "4"),
@@ -150,7 +150,7 @@ def test_stdin_has_the_format_that_is_named(place: Path, monkeypatch: pytest.Mon
         flags = ["--format", "tsv", "--no-header", "--text-column", "2", "--kind", "byte", "-o", "tokens"]
         assert run(["prepare", "-", *flags]) == 0
     assert "pos\t" not in prepared("tokens")
-    assert [*text_files(["sms.tsv"])]
+    assert [*find_text_files(["sms.tsv"])]
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from cli.main import run
 from cli.preparing import trained_tokenizer
 from lm.config.data import DataConfig
 from lm.config.tokenizer import TokenizerConfig
-from lm.corpus.corpus import survey
-from lm.text.files import text_files
+from lm.corpus.corpus import scan_corpus
+from lm.text.files import find_text_files
 from tests.cli.test_prepare import TEXT, folder
 
 __all__ = ["folder"]
@@ -44,7 +44,7 @@ def test_the_stories_that_ship_are_no_cause_for_warning(capsys: pytest.CaptureFi
 
 
 def test_a_tokenizer_is_trained_once_for_the_same_corpus(folder, capsys):
-    corpus = survey(text_files(["corpus.txt"]), DataConfig())
+    corpus = scan_corpus(find_text_files(["corpus.txt"]), DataConfig())
     config = TokenizerConfig(kind="bpe", vocab_size=280)
     first, second = (trained_tokenizer(corpus, config) for _ in range(2))
     assert first.sha256 == second.sha256

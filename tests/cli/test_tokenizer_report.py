@@ -7,8 +7,8 @@ import pytest
 from cli.tokenizer_report import described, report
 from lm.config.data import DataConfig
 from lm.config.tokenizer import TokenizerConfig
-from lm.corpus.corpus import survey, training_texts
-from lm.text.files import text_files
+from lm.corpus.corpus import read_training_texts, scan_corpus
+from lm.text.files import find_text_files
 from lm.tokenizer import training
 
 
@@ -24,9 +24,9 @@ def test_a_sentence(kind, sample, used):
 
 def test_bytes_per_token_are_those_of_the_corpus(tmp_path):
     (tmp_path / "text.txt").write_text("the owl saw the fox. " * 50)
-    corpus = survey(text_files([str(tmp_path / "text.txt")]), DataConfig(validation="0"))
+    corpus = scan_corpus(find_text_files([str(tmp_path / "text.txt")]), DataConfig(validation="0"))
     config = TokenizerConfig(kind="bpe", vocab_size=270)
-    trained = training.train(training_texts(corpus), config, corpus_bytes=corpus.files_bytes)
+    trained = training.train(read_training_texts(corpus), config, corpus_bytes=corpus.files_bytes)
     found = report(trained, corpus, config, tmp_path / "t.json")
     ids = trained.tokenizer.encode((tmp_path / "text.txt").read_text())
     assert found["bytes_per_token"] == pytest.approx(1050 / len(ids), abs=1e-4)  # four decimals are shown

@@ -39,13 +39,13 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def readings(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How often each file has been read from its start to its end."""
     found: Counter[str] = Counter()
-    blocks = files.blocks
+    blocks = files.read_blocks
 
     def counted(*arguments: Any, name: str) -> Iterator[bytes]:
         yield from blocks(*arguments, name=name)
         found[name] += 1
 
-    monkeypatch.setattr(files, "blocks", counted)
+    monkeypatch.setattr(files, "read_blocks", counted)
     return found
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from lm.errors import UsageError
-from lm.tokenizer.spelling import spelled_byte
+from lm.tokenizer.byte_tokens import decode_byte_fallback
 from lm.tokenizer.tokenizer import MergeRules, Tokenizer
 
 _SPACE = "▁"
@@ -38,11 +38,11 @@ def settings(tokenizer: Tokenizer, tokens: Sequence[str], kinds: Sequence[int]) 
         UsageError: llama.cpp would give other ids.
     """
     rules, unknown = tokenizer.merge_rules, tokenizer.description["model"]["unk_token"]
-    missing = 256 - sum(spelled_byte(token) is not None for token in tokens)
+    missing = 256 - sum(decode_byte_fallback(token) is not None for token in tokens)
     if rules is None or missing or unknown not in rules.vocabulary:
         raise UsageError("llama.cpp takes pieces with rules, all bytes and a token for what is unknown, not without")
     special = {rules.vocabulary[unknown]: _UNKNOWN}
-    special |= {index: _BYTE for index, token in enumerate(tokens) if spelled_byte(token) is not None}
+    special |= {index: _BYTE for index, token in enumerate(tokens) if decode_byte_fallback(token) is not None}
     return {
         "model": "llama",
         "pre": "default",

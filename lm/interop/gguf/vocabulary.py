@@ -9,7 +9,7 @@ from typing import Any
 from lm.errors import UsageError
 from lm.interop.gguf import pieces
 from lm.interop.hugging_face.families import QWEN2
-from lm.tokenizer.spelling import is_byte_level
+from lm.tokenizer.byte_tokens import is_byte_level
 from lm.tokenizer.tokenizer import Tokenizer
 
 _LLAMA3_WORDS = (

@@ -16,7 +16,7 @@ from lm.config.model import ModelConfig
 from lm.errors import InputError
 from lm.interop.hugging_face import pieces
 from lm.interop.hugging_face.folder import CONFIG, TOKENIZER_CONFIG, tokenizer_file
-from lm.tokenizer.framing import Frame, text_frame
+from lm.tokenizer.special_tokens import SpecialTokenFrame, build_text_frame
 from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer
 
 START = "<s>"
@@ -31,11 +31,13 @@ _PADDING = ("[PAD]", "<pad>", "<|pad|>")
 def write(folder: Path, tokenizer: Tokenizer, model: ModelConfig) -> None:
     """The files of a tokenizer, in the folder of its model."""
     files.write_json(folder / TOKENIZER_CONFIG, _settings(tokenizer, model))
-    frame = text_frame(tokenizer)
+    frame = build_text_frame(tokenizer)
     if model.is_masked:
         files.replace_text(folder / FILE_NAME, _framing(tokenizer, frame).to_str(pretty=True))
     elif model.is_encoder_decoder:
-        files.replace_text(folder / FILE_NAME, _framing(tokenizer, Frame((), frame.after)).to_str(pretty=True))
+        files.replace_text(
+            folder / FILE_NAME, _framing(tokenizer, SpecialTokenFrame((), frame.after)).to_str(pretty=True)
+        )
     else:
         tokenizer.save(folder / FILE_NAME)
 
@@ -132,7 +134,7 @@ def _settings(tokenizer: Tokenizer, model: ModelConfig) -> dict[str, Any]:
     }
 
 
-def _framing(tokenizer: Tokenizer, frame: Frame) -> tokenizers.Tokenizer:
+def _framing(tokenizer: Tokenizer, frame: SpecialTokenFrame) -> tokenizers.Tokenizer:
     """A tokenizer that puts a text into its frame, as encoders read it.
 
     Ours do that themselves, and their files say nothing of it; one that came with a frame of its own keeps it.

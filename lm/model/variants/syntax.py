@@ -1,7 +1,8 @@
 """Where the words of a source stand in its dependency tree: how deep, and how far from each other.
 
-Tokens come with three numbers, as `lm.text.trees.places_in_tree` gives them for their words: the depth, the number, and
-the number after the last word below. Special tokens have -1 for each: they stand outside the tree.
+Tokens come with three numbers, as `lm.text.dependency_trees.compute_tree_positions` gives them for their words: the
+depth, the number, and the number after the last word below. Special tokens have -1 for each: they stand outside the
+tree.
 
 Source: Wang et al. 2019, section 3. They give the end of a sentence the depth after the greatest, and leave open how it
 is related to the words; here it is as if it stood on a branch of its own.

@@ -179,7 +179,7 @@ CORPORA = (
 )
 
 
-def find(name: str) -> PublicCorpus:
+def find_corpus(name: str) -> PublicCorpus:
     """The corpus of a name; UsageError if there is none."""
     known = {corpus.name: corpus for corpus in CORPORA}
     if name.lower() not in known:

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from lm import locks
 from lm.errors import InputError
-from lm.text.files import Progress
+from lm.text.files import ProgressCallback
 
 PAUSES = (1.0, 3.0)
 """Seconds to wait before another try, when the one before got nowhere."""
@@ -23,14 +23,14 @@ TIMEOUT = 30.0
 """Seconds without a byte after which the connection counts as cut."""
 
 _BLOCK_BYTES = 1 << 18
-_TRY_LATER = 500  # the least status that says that the server, not the request, is at fault
+_SERVER_ERROR = 500  # the least status that says that the server, not the request, is at fault
 
 
 class _Interrupted(Exception):  # noqa: N818 (caught here, and never an error by itself)
     """The network failed in a way in which another try may succeed."""
 
 
-def download(url: str, part: Path, *, progress: Progress | None = None) -> None:
+def download(url: str, part: Path, *, progress: ProgressCallback | None = None) -> None:
     """Fetch a file, or the rest of it if `part` has its beginning.
 
     Args:
@@ -50,7 +50,7 @@ def download(url: str, part: Path, *, progress: Progress | None = None) -> None:
             except _Interrupted as problem:
                 if stream.tell() <= furthest:
                     if (pause := next(pauses, None)) is None:
-                        raise InputError(_gave_up(url, stream.tell(), str(problem), part.parent)) from None
+                        raise InputError(_failure_message(url, stream.tell(), str(problem), part.parent)) from None
                     time.sleep(pause)
                 furthest = max(furthest, stream.tell())
             else:
@@ -64,7 +64,7 @@ def _lock(stream: BinaryIO, part: Path) -> None:
         raise InputError(f"{part}: another process is fetching this file; wait for it") from None
 
 
-def _transfer(url: str, stream: BinaryIO, progress: Progress | None) -> None:
+def _transfer(url: str, stream: BinaryIO, progress: ProgressCallback | None) -> None:
     """Append what is missing to the stream, by one connection."""
     have = stream.tell()
     response = _request(url, have)
@@ -79,7 +79,7 @@ def _transfer(url: str, stream: BinaryIO, progress: Progress | None) -> None:
                 raise _Interrupted("the server sent another part than was asked for")
         length = response.headers["Content-Length"]
         total = None if length is None else have + int(length)
-        for block in _blocks(response):
+        for block in _read_blocks(response):
             stream.write(block)
             have += len(block)
             if progress:
@@ -100,8 +100,8 @@ def _request(url: str, have: int) -> http.client.HTTPResponse | None:
     except urllib.error.HTTPError as error:
         with error:
             if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
-                return _request(url, 0) if _all_bytes(error) not in (have, None) else None
-            if error.code >= _TRY_LATER or error.code == http.HTTPStatus.TOO_MANY_REQUESTS:
+                return _request(url, 0) if _total_bytes(error) not in (have, None) else None
+            if error.code >= _SERVER_ERROR or error.code == http.HTTPStatus.TOO_MANY_REQUESTS:
                 raise _Interrupted(f"the server answers {error.code} {error.reason}") from None
             raise InputError(
                 f"{url}: the server answers {error.code} {error.reason}; it may have moved: look for it by hand"
@@ -118,12 +118,12 @@ def _first_byte(response: http.client.HTTPResponse) -> int | None:
     return int(found[1]) if found else None
 
 
-def _all_bytes(refusal: urllib.error.HTTPError) -> int | None:
+def _total_bytes(refusal: urllib.error.HTTPError) -> int | None:
     found = re.match(r"bytes \*/(\d+)", refusal.headers["Content-Range"] or "")
     return int(found[1]) if found else None
 
 
-def _blocks(response: http.client.HTTPResponse) -> Iterator[bytes]:
+def _read_blocks(response: http.client.HTTPResponse) -> Iterator[bytes]:
     while True:
         try:
             block = response.read(_BLOCK_BYTES)
@@ -134,7 +134,7 @@ def _blocks(response: http.client.HTTPResponse) -> Iterator[bytes]:
         yield block
 
 
-def _gave_up(url: str, have: int, problem: str, folder: Path) -> str:
+def _failure_message(url: str, have: int, problem: str, folder: Path) -> str:
     if have:
         return f"{url}: {problem}, {have:,} bytes are there; the same command goes on from them"
     return f"{url}: {problem}; is there a network? Or fetch it elsewhere, put it into {folder} and try again"

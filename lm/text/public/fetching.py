@@ -13,18 +13,18 @@ from typing import Literal
 from lm import files
 from lm.errors import InputError
 from lm.files import sha256
-from lm.text.files import Progress
+from lm.text.files import ProgressCallback
 from lm.text.public import unpacking
 from lm.text.public.catalogue import PublicFile
 from lm.text.public.download import download
 
-SUMS = "SHA256SUMS"
+CHECKSUMS_FILE = "SHA256SUMS"
 
 Check = Literal["published", "recorded", "first"]
 
 
 @dataclass(frozen=True)
-class Fetched:
+class FetchedFile:
     """A file of a corpus, ready to be read.
 
     Attributes:
@@ -43,7 +43,7 @@ class Fetched:
     reused: bool
 
 
-def fetch(file: PublicFile, folder: Path, *, progress: Progress | None = None) -> Fetched:
+def fetch_file(file: PublicFile, folder: Path, *, progress: ProgressCallback | None = None) -> FetchedFile:
     """Have a file of a corpus in a folder, which is made if need be.
 
     Raises:
@@ -51,25 +51,25 @@ def fetch(file: PublicFile, folder: Path, *, progress: Progress | None = None) -
     """
     path = folder / (file.text or file.name)
     reused = path.exists()
-    check = _known(file.name, file.sha256, folder)[1]
+    check = _expected_hash(file.name, file.sha256, folder)[1]
     if not reused:
         if file.text:
-            unpacking.check(file.name)
+            unpacking.check_unpackable(file.name)
         files.make_folder(folder)
         _download(file, folder, progress)
         if file.text:
             unpacking.unpack(folder / file.name, path)
             (folder / file.name).unlink()
-    known = _known(path.name, None if file.text else file.sha256, folder)[0]
-    return Fetched(path, path.stat().st_size, _verified(path, known), check, reused)
+    known = _expected_hash(path.name, None if file.text else file.sha256, folder)[0]
+    return FetchedFile(path, path.stat().st_size, _verify_hash(path, known), check, reused)
 
 
-def _download(file: PublicFile, folder: Path, progress: Progress | None) -> None:
+def _download(file: PublicFile, folder: Path, progress: ProgressCallback | None) -> None:
     """Download the published file under its own name, unless it is there, and check it."""
     path = folder / file.name
-    expected = _known(file.name, file.sha256, folder)[0]
+    expected = _expected_hash(file.name, file.sha256, folder)[0]
     if path.exists():  # put there by hand, or left by a process that was killed before it was unpacked
-        _verified(path, expected)
+        _verify_hash(path, expected)
         return
     part = path.with_name(path.name + ".part")
     try:
@@ -86,41 +86,41 @@ def _download(file: PublicFile, folder: Path, progress: Progress | None) -> None
             "its source; try again"
         )
     part.replace(path)
-    _record(path, found)
+    _record_hash(path, found)
 
 
-def _known(name: str, published: str | None, folder: Path) -> tuple[str | None, Check]:
+def _expected_hash(name: str, published: str | None, folder: Path) -> tuple[str | None, Check]:
     """The hash that a file must have, and how it is known."""
     if published:
         return published, "published"
-    recorded = _recorded(folder).get(name)
+    recorded = _read_hashes(folder).get(name)
     return recorded, "recorded" if recorded else "first"
 
 
-def _verified(path: Path, expected: str | None) -> str:
+def _verify_hash(path: Path, expected: str | None) -> str:
     """The hash of a file that must be `expected`, if that is known; recorded if it is not yet."""
     found = sha256(path)
     if expected not in (found, None):
         raise InputError(
             f"{path}: not the file that was fetched (sha256 {found}, not {expected}); remove it to fetch it again"
         )
-    _record(path, found)
+    _record_hash(path, found)
     return found
 
 
-def _recorded(folder: Path) -> dict[str, str]:
+def _read_hashes(folder: Path) -> dict[str, str]:
     try:
-        lines = (folder / SUMS).read_text(encoding="utf-8").splitlines()
+        lines = (folder / CHECKSUMS_FILE).read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
         return {}
     return {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
 
 
-def _record(path: Path, digest: str) -> None:
-    sums = _recorded(path.parent)
+def _record_hash(path: Path, digest: str) -> None:
+    sums = _read_hashes(path.parent)
     if sums.get(path.name) == digest:
         return
     lines = sorted(f"{known}  {name}\n" for name, known in {**sums, path.name: digest}.items())
-    partial = path.with_name(SUMS + ".part")
+    partial = path.with_name(CHECKSUMS_FILE + ".part")
     partial.write_text("".join(lines), encoding="utf-8")
-    partial.replace(path.parent / SUMS)
+    partial.replace(path.parent / CHECKSUMS_FILE)

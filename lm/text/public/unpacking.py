@@ -12,7 +12,7 @@ from lm.errors import InputError
 _BLOCK_BYTES = 1 << 20
 
 
-def check(name: str) -> None:
+def check_unpackable(name: str) -> None:
     """Raise InputError if a file of this name could not be unpacked: better before its download than after."""
     if name.endswith(".parquet") and importlib.util.find_spec("pyarrow") is None:
         raise InputError(f"{name}: to read Parquet tables, install the pyarrow package (pip install pyarrow)")
@@ -24,15 +24,15 @@ def unpack(archive: Path, text: Path) -> None:
     Raises:
         InputError: the archive is damaged, or the package that reads it is missing.
     """
-    check(archive.name)
+    check_unpackable(archive.name)
     part = text.with_name(text.name + ".part")
     with part.open("wb") as stream:
-        for block in _parquet(archive) if archive.suffix == ".parquet" else _zip(archive):
+        for block in _read_parquet(archive) if archive.suffix == ".parquet" else _read_zip(archive):
             stream.write(block)
     part.replace(text)
 
 
-def _zip(archive: Path) -> Iterator[bytes]:
+def _read_zip(archive: Path) -> Iterator[bytes]:
     try:
         with zipfile.ZipFile(archive) as packed, packed.open(packed.namelist()[0]) as member:
             while block := member.read(_BLOCK_BYTES):
@@ -41,17 +41,17 @@ def _zip(archive: Path) -> Iterator[bytes]:
         raise InputError(f"{archive}: a damaged zip file ({error}); remove it and try again") from None
 
 
-def _parquet(archive: Path) -> Iterator[bytes]:
+def _read_parquet(archive: Path) -> Iterator[bytes]:
     import pyarrow  # noqa: PLC0415 (an extra, and slow)
     import pyarrow.parquet  # noqa: PLC0415
 
     try:
         for batch in pyarrow.parquet.ParquetFile(archive).iter_batches(columns=["text"]):
-            yield wikitext(batch.column("text").to_pylist()).encode()
+            yield restore_wikitext(batch.column("text").to_pylist()).encode()
     except pyarrow.ArrowException as error:
         raise InputError(f"{archive}: a damaged Parquet file ({error}); remove it and try again") from None
 
 
-def wikitext(lines: Iterable[str]) -> str:
+def restore_wikitext(lines: Iterable[str]) -> str:
     """The lines of WikiText as they stand in the original files: those without text have a space there."""
     return "".join(line or " \n" for line in lines)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.flags.arguments import read_lines, text_argument
+from cli.flags.arguments import read_input_lines, text_argument
 from lm.errors import InputError
 
 
@@ -45,4 +45,4 @@ def test_a_terminal_is_not_read(monkeypatch):
 def test_files_and_stdin_follow_one_another(tmp_path, pipe):
     (tmp_path / "a").write_text("one\ntwo")
     pipe("狐\n\n".encode())
-    assert list(read_lines([tmp_path / "a", Path("-")])) == ["one", "two", "狐", ""]
+    assert list(read_input_lines([tmp_path / "a", Path("-")])) == ["one", "two", "狐", ""]

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from lm.config.data import DataConfig
 from lm.config.tokenizer import TokenizerConfig
-from lm.corpus.corpus import survey
-from lm.corpus.folders import Prepared
+from lm.corpus.corpus import scan_corpus
 from lm.corpus.manifest import Manifest
-from lm.corpus.prepare import prepare_corpus
-from lm.text.files import Progress, TextFile
+from lm.corpus.prepare_corpus import prepare_corpus
+from lm.corpus.prepared_folder import PreparedFolder
+from lm.text.files import ProgressCallback, TextFile
 from lm.tokenizer import training
 from lm.tokenizer.tokenizer import Tokenizer
 
@@ -24,10 +24,12 @@ def prepare(
     *,
     force: bool = False,
     root: Path | None = None,
-    progress: Progress | None = None,
-) -> Prepared[Manifest]:
+    progress: ProgressCallback | None = None,
+) -> PreparedFolder[Manifest]:
     """Survey files, and tokenize them into a folder or into the cache at `root`."""
-    return prepare_corpus(survey(files, config), tokenizer, folder=folder, force=force, root=root, progress=progress)
+    return prepare_corpus(
+        scan_corpus(files, config), tokenizer, folder=folder, force=force, root=root, progress=progress
+    )
 
 
 def written(folder: Path, *texts: str) -> list[TextFile]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from lm.config.data import DataConfig
 from lm.config.tokenizer import TokenizerConfig
-from lm.text.files import TextFile, text_files
+from lm.text.files import TextFile, find_text_files
 from lm.tokenizer import training
 from lm.tokenizer.tokenizer import Tokenizer
 
@@ -29,7 +29,7 @@ def lines(pairs: Sequence[tuple[str, str]], first: str = "prompt", second: str =
 def source(folder: Path, text: str, *, name: str = "task.jsonl") -> TextFile:
     path = folder / name
     path.write_text(text)
-    return text_files([str(path)], DataConfig(supervised=True))[0]
+    return find_text_files([str(path)], DataConfig(supervised=True))[0]
 
 
 def tokenizer(kind: str = "byte") -> Tokenizer:

@@ -6,12 +6,12 @@ import random
 from pathlib import Path
 
 from lm.config.data import DataConfig, ParallelConfig
-from lm.corpus import parallel
-from lm.corpus.folders import Prepared
+from lm.corpus import parallel_corpus
 from lm.corpus.manifest import PairManifest, SplitName
 from lm.corpus.pairs import SIDES, open_pairs
-from lm.corpus.parallel import ParallelCorpus
-from lm.text.parallel import parallel_texts
+from lm.corpus.parallel_corpus import ParallelCorpus
+from lm.corpus.prepared_folder import PreparedFolder
+from lm.text.parallel import find_parallel_texts
 from tests.lm.corpus.parallel_text import lines, write
 from tests.lm.corpus.preparing import byte_tokenizer
 from tests.lm.text.random_trees import random_heads
@@ -24,8 +24,8 @@ def corpus(
     folder: Path, sources: list[str], targets: list[str], *, validation: str = "0", config: ParallelConfig = PLAIN
 ) -> ParallelCorpus:
     source, target = write(folder, sources, targets)
-    files = parallel_texts(config, source=[source], target=[target])
-    return parallel.survey(files, DataConfig(validation=validation), config)
+    files = find_parallel_texts(config, source=[source], target=[target])
+    return parallel_corpus.scan_parallel_corpus(files, DataConfig(validation=validation), config)
 
 
 def parsed_corpus(folder: Path, count: int, *, validation: str = "0.2", seed: int = 0) -> ParallelCorpus:
@@ -37,11 +37,11 @@ def parsed_corpus(folder: Path, count: int, *, validation: str = "0.2", seed: in
     heads = folder / "train.heads"
     trees = [random_heads(len(sentence.split()), chance) for sentence in sources]
     heads.write_text("".join(" ".join(map(str, tree)) + "\n" for tree in trees))
-    files = parallel_texts(PLAIN, source=[source], target=[target], heads=[str(heads)])
-    return parallel.survey(files, DataConfig(validation=validation), PLAIN)
+    files = find_parallel_texts(PLAIN, source=[source], target=[target], heads=[str(heads)])
+    return parallel_corpus.scan_parallel_corpus(files, DataConfig(validation=validation), PLAIN)
 
 
-def ids(prepared: Prepared[PairManifest], split: SplitName = "train") -> list[list[list[int]]]:
+def ids(prepared: PreparedFolder[PairManifest], split: SplitName = "train") -> list[list[list[int]]]:
     """The tokens of sources and of targets, read back."""
     stored = open_pairs(prepared.folder)
     sides = []

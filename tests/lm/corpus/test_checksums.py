@@ -12,11 +12,11 @@ import pytest
 
 from lm import files
 from lm.config.data import DataConfig
-from lm.corpus import folders
-from lm.corpus.corpus import survey
-from lm.corpus.folders import Prepared, checksums, verify
+from lm.corpus import prepared_folder
+from lm.corpus.corpus import scan_corpus
 from lm.corpus.manifest import Manifest
-from lm.corpus.prepare import prepare_corpus
+from lm.corpus.prepare_corpus import prepare_corpus
+from lm.corpus.prepared_folder import PreparedFolder, compute_checksums, verify_checksums
 from lm.errors import InputError
 from tests.lm.corpus.preparing import byte_tokenizer, prepare, written
 
@@ -62,9 +62,9 @@ def contents(folder: Path) -> dict[str, bytes]:
 def test_damaged_data_in_the_cache_are_made_again_and_that_is_said_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, damage: Callable[[Path], object]
 ) -> None:
-    corpus = survey(written(tmp_path, "the owl saw the fox\n" * 300), CONFIG)
+    corpus = scan_corpus(written(tmp_path, "the owl saw the fox\n" * 300), CONFIG)
 
-    def made() -> Prepared[Manifest]:
+    def made() -> PreparedFolder[Manifest]:
         return prepare_corpus(corpus, byte_tokenizer(), root=tmp_path / "cache")
 
     folder = made().folder
@@ -85,7 +85,7 @@ def test_damaged_data_in_a_folder_are_named(tmp_path: Path, name: str, damage: C
     made = prepare(sources, byte_tokenizer(), CONFIG, tmp_path / "out")
     damage(made.folder / name)
     with pytest.raises(InputError, match=rf"out/{name}: .*; do it again$"):
-        verify(made.folder, made.manifest.sha256, advice="do it again")
+        verify_checksums(made.folder, made.manifest.sha256, advice="do it again")
     with pytest.raises(InputError, match=rf"out/{name}: .*; prepare the corpus again$"):
         prepare(sources, byte_tokenizer(), CONFIG, tmp_path / "out")
     assert not prepare(sources, byte_tokenizer(), CONFIG, tmp_path / "out", force=True).reused
@@ -114,7 +114,7 @@ def test_checksums_that_are_none_are_damage(tmp_path: Path, wrong: object) -> No
 def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, list[Path]]:
     """A folder that counts as large, and the files that have been hashed."""
     monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(folders, "_HASHED_EACH_TIME", 10)
+    monkeypatch.setattr(prepared_folder, "_HASHED_EACH_TIME", 10)
     folder, hashed = tmp_path / "large", []
     folder.mkdir()
     for name in ("one", "two"):
@@ -126,32 +126,32 @@ def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, list[P
 
 def test_a_large_folder_is_hashed_once(large: tuple[Path, list[Path]]) -> None:
     folder, hashed = large
-    sums = checksums(folder)
+    sums = compute_checksums(folder)
     hashed.clear()
     for _ in range(3):
-        verify(folder, sums)
+        verify_checksums(folder, sums)
     assert sorted(hashed) == [folder / "one", folder / "two"]
 
 
 def test_a_large_folder_is_hashed_again_once_a_file_was_written_to(large: tuple[Path, list[Path]]) -> None:
     """Even if it has its size and its time again."""
     folder, _ = large
-    sums, status = checksums(folder), (folder / "one").stat()
-    verify(folder, sums)
+    sums, status = compute_checksums(folder), (folder / "one").stat()
+    verify_checksums(folder, sums)
     (folder / "one").write_bytes(bytes(status.st_size))
     os.utime(folder / "one", ns=(status.st_atime_ns, status.st_mtime_ns))
     for _ in range(2):
         with pytest.raises(InputError, match="large/one: damaged"):
-            verify(folder, sums)
+            verify_checksums(folder, sums)
 
 
 def test_a_large_folder_is_hashed_each_time_where_that_cannot_be_remembered(
     large: tuple[Path, list[Path]], tmp_path: Path
 ) -> None:
     folder, hashed = large
-    sums = checksums(folder)
+    sums = compute_checksums(folder)
     (tmp_path / "cache").write_text("no folder")
     hashed.clear()
     for _ in range(2):
-        verify(folder, sums)
+        verify_checksums(folder, sums)
     assert len(hashed) == 4

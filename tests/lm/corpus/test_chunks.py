@@ -9,7 +9,7 @@ import pytest
 
 from lm.config.data import DataConfig
 from lm.corpus import corpus as corpora
-from lm.corpus.corpus import Chunk, HeldOut, chunks_of, survey
+from lm.corpus.corpus import Chunk, HeldOutRule, scan_corpus, split_into_chunks
 from lm.text.files import FileSpan
 from tests.lm.corpus.preparing import written
 
@@ -22,13 +22,13 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def places(found: list[Chunk]) -> list[list[tuple[str, FileSpan | None]]]:
-    return [[(stretch.file.name, stretch.span) for stretch in part.stretches] for part in found]
+    return [[(stretch.file.name, stretch.span) for stretch in part.sections] for part in found]
 
 
 def test_small_files_share_a_part_and_large_ones_are_divided(tmp_path: Path) -> None:
     large = SEPARATOR.join(["x" * 70 + "\n"] * 4)  # documents that end at 85, 170, 255 and 326
-    corpus = survey(written(tmp_path, "a" * 60, "b" * 30, "c" * 20, large, "d" * 99), DataConfig())
-    assert places(chunks_of(corpus, HeldOut(0))) == [
+    corpus = scan_corpus(written(tmp_path, "a" * 60, "b" * 30, "c" * 20, large, "d" * 99), DataConfig())
+    assert places(split_into_chunks(corpus, HeldOutRule(0))) == [
         [("corpus-0.txt", None), ("corpus-1.txt", None), ("corpus-2.txt", None)],
         [("corpus-3.txt", FileSpan(0, 170))],
         [("corpus-3.txt", FileSpan(170, 326))],
@@ -37,43 +37,45 @@ def test_small_files_share_a_part_and_large_ones_are_divided(tmp_path: Path) -> 
 
 
 def test_a_boundary_is_counted_from_the_beginning_of_each_file(tmp_path: Path) -> None:
-    corpus = survey(written(tmp_path, "a" * 60 + f"\n{SEPARATOR}", "b" * 30), DataConfig())
-    (part,) = chunks_of(corpus, HeldOut(5, boundary=70))
-    assert [stretch.held_out for stretch in part.stretches] == [HeldOut(5, 70), HeldOut(5, 9)]
+    corpus = scan_corpus(written(tmp_path, "a" * 60 + f"\n{SEPARATOR}", "b" * 30), DataConfig())
+    (part,) = split_into_chunks(corpus, HeldOutRule(5, boundary=70))
+    assert [stretch.held_out for stretch in part.sections] == [HeldOutRule(5, 70), HeldOutRule(5, 9)]
 
 
 def test_all_of_the_files_for_validation_is_held_out(tmp_path: Path) -> None:
     files = written(tmp_path, "a" * 100, "b" * 30)
-    corpus = survey(files, DataConfig(validation=str(files[1].path)))
-    first, second = chunks_of(corpus, HeldOut(0))
-    assert [(one.number, one.held_out) for one in (*first.stretches, *second.stretches)] == [
-        (0, HeldOut(0)),
-        (1, HeldOut(1 << 64)),
+    corpus = scan_corpus(files, DataConfig(validation=str(files[1].path)))
+    first, second = split_into_chunks(corpus, HeldOutRule(0))
+    assert [(one.number, one.held_out) for one in (*first.sections, *second.sections)] == [
+        (0, HeldOutRule(0)),
+        (1, HeldOutRule(1 << 64)),
     ]
 
 
 def test_there_are_not_too_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(corpora, "_MOST_CHUNKS", 3)
-    corpus = survey(written(tmp_path, *["a" * 100] * 9), DataConfig())
-    assert len(chunks_of(corpus, HeldOut(0))) == 3
+    monkeypatch.setattr(corpora, "_MAX_CHUNKS", 3)
+    corpus = scan_corpus(written(tmp_path, *["a" * 100] * 9), DataConfig())
+    assert len(split_into_chunks(corpus, HeldOutRule(0))) == 3
 
 
 def test_a_key_depends_on_all_that_the_tokens_do(tmp_path: Path) -> None:
     files = written(tmp_path, "a" * 60, "b" * 30)
-    (part,) = chunks_of(survey(files, DataConfig()), HeldOut(5))
-    (same,) = chunks_of(survey(written(tmp_path, "a" * 60, "b" * 30), DataConfig(validation="0.2")), HeldOut(5))
+    (part,) = split_into_chunks(scan_corpus(files, DataConfig()), HeldOutRule(5))
+    (same,) = split_into_chunks(
+        scan_corpus(written(tmp_path, "a" * 60, "b" * 30), DataConfig(validation="0.2")), HeldOutRule(5)
+    )
     assert part.key("t") == same.key("t")
-    first = part.stretches[0]
+    first = part.sections[0]
     others = [
         dataclasses.replace(part, separator="%%"),
-        Chunk(part.stretches[:1], part.separator),
+        Chunk(part.sections[:1], part.separator),
         *(
-            Chunk((dataclasses.replace(first, **change), part.stretches[1]), part.separator)
+            Chunk((dataclasses.replace(first, **change), part.sections[1]), part.separator)
             for change in (
                 {"identity": "other"},
                 {"span": FileSpan(0, 60)},
-                {"held_out": HeldOut(6)},
-                {"held_out": HeldOut(5, 0)},
+                {"held_out": HeldOutRule(6)},
+                {"held_out": HeldOutRule(5, 0)},
                 {"number": 7},
             )
         ),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from lm.corpus import corpus as encoding
-from lm.corpus.corpus import encoded
+from lm.corpus.corpus import encode_groups
 from lm.errors import InputError
 
 
@@ -36,7 +36,7 @@ class Item:
         return (str(self.number),)
 
     @property
-    def place(self):
+    def location(self):
         return f"numbers.txt: line {self.number + 1}"
 
 
@@ -47,7 +47,7 @@ def squares(group):
 def test_each_item_has_what_was_made_of_it_in_order(monkeypatch):
     monkeypatch.setattr(encoding, "GROUP_CHARACTERS", 7)
     seen, corpus = [], Corpus(200)
-    found = list(encoded(corpus, corpus.items(), squares, progress=lambda *now: seen.append(now)))
+    found = list(encode_groups(corpus, corpus.items(), squares, progress=lambda *now: seen.append(now)))
     assert [item.number for group, _ in found for item in group] == list(range(200))
     assert [square for _, made in found for square in made] == [number**2 for number in range(200)]
     assert len(seen) == len(found) > 50
@@ -64,7 +64,7 @@ def test_encoding_runs_ahead_by_a_bounded_amount(monkeypatch):
             taken.append(item)
             yield item
 
-    groups = encoded(Corpus(100), items(), squares)
+    groups = encode_groups(Corpus(100), items(), squares)
     for number in range(1, 90):
         next(groups)
         assert number < len(taken) <= number + 3
@@ -77,10 +77,10 @@ def test_an_item_that_cannot_be_encoded_is_named():
         return squares(group)
 
     with pytest.raises(InputError, match=r"numbers.txt: line 4: no token for '3'"):
-        list(encoded(Corpus(9), Corpus(9).items(), refusing))
+        list(encode_groups(Corpus(9), Corpus(9).items(), refusing))
 
 
 @pytest.mark.parametrize("extra", [-1, 1])
 def test_a_corpus_that_changed_since_it_was_surveyed_is_refused(extra):
     with pytest.raises(InputError, match=r"numbers.txt: the corpus changed while it was read; try again"):
-        list(encoded(Corpus(9, extra=extra), Corpus(9).items(), squares))
+        list(encode_groups(Corpus(9, extra=extra), Corpus(9).items(), squares))

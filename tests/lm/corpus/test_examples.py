@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lm.corpus.examples import index_name, open_examples
+from lm.corpus.examples import index_file_name, open_examples
 from lm.errors import InputError
 from tests.lm.corpus.preparing import prepare
 from tests.lm.corpus.small_examples import PAIRS, WHOLE, lines, source, tokenizer
@@ -27,7 +27,7 @@ def test_examples_read_back(tmp_path: Path) -> None:
 
 def test_damage_is_seen(tmp_path: Path) -> None:
     prepared = prepare([source(tmp_path, lines(PAIRS))], tokenizer(), WHOLE, tmp_path / "out")
-    path = prepared.folder / index_name("train")
+    path = prepared.folder / index_file_name("train")
     np.save(path, np.load(path)[:-1])
     with pytest.raises(InputError, match="train-examples.npy: missing or damaged"):
         open_examples(prepared.folder, "train")

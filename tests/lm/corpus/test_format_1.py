@@ -15,18 +15,18 @@ from lm.config.data import DataConfig, ParallelConfig
 from lm.config.model import ModelConfig
 from lm.config.run import RunConfig
 from lm.config.training import TrainingConfig
-from lm.corpus import parallel
-from lm.corpus.corpus import survey
-from lm.corpus.folders import place_in_cache
+from lm.corpus import parallel_corpus
+from lm.corpus.corpus import scan_corpus
 from lm.corpus.manifest import MANIFEST, Manifest, PairManifest, PartitionManifest, PreparedManifest
 from lm.corpus.partitions import join_partitions, prepare_partition
-from lm.corpus.prepare import prepare_corpus
+from lm.corpus.prepare_corpus import prepare_corpus
 from lm.corpus.prepare_pairs import prepare_pairs
-from lm.text.files import text_files
-from lm.text.parallel import parallel_texts
+from lm.corpus.prepared_folder import cache_folder
+from lm.text.files import find_text_files
+from lm.text.parallel import find_parallel_texts
 from lm.training.corpus import open_data, verify
 from tests.lm.corpus.preparing import byte_tokenizer
-from tests.lm.corpus.test_prepare import contents
+from tests.lm.corpus.test_prepare_corpus import contents
 
 FORMAT_1 = Path(__file__).with_name("format_1")
 GPT = ModelConfig(context_length=16, d_model=16, n_layers=1, n_heads=2)
@@ -52,10 +52,10 @@ def test_each_kind_is_told(folder: Path) -> None:
 @pytest.mark.parametrize("name", ["text", "examples"])
 def test_tokens_are_found_and_the_same_as_now(name: str, folder: Path, tmp_path: Path) -> None:
     supervised = name == "examples"
-    files = text_files(
+    files = find_text_files(
         [f"{name}.{'jsonl' if supervised else 'txt'}"], DataConfig(supervised=supervised, keep_line_ends=True)
     )
-    corpus = survey(files, DataConfig(keep_line_ends=True, validation="0.25", supervised=supervised))
+    corpus = scan_corpus(files, DataConfig(keep_line_ends=True, validation="0.25", supervised=supervised))
     assert prepare_corpus(corpus, byte_tokenizer(), folder=folder / name).reused
     made = prepare_corpus(corpus, byte_tokenizer(), folder=tmp_path / "now")
     assert made.manifest == Manifest.read(folder / name)
@@ -66,10 +66,10 @@ def test_tokens_are_found_and_the_same_as_now(name: str, folder: Path, tmp_path:
 
 def test_pairs_are_found_in_the_cache(folder: Path, tmp_path: Path) -> None:
     config = ParallelConfig()
-    texts = parallel_texts(config, source=["a.en"], target=["a.de"])
-    corpus = parallel.survey(texts, DataConfig(keep_line_ends=True, validation="0.25"), config)
+    texts = find_parallel_texts(config, source=["a.en"], target=["a.de"])
+    corpus = parallel_corpus.scan_parallel_corpus(texts, DataConfig(keep_line_ends=True, validation="0.25"), config)
     made = prepare_pairs(corpus, byte_tokenizer(), config, root=tmp_path / "now")
-    before = place_in_cache("pairs", made.manifest.key, root=tmp_path / "cache")
+    before = cache_folder("pairs", made.manifest.key, root=tmp_path / "cache")
     shutil.copytree(folder / "pairs", before)
     found = prepare_pairs(corpus, byte_tokenizer(), config, root=tmp_path / "cache")
     assert (found.folder, found.reused, found.manifest) == (before, True, made.manifest)
@@ -85,8 +85,9 @@ def test_data_are_opened_and_verified(folder: Path) -> None:
 def test_a_partition_is_joined_and_resumed(folder: Path, tmp_path: Path) -> None:
     joined = join_partitions([folder / "partition"], folder=tmp_path / "joined")
     assert joined.manifest == Manifest.read(folder / "text")
-    corpus = survey(
-        text_files(["text.txt"], DataConfig(keep_line_ends=True)), DataConfig(keep_line_ends=True, validation="0.25")
+    corpus = scan_corpus(
+        find_text_files(["text.txt"], DataConfig(keep_line_ends=True)),
+        DataConfig(keep_line_ends=True, validation="0.25"),
     )
     again = prepare_partition(corpus, byte_tokenizer(), folder / "partition", number=1, count=1)
     assert again.chunks_found == 1

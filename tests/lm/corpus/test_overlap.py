@@ -10,10 +10,10 @@ import pytest
 from lm.config.data import DataConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.corpus import overlap
-from lm.corpus.corpus import survey
+from lm.corpus.corpus import scan_corpus
 from lm.corpus.overlap import TrainingOverlap
-from lm.corpus.prepare import prepare_corpus
-from lm.text.files import text_files
+from lm.corpus.prepare_corpus import prepare_corpus
+from lm.text.files import find_text_files
 from lm.tokenizer import training
 
 WORDS = [
@@ -53,7 +53,9 @@ def prepared(tmp_path, tokenizer, documents: list[str], validation: str = "0.1")
     path = tmp_path / "corpus.txt"
     path.write_text("<|endoftext|>\n".join(documents))
     config = DataConfig(validation=validation)
-    return prepare_corpus(survey(text_files([str(path)]), config), tokenizer, folder=tmp_path / "tokens").folder
+    return prepare_corpus(
+        scan_corpus(find_text_files([str(path)]), config), tokenizer, folder=tmp_path / "tokens"
+    ).folder
 
 
 def test_the_fraction_of_one_document(tmp_path, tokenizer, trained_on):

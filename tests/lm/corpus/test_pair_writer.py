@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from lm.config.data import DataConfig, ParallelConfig
-from lm.corpus import parallel
+from lm.corpus import parallel_corpus
 from lm.corpus.pairs import open_pairs
 from lm.corpus.prepare_pairs import prepare_pairs
 from lm.errors import InputError
-from lm.text.parallel import parallel_texts
+from lm.text.parallel import find_parallel_texts
 from tests.lm.corpus.parallel_text import lines, write
 from tests.lm.corpus.small_pairs import BYTES, PLAIN, corpus, ids
 
@@ -48,8 +48,8 @@ def test_validation_keeps_its_text(tmp_path: Path) -> None:
 def test_files_for_validation_are_not_filtered_by_ratio(tmp_path: Path) -> None:
     train, held = (write(tmp_path, ["a"] * 3, ["b" * 9] * 2 + ["c"], name=name) for name in ("train", "held"))
     config = ParallelConfig(max_ratio=2)
-    files, validation = (parallel_texts(config, source=[pair[0]], target=[pair[1]]) for pair in (train, held))
-    made = parallel.survey(files, DataConfig(), config, validation=validation)
+    files, validation = (find_parallel_texts(config, source=[pair[0]], target=[pair[1]]) for pair in (train, held))
+    made = parallel_corpus.scan_parallel_corpus(files, DataConfig(), config, validation=validation)
     splits = prepare_pairs(made, BYTES, config).manifest.splits
     assert (splits["train"].pairs, splits["train"].ratio) == (1, 2)
     assert (splits["validation"].pairs, splits["validation"].ratio) == (3, 0)

@@ -9,15 +9,15 @@ import pytest
 
 from lm.config.data import DataConfig
 from lm.corpus import corpus as corpora
-from lm.corpus.corpus import Corpus, survey
-from lm.corpus.folders import Prepared, locked_folder
+from lm.corpus.corpus import Corpus, scan_corpus
 from lm.corpus.manifest import PartitionManifest
 from lm.corpus.partitions import join_partitions, prepare_partition
-from lm.corpus.prepare import prepare_corpus
+from lm.corpus.prepare_corpus import prepare_corpus
+from lm.corpus.prepared_folder import PreparedFolder, locked_folder
 from lm.errors import InputError
 from lm.tokenizer.tokenizer import Tokenizer
 from tests.lm.corpus.preparing import byte_tokenizer, written
-from tests.lm.corpus.test_prepare import contents, texts
+from tests.lm.corpus.test_prepare_corpus import contents, texts
 
 
 @pytest.fixture(autouse=True)
@@ -27,12 +27,12 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def corpus(tmp_path: Path) -> Corpus:
-    return survey(written(tmp_path, texts(80), texts(50, seed=1), "short"), DataConfig())
+    return scan_corpus(written(tmp_path, texts(80), texts(50, seed=1), "short"), DataConfig())
 
 
 def made(
     corpus: Corpus, folder: Path, number: int, count: int, tokenizer: Tokenizer | None = None
-) -> Prepared[PartitionManifest]:
+) -> PreparedFolder[PartitionManifest]:
     return prepare_partition(corpus, tokenizer or byte_tokenizer(), folder, number=number, count=count, processes=1)
 
 
@@ -50,12 +50,12 @@ def test_joined_they_are_what_one_makes(count: int, corpus: Corpus, gpt2: Tokeni
 
 def test_no_part_is_made_twice(corpus: Corpus, tmp_path: Path) -> None:
     first, second = made(corpus, tmp_path / "a", 1, 2), made(corpus, tmp_path / "b", 2, 2)
-    assert set(first.manifest.own).isdisjoint(second.manifest.own)
+    assert set(first.manifest.own_chunks).isdisjoint(second.manifest.own_chunks)
     assert first.manifest.chunks == second.manifest.chunks
-    assert len(first.manifest.own) + len(second.manifest.own) == len(first.manifest.chunks)
-    shutil.rmtree(tmp_path / "a" / "parts" / first.manifest.own[0])
+    assert len(first.manifest.own_chunks) + len(second.manifest.own_chunks) == len(first.manifest.chunks)
+    shutil.rmtree(tmp_path / "a" / "parts" / first.manifest.own_chunks[0])
     again = made(corpus, tmp_path / "a", 1, 2)
-    assert (first.chunks_found, again.chunks_found) == (0, len(first.manifest.own) - 1)
+    assert (first.chunks_found, again.chunks_found) == (0, len(first.manifest.own_chunks) - 1)
 
 
 def test_a_missing_partition_is_named(corpus: Corpus, tmp_path: Path) -> None:
@@ -79,9 +79,9 @@ def test_partitions_of_other_corpora_are_refused(corpus: Corpus, gpt2: Tokenizer
 
 def test_damage_is_named_with_the_partition_to_make_again(corpus: Corpus, tmp_path: Path) -> None:
     found = made(corpus, tmp_path / "a", 1, 1)
-    path = tmp_path / "a" / "parts" / found.manifest.own[1] / "train-tokens.npy"
+    path = tmp_path / "a" / "parts" / found.manifest.own_chunks[1] / "train-tokens.npy"
     path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(InputError, match=rf"{found.manifest.own[1]}: missing or damaged; .*") as caught:
+    with pytest.raises(InputError, match=rf"{found.manifest.own_chunks[1]}: missing or damaged; .*") as caught:
         join_partitions([tmp_path / "a"], folder=tmp_path / "out")
     assert caught.value.settings == ("part=1/1",)
     assert not (tmp_path / "out").exists()

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from lm.config.data import DataConfig
-from lm.corpus.corpus import survey
-from lm.corpus.folders import Preparation, Prepared, key_of
+from lm.corpus.corpus import scan_corpus
 from lm.corpus.manifest import Manifest
-from lm.corpus.prepare import prepare_corpus
+from lm.corpus.prepare_corpus import prepare_corpus
+from lm.corpus.prepared_folder import Preparation, PreparedFolder, hash_inputs
 from lm.corpus.shards import open_split
 from lm.errors import InputError
-from lm.text.files import text_files
+from lm.text.files import find_text_files
 from lm.tokenizer.tokenizer import Tokenizer
 from tests.lm.corpus.preparing import byte_tokenizer, prepare, written
 from tests.lm.corpus.test_manifest import MADE
@@ -28,17 +28,17 @@ from tests.lm.tokenizers_elsewhere import TEXT
 WHOLE = DataConfig(validation="0")
 
 
-def ids(prepared: Prepared[Manifest]) -> list[int]:
+def ids(prepared: PreparedFolder[Manifest]) -> list[int]:
     tokens = open_split(prepared.folder, "train")
     return tokens.read(0, len(tokens)).tolist()
 
 
 def test_a_key_is_a_hash_of_all_inputs_and_the_version_of_their_list() -> None:
-    assert key_of("a", [None, 2]) == hashlib.sha256(b'[1, "a", [null, 2]]').hexdigest()
+    assert hash_inputs("a", [None, 2]) == hashlib.sha256(b'[1, "a", [null, 2]]').hexdigest()
 
 
-def made_once(folder: Path, write: Callable[[Path], Manifest]) -> Prepared[Manifest]:
-    return Preparation(MADE.key, Manifest.read, write).find_or_make(folder)
+def made_once(folder: Path, write: Callable[[Path], Manifest]) -> PreparedFolder[Manifest]:
+    return Preparation(MADE.key, Manifest.read, write).load_or_prepare(folder)
 
 
 def test_of_two_processes_that_prepare_the_same_the_first_wins(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ class TestReuse:
         tokenizer = byte_tokenizer()
         first = prepare(written(tmp_path, "some text"), tokenizer, DataConfig(), root=tmp_path / "cache")
         (tmp_path / "other.txt").write_text("some text")
-        other = text_files([str(tmp_path / "other.txt")])
+        other = find_text_files([str(tmp_path / "other.txt")])
         again = prepare(other, tokenizer, DataConfig(validation="1/10"), root=tmp_path / "cache")
         assert (first.reused, again.reused) == (False, True)
         assert again.folder == first.folder
@@ -159,7 +159,7 @@ class TestReuse:
 
     def test_a_corpus_that_changes_on_the_way_is_noticed(self, tmp_path: Path) -> None:
         found = written(tmp_path, "some text")
-        surveyed = survey(found, WHOLE)
+        surveyed = scan_corpus(found, WHOLE)
         found[0].path.write_text("some longer text")
         with pytest.raises(InputError, match=r"corpus-0\.txt: the corpus changed"):
             prepare_corpus(surveyed, byte_tokenizer(), folder=tmp_path / "out")
@@ -169,7 +169,7 @@ class TestReuse:
 def test_all_is_on_the_disk_before_the_folder_has_its_name(tmp_path: Path, disk, supervised: bool) -> None:
     lines = (json.dumps({"text": str(number), "prompt": str(number), "completion": "b"}) for number in range(40))
     (tmp_path / "corpus.jsonl").write_text("\n".join(lines))
-    found = text_files([str(tmp_path / "corpus.jsonl")], DataConfig(supervised=supervised))
+    found = find_text_files([str(tmp_path / "corpus.jsonl")], DataConfig(supervised=supervised))
     prepare(found, byte_tokenizer(), DataConfig(validation="0.1", supervised=supervised), tmp_path / "out")
     assert disk.synced_before("out") == {"out"} | {path.name for path in (tmp_path / "out").iterdir()}
 

@@ -13,7 +13,7 @@ from lm.config.tokenizer import TokenizerConfig
 from lm.corpus import corpus as encoding
 from lm.corpus.examples import open_examples
 from lm.errors import InputError, UsageError
-from lm.text.files import text_files
+from lm.text.files import find_text_files
 from lm.tokenizer import training
 from lm.tokenizer.tokenizer import Tokenizer
 from tests.lm.corpus.preparing import prepare
@@ -32,7 +32,7 @@ def test_is_done_once_for_the_same_contents(tmp_path: Path) -> None:
 def test_the_same_file_as_text_is_something_else(tmp_path: Path) -> None:
     text = '{"text": "a", "label": "b"}\n'
     examples = prepare([source(tmp_path, text)], tokenizer(), WHOLE, root=tmp_path / "cache")
-    plain = text_files([str(tmp_path / "task.jsonl")])
+    plain = find_text_files([str(tmp_path / "task.jsonl")])
     tokens = prepare(plain, tokenizer(), DataConfig(validation="0"), root=tmp_path / "cache")
     assert not tokens.reused
     assert (examples.manifest.supervised, tokens.manifest.supervised) == (True, False)

@@ -12,7 +12,7 @@ import pytest
 from lm.config.data import DataConfig, ParallelConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.corpus import corpus as encoding
-from lm.corpus import parallel
+from lm.corpus import parallel_corpus
 from lm.corpus.manifest import PairManifest
 from lm.corpus.pairs import open_pairs
 from lm.corpus.prepare_pairs import prepare_pairs, train_tokenizers
@@ -112,7 +112,7 @@ def test_what_a_killed_process_began_in_the_cache_is_removed(tmp_path: Path, cac
 def test_heads_make_other_pairs_and_leave_those_without_as_they_were(tmp_path: Path) -> None:
     """A folder without heads says nothing of trees; its key and its files are those of the same text."""
     with_trees = parsed_corpus(tmp_path, 200)
-    plain = parallel.survey(
+    plain = parallel_corpus.scan_parallel_corpus(
         [dataclasses.replace(with_trees.texts[0].text, heads=None)], DataConfig(validation="0.2"), PLAIN
     )
     folders = [prepare_pairs(each, BYTES, PLAIN, root=tmp_path / "cache").folder for each in (plain, with_trees)]
@@ -132,7 +132,9 @@ def test_heads_make_other_pairs_and_leave_those_without_as_they_were(tmp_path: P
 def test_heads_of_one_split_alone_are_refused(tmp_path: Path) -> None:
     text = parsed_corpus(tmp_path, 20).texts[0].text
     with pytest.raises(UsageError, match="give heads of both splits"):
-        parallel.survey([text], DataConfig(), PLAIN, validation=[dataclasses.replace(text, heads=None)])
+        parallel_corpus.scan_parallel_corpus(
+            [text], DataConfig(), PLAIN, validation=[dataclasses.replace(text, heads=None)]
+        )
 
 
 @pytest.mark.parametrize("name", ["train-source.npy", "target-words.npy", "validation.jsonl", "tokenizer.json"])

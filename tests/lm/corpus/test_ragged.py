@@ -2,55 +2,55 @@ from __future__ import annotations
 
 import numpy as np
 
-from lm.corpus.ragged import Ragged, ranges
+from lm.corpus.ragged import RaggedArray, concatenate_ranges
 
 ROWS = [[5, 6], [], [7], [8, 9, 10]]
 
 
-def listed(ragged: Ragged) -> list[list[int]]:
+def listed(ragged: RaggedArray) -> list[list[int]]:
     return [ragged.row(number).tolist() for number in range(len(ragged))]
 
 
 def test_rows_are_taken_joined_and_grouped() -> None:
-    ragged = Ragged.of(ROWS)
+    ragged = RaggedArray.of(ROWS)
     assert listed(ragged) == ROWS
     assert ragged.lengths().tolist() == [2, 0, 1, 3]
     assert listed(ragged.take(np.array([3, 0, 0, 1]))) == [ROWS[3], ROWS[0], ROWS[0], ROWS[1]]
-    assert listed(Ragged.join([ragged, ragged])) == ROWS * 2
+    assert listed(RaggedArray.join([ragged, ragged])) == ROWS * 2
     assert listed(ragged.grouped(np.array([2, 2, 4]))) == [[5, 6], [], [7, 8, 9, 10]]
 
 
 def test_rows_are_framed_and_padded() -> None:
-    ragged = Ragged.of(ROWS)
+    ragged = RaggedArray.of(ROWS)
     assert listed(ragged.framed([1, 2], [3])) == [[1, 2, *row, 3] for row in ROWS]
     assert ragged.padded(-1).tolist() == [[5, 6, -1], [-1, -1, -1], [7, -1, -1], [8, 9, 10]]
 
 
 def test_nothing_is_rows_too() -> None:
-    empty = Ragged.of([])
+    empty = RaggedArray.of([])
     assert len(empty) == 0
-    assert listed(Ragged.join([])) == listed(empty.framed([1], [2])) == []
+    assert listed(RaggedArray.join([])) == listed(empty.framed([1], [2])) == []
     assert empty.take(np.array([], dtype=np.int64)).padded(0).shape == (0, 0)
-    assert ranges(np.array([3, 9]), np.array([2, 0])).tolist() == [3, 4]
+    assert concatenate_ranges(np.array([3, 9]), np.array([2, 0])).tolist() == [3, 4]
 
 
 def test_lists_and_arrays_make_the_same_rows() -> None:
     given = [[5, 6], [], [7]]
-    made = Ragged.of([np.array(row, dtype=np.uint16) for row in given])
+    made = RaggedArray.of([np.array(row, dtype=np.uint16) for row in given])
     assert made.values.dtype == np.int64
     assert (made.values.tolist(), made.ends.tolist()) == ([5, 6, 7], [2, 2, 3])
-    assert Ragged.of(given).values.tolist() == made.values.tolist()
+    assert RaggedArray.of(given).values.tolist() == made.values.tolist()
 
 
 def test_rows_of_nothing_are_padded_to_nothing() -> None:
-    assert Ragged.of([[], []]).padded(0).shape == (2, 0)
+    assert RaggedArray.of([[], []]).padded(0).shape == (2, 0)
 
 
 def test_a_place_may_hold_several_integers() -> None:
     rows = [np.arange(6).reshape(3, 2), np.zeros((0, 2), dtype=np.int64), np.array([[8, 9]])]
-    ragged = Ragged.of(rows)
+    ragged = RaggedArray.of(rows)
     assert listed(ragged) == [row.tolist() for row in rows]
-    assert listed(Ragged.join([ragged, ragged]).take(np.array([3, 2]))) == [rows[0].tolist(), rows[2].tolist()]
+    assert listed(RaggedArray.join([ragged, ragged]).take(np.array([3, 2]))) == [rows[0].tolist(), rows[2].tolist()]
     assert listed(ragged.grouped(np.array([3]))) == [[*rows[0].tolist(), [8, 9]]]
     assert listed(ragged.framed([[1, 1]], [[2, 2]]))[2] == [[1, 1], [8, 9], [2, 2]]
     assert ragged.padded(-1).shape == (3, 3, 2)

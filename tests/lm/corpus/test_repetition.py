@@ -13,7 +13,7 @@ from lm.config.data import DataConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.corpus import repetition, shards
 from lm.corpus.manifest import Repetition
-from lm.corpus.repetition import Documents, measure
+from lm.corpus.repetition import TokenizedDocuments, measure_repetition
 from lm.text.files import TextFile
 from lm.tokenizer import training
 from lm.tokenizer.tokenizer import Tokenizer
@@ -37,11 +37,11 @@ class Held:
         return self.ids[start:stop]
 
 
-def split(documents: list[list[int]], *, before: int = 0) -> Documents:
+def split(documents: list[list[int]], *, before: int = 0) -> TokenizedDocuments:
     """A split of these documents; `before` tokens stand in front of the first and belong to none."""
     ids = [7] * before + [token for document in documents for token in document]
     edges = before + np.cumsum([0, *map(len, documents)])
-    return Documents(Held(np.array(ids, dtype=np.int64)), edges)
+    return TokenizedDocuments(Held(np.array(ids, dtype=np.int64)), edges)
 
 
 def slowly(train: list[list[int]], held_out: list[list[int]], stretch: int) -> tuple[int, float]:
@@ -73,7 +73,9 @@ def test_equals_a_search_with_sets(block: int, seed: int, monkeypatch: pytest.Mo
     train, held_out, stretch = documents(40), documents(15), draw.choice([1, 3, 8, 20, 50])
     held_out += [train[3], train[5], train[5]]
     before = draw.choice([0, 1])
-    found = measure(split(train, before=before), split(held_out, before=before), vocab_size=9, stretch=stretch)
+    found = measure_repetition(
+        split(train, before=before), split(held_out, before=before), vocab_size=9, stretch=stretch
+    )
     # The token before the first document is trained on too, but no held-out document has it.
     assert (found.documents, found.held_out) == slowly(train, held_out, stretch)
     assert found.stretch == stretch
@@ -83,12 +85,14 @@ def test_many_places_are_sampled_evenly(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(repetition, "_SAMPLES", 500)
     draw = np.random.default_rng(0)
     copied, new, other = (draw.integers(0, 1000, size).tolist() for size in (30_000, 70_000, 50_000))
-    found = measure(split([other, copied]), split([new[:10_000], copied, new[10_000:]]), vocab_size=1000, stretch=10)
+    found = measure_repetition(
+        split([other, copied]), split([new[:10_000], copied, new[10_000:]]), vocab_size=1000, stretch=10
+    )
     assert found.held_out == pytest.approx(0.3, abs=0.01)
 
 
 def test_a_split_may_be_empty() -> None:
-    assert measure(split([[1, 2], [1, 2]]), split([]), vocab_size=3, stretch=2) == Repetition(1, None, 2)
+    assert measure_repetition(split([[1, 2], [1, 2]]), split([]), vocab_size=3, stretch=2) == Repetition(1, None, 2)
 
 
 # Through the whole preparation.

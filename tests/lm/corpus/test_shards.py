@@ -10,7 +10,7 @@ import pytest
 
 from lm.corpus import shards
 from lm.corpus.manifest import MANIFEST, Manifest, SourceRecord, SplitRecord
-from lm.corpus.shards import ShardWriter, Tokens, open_split
+from lm.corpus.shards import ShardWriter, TokenShards, open_split
 from lm.data.windows import WindowData, WindowOrder
 from lm.errors import InputError
 from lm.pseudorandom import permute
@@ -48,7 +48,7 @@ def test_every_range_reads_back_across_shards(dtype: str, top: int, tmp_path: Pa
 
 def test_shards_are_plain_npy_files(tmp_path: Path) -> None:
     write(tmp_path, np.arange(25))
-    parts = [np.load(tmp_path / shards.shard_name("train", number)) for number in range(3)]
+    parts = [np.load(tmp_path / shards.shard_file_name("train", number)) for number in range(3)]
     assert np.concatenate(parts).tolist() == list(range(25))
     assert parts[0].dtype == np.uint16
 
@@ -88,8 +88,8 @@ def test_a_damaged_shard_is_named(damage: str, tmp_path: Path) -> None:
 def test_very_many_shards_are_read_as_few_are(mapped: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     values = np.arange(35)
     record = write(tmp_path, values).splits["train"]
-    monkeypatch.setattr(shards, "_MOST_MAPPED", 3)
-    tokens = Tokens(tmp_path, "train", record, mapped=mapped)
+    monkeypatch.setattr(shards, "_MAX_MAPPED_SHARDS", 3)
+    tokens = TokenShards(tmp_path, "train", record, mapped=mapped)
     open_files = len(list(Path("/proc/self/fd").iterdir()))
     for start, stop in [(0, 35), (9, 31), (10, 20), (19, 21), (34, 35), (7, 7)]:
         assert tokens.read(start, stop).tolist() == values[start:stop].tolist()
@@ -105,7 +105,7 @@ class TestMoreThan32Bits:
     @pytest.fixture
     def folder(self, tmp_path: Path) -> Path:
         for number in range(self.SHARDS):
-            path = tmp_path / shards.shard_name("train", number)
+            path = tmp_path / shards.shard_file_name("train", number)
             with path.open("wb") as file:
                 header = {"descr": "<u2", "fortran_order": False, "shape": (self.SHARD,)}
                 np.lib.format.write_array_header_1_0(file, header)
@@ -118,7 +118,7 @@ class TestMoreThan32Bits:
 
     def test_every_window_is_seen_once_and_read_where_it_is(self, folder: Path) -> None:
         total = self.SHARD * self.SHARDS
-        tokens = Tokens(folder, "train", SplitRecord(1, total, total, (self.SHARD,) * self.SHARDS))
+        tokens = TokenShards(folder, "train", SplitRecord(1, total, total, (self.SHARD,) * self.SHARDS))
         assert len(tokens) == total > 1 << 32
         for number in range(1, self.SHARDS):
             edge = number * self.SHARD

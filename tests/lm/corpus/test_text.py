@@ -13,8 +13,8 @@ import pytest
 from lm.config.data import DataConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.corpus import corpus as encoding
-from lm.corpus.folders import Prepared
 from lm.corpus.manifest import Manifest, SplitName
+from lm.corpus.prepared_folder import PreparedFolder
 from lm.corpus.shards import open_split
 from lm.errors import InputError
 from lm.text import files
@@ -28,7 +28,7 @@ SEPARATOR = "<|endoftext|>"
 WHOLE = DataConfig(validation="0")
 
 
-def ids(prepared: Prepared[Manifest], split: SplitName = "train") -> list[int]:
+def ids(prepared: PreparedFolder[Manifest], split: SplitName = "train") -> list[int]:
     tokens = open_split(prepared.folder, split)
     return tokens.read(0, len(tokens)).tolist()
 
@@ -54,7 +54,7 @@ class TestTokens:
     ) -> None:
         monkeypatch.setattr(files, "BLOCK_BYTES", 999)
         monkeypatch.setattr(encoding, "GROUP_CHARACTERS", 3000)
-        monkeypatch.setattr(tokenizers.pieces, "__kwdefaults__", {"limit": 700})
+        monkeypatch.setattr(tokenizers.split_into_pieces, "__kwdefaults__", {"limit": 700})
         prepared = prepare(written(tmp_path, TEXT * 40), elsewhere, WHOLE, tmp_path / "out")
         assert ids(prepared)[1:-1] == elsewhere.encode(TEXT * 40)
 

@@ -6,10 +6,10 @@ import pytest
 
 from lm.config.data import DataConfig, ParallelConfig
 from lm.config.tokenizer import TokenizerConfig
-from lm.corpus import parallel
+from lm.corpus import parallel_corpus
 from lm.corpus.pairs import StoredPairs, open_pairs
 from lm.corpus.prepare_pairs import prepare_pairs, train_tokenizers
-from lm.text.parallel import parallel_texts
+from lm.text.parallel import find_parallel_texts
 from tests.lm.corpus.parallel_text import lines, write
 
 COUNT = 700
@@ -23,9 +23,9 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> StoredPairs:
     sources, targets = lines(COUNT)
     source, target = write(folder, sources + sources[:20], targets + targets[:20])
     held = write(folder, *lines(60, seed=1), name="held")
-    files = parallel_texts(BOTH, source=[source], target=[target])
-    validation = parallel_texts(BOTH, source=[held[0]], target=[held[1]])
-    corpus = parallel.survey(files, DataConfig(), BOTH, validation=validation)
+    files = find_parallel_texts(BOTH, source=[source], target=[target])
+    validation = find_parallel_texts(BOTH, source=[held[0]], target=[held[1]])
+    corpus = parallel_corpus.scan_parallel_corpus(files, DataConfig(), BOTH, validation=validation)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LM_CACHE", str(folder / "cache"))
         tokenizer, _ = train_tokenizers(corpus, TokenizerConfig(vocab_size=500), BOTH)

@@ -17,15 +17,15 @@ from lm.config.data import IGNORED, DataConfig
 from lm.config.model import ModelConfig
 from lm.corpus import corpus as encoding
 from lm.corpus.examples import open_examples
-from lm.corpus.folders import Prepared
 from lm.corpus.manifest import Manifest
+from lm.corpus.prepared_folder import PreparedFolder
 from lm.data.batch import Batch
 from lm.data.examples import ExampleData
 from lm.decoding.generator import prompt_ids
 from lm.errors import InputError
 from lm.hardware import Hardware
 from lm.model.transformer import build_model
-from lm.text.files import text_files
+from lm.text.files import find_text_files
 from lm.tokenizer.tokenizer import Tokenizer
 from lm.training.objective import summed_loss
 from tests.lm.corpus.preparing import prepare
@@ -35,7 +35,7 @@ from tests.tolerances import approx
 Row = tuple[tuple[int, ...], tuple[int, ...]]
 
 
-def data(prepared: Prepared[Manifest], *, context: int = 200, rows: int = 4, seed: int = 0) -> ExampleData:
+def data(prepared: PreparedFolder[Manifest], *, context: int = 200, rows: int = 4, seed: int = 0) -> ExampleData:
     train, validation = (open_examples(prepared.folder, split) for split in ("train", "validation"))
     return ExampleData(train, validation, context=context, rows=rows, seed=seed)
 
@@ -117,10 +117,12 @@ def _nats(model: torch.nn.Module, pairs: Sequence[tuple[str, str]]) -> float:
 
 class TestOrder:
     @pytest.fixture
-    def prepared(self, tmp_path: Path) -> Prepared[Manifest]:
+    def prepared(self, tmp_path: Path) -> PreparedFolder[Manifest]:
         return prepare([source(tmp_path, lines(drawn(50)))], tokenizer(), WHOLE, tmp_path / "out")
 
-    def test_every_epoch_sees_each_example_once_in_an_order_of_its_own(self, prepared: Prepared[Manifest]) -> None:
+    def test_every_epoch_sees_each_example_once_in_an_order_of_its_own(
+        self, prepared: PreparedFolder[Manifest]
+    ) -> None:
         made = data(prepared, rows=10)
         assert (made.samples, made.steps_per_epoch) == (50, 5)
         epochs = [
@@ -131,7 +133,7 @@ class TestOrder:
         assert epochs[0] != epochs[1] != epochs[2]
         assert made.tokens == sum(len(learned) for _, learned in epochs[0])
 
-    def test_follows_from_the_seed_and_the_examples_seen_alone(self, prepared: Prepared[Manifest]) -> None:
+    def test_follows_from_the_seed_and_the_examples_seen_alone(self, prepared: PreparedFolder[Manifest]) -> None:
         wide, narrow, other = data(prepared, rows=35), data(prepared, rows=7), data(prepared, rows=35, seed=1)
         parts = [row for start in range(30, 65, 7) for row in rows(narrow.batch(start))]
         assert rows(wide.batch(30)) == parts
@@ -158,7 +160,7 @@ class TestValidation:
         source(tmp_path, lines(PAIRS))
         config = DataConfig(validation=str(tmp_path / "held-out.jsonl"), supervised=True)
         prepared = prepare(
-            text_files([str(tmp_path)], DataConfig(supervised=True)), tokenizer(), config, tmp_path / "out"
+            find_text_files([str(tmp_path)], DataConfig(supervised=True)), tokenizer(), config, tmp_path / "out"
         )
         assert Counter(rows(data(prepared).batch(0))) == expected(tokenizer(), PAIRS)
         with pytest.raises(InputError, match=r"held-out.jsonl: line 1: the completion"):
@@ -177,11 +179,11 @@ class TestFiles:
         source(tmp_path / "deep", lines(PAIRS[2:]), name="b.ndjson")
         source(tmp_path, lines(PAIRS), name="c.json")
         for names in ([tmp_path], [tmp_path / "c.json"]):
-            sources = text_files([str(name) for name in names], DataConfig(supervised=True))
+            sources = find_text_files([str(name) for name in names], DataConfig(supervised=True))
             prepared = prepare(sources, tokenizer(), WHOLE, tmp_path / f"out-{len(sources)}")
             assert Counter(rows(data(prepared).batch(0))) == expected(tokenizer(), PAIRS)
 
     def test_may_come_from_a_pipe(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(lines(PAIRS).encode())))
-        prepared = prepare(text_files(["-"], DataConfig(supervised=True)), tokenizer(), WHOLE, tmp_path / "out")
+        prepared = prepare(find_text_files(["-"], DataConfig(supervised=True)), tokenizer(), WHOLE, tmp_path / "out")
         assert Counter(rows(data(prepared).batch(0))) == expected(tokenizer(), PAIRS)

@@ -21,7 +21,7 @@ from lm.data.examples import ExampleData
 from lm.data.pairs import PairData
 from lm.data.windows import WindowData
 from lm.errors import InputError, UsageError
-from lm.text.files import text_files
+from lm.text.files import find_text_files
 from lm.tokenizer import training
 from lm.training import corpus
 from lm.training.begin import resume, start
@@ -44,7 +44,7 @@ def folders(tmp_path: Path) -> dict[str, Path]:
     tokenizer = training.train([], TokenizerConfig(kind="byte"), corpus_bytes=0).tokenizer
     made = {}
     for name, supervised in (("text.txt", False), ("task.jsonl", True)):
-        files = text_files([str(tmp_path / name)], DataConfig(supervised=supervised))
+        files = find_text_files([str(tmp_path / name)], DataConfig(supervised=supervised))
         config = DataConfig(validation="0", supervised=supervised)
         made[name] = prepare(files, tokenizer, config, tmp_path / f"{name}-out").folder
     return made
@@ -117,7 +117,7 @@ def test_only_pairs_have_something_to_translate(folders: dict[str, Path], stored
 
 def test_a_new_kind_takes_two_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Then a run on it starts, evaluates, and goes on."""
-    monkeypatch.setitem(manifest.CLASSES, "count", CountManifest)
+    monkeypatch.setitem(manifest.MANIFEST_CLASSES, "count", CountManifest)
     monkeypatch.setitem(corpus.KINDS, "count", (CountData, None))
     made = CountManifest(
         kind="count", key="count-10", sources=(SourceRecord("one to ten", 10, ""),), validation_sources=(), most=10

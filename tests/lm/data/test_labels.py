@@ -16,9 +16,9 @@ from lm.config.model import ModelConfig
 from lm.config.run import RunConfig
 from lm.config.training import TrainingConfig
 from lm.corpus import corpus, examples
-from lm.corpus.corpus import survey
+from lm.corpus.corpus import scan_corpus
 from lm.corpus.examples import open_examples
-from lm.corpus.prepare import prepare_corpus
+from lm.corpus.prepare_corpus import prepare_corpus
 from lm.data.labels import LabelledData, completions_of, label_completions, label_counts, labels_of
 from lm.errors import InputError, UsageError
 from lm.tokenizer.tokenizer import Tokenizer
@@ -187,7 +187,7 @@ def test_a_run_with_decoded_labels_goes_on_with_examples_that_are_prepared_again
 
 def test_examples_in_the_cache_without_the_text_of_labels_are_prepared_again_for_a_classifier(tmp_path, caplog):
     source = small_examples.source(tmp_path, small_examples.lines(TEXTS, "text", "label"))
-    corpus, tokenizer = survey([source], DataConfig(supervised=True)), small_examples.tokenizer()
+    corpus, tokenizer = scan_corpus([source], DataConfig(supervised=True)), small_examples.tokenizer()
     first = prepare_corpus(corpus, tokenizer, root=tmp_path / "cache")
     without_labels(first.folder)
     assert prepare_corpus(corpus, tokenizer, root=tmp_path / "cache").reused
@@ -197,7 +197,7 @@ def test_examples_in_the_cache_without_the_text_of_labels_are_prepared_again_for
     assert prepare_corpus(corpus, tokenizer, root=tmp_path / "cache", with_labels=True).reused
 
 
-@pytest.mark.parametrize("limit", ["_MOST_LABELS", "_MOST_LABEL_BYTES"])
+@pytest.mark.parametrize("limit", ["_MAX_LABELS", "_MAX_LABEL_BYTES"])
 def test_completions_that_are_too_many_to_be_labels_are_not_stored_as_such(tmp_path, monkeypatch, limit):
     monkeypatch.setattr(examples, limit, 8)
     folder = prepared(tmp_path, [(f"{n} + 1 = ", str(n + 1)) for n in range(30)], form=("prompt", "completion"))

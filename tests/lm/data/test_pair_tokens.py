@@ -20,8 +20,8 @@ from lm.decoding.translation_input import Line, TranslationModel
 from lm.evaluation.forced import PairEncoder, TokenPairs
 from lm.model.transformer import build_model
 from lm.pseudorandom import mix
-from lm.text.parallel import Pair
-from lm.text.trees import places_in_tree
+from lm.text.dependency_trees import compute_tree_positions
+from lm.text.parallel import SentencePair
 from tests.lm.corpus.parallel_text import lines
 from tests.lm.corpus.small_pairs import PLAIN, parsed_corpus
 from tests.lm.data.conftest import BOTH
@@ -29,11 +29,11 @@ from tests.lm.data.conftest import BOTH
 HELD = 60
 
 
-def texts(direction: Direction) -> list[Pair]:
+def texts(direction: Direction) -> list[SentencePair]:
     """The validation split, as its files have it."""
     sides = dict(zip(("source", "target"), lines(HELD, seed=1), strict=True))
     both = zip(sides[direction.source], sides[direction.target], strict=True)
-    return [Pair(source, target, number) for number, (source, target) in enumerate(both, 1)]
+    return [SentencePair(source, target, number) for number, (source, target) in enumerate(both, 1)]
 
 
 @pytest.fixture(params=[0, 1], ids=["forth", "back"])
@@ -118,7 +118,7 @@ def test_a_single_direction_has_no_tag(stored: StoredPairs) -> None:
 @pytest.fixture(params=["bpe", "byte"])
 def parsed(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> tuple[list[Pair], StoredPairs]:
+) -> tuple[list[SentencePair], StoredPairs]:
     """The validation split of sentences with trees, and the folder that they were prepared into."""
     monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
     corpus = parsed_corpus(tmp_path, 300)
@@ -130,7 +130,9 @@ def parsed(
 FORTH = Direction("source", "target")
 
 
-def test_trees_are_the_same_for_training_scoring_and_translation(parsed: tuple[list[Pair], StoredPairs]) -> None:
+def test_trees_are_the_same_for_training_scoring_and_translation(
+    parsed: tuple[list[SentencePair], StoredPairs],
+) -> None:
     pairs, stored = parsed
     sources, targets = FramedPairs(stored).rows("validation", FORTH, np.arange(len(pairs)))
     scored = PairEncoder(stored.tokenizer).encode(pairs)
@@ -147,7 +149,7 @@ def test_trees_are_the_same_for_training_scoring_and_translation(parsed: tuple[l
     assert all(batch.source is not None and batch.source.shape[2] == 4 for batch in batches)
 
 
-def test_words_keep_their_places_however_they_are_segmented(parsed: tuple[list[Pair], StoredPairs]) -> None:
+def test_words_keep_their_places_however_they_are_segmented(parsed: tuple[list[SentencePair], StoredPairs]) -> None:
     """With BPE dropout too: the tokens of a place spell its word, in the order of the sentence."""
     pairs, stored = parsed
     if stored.tokenizer.kind != "bpe":
@@ -160,14 +162,14 @@ def test_words_keep_their_places_however_they_are_segmented(parsed: tuple[list[P
         assert pair.heads is not None
         for sources in (plain, dropped):
             row = sources.row(number)
-            for word, place in zip(pair.source.split(), places_in_tree(pair.heads), strict=True):
+            for word, place in zip(pair.source.split(), compute_tree_positions(pair.heads), strict=True):
                 spelled = row[(row[:, 1:] == place).all(axis=1), 0]
                 assert stored.tokenizer.decode(spelled).strip() == word
             assert row[-1].tolist() == [stored.tokenizer.end_of_text, -1, -1, -1]
 
 
 def test_a_sentence_that_no_longer_fits_is_left_as_it_is_with_its_places(
-    parsed: tuple[list[Pair], StoredPairs],
+    parsed: tuple[list[SentencePair], StoredPairs],
 ) -> None:
     pairs, stored = parsed
     if stored.tokenizer.kind != "bpe":

@@ -14,14 +14,14 @@ import pytest
 
 from lm.config.data import IGNORED, DataConfig, ParallelConfig
 from lm.config.tokenizer import TokenizerConfig
-from lm.corpus import parallel
+from lm.corpus import parallel_corpus
 from lm.corpus.pairs import StoredPairs, open_pairs
 from lm.corpus.prepare_pairs import prepare_pairs, train_tokenizers
 from lm.data import pairs
 from lm.data.batch import Batch
 from lm.data.pairs import PairData
 from lm.errors import InputError, UsageError
-from lm.text.parallel import parallel_texts
+from lm.text.parallel import find_parallel_texts
 from lm.tokenizer import training as tokenizer_training
 from tests.lm.corpus.parallel_text import lines, write
 from tests.lm.data.conftest import BOTH, COUNT
@@ -222,8 +222,8 @@ def test_no_row_is_longer_than_the_context(stored: StoredPairs) -> None:
 
 def prepared(folder: Path, sides: tuple[list[str], list[str]], config: ParallelConfig) -> StoredPairs:
     source, target = write(folder, *sides)
-    files = parallel_texts(config, source=[source], target=[target])
-    corpus = parallel.survey(files, DataConfig(validation="0"), config)
+    files = find_parallel_texts(config, source=[source], target=[target])
+    corpus = parallel_corpus.scan_parallel_corpus(files, DataConfig(validation="0"), config)
     of_target, of_source = train_tokenizers(corpus, TokenizerConfig(vocab_size=300), config)
     return open_pairs(prepare_pairs(corpus, of_target, config, source_tokenizer=of_source).folder)
 
@@ -268,10 +268,10 @@ def test_what_cannot_be_batched(stored: StoredPairs, tmp_path: Path, monkeypatch
     monkeypatch.setenv("LM_CACHE", str(tmp_path))
     with pytest.raises(UsageError, match="need a size"):
         PairData(stored, PLAIN, seed=0)
-    files = parallel_texts(
+    files = find_parallel_texts(
         PLAIN, **dict(zip(("source", "target"), ([path] for path in write(tmp_path, ["a"], ["b"])), strict=True))
     )
-    corpus = parallel.survey(files, DataConfig(validation="0"), PLAIN)
+    corpus = parallel_corpus.scan_parallel_corpus(files, DataConfig(validation="0"), PLAIN)
     tokenizer = tokenizer_training.train([], TokenizerConfig(kind="byte"), corpus_bytes=0).tokenizer
     single = open_pairs(prepare_pairs(corpus, tokenizer, PLAIN).folder)
     assert list(data(single, PLAIN).validation()) == []

@@ -12,7 +12,7 @@ from lm.config.tokenizer import END_OF_TEXT, TokenizerConfig
 from lm.decoding.classifying import CompletionClassifier, classifier_of
 from lm.errors import UsageError
 from lm.tokenizer import training
-from lm.tokenizer.framing import example_frame
+from lm.tokenizer.special_tokens import build_example_frame
 from tests.lm.evaluation.small_models import BPE, CONTEXT, TEXT, make_model
 from tests.tolerances import assert_close
 
@@ -23,7 +23,7 @@ TEXTS = ["The owl saw", "", "the mill ran past the fox and the owl and 狐 ran p
 
 def log_probability(model, tokenizer, text, completion, longest) -> float:
     """One forward pass in float64 for each token, without a cache or padding."""
-    frame = example_frame(tokenizer)
+    frame = build_example_frame(tokenizer)
     ids = [*tokenizer.encode(completion), *frame.after]
     room = CONTEXT + 1 - len(frame.before) - longest
     read = list(tokenizer.encode(text))

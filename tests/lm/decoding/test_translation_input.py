@@ -14,10 +14,10 @@ from lm.config.data import ParallelConfig
 from lm.decoding.translation_input import TranslationModel, line_of, padded
 from lm.errors import UsageError
 from lm.hardware import Hardware
-from lm.tokenizer.framing import Frame
+from lm.tokenizer.special_tokens import SpecialTokenFrame
 from tests.cli.small_runs import make_run
 
-TAGGED, PLAIN = Frame((7,), (9,)), Frame((), (8,))
+TAGGED, PLAIN = SpecialTokenFrame((7,), (9,)), SpecialTokenFrame((), (8,))
 
 
 def model(limit: int) -> SimpleNamespace:

@@ -20,13 +20,13 @@ from lm.config.model import ModelConfig
 from lm.config.run import RunConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.config.training import TrainingConfig
-from lm.corpus import parallel
-from lm.corpus.corpus import survey, train_tokenizer
-from lm.corpus.prepare import prepare_corpus
+from lm.corpus import parallel_corpus
+from lm.corpus.corpus import scan_corpus, train_tokenizer
+from lm.corpus.prepare_corpus import prepare_corpus
 from lm.corpus.prepare_pairs import prepare_pairs, train_tokenizers
 from lm.distributed.world import ALONE, World
-from lm.text.files import text_files
-from lm.text.parallel import parallel_texts
+from lm.text.files import find_text_files
+from lm.text.parallel import find_parallel_texts
 from lm.training.begin import follow, resume, start
 from lm.training.corpus import TrainingCorpus
 from lm.training.loop import train
@@ -115,15 +115,17 @@ def corpus(kind: str, folder: Path, config: RunConfig) -> TrainingCorpus:
     """The corpus of a kind, made of what is in the folder or found in the cache."""
     if kind == "pairs":
         found, held_out = (
-            parallel_texts(config.parallel, source=[str(folder / f"{split}.en")], target=[str(folder / f"{split}.de")])
+            find_parallel_texts(
+                config.parallel, source=[str(folder / f"{split}.en")], target=[str(folder / f"{split}.de")]
+            )
             for split in ("train", "val")
         )
-        surveyed = parallel.survey(found, DataConfig(), config.parallel, validation=held_out)
+        surveyed = parallel_corpus.scan_parallel_corpus(found, DataConfig(), config.parallel, validation=held_out)
         made = train_tokenizers(surveyed, TokenizerConfig(vocab_size=290), config.parallel)
         return TrainingCorpus(prepare_pairs(surveyed, made[0], config.parallel).folder, *made)
     name = "examples.jsonl" if kind == "examples" else "text.txt"
-    files = text_files([str(folder / name)], config.data)
-    surveyed = survey(files, config.data)
+    files = find_text_files([str(folder / name)], config.data)
+    surveyed = scan_corpus(files, config.data)
     tokenizer = train_tokenizer(surveyed, TokenizerConfig(kind="byte"), has_mask=config.model.is_masked)
     return TrainingCorpus(prepare_corpus(surveyed, tokenizer).folder, tokenizer)
 

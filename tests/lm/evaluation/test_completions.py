@@ -16,7 +16,7 @@ from lm.errors import InputError
 from lm.evaluation.completions import measure_completions
 from lm.hardware import Hardware
 from lm.text.examples import Example
-from lm.text.files import text_files
+from lm.text.files import find_text_files
 from lm.training.objective import summed_loss
 from tests.lm.corpus.preparing import prepare
 from tests.lm.evaluation.small_models import BPE, CONTEXT, make_model, token_by_token
@@ -35,7 +35,7 @@ def data(tmp_path) -> ExampleData:
     lines = [json.dumps({"prompt": each.prompt, "completion": each.completion}) for each in EXAMPLES]
     (tmp_path / "task.jsonl").write_text("\n".join(lines))
     config = DataConfig(validation="0", supervised=True)
-    files = text_files([str(tmp_path / "task.jsonl")], DataConfig(supervised=True))
+    files = find_text_files([str(tmp_path / "task.jsonl")], DataConfig(supervised=True))
     folder = prepare(files, BPE, config, tmp_path / "out").folder
     train, validation = (open_examples(folder, split) for split in ("train", "validation"))
     return ExampleData(train, validation, context=CONTEXT, rows=len(EXAMPLES), seed=0)

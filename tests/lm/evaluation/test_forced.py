@@ -10,18 +10,18 @@ from lm.config.model import ModelConfig
 from lm.errors import InputError
 from lm.evaluation.forced import PairEncoder, measure_pairs, score_pairs
 from lm.model.transformer import build_model
-from lm.text.parallel import Pair
-from lm.tokenizer.framing import LanguageTag
+from lm.text.parallel import SentencePair
+from lm.tokenizer.special_tokens import LanguageTag
 from tests.cli.small_runs import make_tokenizer
 from tests.tolerances import approx, assert_close
 
 PAIRS = [
-    Pair("The owl saw the fox.", "Über den Bäumen sang 狐 the owl — and the fox ran.", 1),
-    Pair("The", "fox", 2),
-    Pair("", "", 3),
-    Pair("sang 狐 the owl — and the fox ran over the mill and back again", "the", 4),
-    Pair("The owl", "", 5),
-    Pair("The owl", "The owl", 6),
+    SentencePair("The owl saw the fox.", "Über den Bäumen sang 狐 the owl — and the fox ran.", 1),
+    SentencePair("The", "fox", 2),
+    SentencePair("", "", 3),
+    SentencePair("sang 狐 the owl — and the fox ran over the mill and back again", "the", 4),
+    SentencePair("The owl", "", 5),
+    SentencePair("The owl", "The owl", 6),
 ]
 
 ONE_STACK = {"n_encoder_layers": 0, "decoder_only": True}

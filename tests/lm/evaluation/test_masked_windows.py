@@ -6,19 +6,27 @@ import numpy as np
 import pytest
 
 from lm.evaluation.windows import MaskedCutter
-from lm.tokenizer.framing import Frame
+from lm.tokenizer.special_tokens import SpecialTokenFrame
 
 START, END = 1000, 1001
 
 
-def windows(length: int, *, context: int, stride: int, frame: Frame, parts: int = 1):
+def windows(length: int, *, context: int, stride: int, frame: SpecialTokenFrame, parts: int = 1):
     cutter = MaskedCutter(context=context, stride=stride, frame=frame)
     for part in np.array_split(np.arange(length), parts):
         yield from cutter.push(part)
     yield from cutter.finish()
 
 
-@pytest.mark.parametrize("frame", [Frame(), Frame((START,), (END,)), Frame((START,)), Frame((), (END,))])
+@pytest.mark.parametrize(
+    "frame",
+    [
+        SpecialTokenFrame(),
+        SpecialTokenFrame((START,), (END,)),
+        SpecialTokenFrame((START,)),
+        SpecialTokenFrame((), (END,)),
+    ],
+)
 @pytest.mark.parametrize(("context", "stride"), [(8, 4), (8, 8), (8, 1), (7, 2), (3, 2), (2, 1)])
 @pytest.mark.parametrize("length", [0, 1, 5, 8, 9, 40])
 @pytest.mark.parametrize("parts", [1, 3])
@@ -37,7 +45,7 @@ def test_every_token_is_accounted_for_once_in_order(frame, context, stride, leng
 @pytest.mark.parametrize(("context", "stride"), [(8, 4), (9, 2), (16, 8)])
 def test_each_token_sees_enough_on_either_side(context, stride):
     whole = [START, *range(100), END]
-    for window in windows(100, context=context, stride=stride, frame=Frame((START,), (END,))):
+    for window in windows(100, context=context, stride=stride, frame=SpecialTokenFrame((START,), (END,))):
         for place in range(window.first, window.last):
             there = whole.index(window.tokens[place])
             least = (context - stride) // 2
@@ -47,6 +55,6 @@ def test_each_token_sees_enough_on_either_side(context, stride):
 
 @pytest.mark.parametrize("every", [1, 2, 5, 50])
 def test_each_nth_token_of_a_document_is_scored(every):
-    found = windows(40, context=8, stride=4, frame=Frame((START,)))
+    found = windows(40, context=8, stride=4, frame=SpecialTokenFrame((START,)))
     scored = [window.tokens[place] for window in found for place in window.places(every=every)]
     assert scored == list(range(0, 40, every))

@@ -9,7 +9,7 @@ from lm.errors import InputError
 from lm.evaluation.perplexity import FileScore, Macro, Scored, Tally, measure
 from lm.evaluation.scorer import reading_of
 from lm.evaluation.scoring import score
-from lm.text.files import text_files
+from lm.text.files import find_text_files
 from tests.lm.evaluation.small_models import BPE, CHAR, SEPARATOR, TEXT, make_model, token_by_token
 from tests.tolerances import approx
 
@@ -17,7 +17,7 @@ from tests.tolerances import approx
 def test_totals_do_not_depend_on_the_batch_size(tmp_path):
     for index, length in enumerate((300, 20, 1, 0, 77)):
         (tmp_path / f"{index}.txt").write_text((TEXT * 3)[:length])
-    sources = text_files([str(tmp_path)])
+    sources = find_text_files([str(tmp_path)])
     model = make_model()
     totals = [
         Tally.total(event.tally for event in run(model, BPE, sources, batch_size=size) if isinstance(event, FileScore))
@@ -39,7 +39,7 @@ def tallies(tmp_path, tokenizer, *texts, **options):
     paths = [tmp_path / f"{index}.txt" for index in range(len(texts))]
     for path, text in zip(paths, texts, strict=True):
         path.write_bytes(text.encode())
-    sources = text_files([str(path) for path in paths])
+    sources = find_text_files([str(path) for path in paths])
     events = list(run(make_model(), tokenizer, sources, **options))
     scores = [event for event in events if isinstance(event, FileScore)]
     assert [event.name for event in scores] == [str(path) for path in paths]
@@ -62,7 +62,7 @@ def test_documents_are_scored_apart_each_after_its_own_start(tmp_path):
 
 def test_a_file_of_many_pieces_scores_like_one_text(tmp_path, monkeypatch):
     monkeypatch.setattr("lm.text.files.BLOCK_BYTES", 37)
-    monkeypatch.setattr("lm.tokenizer.tokenizer.pieces.__kwdefaults__", {"limit": 300})
+    monkeypatch.setattr("lm.tokenizer.tokenizer.split_into_pieces.__kwdefaults__", {"limit": 300})
     (tally,) = tallies(tmp_path, BPE, TEXT * 5, context=16, stride=8)
     tokens = BPE.encode(TEXT * 5)
     nats = score(make_model(), tokens, context=16, stride=8, start_token=BPE.start_of_text)
@@ -114,7 +114,7 @@ def test_totals_add_up(tmp_path):
 
 def test_progress_grows_to_the_whole_text(tmp_path):
     (tmp_path / "a.txt").write_text(TEXT)
-    events = list(run(make_model(), BPE, text_files([str(tmp_path / "a.txt")]), batch_size=2))
+    events = list(run(make_model(), BPE, find_text_files([str(tmp_path / "a.txt")]), batch_size=2))
     progress = [event for event in events if isinstance(event, Scored)]
     assert [event.tokens for event in progress] == sorted({event.tokens for event in progress})
     assert progress[-1] == Scored(len(BPE.encode(TEXT)), len(TEXT.encode()))
@@ -130,7 +130,7 @@ def test_a_model_of_nan_is_an_error_and_not_a_figure(tmp_path):
     torch.nn.init.constant_(model.embedding.tokens.weight, math.nan)
     (tmp_path / "a.txt").write_text(TEXT)
     with pytest.raises(InputError, match="not a number"):
-        list(run(model, BPE, text_files([str(tmp_path / "a.txt")])))
+        list(run(model, BPE, find_text_files([str(tmp_path / "a.txt")])))
 
 
 def test_the_macro_average_is_the_mean_over_files_with_text(tmp_path):

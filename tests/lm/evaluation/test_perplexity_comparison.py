@@ -6,7 +6,7 @@ import pytest
 from lm.evaluation.perplexity_comparison import Difference, aligned, compare
 from lm.evaluation.scorer import reading_of
 from lm.evaluation.stretches import Stretch, stretches
-from lm.text.files import text_files
+from lm.text.files import find_text_files
 from tests.lm.evaluation.small_models import BPE, CHAR, SEPARATOR, TEXT, make_model, train_tokenizer
 from tests.lm.evaluation.test_surprisal import stretch
 
@@ -18,7 +18,7 @@ def scored(tmp_path, tokenizer, *, seed=4, batch_size=5, **sizes):
     for index, text in enumerate(TEXTS):
         (tmp_path / f"{index}.txt").write_bytes(text.encode())
     reading = reading_of(model, tokenizer, **{"context": 16, "stride": 8, **sizes})
-    sources = text_files([str(tmp_path)])
+    sources = find_text_files([str(tmp_path)])
     batches = stretches(reading, tokenizer, sources, separator=SEPARATOR, batch_size=batch_size)
     return [s for batch in batches for s in batch]
 

@@ -16,7 +16,7 @@ from lm.evaluation.perplexity import FileScore, Tally
 from lm.evaluation.scorer import Scorer
 from lm.evaluation.surprisal import token_scores
 from lm.model.transformer import EncoderOnly, build_model
-from lm.text.files import text_files
+from lm.text.files import find_text_files
 from lm.tokenizer import training
 from tests.lm.evaluation import small_models
 from tests.tolerances import approx, assert_close
@@ -38,7 +38,7 @@ def scorer(masked: EncoderOnly, **fields) -> Scorer:
 
 def files(folder):
     (folder / "text.txt").write_text(f"{END_OF_TEXT}\n".join(TEXTS))
-    return text_files([str(folder / "text.txt")])
+    return find_text_files([str(folder / "text.txt")])
 
 
 def nats_alone(masked: EncoderOnly, text: str) -> list[float]:
@@ -87,7 +87,7 @@ def test_a_short_document_is_the_same_in_any_window(tmp_path):
     (tmp_path / "short.txt").write_text("An owl.\n")
     found = []
     for sizes in ({"context": 12, "stride": 6}, {"context": 12, "stride": 12}, {"context": 40, "stride": 1}):
-        events = scorer(model(), **sizes).measure(text_files([str(tmp_path / "short.txt")]))
+        events = scorer(model(), **sizes).measure(find_text_files([str(tmp_path / "short.txt")]))
         found += [event.tally.nats for event in events if isinstance(event, FileScore)]
     assert found == approx([found[0]] * 3, model=model())
 

@@ -8,7 +8,7 @@ from lm.config.evaluation import PerplexityConfig
 from lm.errors import UsageError
 from lm.evaluation.perplexity import FileScore, Scored, measure
 from lm.evaluation.scorer import Scorer, reading_of
-from lm.text.files import text_files
+from lm.text.files import find_text_files
 from tests.lm.evaluation.small_models import BPE, SEPARATOR, TEXT, make_model
 
 
@@ -21,7 +21,7 @@ def model():
 def files(tmp_path):
     for name in ("a.txt", "b.txt"):
         (tmp_path / name).write_text(TEXT, encoding="utf-8")
-    return text_files([str(tmp_path)])
+    return find_text_files([str(tmp_path)])
 
 
 def test_windows_are_those_of_the_settings_or_half_of_the_context_apart(model):

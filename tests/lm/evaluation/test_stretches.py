@@ -6,7 +6,7 @@ from lm.evaluation.scorer import reading_of
 from lm.evaluation.scoring import score
 from lm.evaluation.stretches import stretches
 from lm.text.documents import Fragment
-from lm.text.files import text_files
+from lm.text.files import find_text_files
 from tests.lm.evaluation.small_models import BPE, CHAR, SEPARATOR, TEXT, make_model
 from tests.tolerances import assert_close
 
@@ -14,7 +14,7 @@ from tests.tolerances import assert_close
 def scored(tokenizer, tmp_path, *texts, batch_size=3, context=16, stride=8):
     for index, text in enumerate(texts):
         (tmp_path / f"{index}.txt").write_bytes(text.encode())
-    sources = text_files([str(tmp_path / f"{index}.txt") for index in range(len(texts))])
+    sources = find_text_files([str(tmp_path / f"{index}.txt") for index in range(len(texts))])
     reading = reading_of(make_model(), tokenizer, context=context, stride=stride)
     batches = list(stretches(reading, tokenizer, sources, separator=SEPARATOR, batch_size=batch_size))
     assert all(batches)
@@ -25,7 +25,7 @@ def scored(tokenizer, tmp_path, *texts, batch_size=3, context=16, stride=8):
 @pytest.mark.parametrize("batch_size", [1, 4, 50])
 def test_stretches_are_the_text_token_by_token_in_order(tokenizer, batch_size, tmp_path, monkeypatch):
     monkeypatch.setattr("lm.text.files.BLOCK_BYTES", 37)
-    monkeypatch.setattr("lm.tokenizer.tokenizer.pieces.__kwdefaults__", {"limit": 300})
+    monkeypatch.setattr("lm.tokenizer.tokenizer.split_into_pieces.__kwdefaults__", {"limit": 300})
     parts = [[TEXT * 10, "x\n", "the owl\n"], [], ["T"], [TEXT]]
     found = scored(tokenizer, tmp_path, *(f"{SEPARATOR}\n".join(part) for part in parts), batch_size=batch_size)
     assert len({(s.passage.file, s.passage.document, s.passage.first) for s in found}) > 8
@@ -52,7 +52,7 @@ def _spelled(stretch):
 
 def test_words_are_counted_where_they_begin(tmp_path, monkeypatch):
     monkeypatch.setattr("lm.text.files.BLOCK_BYTES", 37)
-    monkeypatch.setattr("lm.tokenizer.tokenizer.pieces.__kwdefaults__", {"limit": 200})
+    monkeypatch.setattr("lm.tokenizer.tokenizer.split_into_pieces.__kwdefaults__", {"limit": 200})
     passages = {s.passage.first: s.passage for s in scored(BPE, tmp_path, "owl" * 300 + " and the fox " * 100)}
     assert len(passages) > 3
     assert sum(passage.words for passage in passages.values()) == 1 + 3 * 100
@@ -67,9 +67,9 @@ def test_what_is_held_of_a_long_file_is_bounded(tmp_path, monkeypatch):
             taken.append(len(taken))
             yield Fragment(TEXT * 500, starts_document=len(taken) == 1)
 
-    monkeypatch.setattr("lm.evaluation.stretches.fragments", endless)
+    monkeypatch.setattr("lm.evaluation.stretches.read_fragments", endless)
     (tmp_path / "a.txt").touch()
-    sources = text_files([str(tmp_path / "a.txt")])
+    sources = find_text_files([str(tmp_path / "a.txt")])
     reading = reading_of(make_model(), CHAR, context=16, stride=16)
     batches = stretches(reading, CHAR, sources, separator=SEPARATOR, batch_size=16)
     seen = sum(len(stretch.nats) for _ in range(300) for stretch in next(batches))

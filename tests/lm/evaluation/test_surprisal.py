@@ -6,8 +6,8 @@ import pytest
 from lm.evaluation.scorer import reading_of
 from lm.evaluation.stretches import Passage, Stretch, stretches
 from lm.evaluation.surprisal import Span, joined, spans, token_scores
-from lm.text.files import text_files
-from lm.tokenizer.tokenizer import Piece
+from lm.text.files import find_text_files
+from lm.tokenizer.tokenizer import TextPiece
 from tests.lm.evaluation.small_models import BPE, CHAR, SEPARATOR, TEXT, make_model
 
 FAMILY, FLAGS, SYLLABLE = "👩‍👩‍👧", "🇰🇷🇩🇪", "\u1112\u1161\u11ab"
@@ -25,7 +25,7 @@ class Fixed:
 
 def stretch(text, ends, nats, *, file=0, document=0) -> Stretch:
     tokens = np.arange(len(ends))
-    passage = Passage(file, document, 0, 0, Piece(text, starts_document=True), tokens, 0, Fixed(ends))
+    passage = Passage(file, document, 0, 0, TextPiece(text, starts_document=True), tokens, 0, Fixed(ends))
     return Stretch(passage, 0, np.array(nats, dtype=np.float64))
 
 
@@ -37,7 +37,7 @@ def bytewise(text, **place) -> Stretch:
 def scored(tokenizer, tmp_path, *texts):
     for index, text in enumerate(texts):
         (tmp_path / f"{index}.txt").write_bytes(text.encode())
-    sources = text_files([str(tmp_path)])
+    sources = find_text_files([str(tmp_path)])
     reading = reading_of(make_model(), tokenizer, context=16, stride=8)
     batches = stretches(reading, tokenizer, sources, separator=SEPARATOR, batch_size=3)
     return [s for batch in batches for s in batch], sources
@@ -45,7 +45,7 @@ def scored(tokenizer, tmp_path, *texts):
 
 @pytest.mark.parametrize("tokenizer", [BPE, CHAR], ids=["bpe", "char"])
 def test_a_token_is_found_in_the_file_by_its_offset(tokenizer, tmp_path, monkeypatch):
-    monkeypatch.setattr("lm.tokenizer.tokenizer.pieces.__kwdefaults__", {"limit": 300})
+    monkeypatch.setattr("lm.tokenizer.tokenizer.split_into_pieces.__kwdefaults__", {"limit": 300})
     texts = [TEXT * 5, f"the owl\n{SEPARATOR}\nran"]
     found, sources = scored(tokenizer, tmp_path, *texts)
     tokens = list(token_scores(found, sources))

@@ -13,14 +13,14 @@ from lm.evaluation.scorer import Scorer
 from lm.evaluation.type_costs import TypeCost, type_costs
 from lm.model.layers import quantise
 from lm.model.transformer import count_parameters
-from lm.text.files import text_files
+from lm.text.files import find_text_files
 from tests.lm.evaluation.small_models import BPE, SEPARATOR, TEXT, make_model
 
 
 def test_figures_are_those_of_each_type_alone(tmp_path):
     for name in ("a.txt", "b.txt"):
         (tmp_path / name).write_text(TEXT, encoding="utf-8")
-    files = text_files([str(tmp_path)])
+    files = find_text_files([str(tmp_path)])
     models = {"float32": make_model(BPE.vocab_size)}
     models["bfloat16"] = copy.deepcopy(models["float32"]).to(torch.bfloat16)
     models["int8"] = copy.deepcopy(models["float32"])

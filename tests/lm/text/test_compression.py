@@ -13,7 +13,7 @@ import zstandard
 
 from lm.errors import InputError
 from lm.text import documents, files
-from lm.text.files import Compression, TextFile, blocks
+from lm.text.files import Compression, TextFile, read_blocks
 
 SEPARATOR = "<|endoftext|>"
 PACK: dict[str, Callable[[bytes], bytes]] = {
@@ -33,14 +33,14 @@ def source(folder: Path, data: bytes, name: str) -> TextFile:
 
 
 def text(found: TextFile) -> bytes:
-    return "".join(fragment.text for fragment in documents.fragments(found, SEPARATOR)).encode()
+    return "".join(fragment.text for fragment in documents.read_fragments(found, SEPARATOR)).encode()
 
 
 @every_kind
 class TestReading:
     def test_a_compressed_file_is_the_same_corpus_as_the_plain_one(self, kind: str, tmp_path: Path) -> None:
-        plain = documents.survey(source(tmp_path, DATA, "a.txt"), SEPARATOR)
-        packed = documents.survey(source(tmp_path, PACK[kind](DATA), f"a.txt{kind}"), SEPARATOR)
+        plain = documents.scan_file(source(tmp_path, DATA, "a.txt"), SEPARATOR)
+        packed = documents.scan_file(source(tmp_path, PACK[kind](DATA), f"a.txt{kind}"), SEPARATOR)
         assert text(packed.file) == DATA
         assert (packed.sha256, packed.size, packed.bytes) == (plain.sha256, plain.size, plain.bytes)
         assert packed.identity == plain.identity
@@ -58,12 +58,12 @@ class TestReading:
 
     def test_json_lines_within(self, kind: str, tmp_path: Path) -> None:
         packed = PACK[kind](b'{"text": "one"}\n{"text": "two"}\n')
-        found = documents.survey(source(tmp_path, packed, f"a.jsonl{kind}"), SEPARATOR)
+        found = documents.scan_file(source(tmp_path, packed, f"a.jsonl{kind}"), SEPARATOR)
         assert (found.documents, found.bytes) == (2, 6)
 
     def test_memory_stays_bounded(self, kind: str, tmp_path: Path) -> None:
         found = source(tmp_path, PACK[kind](DATA * 40), f"a{kind}")
-        longest = max(len(fragment.text) for fragment in documents.fragments(found, SEPARATOR))
+        longest = max(len(fragment.text) for fragment in documents.read_fragments(found, SEPARATOR))
         assert longest <= 2 * files.BLOCK_BYTES
 
 
@@ -108,7 +108,7 @@ def test_a_small_file_of_much_text_takes_little_memory(tmp_path: Path, kind: Com
     assert file.path.stat().st_size < size / 500
     tracemalloc.start()
     try:
-        assert sum(map(len, blocks(file.path, kind, 1 << 18, name=file.name))) == size
+        assert sum(map(len, read_blocks(file.path, kind, 1 << 18, name=file.name))) == size
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

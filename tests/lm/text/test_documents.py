@@ -11,7 +11,7 @@ import pytest
 
 from lm.config.data import DataConfig
 from lm.text import documents, files
-from lm.text.files import TextFile, text_files
+from lm.text.files import TextFile, find_text_files
 
 SEPARATOR = "<|endoftext|>"
 
@@ -25,7 +25,7 @@ def written(folder: Path, data: str | bytes, name: str = "corpus.txt") -> TextFi
 
 def read(file: TextFile, separator: str = SEPARATOR) -> list[str]:
     texts: list[str] = []
-    for fragment in documents.fragments(file, separator):
+    for fragment in documents.read_fragments(file, separator):
         if fragment.starts_document:
             texts.append("")
         texts[-1] += fragment.text
@@ -74,7 +74,7 @@ class TestSeparators:
 
     def test_a_document_streams_in_small_fragments(self, tmp_path: Path) -> None:
         file = written(tmp_path, "no line ends " * 100_000)
-        lengths = [len(fragment.text) for fragment in documents.fragments(file, SEPARATOR)]
+        lengths = [len(fragment.text) for fragment in documents.read_fragments(file, SEPARATOR)]
         assert max(lengths) <= files.BLOCK_BYTES + len(SEPARATOR) + 2
 
     def test_a_byte_order_mark_is_text(self, tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ class TestSeparators:
 class TestSurvey:
     def test_counts_and_hash(self, tmp_path: Path) -> None:
         data = f"é\n{SEPARATOR}\ntwo".encode()
-        found = documents.survey(written(tmp_path, data), SEPARATOR)
+        found = documents.scan_file(written(tmp_path, data), SEPARATOR)
         assert found.sha256 == hashlib.sha256(data).hexdigest()
         assert (found.size, found.documents, found.bytes) == (len(data), 2, 6)
 
@@ -92,6 +92,6 @@ class TestSurvey:
 def test_a_long_document_of_json_lines_comes_in_parts_of_which_the_first_starts_it(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(files, "BLOCK_BYTES", 4)
     (tmp_path / "a.jsonl").write_text('{"text": "abcdefghij"}\n{"text": "klmn"}\n{"text": "o"}\n')
-    (file,) = text_files([str(tmp_path / "a.jsonl")])
-    found = [(fragment.text, fragment.starts_document) for fragment in documents.fragments(file, "---")]
+    (file,) = find_text_files([str(tmp_path / "a.jsonl")])
+    found = [(fragment.text, fragment.starts_document) for fragment in documents.read_fragments(file, "---")]
     assert found == [("abcd", True), ("efgh", False), ("ij", False), ("klmn", True), ("o", True)]

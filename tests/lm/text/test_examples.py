@@ -11,7 +11,7 @@ import pytest
 from lm.config.data import DataConfig
 from lm.errors import InputError, UsageError
 from lm.text.examples import Example
-from lm.text.files import text_files
+from lm.text.files import find_text_files
 from tests.lm.corpus.small_examples import PAIRS, lines, source
 
 
@@ -52,7 +52,7 @@ def test_a_bad_line_is_named(line: Any, message: str, tmp_path: Path) -> None:
 def test_the_fields_of_text_and_label_are_named(tmp_path: Path) -> None:
     path = tmp_path / "task.jsonl"
     path.write_text('{"body": "good", "score": 5}\n{"body": "bad", "score": 1}\n')
-    (file,) = text_files([str(path)], DataConfig(supervised=True, field="body", label_field="score"))
+    (file,) = find_text_files([str(path)], DataConfig(supervised=True, field="body", label_field="score"))
     assert [(each.prompt, each.completion) for each in file.examples()] == [("good", "\n5"), ("bad", "\n1")]
     with pytest.raises(UsageError, match="text and label are two fields"):
         DataConfig(supervised=True, field="body", label_field="body")

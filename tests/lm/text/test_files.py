@@ -15,11 +15,11 @@ from types import SimpleNamespace
 import pytest
 
 from lm.config.data import DataConfig, FilesConfig, Format
-from lm.corpus.corpus import survey
+from lm.corpus.corpus import scan_corpus
 from lm.errors import InputError, UsageError
 from lm.text import documents, files
 from lm.text.encodings import UnreadableError
-from lm.text.files import TextFile, readable, text_files, text_size
+from lm.text.files import TextFile, find_text_files, select_readable, total_text_bytes
 
 
 def written(folder: Path, data: str | bytes, name: str = "corpus.txt") -> TextFile:
@@ -75,7 +75,7 @@ class TestWrongFiles:
 
 class TestResolve:
     def names(self, folder: Path, patterns: list[str]) -> list[str]:
-        return [file.path.relative_to(folder).as_posix() for file in text_files(patterns)]
+        return [file.path.relative_to(folder).as_posix() for file in find_text_files(patterns)]
 
     @pytest.fixture
     def folder(self, tmp_path: Path) -> Path:
@@ -109,12 +109,12 @@ class TestResolve:
     def test_what_holds_nothing_is_named(self, pattern: str, message: str, folder: Path) -> None:
         (folder / "empty").mkdir()
         with pytest.raises(InputError, match=message):
-            text_files([f"{folder}/{pattern}"])
+            find_text_files([f"{folder}/{pattern}"])
 
     def test_stdin_can_be_read_twice(self, monkeypatch: pytest.MonkeyPatch) -> None:
         data = "고양이\n".encode() * 100_000
         monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(data)))
-        (file,) = text_files(["-"])
+        (file,) = find_text_files(["-"])
         assert file.name == "stdin"
         assert read(file).encode() == read(file).encode() == data
 
@@ -122,12 +122,12 @@ class TestResolve:
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(b"text")))
-        files._spool_once.cache_clear()
+        files._copy_stdin.cache_clear()
         before = opened_descriptors()
-        (file,) = text_files(["-"])
+        (file,) = find_text_files(["-"])
         assert opened_descriptors() == before
         path, other = file.path, dataclasses.replace(file, data=DataConfig(field="body"))
-        files._spool_once.cache_clear()
+        files._copy_stdin.cache_clear()
         del file
         gc.collect()
         assert read(other) == "text"
@@ -136,7 +136,7 @@ class TestResolve:
         assert not path.exists()
 
     def test_what_python_leaves_open_at_its_end_is_deleted_without_a_warning(self, tmp_path: Path) -> None:
-        program = "from lm.text.files import text_files; print(text_files(['-'])[0].path)"
+        program = "from lm.text.files import find_text_files; print(find_text_files(['-'])[0].path)"
         told = subprocess.run(
             [sys.executable, "-W", "error", "-c", program], input="text", capture_output=True, text=True,
             env={**os.environ, "TMPDIR": str(tmp_path)},
@@ -148,7 +148,7 @@ class TestResolve:
         receiving, sending = os.pipe()
         os.write(sending, b"text")
         os.close(sending)
-        (file,), (again,) = (text_files([f"/dev/fd/{receiving}"]) for _ in range(2))
+        (file,), (again,) = (find_text_files([f"/dev/fd/{receiving}"]) for _ in range(2))
         os.close(receiving)
         assert read(file) == read(file) == read(again) == "text"
 
@@ -157,17 +157,17 @@ def test_files_tell_how_much_text_they_hold_unless_they_hold_something_else(tmp_
     for name, text in (("a.txt", "abc"), ("b.txt", "ü"), ("c.jsonl", '{"text": "a"}')):
         (tmp_path / name).write_text(text)
     (tmp_path / "d.txt.gz").write_bytes(gzip.compress(b"abc"))
-    found = {name: text_files([str(tmp_path / name)]) for name in ("a.txt", "b.txt", "c.jsonl", "d.txt.gz")}
-    assert text_size([]) == 0
-    assert text_size(found["a.txt"] + found["b.txt"]) == 5
-    assert text_size(found["a.txt"] + found["c.jsonl"]) is None
-    assert text_size(found["d.txt.gz"] + found["a.txt"]) is None
+    found = {name: find_text_files([str(tmp_path / name)]) for name in ("a.txt", "b.txt", "c.jsonl", "d.txt.gz")}
+    assert total_text_bytes([]) == 0
+    assert total_text_bytes(found["a.txt"] + found["b.txt"]) == 5
+    assert total_text_bytes(found["a.txt"] + found["c.jsonl"]) is None
+    assert total_text_bytes(found["d.txt.gz"] + found["a.txt"]) is None
 
 
 @pytest.mark.parametrize("offset", [0, 1, 7])
 def test_a_binary_file_is_named_with_the_place_of_its_first_nul(tmp_path: Path, offset: int) -> None:
     (tmp_path / "a.txt").write_bytes(b"x" * offset + b"\0\0 and more")
-    (file,) = text_files([str(tmp_path / "a.txt")])
+    (file,) = find_text_files([str(tmp_path / "a.txt")])
     with pytest.raises(InputError, match=rf"a.txt: looks like a binary file \(NUL byte at offset {offset}\)"):
         read(file)
 
@@ -191,34 +191,34 @@ class TestSelection:
         ],
     )
     def test_globs_choose_files_of_a_folder(self, reading: FilesConfig, names: list[str], code: Path) -> None:
-        found = text_files([str(code)], reading=reading)
+        found = find_text_files([str(code)], reading=reading)
         assert [file.path.relative_to(code).as_posix() for file in found] == names
 
     def test_what_is_skipped_is_counted_by_suffix(self, code: Path) -> None:
-        found = text_files([str(code)])
-        assert found.skipped == {".py": 3, ".json": 1, "": 1}
+        found = find_text_files([str(code)])
+        assert found.skipped_suffixes == {".py": 3, ".json": 1, "": 1}
         (note,) = found.notes
         assert note.startswith("3 .py, 1 .json, 1 other files not read")
         assert note.settings == ("include='*.py'",)
         with pytest.raises(InputError, match=r"no .* file in this folder \(1 \.py file not read\)") as error:
-            text_files([str(code / "tests")])
+            find_text_files([str(code / "tests")])
         assert error.value.settings == ("include='*.py'",)
 
     def test_files_that_cannot_be_read_are_named_at_once(self, tmp_path: Path) -> None:
         names = [str(written(tmp_path, b"a\xff\n" if n % 2 else "text\n", f"{n:02}.txt").path) for n in range(24)]
         with pytest.raises(UnreadableError, match=r"12 of 24 files .*01\.txt.*19\.txt and 2 more\. The first: .*01\.t"):
-            readable(text_files(names))
+            select_readable(find_text_files(names))
         with pytest.raises(UnreadableError, match=r"12 of 24 files"):
-            survey(text_files(names), DataConfig())
-        skipping = text_files(names, reading=FilesConfig(skip_unreadable=True))
-        assert [file.name for file in readable(skipping)] == names[::2]
-        assert [found.file.name for found in survey(skipping, DataConfig()).files] == names[::2]
+            scan_corpus(find_text_files(names), DataConfig())
+        skipping = find_text_files(names, reading=FilesConfig(skip_unreadable=True))
+        assert [file.name for file in select_readable(skipping)] == names[::2]
+        assert [found.file.name for found in scan_corpus(skipping, DataConfig()).files] == names[::2]
 
     @pytest.mark.parametrize("encoding", ["gb18030", "utf-16", "utf-8-sig", "shift_jis"])
     def test_an_encoding_is_named(self, encoding: str, tmp_path: Path) -> None:
         path = written(tmp_path, "日本語\n<|endoftext|>\n中文\n".encode(encoding)).path
-        (file,) = text_files([str(path)], reading=FilesConfig(encoding=encoding))
-        found = documents.survey(file, "<|endoftext|>")
+        (file,) = find_text_files([str(path)], reading=FilesConfig(encoding=encoding))
+        found = documents.scan_file(file, "<|endoftext|>")
         assert (found.documents, found.bytes) == (2, len("日本語\n中文\n".encode()))
         with pytest.raises(UsageError, match="no encoding is called 'gb1803'.*did you mean 'gb18030'"):
             FilesConfig(encoding="gb1803")
@@ -237,7 +237,7 @@ class TestSelection:
     ) -> None:
         monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(data.encode())))
         odd = written(tmp_path, data, "data.bin").path
-        for file in text_files(["-", str(odd)], reading=FilesConfig(format=kind)):
+        for file in find_text_files(["-", str(odd)], reading=FilesConfig(format=kind)):
             assert list(file.documents()) == expected
-        (text,) = text_files([str(written(tmp_path, data, "a.csv").path)], reading=FilesConfig(format="text"))
+        (text,) = find_text_files([str(written(tmp_path, data, "a.csv").path)], reading=FilesConfig(format="text"))
         assert read(text) == data

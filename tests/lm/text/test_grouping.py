@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lm.text.documents import grouped
+from lm.text.documents import group_by_size
 
 
 @pytest.mark.parametrize(
@@ -19,4 +19,4 @@ from lm.text.documents import grouped
     ],
 )
 def test_groups_of_five_characters(sizes, groups):
-    assert list(grouped(sizes, lambda size: size, limit=5)) == groups
+    assert list(group_by_size(sizes, lambda size: size, limit=5)) == groups

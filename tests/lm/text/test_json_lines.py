@@ -12,7 +12,7 @@ import pytest
 from lm.config.data import DataConfig
 from lm.errors import InputError
 from lm.text import documents, files, json_lines
-from lm.text.files import TextFile, text_files
+from lm.text.files import TextFile, find_text_files
 
 SEPARATOR = "<|endoftext|>"
 
@@ -25,7 +25,7 @@ def source(folder: Path, text: str, *, name: str = "a.jsonl", field: str = "text
 
 def read(found: TextFile) -> list[str]:
     texts: list[str] = []
-    for fragment in documents.fragments(found, SEPARATOR):
+    for fragment in documents.read_fragments(found, SEPARATOR):
         if fragment.starts_document:
             texts.append("")
         texts[-1] += fragment.text
@@ -67,20 +67,20 @@ def test_stdin_is_json_lines_if_its_first_line_is(
     data: bytes, expected: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(data)))
-    assert read(text_files(["-"], DataConfig(field="body"))[0]) == expected
+    assert read(find_text_files(["-"], DataConfig(field="body"))[0]) == expected
 
 
 def test_long_documents_come_in_fragments(tmp_path: Path) -> None:
     text = "long " * 200_000
     found = source(tmp_path, json.dumps({"text": text}))
-    assert max(len(fragment.text) for fragment in documents.fragments(found, SEPARATOR)) <= files.BLOCK_BYTES
+    assert max(len(fragment.text) for fragment in documents.read_fragments(found, SEPARATOR)) <= files.BLOCK_BYTES
     assert read(found) == [text]
 
 
 def test_the_field_is_part_of_what_a_corpus_is(tmp_path: Path) -> None:
     line = '{"a": "one", "b": "two"}'
-    surveys = [documents.survey(source(tmp_path, line, field=field), SEPARATOR) for field in "ab"]
-    plain = documents.survey(source(tmp_path, line, name="a.txt"), SEPARATOR)
+    surveys = [documents.scan_file(source(tmp_path, line, field=field), SEPARATOR) for field in "ab"]
+    plain = documents.scan_file(source(tmp_path, line, name="a.txt"), SEPARATOR)
     assert len({found.identity for found in [*surveys, plain]}) == 3
 
 
@@ -107,6 +107,6 @@ def test_a_bad_line_is_named(line: str, message: str, tmp_path: Path) -> None:
 
 def test_an_endless_line_is_not_read_into_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "BLOCK_BYTES", 10)
-    monkeypatch.setattr(json_lines, "LONGEST_LINE", 100)
+    monkeypatch.setattr(json_lines, "MAX_LINE_CHARACTERS", 100)
     with pytest.raises(InputError, match=r"a\.jsonl: line 2 is longer than 100 characters"):
         read(source(tmp_path, '{"text": "x"}\n' + "[" * 200))

@@ -11,7 +11,7 @@ import pytest
 
 from lm.config.data import ParallelConfig
 from lm.errors import InputError
-from lm.text.parallel import ParallelText, parallel_texts
+from lm.text.parallel import ParallelText, find_parallel_texts
 from tests.lm.corpus.parallel_text import lines, write
 
 PLAIN = ParallelConfig()
@@ -22,12 +22,12 @@ def aligned(folder: Path, source: bytes, target: bytes) -> ParallelText:
     paths = folder / "text.en", folder / "text.de"
     for path, data in zip(paths, (source, target), strict=True):
         path.write_bytes(data)
-    return parallel_texts(PLAIN, source=[str(paths[0])], target=[str(paths[1])])[0]
+    return find_parallel_texts(PLAIN, source=[str(paths[0])], target=[str(paths[1])])[0]
 
 
 def one_file(folder: Path, name: str, data: str | bytes, config: ParallelConfig = PLAIN) -> ParallelText:
     (folder / name).write_bytes(data if isinstance(data, bytes) else data.encode())
-    return parallel_texts(config, pairs=[str(folder / name)])[0]
+    return find_parallel_texts(config, pairs=[str(folder / name)])[0]
 
 
 def texts(found: ParallelText) -> list[tuple[str, str]]:
@@ -95,7 +95,7 @@ def test_pairs_come_through_a_pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         buffer = io.BytesIO(b"a\tb\n")
 
     monkeypatch.setattr("sys.stdin", Stdin)
-    assert texts(parallel_texts(PLAIN, pairs=["-"])[0]) == [("a", "b")]
+    assert texts(find_parallel_texts(PLAIN, pairs=["-"])[0]) == [("a", "b")]
 
 
 @pytest.mark.parametrize("side", [0, 1])
@@ -103,7 +103,7 @@ def test_unequal_files_name_counts_and_the_place(side: int, tmp_path: Path) -> N
     sides = lines(1200)
     del sides[side][700]
     counts = [f"{len(text):,}" for text in sides]
-    files = parallel_texts(
+    files = find_parallel_texts(
         PLAIN, **{name: [path] for name, path in zip(("source", "target"), write(tmp_path, *sides), strict=True)}
     )
     with pytest.raises(
@@ -117,6 +117,6 @@ def test_unequal_files_name_counts_and_the_place(side: int, tmp_path: Path) -> N
 def test_a_file_that_was_cut_short(tmp_path: Path) -> None:
     sources, targets = lines(300)
     source, target = write(tmp_path, sources, targets[:200])
-    files = parallel_texts(PLAIN, source=[source], target=[target])
+    files = find_parallel_texts(PLAIN, source=[source], target=[target])
     with pytest.raises(InputError, match=r"belong together up to line 200, where .*train.de ends"):
         texts(files[0])

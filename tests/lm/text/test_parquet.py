@@ -14,16 +14,16 @@ from typing import Any
 import pytest
 
 from lm.config.data import DataConfig, ParallelConfig
-from lm.corpus.corpus import survey
-from lm.corpus.prepare import making_of, prepare_corpus
+from lm.corpus.corpus import scan_corpus
+from lm.corpus.prepare_corpus import prepare_corpus, select_steps
 from lm.errors import InputError
 from lm.text import parquet
-from lm.text.documents import fragments, spans
+from lm.text.documents import read_fragments, split_into_spans
 from lm.text.examples import Example
-from lm.text.files import FileSpan, TextFile, text_files, text_size
-from lm.text.parallel import parallel_texts
+from lm.text.files import FileSpan, TextFile, find_text_files, total_text_bytes
+from lm.text.parallel import find_parallel_texts
 from tests.lm.corpus.preparing import byte_tokenizer
-from tests.lm.corpus.test_prepare import contents
+from tests.lm.corpus.test_prepare_corpus import contents
 
 pyarrow = pytest.importorskip("pyarrow")
 tables = pytest.importorskip("pyarrow.parquet")
@@ -36,7 +36,7 @@ def written(path: Path, columns: dict[str, Any], *, group: int = 1 << 20) -> Tex
 
 def read(file: TextFile, span: FileSpan | None = None) -> list[str]:
     texts: list[str] = []
-    for fragment in fragments(file, "unused", span=span):
+    for fragment in read_fragments(file, "unused", span=span):
         if fragment.starts_document:
             texts.append("")
         texts[-1] += fragment.text
@@ -58,12 +58,12 @@ def test_each_row_is_a_document_whatever_kind_of_text_it_is(kind: str, tmp_path:
 def test_groups_of_rows_are_parts_of_the_file(tmp_path: Path) -> None:
     texts = [f"document {number} " * 50 for number in range(40)]
     file = written(tmp_path / "a.parquet", {"text": texts}, group=4)
-    found = spans(file, "unused", size=5000)
+    found = split_into_spans(file, "unused", size=5000)
     assert found is not None
     assert (found[0].start, found[-1].stop) == (0, 10)
     assert 1 < len(found) < 10
     assert [text for span in found for text in read(file, span)] == texts
-    assert spans(file, "unused", size=1 << 20) is None
+    assert split_into_spans(file, "unused", size=1 << 20) is None
 
 
 def test_a_corpus_is_prepared_as_lines_of_json_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,12 +71,12 @@ def test_a_corpus_is_prepared_as_lines_of_json_are(tmp_path: Path, monkeypatch: 
     (tmp_path / "a.jsonl").write_text("".join(json.dumps({"body": text}) + "\n" for text in texts))
     written(tmp_path / "a.parquet", {"body": texts}, group=30)
     config = DataConfig(field="body")
-    (lines,) = text_files([str(tmp_path / "a.jsonl")], DataConfig(field="body"))
-    (table,) = text_files([str(tmp_path / "a.parquet")], DataConfig(field="body"))
-    prepare_corpus(survey([lines], config), byte_tokenizer(), folder=tmp_path / "lines")
+    (lines,) = find_text_files([str(tmp_path / "a.jsonl")], DataConfig(field="body"))
+    (table,) = find_text_files([str(tmp_path / "a.parquet")], DataConfig(field="body"))
+    prepare_corpus(scan_corpus([lines], config), byte_tokenizer(), folder=tmp_path / "lines")
     monkeypatch.setattr("lm.corpus.corpus.CHUNK_BYTES", 3000)
-    corpus = survey([table], config)
-    assert len(making_of(config).chunks(corpus)) > 3
+    corpus = scan_corpus([table], config)
+    assert len(select_steps(config).chunks(corpus)) > 3
     prepare_corpus(corpus, byte_tokenizer(), folder=tmp_path / "table", processes=2)
     of_lines, of_table = contents(tmp_path / "lines"), contents(tmp_path / "table")
     manifests = [json.loads(found.pop("manifest.json")) for found in (of_lines, of_table)]
@@ -85,18 +85,18 @@ def test_a_corpus_is_prepared_as_lines_of_json_are(tmp_path: Path, monkeypatch: 
     data = (tmp_path / "a.parquet").read_bytes()
     (source,) = manifests[1]["sources"]
     assert (source["size"], source["sha256"]) == (len(data), hashlib.sha256(data).hexdigest())
-    assert text_size([table]) is None
+    assert total_text_bytes([table]) is None
 
 
 def test_a_folder_has_them_too_and_a_pipe_is_known_by_its_beginning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written(tmp_path / "a.parquet", {"text": ["one", "two"]})
-    (file,) = text_files([str(tmp_path)])
+    (file,) = find_text_files([str(tmp_path)])
     assert read(file) == ["one", "two"]
     stdin = io.BytesIO((tmp_path / "a.parquet").read_bytes())
     monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=stdin))
-    (piped,) = text_files(["-"])
+    (piped,) = find_text_files(["-"])
     assert read(piped) == read(pickle.loads(pickle.dumps(piped))) == ["one", "two"]
 
 
@@ -116,7 +116,7 @@ def test_rows_are_examples(tmp_path: Path) -> None:
 def test_rows_are_pairs(tmp_path: Path) -> None:
     written(tmp_path / "a.parquet", {"en": ["one ", "two"], "de": ["eins", "zwei"]})
     config = ParallelConfig(source_field="en", target_field="de")
-    (found,) = parallel_texts(config, pairs=[str(tmp_path / "a.parquet")])
+    (found,) = find_parallel_texts(config, pairs=[str(tmp_path / "a.parquet")])
     assert [tuple(pair[:3]) for pair in found.pairs()] == [("one", "eins", 1), ("two", "zwei", 2)]
     assert found.languages == ("en", "de")
 
@@ -169,4 +169,4 @@ def test_without_pyarrow_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.
 
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(InputError, match=r"a\.parquet: reading Parquet files needs pyarrow: pip install .*\[corpora\]"):
-        list(parquet.rows(file.path, ["text"], name=file.name))
+        list(parquet.read_rows(file.path, ["text"], name=file.name))

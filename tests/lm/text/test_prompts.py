@@ -4,12 +4,12 @@ import json
 import pytest
 
 from lm.errors import InputError
-from lm.text.files import text_files
+from lm.text.files import find_text_files
 from lm.text.prompts import Prompt, read_prompts
 
 
 def read(path) -> list[Prompt]:
-    (file,) = text_files([str(path)])
+    (file,) = find_text_files([str(path)])
     return list(read_prompts(file))
 
 

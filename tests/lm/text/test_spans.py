@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from lm.config.data import DataConfig
-from lm.text.documents import fragments, spans
-from lm.text.files import FileSpan, TextFile, text_files
+from lm.text.documents import read_fragments, split_into_spans
+from lm.text.files import FileSpan, TextFile, find_text_files
 
 TEXTS = [
     b"one\n%%\ntwo %% three\n%%\n\n%%\r\nfour\r\n%%\nfive",
@@ -23,7 +23,7 @@ TEXTS = [
 
 def documents(file: TextFile, separator: str, span: FileSpan | None = None) -> list[str]:
     found: list[str] = []
-    for fragment in fragments(file, separator, span=span):
+    for fragment in read_fragments(file, separator, span=span):
         if fragment.starts_document:
             found.append("")
         found[-1] += fragment.text
@@ -31,7 +31,7 @@ def documents(file: TextFile, separator: str, span: FileSpan | None = None) -> l
 
 
 def in_parts(file: TextFile, separator: str, size: int) -> list[list[str]]:
-    return [documents(file, separator, span) for span in spans(file, separator, size=size) or [None]]
+    return [documents(file, separator, span) for span in split_into_spans(file, separator, size=size) or [None]]
 
 
 @pytest.mark.parametrize("text", TEXTS)
@@ -47,7 +47,7 @@ def test_parts_have_the_documents_of_the_whole(text: bytes, separator: str, tmp_
 def test_parts_are_no_smaller_than_asked_for_and_cover_the_file(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("%%\n".join(f"document {number}\n" for number in range(500)))
     file = TextFile("a.txt", tmp_path / "a.txt")
-    found = spans(file, "%%", size=100)
+    found = split_into_spans(file, "%%", size=100)
     assert found is not None
     assert found[0].start == 0
     assert found[-1].stop == file.path.stat().st_size
@@ -68,8 +68,8 @@ def test_a_long_document_is_looked_through_block_by_block(tmp_path: Path, monkey
     monkeypatch.setattr("lm.text.documents._BLOCK_BYTES", 3)
     (tmp_path / "a.txt").write_text("a" * 1000 + "\n%%\n" + "b" * 10)
     file = TextFile("a.txt", tmp_path / "a.txt")
-    assert spans(file, "%%", size=10) == [FileSpan(0, 1004), FileSpan(1004, 1014)]
-    assert spans(file, "%", size=10) == [FileSpan(0, 1014)]
+    assert split_into_spans(file, "%%", size=10) == [FileSpan(0, 1004), FileSpan(1004, 1014)]
+    assert split_into_spans(file, "%", size=10) == [FileSpan(0, 1014)]
 
 
 def test_what_has_to_be_read_as_a_whole_is_not_divided(tmp_path: Path) -> None:
@@ -78,5 +78,5 @@ def test_what_has_to_be_read_as_a_whole_is_not_divided(tmp_path: Path) -> None:
     (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(line.encode() * 1000))
     (tmp_path / "c.txt").write_text("small\n%%\n")
     for name, supervised in [("a.jsonl", True), ("b.jsonl.gz", False), ("c.txt", False)]:
-        (file,) = text_files([str(tmp_path / name)], DataConfig(supervised=supervised))
-        assert spans(file, "%%", size=20) is None
+        (file,) = find_text_files([str(tmp_path / name)], DataConfig(supervised=supervised))
+        assert split_into_spans(file, "%%", size=20) is None

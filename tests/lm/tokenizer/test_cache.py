@@ -11,7 +11,7 @@ import pytest
 from lm.config.tokenizer import TokenizerConfig
 from lm.errors import InputError, UsageError
 from lm.tokenizer import training
-from lm.tokenizer.training import tokenizer_of
+from lm.tokenizer.training import load_or_train
 
 TEXT = "to be or not to be " * 20
 BPE = TokenizerConfig(vocab_size=270)
@@ -36,7 +36,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_texts_are_read_once_for_the_same_settings(cache: Path) -> None:
     texts = Texts()
-    first, again = (tokenizer_of(texts, BPE, identity=["a"], corpus_bytes=len(TEXT)) for _ in range(2))
+    first, again = (load_or_train(texts, BPE, identity=["a"], corpus_bytes=len(TEXT)) for _ in range(2))
     assert first.sha256 == again.sha256
     assert texts.read == 1
     assert len(list(cache.glob("*.json"))) == 1
@@ -55,42 +55,42 @@ def test_other_text_or_settings_are_another_tokenizer(other: dict[str, Any]) -> 
     texts = Texts()
     given = {"config": BPE, "identity": ["a"], "corpus_bytes": len(TEXT)}
     for chosen in (given, {**given, **other}):
-        tokenizer_of(texts, **chosen)
+        load_or_train(texts, **chosen)
     assert texts.read == 2
 
 
 def test_a_damaged_file_is_made_again(cache: Path) -> None:
     texts = Texts()
-    first = tokenizer_of(texts, BPE, identity=["a"], corpus_bytes=len(TEXT))
+    first = load_or_train(texts, BPE, identity=["a"], corpus_bytes=len(TEXT))
     next(cache.glob("*.json")).write_text("{")
-    assert tokenizer_of(texts, BPE, identity=["a"], corpus_bytes=len(TEXT)).sha256 == first.sha256
+    assert load_or_train(texts, BPE, identity=["a"], corpus_bytes=len(TEXT)).sha256 == first.sha256
     assert texts.read == 2
 
 
 def test_a_file_that_is_another_tokenizer_is_made_again(cache: Path, caplog: pytest.LogCaptureFixture) -> None:
     texts = Texts()
-    first = tokenizer_of(texts, BPE, identity=["a"], corpus_bytes=len(TEXT))
+    first = load_or_train(texts, BPE, identity=["a"], corpus_bytes=len(TEXT))
     path = next(cache.glob("*.json"))
     training.train([], TokenizerConfig(kind="byte"), corpus_bytes=0).tokenizer.save(path)
     assert not caplog.records
     for _ in range(2):
-        assert tokenizer_of(texts, BPE, identity=["a"], corpus_bytes=len(TEXT)).sha256 == first.sha256
+        assert load_or_train(texts, BPE, identity=["a"], corpus_bytes=len(TEXT)).sha256 == first.sha256
     assert texts.read == 2
     assert [record.getMessage().split(",")[0] for record in caplog.records] == [f"{path}: damaged"]
 
 
 def test_a_file_of_an_earlier_version_has_no_checksum_and_is_used(cache: Path) -> None:
     texts = Texts()
-    first = tokenizer_of(texts, BPE, identity=["a"], corpus_bytes=len(TEXT))
+    first = load_or_train(texts, BPE, identity=["a"], corpus_bytes=len(TEXT))
     next(cache.glob("*.sha256")).unlink()
-    assert tokenizer_of(texts, BPE, identity=["a"], corpus_bytes=len(TEXT)).sha256 == first.sha256
+    assert load_or_train(texts, BPE, identity=["a"], corpus_bytes=len(TEXT)).sha256 == first.sha256
     assert texts.read == 1
 
 
 def test_settings_are_checked_before_any_text_is_read() -> None:
     texts = Texts()
     with pytest.raises(UsageError, match="vocab_size must be at least 257"):
-        tokenizer_of(texts, TokenizerConfig(vocab_size=10), identity=["a"], corpus_bytes=len(TEXT))
+        load_or_train(texts, TokenizerConfig(vocab_size=10), identity=["a"], corpus_bytes=len(TEXT))
     assert texts.read == 0
 
 
@@ -99,5 +99,5 @@ def test_no_text_is_read_where_no_tokenizer_can_be_kept(tmp_path: Path, monkeypa
     file.write_text("")
     monkeypatch.setenv("LM_CACHE", str(file))
     with pytest.raises(InputError, match=r"file: is a file, not a folder; choose another place \(LM_CACHE\)$"):
-        tokenizer_of(texts, BPE, identity=["a"], corpus_bytes=len(TEXT))
+        load_or_train(texts, BPE, identity=["a"], corpus_bytes=len(TEXT))
     assert not texts.read

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from lm.config.tokenizer import TokenizerConfig
-from lm.corpus.ragged import Ragged
+from lm.corpus.ragged import RaggedArray
 from lm.data.bpe_dropout import Merges, segment
 from lm.decoding.healing import Ending
 from lm.errors import UsageError
 from lm.interop.gguf.vocabulary import vocabulary_of
 from lm.text.documents import Fragment
 from lm.tokenizer.offsets import TokenOffsets
-from lm.tokenizer.tokenizer import Piece, Tokenizer, pieces
+from lm.tokenizer.tokenizer import TextPiece, Tokenizer, split_into_pieces
 from lm.tokenizer.training import train
 from tests.lm.training.texts import of_characters
 
@@ -80,7 +80,7 @@ def test_what_a_tokenizer_merges_is_known_when_it_is_loaded(tokenizer, gpt2, tmp
 
 
 def test_pieces_of_a_text_have_the_tokens_of_the_whole(tokenizer):
-    cut = list(pieces([Fragment(TEXT, starts_document=True)], tokenizer, limit=2000))
+    cut = list(split_into_pieces([Fragment(TEXT, starts_document=True)], tokenizer, limit=2000))
     assert len(cut) > 5
     joined = [token for piece in cut for token in tokenizer.encode(piece.context + piece.text)[piece.context_tokens :]]
     assert joined == tokenizer.encode(TEXT)
@@ -89,7 +89,7 @@ def test_pieces_of_a_text_have_the_tokens_of_the_whole(tokenizer):
 def test_tokens_end_where_their_bytes_do(tokenizer):
     text = "Größe龘" + TEXT[:50]
     ids = np.array(tokenizer.encode(text))
-    ends = TokenOffsets(tokenizer).ends(Piece(text, starts_document=True), ids)
+    ends = TokenOffsets(tokenizer).ends(TextPiece(text, starts_document=True), ids)
     assert ends.tolist() == np.cumsum([len(tokenizer.token_bytes(index)) for index in ids]).tolist()
     assert set(np.cumsum([len(character) for character in text])) >= set(tokenizer.character_ends(text))
 
@@ -97,7 +97,7 @@ def test_tokens_end_where_their_bytes_do(tokenizer):
 def test_dropout_of_merges_leaves_bytes_of_the_same_characters(tokenizer):
     merges = Merges.of(tokenizer)
     characters = list(dict.fromkeys(TEXT[:200]))
-    letters = merges.letters(Ragged.of([tokenizer.encode(character) for character in characters]))
+    letters = merges.letters(RaggedArray.of([tokenizer.encode(character) for character in characters]))
     keys = np.arange(len(characters), dtype=np.uint64)
     for dropout, is_whole in ((0.0, True), (1.0, False)):
         words = segment(letters, merges, dropout=dropout, keys=keys)

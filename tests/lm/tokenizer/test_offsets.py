@@ -4,15 +4,15 @@ import tokenizers
 
 from lm.config.tokenizer import TokenizerConfig
 from lm.tokenizer import training
-from lm.tokenizer.offsets import TextLoss, TokenOffsets
-from lm.tokenizer.tokenizer import Piece, Tokenizer
+from lm.tokenizer.offsets import RoundTripLoss, TokenOffsets
+from lm.tokenizer.tokenizer import TextPiece, Tokenizer
 from tests.lm.tokenizers_elsewhere import TEXT, bert_like, cl100k_like, gpt2_like, llama2_like
 
 
 def parts(tokenizer, text, context="", context_tokens=0):
     """The bytes of the text that each token ends."""
     tokens = tokenizer.encode_batch([context + text])[0][context_tokens:]
-    piece = Piece(text, starts_document=not context, context=context, context_tokens=context_tokens)
+    piece = TextPiece(text, starts_document=not context, context=context, context_tokens=context_tokens)
     ends = TokenOffsets(tokenizer).ends(piece, tokens)
     assert ends.dtype == np.int64
     assert len(ends) == len(tokens)
@@ -66,7 +66,7 @@ def test_characters_have_as_many_bytes_as_in_utf_8():
 
 def loss(tokenizer, text, context=""):
     count = len(tokenizer.encode(context)) if context else 0
-    piece = Piece(text, starts_document=not context, context=context, context_tokens=count)
+    piece = TextPiece(text, starts_document=not context, context=context, context_tokens=count)
     return TokenOffsets(tokenizer).loss(piece, tokenizer.encode_batch([context + text])[0][count:])
 
 
@@ -74,24 +74,24 @@ def loss(tokenizer, text, context=""):
 @pytest.mark.parametrize("text", [TEXT, "", " ", "\n\n", "the cat sat", "  the  cat", "한국어 ☃🦉"])
 def test_lossless_tokenizers_lose_nothing(made, text):
     tokenizer = Tokenizer(made())
-    assert loss(tokenizer, text) == TextLoss()
-    assert loss(tokenizer, text, "dog") == TextLoss()
+    assert loss(tokenizer, text) == RoundTripLoss()
+    assert loss(tokenizer, text, "dog") == RoundTripLoss()
 
 
 def test_an_uncased_tokenizer_loses_case_accents_and_what_it_does_not_know():
     tokenizer = Tokenizer(bert_like())
-    assert loss(tokenizer, "the mat and the dog") == TextLoss()
-    assert loss(tokenizer, "The mat and The dog") == TextLoss(0, 2)
-    assert loss(tokenizer, "the\nmat") == TextLoss(0, 1)
-    assert loss(tokenizer, "the 🦉 mat") == TextLoss(1, 4)
+    assert loss(tokenizer, "the mat and the dog") == RoundTripLoss()
+    assert loss(tokenizer, "The mat and The dog") == RoundTripLoss(0, 2)
+    assert loss(tokenizer, "the\nmat") == RoundTripLoss(0, 1)
+    assert loss(tokenizer, "the 🦉 mat") == RoundTripLoss(1, 4)
 
 
 def test_an_unknown_character_counts_with_its_bytes_and_one_of_its_spelling_does_not():
     tokenizer = training.train(["abc?"], TokenizerConfig(kind="char"), corpus_bytes=4, unknown="?").tokenizer
-    assert loss(tokenizer, "abc??") == TextLoss()
-    assert loss(tokenizer, "a한b☃?c") == TextLoss(2, 6)
+    assert loss(tokenizer, "abc??") == RoundTripLoss()
+    assert loss(tokenizer, "a한b☃?c") == RoundTripLoss(2, 6)
 
 
 def test_text_without_tokens_is_lost():
     backend = tokenizers.Tokenizer(tokenizers.models.BPE({"a": 0, "b": 1}, []))
-    assert loss(Tokenizer(backend), "한한") == TextLoss(0, 6)
+    assert loss(Tokenizer(backend), "한한") == RoundTripLoss(0, 6)

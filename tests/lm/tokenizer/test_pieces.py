@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from lm.text.documents import Fragment
-from lm.tokenizer.tokenizer import Tokenizer, pieces
+from lm.tokenizer.tokenizer import Tokenizer, split_into_pieces
 from tests.lm.tokenizers_elsewhere import TEXT
 
 WORDS = [
@@ -52,7 +52,7 @@ def fragments(text: str, size: int) -> list[Fragment]:
 @pytest.mark.parametrize("name", list(texts()))
 def test_pieces_have_the_tokens_of_the_whole(name: str, elsewhere: Tokenizer) -> None:
     text = texts()[name]
-    cut = list(pieces(fragments(text, 97), elsewhere, limit=400))
+    cut = list(split_into_pieces(fragments(text, 97), elsewhere, limit=400))
     assert "".join(piece.text for piece in cut) == text
     tokens = [elsewhere.encode(piece.context + piece.text)[piece.context_tokens :] for piece in cut]
     assert list(chain.from_iterable(tokens)) == elsewhere.encode(text)
@@ -60,14 +60,14 @@ def test_pieces_have_the_tokens_of_the_whole(name: str, elsewhere: Tokenizer) ->
 
 @pytest.mark.parametrize("name", ["prose", "one word a line"])
 def test_ordinary_text_is_cut_within_the_limit(name: str, elsewhere: Tokenizer) -> None:
-    *lengths, _ = [len(piece.text) for piece in pieces(fragments(texts()[name], 97), elsewhere, limit=400)]
+    *lengths, _ = [len(piece.text) for piece in split_into_pieces(fragments(texts()[name], 97), elsewhere, limit=400)]
     assert len(lengths) > 3
     assert 200 <= min(lengths) <= max(lengths) <= 400
 
 
 def test_documents_stay_apart(gpt2: Tokenizer) -> None:
     documents = ["a b c " * 100, "d", "e f " * 200]
-    cut = pieces([fragment for text in documents for fragment in fragments(text, 50)], gpt2, limit=200)
+    cut = split_into_pieces([fragment for text in documents for fragment in fragments(text, 50)], gpt2, limit=200)
     rebuilt: list[str] = []
     for piece in cut:
         if piece.starts_document:
@@ -80,7 +80,7 @@ def test_without_a_tokenizer_words_stay_whole() -> None:
     text = "some words of text " * 200
     assert all(
         piece.text.endswith(("some", "words", "of", "text", " "))
-        for piece in pieces(fragments(text, 70), None, limit=300)
+        for piece in split_into_pieces(fragments(text, 70), None, limit=300)
     )
 
 
@@ -89,11 +89,11 @@ def test_what_can_be_cut_nowhere_is_cut_all_the_same(
     name: str, gpt2: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A word without an end takes memory for each of its characters; the work grows as the length does."""
-    monkeypatch.setattr("lm.tokenizer.tokenizer.MOST_CHARACTERS", 1600)
-    monkeypatch.setattr("lm.tokenizer.tokenizer._checked", lambda *_: None)
+    monkeypatch.setattr("lm.tokenizer.tokenizer.MAX_PIECE_CHARACTERS", 1600)
+    monkeypatch.setattr("lm.tokenizer.tokenizer._check_cut", lambda *_: None)
     for length in (10_000, 40_000):
         text = (texts()[name] * 100)[:length]
-        cut = list(pieces(fragments(text, 97), gpt2, limit=400))
+        cut = list(split_into_pieces(fragments(text, 97), gpt2, limit=400))
         assert "".join(piece.text for piece in cut) == text
         assert max(len(piece.text) for piece in cut) <= 1600 + 1024
         assert len(cut) <= length / 1600 + 1
@@ -106,6 +106,6 @@ def test_the_work_of_cutting_grows_as_the_length_does(text: str, gpt2: Tokenizer
     work = []
     for length in (1 << 18, 1 << 20):
         encoded.clear()
-        list(pieces(fragments((text * length)[:length], 1 << 16), counting))
+        list(split_into_pieces(fragments((text * length)[:length], 1 << 16), counting))
         work.append(sum(encoded))
     assert work[1] <= 5 * work[0] + (1 << 18)

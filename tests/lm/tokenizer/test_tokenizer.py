@@ -103,8 +103,8 @@ def test_tokenizers_have_the_same_vocabulary_however_they_cut_and_name_special_t
 
     same = [plain, changed(plain, lambda it: it["pre_tokenizer"].update(add_prefix_space=True)), changed(plain, rename)]
     other = [changed(plain, swap), train(kind="byte"), train(kind="bpe", vocab_size=258, special_tokens=["<spare>"])]
-    assert all(each.has_vocabulary_of(plain) and plain.has_vocabulary_of(each) for each in same)
-    assert not any(each.has_vocabulary_of(plain) or plain.has_vocabulary_of(each) for each in other)
+    assert all(each.has_same_vocabulary(plain) and plain.has_same_vocabulary(each) for each in same)
+    assert not any(each.has_same_vocabulary(plain) or plain.has_same_vocabulary(each) for each in other)
 
 
 @pytest.mark.parametrize("dropout", [0.5, 1.0])

@@ -11,7 +11,7 @@ from lm.config.tokenizer import TokenizerConfig
 from lm.errors import InputError, UsageError
 from lm.tokenizer import training
 from lm.tokenizer.tokenizer import Tokenizer
-from lm.tokenizer.training import check
+from lm.tokenizer.training import check_settings
 
 TEXT = "To be, or not to be: that is the question.\nWhether 'tis nobler in the mind to suffer\n" * 20
 
@@ -85,22 +85,22 @@ def test_no_text_is_an_error() -> None:
     ("special", "least"), [(["<a>"], 258), (["<a>", "<a>", "<|endoftext|>"], 258), (["<a>", "<b>"], 259)]
 )
 def test_a_vocabulary_has_room_for_bytes_and_special_tokens_at_least(special, least):
-    check(TokenizerConfig(kind="bpe", vocab_size=least), special_tokens=special)
+    check_settings(TokenizerConfig(kind="bpe", vocab_size=least), special_tokens=special)
     with pytest.raises(UsageError, match=f"vocab_size {least - 1} is too small: bytes and special tokens take {least}"):
-        check(TokenizerConfig(kind="bpe", vocab_size=least - 1), special_tokens=special)
+        check_settings(TokenizerConfig(kind="bpe", vocab_size=least - 1), special_tokens=special)
     for kind in ("byte", "char"):
-        check(TokenizerConfig(kind=kind, vocab_size=least - 1), special_tokens=special)
+        check_settings(TokenizerConfig(kind=kind, vocab_size=least - 1), special_tokens=special)
 
 
 def test_only_characters_may_be_unknown():
-    check(TokenizerConfig(kind="char"), unknown="?")
+    check_settings(TokenizerConfig(kind="char"), unknown="?")
     for kind in ("bpe", "byte"):
         with pytest.raises(UsageError, match="only those of characters have unknown ones"):
-            check(TokenizerConfig(kind=kind), unknown="?")
+            check_settings(TokenizerConfig(kind=kind), unknown="?")
     for unknown in ("", "??"):
         with pytest.raises(UsageError, match="must be one character"):
-            check(TokenizerConfig(kind="char"), unknown=unknown)
+            check_settings(TokenizerConfig(kind="char"), unknown=unknown)
     with pytest.raises(UsageError, match="cannot be empty"):
-        check(TokenizerConfig(kind="char"), special_tokens=[""])
+        check_settings(TokenizerConfig(kind="char"), special_tokens=[""])
     with pytest.raises(UsageError, match="unknown ones.*UTF-8"):
-        check(TokenizerConfig(kind="char"), unknown="\udcff")
+        check_settings(TokenizerConfig(kind="char"), unknown="\udcff")

@@ -15,7 +15,7 @@ from lm.config.run import RunConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.config.training import TrainingConfig
 from lm.run_folder import find_checkpoint
-from lm.text.files import text_files
+from lm.text.files import find_text_files
 from lm.tokenizer import training as tokenizer_training
 from lm.tokenizer.tokenizer import Tokenizer
 from lm.training import budget as clock
@@ -82,7 +82,7 @@ def shards(tmp_path_factory, byte_tokenizer) -> Path:
         text.append(words[at])
     folder = tmp_path_factory.mktemp("corpus")
     (folder / "text.txt").write_text(" ".join(text))
-    sources = text_files([str(folder / "text.txt")])
+    sources = find_text_files([str(folder / "text.txt")])
     return prepare(sources, byte_tokenizer, DataConfig(), folder / "tokens").folder
 
 

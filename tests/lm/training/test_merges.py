@@ -9,8 +9,8 @@ import pytest
 
 from lm.config.data import DataConfig
 from lm.config.tokenizer import TokenizerConfig
-from lm.corpus.corpus import beginnings, survey
-from lm.text.files import text_files
+from lm.corpus.corpus import read_beginnings, scan_corpus
+from lm.text.files import find_text_files
 from lm.training.merges import SAMPLE_BYTES, baselines, best_merges
 from tests.lm.training.texts import of_characters, of_words
 
@@ -57,10 +57,10 @@ def test_too_little_text_tells_nothing_nor_does_one_of_single_bytes(texts):
 def test_a_sample_is_the_beginning_of_each_file(tmp_path: Path):
     for name, text in (("a.txt", "é" * 30_000), ("b.txt", "字" * 10_000), ("c.txt", "x")):
         (tmp_path / name).write_text(text, encoding="utf-8")
-    files = text_files([str(tmp_path / name) for name in ("a.txt", "b.txt", "c.txt")])
-    surveyed = survey(files, DataConfig(validation="0"))
-    a, b, c = beginnings(surveyed, limit=9000)
+    files = find_text_files([str(tmp_path / name) for name in ("a.txt", "b.txt", "c.txt")])
+    surveyed = scan_corpus(files, DataConfig(validation="0"))
+    a, b, c = read_beginnings(surveyed, limit=9000)
     assert (set(a), set(b), c) == ({"é"}, {"字"}, "x")
     assert len(a) == pytest.approx(3000, abs=1)
     assert len(b) == pytest.approx(1000, abs=1)
-    assert list(map(len, beginnings(surveyed, limit=SAMPLE_BYTES))) == [30_000, 10_000, 1]
+    assert list(map(len, read_beginnings(surveyed, limit=SAMPLE_BYTES))) == [30_000, 10_000, 1]

@@ -14,7 +14,7 @@ from lm.config.data import DataConfig
 from lm.config.training import TrainingConfig
 from lm.errors import InputError, UsageError
 from lm.optim import averaging
-from lm.text.files import text_files
+from lm.text.files import find_text_files
 from lm.training.begin import resume, start
 from lm.training.corpus import TrainingCorpus
 from lm.training.events import Evaluation, Saved, Step, Stopped
@@ -117,7 +117,7 @@ def test_what_a_run_was_started_on_is_named_where_it_is_not_the_corpus_given(
     own, other = tmp_path / "own", tmp_path / "other"
     shutil.copytree(shards, own)
     (tmp_path / "novel.txt").write_text("ba du " * 300)
-    prepare(text_files([str(tmp_path / "novel.txt")]), byte_tokenizer, DataConfig(), other)
+    prepare(find_text_files([str(tmp_path / "novel.txt")]), byte_tokenizer, DataConfig(), other)
     run = start(tmp_path / "another run", make_run().config, TrainingCorpus(own, byte_tokenizer))
     list(train(run, stop=stop_after(2)))
     message = r"novel.txt: not the corpus that this run was started on; that was .*text.txt, and resuming needs no"

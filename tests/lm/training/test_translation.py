@@ -19,7 +19,7 @@ from lm.config.model import ModelConfig
 from lm.config.run import RunConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.config.training import TrainingConfig
-from lm.corpus import parallel
+from lm.corpus import parallel_corpus
 from lm.corpus.prepare_pairs import prepare_pairs, train_tokenizers
 from lm.data.batch import Batch
 from lm.decoding.translation import Translator
@@ -28,8 +28,8 @@ from lm.errors import UsageError
 from lm.hardware import inference_hardware
 from lm.model.cost import training_flops
 from lm.model.variants.experts import counted
-from lm.text.parallel import parallel_texts
-from lm.tokenizer.framing import language_tags
+from lm.text.parallel import find_parallel_texts
+from lm.tokenizer.special_tokens import find_language_tags
 from lm.tokenizer.tokenizer import Tokenizer
 from lm.training import budget as clock
 from lm.training import evaluation
@@ -77,10 +77,10 @@ def start_on(
     files: Path, folder: Path, config: RunConfig, *, tokenizers: tuple[Tokenizer, Tokenizer | None] | None = None
 ) -> Run:
     found, held_out = (
-        parallel_texts(config.parallel, source=[str(files / f"{split}.en")], target=[str(files / f"{split}.de")])
+        find_parallel_texts(config.parallel, source=[str(files / f"{split}.en")], target=[str(files / f"{split}.de")])
         for split in ("train", "val")
     )
-    corpus = parallel.survey(found, DataConfig(), config.parallel, validation=held_out)
+    corpus = parallel_corpus.scan_parallel_corpus(found, DataConfig(), config.parallel, validation=held_out)
     tokenizers = tokenizers or train_tokenizers(corpus, TokenizerConfig(vocab_size=290), config.parallel)
     prepared = prepare_pairs(corpus, tokenizers[0], config.parallel, source_tokenizer=tokenizers[1])
     return start(folder, config, TrainingCorpus(prepared.folder, *tokenizers))
@@ -169,14 +169,14 @@ def test_separate_vocabularies_and_both_directions(make_run):
     assert resume_config(apart).model.source_vocab_size == apart.source_tokenizer.vocab_size
     both = make_run(lambda words: words[::-1], name="both", steps=2, pairs={"bidirectional": True})
     assert both.data.samples == 2 * apart.data.samples
-    assert {each.tag for each in both.data.references(2)} == set(language_tags(both.tokenizer).values())
+    assert {each.tag for each in both.data.references(2)} == set(find_language_tags(both.tokenizer).values())
     list(train(both))
 
 
 def test_one_direction_is_learned_with_the_tokenizer_of_a_run_that_has_language_tags(make_run, tmp_path):
     """No tag was read in training, so none is asked for when it is evaluated, and when it translates."""
     both = make_run(lambda words: words[::-1], name="both", steps=1, pairs={"bidirectional": True})
-    assert language_tags(both.tokenizer)
+    assert find_language_tags(both.tokenizer)
     one = start_on(tmp_path, tmp_path / "one", RunConfig(
         preset="translation-tiny", model=dataclasses.replace(both.config.model, n_layers=1, n_encoder_layers=1),
         training=dataclasses.replace(both.config.training, steps=2, evaluate_every=1, bleu_sentences=3),

@@ -10,7 +10,7 @@ from lm.config.model import ModelConfig
 from lm.decoding.translation import Translator
 from lm.errors import UsageError
 from lm.model.transformer import DecoderOnly, build_model
-from lm.tokenizer.framing import pair_frames
+from lm.tokenizer.special_tokens import build_pair_frames
 from tests.lm.decoding.encoder_decoders import SHAPES, VOCABULARY, random_ids, uncached
 from tests.lm.decoding.fed import Fed
 from tests.lm.decoding.test_translation import texts, untrained
@@ -111,8 +111,8 @@ ONE_STACK = {"n_encoder_layers": 0, "n_layers": 2, "decoder_only": True}
 
 def greedy(member, source: str, count: int) -> list[int]:
     """The most likely tokens, one after the other, each time read again from the start."""
-    frames = pair_frames(member.tokenizer, member.source_tokenizer)
-    read = [*frames.source.around(member.source_tokenizer.encode(source)).tolist(), frames.start]
+    frames = build_pair_frames(member.tokenizer, member.source_tokenizer)
+    read = [*frames.source.wrap(member.source_tokenizer.encode(source)).tolist(), frames.start]
     tokens: list[int] = []
     for _ in range(count):
         tokens.append(int(member.model(torch.tensor([[*read, *tokens]]))[0, -1].argmax()))

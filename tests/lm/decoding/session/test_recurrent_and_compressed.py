@@ -8,7 +8,7 @@ import torch
 from lm.config.decoding import TranslationConfig
 from lm.errors import UsageError
 from lm.model.attention import captured
-from lm.tokenizer.framing import pair_frames
+from lm.tokenizer.special_tokens import build_pair_frames
 from tests.lm.decoding.encoder_decoders import make_model, random_ids, uncached
 from tests.lm.decoding.fed import Fed
 from tests.lm.decoding.session.test_encoder_decoders import LENGTHS
@@ -95,8 +95,8 @@ SOURCES = ["The owl saw the fox.", "by the mill", "", "sang the owl and the fox 
 
 def greedy(member, source: str, count: int) -> list[int]:
     """The most likely tokens, one after the other, each time read again from the start."""
-    frames = pair_frames(member.tokenizer, member.source_tokenizer)
-    read = torch.tensor([frames.source.around(member.source_tokenizer.encode(source)).tolist()])
+    frames = build_pair_frames(member.tokenizer, member.source_tokenizer)
+    read = torch.tensor([frames.source.wrap(member.source_tokenizer.encode(source)).tolist()])
     tokens = [frames.start]
     for _ in range(count):
         tokens.append(int(member.model(read, torch.tensor([tokens]))[0, -1].argmax()))

@@ -8,12 +8,12 @@ import shutil
 from lm.config.data import DataConfig
 from lm.config.model import ModelConfig
 from lm.config.run import Plan, RunConfig
-from lm.corpus.corpus import survey
-from lm.corpus.prepare import prepare_corpus
+from lm.corpus.corpus import scan_corpus
+from lm.corpus.prepare_corpus import prepare_corpus
 from lm.interop.hugging_face.card import model_card
 from lm.interop.hugging_face.families import LLAMA
 from lm.run_folder import TrainingState
-from lm.text.files import text_files
+from lm.text.files import find_text_files
 from tests.cli.small_runs import TEXT, make_tokenizer
 
 PLAN = Plan(device="cpu", dtype="bfloat16", threads=2, steps=100, data="/home/somebody/data", data_key="")
@@ -41,7 +41,7 @@ def test_files_are_named_without_their_places(tmp_path):
     shards = tmp_path / "tokens"
     for name in "abcdefg":
         (tmp_path / f"{name}.txt").write_text(TEXT)
-    surveyed = survey(text_files([str(tmp_path)]), DataConfig())
+    surveyed = scan_corpus(find_text_files([str(tmp_path)]), DataConfig())
     prepare_corpus(surveyed, make_tokenizer("bpe"), folder=shards)
     config = RunConfig(plan=dataclasses.replace(PLAN, data=str(shards)))
     card = model_card(config, LLAMA, make_tokenizer("bpe"), TrainingState())

@@ -124,8 +124,8 @@ def test_a_language_is_asked_for_as_of_our_own_runs(tmp_path):
 def test_both_sides_share_their_ids(tmp_path):
     """Which vocabularies that were trained apart do not."""
     source, target, _ = sides(tmp_path, folder_of(tmp_path))
-    assert source.shares_ids(target)
-    assert not source.shares_ids(make_tokenizer("bpe"))
+    assert source.has_same_ids(target)
+    assert not source.has_same_ids(make_tokenizer("bpe"))
 
 
 def test_a_run_with_both_is_trained_on(tmp_path, monkeypatch):

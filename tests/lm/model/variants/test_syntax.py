@@ -13,7 +13,7 @@ from lm.config.model import ModelConfig
 from lm.errors import UsageError
 from lm.model.transformer import EncoderDecoder, build_model
 from lm.model.variants.syntax import depths_of, tree_distances
-from lm.text.trees import places_in_tree
+from lm.text.dependency_trees import compute_tree_positions
 from tests.lm.text.random_trees import random_heads, searched_depth, searched_distance
 from tests.tolerances import assert_close
 
@@ -26,7 +26,7 @@ def sentence(words: int, seed: int) -> tuple[tuple[int, ...], list[int], Tensor]
     chance = random.Random(seed)
     heads = random_heads(words, chance)
     of_tokens = [word for word in range(1, words + 1) for _ in range(chance.randint(1, 3))] + [0]
-    places = [OUTSIDE if word == 0 else places_in_tree(heads)[word - 1].tolist() for word in of_tokens]
+    places = [OUTSIDE if word == 0 else compute_tree_positions(heads)[word - 1].tolist() for word in of_tokens]
     return heads, of_tokens, torch.tensor([[chance.randrange(50), *place] for place in places])
 
 
@@ -55,7 +55,7 @@ def test_depths_and_distances_are_those_of_a_search(words):
 
 def test_distances_that_were_worked_out():
     """From `talk`, which is below `held` and above `a`, `with` and `Sharon`; Bush is on another branch, before it."""
-    places = torch.tensor(places_in_tree((2, 0, 4, 2, 4, 5)))[None]
+    places = torch.tensor(compute_tree_positions((2, 0, 4, 2, 4, 5)))[None]
     assert tree_distances(places)[0, 3].tolist() == [-2, -1, 1, 0, 1, 2]
     assert tree_distances(places)[0, 2].tolist() == [-3, -2, 0, -1, 4, 5]
 
@@ -154,7 +154,8 @@ def test_another_tree_is_another_sentence(syntax):
     model = build_model(ModelConfig(**SHAPE, syntax=syntax), seed=1).eval()
     ids = torch.tensor([3, 5, 7, 9])[:, None]
     sources = [
-        torch.cat((ids, torch.tensor(places_in_tree(heads))), 1) for heads in ((0, 1, 2, 3), (0, 1, 1, 2), (0, 1, 1, 3))
+        torch.cat((ids, torch.tensor(compute_tree_positions(heads))), 1)
+        for heads in ((0, 1, 2, 3), (0, 1, 1, 2), (0, 1, 1, 3))
     ]
     with torch.no_grad():
         chain, one, other = (model.encode(source[None]) for source in sources)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lm.errors import UsageError
-from lm.text.public.catalogue import CORPORA, find
+from lm.text.public.catalogue import CORPORA, find_corpus
 
 
 def test_every_corpus_can_be_had_in_one_way() -> None:
@@ -27,6 +27,6 @@ def test_every_corpus_can_be_had_in_one_way() -> None:
 
 
 def test_an_unknown_name_suggests_one() -> None:
-    assert find("TinyStories").name == "tinystories"
+    assert find_corpus("TinyStories").name == "tinystories"
     with pytest.raises(UsageError, match=r"did you mean 'enwik8'\?"):
-        find("enwiki8")
+        find_corpus("enwiki8")

@@ -10,7 +10,7 @@ import pytest
 
 from lm.errors import InputError
 from lm.text.public.catalogue import PublicFile
-from lm.text.public.fetching import fetch
+from lm.text.public.fetching import fetch_file
 from tests.lm.text.public.fetched import DATA, get, names
 from tests.lm.text.public.file_server import FileServer
 
@@ -53,7 +53,7 @@ def test_a_server_that_stays_cut_ends_it_and_the_part_is_kept(server: FileServer
 
 def test_a_file_that_is_gone(server: FileServer, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"b\.txt: the server answers 404 Not Found; it may have moved"):
-        fetch(PublicFile(server.url("b.txt"), 1), tmp_path)
+        fetch_file(PublicFile(server.url("b.txt"), 1), tmp_path)
     assert names(tmp_path) == set()
     assert server.asked == [""]
 
@@ -63,7 +63,7 @@ def test_no_network(tmp_path: Path) -> None:
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}/a.txt"
         with pytest.raises(InputError, match=r"127\.0\.0\.1 cannot be reached: .*; is there a network\?"):
-            fetch(PublicFile(url, 1), tmp_path)
+            fetch_file(PublicFile(url, 1), tmp_path)
     assert names(tmp_path) == set()
 
 

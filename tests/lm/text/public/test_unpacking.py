@@ -23,4 +23,4 @@ def test_a_table_becomes_the_lines_of_the_original(tmp_path: Path) -> None:
 
 
 def test_lines_without_text_have_a_space() -> None:
-    assert unpacking.wikitext(["", " = A = \n", ""]) == " \n = A = \n \n"
+    assert unpacking.restore_wikitext(["", " = A = \n", ""]) == " \n = A = \n \n"

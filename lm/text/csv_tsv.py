@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
 from lm.errors import InputError
-from lm.text.json_lines import lines
-from lm.text.normalising import BYTE_ORDER_MARK
+from lm.text.json_lines import split_lines
+from lm.text.normalization import BYTE_ORDER_MARK
 from lm.text.rows import Row
 
 _DELIMITERS = ",;\t|"
@@ -27,7 +27,7 @@ Kind = Literal["csv", "tsv"]
 SUFFIXES: dict[str, Kind] = {".csv": "csv", ".tsv": "tsv", ".tab": "tsv"}
 
 
-def rows(blocks: Iterable[str], *, name: str, kind: Kind, header: bool) -> Iterator[Row]:
+def parse_rows(blocks: Iterable[str], *, name: str, kind: Kind, header: bool) -> Iterator[Row]:
     """The rows of a table, without its header; blank lines are skipped.
 
     Args:
@@ -41,25 +41,25 @@ def rows(blocks: Iterable[str], *, name: str, kind: Kind, header: bool) -> Itera
             message names file and line.
     """
     names: Sequence[str] | None = None
-    for number, fields in _records(blocks, name=name, kind=kind):
+    for number, fields in _parse_records(blocks, name=name, kind=kind):
         if names is None:
-            names = _unique(fields) if header else [str(place) for place in range(1, len(fields) + 1)]
+            names = _make_unique(fields) if header else [str(place) for place in range(1, len(fields) + 1)]
             if header:
                 continue
         if len(fields) != len(names):
             least = "quotes around a field that holds line ends are CSV's" if kind == "tsv" else "is a quote missing?"
             raise InputError(
-                f"{name}: line {number}: {_counted(len(fields))}, and the first row has {len(names)}; {least}",
+                f"{name}: line {number}: {_count_fields(len(fields))}, and the first row has {len(names)}; {least}",
                 settings=["format=csv"] if kind == "tsv" else [],
             )
         yield Row(number, f"{name}: line {number}", dict(zip(names, fields, strict=True)))
 
 
-def _counted(fields: int) -> str:
+def _count_fields(fields: int) -> str:
     return "1 field" if fields == 1 else f"{fields:,} fields"
 
 
-def _unique(names: Sequence[str]) -> list[str]:
+def _make_unique(names: Sequence[str]) -> list[str]:
     """The names of columns: those that are empty, or there before, have their number."""
     found: list[str] = []
     for place, name in enumerate(names, 1):
@@ -68,18 +68,18 @@ def _unique(names: Sequence[str]) -> list[str]:
     return found
 
 
-def _records(blocks: Iterable[str], *, name: str, kind: Kind) -> Iterator[tuple[int, list[str]]]:
+def _parse_records(blocks: Iterable[str], *, name: str, kind: Kind) -> Iterator[tuple[int, list[str]]]:
     """Rows as lists of fields, each with the number of its first line."""
-    numbered = _Numbered(lines(blocks, name=name))
+    numbered = _LineCounter(split_lines(blocks, name=name))
     if kind == "tsv":
         for line in numbered:
             if line.strip():
-                yield numbered.count, [_unquoted(part) for part in line.removesuffix("\r").split("\t")]
+                yield numbered.count, [_unquote(part) for part in line.removesuffix("\r").split("\t")]
         return
     csv.field_size_limit(_LONGEST_FIELD)
     sample = list(itertools.islice(numbered, _SAMPLE_LINES))
-    delimiter = _delimiter(sample)
-    numbered = _Numbered(line + "\n" for part in (sample, numbered) for line in part)
+    delimiter = _detect_delimiter(sample)
+    numbered = _LineCounter(line + "\n" for part in (sample, numbered) for line in part)
     reader = csv.reader(numbered, delimiter=delimiter, strict=True)
     while True:
         first = numbered.count + 1
@@ -93,7 +93,7 @@ def _records(blocks: Iterable[str], *, name: str, kind: Kind) -> Iterator[tuple[
             yield first, fields
 
 
-class _Numbered:
+class _LineCounter:
     """Lines, counted as they are read; the byte order mark of the first is left out."""
 
     def __init__(self, source: Iterable[str]) -> None:
@@ -109,13 +109,13 @@ class _Numbered:
         return line.removeprefix(BYTE_ORDER_MARK) if self.count == 1 else line
 
 
-def _unquoted(field: str) -> str:
+def _unquote(field: str) -> str:
     """A field of TSV without quotes that enclose it, if those within it are doubled."""
     is_quoted = len(field) > 1 and field[0] == field[-1] == _QUOTE and _QUOTE not in field[1:-1].replace('""', "")
     return field[1:-1].replace('""', _QUOTE) if is_quoted else field
 
 
-def _delimiter(sample: Sequence[str]) -> str:
+def _detect_delimiter(sample: Sequence[str]) -> str:
     """The first delimiter that divides all rows of a sample alike, or else the comma."""
     for delimiter in _DELIMITERS:
         reader = csv.reader((line + "\n" for line in sample), delimiter=delimiter)

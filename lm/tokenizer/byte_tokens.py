@@ -17,7 +17,7 @@ def is_byte_level(description: dict[str, Any]) -> bool:
     return decoder.get("type") == "ByteLevel"
 
 
-def spelled_bytes(token: str) -> bytes:
+def decode_byte_level(token: str) -> bytes:
     """The bytes that a byte-level token's characters spell; a token with other characters stands for itself."""
     alphabet = byte_alphabet()
     try:
@@ -26,7 +26,7 @@ def spelled_bytes(token: str) -> bytes:
         return token.encode()
 
 
-def spelled_byte(token: str) -> bytes | None:
+def decode_byte_fallback(token: str) -> bytes | None:
     """The byte of a byte-fallback token such as `<0x0A>`; None for any other token."""
     match = _BYTE_FALLBACK.fullmatch(token)
     return bytes([int(match[1], 16)]) if match else None

@@ -11,8 +11,8 @@ import pytest
 
 from lm.config.data import DataConfig, FilesConfig
 from lm.errors import InputError, UsageError
-from lm.text.files import TextFile, text_files
-from lm.text.tables import rows
+from lm.text.csv_tsv import parse_rows
+from lm.text.files import TextFile, find_text_files
 
 
 def written(folder: Path, data: str | bytes, name: str, **reading: object) -> TextFile:
@@ -23,7 +23,7 @@ def written(folder: Path, data: str | bytes, name: str, **reading: object) -> Te
 
 def read(text: str, kind: str, *, header: bool = True, block: int = 1 << 18) -> list[dict[str, str]]:
     blocks = [text[start : start + block] for start in range(0, len(text), block)]
-    return [dict(row.values) for row in rows(blocks, name="a.csv", kind=kind, header=header)]
+    return [dict(row.values) for row in parse_rows(blocks, name="a.csv", kind=kind, header=header)]
 
 
 @pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
@@ -73,7 +73,7 @@ class TestColumns:
     def test_a_column_has_a_name_or_a_number(self, tmp_path: Path) -> None:
         path = written(tmp_path, "a,b\nx,y\n", "a.csv").path
         for wanted in ("b", "2"):
-            (file,) = text_files([str(path)], DataConfig(field=wanted))
+            (file,) = find_text_files([str(path)], DataConfig(field=wanted))
             assert list(file.documents()) == ["y"]
 
     def test_of_two_columns_the_other_is_the_text(self, tmp_path: Path) -> None:
@@ -84,13 +84,13 @@ class TestColumns:
         file = written(tmp_path, "title,review,comment\na,b,c\n", "a.csv")
         with pytest.raises(UsageError, match="a.csv: which column.*1 'title', 2 'review', 3 'comment'"):
             list(file.documents())
-        (named,) = text_files([str(file.path)], DataConfig(field="reviews"))
+        (named,) = find_text_files([str(file.path)], DataConfig(field="reviews"))
         with pytest.raises(UsageError, match=r"no column 'reviews' \(did you mean 'review'\?\)"):
             list(named.documents())
 
     def test_without_a_header_columns_are_numbers(self, tmp_path: Path) -> None:
         path = written(tmp_path, "ham\thello\nspam\tcall\n", "sms.tsv").path
-        (file,) = text_files([str(path)], DataConfig(field="2", label_field="1"), FilesConfig(header=False))
+        (file,) = find_text_files([str(path)], DataConfig(field="2", label_field="1"), FilesConfig(header=False))
         assert [(each.prompt, each.completion) for each in file.examples()] == [("hello", "\nham"), ("call", "\nspam")]
 
 
@@ -120,7 +120,7 @@ def test_what_is_no_array_of_objects_is_refused(text: str, message: str, tmp_pat
 
 def test_a_long_array_is_read_in_little_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lm.text.files.BLOCK_BYTES", 1000)
-    monkeypatch.setattr("lm.text.json_lines.LONGEST_LINE", 5000)
+    monkeypatch.setattr("lm.text.json_lines.MAX_LINE_CHARACTERS", 5000)
     record = '{"text": "' + "a" * 900 + '"}'
     file = written(tmp_path, "[" + ",\n".join([record] * 2000) + "]", "a.json")
     assert sum(map(len, file.documents())) == 900 * 2000

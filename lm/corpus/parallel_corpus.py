@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from lm.config.data import DataConfig, FilesConfig, ParallelConfig
-from lm.corpus.corpus import FEWEST_DOCUMENTS, hash_bound, held_out_fraction, text_hash
+from lm.corpus.corpus import FEW_DOCUMENTS, compute_hash_bound, hash_text, parse_held_out_fraction
 from lm.corpus.manifest import SourceRecord, SplitName
 from lm.errors import InputError, UsageError
-from lm.text.files import Observer
-from lm.text.normalising import Changes
-from lm.text.parallel import Pair, ParallelText, parallel_texts
+from lm.text.files import BlockCallback
+from lm.text.normalization import TextChanges
+from lm.text.parallel import ParallelText, SentencePair, find_parallel_texts
 
 
 @dataclass(frozen=True)
-class PairSurvey:
+class ParallelSummary:
     """What one pass over a parallel text finds.
 
     Attributes:
@@ -64,7 +64,7 @@ class SplitPair:
 
     split: SplitName
     text: ParallelText
-    pair: Pair
+    pair: SentencePair
 
     @property
     def texts(self) -> tuple[str, str]:
@@ -72,7 +72,7 @@ class SplitPair:
         return self.pair.source, self.pair.target
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """The file or files, and the line."""
         return f"{self.text.name}: line {self.pair.line}"
 
@@ -89,8 +89,8 @@ class ParallelCorpus:
         languages: of sources and targets, where they are known.
     """
 
-    texts: tuple[PairSurvey, ...]
-    validation_texts: tuple[PairSurvey, ...]
+    texts: tuple[ParallelSummary, ...]
+    validation_texts: tuple[ParallelSummary, ...]
     fraction: Fraction
     validation: str
     languages: tuple[str | None, str | None]
@@ -133,7 +133,7 @@ class ParallelCorpus:
         bound = self._bound()
         for found in self.texts:
             for pair in found.text.pairs():
-                split: SplitName = "validation" if text_hash(pair.source) < bound else "train"
+                split: SplitName = "validation" if hash_text(pair.source) < bound else "train"
                 yield SplitPair(split, found.text, pair)
         for found in self.validation_texts:
             for pair in found.text.pairs():
@@ -141,12 +141,12 @@ class ParallelCorpus:
 
     def _bound(self) -> int:
         """Pairs whose source has a hash below this are held out."""
-        if sum(found.pairs for found in self.texts) >= FEWEST_DOCUMENTS:
-            return hash_bound(self.fraction)
-        return hash_bound(self.fraction, {value for found in self.texts for value in found.hashes})
+        if sum(found.pairs for found in self.texts) >= FEW_DOCUMENTS:
+            return compute_hash_bound(self.fraction)
+        return compute_hash_bound(self.fraction, {value for found in self.texts for value in found.hashes})
 
 
-def survey(
+def scan_parallel_corpus(
     texts: Sequence[ParallelText],
     data: DataConfig,
     config: ParallelConfig,
@@ -168,22 +168,22 @@ def survey(
         UsageError: the validation fraction is not between 0 and 1, directions need languages that are unknown, or only
             a part of the files comes with heads.
     """
-    fraction = None if validation else held_out_fraction(data.validation)
+    fraction = None if validation else parse_held_out_fraction(data.validation)
     if fraction is None and not validation:
-        validation = parallel_texts(config, reading, pairs=[data.validation])
+        validation = find_parallel_texts(config, reading, pairs=[data.validation])
     if len({text.heads is None for text in (*texts, *validation)}) > 1:
         raise UsageError("give heads of both splits, or of none", settings=["heads", "validation_heads"])
-    languages = _languages(texts, config)
+    languages = _find_languages(texts, config)
     named = ", ".join(text.name for text in validation) or data.validation
-    held_out = tuple(_survey(text, hashes_pairs=True) for text in validation)
+    held_out = tuple(_scan_parallel_text(text, hashes_pairs=True) for text in validation)
     held_out_pairs = frozenset[int]().union(*(found.pair_hashes for found in held_out))
-    surveys = tuple(_survey(text, others=held_out_pairs) for text in texts)
+    surveys = tuple(_scan_parallel_text(text, others=held_out_pairs) for text in texts)
     if not sum(found.bytes for found in surveys):
         raise InputError(f"{', '.join(text.name for text in texts[:3])}: there are no pairs")
     return ParallelCorpus(surveys, held_out, fraction or Fraction(0), named, languages)
 
 
-def _languages(texts: Sequence[ParallelText], config: ParallelConfig) -> tuple[str | None, str | None]:
+def _find_languages(texts: Sequence[ParallelText], config: ParallelConfig) -> tuple[str | None, str | None]:
     told = texts[0].languages if len({text.languages for text in texts}) == 1 else (None, None)
     source, target = config.source_language or told[0], config.target_language or told[1]
     if config.bidirectional and (source is None or target is None or source == target):
@@ -194,7 +194,9 @@ def _languages(texts: Sequence[ParallelText], config: ParallelConfig) -> tuple[s
     return source, target
 
 
-def _survey(text: ParallelText, *, hashes_pairs: bool = False, others: frozenset[int] = frozenset()) -> PairSurvey:
+def _scan_parallel_text(
+    text: ParallelText, *, hashes_pairs: bool = False, others: frozenset[int] = frozenset()
+) -> ParallelSummary:
     """Read a parallel text once.
 
     Args:
@@ -205,12 +207,12 @@ def _survey(text: ParallelText, *, hashes_pairs: bool = False, others: frozenset
     digests = [hashlib.sha256() for _ in text.all_files]
     sizes = [0] * len(digests)
 
-    def observer(number: int) -> Observer:
-        def observe(block: bytes) -> None:
+    def observer(number: int) -> BlockCallback:
+        def on_block(block: bytes) -> None:
             digests[number].update(block)
             sizes[number] += len(block)
 
-        return observe
+        return on_block
 
     pairs = source_bytes = target_bytes = 0
     hashes: list[int] = []
@@ -220,16 +222,16 @@ def _survey(text: ParallelText, *, hashes_pairs: bool = False, others: frozenset
         pairs += 1
         source_bytes += len(pair.source.encode())
         target_bytes += len(pair.target.encode())
-        if len(hashes) < FEWEST_DOCUMENTS and pair.source and pair.target:
-            hashes.append(text_hash(pair.source))
+        if len(hashes) < FEW_DOCUMENTS and pair.source and pair.target:
+            hashes.append(hash_text(pair.source))
         if (hashes_pairs or others) and pair.source and pair.target:
-            both = text_hash(f"{pair.source}\n{pair.target}")
+            both = hash_text(f"{pair.source}\n{pair.target}")
             own |= {both} if hashes_pairs else set()
             seen |= {both} & others
     records = (
-        SourceRecord(file.name, size, digest.hexdigest(), file.read_as(Changes()))
+        SourceRecord(file.name, size, digest.hexdigest(), file.read_as(TextChanges()))
         for file, size, digest in zip(text.all_files, sizes, digests, strict=True)
     )
-    return PairSurvey(
+    return ParallelSummary(
         text, tuple(records), pairs, source_bytes, target_bytes, tuple(hashes), frozenset(own), frozenset(seen)
     )

@@ -8,8 +8,8 @@ import pytest
 
 from lm.config.data import DataConfig
 from lm.text import documents
-from lm.text.documents import survey
-from lm.text.files import text_files
+from lm.text.documents import scan_file
+from lm.text.files import find_text_files
 
 BOOK = (
     "The Project Gutenberg eBook of Emma\n\n*** START OF THE PROJECT GUTENBERG EBOOK EMMA ***\n\nEmma Woodhouse.\n\n"
@@ -17,14 +17,14 @@ BOOK = (
 )
 
 
-def read(folder: Path, data: str, **settings: bool) -> documents.Survey:
+def read(folder: Path, data: str, **settings: bool) -> documents.FileSummary:
     (folder / "a.txt").write_bytes(data.encode())
-    (file,) = text_files([str(folder / "a.txt")], DataConfig(**settings))
-    return survey(file, "<|endoftext|>")
+    (file,) = find_text_files([str(folder / "a.txt")], DataConfig(**settings))
+    return scan_file(file, "<|endoftext|>")
 
 
-def text(found: documents.Survey) -> str:
-    return "".join(fragment.text for fragment in documents.fragments(found.file, "<|endoftext|>"))
+def text(found: documents.FileSummary) -> str:
+    return "".join(fragment.text for fragment in documents.read_fragments(found.file, "<|endoftext|>"))
 
 
 @pytest.mark.parametrize("block", [1, 2, 3, 1 << 18])
@@ -53,11 +53,11 @@ def test_lines_end_with_line_feeds(
 def test_line_ends_within_rows_are_changed_and_those_between_are_no_text(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(b'text,n\r\n"a\r\nb",1\r\nc,2\r\n')
     (tmp_path / "b.csv").write_bytes(b"text,n\r\na,1\r\n")
-    inside, between = text_files([str(tmp_path / "a.csv"), str(tmp_path / "b.csv")])
+    inside, between = find_text_files([str(tmp_path / "a.csv"), str(tmp_path / "b.csv")])
     assert list(inside.documents()) == ["a\nb", "c"]
-    changed = [survey(file, "<|endoftext|>").changes.line_ends for file in (inside, between)]
+    changed = [scan_file(file, "<|endoftext|>").changes.line_ends for file in (inside, between)]
     assert changed == [True, False]
-    (kept,) = text_files([str(tmp_path / "a.csv")], DataConfig(keep_line_ends=True))
+    (kept,) = find_text_files([str(tmp_path / "a.csv")], DataConfig(keep_line_ends=True))
     assert list(kept.documents()) == ["a\r\nb", "c"]
 
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from lm.config.tokenizer import TokenizerConfig
-from lm.corpus.ragged import Ragged
-from lm.corpus.trees import TreeReader, framed
-from lm.text.trees import places_in_tree
+from lm.corpus.ragged import RaggedArray
+from lm.corpus.tree_positions import TreeReader, wrap_sources
+from lm.text.dependency_trees import compute_tree_positions
 from lm.tokenizer import training
-from lm.tokenizer.framing import Frame
+from lm.tokenizer.special_tokens import SpecialTokenFrame
 from lm.tokenizer.tokenizer import Tokenizer
 
 SENTENCE, HEADS = "Zwölf Füchse, 狐狸 laufen  schnell…", (2, 4, 2, 0, 4)
@@ -37,7 +37,7 @@ def test_the_words_of_tokens_are_those_that_they_spell(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["bpe", "char", "byte"])
 def test_tokens_stand_beside_the_places_of_their_words(kind: str) -> None:
     reader, ids = TreeReader(tokenizer(kind)), tokenizer(kind).encode(SENTENCE)
-    read, places = reader.read(SENTENCE, ids, HEADS), places_in_tree(HEADS)
+    read, places = reader.read(SENTENCE, ids, HEADS), compute_tree_positions(HEADS)
     assert read[:, 0].tolist() == ids
     assert read[:, 1:].tolist() == [places[word].tolist() for word in reader.words(SENTENCE, ids)]
 
@@ -47,8 +47,8 @@ def test_nothing_has_no_words() -> None:
 
 
 def test_special_tokens_stand_outside_the_tree() -> None:
-    sources = Ragged(np.arange(12).reshape(3, 4), np.array([1, 3]))
-    found = framed(sources, Frame((7,), (8, 9)))
+    sources = RaggedArray(np.arange(12).reshape(3, 4), np.array([1, 3]))
+    found = wrap_sources(sources, SpecialTokenFrame((7,), (8, 9)))
     assert found.row(0).tolist() == [[7, -1, -1, -1], [0, 1, 2, 3], [8, -1, -1, -1], [9, -1, -1, -1]]
     assert found.row(1)[:, 0].tolist() == [7, 4, 8, 8, 9]
-    assert framed(Ragged.of([[1, 2]]), Frame((7,), (8,))).row(0).tolist() == [7, 1, 2, 8]
+    assert wrap_sources(RaggedArray.of([[1, 2]]), SpecialTokenFrame((7,), (8,))).row(0).tolist() == [7, 1, 2, 8]

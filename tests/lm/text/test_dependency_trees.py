@@ -7,7 +7,7 @@ import random
 import pytest
 
 from lm.errors import InputError
-from lm.text.trees import places_in_tree, read_heads, with_heads
+from lm.text.dependency_trees import attach_heads, compute_tree_positions, parse_heads
 from tests.lm.text.random_trees import path, random_heads, searched_depth
 
 SENTENCE, HEADS = "Bush held a talk with Sharon", "2 0 4 2 4 5"
@@ -15,9 +15,9 @@ SENTENCE, HEADS = "Bush held a talk with Sharon", "2 0 4 2 4 5"
 
 def test_a_tree_that_was_worked_out():
     """Below `held` are `Bush` and `talk`, below `talk` are `a` and `with`, and below that is `Sharon`."""
-    heads = read_heads(HEADS, SENTENCE, where="x")
+    heads = parse_heads(HEADS, SENTENCE, where="x")
     assert heads == (2, 0, 4, 2, 4, 5)
-    assert places_in_tree(heads).tolist() == [[1, 1, 2], [0, 0, 6], [2, 3, 4], [1, 2, 6], [2, 4, 6], [3, 5, 6]]
+    assert compute_tree_positions(heads).tolist() == [[1, 1, 2], [0, 0, 6], [2, 3, 4], [1, 2, 6], [2, 4, 6], [3, 5, 6]]
 
 
 @pytest.mark.parametrize("words", [1, 2, 3, 7, 20])
@@ -25,7 +25,7 @@ def test_depths_and_what_is_below_are_those_of_a_search(words):
     chance = random.Random(words)
     for _ in range(20):
         heads = random_heads(words, chance)
-        places = places_in_tree(heads)
+        places = compute_tree_positions(heads)
         assert sorted(places[:, 1]) == list(range(words))
         for word in range(1, words + 1):
             depth, first, end = places[word - 1]
@@ -35,12 +35,12 @@ def test_depths_and_what_is_below_are_those_of_a_search(words):
 
 
 def test_a_chain_may_be_long():
-    assert places_in_tree(range(3000))[-1].tolist() == [2999, 2999, 3000]
+    assert compute_tree_positions(range(3000))[-1].tolist() == [2999, 2999, 3000]
 
 
 def test_a_blank_sentence_has_a_blank_tree():
-    assert read_heads(" ", "", where="x") == ()
-    assert places_in_tree(()).shape == (0, 3)
+    assert parse_heads(" ", "", where="x") == ()
+    assert compute_tree_positions(()).shape == (0, 3)
 
 
 @pytest.mark.parametrize(
@@ -60,12 +60,12 @@ def test_a_blank_sentence_has_a_blank_tree():
 )
 def test_what_is_no_tree_is_refused_in_a_line(line, message):
     with pytest.raises(InputError, match=f"^{message}"):
-        read_heads(line, SENTENCE, where="x")
+        parse_heads(line, SENTENCE, where="x")
 
 
 def test_each_sentence_has_its_line():
     sentences = ["a b", "", "c"]
-    read = with_heads(sentences, ["0 1", "", "0"], sentence=str, names=("x.en", "x.heads"))
+    read = attach_heads(sentences, ["0 1", "", "0"], sentence=str, names=("x.en", "x.heads"))
     assert list(read) == [("a b", (0, 1)), ("", ()), ("c", (0,))]
     for lines, message in (
         (["0 1", ""], "x.heads: ends before line 3 of x.en: give heads for each sentence"),
@@ -73,4 +73,4 @@ def test_each_sentence_has_its_line():
         (["0 1", "0", "0"], "x.heads: line 2 has 1 head, and its sentence 0 words"),
     ):
         with pytest.raises(InputError, match=message):
-            list(with_heads(sentences, lines, sentence=str, names=("x.en", "x.heads")))
+            list(attach_heads(sentences, lines, sentence=str, names=("x.en", "x.heads")))

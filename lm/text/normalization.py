@@ -16,12 +16,12 @@ BYTE_ORDER_MARK = "\ufeff"
 
 _START = re.compile(r"^\*\*\* ?START OF TH(?:E|IS) PROJECT GUTENBERG EBOOK.{0,500}?\*\*\*[^\S\n]*\n", re.M | re.S)
 _END = re.compile(r"^\*\*\* ?END OF TH(?:E|IS) PROJECT GUTENBERG EBOOK", re.M)
-_HEADER = 1 << 16
-_LONGEST_MARKER = 1 << 10
+_MAX_HEADER = 1 << 16
+_MAX_MARKER = 1 << 10
 
 
 @dataclass
-class Changes:
+class TextChanges:
     """What is found in a text and, unless that is to be kept, left out of it.
 
     Attributes:
@@ -35,19 +35,19 @@ class Changes:
     is_book: bool = False
 
 
-def with_line_feeds(text: str) -> str:
+def normalize_line_ends(text: str) -> str:
     """A whole text without carriage returns that end lines."""
     if "\r" not in text:
         return text
     return text.replace("\r\n", "\n") if "\n" in text else text.replace("\r", "\n")
 
 
-def as_learned(text: str, data: DataConfig) -> str:
+def normalize_like_training(text: str, data: DataConfig) -> str:
     """A text, such as a prompt, with the line ends that the texts had which a run has learned."""
-    return text if data.keep_line_ends else with_line_feeds(text.removeprefix(BYTE_ORDER_MARK))
+    return text if data.keep_line_ends else normalize_line_ends(text.removeprefix(BYTE_ORDER_MARK))
 
 
-def ends_with_returns(blocks: Iterable[str]) -> bool:
+def uses_carriage_returns(blocks: Iterable[str]) -> bool:
     """Whether lines end with carriage returns alone; reads up to the first line feed."""
     has_returns = False
     for block in blocks:
@@ -59,16 +59,16 @@ def ends_with_returns(blocks: Iterable[str]) -> bool:
 
 def is_gutenberg(beginning: str) -> bool:
     """Whether a file begins as a book of Project Gutenberg does; `beginning` has line feeds alone."""
-    return _START.search(beginning[:_HEADER]) is not None
+    return _START.search(beginning[:_MAX_HEADER]) is not None
 
 
-class LineFeeds:
+class LineEndNormalizer:
     """Turns the ends of lines into line feeds, block by block."""
 
-    def __init__(self, changes: Changes, *, returns: bool, is_beginning: bool = True) -> None:
+    def __init__(self, changes: TextChanges, *, returns: bool, is_beginning: bool = True) -> None:
         """`changes` is told what is changed; `returns` says whether carriage returns alone end lines."""
         self._changes, self._returns = changes, returns
-        self._held, self._is_first = "", is_beginning
+        self._pending, self._is_first = "", is_beginning
 
     def feed(self, text: str, *, is_last: bool) -> str:
         """What is certain with the next block of a text."""
@@ -76,36 +76,36 @@ class LineFeeds:
             self._is_first = False
             self._changes.mark = text.startswith(BYTE_ORDER_MARK)
             text = text.removeprefix(BYTE_ORDER_MARK)
-        text = self._held + text
+        text = self._pending + text
         if "\r" not in text:
-            self._held = ""
+            self._pending = ""
             return text
         if self._returns:
             changed = text.replace("\r", "\n")
         else:
-            self._held = "\r" if text.endswith("\r") and not is_last else ""
-            text = text[: len(text) - len(self._held)]
+            self._pending = "\r" if text.endswith("\r") and not is_last else ""
+            text = text[: len(text) - len(self._pending)]
             changed = text.replace("\r\n", "\n")
         self._changes.line_ends = self._changes.line_ends or changed != text
         return changed
 
 
-class BookText:
+class GutenbergStripper:
     """Leaves out the header and the licence of books by Project Gutenberg, block by block: one book or several."""
 
     def __init__(self) -> None:
-        self._held, self._is_inside = "", False
+        self._pending, self._is_inside = "", False
 
     def feed(self, text: str, *, is_last: bool) -> str:
         """What belongs to a book, with the next block of a text that has line feeds alone."""
-        self._held += text
+        self._pending += text
         found = []
-        while marker := (_END if self._is_inside else _START).search(self._held):
+        while marker := (_END if self._is_inside else _START).search(self._pending):
             if self._is_inside:
-                found.append(self._held[: marker.start()])
-            self._held, self._is_inside = self._held[marker.end() :], not self._is_inside
-        certain = len(self._held) if is_last else max(0, len(self._held) - _LONGEST_MARKER)
+                found.append(self._pending[: marker.start()])
+            self._pending, self._is_inside = self._pending[marker.end() :], not self._is_inside
+        certain = len(self._pending) if is_last else max(0, len(self._pending) - _MAX_MARKER)
         if self._is_inside:
-            found.append(self._held[:certain])
-        self._held = self._held[certain:]
+            found.append(self._pending[:certain])
+        self._pending = self._pending[certain:]
         return "".join(found)

@@ -34,13 +34,13 @@ from lm.files import cache_root
 _SECONDS_TO_LOCK = 60
 """A folder this old that nobody has locked is abandoned; a new one may be about to be locked."""
 
-_SECONDS_TO_GO_ON = 14 * 24 * 3600
+_SECONDS_TO_RESUME = 14 * 24 * 3600
 """Finished parts this old are abandoned where nobody knows their place by name, as in a cache."""
 
 
 @contextlib.contextmanager
 def partial_folder(place: Path) -> Iterator[Path]:
-    """An empty folder beside `place`, to be filled and renamed; it is removed at the end unless it was renamed."""
+    """An empty folder beside `location`, to be filled and renamed; it is removed at the end unless it was renamed."""
     partial = place.with_name(f".{place.name}.partial-{secrets.token_hex(4)}")
     files.make_folder(place.absolute().parent)
     partial.mkdir()
@@ -52,17 +52,17 @@ def partial_folder(place: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def unfinished_folder(place: Path) -> Iterator[Path]:
-    """A folder beside `place` for finished parts of what will be there.
+def resumable_folder(place: Path) -> Iterator[Path]:
+    """A folder beside `location` for finished parts of what will be there.
 
     After an interruption or an error it stays, unless it is empty, so that work can be resumed; else it is removed at
     the end. While another process has it locked, an empty folder takes its place, which does not stay.
     """
-    folder = _of_parts(place)
+    folder = _parts_folder(place)
     files.make_folder(folder.absolute())
     with locks.opened_folder(folder) as descriptor:
         try:
-            if _is_free(folder, descriptor):
+            if _try_lock(folder, descriptor):
                 yield folder
                 shutil.rmtree(folder, ignore_errors=True)
             else:
@@ -73,7 +73,7 @@ def unfinished_folder(place: Path) -> Iterator[Path]:
                 folder.rmdir()
 
 
-def _is_free(folder: Path, descriptor: int) -> bool:
+def _try_lock(folder: Path, descriptor: int) -> bool:
     """Lock a folder, on a file system with locks; false if another process has, or has just removed it."""
     try:
         locks.lock(descriptor)
@@ -82,7 +82,7 @@ def _is_free(folder: Path, descriptor: int) -> bool:
         return False
 
 
-def put_in_place(partial: Path, folder: Path, *, is_there: Callable[[], bool]) -> None:
+def rename_into_place(partial: Path, folder: Path, *, is_there: Callable[[], bool]) -> None:
     """Give a complete folder its name; a folder that has the name is removed.
 
     Args:
@@ -109,12 +109,12 @@ def remove_abandoned(folder: Path, name: str | None = None) -> None:
     """
     _remove_old(folder.glob(f".{'*' if name is None else glob.escape(name)}.partial-*"), _SECONDS_TO_LOCK)
     if name is None:
-        _remove_old(folder.glob(".*.parts"), _SECONDS_TO_GO_ON)
+        _remove_old(folder.glob(".*.parts"), _SECONDS_TO_RESUME)
 
 
-def remove_finished(place: Path) -> None:
+def remove_leftover_parts(place: Path) -> None:
     """Remove the finished parts of what is complete by now, which a process that was killed just then has left."""
-    _remove_old([_of_parts(place)], 0)
+    _remove_old([_parts_folder(place)], 0)
 
 
 @contextlib.contextmanager
@@ -122,12 +122,12 @@ def locked_folder(folder: Path) -> Iterator[None]:
     """Keep other processes out of a folder, which is made if need be; InputError if one is in it."""
     files.make_folder(folder.absolute())
     with locks.opened_folder(folder) as descriptor:
-        if not _is_free(folder, descriptor):
+        if not _try_lock(folder, descriptor):
             raise InputError(f"{folder}: another process is at work on it; wait for its end")
         yield
 
 
-def _of_parts(place: Path) -> Path:
+def _parts_folder(place: Path) -> Path:
     return place.with_name(f".{place.name}.parts")
 
 
@@ -164,7 +164,7 @@ _LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Prepared(Generic[M]):
+class PreparedFolder(Generic[M]):
     """A folder of prepared data.
 
     Attributes:
@@ -185,7 +185,7 @@ class Preparation(Generic[M]):
     """How data of some kind are made of certain inputs.
 
     Attributes:
-        key: a hash of the inputs (see `key_of`).
+        key: a hash of the inputs (see `hash_inputs`).
         read: gives the manifest of a complete folder; raises InputError for any other.
         write: writes all files but the manifest into an empty folder; gives the manifest.
     """
@@ -201,7 +201,7 @@ class Preparation(Generic[M]):
         manifest = self.read(folder)
         if manifest.key != self.key:
             return None
-        verify(folder, manifest.sha256)
+        verify_checksums(folder, manifest.sha256)
         return manifest
 
     def find(self, folder: Path) -> M | None:
@@ -211,7 +211,7 @@ class Preparation(Generic[M]):
         except InputError:
             return None
 
-    def find_or_make(self, folder: Path) -> Prepared[M]:
+    def load_or_prepare(self, folder: Path) -> PreparedFolder[M]:
         """The data in a folder: found there, or made now in place of what else it holds."""
         try:
             there = self.check(folder)
@@ -219,35 +219,35 @@ class Preparation(Generic[M]):
             there = None
             _LOG.warning("%s (done now)", error)
         if there is not None:
-            return Prepared(folder, there, reused=True)
+            return PreparedFolder(folder, there, reused=True)
         place = folder.resolve()  # so that a link stays one
         with partial_folder(place) as partial:
             made = self.write(partial)
             for file in partial.iterdir():
                 files.sync(file)
-            made = made.with_checksums(checksums(partial))
+            made = made.with_checksums(compute_checksums(partial))
             files.write_json(partial / MANIFEST, made.to_dict())
-            put_in_place(partial, place, is_there=lambda: self.find(place) is not None)
-        return Prepared(folder, made, reused=False)
+            rename_into_place(partial, place, is_there=lambda: self.find(place) is not None)
+        return PreparedFolder(folder, made, reused=False)
 
-    def find_or_make_in_cache(self, kind: str, *, root: Path | None = None) -> Prepared[M]:
+    def load_or_prepare_in_cache(self, kind: str, *, root: Path | None = None) -> PreparedFolder[M]:
         """The data in the folder of the cache that is named after their key: found there, or made now.
 
         Args:
             kind: the folder in the cache that has a folder for each key.
             root: the cache [default: `cache_root()`].
         """
-        return self.find_or_make(place_in_cache(kind, self.key, root=root))
+        return self.load_or_prepare(cache_folder(kind, self.key, root=root))
 
 
-def place_in_cache(kind: str, key: str, *, root: Path | None = None) -> Path:
+def cache_folder(kind: str, key: str, *, root: Path | None = None) -> Path:
     """The folder of the cache for data with a key, which need not exist; what was abandoned beside it is removed."""
     folder = (root or cache_root()) / kind / key[:32]
     remove_abandoned(folder.parent)
     return folder
 
 
-def key_of(*inputs: Any) -> str:  # noqa: ANN401 (whatever JSON can hold)
+def hash_inputs(*inputs: Any) -> str:  # noqa: ANN401 (whatever JSON can hold)
     """A hash of all inputs that prepared data depend on: contents of files, not their names or times."""
     return hashlib.sha256(json.dumps([KEY_VERSION, *inputs]).encode()).hexdigest()
 
@@ -256,12 +256,12 @@ _HASHED_EACH_TIME = 1 << 26
 """Bytes: folders up to this size are hashed each time, which takes a tenth of a second or two."""
 
 
-def checksums(folder: Path) -> dict[str, str]:
+def compute_checksums(folder: Path) -> dict[str, str]:
     """The SHA-256 of each file in a folder, by name."""
-    return _hashed(sorted(folder.iterdir()))
+    return _hash_files(sorted(folder.iterdir()))
 
 
-def verify(
+def verify_checksums(
     folder: Path,
     sha256: Mapping[str, str] | None,
     *,
@@ -279,15 +279,15 @@ def verify(
     if sha256 is None:
         return
     try:
-        state = {name: _state(folder / name) for name in sha256}
+        state = {name: _file_state(folder / name) for name in sha256}
     except OSError as error:
         raise InputError(f"{error.filename}: {error.strerror}; {advice}", settings=settings) from None
     is_large = sum(size for size, *_ in state.values()) > _HASHED_EACH_TIME
     verified = {"folder": str(folder.resolve()), "sha256": dict(sha256), "files": state}
-    record = _record(folder)
-    if is_large and _read(record) == verified:
+    record = _verification_record(folder)
+    if is_large and _read_record(record) == verified:
         return
-    found = _hashed([folder / name for name in sha256])
+    found = _hash_files([folder / name for name in sha256])
     if wrong := [name for name in sha256 if found[name] != sha256[name]]:
         raise InputError(
             f"{folder / wrong[0]}: damaged (its checksum is not that of the file as it was made); {advice}",
@@ -299,26 +299,26 @@ def verify(
             files.write_json(record, verified)
 
 
-def _state(path: Path) -> list[int]:
+def _file_state(path: Path) -> list[int]:
     """What changes with each way of writing to a file."""
     status = path.stat()
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
 
 
-def _record(folder: Path) -> Path:
+def _verification_record(folder: Path) -> Path:
     """The file that remembers when a folder was verified."""
     digest = hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()
     return files.cache_root() / "verified" / f"{digest[:32]}.json"
 
 
-def _read(record: Path) -> Any:  # noqa: ANN401 (whatever the file holds)
+def _read_record(record: Path) -> Any:  # noqa: ANN401 (whatever the file holds)
     try:
         return files.read_json(record)
     except (InputError, OSError):
         return None
 
 
-def _hashed(paths: list[Path]) -> dict[str, str]:
+def _hash_files(paths: list[Path]) -> dict[str, str]:
     """The SHA-256 of files, several at a time."""
     found = processes.on_threads(files.sha256, paths, threads=processes.cores())
     return dict(zip((path.name for path in paths), found, strict=True))

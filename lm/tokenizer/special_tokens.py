@@ -38,26 +38,26 @@ class LanguageTag(NamedTuple):
     id: int
 
 
-def spelled_tag(language: str) -> str:
+def format_language_tag(language: str) -> str:
     """The tag of a language, as the vocabulary spells it."""
     return f"<2{language}>"
 
 
-def language_tags(tokenizer: Tokenizer) -> dict[str, LanguageTag]:
+def find_language_tags(tokenizer: Tokenizer) -> dict[str, LanguageTag]:
     """The tags among the special tokens of a tokenizer, by language."""
     named = ((re.fullmatch("<2(.+)>", token), index) for token, index in tokenizer.special_tokens.items())
     return {match[1]: LanguageTag(match[1], match[0], index) for match, index in named if match}
 
 
-def tag_to(
-    tokenizer: Tokenizer, language: str | None, *, told_by_file: str | None = None, has_tags: bool = True
+def choose_language_tag(
+    tokenizer: Tokenizer, language: str | None, *, file_language: str | None = None, has_tags: bool = True
 ) -> LanguageTag | None:
     """The tag that asks for a language; None where the model has a single direction.
 
     Args:
         tokenizer: of the sources.
         language: what the user asks for.
-        told_by_file: the language that the name of a file tells, for where the user asks for none. A model of a single
+        file_language: the language that the name of a file tells, for where the user asks for none. A model of a single
             direction ignores it.
         has_tags: whether the model reads the tags that its tokenizer has; one that was trained in a single direction
             with the tokenizer of another run has never seen them.
@@ -65,18 +65,18 @@ def tag_to(
     Raises:
         UsageError: the model has several directions and none is asked for, or it does not have the one that is.
     """
-    tags = language_tags(tokenizer) if has_tags else {}
+    tags = find_language_tags(tokenizer) if has_tags else {}
     known = f"this model translates into {', '.join(sorted(tags))}" if tags else "this model has one direction"
-    if language is None and tags and told_by_file not in tags:
-        wrong = "" if told_by_file is None else f", not into {told_by_file!r}"
+    if language is None and tags and file_language not in tags:
+        wrong = "" if file_language is None else f", not into {file_language!r}"
         raise UsageError(f"{known}{wrong}; say into which", settings=["to"])
     if language is not None and language not in tags:
         raise UsageError(f"{known}, not {language!r}", settings=["to"])
-    return tags.get(language or told_by_file or "")
+    return tags.get(language or file_language or "")
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class SpecialTokenFrame:
     """The tokens around a text.
 
     Attributes:
@@ -91,13 +91,13 @@ class Frame:
         """How many tokens the frame adds to a text."""
         return len(self.before) + len(self.after)
 
-    def around(self, *texts: Sequence[int] | NDArray[Any]) -> NDArray[np.int64]:
+    def wrap(self, *texts: Sequence[int] | NDArray[Any]) -> NDArray[np.int64]:
         """(tokens,) ids: the frame around the ids of texts that follow each other."""
         return np.concatenate([np.asarray(ids, dtype=np.int64) for ids in (self.before, *texts, self.after)])
 
 
 @dataclass(frozen=True, slots=True)
-class PairFrames:
+class PairSpecialTokens:
     """The tokens around a source and its target.
 
     Attributes:
@@ -106,24 +106,24 @@ class PairFrames:
         start: the id that the decoder reads first; what it predicts after it is the target's first token.
     """
 
-    source: Frame
-    target: Frame
+    source: SpecialTokenFrame
+    target: SpecialTokenFrame
     start: int
 
 
-def text_frame(tokenizer: Tokenizer) -> Frame:
+def build_text_frame(tokenizer: Tokenizer) -> SpecialTokenFrame:
     """The start and end tokens of a text, so far as the tokenizer has them."""
     start, end = tokenizer.start_of_text, tokenizer.end_of_text
-    return Frame(() if start is None else (start,), () if end is None else (end,))
+    return SpecialTokenFrame(() if start is None else (start,), () if end is None else (end,))
 
 
-def example_frame(tokenizer: Tokenizer) -> Frame:
+def build_example_frame(tokenizer: Tokenizer) -> SpecialTokenFrame:
     """The tokens before a prompt and after its completion.
 
     Raises:
         UsageError: the tokenizer has no token that ends a text.
     """
-    frame = text_frame(tokenizer)
+    frame = build_text_frame(tokenizer)
     if not frame.after:  # nor is there a start then
         raise UsageError(
             "the tokenizer has no end-of-text token, so no completion could end; use one that has",
@@ -132,9 +132,9 @@ def example_frame(tokenizer: Tokenizer) -> Frame:
     return frame
 
 
-def pair_frames(
+def build_pair_frames(
     tokenizer: Tokenizer, source_tokenizer: Tokenizer | None = None, *, tag: LanguageTag | None = None
-) -> PairFrames:
+) -> PairSpecialTokens:
     """The tokens around a source and around its target.
 
     Args:
@@ -145,14 +145,16 @@ def pair_frames(
     Raises:
         UsageError: a tokenizer has no token that ends a text.
     """
-    target, source = text_frame(tokenizer), text_frame(source_tokenizer or tokenizer)
+    target, source = build_text_frame(tokenizer), build_text_frame(source_tokenizer or tokenizer)
     if not target.before or not target.after or not source.after:
         raise UsageError("the tokenizer has no token that ends a text, which an encoder-decoder needs")
     before = () if tag is None else (tag.id,)
-    return PairFrames(Frame(before, source.after), Frame((), target.after), target.before[0])
+    return PairSpecialTokens(
+        SpecialTokenFrame(before, source.after), SpecialTokenFrame((), target.after), target.before[0]
+    )
 
 
-def mask_of(tokenizer: Tokenizer) -> int:
+def require_mask_token(tokenizer: Tokenizer) -> int:
     """The mask of a tokenizer; UsageError if it has none."""
     if tokenizer.mask is None:
         raise UsageError(

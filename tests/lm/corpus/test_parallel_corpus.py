@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from lm.config.data import DataConfig, ParallelConfig
-from lm.corpus import parallel
-from lm.corpus.parallel import ParallelCorpus
+from lm.corpus import parallel_corpus
+from lm.corpus.parallel_corpus import ParallelCorpus
 from lm.errors import InputError, UsageError
-from lm.text.parallel import ParallelText, parallel_texts
+from lm.text.parallel import ParallelText, find_parallel_texts
 from tests.lm.corpus.parallel_text import lines, write
 
 PLAIN = ParallelConfig()
@@ -20,13 +20,15 @@ PAIRS = [("Two dogs.", "Zwei Hunde."), ("A\u2028B", "C\x0bD"), ("", "leer"), ("E
 
 def one_file(folder: Path, name: str, data: str | bytes, config: ParallelConfig = PLAIN) -> ParallelText:
     (folder / name).write_bytes(data if isinstance(data, bytes) else data.encode())
-    return parallel_texts(config, pairs=[str(folder / name)])[0]
+    return find_parallel_texts(config, pairs=[str(folder / name)])[0]
 
 
 def survey(folder: Path, pairs: list[tuple[str, str]], validation: str = "0.1", **values: object) -> ParallelCorpus:
     data = "".join(f"{source}\t{target}\n" for source, target in pairs)
     config = ParallelConfig(**values)  # type: ignore[arg-type]
-    return parallel.survey([one_file(folder, "all.tsv", data)], DataConfig(validation=validation), config)
+    return parallel_corpus.scan_parallel_corpus(
+        [one_file(folder, "all.tsv", data)], DataConfig(validation=validation), config
+    )
 
 
 def test_a_fraction_is_held_out_and_duplicates_stay_together(tmp_path: Path) -> None:
@@ -58,13 +60,13 @@ def test_files_for_validation(tmp_path: Path) -> None:
     sources, targets = lines(150)
     train = write(tmp_path, sources[:120], targets[:120])
     held = write(tmp_path, sources[120:], targets[120:], name="held")
-    files, validation = (parallel_texts(PLAIN, source=[pair[0]], target=[pair[1]]) for pair in (train, held))
-    corpus = parallel.survey(files, DataConfig(), PLAIN, validation=validation)
+    files, validation = (find_parallel_texts(PLAIN, source=[pair[0]], target=[pair[1]]) for pair in (train, held))
+    corpus = parallel_corpus.scan_parallel_corpus(files, DataConfig(), PLAIN, validation=validation)
     assert corpus.languages == ("en", "de")
     assert corpus.pairs == 150
     assert [item.split for item in corpus.split_pairs()] == ["train"] * 120 + ["validation"] * 30
     one = one_file(tmp_path, "held.tsv", "a\tb\n")
-    by_name = parallel.survey(files, DataConfig(validation=one.name), PLAIN)
+    by_name = parallel_corpus.scan_parallel_corpus(files, DataConfig(validation=one.name), PLAIN)
     assert [item.pair.source for item in by_name.split_pairs() if item.split == "validation"] == ["a"]
 
 
@@ -82,13 +84,13 @@ def test_languages_of_file_names(
 ) -> None:
     for name in names:
         (tmp_path / name).write_bytes(gzip.compress(b"a\n") if name.endswith(".gz") else b"a\n")
-    files = parallel_texts(PLAIN, source=[str(tmp_path / names[0])], target=[str(tmp_path / names[1])])
-    assert parallel.survey(files, DataConfig(validation="0"), PLAIN).languages == languages
+    files = find_parallel_texts(PLAIN, source=[str(tmp_path / names[0])], target=[str(tmp_path / names[1])])
+    assert parallel_corpus.scan_parallel_corpus(files, DataConfig(validation="0"), PLAIN).languages == languages
 
 
 def test_what_cannot_be(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="1 files of sources and 0 of targets"):
-        parallel_texts(PLAIN, source=[write(tmp_path, ["a"], ["b"])[0]])
+        find_parallel_texts(PLAIN, source=[write(tmp_path, ["a"], ["b"])[0]])
     with pytest.raises(InputError, match="there are no pairs"):
         survey(tmp_path, [("", "")])
     with pytest.raises(UsageError, match="in both directions needs two languages"):
@@ -105,8 +107,8 @@ def test_how_many_held_out_pairs_are_among_those_to_train_on(kept: int, tmp_path
     train = write(tmp_path, sources[:120], targets[:120])
     both = [*range(kept), *range(120, 150 - kept)]
     held = write(tmp_path, [sources[at] for at in both], [targets[at] for at in both], name="held")
-    files, validation = (parallel_texts(PLAIN, source=[pair[0]], target=[pair[1]]) for pair in (train, held))
-    corpus = parallel.survey(files, DataConfig(), PLAIN, validation=validation)
+    files, validation = (find_parallel_texts(PLAIN, source=[pair[0]], target=[pair[1]]) for pair in (train, held))
+    corpus = parallel_corpus.scan_parallel_corpus(files, DataConfig(), PLAIN, validation=validation)
     trained = set(zip(sources[:120], targets[:120], strict=True))
     different = {(sources[at], targets[at]) for at in both}
     assert corpus.seen_in_training == len(different & trained) / len(different)
@@ -116,11 +118,11 @@ def test_how_many_held_out_pairs_are_among_those_to_train_on(kept: int, tmp_path
 def test_a_text_that_is_its_own_translation_is_known_by_its_bytes(tmp_path: Path) -> None:
     (tmp_path / "a.en").write_text("one\ntwo\n")
     (tmp_path / "a.de").write_text("one\ntwo\n")
-    texts = parallel_texts(PLAIN, source=[str(tmp_path / "a.en")], target=[str(tmp_path / "a.de")])
-    assert parallel.survey(texts, DataConfig(), PLAIN).copies == (texts[0].name,)
+    texts = find_parallel_texts(PLAIN, source=[str(tmp_path / "a.en")], target=[str(tmp_path / "a.de")])
+    assert parallel_corpus.scan_parallel_corpus(texts, DataConfig(), PLAIN).copies == (texts[0].name,)
 
 
 def test_stdin_stands_for_one_file_only() -> None:
     for names in ({"source": ["-"], "target": ["-"]}, {"source": ["a"], "target": ["-"], "heads": ["-"]}):
         with pytest.raises(UsageError, match=r"stdin \(-\) stands for one file only"):
-            parallel_texts(PLAIN, **names)
+            find_parallel_texts(PLAIN, **names)

@@ -20,52 +20,54 @@ from lm import processes
 from lm.config.data import DataConfig
 from lm.corpus import repetition
 from lm.corpus.corpus import (
+    BytesCallback,
     Chunk,
     Corpus,
-    Done,
     FileSection,
-    HeldOut,
+    HeldOutRule,
     chunk_name,
-    chunks_of,
-    divided_at,
-    encoded_ahead,
-    hash_bound,
-    text_bytes,
-    text_hash,
+    compute_hash_bound,
+    count_text_bytes,
+    encode_groups_unchecked,
+    hash_text,
+    split_at,
+    split_into_chunks,
 )
-from lm.corpus.examples import LABELS, held_out_examples, join_examples, write_examples
-from lm.corpus.folders import (
-    Preparation,
-    Prepared,
-    key_of,
-    place_in_cache,
-    remove_abandoned,
-    remove_finished,
-    unfinished_folder,
-)
+from lm.corpus.examples import LABELS_FILE, choose_held_out_examples, merge_example_chunks, write_example_chunk
 from lm.corpus.manifest import MANIFEST, SPLITS, Manifest, Repetition, SourceRecord, SplitName, SplitRecord
-from lm.corpus.repetition import Documents
+from lm.corpus.prepared_folder import (
+    Preparation,
+    PreparedFolder,
+    cache_folder,
+    hash_inputs,
+    remove_abandoned,
+    remove_leftover_parts,
+    resumable_folder,
+)
+from lm.corpus.repetition import TokenizedDocuments
 from lm.corpus.shards import (
     ArrayWriter,
     ChunkSplit,
     ShardWriter,
     StoredChunk,
-    Tokens,
-    WrittenTokens,
-    array_name,
-    find_chunk,
-    read_array,
+    TokenShards,
+    WrittenShards,
+    array_file_name,
+    load_chunk,
+    read_in_blocks,
     read_manifest,
     token_dtype,
     write_chunk_record,
 )
 from lm.errors import InputError
 from lm.text import documents
-from lm.text.documents import Fragment, Survey
-from lm.text.files import Progress
-from lm.tokenizer.tokenizer import FILE_NAME, Ids, Piece, Tokenizer, pieces
+from lm.text.documents import FileSummary, Fragment
+from lm.text.files import ProgressCallback
+from lm.tokenizer.tokenizer import FILE_NAME, Ids, TextPiece, Tokenizer, split_into_pieces
 
-_TOKEN_FILES = re.compile(r"(train|validation)-\w+\.npy|" + "|".join(map(re.escape, (MANIFEST, FILE_NAME, LABELS))))
+_TOKEN_FILES = re.compile(
+    r"(train|validation)-\w+\.npy|" + "|".join(map(re.escape, (MANIFEST, FILE_NAME, LABELS_FILE)))
+)
 """The names of the files in a folder of prepared tokens."""
 
 
@@ -73,14 +75,14 @@ class ChunkWriter(Protocol):
     """Writes the arrays of a chunk into an empty folder, and says what it adds to each split."""
 
     def __call__(
-        self, chunk: Chunk, tokenizer: Tokenizer, folder: Path, done: Done | None
+        self, chunk: Chunk, tokenizer: Tokenizer, folder: Path, done: BytesCallback | None
     ) -> dict[SplitName, ChunkSplit]:
         """Call `done`, if there is one, whenever a group of texts is written."""
         ...
 
 
 @dataclass(frozen=True)
-class Making:
+class PreparationSteps:
     """How a corpus of some kind becomes tokens.
 
     Attributes:
@@ -89,24 +91,24 @@ class Making:
         join: writes the shards into an empty folder, given all chunks in order.
     """
 
-    held_out: Callable[[Corpus], HeldOut]
+    held_out: Callable[[Corpus], HeldOutRule]
     write: ChunkWriter
-    join: Callable[[Iterable[StoredChunk], Tokenizer, Path], WrittenTokens]
+    join: Callable[[Iterable[StoredChunk], Tokenizer, Path], WrittenShards]
 
     def chunks(self, corpus: Corpus) -> list[Chunk]:
         """The chunks of a corpus."""
-        return chunks_of(corpus, self.held_out(corpus))
+        return split_into_chunks(corpus, self.held_out(corpus))
 
 
-def making_of(config: DataConfig) -> Making:
+def select_steps(config: DataConfig) -> PreparationSteps:
     """How tokens are made with these settings."""
     if config.supervised:
-        return Making(held_out_examples, write_examples, join_examples)
-    return Making(held_out_text, write_text, join_text)
+        return PreparationSteps(choose_held_out_examples, write_example_chunk, merge_example_chunks)
+    return PreparationSteps(choose_held_out_text, write_text_chunk, merge_text_chunks)
 
 
 @dataclass(frozen=True)
-class Origin:
+class PreparationInputs:
     """What tokens are made of, apart from the tokenizer.
 
     Attributes:
@@ -126,14 +128,14 @@ class Origin:
     validation_sources: tuple[SourceRecord, ...]
 
     @classmethod
-    def of(cls, corpus: Corpus, tokenizer: Tokenizer) -> Origin:
+    def of(cls, corpus: Corpus, tokenizer: Tokenizer) -> PreparationInputs:
         """That of the tokens that a tokenizer makes of a corpus."""
         contents = [[found.identity for found in group] for group in (corpus.files, corpus.validation_files)]
-        key = key_of(tokenizer.sha256, corpus.config.separator, str(corpus.fraction), *contents)
-        sources = _records(corpus.files), _records(corpus.validation_files)
+        key = hash_inputs(tokenizer.sha256, corpus.config.separator, str(corpus.fraction), *contents)
+        sources = _source_records(corpus.files), _source_records(corpus.validation_files)
         return cls(key, corpus.config, corpus.name, corpus.bytes, *sources)
 
-    def manifest(self, written: WrittenTokens, tokenizer: Tokenizer) -> Manifest:
+    def manifest(self, written: WrittenShards, tokenizer: Tokenizer) -> Manifest:
         """The manifest of the tokens; InputError if none of them are to train on."""
         config = self.config
         if not written.splits["train"].tokens:
@@ -160,7 +162,7 @@ class Origin:
         )
 
 
-def _records(surveys: Sequence[Survey]) -> tuple[SourceRecord, ...]:
+def _source_records(surveys: Sequence[FileSummary]) -> tuple[SourceRecord, ...]:
     return tuple(SourceRecord(found.file.name, found.size, found.sha256, found.read_as) for found in surveys)
 
 
@@ -172,9 +174,9 @@ def prepare_corpus(
     force: bool = False,
     root: Path | None = None,
     processes: int | None = None,
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
     with_labels: bool = False,
-) -> Prepared[Manifest]:
+) -> PreparedFolder[Manifest]:
     """Tokenize a corpus into a folder, as running text or as examples, or find it there.
 
     A large corpus is tokenized chunk by chunk, by several processes. After an interruption the finished chunks are
@@ -196,17 +198,17 @@ def prepare_corpus(
             something else.
         UsageError: examples need a token that ends a text, and the tokenizer has none.
     """
-    making = making_of(corpus.config)
+    making = select_steps(corpus.config)
 
     def stored(unfinished: Path, saved: Path) -> Iterator[StoredChunk]:
-        chunks, done = making.chunks(corpus), counted(progress, corpus.bytes)
-        yield from stored_chunks(
+        chunks, done = making.chunks(corpus), accumulate_progress(progress, corpus.bytes)
+        yield from tokenize_chunks(
             chunks, tokenizer, making.write, folder=unfinished, saved=saved, workers=processes, done=done
         )
 
-    origin = Origin.of(corpus, tokenizer)
+    origin = PreparationInputs.of(corpus, tokenizer)
     read = _read_labelled if with_labels and corpus.config.supervised and folder is None else read_manifest
-    return tokens_of_chunks(origin, tokenizer, stored, folder=folder, force=force, root=root, read=read)
+    return merge_chunks(origin, tokenizer, stored, folder=folder, force=force, root=root, read=read)
 
 
 def _read_labelled(folder: Path) -> Manifest:
@@ -217,7 +219,7 @@ def _read_labelled(folder: Path) -> Manifest:
     return manifest
 
 
-def counted(progress: Progress | None, total: int) -> Done | None:
+def accumulate_progress(progress: ProgressCallback | None, total: int) -> BytesCallback | None:
     """A function that adds up what is done, and passes it on."""
     done = 0
 
@@ -230,8 +232,8 @@ def counted(progress: Progress | None, total: int) -> Done | None:
     return add if progress else None
 
 
-def tokens_of_chunks(
-    origin: Origin,
+def merge_chunks(
+    origin: PreparationInputs,
     tokenizer: Tokenizer,
     stored: Callable[[Path, Path], Iterator[StoredChunk]],
     *,
@@ -239,7 +241,7 @@ def tokens_of_chunks(
     force: bool = False,
     root: Path | None = None,
     read: Callable[[Path], Manifest] = read_manifest,
-) -> Prepared[Manifest]:
+) -> PreparedFolder[Manifest]:
     """A folder of tokens that are in chunks, found or made.
 
     Args:
@@ -251,16 +253,16 @@ def tokens_of_chunks(
         root: as of `prepare_corpus`.
         read: gives the manifest of a complete folder; raises InputError for any other.
     """
-    place = folder or place_in_cache("tokens", origin.key, root=root)
+    place = folder or cache_folder("tokens", origin.key, root=root)
     found = 0
     with contextlib.ExitStack() as opened:  # until the folder has its name, what is finished stays
 
         def make(partial: Path) -> Manifest:
             nonlocal found
-            unfinished = opened.enter_context(unfinished_folder(place.resolve()))
+            unfinished = opened.enter_context(resumable_folder(place.resolve()))
             tokenizer.save(partial / FILE_NAME)
-            chunks = _Counted(stored(unfinished, partial / FILE_NAME))
-            written = making_of(origin.config).join(chunks, tokenizer, partial)
+            chunks = _ChunkCounter(stored(unfinished, partial / FILE_NAME))
+            written = select_steps(origin.config).join(chunks, tokenizer, partial)
             if chunks.bytes != origin.bytes:
                 shutil.rmtree(unfinished)
                 raise InputError(f"{origin.name}: the corpus changed while it was read; try again")
@@ -274,14 +276,14 @@ def tokens_of_chunks(
         except InputError as error:
             damage = error
         if there is not None:
-            remove_finished(place.resolve())
+            remove_leftover_parts(place.resolve())
         elif folder is not None:
             _refuse_other_files(folder, force=force, damage=damage)
             remove_abandoned(folder.resolve().parent, folder.resolve().name)
-        return dataclasses.replace(preparation.find_or_make(place), chunks_found=found)
+        return dataclasses.replace(preparation.load_or_prepare(place), chunks_found=found)
 
 
-class _Counted:
+class _ChunkCounter:
     """Chunks as they come.
 
     Attributes:
@@ -318,10 +320,10 @@ def _refuse_other_files(folder: Path, *, force: bool, damage: InputError | None)
         raise InputError(problem, settings=["force"])
 
 
-_NEW = ".new-"
+_INCOMPLETE_PREFIX = ".new-"
 
 
-def stored_chunks(
+def tokenize_chunks(
     chunks: Sequence[Chunk],
     tokenizer: Tokenizer,
     write: ChunkWriter,
@@ -329,7 +331,7 @@ def stored_chunks(
     folder: Path,
     saved: Path,
     workers: int | None = None,
-    done: Done | None = None,
+    done: BytesCallback | None = None,
 ) -> Iterator[StoredChunk]:
     """The chunks in order, each found in a folder or made there.
 
@@ -345,14 +347,14 @@ def stored_chunks(
     Raises:
         InputError: the tokenizer has no token for a character, or a process was killed.
     """
-    _remove_begun(folder)
+    _remove_incomplete(folder)
     cores = processes.cores()
     used = max(1, min(workers or cores, len(chunks)))
     if used == 1:
         for chunk in chunks:
-            yield _find_or_make(chunk, write=write, tokenizer=tokenizer, folder=folder, done=done)
+            yield _load_or_tokenize(chunk, write=write, tokenizer=tokenizer, folder=folder, done=done)
         return
-    work = partial(_find_or_make, write=write, tokenizer=saved, folder=folder)
+    work = partial(_load_or_tokenize, write=write, tokenizer=saved, folder=folder)
     threads = {"RAYON_NUM_THREADS": str(max(1, cores // used))}
     try:
         for stored in processes.in_order(work, chunks, processes=used, environment=threads):
@@ -360,25 +362,25 @@ def stored_chunks(
             if done:
                 done(stored.bytes)
     finally:
-        _remove_begun(folder)
+        _remove_incomplete(folder)
 
 
-def _remove_begun(folder: Path) -> None:
+def _remove_incomplete(folder: Path) -> None:
     """Remove what a process that was killed has begun."""
-    for begun in folder.glob(f"*{_NEW}*"):
+    for begun in folder.glob(f"*{_INCOMPLETE_PREFIX}*"):
         shutil.rmtree(begun, ignore_errors=True)
 
 
-def _find_or_make(
-    chunk: Chunk, *, write: ChunkWriter, tokenizer: Tokenizer | Path, folder: Path, done: Done | None = None
+def _load_or_tokenize(
+    chunk: Chunk, *, write: ChunkWriter, tokenizer: Tokenizer | Path, folder: Path, done: BytesCallback | None = None
 ) -> StoredChunk:
-    loaded = _loaded(tokenizer) if isinstance(tokenizer, Path) else tokenizer
+    loaded = _load_tokenizer(tokenizer) if isinstance(tokenizer, Path) else tokenizer
     name = chunk_name(chunk, loaded.sha256)
-    if (found := find_chunk(folder / name)) is not None:
+    if (found := load_chunk(folder / name)) is not None:
         if done:
             done(found.bytes)
         return found
-    new = folder / f"{name}{_NEW}{secrets.token_hex(4)}"
+    new = folder / f"{name}{_INCOMPLETE_PREFIX}{secrets.token_hex(4)}"
     new.mkdir()
     try:
         splits = write(chunk, loaded, new, done)
@@ -392,7 +394,7 @@ def _find_or_make(
 
 
 @cache
-def _loaded(path: Path) -> Tokenizer:
+def _load_tokenizer(path: Path) -> Tokenizer:
     return Tokenizer.load(path)
 
 
@@ -405,8 +407,8 @@ class SplitPiece:
     """A piece of a document, the split it belongs to, and the file it is from."""
 
     split: SplitName
-    place: str
-    piece: Piece
+    location: str
+    piece: TextPiece
 
     @property
     def texts(self) -> tuple[str]:
@@ -414,7 +416,7 @@ class SplitPiece:
         return (self.piece.text,)
 
 
-def held_out_text(corpus: Corpus) -> HeldOut:
+def choose_held_out_text(corpus: Corpus) -> HeldOutRule:
     """Which documents of a corpus of running text are held out.
 
     With a fraction, a document is held out if a hash of its first 16,384 characters falls below it; or, where there
@@ -422,29 +424,31 @@ def held_out_text(corpus: Corpus) -> HeldOut:
     """
     few = corpus.fraction and corpus.has_few_documents
     boundary = int(corpus.files_bytes * (1 - corpus.fraction)) if few else None
-    return HeldOut(hash_bound(corpus.fraction), boundary)
+    return HeldOutRule(compute_hash_bound(corpus.fraction), boundary)
 
 
-def split_pieces(stretch: FileSection, separator: str, tokenizer: Tokenizer) -> Iterator[SplitPiece]:
+def read_split_pieces(stretch: FileSection, separator: str, tokenizer: Tokenizer) -> Iterator[SplitPiece]:
     """All pieces of a stretch of a corpus with the splits they belong to; each document belongs to one."""
     bound, boundary = stretch.held_out.bound, stretch.held_out.boundary
-    fragments: Iterable[Fragment] = documents.fragments(stretch.file, separator, span=stretch.span)
+    fragments: Iterable[Fragment] = documents.read_fragments(stretch.file, separator, span=stretch.span)
     if boundary is not None:
-        fragments = divided_at(fragments, boundary)
+        fragments = split_at(fragments, boundary)
 
-    def is_held_out(piece: Piece) -> bool:
-        return text_hash(piece.text[:_HASHED_CHARACTERS]) < bound if boundary is None else position >= boundary
+    def is_held_out(piece: TextPiece) -> bool:
+        return hash_text(piece.text[:_HASHED_CHARACTERS]) < bound if boundary is None else position >= boundary
 
     position = 0
     split: SplitName = "train"
-    for piece in pieces(fragments, tokenizer):
+    for piece in split_into_pieces(fragments, tokenizer):
         if piece.starts_document:
             split = "validation" if is_held_out(piece) else "train"
         position += len(piece.text.encode())
         yield SplitPiece(split, stretch.file.name, piece)
 
 
-def write_text(chunk: Chunk, tokenizer: Tokenizer, folder: Path, done: Done | None) -> dict[SplitName, ChunkSplit]:
+def write_text_chunk(
+    chunk: Chunk, tokenizer: Tokenizer, folder: Path, done: BytesCallback | None
+) -> dict[SplitName, ChunkSplit]:
     """Write the tokens of a chunk of running text, and where its documents begin, into an empty folder.
 
     Each document is written as its tokens after the tokenizer's start-of-text token. Where that is not also the
@@ -452,24 +456,24 @@ def write_text(chunk: Chunk, tokenizer: Tokenizer, folder: Path, done: Done | No
     one before. The token that ends a split is not a chunk's.
     """
     with contextlib.ExitStack() as opened:
-        writers = {split: _ChunkWriter(folder, split, tokenizer) for split in SPLITS}
+        writers = {split: _TextChunkWriter(folder, split, tokenizer) for split in SPLITS}
         for writer in writers.values():
             opened.callback(writer.discard)
-        items = (item for found in chunk.stretches for item in split_pieces(found, chunk.separator, tokenizer))
-        for group, tokens in encoded_ahead(items, partial(_encode, tokenizer)):
+        items = (item for found in chunk.sections for item in read_split_pieces(found, chunk.separator, tokenizer))
+        for group, tokens in encode_groups_unchecked(items, partial(_encode_pieces, tokenizer)):
             for item, ids in zip(group, tokens, strict=True):
                 writers[item.split].add(item.piece, ids)
             if done:
-                done(sum(map(text_bytes, group)))
+                done(sum(map(count_text_bytes, group)))
         return {split: writer.close() for split, writer in writers.items()}
 
 
-def _encode(tokenizer: Tokenizer, group: Sequence[SplitPiece]) -> list[Ids]:
+def _encode_pieces(tokenizer: Tokenizer, group: Sequence[SplitPiece]) -> list[Ids]:
     tokens = tokenizer.encode_batch([item.piece.context + item.piece.text for item in group])
     return [ids[item.piece.context_tokens :] for item, ids in zip(group, tokens, strict=True)]
 
 
-class _Frame:
+class _DocumentFrame:
     """The tokens around documents.
 
     Attributes:
@@ -488,18 +492,18 @@ class _Frame:
         self.own_start = 0 if start == end else len(self.start)
 
 
-class _ChunkWriter:
+class _TextChunkWriter:
     """Writes what a chunk adds to one split."""
 
     def __init__(self, folder: Path, split: SplitName, tokenizer: Tokenizer) -> None:
-        dtype, path = token_dtype(tokenizer.vocab_size), folder / array_name(split, _TOKENS)
+        dtype, path = token_dtype(tokenizer.vocab_size), folder / array_file_name(split, _TOKENS)
         self._tokens = ArrayWriter(path, dtype=dtype, lasting=False)
-        self._edges = ArrayWriter(folder / array_name(split, _EDGES), dtype="int64", lasting=False)
-        self._frame = _Frame(tokenizer)
+        self._edges = ArrayWriter(folder / array_file_name(split, _EDGES), dtype="int64", lasting=False)
+        self._frame = _DocumentFrame(tokenizer)
         self._begins = array("q")
         self._bytes = 0
 
-    def add(self, piece: Piece, ids: Ids) -> None:
+    def add(self, piece: TextPiece, ids: Ids) -> None:
         """Write a piece, given its tokens."""
         if piece.starts_document:
             if self._begins:
@@ -522,20 +526,20 @@ class _ChunkWriter:
             writer.discard()
 
 
-def join_text(chunks: Iterable[StoredChunk], tokenizer: Tokenizer, folder: Path) -> WrittenTokens:
+def merge_text_chunks(chunks: Iterable[StoredChunk], tokenizer: Tokenizer, folder: Path) -> WrittenShards:
     """Write the shards of running text of both splits, given all chunks in order."""
     with contextlib.ExitStack() as opened:
-        joined = {split: _JoinedSplit(folder, split, tokenizer) for split in SPLITS}
+        joined = {split: _SplitMerger(folder, split, tokenizer) for split in SPLITS}
         for split in joined.values():
             opened.callback(split.remove)
         for chunk in chunks:
             for split in joined.values():
                 split.add(chunk)
         splits: dict[str, SplitRecord] = {name: split.close() for name, split in joined.items()}
-        return WrittenTokens(splits, _repetition(folder, joined, splits, tokenizer))
+        return WrittenShards(splits, _measure_repetition(folder, joined, splits, tokenizer))
 
 
-class _JoinedSplit:
+class _SplitMerger:
     """One split of all chunks.
 
     Attributes:
@@ -546,8 +550,8 @@ class _JoinedSplit:
     def __init__(self, folder: Path, split: SplitName, tokenizer: Tokenizer) -> None:
         self._split: SplitName = split
         self._shards = ShardWriter(folder, split, dtype=token_dtype(tokenizer.vocab_size))
-        self._frame = _Frame(tokenizer)
-        self.edges = folder / array_name(split, _EDGES)
+        self._frame = _DocumentFrame(tokenizer)
+        self.edges = folder / array_file_name(split, _EDGES)
         self._begins = ArrayWriter(self.edges, dtype="int64", lasting=False)
         self._tokens = self._bytes = 0
 
@@ -557,9 +561,9 @@ class _JoinedSplit:
             return
         if len(self._begins):
             self._append(self._frame.between)
-        for edges in read_array(chunk.array(self._split, _EDGES)):
+        for edges in read_in_blocks(chunk.array(self._split, _EDGES)):
             self._begins.append(edges + self._tokens)
-        for ids in read_array(chunk.array(self._split, _TOKENS)):
+        for ids in read_in_blocks(chunk.array(self._split, _TOKENS)):
             self._append(ids)
         self._bytes += chunk.splits[self._split].bytes
 
@@ -584,12 +588,16 @@ class _JoinedSplit:
         self.edges.unlink(missing_ok=True)
 
 
-def _repetition(
-    folder: Path, joined: Mapping[SplitName, _JoinedSplit], splits: Mapping[str, SplitRecord], tokenizer: Tokenizer
+def _measure_repetition(
+    folder: Path, joined: Mapping[SplitName, _SplitMerger], splits: Mapping[str, SplitRecord], tokenizer: Tokenizer
 ) -> Repetition:
     train, held_out = (
-        Documents(Tokens(folder, split, splits[split], mapped=False), np.load(joined[split].edges, mmap_mode="r"))
+        TokenizedDocuments(
+            TokenShards(folder, split, splits[split], mapped=False), np.load(joined[split].edges, mmap_mode="r")
+        )
         for split in SPLITS
     )
-    stretch = repetition.stretch_tokens(tokens=splits["train"].tokens, text_bytes=splits["train"].bytes)
-    return repetition.measure(train, held_out, vocab_size=tokenizer.vocab_size, stretch=stretch, folder=folder)
+    stretch = repetition.window_tokens(tokens=splits["train"].tokens, text_bytes=splits["train"].bytes)
+    return repetition.measure_repetition(
+        train, held_out, vocab_size=tokenizer.vocab_size, stretch=stretch, folder=folder
+    )

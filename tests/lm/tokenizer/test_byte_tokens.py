@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import tokenizers
 
-from lm.tokenizer.spelling import byte_alphabet, spelled_byte, spelled_bytes
+from lm.tokenizer.byte_tokens import byte_alphabet, decode_byte_fallback, decode_byte_level
 
 
 def test_the_byte_alphabet_is_the_library_s() -> None:
@@ -15,12 +15,12 @@ def test_the_byte_alphabet_is_the_library_s() -> None:
 
 
 def test_a_token_of_other_characters_stands_for_itself() -> None:
-    assert spelled_bytes("Ġthe") == b" the"
-    assert spelled_bytes("한") == "한".encode()
+    assert decode_byte_level("Ġthe") == b" the"
+    assert decode_byte_level("한") == "한".encode()
 
 
 @pytest.mark.parametrize(
     ("token", "byte"), [("<0x0A>", b"\n"), ("<0xff>", b"\xff"), ("<0x0A> ", None), ("<0x0>", None), ("a", None)]
 )
 def test_byte_fallback_tokens_spell_one_byte(token: str, byte: bytes | None) -> None:
-    assert spelled_byte(token) == byte
+    assert decode_byte_fallback(token) == byte

@@ -17,11 +17,11 @@ import pytest
 from lm.config.data import DataConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.corpus import corpus as corpora
-from lm.corpus import prepare
-from lm.corpus.corpus import Corpus, survey
-from lm.corpus.prepare import prepare_corpus
+from lm.corpus import prepare_corpus as preparation
+from lm.corpus.corpus import Corpus, scan_corpus
+from lm.corpus.prepare_corpus import prepare_corpus
 from lm.errors import InputError
-from lm.text.files import text_files
+from lm.text.files import find_text_files
 from lm.tokenizer import training
 from lm.tokenizer.tokenizer import Tokenizer
 from tests.lm.corpus.preparing import byte_tokenizer, written
@@ -60,11 +60,11 @@ def test_parts_join_to_what_one_makes(kind: str, elsewhere: Tokenizer, tmp_path:
         for number, own in enumerate((lines[:20], lines[20:], lines[5:9])):
             (tmp_path / f"{number}.jsonl").write_text("\n".join(own[:10] if kind.startswith("few") else own))
         config = DataConfig(validation="0.2", supervised=True)
-        found = text_files([str(tmp_path)], DataConfig(supervised=True))
-    corpus = survey(found, config)
+        found = find_text_files([str(tmp_path)], DataConfig(supervised=True))
+    corpus = scan_corpus(found, config)
     whole = prepare_corpus(corpus, elsewhere, folder=tmp_path / "whole")
     monkeypatch.setattr(corpora, "CHUNK_BYTES", 3000)
-    assert len(prepare.making_of(config).chunks(corpus)) > 1 or kind.startswith("few")
+    assert len(preparation.select_steps(config).chunks(corpus)) > 1 or kind.startswith("few")
     prepare_corpus(corpus, elsewhere, folder=tmp_path / "parts", processes=1)
     assert contents(tmp_path / "parts") == contents(tmp_path / "whole")
     assert whole.chunks_found == 0
@@ -72,7 +72,7 @@ def test_parts_join_to_what_one_makes(kind: str, elsewhere: Tokenizer, tmp_path:
 
 @pytest.mark.usefixtures("small_parts")
 def test_processes_make_what_one_makes_and_tell_of_progress(gpt2: Tokenizer, tmp_path: Path) -> None:
-    corpus = survey(written(tmp_path, texts(150), texts(50, seed=1)), DataConfig())
+    corpus = scan_corpus(written(tmp_path, texts(150), texts(50, seed=1)), DataConfig())
     prepare_corpus(corpus, gpt2, folder=tmp_path / "one", processes=1)
     seen: list[tuple[int, int | None]] = []
     prepare_corpus(
@@ -89,7 +89,7 @@ def test_an_error_in_a_process_names_the_file_and_leaves_nothing_begun(tmp_path:
     text = texts(60)
     config = TokenizerConfig(kind="char")
     tokenizer = training.train([text], config, corpus_bytes=len(text)).tokenizer
-    corpus = survey(written(tmp_path, text, text.replace("a", "Ω", 1), text), DataConfig())
+    corpus = scan_corpus(written(tmp_path, text, text.replace("a", "Ω", 1), text), DataConfig())
     with pytest.raises(InputError, match=r"corpus-1\.txt: character 'Ω'"):
         prepare_corpus(corpus, tokenizer, folder=tmp_path / "out", processes=2)
     assert not list(tmp_path.glob(".out.parts/*.new-*"))
@@ -103,7 +103,9 @@ def test_stdin_reaches_processes_too(tmp_path: Path) -> None:
     arguments = ["prepare", "-", "-o", str(tmp_path / "out"), "--kind", "byte", "--processes", "2"]
     with (tmp_path / "text").open("rb") as stdin:
         subprocess.run([sys.executable, "-c", command, *arguments], stdin=stdin, check=True, capture_output=True)
-    prepare_corpus(survey(text_files([str(tmp_path / "text")]), DataConfig()), byte_tokenizer(), folder=tmp_path / "a")
+    prepare_corpus(
+        scan_corpus(find_text_files([str(tmp_path / "text")]), DataConfig()), byte_tokenizer(), folder=tmp_path / "a"
+    )
     assert (tmp_path / "out" / "train-00000.npy").read_bytes() == (tmp_path / "a" / "train-00000.npy").read_bytes()
 
 
@@ -126,19 +128,19 @@ def interrupted(corpus: Corpus, out: Path, *, after: int) -> None:
 class TestInterruption:
     @pytest.fixture
     def corpus(self, tmp_path: Path) -> Corpus:
-        return survey(written(tmp_path, texts(150)), DataConfig())
+        return scan_corpus(written(tmp_path, texts(150)), DataConfig())
 
     @pytest.fixture
     def made(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         """The names of the parts that are made."""
         names: list[str] = []
-        write = prepare.write_chunk_record
+        write = preparation.write_chunk_record
 
         def noted(folder: Path, splits) -> None:
             names.append(folder.name.partition(".")[0])
             write(folder, splits)
 
-        monkeypatch.setattr(prepare, "write_chunk_record", noted)
+        monkeypatch.setattr(preparation, "write_chunk_record", noted)
         return names
 
     def test_finished_parts_are_not_made_again(self, corpus, tmp_path: Path, made: list[str]) -> None:
@@ -148,7 +150,7 @@ class TestInterruption:
         assert not (tmp_path / "out").exists()
         found = prepare_corpus(corpus, byte_tokenizer(), folder=tmp_path / "out", processes=1)
         assert (found.chunks_found, found.reused) == (first, False)
-        assert len(made) == len(set(made)) == len(prepare.making_of(corpus.config).chunks(corpus))
+        assert len(made) == len(set(made)) == len(preparation.select_steps(corpus.config).chunks(corpus))
         prepare_corpus(corpus, byte_tokenizer(), folder=tmp_path / "whole", processes=1)
         assert contents(tmp_path / "out") == contents(tmp_path / "whole")
         assert not list(tmp_path.glob(".*"))
@@ -174,7 +176,7 @@ class TestInterruption:
         before = len(made)
         found = written(tmp_path, texts(150), texts(80, seed=3))
         assert (
-            prepare_corpus(survey(found, DataConfig()), byte_tokenizer(), folder=tmp_path / "out").chunks_found
+            prepare_corpus(scan_corpus(found, DataConfig()), byte_tokenizer(), folder=tmp_path / "out").chunks_found
             == before
         )
 
@@ -194,7 +196,7 @@ class TestInterruption:
 
     def test_parts_of_text_that_changed_on_the_way_do_not_stay(self, tmp_path: Path) -> None:
         found = written(tmp_path, texts(150))
-        corpus = survey(found, DataConfig())
+        corpus = scan_corpus(found, DataConfig())
         found[0].path.write_text(texts(151))
         with pytest.raises(InputError, match=r"corpus-0\.txt: the corpus changed while it was read; try again"):
             prepare_corpus(corpus, byte_tokenizer(), folder=tmp_path / "out", processes=1)

@@ -10,20 +10,20 @@ from pathlib import Path
 import pytest
 
 from lm import files, locks
-from lm.corpus.folders import (
+from lm.corpus.prepared_folder import (
     locked_folder,
     partial_folder,
-    put_in_place,
     remove_abandoned,
-    remove_finished,
-    unfinished_folder,
+    remove_leftover_parts,
+    rename_into_place,
+    resumable_folder,
 )
 from lm.errors import InputError
 from tests.lm.windows import as_on_windows
 
 HOLD = """
 import sys, time, pathlib
-from lm.corpus.folders import partial_folder
+from lm.corpus.prepared_folder import partial_folder
 with partial_folder(pathlib.Path(sys.argv[1])) as folder:
     (folder / "data").write_text("half")
     print(folder, flush=True)
@@ -91,7 +91,7 @@ def test_a_folder_is_on_the_disk_before_it_has_its_name(tmp_path: Path, disk, th
         (folder / "old").touch()
     with partial_folder(folder) as partial:
         (partial / "new").touch()
-        put_in_place(partial, folder, is_there=lambda: False)
+        rename_into_place(partial, folder, is_there=lambda: False)
     aside = [("rename", f"out -> {partial.name}-replaced")] if there_before else []
     assert disk.entries == [("sync", partial.name), *aside, ("rename", f"{partial.name} -> out"), ("sync", "there")]
     assert names(folder) == {"new"}
@@ -102,7 +102,7 @@ def test_where_another_process_was_faster_its_folder_stays(tmp_path: Path) -> No
     (tmp_path / "out").mkdir()
     with partial_folder(tmp_path / "out") as partial:
         (partial / "new").touch()
-        put_in_place(partial, tmp_path / "out", is_there=lambda: True)
+        rename_into_place(partial, tmp_path / "out", is_there=lambda: True)
     assert names(tmp_path) == {"out"}
     assert names(tmp_path / "out") == set()
 
@@ -114,17 +114,17 @@ def stop_after(file: Path) -> None:
 
 class TestUnfinished:
     def test_stays_after_an_error_unless_it_is_empty_and_goes_when_all_is_done(self, tmp_path: Path) -> None:
-        with pytest.raises(KeyError), unfinished_folder(tmp_path / "a"):
+        with pytest.raises(KeyError), resumable_folder(tmp_path / "a"):
             raise KeyError
         assert names(tmp_path) == set()
-        with pytest.raises(KeyError), unfinished_folder(tmp_path / "a") as folder:
+        with pytest.raises(KeyError), resumable_folder(tmp_path / "a") as folder:
             stop_after(folder / "part")
-        with unfinished_folder(tmp_path / "a") as folder:
+        with resumable_folder(tmp_path / "a") as folder:
             assert (folder / "part").read_text() == "done"
         assert names(tmp_path) == set()
 
     def test_two_at_a_time_do_not_share_one(self, tmp_path: Path) -> None:
-        with unfinished_folder(tmp_path / "a") as first, unfinished_folder(tmp_path / "a") as second:
+        with resumable_folder(tmp_path / "a") as first, resumable_folder(tmp_path / "a") as second:
             assert first != second
             (second / "part").write_text("done")
             assert names(first) == set()
@@ -141,11 +141,11 @@ class TestUnfinished:
 
     def test_what_a_process_left_that_was_killed_at_the_very_end_goes(self, tmp_path: Path) -> None:
         (tmp_path / ".a.parts" / "part").mkdir(parents=True)
-        with unfinished_folder(tmp_path / "b") as at_work:
-            remove_finished(tmp_path / "b")
+        with resumable_folder(tmp_path / "b") as at_work:
+            remove_leftover_parts(tmp_path / "b")
             assert at_work.exists()
-        remove_finished(tmp_path / "a")
-        remove_finished(tmp_path / "c")
+        remove_leftover_parts(tmp_path / "a")
+        remove_leftover_parts(tmp_path / "c")
         assert names(tmp_path) == set()
 
 
@@ -156,8 +156,8 @@ def test_on_windows_which_opens_no_folders_a_file_beside_one_is_locked(tmp_path:
         age(partial)
         remove_abandoned(tmp_path)
         assert names(partial) == {"new"}
-        put_in_place(partial, tmp_path / "out", is_there=lambda: False)
-    with unfinished_folder(tmp_path / "a") as first, unfinished_folder(tmp_path / "a") as second:
+        rename_into_place(partial, tmp_path / "out", is_there=lambda: False)
+    with resumable_folder(tmp_path / "a") as first, resumable_folder(tmp_path / "a") as second:
         assert first != second
     with locked_folder(tmp_path / "out"), pytest.raises(InputError, match="another process is at work on it"):  # noqa: SIM117
         with locked_folder(tmp_path / "out"):

@@ -20,11 +20,11 @@ T = TypeVar("T")
 Heads = tuple[int, ...]
 """The head of each word of a sentence, from 1; 0 for the root."""
 
-Places = NDArray[np.int64]
-"""(words, 3) where each word stands in a tree: see `places_in_tree`."""
+TreePositions = NDArray[np.int64]
+"""(words, 3) where each word stands in a tree: see `compute_tree_positions`."""
 
 
-def read_heads(line: str, sentence: str, *, where: str) -> Heads:
+def parse_heads(line: str, sentence: str, *, where: str) -> Heads:
     """The heads of the words of a sentence, which are those of one tree.
 
     Args:
@@ -47,7 +47,7 @@ def read_heads(line: str, sentence: str, *, where: str) -> Heads:
     return heads
 
 
-def with_heads(
+def attach_heads(
     sentences: Iterable[T], lines: Iterable[str], *, sentence: Callable[[T], str], names: tuple[str, str]
 ) -> Iterator[tuple[T, Heads]]:
     """Sentences with their heads, line by line.
@@ -71,26 +71,26 @@ def with_heads(
             raise InputError(
                 f"{name}: line {number:,} has no sentence, for {source} ends before it", settings=["heads"]
             )
-        yield one, read_heads(line, sentence(one), where=f"{name}: line {number}")
+        yield one, parse_heads(line, sentence(one), where=f"{name}: line {number}")
 
 
 def check_heads(heads: Sequence[int], sentence: str, *, where: str) -> None:
     """InputError unless heads are those of one tree of the words of a sentence; `where` names it in the message."""
     words = len(sentence.split())
     if len(heads) != words:
-        raise InputError(f"{where} has {_counted(len(heads), 'head')}, and its sentence {_counted(words, 'word')}")
+        raise InputError(f"{where} has {_count(len(heads), 'head')}, and its sentence {_count(words, 'word')}")
     for word, head in enumerate(heads, 1):
         if not 0 <= head <= words:
             raise InputError(f"{where}: word {word} has the head {head}, and the words go from 1 to {words}")
     if heads and heads.count(0) != 1:
-        raise InputError(f"{where} has {_counted(heads.count(0), 'root')} (words with the head 0), and a tree has one")
-    if unreached := set(range(1, words + 1)) - set(_downwards(heads)):
-        circle = _circle(heads, min(unreached))
+        raise InputError(f"{where} has {_count(heads.count(0), 'root')} (words with the head 0), and a tree has one")
+    if unreached := set(range(1, words + 1)) - set(_preorder(heads)):
+        circle = _find_cycle(heads, min(unreached))
         words_of_it = ", ".join(map(str, circle))
         raise InputError(f"{where}: the heads of words {words_of_it} form a circle, and a tree has none")
 
 
-def places_in_tree(heads: Sequence[int]) -> Places:
+def compute_tree_positions(heads: Sequence[int]) -> TreePositions:
     """Where each word stands in its tree.
 
     Words are numbered from 0 so that each comes right before those below it. One word is another, or above it, if the
@@ -102,7 +102,7 @@ def places_in_tree(heads: Sequence[int]) -> Places:
     Returns:
         (words, 3): the depth, which is the distance from the root; the number; and the one after the last below.
     """
-    order = _downwards(heads)
+    order = _preorder(heads)
     found = np.zeros((len(heads) + 1, 3), dtype=np.int64)
     found[0, 0] = -1
     for number, word in enumerate(order):
@@ -113,7 +113,7 @@ def places_in_tree(heads: Sequence[int]) -> Places:
     return found[1:]
 
 
-def _downwards(heads: Sequence[int]) -> list[int]:
+def _preorder(heads: Sequence[int]) -> list[int]:
     """The words that can be reached from the root, each right before those below it."""
     below: list[list[int]] = [[] for _ in range(len(heads) + 1)]
     for word, head in enumerate(heads, 1):
@@ -126,7 +126,7 @@ def _downwards(heads: Sequence[int]) -> list[int]:
     return found
 
 
-def _circle(heads: Sequence[int], word: int) -> list[int]:
+def _find_cycle(heads: Sequence[int], word: int) -> list[int]:
     """The words of the circle that the heads of a word lead into, in order."""
     seen: list[int] = []
     while word not in seen:
@@ -135,5 +135,5 @@ def _circle(heads: Sequence[int], word: int) -> list[int]:
     return sorted(seen[seen.index(word) :])
 
 
-def _counted(number: int, noun: str) -> str:
+def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
