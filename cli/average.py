@@ -16,7 +16,7 @@ Checkpoints = Annotated[
     typer.Argument(
         metavar="RUN…",
         help="A run, whose latest checkpoints are averaged, or checkpoints one by one.",
-        autocompletion=completion.runs,
+        autocompletion=completion.complete_runs,
     ),
 ]
 Last = Annotated[int, typer.Option("--last", metavar="N", min=2, help="How many of the run's latest checkpoints.")]

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.flags import completion
-from cli.flags.options import Given, takes
-from lm.config.hardware import UNTRAINED, HardwareConfig
-from lm.config.options import suggestion
-from lm.config.presets import PRESETS, configure, is_preset
+from cli.flags.options import ParsedOptions, with_options
+from lm.config.hardware import INFERENCE_ONLY_DTYPES, HardwareConfig
+from lm.config.options import did_you_mean
+from lm.config.presets import PRESETS, build_run_config, is_preset
 from lm.config.run import RunConfig
 from lm.errors import InputError, UsageError
 
@@ -29,7 +29,7 @@ _Presets = Annotated[
         metavar="[PRESET]...",
         help=f"Presets of models that continue texts [default: {' '.join(_DEFAULT)}].",
         show_default=False,
-        autocompletion=completion.presets,
+        autocompletion=completion.complete_presets,
     ),
 ]
 _Seconds = Annotated[
@@ -55,7 +55,7 @@ _Compare = Annotated[
 ]
 
 
-@takes({"hardware": HardwareConfig})
+@with_options({"hardware": HardwareConfig})
 def bench(
     presets: _Presets = None,
     *,
@@ -65,7 +65,7 @@ def bench(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON: the machine, its limits, and each figure with its median time.")
     ] = False,
-    given: Given,
+    given: ParsedOptions,
 ) -> None:
     """Measure how fast this machine trains and generates.
 
@@ -92,14 +92,14 @@ def bench(
     if not math.isfinite(seconds):
         raise UsageError(f"--seconds must be a finite number, not {seconds}")
     generating = HardwareConfig(**given["hardware"])
-    configs = [_config(name, generating) for name in presets or _DEFAULT]
+    configs = [_preset_config(name, generating) for name in presets or _DEFAULT]
     from cli import bench_report
     from lm.benchmark.hugging_face import is_installed
 
     if compare and not is_installed():
         raise InputError("comparing with Hugging Face needs its package: pip install transformers")
     comparing = is_installed() if compare is None else compare
-    limits, found = _measured(configs, generating, seconds=seconds, compare=comparing, rows=batch_size)
+    limits, found = _measure(configs, generating, seconds=seconds, compare=comparing, rows=batch_size)
     if as_json:
         bench_report.print_json(generating, limits, found, comparing=comparing)
     else:
@@ -107,15 +107,15 @@ def bench(
         bench_report.print_notes(configs, found, comparing=comparing, wanted=compare is not False)
 
 
-def _measured(
+def _measure(
     configs: Sequence[RunConfig], generating: HardwareConfig, *, seconds: float, compare: bool, rows: int | None
 ) -> tuple[Limits, list[Measurement]]:
     """The limits of the machine, and each figure of each model."""
-    from cli.bench_report import watching
+    from cli.bench_report import show_progress
     from lm.benchmark.limits import measure_limits
     from lm.benchmark.measuring import TASKS, measure
 
-    with watching(1 + TASKS * len(configs)) as progress:
+    with show_progress(1 + TASKS * len(configs)) as progress:
         progress("the limits of the machine")
         limits = measure_limits(generating)
         found = [
@@ -128,12 +128,12 @@ def _measured(
     return limits, found
 
 
-def _config(name: str, asked: HardwareConfig) -> RunConfig:
+def _preset_config(name: str, asked: HardwareConfig) -> RunConfig:
     """A preset on the hardware asked for, in a type that it can be trained in."""
     if not is_preset(name):
-        raise UsageError(f"no preset {name!r}{suggestion(name, PRESETS)}; `lm info` lists presets")
-    hardware = dataclasses.replace(asked, dtype="auto") if asked.dtype in UNTRAINED else asked
-    config = dataclasses.replace(configure(name), hardware=hardware)
+        raise UsageError(f"no preset {name!r}{did_you_mean(name, PRESETS)}; `lm info` lists presets")
+    hardware = dataclasses.replace(asked, dtype="auto") if asked.dtype in INFERENCE_ONLY_DTYPES else asked
+    config = dataclasses.replace(build_run_config(name), hardware=hardware)
     if config.model.purpose != "continues texts":
         raise UsageError(
             f"{name} is a model that {config.model.purpose}; lm bench measures models that continue texts, such as "

@@ -23,7 +23,7 @@ from lm.hardware import inference_hardware
 
 
 @contextmanager
-def watching(total: int) -> Iterator[Callable[[str], None]]:
+def show_progress(total: int) -> Iterator[Callable[[str], None]]:
     """Show on stderr what is being measured: as a bar on a terminal, as a line each elsewhere.
 
     The function it yields takes what is measured next; `total` is how often it will be called.
@@ -44,13 +44,15 @@ def watching(total: int) -> Iterator[Callable[[str], None]]:
 
 def print_json(hardware: HardwareConfig, limits: Limits, found: Sequence[Measurement], *, comparing: bool) -> None:
     """Print one object: the machine, its `limits`, and its `measurements`."""
-    figures = [_figures(measurement) for measurement in found]
-    print(json_line({**_machine(hardware, comparing=comparing), "limits": vars(limits), "measurements": figures}))
+    figures = [_measurement_values(measurement) for measurement in found]
+    print(
+        json_line({**_describe_machine(hardware, comparing=comparing), "limits": vars(limits), "measurements": figures})
+    )
 
 
 def print_tables(hardware: HardwareConfig, limits: Limits, found: Sequence[Measurement], *, comparing: bool) -> None:
     """Print the machine, a table of its limits, and a table with a row for each figure."""
-    machine = _machine(hardware, comparing=comparing)
+    machine = _describe_machine(hardware, comparing=comparing)
     packages = [f"{name} {machine[name]}" for name in ("torch", "transformers") if machine[name]]
     print(", ".join([machine["device_name"] or machine["device"], threads(machine["threads"]), *packages]))
     print()
@@ -105,7 +107,7 @@ def print_notes(configs: Sequence[RunConfig], found: Sequence[Measurement], *, c
             note(f"{step.preset}: a training step takes {size(step.peak_bytes)} of the GPU's memory at most.")
 
 
-def _machine(config: HardwareConfig, *, comparing: bool) -> dict[str, Any]:
+def _describe_machine(config: HardwareConfig, *, comparing: bool) -> dict[str, Any]:
     """The machine that was measured, and the versions of what it was measured with."""
     found = inference_hardware(config)
     return {
@@ -117,7 +119,7 @@ def _machine(config: HardwareConfig, *, comparing: bool) -> dict[str, Any]:
     }
 
 
-def _figures(measurement: Measurement) -> dict[str, Any]:
+def _measurement_values(measurement: Measurement) -> dict[str, Any]:
     timings = measurement.timings
     theirs = {
         "seconds": timings.their_seconds,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from cli.flags.loading import Labels, RunPath, load_classifier
-from cli.flags.options import Given, takes
+from cli.flags.options import ParsedOptions, with_options
 from lm.config.data import DataConfig, FilesConfig
 from lm.config.decoding import ClassificationConfig
 from lm.config.hardware import HardwareConfig
@@ -38,19 +38,19 @@ _AsJson = Annotated[
 ]
 
 
-class _Text(NamedTuple):
+class _LabelledText(NamedTuple):
     """A text, and its label where that is known."""
 
     text: str
     expected: str | None = None
 
 
-@takes(
+@with_options(
     {"classification": ClassificationConfig, "files": FilesConfig, "data": DataConfig, "hardware": HardwareConfig},
     leave_out=("validation", "supervised", "separator", "keep_line_ends", "strip_gutenberg"),
 )
 def classify(
-    run: RunPath, files: _Files = None, *, labels: Labels = None, as_json: _AsJson = False, given: Given
+    run: RunPath, files: _Files = None, *, labels: Labels = None, as_json: _AsJson = False, given: ParsedOptions
 ) -> None:
     """Label texts: line n out is the label of text n, a tab and its probability.
 
@@ -65,7 +65,7 @@ def classify(
       lm classify runs/spam sms.tsv --no-header --text-column 2 --label-column 1
       echo "What a lovely day." | lm classify runs/topics | cut -f 1
     """
-    from cli.preparing import notes
+    from cli.corpus_report import print_notes
 
     config = ClassificationConfig(**given["classification"])
     if not files and sys.stdin.isatty():
@@ -73,28 +73,32 @@ def classify(
     names = files or [STDIN]
     refuse_stdin_twice([*names, labels or ""])
     classifier = load_classifier(run, HardwareConfig(**given["hardware"]), labels=labels, batch_size=config.batch_size)
-    data = load_config(find_checkpoint(run)).data.of_other_files(**given["data"])
+    data = load_config(find_checkpoint(run)).data.for_other_files(**given["data"])
     found = find_text_files(names, data, FilesConfig(**given["files"]))
     if given.typed["data"] and not any(file.holds_rows for file in found):
         raise UsageError("plain text has no columns: no file is JSON, CSV, TSV or Parquet; leave them out (--format)")
-    notes(found.notes)
-    texts = [each for file in select_readable(found) for each in _texts(file)]
-    correct = _write(texts, classifier.classify(each.text for each in texts), top_k=config.top_k, as_json=as_json)
+    print_notes(found.notes)
+    texts = [each for file in select_readable(found) for each in _read_texts(file)]
+    correct = _print_labels(
+        texts, classifier.classify(each.text for each in texts), top_k=config.top_k, as_json=as_json
+    )
     expected = [each.expected for each in texts if each.expected is not None]
-    _say_accuracy(correct, len(expected))
-    _say_unknown(sorted({*expected} - {*classifier.labels}))
+    _print_accuracy(correct, len(expected))
+    _print_unknown_labels(sorted({*expected} - {*classifier.labels}))
 
 
-def _texts(file: TextFile) -> Iterator[_Text]:
+def _read_texts(file: TextFile) -> Iterator[_LabelledText]:
     """The texts of a file: of examples with their labels, of rows, or of lines."""
     if file.holds_examples:
-        return (_Text(each.prompt, each.label) for each in file.examples())
+        return (_LabelledText(each.prompt, each.label) for each in file.examples())
     if file.holds_rows:
-        return map(_Text, file.documents())
-    return map(_Text, decode_lines((part.encode() for part in file.text()), name=file.name))
+        return map(_LabelledText, file.documents())
+    return map(_LabelledText, decode_lines((part.encode() for part in file.text()), name=file.name))
 
 
-def _write(texts: Sequence[_Text], found: Iterator[Classified], *, top_k: int | None, as_json: bool) -> int:
+def _print_labels(
+    texts: Sequence[_LabelledText], found: Iterator[Classified], *, top_k: int | None, as_json: bool
+) -> int:
     """Print the likeliest labels of each text with their probabilities; returns how many are as expected."""
     from cli.console.escapes import for_stream, json_line
 
@@ -111,14 +115,14 @@ def _write(texts: Sequence[_Text], found: Iterator[Classified], *, top_k: int | 
     return correct
 
 
-def _say_accuracy(correct: int, known: int) -> None:
+def _print_accuracy(correct: int, known: int) -> None:
     from cli.console.messages import fact
 
     if known:
         fact("accuracy", f"{correct / known:.1%}: {correct:,} of {known:,} labels")
 
 
-def _say_unknown(labels: Sequence[str]) -> None:
+def _print_unknown_labels(labels: Sequence[str]) -> None:
     """Say that some labels of the texts are none that the run can give."""
     from cli.console.messages import fact
 

@@ -18,7 +18,7 @@ def compile_(
             metavar="[RUN]",
             help="A run, or one of its checkpoints: measure too in which type of numbers it is fastest here.",
             show_default=False,
-            autocompletion=completion.runs,
+            autocompletion=completion.complete_runs,
         ),
     ] = None,
 ) -> None:
@@ -57,10 +57,10 @@ def compile_(
             seconds = compile_step()
         note(f"compiled the step of generation in {duration(seconds)}")
     if run is not None and checkpoint is not None:
-        _choose_type(run, checkpoint)
+        _choose_dtype(run, checkpoint)
 
 
-def _choose_type(run: Path, checkpoint: Path) -> None:
+def _choose_dtype(run: Path, checkpoint: Path) -> None:
     """Measure in which type a run is fastest, remember it, and say so; without its corpus, say that alone."""
     from cli.console.messages import note
     from lm.benchmark.number_types import compare_types, fastest

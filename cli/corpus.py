@@ -21,11 +21,11 @@ FOLDER = Path("data")
 def list_corpora(*, as_json: AsJson = False) -> None:
     """List the corpora that ship with lm, and public ones that lm corpus get fetches."""
     from cli.console.tables import table
-    from cli.fetching import download_size, plain_values
+    from cli.corpus_download import corpus_to_dict, download_size
     from lm.text.public.catalogue import CORPORA
 
     if as_json:
-        print(json_line([plain_values(corpus) for corpus in CORPORA]))
+        print(json_line([corpus_to_dict(corpus) for corpus in CORPORA]))
         return
     rows = [(corpus.name, download_size(corpus), corpus.licence, corpus.description) for corpus in CORPORA]
     table(("name", "download", "licence", "what it is"), rows)
@@ -34,7 +34,8 @@ def list_corpora(*, as_json: AsJson = False) -> None:
 @app.command()
 def get(
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="As lm corpus list has it.", autocompletion=completion.corpora)
+        str,
+        typer.Argument(metavar="NAME", help="As lm corpus list has it.", autocompletion=completion.complete_corpora),
     ],
     *,
     out: Annotated[
@@ -53,7 +54,7 @@ def get(
       lm corpus get tinystories -o /data/stories
     """
     from cli.console.messages import note
-    from cli.fetching import copy_files, fetch_files
+    from cli.corpus_download import copy_files, fetch_files
     from lm.text.public import catalogue
 
     corpus = catalogue.find_corpus(name)

@@ -16,7 +16,7 @@ def count_parameters(config: RunConfig) -> int:
     return sum(parameters_by_part(config.model).values())
 
 
-def costs(config: RunConfig) -> dict[str, Any]:
+def compute_costs(config: RunConfig) -> dict[str, Any]:
     """What the model of a run costs, by the names that `lm info --json` has for it; parts without any are left out.
 
     Adapters cost something in training only: the model that is used has them added in.
@@ -36,7 +36,7 @@ def costs(config: RunConfig) -> dict[str, Any]:
     }
 
 
-def costs_of_each(config: RunConfig, processes: int) -> dict[str, Any]:
+def compute_costs_per_process(config: RunConfig, processes: int) -> dict[str, Any]:
     """What each of several processes holds and sends in a step, by the names that `lm info --json` has for it."""
     dtype = "bfloat16" if config.hardware.dtype == "auto" else config.hardware.dtype
     found = held(config, processes=processes, dtype=dtype)

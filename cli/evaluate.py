@@ -10,7 +10,7 @@ import typer
 
 from cli.flags import completion
 from cli.flags.loading import Labels, load_classifier
-from cli.flags.options import Given, takes
+from cli.flags.options import ParsedOptions, with_options
 from lm.config.data import DataConfig
 from lm.config.decoding import ClassificationConfig, TranslationConfig
 from lm.config.evaluation import ScoringConfig
@@ -27,7 +27,7 @@ _Run = Annotated[
         help="A run (its best checkpoint) or one of its checkpoints: a classifier for FILE, or one that translates "
         "--source.",
         show_default=False,
-        autocompletion=completion.runs,
+        autocompletion=completion.complete_runs,
     ),
 ]
 _Files = Annotated[
@@ -62,7 +62,7 @@ _Versus = Annotated[
         "--versus",
         metavar="RUN2|FILE",
         help="Compare with another run's translations, or those in a file.",
-        autocompletion=completion.runs,
+        autocompletion=completion.complete_runs,
     ),
 ]
 _Out = Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write the translations of RUN here.")]
@@ -78,7 +78,7 @@ _Language = Annotated[
 ]
 
 
-@takes(
+@with_options(
     {
         "scoring": ScoringConfig,
         "translation": TranslationConfig,
@@ -100,7 +100,7 @@ def evaluate(
     language: _Language = None,
     out: _Out = None,
     as_json: _AsJson = False,
-    given: Given,
+    given: ParsedOptions,
 ) -> None:
     """Score a classifier on labelled examples, or translations by sacreBLEU.
 
@@ -160,18 +160,20 @@ def evaluate(
     scores.report_comparison(first, scores.System(str(versus), others), references, config, as_json=as_json)
 
 
-def _evaluate_classifier(run: Path, files: Sequence[str], labels: str | None, *, as_json: bool, given: Given) -> None:
+def _evaluate_classifier(
+    run: Path, files: Sequence[str], labels: str | None, *, as_json: bool, given: ParsedOptions
+) -> None:
     """Score a run on labelled examples."""
     config = ClassificationConfig(**given["classification"])
     classifier = load_classifier(run, HardwareConfig(**given["hardware"]), labels=labels, batch_size=config.batch_size)
-    from cli import label_scores
-    from lm.evaluation.classification import score_labels
+    from cli import classification_report
+    from lm.evaluation.classification import evaluate_classifier
 
     examples = (example for file in find_text_files(files, DataConfig(supervised=True)) for example in file.examples())
-    report = label_scores.print_json if as_json else label_scores.print_report
-    scores = score_labels(classifier, examples)
+    report = classification_report.print_json if as_json else classification_report.print_report
+    scores = evaluate_classifier(classifier, examples)
     report(scores, run=str(run))
-    label_scores.warn(scores)
+    classification_report.warn(scores)
 
 
 def _refuse_other_kinds(run: Path) -> None:

@@ -9,18 +9,18 @@ import typer
 
 from cli.console.messages import fact
 from cli.flags.loading import RunPath
-from cli.flags.options import Given, takes
+from cli.flags.options import ParsedOptions, with_options
 from lm.config.export import ExportConfig
 
 
-@takes({"export": ExportConfig})
+@with_options({"export": ExportConfig})
 def export(
     run: RunPath,
     *,
     out: Annotated[
         Path, typer.Option("--out", "-o", metavar="PATH", help="A new or an empty folder; for gguf a new file.")
     ],
-    given: Given,
+    given: ParsedOptions,
 ) -> None:
     """Write a run as another system loads it: transformers, PEFT, llama.cpp or CTranslate2.
 
@@ -43,6 +43,6 @@ def export(
     """
     from lm.interop import exporting
 
-    for name, text in exporting.export(run, out, ExportConfig(**given["export"])).items():
+    for name, text in exporting.export_run(run, out, ExportConfig(**given["export"])).items():
         fact(name, text)
     fact("wrote", str(out))

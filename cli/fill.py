@@ -11,7 +11,7 @@ import typer
 
 from cli.flags.arguments import read_input_lines
 from cli.flags.loading import RunPath, load_masked
-from cli.flags.options import Given, takes
+from cli.flags.options import ParsedOptions, with_options
 from lm.config.decoding import FillConfig
 from lm.config.hardware import HardwareConfig
 from lm.config.options import check_text
@@ -40,14 +40,14 @@ _AsJson = Annotated[
 ]
 
 
-@takes({"fill": FillConfig, "hardware": HardwareConfig})
+@with_options({"fill": FillConfig, "hardware": HardwareConfig})
 def fill(
     run: RunPath,
     text: _Text = None,
     *,
     file: _Files = None,
     as_json: _AsJson = False,
-    given: Given,
+    given: ParsedOptions,
 ) -> None:
     """Guess the tokens that a masked model (lm train --objective masked) expects in the blanks of a text.
 
@@ -60,7 +60,7 @@ def fill(
       lm fill runs/masked --file blanks.txt --json | jq .filled
     """
     config = FillConfig(**given["fill"])
-    texts = _texts(text, file)
+    texts = _read_texts(text, file)
     from lm.decoding.filling import Filler
 
     model, loaded = load_masked(run, HardwareConfig(**given["hardware"]))
@@ -71,7 +71,7 @@ def fill(
         _print_table(list(found), is_one=text not in (None, "-"))
 
 
-def _texts(text: str | None, files: Sequence[Path] | None) -> Iterable[str]:
+def _read_texts(text: str | None, files: Sequence[Path] | None) -> Iterable[str]:
     """The text of the command line, or the lines of files or of a pipe."""
     if text not in (None, "-"):
         if files:

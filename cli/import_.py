@@ -10,8 +10,8 @@ import typer
 from cli.console.messages import fact
 from cli.console.numbers import count
 from cli.flags import completion
-from cli.flags.options import invocation_of
-from cli.flags.without_effect import refuse
+from cli.flags.ineffective_options import refuse_ineffective
+from cli.flags.options import build_invocation
 from lm.errors import InputError
 
 
@@ -31,7 +31,7 @@ def import_(
             "--from",
             metavar="RUN",
             help="For a folder of low-rank adapters (PEFT): the run of the model that they are for.",
-            autocompletion=completion.runs,
+            autocompletion=completion.complete_runs,
         ),
     ] = None,
 ) -> None:
@@ -48,19 +48,19 @@ def import_(
       lm import downloads/smollm-letters --from runs/smollm -o runs/letters
       lm train letters.txt --from runs/smollm
     """
-    from lm.interop.hugging_face.adapters import import_adapters, is_adapter
     from lm.interop.hugging_face.importing import import_model
+    from lm.interop.hugging_face.peft import import_adapters, is_peft_folder
     from lm.run_folder import count_parameters, load_config
 
-    if is_adapter(folder) and base is not None:
+    if is_peft_folder(folder) and base is not None:
         checkpoint = import_adapters(folder, base, out)
         lora, size = load_config(checkpoint).lora, count(count_parameters(checkpoint))
         fact("lora", f"rank {lora.rank} on {' and '.join(lora.kinds)}, {size} parameters, beside those of {base}")
         fact("wrote", str(checkpoint))
         return
-    if is_adapter(folder):
+    if is_peft_folder(folder):
         raise InputError(f"{folder}: has adapters, and no model: name the run of the model that they are for (--from)")
-    refuse(invocation_of(context), "files", is_adapter=False)
+    refuse_ineffective(build_invocation(context), "files", is_adapter=False)
     imported = import_model(folder, out)
     size = count(count_parameters(imported.checkpoint))
     fact("model", f"{imported.family.architecture}, {size} parameters, context {imported.model.context_length:,}")

@@ -14,8 +14,8 @@ from cli.console.tables import table
 from cli.flags import completion
 from lm.base import named_base
 from lm.config.model import ModelConfig
-from lm.config.options import suggestion
-from lm.config.presets import PRESETS, configure, is_preset
+from lm.config.options import did_you_mean
+from lm.config.presets import PRESETS, build_run_config, is_preset
 from lm.config.run import RunConfig
 from lm.errors import InputError, UsageError
 from lm.run_folder import find_checkpoint, load_config, load_state, verify
@@ -29,7 +29,7 @@ def info(
         typer.Argument(
             metavar="RUN",
             help="A run, a checkpoint or a preset; without one, all presets are listed.",
-            autocompletion=completion.runs_or_presets,
+            autocompletion=completion.complete_runs_or_presets,
         ),
     ] = None,
     *,
@@ -65,21 +65,21 @@ def info(
     if target is None:
         _list_presets(as_json)
         return
-    config, progress = _find(target)
-    from cli.costs import costs, costs_of_each
+    config, progress = _find_target(target)
+    from cli.costs import compute_costs, compute_costs_per_process
 
     described = {
-        "name": target, "preset": config.preset, **costs(config), "config": config.to_dict(), **progress,
+        "name": target, "preset": config.preset, **compute_costs(config), "config": config.to_dict(), **progress,
     }  # fmt: skip
     if processes is not None:
-        described["each"] = costs_of_each(_shared(config, changed, shard=shard), processes)
+        described["each"] = compute_costs_per_process(_distribute(config, changed, shard=shard), processes)
     if as_json:
         print(json_line(described))
         return
-    _print(described)
+    _print_report(described)
 
 
-def _shared(config: RunConfig, changed: dict[str, Any], *, shard: bool) -> RunConfig:
+def _distribute(config: RunConfig, changed: dict[str, Any], *, shard: bool) -> RunConfig:
     """A run as several processes share it, with other settings of training; UsageError if a batch holds no sequence."""
     training = dataclasses.replace(config.training, **changed)
     context, tokens = config.model.context_length, changed.get("batch_tokens")
@@ -93,19 +93,21 @@ def _shared(config: RunConfig, changed: dict[str, Any], *, shard: bool) -> RunCo
 def _list_presets(as_json: bool) -> None:
     from cli.costs import count_parameters
 
-    rows = {name: (count_parameters(configure(name)), row.summary) for name, row in PRESETS.items()}
+    rows = {name: (count_parameters(build_run_config(name)), row.summary) for name, row in PRESETS.items()}
     if as_json:
         print(json_line({name: {"parameters": n, "summary": summary} for name, (n, summary) in rows.items()}))
         return
     table(("preset", "parameters", "what it is"), [(name, count(n), summary) for name, (n, summary) in rows.items()])
 
 
-def _find(target: str) -> tuple[RunConfig, dict[str, Any]]:
+def _find_target(target: str) -> tuple[RunConfig, dict[str, Any]]:
     """The configuration that a name means, and for a run how far it has come."""
     if is_preset(target) and not Path(target).exists():
-        return configure(target), {}
+        return build_run_config(target), {}
     if not Path(target).exists():
-        hint = suggestion(target, PRESETS)  # of what is nearly a preset the command line is wrong, else a file missing
+        hint = did_you_mean(
+            target, PRESETS
+        )  # of what is nearly a preset the command line is wrong, else a file missing
         problem = f"{target}: neither a run nor a preset{hint}; `lm info` lists presets"
         raise UsageError(problem) if hint else InputError(problem)
     folder = find_checkpoint(Path(target), which="last")
@@ -119,18 +121,18 @@ def _find(target: str) -> tuple[RunConfig, dict[str, Any]]:
     return config, found
 
 
-def _print(described: dict[str, Any]) -> None:
+def _print_report(described: dict[str, Any]) -> None:
     parameters = described["parameters"]
     shares = [
         (part, f"{number:,}", f"{100 * number / parameters['total']:.1f}%") for part, number in parameters.items()
     ]
     table(("parameters", "number", "share"), shares)
     print()
-    for name, text in [*_facts(described), *_of_each(described), *_progress(described)]:
+    for name, text in [*_list_facts(described), *_describe_process_costs(described), *_describe_progress(described)]:
         print(f"{name:<12}{label(text)}")
 
 
-def _facts(described: dict[str, Any]) -> list[tuple[str, str]]:
+def _list_facts(described: dict[str, Any]) -> list[tuple[str, str]]:
     model, weights, cache = described["config"]["model"], described["weights_bytes"], described["cache_bytes_per_token"]
     encoder = f"{model['n_encoder_layers']} encoder and " if model["n_encoder_layers"] else ""
     is_recurrent = model["architecture"] != "transformer"
@@ -139,22 +141,25 @@ def _facts(described: dict[str, Any]) -> list[tuple[str, str]]:
     return [
         ("shape", f"{encoder}{model['n_layers']} layers, d_model {model['d_model']}{heads}"),
         ("", f"context {model['context_length']:,}, vocabulary {model['vocab_size']:,}"),
-        *(_of_recurrent_layers(model) if is_recurrent else _of_blocks(model)),
-        *_masked(described),
-        *_experts(described),
-        *_adapters(described),
+        *(_describe_recurrent_layers(model) if is_recurrent else _describe_blocks(model)),
+        *_describe_objective(described),
+        *_describe_experts(described),
+        *_describe_adapters(described),
         ("weights", f"{size(weights['float32'])} in float32, {size(weights['bfloat16'])} in bfloat16"),
-        ("training", f"{size(described['training_bytes'])} for weights, {_kept(described)}; activations on top"),
+        (
+            "training",
+            f"{size(described['training_bytes'])} for weights, {_describe_train_memory(described)}; activations on top",
+        ),
         ("", quantity(described["training_flops_per_token"], "FLOPs") + " a token"),
         *([("cache", f"{size(cache)} a token of each sequence, in float32")] if cache else []),
     ]
 
 
-def _of_each(described: dict[str, Any]) -> list[tuple[str, str]]:
+def _describe_process_costs(described: dict[str, Any]) -> list[tuple[str, str]]:
     """What each of several processes holds and sends in a step, where that was asked for."""
     if (each := described.get("each")) is None:
         return []
-    parts = ", ".join(f"{size(each[part])} {part}" for part in _HELD)
+    parts = ", ".join(f"{size(each[part])} {part}" for part in _PROCESS_COSTS)
     who = "one process" if each["processes"] == 1 else f"each of {each['processes']}"
     sent = [("", f"{size(each['exchanged'])} sent to others in a step")] if each["processes"] > 1 else []
     copied = f"{size(each['copied'])} more {_WHERE_COPIED[each['processes'] > 1]}, to write checkpoints from"
@@ -164,18 +169,18 @@ def _of_each(described: dict[str, Any]) -> list[tuple[str, str]]:
 _WHERE_COPIED = {False: "in the machine's memory", True: "in the machine's memory, of the first"}
 
 
-_HELD = ("weights", "gradients", "optimizer", "activations", "loss")
+_PROCESS_COSTS = ("weights", "gradients", "optimizer", "activations", "loss")
 """The parts of what a process holds."""
 
 
-def _of_blocks(model: dict[str, Any]) -> list[tuple[str, str]]:
+def _describe_blocks(model: dict[str, Any]) -> list[tuple[str, str]]:
     sides = [("", "one stack reads source and target, one after the other")] if model["decoder_only"] else []
     return [
         *sides,
         ("block", f"{model['norm_position']}-norm {model['norm']}, {model['activation']}"),
-        *([("", ", ".join(with_these))] if (with_these := _ingredients(model)) else []),
-        *_attention(model),
-        ("positions", model["positions"] + _rotation(model) + _IN_TREES[model["syntax"]]),
+        *([("", ", ".join(with_these))] if (with_these := _describe_extras(model)) else []),
+        *_describe_attention(model),
+        ("positions", model["positions"] + _describe_rotary(model) + _IN_TREES[model["syntax"]]),
     ]
 
 
@@ -186,14 +191,14 @@ _IN_TREES = {
 """What a model knows of dependency trees, by its `syntax`."""
 
 
-def _rotation(model: dict[str, Any]) -> str:
+def _describe_rotary(model: dict[str, Any]) -> str:
     """What is unusual about rotary positions."""
     share = f", {model['rotary_share']:.0%} of each head" if model["rotary_share"] < 1 else ""
     scaling = f", slowed down as {model['rope_scaling']}" if model["rope_scaling"] != "none" else ""
     return share + scaling
 
 
-def _attention(model: dict[str, Any]) -> list[tuple[str, str]]:
+def _describe_attention(model: dict[str, Any]) -> list[tuple[str, str]]:
     """What self-attention sees, where it is not all."""
     if model["attention"] == "full":
         return []
@@ -201,13 +206,13 @@ def _attention(model: dict[str, Any]) -> list[tuple[str, str]]:
     return [("attention", ", ".join([model["attention"], *(f"{name.replace('_', ' ')} {n}" for name, n in settings)]))]
 
 
-def _of_recurrent_layers(model: dict[str, Any]) -> list[tuple[str, str]]:
+def _describe_recurrent_layers(model: dict[str, Any]) -> list[tuple[str, str]]:
     attention = f", {model['recurrent_attention'] or 'additive'} attention" if model["n_encoder_layers"] else ""
     capped = f", soft cap {model['softcap']:g}" if model["softcap"] else ""
     return [("recurrent", f"{model['architecture'].upper()}{attention.replace('none', 'no')}{capped}")]
 
 
-def _kept(described: dict[str, Any]) -> str:
+def _describe_train_memory(described: dict[str, Any]) -> str:
     """What there is of each weight while a model is trained, besides itself."""
     training = described["config"]["training"]
     moments = {"adamw": "AdamW's two moments", "muon": "Muon's momentum (matrices) or AdamW's two moments (the rest)"}
@@ -217,7 +222,7 @@ def _kept(described: dict[str, Any]) -> str:
     return f"{average}gradients and {moments[training['optimizer']]}"
 
 
-def _ingredients(model: dict[str, Any]) -> list[str]:
+def _describe_extras(model: dict[str, Any]) -> list[str]:
     """What a block has besides the usual."""
     named = {
         "qk_norm": "QK-norm", "value_residual": "value residual", "embedding_shortcut": "embedding shortcut",
@@ -228,7 +233,7 @@ def _ingredients(model: dict[str, Any]) -> list[str]:
     return [name for field, name in named.items() if model[field]]
 
 
-def _masked(described: dict[str, Any]) -> list[tuple[str, str]]:
+def _describe_objective(described: dict[str, Any]) -> list[tuple[str, str]]:
     """What a classifier chooses among, or what a model that sees both sides has learned."""
     model, training = described["config"]["model"], described["config"]["training"]
     labels = model["labels"] or [parse_label(each) for each in described["config"]["label_completions"]]
@@ -240,7 +245,7 @@ def _masked(described: dict[str, Any]) -> list[tuple[str, str]]:
     return [("objective", f"masked: {training['masked_share']:.0%} {unit}, from both sides; lm fill")]
 
 
-def _experts(described: dict[str, Any]) -> list[tuple[str, str]]:
+def _describe_experts(described: dict[str, Any]) -> list[tuple[str, str]]:
     """How many experts there are, and how many of the tokens each took at the last evaluation."""
     model = described["config"]["model"]
     if not model["experts"]:
@@ -254,7 +259,7 @@ def _experts(described: dict[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
-def _adapters(described: dict[str, Any]) -> list[tuple[str, str]]:
+def _describe_adapters(described: dict[str, Any]) -> list[tuple[str, str]]:
     """What was trained beside the weights of another run, and which run that is."""
     lora, parameters = described["config"]["lora"], described["parameters"]
     if lora["rank"] is None:
@@ -267,7 +272,7 @@ def _adapters(described: dict[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
-def _progress(described: dict[str, Any]) -> list[tuple[str, str]]:
+def _describe_progress(described: dict[str, Any]) -> list[tuple[str, str]]:
     if "progress" not in described:
         return []
     state, plan = described["progress"], described["config"]["plan"]

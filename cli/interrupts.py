@@ -12,7 +12,7 @@ _SECONDS_BETWEEN = 0.05
 _MAIN_THREAD = threading.get_ident()
 
 
-def outlast_imports() -> None:
+def defer_interrupt_during_imports() -> None:
     """Make Ctrl-C wait for the import of torch to end; elsewhere, and where it is ignored, it has its usual effect.
 
     torch imports numpy from C and drops the exceptions of that import, KeyboardInterrupt among them: the program would

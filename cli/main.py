@@ -19,14 +19,14 @@ from cli.console.escapes import label
 from cli.flags.options import (
     CONTEXT_SETTINGS,
     CommandLine,
-    describe,
-    in_message,
-    misspelled,
-    options_in,
+    find_misspelled_variables,
+    find_option_variables,
+    name_variables,
     set_by_environment,
+    set_help,
 )
 from cli.flags.settings import with_flags
-from cli.flags.usage import message_of
+from cli.flags.usage import format_usage_error
 from lm.distributed import launched
 from lm.errors import LMError
 from lm.signals import ending
@@ -78,7 +78,7 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-def options(
+def global_options(
     version: Annotated[
         bool,
         typer.Option(
@@ -93,11 +93,11 @@ def options(
 
 
 @cache
-def app(*names: str) -> typer.Typer:
+def build_app(*names: str) -> typer.Typer:
     """The app with some of `COMMANDS`, or with all of them: what is not in it is not imported, which takes time."""
     made = typer.Typer(
         name="lm",
-        callback=options,
+        callback=global_options,
         help="Train, sample and measure language models on text of your own.",
         epilog="Every option can be set in the environment too: LM_MAX_TOKENS=50 stands for --max-tokens 50 in each "
         "command that has it. Flags win over the environment, and it wins over --config and --preset. LM_CACHE is the "
@@ -111,17 +111,17 @@ def app(*names: str) -> typer.Typer:
         found = getattr(importlib.import_module(module), attribute)
         if isinstance(found, typer.Typer):
             made.add_typer(found, name=name)
-            describe(found)
+            set_help(found)
         else:
             made.command(name)(found)
-    describe(made)
+    set_help(made)
     return made
 
 
 @cache
-def _command(*names: str) -> Any:  # noqa: ANN401 (click's types, which typer keeps to itself)
+def _build_parser(*names: str) -> Any:  # noqa: ANN401 (click's types, which typer keeps to itself)
     """Build the parser of a command line once: Typer would build it again for each call."""
-    return typer.main.get_command(app(*names))
+    return typer.main.get_command(build_app(*names))
 
 
 def run(arguments: Sequence[str], *, alone: bool = False) -> int:
@@ -134,33 +134,33 @@ def run(arguments: Sequence[str], *, alone: bool = False) -> int:
     began = _PROCESS_BEGAN if alone else time.monotonic()
     given = list(arguments)
     try:
-        given = _completed(arguments)
-        asked = _command(*[name for name in given[:1] if name in COMMANDS])
+        given = _insert_default_command(arguments)
+        asked = _build_parser(*[name for name in given[:1] if name in COMMANDS])
         return asked(given, prog_name="lm", standalone_mode=False, obj=CommandLine(given, run, began)) or 0
     except LMError as error:
-        return _fail(_with_flags(error, given), error.exit_code)
+        return _fail(_format_message(error, given), error.exit_code)
     except _UsageProblem as error:
-        return _fail(message_of(error), 2)
+        return _fail(format_usage_error(error), 2)
     except typer.Abort:
         return 130
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         return _fail(f"{where}{error.strerror or error}", 1)
     except (MemoryError, RuntimeError) as error:
-        if not _is_about_memory(error):
+        if not _is_out_of_memory(error):
             raise
         return _fail("the memory is not enough for this: ask for less at a time, or for a smaller model", 1)
 
 
-def _with_flags(error: LMError, arguments: Sequence[str]) -> str:
+def _format_message(error: LMError, arguments: Sequence[str]) -> str:
     """The message of an error, with the flags or variables of the settings that put it right."""
-    command = _command(*[name for name in arguments[:1] if name in COMMANDS])
+    command = _build_parser(*[name for name in arguments[:1] if name in COMMANDS])
     for word in arguments:
         command = getattr(command, "commands", {}).get(word, command)
-    return in_message(with_flags(error, command, _command), set_by_environment(command, arguments))
+    return name_variables(with_flags(error, command, _build_parser), set_by_environment(command, arguments))
 
 
-def _completed(arguments: Sequence[str]) -> list[str]:
+def _insert_default_command(arguments: Sequence[str]) -> list[str]:
     """A command line with what is meant where it is left out."""
     if list(arguments[:1]) == ["train"]:
         from cli.training.train import newest_by_default
@@ -169,7 +169,7 @@ def _completed(arguments: Sequence[str]) -> list[str]:
     return list(arguments) or ["--help"]
 
 
-def _is_about_memory(error: Exception) -> bool:
+def _is_out_of_memory(error: Exception) -> bool:
     """Whether memory ran out; told by names and words, so that torch need not be imported to compare types."""
     return (
         isinstance(error, MemoryError)
@@ -196,18 +196,18 @@ def main() -> None:
     streams.prepare()
     for number in ending():
         signal.signal(number, _terminate)
-    _warn_of_variables()
+    _warn_of_unknown_variables()
     code = run(sys.argv[1:], alone=True)
     for number in ending():
         signal.signal(number, signal.SIG_IGN)  # a launcher sends it to processes that are ending already
     sys.exit(code)
 
 
-def _warn_of_variables() -> None:
+def _warn_of_unknown_variables() -> None:
     """Note which variables look like misspelled options, unless it is the shell that asks for completions."""
-    set_here = options_in(os.environ)
+    set_here = find_option_variables(os.environ)
     if set_here and "_LM_COMPLETE" not in os.environ:
-        for line in misspelled(set_here, typer.main.get_command(app())):
+        for line in find_misspelled_variables(set_here, typer.main.get_command(build_app())):
             print(f"lm: note: {label(line)}", file=sys.stderr)
 
 

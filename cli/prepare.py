@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.console.escapes import json_line
-from cli.flags.arguments import AsJson, Specials, Texts, Unknown
+from cli.flags.arguments import AsJson, CorpusFiles, SpecialTokens, UnknownToken
 from cli.flags.loading import load_tokenizer
-from cli.flags.options import Given, takes
+from cli.flags.options import ParsedOptions, with_options
 from lm.config.data import DataConfig, FilesConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.errors import UsageError
@@ -70,20 +70,20 @@ Join = Annotated[
 ]
 
 
-@takes({"tokenizer": TokenizerConfig, "files": FilesConfig, "data": DataConfig})
+@with_options({"tokenizer": TokenizerConfig, "files": FilesConfig, "data": DataConfig})
 def prepare(
-    corpus: Texts,
+    corpus: CorpusFiles,
     *,
     out: Out = None,
     tokenizer: TokenizerFile = None,
-    special: Specials = None,
-    unknown: Unknown = None,
+    special: SpecialTokens = None,
+    unknown: UnknownToken = None,
     force: Annotated[bool, typer.Option("--force", help="Replace tokens that the folder has already.")] = False,
     processes: Processes = None,
     part: PartOf = None,
     join: Join = False,
     as_json: AsJson = False,
-    given: Given,
+    given: ParsedOptions,
 ) -> None:
     """Turn a corpus into token shards, as lm train does by itself.
 
@@ -100,10 +100,10 @@ def prepare(
       lm prepare --join part-1 part-2 -o tokens
     """
     if join:
-        _join(corpus, out, force=force, as_json=as_json)
+        _join_partitions(corpus, out, force=force, as_json=as_json)
         return
-    number = None if part is None else _partition_number(part, out)
-    from cli.preparing import notes, trained_tokenizer
+    number = None if part is None else _parse_part(part, out)
+    from cli.corpus_report import print_notes, train_or_load_tokenizer
     from lm.corpus.corpus import scan_corpus
     from lm.text.files import find_text_files
 
@@ -112,30 +112,30 @@ def prepare(
     given.refuse_without_effect("files", files=lambda: files)
     loaded = None if tokenizer is None else load_tokenizer(tokenizer)
     surveyed = scan_corpus(files, config, workers=processes)
-    notes([*files.notes, *surveyed.notes])
+    print_notes([*files.notes, *surveyed.notes])
     wanted = TokenizerConfig(**given["tokenizer"])
     unknown = unknown if wanted.kind == "char" else None
-    loaded = loaded or trained_tokenizer(surveyed, wanted, special=special, unknown=unknown)
+    loaded = loaded or train_or_load_tokenizer(surveyed, wanted, special=special, unknown=unknown)
     if number is not None and out is not None:
-        _make_partition(surveyed, loaded, out, number=number, force=force, processes=processes, as_json=as_json)
+        _prepare_partition(surveyed, loaded, out, number=number, force=force, processes=processes, as_json=as_json)
     else:
-        _make(surveyed, loaded, out, force=force, processes=processes, as_json=as_json)
+        _prepare_all(surveyed, loaded, out, force=force, processes=processes, as_json=as_json)
 
 
-def _make(
+def _prepare_all(
     corpus: Corpus, tokenizer: Tokenizer, out: Path | None, *, force: bool, processes: int | None, as_json: bool
 ) -> None:
     """Prepare all of a corpus, and tell of it."""
     from cli.console.progress import encode_progress
-    from cli.preparing import tell
+    from cli.corpus_report import print_prepared
     from lm.corpus.prepare_corpus import prepare_corpus
 
     with encode_progress() as progress:
         prepared = prepare_corpus(corpus, tokenizer, folder=out, force=force, processes=processes, progress=progress)
-    tell(prepared, as_json=as_json)
+    print_prepared(prepared, as_json=as_json)
 
 
-def _make_partition(
+def _prepare_partition(
     corpus: Corpus,
     tokenizer: Tokenizer,
     out: Path,
@@ -168,15 +168,17 @@ def _make_partition(
         print(json_line({"folder": str(out), "share": number[0], "of": number[1], "parts": own, "parts_found": found}))
 
 
-def _join(partitions: list[str], out: Path | None, *, force: bool, as_json: bool) -> None:
+def _join_partitions(partitions: list[str], out: Path | None, *, force: bool, as_json: bool) -> None:
     """Join partitions, and tell of the tokens."""
-    from cli.preparing import tell
+    from cli.corpus_report import print_prepared
     from lm.corpus.partitions import join_partitions
 
-    tell(join_partitions([Path(partition) for partition in partitions], folder=out, force=force), as_json=as_json)
+    print_prepared(
+        join_partitions([Path(partition) for partition in partitions], folder=out, force=force), as_json=as_json
+    )
 
 
-def _partition_number(part: str, out: Path | None) -> tuple[int, int]:
+def _parse_part(part: str, out: Path | None) -> tuple[int, int]:
     """The two numbers of `--part`; UsageError if they are none, or the partition has no place."""
     found = re.fullmatch(r"(\d{1,6})/(\d{1,6})", part, re.ASCII)
     number, count = (int(group) for group in found.groups()) if found else (0, 0)

@@ -16,7 +16,7 @@ from cli.console.messages import note
 from cli.console.numbers import count, figure
 from cli.console.tables import table
 from cli.flags import completion
-from lm.config.options import suggestion
+from lm.config.options import did_you_mean
 from lm.errors import InputError, LMError, UsageError
 from lm.files import replaced_bytes
 from lm.run_folder import is_run
@@ -31,7 +31,7 @@ _What = Annotated[
         "--what",
         metavar="NAME",
         help="What to draw: nll, loss, validation_loss, learning_rate, tokens_per_second, …",
-        autocompletion=completion.curves,
+        autocompletion=completion.complete_curves,
     ),
 ]
 
@@ -53,23 +53,23 @@ def runs(
     for problem in damaged:
         note(f"left out: {problem}")
     if as_json:
-        print(json_line([_described(summary) for summary in found]))
+        print(json_line([_summary_to_dict(summary) for summary in found]))
         return
     if not found:
         note(f"{folder}: " + (f"is a run, not a folder of runs; see lm info {folder}" if is_run(folder) else "no runs"))
         return
-    table(("run", "preset", "size", "bits/byte", "steps"), [_row(each) for each in found])
+    table(("run", "preset", "size", "bits/byte", "steps"), [_table_row(each) for each in found])
     for each in found:
         if each.base:
-            note(f"{each.folder}: {_adapters(each)}")
+            note(f"{each.folder}: {_describe_adapters(each)}")
 
 
-def _row(summary: Summary) -> tuple[str, ...]:
+def _table_row(summary: Summary) -> tuple[str, ...]:
     size = count(summary.parameters) if summary.parameters else "–"
-    return summary.folder.name, summary.origin, size, figure(summary.bits_per_byte, 4), _progress(summary)
+    return summary.folder.name, summary.origin, size, figure(summary.bits_per_byte, 4), _describe_progress(summary)
 
 
-def _progress(summary: Summary) -> str:
+def _describe_progress(summary: Summary) -> str:
     """How far a run has come."""
     state = summary.state
     if summary.running is not None:
@@ -77,13 +77,13 @@ def _progress(summary: Summary) -> str:
     return f"{state.step:,}" if state.finished else f"{state.step:,} of {summary.steps:,}"
 
 
-def _adapters(summary: Summary) -> str:
+def _describe_adapters(summary: Summary) -> str:
     """Whose weights a run leaves as they are, and what it trains beside them."""
     share = f"{count(summary.trained)} parameters, {summary.trained / summary.parameters:.1%} of all"
     return f"adapters of rank {summary.config.lora.rank} to {summary.base}: {share}"
 
 
-def _described(summary: Summary) -> dict[str, Any]:
+def _summary_to_dict(summary: Summary) -> dict[str, Any]:
     return {
         "run": str(summary.folder), "preset": summary.config.preset, "origin": summary.origin,
         "running_step": summary.running, "bits_per_byte": summary.bits_per_byte, "parameters": summary.parameters,
@@ -94,7 +94,7 @@ def _described(summary: Summary) -> dict[str, Any]:
 
 def plot(
     run: Annotated[
-        list[Path], typer.Argument(metavar="RUN…", help="One or more runs.", autocompletion=completion.runs)
+        list[Path], typer.Argument(metavar="RUN…", help="One or more runs.", autocompletion=completion.complete_runs)
     ],
     what: _What = _NLL,
     out: Annotated[
@@ -113,21 +113,21 @@ def plot(
       lm plot runs/* --what validation_loss
       lm plot runs/novel --what learning_rate -o rate.svg
     """
-    chosen = _chosen(run, what)
+    chosen = _choose_curves(run, what)
     if out is not None:
-        _picture(chosen, what, out)
+        _write_picture(chosen, what, out)
         return
     print(draw({label(name): (curve.steps, curve.values) for name, curve in chosen.items()}, title=label(what),
                width=width or min(get_terminal_size().columns, 120), height=height,
                colour=sys.stdout.isatty()))  # fmt: skip
 
 
-def _chosen(runs: Sequence[Path], what: str) -> dict[str, Curve]:
+def _choose_curves(runs: Sequence[Path], what: str) -> dict[str, Curve]:
     """The curves to draw by run, without the runs that have none; the first error if that leaves nothing."""
     chosen, problems = {}, []
     for folder in runs:
         try:
-            chosen[str(folder)] = _curve(folder, what)
+            chosen[str(folder)] = _read_curve(folder, what)
         except LMError as error:
             problems.append(error)
     if not chosen:
@@ -137,17 +137,17 @@ def _chosen(runs: Sequence[Path], what: str) -> dict[str, Curve]:
     return chosen
 
 
-def _curve(run: Path, what: str) -> Curve:
+def _read_curve(run: Path, what: str) -> Curve:
     found = history.curves(run)
     if what == _NLL and _NLL not in found and _LOSS in found:
         note(f"{run}: an earlier version did not record {_NLL}; its {_LOSS} is drawn")
         return found[_LOSS]
     if what not in found:
-        raise UsageError(f"{run}: no {what!r}{suggestion(what, found)}; there is {', '.join(found)} (--what)")
+        raise UsageError(f"{run}: no {what!r}{did_you_mean(what, found)}; there is {', '.join(found)} (--what)")
     return found[what]
 
 
-def _picture(chosen: Mapping[str, Curve], what: str, out: Path) -> None:
+def _write_picture(chosen: Mapping[str, Curve], what: str, out: Path) -> None:
     if out.suffix not in (".png", ".svg"):
         raise UsageError(f"{out}: a picture is a .png or an .svg (--out)")
     try:

@@ -25,7 +25,7 @@ Tokens = Sequence[int]
 _COLOURS = tuple(f"color({BLACK}) on color({band})" for band in BANDS)
 
 
-def described(
+def tokenizer_to_dict(
     tokenizer: Tokenizer, longest: Tokens, fit: CompressionStats | None, split: Tokens | None
 ) -> dict[str, Any]:
     """The tokenizer, its fit and the tokens of a text, as plain values."""
@@ -52,13 +52,13 @@ def described(
     }
 
 
-def measured(tokenizer: Tokenizer, files: Sequence[TextFile], separator: str) -> CompressionStats:
+def measure_with_progress(tokenizer: Tokenizer, files: Sequence[TextFile], separator: str) -> CompressionStats:
     """How well a tokenizer fits files, with a bar on stderr if that is a terminal."""
     with encode_progress() as progress:
         return measure_compression(tokenizer, files, separator, progress=progress)
 
 
-def show_facts(tokenizer: Tokenizer, longest: Tokens, fit: CompressionStats | None) -> None:
+def print_summary(tokenizer: Tokenizer, longest: Tokens, fit: CompressionStats | None) -> None:
     """Print on stdout what is in the tokenizer and how well it fits; long lines wrap on a terminal."""
     special = ", ".join(f"{label(name)} ({index})" for name, index in tokenizer.special_tokens.items())
     rows = [
@@ -92,7 +92,7 @@ def _print_rows(rows: Sequence[tuple[str, str]]) -> None:
     Console(highlight=False).print(grid)
 
 
-def show_tokens(tokenizer: Tokenizer, tokens: Tokens) -> None:
+def print_tokens(tokenizer: Tokenizer, tokens: Tokens) -> None:
     """Print tokens on stdout: on a terminal in lines with their ids below, elsewhere one a line after its id."""
     if not sys.stdout.isatty():
         width = max((len(str(index)) for index in tokens), default=0)
@@ -101,13 +101,13 @@ def show_tokens(tokenizer: Tokenizer, tokens: Tokens) -> None:
         return
     console = Console(highlight=False)
     coloured = console.color_system is not None and not console.no_color
-    for line in lines([(index, tokenizer.token_bytes(index)) for index in tokens], console.width):
-        for row in _drawn(line, coloured=coloured):
+    for line in layout_lines([(index, tokenizer.token_bytes(index)) for index in tokens], console.width):
+        for row in _render(line, coloured=coloured):
             console.print(row, no_wrap=True, overflow="ignore", crop=False)
 
 
 @dataclass(frozen=True)
-class Cell:
+class TokenCell:
     """A token as it is drawn: its text, its id below, and which of two colours it has."""
 
     text: str
@@ -120,11 +120,11 @@ class Cell:
         return max(cell_len(self.text), len(self.index))
 
 
-def lines(tokens: Iterable[tuple[int, bytes]], width: int) -> Iterator[list[Cell]]:
+def layout_lines(tokens: Iterable[tuple[int, bytes]], width: int) -> Iterator[list[TokenCell]]:
     """Cells that fit a line of a terminal with a mark after each; a token that ends with a line end ends one."""
-    line: list[Cell] = []
+    line: list[TokenCell] = []
     for number, (index, data) in enumerate(tokens):
-        cell = Cell(_clipped(format_token(data), width - 1), str(index), number % 2 == 1)
+        cell = TokenCell(_clip(format_token(data), width - 1), str(index), number % 2 == 1)
         if line and sum(other.width + 1 for other in line) + cell.width + 1 > width:
             yield line
             line = []
@@ -136,11 +136,11 @@ def lines(tokens: Iterable[tuple[int, bytes]], width: int) -> Iterator[list[Cell
         yield line
 
 
-def _clipped(text: str, width: int) -> str:
+def _clip(text: str, width: int) -> str:
     return text if cell_len(text) <= width else chop_cells(text, width - 1)[0] + "…"
 
 
-def _drawn(line: Sequence[Cell], *, coloured: bool) -> Iterator[Text]:
+def _render(line: Sequence[TokenCell], *, coloured: bool) -> Iterator[Text]:
     tokens, ids = Text(), Text()
     for cell in line:
         tokens.append(cell.text, _COLOURS[cell.is_odd] if coloured else "")

@@ -10,9 +10,9 @@ from typing import Annotated
 import typer
 
 from cli.console.escapes import for_stream, json_line
-from cli.flags.arguments import AsJson, Specials, Texts, TokenizerPath, Unknown
+from cli.flags.arguments import AsJson, CorpusFiles, SpecialTokens, TokenizerPath, UnknownToken
 from cli.flags.loading import load_tokenizer
-from cli.flags.options import Given, takes
+from cli.flags.options import ParsedOptions, with_options
 from lm.config.data import DataConfig, FilesConfig
 from lm.config.options import check_text
 from lm.config.tokenizer import TokenizerConfig
@@ -25,16 +25,16 @@ _LONGEST = 12
 
 
 @app.command()
-@takes({"tokenizer": TokenizerConfig, "files": FilesConfig, "data": DataConfig}, leave_out=("validation",))
+@with_options({"tokenizer": TokenizerConfig, "files": FilesConfig, "data": DataConfig}, leave_out=("validation",))
 def train(
-    corpus: Texts,
+    corpus: CorpusFiles,
     *,
     out: Annotated[Path, typer.Option("-o", "--out", metavar="FILE", help="The tokenizer.json to write.")],
-    special: Specials = None,
-    unknown: Unknown = None,
+    special: SpecialTokens = None,
+    unknown: UnknownToken = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it is there.")] = False,
     as_json: AsJson = False,
-    given: Given,
+    given: ParsedOptions,
 ) -> None:
     """Train a tokenizer on text files.
 
@@ -47,7 +47,7 @@ def train(
         raise InputError(f"{out}: is there already; choose another name, or --force")
     from cli import tokenizer_report
     from cli.console.messages import note
-    from cli.preparing import notes
+    from cli.corpus_report import print_notes
     from lm.corpus.corpus import read_training_texts, scan_corpus
     from lm.text.files import find_text_files
     from lm.tokenizer import training
@@ -59,7 +59,7 @@ def train(
     files = find_text_files(corpus, data, FilesConfig(**given["files"]))
     given.refuse_without_effect("files", files=lambda: files)
     surveyed = scan_corpus(files, data)
-    notes([*files.notes, *surveyed.notes])
+    print_notes([*files.notes, *surveyed.notes])
     trained = training.train(
         read_training_texts(surveyed),
         config,
@@ -68,8 +68,8 @@ def train(
         unknown=unknown,
     )
     trained.tokenizer.save(out)
-    report = tokenizer_report.report(trained, surveyed, config, out)
-    note(tokenizer_report.described(report))
+    report = tokenizer_report.build_report(trained, surveyed, config, out)
+    note(tokenizer_report.format_report(report))
     if as_json:
         print(json_line(report))
 
@@ -92,7 +92,7 @@ def encode(
     """Print the ids of a text: one line, with spaces between them."""
     if text is not None:
         check_text(text, name="TEXT")
-    ids = load_tokenizer(tokenizer).encode(_stdin() if text is None else text, parse_special=parse_special)
+    ids = load_tokenizer(tokenizer).encode(_read_stdin() if text is None else text, parse_special=parse_special)
     print(json_line(ids) if as_json else " ".join(map(str, ids)))
 
 
@@ -111,7 +111,7 @@ def decode(
 ) -> None:
     """Print the text of ids exactly; only a terminal gets a line end after it."""
     loaded = load_tokenizer(tokenizer)
-    text = loaded.decode(_numbers(" ".join(ids) if ids else _stdin()), skip_special=skip_special)
+    text = loaded.decode(_parse_ids(" ".join(ids) if ids else _read_stdin()), skip_special=skip_special)
     if as_json:
         print(json_line({"text": text}))
         return
@@ -123,7 +123,7 @@ def decode(
 
 
 @app.command()
-@takes({"files": FilesConfig, "data": DataConfig}, leave_out=("validation",))
+@with_options({"files": FilesConfig, "data": DataConfig}, leave_out=("validation",))
 def inspect(
     tokenizer: TokenizerPath,
     text: Annotated[
@@ -140,7 +140,7 @@ def inspect(
         typer.Option("--file", metavar="FILE", help="Measure the tokenizer on these files. Can be repeated."),
     ] = None,
     as_json: AsJson = False,
-    given: Given,
+    given: ParsedOptions,
 ) -> None:
     r"""Show what is in a tokenizer, how well it fits files, and how a text splits.
 
@@ -152,7 +152,7 @@ def inspect(
       lm tokenizer inspect tokenizer.json held-out.txt
     """
     from cli import token_view
-    from cli.preparing import notes
+    from cli.corpus_report import print_notes
     from lm.text.files import find_text_files, select_readable
     from lm.tokenizer import inspection
 
@@ -162,24 +162,24 @@ def inspect(
     elif text is not None:
         check_text(text, name="TEXT")
     loaded, data = load_tokenizer(tokenizer), DataConfig(**given["data"])
-    ids = None if text is None else loaded.encode(_stdin() if text == "-" else text)
+    ids = None if text is None else loaded.encode(_read_stdin() if text == "-" else text)
     files = find_text_files(file or [], data, FilesConfig(**given["files"]))
     if files:
-        notes(files.notes)
+        print_notes(files.notes)
         files = select_readable(files)
         given.refuse_without_effect("files", files=lambda: files)
-    fit = token_view.measured(loaded, files, data.separator) if files else None
+    fit = token_view.measure_with_progress(loaded, files, data.separator) if files else None
     longest = inspection.find_longest_tokens(loaded, _LONGEST)
     if as_json:
-        print(json_line(token_view.described(loaded, longest, fit, ids)))
+        print(json_line(token_view.tokenizer_to_dict(loaded, longest, fit, ids)))
         return
-    token_view.show_facts(loaded, longest, fit)
+    token_view.print_summary(loaded, longest, fit)
     if ids is not None:
         print()
-        token_view.show_tokens(loaded, ids)
+        token_view.print_tokens(loaded, ids)
 
 
-def _numbers(text: str) -> list[int]:
+def _parse_ids(text: str) -> list[int]:
     """The ids in a text, whether they are separated by spaces or written as a list."""
     words = re.sub(r"[\[\],]", " ", text).split()
     wrong = next((word for word in words if not word.isascii() or not word.isdecimal()), None)
@@ -188,7 +188,7 @@ def _numbers(text: str) -> list[int]:
     return [int(word) for word in words]
 
 
-def _stdin() -> str:
+def _read_stdin() -> str:
     """All of stdin, line ends included."""
     data = sys.stdin.buffer.read()
     try:

@@ -14,7 +14,7 @@ from lm.tokenizer.training import TextSample, TrainedTokenizer
 _MEASURED_BYTES = 1_000_000
 
 
-def report(trained: TrainedTokenizer, corpus: Corpus, config: TokenizerConfig, out: Path) -> dict[str, Any]:
+def build_report(trained: TrainedTokenizer, corpus: Corpus, config: TokenizerConfig, out: Path) -> dict[str, Any]:
     """What was trained and on what, as plain values, with how well it compresses a sample of the corpus."""
     sample = TextSample(read_training_texts(corpus), corpus_bytes=corpus.files_bytes, limit=_MEASURED_BYTES)
     tokens = sum(len(ids) for text in sample for ids in trained.tokenizer.encode_batch([text]))
@@ -30,7 +30,7 @@ def report(trained: TrainedTokenizer, corpus: Corpus, config: TokenizerConfig, o
     }
 
 
-def described(report: Mapping[str, Any]) -> str:
+def format_report(report: Mapping[str, Any]) -> str:
     """The report as a sentence."""
     sample, whole = report["sample_bytes"], report["corpus_bytes"]
     compression = f", {report['bytes_per_token']:.2f} bytes per token" if report["bytes_per_token"] else ""

@@ -18,18 +18,18 @@ from lm.checkpoint import LoadedModel
 from lm.checkpoint import merge as write_merged
 from lm.config.decoding import ClassificationConfig
 from lm.config.evaluation import AttentionUnit, PerplexityConfig
-from lm.config.export import ExportConfig, NumberType, System
-from lm.config.hardware import Device, DType, HardwareConfig, environment_threads
+from lm.config.export import ExportConfig, ExportDtype, ExportSystem
+from lm.config.hardware import Device, DType, HardwareConfig, read_threads_variable
 from lm.config.keywords import (
-    Place,
-    ReadingOptions,
+    FileOptions,
+    PathLike,
     RunOptions,
     SamplingOptions,
     TranslationOptions,
-    reading_config,
+    build_files_config,
+    build_sampling_config,
+    build_translation_config,
     run_spec,
-    sampling_config,
-    translation_config,
 )
 from lm.config.model import ModelConfig
 from lm.data.labels import completions_of
@@ -42,18 +42,18 @@ from lm.decoding.translation_input import TranslationModel
 from lm.distributed import launched
 from lm.engine.dtype import load_to_decode
 from lm.errors import UsageError
-from lm.evaluation.attention import of_model
+from lm.evaluation.attention import compute_attention
 from lm.evaluation.attention_maps import AttentionMap
-from lm.evaluation.classification import ClassificationScores, score_labels
-from lm.evaluation.completions import measure_completions
-from lm.evaluation.forced import PairEncoder, measure_pairs
-from lm.evaluation.held_out import held_out_pairs, held_out_text
+from lm.evaluation.classification import ClassificationScores, evaluate_classifier
+from lm.evaluation.completion_scoring import score_completions
+from lm.evaluation.contamination import ContaminationCheck
+from lm.evaluation.forced_decoding import PairEncoder, score_pairs_streaming
+from lm.evaluation.held_out import open_held_out_pairs, open_held_out_text
 from lm.evaluation.perplexity import FileScore, Tally
-from lm.evaluation.scorer import Scorer
-from lm.evaluation.training_text import TrainingText
+from lm.evaluation.scorer import TextScorer
 from lm.interop import exporting
 from lm.interop.hugging_face import importing
-from lm.interop.hugging_face.adapters import import_adapters
+from lm.interop.hugging_face.peft import import_adapters
 from lm.model.transformer import DecoderOnly, EncoderDecoder, EncoderOnly
 from lm.run_folder import find_checkpoint, load_config, load_state
 from lm.text.files import TextFiles, find_text_files, select_readable
@@ -64,7 +64,7 @@ from lm.training.ranks import train_in_processes
 from lm.training.trainer import Event, Trainer
 
 
-def load(run: Place, *, device: Device = "auto", dtype: DType = "auto", threads: int | None = None) -> Model:
+def load(run: PathLike, *, device: Device = "auto", dtype: DType = "auto", threads: int | None = None) -> Model:
     """Load the best checkpoint of a run, or the checkpoint that is named.
 
     Args:
@@ -77,7 +77,7 @@ def load(run: Place, *, device: Device = "auto", dtype: DType = "auto", threads:
         InputError: there is no such run, or it is damaged.
         UsageError: the device or dtype is not there.
     """
-    threads = environment_threads() if threads is None else threads
+    threads = read_threads_variable() if threads is None else threads
     return Model(load_to_decode(Path(run), HardwareConfig(device, dtype, threads)))
 
 
@@ -141,7 +141,9 @@ class Model:
 
     def _generator(self, options: SamplingOptions) -> Generator:
         follows_examples = self.loaded.config.data.supervised
-        return Generator(self._decoder, self.tokenizer, sampling_config(options), follows_examples=follows_examples)
+        return Generator(
+            self._decoder, self.tokenizer, build_sampling_config(options), follows_examples=follows_examples
+        )
 
     @torch.inference_mode()
     def logits(self, ids: Sequence[int]) -> Tensor:
@@ -186,7 +188,7 @@ class Model:
             heads: for a model that reads dependency trees, the head of each word of each line, from 1; 0 for the root.
             options: the flags of `lm translate`, with underscores.
         """
-        config = translation_config(options)
+        config = build_translation_config(options)
         return Translator([TranslationModel.of(self.loaded)], config, to=to).translate(lines, heads=heads)
 
     def fill(self, text: str, *, k: int = 5) -> Filled:
@@ -200,7 +202,7 @@ class Model:
         return filled
 
     def classify(
-        self, texts: Iterable[str], *, labels: Place | None = None, batch_size: int = 16
+        self, texts: Iterable[str], *, labels: PathLike | None = None, batch_size: int = 16
     ) -> Iterator[Classified]:
         """The label of each text, and the probabilities of all labels.
 
@@ -215,7 +217,7 @@ class Model:
         """
         return self._classifier(labels, batch_size).classify(texts)
 
-    def evaluate(self, *files: Place, labels: Place | None = None, batch_size: int = 16) -> ClassificationScores:
+    def evaluate(self, *files: PathLike, labels: PathLike | None = None, batch_size: int = 16) -> ClassificationScores:
         """How well a classifier labels examples, as `lm evaluate RUN FILE` reports it.
 
         Args:
@@ -228,20 +230,20 @@ class Model:
             UsageError: as of `classify`.
         """
         named = find_text_files(
-            [os.fspath(file) for file in files], self.loaded.config.data.of_other_files(supervised=True)
+            [os.fspath(file) for file in files], self.loaded.config.data.for_other_files(supervised=True)
         )
-        return score_labels(
+        return evaluate_classifier(
             self._classifier(labels, batch_size), (example for file in named for example in file.examples())
         )
 
     def perplexity(
         self,
-        *files: Place,
+        *files: PathLike,
         context: int | None = None,
         stride: int | None = None,
         batch_size: int = 16,
         every: int = 1,
-        **options: Unpack[ReadingOptions],
+        **options: Unpack[FileOptions],
     ) -> Tally:
         """How well the model predicts text: sums over all tokens of all files, and the figures that follow from them.
 
@@ -262,37 +264,37 @@ class Model:
             UsageError: a setting is out of its limits.
         """
         config = PerplexityConfig(context, stride, batch_size, every)
-        reading, rows = reading_config(options)
+        reading, rows = build_files_config(options)
         data = self.loaded.config.data
         if self.config.translates and not files:
             return self._score_held_out_pairs()
         model = self._masked if self.config.is_masked else self._decoder
         named = [os.fspath(file) for file in files]
         if named:
-            texts = select_readable(find_text_files(named, data.of_other_files(**rows), reading))
+            texts = select_readable(find_text_files(named, data.for_other_files(**rows), reading))
         else:
-            texts = TextFiles([held_out_text(self.loaded)])
-        scorer = Scorer.of(model, self.tokenizer, config, separator=data.separator)
+            texts = TextFiles([open_held_out_text(self.loaded)])
+        scorer = TextScorer.of(model, self.tokenizer, config, separator=data.separator)
         if data.supervised and not files and isinstance(model, DecoderOnly):
-            *_, last = measure_completions(
+            *_, last = score_completions(
                 model, self.tokenizer, texts[0].examples(), context=scorer.context, batch_size=batch_size,
                 name=texts[0].name,
             )  # fmt: skip
             return last.tally
         scores: list[FileScore] = []
-        training_text = TrainingText(self.loaded)
-        for stretch in scorer.stretches(texts, scores=scores):
-            training_text.note(stretch)
+        training_text = ContaminationCheck(self.loaded)
+        for stretch in scorer.score_segments(texts, scores=scores):
+            training_text.add_passage(stretch)
         for warning in training_text.warnings([text.name for text in texts]):
             warnings.warn(warning, stacklevel=2)
         return Tally.total(score.tally for score in scores)
 
     def _score_held_out_pairs(self) -> Tally:
-        pairs, language = held_out_pairs(self.loaded)
+        pairs, language = open_held_out_pairs(self.loaded)
         tag = TranslationModel.of(self.loaded).tag_to(None, file_language=language)
         encoder = PairEncoder(self.tokenizer, self.loaded.source_tokenizer, tag=tag)
         assert not isinstance(self.loaded.model, EncoderOnly)
-        *_, last = measure_pairs(self.loaded.model, encoder, pairs.pairs(), name=pairs.name)
+        *_, last = score_pairs_streaming(self.loaded.model, encoder, pairs.pairs(), name=pairs.name)
         return last.tally
 
     def attention(
@@ -304,8 +306,8 @@ class Model:
         to: str | None = None,
         heads: Sequence[int] | None = None,
     ) -> AttentionMap:
-        """Where the model looks in a text, or where the words of a translation look in it; see `of_model`."""
-        return of_model(self.loaded, text, target, unit=unit, to=to, heads=heads).map
+        """Where the model looks in a text, or where the words of a translation look in it; see `compute_attention`."""
+        return compute_attention(self.loaded, text, target, unit=unit, to=to, heads=heads).map
 
     @property
     def _decoder(self) -> DecoderOnly:
@@ -322,13 +324,15 @@ class Model:
             raise UsageError(f"{self.loaded.folder}: this run {self.config.purpose}; it does not fill blanks")
         return model
 
-    def _classifier(self, labels: Place | None, batch_size: int) -> Classifier | CompletionClassifier:
+    def _classifier(self, labels: PathLike | None, batch_size: int) -> Classifier | CompletionClassifier:
         config = ClassificationConfig(batch_size=batch_size)
         completions = () if labels is None else completions_of(os.fspath(labels))
         return classifier_of(self.loaded, completions, batch_size=config.batch_size)
 
 
-def train(*corpus: Place, on_event: Callable[[Event], None] = lambda _: None, **options: Unpack[RunOptions]) -> Model:
+def train(
+    *corpus: PathLike, on_event: Callable[[Event], None] = lambda _: None, **options: Unpack[RunOptions]
+) -> Model:
     """Train a model on text, or on sentence pairs, to its end, as `lm train` does; returns the best checkpoint.
 
     It is loaded on the device and with the threads that the run was given.
@@ -356,22 +360,24 @@ def train(*corpus: Place, on_event: Callable[[Event], None] = lambda _: None, **
     spec = run_spec(*corpus, **options)
     hardware = {name: value for name, value in spec.settings["hardware"].items() if name != "dtype"}
     if spec.processes > 1 and launched.size() == 1:
-        return _trained(train_in_processes(spec, on_event=on_event), **hardware)
+        return _load_trained(train_in_processes(spec, on_event=on_event), **hardware)
     with Trainer(spec) as trainer:
         for event in trainer:
             on_event(event)
     assert trainer.run is not None
-    return _trained(trainer.run.folder, **hardware)
+    return _load_trained(trainer.run.folder, **hardware)
 
 
-def _trained(run: Path, *, device: Device = "auto", threads: int | None = None) -> Model:
+def _load_trained(run: Path, *, device: Device = "auto", threads: int | None = None) -> Model:
     """The model of a run that was trained."""
     model, last = load(run, device=device, threads=threads), find_checkpoint(run, which="last")
     model.improved = improved(load_config(last), load_state(last))
     return model
 
 
-def export(run: Place, out: Place, to: System = "huggingface", number_type: NumberType | None = None) -> None:
+def export(
+    run: PathLike, out: PathLike, to: ExportSystem = "huggingface", number_type: ExportDtype | None = None
+) -> None:
     """Write a run as another system loads it; docs/interchange.md.
 
     Args:
@@ -385,10 +391,10 @@ def export(run: Place, out: Place, to: System = "huggingface", number_type: Numb
         UsageError: the system has nothing like the model; the message names the fields that decide.
     """
     config = ExportConfig(to=to) if number_type is None else ExportConfig(to=to, type=number_type)
-    exporting.export(Path(run), Path(out), config)
+    exporting.export_run(Path(run), Path(out), config)
 
 
-def merge(run: Place, out: Place) -> None:
+def merge(run: PathLike, out: PathLike) -> None:
     """Write a plain run of one that has low-rank adapters, added to the weights that they belong to.
 
     Raises:
@@ -399,10 +405,10 @@ def merge(run: Place, out: Place) -> None:
 
 
 def import_model(
-    folder: Place,
-    out: Place,
+    folder: PathLike,
+    out: PathLike,
     *,
-    base: Place | None = None,
+    base: PathLike | None = None,
     device: Device = "auto",
     dtype: DType = "auto",
     threads: int | None = None,

@@ -253,7 +253,7 @@ def _missing(path: Path) -> InputError:
     if path.parent.name == CHECKPOINTS and (found := checkpoints(path.parent.parent)):
         return InputError(f"{path}: no such checkpoint; there is {', '.join(folder.name for folder in found)}")
     runs = [found.parent.name for found in path.parent.glob(f"*/{CHECKPOINTS}")]
-    near = options.nearest(path.name, runs)
+    near = options.find_nearest(path.name, runs)
     return InputError(f"{path}: no such run" + (f" (did you mean {str(path.parent / near)!r}?)" if near else ""))
 
 
@@ -341,7 +341,7 @@ def load_state(checkpoint: Path) -> TrainingState:
     """How far the run was at a checkpoint; InputError if that is missing or damaged."""
     path = checkpoint / STATE
     with _damage():
-        state = options.build(TrainingState, files.read_json(path), where=str(path))
+        state = options.build_config(TrainingState, files.read_json(path), where=str(path))
     for name, value in vars(state).items():
         if isinstance(value, float) and not math.isfinite(value):
             raise InputError(f"{path}: {name} must be a finite number, not {value}; use another checkpoint")

@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from cli.main import app
+from cli.main import build_app
 
 WIDTH = 98  # as wide as help gets on a terminal of 100 columns or more
 _OPENING = """\
@@ -45,13 +45,13 @@ def page() -> str:
 
 def helps() -> Iterator[tuple[str, str]]:
     """Each command as it is typed, and its help."""
-    for path, context in _contexts("lm", typer.main.get_command(app()), None):
+    for path, context in _contexts("lm", typer.main.get_command(build_app()), None):
         yield path, "\n".join(line.rstrip() for line in context.get_help().strip().splitlines())
 
 
 def commands() -> Iterator[tuple[str, Any]]:
     """Each command as it is typed, and typer's object for it."""
-    for path, context in _contexts("lm", typer.main.get_command(app()), None):
+    for path, context in _contexts("lm", typer.main.get_command(build_app()), None):
         yield path, context.command
 
 

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from cli.flags.arguments import text_argument
+from cli.flags.arguments import read_text_argument
 from cli.flags.loading import RunPath
-from cli.flags.options import Given, takes
+from cli.flags.options import ParsedOptions, with_options
 from lm.config.evaluation import AttentionConfig
 from lm.config.hardware import HardwareConfig
 from lm.config.options import check_text
@@ -55,7 +55,7 @@ _Out = Annotated[
 _AsJson = Annotated[bool, typer.Option("--json", help="Print JSON: the weights of all layers and heads.")]
 
 
-@takes({"attention": AttentionConfig, "hardware": HardwareConfig})
+@with_options({"attention": AttentionConfig, "hardware": HardwareConfig})
 def attention(
     run: RunPath,
     text: _Text = None,
@@ -65,7 +65,7 @@ def attention(
     heads: _Heads = None,
     out: _Out = None,
     as_json: _AsJson = False,
-    given: Given,
+    given: ParsedOptions,
 ) -> None:
     """Show where a model looks: attention weights as a heat map on the words.
 
@@ -89,7 +89,7 @@ def attention(
         raise UsageError("--json and --out exclude each other; a file named .json gets the same")
     from cli.attention import figures, files
     from lm.checkpoint import load_model
-    from lm.evaluation.attention import of_model
+    from lm.evaluation.attention import compute_attention
     from lm.hardware import inference_hardware
     from lm.text.dependency_trees import parse_heads
 
@@ -97,12 +97,12 @@ def attention(
         files.check(out)
     if target is not None:
         check_text(target, name="target", settings=("target",))
-    read = text_argument(text) or ""
+    read = read_text_argument(text) or ""
     if not read.strip():
         raise UsageError("there is no text to look at: give one, or - to read it from stdin")
     tree = None if heads is None else parse_heads(heads, read, where="--heads")
     loaded = load_model(run, inference_hardware(HardwareConfig(**given["hardware"])))
-    shown = of_model(loaded, read, target, unit=config.unit, to=to, heads=tree)
+    shown = compute_attention(loaded, read, target, unit=config.unit, to=to, heads=tree)
     if out is not None:
         files.write(out, [shown], config)
     elif as_json:

@@ -9,7 +9,7 @@ from typing import Any
 from cli.console.escapes import json_line
 from cli.console.heat_map import HeatMap, colours_of_terminal, draw, label
 from lm.config.evaluation import AttentionConfig
-from lm.evaluation.attention import TextMap
+from lm.evaluation.attention import TextAttention
 from lm.evaluation.attention_maps import AttentionMap, Axis, Weights
 
 _WHOSE = {
@@ -19,18 +19,18 @@ _WHOSE = {
 }
 
 
-def print_lines(one: TextMap, config: AttentionConfig) -> None:
+def print_lines(one: TextAttention, config: AttentionConfig) -> None:
     """Print a map as text that fits the terminal, in its colours."""
     for line in lines(one, config, width=shutil.get_terminal_size().columns, colours=colours_of_terminal()):
         print(line)
 
 
-def print_json(one: TextMap, config: AttentionConfig) -> None:
+def print_json(one: TextAttention, config: AttentionConfig) -> None:
     """Print all layers and heads on one line of JSON."""
     print(json_line(as_json(one, config)))
 
 
-def lines(one: TextMap, config: AttentionConfig, *, width: int | None, colours: int) -> Iterator[str]:
+def lines(one: TextAttention, config: AttentionConfig, *, width: int | None, colours: int) -> Iterator[str]:
     """A map as text: the texts, the heat map, and the alignments of a translation."""
     drawn = heat_map(one.map, config)
     names = ("source", "target") if one.map.is_of_translation else ("text",)
@@ -39,7 +39,7 @@ def lines(one: TextMap, config: AttentionConfig, *, width: int | None, colours: 
     yield from draw(drawn, width=width, colours=colours)
     if one.map.is_of_translation:
         yield ""
-        yield f"alignments (source-target words, from 0): {one.map.pharaoh(layer=config.layer, head=config.head)}"
+        yield f"alignments (source-target words, from 0): {one.map.to_pharaoh(layer=config.layer, head=config.head)}"
 
 
 def heat_map(of: AttentionMap, config: AttentionConfig) -> HeatMap:
@@ -64,7 +64,7 @@ def described(of: AttentionMap, config: AttentionConfig) -> str:
     return f"{_WHOSE[of.kind]}, {layer}, {head}; % of each row"
 
 
-def as_json(one: TextMap, config: AttentionConfig) -> dict[str, Any]:
+def as_json(one: TextAttention, config: AttentionConfig) -> dict[str, Any]:
     """Plain values: all layers and heads, the mean of the chosen ones, and alignments."""
     chosen = one.map.mean(layer=config.layer, head=config.head)
     report: dict[str, Any] = {
@@ -79,7 +79,7 @@ def as_json(one: TextMap, config: AttentionConfig) -> dict[str, Any]:
         "weights": _rounded(one.map.weights),
     }
     if one.map.is_of_translation:
-        report["alignments"] = one.map.pharaoh(layer=config.layer, head=config.head)
+        report["alignments"] = one.map.to_pharaoh(layer=config.layer, head=config.head)
     return report
 
 

@@ -15,7 +15,7 @@ from lm.config.evaluation import AttentionConfig
 from lm.decoding.translation import Translated
 from lm.decoding.translation_input import TranslationModel
 from lm.errors import UsageError
-from lm.evaluation.attention import TextMap, of_translation
+from lm.evaluation.attention import TextAttention, compute_translation_attention
 from lm.files import check_place, replaced
 
 _PICTURES = (".png", ".svg")
@@ -49,11 +49,15 @@ class Maps:
         prefix = model.tokenizer.encode(self._prefix) if self._prefix else []
         write(self._path, (self._map(model, one, prefix, to) for one in self._translated), self._config)
 
-    def _map(self, model: TranslationModel, translated: Translated, prefix: Sequence[int], to: str | None) -> TextMap:
+    def _map(
+        self, model: TranslationModel, translated: Translated, prefix: Sequence[int], to: str | None
+    ) -> TextAttention:
         tokens = translated.translations[0].tokens
         heads = None if model.model.config.syntax == "none" else translated.heads  # an ensemble may need them elsewhere
         whole = [*prefix, *tokens] if tokens else []
-        return of_translation(model, translated.source, whole, unit=self._config.unit, to=to, heads=heads)
+        return compute_translation_attention(
+            model, translated.source, whole, unit=self._config.unit, to=to, heads=heads
+        )
 
 
 def check(path: Path) -> None:
@@ -71,7 +75,7 @@ def check(path: Path) -> None:
         picture.pyplot()
 
 
-def write(path: Path, shown: Iterable[TextMap], config: AttentionConfig) -> None:
+def write(path: Path, shown: Iterable[TextAttention], config: AttentionConfig) -> None:
     """Write maps to a file, whole or not at all, and name the files that were written on stderr.
 
     Maps are written as they come. A picture holds one map: the files of further ones are named FILE-2.png and so on.
@@ -80,7 +84,7 @@ def write(path: Path, shown: Iterable[TextMap], config: AttentionConfig) -> None
         note(f"wrote {written}")
 
 
-def _written(path: Path, shown: Iterable[TextMap], config: AttentionConfig) -> list[Path]:
+def _written(path: Path, shown: Iterable[TextAttention], config: AttentionConfig) -> list[Path]:
     """Write maps; returns the files."""
     if path.suffix in _PICTURES:
         return [picture.save(_numbered(path, number), one, config) for number, one in enumerate(shown, 1)]
@@ -95,27 +99,27 @@ def _numbered(path: Path, number: int) -> Path:
     return path if number == 1 else path.with_name(f"{path.stem}-{number}{path.suffix}")
 
 
-def _text(shown: Iterable[TextMap], config: AttentionConfig) -> Iterator[str]:
+def _text(shown: Iterable[TextAttention], config: AttentionConfig) -> Iterator[str]:
     for number, one in enumerate(shown):
         yield "\n" * bool(number)
         for line in lines(one, config, width=None, colours=NO_COLOURS):
             yield line + "\n"
 
 
-def _json(shown: Iterable[TextMap], config: AttentionConfig) -> Iterator[str]:
+def _json(shown: Iterable[TextAttention], config: AttentionConfig) -> Iterator[str]:
     for number, line in enumerate(_lines(shown, config)):
         if number:
             raise UsageError("a .json file holds one map; write several to a .jsonl file, one a line")
         yield line
 
 
-def _lines(shown: Iterable[TextMap], config: AttentionConfig) -> Iterator[str]:
+def _lines(shown: Iterable[TextAttention], config: AttentionConfig) -> Iterator[str]:
     for one in shown:
         yield json_line(as_json(one, config)) + "\n"
 
 
-def _pharaoh(shown: Iterable[TextMap], config: AttentionConfig) -> Iterator[str]:
+def _pharaoh(shown: Iterable[TextAttention], config: AttentionConfig) -> Iterator[str]:
     for one in shown:
         if not one.map.is_of_translation:
             raise UsageError("only a translation has alignments (.pharaoh)")
-        yield one.map.pharaoh(layer=config.layer, head=config.head) + "\n"
+        yield one.map.to_pharaoh(layer=config.layer, head=config.head) + "\n"

@@ -13,7 +13,7 @@ import numpy as np
 from cli.attention.figures import described, shares
 from cli.console.heat_map import colour, is_light, label
 from lm.config.evaluation import AttentionConfig
-from lm.evaluation.attention import TextMap
+from lm.evaluation.attention import TextAttention
 from lm.evaluation.attention_maps import AttentionMap, Weights
 
 _STYLE = """
@@ -43,7 +43,7 @@ figure img { display: block; width: 100%; min-width: 3.5rem; image-rendering: pi
 """
 
 
-def page(shown: Iterable[TextMap], config: AttentionConfig) -> Iterator[str]:
+def page(shown: Iterable[TextAttention], config: AttentionConfig) -> Iterator[str]:
     """The parts of the page, one for each map.
 
     Args:
@@ -65,11 +65,11 @@ def _colours() -> str:
     return "".join(f".w{percent} {{ background: {shade}; }}\n" for percent, shade in enumerate(shades))
 
 
-def _section(one: TextMap, config: AttentionConfig) -> Iterator[str]:
+def _section(one: TextAttention, config: AttentionConfig) -> Iterator[str]:
     names = ("source", "target") if one.map.is_of_translation else ("text",)
     facts = list(zip(names, one.texts, strict=True))
     if one.map.is_of_translation:
-        facts.append(("alignments", one.map.pharaoh(layer=config.layer, head=config.head)))
+        facts.append(("alignments", one.map.to_pharaoh(layer=config.layer, head=config.head)))
     yield "<section>\n<dl>"
     for name, text in facts:
         yield f'<dt>{name}</dt><dd dir="auto">{escape(label(text).replace("␣", " "))}</dd>\n'

@@ -17,7 +17,7 @@ from cli.console.heat_map import label
 from cli.console.messages import note
 from lm.config.evaluation import AttentionConfig
 from lm.errors import InputError
-from lm.evaluation.attention import TextMap
+from lm.evaluation.attention import TextAttention
 from lm.evaluation.attention_maps import AttentionMap, Weights
 from lm.files import replaced_bytes
 
@@ -40,7 +40,7 @@ def pyplot() -> Any:  # noqa: ANN401 (matplotlib is not always there)
     return pyplot
 
 
-def save(path: Path, one: TextMap, config: AttentionConfig) -> Path:
+def save(path: Path, one: TextAttention, config: AttentionConfig) -> Path:
     """Write a map as a .png or .svg."""
     plot = pyplot()
     with plot.rc_context({"font.family": _fonts()}), warnings.catch_warnings(record=True) as raised:

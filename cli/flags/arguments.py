@@ -14,7 +14,7 @@ from lm.config.options import check_text
 from lm.text.encodings import decode
 from lm.text.files import decode_lines, read_file_lines
 
-Texts = Annotated[
+CorpusFiles = Annotated[
     list[str],
     typer.Argument(
         metavar="CORPUS…",
@@ -28,10 +28,10 @@ TokenizerPath = Annotated[
     typer.Argument(
         metavar="TOKENIZER",
         help="A tokenizer.json, or a run, checkpoint or folder that has one.",
-        autocompletion=completion.runs,
+        autocompletion=completion.complete_runs,
     ),
 ]
-Specials = Annotated[
+SpecialTokens = Annotated[
     list[str] | None,
     typer.Option(
         "--special",
@@ -40,7 +40,7 @@ Specials = Annotated[
         rich_help_panel="Tokenizer",
     ),
 ]
-Unknown = Annotated[
+UnknownToken = Annotated[
     str | None,
     typer.Option(
         metavar="CHARACTER",
@@ -57,7 +57,7 @@ STDIN = Path("-")
 """The name of a pipe where files are named."""
 
 
-def text_argument(argument: str | None) -> str | None:
+def read_text_argument(argument: str | None) -> str | None:
     """The text of an argument; stdin less one line end for `-`, or without an argument where something is piped in.
 
     Returns:

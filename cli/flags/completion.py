@@ -18,7 +18,7 @@ _CURVES = (
 )  # fmt: skip
 
 
-def among(names: Iterable[str]) -> Complete:
+def complete_from(names: Iterable[str]) -> Complete:
     """Completes one of some names."""
 
     def complete(incomplete: str) -> list[str]:
@@ -27,18 +27,18 @@ def among(names: Iterable[str]) -> Complete:
     return complete
 
 
-presets = among(PRESETS)
-curves = among(_CURVES)
+complete_presets = complete_from(PRESETS)
+complete_curves = complete_from(_CURVES)
 
 
-def corpora(incomplete: str) -> list[str]:
+def complete_corpora(incomplete: str) -> list[str]:
     """Completes the name of a corpus."""
     from lm.text.public.catalogue import CORPORA
 
-    return among(corpus.name for corpus in CORPORA)(incomplete)
+    return complete_from(corpus.name for corpus in CORPORA)(incomplete)
 
 
-def runs(incomplete: str) -> list[str]:
+def complete_runs(incomplete: str) -> list[str]:
     """Completes a run here, in runs/ or in the folder that was typed; within a run, a checkpoint.
 
     Where there is none the shell goes on with files and folders.
@@ -53,12 +53,12 @@ def runs(incomplete: str) -> list[str]:
         found = [typed + name for name in _runs_in(folder)]
         if not typed:
             found = [*(f"{_RUNS}/{name}" for name in _runs_in(Path(_RUNS))), *found]
-    return among(found)(incomplete)
+    return complete_from(found)(incomplete)
 
 
-def runs_or_presets(incomplete: str) -> list[str]:
+def complete_runs_or_presets(incomplete: str) -> list[str]:
     """Completes a run, a checkpoint or a preset."""
-    return [*runs(incomplete), *presets(incomplete)]
+    return [*complete_runs(incomplete), *complete_presets(incomplete)]
 
 
 def _runs_in(folder: Path) -> list[str]:

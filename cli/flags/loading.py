@@ -33,7 +33,7 @@ RunPath = Annotated[
     typer.Argument(
         metavar="RUN",
         help="A run (its best checkpoint) or one of its checkpoints.",
-        autocompletion=completion.runs,
+        autocompletion=completion.complete_runs,
     ),
 ]
 
@@ -66,7 +66,7 @@ def load_decoder(run: Path, hardware: HardwareConfig, *, instead: str) -> tuple[
 
     loaded = load_to_decode(run, hardware)
     if loaded.model.config.translates or not isinstance(loaded.model, DecoderOnly):
-        raise _of_another_kind(run, loaded, instead=instead)
+        raise _wrong_kind_error(run, loaded, instead=instead)
     return loaded.model, loaded
 
 
@@ -91,7 +91,7 @@ def load_masked(run: Path, hardware: HardwareConfig) -> tuple[EncoderOnly, Loade
 
     loaded = _load(run, hardware)
     if not isinstance(loaded.model, EncoderOnly) or loaded.model.config.labels:
-        raise _of_another_kind(run, loaded)
+        raise _wrong_kind_error(run, loaded)
     return loaded.model, loaded
 
 
@@ -118,18 +118,20 @@ def load_classifier(
     config = loaded.config
     learned_examples = config.data.supervised and not config.model.is_masked
     if not (config.model.labels or completions or config.label_completions or learned_examples):
-        raise _of_another_kind(run, loaded)
+        raise _wrong_kind_error(run, loaded)
     return classifier_of(loaded, completions, batch_size=batch_size)
 
 
-def load_scored(run: Path, hardware: HardwareConfig, *, instead: str) -> tuple[DecoderOnly | EncoderOnly, LoadedModel]:
+def load_scoring_model(
+    run: Path, hardware: HardwareConfig, *, instead: str
+) -> tuple[DecoderOnly | EncoderOnly, LoadedModel]:
     """A model that tokens of text can be scored by, one that continues texts or fills blanks; as `load_decoder`."""
     from lm.model.transformer import EncoderDecoder
 
     loaded = _load(run, hardware)
     config = loaded.model.config
     if config.translates or config.labels or isinstance(loaded.model, EncoderDecoder):
-        raise _of_another_kind(run, loaded, instead=instead)
+        raise _wrong_kind_error(run, loaded, instead=instead)
     return loaded.model, loaded
 
 
@@ -144,7 +146,7 @@ def _load(run: Path, hardware: HardwareConfig) -> LoadedModel:
     return load_model(run, inference_hardware(hardware))
 
 
-def _of_another_kind(run: Path, loaded: LoadedModel, *, instead: str | None = None) -> UsageError:
+def _wrong_kind_error(run: Path, loaded: LoadedModel, *, instead: str | None = None) -> UsageError:
     """The error for a run whose model is not of the kind that a command is for, with what it is for."""
     config = loaded.model.config
     if config.translates and instead is not None:

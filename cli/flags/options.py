@@ -20,18 +20,18 @@ from typer.main import get_click_param
 from typer.models import ParamMeta, TyperPath
 
 from cli.flags import completion
-from cli.flags.usage import long_flag, name_of, wrong_value
-from cli.flags.without_effect import Invocation, Stage, refuse
+from cli.flags.ineffective_options import Invocation, Stage, refuse_ineffective
+from cli.flags.usage import format_wrong_value, long_flag, parameter_name
 from lm.config import options
 from lm.config.model import ModelConfig
 from lm.config.options import Option
 from lm.errors import UsageError
 
 PREFIX = "LM_"
-_TAKEN = frozenset({"LM_CACHE"})
+_RESERVED_VARIABLES = frozenset({"LM_CACHE"})
 """Read elsewhere: the folder of what is kept between runs. `--cache` of a command has no variable."""
-_NEARLY = 0.85
-_SHORT = 70
+_SIMILARITY = 0.85
+_SUMMARY_LENGTH = 70
 _NAMES_OF_FILES = ("CORPUS…", "FILE", "[FILE]...", "FILE…", "PATH", "RUN2|FILE")
 """Metavars of texts that name files, or globs of them."""
 CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
@@ -54,7 +54,7 @@ class CommandLine(NamedTuple):
     began: float
 
 
-class Given(dict[str, dict[str, Any]]):
+class ParsedOptions(dict[str, dict[str, Any]]):
     """What was given to a command in flags or the environment: {section: {field: value}}.
 
     Attributes:
@@ -80,7 +80,7 @@ class Given(dict[str, dict[str, Any]]):
     def refuse_without_effect(self, stage: Stage, **known: Any) -> None:  # noqa: ANN401 (see `without_effect.Mode`)
         """Raise UsageError if an option was typed that has no effect, as far as is known by now."""
         if self.invocation is not None:
-            refuse(self.invocation, stage, **known)
+            refuse_ineffective(self.invocation, stage, **known)
 
     @property
     def typed(self) -> dict[str, dict[str, Any]]:
@@ -88,7 +88,7 @@ class Given(dict[str, dict[str, Any]]):
         return {section: self._of(section, from_environment=False) for section in self}
 
     @property
-    def ambient(self) -> dict[str, dict[str, Any]]:
+    def environment_values(self) -> dict[str, dict[str, Any]]:
         """What the environment alone says."""
         return {section: self._of(section, from_environment=True) for section in self}
 
@@ -112,7 +112,7 @@ class _Flag(NamedTuple):
         return f"{self.section}__{self.described.name}"
 
 
-def takes(
+def with_options(
     panels: Mapping[str, type], *, leave_out: tuple[str, ...] = (), defaults: object = None
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command one flag for each option of some config classes.
@@ -129,9 +129,9 @@ def takes(
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         own = inspect.signature(command, eval_str=True)
         flags = [
-            _Flag(section, described, _default(described, getattr(defaults, section, None)))
+            _Flag(section, described, _default_value(described, getattr(defaults, section, None)))
             for section, config in panels.items()
-            for described in options.options(config)
+            for described in options.list_options(config)
             if described.name not in leave_out
         ]
         seen_by_typer = own.replace(parameters=[one for one in own.parameters.values() if one.name != "given"])
@@ -144,19 +144,19 @@ def takes(
 _METAVARS = {int: "N", float: "X", str: "TEXT", bool: None, tuple: "TEXT"}
 
 
-def _default(described: Option, config: object) -> Any:  # noqa: ANN401
+def _default_value(described: Option, config: object) -> Any:  # noqa: ANN401
     if isinstance(config, ModelConfig):
         return config.settings()[described.name]  # of what follows from other settings, the help says from which
     return described.default if config is None else getattr(config, described.name)
 
 
-def _parameter(flag: _Flag) -> Any:  # noqa: ANN401 (click's types, which typer keeps to itself)
+def _build_parameter(flag: _Flag) -> Any:  # noqa: ANN401 (click's types, which typer keeps to itself)
     """A choice is plain text here: the option's own check says more than Typer's when it is none of them."""
     described, text = flag.described, flag.described.help
     if described.choices:
         text += f" One of {', '.join(described.choices)}."
     if flag.default not in (None, ()):
-        text += f" [default: {_plain(flag.default)}]"
+        text += f" [default: {_format_default(flag.default)}]"
     kind: Any = list[str] if described.kind is tuple else described.kind
     option = typer.Option(
         None,
@@ -166,26 +166,26 @@ def _parameter(flag: _Flag) -> Any:  # noqa: ANN401 (click's types, which typer 
         metavar="NAME" if described.choices else _METAVARS[described.kind],
         rich_help_panel=flag.section.capitalize(),
         show_default=False,
-        autocompletion=completion.among(described.choices) if described.choices else None,
+        autocompletion=completion.complete_from(described.choices) if described.choices else None,
     )
     parameter, _ = get_click_param(ParamMeta(name=flag.key, default=option, annotation=kind))
     return parameter
 
 
-def _plain(value: Any) -> str:  # noqa: ANN401
+def _format_default(value: Any) -> str:  # noqa: ANN401
     return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
 
 
 class GroupedCommand(TyperCommand):
     """A command whose flags are listed under the name of their panel, and can be set in the environment.
 
-    The flags of the config classes that it `takes` follow its own parameters, and it receives them as `given`.
+    The flags of the config classes that it `with_options` follow its own parameters, and it receives them as `given`.
     """
 
     def __init__(self, *args: Any, callback: Callable[..., None], params: Sequence[Any], **settings: Any) -> None:  # noqa: ANN401
         self._sections: Sequence[str] = getattr(callback, "sections", ())
         self._flags: Sequence[_Flag] = getattr(callback, "flags", ())
-        super().__init__(*args, callback=callback, params=[*params, *map(_parameter, self._flags)], **settings)
+        super().__init__(*args, callback=callback, params=[*params, *map(_build_parameter, self._flags)], **settings)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 (click's types, which typer keeps to itself)
         """Parse a command line, with the environment in place of flags that are not given.
@@ -194,32 +194,32 @@ class GroupedCommand(TyperCommand):
             UsageError: a variable has a wrong value, or an option was typed that has no effect beside the others.
         """
         if not ctx.resilient_parsing:
-            ctx.default_map = from_environment(self.params, os.environ)
+            ctx.default_map = read_environment(self.params, os.environ)
         try:
             rest = super().parse_args(ctx, args)
         except typer.BadParameter as error:
-            name = set_variables(ctx).get(getattr(error.param, "name", None) or "")
+            name = find_set_variables(ctx).get(getattr(error.param, "name", None) or "")
             if name is None:
                 raise
-            raise UsageError(wrong_value(name, error.message)) from None
+            raise UsageError(format_wrong_value(name, error.message)) from None
         if not ctx.resilient_parsing:
             self._refuse_empty_names(ctx)
-            invocation = invocation_of(ctx)
-            refuse(invocation, "arguments")
+            invocation = build_invocation(ctx)
+            refuse_ineffective(invocation, "arguments")
             if self._sections:
                 ctx.params["given"] = self._given(ctx, invocation)
         return rest
 
-    def _given(self, ctx: Any, invocation: Invocation) -> Given:  # noqa: ANN401
+    def _given(self, ctx: Any, invocation: Invocation) -> ParsedOptions:  # noqa: ANN401
         """Take the values of config fields out of the parsed parameters, and check them."""
-        variables, command_line = set_variables(ctx), ctx.obj or CommandLine((), lambda _: 0, time.monotonic())
+        variables, command_line = find_set_variables(ctx), ctx.obj or CommandLine((), lambda _: 0, time.monotonic())
         sections: dict[str, dict[str, Any]] = {section: {} for section in self._sections}
         for flag in self._flags:
             described, value = flag.described, ctx.params.pop(flag.key)
             if value not in (None, ()):
                 described.check(value)
                 sections[flag.section][described.name] = value
-        return Given(sections, variables, command_line.arguments, invocation, command_line.began)
+        return ParsedOptions(sections, variables, command_line.arguments, invocation, command_line.began)
 
     def _refuse_empty_names(self, ctx: Any) -> None:  # noqa: ANN401
         """Raise UsageError for an empty name of a file or folder, which would stand for the current folder."""
@@ -227,13 +227,13 @@ class GroupedCommand(TyperCommand):
             value = ctx.params.get(parameter.name)
             is_path = isinstance(parameter.type, TyperPath) or parameter.metavar in _NAMES_OF_FILES
             if is_path and (value == "" or (isinstance(value, (list, tuple)) and "" in value)):
-                raise UsageError(f"{name_of(parameter)} is an empty name; give a path (is a variable unset?)")
+                raise UsageError(f"{parameter_name(parameter)} is an empty name; give a path (is a variable unset?)")
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:  # noqa: ANN401
         """What the shell offers, each flag with the first sentence of its help."""
         items: list[Any] = super().shell_complete(ctx, incomplete)
         for item in items:
-            item.help = _in_short(item.help) if item.help else None
+            item.help = _summarize(item.help) if item.help else None
         return items
 
     def format_help(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401
@@ -254,65 +254,67 @@ class GroupedCommand(TyperCommand):
                 formatter.write_dl(records)
 
 
-def _in_short(text: str) -> str:
+def _summarize(text: str) -> str:
     """The first sentence, cut to the length of a line; brackets are escaped, which typer takes for markup."""
     sentence = text.partition(" [default")[0].partition(". ")[0].rstrip(".")
-    return textwrap.shorten(sentence, _SHORT, placeholder=" …").replace("[", "\\[")
+    return textwrap.shorten(sentence, _SUMMARY_LENGTH, placeholder=" …").replace("[", "\\[")
 
 
-def describe(*apps: typer.Typer) -> None:
+def set_help(*apps: typer.Typer) -> None:
     """Give the commands of some apps their help, from their docstrings."""
     for app in apps:
         for command in app.registered_commands:
             command.cls = GroupedCommand
             text = inspect.cleandoc(command.callback.__doc__ or "")
-            command.help, command.short_help = _as_it_stands(text), text.partition("\n")[0]
+            command.help, command.short_help = _keep_line_breaks(text), text.partition("\n")[0]
             command.context_settings = CONTEXT_SETTINGS
 
 
-def _as_it_stands(text: str) -> str:
+def _keep_line_breaks(text: str) -> str:
     """Mark paragraphs with indented lines, which click's formatter would otherwise run together."""
     marked = ["\b\n" + paragraph if "\n " in paragraph else paragraph for paragraph in text.split("\n\n")]
     return "\n\n".join(marked)
 
 
-def invocation_of(context: typer.Context) -> Invocation:
+def build_invocation(context: typer.Context) -> Invocation:
     """The options and arguments in a parsed context."""
     values: dict[str, Any] = {}
     typed: dict[str, str] = {}
     for parameter in context.command.params:
-        key, value = _key(parameter), context.params.get(parameter.name or "")
+        key, value = _parameter_key(parameter), context.params.get(parameter.name or "")
         values[key] = value
         source = context.get_parameter_source(parameter.name or "")
         is_typed = source is not None and source.name == "COMMANDLINE"
         # a switch that is turned to where it stands by default asks for nothing
         if is_typed and not (isinstance(value, bool) and value is bool(parameter.default)):
-            typed[key] = _spelled(parameter, value)
-    used = set_variables(context)
-    variables = {_key(parameter): used[str(parameter.name)] for parameter in context.command.params
+            typed[key] = _format_parameter(parameter, value)
+    used = find_set_variables(context)
+    variables = {_parameter_key(parameter): used[str(parameter.name)] for parameter in context.command.params
                  if parameter.name in used}  # fmt: skip
     return Invocation(context.command_path.partition(" ")[2], values, typed, variables)
 
 
-def _key(parameter: Any) -> str:  # noqa: ANN401 (click's types, which typer keeps to itself)
+def _parameter_key(parameter: Any) -> str:  # noqa: ANN401 (click's types, which typer keeps to itself)
     """The name of an argument, or the long flag of an option."""
     return str(parameter.name if parameter.param_type_name == "argument" else long_flag(parameter))
 
 
-def _spelled(parameter: Any, value: Any) -> str:  # noqa: ANN401
+def _format_parameter(parameter: Any, value: Any) -> str:  # noqa: ANN401
     """An option or argument as messages name it."""
     if parameter.param_type_name == "argument":
         return str(parameter.metavar or parameter.name).strip("[]….")
-    return str(parameter.secondary_opts[0] if value is False and parameter.secondary_opts else _key(parameter))
+    return str(
+        parameter.secondary_opts[0] if value is False and parameter.secondary_opts else _parameter_key(parameter)
+    )
 
 
-def variable(parameter: Any) -> str | None:  # noqa: ANN401 (click's types, which typer keeps to itself)
+def variable_of_parameter(parameter: Any) -> str | None:  # noqa: ANN401 (click's types, which typer keeps to itself)
     """The variable of an option; None for an argument, or where the name means something else."""
     long = [flag for flag in parameter.opts if flag.startswith("--")]
     if parameter.param_type_name != "option" or parameter.is_eager or not long:
         return None
     name = variable_of(long[0])
-    return None if name in _TAKEN else name
+    return None if name in _RESERVED_VARIABLES else name
 
 
 def variable_of(flag: str) -> str:
@@ -320,7 +322,7 @@ def variable_of(flag: str) -> str:
     return PREFIX + flag.removeprefix("--").replace("-", "_").upper()
 
 
-def in_message(message: str, variables: Iterable[str]) -> str:
+def name_variables(message: str, variables: Iterable[str]) -> str:
     """A message that names a variable where it would name the flag that the variable stands for."""
     for name in variables:
         flag = "--" + name.removeprefix(PREFIX).lower().replace("_", "-")
@@ -328,26 +330,26 @@ def in_message(message: str, variables: Iterable[str]) -> str:
     return message
 
 
-def from_environment(parameters: Iterable[Any], environment: Mapping[str, str]) -> dict[str, Any]:
+def read_environment(parameters: Iterable[Any], environment: Mapping[str, str]) -> dict[str, Any]:
     """The values that the environment gives parameters: {name: value}, to be converted and checked as flags are.
 
     An empty variable is none. An option that can be repeated gets one value.
     """
     found: dict[str, Any] = {}
     for parameter in parameters:
-        text = environment.get(variable(parameter) or "")
+        text = environment.get(variable_of_parameter(parameter) or "")
         if text:
             found[parameter.name] = [text] if parameter.multiple else text
     return found
 
 
-def set_variables(context: typer.Context) -> dict[str, str]:
+def find_set_variables(context: typer.Context) -> dict[str, str]:
     """The parameters of a command that the environment set, each with its variable."""
     given = context.default_map or {}
     found = {}
     for parameter in context.command.params:
         source = context.get_parameter_source(parameter.name or "")
-        name = variable(parameter)
+        name = variable_of_parameter(parameter)
         if name and parameter.name in given and source is not None and source.name == "DEFAULT_MAP":
             found[str(parameter.name)] = name
     return found
@@ -357,25 +359,27 @@ def set_by_environment(command: Any, arguments: Sequence[str]) -> list[str]:  # 
     """The variables that set options of a command which are not typed."""
     typed = {argument.partition("=")[0] for argument in arguments}
     options = [one for one in command.params if not typed & {*one.opts, *one.secondary_opts}]
-    return [name for name in map(variable, options) if name and os.environ.get(name)]
+    return [name for name in map(variable_of_parameter, options) if name and os.environ.get(name)]
 
 
-def options_in(environment: Mapping[str, str]) -> dict[str, str]:
+def find_option_variables(environment: Mapping[str, str]) -> dict[str, str]:
     """The variables that are there for options, whether a command knows them or not."""
-    return {name: text for name, text in environment.items() if name.startswith(PREFIX) and name not in _TAKEN}
+    return {
+        name: text for name, text in environment.items() if name.startswith(PREFIX) and name not in _RESERVED_VARIABLES
+    }
 
 
-def misspelled(environment: Mapping[str, str], command: Any) -> Iterator[str]:  # noqa: ANN401
+def find_misspelled_variables(environment: Mapping[str, str], command: Any) -> Iterator[str]:  # noqa: ANN401
     """A line for each variable that no command knows but that is nearly one; others may belong to another program."""
-    known = {name.removeprefix(PREFIX) for name in _TAKEN | set(_variables(command))}
+    known = {name.removeprefix(PREFIX) for name in _RESERVED_VARIABLES | set(_list_variables(command))}
     for name in sorted(environment):
         word = name.removeprefix(PREFIX)
         if name.startswith(PREFIX) and word not in known:
-            for near in difflib.get_close_matches(word, known, n=1, cutoff=_NEARLY):
+            for near in difflib.get_close_matches(word, known, n=1, cutoff=_SIMILARITY):
                 yield f"{name} is set, but no command reads it (did you mean {PREFIX}{near}?)"
 
 
-def _variables(command: Any) -> Iterator[str]:  # noqa: ANN401
+def _list_variables(command: Any) -> Iterator[str]:  # noqa: ANN401
     for below in getattr(command, "commands", {}).values():
-        yield from _variables(below)
-    yield from filter(None, map(variable, command.params))
+        yield from _list_variables(below)
+    yield from filter(None, map(variable_of_parameter, command.params))

@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
-from cli.flags.usage import name_of
+from cli.flags.usage import parameter_name
 from lm.config.data import DataConfig, FilesConfig, ParallelConfig
 from lm.config.decoding import BeamConfig, SamplingConfig, TranslationConfig
 from lm.config.evaluation import PerplexityConfig
 from lm.config.hardware import DistributionConfig, HardwareConfig
 from lm.config.lora import LoraConfig
 from lm.config.model import ModelConfig
-from lm.config.options import options
+from lm.config.options import list_options
 from lm.config.tokenizer import TokenizerConfig
 from lm.config.training import TrainingConfig
 from lm.config.workers import WorkersConfig
@@ -24,7 +24,7 @@ _CONFIGS = (
     DistributionConfig,
     SamplingConfig, BeamConfig, TranslationConfig, PerplexityConfig, HardwareConfig, WorkersConfig,
 )  # fmt: skip
-_MAKERS = ("lm train", "lm tokenizer train")
+_PREFERRED_COMMANDS = ("lm train", "lm tokenizer train")
 """Where most settings are chosen: if several commands have a flag, these are named rather than others."""
 
 
@@ -40,38 +40,38 @@ def with_flags(
         command: the one that runs, as click has it.
         every: gives the group of all commands; a flag that `command` lacks is named with one that has it.
     """
-    flags = [_typed(setting, command, every) for setting in getattr(message, "settings", ())]
+    flags = [_format_setting(setting, command, every) for setting in getattr(message, "settings", ())]
     return f"{message} ({', '.join(flags)})" if flags else str(message)
 
 
-def _typed(setting: str, command: Any, every: Callable[[], Any] | None) -> str:  # noqa: ANN401
+def _format_setting(setting: str, command: Any, every: Callable[[], Any] | None) -> str:  # noqa: ANN401
     """What is typed to change a setting."""
     name, equals, value = setting.partition("=")
-    own = (name_of(one) for one in getattr(command, "params", ()) if one.name == name)
-    flag = next(own, None) or _declared().get(name, "--" + name.replace("_", "-"))
+    own = (parameter_name(one) for one in getattr(command, "params", ()) if one.name == name)
+    flag = next(own, None) or _declared_flags().get(name, "--" + name.replace("_", "-"))
     text = f"{flag} {value}" if equals else flag
-    if every is None or flag in _flags(command):
+    if every is None or flag in _command_flags(command):
         return text
-    others = [path for path, other in _commands(every(), "lm") if flag in _flags(other)]
-    first = min(others, key=lambda path: path not in _MAKERS, default="")
+    others = [path for path, other in _list_commands(every(), "lm") if flag in _command_flags(other)]
+    first = min(others, key=lambda path: path not in _PREFERRED_COMMANDS, default="")
     return f"{first} {text}".strip()
 
 
 @cache
-def _declared() -> dict[str, str]:
+def _declared_flags() -> dict[str, str]:
     """The flag of each field of a config, and of what is called otherwise in Python."""
-    declared = {option.name: option.flag for config in reversed(_CONFIGS) for option in options(config)}
+    declared = {option.name: option.flag for config in reversed(_CONFIGS) for option in list_options(config)}
     return {**declared, "from_run": "--from"}
 
 
-def _flags(command: Any) -> set[str]:  # noqa: ANN401
-    return {name_of(one) for one in command.params if one.param_type_name == "option"}
+def _command_flags(command: Any) -> set[str]:  # noqa: ANN401
+    return {parameter_name(one) for one in command.params if one.param_type_name == "option"}
 
 
-def _commands(group: Any, path: str) -> Iterator[tuple[str, Any]]:  # noqa: ANN401
+def _list_commands(group: Any, path: str) -> Iterator[tuple[str, Any]]:  # noqa: ANN401
     """All commands of a group, in order, each with what is typed to call it."""
     for name, command in getattr(group, "commands", {}).items():
         if hasattr(command, "commands"):
-            yield from _commands(command, f"{path} {name}")
+            yield from _list_commands(command, f"{path} {name}")
         else:
             yield f"{path} {name}", command

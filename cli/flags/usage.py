@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from lm.config.options import suggestion
+from lm.config.options import did_you_mean
 
 _NOUNS = {
     "int": "a whole number",
@@ -16,14 +16,14 @@ _NOUNS = {
 _TEXTS = ("PROMPT", "TEXT")
 
 
-def message_of(error: Any) -> str:  # noqa: ANN401 (click's types, which typer keeps to itself)
+def format_usage_error(error: Any) -> str:  # noqa: ANN401 (click's types, which typer keeps to itself)
     """A usage error in one line: what is wrong, what may be meant, and where to read on."""
     context = getattr(error, "ctx", None)
     command = context.command_path if context else "lm"
-    return f"{_problem(error, context)} (see {command} --help)"
+    return f"{_describe_problem(error, context)} (see {command} --help)"
 
 
-def wrong_value(name: str, message: str) -> str:
+def format_wrong_value(name: str, message: str) -> str:
     """A message about a value, made of typer's.
 
     Args:
@@ -40,31 +40,31 @@ def wrong_value(name: str, message: str) -> str:
     return f"{name}: {message}"
 
 
-def _problem(error: Any, context: Any) -> str:  # noqa: ANN401
+def _describe_problem(error: Any, context: Any) -> str:  # noqa: ANN401
     """What is wrong, and what may be meant."""
     parameter, message = getattr(error, "param", None), error.message.rstrip(".")
     if hasattr(error, "possibilities"):
-        return f"no option {error.option_name}{suggestion(error.option_name, _flags(context))}"
+        return f"no option {error.option_name}{did_you_mean(error.option_name, _list_flags(context))}"
     if hasattr(error, "param_type"):
-        return f"{name_of(parameter)} is missing" if parameter else error.format_message()
+        return f"{parameter_name(parameter)} is missing" if parameter else error.format_message()
     if parameter is not None:
-        return wrong_value(name_of(parameter), message)
-    return _known(message, context) or str(error.format_message())
+        return format_wrong_value(parameter_name(parameter), message)
+    return _translate_message(message, context) or str(error.format_message())
 
 
-def _known(message: str, context: Any) -> str | None:  # noqa: ANN401
+def _translate_message(message: str, context: Any) -> str | None:  # noqa: ANN401
     """Typer's message in our words, if it is one of those that belong to no parameter."""
     if found := re.match(r"Got unexpected extra arguments?(?:\(s\))? \((.*)\)", message, re.DOTALL):
         quote = any(one.metavar in _TEXTS for one in context.command.params)
         return f"unexpected {found[1]!r}" + ("; put a text of several words in quotes" if quote else "")
     if found := re.match(r"No such command '(.*?)'", message):
-        return f"no command {found[1]!r}{suggestion(found[1], context.command.commands)}"
+        return f"no command {found[1]!r}{did_you_mean(found[1], context.command.commands)}"
     if found := re.match(r"Option '(.*?)' requires an argument", message):
         return f"{found[1]} needs a value"
     return None
 
 
-def name_of(parameter: Any) -> str:  # noqa: ANN401
+def parameter_name(parameter: Any) -> str:  # noqa: ANN401
     """The name of a parameter: a flag as it is typed, or what stands for an argument in the help."""
     if parameter.param_type_name == "argument":
         return str(parameter.metavar or parameter.name.upper())
@@ -76,5 +76,5 @@ def long_flag(parameter: Any) -> str:  # noqa: ANN401
     return str(next((flag for flag in parameter.opts if flag.startswith("--")), parameter.opts[0]))
 
 
-def _flags(context: Any) -> list[str]:  # noqa: ANN401
+def _list_flags(context: Any) -> list[str]:  # noqa: ANN401
     return [flag for one in context.command.params for flag in (*one.opts, *one.secondary_opts) if flag[0] == "-"]

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.flags import completion
-from cli.flags.arguments import text_argument
+from cli.flags.arguments import read_text_argument
 from cli.flags.loading import RunPath, import_torch, load_decoder, load_draft
-from cli.flags.options import Given, takes
+from cli.flags.options import ParsedOptions, with_options
 from lm import run_folder
 from lm.config.decoding import BeamConfig, SamplingConfig
 from lm.config.hardware import HardwareConfig
@@ -94,7 +94,7 @@ _Draft = Annotated[
         help="A smaller run with the same tokenizer, which guesses tokens for the model to read several at once; or "
         "prompt: guess that the text goes on as it did before. What is drawn has the same distribution.",
         show_default=False,
-        autocompletion=completion.runs,
+        autocompletion=completion.complete_runs,
     ),
 ]
 _TopAlternatives = Annotated[
@@ -103,7 +103,7 @@ _TopAlternatives = Annotated[
 ]
 
 
-@takes({"sampling": SamplingConfig, "beam": BeamConfig, "hardware": HardwareConfig, "workers": WorkersConfig})
+@with_options({"sampling": SamplingConfig, "beam": BeamConfig, "hardware": HardwareConfig, "workers": WorkersConfig})
 def generate(
     run: RunPath,
     prompt: _Prompt = None,
@@ -120,7 +120,7 @@ def generate(
     stats: _Stats = None,
     as_json: _AsJson = False,
     top_alternatives: _TopAlternatives = 0,
-    given: Given,
+    given: ParsedOptions,
 ) -> None:
     """Continue a prompt, or begin a new text.
 
@@ -202,7 +202,7 @@ def _prompt(argument: str | None, file: Path | None, *, interactive: bool) -> st
         from lm.text.encodings import decode
 
         return decode(file.read_bytes(), name=str(file))
-    return (None if interactive and argument is None else text_argument(argument)) or ""
+    return (None if interactive and argument is None else read_text_argument(argument)) or ""
 
 
 def _search(generator: Generator, prompt: str, beam: BeamConfig, n: int, shown: str, *, as_json: bool) -> None:

@@ -15,7 +15,7 @@ from cli.console.wrapping import hanging
 from cli.flags.settings import with_flags
 from cli.generation.samples import Texts, Watch
 from lm.config.decoding import SamplingConfig
-from lm.config.options import Option, check_text, nearest, options, suggestion
+from lm.config.options import Option, check_text, did_you_mean, find_nearest, list_options
 from lm.decoding.generator import Generator, prolonged
 from lm.decoding.sampling import Continuation, read_biases
 from lm.errors import InputError, LMError, UsageError
@@ -202,7 +202,7 @@ class _Session:
             return "\n".join(f"  {key:<20}{_shown(getattr(self.config, settings[key].name))}" for key in settings)
         key = name.removeprefix("--").replace("_", "-")
         if key not in settings:
-            raise UsageError(f"no setting {name!r}{suggestion(key, settings)}; /set lists them")
+            raise UsageError(f"no setting {name!r}{did_you_mean(key, settings)}; /set lists them")
         described = settings[key]
         if value is not None:
             self._change(described, _read_value(described, value))
@@ -223,14 +223,14 @@ def _tell(text: str) -> None:
 
 def _settings() -> dict[str, Option]:
     """What can be set, by name."""
-    return {described.flag[2:]: described for described in options(SamplingConfig)}
+    return {described.flag[2:]: described for described in list_options(SamplingConfig)}
 
 
 def _hint(command: str, rest: str) -> str:
     """What an unknown command may be meant to be."""
     settings = {name: f"/set {name} {rest}".rstrip() for name in _settings()}
     known = {**settings, **_OTHER_WORDS, **_COMMANDS}
-    found = nearest(command.replace("_", "-"), known)
+    found = find_nearest(command.replace("_", "-"), known)
     return f" (did you mean {known[found]}?)" if found else ""
 
 

@@ -17,31 +17,31 @@ from cli.console.messages import fact, note, paragraph
 from cli.console.numbers import figure, size
 from cli.console.progress import counter, progress
 from cli.console.tables import table
-from cli.flags.options import Given
+from cli.corpus_report import print_notes
+from cli.flags.options import ParsedOptions
 from cli.perplexity import report, surprisal_page, versus
 from cli.perplexity.request import ReportFormat
-from cli.perplexity.scorer import LoadedScorer, on
-from cli.perplexity.surprisal import coloured, plain
-from cli.preparing import notes
+from cli.perplexity.scorer import LoadedScorer, with_hardware
+from cli.perplexity.surprisal import render_coloured, render_digits
 from lm.config.data import FilesConfig
 from lm.config.hardware import HardwareConfig
 from lm.errors import InputError, UsageError
 from lm.evaluation import perplexity_comparison
-from lm.evaluation.completions import CompletionsScored, measure_completions
-from lm.evaluation.held_out import held_out_text
-from lm.evaluation.perplexity import FileScore, Scored, Tally
-from lm.evaluation.perplexity_comparison import Difference
-from lm.evaluation.stretches import Stretch
-from lm.evaluation.surprisal import spans, token_scores
-from lm.evaluation.training_text import TrainingText
-from lm.evaluation.type_costs import TypeCost, type_costs
+from lm.evaluation.completion_scoring import CompletionScores, score_completions
+from lm.evaluation.contamination import ContaminationCheck
+from lm.evaluation.dtype_costs import DtypeCost, measure_dtype_costs
+from lm.evaluation.file_scoring import ScoredSegment
+from lm.evaluation.held_out import open_held_out_text
+from lm.evaluation.perplexity import BatchScored, FileScore, Tally
+from lm.evaluation.perplexity_comparison import PairedDifference
+from lm.evaluation.surprisal import iterate_token_scores, merge_into_spans
 from lm.files import replaced
 from lm.hardware import found_device, usable_types
 from lm.model.transformer import DecoderOnly
 from lm.text.files import TextFile, TextFiles, find_text_files, select_readable, total_text_bytes
 
 
-def measure_files(run: Path, files: Sequence[str], output: ReportFormat, given: Given) -> None:
+def measure_files(run: Path, files: Sequence[str], output: ReportFormat, given: ParsedOptions) -> None:
     """Score files by a run, and print or write what was asked for.
 
     Args:
@@ -57,9 +57,9 @@ def measure_files(run: Path, files: Sequence[str], output: ReportFormat, given: 
     scorer = LoadedScorer.load(run, given)
     if files:
         texts = find_text_files(files, scorer.data, FilesConfig(**given["files"]))
-        notes(texts.notes)
+        print_notes(texts.notes)
     else:
-        texts = TextFiles([held_out_text(scorer.loaded)])
+        texts = TextFiles([open_held_out_text(scorer.loaded)])
     is_of_examples = are_examples(scorer, texts)
     given.refuse_without_effect("files", files=lambda: texts, holds_examples=is_of_examples)
     texts = select_readable(texts)
@@ -90,53 +90,55 @@ def _refuse_other_objective(scorer: LoadedScorer, other: LoadedScorer) -> None:
 def measure_text(scorer: LoadedScorer, files: Sequence[TextFile], output: ReportFormat) -> None:
     """Score files, and print or write what was asked for."""
     scores: list[FileScore] = []
-    training_text = TrainingText(scorer.loaded)
-    with scoring_progress(files, hidden=(output.show or output.per_token) and sys.stdout.isatty()) as watch:
-        stretches = training_text.watched(scorer.text.stretches(files, scores=scores, watch=watch))
+    training_text = ContaminationCheck(scorer.loaded)
+    with scoring_progress(files, hidden=(output.show or output.per_token) and sys.stdout.isatty()) as on_batch:
+        segments = training_text.watch(scorer.text.score_segments(files, scores=scores, on_batch=on_batch))
         if output.html is not None:
-            _write_page(output.html, stretches, files, scorer, scores)
+            _write_page(output.html, segments, files, scorer, scores)
         elif output.show:
-            _show(stretches, files)
+            _print_coloured(segments, files)
         elif output.per_token:
-            _print_tokens(stretches, files)
+            _print_token_scores(segments, files)
         else:
-            for _ in stretches:
+            for _ in segments:
                 pass
-    report.refuse_nothing(scores)
-    _warn(training_text, files)
+    report.refuse_no_tokens(scores)
+    _warn_of_training_text(training_text, files)
     if output.per_token:
         report.warn_of_lost_text(Tally.total(score.tally for score in scores))
-        note(report.described(scorer.conditions, Tally.total(score.tally for score in scores)))
+        note(report.describe_conditions(scorer.conditions, Tally.total(score.tally for score in scores)))
     else:
         report.print_scores(scores, scorer.conditions, as_json=output.as_json, as_csv=output.as_csv)
 
 
-def _warn(training_text: TrainingText, files: Sequence[TextFile]) -> None:
+def _warn_of_training_text(training_text: ContaminationCheck, files: Sequence[TextFile]) -> None:
     """Warn of files that were training text of the run that has scored them."""
     for warning in training_text.warnings([file.name for file in files]):
         fact("warning", warning)
 
 
-def _print_tokens(stretches: Iterator[Stretch], files: Sequence[TextFile]) -> None:
+def _print_token_scores(segments: Iterator[ScoredSegment], files: Sequence[TextFile]) -> None:
     """Print a line of JSON for each token."""
-    for token in token_scores(stretches, files):
+    for token in iterate_token_scores(segments, files):
         print(json_line(vars(token)))
 
 
-def _show(stretches: Iterator[Stretch], files: Sequence[TextFile]) -> None:
+def _print_coloured(segments: Iterator[ScoredSegment], files: Sequence[TextFile]) -> None:
     """Print the text coloured by surprisal, or with the bits of each token beneath it."""
     names = [file.name for file in files]
-    whole = spans(stretches)
+    whole = merge_into_spans(segments)
     columns = shutil.get_terminal_size().columns
     width = columns if sys.stdout.isatty() else None  # a pager breaks lines at a width of its own
-    for part in coloured(whole, names, width=width) if in_colour() else plain(whole, names, width=columns):
+    for part in (
+        render_coloured(whole, names, width=width) if in_colour() else render_digits(whole, names, width=columns)
+    ):
         sys.stdout.write(part)
     print()
 
 
 def _write_page(
     path: Path,
-    stretches: Iterator[Stretch],
+    segments: Iterator[ScoredSegment],
     files: Sequence[TextFile],
     scorer: LoadedScorer,
     scores: Sequence[FileScore],
@@ -146,51 +148,54 @@ def _write_page(
     title = names[0] if len(names) == 1 else f"{len(names)} files"
     conditions = f"Surprisal under {scorer.run}, context {scorer.text.context}, stride {scorer.text.stride}"
     with replaced(path) as page:
-        page.write(surprisal_page.opening(title, conditions))
-        page.writelines(surprisal_page.body(spans(stretches), names))
-        page.write(surprisal_page.closing(scores, Tally.total(score.tally for score in scores)))
+        page.write(surprisal_page.render_opening(title, conditions))
+        page.writelines(surprisal_page.render_body(merge_into_spans(segments), names))
+        page.write(surprisal_page.render_closing(scores, Tally.total(score.tally for score in scores)))
     note(f"wrote {path}")
 
 
 def _compare(scorer: LoadedScorer, other: LoadedScorer, files: Sequence[TextFile], *, as_json: bool) -> None:
     """Score files by two models, and print how they differ."""
-    tallies, seen = (Tally(), Tally()), (TrainingText(scorer.loaded), TrainingText(other.loaded))
-    with scoring_progress(files) as watch:
-        both = scorer.text.stretches(files, scores=[], watch=watch), other.text.stretches(files, scores=[])
-        first, second = (
-            _counted(training_text.watched(stretches), tally)
-            for training_text, stretches, tally in zip(seen, both, tallies, strict=True)
+    tallies, seen = (Tally(), Tally()), (ContaminationCheck(scorer.loaded), ContaminationCheck(other.loaded))
+    with scoring_progress(files) as on_batch:
+        both = (
+            scorer.text.score_segments(files, scores=[], on_batch=on_batch),
+            other.text.score_segments(files, scores=[]),
         )
-        differences = perplexity_comparison.compare(first, second, files=len(files))
+        first, second = (
+            _count_into(training_text.watch(segments), tally)
+            for training_text, segments, tally in zip(seen, both, tallies, strict=True)
+        )
+        differences = perplexity_comparison.compare_models(first, second, files=len(files))
     for training_text in seen:
-        _warn(training_text, files)
-    total = Difference.total(differences)
+        _warn_of_training_text(training_text, files)
+    total = PairedDifference.total(differences)
     if not total.bytes:
         raise InputError(f"{', '.join(file.name for file in files)}: nothing to score: there is no text")
     models = scorer.conditions, other.conditions
     is_same = scorer.loaded.tokenizer.sha256 == other.loaded.tokenizer.sha256
-    compared = versus.Compared((scorer.run, other.run), tallies, is_same_tokenizer=is_same)
+    compared = versus.ComparedRuns((scorer.run, other.run), tallies, is_same_tokenizer=is_same)
     if as_json:
         versus.print_json(files, differences, total, models, compared)
     else:
         versus.print_table(files, differences, total, models, compared)
 
 
-def _counted(stretches: Iterator[Stretch], tally: Tally) -> Iterator[Stretch]:
+def _count_into(segments: Iterator[ScoredSegment], tally: Tally) -> Iterator[ScoredSegment]:
     """The same stretches, counted as they pass."""
-    for stretch in stretches:
-        tally.add_stretch(stretch)
-        yield stretch
+    for segment in segments:
+        tally.add_segment(segment)
+        yield segment
 
 
 @contextmanager
-def scoring_progress(files: Sequence[TextFile], *, hidden: bool = False) -> Iterator[Callable[[Scored], None]]:
+def scoring_progress(files: Sequence[TextFile], *, hidden: bool = False) -> Iterator[Callable[[BatchScored], None]]:
     """A progress bar on stderr, unless something else is drawn there or it is no terminal."""
     columns = (TextColumn("scoring"), BarColumn(), DownloadColumn(), TextColumn("{task.fields[speed]} tokens/s"))
     with progress(*columns, TimeRemainingColumn(), hidden=hidden) as bar:
         task = bar.add_task("scoring", total=total_text_bytes(files), speed="–")
 
-        def show(event: Scored) -> None:
+        def show(event: BatchScored) -> None:
             seconds = bar.tasks[0].elapsed
             bar.update(task, completed=event.bytes, speed=f"{event.tokens / seconds:.0f}" if seconds else "–")
 
@@ -217,64 +222,64 @@ def are_examples(scorer: LoadedScorer, files: Sequence[TextFile]) -> bool:
 
 def measure_examples(scorer: LoadedScorer, files: Sequence[TextFile], output: ReportFormat) -> None:
     """Score the completions of files of examples, and print the figures."""
-    scores, shortened, training_text = [], 0, TrainingText(scorer.loaded)
-    with counter("scoring", "examples") as watch:
+    scores, shortened, training_text = [], 0, ContaminationCheck(scorer.loaded)
+    with counter("scoring", "examples") as on_batch:
         for number, file in enumerate(files):
-            training_text.note_examples(number, file.examples())
-            last = _score(scorer, file, watch)
+            training_text.add_examples(number, file.examples())
+            last = _score(scorer, file, on_batch)
             scores.append(FileScore(file.name, last.tally))
             shortened += last.shortened
-    report.refuse_nothing(scores)
-    _warn(training_text, files)
-    how = report.conditions_of_examples(scorer.run, scorer.loaded, context=scorer.text.context, shortened=shortened)
+    report.refuse_no_tokens(scores)
+    _warn_of_training_text(training_text, files)
+    how = report.example_conditions(scorer.run, scorer.loaded, context=scorer.text.context, shortened=shortened)
     report.print_scores(scores, how, as_json=output.as_json, as_csv=output.as_csv)
 
 
-def _score(scorer: LoadedScorer, file: TextFile, watch: Callable[[int], None]) -> CompletionsScored:
-    """Score the examples of one file; `watch` gets their number as it grows."""
+def _score(scorer: LoadedScorer, file: TextFile, on_batch: Callable[[int], None]) -> CompletionScores:
+    """Score the examples of one file; `on_batch` gets their number as it grows."""
     assert isinstance(scorer.text.model, DecoderOnly), "a masked run that is supervised classifies"
-    events = measure_completions(
+    events = score_completions(
         scorer.text.model, scorer.loaded.tokenizer, file.examples(), context=scorer.text.context,
-        batch_size=scorer.text.batch_size, name=file.name, share=scorer.share,
+        batch_size=scorer.text.batch_size, name=file.name, parallel_map=scorer.parallel_map,
     )  # fmt: skip
     for event in events:
-        watch(event.tally.documents)
+        on_batch(event.tally.documents)
     return event
 
 
 _DTYPE_COLUMNS = ("type", "bits/byte", "difference", "weights", "tokens/s")
 
 
-def _dtype_settings(given: Given) -> Given:
+def _dtype_settings(given: ParsedOptions) -> ParsedOptions:
     """The settings in float32, which other types are compared with."""
-    return on(given, dtype="float32")
+    return with_hardware(given, dtype="float32")
 
 
 def _compare_dtypes(scorer: LoadedScorer, files: Sequence[TextFile], *, as_json: bool) -> None:
     """Score files by a run, which is loaded in float32, in each type, and print what that costs."""
     first, *others = usable_types(found_device(HardwareConfig(**scorer.given["hardware"])))
-    loaded = {first: scorer, **{dtype: scorer.in_type(dtype) for dtype in others}}
-    costs: list[TypeCost] = []
-    with scoring_progress(files) as watch:
-        for event in type_costs({dtype: each.text for dtype, each in loaded.items()}, files, costs=costs):
-            watch(event)
-    report.refuse_nothing([FileScore(", ".join(file.name for file in files), costs[0].tally)])
+    loaded = {first: scorer, **{dtype: scorer.with_dtype(dtype) for dtype in others}}
+    costs: list[DtypeCost] = []
+    with scoring_progress(files) as on_batch:
+        for event in measure_dtype_costs({dtype: each.text for dtype, each in loaded.items()}, files, costs=costs):
+            on_batch(event)
+    report.refuse_no_tokens([FileScore(", ".join(file.name for file in files), costs[0].tally)])
     if as_json:
         print(json_line({"types": [_figures(cost, costs[0]) for cost in costs], **scorer.conditions}))
         return
     table(_DTYPE_COLUMNS, [_row(cost, costs[0]) for cost in costs])
-    paragraph(report.described(scorer.conditions, costs[0].tally))
+    paragraph(report.describe_conditions(scorer.conditions, costs[0].tally))
 
 
-def _row(cost: TypeCost, first: TypeCost) -> list[str]:
-    beyond = cost.beyond(first) if cost is not first else None
+def _row(cost: DtypeCost, first: DtypeCost) -> list[str]:
+    beyond = cost.relative_increase(first) if cost is not first else None
     difference = "–" if beyond is None else f"{beyond:+.3%}"
     bits = figure(cost.tally.bits_per_byte, 4)
     return [cost.dtype, bits, difference, size(cost.weight_bytes), f"{cost.tokens_per_second:,.0f}"]
 
 
-def _figures(cost: TypeCost, first: TypeCost) -> dict[str, Any]:
-    beyond = cost.beyond(first)
+def _figures(cost: DtypeCost, first: DtypeCost) -> dict[str, Any]:
+    beyond = cost.relative_increase(first)
     return {
         "dtype": cost.dtype,
         "bits_per_byte": cost.tally.bits_per_byte,

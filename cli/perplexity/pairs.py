@@ -23,9 +23,9 @@ from lm.config.model import check_heads_given
 from lm.data.batch import Batch
 from lm.decoding.translation_input import TranslationModel
 from lm.errors import InputError, UsageError
-from lm.evaluation import forced
-from lm.evaluation.forced import PairsScored
-from lm.evaluation.held_out import held_out_pairs
+from lm.evaluation import forced_decoding
+from lm.evaluation.forced_decoding import PairScores
+from lm.evaluation.held_out import open_held_out_pairs
 from lm.evaluation.perplexity import Tally
 from lm.evaluation.scoring import Nats, score_batch
 from lm.hardware import inference_hardware, share_of
@@ -37,7 +37,7 @@ COLUMNS = ("target", "pairs", "tokens", "words", "nats/token", "std error", "per
 
 
 @dataclass(frozen=True)
-class _PairScores:
+class _FilePairScores:
     """The scores of files of pairs.
 
     Attributes:
@@ -46,7 +46,7 @@ class _PairScores:
     """
 
     names: Sequence[str]
-    files: Sequence[PairsScored]
+    files: Sequence[PairScores]
 
     @property
     def total(self) -> Tally:
@@ -78,15 +78,17 @@ def measure_pairs(
     loaded = load_model(run, inference_hardware(hardware))
     known = None
     if not files:
-        held_out, known = held_out_pairs(loaded)
+        held_out, known = open_held_out_pairs(loaded)
         files = [held_out]
     names = [str(file.target.name if file.target else file.name) for file in files]
-    with _sharing(run, hardware, processes) as share:
+    with _worker_processes(run, hardware, processes) as parallel_map:
         scored = [
-            _score(run, loaded, file, language=pairs.language, known=known or file.languages[1], share=share)
+            _score(
+                run, loaded, file, language=pairs.language, known=known or file.languages[1], parallel_map=parallel_map
+            )
             for file in files
         ]
-    scores = _PairScores(names, scored)
+    scores = _FilePairScores(names, scored)
     if not scores.total.tokens:
         raise InputError(f"{files[0].name}: nothing to score: there is no pair with two sides")
     warn_of_lost_text(scores.total)
@@ -97,16 +99,16 @@ def measure_pairs(
 
 
 @contextmanager
-def _sharing(run: Path, hardware: HardwareConfig, processes: int) -> Iterator[Share[Batch, list[Nats]] | None]:
+def _worker_processes(run: Path, hardware: HardwareConfig, processes: int) -> Iterator[Share[Batch, list[Nats]] | None]:
     """What has batches scored by other processes, if there are any."""
     if processes == 1:
         yield None
         return
-    with mapping(partial(_prepare, run, share_of(hardware, processes)), processes) as share:
-        yield share
+    with mapping(partial(_build_worker, run, share_of(hardware, processes)), processes) as parallel_map:
+        yield parallel_map
 
 
-def _prepare(run: Path, hardware: HardwareConfig) -> Callable[[Batch], list[Nats]]:
+def _build_worker(run: Path, hardware: HardwareConfig) -> Callable[[Batch], list[Nats]]:
     """What a process does that scores batches of pairs."""
     model = load_model(run, inference_hardware(hardware)).model
     assert not isinstance(model, EncoderOnly)
@@ -120,8 +122,8 @@ def _score(
     *,
     language: str | None,
     known: str | None,
-    share: Share[Batch, list[Nats]] | None,
-) -> PairsScored:
+    parallel_map: Share[Batch, list[Nats]] | None,
+) -> PairScores:
     """Score the pairs of one file, with their number on stderr as it grows.
 
     Args:
@@ -130,21 +132,23 @@ def _score(
         file: of the pairs.
         language: of the targets, as the user gave it.
         known: the same, as files and runs tell it.
-        share: has batches scored by other processes.
+        parallel_map: has batches scored by other processes.
     """
     if isinstance(loaded.model, EncoderOnly) or not loaded.model.config.translates:
         purpose = loaded.model.config.purpose
         raise UsageError(f"{run}: this run {purpose}; name files of text instead of --source and --target")
     check_heads_given(loaded.config.model, are_given=file.heads is not None)
     tag = TranslationModel.of(loaded).tag_to(language, file_language=known)
-    encoder = forced.PairEncoder(loaded.tokenizer, loaded.source_tokenizer, tag=tag)
+    encoder = forced_decoding.PairEncoder(loaded.tokenizer, loaded.source_tokenizer, tag=tag)
     with counter("scoring", "pairs") as watch:
-        for scored in forced.measure_pairs(loaded.model, encoder, file.pairs(), name=file.name, share=share):
+        for scored in forced_decoding.score_pairs_streaming(
+            loaded.model, encoder, file.pairs(), name=file.name, parallel_map=parallel_map
+        ):
             watch(scored.tally.documents)
     return scored
 
 
-def _print_table(loaded: LoadedModel, scores: _PairScores) -> None:
+def _print_table(loaded: LoadedModel, scores: _FilePairScores) -> None:
     """A row for each file and the total, and what the figures are of."""
     rows = [_row(name, one.tally) for name, one in zip(scores.names, scores.files, strict=True)]
     table(COLUMNS, [*rows, _row("total", scores.total)] if len(rows) > 1 else rows)
@@ -168,7 +172,7 @@ def _row(name: str, tally: Tally) -> list[str]:
     return [name, *counts, *map(figure, figures, (4, 4, 3, 3, 4))]
 
 
-def _report(run: Path, loaded: LoadedModel, scores: _PairScores) -> dict[str, Any]:
+def _report(run: Path, loaded: LoadedModel, scores: _FilePairScores) -> dict[str, Any]:
     """The figures of each file and the total, and what they are of."""
     files = [
         {"file": name, "blank": one.blank, **_figures(one.tally)}

@@ -9,7 +9,7 @@ import typer
 
 from cli.flags import completion
 from cli.flags.loading import RunPath, import_torch
-from cli.flags.options import Given, takes
+from cli.flags.options import ParsedOptions, with_options
 from cli.perplexity.request import PairFiles, ReportFormat
 from lm.config.data import DataConfig, FilesConfig
 from lm.config.evaluation import PerplexityConfig
@@ -107,7 +107,7 @@ _Versus = Annotated[
     typer.Option(
         "--versus",
         metavar="RUN2",
-        autocompletion=completion.runs,
+        autocompletion=completion.complete_runs,
         help="Compare with another run: the difference in bits per byte on the same text, with its standard error.",
         rich_help_panel=_OUTPUT,
     ),
@@ -122,7 +122,7 @@ _CompareDtypes = Annotated[
 ]
 
 
-@takes(
+@with_options(
     {
         "perplexity": PerplexityConfig,
         "files": FilesConfig,
@@ -147,7 +147,7 @@ def perplexity(
     html: _Html = None,
     versus: _Versus = None,
     compare_dtypes: _CompareDtypes = False,
-    given: Given,
+    given: ParsedOptions,
 ) -> None:
     """Measure the perplexity of files.
 

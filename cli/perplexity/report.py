@@ -15,7 +15,7 @@ from cli.console.numbers import figure, many
 from cli.console.tables import table
 from lm.checkpoint import LoadedModel
 from lm.errors import InputError
-from lm.evaluation.perplexity import FileScore, Macro, Tally
+from lm.evaluation.perplexity import FileScore, MacroAverage, Tally
 from lm.model.transformer import count_parameters
 
 COLUMNS = ("file", "tokens", "words", "bytes", "perplexity", "per word", "bits/byte", "std error")
@@ -32,21 +32,21 @@ MASKED_TOKEN = "masked token"
 """The unit where each token is masked in turn: what is measured then is a pseudo-perplexity."""
 
 
-def conditions(run: Path, loaded: LoadedModel, *, context: int, stride: int, every: int = 1) -> dict[str, Any]:
+def scoring_conditions(run: Path, loaded: LoadedModel, *, context: int, stride: int, every: int = 1) -> dict[str, Any]:
     """How text was scored, and by which model."""
     sizes = {"context": context, "stride": stride}
     if loaded.model.config.is_masked:
-        return {"unit": MASKED_TOKEN, **sizes, "every": every, **_of_run(run, loaded)}
+        return {"unit": MASKED_TOKEN, **sizes, "every": every, **_run_facts(run, loaded)}
     start = loaded.tokenizer.start_of_text is not None
-    return {"unit": "token", **sizes, "first_token_scored": start, **_of_run(run, loaded)}
+    return {"unit": "token", **sizes, "first_token_scored": start, **_run_facts(run, loaded)}
 
 
-def conditions_of_examples(run: Path, loaded: LoadedModel, *, context: int, shortened: int) -> dict[str, Any]:
+def example_conditions(run: Path, loaded: LoadedModel, *, context: int, shortened: int) -> dict[str, Any]:
     """How completions were scored, and by which model."""
-    return {"unit": COMPLETION_TOKEN, "context": context, "shortened": shortened, **_of_run(run, loaded)}
+    return {"unit": COMPLETION_TOKEN, "context": context, "shortened": shortened, **_run_facts(run, loaded)}
 
 
-def _of_run(run: Path, loaded: LoadedModel) -> dict[str, Any]:
+def _run_facts(run: Path, loaded: LoadedModel) -> dict[str, Any]:
     tokenizer = loaded.tokenizer
     return {
         "model": {
@@ -59,7 +59,7 @@ def _of_run(run: Path, loaded: LoadedModel) -> dict[str, Any]:
     }
 
 
-def lost_text(tally: Tally) -> str:
+def describe_lost_text(tally: Tally) -> str:
     """Describe what a tokenizer loses of a text, as part of a sentence."""
     unknown = f"{many(tally.unknown_tokens, 'unknown token')} and " if tally.unknown_tokens else ""
     return f"{unknown}{tally.lost_bytes:,} bytes that don't survive a round trip through the tokenizer"
@@ -68,15 +68,15 @@ def lost_text(tally: Tally) -> str:
 def warn_of_lost_text(tally: Tally) -> None:
     """Warn on stderr if the tokenizer loses some of the text that was scored."""
     if tally.loses_text:
-        fact("warning", f"{lost_text(tally)}: per word and bits/byte are not comparable with other tokenizers")
+        fact("warning", f"{describe_lost_text(tally)}: per word and bits/byte are not comparable with other tokenizers")
 
 
-def described(how: dict[str, Any], total: Tally) -> str:
+def describe_conditions(how: dict[str, Any], total: Tally) -> str:
     """The conditions and how much was scored, as a sentence."""
     if how["unit"] == COMPLETION_TOKEN:
-        return _described_examples(how, total)
+        return _describe_examples(how, total)
     if how["unit"] == MASKED_TOKEN:
-        return _described_masks(how, total)
+        return _describe_masks(how, total)
     start = "the document-start token is given" if how["first_token_scored"] else "the first is not scored"
     return (
         f"perplexity per token ({how['tokenizer']['vocab_size']:,} in the vocabulary), "
@@ -86,7 +86,7 @@ def described(how: dict[str, Any], total: Tally) -> str:
     )
 
 
-def _described_examples(how: dict[str, Any], total: Tally) -> str:
+def _describe_examples(how: dict[str, Any], total: Tally) -> str:
     shortened = how["shortened"]
     return (
         f"perplexity per token of the completions ({how['tokenizer']['vocab_size']:,} in the vocabulary), the end of "
@@ -96,7 +96,7 @@ def _described_examples(how: dict[str, Any], total: Tally) -> str:
     )
 
 
-def _described_masks(how: dict[str, Any], total: Tally) -> str:
+def _describe_masks(how: dict[str, Any], total: Tally) -> str:
     left_out = f"only one in {how['every']} is scored ({total.unscored:,} are not); " if how["every"] > 1 else ""
     return (
         f"pseudo-perplexity per token ({how['tokenizer']['vocab_size']:,} in the vocabulary): each is masked in turn "
@@ -108,18 +108,18 @@ def _described_masks(how: dict[str, Any], total: Tally) -> str:
 
 def print_scores(scores: Sequence[FileScore], how: dict[str, Any], *, as_json: bool, as_csv: bool) -> None:
     """Print the figures on stdout, as a table unless another form is asked for."""
-    total, macro = Tally.total(score.tally for score in scores), Macro.of(score.tally for score in scores)
+    total, macro = Tally.total(score.tally for score in scores), MacroAverage.of(score.tally for score in scores)
     warn_of_lost_text(total)
     if as_json:
         print_json(scores, total, macro, how)
     elif as_csv:
         print_csv(scores, total)
-        note(described(how, total))
+        note(describe_conditions(how, total))
     else:
         print_table(scores, total, macro, how)
 
 
-def refuse_nothing(scores: Sequence[FileScore]) -> None:
+def refuse_no_tokens(scores: Sequence[FileScore]) -> None:
     """Raise InputError if no token of any file could be scored."""
     if not any(score.tally.tokens for score in scores):
         unscored = sum(score.tally.unscored for score in scores)
@@ -127,7 +127,7 @@ def refuse_nothing(scores: Sequence[FileScore]) -> None:
         raise InputError(f"{', '.join(score.name for score in scores)}: nothing to score: {why}")
 
 
-def print_json(scores: Sequence[FileScore], total: Tally, macro: Macro, how: dict[str, Any]) -> None:
+def print_json(scores: Sequence[FileScore], total: Tally, macro: MacroAverage, how: dict[str, Any]) -> None:
     """Print one object: `files`, `total` (micro-average), `macro` (means over files), and the conditions."""
     files = [{"file": score.name, **_figures(score.tally)} for score in scores]
     report = {"files": files, "total": _figures(total), "macro": dataclasses.asdict(macro), **how}
@@ -146,7 +146,7 @@ def _figures(tally: Tally) -> dict[str, Any]:
     return {name: getattr(tally, name) for name in FIGURES}
 
 
-def print_table(scores: Sequence[FileScore], total: Tally, macro: Macro, how: dict[str, Any]) -> None:
+def print_table(scores: Sequence[FileScore], total: Tally, macro: MacroAverage, how: dict[str, Any]) -> None:
     """Print a row for each file, and for several their total (micro-average) and mean (macro-average)."""
     rows = [_row(score.name, score.tally) for score in scores]
     if len(scores) > 1:
@@ -154,7 +154,7 @@ def print_table(scores: Sequence[FileScore], total: Tally, macro: Macro, how: di
         counts = [figure(None, 0)] * 3
         rows += [_row("total", total), ["mean", *counts, *map(figure, means, (3, 3, 4, 4))]]
     table(COLUMNS, rows)
-    paragraph(described(how, total))
+    paragraph(describe_conditions(how, total))
 
 
 def _row(name: str, tally: Tally) -> list[str]:

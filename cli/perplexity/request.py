@@ -9,7 +9,7 @@ from pathlib import Path
 from lm.errors import UsageError
 from lm.files import check_place
 
-_TOGETHER = ({"--json", "--html"}, {"--csv", "--html"}, {"--json", "--versus"}, {"--json", "--compare-dtypes"})
+_EXCLUSIVE = ({"--json", "--html"}, {"--csv", "--html"}, {"--json", "--versus"}, {"--json", "--compare-dtypes"})
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ class ReportFormat:
     compare_dtypes: bool = False
 
     def __post_init__(self) -> None:
-        asked = self.asked
-        if len(asked) > 1 and set(asked) not in _TOGETHER:
+        asked = self.given_flags
+        if len(asked) > 1 and set(asked) not in _EXCLUSIVE:
             raise UsageError(f"{asked[0]} and {asked[1]} exclude each other; give one of them")
         if self.html is None:
             return
@@ -48,7 +48,7 @@ class ReportFormat:
         check_place(self.html)
 
     @property
-    def asked(self) -> list[str]:
+    def given_flags(self) -> list[str]:
         """The flags that were given."""
         flags = {"--json": self.as_json, "--csv": self.as_csv, "--per-token": self.per_token, "--show": self.show,
                  "--html": self.html is not None, "--versus": self.versus is not None,

@@ -9,16 +9,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from cli.flags.loading import load_scored
-from cli.flags.options import Given
-from cli.perplexity.report import conditions
+from cli.flags.loading import load_scoring_model
+from cli.flags.options import ParsedOptions
+from cli.perplexity.report import scoring_conditions
 from lm.checkpoint import LoadedModel
 from lm.config.data import DataConfig
 from lm.config.evaluation import PerplexityConfig
 from lm.config.hardware import HardwareConfig
 from lm.config.workers import WorkersConfig
 from lm.data.batch import Batch
-from lm.evaluation.scorer import Scorer
+from lm.evaluation.scorer import TextScorer
 from lm.evaluation.scoring import Nats, score_batch
 from lm.hardware import share_of
 from lm.model.transformer import DecoderOnly
@@ -41,25 +41,25 @@ class LoadedScorer:
     """
 
     run: Path
-    given: Given
+    given: ParsedOptions
     loaded: LoadedModel
     data: DataConfig
-    text: Scorer
-    share: Share[Batch, list[Nats]] | None = None
+    text: TextScorer
+    parallel_map: Share[Batch, list[Nats]] | None = None
 
     @classmethod
-    def load(cls, run: Path, given: Given, *, data: DataConfig | None = None) -> LoadedScorer:
+    def load(cls, run: Path, given: ParsedOptions, *, data: DataConfig | None = None) -> LoadedScorer:
         """Load a run; files are split into documents as `data` says, or else as they were for training it."""
         config = PerplexityConfig(**given["perplexity"])
-        model, loaded = load_scored(run, HardwareConfig(**given["hardware"]), instead=_ON_PAIRS)
+        model, loaded = load_scoring_model(run, HardwareConfig(**given["hardware"]), instead=_ON_PAIRS)
         if "perplexity__every" in given.environment and not model.config.is_masked:
             config = dataclasses.replace(config, every=1)
-        data = data or loaded.config.data.of_other_files(**given["data"])
-        return cls(run, given, loaded, data, Scorer.of(model, loaded.tokenizer, config, separator=data.separator))
+        data = data or loaded.config.data.for_other_files(**given["data"])
+        return cls(run, given, loaded, data, TextScorer.of(model, loaded.tokenizer, config, separator=data.separator))
 
-    def in_type(self, dtype: str) -> LoadedScorer:
+    def with_dtype(self, dtype: str) -> LoadedScorer:
         """The same run in another type of numbers."""
-        return LoadedScorer.load(self.run, on(self.given, dtype=dtype), data=self.data)
+        return LoadedScorer.load(self.run, with_hardware(self.given, dtype=dtype), data=self.data)
 
     @contextmanager
     def shared(self, *, of_examples: bool = False) -> Iterator[LoadedScorer]:
@@ -69,35 +69,39 @@ class LoadedScorer:
             yield self
             return
         prepare = partial(
-            _prepare, self.run, shared_hardware(self.given, processes), self.data, of_examples=of_examples
+            _build_worker, self.run, divide_threads(self.given, processes), self.data, of_examples=of_examples
         )
-        with mapping(prepare, processes) as share:
+        with mapping(prepare, processes) as parallel_map:
             if of_examples:
-                yield dataclasses.replace(self, share=share)
+                yield dataclasses.replace(self, parallel_map=parallel_map)
             else:
-                yield dataclasses.replace(self, text=dataclasses.replace(self.text, share=share))
+                yield dataclasses.replace(self, text=dataclasses.replace(self.text, parallel_map=parallel_map))
 
     @property
     def conditions(self) -> dict[str, Any]:
         """How text is scored, and by which model, for reports."""
         text = self.text
-        return conditions(self.run, self.loaded, context=text.context, stride=text.stride, every=text.every)
+        return scoring_conditions(self.run, self.loaded, context=text.context, stride=text.stride, every=text.every)
 
 
-def shared_hardware(given: Given, processes: int) -> Given:
+def divide_threads(given: ParsedOptions, processes: int) -> ParsedOptions:
     """The settings for each of so many processes, which has its share of the threads."""
-    return on(given, threads=share_of(HardwareConfig(**given["hardware"]), processes).threads)
+    return with_hardware(given, threads=share_of(HardwareConfig(**given["hardware"]), processes).threads)
 
 
-def on(given: Given, **hardware: object) -> Given:
+def with_hardware(given: ParsedOptions, **hardware: object) -> ParsedOptions:
     """The settings with some of the hardware's changed."""
-    return Given({**given, "hardware": given["hardware"] | hardware}, given.environment, invocation=given.invocation)
+    return ParsedOptions(
+        {**given, "hardware": given["hardware"] | hardware}, given.environment, invocation=given.invocation
+    )
 
 
-def _prepare(run: Path, given: Given, data: DataConfig, *, of_examples: bool) -> Callable[[Any], list[Nats]]:
+def _build_worker(
+    run: Path, given: ParsedOptions, data: DataConfig, *, of_examples: bool
+) -> Callable[[Any], list[Nats]]:
     """What a process does that scores batches."""
     text = LoadedScorer.load(run, given, data=data).text
     if of_examples:
         assert isinstance(text.model, DecoderOnly)
         return partial(score_batch, text.model)
-    return text.reading.score
+    return text.window_scorer.score

@@ -12,11 +12,11 @@ from rich.cells import cell_len
 
 from cli.console.colours import BLACK, RESET, WHITE
 from cli.console.escapes import LINE_END, visible
-from lm.evaluation.surprisal import Span
+from lm.evaluation.surprisal import TextSpan
 
 
 @dataclass(frozen=True)
-class Level:
+class SurprisalLevel:
     """A step of the scale.
 
     Attributes:
@@ -33,49 +33,49 @@ class Level:
         return f"\x1b[{self.attributes}m{text}{RESET}" if self.attributes else text
 
 
-def _colours(text: int, background: int) -> str:
+def _colour_code(text: int, background: int) -> str:
     return f"38;5;{text};48;5;{background}"
 
 
 LEVELS = (
-    Level(0, "2"),
-    Level(1, ""),
-    Level(2, _colours(BLACK, 187)),
-    Level(4, _colours(BLACK, 222)),
-    Level(6, _colours(BLACK, 215)),
-    Level(8, _colours(BLACK, 209)),
-    Level(11, _colours(BLACK, 167)),
-    Level(14, _colours(WHITE, 89)),
+    SurprisalLevel(0, "2"),
+    SurprisalLevel(1, ""),
+    SurprisalLevel(2, _colour_code(BLACK, 187)),
+    SurprisalLevel(4, _colour_code(BLACK, 222)),
+    SurprisalLevel(6, _colour_code(BLACK, 215)),
+    SurprisalLevel(8, _colour_code(BLACK, 209)),
+    SurprisalLevel(11, _colour_code(BLACK, 167)),
+    SurprisalLevel(14, _colour_code(WHITE, 89)),
 )
 """From expected to surprising. The colours grow darker too, so that the colour-blind can tell them apart."""
 
 
-def bits(nats: float) -> float:
+def nats_to_bits(nats: float) -> float:
     """Surprisal in bits."""
     return nats / log(2)
 
 
-def level(nats: float) -> int:
+def find_level(nats: float) -> int:
     """The index of the level that a surprisal is on; the first where there is no surprisal."""
-    return 0 if isnan(nats) else bisect_right(LEVELS, bits(nats), key=lambda step: step.least) - 1
+    return 0 if isnan(nats) else bisect_right(LEVELS, nats_to_bits(nats), key=lambda step: step.least) - 1
 
 
-def ranges() -> list[str]:
+def format_ranges() -> list[str]:
     """The range of each level, in bits."""
     limits = [f"{step.least:g}" for step in LEVELS]
     return [f"<{limits[1]}", *(f"{a}–{b}" for a, b in pairwise(limits[1:])), f"≥{limits[-1]}"]
 
 
-def coloured(spans: Iterable[Span], names: Sequence[str], *, width: int | None = None) -> Iterator[str]:
+def render_coloured(spans: Iterable[TextSpan], names: Sequence[str], *, width: int | None = None) -> Iterator[str]:
     """The text with each span in the colour of its surprisal, line ends drawn as arrows.
 
     Rows end between tokens at a width, if one is given: a terminal that wraps by itself may draw a background to the
     end of the row.
     """
-    swatches = (step.paint(f" {name} ") for step, name in zip(LEVELS, ranges(), strict=True))
+    swatches = (step.paint(f" {name} ") for step, name in zip(LEVELS, format_ranges(), strict=True))
     yield f"bits per token: {' '.join(swatches)}\n"
     column = 0
-    for heading, span in _headed(spans, names):
+    for heading, span in _with_headings(spans, names):
         if heading:
             yield "\n" * bool(column) + f"\x1b[1m{heading}{RESET}\n"
             column = 0
@@ -85,20 +85,22 @@ def coloured(spans: Iterable[Span], names: Sequence[str], *, width: int | None =
             if width is not None and column and column + size > width:
                 yield "\n"
                 column = 0
-            yield LEVELS[level(span.nats)].paint(shown) + "\n" * line.endswith("\n")
+            yield LEVELS[find_level(span.nats)].paint(shown) + "\n" * line.endswith("\n")
             column = 0 if line.endswith("\n") else column + size
     yield "\n" * bool(column)
 
 
-def plain(spans: Iterable[Span], names: Sequence[str], *, width: int) -> Iterator[str]:
+def render_digits(spans: Iterable[TextSpan], names: Sequence[str], *, width: int) -> Iterator[str]:
     """The text in rows of a width, with the bits of each token as a digit beneath its first character."""
     yield "bits per token beneath its first character (+ for more than 9, · not scored)\n"
     row = _DigitRow(width)
-    for heading, span in _headed(spans, names):
+    for heading, span in _with_headings(spans, names):
         if heading:
             yield from row.end()
             yield heading + "\n"
-        mark = "·" if isnan(span.nats) else str(round(bits(span.nats))) if bits(span.nats) < 9.5 else "+"
+        mark = (
+            "·" if isnan(span.nats) else str(round(nats_to_bits(span.nats))) if nats_to_bits(span.nats) < 9.5 else "+"
+        )
         for number, line in enumerate(visible(span.text).splitlines(keepends=True)):
             yield from row.add(line.replace("\n", LINE_END), "" if number else mark)
             if line.endswith("\n"):
@@ -130,7 +132,7 @@ class _DigitRow:
         self._text, self._marks, self._column = "", "", 0
 
 
-def _headed(spans: Iterable[Span], names: Sequence[str]) -> Iterator[tuple[str, Span]]:
+def _with_headings(spans: Iterable[TextSpan], names: Sequence[str]) -> Iterator[tuple[str, TextSpan]]:
     """Each span with the heading before it: a file's name where there are several, a number for later documents."""
     place = (-1, 0)
     for span in spans:

@@ -8,9 +8,9 @@ from math import isnan
 
 from cli.console.escapes import LINE_END, visible
 from cli.console.numbers import figure
-from cli.perplexity.surprisal import LEVELS, bits, level, ranges
+from cli.perplexity.surprisal import LEVELS, find_level, format_ranges, nats_to_bits
 from lm.evaluation.perplexity import FileScore, Tally
-from lm.evaluation.surprisal import Span
+from lm.evaluation.surprisal import TextSpan
 
 _LIGHT = ("#fff8d6", "#ffedb0", "#fed976", "#feb24c", "#fd8d3c", "#d7351f", "#8f0032")
 _DARK = ("#2b2718", "#40361a", "#5e4717", "#86540f", "#a34a10", "#e0523a", "#ff8f8a")
@@ -52,7 +52,7 @@ i[data-t]:hover::after { content: attr(data-t); position: fixed; left: 1rem; bot
 """
 
 
-def opening(title: str, conditions: str) -> str:
+def render_opening(title: str, conditions: str) -> str:
     """The page down to the text.
 
     Args:
@@ -61,7 +61,7 @@ def opening(title: str, conditions: str) -> str:
     """
     style = _STYLE.replace("LIGHT", _palette(_LIGHT)).replace("DARK", _palette(_DARK))
     rules = "".join(f".l{n} {{ background: var(--l{n}); }}\n" for n in range(1, len(LEVELS)))
-    swatches = " ".join(f'<i class="l{n}">{escape(name)}</i>' for n, name in enumerate(ranges()))
+    swatches = " ".join(f'<i class="l{n}">{escape(name)}</i>' for n, name in enumerate(format_ranges()))
     return (
         '<!DOCTYPE html>\n<html><head><meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -75,7 +75,7 @@ def _palette(colours: Sequence[str]) -> str:
     return " ".join(f"--l{n}: {colour};" for n, colour in enumerate(colours, 1))
 
 
-def body(spans: Iterable[Span], names: Sequence[str]) -> Iterator[str]:
+def render_body(spans: Iterable[TextSpan], names: Sequence[str]) -> Iterator[str]:
     """The text in blocks; a block ends where a line ends, if the text has lines."""
     place, length = (-1, -1), 0
     for span in spans:
@@ -83,7 +83,7 @@ def body(spans: Iterable[Span], names: Sequence[str]) -> Iterator[str]:
             yield ("</div>\n" if length else "") + _heading(span, place[0], names)
             length = 0
         place = span.file, span.document
-        yield ('<div class="text" dir="auto">' if not length else "") + _marked(span)
+        yield ('<div class="text" dir="auto">' if not length else "") + _render_span(span)
         length += len(span.text)
         if length > _BLOCK and span.text.endswith("\n"):
             yield "</div>\n"
@@ -92,26 +92,26 @@ def body(spans: Iterable[Span], names: Sequence[str]) -> Iterator[str]:
         yield "</div>\n"
 
 
-def _heading(span: Span, file: int, names: Sequence[str]) -> str:
+def _heading(span: TextSpan, file: int, names: Sequence[str]) -> str:
     if span.file != file:
         return f"<h2>{escape(visible(names[span.file]))}</h2>\n"
     return f"<h2>document {span.document + 1}</h2>\n"
 
 
-def _marked(span: Span) -> str:
+def _render_span(span: TextSpan) -> str:
     """A span in its colour, with its figures for whoever points at it."""
-    figures = "not scored" if isnan(span.nats) else f"{bits(span.nats):.2f} bits · {span.nats:.2f} nats"
+    figures = "not scored" if isnan(span.nats) else f"{nats_to_bits(span.nats):.2f} bits · {span.nats:.2f} nats"
     parts = f" · {span.tokens} tokens" if span.tokens > 1 else ""
     shown = visible(span.text)
     about = escape(f"{shown.replace(chr(10), LINE_END)!r} · {figures}{parts}")
-    return f'<i class="l{level(span.nats)}" data-t="{about}">{_lines(shown)}</i>'
+    return f'<i class="l{find_level(span.nats)}" data-t="{about}">{_render_lines(shown)}</i>'
 
 
-def _lines(shown: str) -> str:
+def _render_lines(shown: str) -> str:
     return escape(shown).replace("\n", f"<u>{LINE_END}</u>\n")
 
 
-def closing(scores: Sequence[FileScore], total: Tally) -> str:
+def render_closing(scores: Sequence[FileScore], total: Tally) -> str:
     """The table of figures, which the style moves above the text, and the end of the page."""
     rows = [(score.name, score.tally) for score in scores]
     rows += [("total", total)] if len(rows) > 1 else []

@@ -10,9 +10,9 @@ from typing import Any
 from cli.console.escapes import json_line
 from cli.console.messages import paragraph
 from cli.console.tables import table
-from cli.perplexity.report import lost_text
+from cli.perplexity.report import describe_lost_text
 from lm.evaluation.perplexity import Tally
-from lm.evaluation.perplexity_comparison import Difference
+from lm.evaluation.perplexity_comparison import PairedDifference
 from lm.text.files import TextFile
 
 COLUMNS = ("file", "bytes", "bits/byte", "versus", "difference", "std error", "z")
@@ -22,7 +22,7 @@ _CLEAR = 2  # standard errors: a difference that chance makes in one case of twe
 
 
 @dataclass(frozen=True)
-class Compared:
+class ComparedRuns:
     """Two runs that scored the same text, and what their tokenizers lose of it.
 
     Attributes:
@@ -36,7 +36,7 @@ class Compared:
     is_same_tokenizer: bool
 
     @property
-    def is_fair(self) -> bool:
+    def is_comparable(self) -> bool:
         """Whether both had to predict the same text."""
         return self.is_same_tokenizer or not any(tally.loses_text for tally in self.tallies)
 
@@ -44,25 +44,25 @@ class Compared:
     def losses(self) -> str:
         """What each of the two loses, in a sentence."""
         pairs = zip(self.runs, self.tallies, strict=True)
-        return "; ".join(f"{run}: {lost_text(tally)}" for run, tally in pairs if tally.loses_text)
+        return "; ".join(f"{run}: {describe_lost_text(tally)}" for run, tally in pairs if tally.loses_text)
 
 
 def print_json(
     files: Sequence[TextFile],
-    differences: Sequence[Difference],
-    total: Difference,
+    differences: Sequence[PairedDifference],
+    total: PairedDifference,
     models: Sequence[dict[str, Any]],
-    compared: Compared,
+    compared: ComparedRuns,
 ) -> None:
     """Print one object: `files`, `total`, and how each of the two models scored them."""
-    pairs, fair = zip(files, differences, strict=True), compared.is_fair
+    pairs, fair = zip(files, differences, strict=True), compared.is_comparable
     first, second = (
         {**model, "unknown_tokens": tally.unknown_tokens, "lost_bytes": tally.lost_bytes}
         for model, tally in zip(models, compared.tallies, strict=True)
     )
     report = {
-        "files": [{"file": file.name, **_figures(difference, is_fair=fair)} for file, difference in pairs],
-        "total": _figures(total, is_fair=fair),
+        "files": [{"file": file.name, **_figures(difference, is_comparable=fair)} for file, difference in pairs],
+        "total": _figures(total, is_comparable=fair),
         "unit": "byte",
         "comparable": fair,
         "first": first,
@@ -71,7 +71,7 @@ def print_json(
     print(json_line(report))
 
 
-def _figures(difference: Difference, *, is_fair: bool) -> dict[str, Any]:
+def _figures(difference: PairedDifference, *, is_comparable: bool) -> dict[str, Any]:
     first, second = difference.bits_per_byte or (None, None)
     return {
         "bytes": difference.bytes,
@@ -81,21 +81,23 @@ def _figures(difference: Difference, *, is_fair: bool) -> dict[str, Any]:
         "second_bits_per_byte": second,
         "difference": difference.difference,
         "standard_error": difference.standard_error,
-        "z": difference.z if is_fair else None,
+        "z": difference.z if is_comparable else None,
     }
 
 
 def print_table(
     files: Sequence[TextFile],
-    differences: Sequence[Difference],
-    total: Difference,
+    differences: Sequence[PairedDifference],
+    total: PairedDifference,
     models: Sequence[dict[str, Any]],
-    compared: Compared,
+    compared: ComparedRuns,
 ) -> None:
     """Print a row for each file and the total, how they were scored, and the verdict."""
-    runs, fair = compared.runs, compared.is_fair
-    rows = [_row(file.name, difference, is_fair=fair) for file, difference in zip(files, differences, strict=True)]
-    table(COLUMNS, [*rows, _row("total", total, is_fair=fair)] if len(rows) > 1 else rows)
+    runs, fair = compared.runs, compared.is_comparable
+    rows = [
+        _row(file.name, difference, is_comparable=fair) for file, difference in zip(files, differences, strict=True)
+    ]
+    table(COLUMNS, [*rows, _row("total", total, is_comparable=fair)] if len(rows) > 1 else rows)
     how = "; ".join(
         f"{run}: context {model['context']}, stride {model['stride']}" for run, model in zip(runs, models, strict=True)
     )
@@ -105,9 +107,9 @@ def print_table(
     paragraph(verdict(total, runs) if fair else _NO_VERDICT)
 
 
-def _row(name: str, difference: Difference, *, is_fair: bool) -> list[str]:
+def _row(name: str, difference: PairedDifference, *, is_comparable: bool) -> list[str]:
     figures = (*(difference.bits_per_byte or (None, None)), difference.difference, difference.standard_error)
-    z = _number(difference.z if is_fair else None, 1)
+    z = _number(difference.z if is_comparable else None, 1)
     return [name, f"{difference.bytes:,}", *(_number(value, 4) for value in figures), z]
 
 
@@ -115,7 +117,7 @@ def _number(value: float | None, decimals: int) -> str:
     return "–" if value is None else f"{value:.{decimals}f}"
 
 
-def verdict(total: Difference, runs: tuple[Path, Path]) -> str:
+def verdict(total: PairedDifference, runs: tuple[Path, Path]) -> str:
     """The conclusion from a difference, in a sentence."""
     if total.difference is None:
         return "there is no text that both score"

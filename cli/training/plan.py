@@ -9,7 +9,7 @@ from typing import Any
 from cli.console.escapes import harmless
 from cli.console.messages import fact, note
 from cli.console.numbers import count, duration, many, quantity, size, threads
-from lm.config.options import Option, options
+from lm.config.options import Option, list_options
 from lm.config.run import SECTIONS, RunConfig
 from lm.config.run_spec import RunSpec
 from lm.config.training import LENGTHS
@@ -166,7 +166,7 @@ def command(event: Planned, spec: RunSpec) -> str:
     is_own = spec.from_run is None or event.reasons.get("preset") != "default"  # with --from a preset is a choice
     words += ["--preset", str(config.preset)] if config.preset and is_own else []
     for section, kind in SECTIONS.items():
-        for option in options(kind):
+        for option in list_options(kind):
             by = event.reasons.get(f"{section}.{option.name}", "default")
             if by not in _NOT_REPEATED and (section, option.name) not in _BY_PLAN:
                 words += _typed(option, getattr(getattr(config, section), option.name))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from cli.console.messages import fact, note
 from cli.console.numbers import count, duration, many, size
+from cli.corpus_report import MUCH_REPEATED, print_notes, warn_of_repetition
+from cli.flags.ineffective_options import has_no_dropout
 from cli.flags.settings import with_flags
-from cli.flags.without_effect import drops_nothing
-from cli.preparing import MUCH_REPEATED, note_repetition, notes
 from cli.training.plan import shortest_seconds, show_plan
 from lm.config.model import ModelConfig
 from lm.config.presets import could_be_portable
@@ -48,7 +48,7 @@ def report(event: Event) -> None:
 def _report_corpus(event: CorpusPrepared) -> None:
     """How much there is to train on and how much is held out, and what of it is unlikely to be meant."""
     if event.reused is not None:
-        notes(event.notes)
+        print_notes(event.notes)
         note(f"tokens  {event.corpus.folder}{' (made before)' if event.reused else ''}")
     if isinstance(event.manifest, PairManifest):
         _report_pairs(event, event.manifest)
@@ -68,7 +68,7 @@ def _report_text(event: CorpusPrepared, manifest: Manifest) -> None:
         fact("", f"(no more pairs occur often enough for a vocabulary of {event.trained:,})")
     if event.labels is not None:
         _report_labels(event.labels)
-    note_repetition(manifest)
+    warn_of_repetition(manifest)
 
 
 def _report_labels(counts: LabelCounts) -> None:
@@ -218,7 +218,7 @@ def _schedule_warnings(run: Run) -> list[str]:
 
 def _r_drop_warnings(config: RunConfig) -> list[str]:
     """A warning if R-Drop compares two passes that are the same, as nothing is dropped."""
-    if config.training.passes == 1 or not drops_nothing(config):
+    if config.training.passes == 1 or not has_no_dropout(config):
         return []
     return ["without dropout the two passes of R-Drop are the same: it takes twice as long for nothing (--dropout)"]
 

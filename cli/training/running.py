@@ -15,7 +15,7 @@ from cli.console.escapes import json_line, label
 from cli.console.messages import fact, note
 from cli.console.numbers import duration, many, perplexity, size
 from cli.console.progress import encode_progress
-from cli.flags.options import Given
+from cli.flags.options import ParsedOptions
 from cli.training.display import TrainingDisplay
 from cli.training.plan import show_dry_run, warn_of_few_steps
 from cli.training.report import report
@@ -32,7 +32,7 @@ from lm.training.trainer import Event, Planned, SettingsChosen, Started, Trainer
 E = TypeVar("E", Planned, Started)
 
 
-def run(spec: RunSpec, given: Given, *, tensorboard: bool | None, as_json: bool, dry_run: bool = False) -> None:
+def run(spec: RunSpec, given: ParsedOptions, *, tensorboard: bool | None, as_json: bool, dry_run: bool = False) -> None:
     """Train the run of a specification to its end, or until a signal comes; or only plan it.
 
     Args:
@@ -61,7 +61,7 @@ def run(spec: RunSpec, given: Given, *, tensorboard: bool | None, as_json: bool,
         raise typer.Exit(128 + signal_number)
 
 
-def _until(kind: type[E], trainer: Trainer, given: Given) -> E:
+def _until(kind: type[E], trainer: Trainer, given: ParsedOptions) -> E:
     """The first event of a kind; those before it are reported, and flags without effect are refused."""
     for event in trainer:
         if isinstance(event, SettingsChosen):

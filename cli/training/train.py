@@ -11,10 +11,10 @@ import typer
 
 from cli.console.messages import note
 from cli.flags import completion
-from cli.flags.options import Given, takes
-from lm.config.presets import DEFAULT_PRESET, PRESETS, configure, named_by_depth
+from cli.flags.options import ParsedOptions, with_options
+from lm.config.presets import DEFAULT_PRESET, PRESETS, build_run_config, depth_preset_name
 from lm.config.run import SECTIONS
-from lm.config.run_spec import DataFiles, RunSpec, layered
+from lm.config.run_spec import DataFiles, RunSpec, merge_layers
 from lm.config.toml import read_toml
 from lm.distributed import launched
 from lm.errors import UsageError
@@ -83,7 +83,7 @@ _Preset = Annotated[
         "--preset",
         metavar="NAME",
         help=f"Start from these settings: {', '.join(PRESETS)} [default: {DEFAULT_PRESET}].",
-        autocompletion=completion.presets,
+        autocompletion=completion.complete_presets,
     ),
 ]
 _Depth = Annotated[
@@ -121,7 +121,7 @@ _Weights = Annotated[
         "--from",
         metavar="RUN",
         help="Start from the weights of this run, with its tokenizer; learning rate and length fit the new text.",
-        autocompletion=completion.runs,
+        autocompletion=completion.complete_runs,
     ),
 ]
 _Tokenizer = Annotated[
@@ -130,7 +130,7 @@ _Tokenizer = Annotated[
         "--tokenizer",
         metavar="FILE",
         help="Use this tokenizer.json, or a run's, instead of training one.",
-        autocompletion=completion.runs,
+        autocompletion=completion.complete_runs,
     ),
 ]
 _Resume = Annotated[
@@ -141,7 +141,7 @@ _Resume = Annotated[
         "is not finished. More --steps, --epochs or --budget extend it, from its best weights if the last have "
         "overfit. A corpus is needed only if the run's tokens are gone.",
         metavar="RUN",
-        autocompletion=completion.runs,
+        autocompletion=completion.complete_runs,
     ),
 ]
 _Processes = Annotated[
@@ -186,7 +186,7 @@ def newest_by_default(arguments: Sequence[str]) -> list[str]:
     return given
 
 
-@takes(SECTIONS, defaults=configure(DEFAULT_PRESET))
+@with_options(SECTIONS, defaults=build_run_config(DEFAULT_PRESET))
 def train(
     corpus: _Corpus = None,
     *,
@@ -209,7 +209,7 @@ def train(
     tensorboard: _TensorBoard = None,
     dry_run: _DryRun = False,
     as_json: _AsJson = False,
-    given: Given,
+    given: ParsedOptions,
 ) -> None:
     """Train a language model on text of your own, or a translation model on sentences and their translations.
 
@@ -276,7 +276,7 @@ def train(
     running.run(spec, given, tensorboard=tensorboard, as_json=as_json, dry_run=dry_run)
 
 
-def _launched(given: Given, *, processes: int) -> int:
+def _launched(given: ParsedOptions, *, processes: int) -> int:
     """The exit code of this command line in so many processes."""
     from lm.distributed.launching import launch
 
@@ -293,7 +293,9 @@ def _text(path: Path | None) -> str | None:
     return None if path is None else str(path)
 
 
-def _with_settings(spec: RunSpec, given: Given, *, preset: str | None, depth: int | None, file: Path | None) -> RunSpec:
+def _with_settings(
+    spec: RunSpec, given: ParsedOptions, *, preset: str | None, depth: int | None, file: Path | None
+) -> RunSpec:
     """A specification with its preset and settings: a file's, over which the environment wins, and flags over both.
 
     Args:
@@ -309,7 +311,7 @@ def _with_settings(spec: RunSpec, given: Given, *, preset: str | None, depth: in
     sources = {name: "environment" if name in given.environment else "flag" for name in _NAMES}
     sources["preset"] = "environment" if {"preset", "depth"} & given.environment.keys() else "flag"
     if depth is not None:
-        named = named_by_depth(depth, pairs=spec.data.are_pairs)
+        named = depth_preset_name(depth, pairs=spec.data.are_pairs)
         if preset and sources["preset"] == "flag":
             raise UsageError(f"--depth {depth} is the preset {named}: leave out --preset")
         if not (preset and "depth" in given.environment):
@@ -317,7 +319,9 @@ def _with_settings(spec: RunSpec, given: Given, *, preset: str | None, depth: in
     in_file, values = read_toml(file) if file is not None and spec.resume is None else (None, {})
     if preset is None and in_file is not None:
         preset, sources["preset"] = in_file, "file"
-    settings, by_setting = layered([("file", values), ("environment", given.ambient), ("flag", given.typed)])
+    settings, by_setting = merge_layers(
+        [("file", values), ("environment", given.environment_values), ("flag", given.typed)]
+    )
     named_by = {
         name: source for name, source in sources.items() if getattr(spec, name) or (name == "preset" and preset)
     }

@@ -14,7 +14,7 @@ from cli.console.escapes import json_line, label
 from cli.console.messages import note, paragraph
 from cli.console.progress import progress
 from cli.console.tables import table
-from cli.flags.options import Given
+from cli.flags.options import ParsedOptions
 from lm.config.decoding import TranslationConfig
 from lm.config.evaluation import ScoringConfig
 from lm.config.hardware import HardwareConfig
@@ -24,7 +24,7 @@ from lm.decoding.translation_input import TranslationModel
 from lm.engine.dtype import load_to_decode
 from lm.errors import UsageError
 from lm.evaluation import translation_scores
-from lm.evaluation.translation_scores import Comparison, Score
+from lm.evaluation.translation_scores import SystemComparison, TranslationScore
 from lm.files import replaced
 from lm.run_folder import find_checkpoint, load_config
 from lm.text.dependency_trees import Heads, attach_heads
@@ -58,7 +58,7 @@ class Translators:
         heads: of the words of the sources, for runs that read dependency trees.
     """
 
-    given: Given
+    given: ParsedOptions
     language: str | None
     target: str
     heads: Sequence[Heads] | None = None
@@ -137,8 +137,8 @@ _CLEAR = 0.05
 
 def report_scores(system: System, references: Sequence[Sequence[str]], config: ScoringConfig, *, as_json: bool) -> None:
     """Score translations against references, and print the scores."""
-    scores = translation_scores.scores(system.lines, references, config)
-    exact = translation_scores.exact_matches(system.lines, references)
+    scores = translation_scores.score_translations(system.lines, references, config)
+    exact = translation_scores.count_exact_matches(system.lines, references)
     report = print_scores_json if as_json else print_scores
     report(scores, name=system.name, lines=len(system.lines), exact=exact)
 
@@ -147,12 +147,12 @@ def report_comparison(
     first: System, second: System, references: Sequence[Sequence[str]], config: ScoringConfig, *, as_json: bool
 ) -> None:
     """Score the translations of two systems against references, and print how they differ."""
-    comparisons = translation_scores.compare(first.lines, second.lines, references, config)
+    comparisons = translation_scores.compare_systems(first.lines, second.lines, references, config)
     report = print_comparisons_json if as_json else print_comparisons
     report(comparisons, (first.name, second.name), lines=len(first.lines))
 
 
-def print_scores(scores: Sequence[Score], *, name: str, lines: int, exact: int) -> None:
+def print_scores(scores: Sequence[TranslationScore], *, name: str, lines: int, exact: int) -> None:
     """Print a row for each metric, and what each figure depends on; `exact` lines are the same as a reference."""
     table(
         ("metric", "score", "95% interval"),
@@ -162,7 +162,7 @@ def print_scores(scores: Sequence[Score], *, name: str, lines: int, exact: int) 
     _print_signatures(scores)
 
 
-def print_comparisons(comparisons: Sequence[Comparison], names: tuple[str, str], *, lines: int) -> None:
+def print_comparisons(comparisons: Sequence[SystemComparison], names: tuple[str, str], *, lines: int) -> None:
     """Print a row for each metric, what each figure depends on, and the verdict."""
     rows = [
         [one.first.metric, _number(one.first.value), _interval(one.first), _number(one.second.value),
@@ -177,12 +177,12 @@ def print_comparisons(comparisons: Sequence[Comparison], names: tuple[str, str],
     paragraph(verdict(comparisons[0], names))
 
 
-def _print_signatures(scores: Sequence[Score]) -> None:
+def _print_signatures(scores: Sequence[TranslationScore]) -> None:
     for score in scores:
         print(f"{score.metric}|{score.signature}")
 
 
-def verdict(bleu: Comparison, names: tuple[str, str]) -> str:
+def verdict(bleu: SystemComparison, names: tuple[str, str]) -> str:
     """The conclusion from a difference in BLEU, in a sentence."""
     if not bleu.difference:
         return "the two do not differ in BLEU"
@@ -195,12 +195,12 @@ def verdict(bleu: Comparison, names: tuple[str, str]) -> str:
     return f"{better} is better than {worse} by {margin}"
 
 
-def print_scores_json(scores: Sequence[Score], *, name: str, lines: int, exact: int) -> None:
+def print_scores_json(scores: Sequence[TranslationScore], *, name: str, lines: int, exact: int) -> None:
     """Print one object: `scores` by metric, and what was scored."""
     _print_json({"system": name, "lines": lines, "exact": exact, "scores": _by_metric(scores)})
 
 
-def print_comparisons_json(comparisons: Sequence[Comparison], names: tuple[str, str], *, lines: int) -> None:
+def print_comparisons_json(comparisons: Sequence[SystemComparison], names: tuple[str, str], *, lines: int) -> None:
     """Print one object: `first` and `second`, each with its scores, and `difference` and `p_value` by metric."""
     _print_json({
         "lines": lines,
@@ -215,7 +215,7 @@ def _print_json(report: dict[str, Any]) -> None:
     print(json_line(report))
 
 
-def _by_metric(scores: Sequence[Score]) -> dict[str, dict[str, Any]]:
+def _by_metric(scores: Sequence[TranslationScore]) -> dict[str, dict[str, Any]]:
     figures = {score.metric: dataclasses.asdict(score) for score in scores}
     for score in scores:
         del figures[score.metric]["metric"]
@@ -226,7 +226,7 @@ def _number(value: float) -> str:
     return f"{value:.2f}"
 
 
-def _interval(score: Score) -> str:
+def _interval(score: TranslationScore) -> str:
     if score.mean is None or score.half_width is None:
         return "–"
     return f"{score.mean:.2f} ± {score.half_width:.2f}"

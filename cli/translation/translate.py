@@ -12,7 +12,7 @@ import typer
 from cli.flags import completion
 from cli.flags.arguments import read_input_lines
 from cli.flags.loading import RunPath, import_torch
-from cli.flags.options import Given, takes
+from cli.flags.options import ParsedOptions, with_options
 from lm.config.decoding import SamplingConfig, TranslationConfig
 from lm.config.evaluation import AttentionConfig
 from lm.config.hardware import HardwareConfig
@@ -36,7 +36,7 @@ _Ensemble = Annotated[
         metavar="RUN",
         help="A further run or checkpoint to average the probabilities with; can be repeated.",
         show_default=False,
-        autocompletion=completion.runs,
+        autocompletion=completion.complete_runs,
     ),
 ]
 _To = Annotated[
@@ -82,7 +82,7 @@ _AsJson = Annotated[
 ]
 
 
-@takes(
+@with_options(
     {
         "translation": TranslationConfig,
         "sampling": SamplingConfig,
@@ -105,7 +105,7 @@ def translate(
     sample: _Sample = False,
     attention: _Attention = None,
     as_json: _AsJson = False,
-    given: Given,
+    given: ParsedOptions,
 ) -> None:
     """Translate text line by line: line n out is the translation of line n in.
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from cli.flags.options import Given
+from cli.flags.options import ParsedOptions
 from lm.config.decoding import SamplingConfig, TranslationConfig
 from lm.config.hardware import HardwareConfig
 from lm.config.workers import WorkersConfig
@@ -22,7 +22,7 @@ from lm.processes import Share, mapping
 
 def load_translator(
     runs: Sequence[Path],
-    given: Given,
+    given: ParsedOptions,
     *,
     to: str | None,
     sample: bool,
@@ -56,7 +56,7 @@ def load_translator(
 
 @contextmanager
 def translator_of(
-    runs: Sequence[Path], given: Given, *, to: str | None, sample: bool, at_once: bool
+    runs: Sequence[Path], given: ParsedOptions, *, to: str | None, sample: bool, at_once: bool
 ) -> Iterator[Translator]:
     """A translator whose batches are shared out over as many processes as the settings say; see `load_translator`."""
     processes, hardware = WorkersConfig(**given["workers"]).processes, HardwareConfig(**given["hardware"])
@@ -72,7 +72,7 @@ def translator_of(
 
 
 def _prepare(
-    runs: Sequence[Path], given: Given, *, to: str | None, sample: bool
+    runs: Sequence[Path], given: ParsedOptions, *, to: str | None, sample: bool
 ) -> Callable[[list[Line]], list[Translated]]:
     """What a process does that translates batches."""
     return load_translator(runs, given, to=to, sample=sample, at_once=False).translate_batch

@@ -11,6 +11,6 @@ Simple past and present perfect both become Perfekt, but the past of 'be', 'have
 present and present progressive both become Präsens. 'You' is familiar and singular (du).
 """
 
-from .generation import Corpus, Pair, generate
+from .generation import GeneratedCorpus, TranslatedPair, generate
 
-__all__ = ["Corpus", "Pair", "generate"]
+__all__ = ["GeneratedCorpus", "TranslatedPair", "generate"]

@@ -3,10 +3,10 @@
 import sys
 from pathlib import Path
 
-from .generation import Corpus, generate
+from .generation import GeneratedCorpus, generate
 
 
-def write(corpus: Corpus, folder: Path) -> None:
+def write(corpus: GeneratedCorpus, folder: Path) -> None:
     """Write train.en, train.de, heldout.en and heldout.de to a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, pairs in (("train", corpus.training), ("heldout", corpus.held_out)):

@@ -8,7 +8,7 @@ from .english.clauses import sentence as english
 from .german.clauses import sentence as german
 from .grammar.sentences import derive
 from .orthography import written
-from .randomness import Dice
+from .randomness import RandomChoices
 from .split import combinations, is_reserved
 from .syntax import Sentence
 
@@ -19,7 +19,7 @@ LENGTHS = range(3, 26)
 OCCURRENCES = 10
 
 
-class Pair(NamedTuple):
+class TranslatedPair(NamedTuple):
     """A sentence in both languages and the combinations of words it is made of."""
 
     english: str
@@ -28,16 +28,16 @@ class Pair(NamedTuple):
 
 
 @dataclass
-class Corpus:
+class GeneratedCorpus:
     """Training pairs, and held-out pairs that each have a combination that training never has."""
 
-    training: list[Pair] = field(default_factory=list)
-    held_out: list[Pair] = field(default_factory=list)
+    training: list[TranslatedPair] = field(default_factory=list)
+    held_out: list[TranslatedPair] = field(default_factory=list)
 
 
-def pair(sentence: Sentence) -> Pair:
+def pair(sentence: Sentence) -> TranslatedPair:
     """Spell out a sentence in both languages."""
-    return Pair(
+    return TranslatedPair(
         written(english(sentence), sentence.mood), written(german(sentence), sentence.mood), combinations(sentence)
     )
 
@@ -47,9 +47,9 @@ def words(line: str) -> list[str]:
     return line.lower().replace(",", "").rstrip(".?").split()
 
 
-def generate(seed: int = SEED, training: int = TRAINING_PAIRS, held_out: int = HELD_OUT_PAIRS) -> Corpus:
+def generate(seed: int = SEED, training: int = TRAINING_PAIRS, held_out: int = HELD_OUT_PAIRS) -> GeneratedCorpus:
     """Generate a corpus with the given numbers of pairs, a function of the seed alone."""
-    dice, corpus, candidates = Dice(seed), Corpus(), list[Pair]()
+    dice, corpus, candidates = RandomChoices(seed), GeneratedCorpus(), list[TranslatedPair]()
     seen: set[str] = set()
     while len(corpus.training) < training or len(candidates) < 2 * held_out:
         new = pair(derive(dice))
@@ -64,7 +64,7 @@ def generate(seed: int = SEED, training: int = TRAINING_PAIRS, held_out: int = H
     return corpus
 
 
-def with_frequent_words(candidates: list[Pair], training: list[Pair]) -> list[Pair]:
+def with_frequent_words(candidates: list[TranslatedPair], training: list[TranslatedPair]) -> list[TranslatedPair]:
     """Return the candidates whose word forms occur often enough in training, each language counted by itself."""
     english_words = frequent_words([each.english for each in training])
     german_words = frequent_words([each.german for each in training])

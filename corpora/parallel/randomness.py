@@ -7,7 +7,7 @@ from typing import TypeVar
 Item = TypeVar("Item")
 
 
-class Dice:
+class RandomChoices:
     """A seeded source of choices, the same on every Python and every machine."""
 
     def __init__(self, seed: int) -> None:

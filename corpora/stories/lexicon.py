@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Kind:
+class HeroKind:
     """A kind of hero: its world decides its names, its pronouns are those it may have."""
 
     noun: str
@@ -24,7 +24,7 @@ class Trait:
 
 
 @dataclass(frozen=True)
-class Noun:
+class StoryNoun:
     """A thing and the adjectives it may have; a plural noun has a measure in place of its article."""
 
     noun: str
@@ -33,20 +33,20 @@ class Noun:
 
 
 KINDS = (
-    Kind("girl", "town", ("she",), "a [small|white|crooked] house by the [market|bridge|mill]", "hands"),
-    Kind("boy", "town", ("he",), "a [low|yellow|narrow] house near the [harbour|church|orchard]", "hands"),
-    Kind("child", "town", ("they",), "a [tall|quiet] house at the end of the lane", "hands"),
-    Kind("fox", "wood", ("he", "she"), "a den under [a thorn bush|a fallen log]"),
-    Kind("rabbit", "wood", ("he", "she"), "a burrow at the edge of the meadow"),
-    Kind("mouse", "wood", ("he", "she"), "a hole in the wall of an old mill"),
-    Kind("bear", "wood", ("he", "she"), "a dry cave above the valley"),
-    Kind("squirrel", "wood", ("he", "she", "they"), "a hollow high up in the {tree}"),
-    Kind("otter", "wood", ("he", "she"), "a snug den in the bank of the stream"),
-    Kind("hedgehog", "wood", ("he", "she", "they"), "a nest of dry leaves behind the barn"),
-    Kind("badger", "wood", ("he", "she"), "a deep warm house below the {tree}"),
-    Kind("beaver", "wood", ("he", "she"), "a lodge of sticks and mud on the lake"),
-    Kind("mole", "wood", ("he", "she"), "a round room at the end of a tunnel"),
-    Kind("cat", "wood", ("he", "she"), "a basket in the corner of a farm kitchen"),
+    HeroKind("girl", "town", ("she",), "a [small|white|crooked] house by the [market|bridge|mill]", "hands"),
+    HeroKind("boy", "town", ("he",), "a [low|yellow|narrow] house near the [harbour|church|orchard]", "hands"),
+    HeroKind("child", "town", ("they",), "a [tall|quiet] house at the end of the lane", "hands"),
+    HeroKind("fox", "wood", ("he", "she"), "a den under [a thorn bush|a fallen log]"),
+    HeroKind("rabbit", "wood", ("he", "she"), "a burrow at the edge of the meadow"),
+    HeroKind("mouse", "wood", ("he", "she"), "a hole in the wall of an old mill"),
+    HeroKind("bear", "wood", ("he", "she"), "a dry cave above the valley"),
+    HeroKind("squirrel", "wood", ("he", "she", "they"), "a hollow high up in the {tree}"),
+    HeroKind("otter", "wood", ("he", "she"), "a snug den in the bank of the stream"),
+    HeroKind("hedgehog", "wood", ("he", "she", "they"), "a nest of dry leaves behind the barn"),
+    HeroKind("badger", "wood", ("he", "she"), "a deep warm house below the {tree}"),
+    HeroKind("beaver", "wood", ("he", "she"), "a lodge of sticks and mud on the lake"),
+    HeroKind("mole", "wood", ("he", "she"), "a round room at the end of a tunnel"),
+    HeroKind("cat", "wood", ("he", "she"), "a basket in the corner of a farm kitchen"),
 )
 
 NAMES = {

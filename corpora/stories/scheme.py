@@ -23,8 +23,8 @@ from .lexicon import (
     SOUPS,
     TRAITS,
     TREES,
-    Kind,
-    Noun,
+    HeroKind,
+    StoryNoun,
 )
 from .template import Scene, paragraph
 
@@ -36,7 +36,7 @@ class Scheme:
     """One kind of plot: the things it can be about, its tables of facts, and the outlines that it is told along."""
 
     name: str
-    things: tuple[Noun, ...]
+    things: tuple[StoryNoun, ...]
     tables: tuple[tuple[Row, ...], ...]
     outlines: tuple[tuple[str, ...], ...]
 
@@ -60,7 +60,7 @@ def tell(scheme: Scheme, dice: Dice) -> Story:
     return Story(kind.noun, scheme.name, noun.noun, "\n\n".join(text for text in paragraphs if text))
 
 
-def cast(kind: Kind, noun: Noun, dice: Dice) -> dict[str, Entity]:
+def cast(kind: HeroKind, noun: StoryNoun, dice: Dice) -> dict[str, Entity]:
     """Everyone in the story. Nobody shares the hero's pronoun, so that none is ever in doubt."""
     gender = dice.choose(kind.pronouns)
     other = {"he": "she", "she": "he"}.get(gender) or dice.choose(("he", "she"))
@@ -73,7 +73,7 @@ def cast(kind: Kind, noun: Noun, dice: Dice) -> dict[str, Entity]:
     }
 
 
-def hero(kind: Kind, gender: str, dice: Dice) -> Character:
+def hero(kind: HeroKind, gender: str, dice: Dice) -> Character:
     """A hero of `kind`, with a name, a trait and a home."""
     name, trait = dice.choose(NAMES[kind.world][gender]), dice.choose(TRAITS)
     details = {

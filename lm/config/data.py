@@ -8,20 +8,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from lm.config.options import Checked, option, suggestion
+from lm.config.options import CheckedConfig, did_you_mean, option
 from lm.config.tokenizer import END_OF_TEXT
 from lm.errors import UsageError
 
-LANGUAGE = r"[A-Za-z]{2,3}([-_][A-Za-z0-9]+)*"
+LANGUAGE_PATTERN = r"[A-Za-z]{2,3}([-_][A-Za-z0-9]+)*"
 """A code of a language."""
-IGNORED = -100  # as a target: nothing is to be predicted here
+IGNORE_INDEX = -100  # as a target: nothing is to be predicted here
 
 
 Format = Literal["text", "jsonl", "json", "csv", "tsv", "parquet"]
 
 
 @dataclass(frozen=True)
-class FilesConfig(Checked):
+class FilesConfig(CheckedConfig):
     """Which files are read, and how: what holds of files, while `DataConfig` is about the text in them."""
 
     format: Format | None = option(
@@ -49,7 +49,7 @@ class FilesConfig(Checked):
             is_of_text = False
         if not is_of_text:
             raise UsageError(
-                f"no encoding is called {self.encoding!r}{suggestion(self.encoding.lower(), _ENCODINGS)}; Python's "
+                f"no encoding is called {self.encoding!r}{did_you_mean(self.encoding.lower(), _ENCODINGS)}; Python's "
                 f"names count, such as {', '.join(_ENCODINGS[:5])}",
                 settings=["encoding"],
             )
@@ -64,7 +64,7 @@ _ENCODINGS = ("gb18030", "cp1252", "utf-16", "latin-1", "shift_jis", "euc-jp", "
 
 
 @dataclass(frozen=True)
-class DataConfig(Checked):
+class DataConfig(CheckedConfig):
     """How a corpus becomes tokens."""
 
     validation: str = option(
@@ -105,13 +105,13 @@ class DataConfig(Checked):
         if self.label_field is not None and self.label_field == self.field:
             raise UsageError("text and label are two fields", settings=["field", "label_field"])
 
-    def of_other_files(self, **given: Any) -> DataConfig:  # noqa: ANN401 (the fields' values)
+    def for_other_files(self, **given: Any) -> DataConfig:  # noqa: ANN401 (the fields' values)
         """The same for files that a run hasn't learned from, as text; columns that have numbers are guessed."""
         named = {name: None for name in ("field", "label_field") if str(getattr(self, name)).isdecimal()}
         return replace(self, **{"supervised": False, **named, **given})
 
 
-def from_before_line_ends(values: Mapping[str, Any]) -> dict[str, Any]:
+def upgrade_line_end_settings(values: Mapping[str, Any]) -> dict[str, Any]:
     """Settings of data from before line ends were changed: these were kept, and the field was always named."""
     if "keep_line_ends" in values:
         return dict(values)
@@ -119,7 +119,7 @@ def from_before_line_ends(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class ParallelConfig(Checked):
+class ParallelConfig(CheckedConfig):
     """How pairs of sentences, a source and its translation, become tokens."""
 
     bidirectional: bool = option(
@@ -153,5 +153,5 @@ class ParallelConfig(Checked):
             )
         for name in ("source_language", "target_language"):
             language = getattr(self, name)
-            if language is not None and not re.fullmatch(LANGUAGE, language):
+            if language is not None and not re.fullmatch(LANGUAGE_PATTERN, language):
                 raise UsageError(f"{name} is a code such as de or pt-BR, not {language!r}", settings=(name,))

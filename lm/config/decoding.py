@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lm.config.options import Checked, option
+from lm.config.options import CheckedConfig, option
 from lm.errors import UsageError
 
-WIDEST_BEAM = 1024  # each candidate is a row of every step; translations get worse long before
+MAX_BEAM = 1024  # each candidate is a row of every step; translations get worse long before
 
 PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty", "no_repeat_ngram", "logit_bias")
 """Fields of `SamplingConfig` that change the model's own logits, and therefore count in greedy and beam search too."""
 
 
 @dataclass(frozen=True)
-class SamplingConfig(Checked):
+class SamplingConfig(CheckedConfig):
     """How tokens are drawn from the model's distribution, how many, and what ends a text."""
 
     temperature: float = option(
@@ -73,14 +73,14 @@ class SamplingConfig(Checked):
 
 
 @dataclass(frozen=True)
-class BeamConfig(Checked):
+class BeamConfig(CheckedConfig):
     """How the most likely texts are searched for."""
 
     beam: int | None = option(
         None,
         "Search for the most likely text, with this many candidates at a time, instead of drawing.",
         minimum=1,
-        maximum=WIDEST_BEAM,
+        maximum=MAX_BEAM,
     )
     length_penalty: float = option(
         1.0,
@@ -92,14 +92,14 @@ class BeamConfig(Checked):
 
 
 @dataclass(frozen=True)
-class TranslationConfig(Checked):
+class TranslationConfig(CheckedConfig):
     """How sentences are translated."""
 
     beam: int = option(
         5,
         "Search for the likeliest translation with this many candidates at a time; 1 is greedy.",
         minimum=1,
-        maximum=WIDEST_BEAM,
+        maximum=MAX_BEAM,
     )
     n_best: int = option(1, "Translations of each line, best first.", minimum=1)
     length_penalty: float = option(
@@ -136,7 +136,7 @@ class TranslationConfig(Checked):
 
 
 @dataclass(frozen=True)
-class FillConfig(Checked):
+class FillConfig(CheckedConfig):
     """How blanks are filled."""
 
     top_k: int = option(5, "Show the N likeliest tokens for each blank.", minimum=1)
@@ -144,7 +144,7 @@ class FillConfig(Checked):
 
 
 @dataclass(frozen=True)
-class ClassificationConfig(Checked):
+class ClassificationConfig(CheckedConfig):
     """How texts are classified."""
 
     top_k: int | None = option(

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from lm.config.options import Checked, option
+from lm.config.options import CheckedConfig, option
 
 BleuTokenizer = Literal["13a", "intl", "char", "zh", "none"]
 AttentionUnit = Literal["words", "tokens"]
 
 
 @dataclass(frozen=True)
-class PerplexityConfig(Checked):
+class PerplexityConfig(CheckedConfig):
     """How files are scored."""
 
     context: int | None = option(None, "Tokens in a window [default: the model's context].", minimum=1)
@@ -33,7 +33,7 @@ class PerplexityConfig(Checked):
 
 
 @dataclass(frozen=True)
-class ScoringConfig(Checked):
+class ScoringConfig(CheckedConfig):
     """How translations are scored."""
 
     tokenize: BleuTokenizer = option(
@@ -51,7 +51,7 @@ class ScoringConfig(Checked):
 
 
 @dataclass(frozen=True)
-class AttentionConfig(Checked):
+class AttentionConfig(CheckedConfig):
     """What is shown of attention weights."""
 
     layer: int | None = option(None, "Only this layer, from 1 [default: the mean of all].", minimum=1)

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from lm.config.options import Checked, option
+from lm.config.options import CheckedConfig, option
 from lm.errors import UsageError
 
-System = Literal["huggingface", "peft", "gguf", "ctranslate2"]
-NumberType = Literal["float32", "float16", "bfloat16", "q8_0", "int16", "int8", "int8_float16", "int8_bfloat16"]
+ExportSystem = Literal["huggingface", "peft", "gguf", "ctranslate2"]
+ExportDtype = Literal["float32", "float16", "bfloat16", "q8_0", "int16", "int8", "int8_float16", "int8_bfloat16"]
 
 
 class Exporter(NamedTuple):
@@ -23,12 +23,12 @@ class Exporter(NamedTuple):
     """
 
     function: str
-    types: tuple[NumberType, ...] = ()
+    types: tuple[ExportDtype, ...] = ()
 
 
-EXPORTERS: Mapping[System, Exporter] = {
+EXPORTERS: Mapping[ExportSystem, Exporter] = {
     "huggingface": Exporter("lm.interop.hugging_face.exporting:to_hugging_face"),
-    "peft": Exporter("lm.interop.hugging_face.adapters:to_peft"),
+    "peft": Exporter("lm.interop.hugging_face.peft:to_peft"),
     "gguf": Exporter("lm.interop.gguf.exporting:to_gguf", ("float32", "float16", "q8_0")),
     "ctranslate2": Exporter(
         "lm.interop.ctranslate2.exporting:to_ctranslate2",
@@ -39,11 +39,11 @@ EXPORTERS: Mapping[System, Exporter] = {
 
 
 @dataclass(frozen=True)
-class ExportConfig(Checked):
+class ExportConfig(CheckedConfig):
     """The system that a run is written for, and the type of the numbers."""
 
-    to: System = option("huggingface", "The system that is to load it; peft loads the adapters of a run alone.")
-    type: NumberType = option(
+    to: ExportSystem = option("huggingface", "The system that is to load it; peft loads the adapters of a run alone.")
+    type: ExportDtype = option(
         None,
         "Type of the matrices, for gguf (float32, float16 or q8_0) and ctranslate2 (any but q8_0) [default: float32; "
         "for huggingface the run's].",

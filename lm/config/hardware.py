@@ -6,18 +6,18 @@ import os
 from dataclasses import dataclass
 from typing import Literal
 
-from lm.config.options import Checked, option
+from lm.config.options import CheckedConfig, option
 from lm.errors import UsageError
 
 Device = Literal["auto", "cpu", "cuda", "mps"]
 DType = Literal["auto", "float32", "bfloat16", "float16", "int8"]
 
-UNTRAINED: tuple[DType, ...] = ("float16", "int8")
+INFERENCE_ONLY_DTYPES: tuple[DType, ...] = ("float16", "int8")
 """Types that models are used in, but not trained."""
 
 
 @dataclass(frozen=True)
-class HardwareConfig(Checked):
+class HardwareConfig(CheckedConfig):
     """The hardware to run on; `auto` is resolved by looking at the machine."""
 
     device: Device = option("auto", "Where to run: auto takes a GPU if there is one.")
@@ -30,7 +30,7 @@ class HardwareConfig(Checked):
     threads: int | None = option(None, "CPU threads [default: one per core].", minimum=1, maximum=1024)
 
 
-def environment_threads() -> int | None:
+def read_threads_variable() -> int | None:
     """The threads that LM_THREADS asks for; None where it is not set. UsageError for anything but 1 to 1,024."""
     text = os.environ.get("LM_THREADS")
     if not text:
@@ -41,7 +41,7 @@ def environment_threads() -> int | None:
 
 
 @dataclass(frozen=True)
-class DistributionConfig(Checked):
+class DistributionConfig(CheckedConfig):
     """How several processes hold a model that they train together; a run that goes on may change it."""
 
     shard: bool = option(

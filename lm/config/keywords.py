@@ -10,7 +10,7 @@ from typing import Any, TypedDict, Unpack
 
 from lm.config.data import FilesConfig, Format
 from lm.config.decoding import SamplingConfig, TranslationConfig
-from lm.config.hardware import Device, DType, environment_threads
+from lm.config.hardware import Device, DType, read_threads_variable
 from lm.config.model_fields import (
     Activation,
     Architecture,
@@ -24,16 +24,16 @@ from lm.config.model_fields import (
     RotaryScaling,
     Syntax,
 )
-from lm.config.options import options, suggestion
-from lm.config.presets import named_by_depth
+from lm.config.options import did_you_mean, list_options
+from lm.config.presets import depth_preset_name
 from lm.config.run import SECTIONS
-from lm.config.run_spec import DataFiles, RunSpec, Settings, layered
+from lm.config.run_spec import DataFiles, RunSpec, Settings, merge_layers
 from lm.config.tokenizer import Merges, TokenizerKind
 from lm.config.toml import read_toml
 from lm.config.training import Criterion, OptimizerKind, Schedule
 from lm.errors import UsageError
 
-Place = str | os.PathLike[str]
+PathLike = str | os.PathLike[str]
 """A file or folder."""
 
 
@@ -70,29 +70,29 @@ class TranslationOptions(TypedDict, total=False):
     read_ahead: int | None
 
 
-def sampling_config(options: SamplingOptions) -> SamplingConfig:
+def build_sampling_config(options: SamplingOptions) -> SamplingConfig:
     """The settings of `Model.generate`; UsageError for a keyword that is none."""
     given: dict[str, Any] = dict(options)
-    _check(given, SamplingConfig)
+    _check_keywords(given, SamplingConfig)
     for name in {"stop", "logit_bias"} & given.keys():
         given[name] = (given[name],) if isinstance(given[name], str) else tuple(given[name])
     return SamplingConfig(**given)
 
 
-def translation_config(options: TranslationOptions) -> TranslationConfig:
+def build_translation_config(options: TranslationOptions) -> TranslationConfig:
     """The settings of `Model.translate`; UsageError for a keyword that is none."""
-    _check(options, TranslationConfig)
+    _check_keywords(options, TranslationConfig)
     return TranslationConfig(**options)
 
 
-def _check(given: Iterable[str], config: type[SamplingConfig | TranslationConfig]) -> None:
+def _check_keywords(given: Iterable[str], config: type[SamplingConfig | TranslationConfig]) -> None:
     names = [field.name for field in fields(config)]
     for name in given:
         if name not in names:
-            raise UsageError(f"no setting {name!r}{suggestion(name, names)}")
+            raise UsageError(f"no setting {name!r}{did_you_mean(name, names)}")
 
 
-class ReadingOptions(TypedDict, total=False):
+class FileOptions(TypedDict, total=False):
     """Keywords of `Model.perplexity` for the files, the fields of `FilesConfig`, and of `DataConfig` for their rows."""
 
     format: Format | None
@@ -121,21 +121,21 @@ class RunOptions(TypedDict, total=False):
         processes: how many train together, on this machine.
     """
 
-    source: Place | Sequence[Place]
-    target: Place | Sequence[Place]
-    pairs: Place | Sequence[Place]
-    validation_source: Place | None
-    validation_target: Place | None
-    heads: Place | Sequence[Place]
-    validation_heads: Place | None
-    out: Place | None
+    source: PathLike | Sequence[PathLike]
+    target: PathLike | Sequence[PathLike]
+    pairs: PathLike | Sequence[PathLike]
+    validation_source: PathLike | None
+    validation_target: PathLike | None
+    heads: PathLike | Sequence[PathLike]
+    validation_heads: PathLike | None
+    out: PathLike | None
     preset: str | None
     depth: int | None
     portable: bool
-    config: Place | None
-    from_run: Place | None
-    tokenizer: Place | None
-    resume: Place | None
+    config: PathLike | None
+    from_run: PathLike | None
+    tokenizer: PathLike | None
+    resume: PathLike | None
     processes: int
     # [model]
     context: int
@@ -285,13 +285,13 @@ _OF_RUNS = ("out", "preset", "from_run", "tokenizer", "resume")
 _OTHERS = ("depth", "portable", "config", "processes")
 
 
-def reading_config(given: ReadingOptions) -> tuple[FilesConfig, dict[str, str]]:
+def build_files_config(given: FileOptions) -> tuple[FilesConfig, dict[str, str]]:
     """How files are read, from values given in Python, and the fields of their rows that are named."""
-    values = _by_section(dict(given))
+    values = _group_by_section(dict(given))
     return FilesConfig(**values["files"]), values["data"]
 
 
-def run_spec(*corpus: Place, **given: Unpack[RunOptions]) -> RunSpec:
+def run_spec(*corpus: PathLike, **given: Unpack[RunOptions]) -> RunSpec:
     """The specification of a run, from values given in Python.
 
     Args:
@@ -302,20 +302,22 @@ def run_spec(*corpus: Place, **given: Unpack[RunOptions]) -> RunSpec:
         UsageError: a keyword is unknown, a value is wrong, or values contradict each other.
     """
     values: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    files: dict[str, Any] = {name: _several(values.pop(name)) for name in _FILES if name in values}
+    files: dict[str, Any] = {name: _as_names(values.pop(name)) for name in _FILES if name in values}
     files |= {name: os.fspath(values.pop(name)) for name in _VALIDATION if name in values}
-    data = DataFiles(text=_several(corpus), **files)
+    data = DataFiles(text=_as_names(corpus), **files)
     run = {name: os.fspath(values.pop(name)) for name in _OF_RUNS if name in values}
     depth, portable, config, processes = (values.pop(name, None) for name in _OTHERS)
     if depth is not None:
-        named = named_by_depth(depth, pairs=data.are_pairs)
+        named = depth_preset_name(depth, pairs=data.are_pairs)
         if "preset" in run:
             raise UsageError(f"depth {depth} is the preset {named}: leave out preset")
         run["preset"] = named
     preset, in_file = (None, {}) if config is None else read_toml(Path(config))
-    threads = environment_threads()
+    threads = read_threads_variable()
     ambient: Settings = {} if threads is None else {"hardware": {"threads": threads}}
-    settings, by_setting = layered([("file", in_file), ("environment", ambient), ("python", _by_section(values))])
+    settings, by_setting = merge_layers(
+        [("file", in_file), ("environment", ambient), ("python", _group_by_section(values))]
+    )
     sources = dict.fromkeys(run, "python")
     if preset is not None and "preset" not in run:
         run["preset"], sources["preset"] = preset, "file"
@@ -329,24 +331,24 @@ def run_spec(*corpus: Place, **given: Unpack[RunOptions]) -> RunSpec:
     )
 
 
-def _several(value: Place | Sequence[Place]) -> tuple[str, ...]:
+def _as_names(value: PathLike | Sequence[PathLike]) -> tuple[str, ...]:
     """One name or several, as names."""
     named = [value] if isinstance(value, str | os.PathLike) else value
     return tuple(str(os.fspath(name)) for name in named)
 
 
-def _by_section(values: dict[str, Any]) -> Settings:
+def _group_by_section(values: dict[str, Any]) -> Settings:
     """Values of options by section and field; UsageError for what is no option, or cannot have that value."""
     known = {
         setting: (section, described)
         for section, kind in SECTIONS.items()
-        for described in options(kind)
+        for described in list_options(kind)
         for setting in (described.setting, *(alias.removeprefix("--").replace("-", "_") for alias in described.aliases))
     }
     found: Settings = {section: {} for section in SECTIONS}
     for name, value in values.items():
         if name not in known:
-            hint = suggestion(name, [*known, *_FILES, *_VALIDATION, *_OF_RUNS, *_OTHERS])
+            hint = did_you_mean(name, [*known, *_FILES, *_VALIDATION, *_OF_RUNS, *_OTHERS])
             raise UsageError(f"unknown keyword {name!r}{hint}")
         section, described = known[name]
         described.check(value)

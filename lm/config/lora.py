@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lm.config.model_fields import LONGEST
-from lm.config.options import Checked, option, suggestion
+from lm.config.options import CheckedConfig, did_you_mean, option
 from lm.errors import UsageError
 
-KINDS = ("attention", "feed-forward")
+LAYER_KINDS = ("attention", "feed-forward")
 """The layers whose matrices can have adapters."""
 
 
 @dataclass(frozen=True)
-class LoraConfig(Checked):
+class LoraConfig(CheckedConfig):
     """Low-rank adapters beside the matrices of a run, its base, whose own weights are frozen; without a rank, none.
 
     Source: Hu et al. 2021 (LoRA).
@@ -29,7 +29,7 @@ class LoraConfig(Checked):
         flag="--lora",
     )
     on: str = option(
-        ",".join(KINDS),
+        ",".join(LAYER_KINDS),
         "The layers of the blocks whose matrices have adapters: attention, feed-forward, or both with a comma.",
         flag="--lora-on",
     )
@@ -44,9 +44,9 @@ class LoraConfig(Checked):
     def __post_init__(self) -> None:
         super().__post_init__()
         for kind in self.kinds:
-            if kind not in KINDS:
-                hint = suggestion(kind, KINDS)
-                known = ", ".join(KINDS)
+            if kind not in LAYER_KINDS:
+                hint = did_you_mean(kind, LAYER_KINDS)
+                known = ", ".join(LAYER_KINDS)
                 raise UsageError(f"there are no adapters on {kind!r}{hint}; choose from {known}", settings=("lora_on",))
 
     def __bool__(self) -> bool:

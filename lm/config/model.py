@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Self
 
 from lm.config.model_fields import AttentionKind, ModelFields, RotaryScaling
-from lm.config.options import options
+from lm.config.options import list_options
 from lm.errors import UsageError
 
 DISTANCES = ("alibi", "relative", "t5")
@@ -154,7 +154,7 @@ class ModelConfig(ModelFields):
             raise UsageError("labels must be different texts")
 
     def _check_recurrent(self) -> None:
-        for described in options(ModelConfig):
+        for described in list_options(ModelConfig):
             value = getattr(self, described.name)
             if described.name in OF_BLOCKS and value not in {described.default, "none"}:
                 raise UsageError(
@@ -229,7 +229,7 @@ class ModelConfig(ModelFields):
     def _check_attention(self) -> None:
         """UsageError for settings of attention that do not go together."""
         elsewhere = {name for settings in _OF_ATTENTION.values() for name in settings} - self.attention_settings.keys()
-        for described in options(ModelConfig):
+        for described in list_options(ModelConfig):
             if described.name in elsewhere and getattr(self, described.name) is not None:
                 raise UsageError(
                     f"{self.attention} attention has no {described.name}", settings=(described.setting, "attention")
@@ -253,7 +253,7 @@ class ModelConfig(ModelFields):
     def _check_experts(self) -> None:
         """UsageError for settings of experts that do not go together."""
         if not self.experts:
-            for described in options(ModelConfig):
+            for described in list_options(ModelConfig):
                 if described.name in _OF_EXPERTS and getattr(self, described.name) != described.default:
                     raise UsageError(
                         f"{described.name} is for a model with experts", settings=("experts", described.setting)
@@ -337,7 +337,7 @@ class ModelConfig(ModelFields):
         return int(self.d_head * self.rotary_share)
 
 
-OF_BLOCKS = frozenset(described.name for described in options(ModelConfig)) - _OF_ALL
+OF_BLOCKS = frozenset(described.name for described in list_options(ModelConfig)) - _OF_ALL
 """The fields that describe transformer blocks, and say nothing of recurrent layers."""
 
 

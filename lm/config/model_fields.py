@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from lm.config.options import Checked, option
+from lm.config.options import CheckedConfig, option
 
 Architecture = Literal["transformer", "lstm", "gru"]
 RecurrentScores = Literal["none", "dot", "general", "additive"]
@@ -25,7 +25,7 @@ MOST_LAYERS = 10_000
 
 
 @dataclass(frozen=True)
-class ModelFields(Checked):
+class ModelFields(CheckedConfig):
     """The fields of `ModelConfig`, which says what goes together and what follows from them.
 
     Attributes:

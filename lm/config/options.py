@@ -70,20 +70,20 @@ class Option:
         if self.kind is tuple:
             fits = isinstance(value, (list, tuple)) and all(isinstance(part, str) for part in value)
         if not fits or (self.kind is int and isinstance(value, bool)):
-            yield f"must be {_NOUNS[self.kind]}, not {shown(value)}"
+            yield f"must be {_NOUNS[self.kind]}, not {format_value(value)}"
         if self.choices and value not in self.choices:
-            yield f"cannot be {value!r}{suggestion(str(value), self.choices)}; choose from {', '.join(self.choices)}"
+            yield f"cannot be {value!r}{did_you_mean(str(value), self.choices)}; choose from {', '.join(self.choices)}"
         if self.kind is float and not _is_finite(value):
-            yield f"must be a finite number, not {shown(value)}"
+            yield f"must be a finite number, not {format_value(value)}"
         if self.minimum is not None and not value >= self.minimum:
-            yield f"must be at least {self.minimum}, not {shown(value)}"
+            yield f"must be at least {self.minimum}, not {format_value(value)}"
         if self.maximum is not None and not value <= self.maximum:
-            yield f"must be at most {self.maximum}, not {shown(value)}"
+            yield f"must be at most {self.maximum}, not {format_value(value)}"
         if self.maximum is None and self.kind in _LARGEST and abs(value) > _LARGEST[self.kind]:
-            yield f"must be at most {_LARGEST[self.kind]}, not {shown(value)}"
+            yield f"must be at most {_LARGEST[self.kind]}, not {format_value(value)}"
 
 
-def shown(value: Any) -> str:  # noqa: ANN401
+def format_value(value: Any) -> str:  # noqa: ANN401
     """A wrong value as messages show it: cut where it is long."""
     try:
         text = repr(value)
@@ -137,7 +137,7 @@ def option(
 
 
 @cache
-def options(config: type[Any]) -> tuple[Option, ...]:
+def list_options(config: type[Any]) -> tuple[Option, ...]:
     """The options of a config class, in the order of its fields."""
     hints = get_type_hints(config)
     described = [field for field in dataclasses.fields(config) if "help" in field.metadata]
@@ -164,7 +164,7 @@ def _describe(field: dataclasses.Field[Any], hint: Any) -> Option:  # noqa: ANN4
     )
 
 
-class Checked:
+class CheckedConfig:
     """A config that checks itself when it is made: every described field against its own description.
 
     Lists, as they come from files and flags, become tuples.
@@ -177,14 +177,14 @@ class Checked:
 
     def __post_init__(self) -> None:
         kind: Any = type(self)
-        for described in options(kind):
+        for described in list_options(kind):
             value = getattr(self, described.name)
             described.check(value)
             if isinstance(value, list):
                 object.__setattr__(self, described.name, tuple(value))
 
 
-def build(config: type[C], values: Mapping[str, Any], *, where: str) -> C:
+def build_config(config: type[C], values: Mapping[str, Any], *, where: str) -> C:
     """Make a config from a mapping; a key it doesn't know is an error that suggests the nearest.
 
     Args:
@@ -196,22 +196,22 @@ def build(config: type[C], values: Mapping[str, Any], *, where: str) -> C:
         UsageError: it is no mapping, a key is missing or not known, or a value cannot be used.
     """
     if not isinstance(values, Mapping):
-        raise UsageError(f"{where}: must be names with values, not {shown(values)}")
+        raise UsageError(f"{where}: must be names with values, not {format_value(values)}")
     known = [field.name for field in dataclasses.fields(config)]  # type: ignore[arg-type]
     for key in values:
         if key not in known:
-            raise UsageError(f"{where}: unknown key {key!r}{suggestion(key, known)}")
+            raise UsageError(f"{where}: unknown key {key!r}{did_you_mean(key, known)}")
     for field in dataclasses.fields(config):  # type: ignore[arg-type]
         has_default = field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
         if field.name not in values and not has_default:
             raise UsageError(f"{where}: {field.name!r} is missing")
     kind: Any = config
-    for name, kinds in _plain(kind).items():
+    for name, kinds in _plain_fields(kind).items():
         if name in values and not _is_one_of(values[name], kinds):
             nouns = " or ".join(_NOUNS[one] for one in kinds)
-            raise UsageError(f"{where}: {name} must be {nouns}, not {shown(values[name])}")
+            raise UsageError(f"{where}: {name} must be {nouns}, not {format_value(values[name])}")
         if name in values and not _is_in_range(values[name]):
-            raise UsageError(f"{where}: {name} must fit into 64 bits, not {shown(values[name])}")
+            raise UsageError(f"{where}: {name} must fit into 64 bits, not {format_value(values[name])}")
     try:
         return config(**values)
     except UsageError as error:
@@ -219,7 +219,7 @@ def build(config: type[C], values: Mapping[str, Any], *, where: str) -> C:
 
 
 @cache
-def _plain(config: type[Any]) -> dict[str, tuple[type, ...]]:
+def _plain_fields(config: type[Any]) -> dict[str, tuple[type, ...]]:
     """For each field without a description that holds a plain value: the types that the value may have."""
     found = {}
     hints = get_type_hints(config)
@@ -244,7 +244,7 @@ def _is_in_range(value: Any) -> bool:  # noqa: ANN401
     return True
 
 
-def nearest(word: str, known: Iterable[str]) -> str | None:
+def find_nearest(word: str, known: Iterable[str]) -> str | None:
     """The known word that another abbreviates, or is most like; None if none is close.
 
     --lr abbreviates --learning-rate by its initials, and --temp --temperature by its beginning, if no other begins so.
@@ -261,7 +261,7 @@ def _initials(word: str) -> str:
     return "".join(part[0] for part in word.split("-") if part)
 
 
-def suggestion(word: str, known: Iterable[str]) -> str:
+def did_you_mean(word: str, known: Iterable[str]) -> str:
     """` (did you mean …?)` for a message, or an empty string if no known word is close."""
-    found = nearest(word, known)
+    found = find_nearest(word, known)
     return f" (did you mean {found!r}?)" if found else ""

@@ -11,37 +11,37 @@ from typing import Any
 
 from lm.config.model import ModelConfig
 
-Values = Mapping[str, tuple[Any, ...]]
+AllowedValues = Mapping[str, tuple[Any, ...]]
 """Fields of a ModelConfig, or `is_encoder_decoder`, each with the values that it may have."""
 
-_COMMON: Values = {
+_COMMON: AllowedValues = {
     "architecture": ("transformer",), "n_encoder_layers": (0,), "decoder_only": (False,), "experts": (0,),
     "value_residual": (False,), "embedding_shortcut": (False,), "softcap": (0,), "scale_embeddings": (False,),
     "norm_position": ("pre",), "objective": ("causal",), "embedding_norm": (False,), "output_transform": (False,),
     "attention": ("full",), "token_types": (0,), "output_bias": (False,),
 }  # fmt: skip
 """What an architecture has, unless it says otherwise."""
-_WITH_LAYERNORM: Values = {
+_WITH_LAYERNORM: AllowedValues = {
     **_COMMON, "norm": ("layernorm",), "positions": ("learned",),
     "activation": ("gelu", "gelu-tanh", "relu", "relu2", "silu"), "qk_norm": (False,), "n_kv_heads": (None,),
     "d_head": (None,), "parallel_residual": (False,),
 }  # fmt: skip
-_LLAMA: Values = {
+_LLAMA: AllowedValues = {
     **_COMMON, "norm": ("rmsnorm",), "positions": ("rotary",), "activation": ("swiglu",), "rotary_share": (1.0,),
     "parallel_residual": (False,), "qk_norm": (False,),
 }  # fmt: skip
-_QWEN: Values = {**_LLAMA, "attention_bias": ("inputs",), "bias": (False,), "attention": ("full", "window")}
-_BERT: Values = {
+_QWEN: AllowedValues = {**_LLAMA, "attention_bias": ("inputs",), "bias": (False,), "attention": ("full", "window")}
+_BERT: AllowedValues = {
     **_WITH_LAYERNORM, "objective": ("masked",), "norm_position": ("post",), "embedding_norm": (True,),
     "tie_embeddings": (True,), "output_bias": (True, False),
 }  # fmt: skip
 
 
-def _without(allowed: Values, *names: str) -> Values:
+def _without(allowed: AllowedValues, *names: str) -> AllowedValues:
     return {name: values for name, values in allowed.items() if name not in names}
 
 
-ARCHITECTURES: Mapping[str, Values] = {
+ARCHITECTURES: Mapping[str, AllowedValues] = {
     "GPT2LMHeadModel": _WITH_LAYERNORM,
     "GPTNeoXForCausalLM": {
         **_without(_WITH_LAYERNORM, "parallel_residual"), "positions": ("rotary",), "attention_bias": ("all", "none"),
@@ -65,8 +65,8 @@ ARCHITECTURES: Mapping[str, Values] = {
 """By the name of the class in transformers; llama.cpp and CTranslate2 have most of them too."""
 
 
-def facts(config: ModelConfig) -> dict[str, Any]:
-    """What `Values` are compared with: the number and the width of heads are None where every model has them so."""
+def comparable_fields(config: ModelConfig) -> dict[str, Any]:
+    """What `AllowedValues` are compared with: `n_kv_heads` and `d_head` are None where they are the defaults."""
     return {
         **{field.name: getattr(config, field.name) for field in fields(config)},
         "n_kv_heads": None if config.n_kv_heads == config.n_heads else config.n_kv_heads,
@@ -75,18 +75,18 @@ def facts(config: ModelConfig) -> dict[str, Any]:
     }
 
 
-def differing(config: ModelConfig, allowed: Values) -> list[str]:
+def differing_fields(config: ModelConfig, allowed: AllowedValues) -> list[str]:
     """The fields of a model that have other values than these."""
-    known = facts(config)
+    known = comparable_fields(config)
     return [name for name, values in allowed.items() if known[name] not in values]
 
 
-def described(config: ModelConfig, names: Sequence[str], *, joined_by: str = " and ") -> str:
+def describe_fields(config: ModelConfig, names: Sequence[str], *, joined_by: str = " and ") -> str:
     """Some fields with their values, for messages."""
-    known = facts(config)
+    known = comparable_fields(config)
     return joined_by.join(f"{name} {known[name]}" for name in names)
 
 
-def not_portable(config: ModelConfig) -> str:
+def describe_unportable(config: ModelConfig) -> str:
     """The fields with their values that the nearest architecture has otherwise; empty if a model fits one."""
-    return described(config, min((differing(config, each) for each in ARCHITECTURES.values()), key=len))
+    return describe_fields(config, min((differing_fields(config, each) for each in ARCHITECTURES.values()), key=len))

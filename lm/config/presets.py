@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lm.config.model import OF_BLOCKS, ModelConfig
-from lm.config.options import suggestion
+from lm.config.options import did_you_mean
 from lm.config.run import SECTIONS, RunConfig
 from lm.config.training import LENGTHS
 from lm.errors import UsageError
 
-Values = Mapping[str, Any]
+PresetValues = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -22,11 +22,11 @@ class Preset:
     """The values that differ from the defaults of the configs, by section, and a summary for `lm info`."""
 
     summary: str
-    model: Values = field(default_factory=dict)
-    tokenizer: Values = field(default_factory=dict)
-    data: Values = field(default_factory=dict)
-    parallel: Values = field(default_factory=dict)
-    training: Values = field(default_factory=dict)
+    model: PresetValues = field(default_factory=dict)
+    tokenizer: PresetValues = field(default_factory=dict)
+    data: PresetValues = field(default_factory=dict)
+    parallel: PresetValues = field(default_factory=dict)
+    training: PresetValues = field(default_factory=dict)
 
 
 def _small_translator(n_layers: int, d_model: int, dropout: float) -> dict[str, Any]:
@@ -37,7 +37,7 @@ def _small_translator(n_layers: int, d_model: int, dropout: float) -> dict[str, 
     }  # fmt: skip
 
 
-def muon_rate(d_model: int, *, translates: bool = False) -> float:
+def muon_learning_rate(d_model: int, *, translates: bool = False) -> float:
     """The peak learning rate of Muon for random weights, which falls with the square root of the width.
 
     The update of a matrix, whose root mean square Muon keeps, then changes its outputs by as much at any width.
@@ -48,7 +48,7 @@ def muon_rate(d_model: int, *, translates: bool = False) -> float:
 def _recipe_training(d_model: int) -> dict[str, Any]:
     """How the recipe is trained (docs/recipe.md)."""
     return {
-        "optimizer": "muon", "learning_rate": muon_rate(d_model), "schedule": "linear",
+        "optimizer": "muon", "learning_rate": muon_learning_rate(d_model), "schedule": "linear",
         "warmup_steps": 10, "decay_fraction": 0.5, "final_learning_rate": 0.0,
     }  # fmt: skip
 
@@ -291,57 +291,57 @@ def is_preset(name: str) -> bool:
     return named in PRESETS or _OF_DEPTH.fullmatch(named) is not None
 
 
-def named_by_depth(depth: int, *, pairs: bool) -> str:
+def depth_preset_name(depth: int, *, pairs: bool) -> str:
     """The preset of so many layers: an encoder-decoder for pairs, else a model that continues texts."""
     return f"{'translation-' if pairs else ''}depth-{depth}"
 
 
-def depth_of(name: str | None) -> int | None:
+def preset_depth(name: str | None) -> int | None:
     """Return the layers that a preset is named by; None for the other presets."""
     found = _OF_DEPTH.fullmatch((name or "").removeprefix(_PORTABLE))
     return None if found is None else int(found[2])
 
 
-def is_recipe(name: str) -> bool:
+def has_training_recipe(name: str) -> bool:
     """Whether a preset states how to train as well, and not only a size: those of others, and those for pairs."""
-    return depth_of(name) is None and name.removeprefix(_PORTABLE) not in _SIZES
+    return preset_depth(name) is None and name.removeprefix(_PORTABLE) not in _SIZES
 
 
-def portable(name: str) -> str:
+def portable_name(name: str) -> str:
     """The name of the preset with the same shape and training, and blocks that the common systems run."""
     return _PORTABLE + name.removeprefix(_PORTABLE)
 
 
-def is_portable(name: str | None) -> bool:
-    """Whether a preset is one of those that `portable` names."""
+def is_portable_name(name: str | None) -> bool:
+    """Whether a preset is one of those that `portable_name` names."""
     return name is not None and name.startswith(_PORTABLE)
 
 
 def could_be_portable(config: RunConfig) -> bool:
     """Whether a model has the blocks of the recipe, and its preset a portable form."""
     named = config.preset
-    is_of_recipe = named is not None and is_preset(named) and _is_of_recipe(preset(named).model)
-    return is_of_recipe and _is_of_recipe(dataclasses.asdict(config.model))
+    is_of_recipe = named is not None and is_preset(named) and _has_recipe_blocks(find_preset(named).model)
+    return is_of_recipe and _has_recipe_blocks(dataclasses.asdict(config.model))
 
 
-def preset(name: str) -> Preset:
+def find_preset(name: str) -> Preset:
     """The preset of that name, also depth-N, translation-depth-N and portable-NAME.
 
     Raises:
         UsageError: there is none, with the nearest that there is.
     """
-    if is_portable(name):
-        return _made_portable(name.removeprefix(_PORTABLE))
+    if is_portable_name(name):
+        return _make_portable(name.removeprefix(_PORTABLE))
     if found := _OF_DEPTH.fullmatch(name):
-        return (translation_of_depth if found[1] else of_depth)(int(found[2]))
+        return (build_translation_depth_preset if found[1] else build_depth_preset)(int(found[2]))
     if name not in PRESETS:
         raise UsageError(
-            f"no preset {name!r}{suggestion(name, PRESETS)}; presets: {', '.join(PRESETS)}", settings=("preset",)
+            f"no preset {name!r}{did_you_mean(name, PRESETS)}; presets: {', '.join(PRESETS)}", settings=("preset",)
         )
     return PRESETS[name]
 
 
-def of_depth(depth: int) -> Preset:
+def build_depth_preset(depth: int) -> Preset:
     """A model set by one number: so many layers, 64 of d_model and one head for each layer, 20 tokens a parameter.
 
     Source: the dial, nanochat (Karpathy 2025); the length, Hoffmann et al. 2022.
@@ -362,7 +362,7 @@ def of_depth(depth: int) -> Preset:
     )  # fmt: skip
 
 
-def translation_of_depth(depth: int) -> Preset:
+def build_translation_depth_preset(depth: int) -> Preset:
     """An encoder-decoder set by one number: so many layers on each side, and 64 of d_model for each layer.
 
     It is trained for ten epochs, which suits tens of thousands of pairs.
@@ -374,19 +374,19 @@ def translation_of_depth(depth: int) -> Preset:
         {"vocab_size": 4000},
         training={
             **_SMALL_TRANSLATOR_TRAINING, "batch_tokens": 3072, "epochs": 10.0, "label_smoothing": 0.1,
-            "learning_rate": muon_rate(width, translates=True), "evaluate_every": 500, "bleu_sentences": 500,
+            "learning_rate": muon_learning_rate(width, translates=True), "evaluate_every": 500, "bleu_sentences": 500,
         },
     )  # fmt: skip
 
 
-def _is_of_recipe(model: Values) -> bool:
+def _has_recipe_blocks(model: PresetValues) -> bool:
     return all(model.get(key) == value for key, value in _RECIPE.items())
 
 
-def _made_portable(name: str) -> Preset:
+def _make_portable(name: str) -> Preset:
     """A preset of the recipe with its blocks exchanged; UsageError for one that has other blocks."""
-    row = preset(name)
-    if not _is_of_recipe(row.model):
+    row = find_preset(name)
+    if not _has_recipe_blocks(row.model):
         raise UsageError(
             f"the preset {name} has blocks of its own; tiny, small, base and depth-N have a portable form",
             settings=("portable",),
@@ -401,7 +401,7 @@ def _made_portable(name: str) -> Preset:
     )
 
 
-def configure(name: str, given: Mapping[str, Values] | None = None) -> RunConfig:
+def build_run_config(name: str, given: Mapping[str, PresetValues] | None = None) -> RunConfig:
     """The configuration of a preset with some fields given otherwise.
 
     Args:
@@ -410,7 +410,7 @@ def configure(name: str, given: Mapping[str, Values] | None = None) -> RunConfig
             brings the one schedule that goes with it, a recurrent architecture leaves out what goes with blocks,
             adapters have an optimizer of their own, and one stack for both sides of pairs has the layers of two.
     """
-    row = preset(name)
+    row = find_preset(name)
     given = given or {}
     sections = {}
     for section, config in SECTIONS.items():
@@ -420,14 +420,14 @@ def configure(name: str, given: Mapping[str, Values] | None = None) -> RunConfig
         if given.get("lora", {}).get("rank") is not None and "optimizer" not in given.get("training", {}):
             values = _for_adapters(values)
         if given.get(section, {}).get("decoder_only"):
-            values = _in_one_stack(values)
+            values = _for_single_stack(values)
         if given.get(section, {}).get("budget") is not None:
             values = {**values, "schedule": "wsd"}
-        sections[section] = config(**overlaid(values, given.get(section, {})))
+        sections[section] = config(**overlay(values, given.get(section, {})))
     return dataclasses.replace(RunConfig(preset=name), **sections)
 
 
-def _without_blocks(values: Values) -> Values:
+def _without_blocks(values: PresetValues) -> PresetValues:
     """A preset's values, without what describes transformer blocks, and Muon with its learning rate.
 
     AdamW trains recurrent layers faster: after 300 steps of copying reversed digits (LSTM, 96 wide, additive attention)
@@ -437,7 +437,7 @@ def _without_blocks(values: Values) -> Values:
     return {name: value for name, value in values.items() if name not in (*OF_BLOCKS, *of_muon)}
 
 
-def _for_adapters(values: Values) -> Values:
+def _for_adapters(values: PresetValues) -> PresetValues:
     """A preset's values, with AdamW at half the learning rate where it has Muon.
 
     On the task of `tests.benchmarks.lora` AdamW was never worse at that rate, and better after few steps and in a wider
@@ -448,13 +448,13 @@ def _for_adapters(values: Values) -> Values:
     return {**values, "optimizer": "adamw", "learning_rate": values["learning_rate"] / 2}
 
 
-def _in_one_stack(values: Values) -> Values:
+def _for_single_stack(values: PresetValues) -> PresetValues:
     """The values of a model with one stack, of as many layers as the two stacks of a preset have together."""
     layers = values.get("n_layers", ModelConfig.n_layers) + values.get("n_encoder_layers", 0)
     return {**values, "n_layers": layers, "n_encoder_layers": 0}
 
 
-def overlaid(values: Values, given: Values) -> dict[str, Any]:
+def overlay(values: PresetValues, given: PresetValues) -> dict[str, Any]:
     """Values, of which those that were given are replaced.
 
     A length that was given (steps, epochs, tokens, a budget) replaces one of another kind, and so does a batch size.

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lm.config import options
-from lm.config.data import DataConfig, FilesConfig, ParallelConfig, from_before_line_ends
-from lm.config.hardware import UNTRAINED, DistributionConfig, HardwareConfig
+from lm.config.data import DataConfig, FilesConfig, ParallelConfig, upgrade_line_end_settings
+from lm.config.hardware import INFERENCE_ONLY_DTYPES, DistributionConfig, HardwareConfig
 from lm.config.lora import LoraConfig
 from lm.config.model import ModelConfig
 from lm.config.tokenizer import TokenizerConfig
@@ -21,7 +21,7 @@ FORMAT_VERSION = 1
 
 
 @dataclass(frozen=True)
-class Plan:
+class RunPlan:
     """What was decided by looking at the machine and the data: written before the first step, only read afterwards.
 
     Attributes:
@@ -57,7 +57,7 @@ class Plan:
     micro_batch_tokens: int | None = None
 
     @property
-    def falls_from(self) -> tuple[int, float] | None:
+    def decay_start(self) -> tuple[int, float] | None:
         """The step after which the learning rate falls, and from what share of its peak, if that was decided later."""
         return None if self.decay_step is None else (self.decay_step, self.decay_share)
 
@@ -86,10 +86,10 @@ class RunConfig:
     preset: str | None = None
     base_sha256: str | None = None
     label_completions: tuple[str, ...] = ()
-    plan: Plan | None = None
+    plan: RunPlan | None = None
 
     def __post_init__(self) -> None:
-        if (dtype := self.hardware.dtype) in UNTRAINED:
+        if (dtype := self.hardware.dtype) in INFERENCE_ONLY_DTYPES:
             raise UsageError(
                 f"{dtype} is for using a model, not for training it: choose another dtype", settings=("dtype",)
             )
@@ -154,35 +154,37 @@ class RunConfig:
             UsageError: a value is missing or wrong, or the format is another version's.
         """
         if not isinstance(values, Mapping):
-            raise UsageError(f"{where}: must be names with values, not {options.shown(values)}")
+            raise UsageError(f"{where}: must be names with values, not {options.format_value(values)}")
         version = values.get("format_version")
         if isinstance(version, int) and version > FORMAT_VERSION:
             raise UsageError(
-                f"{where}: format version {options.shown(version)} is of a newer lm, and this one reads up to "
+                f"{where}: format version {options.format_value(version)} is of a newer lm, and this one reads up to "
                 f"{FORMAT_VERSION}: update lm"
             )
         if version != FORMAT_VERSION:
             raise UsageError(
-                f"{where}: format version {options.shown(version)} is not {FORMAT_VERSION}, the one this lm reads"
+                f"{where}: format version {options.format_value(version)} is not {FORMAT_VERSION}, "
+                "the one this lm reads"
             )
         if isinstance(data := values.get("data", {}), Mapping):
-            values = {**values, "data": from_before_line_ends(data)}
+            values = {**values, "data": upgrade_line_end_settings(data)}
         parts: dict[str, Any] = {
-            name: options.build(kind, values.get(name, {}), where=f"{where}, {name}") for name, kind in SECTIONS.items()
+            name: options.build_config(kind, values.get(name, {}), where=f"{where}, {name}")
+            for name, kind in SECTIONS.items()
         }
         plan = values.get("plan")
         for name in ("preset", "base_sha256"):
             if not isinstance(values.get(name), str | None):
-                raise UsageError(f"{where}: {name} must be a word or nothing, not {options.shown(values[name])}")
+                raise UsageError(f"{where}: {name} must be a word or nothing, not {options.format_value(values[name])}")
         labels = values.get("label_completions", ())
         if not isinstance(labels, list | tuple) or not all(isinstance(label, str) for label in labels):
-            raise UsageError(f"{where}: label_completions must be a list of texts, not {options.shown(labels)}")
+            raise UsageError(f"{where}: label_completions must be a list of texts, not {options.format_value(labels)}")
         return cls(
             **parts,
             preset=values.get("preset"),
             base_sha256=values.get("base_sha256"),
             label_completions=tuple(labels),
-            plan=plan if plan is None else options.build(Plan, plan, where=f"{where}, plan"),
+            plan=plan if plan is None else options.build_config(RunPlan, plan, where=f"{where}, plan"),
         )
 
 
@@ -198,7 +200,7 @@ SECTIONS: dict[str, type] = {
     "lora": LoraConfig,
 }
 
-CHANGEABLE = {
+CHANGEABLE_ON_RESUME = {
     "training": ("micro_batch_size", "compile", "checkpoint_activations"),
     "distribution": ("shard", "offload"),
 }

@@ -7,21 +7,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from lm.config.presets import overlaid
-from lm.config.run import CHANGEABLE, SECTIONS
+from lm.config.presets import overlay
+from lm.config.run import CHANGEABLE_ON_RESUME, SECTIONS
 from lm.config.training import LENGTHS
 from lm.errors import UsageError
 
 Settings = dict[str, dict[str, Any]]
 """{section: {field: value}}, the sections being those of a `RunConfig`."""
 
-TYPED = ("flag", "python")
+EXPLICIT_SOURCES = ("flag", "python")
 """Sources of values given for this run alone: these contradict what a run or a corpus says, others give way to it."""
 
 
-def is_given(source: str | None) -> bool:
+def is_user_given(source: str | None) -> bool:
     """Whether a value was, or may have been, given by a person; see `RunSpec.sources`, and `None` for not known."""
-    return source in (*TYPED, "environment", "file", "given", None)
+    return source in (*EXPLICIT_SOURCES, "environment", "file", "given", None)
 
 
 @dataclass(frozen=True)
@@ -144,16 +144,16 @@ class RunSpec:
         return {
             name: value
             for name, value in self.settings[section].items()
-            if self.sources.get(f"{section}.{name}") in TYPED
+            if self.sources.get(f"{section}.{name}") in EXPLICIT_SOURCES
         }
 
     def _check_resumed(self) -> None:
         """UsageError if a value is given for this run alone that a resumed run has kept since its start."""
         new = {name for name in ("out", "preset", "from_run", "tokenizer") if getattr(self, name) is not None}
-        changeable = {f"{section}.{name}" for section, names in CHANGEABLE.items() for name in names}
+        changeable = {f"{section}.{name}" for section, names in CHANGEABLE_ON_RESUME.items() for name in names}
         changeable |= {f"training.{name}" for name in LENGTHS}
         kept = new | {name for name in self.sources if "." in name and name not in changeable}
-        if typed := sorted(name for name in kept if self.sources.get(name) in TYPED):
+        if typed := sorted(name for name in kept if self.sources.get(name) in EXPLICIT_SOURCES):
             raise UsageError(f"a resumed run keeps its {', '.join(typed)}: leave it out, or start a new run")
 
     def to_dict(self) -> dict[str, Any]:
@@ -166,7 +166,7 @@ class RunSpec:
         return cls(**{**values, "data": DataFiles(**values["data"])})
 
 
-def layered(layers: Sequence[tuple[str, Settings]]) -> tuple[Settings, dict[str, str]]:
+def merge_layers(layers: Sequence[tuple[str, Settings]]) -> tuple[Settings, dict[str, str]]:
     """Settings of several sources, of which later ones win, and the source of each value.
 
     Args:
@@ -176,7 +176,7 @@ def layered(layers: Sequence[tuple[str, Settings]]) -> tuple[Settings, dict[str,
     sources: dict[str, str] = {}
     for source, given in layers:
         for section, values in given.items():
-            settings[section] = overlaid(settings[section], values)
+            settings[section] = overlay(settings[section], values)
             sources |= {f"{section}.{name}": source for name in values}
     kept = {f"{section}.{name}" for section, values in settings.items() for name in values}
     return settings, {name: source for name, source in sources.items() if name in kept}

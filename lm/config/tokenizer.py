@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from lm.config.options import Checked, option
+from lm.config.options import CheckedConfig, option
 
 END_OF_TEXT = "<|endoftext|>"
 MASK = "[MASK]"  # stands where a token is to be guessed
@@ -16,7 +16,7 @@ Merges = Literal["words", "characters"]
 
 
 @dataclass(frozen=True)
-class TokenizerConfig(Checked):
+class TokenizerConfig(CheckedConfig):
     """A tokenizer to be trained."""
 
     kind: TokenizerKind = option("bpe", "Byte-level BPE, single characters, or single bytes.")

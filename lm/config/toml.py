@@ -8,14 +8,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from lm.config.options import options, shown, suggestion
-from lm.config.presets import DEFAULT_PRESET, preset
+from lm.config.options import did_you_mean, format_value, list_options
+from lm.config.presets import DEFAULT_PRESET, find_preset
 from lm.config.run import SECTIONS
 from lm.errors import InputError, UsageError
 
 
 def read_toml(path: Path) -> tuple[str | None, dict[str, dict[str, Any]]]:
-    """A run's settings from a TOML file: an optional `preset`, and tables named as the sections of a RunConfig.
+    """A run's settings from a TOML file: an optional `find_preset`, and tables named as the sections of a RunConfig.
 
     Returns:
         The preset's name if there is one, and section to {field: value}.
@@ -25,22 +25,24 @@ def read_toml(path: Path) -> tuple[str | None, dict[str, dict[str, Any]]]:
         UsageError: it is not TOML, a key is unknown or a value wrong; the message names the file and suggests what may
             be meant.
     """
-    values = _parsed(path)
+    values = _parse(path)
     name = values.pop("preset", None)
     if name is not None:
         if not isinstance(name, str):
-            raise UsageError(f'{path}: preset must be a name, as in preset = "{DEFAULT_PRESET}", not {shown(name)}')
-        with _naming(str(path)):
-            preset(name)
+            raise UsageError(
+                f'{path}: preset must be a name, as in preset = "{DEFAULT_PRESET}", not {format_value(name)}'
+            )
+        with _prefix_errors(str(path)):
+            find_preset(name)
     for section, fields in values.items():
         if section not in SECTIONS or not isinstance(fields, dict):
-            raise UsageError(f"{path}: {_stray(section, fields)}")
-        with _naming(f"{path}, [{section}]"):
+            raise UsageError(f"{path}: {_describe_unknown_key(section, fields)}")
+        with _prefix_errors(f"{path}, [{section}]"):
             check_section(section, fields)
     return name, values
 
 
-def _parsed(path: Path) -> dict[str, Any]:
+def _parse(path: Path) -> dict[str, Any]:
     """The keys and tables of a file; the message for one that is no TOML says what it may be instead."""
     try:
         content = path.read_bytes()
@@ -66,7 +68,7 @@ def _parsed(path: Path) -> dict[str, Any]:
 
 
 @contextmanager
-def _naming(where: str) -> Iterator[None]:
+def _prefix_errors(where: str) -> Iterator[None]:
     """While open, the message of a UsageError begins with the place where the wrong value stands."""
     try:
         yield
@@ -76,25 +78,25 @@ def _naming(where: str) -> Iterator[None]:
 
 def check_section(section: str, fields: Mapping[str, Any]) -> None:
     """UsageError unless each name is an option of a section of RunConfig, with a value that the option can have."""
-    known = {described.name: described for described in options(SECTIONS[section])}
+    known = {described.name: described for described in list_options(SECTIONS[section])}
     for key, value in fields.items():
         if key not in known:
-            raise UsageError(f"unknown key {key!r}{_meant(key) or suggestion(key, known)}")
+            raise UsageError(f"unknown key {key!r}{_suggest_tables(key) or did_you_mean(key, known)}")
         known[key].check(value)
 
 
-def _stray(key: str, value: Any) -> str:  # noqa: ANN401 (whatever TOML can say)
+def _describe_unknown_key(key: str, value: Any) -> str:  # noqa: ANN401 (whatever TOML can say)
     """What is wrong with a key that is no table of settings."""
     if isinstance(value, dict):
-        return f"unknown table {key!r}{suggestion(key, ['preset', *SECTIONS])}"
+        return f"unknown table {key!r}{did_you_mean(key, ['preset', *SECTIONS])}"
     if key in SECTIONS:
         return f"{key} is a table: write [{key}] on a line, and its keys below"
-    return f"unknown key {key!r}{_meant(key) or suggestion(key, ['preset', *SECTIONS])}"
+    return f"unknown key {key!r}{_suggest_tables(key) or did_you_mean(key, ['preset', *SECTIONS])}"
 
 
-def _meant(key: str) -> str:
+def _suggest_tables(key: str) -> str:
     """` (…)` where a key is the name of an option or flag, with the tables it belongs in; else nothing."""
-    every = [(section, described) for section in SECTIONS for described in options(SECTIONS[section])]
+    every = [(section, described) for section in SECTIONS for described in list_options(SECTIONS[section])]
     if tables := [f"[{section}]" for section, described in every if described.name == key]:
         return f" (put it under {' or '.join(tables)})"
     meant = [

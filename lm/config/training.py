@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from lm.config.options import Checked, option
+from lm.config.options import CheckedConfig, option
 from lm.errors import UsageError
 
 Schedule = Literal["cosine", "linear", "inverse-sqrt", "wsd", "constant"]
@@ -21,7 +21,7 @@ _FORM = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?
 
 
 @dataclass(frozen=True)
-class TrainingConfig(Checked):
+class TrainingConfig(CheckedConfig):
     """How a model is trained. Exactly one of steps, epochs, tokens and budget says for how long."""
 
     steps: int | None = option(None, "Train for this many optimizer steps.", minimum=1)
@@ -134,7 +134,7 @@ class TrainingConfig(Checked):
         if self.epochs == 0:
             raise UsageError("epochs must be more than 0", settings=("epochs",))
         if self.budget is not None:
-            seconds_of(self.budget)
+            parse_duration(self.budget)
             if self.schedule != "wsd" or self.decay_fraction == 1:
                 raise UsageError(
                     "with a budget the decay of the learning rate begins when the clock says so, which takes the "
@@ -148,7 +148,7 @@ class TrainingConfig(Checked):
         return 2 if self.r_drop else 1
 
 
-def seconds_of(text: str) -> float:
+def parse_duration(text: str) -> float:
     """90s, 10m or 1h30m in seconds; UsageError for anything else, and for nothing at all."""
     parts = _FORM.fullmatch(text.strip())
     total = (

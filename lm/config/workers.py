@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lm.config.options import Checked, option
+from lm.config.options import CheckedConfig, option
 
 
 @dataclass(frozen=True)
-class WorkersConfig(Checked):
+class WorkersConfig(CheckedConfig):
     """How many processes share out the work on a file."""
 
     processes: int = option(

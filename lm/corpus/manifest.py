@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 from lm.config import options
-from lm.config.data import DataConfig, from_before_line_ends
+from lm.config.data import DataConfig, upgrade_line_end_settings
 from lm.errors import InputError, UsageError
 
 VERSION = 2
@@ -73,7 +73,7 @@ class SplitRecord:
     def __post_init__(self) -> None:
         for count in (self.documents, self.tokens, self.bytes, *self.shards):
             if not isinstance(count, int) or not 0 <= count < 1 << 63:
-                raise TypeError(f"{options.shown(count)} is not a count of documents, tokens or bytes")
+                raise TypeError(f"{options.format_value(count)} is not a count of documents, tokens or bytes")
 
 
 @dataclass(frozen=True)
@@ -226,11 +226,11 @@ class Manifest(PreparedManifest):
         """The values with a record for each split, and for repetition."""
         splits, repetition = values["splits"], values.get("repetition")
         return {
-            **from_before_line_ends(values),
+            **upgrade_line_end_settings(values),
             "splits": {
                 name: SplitRecord(**{**splits[name], "shards": tuple(splits[name]["shards"])}) for name in SPLITS
             },
-            "repetition": None if repetition is None else options.build(Repetition, repetition, where=where),
+            "repetition": None if repetition is None else options.build_config(Repetition, repetition, where=where),
         }
 
 
@@ -260,7 +260,7 @@ class PairManifest(PreparedManifest):
     @classmethod
     def with_records(cls, values: dict[str, Any], *, where: str) -> dict[str, Any]:
         """The values with a record for each split."""
-        splits = {name: options.build(PairSplit, values["splits"][name], where=where) for name in SPLITS}
+        splits = {name: options.build_config(PairSplit, values["splits"][name], where=where) for name in SPLITS}
         return {**values, "languages": tuple(values["languages"]), "splits": splits}
 
 
@@ -297,7 +297,7 @@ class PartitionManifest(PreparedManifest):
     @classmethod
     def with_records(cls, values: dict[str, Any], *, where: str) -> dict[str, Any]:
         """The values with the config of the corpus."""
-        config = options.build(DataConfig, from_before_line_ends(values["config"]), where=where)
+        config = options.build_config(DataConfig, upgrade_line_end_settings(values["config"]), where=where)
         return {**values, "chunks": tuple(values["chunks"]), "config": config}
 
 
@@ -352,9 +352,9 @@ def _from_dict(values: dict[str, Any], *, where: str, reader: type[PreparedManif
     try:
         of_kind = MANIFEST_CLASSES[values["kind"]]
         for name in ("sources", "validation_sources"):
-            values[name] = tuple(options.build(SourceRecord, record, where=where) for record in values[name])
+            values[name] = tuple(options.build_config(SourceRecord, record, where=where) for record in values[name])
         _check_checksums(values.get("sha256"))
-        return options.build(of_kind, of_kind.with_records(values, where=where), where=where)
+        return options.build_config(of_kind, of_kind.with_records(values, where=where), where=where)
     except (KeyError, TypeError, AttributeError, UsageError) as error:
         raise InputError(f"{where}: not a manifest of {reader.noun} ({error})") from None
 

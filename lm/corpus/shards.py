@@ -288,7 +288,9 @@ def load_chunk(folder: Path) -> StoredChunk | None:
     try:
         record = files.read_json(folder / _RECORD)
         whole = all(files.sha256(folder / name) == expected for name, expected in record["sha256"].items())
-        splits = {split: options.build(ChunkSplit, values, where=split) for split, values in record["splits"].items()}
+        splits = {
+            split: options.build_config(ChunkSplit, values, where=split) for split, values in record["splits"].items()
+        }
     except (InputError, UsageError, OSError, KeyError, TypeError, AttributeError):
         return None
     return StoredChunk(folder, splits, found=True) if whole else None

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lm.config.data import IGNORED
+from lm.config.data import IGNORE_INDEX
 from lm.config.run import RunConfig
 from lm.corpus.ragged import RaggedArray
 
@@ -51,8 +51,8 @@ class Batch:
             predicted: how many tokens of each row count, at most all but the first.
         """
         inputs, following = RaggedArray.of([row[:-1] for row in rows]), RaggedArray.of([row[1:] for row in rows])
-        only_read, targets = following.lengths() - np.array(predicted), following.padded(IGNORED)
-        targets[np.arange(targets.shape[1]) < only_read[:, None]] = IGNORED
+        only_read, targets = following.lengths() - np.array(predicted), following.padded(IGNORE_INDEX)
+        targets[np.arange(targets.shape[1]) < only_read[:, None]] = IGNORE_INDEX
         return cls(inputs.padded(_PADDING), targets)
 
     @classmethod
@@ -64,10 +64,10 @@ class Batch:
             targets: (rows,) ids that the decoder predicts, the end of the text included.
             start: the id that the decoder reads before them.
         """
-        predicted = targets.padded(IGNORED)
+        predicted = targets.padded(IGNORE_INDEX)
         inputs = np.concatenate([np.full((len(targets), 1), start), predicted[:, :-1]], axis=1)
         return cls(
-            inputs=np.where(inputs == IGNORED, _PADDING, inputs),
+            inputs=np.where(inputs == IGNORE_INDEX, _PADDING, inputs),
             targets=predicted,
             source=sources.padded(_PADDING),
             source_lengths=sources.lengths(),
@@ -94,13 +94,13 @@ class Batch:
         """
         halves = np.arange(2 * len(sources)).reshape(2, -1).T.flatten()
         rows = RaggedArray.join([sources.framed((), (start,)), targets]).take(halves)
-        ids = rows.grouped(np.arange(2, 2 * len(sources) + 1, 2)).padded(IGNORED)
-        inputs, following = np.where(ids[:, 1:] == IGNORED, _PADDING, ids[:, :-1]), ids[:, 1:]
+        ids = rows.grouped(np.arange(2, 2 * len(sources) + 1, 2)).padded(IGNORE_INDEX)
+        inputs, following = np.where(ids[:, 1:] == IGNORE_INDEX, _PADDING, ids[:, :-1]), ids[:, 1:]
         places, lengths = np.arange(following.shape[1]), sources.lengths()[:, None]
         return cls(
             inputs=inputs,
-            targets=np.where(places < lengths, IGNORED, following),
-            source_targets=np.where(places < lengths - 1, following, IGNORED) if learns_source else None,
+            targets=np.where(places < lengths, IGNORE_INDEX, following),
+            source_targets=np.where(places < lengths - 1, following, IGNORE_INDEX) if learns_source else None,
         )
 
     @property
@@ -111,7 +111,7 @@ class Batch:
     @property
     def predicted(self) -> int:
         """How many targets count."""
-        return int((self.targets != IGNORED).sum())
+        return int((self.targets != IGNORE_INDEX).sum())
 
     @property
     def tokens(self) -> int:
@@ -123,7 +123,7 @@ class Batch:
         """(rows,) how many inputs of each row come before its padding, which has no targets; None if all do."""
         length, lengths = self.inputs.shape[1], self.input_lengths
         if lengths is None:
-            lengths = ((self.targets != IGNORED) * np.arange(1, length + 1)).max(axis=1, initial=0)
+            lengths = ((self.targets != IGNORE_INDEX) * np.arange(1, length + 1)).max(axis=1, initial=0)
         return None if (lengths == length).all() else lengths
 
     def part(self, *, rows: int, length: int) -> Batch:
@@ -152,7 +152,7 @@ def _within(ids: Ids, vocab_size: int) -> Ids:
         return ids
     if ids.ndim == 3:
         return np.concatenate((ids[..., :1] % vocab_size, ids[..., 1:]), axis=-1)
-    return np.where(ids == IGNORED, IGNORED, ids % vocab_size)
+    return np.where(ids == IGNORE_INDEX, IGNORE_INDEX, ids % vocab_size)
 
 
 def batch_rows(config: RunConfig) -> int:

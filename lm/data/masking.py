@@ -11,7 +11,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from lm.config.data import IGNORED
+from lm.config.data import IGNORE_INDEX
 from lm.data.batch import Batch
 from lm.pseudorandom import Indices, mix, uniforms
 from lm.tokenizer.special_tokens import require_mask_token
@@ -111,7 +111,7 @@ class Masking:
         replaced = np.where(what < _MASKED, self.mask, np.where(what < _MASKED + _REPLACED, others, tokens))
         return Batch(
             inputs=np.where(chosen, replaced, tokens),
-            targets=np.where(chosen, tokens, IGNORED),
+            targets=np.where(chosen, tokens, IGNORE_INDEX),
             input_lengths=np.full(len(tokens), length, dtype=np.int64),
         )
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lm.checkpoint import LoadedModel
-from lm.config.data import IGNORED
+from lm.config.data import IGNORE_INDEX
 from lm.corpus.ragged import RaggedArray
 from lm.data.bucketing import length_batches
 from lm.data.examples import beginning
@@ -193,7 +193,7 @@ class CompletionClassifier:
         lengths, found = list(map(len, session.tokens)), []
         at_once = max(1, self.batch_size // len(lengths))
         for tails in (self._tails[first : first + at_once] for first in range(0, len(self._tails), at_once)):
-            ids = torch.from_numpy(RaggedArray.of(tails).padded(IGNORED)).to(following.device)  # (labels, longest)
+            ids = torch.from_numpy(RaggedArray.of(tails).padded(IGNORE_INDEX)).to(following.device)  # (labels, longest)
             scores = following[:, ids[:, 0]].cpu().double()  # (rows, labels)
             if (n := ids.shape[1] - 1) > 0:
                 session.select([row for row in range(len(lengths)) for _ in tails])
@@ -202,7 +202,7 @@ class CompletionClassifier:
                 nats = F.cross_entropy(
                     logits.flatten(0, 1),
                     ids[:, 1:].repeat(len(lengths), 1).flatten(),
-                    ignore_index=IGNORED,
+                    ignore_index=IGNORE_INDEX,
                     reduction="none",
                 )
                 scores -= nats.cpu().double().view(len(lengths), len(tails), n).sum(-1)

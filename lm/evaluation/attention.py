@@ -11,7 +11,7 @@ from lm.config.model import check_heads_given
 from lm.decoding.translation_input import TranslationModel
 from lm.errors import UsageError
 from lm.evaluation import attention_maps
-from lm.evaluation.attention_maps import AttentionMap, Special
+from lm.evaluation.attention_maps import AttentionMap, SpecialToken
 from lm.model.transformer import DecoderOnly, EncoderDecoder, EncoderOnly
 from lm.text.dependency_trees import check_heads
 from lm.tokenizer.special_tokens import build_text_frame
@@ -19,7 +19,7 @@ from lm.tokenizer.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
-class TextMap:
+class TextAttention:
     """An attention map with the texts it belongs to.
 
     Attributes:
@@ -31,7 +31,7 @@ class TextMap:
     texts: tuple[str, ...]
 
 
-def of_model(
+def compute_attention(
     loaded: LoadedModel,
     text: str,
     target: str | None = None,
@@ -39,7 +39,7 @@ def of_model(
     unit: AttentionUnit = "words",
     to: str | None = None,
     heads: Sequence[int] | None = None,
-) -> TextMap:
+) -> TextAttention:
     """How a model looks at a text.
 
     Args:
@@ -61,15 +61,15 @@ def of_model(
         check_heads(heads, text, where="the text")
     if target is not None:
         model = TranslationModel.of(loaded)
-        return of_translation(model, text, model.tokenizer.encode(target), unit=unit, to=to, heads=heads)
+        return compute_translation_attention(model, text, model.tokenizer.encode(target), unit=unit, to=to, heads=heads)
     if not isinstance(loaded.model, EncoderOnly) and loaded.model.config.translates:
-        return _of_source(TranslationModel.of(loaded), text, unit=unit, to=to, heads=heads)
+        return _compute_source_attention(TranslationModel.of(loaded), text, unit=unit, to=to, heads=heads)
     if to is not None:
         raise UsageError(
             f"{loaded.folder}: this run {loaded.model.config.purpose}; it has no language {to!r}", settings=["to"]
         )
     assert not isinstance(loaded.model, EncoderDecoder), "that translates"
-    return _of_text(loaded.model, loaded.tokenizer, text, unit=unit)
+    return _compute_text_attention(loaded.model, loaded.tokenizer, text, unit=unit)
 
 
 def _check_attention(loaded: LoadedModel, *, to_source: bool) -> None:
@@ -84,32 +84,34 @@ def _check_attention(loaded: LoadedModel, *, to_source: bool) -> None:
     raise UsageError(f"{loaded.folder}: this run's model has recurrent layers and no attention")
 
 
-def _of_text(model: DecoderOnly | EncoderOnly, tokenizer: Tokenizer, text: str, *, unit: AttentionUnit) -> TextMap:
+def _compute_text_attention(
+    model: DecoderOnly | EncoderOnly, tokenizer: Tokenizer, text: str, *, unit: AttentionUnit
+) -> TextAttention:
     """How a model looks at a text: a GPT's words at themselves and at what comes before, a masked one's at all."""
     frame = build_text_frame(tokenizer)
-    after = Special.after(frame) if isinstance(model, EncoderOnly) else ()
-    axis = attention_maps.axis_of_text(tokenizer, text, before=Special.before(frame), after=after, unit=unit)
-    return TextMap(attention_maps.self_attention(model, axis), (text,))
+    after = SpecialToken.after(frame) if isinstance(model, EncoderOnly) else ()
+    axis = attention_maps.build_text_axis(tokenizer, text, before=SpecialToken.before(frame), after=after, unit=unit)
+    return TextAttention(attention_maps.compute_self_attention(model, axis), (text,))
 
 
-def _of_source(
+def _compute_source_attention(
     model: TranslationModel,
     text: str,
     *,
     unit: AttentionUnit,
     to: str | None,
     heads: Sequence[int] | None,
-) -> TextMap:
+) -> TextAttention:
     """How a source is looked at: in an encoder each word looks at all of it, else at itself and what comes before."""
     tokenizer = model.source_tokenizer
-    after = Special.after(build_text_frame(tokenizer))
-    axis = attention_maps.axis_of_text(tokenizer, text, before=_tags(model, to), after=after, unit=unit)
+    after = SpecialToken.after(build_text_frame(tokenizer))
+    axis = attention_maps.build_text_axis(tokenizer, text, before=_direction_tokens(model, to), after=after, unit=unit)
     if isinstance(model.model, EncoderDecoder):
-        return TextMap(attention_maps.encoder_attention(model.model, axis, heads=heads), (text,))
-    return TextMap(attention_maps.self_attention(model.model, axis), (text,))
+        return TextAttention(attention_maps.compute_encoder_attention(model.model, axis, heads=heads), (text,))
+    return TextAttention(attention_maps.compute_self_attention(model.model, axis), (text,))
 
 
-def of_translation(
+def compute_translation_attention(
     model: TranslationModel,
     source: str,
     tokens: Sequence[int],
@@ -117,7 +119,7 @@ def of_translation(
     unit: AttentionUnit,
     to: str | None,
     heads: Sequence[int] | None = None,
-) -> TextMap:
+) -> TextAttention:
     """How a translation looks at its source, and in a model without an encoder at itself too.
 
     Args:
@@ -132,14 +134,14 @@ def of_translation(
         UsageError: there is no such language, or a text is longer than learned positions reach.
     """
     tokens = [token for token in tokens if token < model.tokenizer.vocab_size]  # the others have no text
-    found = attention_maps.translation_map(
+    found = attention_maps.compute_translation_map(
         model.model, tokenizer=model.tokenizer, source_tokenizer=model.source_tokenizer, source=source, tokens=tokens,
-        heads=heads, tags=_tags(model, to), unit=unit,
+        heads=heads, tags=_direction_tokens(model, to), unit=unit,
     )  # fmt: skip
-    return TextMap(found, (source, model.tokenizer.decode(tokens)))
+    return TextAttention(found, (source, model.tokenizer.decode(tokens)))
 
 
-def _tags(model: TranslationModel, to: str | None) -> list[Special]:
+def _direction_tokens(model: TranslationModel, to: str | None) -> list[SpecialToken]:
     """The special token before a source, for models that translate into several languages."""
     tag = model.tag_to(to)
-    return [] if tag is None else [Special(tag.id, tag.token)]
+    return [] if tag is None else [SpecialToken(tag.id, tag.token)]

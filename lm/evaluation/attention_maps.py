@@ -30,19 +30,19 @@ Weights = npt.NDArray[np.float32]
 START, END = "<s>", "</s>"
 
 
-class Special(NamedTuple):
+class SpecialToken(NamedTuple):
     """A special token beside a text, and what it is called in a map."""
 
     token: int
     label: str
 
     @classmethod
-    def before(cls, frame: SpecialTokenFrame) -> list[Special]:
+    def before(cls, frame: SpecialTokenFrame) -> list[SpecialToken]:
         """The token that starts a text, if there is one."""
         return [cls(index, START) for index in frame.before]
 
     @classmethod
-    def after(cls, frame: SpecialTokenFrame) -> list[Special]:
+    def after(cls, frame: SpecialTokenFrame) -> list[SpecialToken]:
         """The token that ends a text, if there is one."""
         return [cls(index, END) for index in frame.after]
 
@@ -109,7 +109,7 @@ class AttentionMap:
         for name, value, count in (("layer", layer, layers), ("head", head, heads)):
             if value is not None and value > count:
                 raise UsageError(f"{name} {value}: there are {count} (--{name})")
-        chosen = self.weights[_one(layer), _one(head)]
+        chosen = self.weights[_select(layer), _select(head)]
         return chosen.mean(axis=(0, 1))
 
     def alignments(self, *, layer: int | None = None, head: int | None = None) -> list[tuple[int, int]]:
@@ -128,31 +128,31 @@ class AttentionMap:
                 pairs.add((best, word))
         return sorted(pairs)
 
-    def pharaoh(self, *, layer: int | None = None, head: int | None = None) -> str:
+    def to_pharaoh(self, *, layer: int | None = None, head: int | None = None) -> str:
         """The alignments as source-target pairs: `0-0 1-2`."""
         return " ".join(f"{source}-{target}" for source, target in self.alignments(layer=layer, head=head))
 
 
-def _one(number: int | None) -> slice:
+def _select(number: int | None) -> slice:
     return slice(None) if number is None else slice(number - 1, number)
 
 
-def axis_of_text(
+def build_text_axis(
     tokenizer: Tokenizer,
     text: str,
     *,
-    before: Sequence[Special] = (),
-    after: Sequence[Special] = (),
+    before: Sequence[SpecialToken] = (),
+    after: Sequence[SpecialToken] = (),
     unit: AttentionUnit,
 ) -> Axis:
     """The axis of a text that is tokenized here, with special tokens around it."""
     tokens = tokenizer.encode(text) if text else []
     ends = TokenOffsets(tokenizer).ends(TextPiece(text, True), np.array(tokens)).tolist() if tokens else []
-    return _axis(tokenizer, text, tokens, ends, before=before, after=after, unit=unit)
+    return _build_axis(tokenizer, text, tokens, ends, before=before, after=after, unit=unit)
 
 
-def axis_of_tokens(
-    tokenizer: Tokenizer, tokens: Sequence[int], *, after: Sequence[Special] = (), unit: AttentionUnit
+def build_token_axis(
+    tokenizer: Tokenizer, tokens: Sequence[int], *, after: Sequence[SpecialToken] = (), unit: AttentionUnit
 ) -> Axis:
     """The axis of tokens that a model wrote, and special tokens after them."""
     stream = tokenizer.decode_stream()
@@ -161,17 +161,17 @@ def axis_of_tokens(
     text = "".join(parts) + stream.finish()
     if ends:
         ends[-1] = len(text.encode())
-    return _axis(tokenizer, text, tokens, ends, before=(), after=after, unit=unit)
+    return _build_axis(tokenizer, text, tokens, ends, before=(), after=after, unit=unit)
 
 
-def _axis(
+def _build_axis(
     tokenizer: Tokenizer,
     text: str,
     tokens: Sequence[int],
     ends: Sequence[int],
     *,
-    before: Sequence[Special],
-    after: Sequence[Special],
+    before: Sequence[SpecialToken],
+    after: Sequence[SpecialToken],
     unit: AttentionUnit,
 ) -> Axis:
     """Units of tokens that end at these bytes of a text; special tokens are units of their own."""
@@ -192,7 +192,7 @@ def _axis(
 
 
 @torch.inference_mode()
-def self_attention(model: DecoderOnly | EncoderOnly, text: Axis) -> AttentionMap:
+def compute_self_attention(model: DecoderOnly | EncoderOnly, text: Axis) -> AttentionMap:
     """Where each unit of a text looks in it: itself and what comes before, or in a masked model all of it.
 
     Raises:
@@ -200,13 +200,17 @@ def self_attention(model: DecoderOnly | EncoderOnly, text: Axis) -> AttentionMap
     """
     _check_length(text, model.config.context_length)
     with captured(model.decoder.attentions()) as layers:
-        model.hidden(_row(text.tokens, model))
-    return AttentionMap("self", text, text, _merged(layers, text, text), is_causal=isinstance(model, DecoderOnly))
+        model.hidden(_as_batch(text.tokens, model))
+    return AttentionMap(
+        "self", text, text, _merge_to_units(layers, text, text), is_causal=isinstance(model, DecoderOnly)
+    )
 
 
 @torch.inference_mode()
-def encoder_attention(model: EncoderDecoder, source: Axis, *, heads: Sequence[int] | None = None) -> AttentionMap:
-    """Where each unit of a source looks in it; errors as of `self_attention`.
+def compute_encoder_attention(
+    model: EncoderDecoder, source: Axis, *, heads: Sequence[int] | None = None
+) -> AttentionMap:
+    """Where each unit of a source looks in it; errors as of `compute_self_attention`.
 
     Args:
         model: in eval mode.
@@ -215,12 +219,12 @@ def encoder_attention(model: EncoderDecoder, source: Axis, *, heads: Sequence[in
     """
     _check_length(source, model.config.context_length)
     with captured(model.encoder.attentions()) as layers:
-        model.encode(_source_row(source, heads, model))
-    return AttentionMap("self", source, source, _merged(layers, source, source))
+        model.encode(_encode_source(source, heads, model))
+    return AttentionMap("self", source, source, _merge_to_units(layers, source, source))
 
 
 @torch.inference_mode()
-def cross_attention(
+def compute_cross_attention(
     model: EncoderDecoder, source: Axis, target: Axis, *, start: int, heads: Sequence[int] | None = None
 ) -> AttentionMap:
     """Where each unit of a translation looks in its source while it is being predicted.
@@ -236,13 +240,13 @@ def cross_attention(
         UsageError: one of the two is longer than learned positions reach.
     """
     with captured(model.decoder.attentions(cross=True)) as layers:
-        memory = model.encode(_source_row(source, heads, model))
-        model.hidden(_row((start, *target.tokens[:-1]), model), memory=memory)
-    return AttentionMap("cross", target, source, _merged(layers, target, source))
+        memory = model.encode(_encode_source(source, heads, model))
+        model.hidden(_as_batch((start, *target.tokens[:-1]), model), memory=memory)
+    return AttentionMap("cross", target, source, _merge_to_units(layers, target, source))
 
 
 @torch.inference_mode()
-def joint_attention(model: DecoderOnly, source: Axis, target: Axis, *, start: int) -> AttentionMap:
+def compute_joint_attention(model: DecoderOnly, source: Axis, target: Axis, *, start: int) -> AttentionMap:
     """Where each unit of a translation looks, in its source and in what comes before, while it is being predicted.
 
     Args:
@@ -255,11 +259,11 @@ def joint_attention(model: DecoderOnly, source: Axis, target: Axis, *, start: in
         UsageError: the two together are longer than learned positions reach.
     """
     begun = Axis((start,), (0,), (START,), (None,))
-    read = _one_after_the_other(source, begun, _without_last(target))
+    read = _concatenate_axes(source, begun, _without_last(target))
     with captured(model.decoder.attentions()) as layers:
-        model.hidden(_row(read.tokens, model))
+        model.hidden(_as_batch(read.tokens, model))
     of_target = [weights[:, :, len(source.tokens) :] for weights in layers]
-    return AttentionMap("joint", target, read, _merged(of_target, target, read))
+    return AttentionMap("joint", target, read, _merge_to_units(of_target, target, read))
 
 
 def _without_last(axis: Axis) -> Axis:
@@ -268,7 +272,7 @@ def _without_last(axis: Axis) -> Axis:
     return Axis(axis.tokens[:-1], axis.units[:-1], labels, (None,) * len(labels))
 
 
-def _one_after_the_other(*axes: Axis) -> Axis:
+def _concatenate_axes(*axes: Axis) -> Axis:
     """Several axes as one."""
     first = np.cumsum([0, *(len(axis.labels) for axis in axes)]).tolist()
     return Axis(
@@ -279,7 +283,7 @@ def _one_after_the_other(*axes: Axis) -> Axis:
     )
 
 
-def translation_map(
+def compute_translation_map(
     model: DecoderOnly | EncoderDecoder,
     *,
     tokenizer: Tokenizer,
@@ -287,7 +291,7 @@ def translation_map(
     source: str,
     tokens: Sequence[int],
     heads: Sequence[int] | None = None,
-    tags: Sequence[Special] = (),
+    tags: Sequence[SpecialToken] = (),
     unit: AttentionUnit = "words",
 ) -> AttentionMap:
     """The attention of a translation: to its source, and without an encoder to what comes before as well.
@@ -307,11 +311,11 @@ def translation_map(
     """
     frames = build_pair_frames(tokenizer, source_tokenizer)
     body = [index for index in tokens if index not in frames.target.after]
-    read = axis_of_text(source_tokenizer, source, before=tags, after=Special.after(frames.source), unit=unit)
-    written = axis_of_tokens(tokenizer, body, after=Special.after(frames.target), unit=unit)
+    read = build_text_axis(source_tokenizer, source, before=tags, after=SpecialToken.after(frames.source), unit=unit)
+    written = build_token_axis(tokenizer, body, after=SpecialToken.after(frames.target), unit=unit)
     if isinstance(model, EncoderDecoder):
-        return cross_attention(model, read, written, start=frames.start, heads=heads)
-    return joint_attention(model, read, written, start=frames.start)
+        return compute_cross_attention(model, read, written, start=frames.start, heads=heads)
+    return compute_joint_attention(model, read, written, start=frames.start)
 
 
 def _check_length(axis: Axis, context_length: int) -> None:
@@ -323,13 +327,13 @@ def _check_length(axis: Axis, context_length: int) -> None:
         )
 
 
-def _row(tokens: Sequence[int], model: Model) -> Tensor:
+def _as_batch(tokens: Sequence[int], model: Model) -> Tensor:
     return torch.tensor([tokens], dtype=torch.int64, device=next(model.parameters()).device)
 
 
-def _source_row(source: Axis, heads: Sequence[int] | None, model: EncoderDecoder) -> Tensor:
+def _encode_source(source: Axis, heads: Sequence[int] | None, model: EncoderDecoder) -> Tensor:
     """A source as the encoder reads it, each token beside the place of its word where there is a tree."""
-    row = _row(source.tokens, model)
+    row = _as_batch(source.tokens, model)
     if heads is None:
         return row
     words = [source.words[unit] for unit in source.units]
@@ -338,7 +342,7 @@ def _source_row(source: Axis, heads: Sequence[int] | None, model: EncoderDecoder
     return torch.cat((row[..., None], row.new_tensor([places])), dim=-1)
 
 
-def _merged(layers: Sequence[Tensor], queries: Axis, keys: Axis) -> Weights:
+def _merge_to_units(layers: Sequence[Tensor], queries: Axis, keys: Axis) -> Weights:
     """(1, heads, query tokens, key tokens) of each layer -> (layers, heads, query units, key units).
 
     Raises:

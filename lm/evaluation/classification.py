@@ -136,15 +136,17 @@ def wilson_interval(successes: int, trials: int, *, confidence: float = CONFIDEN
     """
     if not trials:
         return 0.0, 1.0
-    z, share = NormalDist().inv_cdf((1 + confidence) / 2), successes / trials
+    z, parallel_map = NormalDist().inv_cdf((1 + confidence) / 2), successes / trials
     scale = 1 + z * z / trials
-    middle = (share + z * z / (2 * trials)) / scale
-    half = z / scale * math.sqrt(share * (1 - share) / trials + z * z / (4 * trials * trials))
+    middle = (parallel_map + z * z / (2 * trials)) / scale
+    half = z / scale * math.sqrt(parallel_map * (1 - parallel_map) / trials + z * z / (4 * trials * trials))
     # at both ends one bound is the proportion itself, but for rounding
     return (0.0 if not successes else middle - half), (1.0 if successes == trials else middle + half)
 
 
-def score_labels(classifier: Classifier | CompletionClassifier, examples: Iterable[Example]) -> ClassificationScores:
+def evaluate_classifier(
+    classifier: Classifier | CompletionClassifier, examples: Iterable[Example]
+) -> ClassificationScores:
     """Classify the prompts of labelled examples, of any number, and compare with their labels.
 
     Raises:

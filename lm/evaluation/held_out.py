@@ -24,74 +24,74 @@ from lm.text.rows import FIELD
 from lm.tokenizer.special_tokens import build_example_frame
 from lm.tokenizer.tokenizer import Tokenizer
 
-NAME = "held-out"
+HELD_OUT_NAME = "held-out"
 """What reports call the split."""
 
-_LONGEST_ROW = 1 << 24
+_MAX_ROW_TOKENS = 1 << 24
 """Tokens; a longer document is cut, so that each row fits into memory."""
 
-_AGAIN = "name text to measure it on, or prepare its corpus again"
+_ADVICE = "name text to measure it on, or prepare its corpus again"
 
 
-_AS_LEARNED = DataConfig(keep_line_ends=True)
+_AS_PREPARED = DataConfig(keep_line_ends=True)
 """Line ends have been what they are to be since the text was prepared."""
 
 
-def prepared_folder(loaded: LoadedModel) -> Path:
+def find_prepared_folder(loaded: LoadedModel) -> Path:
     """The prepared data that a run was trained on; InputError where they are gone, or it was not trained here."""
     plan = loaded.config.plan
     if plan is None:
         raise InputError(f"{loaded.folder}: not trained here, so nothing is held out; name text to measure it on")
     folder = Path(plan.data)
     if not folder.is_dir():
-        raise InputError(f"{folder}: the prepared tokens of this run are gone; {_AGAIN}")
+        raise InputError(f"{folder}: the prepared tokens of this run are gone; {_ADVICE}")
     if PreparedManifest.read(folder).key != plan.data_key:
-        raise InputError(f"{folder}: not the tokens that this run was trained on; {_AGAIN}")
+        raise InputError(f"{folder}: not the tokens that this run was trained on; {_ADVICE}")
     return folder
 
 
-def held_out_text(loaded: LoadedModel) -> TextFile:
+def open_held_out_text(loaded: LoadedModel) -> TextFile:
     """The held-out documents or examples of a run that continues texts or fills blanks, in JSON Lines.
 
     Raises:
         InputError: nothing was held out, or the prepared tokens are gone or damaged.
     """
-    folder = _verified(loaded)
+    folder = _verified_folder(loaded)
     manifest = Manifest.read(folder)
     if not manifest.splits["validation"].tokens:
-        raise _nothing(loaded)
+        raise _nothing_held_out(loaded)
     rows = _examples(folder, loaded.tokenizer) if manifest.supervised else _documents(folder, loaded.tokenizer)
-    return dataclasses.replace(write_temporary_file(_lines(rows), name=NAME), data=_AS_LEARNED)
+    return dataclasses.replace(write_temporary_file(_lines(rows), name=HELD_OUT_NAME), data=_AS_PREPARED)
 
 
-def held_out_pairs(loaded: LoadedModel) -> tuple[ParallelText, str | None]:
+def open_held_out_pairs(loaded: LoadedModel) -> tuple[ParallelText, str | None]:
     """The held-out pairs of a run that translates, and the language of their targets, where that is known.
 
     Raises:
         InputError: nothing was held out, or the prepared pairs are gone or damaged.
     """
-    folder = _verified(loaded)
+    folder = _verified_folder(loaded)
     manifest, pairs = PairManifest.read(folder), list(open_pairs(folder).validation_texts())
     if not pairs:
-        raise _nothing(loaded)
+        raise _nothing_held_out(loaded)
     fields = "source", "target"
-    rows = write_temporary_file(_lines(dict(zip(fields, pair[:2], strict=True)) for pair in pairs), name=NAME)
+    rows = write_temporary_file(_lines(dict(zip(fields, pair[:2], strict=True)) for pair in pairs), name=HELD_OUT_NAME)
     heads = None
     if manifest.heads:
         lines = (" ".join(map(str, of_source or ())) + "\n" for _, _, of_source in pairs)
-        heads = write_temporary_file((line.encode() for line in lines), name=f"{NAME}, heads")
+        heads = write_temporary_file((line.encode() for line in lines), name=f"{HELD_OUT_NAME}, heads")
     return ParallelText(
         dataclasses.replace(rows, data=DataConfig(field=fields[0], keep_line_ends=True)), None, fields, heads
     ), manifest.languages[1]
 
 
-def _verified(loaded: LoadedModel) -> Path:
-    folder = prepared_folder(loaded)
-    verify_checksums(folder, PreparedManifest.read(folder).sha256, advice=_AGAIN)
+def _verified_folder(loaded: LoadedModel) -> Path:
+    folder = find_prepared_folder(loaded)
+    verify_checksums(folder, PreparedManifest.read(folder).sha256, advice=_ADVICE)
     return folder
 
 
-def _nothing(loaded: LoadedModel) -> InputError:
+def _nothing_held_out(loaded: LoadedModel) -> InputError:
     return InputError(f"{loaded.folder}: this run held nothing out; name text to measure it on")
 
 
@@ -100,19 +100,21 @@ def _documents(folder: Path, tokenizer: Tokenizer) -> Iterator[dict[str, str]]:
     tokens = open_split(folder, "validation")
     frame = [token for token in (tokenizer.start_of_text, tokenizer.end_of_text) if token is not None]
     held = np.empty(0, dtype=np.int64)
-    for start in range(0, len(tokens), _LONGEST_ROW):
-        held = np.concatenate([held, tokens.read(start, min(start + _LONGEST_ROW, len(tokens)))])
+    for start in range(0, len(tokens), _MAX_ROW_TOKENS):
+        held = np.concatenate([held, tokens.read(start, min(start + _MAX_ROW_TOKENS, len(tokens)))])
         edges = [-1, *np.flatnonzero(np.isin(held, frame)).tolist()]
-        yield from (_row(tokenizer, held[before + 1 : end]) for before, end in pairwise(edges) if end > before + 1)
+        yield from (
+            _decode_row(tokenizer, held[before + 1 : end]) for before, end in pairwise(edges) if end > before + 1
+        )
         held = held[edges[-1] + 1 :]
-        if len(held) > _LONGEST_ROW:
-            yield _row(tokenizer, held)
+        if len(held) > _MAX_ROW_TOKENS:
+            yield _decode_row(tokenizer, held)
             held = held[:0]
     if len(held):
-        yield _row(tokenizer, held)
+        yield _decode_row(tokenizer, held)
 
 
-def _row(tokenizer: Tokenizer, ids: np.ndarray[tuple[int], np.dtype[np.int64]]) -> dict[str, str]:
+def _decode_row(tokenizer: Tokenizer, ids: np.ndarray[tuple[int], np.dtype[np.int64]]) -> dict[str, str]:
     return {FIELD: tokenizer.decode(ids)}
 
 

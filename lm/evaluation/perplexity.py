@@ -9,8 +9,8 @@ from typing import Self
 
 import numpy as np
 
+from lm.evaluation.file_scoring import ScoredSegment, W, WindowScorer, score_files
 from lm.evaluation.scoring import Nats
-from lm.evaluation.stretches import Reading, Stretch, W, stretches
 from lm.processes import Share
 from lm.text.files import TextFile
 from lm.tokenizer.offsets import RoundTripLoss
@@ -80,23 +80,23 @@ class Tally(Sums):
         self.nats += float(nats.sum())
         self.squares += float(np.square(nats).sum())
 
-    def add_loss(self, loss: RoundTripLoss) -> None:
+    def add_round_trip_loss(self, loss: RoundTripLoss) -> None:
         """Count what a tokenizer loses of some text."""
         self.unknown_tokens += loss.unknown
         self.lost_bytes += loss.bytes
 
-    def add_stretch(self, stretch: Stretch) -> None:
+    def add_segment(self, segment: ScoredSegment) -> None:
         """Count the tokens of a stretch, and with a passage's first one the text of the passage."""
-        passage, scored = stretch.passage, ~np.isnan(stretch.nats)
-        self.add(stretch.nats[scored])
-        if stretch.first == 0:
+        passage, scored = segment.passage, ~np.isnan(segment.nats)
+        self.add(segment.nats[scored])
+        if segment.first == 0:
             self.documents += passage.piece.starts_document
             self.words += passage.words
             self.bytes += len(passage.data)
-            self.add_loss(passage.loss)
+            self.add_round_trip_loss(passage.loss)
         if not scored.all():
             self.unscored += int((~scored).sum())
-            self.bytes -= int(np.diff(stretch.ends, prepend=stretch.start)[~scored].sum())
+            self.bytes -= int(np.diff(segment.ends, prepend=segment.start)[~scored].sum())
 
     @property
     def perplexity(self) -> float | None:
@@ -137,7 +137,7 @@ def _exp_ratio(nats: float, count: int) -> float | None:
 
 
 @dataclass(frozen=True)
-class Macro:
+class MacroAverage:
     """Unweighted arithmetic means over the files that have scored tokens: each file weighs the same, however long.
 
     Attributes:
@@ -156,7 +156,7 @@ class Macro:
     standard_error: float | None
 
     @classmethod
-    def of(cls, tallies: Iterable[Tally]) -> Macro:
+    def of(cls, tallies: Iterable[Tally]) -> MacroAverage:
         """The means over the tallies of files."""
         scored = [tally for tally in tallies if tally.tokens]
         means = np.array([tally.nats / tally.tokens for tally in scored])
@@ -175,7 +175,7 @@ def _mean(tallies: Sequence[Tally], figure: Callable[[Tally], float | None]) -> 
 
 
 @dataclass(frozen=True)
-class Scored:
+class BatchScored:
     """A batch was scored.
 
     Attributes:
@@ -186,7 +186,7 @@ class Scored:
 
     tokens: int
     bytes: int
-    stretches: Sequence[Stretch] = field(default=(), repr=False, compare=False)
+    segments: Sequence[ScoredSegment] = field(default=(), repr=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -197,27 +197,29 @@ class FileScore:
     tally: Tally
 
 
-def measure(
-    reading: Reading[W],
+def measure_perplexity(
+    window_scorer: WindowScorer[W],
     tokenizer: Tokenizer,
     files: Sequence[TextFile],
     *,
     separator: str,
     batch_size: int,
-    share: Share[list[W], list[Nats]] | None = None,
-) -> Iterator[Scored | FileScore]:
-    """Measure files of any size in bounded memory; the arguments and errors are those of `stretches`.
+    parallel_map: Share[list[W], list[Nats]] | None = None,
+) -> Iterator[BatchScored | FileScore]:
+    """Measure files of any size in bounded memory; the arguments and errors are those of `score_files`.
 
     Yields:
         Scored after each batch; at the end one FileScore a file.
     """
     tallies = [Tally() for _ in files]
     tokens, text = 0, 0.0
-    for batch in stretches(reading, tokenizer, files, separator=separator, batch_size=batch_size, share=share):
-        for stretch in batch:
-            tallies[stretch.passage.file].add_stretch(stretch)
-            tokens += len(stretch.nats)
-            text += len(stretch.passage.data) * len(stretch.nats) / max(1, len(stretch.passage.tokens))
-        yield Scored(tokens, round(text), batch)
+    for batch in score_files(
+        window_scorer, tokenizer, files, separator=separator, batch_size=batch_size, parallel_map=parallel_map
+    ):
+        for segment in batch:
+            tallies[segment.passage.file].add_segment(segment)
+            tokens += len(segment.nats)
+            text += len(segment.passage.data) * len(segment.nats) / max(1, len(segment.passage.tokens))
+        yield BatchScored(tokens, round(text), batch)
     for file, tally in zip(files, tallies, strict=True):
         yield FileScore(file.name, tally)

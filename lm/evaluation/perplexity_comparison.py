@@ -16,16 +16,16 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from lm.evaluation.file_scoring import ScoredSegment
 from lm.evaluation.perplexity import Sums
 from lm.evaluation.scoring import Nats
-from lm.evaluation.stretches import Stretch
 from lm.tokenizer.offsets import ByteOffsets
 
 BLOCK_BYTES = 256
 
 
 @dataclass(frozen=True)
-class Segments:
+class AlignedSegments:
     """Consecutive segments of the text, the same to both models.
 
     Attributes:
@@ -42,7 +42,7 @@ class Segments:
 
 
 @dataclass
-class Difference(Sums):
+class PairedDifference(Sums):
     """Sums over blocks of text that two models scored, and the figures that follow from them.
 
     A block is consecutive segments of at least `BLOCK_BYTES` bytes in all (a file's last may be shorter). With d the
@@ -110,9 +110,9 @@ class Difference(Sums):
         return self.difference / self.standard_error if self.difference is not None and self.standard_error else None
 
 
-def compare(
-    first: Iterable[Stretch], second: Iterable[Stretch], *, files: int, block_bytes: int = BLOCK_BYTES
-) -> list[Difference]:
+def compare_models(
+    first: Iterable[ScoredSegment], second: Iterable[ScoredSegment], *, files: int, block_bytes: int = BLOCK_BYTES
+) -> list[PairedDifference]:
     """The difference of two models on each of some files, in bounded memory.
 
     Args:
@@ -121,18 +121,18 @@ def compare(
         files: how many files these are.
         block_bytes: least size of the blocks that count as independent.
     """
-    gatherers = [_Blocks(block_bytes) for _ in range(files)]
-    for segments in aligned(first, second):
+    gatherers = [_BlockAccumulator(block_bytes) for _ in range(files)]
+    for segments in align_segments(first, second):
         for row in zip(segments.files, segments.bytes, segments.first, segments.second, strict=True):
             gatherers[row[0]].add(int(row[1]), float(row[2]), float(row[3]))
     return [gatherer.finish() for gatherer in gatherers]
 
 
-class _Blocks:
+class _BlockAccumulator:
     """Gathers the segments of a file into blocks."""
 
     def __init__(self, least: int) -> None:
-        self._least, self._sums = least, Difference()
+        self._least, self._sums = least, PairedDifference()
         self._begin()
 
     def _begin(self) -> None:
@@ -151,16 +151,16 @@ class _Blocks:
         self._sums.add(segments=self._segments, size=self._bytes, first=self._first, second=self._second)
         self._begin()
 
-    def finish(self) -> Difference:
+    def finish(self) -> PairedDifference:
         """The sums, with what is left as a last block."""
         if self._segments:
             self._close()
         return self._sums
 
 
-def aligned(first: Iterable[Stretch], second: Iterable[Stretch]) -> Iterator[Segments]:
+def align_segments(first: Iterable[ScoredSegment], second: Iterable[ScoredSegment]) -> Iterator[AlignedSegments]:
     """Cut the text where tokens end in both tokenizations; what waits for the other model is about a batch."""
-    sides = (_Side(first), _Side(second))
+    sides = (_PendingTokens(first), _PendingTokens(second))
     start = 0
     while not all(side.exhausted for side in sides):
         behind = min((side for side in sides if not side.exhausted), key=lambda side: side.reach)
@@ -170,12 +170,12 @@ def aligned(first: Iterable[Stretch], second: Iterable[Stretch]) -> Iterator[Seg
             common = common[common < min(side.reach for side in sides)]
         if len(common):
             files = sides[0].files[np.searchsorted(sides[0].ends, common)]
-            yield Segments(files, np.diff(common, prepend=start), sides[0].take(common), sides[1].take(common))
+            yield AlignedSegments(files, np.diff(common, prepend=start), sides[0].take(common), sides[1].take(common))
             start = int(common[-1])
 
 
 @dataclass
-class _Side:
+class _PendingTokens:
     """One model's tokens that are not paired yet.
 
     Attributes:
@@ -187,7 +187,7 @@ class _Side:
         nats: (tokens,) their surprisals.
     """
 
-    source: Iterable[Stretch]
+    source: Iterable[ScoredSegment]
     exhausted: bool = False
     reach: int = 0
     ends: ByteOffsets = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
@@ -200,15 +200,15 @@ class _Side:
 
     def read(self) -> None:
         """Take one more stretch."""
-        stretch = next(self._source, None)
-        if stretch is None:
+        segment = next(self._source, None)
+        if segment is None:
             self.exhausted = True
             return
-        passage, ends = stretch.passage, self._read + stretch.ends
+        passage, ends = segment.passage, self._read + segment.ends
         self.ends = np.concatenate((self.ends, ends))
         self.files = np.concatenate((self.files, np.full(len(ends), passage.file)))
-        self.nats = np.concatenate((self.nats, stretch.nats))
-        if stretch.first + len(ends) == len(passage.tokens):
+        self.nats = np.concatenate((self.nats, segment.nats))
+        if segment.first + len(ends) == len(passage.tokens):
             self._read += len(passage.data)
         self.reach = int(ends[-1]) if len(ends) else self._read
 

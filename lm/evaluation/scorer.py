@@ -11,10 +11,16 @@ import torch
 
 from lm.config.evaluation import PerplexityConfig
 from lm.errors import UsageError
-from lm.evaluation.perplexity import FileScore, Scored, measure
-from lm.evaluation.scoring import Nats, score_windows, surprisals
-from lm.evaluation.stretches import Reading, Stretch
-from lm.evaluation.windows import CausalWindow, Cutter, MaskedCutter, MaskedWindow, window_sizes
+from lm.evaluation.file_scoring import ScoredSegment, WindowScorer
+from lm.evaluation.perplexity import BatchScored, FileScore, measure_perplexity
+from lm.evaluation.scoring import Nats, compute_surprisals, score_windows
+from lm.evaluation.windows import (
+    CausalWindow,
+    CausalWindowSplitter,
+    MaskedWindow,
+    MaskedWindowSplitter,
+    resolve_window_sizes,
+)
 from lm.model.transformer import DecoderOnly, EncoderOnly
 from lm.processes import Share
 from lm.text.files import TextFile
@@ -23,7 +29,7 @@ from lm.tokenizer.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
-class CausalReading:
+class CausalWindowScorer:
     """Each token is predicted from those before it.
 
     Attributes:
@@ -38,22 +44,22 @@ class CausalReading:
     context: int
     stride: int
 
-    def cutter(self) -> Cutter:
-        """See `Reading`."""
-        return Cutter(context=self.context, stride=self.stride, start_token=self.start_token)
+    def make_splitter(self) -> CausalWindowSplitter:
+        """See `WindowScorer`."""
+        return CausalWindowSplitter(context=self.context, stride=self.stride, start_token=self.start_token)
 
     def score(self, windows: Sequence[CausalWindow]) -> list[Nats]:
-        """See `Reading`."""
+        """See `WindowScorer`."""
         return score_windows(self.model, windows)
 
-    def unscored(self, stretch: Stretch) -> int:
-        """See `Reading`: a document's first token, where nothing predicts it."""
-        begins = stretch.first == stretch.passage.first == 0 and len(stretch.nats) > 0
+    def unscored(self, segment: ScoredSegment) -> int:
+        """See `WindowScorer`: a document's first token, where nothing predicts it."""
+        begins = segment.first == segment.passage.first == 0 and len(segment.nats) > 0
         return int(begins and self.start_token is None)
 
 
 @dataclass(frozen=True)
-class MaskedReading:
+class MaskedWindowScorer:
     """Each token is masked in turn, and predicted from those on both sides: its pseudo-surprisal.
 
     Attributes:
@@ -76,17 +82,17 @@ class MaskedReading:
     every: int
     batch_size: int
 
-    def cutter(self) -> MaskedCutter:
-        """See `Reading`."""
-        return MaskedCutter(context=self.context, stride=self.stride, frame=self.frame)
+    def make_splitter(self) -> MaskedWindowSplitter:
+        """See `WindowScorer`."""
+        return MaskedWindowSplitter(context=self.context, stride=self.stride, frame=self.frame)
 
     def score(self, windows: Sequence[MaskedWindow]) -> list[Nats]:
-        """See `Reading`."""
+        """See `WindowScorer`."""
         return [self._score(window) for window in windows]
 
     @torch.inference_mode()
     def _score(self, window: MaskedWindow) -> Nats:
-        places = np.array(window.places(every=self.every), dtype=np.int64)
+        places = np.array(window.scored_positions(every=self.every), dtype=np.int64)
         nats = np.full(window.last - window.first, np.nan)
         tokens = torch.from_numpy(window.tokens.astype(np.int64)).to(next(self.model.parameters()).device)
         for start in range(0, len(places), self.batch_size):
@@ -95,16 +101,18 @@ class MaskedReading:
             row = torch.arange(len(some), device=tokens.device)
             rows = tokens.repeat(len(some), 1)
             rows[row, masked] = self.mask
-            nats[some - window.first] = surprisals(self.model, self.model.hidden(rows)[row, masked], tokens[masked])
+            nats[some - window.first] = compute_surprisals(
+                self.model, self.model.hidden(rows)[row, masked], tokens[masked]
+            )
         return nats
 
-    def unscored(self, stretch: Stretch) -> int:
-        """See `Reading`: all tokens but each Nth."""
-        first = stretch.passage.first + stretch.first
-        return len(stretch.nats) - len(range(-first % self.every, len(stretch.nats), self.every))
+    def unscored(self, segment: ScoredSegment) -> int:
+        """See `WindowScorer`: all tokens but each Nth."""
+        first = segment.passage.first + segment.first
+        return len(segment.nats) - len(range(-first % self.every, len(segment.nats), self.every))
 
 
-def reading_of(
+def build_window_scorer(
     model: DecoderOnly | EncoderOnly,
     tokenizer: Tokenizer,
     *,
@@ -112,7 +120,7 @@ def reading_of(
     stride: int,
     every: int = 1,
     batch_size: int = 16,
-) -> Reading[Any]:
+) -> WindowScorer[Any]:
     """How a model reads documents.
 
     Args:
@@ -128,12 +136,12 @@ def reading_of(
     """
     if isinstance(model, EncoderOnly):
         frame, mask = build_text_frame(tokenizer), require_mask_token(tokenizer)
-        return MaskedReading(model, mask, frame, context, stride, every, batch_size)
-    return CausalReading(model, tokenizer.start_of_text, context, stride)
+        return MaskedWindowScorer(model, mask, frame, context, stride, every, batch_size)
+    return CausalWindowScorer(model, tokenizer.start_of_text, context, stride)
 
 
 @dataclass(frozen=True)
-class Scorer:
+class TextScorer:
     """Scores files of text by a model that continues texts, or by a masked one.
 
     Attributes:
@@ -144,7 +152,7 @@ class Scorer:
         stride: tokens from one window to the next.
         batch_size: windows scored together; changes the speed, not the result.
         every: of a masked model, 1 to score all tokens, N to score each Nth of a document.
-        share: has batches of windows scored by other processes, each with the `reading` of such a scorer.
+        parallel_map: has batches of windows scored by other processes, each with the `window_scorer` of such a scorer.
     """
 
     model: DecoderOnly | EncoderOnly
@@ -154,7 +162,7 @@ class Scorer:
     stride: int
     batch_size: int
     every: int = 1
-    share: Share[list[Any], list[Nats]] | None = None
+    parallel_map: Share[list[Any], list[Nats]] | None = None
 
     @classmethod
     def of(
@@ -170,13 +178,13 @@ class Scorer:
             raise UsageError(
                 "a model that continues texts scores all tokens at once: leave `every` out", settings=["every"]
             )
-        context, stride = window_sizes(model.config, config)
+        context, stride = resolve_window_sizes(model.config, config)
         return cls(model, tokenizer, separator, context, stride, config.batch_size, config.every)
 
     @property
-    def reading(self) -> Reading[Any]:
+    def window_scorer(self) -> WindowScorer[Any]:
         """How the model reads documents."""
-        return reading_of(
+        return build_window_scorer(
             self.model,
             self.tokenizer,
             context=self.context,
@@ -185,26 +193,35 @@ class Scorer:
             batch_size=self.batch_size,
         )
 
-    def measure(self, files: Sequence[TextFile]) -> Iterator[Scored | FileScore]:
-        """Score files; see `lm.evaluation.perplexity.measure`."""
-        return measure(
-            self.reading, self.tokenizer, files, separator=self.separator, batch_size=self.batch_size, share=self.share
+    def measure(self, files: Sequence[TextFile]) -> Iterator[BatchScored | FileScore]:
+        """Score files; see `lm.evaluation.perplexity.measure_perplexity`."""
+        return measure_perplexity(
+            self.window_scorer,
+            self.tokenizer,
+            files,
+            separator=self.separator,
+            batch_size=self.batch_size,
+            parallel_map=self.parallel_map,
         )
 
-    def stretches(
-        self, files: Sequence[TextFile], *, scores: list[FileScore], watch: Callable[[Scored], None] | None = None
-    ) -> Iterator[Stretch]:
+    def score_segments(
+        self,
+        files: Sequence[TextFile],
+        *,
+        scores: list[FileScore],
+        on_batch: Callable[[BatchScored], None] | None = None,
+    ) -> Iterator[ScoredSegment]:
         """Score files, piece by piece.
 
         Args:
             files: to be scored.
             scores: gets the figures of each file in the end.
-            watch: sees each batch as it is scored.
+            on_batch: sees each batch as it is scored.
         """
         for event in self.measure(files):
             if isinstance(event, FileScore):
                 scores.append(event)
                 continue
-            if watch:
-                watch(event)
-            yield from event.stretches
+            if on_batch:
+                on_batch(event)
+            yield from event.segments

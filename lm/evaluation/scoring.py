@@ -10,19 +10,19 @@ import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 
-from lm.config.data import IGNORED
+from lm.config.data import IGNORE_INDEX
 from lm.data.batch import Batch
-from lm.evaluation.windows import CausalWindow, Cutter, Ids
+from lm.evaluation.windows import CausalWindow, CausalWindowSplitter, Ids
 from lm.model.transformer import DecoderOnly, EncoderDecoder, Transformer
 from lm.processes import Share
 
 Nats = npt.NDArray[np.float64]
 
-_LOGITS_AT_ONCE = 1 << 26  # bytes, whatever the vocabulary and the batch
-_IN_CACHE = 1 << 18  # 1 MB of them
+_MAX_LOGITS = 1 << 26  # bytes, whatever the vocabulary and the batch
+_CACHE_LOGITS = 1 << 18  # 1 MB of them
 
 
-def score(
+def score_document(
     model: DecoderOnly,
     tokens: Sequence[int] | Ids,
     *,
@@ -44,7 +44,7 @@ def score(
     Returns:
         (tokens,) nats in float64, or (tokens - 1,) without a start token.
     """
-    cutter = Cutter(context=context, stride=stride, start_token=start_token)
+    cutter = CausalWindowSplitter(context=context, stride=stride, start_token=start_token)
     windows = (window for part in (cutter.push(np.asarray(tokens, dtype=np.int64)), cutter.finish()) for window in part)
     nats = [part for batch in _batches(windows, batch_size) for part in score_windows(model, batch)]
     return np.concatenate(nats)[int(start_token is None) :] if nats else np.zeros(0)
@@ -78,7 +78,7 @@ def score_batch(model: DecoderOnly | EncoderDecoder, batch: Batch) -> list[Nats]
     Returns:
         (targets,) nats of each row.
     """
-    predicted, device = batch.targets != IGNORED, next(model.parameters()).device
+    predicted, device = batch.targets != IGNORE_INDEX, next(model.parameters()).device
     if not predicted.any():
         return [np.zeros(0)] * batch.rows
     inputs, targets, places = (torch.from_numpy(ids).to(device) for ids in (batch.inputs, batch.targets, predicted))
@@ -89,20 +89,20 @@ def score_batch(model: DecoderOnly | EncoderDecoder, batch: Batch) -> list[Nats]
         hidden = model.read(source, inputs, lengths=lengths)
     else:
         hidden = model.hidden(inputs)  # padding comes last, so nothing that counts sees it
-    nats = surprisals(model, hidden[places], targets[places])
+    nats = compute_surprisals(model, hidden[places], targets[places])
     return np.split(nats, np.cumsum(predicted.sum(axis=1))[:-1])
 
 
-def scored_batches(
-    model: DecoderOnly | EncoderDecoder, batches: Iterable[Batch], share: Share[Batch, list[Nats]] | None = None
+def score_batches(
+    model: DecoderOnly | EncoderDecoder, batches: Iterable[Batch], parallel_map: Share[Batch, list[Nats]] | None = None
 ) -> Iterator[list[Nats]]:
-    """`score_batch` of each batch, in order; by other processes, if there is a `share`."""
-    return (score_batch(model, batch) for batch in batches) if share is None else share(batches)
+    """`score_batch` of each batch, in order; by other processes, if there is a `parallel_map`."""
+    return (score_batch(model, batch) for batch in batches) if parallel_map is None else parallel_map(batches)
 
 
-def surprisals(model: Transformer, hidden: torch.Tensor, targets: torch.Tensor) -> Nats:
+def compute_surprisals(model: Transformer, hidden: torch.Tensor, targets: torch.Tensor) -> Nats:
     """(tokens, d_model) final states and (tokens,) ids that follow them -> (tokens,) nats."""
-    rows = max(1, _LOGITS_AT_ONCE // (hidden.element_size() * model.config.vocab_size))
+    rows = max(1, _MAX_LOGITS // (hidden.element_size() * model.config.vocab_size))
     parts = [
         part
         for states, expected in zip(hidden.split(rows), targets.split(rows), strict=True)
@@ -116,6 +116,6 @@ def _cross_entropies(logits: torch.Tensor, targets: torch.Tensor) -> Iterator[to
 
     A CPU takes a few rows at a time, which stay in its cache: a third of the time and less, and the same numbers.
     """
-    rows = max(1, _IN_CACHE // logits.shape[1]) if logits.device.type == "cpu" else len(logits)
+    rows = max(1, _CACHE_LOGITS // logits.shape[1]) if logits.device.type == "cpu" else len(logits)
     for some, expected in zip(logits.split(rows), targets.split(rows), strict=True):
         yield F.cross_entropy(some.float(), expected, reduction="none")

@@ -7,7 +7,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from lm.evaluation.stretches import Stretch
+from lm.evaluation.file_scoring import ScoredSegment
 from lm.text.files import TextFile
 
 _JOINER = "\u200d"
@@ -39,7 +39,7 @@ class TokenScore:
 
 
 @dataclass(frozen=True)
-class Span:
+class TextSpan:
     """Text of one or more tokens that is whole: it splits no character, nor what is drawn as one.
 
     Attributes:
@@ -56,18 +56,18 @@ class Span:
     tokens: int
     nats: float
 
-    def __add__(self, following: Span) -> Span:
+    def __add__(self, following: TextSpan) -> TextSpan:
         """The two as one."""
         tokens, nats = self.tokens + following.tokens, self.nats + following.nats
-        return Span(self.file, self.document, self.text + following.text, tokens, nats)
+        return TextSpan(self.file, self.document, self.text + following.text, tokens, nats)
 
 
-def token_scores(stretches: Iterable[Stretch], files: Sequence[TextFile]) -> Iterator[TokenScore]:
+def iterate_token_scores(segments: Iterable[ScoredSegment], files: Sequence[TextFile]) -> Iterator[TokenScore]:
     """Each token with its surprisal, in reading order."""
-    for stretch in stretches:
-        passage, start = stretch.passage, stretch.start
-        first = passage.first + stretch.first
-        columns = zip(stretch.tokens.tolist(), stretch.ends.tolist(), stretch.nats.tolist(), strict=True)
+    for segment in segments:
+        passage, start = segment.passage, segment.start
+        first = passage.first + segment.first
+        columns = zip(segment.tokens.tolist(), segment.ends.tolist(), segment.nats.tolist(), strict=True)
         for index, (token, end, nats) in enumerate(columns, first):
             yield TokenScore(
                 file=files[passage.file].name,
@@ -82,15 +82,15 @@ def token_scores(stretches: Iterable[Stretch], files: Sequence[TextFile]) -> Ite
             start = end
 
 
-def spans(stretches: Iterable[Stretch]) -> Iterator[Span]:
+def merge_into_spans(segments: Iterable[ScoredSegment]) -> Iterator[TextSpan]:
     """The text in spans: tokens are merged, and their surprisals added, until no character is split.
 
     A character is what is drawn as one: with its combining marks, the parts of an emoji or flag, the letters of a
     Hangul syllable, and a line end of two characters.
     """
-    held: Span | None = None
-    for span in _decodable(stretches):
-        if held and (held.file, held.document) == (span.file, span.document) and _belong(held.text, span.text):
+    held: TextSpan | None = None
+    for span in _split_at_characters(segments):
+        if held and (held.file, held.document) == (span.file, span.document) and _must_merge(held.text, span.text):
             held += span
             continue
         if held:
@@ -100,30 +100,30 @@ def spans(stretches: Iterable[Stretch]) -> Iterator[Span]:
         yield held
 
 
-def _belong(before: str, after: str) -> bool:
-    return not (before and after) or joined(before, after)
+def _must_merge(before: str, after: str) -> bool:
+    return not (before and after) or is_within_grapheme(before, after)
 
 
-def _decodable(stretches: Iterable[Stretch]) -> Iterator[Span]:
+def _split_at_characters(segments: Iterable[ScoredSegment]) -> Iterator[TextSpan]:
     """The text in the smallest runs of tokens that are valid UTF-8; some are empty, where tokens share a character."""
     data, tokens, total = b"", 0, 0.0
-    for stretch in stretches:
-        passage, start = stretch.passage, stretch.start
+    for segment in segments:
+        passage, start = segment.passage, segment.start
         if not len(passage.tokens):
-            yield Span(passage.file, passage.document, passage.piece.text, 0, 0.0)
-        for end, nats in zip(stretch.ends.tolist(), stretch.nats.tolist(), strict=True):
+            yield TextSpan(passage.file, passage.document, passage.piece.text, 0, 0.0)
+        for end, nats in zip(segment.ends.tolist(), segment.nats.tolist(), strict=True):
             data, tokens, total, start = data + passage.data[start:end], tokens + 1, total + nats, end
-            if _is_whole(passage.data, end):
-                yield Span(passage.file, passage.document, data.decode(), tokens, total)
+            if _ends_character(passage.data, end):
+                yield TextSpan(passage.file, passage.document, data.decode(), tokens, total)
                 data, tokens, total = b"", 0, 0.0
 
 
-def _is_whole(data: bytes, end: int) -> bool:
+def _ends_character(data: bytes, end: int) -> bool:
     """Whether a character ends at `end`: what follows is no continuation byte."""
     return end == len(data) or data[end] & 0xC0 != 0x80
 
 
-def joined(before: str, after: str) -> bool:
+def is_within_grapheme(before: str, after: str) -> bool:
     """Whether two neighbouring texts meet inside of what is drawn as one character.
 
     Source: Unicode Standard Annex 29, extended grapheme clusters, without the rules for Indic conjuncts.

@@ -22,11 +22,11 @@ from lm.errors import InputError
 
 Lines = Sequence[str]
 
-_FEWEST_RESAMPLES = 2  # that an interval can be made of
+_MIN_RESAMPLES = 2  # that an interval can be made of
 
 
 @dataclass(frozen=True)
-class Score:
+class TranslationScore:
     """A corpus score.
 
     Attributes:
@@ -45,7 +45,7 @@ class Score:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class SystemComparison:
     """The same lines translated by two systems.
 
     Attributes:
@@ -55,8 +55,8 @@ class Comparison:
             without a bootstrap.
     """
 
-    first: Score
-    second: Score
+    first: TranslationScore
+    second: TranslationScore
     p_value: float | None
 
     @property
@@ -65,19 +65,21 @@ class Comparison:
         return self.first.value - self.second.value
 
 
-def bleu(hypotheses: Lines, references: Lines) -> float:
+def compute_bleu(hypotheses: Lines, references: Lines) -> float:
     """Corpus BLEU in percent (cased, 13a), of one reference a line."""
     check_lines(hypotheses, [references])
     return BLEU(force=True).corpus_score(hypotheses, [references]).score
 
 
-def exact_matches(hypotheses: Lines, references: Sequence[Lines]) -> int:
+def count_exact_matches(hypotheses: Lines, references: Sequence[Lines]) -> int:
     """How many translations are the same as one of their references, letter by letter."""
     check_lines(hypotheses, references)
     return sum(one in several for one, *several in zip(hypotheses, *references, strict=True))
 
 
-def scores(hypotheses: Lines, references: Sequence[Lines], config: ScoringConfig | None = None) -> list[Score]:
+def score_translations(
+    hypotheses: Lines, references: Sequence[Lines], config: ScoringConfig | None = None
+) -> list[TranslationScore]:
     """BLEU, chrF2 and TER of translations.
 
     Args:
@@ -90,27 +92,27 @@ def scores(hypotheses: Lines, references: Sequence[Lines], config: ScoringConfig
     """
     config = config or ScoringConfig()
     check_lines(hypotheses, references)
-    if config.resamples < _FEWEST_RESAMPLES:
-        return [_plain_score(metric, hypotheses, references) for metric in _metrics(config).values()]
-    signatures, results = _tested([hypotheses], references, config)
+    if config.resamples < _MIN_RESAMPLES:
+        return [_plain_score(metric, hypotheses, references) for metric in _build_metrics(config).values()]
+    signatures, results = _bootstrap([hypotheses], references, config)
     return [_score(metric, signature, results[metric][0]) for metric, signature in signatures.items()]
 
 
-def _plain_score(metric: Metric, hypotheses: Lines, references: Sequence[Lines]) -> Score:
+def _plain_score(metric: Metric, hypotheses: Lines, references: Sequence[Lines]) -> TranslationScore:
     found = metric.corpus_score(hypotheses, references)
-    return Score(found.name, found.score, None, None, str(metric.get_signature()))
+    return TranslationScore(found.name, found.score, None, None, str(metric.get_signature()))
 
 
-def compare(
+def compare_systems(
     first: Lines, second: Lines, references: Sequence[Lines], config: ScoringConfig | None = None
-) -> list[Comparison]:
+) -> list[SystemComparison]:
     """BLEU, chrF2 and TER of two systems on the same lines, with paired bootstrap resampling.
 
     Args:
         first: one translation a line.
         second: the other system's.
         references: one or more sets of reference translations, of as many lines.
-        config: as for `scores`.
+        config: as for `score_translations`.
 
     Raises:
         InputError: the numbers of lines differ, or there are none.
@@ -118,14 +120,14 @@ def compare(
     config = config or ScoringConfig()
     for lines in (first, second):
         check_lines(lines, references)
-    if config.resamples < _FEWEST_RESAMPLES:
-        one, other = (scores(lines, references, config) for lines in (first, second))
-        return [Comparison(*pair, p_value=None) for pair in zip(one, other, strict=True)]
-    signatures, results = _tested([first, second], references, config)
+    if config.resamples < _MIN_RESAMPLES:
+        one, other = (score_translations(lines, references, config) for lines in (first, second))
+        return [SystemComparison(*pair, p_value=None) for pair in zip(one, other, strict=True)]
+    signatures, results = _bootstrap([first, second], references, config)
     return [_comparison(metric, signature, *results[metric]) for metric, signature in signatures.items()]
 
 
-def _tested(
+def _bootstrap(
     systems: Sequence[Lines], references: Sequence[Lines], config: ScoringConfig
 ) -> tuple[dict[str, str], dict[str, list[Result]]]:
     """By metric, the signature and a result a system: the first alone, the others against it.
@@ -134,24 +136,24 @@ def _tested(
     interval that `corpus_score` makes fails on corpora so small that a resample has no match.
     """
     named: list[tuple[str, Lines]] = [(str(place), lines) for place, lines in enumerate(systems)]
-    test = PairedTest(named, _metrics(config), references, test_type="bs", n_samples=config.resamples)
+    test = PairedTest(named, _build_metrics(config), references, test_type="bs", n_samples=config.resamples)
     signatures, results = test()
     found = {metric: [one for one in results[metric] if isinstance(one, Result)] for metric in signatures}
     return {metric: str(signature) for metric, signature in signatures.items()}, found
 
 
-def _comparison(metric: str, signature: str, first: Result, second: Result) -> Comparison:
+def _comparison(metric: str, signature: str, first: Result, second: Result) -> SystemComparison:
     p_value = second.p_value if first.score != second.score else None
-    return Comparison(_score(metric, signature, first), _score(metric, signature, second), p_value)
+    return SystemComparison(_score(metric, signature, first), _score(metric, signature, second), p_value)
 
 
-def _score(metric: str, signature: str, result: Result) -> Score:
+def _score(metric: str, signature: str, result: Result) -> TranslationScore:
     assert result.mean is not None
     assert result.ci is not None
-    return Score(metric, result.score, float(result.mean), float(result.ci), signature)
+    return TranslationScore(metric, result.score, float(result.mean), float(result.ci), signature)
 
 
-def _metrics(config: ScoringConfig) -> Mapping[str, Metric]:
+def _build_metrics(config: ScoringConfig) -> Mapping[str, Metric]:
     """Made anew for each corpus: a metric remembers its last one."""
     return {
         "BLEU": BLEU(lowercase=config.lowercase, tokenize=config.tokenize, force=True),

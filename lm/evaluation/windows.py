@@ -46,7 +46,7 @@ class CausalWindow:
     unscored: int
 
 
-class Cutter:
+class CausalWindowSplitter:
     """Cuts one document, which comes in parts, into windows."""
 
     def __init__(self, *, context: int, stride: int, start_token: int | None) -> None:
@@ -76,7 +76,7 @@ class Cutter:
             yield CausalWindow(self._held, scored, self._unscored)
 
 
-def window_sizes(model: ModelConfig, config: PerplexityConfig) -> tuple[int, int]:
+def resolve_window_sizes(model: ModelConfig, config: PerplexityConfig) -> tuple[int, int]:
     """The context and the stride that a config means for a model.
 
     Raises:
@@ -115,12 +115,12 @@ class MaskedWindow:
     last: int
     number: int
 
-    def places(self, *, every: int) -> Sequence[int]:
+    def scored_positions(self, *, every: int) -> Sequence[int]:
         """Where the tokens are that are scored: all, or each Nth of the document."""
         return range(self.first + -self.number % every, self.last, every)
 
 
-class MaskedCutter:
+class MaskedWindowSplitter:
     """Cuts one document, which comes in parts, into windows."""
 
     def __init__(self, *, context: int, stride: int, frame: SpecialTokenFrame) -> None:

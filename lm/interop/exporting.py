@@ -10,7 +10,7 @@ from typing import cast
 from lm.config.export import EXPORTERS, ExportConfig
 
 
-def export(run: Path, out: Path, config: ExportConfig) -> Mapping[str, str]:
+def export_run(run: Path, out: Path, config: ExportConfig) -> Mapping[str, str]:
     """Write a run's best checkpoint, or a checkpoint, as another system loads it; it is there whole or not at all.
 
     Args:

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lm.config.data import IGNORED
+from lm.config.data import IGNORE_INDEX
 
 _LOGITS_ON_CPU, _LOGITS_ON_GPU = 1 << 25, 1 << 27
 """Logits that are held at a time, in the type of the products."""
@@ -38,7 +38,7 @@ def cross_entropy(logits: Tensor, targets: Tensor, *, label_smoothing: float = 0
     return F.cross_entropy(
         logits.flatten(0, -2).float(),
         targets.flatten(),
-        ignore_index=IGNORED,
+        ignore_index=IGNORE_INDEX,
         reduction="sum",
         label_smoothing=label_smoothing,
     )
@@ -85,7 +85,7 @@ def linear_cross_entropy(
 
 
 def _places(targets: Tensor) -> Tensor:
-    return (targets != IGNORED).nonzero()[:, 0]
+    return (targets != IGNORE_INDEX).nonzero()[:, 0]
 
 
 def in_parts(

@@ -10,23 +10,23 @@ _FIRST_BATCH = 0.25
 
 
 def learning_rate(
-    step: int, *, config: TrainingConfig, steps: int | None, falls_from: tuple[int, float] | None = None
+    step: int, *, config: TrainingConfig, steps: int | None, decay_start: tuple[int, float] | None = None
 ) -> float:
     """The learning rate of a step, counted from 0, in a run of `steps`, or of one that does not end yet.
 
     It rises linearly over the warm-up and then follows the schedule down to `final_learning_rate` of the peak
-    (inverse-sqrt and constant end where they end). With `falls_from` it falls linearly instead, after so many steps and
-    from that share of the peak, as a budget's clock or the extension of a run has decided; until the end is known, it
-    stays there.
+    (inverse-sqrt and constant end where they end). With `decay_start` it falls linearly instead, after so many steps
+    and from that share of the peak, as a budget's clock or the extension of a run has decided; until the end is known,
+    it stays there.
 
     Source: cosine: Loshchilov and Hutter 2017; inverse-sqrt: Vaswani et al. 2017; wsd: Hu et al. 2024 (MiniCPM).
     """
     if step < config.warmup_steps:
         return config.learning_rate * (step + 1) / (config.warmup_steps + 1)
     if steps is None:
-        return config.learning_rate * (1.0 if falls_from is None else falls_from[1])
-    if falls_from is not None:
-        return config.learning_rate * _falling(step, *falls_from, steps=steps, final=config.final_learning_rate)
+        return config.learning_rate * (1.0 if decay_start is None else decay_start[1])
+    if decay_start is not None:
+        return config.learning_rate * _falling(step, *decay_start, steps=steps, final=config.final_learning_rate)
     after, remaining = step - config.warmup_steps, max(1, steps - config.warmup_steps)
     return config.learning_rate * _share(config, after, remaining)
 

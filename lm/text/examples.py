@@ -100,7 +100,7 @@ def _find_fields(values: Mapping[str, Any], where: str) -> tuple[str, str]:
         return forms[0][0], forms[0][1]
     for field, other in ((0, 1), (1, 0), (2, 3), (3, 2)):
         if EXAMPLE_FIELDS[field] in values:
-            hint = options.suggestion(EXAMPLE_FIELDS[other], values)
+            hint = options.did_you_mean(EXAMPLE_FIELDS[other], values)
             raise InputError(f"{where}: no field {EXAMPLE_FIELDS[other]!r}{hint} beside {EXAMPLE_FIELDS[field]!r}")
     raise InputError(f"{where}: needs {_FORMS}; it has {list_fields(values)}")
 

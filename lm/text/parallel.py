@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lm.config import options
-from lm.config.data import LANGUAGE, FilesConfig, ParallelConfig
+from lm.config.data import LANGUAGE_PATTERN, FilesConfig, ParallelConfig
 from lm.errors import InputError, UsageError
 from lm.text import csv_tsv, json_lines, rows
 from lm.text.dependency_trees import Heads, attach_heads
@@ -88,7 +88,7 @@ class ParallelText:
         """The languages of source and target, where the names of files or fields tell them."""
         if self.target is not None:
             return guess_language(self.source.name), guess_language(self.target.name)
-        first, second = (name if re.fullmatch(LANGUAGE, name) else None for name in self.fields)
+        first, second = (name if re.fullmatch(LANGUAGE_PATTERN, name) else None for name in self.fields)
         return (first, second) if self.holds_rows else (None, None)
 
     def pairs(self, *on_block: BlockCallback) -> Iterator[SentencePair]:
@@ -140,7 +140,7 @@ class ParallelText:
         for row in self.source.rows(self.fields, example=example, on_block=on_block):
             for field, setting in zip(self.fields, ("source_field", "target_field"), strict=True):
                 if field not in row.values:
-                    hint = options.suggestion(field, row.values)
+                    hint = options.did_you_mean(field, row.values)
                     problem = f"{row.where}: no field {field!r}{hint}; it has {list_fields(row.values)}"
                     raise InputError(problem, settings=[setting])
             source, target = (read_text(row, field).strip() for field in self.fields)
@@ -226,7 +226,7 @@ def guess_language(name: str) -> str | None:
     if path.suffix.lower() in SUFFIXES:
         path = path.with_suffix("")
     suffix = path.suffix.removeprefix(".")
-    return suffix if re.fullmatch(LANGUAGE, suffix) else None
+    return suffix if re.fullmatch(LANGUAGE_PATTERN, suffix) else None
 
 
 def _raise_unequal_lines(parallel: ParallelText) -> NoReturn:

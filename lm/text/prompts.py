@@ -78,7 +78,7 @@ def read_prompts(file: TextFile) -> Iterator[Prompt]:
 def _parse_row(number: int, row: Row, repeats: RepeatCounter) -> Prompt:
     field = next((name for name in _FIELDS if name in row.values), None)
     if field is None:
-        hint = options.suggestion(_FIELDS[0], row.values)
+        hint = options.did_you_mean(_FIELDS[0], row.values)
         raise InputError(f"{row.where}: no field 'prompt'{hint}, nor 'text'; it has {list_fields(row.values)}")
     prompt, (seed, max_tokens) = read_text(row, field), (_parse_number(row, name) for name in _NUMBERS)
     return Prompt(number, prompt, row.where, seed, max_tokens, 0 if seed is not None else repeats.count(prompt))
@@ -89,7 +89,7 @@ def _parse_number(row: Row, name: str) -> int | None:
     value: Any = row.values.get(name)
     if isinstance(value, str) and (not value or value.isdecimal()):  # as tables have them
         value = int(value) if value else None
-    described = next(each for each in options.options(SamplingConfig) if each.name == name)
+    described = next(each for each in options.list_options(SamplingConfig) if each.name == name)
     try:
         if value is not None:
             described.check(value)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from lm.config import options
-from lm.config.data import LANGUAGE
+from lm.config.data import LANGUAGE_PATTERN
 from lm.errors import InputError, UsageError
 from lm.text import normalization
 from lm.text.normalization import TextChanges
@@ -86,7 +86,7 @@ def find_pair_fields(names: Sequence[str], wanted: tuple[str, str], *, file: str
     """
     source, target = (_find_field(names, one, one, ()) for one in wanted)
     if source is None and target is None and len(names) == 2:
-        are_told = all(re.fullmatch(LANGUAGE, name) for name in names) or list(names) == ["1", "2"]
+        are_told = all(re.fullmatch(LANGUAGE_PATTERN, name) for name in names) or list(names) == ["1", "2"]
         source, target = names if are_told else (None, None)
     source = source or _raise_unclear_column(names, wanted[0], file=file, what="source", setting="source_field")
     return source, target or _raise_unclear_column(names, wanted[1], file=file, what="target", setting="target_field")
@@ -116,7 +116,7 @@ def _raise_unclear_column(names: Sequence[str], wanted: str | None, *, file: str
     shown = ", ".join(f"{number} {_shorten(name)!r}" for number, name in enumerate(names[:_SHOWN], 1))
     columns = f"its columns are {shown}" + (", …" if len(names) > _SHOWN else "")
     if wanted is not None:
-        hint = options.suggestion(wanted, names)
+        hint = options.did_you_mean(wanted, names)
         advice = "name it, or its number, or say that there is no header"
         raise UsageError(f"{file}: no column {wanted!r}{hint}; {columns}; {advice}", settings=[setting, "no_header"])
     raise UsageError(
@@ -137,7 +137,7 @@ def read_texts(rows: Iterable[Row], field: str) -> Iterator[str]:
     """
     for row in rows:
         if field not in row.values:
-            hint = options.suggestion(field, row.values)
+            hint = options.did_you_mean(field, row.values)
             raise InputError(
                 f"{row.where}: no field {field!r}{hint}; it has {list_fields(row.values)}", settings=["field"]
             )

@@ -12,8 +12,8 @@ import torch
 
 from lm import checkpoint, run_folder
 from lm.base import adapting, base_weights, keep_weights, refer
-from lm.config.run import CHANGEABLE, SECTIONS, Plan, RunConfig
-from lm.config.run_spec import is_given
+from lm.config.run import CHANGEABLE_ON_RESUME, SECTIONS, RunConfig, RunPlan
+from lm.config.run_spec import is_user_given
 from lm.config.training import LENGTHS, TrainingConfig
 from lm.data.training_data import TrainingData
 from lm.distributed.world import ALONE, World
@@ -182,7 +182,7 @@ def resume(
             Where the last checkpoint has overfit, a run that is extended, and not one of its checkpoints, goes on with
             the weights of its best one; steps and samples are counted on, so that all checkpoints stay as they are.
         data: folder of the prepared data, where they are no longer where the run's plan says.
-        changed: by section, settings of `CHANGEABLE` that are not as before; losses differ by rounding then.
+        changed: by section, settings of `CHANGEABLE_ON_RESUME` that are not as before; losses differ by rounding then.
         spent: seconds that are gone already of what a run under a budget has left.
         world: the processes that train the run from now on; in the others, `follow` builds it at the same time.
         now: the clock of a budget.
@@ -209,7 +209,7 @@ def resume(
         if longer is not None:
             chosen_by = Journal(folder).chosen_by("model.dropout")
             config, plan = continuation.prolong(
-                config, plan, state, longer, data=opened, spent=spent, may_drop=not is_given(chosen_by)
+                config, plan, state, longer, data=opened, spent=spent, may_drop=not is_user_given(chosen_by)
             )
             if plan.extended_at == state.step and path == folder:
                 overfit = continuation.overfit(state, Journal(folder).validation_loss(state.step))
@@ -295,7 +295,7 @@ def _built(
     return run
 
 
-def _plan(config: RunConfig, found: Path) -> Plan:
+def _plan(config: RunConfig, found: Path) -> RunPlan:
     """The plan of a run; InputError where it has none, as the mean of several checkpoints."""
     if config.plan is None:
         wrong = "has no plan, so this run cannot be resumed; start a new one from its weights"
@@ -303,14 +303,14 @@ def _plan(config: RunConfig, found: Path) -> Plan:
     return config.plan
 
 
-def _with_data(plan: Plan, data: Path | None, *, run: Path) -> Plan:
+def _with_data(plan: RunPlan, data: Path | None, *, run: Path) -> RunPlan:
     """The plan with the data where they are now; InputError unless they are those that the run was started on."""
     moved = plan if data is None else dataclasses.replace(plan, data=str(data.resolve()))
     _check_data(run, moved, started_on=Path(plan.data))
     return moved
 
 
-def _check_data(run: Path, plan: Plan, *, started_on: Path) -> None:
+def _check_data(run: Path, plan: RunPlan, *, started_on: Path) -> None:
     """The tokens must be those that the run was started on, or its order of windows would mean others."""
     again, settings = "name its corpus again", (f"resume={run}",)
     if not Path(plan.data).is_dir():
@@ -326,7 +326,7 @@ def _check_data(run: Path, plan: Plan, *, started_on: Path) -> None:
     raise InputError(f"{other}: not the corpus that this run was started on; {again}", settings=settings)
 
 
-def _refuse_finished(run: Path, plan: Plan, state: TrainingState, *, is_longer: bool) -> None:
+def _refuse_finished(run: Path, plan: RunPlan, state: TrainingState, *, is_longer: bool) -> None:
     """UsageError if a run has come to its end, and none of its steps is left to take."""
     if plan.deadline is None and state.step >= plan.steps and not state.evaluation_due:
         raise UsageError(f"{run}: finished after {state.step} steps; give more to train on", settings=("steps",))
@@ -335,7 +335,7 @@ def _refuse_finished(run: Path, plan: Plan, state: TrainingState, *, is_longer: 
         raise UsageError(f"{run}: {ended}; give more to train on all the same", settings=("steps",))
 
 
-def _shared_by(world: World, plan: Plan) -> Plan:
+def _shared_by(world: World, plan: RunPlan) -> RunPlan:
     """The plan for as many processes as there are now: where others began, each has its share of the threads here."""
     if world.size == plan.processes:
         return plan
@@ -363,7 +363,7 @@ def _refuse_edited(run: Path, found: Path, config: RunConfig) -> None:
     except InputError as error:
         raise InputError(f"{error}; {restore}") from None
     length = {name for name in LENGTHS if getattr(now.training, name) != getattr(config.training, name)}
-    changeable = {section: {*names} for section, names in CHANGEABLE.items()}
+    changeable = {section: {*names} for section, names in CHANGEABLE_ON_RESUME.items()}
     changeable["training"] |= {*LENGTHS, *(("schedule",) if length else ())}
     changeable["model"] = {"dropout"} if length else set()
     places = [

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lm.config.presets import muon_rate
-from lm.config.run import Plan, RunConfig
+from lm.config.presets import muon_learning_rate
+from lm.config.run import RunConfig, RunPlan
 from lm.config.run_spec import RunSpec
-from lm.config.training import LENGTHS, TrainingConfig, seconds_of
+from lm.config.training import LENGTHS, TrainingConfig, parse_duration
 from lm.data.training_data import TrainingData
 from lm.optim.schedules import learning_rate
 from lm.run_folder import TrainingState
@@ -130,7 +130,7 @@ def peak(config: RunConfig) -> float:
     if config.lora:
         return _ADAPTER_RATE * (128 / width) ** 0.5
     if config.training.optimizer == "muon":
-        return muon_rate(width, translates=config.model.translates)
+        return muon_learning_rate(width, translates=config.model.translates)
     return _ADAMW_RATE * 128 / width
 
 
@@ -170,14 +170,14 @@ def overfit(state: TrainingState, last_loss: float | None) -> Overfit | None:
 
 def prolong(
     config: RunConfig,
-    plan: Plan,
+    plan: RunPlan,
     state: TrainingState,
     longer: TrainingConfig,
     *,
     data: TrainingData,
     spent: float = 0.0,
     may_drop: bool = False,
-) -> tuple[RunConfig, Plan]:
+) -> tuple[RunConfig, RunPlan]:
     """The settings and the plan of a run that is resumed with another length in the place of its own.
 
     It is extended if that is more than it had. A schedule that has begun to fall would jump up again if it were
@@ -199,7 +199,7 @@ def prolong(
     training = dataclasses.replace(config.training, **lengths)
     steps, deadline = planned_steps(training, data, pace=state.seconds / max(1, state.step), spent=spent), None
     if longer.budget is not None:
-        steps, deadline = state.step + steps, state.elapsed + seconds_of(longer.budget)
+        steps, deadline = state.step + steps, state.elapsed + parse_duration(longer.budget)
     changed = dataclasses.replace(plan, steps=steps, deadline=deadline)
     if deadline is not None or plan.deadline is not None or steps > plan.steps:
         decay_step, share = _decay(config.training, plan, state.step)
@@ -212,14 +212,14 @@ def prolong(
     return dataclasses.replace(config, model=model, training=training), changed
 
 
-def _decay(training: TrainingConfig, plan: Plan, step: int) -> tuple[int | None, float]:
+def _decay(training: TrainingConfig, plan: RunPlan, step: int) -> tuple[int | None, float]:
     """After which step the learning rate of an extended run falls, and from what share of its peak.
 
     None and 1 where its schedule can be stretched, since it has not begun to fall, or does not depend on the end.
     """
     peak_rate, steps = training.learning_rate, plan.steps if plan.deadline is None else None
-    rate = learning_rate(step, config=training, steps=steps, falls_from=plan.falls_from)
-    is_endless = plan.falls_from is None and training.schedule in ("constant", "inverse-sqrt")
+    rate = learning_rate(step, config=training, steps=steps, decay_start=plan.decay_start)
+    is_endless = plan.decay_start is None and training.schedule in ("constant", "inverse-sqrt")
     if is_endless or step < training.warmup_steps or rate >= peak_rate:
         return None, 1.0
     return step, max(rate / peak_rate, _EXTENSION_RATE)

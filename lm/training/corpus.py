@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from lm.checkpoint import load_tokenizers
 from lm.config.data import DataConfig
 from lm.config.model import ModelConfig
-from lm.config.options import options
+from lm.config.options import list_options
 from lm.config.run import RunConfig
 from lm.config.run_spec import DataFiles
 from lm.corpus import prepared_folder
@@ -181,7 +181,7 @@ class TextCorpus:
             raise InputError(
                 f"{folder}: holds tokens of text, not examples; prepare them as examples", settings=("supervised",)
             )
-        for described in options(DataConfig):
+        for described in list_options(DataConfig):
             name, was = described.name, getattr(made, described.name)
             if name in typed and typed[name] != was:
                 problem = f"the tokens in {folder} were made with {name} {was!r}, not {typed[name]!r}"

@@ -21,7 +21,7 @@ from lm.decoding.generator import Generator, prompt_ids
 from lm.decoding.translation import Translator
 from lm.decoding.translation_input import TranslationModel
 from lm.errors import LMError
-from lm.evaluation.translation_scores import bleu
+from lm.evaluation.translation_scores import compute_bleu
 from lm.hardware import timed
 from lm.model.transformer import DecoderOnly, EncoderOnly
 from lm.model.variants.experts import counted, shares
@@ -212,7 +212,7 @@ def _translations(run: Run) -> tuple[float | None, list[tuple[str, str]]]:
         return None, []
     translated = _translate(run, references)
     shown = [(each.source, translation) for each, translation in zip(references, translated, strict=True)]
-    return bleu(translated, [each.target for each in references]), shown
+    return compute_bleu(translated, [each.target for each in references]), shown
 
 
 def _translate(run: Run, references: Sequence[Reference]) -> list[str]:

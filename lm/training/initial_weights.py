@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lm.checkpoint import load_tokenizers, ready
 from lm.config.model import ModelConfig
-from lm.config.options import options
+from lm.config.options import list_options
 from lm.config.run import RunConfig
 from lm.data.training_data import TrainingData
 from lm.errors import UsageError
@@ -37,7 +37,7 @@ def check_weights(model: ModelConfig, path: Path) -> None:
     settings = ours.settings()  # what follows from others is not the cause
     differing = [
         described.name
-        for described in options(ModelConfig)
+        for described in list_options(ModelConfig)
         if _reshapes(theirs, {described.name: settings[described.name]})
     ]
     values = "; ".join(

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from lm import files, run_folder
-from lm.config.options import options
+from lm.config.options import list_options
 from lm.config.run import SECTIONS, RunConfig
 from lm.training.events import VALIDATION_LOSS, Evaluation, Sample, Step
 
@@ -191,7 +191,7 @@ def _values(config: RunConfig) -> dict[str, Any]:
     values = {
         f"{section}.{described.name}": getattr(getattr(config, section), described.name)
         for section, kind in SECTIONS.items()
-        for described in options(kind)
+        for described in list_options(kind)
     }
     planned = dataclasses.asdict(config.plan) if config.plan is not None else {}
     labels = {"label_completions": config.label_completions} if config.label_completions else {}

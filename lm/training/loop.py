@@ -11,7 +11,7 @@ from contextlib import contextmanager, nullcontext
 import torch
 from torch import Tensor
 
-from lm.config.data import IGNORED
+from lm.config.data import IGNORE_INDEX
 from lm.config.run import RunConfig
 from lm.config.training import Criterion
 from lm.data.batch import Batch, micro_batch_rows
@@ -260,7 +260,7 @@ def batch_flops(config: RunConfig, batch: Batch) -> float:
     rows, length = batch.inputs.shape
     predicted = batch.predicted
     if batch.source_targets is not None:
-        predicted += int((batch.source_targets != IGNORED).sum())
+        predicted += int((batch.source_targets != IGNORE_INDEX).sum())
     source_length = 0 if batch.source is None else batch.source.shape[1]
     return training_flops(
         config.model,

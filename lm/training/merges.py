@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from lm.config.tokenizer import Merges, TokenizerConfig
-from lm.evaluation.ngram_models import surprisals
+from lm.evaluation.ngram_baseline import compute_ngram_surprisals
 from lm.tokenizer.training import train
 
 SAMPLE_BYTES = 400_000
@@ -90,7 +90,7 @@ def _bits_per_byte(begun: Sequence[str], ends: Sequence[str], config: TokenizerC
     cut = [text[start : start + _LONGEST] for text in begun for start in range(0, len(text), _LONGEST)]
     tokenizer = train(cut, config, corpus_bytes=sum(map(_n_bytes, cut))).tokenizer
     seen, held_out = (np.concatenate(tokenizer.encode_batch(texts)).astype(np.int64) for texts in (cut, ends))
-    found = surprisals(seen, held_out, vocab_size=tokenizer.vocab_size, order=_ORDER)
+    found = compute_ngram_surprisals(seen, held_out, vocab_size=tokenizer.vocab_size, order=_ORDER)
     bits = min(float(nats.sum()) for nats in found) / math.log(2)
     return bits / sum(map(_n_bytes, ends)), tokenizer.vocab_size
 

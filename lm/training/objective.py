@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lm.config.data import IGNORED
+from lm.config.data import IGNORE_INDEX
 from lm.config.training import TrainingConfig
 from lm.data.batch import Batch
 from lm.distributed.placement import Loss
@@ -105,7 +105,7 @@ def summed_loss_and_nll(
     """
     states = states or final_states(model)
     learned = [batch.targets] if batch.source_targets is None else [batch.targets, batch.source_targets]
-    counted = [_on_device(np.flatnonzero(ids != IGNORED), hardware) for ids in learned]
+    counted = [_on_device(np.flatnonzero(ids != IGNORE_INDEX), hardware) for ids in learned]
     targets = [_on_device(np.concatenate((ids, ids)) if r_drop else ids, hardware) for ids in learned]
     if r_drop:
         batch = _twice(batch)
@@ -122,12 +122,12 @@ def learned_tokens(batch: Batch, *, source_loss: float) -> float:
     """How many tokens the `summed_loss` of a batch is divided by: its targets, those of the source by their weight."""
     if batch.source_targets is None:
         return batch.predicted
-    return batch.predicted + source_loss * int((batch.source_targets != IGNORED).sum())
+    return batch.predicted + source_loss * int((batch.source_targets != IGNORE_INDEX).sum())
 
 
 def summed_loss_and_correct(model: Model, batch: Batch, hardware: Hardware) -> tuple[Tensor, Tensor]:
     """`summed_loss` of a batch, and how many of its targets the model takes for the likeliest."""
-    places = _on_device(np.flatnonzero(batch.targets != IGNORED), hardware)
+    places = _on_device(np.flatnonzero(batch.targets != IGNORE_INDEX), hardware)
     targets = _on_device(batch.targets, hardware)
     with hardware.autocast():
         hidden = _states(model, final_states(model), batch, hardware)

@@ -104,7 +104,7 @@ def novelty(counted: Sequence[float]) -> float:
     In text made of patterns it is a third or so; such a text can be seen that much oftener before it is memorised.
 
     Args:
-        counted: bits that models of order 1, 2, … need (`lm.evaluation.ngram_models`), of order 2 at least.
+        counted: bits that models of order 1, 2, … need (`lm.evaluation.ngram_baseline`), of order 2 at least.
     """
     return min(counted[1:]) / counted[1]
 

@@ -25,22 +25,22 @@ from pathlib import Path
 from typing import Any
 
 from lm.config.model import ModelConfig
-from lm.config.options import options
+from lm.config.options import list_options
 from lm.config.presets import (
     DEFAULT_PRESET,
     DEFAULT_TRANSLATION_PRESET,
-    configure,
-    depth_of,
-    is_portable,
-    is_recipe,
-    named_by_depth,
-    overlaid,
-    portable,
-    preset,
+    build_run_config,
+    depth_preset_name,
+    find_preset,
+    has_training_recipe,
+    is_portable_name,
+    overlay,
+    portable_name,
+    preset_depth,
 )
-from lm.config.run import SECTIONS, Plan, RunConfig
+from lm.config.run import SECTIONS, RunConfig, RunPlan
 from lm.config.run_spec import RunSpec, Settings
-from lm.config.training import LENGTHS, TrainingConfig, seconds_of
+from lm.config.training import LENGTHS, TrainingConfig, parse_duration
 from lm.data.batch import batch_rows
 from lm.data.training_data import TrainingData
 from lm.errors import UsageError
@@ -95,7 +95,7 @@ class Resolution:
         differing = {
             f"{section}.{described.name}"
             for section, kind in SECTIONS.items()
-            for described in options(kind)
+            for described in list_options(kind)
             if getattr(getattr(config, section), described.name)
             != getattr(getattr(self.config, section), described.name)
         }
@@ -146,11 +146,11 @@ def from_spec(spec: RunSpec, *, base: ModelConfig | None = None) -> Resolution:
         fixed["model"] = {**base.settings(), **fixed["model"]}
     name = spec.preset or (DEFAULT_TRANSLATION_PRESET if spec.data.are_pairs else DEFAULT_PRESET)
     if spec.portable and base is None:
-        name = portable(name)
-    config = configure(name, fixed)
+        name = portable_name(name)
+    config = build_run_config(name, fixed)
     named = "default" if spec.preset is None else spec.sources.get("preset", "given")
     from_base = {f"model.{field}": "from_run" for field in fixed["model"]} if base is not None else {}
-    is_regularised = base is None and config.training.budget is not None and not is_recipe(name)
+    is_regularised = base is None and config.training.budget is not None and not has_training_recipe(name)
     reasons = {**_of_preset(config), "preset": named, **from_base, **spec.sources}
     return Resolution(config, fixed, is_regularised, reasons)
 
@@ -158,7 +158,9 @@ def from_spec(spec: RunSpec, *, base: ModelConfig | None = None) -> Resolution:
 def needs_time(spec: RunSpec) -> bool:
     """Whether the time to train is chosen: for a new model of a text, where nothing else says how long."""
     training, data = spec.settings["training"], spec.settings["data"]
-    is_said = any(training.get(name) is not None for name in LENGTHS) or bool(spec.preset and is_recipe(spec.preset))
+    is_said = any(training.get(name) is not None for name in LENGTHS) or bool(
+        spec.preset and has_training_recipe(spec.preset)
+    )
     suits_a_time = training.get("schedule", "wsd") == "wsd" and training.get("decay_fraction", 0) < 1
     is_new = spec.from_run is None and not spec.data.are_pairs and not data.get("supervised")
     return is_new and suits_a_time and not is_said
@@ -167,7 +169,7 @@ def needs_time(spec: RunSpec) -> bool:
 def needs_size(spec: RunSpec) -> bool:
     """Whether the size of the model follows from corpus and time, since nothing, or only a depth, says it."""
     has_time = spec.settings["training"].get("budget") is not None or needs_time(spec)
-    is_open = spec.preset is None or depth_of(spec.preset) is not None
+    is_open = spec.preset is None or preset_depth(spec.preset) is not None
     return has_time and is_open and spec.from_run is None
 
 
@@ -178,7 +180,7 @@ def are_merges_open(spec: RunSpec, config: RunConfig) -> bool:
     """
     is_text = not (spec.data.are_pairs or config.data.supervised or config.model.is_masked)
     is_open = spec.tokenizer is None and not {"kind", "vocab_size", "merges"} & spec.settings["tokenizer"].keys()
-    return needs_size(spec) and is_text and is_open and not is_portable(config.preset)
+    return needs_size(spec) and is_text and is_open and not is_portable_name(config.preset)
 
 
 def choose_time(resolution: Resolution, *, rate: float, text_bytes: int) -> Resolution:
@@ -202,10 +204,10 @@ def _written(seconds: int) -> str:
 
 def _of_preset(config: RunConfig) -> dict[str, str]:
     """What chose each value of a preset: the preset, the default of the option, or a setting that it follows from."""
-    row, reasons = preset(str(config.preset)), {}
+    row, reasons = find_preset(str(config.preset)), {}
     for section, kind in SECTIONS.items():
         values = getattr(row, section, {})
-        for described in options(kind):
+        for described in list_options(kind):
             value = getattr(getattr(config, section), described.name)
             by = "preset" if described.name in values and values[described.name] == value else "default"
             follows = by == "default" and value != described.default
@@ -216,7 +218,7 @@ def _of_preset(config: RunConfig) -> dict[str, str]:
 def probe(resolution: Resolution, *, pairs: bool) -> RunConfig:
     """The settings of the small model whose training speed tells how large a model a budget is enough for."""
     config, (depth, tokens) = resolution.config, _PROBES[pairs]
-    like = configure(
+    like = build_run_config(
         _named_like(config, depth, pairs=pairs),
         {"training": {"batch_tokens": tokens}, "model": {"decoder_only": config.model.decoder_only}},
     )
@@ -225,8 +227,8 @@ def probe(resolution: Resolution, *, pairs: bool) -> RunConfig:
 
 def _named_like(config: RunConfig, depth: int, *, pairs: bool) -> str:
     """The preset of so many layers, portable if that of a config is."""
-    name = named_by_depth(depth, pairs=pairs)
-    return portable(name) if is_portable(config.preset) else name
+    name = depth_preset_name(depth, pairs=pairs)
+    return portable_name(name) if is_portable_name(config.preset) else name
 
 
 def size_for_budget(
@@ -245,7 +247,7 @@ def size_for_budget(
     fitting, given, before = sizing.fitting, resolution.fixed, resolution.config
     if pairs:
         fitting = partial(sizing.fitting_pairs, in_one_stack=before.model.decoder_only)
-    depth = None if resolution.reasons["preset"] == "default" else depth_of(before.preset)
+    depth = None if resolution.reasons["preset"] == "default" else preset_depth(before.preset)
     found = fitting(seconds, rate=rate, text_bytes=text_bytes, kind=before.tokenizer.kind, depth=depth)
     chosen = found.settings()
     if "budget" not in given["training"]:
@@ -253,7 +255,7 @@ def size_for_budget(
     if not pairs and not is_prepared:
         chosen["data"] = {"validation": f"{sizing.held_out(found.tokens, text_bytes=text_bytes):.2g}"}
     name = _named_like(before, found.depth, pairs=pairs)
-    config = configure(name, {section: overlaid(chosen.get(section, {}), given[section]) for section in SECTIONS})
+    config = build_run_config(name, {section: overlay(chosen.get(section, {}), given[section]) for section in SECTIONS})
     by_budget = {f"{section}.{name}": "budget" for section, values in chosen.items() for name in values}
     given_by = {name: by for name, by in resolution.reasons.items() if _is_fixed(name, given)}
     reasons = {**_of_preset(config), **by_budget, **given_by}
@@ -413,14 +415,14 @@ def plan(
         step_seconds: seconds of a step, for a budget.
         spent: seconds of the budget that are gone.
     """
-    made = Plan(
+    made = RunPlan(
         **vars(hardware),
         processes=processes,
         micro_batch_tokens=micro_batch_tokens,
         steps=planned_steps(config.training, data, pace=step_seconds, spent=spent),
         data=str(folder.resolve()),
         data_key=data_key,
-        deadline=None if config.training.budget is None else seconds_of(config.training.budget),
+        deadline=None if config.training.budget is None else parse_duration(config.training.budget),
     )
     return dataclasses.replace(config, plan=made)
 
@@ -439,7 +441,7 @@ def planned_steps(config: TrainingConfig, data: TrainingData, *, pace: float, sp
             raise UsageError(problem, settings=(length,))
         return steps
     if config.budget is not None:
-        return max(1, round((seconds_of(config.budget) - spent) / pace))
+        return max(1, round((parse_duration(config.budget) - spent) / pace))
     if config.steps is None:
         raise UsageError("say how long to train", settings=LENGTHS)
     return config.steps

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from lm import checkpoint, files, run_folder
-from lm.config.run import Plan, RunConfig
+from lm.config.run import RunConfig, RunPlan
 from lm.data.training_data import TrainingData
 from lm.distributed.world import ALONE, World
 from lm.errors import InputError, TrainingError
@@ -177,7 +177,7 @@ class Run:
         }
 
     @property
-    def plan(self) -> Plan:
+    def plan(self) -> RunPlan:
         """What was decided by looking at the machine and the data."""
         assert self.config.plan is not None
         return self.config.plan
@@ -202,7 +202,9 @@ class Run:
     def rate(self) -> float:
         """The learning rate of the next step."""
         steps = self.plan.steps if self.plan.deadline is None else None
-        return learning_rate(self.state.step, config=self.config.training, steps=steps, falls_from=self.plan.falls_from)
+        return learning_rate(
+            self.state.step, config=self.config.training, steps=steps, decay_start=self.plan.decay_start
+        )
 
     def settle_length(self) -> Decay | EndMoved | Replanned | None:
         """Under a budget, make the number of steps final if the decay of the learning rate has to begin now.
@@ -280,7 +282,7 @@ class Run:
         self._settle(settled, self.config, by="validation loss no longer falls")
         return Decay(step, steps, on_plateau=True)
 
-    def _settle(self, plan: Plan, config: RunConfig, *, by: str) -> None:
+    def _settle(self, plan: RunPlan, config: RunConfig, *, by: str) -> None:
         before, self.config = self.config, dataclasses.replace(config, plan=plan)
         self.journal.revise(self.state.step, before, self.config, by=by)
         self.data.plan(plan.steps)

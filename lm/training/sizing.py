@@ -86,10 +86,9 @@ class Size:
     """What a budget is spent on.
 
     Attributes:
-        depth: of `lm.config.presets.of_depth`, or of `translation_of_depth`, which in one stack has twice the layers.
-        vocab_size: of the tokenizer, if one is trained.
-        batch_tokens: in one optimizer step.
-        tokens: that there is time for, about; of pairs, those of the targets.
+        depth: of `lm.config.presets.build_depth_preset`, or of `translation_of_depth`, which in one stack has twice the
+        layers. vocab_size: of the tokenizer, if one is trained. batch_tokens: in one optimizer step. tokens: that there
+        is time for, about; of pairs, those of the targets.
     """
 
     depth: int

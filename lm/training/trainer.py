@@ -16,11 +16,11 @@ from typing import Any, Self
 from lm.base import refuse_adapted
 from lm.checkpoint import load_weights
 from lm.config.model import check_heads_given
-from lm.config.portable import not_portable
-from lm.config.presets import DEFAULT_PRESET, configure, is_portable
-from lm.config.run import CHANGEABLE, RunConfig
+from lm.config.portable import describe_unportable
+from lm.config.presets import DEFAULT_PRESET, build_run_config, is_portable_name
+from lm.config.run import CHANGEABLE_ON_RESUME, RunConfig
 from lm.config.run_spec import RunSpec
-from lm.config.training import LENGTHS, seconds_of
+from lm.config.training import LENGTHS, parse_duration
 from lm.corpus.corpus import read_beginnings
 from lm.corpus.shards import open_split
 from lm.data.training_data import TrainingData
@@ -28,7 +28,7 @@ from lm.distributed import launched
 from lm.distributed.group import joined
 from lm.distributed.world import ALONE, World
 from lm.errors import InputError, UsageError
-from lm.evaluation.ngram_models import bits_per_byte
+from lm.evaluation.ngram_baseline import compute_bits_per_byte
 from lm.files import check_folder
 from lm.hardware import found_device
 from lm.run_folder import (
@@ -282,10 +282,10 @@ class Trainer:
         run = resume(
             path,
             data=data,
-            longer=configure(DEFAULT_PRESET, {"training": lengths}).training if lengths else None,
+            longer=build_run_config(DEFAULT_PRESET, {"training": lengths}).training if lengths else None,
             changed={
                 section: {name: value for name, value in self.spec.typed(section).items() if name in names}
-                for section, names in CHANGEABLE.items()
+                for section, names in CHANGEABLE_ON_RESUME.items()
             },
             spent=self._elapsed(),
             world=self.world,
@@ -379,7 +379,7 @@ class Trainer:
         text_bytes = corpus.text_bytes(chosen.config)
         if budget is not None and not corpus.prepared:
             preparing = text_bytes * _PREPARING
-            if self._elapsed() + preparing >= seconds_of(budget):
+            if self._elapsed() + preparing >= parse_duration(budget):
                 takes = f"preparing {text_bytes / 1e6:.3g} MB of text takes about {preparing:.1f} s"
                 problem = f"{budget} is too short: {takes}; give more, or prepare it first"
                 raise UsageError(problem, settings=("budget",))
@@ -413,7 +413,7 @@ class Trainer:
             split, held_out = (open_split(corpus.folder, name) for name in ("train", "validation"))
             train_tokens = len(split)
             if corpus.tokenizer.kind == "bpe" and len(held_out):  # a few characters are too short to tell anything
-                baselines = bits_per_byte(split, held_out, vocab_size=corpus.tokenizer.vocab_size)
+                baselines = compute_bits_per_byte(split, held_out, vocab_size=corpus.tokenizer.vocab_size)
         return resolve.fit_to_pace(
             chosen,
             pace.shared_by(self.world.size),
@@ -427,10 +427,10 @@ class Trainer:
     def _left(self, budget: str) -> float:
         """Seconds of a budget from now on; UsageError if there are none."""
         gone = self._elapsed()
-        if gone >= seconds_of(budget):
+        if gone >= parse_duration(budget):
             problem = f"{gone:.1f} s went into getting ready; give several times that"
             raise UsageError(f"{budget} is too short: {problem}", settings=("budget",))
-        return seconds_of(budget) - gone
+        return parse_duration(budget) - gone
 
     def _check_before_work(self, folder: Path, config: RunConfig) -> None:
         """Refuse what would fail only after the corpus has been prepared."""
@@ -438,7 +438,7 @@ class Trainer:
         refuse_existing(folder, can_resume=True)
         refuse_trained(folder)
         check_model(config.model, pairs=pairs)
-        if is_portable(config.preset) and (differing := not_portable(config.model)):
+        if is_portable_name(config.preset) and (differing := describe_unportable(config.model)):
             raise UsageError(
                 f"other systems don't run {differing}: leave it out of a portable model", settings=("portable",)
             )
@@ -460,7 +460,7 @@ class Trainer:
 
 def _seconds_to_measure(budget: str | None) -> float:
     """Seconds for which a step is timed, under a budget or to choose one."""
-    return _SECONDS if budget is None else min(_SECONDS, _FRACTION_TO_MEASURE * seconds_of(budget))
+    return _SECONDS if budget is None else min(_SECONDS, _FRACTION_TO_MEASURE * parse_duration(budget))
 
 
 def _length(config: RunConfig) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lm.config.training import seconds_of
+from lm.config.training import parse_duration
 from tests.benchmarks.runs import trained
 
 GRID: dict[str, tuple[str, ...]] = {
@@ -45,7 +45,7 @@ def outcome(corpus: Path, budget: str, flags: Sequence[str]) -> Outcome:
     """Train in a budget."""
     wall_time, found = trained(corpus, "--budget", budget, *flags)
     bits = [reading.bits_per_byte for reading in found]
-    return Outcome(wall_time / seconds_of(budget), min(bits), bits[-1])
+    return Outcome(wall_time / parse_duration(budget), min(bits), bits[-1])
 
 
 def main() -> None:

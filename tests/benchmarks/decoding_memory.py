@@ -25,13 +25,13 @@ import torch
 from lm.checkpoint import load_model
 from lm.config.hardware import HardwareConfig
 from lm.config.model import ModelConfig
-from lm.config.presets import configure
+from lm.config.presets import build_run_config
 from lm.decoding.sampling import Row, Sampler, Token, generate
 from lm.decoding.session import DecodeSession
 from lm.engine.compiled.compiling import compile_step
 from lm.engine.selection import plan_engines
 from lm.hardware import inference_hardware
-from lm.interop.hugging_face.exporting import export as to_hugging_face
+from lm.interop.hugging_face.exporting import export_hugging_face as to_hugging_face
 from lm.kernels import compiled
 from lm.model.transformer import DecoderOnly
 from tests.benchmarks.generation_peers import random_run
@@ -117,7 +117,7 @@ def main() -> None:
     for name, default in (("threads", 1), ("context", 1024)):
         parser.add_argument(f"--{name}", type=int, default=default)
     given = parser.parse_args()
-    config = configure("gpt2", {"model": {"context_length": given.context}}).model
+    config = build_run_config("gpt2", {"model": {"context_length": given.context}}).model
     compile_step()
     with tempfile.TemporaryDirectory() as folder:
         run, elsewhere = random_run(Path(folder) / "run", config), Path(folder) / "hf"

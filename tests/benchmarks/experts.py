@@ -12,7 +12,7 @@ import argparse
 import statistics
 from contextlib import ExitStack
 
-from lm.config.presets import configure
+from lm.config.presets import build_run_config
 from lm.config.run import RunConfig
 from lm.data.batch import batch_rows
 from lm.model.cost import active_parameters, parameters_by_part
@@ -22,7 +22,7 @@ from lm.training.measuring import alternate, random_run, training_step
 def configuration(preset: str, *, experts: int, optimizer: str) -> RunConfig:
     """A preset with so many experts in each block, and one thread."""
     hardware = {"device": "cpu", "dtype": "float32", "threads": 1}
-    return configure(
+    return build_run_config(
         preset, {"model": {"experts": experts}, "training": {"optimizer": optimizer}, "hardware": hardware}
     )
 

@@ -27,7 +27,7 @@ from lm.config.export import ExportConfig
 from lm.decoding.translation import Translator
 from lm.decoding.translation_input import TranslationModel
 from lm.hardware import Hardware
-from lm.interop.exporting import export
+from lm.interop.exporting import export_run
 from lm.text.files import read_file_lines
 from lm.tokenizer.special_tokens import build_text_frame
 
@@ -109,7 +109,7 @@ def main() -> None:
     loaded = load_model(given.run, Hardware("cpu", "float32", 1))
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "out"
-        print(export(given.run, out, ExportConfig(to=given.to, type=given.type))["model"])
+        print(export_run(given.run, out, ExportConfig(to=given.to, type=given.type))["model"])
         if loaded.model.config.translates:
             lines = [line for line in read_file_lines(given.text) if line.strip()][: given.number]
             compare_translations(loaded, out, lines)

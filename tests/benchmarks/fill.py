@@ -26,7 +26,7 @@ from corpora import path
 from lm.checkpoint import LoadedModel, load_model
 from lm.config.hardware import HardwareConfig
 from lm.corpus.shards import open_split
-from lm.evaluation.ngram_models import surprisals
+from lm.evaluation.ngram_baseline import compute_ngram_surprisals
 from lm.hardware import inference_hardware
 from lm.model.transformer import EncoderOnly
 from lm.text.documents import read_fragments
@@ -77,7 +77,9 @@ def guesses_by_counting(train: Ids, tokens: Ids, blanks: Ids, *, vocab_size: int
         around = tokens[some[:, None] + np.arange(1 - order, reach + 1)]
         rows = np.repeat(around[:, None], vocab_size, axis=1)
         rows[:, :, order - 1] = np.arange(vocab_size)
-        nats = surprisals(train, rows.reshape(-1), vocab_size=vocab_size, order=order)[-1].reshape(rows.shape)
+        nats = compute_ngram_surprisals(train, rows.reshape(-1), vocab_size=vocab_size, order=order)[-1].reshape(
+            rows.shape
+        )
         found.append(nats[:, :, order - 1 :].sum(-1).argmin(-1))
     return np.concatenate(found)
 

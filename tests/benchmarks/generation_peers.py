@@ -32,15 +32,15 @@ import torch
 from lm.checkpoint import load_model, save_checkpoint
 from lm.config.hardware import HardwareConfig
 from lm.config.model import ModelConfig
-from lm.config.presets import configure
+from lm.config.presets import build_run_config
 from lm.config.run import RunConfig
 from lm.decoding.sampling import Sampler
 from lm.engine.compiled.compiling import compile_step
 from lm.errors import LMError
 from lm.hardware import inference_hardware
-from lm.interop.ctranslate2.exporting import export as to_ctranslate2
-from lm.interop.gguf.exporting import export as to_gguf
-from lm.interop.hugging_face.exporting import export as to_hugging_face
+from lm.interop.ctranslate2.exporting import export_ctranslate2 as to_ctranslate2
+from lm.interop.gguf.exporting import export_gguf as to_gguf
+from lm.interop.hugging_face.exporting import export_hugging_face as to_hugging_face
 from lm.kernels import compiled
 from lm.model.transformer import DecoderOnly, build_model
 from lm.run_folder import TrainingState
@@ -56,9 +56,9 @@ SHAPES = {
         vocab_size=4096, context_length=256, d_model=384, n_layers=6, n_heads=6, positions="learned", norm="layernorm",
         activation="gelu-tanh", bias=True,
     ),
-    "gpt2": configure("gpt2", {"model": {"context_length": 256}}).model,
-    "small": configure("small").model,
-    "portable-small": configure("portable-small").model,
+    "gpt2": build_run_config("gpt2", {"model": {"context_length": 256}}).model,
+    "small": build_run_config("small").model,
+    "portable-small": build_run_config("portable-small").model,
 }  # fmt: skip
 
 

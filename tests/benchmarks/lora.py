@@ -22,7 +22,7 @@ from pathlib import Path
 from lm.checkpoint import load_weights
 from lm.config.data import DataConfig
 from lm.config.lora import LoraConfig
-from lm.config.presets import configure
+from lm.config.presets import build_run_config
 from lm.config.run import RunConfig
 from lm.corpus.corpus import scan_corpus
 from lm.corpus.prepare_corpus import prepare_corpus
@@ -45,7 +45,7 @@ def configuration(steps: int, d_model: int) -> RunConfig:
         "model": {"d_model": d_model}, "training": {"steps": steps, "evaluate_every": 0, "learning_rate": rate},
         "hardware": {"threads": 1},
     }  # fmt: skip
-    return configure("tiny", given)
+    return build_run_config("tiny", given)
 
 
 def settings(base: RunConfig, way: str, rate: float, given: argparse.Namespace, *, seed: int) -> RunConfig:

@@ -13,7 +13,7 @@ import dataclasses
 import statistics
 from contextlib import ExitStack
 
-from lm.config.presets import PRESETS, configure
+from lm.config.presets import PRESETS, build_run_config
 from lm.config.run import RunConfig
 from lm.data.batch import batch_rows
 from lm.training.measuring import alternate, random_run, training_step
@@ -24,7 +24,7 @@ BATCH_TOKENS = 4096
 def configuration(preset: str, threads: int | None) -> RunConfig:
     """The default step of a preset."""
     training = {} if preset in PRESETS else {"batch_tokens": BATCH_TOKENS}
-    return configure(preset, {"training": training, "hardware": {"threads": threads}})
+    return build_run_config(preset, {"training": training, "hardware": {"threads": threads}})
 
 
 def compare(preset: str, *, seconds: float, threads: int | None) -> None:

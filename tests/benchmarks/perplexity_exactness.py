@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from lm.checkpoint import load_model
-from lm.evaluation.scoring import score
+from lm.evaluation.scoring import score_document
 from lm.hardware import Hardware
 from lm.model.transformer import DecoderOnly
 
@@ -48,7 +48,7 @@ def main() -> None:
     for context, stride in ((longest, longest), (longest, longest // 2), (longest // 2, 1), (longest // 4, 7)):
         expected = loop(double.model, ids if start is None else [start, *ids], context, stride)
         scores = [
-            score(loaded.model, ids, context=context, stride=stride, start_token=start, batch_size=batch_size)
+            score_document(loaded.model, ids, context=context, stride=stride, start_token=start, batch_size=batch_size)
             for batch_size in (1, 3, 16, 32)
         ]
         worst = max(np.abs(found - expected).max() for found in scores)

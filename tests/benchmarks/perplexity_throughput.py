@@ -29,7 +29,7 @@ from lm.checkpoint import ready
 from lm.config.evaluation import PerplexityConfig
 from lm.config.hardware import HardwareConfig
 from lm.config.model import ModelConfig
-from lm.evaluation.scoring import score
+from lm.evaluation.scoring import score_document
 from lm.hardware import inference_hardware
 from lm.model.transformer import DecoderOnly, build_model
 from tests.benchmarks.sides import KEPT_MEMORY, Side, serve
@@ -82,7 +82,7 @@ def nats_of_theirs(model: nn.Module, ids: Tensor) -> np.ndarray:
 def ours(model: DecoderOnly, ids: Tensor) -> np.ndarray:
     """The surprisal of ids[1:]."""
     size = PerplexityConfig().batch_size
-    return score(model, ids[0].numpy(), context=CONTEXT, stride=STRIDE, start_token=None, batch_size=size)
+    return score_document(model, ids[0].numpy(), context=CONTEXT, stride=STRIDE, start_token=None, batch_size=size)
 
 
 def processor_seconds(work: Callable[[], object]) -> float:

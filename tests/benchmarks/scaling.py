@@ -26,7 +26,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from lm.config.data import DataConfig
 from lm.config.hardware import DistributionConfig
-from lm.config.presets import configure
+from lm.config.presets import build_run_config
 from lm.config.run import RunConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.corpus.corpus import scan_corpus, train_tokenizer
@@ -60,7 +60,7 @@ SETTINGS = [
 def config_of(shape: str, *, shard: bool, micro: int | None = None) -> RunConfig:
     preset, model, rows = SHAPES[shape]
     training = {"steps": 1000, "batch_size": rows, "micro_batch_size": micro, "evaluate_every": 0, "optimizer": "adamw"}
-    found = configure(preset, {"model": model,
+    found = build_run_config(preset, {"model": model,
                              "training": training, "hardware": {"dtype": "float32"}})  # fmt: skip
     return dataclasses.replace(found, distribution=DistributionConfig(shard=shard))
 

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lm.benchmark import hugging_face
-from lm.config.presets import configure
+from lm.config.presets import build_run_config
 from lm.training.measuring import random_run
 from tests.benchmarks.runs import trained
 
@@ -34,7 +34,7 @@ LARGE_FLAGS = ("--depth", "5", "--kind", "char", "--context", "256", "--budget",
 
 def nanogpt_seconds() -> float:
     """A step of nanoGPT's recipe, by the stand-in; the median of many."""
-    config = configure("nanogpt-cpu", {"hardware": {"dtype": "float32"}})
+    config = build_run_config("nanogpt-cpu", {"hardware": {"dtype": "float32"}})
     with random_run(config, rows=config.training.batch_size) as run:
         step = hugging_face.training_step(run)
         step()

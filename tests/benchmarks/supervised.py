@@ -25,7 +25,7 @@ from corpora.stories import corpus as stories
 from corpora.stories.lexicon import NAMES
 from lm.config.data import DataConfig
 from lm.config.decoding import SamplingConfig
-from lm.config.presets import configure
+from lm.config.presets import build_run_config
 from lm.config.run import RunConfig
 from lm.corpus.corpus import scan_corpus, train_tokenizer
 from lm.corpus.prepare_corpus import prepare_corpus
@@ -73,7 +73,7 @@ def settings(steps: int, rate: float, seed: int = 0) -> RunConfig:
     """How both models learn the task."""
     training = {"steps": steps, "learning_rate": rate, "evaluate_every": 0, "warmup_steps": 20, "schedule": "linear"}
     data = {"supervised": True, "validation": "0"}
-    return configure("tiny", {"training": {**training, "seed": seed}, "data": data})
+    return build_run_config("tiny", {"training": {**training, "seed": seed}, "data": data})
 
 
 def learned(run: Run, asked: list[Question]) -> float:
@@ -118,7 +118,9 @@ def main() -> None:
         folder = Path(name)
         lines = (json.dumps({"text": text, "label": label}) + "\n" for text, label in examples)
         (folder / "task.jsonl").write_text("".join(lines))
-        base = pretrained(folder, configure("tiny", {"training": {"steps": given.pretraining, "evaluate_every": 0}}))
+        base = pretrained(
+            folder, build_run_config("tiny", {"training": {"steps": given.pretraining, "evaluate_every": 0}})
+        )
         weights = {key: value.clone() for key, value in base.model.state_dict().items()}
         corpus = scan_corpus(
             find_text_files([str(folder / "task.jsonl")], DataConfig(supervised=True)), settings(1, 1.0).data

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from lm.benchmark import hugging_face
-from lm.config.presets import configure
+from lm.config.presets import build_run_config
 from lm.config.run import RunConfig
 from lm.data.batch import Batch
 from lm.hardware import Hardware, timed
@@ -40,7 +40,7 @@ WARM_UP = 5
 def configuration(shape: str, threads: int) -> RunConfig:
     """GPT-2's block in a shape, trained by AdamW in bfloat16."""
     model = {**SHAPES[shape][1], "dropout": 0.0}
-    return configure("gpt2", {"model": model, "hardware": {"dtype": "bfloat16", "threads": threads}})
+    return build_run_config("gpt2", {"model": model, "hardware": {"dtype": "bfloat16", "threads": threads}})
 
 
 def ours(connection: Connection, shape: str, threads: int) -> None:

@@ -27,7 +27,7 @@ from lm.config.hardware import HardwareConfig
 from lm.decoding.translation import Translator
 from lm.decoding.translation_input import TranslationModel
 from lm.hardware import inference_hardware
-from lm.interop.ctranslate2.exporting import export
+from lm.interop.ctranslate2.exporting import export_ctranslate2
 from lm.text.files import read_file_lines
 
 OUR_BATCHES = (512, 1024, 2048, 4096)  # source tokens
@@ -93,7 +93,7 @@ def main() -> None:
     model = TranslationModel.of(loaded)
     sources = [line for line in itertools.islice(read_file_lines(given.source), given.sentences) if line.strip()]
     with tempfile.TemporaryDirectory() as folder:
-        export(given.run, Path(folder))
+        export_ctranslate2(given.run, Path(folder))
         layouts = {(given.threads, 1), (1, given.threads)}  # one process after another, or one a core
         translators = [
             ctranslate2.Translator(folder, compute_type=given.dtype, inter_threads=inter, intra_threads=intra)

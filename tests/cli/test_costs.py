@@ -7,16 +7,16 @@ import dataclasses
 import pytest
 import torch
 
-from cli.costs import costs, costs_of_each, count_parameters
+from cli.costs import compute_costs, compute_costs_per_process, count_parameters
 from lm.config.hardware import DistributionConfig
-from lm.config.presets import configure
+from lm.config.presets import build_run_config
 from lm.training import memory
 
 
 def test_the_costs_of_gpt2():
     """Of 124 M parameters: embeddings of 50,257 tokens and 1,024 positions, and 12 blocks with biases and norms."""
-    config = configure("gpt2")
-    found = costs(config)
+    config = build_run_config("gpt2")
+    found = compute_costs(config)
     block = 12 * 768**2 + (3 + 1 + 4 + 1) * 768 + 4 * 768
     total = (50_257 + 1024) * 768 + 12 * block + 2 * 768
     assert count_parameters(config) == found["parameters"]["total"] == total
@@ -29,10 +29,10 @@ def test_the_costs_of_gpt2():
 
 def test_what_each_of_several_processes_holds_of_gpt2():
     """Of 16 bytes a parameter each of eight has its share; what is gathered and what the loss needs comes on top."""
-    gpt2 = configure("gpt2", {"training": {"batch_tokens": 2 * 8 * 64}, "model": {"context_length": 64}})
+    gpt2 = build_run_config("gpt2", {"training": {"batch_tokens": 2 * 8 * 64}, "model": {"context_length": 64}})
     sharded = dataclasses.replace(gpt2, distribution=DistributionConfig(shard=True))
     total, block = count_parameters(gpt2), 12 * 768**2 + 13 * 768
-    whole, shared = costs_of_each(gpt2, 8), costs_of_each(sharded, 8)
+    whole, shared = compute_costs_per_process(gpt2, 8), compute_costs_per_process(sharded, 8)
     assert (whole["weights"], whole["gradients"], whole["optimizer"]) == (4 * total, 4 * total, 8 * total)
     assert shared["optimizer"] == whole["optimizer"] // 8
     around = total - 12 * block
@@ -43,13 +43,13 @@ def test_what_each_of_several_processes_holds_of_gpt2():
     assert shared["activations"] == whole["activations"]
     assert shared["copied"] == whole["copied"] == 12 * total
     in_turns = dataclasses.replace(sharded, training=dataclasses.replace(gpt2.training, micro_batch_size=1))
-    assert costs_of_each(in_turns, 8)["gradients"] == 4 * total  # which add up whole
+    assert compute_costs_per_process(in_turns, 8)["gradients"] == 4 * total  # which add up whole
 
 
 @pytest.mark.parametrize("preset", ["tiny", "translation-tiny"])
 def test_activations_are_as_many_as_a_forward_pass_keeps(preset):
     """Against all layers and rows at once, whose saved tensors are counted."""
-    config = configure(preset, {"model": {"context_length": 32}})
+    config = build_run_config(preset, {"model": {"context_length": 32}})
     for again in (False, True):
         config = dataclasses.replace(
             config, training=dataclasses.replace(config.training, checkpoint_activations=again)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import corpora.parallel
-from corpora.parallel import Corpus, Pair, generate
+from corpora.parallel import GeneratedCorpus, TranslatedPair, generate
 from corpora.parallel.__main__ import write
 from corpora.parallel.features import Case, Gender, Kind, Number, Person
 from corpora.parallel.german.conjugation import present, zu_infinitive
@@ -48,12 +48,12 @@ AUXILIARIES = """
 
 
 @pytest.fixture(scope="module")
-def corpus() -> Corpus:
+def corpus() -> GeneratedCorpus:
     return generate()
 
 
 @pytest.fixture(scope="module")
-def pairs(corpus: Corpus) -> list[Pair]:
+def pairs(corpus: GeneratedCorpus) -> list[TranslatedPair]:
     return corpus.training + corpus.held_out
 
 
@@ -73,13 +73,13 @@ def noun_cells() -> dict[str, set[str]]:
     return cells
 
 
-def test_regeneration_is_byte_identical(corpus: Corpus, tmp_path: Path) -> None:
+def test_regeneration_is_byte_identical(corpus: GeneratedCorpus, tmp_path: Path) -> None:
     write(corpus, tmp_path)
     for name in FILES:
         assert (tmp_path / name).read_bytes() == (FOLDER / name).read_bytes()
 
 
-def test_files_are_aligned_lines(corpus: Corpus) -> None:
+def test_files_are_aligned_lines(corpus: GeneratedCorpus) -> None:
     lines = {name: (FOLDER / name).read_text(encoding="utf-8").splitlines() for name in FILES}
     assert len(lines["train.en"]) == len(lines["train.de"]) == len(corpus.training) == 20_000
     assert len(lines["heldout.en"]) == len(lines["heldout.de"]) == len(corpus.held_out) == 1_000
@@ -90,28 +90,28 @@ def test_another_seed_gives_another_corpus() -> None:
     assert few[0] == few[1] != few[2]
 
 
-def test_english_sides_are_distinct_whatever_their_case(pairs: list[Pair]) -> None:
+def test_english_sides_are_distinct_whatever_their_case(pairs: list[TranslatedPair]) -> None:
     assert len({pair.english.lower() for pair in pairs}) == len(pairs)
 
 
-def test_translation_is_a_function_of_the_english_words(pairs: list[Pair]) -> None:
+def test_translation_is_a_function_of_the_english_words(pairs: list[TranslatedPair]) -> None:
     translation: dict[tuple[str, ...], str] = {}
     for pair in pairs:
         assert translation.setdefault(tuple(word_forms(pair.english)), pair.german) == pair.german
 
 
-def test_each_held_out_pair_has_a_combination_that_training_never_has(corpus: Corpus) -> None:
+def test_each_held_out_pair_has_a_combination_that_training_never_has(corpus: GeneratedCorpus) -> None:
     trained = {combination for pair in corpus.training for combination in pair.combinations}
     assert all(set(pair.combinations) - trained for pair in corpus.held_out)
 
 
-def test_each_held_out_word_form_is_frequent_in_training(corpus: Corpus) -> None:
+def test_each_held_out_word_form_is_frequent_in_training(corpus: GeneratedCorpus) -> None:
     for side in (0, 1):
         counts = Counter(form for pair in corpus.training for form in word_forms(pair[side]))
         assert all(counts[form] >= 10 for pair in corpus.held_out for form in word_forms(pair[side]))
 
 
-def test_vocabulary_and_lengths(pairs: list[Pair]) -> None:
+def test_vocabulary_and_lengths(pairs: list[TranslatedPair]) -> None:
     assert len({form for pair in pairs for form in word_forms(pair.english)}) >= 400
     assert len({form for pair in pairs for form in word_forms(pair.german)}) >= 600
     for side in (0, 1):
@@ -121,7 +121,7 @@ def test_vocabulary_and_lengths(pairs: list[Pair]) -> None:
         assert len(lengths) >= 20
 
 
-def test_typography(pairs: list[Pair]) -> None:
+def test_typography(pairs: list[TranslatedPair]) -> None:
     for pair in pairs:
         for line in pair[:2]:
             assert re.fullmatch(r"[A-ZÄÖÜ0-9][\w',.-]*( [\w'-]+,?)+[.?]", line), line
@@ -130,7 +130,7 @@ def test_typography(pairs: list[Pair]) -> None:
         assert (pair.english[-1] == "?") == (pair.german[-1] == "?")
 
 
-def test_articles_agree_with_their_nouns(pairs: list[Pair]) -> None:
+def test_articles_agree_with_their_nouns(pairs: list[TranslatedPair]) -> None:
     cells, checked = noun_cells(), 0
     for pair in pairs:
         line = re.sub(RELATIVE_PRONOUN, ",", pair.german)
@@ -141,7 +141,7 @@ def test_articles_agree_with_their_nouns(pairs: list[Pair]) -> None:
     assert checked > 5_000
 
 
-def test_adjectives_after_a_definite_article_are_weak(pairs: list[Pair]) -> None:
+def test_adjectives_after_a_definite_article_are_weak(pairs: list[TranslatedPair]) -> None:
     stems = "|".join(sorted((adjective.attributive for adjective in ADJECTIVES), key=len, reverse=True))
     weak = re.compile(rf"\b(des|dem|den|im|am|zum|vom|zur|das) (?:{stems})(\w*) [A-ZÄÖÜ]")
     for pair in pairs:
@@ -149,7 +149,7 @@ def test_adjectives_after_a_definite_article_are_weak(pairs: list[Pair]) -> None
             assert ending == ("e" if article == "das" else "en"), pair.german
 
 
-def test_subordinate_clauses_end_with_a_finite_verb(pairs: list[Pair]) -> None:
+def test_subordinate_clauses_end_with_a_finite_verb(pairs: list[TranslatedPair]) -> None:
     finite = set(AUXILIARIES.split())
     for verb in VERBS:
         for agreement in (*map(Agreement, Person), Agreement(number=Number.PLURAL)):
@@ -163,7 +163,7 @@ def test_subordinate_clauses_end_with_a_finite_verb(pairs: list[Pair]) -> None:
     assert checked > 1_000
 
 
-def test_conjunctions_and_relative_pronouns_follow_a_comma_or_begin_the_sentence(pairs: list[Pair]) -> None:
+def test_conjunctions_and_relative_pronouns_follow_a_comma_or_begin_the_sentence(pairs: list[TranslatedPair]) -> None:
     for pair in pairs:
         for before in re.findall(r"(\S+) (?:weil|obwohl|dass|aber|sondern)\b", pair.german):
             assert before.endswith(","), pair.german

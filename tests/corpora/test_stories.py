@@ -13,7 +13,7 @@ import corpora.stories
 from corpora.stories import corpus
 from corpora.stories.dice import Dice
 from corpora.stories.grammar import PRONOUNS, Character, Thing, present_tense, with_articles, with_pronouns
-from corpora.stories.lexicon import KINDS, Kind, Noun
+from corpora.stories.lexicon import KINDS, HeroKind, StoryNoun
 from corpora.stories.scheme import Scheme, cast, facts
 from corpora.stories.schemes import SCHEMES
 from corpora.stories.template import Scene, expand, paragraph
@@ -178,7 +178,7 @@ def test_scheme_has_variety_and_closed_brackets(scheme: Scheme) -> None:
 @pytest.mark.parametrize("scheme", SCHEMES, ids=lambda scheme: scheme.name)
 def test_no_table_hides_a_fact_of_another(scheme: Scheme) -> None:
     names = [name for table in scheme.tables for name in table[0]]
-    bare = facts(Scheme("bare", (Noun("kite", ("red",)),), (), ()), Dice(0))
+    bare = facts(Scheme("bare", (StoryNoun("kite", ("red",)),), (), ()), Dice(0))
     assert len(set(names)) == len(names)
     assert not set(names) & set(bare)
 
@@ -220,10 +220,10 @@ def test_paragraph_fills_slots_and_agrees() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.noun)
-def test_nobody_shares_the_pronoun_of_the_hero(kind: Kind) -> None:
+def test_nobody_shares_the_pronoun_of_the_hero(kind: HeroKind) -> None:
     dice = Dice(3)
     for _ in range(50):
-        people = cast(kind, Noun("kite", ("red",)), dice)
+        people = cast(kind, StoryNoun("kite", ("red",)), dice)
         hero = people["hero"].form("he", dice)
         assert hero not in {people[other].form("he", dice) for other in ("friend", "elder", "neighbour")}
 

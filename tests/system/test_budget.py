@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from cli.main import run
-from lm.config.presets import configure
+from lm.config.presets import build_run_config
 from lm.training import budget as run_clock
 from lm.training import measuring as training
 from lm.training.trainer import Trainer
@@ -261,7 +261,7 @@ def test_with_a_preset_for_pairs_only_the_length_follows_the_clock(pairs, tmp_pa
     flags = ["--preset", "translation-tiny", "--d-model", "32", "--vocab-size", "300", "--batch-tokens", "200"]
     assert run(["train", *pairs, *flags, "--budget", "1s", "-o", str(tmp_path / "run")]) == 0
     assert "on each side" not in capsys.readouterr().err
-    made, preset = config(tmp_path / "run"), configure("translation-tiny")
+    made, preset = config(tmp_path / "run"), build_run_config("translation-tiny")
     assert (made["preset"], made["training"]["schedule"]) == ("translation-tiny", "wsd")
     assert (made["training"]["warmup_steps"], made["parallel"]["bpe_dropout"]) == (preset.training.warmup_steps, 0.0)
 

@@ -7,7 +7,7 @@ from ..lexicon.entries import Modal
 from ..lexicon.function_words import BE_ALLOWED_TO, HAVE_TO, MUST
 from ..syntax import Agreement, Clause, Mood, Pronoun, Sentence, Subordinate, agreement, asks_for_subject
 from .inflection import be, past, present, present_participle
-from .phrases import Phrases
+from .phrases import EnglishPhrases
 
 
 def relative_clause(clause: Clause) -> list[str]:
@@ -15,7 +15,7 @@ def relative_clause(clause: Clause) -> list[str]:
     return finite_clause(clause)
 
 
-phrases = Phrases(relative_clause)
+phrases = EnglishPhrases(relative_clause)
 
 
 @dataclass

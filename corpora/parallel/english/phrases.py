@@ -26,7 +26,7 @@ from .inflection import indefinite_article, personal_pronoun
 
 
 @dataclass(frozen=True)
-class Phrases:
+class EnglishPhrases:
     """Spells out phrases; as a noun phrase may hold a relative clause, it is given what spells that out."""
 
     relative_clause: Callable[[Clause], list[str]]

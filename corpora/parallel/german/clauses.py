@@ -24,7 +24,7 @@ from ..syntax import (
     is_definite,
 )
 from .conjugation import infinitive, irregular, present, preterite, zu_infinitive
-from .phrases import Phrase, Phrases
+from .phrases import GermanPhrases, Phrase
 
 
 def relative_clause(clause: Clause) -> list[str]:
@@ -32,7 +32,7 @@ def relative_clause(clause: Clause) -> list[str]:
     return [",", *verb_final(clause), ","]
 
 
-phrases = Phrases(relative_clause)
+phrases = GermanPhrases(relative_clause)
 
 
 @dataclass

@@ -53,7 +53,7 @@ class Phrase:
 
 
 @dataclass(frozen=True)
-class Phrases:
+class GermanPhrases:
     """Spells out phrases; as a noun phrase may hold a relative clause, it is given what spells that out."""
 
     relative_clause: Callable[[Clause], list[str]]

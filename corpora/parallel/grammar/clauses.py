@@ -25,7 +25,7 @@ from ..lexicon.function_words import (
     A,
 )
 from ..lexicon.verbs import BE, BECOME, COST, EXIST, FRAMES, RAIN, SNOW, STAY
-from ..randomness import Dice
+from ..randomness import RandomChoices
 from ..syntax import (
     Clause,
     Comparison,
@@ -76,7 +76,7 @@ def kinds_of(nominal: Nominal) -> Kind:
             return Kind.HUMAN
 
 
-def clause(dice: Dice, tense: Tense, given: Nominal | None = None) -> Clause:
+def clause(dice: RandomChoices, tense: Tense, given: Nominal | None = None) -> Clause:
     """Derive a clause in a tense, about a given subject or any."""
     restriction = kinds_of(given) if given else Kind.ANIMATE | Kind.PORTABLE | Kind.VEHICLE
     if dice.chance(0.12) or not frames(restriction):
@@ -97,7 +97,7 @@ def visible_tense(tense: Tense, verb: Verb, chosen: Nominal) -> Tense:
     return tense
 
 
-def with_complements(dice: Dice, bare: Clause) -> Clause:
+def with_complements(dice: RandomChoices, bare: Clause) -> Clause:
     """Add the object, recipient and complement that the verb asks for."""
     verb = bare.verb
     noun = bare.subject.noun if isinstance(bare.subject, NounPhrase) else None
@@ -114,7 +114,7 @@ def with_complements(dice: Dice, bare: Clause) -> Clause:
     return replace(bare, object=theme, recipient=recipient, complement=complement)
 
 
-def complement_of(dice: Dice, verb: Verb, other_than: Noun | None) -> Place:
+def complement_of(dice: RandomChoices, verb: Verb, other_than: Noun | None) -> Place:
     """Derive the prepositional complement of a verb, or where home is."""
     if verb is STAY and dice.chance(0.3):
         return AT_HOME
@@ -126,14 +126,14 @@ def complement_of(dice: Dice, verb: Verb, other_than: Noun | None) -> Place:
             return complement
 
 
-def object_pronoun(dice: Dice, chosen: Nominal) -> Pronoun:
+def object_pronoun(dice: RandomChoices, chosen: Nominal) -> Pronoun:
     """Derive an object pronoun that does not refer back to a subject of the first or second person."""
     if (isinstance(chosen, Pronoun) and chosen.person is not Person.THIRD) or dice.chance(0.6):
         return third_person(dice)
     return Pronoun(dice.choice((Person.FIRST, Person.SECOND)), Number.SINGULAR)
 
 
-def recipient_of(dice: Dice, chosen: Nominal) -> Nominal:
+def recipient_of(dice: RandomChoices, chosen: Nominal) -> Nominal:
     """Derive a definite recipient."""
     if dice.chance(0.3):
         return object_pronoun(dice, chosen)
@@ -142,7 +142,7 @@ def recipient_of(dice: Dice, chosen: Nominal) -> Nominal:
     return recipient if is_definite(recipient) else replace(recipient, determiner=THE)
 
 
-def modified(dice: Dice, core: Clause) -> Clause:
+def modified(dice: RandomChoices, core: Clause) -> Clause:
     """Add adverbials, a modal or a negation to a clause with all its complements."""
     changed = core
     voluntary = not core.verb.stative and not core.verb.involuntary
@@ -156,20 +156,20 @@ def modified(dice: Dice, core: Clause) -> Clause:
     return replace(changed, negated=True) if negatable(changed) and dice.chance(0.2) else changed
 
 
-def modal(dice: Dice, tense: Tense) -> Modal:
+def modal(dice: RandomChoices, tense: Tense) -> Modal:
     """Choose a modal that has the tense."""
     choices = [each for each in MODALS if tense is Tense.PRESENT or each.english_past]
     return dice.choice(choices)
 
 
-def with_place(dice: Dice, core: Clause) -> Clause:
+def with_place(dice: RandomChoices, core: Clause) -> Clause:
     """Add where something happens."""
     place = prepositional_phrase(dice, dice.choice(locations(core.verb.places)), core.verb.places)
     fronted = Slot.PLACE if dice.chance(0.2) else core.fronted
     return replace(core, place=place, fronted=fronted)
 
 
-def with_time(dice: Dice, core: Clause) -> Clause:
+def with_time(dice: RandomChoices, core: Clause) -> Clause:
     """Add when or how often something happens."""
     plain = core.modal is None
     often = with_tense(FREQUENCY, core.tense)
@@ -211,7 +211,7 @@ def unstated(nominal: Nominal, kind: Kind) -> tuple[Adjective, ...]:
     return tuple(each for each in qualities(kind) if each.dimension not in stated) or qualities(kind)
 
 
-def copular(dice: Dice, tense: Tense, given: Nominal | None = None) -> Clause:
+def copular(dice: RandomChoices, tense: Tense, given: Nominal | None = None) -> Clause:
     """Derive a clause that says what somebody or something is like."""
     chosen = given or subject(dice, Kind.ANIMATE | Kind.INANIMATE & ~Kind.SITE & ~Kind.VENUE)
     quality = dice.choice(unstated(chosen, kinds_of(chosen)))
@@ -232,7 +232,7 @@ def contrast(first: Adjective, second: Adjective) -> bool:
     return first is not second and first.dimension == second.dimension and first.dimension in CONTRASTING
 
 
-def predication(dice: Dice, chosen: Nominal, quality: Adjective, tense: Tense) -> Clause:
+def predication(dice: RandomChoices, chosen: Nominal, quality: Adjective, tense: Tense) -> Clause:
     """Derive a clause with a predicative adjective, with a degree, negated or corrected."""
     rivals = [each for each in qualities(kinds_of(chosen)) if contrast(each, quality)]
     plain = plainly_definite(chosen)
@@ -244,12 +244,12 @@ def predication(dice: Dice, chosen: Nominal, quality: Adjective, tense: Tense) -
     return Clause(chosen, BE, tense, negated=plain and dice.chance(0.15), predicate=predicate)
 
 
-def weather(dice: Dice, tense: Tense) -> Clause:
+def weather(dice: RandomChoices, tense: Tense) -> Clause:
     """Derive a clause about rain or snow."""
     return Clause(Expletive("it"), dice.choice((RAIN, SNOW)), tense)
 
 
-def existential(dice: Dice) -> Clause:
+def existential(dice: RandomChoices) -> Clause:
     """Derive 'there is', German 'es gibt'."""
     theme = noun_phrase(dice, Kind.ANIMATE & ~Kind.NAME | Kind.FURNITURE | Kind.PLANT | Kind.CONTAINER)
     if is_definite(theme):

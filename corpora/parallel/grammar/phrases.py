@@ -19,7 +19,7 @@ from ..lexicon.function_words import (
     THIS,
     A,
 )
-from ..randomness import Dice
+from ..randomness import RandomChoices
 from ..syntax import Coordination, Nominal, NounPhrase, PrepositionalPhrase, Pronoun
 
 SINGULAR = ((16, (THE,)), (9, (A,)), (6, POSSESSIVES), (3, (THIS,)), (1, (EVERY,)))
@@ -58,7 +58,7 @@ def adjectives(kind: Kind) -> tuple[Adjective, ...]:
     return tuple(adjective for adjective in ADJECTIVES if adjective.kinds & kind)
 
 
-def determiner(dice: Dice, noun: Noun, number: Number) -> Determiner:
+def determiner(dice: RandomChoices, noun: Noun, number: Number) -> Determiner:
     """Choose a determiner that goes with a noun."""
     if noun.kind is Kind.NAME:
         return NAMED
@@ -69,7 +69,7 @@ def determiner(dice: Dice, noun: Noun, number: Number) -> Determiner:
     return chosen
 
 
-def attributes(dice: Dice, noun: Noun) -> tuple[Adjective, ...]:
+def attributes(dice: RandomChoices, noun: Noun) -> tuple[Adjective, ...]:
     """Choose no, one or two adjectives, in the order of their rank."""
     candidates = adjectives(noun.kind)
     if not candidates or dice.chance(0.65):
@@ -81,7 +81,7 @@ def attributes(dice: Dice, noun: Noun) -> tuple[Adjective, ...]:
     return (first, second) if first.rank < second.rank else (second, first)
 
 
-def noun_phrase(dice: Dice, kinds: Kind, *, other_than: Noun | None = None) -> NounPhrase:
+def noun_phrase(dice: RandomChoices, kinds: Kind, *, other_than: Noun | None = None) -> NounPhrase:
     """Derive a noun phrase whose noun is of the given kinds."""
     noun = dice.choice(nouns(kinds))
     while noun is other_than:
@@ -95,13 +95,13 @@ def noun_phrase(dice: Dice, kinds: Kind, *, other_than: Noun | None = None) -> N
     return NounPhrase(chosen, noun, number, adjective, possessor)
 
 
-def coordination(dice: Dice, kinds: Kind) -> Coordination:
+def coordination(dice: RandomChoices, kinds: Kind) -> Coordination:
     """Derive two coordinated noun phrases with different nouns."""
     first = noun_phrase(dice, kinds)
     return Coordination(first, noun_phrase(dice, kinds, other_than=first.noun))
 
 
-def subject(dice: Dice, kinds: Kind) -> Nominal:
+def subject(dice: RandomChoices, kinds: Kind) -> Nominal:
     """Derive a subject of the given kinds, often a pronoun where people are among them."""
     if kinds & Kind.PERSON and dice.chance(0.25):
         return dice.choice(FIRST_AND_SECOND_PERSON) if dice.chance(0.5) else third_person(dice)
@@ -110,14 +110,16 @@ def subject(dice: Dice, kinds: Kind) -> Nominal:
     return noun_phrase(dice, kinds)
 
 
-def third_person(dice: Dice) -> Pronoun:
+def third_person(dice: RandomChoices) -> Pronoun:
     """Derive 'he', 'she' or 'they'."""
     noun = dice.choice(nouns(Kind.NAME))
     number = Number.PLURAL if dice.chance(0.3) else Number.SINGULAR
     return Pronoun(Person.THIRD, number, noun.gender)
 
 
-def prepositional_phrase(dice: Dice, preposition: Preposition, kinds: Kind | None = None) -> PrepositionalPhrase:
+def prepositional_phrase(
+    dice: RandomChoices, preposition: Preposition, kinds: Kind | None = None
+) -> PrepositionalPhrase:
     """Derive a prepositional phrase; people may be pronouns, landmarks have few attributes."""
     allowed = preposition.kinds if kinds is None else preposition.kinds & kinds
     if allowed & Kind.PERSON and dice.chance(0.15):

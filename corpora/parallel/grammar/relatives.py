@@ -8,7 +8,7 @@ from ..features import Kind, Slot, Tense
 from ..lexicon.entries import Noun, Verb
 from ..lexicon.function_words import LIKE_TO, NO, POSSESSIVES
 from ..lexicon.verbs import ACCUSATIVE, BE, DATIVE, INTRANSITIVE, POSITION, PREPOSITIONAL
-from ..randomness import Dice
+from ..randomness import RandomChoices
 from ..syntax import Clause, Nominal, NounPhrase, PredicateAdjective, PrepositionalPhrase, RelativePronoun
 from .clauses import unstated, visible_tense, with_complements
 from .phrases import adjectives, subject
@@ -28,7 +28,7 @@ def verbs_by_role(kind: Kind) -> tuple[tuple[Verb, ...], tuple[Verb, ...], tuple
     )
 
 
-def relative_clause(dice: Dice, phrase: NounPhrase) -> Clause:
+def relative_clause(dice: RandomChoices, phrase: NounPhrase) -> Clause:
     """Derive a relative clause for a noun phrase."""
     pronoun, kind = RelativePronoun(phrase.noun, phrase.number), phrase.noun.kind
     tense = Tense.PAST if dice.chance(0.5) else Tense.PRESENT
@@ -44,13 +44,13 @@ def relative_clause(dice: Dice, phrase: NounPhrase) -> Clause:
     return Clause(pronoun, BE, tense, predicate=PredicateAdjective(dice.choice(unstated(phrase, kind))))
 
 
-def object_relative(dice: Dice, verb: Verb, pronoun: RelativePronoun, tense: Tense) -> Clause:
+def object_relative(dice: RandomChoices, verb: Verb, pronoun: RelativePronoun, tense: Tense) -> Clause:
     """Derive 'that the man buys'."""
     agent = other_subject(dice, verb, pronoun.noun)
     return Clause(agent.subject, verb, visible_tense(tense, verb, agent.subject), object=pronoun, fronted=Slot.OBJECT)
 
 
-def complement_relative(dice: Dice, verb: Verb, pronoun: RelativePronoun, tense: Tense) -> Clause:
+def complement_relative(dice: RandomChoices, verb: Verb, pronoun: RelativePronoun, tense: Tense) -> Clause:
     """Derive 'for whom the man waits'."""
     agent = other_subject(dice, verb, pronoun.noun)
     preposition = dice.choice([each for each in verb.complements if each.kinds & pronoun.noun.kind])
@@ -58,7 +58,7 @@ def complement_relative(dice: Dice, verb: Verb, pronoun: RelativePronoun, tense:
     return replace(agent, tense=tense, complement=complement, fronted=Slot.COMPLEMENT)
 
 
-def other_subject(dice: Dice, verb: Verb, noun: Noun) -> Clause:
+def other_subject(dice: RandomChoices, verb: Verb, noun: Noun) -> Clause:
     """Derive a clause of a verb and a subject that is not the noun itself."""
     while True:
         chosen = subject(dice, verb.subjects)
@@ -77,7 +77,7 @@ def takes_relative(phrase: Nominal | None) -> TypeGuard[NounPhrase]:
     )
 
 
-def with_relative(dice: Dice, core: Clause) -> Clause:
+def with_relative(dice: RandomChoices, core: Clause) -> Clause:
     """Add a relative clause to the subject or to what ends the clause, if either can take one."""
     last = core.complement.nominal if isinstance(core.complement, PrepositionalPhrase) else core.object
     if takes_relative(last) and nothing_follows(core) and dice.chance(0.6):

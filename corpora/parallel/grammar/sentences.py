@@ -28,7 +28,7 @@ from ..lexicon.function_words import (
     WHY,
 )
 from ..lexicon.verbs import ACCUSATIVE, BELIEVING, DATIVE, MOTION, STAY, TRYING, VERBS, WONDERING
-from ..randomness import Dice
+from ..randomness import RandomChoices
 from ..syntax import (
     Clause,
     Interrogative,
@@ -80,7 +80,7 @@ VOLUNTARY_VERBS = tuple(
 )
 
 
-def statement(dice: Dice) -> Sentence:
+def statement(dice: RandomChoices) -> Sentence:
     """Derive a statement ('The man buys an apple')."""
     draw = dice.uniform()
     if draw < 0.06:
@@ -89,13 +89,13 @@ def statement(dice: Dice) -> Sentence:
     return Sentence(with_relative(dice, core) if draw < 0.4 else core)
 
 
-def yes_no_question(dice: Dice) -> Sentence:
+def yes_no_question(dice: RandomChoices) -> Sentence:
     """Derive a question to answer with yes or no ('Does the man buy an apple?')."""
     core = clause(dice, dice.weighted(TENSES))
     return Sentence(replace(core, negated=False, fronted=Slot.SUBJECT), Mood.QUESTION)
 
 
-def subject_question(dice: Dice) -> Sentence:
+def subject_question(dice: RandomChoices) -> Sentence:
     """Derive a question for the subject ('Who buys an apple?')."""
     tense = dice.weighted(TENSES)
     asked: Nominal = Interrogative(human=True)
@@ -107,7 +107,7 @@ def subject_question(dice: Dice) -> Sentence:
     return question(clause(dice, tense, asked), Slot.SUBJECT)
 
 
-def object_question(dice: Dice) -> Sentence:
+def object_question(dice: RandomChoices) -> Sentence:
     """Derive a question for the object ('What does the man buy?')."""
     verb = dice.choice(ACCUSATIVE + DATIVE[:-1])
     core = bare(dice, verb)
@@ -120,7 +120,7 @@ def object_question(dice: Dice) -> Sentence:
     return question(modified(dice, replace(core, object=asked)), Slot.OBJECT)
 
 
-def adverbial_question(dice: Dice) -> Sentence:
+def adverbial_question(dice: RandomChoices) -> Sentence:
     """Derive a question for place, direction, time or cause ('When does the man buy an apple?')."""
     draw = dice.uniform()
     if draw < 0.35:
@@ -134,7 +134,7 @@ def adverbial_question(dice: Dice) -> Sentence:
     return question(replace(core, time=WHEN if draw < 0.75 and not core.verb.stative else WHY), Slot.TIME)
 
 
-def bare(dice: Dice, verb: Verb) -> Clause:
+def bare(dice: RandomChoices, verb: Verb) -> Clause:
     """Derive a clause that is only a subject and a given verb."""
     chosen = subject(dice, verb.subjects)
     return Clause(chosen, verb, visible_tense(dice.weighted(TENSES), verb, chosen))
@@ -145,7 +145,7 @@ def question(core: Clause, slot: Slot) -> Sentence:
     return Sentence(replace(core, negated=False, frequency=None, fronted=slot), Mood.QUESTION)
 
 
-def adverbial_clause(dice: Dice) -> Sentence:
+def adverbial_clause(dice: RandomChoices) -> Sentence:
     """Derive a sentence with an adverbial clause ('The man sleeps because he is tired')."""
     conjunction = dice.weighted(((4, BECAUSE), (3, ALTHOUGH), (2, IF), (2, WHEN_PRESENT), (3, WHEN_PAST)))
     past = conjunction is WHEN_PAST or (conjunction in (BECAUSE, ALTHOUGH) and dice.chance(0.5))
@@ -162,7 +162,7 @@ def adverbial_clause(dice: Dice) -> Sentence:
     return Sentence(replace(outer, subordinate=Subordinate(conjunction, inner)))
 
 
-def condition(dice: Dice, conjunction: Conjunction, tense: Tense) -> Clause:
+def condition(dice: RandomChoices, conjunction: Conjunction, tense: Tense) -> Clause:
     """Derive the content of an adverbial clause that comes first."""
     while True:
         core = weather(dice, tense) if dice.chance(0.1) else replace(clause(dice, tense), fronted=Slot.SUBJECT)
@@ -170,7 +170,7 @@ def condition(dice: Dice, conjunction: Conjunction, tense: Tense) -> Clause:
             return core
 
 
-def reason(dice: Dice, conjunction: Conjunction, outer: Clause, tense: Tense) -> Clause:
+def reason(dice: RandomChoices, conjunction: Conjunction, outer: Clause, tense: Tense) -> Clause:
     """Derive the content of an adverbial clause that comes last."""
     while True:
         core = weather(dice, tense) if dice.chance(0.1) else following(dice, outer, tense)
@@ -183,7 +183,7 @@ def suits(conjunction: Conjunction, core: Clause, tense: Tense) -> bool:
     return core.tense is tense and not (conjunction in (WHEN_PRESENT, WHEN_PAST) and core.predicate)
 
 
-def following(dice: Dice, previous: Clause, tense: Tense) -> Clause:
+def following(dice: RandomChoices, previous: Clause, tense: Tense) -> Clause:
     """Derive a clause whose subject may be a pronoun for something in the clause before it."""
     candidates = antecedents(previous)
     if candidates and dice.chance(0.6):
@@ -194,7 +194,7 @@ def following(dice: Dice, previous: Clause, tense: Tense) -> Clause:
     return replace(clause(dice, tense), fronted=Slot.SUBJECT)
 
 
-def complement_clause(dice: Dice) -> Sentence:
+def complement_clause(dice: RandomChoices) -> Sentence:
     """Derive a sentence with a clause as its object ('The man knows that the dog is old')."""
     asking = dice.chance(0.3)
     verb = dice.choice(WONDERING if asking else BELIEVING)
@@ -210,7 +210,7 @@ def complement_clause(dice: Dice) -> Sentence:
     return Sentence(replace(outer, subordinate=Subordinate(WHETHER if asking else THAT, inner)))
 
 
-def indirect_question(dice: Dice, tense: Tense) -> Clause:
+def indirect_question(dice: RandomChoices, tense: Tense) -> Clause:
     """Derive '... where the dog sleeps', '... why the woman laughs', '... who bought the house'."""
     draw = dice.uniform()
     if draw < 0.3:
@@ -225,7 +225,7 @@ def indirect_question(dice: Dice, tense: Tense) -> Clause:
     return replace(core, place=WHERE, fronted=Slot.PLACE)
 
 
-def infinitive_complement(dice: Dice) -> Sentence:
+def infinitive_complement(dice: RandomChoices) -> Sentence:
     """Derive a sentence with an infinitive clause ('The man tries to open the window')."""
     if dice.chance(0.5):
         outer, conjunction = bare(dice, dice.choice(TRYING)), TO_INFINITIVE
@@ -240,7 +240,7 @@ def infinitive_complement(dice: Dice) -> Sentence:
     return Sentence(replace(outer, subordinate=Subordinate(conjunction, inner)))
 
 
-def coordinated_clauses(dice: Dice) -> Sentence:
+def coordinated_clauses(dice: RandomChoices) -> Sentence:
     """Derive two coordinated clauses ('The table is old, but it is beautiful')."""
     tense = dice.weighted(TENSES)
     first = clause(dice, tense)
@@ -248,7 +248,7 @@ def coordinated_clauses(dice: Dice) -> Sentence:
     return Sentence(first, Mood.STATEMENT, conjunction, following(dice, first, tense))
 
 
-def coordinated_predicates(dice: Dice) -> Sentence:
+def coordinated_predicates(dice: RandomChoices) -> Sentence:
     """Derive two coordinated predicates with one subject ('The woman buys an apple and eats it')."""
     first_verb = dice.choice(FIRST_VERBS)
     chosen = subject(dice, Kind.PERSON)
@@ -263,7 +263,7 @@ def coordinated_predicates(dice: Dice) -> Sentence:
     return Sentence(first, Mood.STATEMENT, AND, second, shared_subject=True)
 
 
-CONSTRUCTIONS: tuple[tuple[int, Callable[[Dice], Sentence]], ...] = (
+CONSTRUCTIONS: tuple[tuple[int, Callable[[RandomChoices], Sentence]], ...] = (
     (40, statement),
     (7, yes_no_question),
     (4, subject_question),
@@ -277,6 +277,6 @@ CONSTRUCTIONS: tuple[tuple[int, Callable[[Dice], Sentence]], ...] = (
 )
 
 
-def derive(dice: Dice) -> Sentence:
+def derive(dice: RandomChoices) -> Sentence:
     """Derive one sentence."""
     return dice.weighted(CONSTRUCTIONS)(dice)

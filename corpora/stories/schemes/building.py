@@ -1,21 +1,21 @@
 """Building something: the reason decides the use, and one part refuses to work."""
 
-from ..lexicon import COLOURS, WOODS, Noun
+from ..lexicon import COLOURS, WOODS, StoryNoun
 from ..scheme import Scheme
 
 THINGS = (
-    Noun("raft", WOODS),
-    Noun("bridge", ("wooden", "narrow", "sturdy")),
-    Noun("cart", COLOURS),
-    Noun("sledge", COLOURS),
-    Noun("swing", WOODS),
-    Noun("ladder", ("tall", "wooden", "strong")),
-    Noun("bench", ("oak", "green", "wooden", "round")),
-    Noun("kennel", COLOURS),
-    Noun("table", ("round", "oak", "long")),
-    Noun("boat", ("little", "blue", "wooden", "flat")),
-    Noun("stilts", ("tall", "red", "wooden"), "a pair of"),
-    Noun("shelves", ("pine", "white", "wooden"), "a set of"),
+    StoryNoun("raft", WOODS),
+    StoryNoun("bridge", ("wooden", "narrow", "sturdy")),
+    StoryNoun("cart", COLOURS),
+    StoryNoun("sledge", COLOURS),
+    StoryNoun("swing", WOODS),
+    StoryNoun("ladder", ("tall", "wooden", "strong")),
+    StoryNoun("bench", ("oak", "green", "wooden", "round")),
+    StoryNoun("kennel", COLOURS),
+    StoryNoun("table", ("round", "oak", "long")),
+    StoryNoun("boat", ("little", "blue", "wooden", "flat")),
+    StoryNoun("stilts", ("tall", "red", "wooden"), "a pair of"),
+    StoryNoun("shelves", ("pine", "white", "wooden"), "a set of"),
 )
 
 REASON = (

@@ -1,21 +1,21 @@
 """A contest: why the hero wants to win, what goes wrong, and what is worth more than a prize."""
 
-from ..lexicon import COLOURS, Noun
+from ..lexicon import COLOURS, StoryNoun
 from ..scheme import Scheme
 
 THINGS = (
-    Noun("kite", COLOURS),
-    Noun("birdhouse", COLOURS),
-    Noun("quilt", ("striped", "blue", "warm")),
-    Noun("scarecrow", ("funny", "tall", "straw")),
-    Noun("hat", ("tall", "green", "feathered", "purple")),
-    Noun("paper dragon", COLOURS),
-    Noun("rag doll", ("striped", "tiny", "cheerful")),
-    Noun("vase", ("blue", "round", "clay")),
-    Noun("lantern", ("paper", "red", "green", "round")),
-    Noun("basket", ("willow", "round", "striped")),
-    Noun("puppet", ("wooden", "funny", "woollen")),
-    Noun("snow globe", ("glass", "tiny")),
+    StoryNoun("kite", COLOURS),
+    StoryNoun("birdhouse", COLOURS),
+    StoryNoun("quilt", ("striped", "blue", "warm")),
+    StoryNoun("scarecrow", ("funny", "tall", "straw")),
+    StoryNoun("hat", ("tall", "green", "feathered", "purple")),
+    StoryNoun("paper dragon", COLOURS),
+    StoryNoun("rag doll", ("striped", "tiny", "cheerful")),
+    StoryNoun("vase", ("blue", "round", "clay")),
+    StoryNoun("lantern", ("paper", "red", "green", "round")),
+    StoryNoun("basket", ("willow", "round", "striped")),
+    StoryNoun("puppet", ("wooden", "funny", "woollen")),
+    StoryNoun("snow globe", ("glass", "tiny")),
 )
 
 PRIZE = (

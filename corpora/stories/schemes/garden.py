@@ -1,20 +1,20 @@
 """Growing something: a seed, a long wait, an enemy, and a harvest that is shared."""
 
-from ..lexicon import Noun
+from ..lexicon import StoryNoun
 from ..scheme import Scheme
 
 THINGS = (
-    Noun("pumpkin", ("orange", "enormous", "round")),
-    Noun("sunflower", ("golden", "tall", "giant")),
-    Noun("melon", ("green", "striped", "sweet")),
-    Noun("turnip", ("purple", "giant", "white")),
-    Noun("cabbage", ("curly", "red", "huge")),
-    Noun("rose bush", ("pink", "yellow", "white")),
-    Noun("sweet peas", ("pink", "white", "purple"), "a bed of"),
-    Noun("beans", ("speckled", "tall", "green"), "a row of"),
-    Noun("strawberries", ("sweet", "wild", "red"), "a bed of"),
-    Noun("tulips", ("red", "yellow", "striped"), "a bed of"),
-    Noun("carrots", ("orange", "sweet", "long"), "a row of"),
+    StoryNoun("pumpkin", ("orange", "enormous", "round")),
+    StoryNoun("sunflower", ("golden", "tall", "giant")),
+    StoryNoun("melon", ("green", "striped", "sweet")),
+    StoryNoun("turnip", ("purple", "giant", "white")),
+    StoryNoun("cabbage", ("curly", "red", "huge")),
+    StoryNoun("rose bush", ("pink", "yellow", "white")),
+    StoryNoun("sweet peas", ("pink", "white", "purple"), "a bed of"),
+    StoryNoun("beans", ("speckled", "tall", "green"), "a row of"),
+    StoryNoun("strawberries", ("sweet", "wild", "red"), "a bed of"),
+    StoryNoun("tulips", ("red", "yellow", "striped"), "a bed of"),
+    StoryNoun("carrots", ("orange", "sweet", "long"), "a row of"),
 )
 
 DREAM = (

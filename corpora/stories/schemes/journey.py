@@ -1,20 +1,20 @@
 """A journey: something must be brought a long way, and two things stand in between."""
 
-from ..lexicon import COLOURS, METALS, Noun
+from ..lexicon import COLOURS, METALS, StoryNoun
 from ..scheme import Scheme
 
 THINGS = (
-    Noun("letter", ("long", "secret", "blue", "important")),
-    Noun("basket", ("heavy", "round", "willow")),
-    Noun("lamp", METALS),
-    Noun("clock", ("brass", "wooden", "old", "blue")),
-    Noun("blanket", ("warm", "woollen", "striped", "grey")),
-    Noun("teapot", COLOURS),
-    Noun("fiddle", ("old", "brown", "fine")),
-    Noun("map", ("old", "torn", "painted")),
-    Noun("shawl", ("soft", "woollen", "brown", "striped")),
-    Noun("slippers", ("red", "woollen", "soft", "green"), "a pair of"),
-    Noun("candles", ("white", "tall", "yellow"), "a bundle of"),
+    StoryNoun("letter", ("long", "secret", "blue", "important")),
+    StoryNoun("basket", ("heavy", "round", "willow")),
+    StoryNoun("lamp", METALS),
+    StoryNoun("clock", ("brass", "wooden", "old", "blue")),
+    StoryNoun("blanket", ("warm", "woollen", "striped", "grey")),
+    StoryNoun("teapot", COLOURS),
+    StoryNoun("fiddle", ("old", "brown", "fine")),
+    StoryNoun("map", ("old", "torn", "painted")),
+    StoryNoun("shawl", ("soft", "woollen", "brown", "striped")),
+    StoryNoun("slippers", ("red", "woollen", "soft", "green"), "a pair of"),
+    StoryNoun("candles", ("white", "tall", "yellow"), "a bundle of"),
 )
 
 ERRAND = (

@@ -1,20 +1,20 @@
 """Learning a skill: wanting, failing, one piece of advice, practice, and the day when it matters."""
 
-from ..lexicon import METALS, Noun
+from ..lexicon import METALS, StoryNoun
 from ..scheme import Scheme
 
 THINGS = (
-    Noun("flute", ("wooden", "silver", "old")),
-    Noun("fiddle", ("brown", "old", "small")),
-    Noun("horn", METALS),
-    Noun("accordion", ("red", "black", "old")),
-    Noun("trumpet", ("brass", "shiny", "golden")),
-    Noun("harp", ("golden", "small", "old")),
-    Noun("banjo", ("round", "yellow", "old")),
-    Noun("guitar", ("blue", "brown", "old")),
-    Noun("bagpipes", ("green", "old", "noisy"), "a set of"),
-    Noun("cymbals", ("brass", "copper", "shiny"), "a pair of"),
-    Noun("drums", ("red", "loud", "new"), "a set of"),
+    StoryNoun("flute", ("wooden", "silver", "old")),
+    StoryNoun("fiddle", ("brown", "old", "small")),
+    StoryNoun("horn", METALS),
+    StoryNoun("accordion", ("red", "black", "old")),
+    StoryNoun("trumpet", ("brass", "shiny", "golden")),
+    StoryNoun("harp", ("golden", "small", "old")),
+    StoryNoun("banjo", ("round", "yellow", "old")),
+    StoryNoun("guitar", ("blue", "brown", "old")),
+    StoryNoun("bagpipes", ("green", "old", "noisy"), "a set of"),
+    StoryNoun("cymbals", ("brass", "copper", "shiny"), "a pair of"),
+    StoryNoun("drums", ("red", "loud", "new"), "a set of"),
 )
 
 FAILURE = (

@@ -1,20 +1,20 @@
 """Lost and found: something dear is missing; how it went decides where it is found."""
 
-from ..lexicon import CLOTHS, COLOURS, METALS, Noun
+from ..lexicon import CLOTHS, COLOURS, METALS, StoryNoun
 from ..scheme import Scheme
 
 THINGS = (
-    Noun("key", METALS),
-    Noun("bell", METALS),
-    Noun("whistle", ("tin", "wooden", "silver", "red")),
-    Noun("ribbon", COLOURS),
-    Noun("button", ("brass", "pearl", "green", "blue")),
-    Noun("spoon", ("silver", "wooden", "copper")),
-    Noun("thimble", METALS),
-    Noun("mitten", CLOTHS),
-    Noun("ring", ("golden", "silver", "copper")),
-    Noun("marbles", ("blue", "green", "glass", "striped"), "a bag of"),
-    Noun("beads", ("amber", "glass", "blue", "red"), "a string of"),
+    StoryNoun("key", METALS),
+    StoryNoun("bell", METALS),
+    StoryNoun("whistle", ("tin", "wooden", "silver", "red")),
+    StoryNoun("ribbon", COLOURS),
+    StoryNoun("button", ("brass", "pearl", "green", "blue")),
+    StoryNoun("spoon", ("silver", "wooden", "copper")),
+    StoryNoun("thimble", METALS),
+    StoryNoun("mitten", CLOTHS),
+    StoryNoun("ring", ("golden", "silver", "copper")),
+    StoryNoun("marbles", ("blue", "green", "glass", "striped"), "a bag of"),
+    StoryNoun("beads", ("amber", "glass", "blue", "red"), "a string of"),
 )
 
 WORTH = (

@@ -1,20 +1,20 @@
 """A mistake and the truth: something breaks, the hero hides it, and telling is better than hiding."""
 
-from ..lexicon import COLOURS, METALS, Noun
+from ..lexicon import COLOURS, METALS, StoryNoun
 from ..scheme import Scheme
 
 THINGS = (
-    Noun("vase", COLOURS),
-    Noun("clock", METALS),
-    Noun("teapot", ("blue", "china", "spotted")),
-    Noun("mirror", ("round", "golden", "old")),
-    Noun("bowl", ("blue", "glass", "painted")),
-    Noun("jug", ("striped", "tall", "clay")),
-    Noun("model ship", ("wooden", "white", "tiny")),
-    Noun("lamp", ("green", "glass", "brass")),
-    Noun("picture", ("old", "framed", "large")),
-    Noun("plates", ("white", "blue", "painted"), "a stack of"),
-    Noun("eyeglasses", ("round", "golden", "old"), "a pair of"),
+    StoryNoun("vase", COLOURS),
+    StoryNoun("clock", METALS),
+    StoryNoun("teapot", ("blue", "china", "spotted")),
+    StoryNoun("mirror", ("round", "golden", "old")),
+    StoryNoun("bowl", ("blue", "glass", "painted")),
+    StoryNoun("jug", ("striped", "tall", "clay")),
+    StoryNoun("model ship", ("wooden", "white", "tiny")),
+    StoryNoun("lamp", ("green", "glass", "brass")),
+    StoryNoun("picture", ("old", "framed", "large")),
+    StoryNoun("plates", ("white", "blue", "painted"), "a stack of"),
+    StoryNoun("eyeglasses", ("round", "golden", "old"), "a pair of"),
 )
 
 ACCIDENT = (

@@ -1,20 +1,20 @@
 """A mystery: strange signs in the night, a watch, and a cause that is smaller than the fear of it."""
 
-from ..lexicon import COLOURS, METALS, Noun
+from ..lexicon import COLOURS, METALS, StoryNoun
 from ..scheme import Scheme
 
 THINGS = (
-    Noun("lantern", METALS),
-    Noun("torch", ("bright", "red", "little")),
-    Noun("candle", ("white", "short", "thick")),
-    Noun("magnifying glass", ("brass", "round", "old")),
-    Noun("notebook", COLOURS),
-    Noun("saucepan", ("copper", "dented", "big")),
-    Noun("pillow", ("soft", "striped", "feather")),
-    Noun("helmet", ("tin", "shiny", "old")),
-    Noun("bell", ("brass", "loud", "small")),
-    Noun("binoculars", ("black", "old", "heavy"), "a pair of"),
-    Noun("boots", ("rubber", "green", "tall"), "a pair of"),
+    StoryNoun("lantern", METALS),
+    StoryNoun("torch", ("bright", "red", "little")),
+    StoryNoun("candle", ("white", "short", "thick")),
+    StoryNoun("magnifying glass", ("brass", "round", "old")),
+    StoryNoun("notebook", COLOURS),
+    StoryNoun("saucepan", ("copper", "dented", "big")),
+    StoryNoun("pillow", ("soft", "striped", "feather")),
+    StoryNoun("helmet", ("tin", "shiny", "old")),
+    StoryNoun("bell", ("brass", "loud", "small")),
+    StoryNoun("binoculars", ("black", "old", "heavy"), "a pair of"),
+    StoryNoun("boots", ("rubber", "green", "tall"), "a pair of"),
 )
 
 SIGNS = (

@@ -1,19 +1,19 @@
 """Helping a neighbour: the hero gives up a plan, and the kindness comes back in kind."""
 
-from ..lexicon import COLOURS, Noun
+from ..lexicon import COLOURS, StoryNoun
 from ..scheme import Scheme
 
 THINGS = (
-    Noun("kite", COLOURS),
-    Noun("fishing rod", ("long", "new", "willow")),
-    Noun("bicycle", COLOURS),
-    Noun("swing", ("rope", "wooden", "new")),
-    Noun("canoe", ("birch", "green", "narrow")),
-    Noun("telescope", ("brass", "long", "old")),
-    Noun("drum", ("big", "red", "round")),
-    Noun("wheelbarrow", ("green", "rusty", "blue")),
-    Noun("easel", ("wooden", "tall", "folding")),
-    Noun("roller skates", ("red", "silver", "old"), "a pair of"),
+    StoryNoun("kite", COLOURS),
+    StoryNoun("fishing rod", ("long", "new", "willow")),
+    StoryNoun("bicycle", COLOURS),
+    StoryNoun("swing", ("rope", "wooden", "new")),
+    StoryNoun("canoe", ("birch", "green", "narrow")),
+    StoryNoun("telescope", ("brass", "long", "old")),
+    StoryNoun("drum", ("big", "red", "round")),
+    StoryNoun("wheelbarrow", ("green", "rusty", "blue")),
+    StoryNoun("easel", ("wooden", "tall", "folding")),
+    StoryNoun("roller skates", ("red", "silver", "old"), "a pair of"),
 )
 
 NEED = (

@@ -1,20 +1,20 @@
 """A newcomer: somebody new says nothing, the obvious welcome fails, and a shared thing opens the door."""
 
-from ..lexicon import COLOURS, Noun
+from ..lexicon import COLOURS, StoryNoun
 from ..scheme import Scheme
 
 THINGS = (
-    Noun("kite", COLOURS),
-    Noun("ball", COLOURS),
-    Noun("chessboard", ("wooden", "old", "folding")),
-    Noun("puzzle", ("wooden", "difficult", "big")),
-    Noun("paper boat", COLOURS),
-    Noun("skipping rope", ("red", "long", "yellow")),
-    Noun("spinning top", COLOURS),
-    Noun("picture book", ("thick", "colourful", "old")),
-    Noun("drum", ("round", "red", "big")),
-    Noun("crayons", ("bright", "new", "broken"), "a box of"),
-    Noun("toy soldiers", ("tin", "painted", "wooden"), "a box of"),
+    StoryNoun("kite", COLOURS),
+    StoryNoun("ball", COLOURS),
+    StoryNoun("chessboard", ("wooden", "old", "folding")),
+    StoryNoun("puzzle", ("wooden", "difficult", "big")),
+    StoryNoun("paper boat", COLOURS),
+    StoryNoun("skipping rope", ("red", "long", "yellow")),
+    StoryNoun("spinning top", COLOURS),
+    StoryNoun("picture book", ("thick", "colourful", "old")),
+    StoryNoun("drum", ("round", "red", "big")),
+    StoryNoun("crayons", ("bright", "new", "broken"), "a box of"),
+    StoryNoun("toy soldiers", ("tin", "painted", "wooden"), "a box of"),
 )
 
 STRANGER = (

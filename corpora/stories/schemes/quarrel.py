@@ -1,20 +1,20 @@
 """A quarrel and a reconciliation: who did what to the thing decides what sets it right."""
 
-from ..lexicon import CLOTHS, COLOURS, Noun
+from ..lexicon import CLOTHS, COLOURS, StoryNoun
 from ..scheme import Scheme
 
 THINGS = (
-    Noun("kite", COLOURS),
-    Noun("drum", ("red", "round", "blue", "big")),
-    Noun("ball", COLOURS),
-    Noun("scooter", COLOURS),
-    Noun("wagon", ("red", "green", "wooden")),
-    Noun("hammock", CLOTHS),
-    Noun("hoop", COLOURS),
-    Noun("tent", ("green", "striped", "orange")),
-    Noun("blocks", ("wooden", "painted", "smooth"), "a box of"),
-    Noun("paints", ("bright", "new"), "a box of"),
-    Noun("puppets", ("painted", "woollen", "funny"), "a pair of"),
+    StoryNoun("kite", COLOURS),
+    StoryNoun("drum", ("red", "round", "blue", "big")),
+    StoryNoun("ball", COLOURS),
+    StoryNoun("scooter", COLOURS),
+    StoryNoun("wagon", ("red", "green", "wooden")),
+    StoryNoun("hammock", CLOTHS),
+    StoryNoun("hoop", COLOURS),
+    StoryNoun("tent", ("green", "striped", "orange")),
+    StoryNoun("blocks", ("wooden", "painted", "smooth"), "a box of"),
+    StoryNoun("paints", ("bright", "new"), "a box of"),
+    StoryNoun("puppets", ("painted", "woollen", "funny"), "a pair of"),
 )
 
 CAUSE = (

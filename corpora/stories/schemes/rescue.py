@@ -1,19 +1,19 @@
 """A rescue: a small creature is stuck, the first try fails, and the thing at hand turns out to be the answer."""
 
-from ..lexicon import CLOTHS, COLOURS, Noun
+from ..lexicon import CLOTHS, COLOURS, StoryNoun
 from ..scheme import Scheme
 
 THINGS = (
-    Noun("rope", ("long", "strong", "old")),
-    Noun("scarf", CLOTHS),
-    Noun("net", ("green", "old", "wide")),
-    Noun("umbrella", COLOURS),
-    Noun("blanket", CLOTHS),
-    Noun("basket", ("round", "willow", "deep")),
-    Noun("rake", ("long", "rusty", "wooden")),
-    Noun("broom", ("long", "old", "sturdy")),
-    Noun("curtains", CLOTHS, "a pair of"),
-    Noun("reins", ("leather", "long", "old"), "a pair of"),
+    StoryNoun("rope", ("long", "strong", "old")),
+    StoryNoun("scarf", CLOTHS),
+    StoryNoun("net", ("green", "old", "wide")),
+    StoryNoun("umbrella", COLOURS),
+    StoryNoun("blanket", CLOTHS),
+    StoryNoun("basket", ("round", "willow", "deep")),
+    StoryNoun("rake", ("long", "rusty", "wooden")),
+    StoryNoun("broom", ("long", "old", "sturdy")),
+    StoryNoun("curtains", CLOTHS, "a pair of"),
+    StoryNoun("reins", ("leather", "long", "old"), "a pair of"),
 )
 
 DANGER = (

@@ -1,18 +1,18 @@
 """A secret: the hero hides something, and somebody feels left out until the truth comes out."""
 
-from ..lexicon import Noun
+from ..lexicon import StoryNoun
 from ..scheme import Scheme
 
 THINGS = (
-    Noun("box", ("wooden", "tin", "round", "locked")),
-    Noun("chest", ("old", "oak", "iron", "green")),
-    Noun("crate", ("big", "wooden", "empty")),
-    Noun("sack", ("grey", "lumpy", "brown")),
-    Noun("bucket", ("tin", "blue", "covered")),
-    Noun("trunk", ("leather", "black", "old")),
-    Noun("cage", ("wicker", "brass", "covered")),
-    Noun("hatbox", ("pink", "striped", "round")),
-    Noun("drawers", ("deep", "painted", "dusty"), "a set of"),
+    StoryNoun("box", ("wooden", "tin", "round", "locked")),
+    StoryNoun("chest", ("old", "oak", "iron", "green")),
+    StoryNoun("crate", ("big", "wooden", "empty")),
+    StoryNoun("sack", ("grey", "lumpy", "brown")),
+    StoryNoun("bucket", ("tin", "blue", "covered")),
+    StoryNoun("trunk", ("leather", "black", "old")),
+    StoryNoun("cage", ("wicker", "brass", "covered")),
+    StoryNoun("hatbox", ("pink", "striped", "round")),
+    StoryNoun("drawers", ("deep", "painted", "dusty"), "a set of"),
 )
 
 SECRET = (

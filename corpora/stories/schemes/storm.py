@@ -1,20 +1,20 @@
 """A stormy night: fear, somebody who is more afraid, and a small light that is enough for all."""
 
-from ..lexicon import METALS, Noun
+from ..lexicon import METALS, StoryNoun
 from ..scheme import Scheme
 
 THINGS = (
-    Noun("lantern", METALS),
-    Noun("candle", ("white", "red", "thick")),
-    Noun("lamp", ("oil", "brass", "little")),
-    Noun("quilt", ("striped", "warm", "huge")),
-    Noun("teddy bear", ("brown", "soft", "old")),
-    Noun("music box", ("silver", "tiny", "blue")),
-    Noun("storybook", ("thick", "green", "old")),
-    Noun("kettle", ("copper", "black", "whistling")),
-    Noun("mouth organ", ("silver", "little", "old")),
-    Noun("cards", ("painted", "old", "funny"), "a pack of"),
-    Noun("dominoes", ("ivory", "black", "wooden"), "a box of"),
+    StoryNoun("lantern", METALS),
+    StoryNoun("candle", ("white", "red", "thick")),
+    StoryNoun("lamp", ("oil", "brass", "little")),
+    StoryNoun("quilt", ("striped", "warm", "huge")),
+    StoryNoun("teddy bear", ("brown", "soft", "old")),
+    StoryNoun("music box", ("silver", "tiny", "blue")),
+    StoryNoun("storybook", ("thick", "green", "old")),
+    StoryNoun("kettle", ("copper", "black", "whistling")),
+    StoryNoun("mouth organ", ("silver", "little", "old")),
+    StoryNoun("cards", ("painted", "old", "funny"), "a pack of"),
+    StoryNoun("dominoes", ("ivory", "black", "wooden"), "a box of"),
 )
 
 STORM = (

@@ -1,21 +1,21 @@
 """A surprise party: everyone is in on it, something threatens to give it away, and the day comes."""
 
-from ..lexicon import CLOTHS, COLOURS, METALS, Noun
+from ..lexicon import CLOTHS, COLOURS, METALS, StoryNoun
 from ..scheme import Scheme
 
 THINGS = (
-    Noun("scarf", CLOTHS),
-    Noun("rocking chair", ("oak", "red", "new")),
-    Noun("umbrella", COLOURS),
-    Noun("teapot", COLOURS),
-    Noun("pipe", ("clay", "long", "wooden")),
-    Noun("shawl", CLOTHS),
-    Noun("walking stick", ("ash", "carved", "silver")),
-    Noun("music box", METALS),
-    Noun("cushion", CLOTHS),
-    Noun("slippers", CLOTHS, "a pair of"),
-    Noun("spectacles", ("golden", "round", "new"), "a pair of"),
-    Noun("gloves", CLOTHS, "a pair of"),
+    StoryNoun("scarf", CLOTHS),
+    StoryNoun("rocking chair", ("oak", "red", "new")),
+    StoryNoun("umbrella", COLOURS),
+    StoryNoun("teapot", COLOURS),
+    StoryNoun("pipe", ("clay", "long", "wooden")),
+    StoryNoun("shawl", CLOTHS),
+    StoryNoun("walking stick", ("ash", "carved", "silver")),
+    StoryNoun("music box", METALS),
+    StoryNoun("cushion", CLOTHS),
+    StoryNoun("slippers", CLOTHS, "a pair of"),
+    StoryNoun("spectacles", ("golden", "round", "new"), "a pair of"),
+    StoryNoun("gloves", CLOTHS, "a pair of"),
 )
 
 PLAN = (

@@ -1,20 +1,20 @@
 """A chain of trades: each swap helps somebody, and the last one brings back more than was given."""
 
-from ..lexicon import COLOURS, METALS, Noun
+from ..lexicon import COLOURS, METALS, StoryNoun
 from ..scheme import Scheme
 
 THINGS = (
-    Noun("bicycle", COLOURS),
-    Noun("compass", METALS),
-    Noun("parrot", ("green", "blue", "clever")),
-    Noun("trumpet", ("brass", "shiny", "old")),
-    Noun("rowing boat", COLOURS),
-    Noun("toy train", ("red", "wooden", "tin")),
-    Noun("cuckoo clock", ("brown", "carved", "funny")),
-    Noun("globe", ("round", "painted", "dusty")),
-    Noun("cape", ("purple", "blue", "velvet")),
-    Noun("skates", ("silver", "red", "new"), "a pair of"),
-    Noun("chess pieces", ("ivory", "carved", "wooden"), "a set of"),
+    StoryNoun("bicycle", COLOURS),
+    StoryNoun("compass", METALS),
+    StoryNoun("parrot", ("green", "blue", "clever")),
+    StoryNoun("trumpet", ("brass", "shiny", "old")),
+    StoryNoun("rowing boat", COLOURS),
+    StoryNoun("toy train", ("red", "wooden", "tin")),
+    StoryNoun("cuckoo clock", ("brown", "carved", "funny")),
+    StoryNoun("globe", ("round", "painted", "dusty")),
+    StoryNoun("cape", ("purple", "blue", "velvet")),
+    StoryNoun("skates", ("silver", "red", "new"), "a pair of"),
+    StoryNoun("chess pieces", ("ivory", "carved", "wooden"), "a set of"),
 )
 
 FIRST_SWAP = (

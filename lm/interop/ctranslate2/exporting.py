@@ -18,25 +18,25 @@ from typing import Any
 
 from lm import files
 from lm.checkpoint import load_model
-from lm.config.export import ExportConfig, NumberType
+from lm.config.export import ExportConfig, ExportDtype
 from lm.config.model import ModelConfig
 from lm.errors import UsageError
 from lm.hardware import Hardware
-from lm.interop.ctranslate2.specification import check, fill, specification
+from lm.interop.ctranslate2.specification import check_supported, create_specification, fill_weights
 from lm.model.transformer import DecoderOnly, EncoderDecoder, Model
 from lm.run_folder import SOURCE_TOKENIZER, TOKENIZER
 from lm.tokenizer.tokenizer import Tokenizer
 
-_AS_IT_IS = Hardware("cpu", "float32", 1)
+_HARDWARE = Hardware("cpu", "float32", 1)
 
 
 def to_ctranslate2(run: Path, out: Path, config: ExportConfig) -> Mapping[str, str]:
     """Export a run to a folder, and say what runs it; see `EXPORTERS`."""
-    kind = export(run, out, number_type=config.type)
+    kind = export_ctranslate2(run, out, number_type=config.type)
     return {"model": f"for ctranslate2.{kind}, {config.type}"}
 
 
-def export(run: Path, folder: Path, *, number_type: NumberType = "float32") -> str:
+def export_ctranslate2(run: Path, folder: Path, *, number_type: ExportDtype = "float32") -> str:
     """Write a run's best checkpoint, or a checkpoint, as CTranslate2 loads it.
 
     Args:
@@ -51,8 +51,8 @@ def export(run: Path, folder: Path, *, number_type: NumberType = "float32") -> s
         InputError: the run is damaged, the folder holds something, or the package `ctranslate2` is not installed.
         UsageError: CTranslate2 has nothing like a part of the model.
     """
-    loaded = load_model(run, _AS_IT_IS)
-    spec = described(
+    loaded = load_model(run, _HARDWARE)
+    spec = build_specification(
         loaded.model,
         tokenizer=loaded.tokenizer,
         source_tokenizer=loaded.source_tokenizer,
@@ -66,12 +66,12 @@ def export(run: Path, folder: Path, *, number_type: NumberType = "float32") -> s
     return "Translator" if loaded.model.config.is_encoder_decoder else "Generator"
 
 
-def described(
+def build_specification(
     model: Model,
     *,
     tokenizer: Tokenizer,
     source_tokenizer: Tokenizer | None = None,
-    number_type: NumberType = "float32",
+    number_type: ExportDtype = "float32",
 ) -> Any:  # noqa: ANN401 (the package has no types)
     """CTranslate2's description of a model, weights and vocabularies included, as it can be saved.
 
@@ -85,10 +85,10 @@ def described(
         InputError: the package is not installed.
         UsageError: CTranslate2 has nothing like a part of the model or of its tokenizer.
     """
-    check(model.config)
+    check_supported(model.config)
     assert isinstance(model, DecoderOnly | EncoderDecoder)
-    spec = specification(model.config)
-    fill(spec, model)
+    spec = create_specification(model.config)
+    fill_weights(spec, model)
     _set_tokens(spec, model.config, tokenizer, source_tokenizer or tokenizer)
     spec.validate()
     spec.optimize(quantization=number_type)
@@ -103,11 +103,11 @@ def _set_tokens(spec: Any, config: ModelConfig, tokenizer: Tokenizer, source_tok
         )
     start, end = tokenizer.token(tokenizer.start_of_text), tokenizer.token(tokenizer.end_of_text)
     spec.config.bos_token, spec.config.eos_token, spec.config.unk_token = start, end, end
-    target = _names(tokenizer, config.vocab_size)
+    target = _token_names(tokenizer, config.vocab_size)
     if not config.is_encoder_decoder:
         spec.register_vocabulary(target)
         return
-    source = _names(source_tokenizer, config.source_vocab_size or config.vocab_size)
+    source = _token_names(source_tokenizer, config.source_vocab_size or config.vocab_size)
     if source_tokenizer.end_of_text is None or source_tokenizer.token(source_tokenizer.end_of_text) != end:
         raise UsageError(f"CTranslate2 ends source and target by one token, but {end} does not end a source")
     spec.config.decoder_start_token, spec.config.add_source_eos = start, True
@@ -115,6 +115,6 @@ def _set_tokens(spec: Any, config: ModelConfig, tokenizer: Tokenizer, source_tok
     spec.register_target_vocabulary(target)
 
 
-def _names(tokenizer: Tokenizer, size: int) -> list[str]:
+def _token_names(tokenizer: Tokenizer, size: int) -> list[str]:
     """The tokens by id; ids that no text has get a name that none has."""
     return [tokenizer.token(index) or f"<unused {index}>" for index in range(size)]

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from torch import Tensor, nn
 
 from lm.config.model import ModelConfig
-from lm.config.portable import Values, differing, facts
+from lm.config.portable import AllowedValues, comparable_fields, differing_fields
 from lm.errors import InputError, UsageError
 from lm.model.attention import MultiHeadAttention
 from lm.model.layers import FeedForward
@@ -17,45 +17,48 @@ from lm.model.positions import Embedding
 from lm.model.transformer import Block, DecoderOnly, EncoderDecoder, Stack
 
 _ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu-tanh": "GELUTanh", "silu": "SWISH", "swiglu": "SWISH"}
-_NOWHERE: Values = {
+_SUPPORTED: AllowedValues = {
     "architecture": ("transformer",), "decoder_only": (False,), "objective": ("causal",), "attention": ("full",),
     "positions": ("learned", "sinusoidal", "sinusoidal-half", "rotary"), "syntax": ("none",),
     "activation": tuple(_ACTIVATIONS), "softcap": (0,), "value_residual": (False,), "embedding_shortcut": (False,),
     "experts": (0,), "embedding_norm": (False,), "output_transform": (False,), "token_types": (0,),
 }  # fmt: skip
 """What CTranslate2 runs, of the fields in which ours can be more."""
-_IN_DECODERS: Values = {"rope_scaling": ("none", "linear")}
-_IN_ENCODER_DECODERS: Values = {
+_SUPPORTED_IN_DECODERS: AllowedValues = {"rope_scaling": ("none", "linear")}
+_SUPPORTED_IN_ENCODER_DECODERS: AllowedValues = {
     "qk_norm": (False,), "n_kv_heads": (None,), "d_head": (None,), "rotary_share": (1,), "rope_scaling": ("none",),
 }  # fmt: skip
 
 
-def check(config: ModelConfig) -> None:
+def check_supported(config: ModelConfig) -> None:
     """UsageError if CTranslate2 has nothing like a part of a model; the message names the field."""
-    allowed = {**_NOWHERE, **(_IN_ENCODER_DECODERS if config.is_encoder_decoder else _IN_DECODERS)}
-    refused = differing(config, allowed)
+    allowed = {
+        **_SUPPORTED,
+        **(_SUPPORTED_IN_ENCODER_DECODERS if config.is_encoder_decoder else _SUPPORTED_IN_DECODERS),
+    }
+    refused = differing_fields(config, allowed)
     if config.is_encoder_decoder and config.attention_bias != ("all" if config.bias else "none"):
         refused.append("attention_bias")
     if config.parallel_residual and config.norm == "rmsnorm":
         refused.append("parallel_residual")
     if refused:
         kind = "encoder-decoder" if config.is_encoder_decoder else "decoder"
-        problem = f"CTranslate2 runs no {kind} with {refused[0]} {facts(config)[refused[0]]!r}"
+        problem = f"CTranslate2 runs no {kind} with {refused[0]} {comparable_fields(config)[refused[0]]!r}"
         if config.n_encoder_layers:
             raise UsageError(problem)
         raise UsageError(f"{problem}: train one without to export it", settings=["portable"])
 
 
-def specification(config: ModelConfig) -> Any:  # noqa: ANN401 (the package has no types)
+def create_specification(config: ModelConfig) -> Any:  # noqa: ANN401 (the package has no types)
     """CTranslate2's empty description of a model of this shape; InputError without the package."""
     try:
         from ctranslate2.specs import transformer_spec  # noqa: PLC0415 (an optional dependency)
     except ImportError:
         raise InputError("export to CTranslate2 needs its package: pip install 'lm-toolkit[ctranslate2]'") from None
-    blocks = _blocks(config)
+    blocks = _block_settings(config)
     if not config.is_encoder_decoder:
         spec = transformer_spec.TransformerDecoderSpec(
-            config.n_layers, config.n_heads, with_encoder_attention=False, **blocks, **_of_decoders(config)
+            config.n_layers, config.n_heads, with_encoder_attention=False, **blocks, **_decoder_settings(config)
         )
         return transformer_spec.TransformerDecoderModelSpec(spec)
     return transformer_spec.TransformerSpec(
@@ -64,7 +67,7 @@ def specification(config: ModelConfig) -> Any:  # noqa: ANN401 (the package has 
     )
 
 
-def _blocks(config: ModelConfig) -> dict[str, Any]:
+def _block_settings(config: ModelConfig) -> dict[str, Any]:
     """What is said of the blocks of any stack."""
     from ctranslate2.specs import common_spec  # noqa: PLC0415 (an optional dependency)
 
@@ -79,7 +82,7 @@ def _blocks(config: ModelConfig) -> dict[str, Any]:
     return blocks
 
 
-def _of_decoders(config: ModelConfig) -> dict[str, Any]:
+def _decoder_settings(config: ModelConfig) -> dict[str, Any]:
     """What is said of the blocks of a model that continues texts, beside that."""
     from ctranslate2.specs.attention_spec import RotaryScalingType  # noqa: PLC0415 (an optional dependency)
 
@@ -93,18 +96,18 @@ def _of_decoders(config: ModelConfig) -> dict[str, Any]:
     return more
 
 
-_LEAST_POSITIONS = 2048
+_MIN_POSITIONS = 2048
 """How many positions CTranslate2 is given at least, of those that go on without end."""
 
 Array = npt.NDArray[np.float32]
 
 
-def fill(spec: Any, model: DecoderOnly | EncoderDecoder) -> None:  # noqa: ANN401 (the package has no types)
+def fill_weights(spec: Any, model: DecoderOnly | EncoderDecoder) -> None:  # noqa: ANN401 (the package has no types)
     """Put the weights of a model, in float32, into the description that was made for it."""
     assert isinstance(model.decoder, Stack)
     _set_stack(spec.decoder, model.decoder)
     _set_embedding(spec.decoder, spec.decoder.embeddings, model.embedding, model.config)
-    _set_product(spec.decoder.projection, *model.output_layer)
+    _set_matrix(spec.decoder.projection, *model.output_layer)
     spec.config.layer_norm_epsilon = model.config.norm_eps
     if isinstance(model, EncoderDecoder):
         assert isinstance(model.encoder, Stack)
@@ -114,9 +117,9 @@ def fill(spec: Any, model: DecoderOnly | EncoderDecoder) -> None:  # noqa: ANN40
 
 
 def _set_embedding(spec: Any, table: Any, embedding: Embedding, config: ModelConfig) -> None:  # noqa: ANN401
-    table.weight = _array(embedding.tokens.weight)
+    table.weight = _to_array(embedding.tokens.weight)
     if embedding.positions is not None:
-        spec.position_encodings.encodings = _positions(embedding.positions, embedding.tokens.weight, config)
+        spec.position_encodings.encodings = _position_table(embedding.positions, embedding.tokens.weight, config)
     spec.scale_embeddings = config.scale_embeddings
 
 
@@ -147,9 +150,9 @@ def _set_norms(layer: Any, block: Block) -> None:  # noqa: ANN401
 def _set_norm(spec: Any, norm: nn.Module) -> None:  # noqa: ANN401
     weight, bias = norm.weight, getattr(norm, "bias", None)
     assert isinstance(weight, Tensor)
-    spec.gamma = _array(weight)
+    spec.gamma = _to_array(weight)
     if isinstance(norm, nn.LayerNorm):
-        spec.beta = np.zeros_like(spec.gamma) if bias is None else _array(bias)
+        spec.beta = np.zeros_like(spec.gamma) if bias is None else _to_array(bias)
 
 
 def _set_attention(spec: Any, attention: MultiHeadAttention, *, parts: int) -> None:  # noqa: ANN401
@@ -173,21 +176,21 @@ def _set_feed_forward(spec: Any, layer: FeedForward) -> None:  # noqa: ANN401
 
 
 def _set_linear(spec: Any, linear: nn.Linear, rows: slice = slice(None)) -> None:  # noqa: ANN401
-    _set_product(spec, linear.weight[rows], None if linear.bias is None else linear.bias[rows])
+    _set_matrix(spec, linear.weight[rows], None if linear.bias is None else linear.bias[rows])
 
 
-def _set_product(spec: Any, weight: Tensor, bias: Tensor | None) -> None:  # noqa: ANN401
-    spec.weight = _array(weight)
+def _set_matrix(spec: Any, weight: Tensor, bias: Tensor | None) -> None:  # noqa: ANN401
+    spec.weight = _to_array(weight)
     if bias is not None:
-        spec.bias = _array(bias)
+        spec.bias = _to_array(bias)
 
 
-def _positions(positions: nn.Module, tokens: Tensor, config: ModelConfig) -> Array:
+def _position_table(positions: nn.Module, tokens: Tensor, config: ModelConfig) -> Array:
     """(positions, d_model)."""
-    length = config.position_limit or max(_LEAST_POSITIONS, config.context_length)
-    return _array(positions(0, length, tokens.device))
+    length = config.position_limit or max(_MIN_POSITIONS, config.context_length)
+    return _to_array(positions(0, length, tokens.device))
 
 
-def _array(weight: Tensor) -> Array:
+def _to_array(weight: Tensor) -> Array:
     array: Array = np.ascontiguousarray(weight.detach().float().cpu().numpy())
     return array

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from lm.config.model import ModelConfig
-from lm.config.portable import Values
+from lm.config.portable import AllowedValues
 from lm.errors import UsageError
 from lm.interop.hugging_face.configuration import nearest_family
 from lm.interop.hugging_face.families import GPT2, GPT_NEOX, LLAMA, QWEN2, QWEN3
@@ -36,12 +36,12 @@ _GATED_BLOCK = _BLOCK | {
 _GELU = {"activation": ("gelu-tanh", "gelu")}
 """llama.cpp computes both by the formula with the tangent, as it does for the published models that have the other."""
 _NO_WINDOW = {"attention": ("full",)}
-_UNLESS_LLAMA3 = {"rope_scaling": ("none", "linear", "yarn")}
+_NO_LLAMA3_SCALING = {"rope_scaling": ("none", "linear", "yarn")}
 _YARN = {"rope_fast": 32.0, "rope_slow": 1.0}
 """The ends of the ramp of YaRN, which files of these architectures cannot say."""
 
 
-def _architecture(name: str, family: Family, inner: Mapping[str, Part], requires: Values) -> Family:
+def _architecture(name: str, family: Family, inner: Mapping[str, Part], requires: AllowedValues) -> Family:
     """A family by the names that llama.cpp has for it; biases that it has in any case are zero where ours has none."""
     return replace(
         family,
@@ -60,15 +60,15 @@ def _architecture(name: str, family: Family, inner: Mapping[str, Part], requires
 LLAMA_NAME, GPT_NEOX_NAME = "llama", "gptneox"
 ARCHITECTURES = (
     _architecture("gpt2", GPT2, _BLOCK, _GELU),
-    _architecture(GPT_NEOX_NAME, GPT_NEOX, _BLOCK, _GELU | _UNLESS_LLAMA3),
-    _architecture("qwen2", QWEN2, _GATED_BLOCK, _NO_WINDOW | _UNLESS_LLAMA3 | {"d_head": (None,)}),
+    _architecture(GPT_NEOX_NAME, GPT_NEOX, _BLOCK, _GELU | _NO_LLAMA3_SCALING),
+    _architecture("qwen2", QWEN2, _GATED_BLOCK, _NO_WINDOW | _NO_LLAMA3_SCALING | {"d_head": (None,)}),
     _architecture(LLAMA_NAME, LLAMA, _GATED_BLOCK, _NO_WINDOW),
-    _architecture("qwen3", QWEN3, _GATED_BLOCK, _NO_WINDOW | _UNLESS_LLAMA3 | {"attention_bias": ("none",)}),
+    _architecture("qwen3", QWEN3, _GATED_BLOCK, _NO_WINDOW | _NO_LLAMA3_SCALING | {"attention_bias": ("none",)}),
 )
 """The first that fits a model is the one that it is written as."""
 
 
-def architecture_of(config: ModelConfig) -> Family:
+def find_architecture(config: ModelConfig) -> Family:
     """The architecture that a model belongs to.
 
     Raises:
@@ -88,7 +88,7 @@ def architecture_of(config: ModelConfig) -> Family:
     return architecture
 
 
-def settings(config: ModelConfig, architecture: Family) -> dict[str, Any]:
+def build_metadata(config: ModelConfig, architecture: Family) -> dict[str, Any]:
     """The settings of a model, by their keys in a GGUF file."""
     kind = "layer_norm_rms_epsilon" if config.norm == "rmsnorm" else "layer_norm_epsilon"
     values = {
@@ -106,11 +106,14 @@ def settings(config: ModelConfig, architecture: Family) -> dict[str, Any]:
     if architecture.model_type == GPT_NEOX_NAME:
         values["use_parallel_residual"] = config.parallel_residual
     if config.positions == "rotary":
-        values |= {"rope.dimension_count": config.rotated, "rope.freq_base": float(config.rope_base)} | _scaling(config)
+        values |= {
+            "rope.dimension_count": config.rotated,
+            "rope.freq_base": float(config.rope_base),
+        } | _rope_scaling_metadata(config)
     return {f"{architecture.model_type}.{key}": value for key, value in values.items()}
 
 
-def _scaling(config: ModelConfig) -> dict[str, Any]:
+def _rope_scaling_metadata(config: ModelConfig) -> dict[str, Any]:
     """How rotary frequencies are slowed down, where that has a name; else factors of each are a tensor."""
     if config.rope_scaling not in ("linear", "yarn"):
         return {}

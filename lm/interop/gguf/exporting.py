@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lm import checkpoint, files, run_folder
-from lm.config.export import ExportConfig, NumberType
+from lm.config.export import ExportConfig, ExportDtype
 from lm.config.model import ModelConfig
 from lm.errors import InputError
-from lm.interop.gguf.architectures import GPT_NEOX_NAME, LLAMA_NAME, architecture_of, settings
-from lm.interop.gguf.vocabulary import Vocabulary, vocabulary_of
-from lm.interop.hugging_face.configuration import telling
+from lm.interop.gguf.architectures import GPT_NEOX_NAME, LLAMA_NAME, build_metadata, find_architecture
+from lm.interop.gguf.vocabulary import GGUFVocabulary, build_vocabulary
+from lm.interop.hugging_face.configuration import explain_family
 from lm.interop.hugging_face.family import Family
-from lm.interop.hugging_face.tensors import to_theirs
+from lm.interop.hugging_face.tensors import to_family_tensors
 from lm.model.positions import frequencies, unscaled
 
 _FILE_TYPES = {"float32": 0, "float16": 1, "q8_0": 7}
@@ -33,12 +33,12 @@ class ExportedGGUF:
 
     architecture: Family
     decided_by: str
-    vocabulary: Vocabulary
+    vocabulary: GGUFVocabulary
 
 
 def to_gguf(run: Path, out: Path, config: ExportConfig) -> Mapping[str, str]:
     """Export a run to a file, and say what llama.cpp takes it for; see `EXPORTERS`."""
-    exported = export(run, out, number_type=config.type)
+    exported = export_gguf(run, out, number_type=config.type)
     words, left_out = exported.vocabulary.words, exported.vocabulary.left_out
     return {
         "model": f"{exported.architecture.architecture} of llama.cpp, {config.type}: {exported.decided_by}",
@@ -46,7 +46,7 @@ def to_gguf(run: Path, out: Path, config: ExportConfig) -> Mapping[str, str]:
     }
 
 
-def export(run: Path, path: Path, *, number_type: NumberType = "float32") -> ExportedGGUF:
+def export_gguf(run: Path, path: Path, *, number_type: ExportDtype = "float32") -> ExportedGGUF:
     """Write a run's best checkpoint, or a checkpoint, as a GGUF file.
 
     Args:
@@ -59,27 +59,27 @@ def export(run: Path, path: Path, *, number_type: NumberType = "float32") -> Exp
         InputError: the run is damaged, there is such a file, or the package `gguf` is not installed.
         UsageError: llama.cpp has no such model or tokenizer.
     """
-    package = _package()
+    package = _import_gguf()
     found = run_folder.find_checkpoint(run)
     config = run_folder.load_config(found).model
-    architecture = architecture_of(config)
-    vocabulary = vocabulary_of(checkpoint.load_tokenizers(found)[0], config.vocab_size)
+    architecture = find_architecture(config)
+    vocabulary = build_vocabulary(checkpoint.load_tokenizers(found)[0], config.vocab_size)
     with files.new_file(path) as fresh:
         writer = package.GGUFWriter(fresh, architecture.model_type)
         about = {"general.type": "model", "general.name": path.stem, "general.file_type": _FILE_TYPES[number_type]}
         if number_type == "q8_0":
             about["general.quantization_version"] = _QUANTIZATION_VERSION
-        for key, value in {**about, **settings(config, architecture), **vocabulary.settings}.items():
-            _add(writer, key, value)
-        for name, tensor in named(checkpoint.load_weights(found), config, architecture):
-            is_exact = name == _weight(architecture.outer.get("embedding.positions"))
-            numbers, kind = _stored(tensor, "float32" if is_exact else number_type, package)
+        for key, value in {**about, **build_metadata(config, architecture), **vocabulary.settings}.items():
+            _add_metadata(writer, key, value)
+        for name, tensor in name_tensors(checkpoint.load_weights(found), config, architecture):
+            is_exact = name == _weight_name(architecture.outer.get("embedding.positions"))
+            numbers, kind = _encode_tensor(tensor, "float32" if is_exact else number_type, package)
             writer.add_tensor(name, numbers, raw_dtype=kind)
         _write(writer)
-    return ExportedGGUF(architecture, telling(config, architecture), vocabulary)
+    return ExportedGGUF(architecture, explain_family(config, architecture), vocabulary)
 
 
-def _package() -> Any:  # noqa: ANN401 (a module, which is not always there)
+def _import_gguf() -> Any:  # noqa: ANN401 (a module, which is not always there)
     try:
         import gguf  # noqa: PLC0415 (an optional dependency)
     except ImportError:
@@ -87,7 +87,7 @@ def _package() -> Any:  # noqa: ANN401 (a module, which is not always there)
     return gguf
 
 
-def _add(writer: Any, key: str, value: Any) -> None:  # noqa: ANN401 (the package has no types for it)
+def _add_metadata(writer: Any, key: str, value: Any) -> None:  # noqa: ANN401 (the package has no types for it)
     """Add a setting in the type that the format has for what Python's type is."""
     if isinstance(value, bool):
         writer.add_bool(key, value)
@@ -101,7 +101,7 @@ def _add(writer: Any, key: str, value: Any) -> None:  # noqa: ANN401 (the packag
         writer.add_array(key, value)
 
 
-def _stored(value: Tensor, number_type: NumberType, package: Any) -> tuple[NDArray[Any], Any]:  # noqa: ANN401
+def _encode_tensor(value: Tensor, number_type: ExportDtype, package: Any) -> tuple[NDArray[Any], Any]:  # noqa: ANN401
     """The numbers of a tensor as they are kept, and the format's name for their type."""
     numbers, kinds = value.float().numpy(), package.GGMLQuantizationType
     if number_type == "float32" or numbers.ndim == 1:
@@ -123,7 +123,9 @@ def _write(writer: Any) -> None:  # noqa: ANN401
 _FACTORS = "rope_freqs.weight"
 
 
-def named(weights: Mapping[str, Tensor], config: ModelConfig, architecture: Family) -> Iterator[tuple[str, Tensor]]:
+def name_tensors(
+    weights: Mapping[str, Tensor], config: ModelConfig, architecture: Family
+) -> Iterator[tuple[str, Tensor]]:
     """All tensors of a model by their names in a GGUF file, in their type.
 
     Llama's queries and keys are kept with the two features that turn together beside each other, as Llama itself has
@@ -132,18 +134,21 @@ def named(weights: Mapping[str, Tensor], config: ModelConfig, architecture: Fami
     """
     paired = architecture.inner["attention.input"].names[:2] if architecture.model_type == LLAMA_NAME else ()
     needs_output = config.tie_embeddings and architecture.model_type == GPT_NEOX_NAME
-    for name, value in to_theirs(weights, config, architecture):
-        yield name, _pairs_together(value, config.d_head) if any(f".{part}." in name for part in paired) else value
-        if needs_output and name == _weight(architecture.outer["embedding.tokens"]):
-            yield _weight(architecture.head[0]), value
+    for name, value in to_family_tensors(weights, config, architecture):
+        yield (
+            name,
+            _interleave_rotary_pairs(value, config.d_head) if any(f".{part}." in name for part in paired) else value,
+        )
+        if needs_output and name == _weight_name(architecture.outer["embedding.tokens"]):
+            yield _weight_name(architecture.head[0]), value
     if config.rope_scaling == "llama3":
         yield _FACTORS, (unscaled(config) / frequencies(config)).float()
 
 
-def _weight(layer: str | None) -> str:
+def _weight_name(layer: str | None) -> str:
     return f"{layer}.weight"
 
 
-def _pairs_together(value: Tensor, head_size: int) -> Tensor:
+def _interleave_rotary_pairs(value: Tensor, head_size: int) -> Tensor:
     """(heads·head, …) rows, of each head the first half and then the second -> one of each in turns."""
     return value.unflatten(0, (-1, 2, head_size // 2)).transpose(1, 2).flatten(0, 2)

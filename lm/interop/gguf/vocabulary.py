@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lm.errors import UsageError
-from lm.interop.gguf import pieces
+from lm.interop.gguf import sentencepiece
 from lm.interop.hugging_face.families import QWEN2
 from lm.tokenizer.byte_tokens import is_byte_level
 from lm.tokenizer.tokenizer import Tokenizer
@@ -16,9 +16,9 @@ _LLAMA3_WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|"
     r"\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-_BY_WORDS = {QWEN2.words: "qwen2", _LLAMA3_WORDS: "llama-bpe"}
+_PRE_TOKENIZERS = {QWEN2.words: "qwen2", _LLAMA3_WORDS: "llama-bpe"}
 """Expressions that part words, and llama.cpp's names for them."""
-_WHOLE_WORDS = "llama-bpe"
+_IGNORES_MERGES = "llama-bpe"
 """The one with which a word that is a token is one, whatever the merges say."""
 _SENTENCEPIECE = "SentencePiece"
 _NO_NORMAL_FORM = "texts are not brought to the normal form C of Unicode there"
@@ -27,7 +27,7 @@ _NORMAL, _CONTROL, _USER_DEFINED, _UNUSED = 1, 3, 4, 5
 
 
 @dataclass(frozen=True)
-class Vocabulary:
+class GGUFVocabulary:
     """A tokenizer as llama.cpp has it.
 
     Attributes:
@@ -41,20 +41,20 @@ class Vocabulary:
     left_out: str | None
 
 
-def vocabulary_of(tokenizer: Tokenizer, size: int) -> Vocabulary:
+def build_vocabulary(tokenizer: Tokenizer, size: int) -> GGUFVocabulary:
     """The vocabulary of a model with so many ids; those beyond the tokenizer get names that no text has.
 
     Raises:
         UsageError: llama.cpp has no such tokenizer; the message names the part that decides.
     """
     description = tokenizer.description
-    words = _SENTENCEPIECE if pieces.is_of_pieces(description) else _words(tokenizer)
+    words = _SENTENCEPIECE if sentencepiece.is_sentencepiece(description) else _find_pre_tokenizer(tokenizer)
     if tokenizer.start_of_text is None or tokenizer.end_of_text is None:
         raise UsageError("llama.cpp needs a token that ends a text, and this tokenizer has none", settings=["special"])
     tokens = [tokenizer.token(index) or f"<unused {index}>" for index in range(size)]
-    kinds, left_out = _kinds(tokenizer, size), None
+    kinds, left_out = _token_kinds(tokenizer, size), None
     if words == _SENTENCEPIECE:
-        own = pieces.settings(tokenizer, tokens, kinds)
+        own = sentencepiece.build_sentencepiece_metadata(tokenizer, tokens, kinds)
     else:
         own = {"model": "gpt2", "pre": words, "merges": _merges(tokenizer), "token_type": kinds}
         left_out = _NO_NORMAL_FORM if description["normalizer"] else None
@@ -66,7 +66,7 @@ def vocabulary_of(tokenizer: Tokenizer, size: int) -> Vocabulary:
         "padding_token_id": tokenizer.end_of_text,
         "add_bos_token": True,  # as in training, and in `lm generate`
     }
-    return Vocabulary({f"tokenizer.ggml.{key}": value for key, value in settings.items()}, words, left_out)
+    return GGUFVocabulary({f"tokenizer.ggml.{key}": value for key, value in settings.items()}, words, left_out)
 
 
 def _merges(tokenizer: Tokenizer) -> list[str]:
@@ -77,7 +77,7 @@ def _merges(tokenizer: Tokenizer) -> list[str]:
     return [" ".join([str(tokenizer.token(tokenizer.end_of_text))] * 2)]
 
 
-def _kinds(tokenizer: Tokenizer, size: int) -> list[int]:
+def _token_kinds(tokenizer: Tokenizer, size: int) -> list[int]:
     added = {token["id"]: token["special"] for token in tokenizer.description["added_tokens"]}
     kinds = [_NORMAL if tokenizer.token(index) is not None else _UNUSED for index in range(size)]
     for index, is_special in added.items():
@@ -85,7 +85,7 @@ def _kinds(tokenizer: Tokenizer, size: int) -> list[int]:
     return kinds
 
 
-def _words(tokenizer: Tokenizer) -> str:
+def _find_pre_tokenizer(tokenizer: Tokenizer) -> str:
     """llama.cpp's name for how a tokenizer parts words; UsageError if it has none for it."""
     description = tokenizer.description
     model, normalizer = description["model"], description["normalizer"] or {}
@@ -96,17 +96,17 @@ def _words(tokenizer: Tokenizer) -> str:
         raise UsageError(f"llama.cpp has no counterpart of the tokenizer's normalizer {normalizer['type']}")
     if model["merges"] and tokenizer.merge_rules is None:
         raise UsageError("llama.cpp has no counterpart of marks on the parts of words (continuing_subword_prefix)")
-    words = _named(_parts(description["pre_tokenizer"] or {}), has_merges=bool(model["merges"]))
-    if words is None or model.get("ignore_merges", False) is not (words == _WHOLE_WORDS):
+    words = _name_pre_tokenizer(_list_parts(description["pre_tokenizer"] or {}), has_merges=bool(model["merges"]))
+    if words is None or model.get("ignore_merges", False) is not (words == _IGNORES_MERGES):
         raise UsageError("llama.cpp has no counterpart of how the tokenizer parts text into words (pre_tokenizer)")
     return words
 
 
-def _parts(splitter: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def _list_parts(splitter: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return splitter["pretokenizers"] if splitter.get("type") == "Sequence" else [splitter]
 
 
-def _named(parts: list[Mapping[str, Any]], *, has_merges: bool) -> str | None:
+def _name_pre_tokenizer(parts: list[Mapping[str, Any]], *, has_merges: bool) -> str | None:
     """The name of a sequence of pre-tokenizers, the last of which turns bytes into characters."""
     *before, last = parts or [{}]
     if last.get("type") != "ByteLevel" or last["add_prefix_space"]:
@@ -117,4 +117,4 @@ def _named(parts: list[Mapping[str, Any]], *, has_merges: bool) -> str | None:
     if last["use_regex"]:
         return "smollm" if first.get("type") == "Digits" and first["individual_digits"] else None
     is_plain = first.get("type") == "Split" and first["behavior"] == "Isolated" and not first["invert"]
-    return _BY_WORDS.get(first["pattern"].get("Regex")) if is_plain else None
+    return _PRE_TOKENIZERS.get(first["pattern"].get("Regex")) if is_plain else None

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lm.config.portable import ARCHITECTURES
-from lm.interop.hugging_face.family import ACTIVATIONS, FILLING, LABELLING, Family, Part, Setting
+from lm.interop.hugging_face.family import ACTIVATIONS, MASKED_LM, SEQUENCE_CLASSIFICATION, Family, Part, Setting
 
 _OUTER = {
     "embedding.tokens": "bert.embeddings.word_embeddings",
@@ -76,7 +76,7 @@ def _bert(
 FAMILIES = (
     _bert(
         "BertForMaskedLM",
-        FILLING,
+        MASKED_LM,
         implies={"output_transform": True},
         outer={
             "transform.up": "cls.predictions.transform.dense",
@@ -90,7 +90,7 @@ FAMILIES = (
     ),
     _bert(
         "BertForSequenceClassification",
-        LABELLING,
+        SEQUENCE_CLASSIFICATION,
         implies={},
         outer={"classifier.pooler": "bert.pooler.dense", "classifier.labels": "classifier"},
         tensors={},

@@ -7,41 +7,41 @@ from pathlib import Path
 from typing import Any
 
 from lm.config.model import ModelConfig
-from lm.config.portable import described, differing
+from lm.config.portable import describe_fields, differing_fields
 from lm.config.tokenizer import END_OF_TEXT
 from lm.errors import InputError, UsageError
-from lm.interop.hugging_face import own, rotary, window
+from lm.interop.hugging_face import attention_window, custom_code, rotary
 from lm.interop.hugging_face.families import FAMILIES
-from lm.interop.hugging_face.family import LABELLING, Family, Setting
+from lm.interop.hugging_face.family import SEQUENCE_CLASSIFICATION, Family, Setting
 from lm.interop.hugging_face.marian import MARIAN
 from lm.tokenizer.tokenizer import Tokenizer
 
-_LEFT_OPEN = ("n_kv_heads", "d_ff", "d_head", "init_std", "attention_dropout", "attention_bias")
+_OPTIONAL_FIELDS = ("n_kv_heads", "d_ff", "d_head", "init_std", "attention_dropout", "attention_bias")
 """Fields that a config.json may leave open, as ours may."""
-_OF_ITS_OWN = {"quantization_config": (None,), "auto_map": (None,), "is_encoder_decoder": (False,)}
+_UNSUPPORTED_KEYS = {"quantization_config": (None,), "auto_map": (None,), "is_encoder_decoder": (False,)}
 """Keys that mean another model in every family, with the values that do not."""
-_TELLING = ("norm", "positions", "activation", "qk_norm", "attention_bias", "attention")
+_DISTINGUISHING_FIELDS = ("norm", "positions", "activation", "qk_norm", "attention_bias", "attention")
 """What tells families apart."""
-_SAME = ("n_heads", "d_ff")
+_SHARED_FIELDS = ("n_heads", "d_ff")
 """Fields that several keys say of different stacks, which ours has alike."""
 _LARGEST = 1 << 31
 
 
-def family_of(config: ModelConfig, tokenizer: Tokenizer) -> Family:
+def find_family(config: ModelConfig, tokenizer: Tokenizer) -> Family:
     """The family that a model belongs to, with the tokenizer it has: one that transformers has, or else one of ours.
 
     Raises:
         UsageError: there is none; the message names the fields that decide.
     """
     for family in FAMILIES:
-        if not differing(config, family.requires) and _takes(tokenizer, family):
+        if not differing_fields(config, family.requires) and _accepts_tokenizer(tokenizer, family):
             return family
-    for family in own.OWN:
-        if not differing(config, family.requires):
+    for family in custom_code.CUSTOM_FAMILIES:
+        if not differing_fields(config, family.requires):
             return family
-    widest = [MARIAN] if config.is_encoder_decoder else own.OWN
+    widest = [MARIAN] if config.is_encoder_decoder else custom_code.CUSTOM_FAMILIES
     raise UsageError(
-        f"a folder for transformers cannot have {_named(config, _nearest(config, widest))}: "
+        f"a folder for transformers cannot have {_describe_differences(config, _nearest(config, widest))}: "
         "train a model without to export it"
     )
 
@@ -49,36 +49,38 @@ def family_of(config: ModelConfig, tokenizer: Tokenizer) -> Family:
 def nearest_family(config: ModelConfig, families: Sequence[Family]) -> tuple[Family, str]:
     """The family that has the fewest fields otherwise than a model, and these with their values; empty if it fits."""
     family = _nearest(config, families)
-    return family, _named(config, family)
+    return family, _describe_differences(config, family)
 
 
-def telling(config: ModelConfig, family: Family) -> str:
+def explain_family(config: ModelConfig, family: Family) -> str:
     """What decided that a model belongs to its family."""
     if family.keeps_names:
         nearest = _nearest(config, [one for one in FAMILIES if one.auto == family.auto])
-        return f"without {_named(config, nearest) or 'its tokenizer'} it would be {nearest.architecture}"
-    return described(config, [name for name in _TELLING if name in family.requires], joined_by=", ")
+        return f"without {_describe_differences(config, nearest) or 'its tokenizer'} it would be {nearest.architecture}"
+    return describe_fields(config, [name for name in _DISTINGUISHING_FIELDS if name in family.requires], joined_by=", ")
 
 
 def _nearest(config: ModelConfig, families: Sequence[Family]) -> Family:
-    return min(families, key=lambda family: len(differing(config, family.requires)))
+    return min(families, key=lambda family: len(differing_fields(config, family.requires)))
 
 
-def _named(config: ModelConfig, family: Family) -> str:
+def _describe_differences(config: ModelConfig, family: Family) -> str:
     """The fields that a model has otherwise than a family, with their values."""
-    return described(config, differing(config, family.requires))
+    return describe_fields(config, differing_fields(config, family.requires))
 
 
 def to_json(config: ModelConfig, family: Family) -> dict[str, Any]:
     """The settings of a model as config.json has them, without what is said of the tokenizer."""
-    values = {setting.theirs: setting.written(getattr(config, setting.ours)) for setting in family.settings}
+    values = {
+        setting.config_key: setting.to_json_value(getattr(config, setting.model_field)) for setting in family.settings
+    }
     rotation = rotary.to_json(config, family.rotary) if family.rotary else {}
     neutral = {name: allowed[0] for name, allowed in family.neutral.items() if allowed[0] is not None}
     labels = {str(number): label for number, label in enumerate(config.labels)}
     named = {"id2label": labels, "label2id": {label: int(number) for number, label in labels.items()}}
     return {
         "architectures": [family.architecture], "model_type": family.model_type, **values, **rotation,
-        **window.to_json(config, family.windowed), **neutral, **(named if labels else {}),
+        **attention_window.to_json(config, family.windowed), **neutral, **(named if labels else {}),
     }  # fmt: skip
 
 
@@ -93,51 +95,53 @@ def from_json(values: Any, path: Path) -> tuple[Family, ModelConfig]:  # noqa: A
         InputError: it describes a model that we cannot be; the message names the key that says so.
     """
     family = _named_family(values, path)
-    for name, allowed in {**_OF_ITS_OWN, **family.neutral}.items():
+    for name, allowed in {**_UNSUPPORTED_KEYS, **family.neutral}.items():
         if not _is_neutral(values.get(name, allowed[0]), allowed):
-            raise _refused(path, name, values[name])
-    labels = _labels(values, path) if family.auto == LABELLING else ()
+            raise _unsupported_error(path, name, values[name])
+    labels = _read_labels(values, path) if family.auto == SEQUENCE_CLASSIFICATION else ()
     if family.keeps_names:
-        return family, own.from_json(values, family, labels, path)
+        return family, custom_code.from_json(values, family, labels, path)
     fields = {**family.implies, "labels": labels}
     for setting in family.settings:
-        value = _ours(setting, values, path)
-        if setting.ours in _SAME and fields.get(setting.ours, value) != value:
-            raise _refused(path, setting.theirs, value)
-        fields[setting.ours] = value
+        value = _read_setting(setting, values, path)
+        if setting.model_field in _SHARED_FIELDS and fields.get(setting.model_field, value) != value:
+            raise _unsupported_error(path, setting.config_key, value)
+        fields[setting.model_field] = value
     if family.rotary:
         fields |= rotary.from_json(values, family.rotary, context_length=fields["context_length"], path=path)
-    fields |= window.from_json(values, family.windowed, n_layers=fields["n_layers"], path=path)
+    fields |= attention_window.from_json(values, family.windowed, n_layers=fields["n_layers"], path=path)
     try:
         return family, ModelConfig(**fields)
     except UsageError as error:
         raise InputError(f"{path}: {error}") from None
 
 
-def _labels(values: Mapping[str, Any], path: Path) -> tuple[Any, ...]:
+def _read_labels(values: Mapping[str, Any], path: Path) -> tuple[Any, ...]:
     """The names of what a classifier chooses from."""
     named = values.get("id2label", {"0": "LABEL_0", "1": "LABEL_1"})  # as transformers leaves out what it calls so
     if not isinstance(named, Mapping) or set(named) != {str(number) for number in range(len(named))}:
-        raise _refused(path, "id2label", named)
+        raise _unsupported_error(path, "id2label", named)
     return tuple(named[str(number)] for number in range(len(named)))
 
 
 def _named_family(values: Any, path: Path) -> Family:  # noqa: ANN401
     if not isinstance(values, Mapping):
         raise InputError(f"{path}: must be names with values; choose the folder of a model")
-    families = [family for family in (*FAMILIES, *own.OWN) if family.model_type == values.get("model_type")]
+    families = [
+        family for family in (*FAMILIES, *custom_code.CUSTOM_FAMILIES) if family.model_type == values.get("model_type")
+    ]
     if not families:
         known = ", ".join(dict.fromkeys(family.model_type for family in FAMILIES))
-        raise InputError(f"{path}: model_type {_shown(values.get('model_type'))} is not one of {known}")
+        raise InputError(f"{path}: model_type {_shorten(values.get('model_type'))} is not one of {known}")
     architectures = values.get("architectures") or [families[0].architecture]
     found = next((family for family in families if architectures == [family.architecture]), None)
     if found is None:
         known = " or ".join(f"[{family.architecture!r}]" for family in families)
-        raise InputError(f"{path}: architectures {_shown(architectures)} is not {known}")
+        raise InputError(f"{path}: architectures {_shorten(architectures)} is not {known}")
     return found
 
 
-def _takes(tokenizer: Tokenizer, family: Family) -> bool:
+def _accepts_tokenizer(tokenizer: Tokenizer, family: Family) -> bool:
     """Whether transformers leaves a tokenizer as it is in this family."""
     if family.words is None:
         return True
@@ -147,20 +151,20 @@ def _takes(tokenizer: Tokenizer, family: Family) -> bool:
     return is_alike and END_OF_TEXT in tokenizer.special_tokens  # which is added where it is missing
 
 
-def _ours(setting: Setting, values: Mapping[str, Any], path: Path) -> Any:  # noqa: ANN401
-    value = values.get(setting.theirs, setting.default)
-    if value is None and setting.ours in _LEFT_OPEN:
+def _read_setting(setting: Setting, values: Mapping[str, Any], path: Path) -> Any:  # noqa: ANN401
+    value = values.get(setting.config_key, setting.default)
+    if value is None and setting.model_field in _OPTIONAL_FIELDS:
         return None
     if setting.values is None:
-        if not _is_like(value, 1 if setting.default is None else setting.default):
-            raise _refused(path, setting.theirs, value)
+        if not _has_type_of(value, 1 if setting.default is None else setting.default):
+            raise _unsupported_error(path, setting.config_key, value)
         return value
     if not isinstance(value, str | bool) or value not in setting.values:
-        raise _refused(path, setting.theirs, value)
+        raise _unsupported_error(path, setting.config_key, value)
     return setting.values[value]
 
 
-def _is_like(value: Any, default: bool | int | float) -> bool:  # noqa: ANN401
+def _has_type_of(value: Any, default: bool | int | float) -> bool:  # noqa: ANN401
     """Whether a value is of the type of a default, and a number one that a model can have."""
     if isinstance(default, bool) or isinstance(value, bool):
         return isinstance(default, bool) and isinstance(value, bool)
@@ -174,10 +178,10 @@ def _is_neutral(value: Any, allowed: tuple[Any, ...]) -> bool:  # noqa: ANN401
     return all(one in allowed for one in value) if isinstance(value, list) else value in allowed
 
 
-def _refused(path: Path, name: str, value: Any) -> InputError:  # noqa: ANN401
-    return InputError(f"{path}: {name} {_shown(value)} is of a model that lm does not have")
+def _unsupported_error(path: Path, name: str, value: Any) -> InputError:  # noqa: ANN401
+    return InputError(f"{path}: {name} {_shorten(value)} is of a model that lm does not have")
 
 
-def _shown(value: Any) -> str:  # noqa: ANN401
+def _shorten(value: Any) -> str:  # noqa: ANN401
     text = repr(value)
     return text if len(text) <= 60 else text[:60] + "…"

@@ -15,26 +15,26 @@ from lm.config.export import ExportConfig
 from lm.config.model import ModelConfig
 from lm.config.run import RunConfig
 from lm.errors import InputError
-from lm.interop.hugging_face import own, tokenizing
-from lm.interop.hugging_face.card import model_card
-from lm.interop.hugging_face.configuration import family_of, telling, to_json
+from lm.interop.hugging_face import custom_code, tokenizer_files
+from lm.interop.hugging_face.configuration import explain_family, find_family, to_json
 from lm.interop.hugging_face.family import Family
 from lm.interop.hugging_face.folder import CARD, CONFIG, GENERATION, WEIGHTS
-from lm.interop.hugging_face.tensors import to_theirs
-from lm.interop.hugging_face.tokenizing import special_ids
+from lm.interop.hugging_face.model_card import build_model_card
+from lm.interop.hugging_face.tensors import to_family_tensors
+from lm.interop.hugging_face.tokenizer_files import special_token_ids
 from lm.tensors import save_tensors
 from lm.tokenizer.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
-class Exported:
+class ExportedModel:
     """What a run was written as: the family, and what decided that."""
 
     family: Family
     decided_by: str
 
     @property
-    def how(self) -> str:
+    def loading_hint(self) -> str:
         """What it takes to load it."""
         if self.family.keeps_names:
             return ", whose code is in the folder (trust_remote_code=True)"
@@ -43,11 +43,11 @@ class Exported:
 
 def to_hugging_face(run: Path, out: Path, _config: ExportConfig) -> Mapping[str, str]:
     """Export a run to a folder, and say as which model; see `EXPORTERS`."""
-    exported = export(run, out)
-    return {"model": f"{exported.family.architecture}{exported.how}: {exported.decided_by}"}
+    exported = export_hugging_face(run, out)
+    return {"model": f"{exported.family.architecture}{exported.loading_hint}: {exported.decided_by}"}
 
 
-def export(run: Path, folder: Path) -> Exported:
+def export_hugging_face(run: Path, folder: Path) -> ExportedModel:
     """Write a run's best checkpoint, or a checkpoint, as transformers' `AutoModelFor…` and `AutoTokenizer` load it.
 
     Args:
@@ -61,30 +61,33 @@ def export(run: Path, folder: Path) -> Exported:
     found = run_folder.find_checkpoint(run)
     config = run_folder.load_config(found)
     tokenizer, of_source = checkpoint.load_tokenizers(found)
-    family = family_of(config.model, tokenizer)
+    family = find_family(config.model, tokenizer)
     try:
         with files.new_folder(folder) as fresh:
             _write(fresh, found, config, family, of_source or tokenizer)
     except SafetensorError as error:
         raise InputError(f"{folder}: cannot be written ({error})") from None
-    return Exported(family, telling(config.model, family))
+    return ExportedModel(family, explain_family(config.model, family))
 
 
 def _write(folder: Path, found: Path, config: RunConfig, family: Family, tokenizer: Tokenizer) -> None:
     """The files of a folder, from the checkpoint that was found."""
     weights = checkpoint.load_weights(found)
-    ids, dtype = special_ids(tokenizer, config.model), str(next(iter(weights.values())).dtype).removeprefix("torch.")
+    ids, dtype = (
+        special_token_ids(tokenizer, config.model),
+        str(next(iter(weights.values())).dtype).removeprefix("torch."),
+    )
     files.write_json(folder / CONFIG, {**to_json(config.model, family), **ids, "torch_dtype": dtype})
     if not config.model.is_masked:
-        files.write_json(folder / GENERATION, {**ids, **_decoding(config.model, tokenizer)})
-    tokenizing.write(folder, tokenizer, config.model)
+        files.write_json(folder / GENERATION, {**ids, **_generation_config(config.model, tokenizer)})
+    tokenizer_files.write_tokenizer(folder, tokenizer, config.model)
     if family.keeps_names:
-        own.copy_code(folder)
-    save_tensors(dict(to_theirs(weights, config.model, family)), folder / WEIGHTS, metadata={"format": "pt"})
-    files.replace_text(folder / CARD, model_card(config, family, tokenizer, run_folder.load_state(found)))
+        custom_code.copy_code(folder)
+    save_tensors(dict(to_family_tensors(weights, config.model, family)), folder / WEIGHTS, metadata={"format": "pt"})
+    files.replace_text(folder / CARD, build_model_card(config, family, tokenizer, run_folder.load_state(found)))
 
 
-def _decoding(model: ModelConfig, tokenizer: Tokenizer) -> dict[str, Any]:
+def _generation_config(model: ModelConfig, tokenizer: Tokenizer) -> dict[str, Any]:
     """How `lm generate` draws and `lm translate` searches, unless they are told otherwise."""
     if not model.is_encoder_decoder:
         return {"do_sample": True, "temperature": SamplingConfig.temperature, "top_k": 0}

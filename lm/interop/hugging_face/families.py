@@ -10,9 +10,9 @@ from typing import Any
 
 from lm.config.portable import ARCHITECTURES
 from lm.interop.hugging_face import bert
+from lm.interop.hugging_face.attention_window import WindowStyle
 from lm.interop.hugging_face.family import ACTIVATIONS, Family, Part, Rotary, Setting
 from lm.interop.hugging_face.marian import MARIAN
-from lm.interop.hugging_face.window import Windowed
 
 _ALL_OR_NONE = {True: "all", False: "none"}
 _QWEN2_WORDS = (
@@ -114,7 +114,7 @@ def _like_llama(
     sizes: Mapping[str, Any],
     settings: tuple[Setting, ...] = (),
     implies: Mapping[str, Any] | None = None,
-    windowed: Windowed = "never",
+    windowed: WindowStyle = "never",
     words: str | None = None,
 ) -> Family:
     """A family with Llama's names: RMSNorm, SwiGLU, rotary positions; `sizes` are its defaults of what all have."""

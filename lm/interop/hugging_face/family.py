@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from lm.config.portable import Values
-from lm.interop.hugging_face.window import Windowed
+from lm.config.portable import AllowedValues
+from lm.interop.hugging_face.attention_window import WindowStyle
 
-CONTINUING, FILLING, LABELLING, TRANSLATING = (
+CAUSAL_LM, MASKED_LM, SEQUENCE_CLASSIFICATION, SEQ2SEQ_LM = (
     "AutoModelForCausalLM", "AutoModelForMaskedLM", "AutoModelForSequenceClassification", "AutoModelForSeq2SeqLM",
 )  # fmt: skip
 """The classes of transformers that load models that continue texts, fill blanks, give texts labels and translate."""
@@ -33,13 +33,13 @@ class Setting:
         also: values of ours that only become theirs: what theirs has beyond ours is zero then.
     """
 
-    theirs: str
-    ours: str
+    config_key: str
+    model_field: str
     default: Any = None
     values: Mapping[Any, Any] | None = None
     also: Mapping[Any, Any] = field(default_factory=dict)
 
-    def written(self, value: Any) -> Any:  # noqa: ANN401 (any setting)
+    def to_json_value(self, value: Any) -> Any:  # noqa: ANN401 (any setting)
         """Their value for one of ours."""
         if value in self.also:
             return self.also[value]
@@ -97,13 +97,13 @@ class Family:
     model_type: str
     architecture: str
     settings: tuple[Setting, ...]
-    requires: Values
+    requires: AllowedValues
     prefix: str
     outer: Mapping[str, str]
     inner: Mapping[str, Part]
     block: str
     encoder_block: str = ""
-    auto: str = CONTINUING
+    auto: str = CAUSAL_LM
     head: tuple[str, ...] = ("lm_head",)
     implies: Mapping[str, Any] = field(default_factory=dict)
     neutral: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
@@ -112,7 +112,7 @@ class Family:
     unused: tuple[str, ...] = ()
     has_biases: bool = False
     rotary: Rotary | None = None
-    windowed: Windowed = "never"
+    windowed: WindowStyle = "never"
     keeps_names: bool = False
     words: str | None = None
 

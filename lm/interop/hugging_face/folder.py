@@ -28,7 +28,7 @@ GENERATION, TOKENIZER_CONFIG = "generation_config.json", "tokenizer_config.json"
 INDEX = "model.safetensors.index.json"
 
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
-_LARGEST_JSON = 100_000_000
+_MAX_JSON_BYTES = 100_000_000
 """Bytes; the largest published tokenizers have 35 million."""
 
 
@@ -41,16 +41,16 @@ def read_config(folder: Path) -> Any:  # noqa: ANN401 (whatever the file holds)
     return read_json(folder / CONFIG)
 
 
-def tokenizer_file(folder: Path) -> Path:
+def find_tokenizer_file(folder: Path) -> Path:
     """The tokenizer of a folder; InputError without one."""
     if not (folder / FILE_NAME).is_file():
         raise InputError(
             f"{folder}: has no {FILE_NAME}; make one: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
         )
-    return _of_some_size(folder / FILE_NAME)
+    return _check_size(folder / FILE_NAME)
 
 
-def weights_of(folder: Path) -> dict[str, Entry]:
+def find_weights(folder: Path) -> dict[str, Entry]:
     """The tensors of a folder, by name, in one file or in those that its index names; none is read yet.
 
     Raises:
@@ -59,7 +59,7 @@ def weights_of(folder: Path) -> dict[str, Entry]:
     if (folder / WEIGHTS).is_file():
         return entries(folder / WEIGHTS)
     if (folder / INDEX).is_file():
-        return _indexed(folder)
+        return _read_index(folder)
     pickles = sorted(path.name for path in folder.iterdir() if path.suffix in _PICKLES)
     if pickles:
         raise InputError(
@@ -68,7 +68,7 @@ def weights_of(folder: Path) -> dict[str, Entry]:
     raise InputError(f"{folder}: has neither {WEIGHTS} nor {INDEX}")
 
 
-def read(entry: Entry) -> Tensor:
+def read_tensor(entry: Entry) -> Tensor:
     """A tensor, from its place in its file; InputError if it is quantized or the file too short."""
     if entry.dtype not in FLOATS:
         raise InputError(f"{entry.path}: has numbers of the type {entry.dtype}; only {', '.join(FLOATS)} can be read")
@@ -80,7 +80,7 @@ def read(entry: Entry) -> Tensor:
     return numbers
 
 
-def _indexed(folder: Path) -> dict[str, Entry]:
+def _read_index(folder: Path) -> dict[str, Entry]:
     path = folder / INDEX
     index = read_json(path)
     places = index.get("weight_map") if isinstance(index, Mapping) else None
@@ -101,10 +101,10 @@ def _indexed(folder: Path) -> dict[str, Entry]:
 
 def read_json(path: Path) -> Any:  # noqa: ANN401
     """What a file of settings holds; InputError if it is none, or larger than any is."""
-    return files.read_json(_of_some_size(path))
+    return files.read_json(_check_size(path))
 
 
-def _of_some_size(path: Path) -> Path:
-    if path.stat().st_size > _LARGEST_JSON:
+def _check_size(path: Path) -> Path:
+    if path.stat().st_size > _MAX_JSON_BYTES:
         raise InputError(f"{path}: has {path.stat().st_size:,} bytes, which no such file needs")
     return path

@@ -15,17 +15,17 @@ from lm.config.data import DataConfig
 from lm.config.model import ModelConfig
 from lm.config.run import RunConfig
 from lm.errors import InputError
-from lm.interop.hugging_face import tokenizing
+from lm.interop.hugging_face import tokenizer_files
 from lm.interop.hugging_face.configuration import from_json
 from lm.interop.hugging_face.family import Family
-from lm.interop.hugging_face.folder import CONFIG, read, read_config, weights_of
-from lm.interop.hugging_face.tensors import kept, their_shape, to_ours
+from lm.interop.hugging_face.folder import CONFIG, find_weights, read_config, read_tensor
+from lm.interop.hugging_face.tensors import family_shape, from_family_tensors, locate_tensor
 from lm.model.transformer import build_model, without_weights
 from lm.tensor_file import Entry
 
 
 @dataclass(frozen=True)
-class Imported:
+class ImportedModel:
     """What a folder held, and the checkpoint that was made of it."""
 
     family: Family
@@ -33,7 +33,7 @@ class Imported:
     checkpoint: Path
 
 
-def import_model(folder: Path, out: Path) -> Imported:
+def import_model(folder: Path, out: Path) -> ImportedModel:
     """Write a run whose only checkpoint is the model of a folder; it can be used or started from, not resumed.
 
     All is compared with the headers of the files before any tensor is read, and one is read at a time.
@@ -49,19 +49,19 @@ def import_model(folder: Path, out: Path) -> Imported:
     run_folder.refuse_existing(out)
     values = read_config(folder)
     family, model = from_json(values, folder / CONFIG)
-    tokenizer, source_tokenizer = tokenizing.read(folder, model, values)
+    tokenizer, source_tokenizer = tokenizer_files.read_tokenizer(folder, model, values)
     if tokenizer.vocab_size > model.vocab_size:
         problem = f"has {tokenizer.vocab_size:,} tokens, but the model {model.vocab_size:,}"
         raise InputError(f"{folder}: its tokenizer {problem} (vocab_size)")
-    weights = _named(weights_of(folder), model, family)
-    shapes = _shapes(weights, model, family, folder)
+    weights = _normalize_names(find_weights(folder), model, family)
+    shapes = _check_shapes(weights, model, family, folder)
     checkpoint = save_checkpoint(
         out,
         config=RunConfig(model=model, data=DataConfig(keep_line_ends=True)),  # as the model was trained
         tokenizer=tokenizer,
         source_tokenizer=source_tokenizer,
         model={
-            name: to_ours(name, shape, model, family, read=lambda theirs: read(weights[theirs]))
+            name: from_family_tensors(name, shape, model, family, read=lambda theirs: read_tensor(weights[theirs]))
             for name, shape in shapes.items()
         },
         optimizer={},
@@ -69,16 +69,16 @@ def import_model(folder: Path, out: Path) -> Imported:
         is_best=True,
     )
     run_folder.imported_as(out, family.model_type)
-    return Imported(family, model, checkpoint)
+    return ImportedModel(family, model, checkpoint)
 
 
-def _named(weights: Mapping[str, Entry], model: ModelConfig, family: Family) -> dict[str, Entry]:
+def _normalize_names(weights: Mapping[str, Entry], model: ModelConfig, family: Family) -> dict[str, Entry]:
     """The tensors by the names that we write, without what the model has no use for."""
     is_prefixed = any(name.startswith(family.prefix) for name in weights)
     heads = {f"{name}.weight" for name in family.head}
     named = {}
     for given, entry in weights.items():
-        name = _renamed(given, family)
+        name = _current_name(given, family)
         if name.endswith(family.unused) or (name in heads and model.tie_embeddings):
             continue
         if name in heads:
@@ -88,13 +88,15 @@ def _named(weights: Mapping[str, Entry], model: ModelConfig, family: Family) -> 
     return named
 
 
-def _renamed(name: str, family: Family) -> str:
+def _current_name(name: str, family: Family) -> str:
     """A tensor's name as it is today."""
     old = next((ending for ending in family.renamed if name.endswith(ending)), None)
     return name if old is None else name.removesuffix(old) + family.renamed[old]
 
 
-def _shapes(weights: Mapping[str, Entry], model: ModelConfig, family: Family, folder: Path) -> dict[str, torch.Size]:
+def _check_shapes(
+    weights: Mapping[str, Entry], model: ModelConfig, family: Family, folder: Path
+) -> dict[str, torch.Size]:
     """The shapes of our tensors, once those of the folder are known to be of this model.
 
     Raises:
@@ -107,7 +109,7 @@ def _shapes(weights: Mapping[str, Entry], model: ModelConfig, family: Family, fo
     except (RuntimeError, OverflowError):
         raise InputError(f"{folder / CONFIG}: describes a model that no machine could hold") from None
     left = set(weights)
-    for theirs, shape in _expected(shapes, model, family):
+    for theirs, shape in _expected_shapes(shapes, model, family):
         if theirs not in weights:
             raise InputError(f"{folder}: its weights have no {theirs}, as the model in {CONFIG} has")
         if (there := weights[theirs].shape) != shape:
@@ -124,15 +126,15 @@ def _check_layers(weights: Mapping[str, Entry], model: ModelConfig, family: Fami
         pattern = re.compile(re.escape(family.prefix + block).replace(r"\{\}", r"(\d+)"))
         there = len({found[1] for name in weights if (found := pattern.match(name))}) if block else 0
         if there != (layers := getattr(model, field)):
-            key = next(setting.theirs for setting in family.settings if setting.ours == field)
+            key = next(setting.config_key for setting in family.settings if setting.model_field == field)
             raise InputError(f"{folder / CONFIG}: {key} is {layers:,}, but the weights are of {there:,} layers")
 
 
-def _expected(
+def _expected_shapes(
     shapes: Mapping[str, torch.Size], model: ModelConfig, family: Family
 ) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Their tensors, each with the shape that it must have."""
     for name, shape in shapes.items():
-        place = kept(name, shape[0], model, family)
+        place = locate_tensor(name, shape[0], model, family)
         for number, theirs in enumerate(place.names):
-            yield theirs, their_shape(shape, place, number)
+            yield theirs, family_shape(shape, place, number)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from lm.config.portable import ARCHITECTURES
-from lm.interop.hugging_face.family import ACTIVATIONS, TRANSLATING, Family, Part, Setting
+from lm.interop.hugging_face.family import ACTIVATIONS, SEQ2SEQ_LM, Family, Part, Setting
 
 MARIAN = Family(
     model_type="marian",
     architecture="MarianMTModel",
-    auto=TRANSLATING,
+    auto=SEQ2SEQ_LM,
     settings=(
         Setting("vocab_size", "vocab_size", 58101),
         Setting("max_position_embeddings", "context_length", 1024),

@@ -66,14 +66,14 @@ def from_json(values: Mapping[str, Any], rotary: Rotary, *, context_length: int,
     wrong = next((name for name, value in given.items() if not _is_number(value)), None)
     if wrong or given["factor"] is None:
         raise InputError(f"{path}: rope_scaling {kind} needs a number as {wrong or 'factor'}")
-    return {**fields, "rope_scaling": kind, **_scaling(given, kind, context_length)}
+    return {**fields, "rope_scaling": kind, **_read_scaling(given, kind, context_length)}
 
 
 def _is_number(value: Any) -> bool:  # noqa: ANN401 (whatever is there)
     return value is None or (isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e12)
 
 
-def _scaling(given: Mapping[str, Any], kind: str, context_length: int) -> dict[str, Any]:
+def _read_scaling(given: Mapping[str, Any], kind: str, context_length: int) -> dict[str, Any]:
     found = {f"rope_{ours}": given[theirs] for theirs, ours in _NUMBERS[kind].items()}
     if "rope_context" in found:
         found["rope_context"] = found["rope_context"] or context_length

@@ -12,12 +12,12 @@ from torch import Tensor
 from lm.config.model import ModelConfig
 from lm.interop.hugging_face.family import Family, Layout, Part
 
-_OURS = re.compile(r"(encoder|decoder)\.blocks\.(\d+)\.(.+)")
+_BLOCK_TENSOR = re.compile(r"(encoder|decoder)\.blocks\.(\d+)\.(.+)")
 _HEAD, _TYPES, _BIAS = "head", "embedding.types", "output_bias"
 
 
 @dataclass(frozen=True)
-class Kept:
+class TensorPlacement:
     """The tensors of a family that have the numbers of one of ours.
 
     Attributes:
@@ -31,7 +31,7 @@ class Kept:
     sizes: tuple[int, ...]
 
 
-def kept(name: str, rows: int, config: ModelConfig, family: Family) -> Kept:
+def locate_tensor(name: str, rows: int, config: ModelConfig, family: Family) -> TensorPlacement:
     """Where a family keeps one of our tensors.
 
     Args:
@@ -41,45 +41,45 @@ def kept(name: str, rows: int, config: ModelConfig, family: Family) -> Kept:
         family: of the model.
     """
     if family.keeps_names:
-        return Kept((name,), "rows", (rows,))
+        return TensorPlacement((name,), "rows", (rows,))
     if name in family.tensors:
         layout: Layout = "one row" if name == _BIAS and config.is_encoder_decoder else "rows"
-        return Kept((family.tensors[name],), layout, (rows,))
+        return TensorPlacement((family.tensors[name],), layout, (rows,))
     layer, kind = name.rpartition(".")[::2]
     if layer == _HEAD:
-        return Kept((f"{family.head[0]}.{kind}",), "rows", (rows,))
-    begin, part = family.prefix, _part(layer, family)
-    if found := _OURS.fullmatch(layer):
+        return TensorPlacement((f"{family.head[0]}.{kind}",), "rows", (rows,))
+    begin, part = family.prefix, _find_part(layer, family)
+    if found := _BLOCK_TENSOR.fullmatch(layer):
         block = family.encoder_block if found[1] == "encoder" else family.block
         begin += block.format(found[2])
     names = tuple(f"{begin}{theirs}.{kind}" for theirs in part.names)
     heads = [count * config.d_head for count in (config.n_heads, config.n_kv_heads, config.n_kv_heads)]
     sizes = {1: [rows], 2: [rows // 2] * 2, 3: heads}[len(names)]
-    return Kept(names, part.layout, tuple(sizes))
+    return TensorPlacement(names, part.layout, tuple(sizes))
 
 
-def _part(layer: str, family: Family) -> Part:
-    found = _OURS.fullmatch(layer)
+def _find_part(layer: str, family: Family) -> Part:
+    found = _BLOCK_TENSOR.fullmatch(layer)
     return family.inner[found[3]] if found else Part((family.outer[layer],))
 
 
-def to_theirs(ours: Mapping[str, Tensor], config: ModelConfig, family: Family) -> Iterator[tuple[str, Tensor]]:
+def to_family_tensors(ours: Mapping[str, Tensor], config: ModelConfig, family: Family) -> Iterator[tuple[str, Tensor]]:
     """All tensors of a model, named and kept as in its family; what only the family has is zero."""
-    for name, value in [*ours.items(), *_zeros(ours, config, family)]:
-        place = kept(name, len(value), config, family)
-        rows = swapped(value, 3, config.n_heads) if place.layout == "by head" else value
+    for name, value in [*ours.items(), *_zero_tensors(ours, config, family)]:
+        place = locate_tensor(name, len(value), config, family)
+        rows = swap_groups(value, 3, config.n_heads) if place.layout == "by head" else value
         parts = rows.split(place.sizes)
         for their_name, part in zip(place.names, parts, strict=True):
-            yield their_name, _laid_out(part, place.layout)
+            yield their_name, _apply_layout(part, place.layout)
 
 
-def _laid_out(part: Tensor, layout: Layout) -> Tensor:
+def _apply_layout(part: Tensor, layout: Layout) -> Tensor:
     if layout == "one row":
         return part[None]
     return (part.T if layout == "transposed" and part.ndim == 2 else part).contiguous()
 
 
-def to_ours(
+def from_family_tensors(
     name: str, shape: torch.Size, config: ModelConfig, family: Family, *, read: Callable[[str], Tensor]
 ) -> Tensor:
     """One of our tensors.
@@ -91,17 +91,17 @@ def to_ours(
         family: of the model.
         read: gives one of theirs, by name.
     """
-    place = kept(name, shape[0], config, family)
+    place = locate_tensor(name, shape[0], config, family)
     parts = [read(their_name) for their_name in place.names]
     value = parts[0] if len(parts) == 1 else torch.cat(parts)
     if place.layout == "transposed" and value.ndim == 2:
         value = value.T.contiguous()
     if place.layout == "one row":
         value = value.flatten()
-    return swapped(value, config.n_heads, 3).contiguous() if place.layout == "by head" else value
+    return swap_groups(value, config.n_heads, 3).contiguous() if place.layout == "by head" else value
 
 
-def their_shape(shape: torch.Size, place: Kept, number: int) -> tuple[int, ...]:
+def family_shape(shape: torch.Size, place: TensorPlacement, number: int) -> tuple[int, ...]:
     """The shape of one of the tensors in which a family keeps one of ours."""
     ours = (place.sizes[number], *shape[1:])
     if place.layout == "one row":
@@ -109,12 +109,12 @@ def their_shape(shape: torch.Size, place: Kept, number: int) -> tuple[int, ...]:
     return ours[::-1] if place.layout == "transposed" else ours
 
 
-def swapped(value: Tensor, outer: int, inner: int) -> Tensor:
+def swap_groups(value: Tensor, outer: int, inner: int) -> Tensor:
     """(outer·inner·head, …) -> (inner·outer·head, …): what was grouped by one is grouped by the other."""
     return value.unflatten(0, (outer, inner, -1)).transpose(0, 1).flatten(0, 2)
 
 
-def _zeros(ours: Mapping[str, Tensor], config: ModelConfig, family: Family) -> Iterator[tuple[str, Tensor]]:
+def _zero_tensors(ours: Mapping[str, Tensor], config: ModelConfig, family: Family) -> Iterator[tuple[str, Tensor]]:
     """The biases, and the type of all tokens, that the family has beyond ours."""
     if _BIAS in family.tensors and _BIAS not in ours:
         yield _BIAS, ours["embedding.tokens.weight"].new_zeros(config.vocab_size)
@@ -130,6 +130,6 @@ def _has_bias(layer: str, config: ModelConfig, family: Family) -> bool:
     if family.keeps_names or layer in {_HEAD, "embedding.tokens", "embedding.positions"}:
         return False
     if layer.endswith(("attention.input", "attention.output")):
-        setting = next((setting for setting in family.settings if setting.ours == "attention_bias"), None)
-        return family.has_biases if setting is None else setting.written(config.attention_bias)
+        setting = next((setting for setting in family.settings if setting.model_field == "attention_bias"), None)
+        return family.has_biases if setting is None else setting.to_json_value(config.attention_bias)
     return family.has_biases

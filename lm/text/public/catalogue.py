@@ -183,6 +183,6 @@ def find_corpus(name: str) -> PublicCorpus:
     """The corpus of a name; UsageError if there is none."""
     known = {corpus.name: corpus for corpus in CORPORA}
     if name.lower() not in known:
-        hint = options.suggestion(name.lower(), known)
+        hint = options.did_you_mean(name.lower(), known)
         raise UsageError(f"no corpus is called {name!r}{hint}; choose from {', '.join(known)}")
     return known[name.lower()]

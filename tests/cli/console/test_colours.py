@@ -75,7 +75,7 @@ def test_text_reads_on_each_level_of_surprisal():
 
 
 def test_a_page_reads_by_day_and_by_night():
-    by_day, by_night = surprisal_page.opening("", "").split("@media")
+    by_day, by_night = surprisal_page.render_opening("", "").split("@media")
     for style, colours in ((by_day, surprisal_page._LIGHT), (by_night, surprisal_page._DARK)):
         ink, strong = (shade(re.search(rf"--{name}: (#\w+)", style)[1]) for name in ("ink", "strong"))
         for number, colour in enumerate(colours, 1):

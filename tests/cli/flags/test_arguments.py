@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.flags.arguments import read_input_lines, text_argument
+from cli.flags.arguments import read_input_lines, read_text_argument
 from lm.errors import InputError
 
 
@@ -20,26 +20,26 @@ def pipe(monkeypatch):
 
 def test_an_argument_is_the_text(pipe):
     pipe(b"not this")
-    assert text_argument("Once\n") == "Once\n"
-    assert text_argument("") == ""
+    assert read_text_argument("Once\n") == "Once\n"
+    assert read_text_argument("") == ""
 
 
 @pytest.mark.parametrize("argument", ["-", None])
 def test_a_pipe_is_read_less_one_line_end(pipe, argument):
     for data, text in ((b"Once", "Once"), (b"Once\n", "Once"), (b"Once\r\n", "Once"), (b"Once\n\n", "Once\n")):
         pipe(data)
-        assert text_argument(argument) == text
+        assert read_text_argument(argument) == text
 
 
 def test_bytes_that_are_no_text_are_refused(pipe):
     pipe(b"\xff")
     with pytest.raises(InputError, match="stdin"):
-        text_argument("-")
+        read_text_argument("-")
 
 
 def test_a_terminal_is_not_read(monkeypatch):
     monkeypatch.setattr(sys, "stdin", type("Terminal", (), {"isatty": lambda self: True})())
-    assert text_argument(None) is None
+    assert read_text_argument(None) is None
 
 
 def test_files_and_stdin_follow_one_another(tmp_path, pipe):

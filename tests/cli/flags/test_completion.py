@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cli.main import run
-from lm.config.options import options
+from lm.config.options import list_options
 from lm.config.presets import PRESETS
 from lm.config.training import TrainingConfig
 from lm.text.public.catalogue import CORPORA
@@ -106,7 +106,7 @@ def test_each_thing_is_offered_where_it_belongs(line, offered, folder):
 
 
 @pytest.mark.parametrize(
-    "described", [each for each in options(TrainingConfig) if each.choices], ids=lambda each: each.name
+    "described", [each for each in list_options(TrainingConfig) if each.choices], ids=lambda each: each.name
 )
 def test_values_of_a_choice(described, folder):
     assert ask("bash", f"lm train {described.flag} ", folder) == list(described.choices)

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import typer
 
-from cli.flags.options import misspelled, variable
-from cli.main import app, run
+from cli.flags.options import find_misspelled_variables, variable_of_parameter
+from cli.main import build_app, run
 from lm.config.training import LENGTHS
 from tests.documented_help import commands
 from tests.system.conftest import SMALL
@@ -155,11 +155,11 @@ def test_every_option_but_cache_has_a_variable_and_they_are_distinct_within_a_co
     for path, command in commands():
         if hasattr(command, "commands"):
             continue
-        names = [variable(option) for option in command.params if option.param_type_name == "option"]
+        names = [variable_of_parameter(option) for option in command.params if option.param_type_name == "option"]
         without = [
             option.opts[0]
             for option in command.params
-            if option.param_type_name == "option" and variable(option) is None
+            if option.param_type_name == "option" and variable_of_parameter(option) is None
         ]
         assert without in ([], ["--cache"]), path
         named = [name for name in names if name]
@@ -167,10 +167,10 @@ def test_every_option_but_cache_has_a_variable_and_they_are_distinct_within_a_co
 
 
 def test_only_what_is_nearly_an_option_is_remarked_on():
-    command = typer.main.get_command(app())
+    command = typer.main.get_command(build_app())
     strange = {"LM_LICENSE_FILE": "x", "LM_CACHE": "x", "LM_TEMPERATURE": "1", "LMX": "1", "LM_": "1", "PATH": "x"}
-    assert list(misspelled(strange, command)) == []
-    (line,) = misspelled({**strange, "LM_TEMPERATUR": "1"}, command)
+    assert list(find_misspelled_variables(strange, command)) == []
+    (line,) = find_misspelled_variables({**strange, "LM_TEMPERATUR": "1"}, command)
     assert "LM_TEMPERATUR is set" in line
     assert "LM_TEMPERATURE?" in line
 
@@ -191,5 +191,5 @@ def test_a_misspelling_is_said_on_stderr_alone(tmp_path):
 
 def test_lengths_are_options():
     """The names that replace one another are names of variables too."""
-    known = {variable(option) for _, command in commands() for option in command.params}
+    known = {variable_of_parameter(option) for _, command in commands() for option in command.params}
     assert {f"LM_{name.upper()}" for name in LENGTHS} <= known

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from cli.flags.options import _in_short
+from cli.flags.options import _summarize
 from cli.main import run
 
 
@@ -42,6 +42,6 @@ def test_the_environment_changes_no_help(capsys, monkeypatch):
 
 
 def test_completion_shows_the_first_sentence():
-    assert _in_short("Write a page. It needs nothing else. [default: none]") == "Write a page"
-    assert _in_short("Tables [model] and so on.") == "Tables \\[model] and so on"
-    assert len(_in_short("word " * 100)) <= 70
+    assert _summarize("Write a page. It needs nothing else. [default: none]") == "Write a page"
+    assert _summarize("Tables [model] and so on.") == "Tables \\[model] and so on"
+    assert len(_summarize("word " * 100)) <= 70

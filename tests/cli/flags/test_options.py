@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import typer
 
-from cli.flags.options import Given, describe, takes
+from cli.flags.options import ParsedOptions, set_help, with_options
 from cli.main import run
 from lm.config.data import DataConfig
 from lm.config.decoding import SamplingConfig
@@ -14,18 +14,18 @@ from lm.config.decoding import SamplingConfig
 @pytest.fixture
 def call():
     """Calls a command that takes some configs; returns what it was given."""
-    received: list[Given] = []
+    received: list[ParsedOptions] = []
     app = typer.Typer()
 
     @app.command()
-    @takes({"data": DataConfig, "sampling": SamplingConfig}, leave_out=("validation",))
-    def command(text: str = "", *, given: Given) -> None:
+    @with_options({"data": DataConfig, "sampling": SamplingConfig}, leave_out=("validation",))
+    def command(text: str = "", *, given: ParsedOptions) -> None:
         """Take configs."""
         received.append(given)
 
-    describe(app)
+    set_help(app)
 
-    def run(*arguments: str) -> Given:
+    def run(*arguments: str) -> ParsedOptions:
         app(list(arguments), standalone_mode=False)
         return received[-1]
 
@@ -45,7 +45,7 @@ def test_flags_and_the_environment_are_told_apart(call, monkeypatch):
     given = call("--temperature", "0.5")
     assert given["sampling"] == {"temperature": 0.5, "top_k": 7}
     assert given.typed["sampling"] == {"temperature": 0.5}
-    assert given.ambient["sampling"] == {"top_k": 7}
+    assert given.environment_values["sampling"] == {"top_k": 7}
 
 
 def test_a_value_that_a_field_refuses_is_refused_with_its_flag_or_its_variable(capsys, monkeypatch):

@@ -7,8 +7,8 @@ import pickle
 import pytest
 
 from cli.flags.settings import with_flags
-from cli.main import _command, run
-from lm.config.options import options
+from cli.main import _build_parser, run
+from lm.config.options import list_options
 from lm.config.run import SECTIONS
 from lm.errors import Advice, InputError, UsageError
 
@@ -28,17 +28,17 @@ from lm.errors import Advice, InputError, UsageError
 )
 def test_flags_are_those_of_the_command_or_of_one_that_has_them(settings: list[str], command: str, flags: str) -> None:
     error = InputError("something is wrong", settings=settings)
-    assert with_flags(error, _command().commands[command], _command) == "something is wrong" + flags
+    assert with_flags(error, _build_parser().commands[command], _build_parser) == "something is wrong" + flags
 
 
 @pytest.mark.parametrize(
-    "described", [each for kind in SECTIONS.values() for each in options(kind)], ids=lambda each: each.flag
+    "described", [each for kind in SECTIONS.values() for each in list_options(kind)], ids=lambda each: each.flag
 )
 def test_a_wrong_value_is_reported_with_the_flag_of_its_option(described) -> None:
     with pytest.raises(UsageError) as caught:
         described.check(object())
     assert described.flag not in str(caught.value)
-    assert with_flags(caught.value, _command().commands["train"], _command).endswith(f" ({described.flag})")
+    assert with_flags(caught.value, _build_parser().commands["train"], _build_parser).endswith(f" ({described.flag})")
 
 
 def test_advice_is_text_with_settings() -> None:

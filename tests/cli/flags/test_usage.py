@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cli.flags.usage import wrong_value
+from cli.flags.usage import format_wrong_value
 from cli.main import run
 
 
@@ -19,7 +19,7 @@ from cli.main import run
     ],
 )
 def test_messages_about_values(message, expected):
-    assert wrong_value("--n", message) == expected
+    assert format_wrong_value("--n", message) == expected
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from cli.flags.options import Given
+from cli.flags.options import ParsedOptions
 from cli.perplexity import files as module
 from cli.perplexity.files import measure_files
 from cli.perplexity.request import ReportFormat
 from tests.cli.small_runs import make_run
 
-GIVEN = Given({"files": {}, "perplexity": {}, "data": {}, "hardware": {}, "workers": {}}, {})
+GIVEN = ParsedOptions({"files": {}, "perplexity": {}, "data": {}, "hardware": {}, "workers": {}}, {})
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import math
 
 from rich.cells import cell_len
 
-from cli.perplexity.surprisal import LEVELS, level, ranges
+from cli.perplexity.surprisal import LEVELS, find_level, format_ranges
 from tests.cli.small_runs import TEXT
 
 
@@ -36,7 +36,7 @@ def test_digits_stand_beneath_wide_characters(succeed, runs, wide):
 
 
 def test_levels_begin_at_their_bits():
-    assert len(ranges()) == len(LEVELS)
+    assert len(format_ranges()) == len(LEVELS)
     bits = [0, 0.99, 1, 3.99, 4, 13.9, 14, 300]
-    assert [level(value * math.log(2) + 1e-9) for value in bits] == [0, 0, 1, 2, 3, 6, 7, 7]
-    assert level(math.nan) == 0
+    assert [find_level(value * math.log(2) + 1e-9) for value in bits] == [0, 0, 1, 2, 3, 6, 7, 7]
+    assert find_level(math.nan) == 0

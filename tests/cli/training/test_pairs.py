@@ -9,7 +9,7 @@ import pytest
 
 from cli.main import run
 from cli.training.report import report
-from lm.config.presets import configure
+from lm.config.presets import build_run_config
 from lm.config.run import RunConfig
 from lm.config.run_spec import DataFiles
 from lm.training import corpus as training_corpus
@@ -48,7 +48,7 @@ def files(tmp_path):
 
 
 def test_the_size_of_files_needs_no_reading(files, surveys):
-    assert PairCorpus(files).text_bytes(configure("translation-tiny")) == 17 + 21
+    assert PairCorpus(files).text_bytes(build_run_config("translation-tiny")) == 17 + 21
     assert surveys == []
 
 
@@ -56,7 +56,7 @@ def test_compressed_files_are_read_once(files, surveys, tmp_path):
     (tmp_path / "text.en.gz").write_bytes(gzip.compress((tmp_path / "text.en").read_bytes()))
     corpus, config = (
         PairCorpus(DataFiles(source=(str(tmp_path / "text.en.gz"),), target=files.target)),
-        configure("translation-tiny"),
+        build_run_config("translation-tiny"),
     )
     assert corpus.text_bytes(config) == 15 + 19  # without line ends
     assert corpus.survey(config) is corpus.survey(config)
@@ -88,7 +88,7 @@ def test_without_merges_a_flag_for_bpe_dropout_is_refused(pairs, capsys, tmp_pat
 
 def test_held_out_pairs_that_are_trained_on_are_warned_of(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
-    config = configure("translation-tiny", {"tokenizer": {"kind": "byte"}})
+    config = build_run_config("translation-tiny", {"tokenizer": {"kind": "byte"}})
     for name, language in (("text", "one"), ("other", "two")):
         (tmp_path / f"{name}.en").write_text("".join(f"{language} {number}\n" for number in range(40)))
         (tmp_path / f"{name}.de").write_text("".join(f"{number} {language}\n" for number in range(40)))
@@ -102,6 +102,6 @@ def test_held_out_pairs_that_are_trained_on_are_warned_of(tmp_path, monkeypatch,
 
 def test_a_source_that_is_its_own_target_is_warned_of(files, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
-    config = configure("translation-tiny", {"tokenizer": {"kind": "byte"}, "data": {"validation": "0"}})
+    config = build_run_config("translation-tiny", {"tokenizer": {"kind": "byte"}, "data": {"validation": "0"}})
     prepare(DataFiles(source=files.source, target=files.source), config)
     assert "source and target are the same text, so the model learns to copy" in capsys.readouterr().err

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from cli.training.plan import command, plan_rows
-from lm.config.presets import configure
-from lm.config.run import Plan
+from lm.config.presets import build_run_config
+from lm.config.run import RunPlan
 from lm.config.run_spec import DataFiles, RunSpec
 from lm.config.tokenizer import TokenizerConfig
 from lm.tokenizer.training import train
@@ -22,8 +22,8 @@ from tests.lm.data.test_training_data import CountData
 def planned(reasons: dict[str, str], given: dict[str, dict[str, Any]], *, outlook: Outlook | None = None) -> Planned:
     """A run of the preset tiny with settings, and what chose them."""
     spec = RunSpec(data=DataFiles(text=("a text.txt",)), settings=given)
-    config = configure("tiny", {"model": {"vocab_size": 10, "context_length": 4}, **given})
-    config = SimpleNamespace(**{**vars(config), "plan": Plan("cpu", "float32", 2, 40, "tokens", "key")})
+    config = build_run_config("tiny", {"model": {"vocab_size": 10, "context_length": 4}, **given})
+    config = SimpleNamespace(**{**vars(config), "plan": RunPlan("cpu", "float32", 2, 40, "tokens", "key")})
     corpus = SimpleNamespace(tokenizer=train(["abc"], TokenizerConfig(kind="char"), corpus_bytes=3).tokenizer)
     return Planned(config, {**from_spec(spec).reasons, **reasons}, corpus, CountData(10), outlook, 3.0)  # type: ignore[arg-type]
 

@@ -12,8 +12,8 @@ import pytest
 from cli.training.plan import warn_of_few_steps
 from cli.training.report import describe_run
 from lm.config.model import ModelConfig
-from lm.config.presets import configure
-from lm.config.run import Plan, RunConfig
+from lm.config.presets import build_run_config
+from lm.config.run import RunConfig, RunPlan
 from lm.config.training import TrainingConfig
 from lm.hardware import Hardware
 from lm.model.transformer import build_model
@@ -39,7 +39,7 @@ def said(
     is_tuned: bool = False,
     **training: Any,
 ) -> str:
-    plan = Plan("cpu", "float32", 1, steps, "tokens", "key")
+    plan = RunPlan("cpu", "float32", 1, steps, "tokens", "key")
     settings = TrainingConfig(**{"warmup_steps": 5, **training})
     run = SimpleNamespace(
         model=build_model(shape),
@@ -108,7 +108,7 @@ def test_a_pattern_that_leaves_nothing_out_is_told(
 def test_who_trains_blocks_that_others_cannot_run_is_told_of_those_they_can(
     capsys: pytest.CaptureFixture[str], name: str, hinted: bool
 ) -> None:
-    config = configure(
+    config = build_run_config(
         name, {"model": {"vocab_size": 10, "context_length": 4, "d_model": 16, "n_layers": 1, "n_heads": 2}}
     )
     assert ("--portable" in said(capsys, CountData(10), shape=config.model, preset=name)) is hinted

@@ -7,15 +7,15 @@ import json
 import pytest
 
 from cli.translation.scores import print_scores, print_scores_json, verdict
-from lm.evaluation.translation_scores import Comparison, Score
+from lm.evaluation.translation_scores import SystemComparison, TranslationScore
 
-BLEU = Score("BLEU", 30.0, mean=30.1, half_width=1.5, signature="nrefs:1")
+BLEU = TranslationScore("BLEU", 30.0, mean=30.1, half_width=1.5, signature="nrefs:1")
 NAMES = ("ours", "theirs")
 
 
-def comparison(difference: float, p_value: float | None) -> Comparison:
-    other = Score("BLEU", 30.0 - difference, mean=None, half_width=None, signature="nrefs:1")
-    return Comparison(BLEU, other, p_value)
+def comparison(difference: float, p_value: float | None) -> SystemComparison:
+    other = TranslationScore("BLEU", 30.0 - difference, mean=None, half_width=None, signature="nrefs:1")
+    return SystemComparison(BLEU, other, p_value)
 
 
 @pytest.mark.parametrize(

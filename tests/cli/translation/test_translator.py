@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cli.flags.options import Given
+from cli.flags.options import ParsedOptions
 from cli.translation.translator import load_translator
 from lm.errors import UsageError
 from tests.cli.small_runs import make_run
@@ -16,7 +16,7 @@ def translate(translation_run):
     """Translates a sentence with some settings."""
 
     def call(*, runs: int = 1, sample: bool = False, **sampling) -> str:
-        given = Given({"translation": {}, "sampling": sampling, "hardware": {"device": "cpu"}}, {})
+        given = ParsedOptions({"translation": {}, "sampling": sampling, "hardware": {"device": "cpu"}}, {})
         translator = load_translator([translation_run] * runs, given, to=None, sample=sample, at_once=True)
         return next(iter(translator.translate([SOURCE]))).translations[0].text
 
@@ -33,6 +33,6 @@ def test_samples_depend_on_the_seed(translate):
 
 
 def test_a_run_that_continues_texts_does_not_translate(tmp_path):
-    given = Given({"translation": {}, "sampling": {}, "hardware": {}}, {})
+    given = ParsedOptions({"translation": {}, "sampling": {}, "hardware": {}}, {})
     with pytest.raises(UsageError, match="only one that learned from pairs translates"):
         load_translator([make_run(tmp_path / "gpt")], given, to=None, sample=False, at_once=False)

@@ -15,7 +15,7 @@ from lm.benchmark.measuring import STREAMS, TASKS, fitting_rows, measure
 from lm.config.data import ParallelConfig
 from lm.config.hardware import HardwareConfig
 from lm.config.model import ModelConfig
-from lm.config.presets import configure
+from lm.config.presets import build_run_config
 from lm.config.run import RunConfig
 from lm.config.training import TrainingConfig
 from lm.hardware import Hardware
@@ -137,7 +137,7 @@ def test_hugging_face_generates_as_many_tokens():
 
 
 def test_hugging_face_has_the_shape():
-    config = configure("nanogpt-cpu").model
+    config = build_run_config("nanogpt-cpu").model
     theirs = hugging_face.gpt2(config)
     assert theirs.config.n_layer == config.n_layers
     assert theirs.config.n_head == config.n_heads

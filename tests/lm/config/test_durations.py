@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lm.config.training import seconds_of
+from lm.config.training import parse_duration
 from lm.errors import UsageError
 
 
@@ -12,10 +12,10 @@ from lm.errors import UsageError
     ("text", "seconds"), [("90s", 90), ("10m", 600), ("1h30m", 5400), ("1.5h", 5400), ("2m5s", 125), (" 1h ", 3600)]
 )
 def test_units_add_up(text, seconds):
-    assert seconds_of(text) == seconds
+    assert parse_duration(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "10", "0s", "m", "5 minutes", "1m1h", "-3m", "1.m", "ten"])
 def test_anything_else_is_refused_with_an_example(text):
     with pytest.raises(UsageError, match="10m"):
-        seconds_of(text)
+        parse_duration(text)

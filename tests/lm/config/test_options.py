@@ -19,13 +19,13 @@ from lm.errors import UsageError
 @pytest.mark.parametrize("config", SECTIONS.values())
 def test_every_field_of_every_section_is_described(config):
     names = {field.name for field in dataclasses.fields(config)}
-    described = {option.name for option in options.options(config)}
+    described = {option.name for option in options.list_options(config)}
     assert names - described == ({"vocab_size", "source_vocab_size", "labels"} if config is ModelConfig else set())
-    assert all(option.help.endswith((".", "]")) for option in options.options(config))
+    assert all(option.help.endswith((".", "]")) for option in options.list_options(config))
 
 
 def test_no_two_sections_share_a_flag():
-    flags = [option.flag for config in SECTIONS.values() for option in options.options(config)]
+    flags = [option.flag for config in SECTIONS.values() for option in options.list_options(config)]
     assert len(flags) == len(set(flags))
 
 
@@ -54,7 +54,7 @@ CONFIGS = (*SECTIONS.values(), SamplingConfig, BeamConfig, TranslationConfig, Pe
 
 @pytest.mark.parametrize("config", CONFIGS)
 def test_numbers_are_finite_and_texts_are_utf8(config):
-    for described in options.options(config):
+    for described in options.list_options(config):
         if described.kind is float:
             for value in (float("inf"), float("-inf"), float("nan"), 10**400):
                 with pytest.raises(UsageError, match=f"{described.name} must be a finite number"):
@@ -69,17 +69,17 @@ def test_numbers_are_finite_and_texts_are_utf8(config):
     [("--lr", "--learning-rate"), ("--lor", "--lora"), ("--stepz", "--steps"), ("xyz", None), ("", None)],
 )
 def test_what_is_meant_is_what_is_abbreviated_or_most_like(word, found):
-    assert options.nearest(word, ["--lora", "--learning-rate", "--steps", "--depth"]) == found
+    assert options.find_nearest(word, ["--lora", "--learning-rate", "--steps", "--depth"]) == found
 
 
 def test_unknown_keys_suggest_the_nearest():
     with pytest.raises(UsageError, match=r"my.toml: unknown key 'learning_rte' \(did you mean 'learning_rate'\?\)"):
-        options.build(TrainingConfig, {"learning_rte": 1}, where="my.toml")
+        options.build_config(TrainingConfig, {"learning_rte": 1}, where="my.toml")
 
 
 EXTREMES = [0, -1, 1e308, -1e308, float("inf"), float("-inf"), float("nan"), 2**63, 10**400, -(10**400), 10**5000]
 NUMBERS = [each for config in (*SECTIONS.values(), SamplingConfig, BeamConfig, TranslationConfig, AttentionConfig,
-                               PerplexityConfig, ScoringConfig) for each in options.options(config)
+                               PerplexityConfig, ScoringConfig) for each in options.list_options(config)
            if each.kind in (int, float)]  # fmt: skip
 
 
@@ -113,6 +113,6 @@ class Counts:
 @pytest.mark.parametrize("value", [10**400, -(10**400), 10**5000, 2**64], ids=["400", "-400", "5,000", "2**64"])
 def test_a_number_of_a_file_that_no_computer_has_is_refused(value):
     with pytest.raises(UsageError, match=r"^file: tokens must fit into 64 bits"):
-        options.build(Counts, {"tokens": value}, where="file")
+        options.build_config(Counts, {"tokens": value}, where="file")
     with pytest.raises(UsageError, match="^file: name must be a word, not .{1,80}$"):
-        options.build(Counts, {"tokens": 1, "name": value}, where="file")
+        options.build_config(Counts, {"tokens": 1, "name": value}, where="file")

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from lm.config.portable import ARCHITECTURES, differing, not_portable
-from lm.config.presets import PRESETS, configure, named_by_depth, portable, preset
+from lm.config.portable import ARCHITECTURES, describe_unportable, differing_fields
+from lm.config.presets import PRESETS, build_run_config, depth_preset_name, find_preset, portable_name
 from lm.config.run import RunConfig
 from lm.config.training import TrainingConfig
 from lm.errors import UsageError
@@ -15,11 +15,11 @@ from lm.errors import UsageError
 
 def test_unknown_presets_suggest_the_nearest():
     with pytest.raises(UsageError, match=r"no preset 'gpt-2' \(did you mean 'gpt2'\?\)"):
-        preset("gpt-2")
+        find_preset("gpt-2")
 
 
 def test_what_is_given_wins_over_the_preset():
-    config = configure(
+    config = build_run_config(
         "nanogpt-cpu", {"model": {"n_layers": 2}, "training": {"tokens": 500}, "tokenizer": {"kind": "bpe"}}
     )
     assert (config.model.n_layers, config.model.d_model) == (2, 128)
@@ -28,13 +28,13 @@ def test_what_is_given_wins_over_the_preset():
 
 
 def test_a_batch_in_sequences_replaces_one_in_tokens():
-    config = configure("transformer-base", {"training": {"batch_size": 7}})
+    config = build_run_config("transformer-base", {"training": {"batch_size": 7}})
     assert (config.training.batch_size, config.training.batch_tokens) == (7, None)
 
 
 @pytest.mark.parametrize("depth", [1, 2, 5, 12])
 def test_a_depth_says_all_of_a_preset(depth):
-    config, deeper = configure(f"depth-{depth}"), configure(f"depth-{depth + 1}")
+    config, deeper = build_run_config(f"depth-{depth}"), build_run_config(f"depth-{depth + 1}")
     assert (config.model.n_layers, config.model.d_model, config.model.d_head) == (depth, 64 * depth, 64)
     assert config.training.learning_rate > deeper.training.learning_rate
     assert config.training.tokens < deeper.training.tokens
@@ -43,7 +43,7 @@ def test_a_depth_says_all_of_a_preset(depth):
 
 @pytest.mark.parametrize("depth", [1, 3, 4, 5, 12])
 def test_a_depth_says_all_of_a_preset_for_pairs(depth):
-    config, deeper = (configure(named_by_depth(each, pairs=True)) for each in (depth, depth + 1))
+    config, deeper = (build_run_config(depth_preset_name(each, pairs=True)) for each in (depth, depth + 1))
     shape = config.model
     assert (shape.n_layers, shape.n_encoder_layers, shape.d_model, shape.d_ff) == (
         depth,
@@ -58,62 +58,62 @@ def test_a_depth_says_all_of_a_preset_for_pairs(depth):
 @pytest.mark.parametrize("name", ["depth-0", "depth-100", "depth-", "depth-2b", "translation-depth-0", "translation-"])
 def test_what_is_no_depth_is_no_preset(name):
     with pytest.raises(UsageError, match="no preset"):
-        configure(name)
+        build_run_config(name)
 
 
 def test_a_budget_brings_its_schedule_and_replaces_the_length():
-    training = configure("nanogpt-cpu", {"training": {"budget": "5m"}}).training
+    training = build_run_config("nanogpt-cpu", {"training": {"budget": "5m"}}).training
     assert (training.schedule, training.steps, training.budget) == ("wsd", None, "5m")
 
 
 @pytest.mark.parametrize("name", ["tiny", "gpt2", "translation", "transformer-base", "depth-3", "translation-depth-2"])
 def test_a_recurrent_architecture_leaves_out_what_goes_with_blocks(name):
-    config, blocks = configure(name, {"model": {"architecture": "gru"}}), configure(name)
+    config, blocks = build_run_config(name, {"model": {"architecture": "gru"}}), build_run_config(name)
     assert (config.model.n_layers, config.model.d_model) == (blocks.model.n_layers, blocks.model.d_model)
     assert config.training.optimizer == "adamw"
     if blocks.training.optimizer == "muon":
         assert config.training.learning_rate == TrainingConfig().learning_rate
     given = {"model": {"architecture": "gru"}, "training": {"optimizer": "muon", "learning_rate": 0.5}}
-    assert configure(name, given).training.learning_rate == 0.5
+    assert build_run_config(name, given).training.learning_rate == 0.5
 
 
 @pytest.mark.parametrize("name", [*(name for name in PRESETS if name != "bert-base"), "depth-2", "translation-depth-3"])
 def test_one_stack_has_the_layers_of_two(name):
-    if configure(name).model.is_recurrent:
+    if build_run_config(name).model.is_recurrent:
         with pytest.raises(UsageError, match="decoder_only is for transformer blocks"):
-            configure(name, {"model": {"decoder_only": True}})
+            build_run_config(name, {"model": {"decoder_only": True}})
         return
-    one, two = configure(name, {"model": {"decoder_only": True}}), configure(name)
+    one, two = build_run_config(name, {"model": {"decoder_only": True}}), build_run_config(name)
     assert one.model.n_layers == two.model.n_layers + two.model.n_encoder_layers
     assert (one.model.n_encoder_layers, one.model.translates) == (0, True)
     assert one.training == two.training
-    assert configure(name, {"model": {"decoder_only": True, "n_layers": 2}}).model.n_layers == 2
+    assert build_run_config(name, {"model": {"decoder_only": True, "n_layers": 2}}).model.n_layers == 2
 
 
 @pytest.mark.parametrize("name", ["tiny", "small", "base", "depth-1", "depth-12"])
 def test_a_portable_preset_differs_in_its_blocks_and_their_rate(name):
-    ours, theirs = configure(name), configure(portable(name))
+    ours, theirs = build_run_config(name), build_run_config(portable_name(name))
     assert 0 < theirs.training.learning_rate < ours.training.learning_rate
     assert replace(theirs.training, learning_rate=ours.training.learning_rate) == ours.training
     assert theirs.tokenizer == ours.tokenizer
     assert (theirs.model.d_model, theirs.model.n_layers) == (ours.model.d_model, ours.model.n_layers)
-    assert not differing(theirs.model, ARCHITECTURES["Qwen3ForCausalLM"])
-    assert not not_portable(theirs.model)
-    assert "value_residual True" in not_portable(ours.model)
+    assert not differing_fields(theirs.model, ARCHITECTURES["Qwen3ForCausalLM"])
+    assert not describe_unportable(theirs.model)
+    assert "value_residual True" in describe_unportable(ours.model)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "translation", "translation-depth-3", "llama-15m"])
 def test_presets_with_blocks_of_their_own_have_no_portable_form(name):
     with pytest.raises(UsageError, match="have a portable form"):
-        configure(portable(name))
+        build_run_config(portable_name(name))
 
 
 @pytest.mark.parametrize("name", ["tiny", "depth-4", "translation", "gpt2"])
 def test_adapters_are_trained_by_adamw_at_half_the_rate_of_muon(name):
-    plain, adapted = configure(name).training, configure(name, {"lora": {"rank": 4}}).training
+    plain, adapted = build_run_config(name).training, build_run_config(name, {"lora": {"rank": 4}}).training
     share = 0.5 if plain.optimizer == "muon" else 1.0
     assert (adapted.optimizer, adapted.learning_rate) == ("adamw", plain.learning_rate * share)
     given = {"lora": {"rank": 4}, "training": {"learning_rate": 0.3}}
-    assert configure(name, given).training.learning_rate == 0.3
-    muon = configure(name, {"lora": {"rank": 4}, "training": {"optimizer": "muon"}}).training
+    assert build_run_config(name, given).training.learning_rate == 0.3
+    muon = build_run_config(name, {"lora": {"rank": 4}, "training": {"optimizer": "muon"}}).training
     assert (muon.optimizer, muon.learning_rate) == ("muon", plain.learning_rate)

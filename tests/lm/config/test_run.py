@@ -8,8 +8,8 @@ import re
 
 import pytest
 
-from lm.config.presets import PRESETS, configure
-from lm.config.run import Plan, RunConfig
+from lm.config.presets import PRESETS, build_run_config
+from lm.config.run import RunConfig, RunPlan
 from lm.errors import UsageError
 
 PLAN = {"device": "cpu", "dtype": "float32", "threads": 1, "steps": 9, "data": "tokens", "data_key": "k"}
@@ -17,8 +17,8 @@ PLAN = {"device": "cpu", "dtype": "float32", "threads": 1, "steps": 9, "data": "
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_run_config_survives_json(name):
-    plan = Plan("cpu", "float32", 2, 10, "data", "key")
-    config = dataclasses.replace(configure(name), plan=plan, label_completions=("\njoy", "\nfear"))
+    plan = RunPlan("cpu", "float32", 2, 10, "data", "key")
+    config = dataclasses.replace(build_run_config(name), plan=plan, label_completions=("\njoy", "\nfear"))
     assert RunConfig.from_dict(json.loads(json.dumps(config.to_dict())), where="config.json") == config
 
 
@@ -56,7 +56,7 @@ def test_settings_of_another_kind_are_named(change, message):
 )
 def test_settings_of_one_stack_that_do_not_go_together(change, message):
     with pytest.raises(UsageError, match=message):
-        configure("translation", change)
+        build_run_config("translation", change)
 
 
 def test_a_whole_number_is_a_number_too():
@@ -71,4 +71,4 @@ def test_another_format_version_is_refused():
 
 def test_a_model_with_experts_is_not_compiled():
     with pytest.raises(UsageError, match="experts is not compiled"):
-        configure("tiny", {"model": {"experts": 2}, "training": {"compile": True}})
+        build_run_config("tiny", {"model": {"experts": 2}, "training": {"compile": True}})

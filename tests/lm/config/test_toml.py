@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lm.config.presets import configure
+from lm.config.presets import build_run_config
 from lm.config.toml import read_toml
 from lm.errors import InputError, UsageError
 
@@ -13,7 +13,7 @@ def test_a_toml_file_is_read_by_section(tmp_path):
     path = tmp_path / "run.toml"
     path.write_text('preset = "small"\n[model]\nd_model = 96\n[training]\nsample = ["Once"]\nlearning_rate = 1\n')
     name, given = read_toml(path)
-    config = configure(name, given)
+    config = build_run_config(name, given)
     assert (config.preset, config.model.d_model, config.model.n_layers) == ("small", 96, 6)
     assert config.training.sample == ("Once",)
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lm.config.data import IGNORED
+from lm.config.data import IGNORE_INDEX
 from lm.config.model import ModelConfig
-from lm.config.run import Plan, RunConfig
+from lm.config.run import RunConfig, RunPlan
 from lm.config.training import TrainingConfig
 from lm.corpus.ragged import RaggedArray
 from lm.data.batch import Batch, batch_rows, micro_batch_rows
 
-N = IGNORED
+N = IGNORE_INDEX
 
 
 def test_of_rows_the_last_tokens_are_predicted_from_those_before():
@@ -74,7 +74,7 @@ def test_a_step_has_the_sequences_asked_for_or_as_many_as_its_tokens_fill(tokens
 def test_parts_hold_every_row_once(rows, with_source):
     ids = np.arange(15).reshape(5, 3)
     lengths = np.arange(5) if with_source else None
-    batch = Batch(ids, np.where(ids % 4 == 0, IGNORED, ids), ids + 1 if with_source else None, lengths)
+    batch = Batch(ids, np.where(ids % 4 == 0, IGNORE_INDEX, ids), ids + 1 if with_source else None, lengths)
     parts = list(batch.split(rows))
     assert all(part.rows <= (rows or 5) for part in parts)
     for name in ("inputs", "targets", *(("source", "source_lengths") if with_source else ())):
@@ -87,7 +87,7 @@ def test_parts_hold_every_row_once(rows, with_source):
 @pytest.mark.parametrize("shape", [(480, 32), (7, 5), (1, 40)])
 @pytest.mark.parametrize("tokens", [1, 33, 100, 10**6])
 def test_passes_that_fit_are_as_few_as_possible_and_equal(tokens, shape, processes):
-    plan = Plan("cuda", "bfloat16", 1, 9, "data", "key", processes=processes, micro_batch_tokens=tokens)
+    plan = RunPlan("cuda", "bfloat16", 1, 9, "data", "key", processes=processes, micro_batch_tokens=tokens)
     batch = Batch(np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64))
     rows, here = micro_batch_rows(RunConfig(plan=plan), batch), -(-shape[0] // processes)
     most = max(1, tokens // shape[1])  # a sequence is never parted
@@ -99,7 +99,7 @@ def test_passes_that_fit_are_as_few_as_possible_and_equal(tokens, shape, process
 def test_what_is_asked_for_goes_before_what_fits():
     ids = np.zeros((9, 4), dtype=np.int64)
     pairs = Batch(ids, ids, source=np.zeros((9, 8), dtype=np.int64), source_lengths=np.full(9, 8))
-    plan = Plan("cuda", "bfloat16", 1, 9, "data", "key", micro_batch_tokens=24)
+    plan = RunPlan("cuda", "bfloat16", 1, 9, "data", "key", micro_batch_tokens=24)
     assert micro_batch_rows(RunConfig(plan=plan), pairs) == 3  # by the longer side
     assert micro_batch_rows(RunConfig(training=TrainingConfig(micro_batch_size=5), plan=plan), pairs) == 5
     assert micro_batch_rows(RunConfig(), pairs) is None

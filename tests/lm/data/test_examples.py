@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from lm.config.data import IGNORED, DataConfig
+from lm.config.data import IGNORE_INDEX, DataConfig
 from lm.config.model import ModelConfig
 from lm.corpus import corpus as encoding
 from lm.corpus.examples import open_examples
@@ -44,7 +44,7 @@ def rows(batch: Batch) -> list[Row]:
     """(all ids, learned ids) of each row, without the padding."""
     found = []
     for inputs, targets in zip(batch.inputs.tolist(), batch.targets.tolist(), strict=True):
-        learned = [place for place, target in enumerate(targets) if target != IGNORED]
+        learned = [place for place, target in enumerate(targets) if target != IGNORE_INDEX]
         last = learned[-1]
         assert learned == list(range(learned[0], last + 1))
         assert inputs[learned[0] + 1 : last + 1] == targets[learned[0] : last]

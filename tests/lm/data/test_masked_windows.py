@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lm.config.data import IGNORED, DataConfig
+from lm.config.data import IGNORE_INDEX, DataConfig
 from lm.config.model import ModelConfig
 from lm.config.run import RunConfig
 from lm.config.tokenizer import MASK, TokenizerConfig
@@ -40,7 +40,7 @@ def opened(folder: Path, **fields) -> MaskedWindowData:
 
 
 def uncovered(batch) -> np.ndarray:
-    return np.where(batch.targets == IGNORED, batch.inputs, batch.targets)
+    return np.where(batch.targets == IGNORE_INDEX, batch.inputs, batch.targets)
 
 
 def test_the_windows_are_those_of_a_language_model(folder):
@@ -63,7 +63,7 @@ def test_a_batch_follows_from_the_seed_and_the_samples_before_it(folder):
 
 def test_an_epoch_later_other_tokens_are_hidden(folder):
     data = opened(folder)
-    masks = [(data.batch(4 * epoch * data.samples).targets != IGNORED).tobytes() for epoch in range(20)]
+    masks = [(data.batch(4 * epoch * data.samples).targets != IGNORE_INDEX).tobytes() for epoch in range(20)]
     assert len(set(masks)) == 20
 
 

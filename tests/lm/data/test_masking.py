@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lm.config.data import IGNORED
+from lm.config.data import IGNORE_INDEX
 from lm.config.tokenizer import END_OF_TEXT, MASK, TokenizerConfig
 from lm.data.masking import Masking, keys_of
 from lm.errors import UsageError
@@ -32,7 +32,7 @@ def test_shares_are_those_of_the_paper(share):
     """Within five standard errors, of 200,000 tokens."""
     tokens = rows(400, 500)
     batch = Masking.of(BYTES, share=share).batch(tokens, keys=keys_of(1, np.arange(400, dtype=np.uint64)))
-    chosen = batch.targets != IGNORED
+    chosen = batch.targets != IGNORE_INDEX
     number = chosen.sum()
     assert abs(chosen.mean() - share) < 5 * (share * (1 - share) / tokens.size) ** 0.5
     masked = (batch.inputs == BYTES.mask) & chosen
@@ -69,7 +69,7 @@ def test_special_tokens_are_never_chosen_but_each_row_has_a_target():
     tokens = np.full((50, 4), BYTES.end_of_text)
     tokens[:25, 2] = 7
     batch = Masking.of(BYTES, share=0.001).batch(tokens, keys=keys_of(1, np.arange(50, dtype=np.uint64)))
-    chosen = batch.targets != IGNORED
+    chosen = batch.targets != IGNORE_INDEX
     np.testing.assert_array_equal(chosen[:25], np.arange(4) == np.full((25, 1), 2))
     assert (chosen[25:].sum(axis=1) == 1).all()  # there is nothing else to learn from such a row
 
@@ -80,7 +80,7 @@ def test_whole_words_are_hidden_or_not(kind):
     words = tokenizer(kind)
     ids = np.array(words.encode(TEXT))[None].repeat(40, axis=0)
     masking = Masking.of(words, share=0.15, whole_words=True)
-    chosen = masking.batch(ids, keys=keys_of(1, np.arange(40, dtype=np.uint64))).targets != IGNORED
+    chosen = masking.batch(ids, keys=keys_of(1, np.arange(40, dtype=np.uint64))).targets != IGNORE_INDEX
     spelled = [words.token_bytes(index).decode() for index in ids[0]]
     start, partly = 0, 0
     for place in range(1, len(spelled) + 1):

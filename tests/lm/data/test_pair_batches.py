@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from lm.config.data import IGNORED
+from lm.config.data import IGNORE_INDEX
 from lm.config.model import ModelConfig
 from lm.corpus.pairs import StoredPairs
 from lm.corpus.ragged import RaggedArray
@@ -16,7 +16,7 @@ from lm.data.pairs import PairData
 from lm.errors import InputError
 from tests.lm.data.test_pairs import ALL, PLAIN, epoch
 
-N, START = IGNORED, 8
+N, START = IGNORE_INDEX, 8
 SOURCES, TARGETS = RaggedArray.of([[1, 2, 9], [9], [6, 7, 9]]), RaggedArray.of([[3, 9], [4, 5, 9], [5, 9]])
 
 

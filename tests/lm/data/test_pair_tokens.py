@@ -17,7 +17,7 @@ from lm.data.pair_tokens import Direction, FramedPairs, directions
 from lm.data.pairs import PairData
 from lm.decoding.translation import Translator
 from lm.decoding.translation_input import Line, TranslationModel
-from lm.evaluation.forced import PairEncoder, TokenPairs
+from lm.evaluation.forced_decoding import EncodedPairs, PairEncoder
 from lm.model.transformer import build_model
 from lm.pseudorandom import mix
 from lm.text.dependency_trees import compute_tree_positions
@@ -41,7 +41,7 @@ def direction(stored: StoredPairs, request: pytest.FixtureRequest) -> Direction:
     return directions(stored, bidirectional=True)[request.param]
 
 
-def scored(stored: StoredPairs, direction: Direction) -> TokenPairs:
+def scored(stored: StoredPairs, direction: Direction) -> EncodedPairs:
     return PairEncoder(stored.tokenizer, stored.source_tokenizer, tag=direction.tag).encode(texts(direction))
 
 

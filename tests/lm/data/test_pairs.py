@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lm.config.data import IGNORED, DataConfig, ParallelConfig
+from lm.config.data import IGNORE_INDEX, DataConfig, ParallelConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.corpus import parallel_corpus
 from lm.corpus.pairs import StoredPairs, open_pairs
@@ -54,7 +54,7 @@ def rows(batch: Batch) -> Iterator[tuple[list[int], list[int]]]:
     assert batch.source is not None
     assert batch.source_lengths is not None
     for source, length, target in zip(batch.source, batch.source_lengths, batch.targets, strict=True):
-        yield source[:length].tolist(), target[target != IGNORED].tolist()
+        yield source[:length].tolist(), target[target != IGNORE_INDEX].tolist()
 
 
 def texts(stored: StoredPairs, batches: Iterator[Batch]) -> list[tuple[str, str]]:

@@ -9,7 +9,7 @@ from typing import get_args
 import pytest
 
 from lm.config.model import ModelConfig
-from lm.config.presets import PRESETS, configure
+from lm.config.presets import PRESETS, build_run_config
 from lm.engine import selection
 from lm.engine.selection import (
     ANY,
@@ -56,7 +56,7 @@ def test_every_operation_is_declared(declared):
 @pytest.mark.parametrize("shares", [False, True])
 def test_every_operation_of_every_preset_has_an_engine(preset, shares, with_compiled_code):
     """Compiled code steps what it supports, as many rows as it is fast for; the rest is PyTorch's, and it says why."""
-    model = build_model(small(configure(preset).model)).eval().requires_grad_(False)
+    model = build_model(small(build_run_config(preset).model)).eval().requires_grad_(False)
     if isinstance(model, EncoderOnly):
         return  # it continues nothing
     plan, setting = plan_engines(model, shares=shares), unsupported(model.config, COMPILED)
@@ -96,7 +96,7 @@ def test_a_field_without_a_declaration_is_not_supported(engine):
 @pytest.mark.parametrize("preset", PRESETS)
 def test_the_presets_that_engines_support(preset):
     """Those of blocks that attend to everything or to a window, and learn to predict what follows."""
-    model = configure(preset).model
+    model = build_run_config(preset).model
     is_plain = model.architecture == "transformer" and model.attention in {"full", "window"}
     is_causal = model.objective == "causal" and not model.experts
     reason = unsupported(model, COMPILED)

@@ -9,7 +9,7 @@ from lm.checkpoint import load_model
 from lm.config.hardware import HardwareConfig
 from lm.decoding.translation_input import TranslationModel
 from lm.errors import UsageError
-from lm.evaluation.attention import of_model, of_translation
+from lm.evaluation.attention import compute_attention, compute_translation_attention
 from lm.hardware import inference_hardware
 from tests.cli.small_runs import make_run
 from tests.cli.toy_translation import make_translation_run
@@ -28,14 +28,14 @@ def translator(tmp_path_factory):
 
 
 def test_a_text_begins_with_its_start_and_sees_no_future(writer):
-    found = of_model(writer, "The owl saw")
+    found = compute_attention(writer, "The owl saw")
     assert found.texts == ("The owl saw",)
     assert found.map.queries.labels == found.map.keys.labels == ("<s>", "The", "owl", "saw")
     assert np.triu(found.map.weights.mean((0, 1)), 1).max() == 0
 
 
 def test_an_encoder_sees_all_of_a_source_and_its_end(translator):
-    found = of_model(translator, "one fox").map
+    found = compute_attention(translator, "one fox").map
     assert (found.kind, found.is_causal, found.keys.labels) == ("self", False, ("one", "fox", "</s>"))
     assert found.weights.sum(-1) == approx(np.ones(found.weights.shape[:-1]), terms=64)
 
@@ -43,22 +43,24 @@ def test_an_encoder_sees_all_of_a_source_and_its_end(translator):
 def test_words_of_a_translation_look_at_the_source_whether_its_end_is_given_or_not(translator):
     model = TranslationModel.of(translator)
     tokens = model.tokenizer.encode("Fuchs eins")
-    found = of_model(translator, "one fox", "Fuchs eins")
-    ended = of_translation(model, "one fox", [*tokens, model.tokenizer.end_of_text], unit="words", to=None)
+    found = compute_attention(translator, "one fox", "Fuchs eins")
+    ended = compute_translation_attention(
+        model, "one fox", [*tokens, model.tokenizer.end_of_text], unit="words", to=None
+    )
     assert found.texts == ended.texts == ("one fox", "Fuchs eins")
     assert found.map.queries.labels == ("Fuchs", "eins", "</s>")
     assert found.map.weights == approx(ended.map.weights, model=model.model)
 
 
 def test_tokens_may_be_shown_instead_of_words(writer):
-    words, tokens = (of_model(writer, "The owl", unit=unit).map for unit in ("words", "tokens"))
+    words, tokens = (compute_attention(writer, "The owl", unit=unit).map for unit in ("words", "tokens"))
     assert len(tokens.keys.labels) == 1 + len(writer.tokenizer.encode("The owl")) >= len(words.keys.labels)
 
 
 def test_languages_are_for_models_that_have_several(writer, translator):
     with pytest.raises(UsageError, match="continues texts; it has no language 'de'"):
-        of_model(writer, "The owl", to="de")
+        compute_attention(writer, "The owl", to="de")
     with pytest.raises(UsageError, match="this model has one direction"):
-        of_model(translator, "one fox", to="de")
+        compute_attention(translator, "one fox", to="de")
     with pytest.raises(UsageError, match="continues texts"):
-        of_model(writer, "The owl", "Die Eule")
+        compute_attention(writer, "The owl", "Die Eule")

@@ -7,7 +7,7 @@ import torch
 from lm.config.model import ModelConfig
 from lm.errors import UsageError
 from lm.evaluation import attention_maps
-from lm.evaluation.attention_maps import AttentionMap, Axis, Special, axis_of_text, axis_of_tokens
+from lm.evaluation.attention_maps import AttentionMap, Axis, SpecialToken, build_text_axis, build_token_axis
 from lm.model.attention import captured
 from lm.model.transformer import build_model
 from tests.cli.small_runs import make_tokenizer
@@ -36,20 +36,22 @@ def word_of(text, position):
 def test_tokens_belong_to_the_words_they_begin_or_precede(kind):
     tokenizer = make_tokenizer(kind)
     text = TEXT if kind != "char" else TEXT.replace("\t", " ")
-    axis = axis_of_text(tokenizer, text, before=[Special(0, "<s>")], after=[Special(0, "</s>")], unit="words")
+    axis = build_text_axis(
+        tokenizer, text, before=[SpecialToken(0, "<s>")], after=[SpecialToken(0, "</s>")], unit="words"
+    )
     assert axis.labels == ("<s>", *WORDS, "</s>")
     assert axis.words == (None, *range(len(WORDS)), None)
     assert axis.tokens == (0, *tokenizer.encode(text), 0)
     starts = np.cumsum([0] + [len(tokenizer.token_bytes(index)) for index in axis.tokens[1:-1]])
     assert axis.units == (0, *(1 + word_of(text, int(start)) for start in starts[:-1]), 1 + len(WORDS))
-    assert axis_of_tokens(tokenizer, axis.tokens[1:-1], unit="words").units == tuple(
+    assert build_token_axis(tokenizer, axis.tokens[1:-1], unit="words").units == tuple(
         unit - 1 for unit in axis.units[1:-1]
     )
 
 
 def test_an_axis_of_tokens_spells_them():
     tokenizer = make_tokenizer("byte")
-    axis = axis_of_text(tokenizer, "a 狐", unit="tokens")
+    axis = build_text_axis(tokenizer, "a 狐", unit="tokens")
     assert axis.labels == ("a", " ", "�", "�", "�")
     assert axis.words == (0, 1, 1, 1, 1)
     assert axis.units == (0, 1, 2, 3, 4)
@@ -58,10 +60,10 @@ def test_an_axis_of_tokens_spells_them():
 @pytest.mark.parametrize("text", ["", " ", "\n\n"])
 def test_text_without_words_has_no_alignments(text):
     tokenizer = make_tokenizer("bpe")
-    axis = axis_of_text(tokenizer, text, after=[Special(0, "</s>")], unit="words")
+    axis = build_text_axis(tokenizer, text, after=[SpecialToken(0, "</s>")], unit="words")
     assert axis.labels == ((text, "</s>") if text else ("</s>",))
     assert set(axis.words) == {None}
-    again = axis_of_tokens(tokenizer, tokenizer.encode(text), after=[Special(0, "</s>")], unit="words")
+    again = build_token_axis(tokenizer, tokenizer.encode(text), after=[SpecialToken(0, "</s>")], unit="words")
     assert again == axis
 
 
@@ -82,8 +84,8 @@ def by_loop(tokens, queries, keys):
 def test_self_attention_of_words_is_summed_and_averaged():
     tokenizer = make_tokenizer("bpe")
     model = small_model(tokenizer, n_kv_heads=1, qk_norm=True)
-    axis = axis_of_text(tokenizer, TEXT, before=[Special(tokenizer.start_of_text, "<s>")], unit="words")
-    found = attention_maps.self_attention(model, axis)
+    axis = build_text_axis(tokenizer, TEXT, before=[SpecialToken(tokenizer.start_of_text, "<s>")], unit="words")
+    found = attention_maps.compute_self_attention(model, axis)
     assert found.weights.shape == (2, 2, 8, 8)
     assert_close(found.weights.sum(-1), 1, model=model, dtype=torch.float32)
     assert (np.triu(found.weights, 1) == 0).all()
@@ -102,7 +104,7 @@ def test_cross_attention_is_of_the_step_that_predicts():
     end = tokenizer.end_of_text
     target = tokenizer.encode("the fox ran")
     for tokens in (target, [*target, end]):
-        found = attention_maps.translation_map(
+        found = attention_maps.compute_translation_map(
             model, tokenizer=tokenizer, source_tokenizer=tokenizer, source="The owl 狐", tokens=tokens, unit="tokens"
         )
         source = torch.tensor([[*tokenizer.encode("The owl 狐"), end]])
@@ -119,7 +121,7 @@ def test_without_an_encoder_a_translation_looks_at_its_source_and_what_comes_bef
     end, source, target = tokenizer.end_of_text, tokenizer.encode("The owl 狐"), tokenizer.encode("the fox ran")
     for tokens in (target, [*target, end]):
         found, words = (
-            attention_maps.translation_map(
+            attention_maps.compute_translation_map(
                 model, tokenizer=tokenizer, source_tokenizer=tokenizer, source="The owl 狐", tokens=tokens, unit=unit
             )
             for unit in ("tokens", "words")
@@ -141,27 +143,27 @@ def test_alignments_are_the_words_attended_to_most():
     rows = [[0.1, 0.2, 0.6, 0.1], [0.7, 0.2, 0.05, 0.05], [0.1, 0.3, 0.4, 0.2], [0, 0, 0, 1]]
     found = AttentionMap("cross", target, source, np.array([[rows]], dtype=np.float32))
     assert found.alignments() == [(0, 1), (1, 0), (1, 2)]
-    assert found.pharaoh() == "0-1 1-0 1-2"
+    assert found.to_pharaoh() == "0-1 1-0 1-2"
 
 
 def test_what_is_not_there_cannot_be_shown():
     tokenizer = make_tokenizer("bpe")
     model = small_model(tokenizer)
-    found = attention_maps.self_attention(model, axis_of_text(tokenizer, "The owl", unit="words"))
+    found = attention_maps.compute_self_attention(model, build_text_axis(tokenizer, "The owl", unit="words"))
     with pytest.raises(UsageError, match="layer 3: there are 2"):
         found.mean(layer=3)
     with pytest.raises(UsageError, match="head 9: there are 2"):
         found.mean(head=9)
     with pytest.raises(UsageError, match="no text"):
-        attention_maps.self_attention(model, axis_of_text(tokenizer, "", unit="words"))
+        attention_maps.compute_self_attention(model, build_text_axis(tokenizer, "", unit="words"))
     with pytest.raises(UsageError, match="context is 64"):
-        attention_maps.self_attention(model, axis_of_text(tokenizer, "The owl saw. " * 40, unit="words"))
+        attention_maps.compute_self_attention(model, build_text_axis(tokenizer, "The owl saw. " * 40, unit="words"))
 
 
 def test_a_source_beyond_the_context_is_refused_by_the_encoder_too():
     tokenizer = make_tokenizer("byte")
     model = small_model(tokenizer, n_encoder_layers=1, positions="sinusoidal")
-    fits, is_longer = (axis_of_text(tokenizer, "a" * length, unit="tokens") for length in (64, 65))
-    assert attention_maps.encoder_attention(model, fits).weights.shape[-1] == 64
+    fits, is_longer = (build_text_axis(tokenizer, "a" * length, unit="tokens") for length in (64, 65))
+    assert attention_maps.compute_encoder_attention(model, fits).weights.shape[-1] == 64
     with pytest.raises(UsageError, match="has 65 tokens, but the model's context is 64"):
-        attention_maps.encoder_attention(model, is_longer)
+        attention_maps.compute_encoder_attention(model, is_longer)

@@ -12,7 +12,7 @@ import pytest
 
 from lm.decoding.classifying import Classified
 from lm.errors import InputError
-from lm.evaluation.classification import ClassificationScores, score_labels, wilson_interval
+from lm.evaluation.classification import ClassificationScores, evaluate_classifier, wilson_interval
 from lm.text.examples import Example
 
 EXPECTED = ["cat", "dog", "dog", "cat", "owl", "owl"]
@@ -84,9 +84,9 @@ def test_wilson_intervals_of_published_tables(successes, trials, interval):
 def test_a_wilson_bound_is_where_the_score_test_rejects(trials):
     """Each bound p solves |share - p| = z * sqrt(p(1 - p) / n)."""
     for successes in range(trials + 1):
-        share = successes / trials
+        parallel_map = successes / trials
         for bound in wilson_interval(successes, trials):
-            assert abs(share - bound) == pytest.approx(
+            assert abs(parallel_map - bound) == pytest.approx(
                 1.959964 * math.sqrt(bound * (1 - bound) / trials), abs=1e-6
             ) or bound in (0.0, 1.0)
 
@@ -110,11 +110,11 @@ class First:
 def test_labels_that_the_model_does_not_know_are_named_and_count_as_wrong(monkeypatch):
     monkeypatch.setattr("lm.evaluation.classification._EXAMPLES_AT_ONCE", 2)
     examples = [Example("apple", "\na", 1), Example("bean", "b", 2), Example("apricot", "\nc", 3)]
-    scores = score_labels(First(), examples)
+    scores = evaluate_classifier(First(), examples)
     assert scores.unknown == {"c": 1}
     assert (scores.labels, scores.correct, scores.examples) == (("a", "b", "c"), 2, 3)
 
 
 def test_no_examples_are_an_error():
     with pytest.raises(InputError, match="no labelled examples"):
-        score_labels(First(), [])
+        evaluate_classifier(First(), [])

@@ -14,7 +14,7 @@ from cli.main import run
 from lm.checkpoint import load_model
 from lm.config.hardware import HardwareConfig
 from lm.errors import InputError
-from lm.evaluation.held_out import held_out_pairs, held_out_text
+from lm.evaluation.held_out import open_held_out_pairs, open_held_out_text
 from lm.hardware import inference_hardware
 from tests.cli.small_runs import make_run
 from tests.golden.make_runs import RUNS
@@ -62,21 +62,21 @@ def reported(capsys, *arguments) -> dict:
 
 
 def test_held_out_documents_are_what_the_run_did_not_see(trained, documents):
-    held_out = list(held_out_text(loaded(trained / "text")).documents())
+    held_out = list(open_held_out_text(loaded(trained / "text")).documents())
     assert set(held_out) < set(documents)
     assert 5 < len(held_out) == len(set(held_out)) < 40
     assert any("<|endoftext|>" in text for text in held_out)
 
 
 def test_held_out_examples(trained):
-    held_out = list(held_out_text(loaded(trained / "examples")).examples())
+    held_out = list(open_held_out_text(loaded(trained / "examples")).examples())
     assert held_out
     assert all(each.completion == each.prompt.split()[1].rstrip("?") + " foxes\n" for each in held_out)
 
 
 def test_without_a_file_the_held_out_split_is_scored_as_a_file_of_it_would_be(trained, tmp_path, capsys):
     for name, rows in (("text", "documents"), ("examples", "examples")):
-        held_out = held_out_text(loaded(trained / name))
+        held_out = open_held_out_text(loaded(trained / name))
         file = tmp_path / f"{name}.jsonl"
         file.write_bytes(held_out.path.read_bytes())
         split, same = reported(capsys, trained / name), reported(capsys, trained / name, file)
@@ -89,14 +89,14 @@ def test_without_a_file_the_held_out_split_is_scored_as_a_file_of_it_would_be(tr
 
 def test_of_a_single_document_the_end_is_held_out(among_runs, capsys):
     text, total = (RUNS / "counting.txt").read_text(), reported(capsys, "gpt")["total"]
-    (held_out,) = held_out_text(loaded(RUNS / "gpt")).documents()
+    (held_out,) = open_held_out_text(loaded(RUNS / "gpt")).documents()
     assert text.endswith(held_out)
     assert total["bytes"] == len(held_out) - 1  # its tokenizer has no token to predict the first one from
 
 
 @pytest.mark.parametrize("name", ["transformer", "syntax", "one-stack"])
 def test_held_out_pairs(among_runs, tmp_path, capsys, name):
-    pairs = list(held_out_pairs(loaded(RUNS / name))[0].pairs())
+    pairs = list(open_held_out_pairs(loaded(RUNS / name))[0].pairs())
     known = list(zip(*((RUNS / f"numbers.{side}").read_text().splitlines() for side in ("en", "de")), strict=True))
     assert {(pair.source, pair.target) for pair in pairs} <= {*known, *[(b, a) for a, b in known]}
     files = [tmp_path / f"test.{side}" for side in ("source", "target", "heads")]
@@ -142,7 +142,7 @@ def warned(capsys, *arguments) -> list[str]:
 def test_training_text_is_recognised_whatever_its_file_is_called(trained, documents, tmp_path, capsys):
     copy, half, new = (tmp_path / f"{name}.jsonl" for name in ("copy", "half", "new"))
     unseen = [f"Nothing like number {number}, of which no document has a line." for number in range(len(documents))]
-    held_out = set(held_out_text(loaded(trained / "text")).documents())
+    held_out = set(open_held_out_text(loaded(trained / "text")).documents())
     for file, texts in ((copy, documents), (half, [*documents, *unseen]), (new, [*unseen, *held_out])):
         file.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts[::-1]))
     said = warned(capsys, trained / "text", copy, half, new)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lm.evaluation.windows import MaskedCutter
+from lm.evaluation.windows import MaskedWindowSplitter
 from lm.tokenizer.special_tokens import SpecialTokenFrame
 
 START, END = 1000, 1001
 
 
 def windows(length: int, *, context: int, stride: int, frame: SpecialTokenFrame, parts: int = 1):
-    cutter = MaskedCutter(context=context, stride=stride, frame=frame)
+    cutter = MaskedWindowSplitter(context=context, stride=stride, frame=frame)
     for part in np.array_split(np.arange(length), parts):
         yield from cutter.push(part)
     yield from cutter.finish()
@@ -56,5 +56,5 @@ def test_each_token_sees_enough_on_either_side(context, stride):
 @pytest.mark.parametrize("every", [1, 2, 5, 50])
 def test_each_nth_token_of_a_document_is_scored(every):
     found = windows(40, context=8, stride=4, frame=SpecialTokenFrame((START,)))
-    scored = [window.tokens[place] for window in found for place in window.places(every=every)]
+    scored = [window.tokens[place] for window in found for place in window.scored_positions(every=every)]
     assert scored == list(range(0, 40, every))

@@ -3,7 +3,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lm.evaluation.stretches import Packing
+from lm.evaluation.file_scoring import WindowBatcher
 
 
 @dataclass(frozen=True)
@@ -26,21 +26,21 @@ def test_scores_are_in_reading_order_again_whatever_the_lengths():
     chance = random.Random(0)
     for count in (0, 1, 15, 16, 17, 300, 700):
         read = windows(chance.choice([chance.randint(1, 99), 99]) for _ in range(count))
-        packing = Packing(read, 16)
+        packing = WindowBatcher(read, 16)
         scored = ([window.number for window in batch] for batch in packing.batches())
-        assert [number for part in packing.unpacked(scored) for number in part] == list(range(count))
+        assert [number for part in packing.restore_order(scored) for number in part] == list(range(count))
 
 
 def test_full_windows_stay_in_reading_order():
     read = windows([50] * 40)
-    assert list(Packing(read, 16).batches()) == [read[:16], read[16:32], read[32:]]
+    assert list(WindowBatcher(read, 16).batches()) == [read[:16], read[16:32], read[32:]]
 
 
 def test_windows_of_different_lengths_have_little_padding():
     chance = random.Random(1)
     read = windows(chance.randint(1, 200) for _ in range(512))
     in_order = [read[first : first + 16] for first in range(0, 512, 16)]
-    packed = list(Packing(read, 16).batches())
+    packed = list(WindowBatcher(read, 16).batches())
     assert max(map(len, packed)) == 16
     assert padding(packed) < 0.1
     assert padding(in_order) > 0.4
@@ -48,6 +48,6 @@ def test_windows_of_different_lengths_have_little_padding():
 
 def test_what_is_read_ahead_is_bounded():
     taken = []
-    batches = Packing((taken.append(one) or one for one in windows([1, 50] * 1000)), 4).batches()
+    batches = WindowBatcher((taken.append(one) or one for one in windows([1, 50] * 1000)), 4).batches()
     next(batches)
     assert len(taken) == 64

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from lm.errors import InputError
-from lm.evaluation.perplexity import FileScore, Macro, Scored, Tally, measure
-from lm.evaluation.scorer import reading_of
-from lm.evaluation.scoring import score
+from lm.evaluation.perplexity import BatchScored, FileScore, MacroAverage, Tally, measure_perplexity
+from lm.evaluation.scorer import build_window_scorer
+from lm.evaluation.scoring import score_document
 from lm.text.files import find_text_files
 from tests.lm.evaluation.small_models import BPE, CHAR, SEPARATOR, TEXT, make_model, token_by_token
 from tests.tolerances import approx
@@ -30,8 +30,8 @@ def test_totals_do_not_depend_on_the_batch_size(tmp_path):
 
 
 def run(model, tokenizer, sources, *, context=16, stride=8, batch_size=4):
-    reading = reading_of(model, tokenizer, context=context, stride=stride)
-    return measure(reading, tokenizer, sources, separator=SEPARATOR, batch_size=batch_size)
+    window_scorer = build_window_scorer(model, tokenizer, context=context, stride=stride)
+    return measure_perplexity(window_scorer, tokenizer, sources, separator=SEPARATOR, batch_size=batch_size)
 
 
 def tallies(tmp_path, tokenizer, *texts, **options):
@@ -65,7 +65,7 @@ def test_a_file_of_many_pieces_scores_like_one_text(tmp_path, monkeypatch):
     monkeypatch.setattr("lm.tokenizer.tokenizer.split_into_pieces.__kwdefaults__", {"limit": 300})
     (tally,) = tallies(tmp_path, BPE, TEXT * 5, context=16, stride=8)
     tokens = BPE.encode(TEXT * 5)
-    nats = score(make_model(), tokens, context=16, stride=8, start_token=BPE.start_of_text)
+    nats = score_document(make_model(), tokens, context=16, stride=8, start_token=BPE.start_of_text)
     assert (tally.tokens, tally.words, tally.bytes) == (len(tokens), len((TEXT * 5).split()), len((TEXT * 5).encode()))
     assert tally.nats == approx(nats.sum(), model=make_model())
 
@@ -115,9 +115,9 @@ def test_totals_add_up(tmp_path):
 def test_progress_grows_to_the_whole_text(tmp_path):
     (tmp_path / "a.txt").write_text(TEXT)
     events = list(run(make_model(), BPE, find_text_files([str(tmp_path / "a.txt")]), batch_size=2))
-    progress = [event for event in events if isinstance(event, Scored)]
+    progress = [event for event in events if isinstance(event, BatchScored)]
     assert [event.tokens for event in progress] == sorted({event.tokens for event in progress})
-    assert progress[-1] == Scored(len(BPE.encode(TEXT)), len(TEXT.encode()))
+    assert progress[-1] == BatchScored(len(BPE.encode(TEXT)), len(TEXT.encode()))
 
 
 def test_a_file_that_the_tokenizer_cannot_encode_is_named(tmp_path):
@@ -135,7 +135,7 @@ def test_a_model_of_nan_is_an_error_and_not_a_figure(tmp_path):
 
 def test_the_macro_average_is_the_mean_over_files_with_text(tmp_path):
     parts = tallies(tmp_path, BPE, TEXT, "", "the owl", "The fox")
-    macro = Macro.of(parts)
+    macro = MacroAverage.of(parts)
     read = [part for part in parts if part.tokens]
     assert macro.files == 3
     for name in ("perplexity", "word_perplexity", "bits_per_byte"):
@@ -146,6 +146,6 @@ def test_the_macro_average_is_the_mean_over_files_with_text(tmp_path):
 
 
 def test_a_macro_average_of_little_has_no_figures():
-    assert Macro.of([Tally()]) == Macro(0, None, None, None, None)
+    assert MacroAverage.of([Tally()]) == MacroAverage(0, None, None, None, None)
     one = Tally(tokens=2, words=0, bytes=4, nats=2.0, squares=2.0)
-    assert Macro.of([one]) == Macro(1, one.perplexity, None, one.bits_per_byte, None)
+    assert MacroAverage.of([one]) == MacroAverage(1, one.perplexity, None, one.bits_per_byte, None)

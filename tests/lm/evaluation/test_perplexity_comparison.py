@@ -3,12 +3,12 @@ import math
 import numpy as np
 import pytest
 
-from lm.evaluation.perplexity_comparison import Difference, aligned, compare
-from lm.evaluation.scorer import reading_of
-from lm.evaluation.stretches import Stretch, stretches
+from lm.evaluation.file_scoring import ScoredSegment, score_files
+from lm.evaluation.perplexity_comparison import PairedDifference, align_segments, compare_models
+from lm.evaluation.scorer import build_window_scorer
 from lm.text.files import find_text_files
 from tests.lm.evaluation.small_models import BPE, CHAR, SEPARATOR, TEXT, make_model, train_tokenizer
-from tests.lm.evaluation.test_surprisal import stretch
+from tests.lm.evaluation.test_surprisal import segment
 
 TEXTS = (TEXT * 6, "", f"the owl\n{SEPARATOR}\n" + TEXT * 2, "ran")
 
@@ -17,9 +17,9 @@ def scored(tmp_path, tokenizer, *, seed=4, batch_size=5, **sizes):
     model = make_model(seed=seed)
     for index, text in enumerate(TEXTS):
         (tmp_path / f"{index}.txt").write_bytes(text.encode())
-    reading = reading_of(model, tokenizer, **{"context": 16, "stride": 8, **sizes})
+    window_scorer = build_window_scorer(model, tokenizer, **{"context": 16, "stride": 8, **sizes})
     sources = find_text_files([str(tmp_path)])
-    batches = stretches(reading, tokenizer, sources, separator=SEPARATOR, batch_size=batch_size)
+    batches = score_files(window_scorer, tokenizer, sources, separator=SEPARATOR, batch_size=batch_size)
     return [s for batch in batches for s in batch]
 
 
@@ -54,7 +54,7 @@ def blocks_by_hand(rows, least):
 @pytest.mark.parametrize("least", [1, 64])
 def test_the_difference_is_that_of_numpy(tmp_path, other, least):
     first, second = scored(tmp_path, BPE), scored(tmp_path, other, seed=9, context=20, stride=3, batch_size=2)
-    found = compare(first, second, files=4, block_bytes=least)
+    found = compare_models(first, second, files=4, block_bytes=least)
     everything = []
     for file, difference in enumerate(found):
         rows = by_hand(first, second, file)
@@ -69,7 +69,7 @@ def test_the_difference_is_that_of_numpy(tmp_path, other, least):
             continue
         assert difference.bits_per_byte == pytest.approx((a / size, b / size))
         assert difference.difference == pytest.approx((a - b) / size)
-    _check_error(Difference.total(found), np.concatenate(everything))
+    _check_error(PairedDifference.total(found), np.concatenate(everything))
 
 
 def _check_error(total, blocks):
@@ -83,19 +83,19 @@ def _check_error(total, blocks):
 
 
 def test_a_model_does_not_differ_from_itself(tmp_path):
-    total = Difference.total(compare(scored(tmp_path, BPE), scored(tmp_path, BPE), files=4))
+    total = PairedDifference.total(compare_models(scored(tmp_path, BPE), scored(tmp_path, BPE), files=4))
     assert (total.difference, total.standard_error, total.z) == (0, 0, None)
 
 
 def test_swapping_the_models_changes_the_sign(tmp_path):
     a, b = scored(tmp_path, BPE), scored(tmp_path, CHAR, seed=9)
-    there, back = (Difference.total(compare(*pair, files=4)) for pair in ((a, b), (b, a)))
+    there, back = (PairedDifference.total(compare_models(*pair, files=4)) for pair in ((a, b), (b, a)))
     assert there.difference == pytest.approx(-back.difference)
     assert there.standard_error == pytest.approx(back.standard_error)
 
 
 def test_text_that_one_model_does_not_score_counts_for_neither(tmp_path):
-    total = Difference.total(compare(scored(tmp_path, BPE), scored(tmp_path, CHAR), files=4))
+    total = PairedDifference.total(compare_models(scored(tmp_path, BPE), scored(tmp_path, CHAR), files=4))
     text = sum(len(text.encode()) for text in TEXTS) - len(f"{SEPARATOR}\n")
     first_tokens = 0
     for document in (TEXTS[0], "the owl\n", TEXT, "ran"):
@@ -105,15 +105,15 @@ def test_text_that_one_model_does_not_score_counts_for_neither(tmp_path):
 
 def test_with_one_tokenizer_the_segments_are_its_tokens(tmp_path):
     a = scored(tmp_path, BPE)
-    pairs = list(aligned(a, scored(tmp_path, BPE, seed=9, batch_size=1)))
+    pairs = list(align_segments(a, scored(tmp_path, BPE, seed=9, batch_size=1)))
     np.testing.assert_allclose(np.concatenate([p.first for p in pairs]), np.concatenate([s.nats for s in a]))
     assert sum(p.bytes.sum() for p in pairs) == sum(len(s.passage.data) for s in a if s.first == 0)
 
 
 def test_tokens_that_share_an_end_stay_together():
-    first = stretch("abcd", [1, 1, 4], [1, 2, 4])
-    second = stretch("abcd", [1, 3, 4], [8, 16, 32])
-    pairs = list(aligned([first], [second]))
+    first = segment("abcd", [1, 1, 4], [1, 2, 4])
+    second = segment("abcd", [1, 3, 4], [8, 16, 32])
+    pairs = list(align_segments([first], [second]))
     assert np.concatenate([p.first for p in pairs]).tolist() == [3, 4]
     assert np.concatenate([p.second for p in pairs]).tolist() == [8, 48]
     assert np.concatenate([p.bytes for p in pairs]).tolist() == [1, 3]
@@ -128,9 +128,9 @@ def test_where_the_truth_is_known_it_is_found():
     for _ in range(200):
         letters = rng.choice(4, size=2000, p=p)
         text = "".join("abcd"[letter] for letter in letters)
-        single = stretch(text, range(1, 2001), -np.log(p[letters]))
-        pairs = stretch(text, range(2, 2001, 2), -np.log(q[letters]).reshape(-1, 2).sum(axis=1))
-        (found,) = compare([single], [pairs], files=1, block_bytes=20)
+        single = segment(text, range(1, 2001), -np.log(p[letters]))
+        pairs = segment(text, range(2, 2001, 2), -np.log(q[letters]).reshape(-1, 2).sum(axis=1))
+        (found,) = compare_models([single], [pairs], files=1, block_bytes=20)
         assert found.blocks == 100
         assert found.standard_error == pytest.approx(spread / math.sqrt(2000), rel=0.35)
         scores.append((found.difference + truth) / found.standard_error)
@@ -140,7 +140,7 @@ def test_where_the_truth_is_known_it_is_found():
 
 
 def test_a_single_block_has_no_standard_error():
-    total = Difference()
+    total = PairedDifference()
     assert (total.difference, total.standard_error, total.z) == (None, None, None)
     total.add(segments=3, size=10, first=25.0, second=20.0)
     assert (total.difference, total.standard_error, total.z) == (0.5, None, None)
@@ -154,9 +154,11 @@ def test_tokens_that_end_where_a_stretch_of_both_models_does_are_not_lost():
     """Each model's second stretch goes on with a token that ends where the first stretch did."""
     ends, parts = [1, 2, 2, 4], []
     for nats in ([1, 2, 4, 8], [16, 32, 64, 128]):
-        passage = stretch("abcd", ends, nats).passage
-        parts.append([Stretch(passage, 0, np.array(nats[:2], float)), Stretch(passage, 2, np.array(nats[2:], float))])
-    pairs = list(aligned(*parts))
+        passage = segment("abcd", ends, nats).passage
+        parts.append(
+            [ScoredSegment(passage, 0, np.array(nats[:2], float)), ScoredSegment(passage, 2, np.array(nats[2:], float))]
+        )
+    pairs = list(align_segments(*parts))
     assert np.concatenate([p.bytes for p in pairs]).tolist() == [1, 1, 2]
     assert np.concatenate([p.first for p in pairs]).tolist() == [1, 6, 8]
     assert np.concatenate([p.second for p in pairs]).tolist() == [16, 96, 128]

@@ -13,8 +13,8 @@ from lm.config.model import ModelConfig
 from lm.config.tokenizer import END_OF_TEXT, MASK, TokenizerConfig
 from lm.errors import InputError, UsageError
 from lm.evaluation.perplexity import FileScore, Tally
-from lm.evaluation.scorer import Scorer
-from lm.evaluation.surprisal import token_scores
+from lm.evaluation.scorer import TextScorer
+from lm.evaluation.surprisal import iterate_token_scores
 from lm.model.transformer import EncoderOnly, build_model
 from lm.text.files import find_text_files
 from lm.tokenizer import training
@@ -32,8 +32,8 @@ def model(**fields) -> EncoderOnly:
     return built
 
 
-def scorer(masked: EncoderOnly, **fields) -> Scorer:
-    return Scorer.of(masked, BYTES, PerplexityConfig(**fields), separator=END_OF_TEXT)
+def scorer(masked: EncoderOnly, **fields) -> TextScorer:
+    return TextScorer.of(masked, BYTES, PerplexityConfig(**fields), separator=END_OF_TEXT)
 
 
 def files(folder):
@@ -59,8 +59,8 @@ def test_each_token_is_masked_in_turn(tmp_path, batch_size, every):
     """In documents that fit into the context, against one token at a time."""
     masked, scores = model(), []
     measured = scorer(masked, context=60, stride=30, batch_size=batch_size, every=every)
-    stretches = list(measured.stretches(files(tmp_path), scores=scores))
-    found = np.concatenate([stretch.nats for stretch in stretches])
+    segments = list(measured.score_segments(files(tmp_path), scores=scores))
+    found = np.concatenate([segment.nats for segment in segments])
     alone = [nats_alone(masked, text) for text in TEXTS]
     expected = np.concatenate([[nats if n % every == 0 else np.nan for n, nats in enumerate(of)] for of in alone])
     assert_close(found, expected, model=masked, dtype=torch.float32, equal_nan=True)
@@ -76,7 +76,7 @@ def test_in_windows_every_token_is_scored_once(tmp_path):
     masked, scores = model(), []
     measured = scorer(masked)
     assert (measured.context, measured.stride) == (12, 6)
-    tokens = list(token_scores(measured.stretches(files(tmp_path), scores=scores), files(tmp_path)))
+    tokens = list(iterate_token_scores(measured.score_segments(files(tmp_path), scores=scores), files(tmp_path)))
     assert bytes(token.token for token in tokens).decode() == "".join(TEXTS)
     assert all(token.nats is not None for token in tokens)
     total = Tally.total(score.tally for score in scores)
@@ -101,4 +101,4 @@ def test_a_damaged_model_is_told_of_by_the_name_of_the_file(tmp_path):
 
 def test_only_masked_models_score_a_sample():
     with pytest.raises(UsageError, match="leave `every` out"):
-        Scorer.of(small_models.make_model(), BYTES, PerplexityConfig(every=2), separator=END_OF_TEXT)
+        TextScorer.of(small_models.make_model(), BYTES, PerplexityConfig(every=2), separator=END_OF_TEXT)

@@ -1,4 +1,4 @@
-"""A scorer measures what `measure` does, in the windows that the settings mean."""
+"""A scorer measures what `measure_perplexity` does, in the windows that the settings mean."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import pytest
 
 from lm.config.evaluation import PerplexityConfig
 from lm.errors import UsageError
-from lm.evaluation.perplexity import FileScore, Scored, measure
-from lm.evaluation.scorer import Scorer, reading_of
+from lm.evaluation.perplexity import BatchScored, FileScore, measure_perplexity
+from lm.evaluation.scorer import TextScorer, build_window_scorer
 from lm.text.files import find_text_files
 from tests.lm.evaluation.small_models import BPE, SEPARATOR, TEXT, make_model
 
@@ -26,21 +26,21 @@ def files(tmp_path):
 
 def test_windows_are_those_of_the_settings_or_half_of_the_context_apart(model):
     context = model.config.context_length
-    usual = Scorer.of(model, BPE, PerplexityConfig(), separator=SEPARATOR)
+    usual = TextScorer.of(model, BPE, PerplexityConfig(), separator=SEPARATOR)
     assert (usual.context, usual.stride, usual.batch_size) == (context, context // 2, PerplexityConfig().batch_size)
-    chosen = Scorer.of(model, BPE, PerplexityConfig(context=8, stride=3, batch_size=2), separator=SEPARATOR)
+    chosen = TextScorer.of(model, BPE, PerplexityConfig(context=8, stride=3, batch_size=2), separator=SEPARATOR)
     assert (chosen.context, chosen.stride, chosen.batch_size) == (8, 3, 2)
     with pytest.raises(UsageError, match="stride 9"):
-        Scorer.of(model, BPE, PerplexityConfig(context=8, stride=9), separator=SEPARATOR)
+        TextScorer.of(model, BPE, PerplexityConfig(context=8, stride=9), separator=SEPARATOR)
 
 
 def test_figures_are_those_of_the_files_and_every_stretch_comes_once(model, files):
-    scorer = Scorer.of(model, BPE, PerplexityConfig(context=8, stride=3, batch_size=2), separator=SEPARATOR)
-    reading = reading_of(model, BPE, context=8, stride=3)
-    expected = list(measure(reading, BPE, files, separator=SEPARATOR, batch_size=2))
+    scorer = TextScorer.of(model, BPE, PerplexityConfig(context=8, stride=3, batch_size=2), separator=SEPARATOR)
+    window_scorer = build_window_scorer(model, BPE, context=8, stride=3)
+    expected = list(measure_perplexity(window_scorer, BPE, files, separator=SEPARATOR, batch_size=2))
     scores: list[FileScore] = []
-    seen: list[Scored] = []
-    stretches = list(scorer.stretches(files, scores=scores, watch=seen.append))
+    seen: list[BatchScored] = []
+    segments = list(scorer.score_segments(files, scores=scores, on_batch=seen.append))
     assert scores == [event for event in expected if isinstance(event, FileScore)]
-    assert [scored.tokens for scored in seen] == [event.tokens for event in expected if isinstance(event, Scored)]
-    assert sum(len(stretch.nats) for stretch in stretches) == seen[-1].tokens
+    assert [scored.tokens for scored in seen] == [event.tokens for event in expected if isinstance(event, BatchScored)]
+    assert sum(len(segment.nats) for segment in segments) == seen[-1].tokens

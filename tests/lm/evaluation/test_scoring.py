@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from lm.evaluation import scoring
-from lm.evaluation.scoring import score
+from lm.evaluation.scoring import score_document
 from tests.lm.evaluation.small_models import make_model, random_tokens, token_by_token
 from tests.tolerances import assert_close
 
@@ -15,7 +15,7 @@ def test_every_token_has_the_surprisal_of_a_float64_loop(context, stride, start_
     expected = token_by_token(model, tokens, context=context, stride=stride, start_token=start_token)
     for length in (0, 1, 2, 9, 16, 17, 45):  # what comes later changes nothing, so the loop runs once
         for batch_size in (1, 3, 32):
-            nats = score(
+            nats = score_document(
                 model, tokens[:length], context=context, stride=stride, start_token=start_token, batch_size=batch_size
             )
             assert nats.dtype == np.float64
@@ -27,7 +27,7 @@ def test_every_token_has_the_surprisal_of_a_float64_loop(context, stride, start_
 def test_other_models_agree_with_the_loop_too(fields):
     model, tokens = make_model(**fields), random_tokens(75)
     expected = token_by_token(model, tokens, context=12, stride=4, start_token=0)
-    nats = score(model, tokens, context=12, stride=4, start_token=0)
+    nats = score_document(model, tokens, context=12, stride=4, start_token=0)
     assert_close(nats, expected, model=model, dtype=torch.float32)
 
 
@@ -35,8 +35,8 @@ def test_logits_of_a_few_rows_at_once_are_all_that_is_held(monkeypatch):
     model, tokens, rows = make_model(), random_tokens(26), []
     logits = model.logits
     monkeypatch.setattr(model, "logits", lambda states: rows.append(len(states)) or logits(states))
-    monkeypatch.setattr(scoring, "_LOGITS_AT_ONCE", 10 * 4 * model.config.vocab_size)
-    nats = score(model, tokens, context=40, stride=40, start_token=None)
+    monkeypatch.setattr(scoring, "_MAX_LOGITS", 10 * 4 * model.config.vocab_size)
+    nats = score_document(model, tokens, context=40, stride=40, start_token=None)
     assert rows == [10, 10, 5]
     assert_close(
         nats, token_by_token(model, tokens, context=40, stride=40, start_token=None), model=model, dtype=torch.float32

@@ -3,9 +3,9 @@ import math
 import numpy as np
 import pytest
 
-from lm.evaluation.scorer import reading_of
-from lm.evaluation.stretches import Passage, Stretch, stretches
-from lm.evaluation.surprisal import Span, joined, spans, token_scores
+from lm.evaluation.file_scoring import Passage, ScoredSegment, score_files
+from lm.evaluation.scorer import build_window_scorer
+from lm.evaluation.surprisal import TextSpan, is_within_grapheme, iterate_token_scores, merge_into_spans
 from lm.text.files import find_text_files
 from lm.tokenizer.tokenizer import TextPiece
 from tests.lm.evaluation.small_models import BPE, CHAR, SEPARATOR, TEXT, make_model
@@ -23,23 +23,23 @@ class Fixed:
         return self._ends
 
 
-def stretch(text, ends, nats, *, file=0, document=0) -> Stretch:
+def segment(text, ends, nats, *, file=0, document=0) -> ScoredSegment:
     tokens = np.arange(len(ends))
     passage = Passage(file, document, 0, 0, TextPiece(text, starts_document=True), tokens, 0, Fixed(ends))
-    return Stretch(passage, 0, np.array(nats, dtype=np.float64))
+    return ScoredSegment(passage, 0, np.array(nats, dtype=np.float64))
 
 
-def bytewise(text, **place) -> Stretch:
+def bytewise(text, **place) -> ScoredSegment:
     size = len(text.encode())
-    return stretch(text, range(1, size + 1), [1.0] * size, **place)
+    return segment(text, range(1, size + 1), [1.0] * size, **place)
 
 
 def scored(tokenizer, tmp_path, *texts):
     for index, text in enumerate(texts):
         (tmp_path / f"{index}.txt").write_bytes(text.encode())
     sources = find_text_files([str(tmp_path)])
-    reading = reading_of(make_model(), tokenizer, context=16, stride=8)
-    batches = stretches(reading, tokenizer, sources, separator=SEPARATOR, batch_size=3)
+    window_scorer = build_window_scorer(make_model(), tokenizer, context=16, stride=8)
+    batches = score_files(window_scorer, tokenizer, sources, separator=SEPARATOR, batch_size=3)
     return [s for batch in batches for s in batch], sources
 
 
@@ -48,7 +48,7 @@ def test_a_token_is_found_in_the_file_by_its_offset(tokenizer, tmp_path, monkeyp
     monkeypatch.setattr("lm.tokenizer.tokenizer.split_into_pieces.__kwdefaults__", {"limit": 300})
     texts = [TEXT * 5, f"the owl\n{SEPARATOR}\nran"]
     found, sources = scored(tokenizer, tmp_path, *texts)
-    tokens = list(token_scores(found, sources))
+    tokens = list(iterate_token_scores(found, sources))
     inside = {(sources[0].name, 0): texts[0], (sources[1].name, 0): "the owl\n", (sources[1].name, 1): "ran"}
     for (name, document), text in inside.items():
         own = [token for token in tokens if (token.file, token.document) == (name, document)]
@@ -65,7 +65,7 @@ def test_a_token_is_found_in_the_file_by_its_offset(tokenizer, tmp_path, monkeyp
 @pytest.mark.parametrize("tokenizer", [BPE, CHAR], ids=["bpe", "char"])
 def test_spans_are_the_text_and_its_surprisal(tokenizer, tmp_path):
     found, _ = scored(tokenizer, tmp_path, TEXT, "", f"the owl\n{SEPARATOR}\nran")
-    parts = list(spans(found))
+    parts = list(merge_into_spans(found))
     for place, text in {(0, 0): TEXT, (2, 0): "the owl\n", (2, 1): "ran"}.items():
         assert "".join(span.text for span in parts if (span.file, span.document) == place) == text
     assert sum(span.tokens for span in parts) == sum(len(s.nats) for s in found)
@@ -74,23 +74,27 @@ def test_spans_are_the_text_and_its_surprisal(tokenizer, tmp_path):
 
 @pytest.mark.parametrize("character", ["a", "é", "한", "🦉", FAMILY, "👍🏽", "e\u0301", SYLLABLE, "\r\n", "❤️", "1️⃣"])
 def test_what_is_drawn_as_one_is_one_span(character):
-    parts = list(spans([bytewise(f"x{character}y")]))
+    parts = list(merge_into_spans([bytewise(f"x{character}y")]))
     size = len(character.encode())
-    assert parts == [Span(0, 0, "x", 1, 1.0), Span(0, 0, character, size, float(size)), Span(0, 0, "y", 1, 1.0)]
+    assert parts == [
+        TextSpan(0, 0, "x", 1, 1.0),
+        TextSpan(0, 0, character, size, float(size)),
+        TextSpan(0, 0, "y", 1, 1.0),
+    ]
 
 
 def test_flags_are_pairs():
-    assert [span.text for span in spans([bytewise(FLAGS)])] == ["🇰🇷", "🇩🇪"]
+    assert [span.text for span in merge_into_spans([bytewise(FLAGS)])] == ["🇰🇷", "🇩🇪"]
 
 
 def test_a_character_may_be_split_between_stretches():
     whole = bytewise("a한b")
-    halves = [Stretch(whole.passage, 0, np.ones(2)), Stretch(whole.passage, 2, np.ones(3))]
-    assert [span.text for span in spans(halves)] == ["a", "한", "b"]
+    halves = [ScoredSegment(whole.passage, 0, np.ones(2)), ScoredSegment(whole.passage, 2, np.ones(3))]
+    assert [span.text for span in merge_into_spans(halves)] == ["a", "한", "b"]
 
 
 def test_documents_are_never_joined():
-    parts = list(spans([bytewise("e"), bytewise("\u0301", document=1), bytewise("\u0301", file=1)]))
+    parts = list(merge_into_spans([bytewise("e"), bytewise("\u0301", document=1), bytewise("\u0301", file=1)]))
     assert [(span.file, span.document, span.text) for span in parts] == [
         (0, 0, "e"),
         (0, 1, "\u0301"),
@@ -99,23 +103,23 @@ def test_documents_are_never_joined():
 
 
 def test_tokens_without_text_of_their_own_belong_to_their_character():
-    parts = list(spans([stretch("한국", [3, 3, 6], [1, 2, 4])]))
-    assert parts == [Span(0, 0, "한", 2, 3.0), Span(0, 0, "국", 1, 4.0)]
-    assert list(spans([stretch("ab", [0, 2], [1, 2])])) == [Span(0, 0, "ab", 2, 3.0)]
+    parts = list(merge_into_spans([segment("한국", [3, 3, 6], [1, 2, 4])]))
+    assert parts == [TextSpan(0, 0, "한", 2, 3.0), TextSpan(0, 0, "국", 1, 4.0)]
+    assert list(merge_into_spans([segment("ab", [0, 2], [1, 2])])) == [TextSpan(0, 0, "ab", 2, 3.0)]
 
 
 def test_text_without_tokens_is_shown_too():
-    assert list(spans([stretch("\n\n", [], [])])) == [Span(0, 0, "\n\n", 0, 0.0)]
+    assert list(merge_into_spans([segment("\n\n", [], [])])) == [TextSpan(0, 0, "\n\n", 0, 0.0)]
 
 
 def test_an_unscored_token_makes_its_span_unscored():
-    (span,) = spans([stretch("é", [1, 2], [math.nan, 2])])
+    (span,) = merge_into_spans([segment("é", [1, 2], [math.nan, 2])])
     assert math.isnan(span.nats)
 
 
 def test_ordinary_letters_are_not_joined():
     for before, after in [("a", "b"), ("한", "국"), ("\n", "\r"), ("🦉", "🦉"), ("a", "🇩"), (" ", "é")]:
-        assert not joined(before, after)
+        assert not is_within_grapheme(before, after)
 
 
 @pytest.mark.parametrize(
@@ -129,14 +133,27 @@ def test_ordinary_letters_are_not_joined():
     ],
 )
 def test_what_joins_is_a_range_with_its_ends(before, first, last):
-    assert [joined(before, chr(code)) for code in (first - 1, first, last, last + 1)] == [False, True, True, False]
+    assert [is_within_grapheme(before, chr(code)) for code in (first - 1, first, last, last + 1)] == [
+        False,
+        True,
+        True,
+        False,
+    ]
 
 
 def test_joiners_join_on_both_sides():
-    assert [joined(*pair) for pair in (("x", "\u200d"), ("\u200d", "x"), ("x", "\u200c"), ("\u200c", "x"))] == [
+    assert [
+        is_within_grapheme(*pair) for pair in (("x", "\u200d"), ("\u200d", "x"), ("x", "\u200c"), ("\u200c", "x"))
+    ] == [
         True,
         True,
         True,
         False,
     ]
-    assert [joined(flags, "🇰") for flags in ("🇰", "🇰🇷", "🇰🇷🇩", "x🇰🇷", "x🇰")] == [True, False, True, False, True]
+    assert [is_within_grapheme(flags, "🇰") for flags in ("🇰", "🇰🇷", "🇰🇷🇩", "x🇰🇷", "x🇰")] == [
+        True,
+        False,
+        True,
+        False,
+        True,
+    ]

@@ -9,7 +9,7 @@ import sacrebleu
 
 from lm.config.evaluation import ScoringConfig
 from lm.errors import InputError
-from lm.evaluation.translation_scores import bleu, compare, exact_matches, scores
+from lm.evaluation.translation_scores import compare_systems, compute_bleu, count_exact_matches, score_translations
 
 REFERENCES = [
     "Two young men are outside near many bushes.",
@@ -21,10 +21,10 @@ REFERENCES = [
 ]  # fmt: skip
 
 
-def garbled(lines, share, seed=0):
+def garbled(lines, parallel_map, seed=0):
     """Lines of which a share of the words is replaced."""
     draw = random.Random(seed)
-    return [" ".join("x" if draw.random() < share else word for word in line.split()) for line in lines]
+    return [" ".join("x" if draw.random() < parallel_map else word for word in line.split()) for line in lines]
 
 
 HYPOTHESES = garbled(REFERENCES, 0.15)
@@ -46,14 +46,14 @@ def bleu_by_hand(hypotheses, references):
 
 
 def test_bleu_is_sacrebleus():
-    assert bleu(HYPOTHESES, REFERENCES) == sacrebleu.corpus_bleu(HYPOTHESES, [REFERENCES]).score
-    assert bleu(REFERENCES, REFERENCES) == pytest.approx(100)
+    assert compute_bleu(HYPOTHESES, REFERENCES) == sacrebleu.corpus_bleu(HYPOTHESES, [REFERENCES]).score
+    assert compute_bleu(REFERENCES, REFERENCES) == pytest.approx(100)
 
 
 def test_bleu_of_words_between_spaces_in_lower_case_is_its_definition():
     hypotheses = [line.upper() for line in HYPOTHESES]
     config = ScoringConfig(tokenize="none", lowercase=True, resamples=0)
-    found = scores(hypotheses, [REFERENCES], config)[0]
+    found = score_translations(hypotheses, [REFERENCES], config)[0]
     lower = [[line.lower() for line in lines] for lines in (hypotheses, REFERENCES)]
     assert found.value == pytest.approx(bleu_by_hand(*lower))
     assert "|tok:none|" in found.signature
@@ -62,7 +62,7 @@ def test_bleu_of_words_between_spaces_in_lower_case_is_its_definition():
 
 def test_all_three_scores_and_their_signatures():
     second = garbled(REFERENCES, 0.1, seed=5)
-    found = scores(HYPOTHESES, [REFERENCES, second])
+    found = score_translations(HYPOTHESES, [REFERENCES, second])
     expected = [
         sacrebleu.corpus_bleu(HYPOTHESES, [REFERENCES, second]),
         sacrebleu.corpus_chrf(HYPOTHESES, [REFERENCES, second]),
@@ -78,9 +78,9 @@ def test_all_three_scores_and_their_signatures():
 
 
 def test_intervals_are_the_same_each_time_and_left_out_without_resamples():
-    assert scores(HYPOTHESES, [REFERENCES]) == scores(HYPOTHESES, [REFERENCES])
+    assert score_translations(HYPOTHESES, [REFERENCES]) == score_translations(HYPOTHESES, [REFERENCES])
     for resamples in (0, 1):
-        plain = scores(HYPOTHESES, [REFERENCES], ScoringConfig(resamples=resamples))
+        plain = score_translations(HYPOTHESES, [REFERENCES], ScoringConfig(resamples=resamples))
         assert {(score.mean, score.half_width) for score in plain} == {(None, None)}
         assert not any("bs:" in score.signature for score in plain)
 
@@ -88,36 +88,40 @@ def test_intervals_are_the_same_each_time_and_left_out_without_resamples():
 def test_a_better_system_is_told_from_a_worse_one():
     lines = [f"{line} {number}" for number, line in enumerate(REFERENCES * 10)]
     good, bad = garbled(lines, 0.1, seed=1), garbled(lines, 0.4, seed=2)
-    forth, back = compare(good, bad, [lines]), compare(bad, good, [lines])
-    assert [one.first.value for one in forth] == [score.value for score in scores(good, [lines])]
-    assert [one.second.value for one in forth] == [score.value for score in scores(bad, [lines])]
+    forth, back = compare_systems(good, bad, [lines]), compare_systems(bad, good, [lines])
+    assert [one.first.value for one in forth] == [score.value for score in score_translations(good, [lines])]
+    assert [one.second.value for one in forth] == [score.value for score in score_translations(bad, [lines])]
     assert [one.difference > 0 for one in forth] == [True, True, False]
     assert all(one.p_value < 0.01 for one in forth)
     assert [one.difference for one in back] == pytest.approx([-one.difference for one in forth])
-    alike = compare(good, garbled(lines, 0.1, seed=3), [lines], ScoringConfig(resamples=200))
+    alike = compare_systems(good, garbled(lines, 0.1, seed=3), [lines], ScoringConfig(resamples=200))
     assert all(one.p_value > 0.05 for one in alike)
     assert all("bs:200" in one.first.signature for one in alike)
 
 
 def test_a_system_against_itself_has_no_p_value():
-    assert [(one.difference, one.p_value) for one in compare(HYPOTHESES, HYPOTHESES, [REFERENCES])] == [(0, None)] * 3
+    assert [(one.difference, one.p_value) for one in compare_systems(HYPOTHESES, HYPOTHESES, [REFERENCES])] == [
+        (0, None)
+    ] * 3
 
 
 def test_numbers_of_lines_must_agree():
-    for wrong in (lambda: bleu(HYPOTHESES[1:], REFERENCES), lambda: scores(HYPOTHESES, [REFERENCES, REFERENCES[1:]]),
-                  lambda: compare(HYPOTHESES, HYPOTHESES[1:], [REFERENCES])):  # fmt: skip
+    for wrong in (
+        lambda: compute_bleu(HYPOTHESES[1:], REFERENCES),
+        lambda: score_translations(HYPOTHESES, [REFERENCES, REFERENCES[1:]]),
+                  lambda: compare_systems(HYPOTHESES, HYPOTHESES[1:], [REFERENCES])):  # fmt: skip
         with pytest.raises(InputError, match="6 translations and 5|5 translations and 6"):
             wrong()
     with pytest.raises(InputError, match="no lines"):
-        scores([], [[]])
+        score_translations([], [[]])
 
 
 def test_lines_may_be_blank():
-    assert scores(["", "a b c d e"], [["", "a b c d e"]])[0].value == pytest.approx(100)
-    assert scores(["", ""], [["a b", "c d"]])[0].value == 0
+    assert score_translations(["", "a b c d e"], [["", "a b c d e"]])[0].value == pytest.approx(100)
+    assert score_translations(["", ""], [["a b", "c d"]])[0].value == 0
 
 
 def test_a_line_is_exact_if_any_reference_has_it_letter_by_letter():
-    assert exact_matches(["a b", "c", "D", ""], [["a b", "x", "d", "y"], ["z", "c", "e", ""]]) == 3
+    assert count_exact_matches(["a b", "c", "D", ""], [["a b", "x", "d", "y"], ["z", "c", "e", ""]]) == 3
     with pytest.raises(InputError, match="2 translations and 1 references"):
-        exact_matches(["a", "b"], [["a"]])
+        count_exact_matches(["a", "b"], [["a"]])

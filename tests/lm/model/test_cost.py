@@ -10,7 +10,7 @@ from transformers import GPT2LMHeadModel, SwitchTransformersConfig, SwitchTransf
 
 from lm.config.lora import LoraConfig
 from lm.config.model import ModelConfig
-from lm.config.presets import configure
+from lm.config.presets import build_run_config
 from lm.model.cost import (
     active_parameters,
     cache_bytes_per_token,
@@ -33,18 +33,18 @@ PUBLISHED = {
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_parameter_counts_are_the_published_ones(name):
-    assert sum(parameters_by_part(configure(name).model).values()) == PUBLISHED[name]
+    assert sum(parameters_by_part(build_run_config(name).model).values()) == PUBLISHED[name]
 
 
 def test_gpt2_counts_as_hugging_face_counts():
     with torch.device("meta"):
-        ours, theirs = build_model(configure("gpt2").model), GPT2LMHeadModel(GPT2LMHeadModel.config_class())
+        ours, theirs = build_model(build_run_config("gpt2").model), GPT2LMHeadModel(GPT2LMHeadModel.config_class())
         assert count_parameters(ours) == count_parameters(theirs)
 
 
 def test_flops_of_gpt2_by_hand():
     matrices = 12 * (4 * 768 * 768 + 2 * 768 * 3072) + 50257 * 768
-    assert training_flops_per_token(configure("gpt2").model) == pytest.approx(6 * matrices + 6 * 12 * 768 * 1024)
+    assert training_flops_per_token(build_run_config("gpt2").model) == pytest.approx(6 * matrices + 6 * 12 * 768 * 1024)
 
 
 def test_flops_of_an_encoder_decoder_by_hand():
@@ -52,7 +52,7 @@ def test_flops_of_an_encoder_decoder_by_hand():
     layer, d_ff = 512 * 512, 2 * 512 * 2048
     of_source = 7 * 6 * (4 * layer + d_ff) + 7 * 6 * 2 * layer + 6 * 2 * 512 * 7 * 7
     of_target = 5 * (6 * (4 * layer + 2 * layer + d_ff) + 37000 * 512) + 6 * 512 * (5 * 5 + 2 * 5 * 7)
-    flops = training_flops(configure("transformer-base").model, rows=3, length=5, source_length=7)
+    flops = training_flops(build_run_config("transformer-base").model, rows=3, length=5, source_length=7)
     assert flops == 6 * 3 * (of_source + of_target)
 
 
@@ -71,16 +71,16 @@ def test_switch_base_by_hand():
     norms = (12 * 2 + 12 * 3 + 2) * 768
     dense = 2 * 32 * 12 + 32128 * 768 + 36 * attention + 12 * feed_forward + 12 * gate + norms
     assert count_parameters_of("switch-base") == dense + 12 * 8 * feed_forward
-    assert active_parameters(configure("switch-base").model) == dense + 12 * feed_forward
+    assert active_parameters(build_run_config("switch-base").model) == dense + 12 * feed_forward
 
 
 def count_parameters_of(name):
-    return sum(parameters_by_part(configure(name).model).values())
+    return sum(parameters_by_part(build_run_config(name).model).values())
 
 
 @pytest.mark.parametrize("k", [1, 3])
 def test_of_experts_a_token_pays_for_those_it_goes_through(k):
-    dense, gate = configure("gpt2").model, 8 * 768
+    dense, gate = build_run_config("gpt2").model, 8 * 768
     config = dataclasses.replace(dense, experts=8, experts_per_token=k)
     added = 12 * (gate + (k - 1) * 2 * 768 * 3072)
     paid = training_flops_per_token(config) - training_flops_per_token(dense)
@@ -91,7 +91,7 @@ def test_of_experts_a_token_pays_for_those_it_goes_through(k):
 
 
 def test_tables_of_positions_are_a_part_of_their_own():
-    assert parameters_by_part(configure("transformer-relative").model)["positions"] == 6 * 512 * 2 * (33 + 17)
+    assert parameters_by_part(build_run_config("transformer-relative").model)["positions"] == 6 * 512 * 2 * (33 + 17)
     assert parameters_by_part(ModelConfig(positions="t5", n_encoder_layers=3))["positions"] == 2 * 32 * 4
 
 
@@ -163,7 +163,7 @@ def test_a_cache_takes_as_many_bytes_as_its_tensors(kv_heads):
 
 def test_parameters_and_flops_of_seq2seq_by_hand():
     """GRUs of 1000: three gates of 1000 over embedding and state, with two biases; two directions of 500 beside it."""
-    config = configure("seq2seq").model
+    config = build_run_config("seq2seq").model
     encoder, decoder = 2 * 3 * 500 * (1000 + 500), 3 * 1000 * (1000 + 1000)
     keys, target = 1000 * 1000, 1000 * 1000 + 1000 + 1000 * 2000
     biases = 2 * 3 * 500 * 2 + 3 * 1000 * 2

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 
 from lm.config.model import ModelConfig
-from lm.config.presets import PRESETS, configure, portable
+from lm.config.presets import PRESETS, build_run_config, portable_name
 from lm.model.module import initialise
 from lm.model.transformer import build_model
 
@@ -58,7 +58,7 @@ VARIANTS = {
     **RECURRENT,
 }  # fmt: skip
 MODELS = {name: ModelConfig(**SIZES, **fields) for name, fields in VARIANTS.items()} | {
-    name: configure(name).model for name in [*PRESETS, "depth-2", "translation-depth-2", "portable-tiny"]
+    name: build_run_config(name).model for name in [*PRESETS, "depth-2", "translation-depth-2", "portable-tiny"]
 }
 
 
@@ -108,7 +108,7 @@ def test_every_parameter_is_initialised(fields):
 @pytest.mark.parametrize("name", ["tiny", "small", "depth-2"])
 def test_the_first_prediction_of_a_portable_model_is_uniform(name):
     """Tied to the embedding, its output layer would predict the token that it reads, at 10.9 nats in `small`."""
-    config = configure(portable(name)).model
+    config = build_run_config(portable_name(name)).model
     model = build_model(config).eval()
     tokens = torch.randint(config.vocab_size, (2, 20), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():

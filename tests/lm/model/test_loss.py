@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from lm.config.data import IGNORED
+from lm.config.data import IGNORE_INDEX
 from lm.model import loss
 from lm.model.loss import in_parts, linear_cross_entropy
 from tests.tolerances import assert_close
@@ -25,7 +25,7 @@ def test_equals_torch_in_value_and_gradient(monkeypatch, smoothing, logits_at_a_
     torch.manual_seed(1)
     hidden, weight = torch.randn(3, 11, 8, dtype=torch.float64), torch.randn(17, 8, dtype=torch.float64)
     targets = torch.randint(0, 17, (3, 11))
-    targets[0, 3:] = targets[2, :4] = IGNORED
+    targets[0, 3:] = targets[2, :4] = IGNORE_INDEX
     found = []
     for ours in (True, False):
         inputs = [hidden.clone().float().requires_grad_(), weight.clone().float().requires_grad_()]
@@ -50,7 +50,7 @@ def test_a_bias_of_the_logits_is_part_of_the_loss(monkeypatch, softcap):
     torch.manual_seed(1)
     drawn = [torch.randn(3, 11, 8), torch.randn(17, 8), torch.randn(17)]
     targets = torch.randint(0, 17, (3, 11))
-    targets[1, :4] = IGNORED
+    targets[1, :4] = IGNORE_INDEX
     ours, theirs = (
         [part.clone().to(dtype).requires_grad_() for part in drawn] for dtype in (torch.float32, torch.float64)
     )
@@ -72,7 +72,7 @@ def test_the_surprisal_beside_a_loss_is_not_smoothed(smoothing, softcap):
     torch.manual_seed(1)
     hidden, weight = torch.randn(3, 11, 8, requires_grad=True), torch.randn(17, 8)
     targets = torch.randint(0, 17, (3, 11))
-    targets[0, 3:] = IGNORED
+    targets[0, 3:] = IGNORE_INDEX
     total, nll = linear_cross_entropy(hidden, weight, targets, label_smoothing=smoothing, softcap=softcap)
     logits = F.linear(hidden.double(), weight.double()).flatten(0, 1)
     logits = softcap * torch.tanh(logits / softcap) if softcap else logits
@@ -84,7 +84,7 @@ def test_the_surprisal_beside_a_loss_is_not_smoothed(smoothing, softcap):
 
 def test_nothing_to_predict_costs_nothing():
     hidden = torch.randn(2, 3, 4, requires_grad=True)
-    total, _ = linear_cross_entropy(hidden, torch.randn(5, 4), torch.full((2, 3), IGNORED))
+    total, _ = linear_cross_entropy(hidden, torch.randn(5, 4), torch.full((2, 3), IGNORE_INDEX))
     total.backward()
     assert total.item() == 0.0
     assert not hidden.grad.any()
@@ -125,13 +125,13 @@ def test_a_loss_in_parts_is_that_of_all_positions_with_a_target(monkeypatch, at_
     monkeypatch.setattr(loss, "_FEWEST_ROWS", 5)
     torch.manual_seed(1)
     targets = torch.randint(0, 17, (33,))
-    targets[20:29] = IGNORED
+    targets[20:29] = IGNORE_INDEX
     hidden, weight = torch.randn(2, 33, 8, dtype=torch.float64), torch.randn(17, 8, dtype=torch.float64)
     bias = [torch.randn(17, dtype=torch.float64)] if has_bias else []
     found = []
     for ours in (True, False):
         inputs = [part.clone().requires_grad_() for part in (hidden, weight, *bias)]
-        counts, output = targets != IGNORED, (inputs[1], inputs[2] if has_bias else None)
+        counts, output = targets != IGNORE_INDEX, (inputs[1], inputs[2] if has_bias else None)
         total, surprisal = (
             in_parts(disagreeing, inputs[0], output, targets)
             if ours

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lm.config.model import ModelConfig
-from lm.config.presets import configure
+from lm.config.presets import build_run_config
 from lm.errors import UsageError
 from lm.model.cost import parameters_by_part, training_flops_per_token
 from lm.model.transformer import EncoderOnly, build_model, count_parameters
@@ -39,7 +39,7 @@ def test_bert_base_has_the_published_parameters_but_for_its_head():
     """BERT base has 109,482,240 with the pooler, and no head for masked tokens."""
     pooler, types_of_tokens = 768 * 768 + 768, 2 * 768
     transform, bias = (768 * 768 + 768) + 2 * 768, 30522
-    config = configure("bert-base").model
+    config = build_run_config("bert-base").model
     masked = sum(parameters_by_part(config).values())
     assert masked == 109_482_240 - pooler - types_of_tokens + transform + bias == 109_512_762
     labels = config.replace(labels=("no", "yes"))

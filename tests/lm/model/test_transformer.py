@@ -11,7 +11,7 @@ import torch
 
 from lm.config.model import ModelConfig
 from lm.config.model_fields import Positions
-from lm.config.presets import PRESETS, configure
+from lm.config.presets import PRESETS, build_run_config
 from lm.model.attention import Mask, Scope
 from lm.model.loss import cross_entropy, linear_cross_entropy
 from lm.model.transformer import Block, DecoderOnly, EncoderDecoder, build_model, count_parameters
@@ -46,7 +46,7 @@ def test_every_stack_is_made_of_the_same_block():
 
 @pytest.mark.parametrize("name", [name for name in PRESETS if "gpt2-" not in name])
 def test_every_preset_builds_and_runs(name):
-    shape = configure(name).model
+    shape = build_run_config(name).model
     layers = shape.expert_every
     config = dataclasses.replace(shape, vocab_size=97, n_layers=layers, context_length=16)
     config = dataclasses.replace(config, n_encoder_layers=min(layers, config.n_encoder_layers))
@@ -82,7 +82,8 @@ def test_equals_hugging_face_llama(fields):
 
 def test_equals_hugging_face_marian():
     fields = {
-        name: getattr(configure("transformer-base").model, name) for name in ("norm", "norm_position", "activation")
+        name: getattr(build_run_config("transformer-base").model, name)
+        for name in ("norm", "norm_position", "activation")
     }
     ours = randomised(
         small(n_encoder_layers=2, positions="sinusoidal-half", bias=True, scale_embeddings=True, **fields)

@@ -68,7 +68,7 @@ def test_steps_for_so_many_batches_learn_from_as_much(growing, batches):
 
 
 @pytest.mark.parametrize(
-    ("step", "falls_from", "expected"),
+    ("step", "decay_start", "expected"),
     [
         (60, (60, 0.5), 1.0),  # half of the peak
         (85, (60, 0.5), 0.6),  # half of the way to a tenth
@@ -79,11 +79,11 @@ def test_steps_for_so_many_batches_learn_from_as_much(growing, batches):
         (110, (110, 0.5), 1.0),
     ],
 )
-def test_under_a_budget_it_falls_from_where_the_clock_said(step, falls_from, expected):
+def test_under_a_budget_it_falls_from_where_the_clock_said(step, decay_start, expected):
     config = TrainingConfig(learning_rate=2.0, warmup_steps=10, final_learning_rate=0.1, schedule="cosine")
-    assert learning_rate(step, config=config, steps=110, falls_from=falls_from) == pytest.approx(expected)
-    without_end = learning_rate(step, config=config, steps=None, falls_from=falls_from)
-    assert without_end == pytest.approx(2.0 * falls_from[1] if step >= 10 else expected)
+    assert learning_rate(step, config=config, steps=110, decay_start=decay_start) == pytest.approx(expected)
+    without_end = learning_rate(step, config=config, steps=None, decay_start=decay_start)
+    assert without_end == pytest.approx(2.0 * decay_start[1] if step >= 10 else expected)
 
 
 @pytest.mark.parametrize(("step", "steps"), [(5, 5), (10, 10), (11, 12), (40, 60), (41, 62)])

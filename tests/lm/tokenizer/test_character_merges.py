@@ -12,7 +12,7 @@ from lm.corpus.ragged import RaggedArray
 from lm.data.bpe_dropout import Merges, segment
 from lm.decoding.healing import Ending
 from lm.errors import UsageError
-from lm.interop.gguf.vocabulary import vocabulary_of
+from lm.interop.gguf.vocabulary import build_vocabulary
 from lm.text.documents import Fragment
 from lm.tokenizer.offsets import TokenOffsets
 from lm.tokenizer.tokenizer import TextPiece, Tokenizer, split_into_pieces
@@ -113,4 +113,4 @@ def test_a_prompt_cannot_end_within_a_token(tokenizer):
 
 def test_llama_cpp_has_no_such_tokenizer(tokenizer):
     with pytest.raises(UsageError, match="no counterpart of how the tokenizer parts text"):
-        vocabulary_of(tokenizer, tokenizer.vocab_size)
+        build_vocabulary(tokenizer, tokenizer.vocab_size)

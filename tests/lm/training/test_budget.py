@@ -275,7 +275,7 @@ def test_the_end_is_moved_where_the_machine_slows_down_in_the_decay(make_run, ti
             time.now += 1.0 if event.step <= 50 else 2.0
         if isinstance(event, Decay):
             assert (event.step, event.steps) == (50, 99)
-        found[run.state.step] = (run.plan.steps, run.plan.falls_from, run.plan.deadline, run.rate)
+        found[run.state.step] = (run.plan.steps, run.plan.decay_start, run.plan.deadline, run.rate)
         if run.state.step == 54:
             events.close()
             break
@@ -370,7 +370,7 @@ def test_resumed_in_the_decay_of_a_plateau_a_run_ends_as_if_it_had_never_stopped
     run = resume(run.folder)
     list(train(run))
     assert run.state.step == whole.state.step
-    assert run.plan.falls_from == whole.plan.falls_from
+    assert run.plan.decay_start == whole.plan.decay_start
     for name, value in whole.model.state_dict().items():
         assert value.equal(run.model.state_dict()[name])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lm.config.presets import configure
+from lm.config.presets import build_run_config
 from lm.config.run_spec import DataFiles
 from lm.training.corpus import TrainingCorpus, corpus_of, without_progress
 
@@ -24,10 +24,10 @@ def test_text_has_one_tokenizer(tmp_path):
     (tmp_path / "text.txt").write_text("the owl saw the fox\n" * 40)
     corpus = corpus_of(DataFiles((str(tmp_path / "text.txt"),)))
     assert not corpus.holds_pairs
-    prepared = prepare(corpus, configure("tiny", {"tokenizer": {"kind": "char"}}), None)
+    prepared = prepare(corpus, build_run_config("tiny", {"tokenizer": {"kind": "char"}}), None)
     assert prepared.source_tokenizer is None
     assert prepared.tokenizer.kind == "char"
-    again = prepare(corpus, configure("tiny"), prepared.folder / "tokenizer.json")
+    again = prepare(corpus, build_run_config("tiny"), prepared.folder / "tokenizer.json")
     assert again.folder == prepared.folder
 
 
@@ -38,6 +38,6 @@ def test_pairs_have_one_or_two(tmp_path, separate):
     corpus = corpus_of(DataFiles(source=(str(tmp_path / "text.en"),), target=(str(tmp_path / "text.de"),)))
     assert corpus.holds_pairs
     settings = {"tokenizer": {"vocab_size": 280}, "parallel": {"separate_vocabularies": separate}}
-    prepared = prepare(corpus, configure("translation-tiny", settings), None)
+    prepared = prepare(corpus, build_run_config("translation-tiny", settings), None)
     assert (prepared.source_tokenizer is not None) is separate
     assert prepared.folder.is_dir()

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from lm.checkpoint import load_model, load_weights
-from lm.config.data import IGNORED, DataConfig
+from lm.config.data import IGNORE_INDEX, DataConfig
 from lm.config.hardware import HardwareConfig
 from lm.config.model import ModelConfig
 from lm.config.run import RunConfig
@@ -106,7 +106,7 @@ def test_the_loss_is_that_of_the_masked_tokens_alone(tmp_path, corpus):
     run = begun(tmp_path / "run", corpus, model={"output_transform": True, "bias": True, "dropout": 0.0})
     batch, model = run.data.batch(0), run.model
     nats = float(summed_loss(model, batch, run.hardware).detach())
-    chosen = torch.from_numpy(batch.targets != IGNORED)
+    chosen = torch.from_numpy(batch.targets != IGNORE_INDEX)
     logits = model.double()(torch.from_numpy(batch.inputs))
     expected = -logits.log_softmax(-1)[chosen].gather(1, torch.from_numpy(batch.targets)[chosen][:, None]).sum()
     assert nats == approx(float(expected.detach()), model=model)
@@ -128,7 +128,7 @@ def test_an_evaluation_counts_what_is_guessed(tmp_path, corpus):
     right = total = 0
     with torch.inference_mode():
         for batch in run.data.validation():
-            chosen = torch.from_numpy(batch.targets != IGNORED)
+            chosen = torch.from_numpy(batch.targets != IGNORE_INDEX)
             guesses = run.model(torch.from_numpy(batch.inputs)).argmax(-1)
             right += int((guesses == torch.from_numpy(batch.targets))[chosen].sum())
             total += int(chosen.sum())

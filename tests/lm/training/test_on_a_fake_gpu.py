@@ -8,7 +8,7 @@ import torch
 
 from lm.config.hardware import HardwareConfig
 from lm.config.model import ModelConfig
-from lm.config.presets import configure
+from lm.config.presets import build_run_config
 from lm.config.run import RunConfig
 from lm.config.training import TrainingConfig
 from lm.data.batch import Batch
@@ -88,7 +88,7 @@ def test_bytes_a_token_that_gpt2_keeps_for_the_backward_pass(dropout, least, mos
     what attention gives, and 16 for what goes into the activation function and comes out of it. The rest is the last
     norm's, and logarithms of sums; dropout adds its masks.
     """
-    config, sizes = configure("gpt2", {"model": {"dropout": dropout}}), []
+    config, sizes = build_run_config("gpt2", {"model": {"dropout": dropout}}), []
     with fake_cuda():
         for rows in (1, 2):
             sizes.append(kept(config, rows=rows, dtype="bfloat16", device=torch.device("cuda", 0)))
@@ -126,7 +126,7 @@ def test_what_lowers_memory_lets_more_fit():
 
 def test_the_batch_of_gpt2_is_parted_on_a_gpu_of_80_gigabytes():
     """480 rows of 1,024 tokens keep 183 GB: at least three passes."""
-    config = configure("gpt2")
+    config = build_run_config("gpt2")
     with fake_cuda(free=79 * 10**9):
         tokens = fitting_tokens(config, GPU)
     assert 3 <= 480 * 1024 / tokens < 4

@@ -8,8 +8,8 @@ import pytest
 
 from lm.config.keywords import run_spec
 from lm.config.model import ModelConfig
-from lm.config.presets import configure
-from lm.config.training import TrainingConfig, seconds_of
+from lm.config.presets import build_run_config
+from lm.config.training import TrainingConfig, parse_duration
 from lm.errors import UsageError
 from lm.training import budget as clock
 from lm.training.begin import resume
@@ -72,7 +72,7 @@ LIMIT = aside(600.0)
 @pytest.fixture
 def budgeted():
     """The settings of a run that is given ten minutes, which begin now."""
-    return configure("tiny", {"training": {"budget": "10m", "bleu_sentences": 500}})
+    return build_run_config("tiny", {"training": {"budget": "10m", "bleu_sentences": 500}})
 
 
 def test_cheap_evaluations_are_twenty_at_most(budgeted):
@@ -147,7 +147,7 @@ def test_a_budget_sizes_what_is_open_and_nothing_else(pairs):
 def sized(*, text_bytes: int, **options: object) -> Resolution:
     """Stages 1 and 2 of a run without a budget, on a machine of 100 GFLOP/s."""
     chosen = choose_time(given("text.txt", **options), rate=1e11, text_bytes=text_bytes)
-    seconds = seconds_of(str(chosen.config.training.budget))
+    seconds = parse_duration(str(chosen.config.training.budget))
     return size_for_budget(chosen, seconds=seconds, rate=1e11, text_bytes=text_bytes, pairs=False)
 
 
@@ -165,7 +165,7 @@ def test_the_time_is_chosen_where_nothing_says_how_long():
 
 def test_more_text_gets_more_time_from_one_minute_to_half_an_hour():
     times = [
-        seconds_of(str(sized(text_bytes=number).config.training.budget))
+        parse_duration(str(sized(text_bytes=number).config.training.budget))
         for number in (1_000, 20_000, 400_000, 1_000_000, 4_000_000, 10**9)
     ]
     assert times == sorted(times)

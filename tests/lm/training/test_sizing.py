@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lm.config.presets import configure
+from lm.config.presets import build_run_config
 from lm.training.sizing import (
     Size,
     fitting,
@@ -19,21 +19,23 @@ RATE, MEGABYTE = 3e11, 1_000_000
 @pytest.mark.parametrize("seconds", [-5.0, 1.0, 60.0, 3600.0, 1e6])
 def test_every_time_and_text_gives_settings_that_can_be_trained(seconds, text_bytes):
     size = fitting(seconds, rate=RATE, text_bytes=text_bytes)
-    config = configure(f"depth-{size.depth}", size.settings())
+    config = build_run_config(f"depth-{size.depth}", size.settings())
     assert config.training.batch_tokens >= config.model.context_length
 
 
 @pytest.mark.parametrize("kind", ["bpe", "char", "byte"])
 def test_so_does_every_kind_of_tokenizer(kind):
-    assert configure("depth-1", fitting(60, rate=RATE, text_bytes=MEGABYTE, kind=kind).settings())
-    assert configure("translation-depth-1", fitting_pairs(60, rate=RATE, text_bytes=MEGABYTE, kind=kind).settings())
+    assert build_run_config("depth-1", fitting(60, rate=RATE, text_bytes=MEGABYTE, kind=kind).settings())
+    assert build_run_config(
+        "translation-depth-1", fitting_pairs(60, rate=RATE, text_bytes=MEGABYTE, kind=kind).settings()
+    )
 
 
 @pytest.mark.parametrize("text_bytes", [0, 10_000, MEGABYTE, 10**9])
 @pytest.mark.parametrize("seconds", [-5.0, 1.0, 60.0, 3600.0, 1e6])
 def test_every_time_and_number_of_pairs_gives_settings_that_can_be_trained(seconds, text_bytes):
     size = fitting_pairs(seconds, rate=RATE, text_bytes=text_bytes)
-    config = configure(f"translation-depth-{size.depth}", size.settings())
+    config = build_run_config(f"translation-depth-{size.depth}", size.settings())
     assert config.model.n_layers == config.model.n_encoder_layers == size.depth
     assert config.training.batch_tokens >= 512
     assert config.tokenizer.vocab_size <= 16_384
@@ -66,7 +68,9 @@ def test_one_stack_of_twice_the_layers_sees_fewer_tokens_of_the_same_size(second
     assert one.depth <= two.depth
     if one.depth == two.depth:
         assert 28 / 48 < one.tokens / two.tokens < 1
-    model = configure(f"translation-depth-{one.depth}", {**one.settings(), "model": {"decoder_only": True}}).model
+    model = build_run_config(
+        f"translation-depth-{one.depth}", {**one.settings(), "model": {"decoder_only": True}}
+    ).model
     assert (model.n_layers, model.n_encoder_layers) == (2 * one.depth, 0)
 
 

@@ -14,7 +14,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast, MaskedLMOutput
 from transformers.utils.generic import can_return_tuple
 
 from .configuration_lm import LMConfig
-from .positions_lm import Distances, Seen, turned, waves
+from .positions_lm import AttentionInputs, RelativePositions, rotate, sinusoidal_positions
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
@@ -33,12 +33,12 @@ def make_norm(config: LMConfig) -> nn.Module:
     return nn.LayerNorm(config.d_model, config.norm_eps, bias=config.bias)
 
 
-def capped(logits: Tensor, cap: float) -> Tensor:
+def softcap(logits: Tensor, cap: float) -> Tensor:
     """Logits within `cap` of zero; a cap of 0 leaves them alone."""
     return (logits.float() / cap).tanh() * cap if cap else logits
 
 
-class Attention(nn.Module):
+class LMAttention(nn.Module):
     """Self-attention of several heads, of which some may share their keys and values."""
 
     def __init__(self, config: LMConfig, layer: int) -> None:
@@ -51,24 +51,24 @@ class Attention(nn.Module):
         self.key_norm = nn.RMSNorm(config.d_head, config.norm_eps) if config.qk_norm else None
         self.value_shares = nn.Parameter(torch.full((2,), 0.5)) if config.value_residual else None
 
-    def forward(self, x: Tensor, seen: Seen) -> Tensor:
+    def forward(self, x: Tensor, seen: AttentionInputs) -> Tensor:
         """(batch, length, d_model) -> the same shape."""
         parts = self.input(x).split(self.projected, dim=-1)
         query, key, value = (part.unflatten(-1, (-1, self.head_size)).transpose(1, 2) for part in parts)
         if self.query_norm is not None and self.key_norm is not None:
             query, key = self.query_norm(query), self.key_norm(key)
         if seen.rotation is not None:
-            query, key = turned(query, seen.rotation), turned(key, seen.rotation)
+            query, key = rotate(query, seen.rotation), rotate(key, seen.rotation)
         if self.value_shares is not None:
-            value = seen.mixed(value, self.value_shares)
+            value = seen.mix(value, self.value_shares)
         if seen.cache is not None:
             key, value = seen.cache.update(key, value, self.layer)
         groups = query.shape[1] // key.shape[1]
         key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
-        attended = self.attended(query, key, value, seen)
+        attended = self.attend(query, key, value, seen)
         return self.output(attended.transpose(1, 2).flatten(2))
 
-    def attended(self, query: Tensor, key: Tensor, value: Tensor, seen: Seen) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, seen: AttentionInputs) -> Tensor:
         """What (batch, heads, length, head) queries find in the values."""
         dropped = self.dropout if self.training else 0.0
         if seen.tables is None or seen.rows is None:
@@ -82,7 +82,7 @@ class Attention(nn.Module):
         return weights @ value + by_distance @ values  # Shaw et al. 2018
 
 
-class FeedForward(nn.Module):
+class LMFeedForward(nn.Module):
     """Two linear layers with an activation between them."""
 
     def __init__(self, config: LMConfig) -> None:
@@ -96,17 +96,17 @@ class FeedForward(nn.Module):
         return self.down(self.activation(self.up(x)))
 
 
-class Block(nn.Module):
+class LMBlock(nn.Module):
     """Attention and a feed-forward layer, normalised before or after, one after the other or side by side."""
 
     def __init__(self, config: LMConfig, layer: int) -> None:
         super().__init__()
         self.norm_first, self.is_parallel = config.norm_position == "pre", config.parallel_residual
-        self.attention_norm, self.attention = make_norm(config), Attention(config, layer)
-        self.feed_forward_norm, self.feed_forward = make_norm(config), FeedForward(config)
+        self.attention_norm, self.attention = make_norm(config), LMAttention(config, layer)
+        self.feed_forward_norm, self.feed_forward = make_norm(config), LMFeedForward(config)
         self.dropout = nn.Dropout(config.dropout)
 
-    def forward(self, x: Tensor, seen: Seen) -> Tensor:
+    def forward(self, x: Tensor, seen: AttentionInputs) -> Tensor:
         """(batch, length, d_model) -> the same shape."""
         if not self.norm_first:
             x = self.attention_norm(x + self.dropout(self.attention(x, seen)))
@@ -116,19 +116,19 @@ class Block(nn.Module):
         return attended + self.dropout(self.feed_forward(self.feed_forward_norm(read)))
 
 
-class Stack(nn.Module):
+class LMStack(nn.Module):
     """Blocks one after the other; with an embedding shortcut each reads a share of the embedding, too."""
 
     def __init__(self, config: LMConfig) -> None:
         super().__init__()
-        self.positions = Distances(config)
-        self.blocks = nn.ModuleList(Block(config, layer) for layer in range(config.n_layers))
+        self.positions = RelativePositions(config)
+        self.blocks = nn.ModuleList(LMBlock(config, layer) for layer in range(config.n_layers))
         self.final_norm = make_norm(config) if config.norm_position == "pre" else nn.Identity()
         if config.embedding_shortcut:
             self.stream_shares = nn.Parameter(torch.ones(config.n_layers))
             self.embedding_shares = nn.Parameter(torch.zeros(config.n_layers))
 
-    def forward(self, x: Tensor, seen: Seen) -> list[Tensor]:
+    def forward(self, x: Tensor, seen: AttentionInputs) -> list[Tensor]:
         """(batch, length, d_model) -> what each block reads, and the final states: n_layers + 1 of the same shape."""
         embedding, states = x, []
         for number, block in enumerate(self.blocks):
@@ -139,7 +139,7 @@ class Stack(nn.Module):
         return [*states, self.final_norm(x)]
 
 
-class Embedding(nn.Module):
+class LMEmbedding(nn.Module):
     """Tokens to vectors, with those of their positions where positions are absolute."""
 
     def __init__(self, config: LMConfig) -> None:
@@ -161,11 +161,11 @@ class Embedding(nn.Module):
         if self.positions is not None:
             x = x + self.positions(positions)
         if self.config.positions.startswith("sinusoidal"):
-            x = x + waves(self.config, positions).to(x.dtype)
+            x = x + sinusoidal_positions(self.config, positions).to(x.dtype)
         return self.dropout(self.norm(x))
 
 
-class OutputTransform(nn.Module):
+class LMOutputTransform(nn.Module):
     """One more layer before the output layer (Devlin et al. 2019)."""
 
     def __init__(self, config: LMConfig) -> None:
@@ -178,7 +178,7 @@ class OutputTransform(nn.Module):
         return self.norm(self.activation(self.up(x)))
 
 
-class LabelHead(nn.Module):
+class LMLabelHead(nn.Module):
     """The state of the first token, pooled, and an output for each label (Devlin et al. 2019)."""
 
     def __init__(self, config: LMConfig) -> None:
@@ -196,12 +196,12 @@ class LMPreTrained(PreTrainedModel):
 
     config_class = LMConfig
     base_model_prefix = ""
-    _no_split_modules: ClassVar = ["Block"]
+    _no_split_modules: ClassVar = ["LMBlock"]
     _supports_sdpa = True
 
     def __init__(self, config: LMConfig) -> None:
         super().__init__(config)
-        self.embedding, self.decoder = Embedding(config), Stack(config)
+        self.embedding, self.decoder = LMEmbedding(config), LMStack(config)
 
     def get_input_embeddings(self) -> nn.Module:
         """The vectors of tokens."""
@@ -238,7 +238,7 @@ class LMWithTokens(LMPreTrained):
     def __init__(self, config: LMConfig) -> None:
         super().__init__(config)
         self.head = nn.Linear(config.d_model, config.vocab_size, bias=False)
-        self.transform = OutputTransform(config) if config.output_transform else None
+        self.transform = LMOutputTransform(config) if config.output_transform else None
         has_bias = config.output_transform or config.output_bias
         self.output_bias = nn.Parameter(torch.zeros(config.vocab_size)) if has_bias else None
         self.post_init()
@@ -254,7 +254,7 @@ class LMWithTokens(LMPreTrained):
     def logits(self, x: Tensor) -> Tensor:
         """(…, d_model) -> (…, vocabulary)."""
         x = x if self.transform is None else self.transform(x)
-        return capped(F.linear(x, self.head.weight, self.output_bias), self.config.softcap)
+        return softcap(F.linear(x, self.head.weight, self.output_bias), self.config.softcap)
 
 
 class LMForCausalLM(LMWithTokens, GenerationMixin):
@@ -310,7 +310,7 @@ class LMForSequenceClassification(LMPreTrained):
 
     def __init__(self, config: LMConfig) -> None:
         super().__init__(config)
-        self.classifier = LabelHead(config)
+        self.classifier = LMLabelHead(config)
         self.post_init()
 
     @can_return_tuple
@@ -326,7 +326,7 @@ class LMForSequenceClassification(LMPreTrained):
         """See BertForSequenceClassification of transformers, which takes and gives the same."""
         states = self.states(input_ids, attention_mask, position_ids)
         first = 0 if attention_mask is None else attention_mask.argmax(1)
-        logits = capped(self.classifier(states[-1][torch.arange(len(input_ids)), first]), self.config.softcap)
+        logits = softcap(self.classifier(states[-1][torch.arange(len(input_ids)), first]), self.config.softcap)
         loss = None if labels is None else F.cross_entropy(logits, labels)
         hidden_states = tuple(states) if output_hidden_states else None
         return SequenceClassifierOutput(loss=loss, logits=logits, hidden_states=hidden_states)

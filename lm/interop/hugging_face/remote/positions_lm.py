@@ -16,7 +16,7 @@ BUCKETS = 32
 
 
 @dataclass
-class Seen:
+class AttentionInputs:
     """What the layers of a stack are told of the positions of a batch.
 
     Attributes:
@@ -35,17 +35,17 @@ class Seen:
     cache: Cache | None = None
     first_values: Tensor | None = None
 
-    def mixed(self, value: Tensor, shares: Tensor) -> Tensor:
+    def mix(self, value: Tensor, shares: Tensor) -> Tensor:
         """Values of a layer, mixed with those of the first (Zhou et al. 2024)."""
         if self.first_values is None:
             self.first_values = value
         return shares[0] * self.first_values + shares[1] * value
 
 
-def frequencies(config: LMConfig, device: torch.device) -> Tensor:
+def rotary_frequencies(config: LMConfig, device: torch.device) -> Tensor:
     """(turned/2,) radians by which pairs of features turn from one position to the next (Su et al. 2021)."""
     turned = int(config.d_head * config.rotary_share)
-    numbers = torch.arange(turned // 2, dtype=exact(device), device=device)
+    numbers = torch.arange(turned // 2, dtype=angle_dtype(device), device=device)
     plain = config.rope_base ** (-2 * numbers / turned)
     if config.rotary_scaling == "none":
         return plain
@@ -61,41 +61,41 @@ def frequencies(config: LMConfig, device: torch.device) -> Tensor:
     return torch.lerp(plain / config.rope_factor, plain, kept)
 
 
-def exact(device: torch.device) -> torch.dtype:
+def angle_dtype(device: torch.device) -> torch.dtype:
     """The type in which angles are computed."""
     return torch.float32 if device.type == "mps" else torch.float64
 
 
-def rotation(config: LMConfig, positions: Tensor) -> Tensor:
+def compute_rotation(config: LMConfig, positions: Tensor) -> Tensor:
     """(batch or 1, length) positions -> (2, batch or 1, 1, length, turned) cosines, and sines, first half negative."""
-    angles = positions[:, None, :, None] * frequencies(config, positions.device)
+    angles = positions[:, None, :, None] * rotary_frequencies(config, positions.device)
     cos, sin = angles.cos().repeat(1, 1, 1, 2), torch.cat((-angles.sin(), angles.sin()), dim=-1)
     return (torch.stack((cos, sin)) * (config.rope_temperature or 1.0)).float()
 
 
-def turned(x: Tensor, rotation: Tensor) -> Tensor:
+def rotate(x: Tensor, rotation: Tensor) -> Tensor:
     """Turn the first features of (batch, heads, length, head), pairs of which are half of them apart."""
     cos, sin = rotation.to(x.dtype)
     first, rest = x.split((cos.shape[-1], x.shape[-1] - cos.shape[-1]), dim=-1)
     return torch.cat((first * cos + first.roll(cos.shape[-1] // 2, -1) * sin, rest), dim=-1)
 
 
-def waves(config: LMConfig, positions: Tensor) -> Tensor:
+def sinusoidal_positions(config: LMConfig, positions: Tensor) -> Tensor:
     """(batch or 1, length) positions -> (batch or 1, length, d_model) sines and cosines (Vaswani et al. 2017)."""
-    numbers = torch.arange(0, config.d_model, 2, dtype=exact(positions.device), device=positions.device)
+    numbers = torch.arange(0, config.d_model, 2, dtype=angle_dtype(positions.device), device=positions.device)
     angles = positions[..., None] / 10_000.0 ** (numbers / config.d_model)
     side_by_side = config.positions == "sinusoidal"  # else all sines come first
     return torch.stack((angles.sin(), angles.cos()), dim=-1 if side_by_side else -2).flatten(-2)
 
 
-def slopes(heads: int) -> list[float]:
+def alibi_slopes(heads: int) -> list[float]:
     """The rates at which scores of the heads fall with distance (Press et al. 2022)."""
     power = 1 << (heads.bit_length() - 1)
     whole = [2.0 ** (-8 * (head + 1) / power) for head in range(power)]
-    return whole if power == heads else whole + slopes(2 * power)[::2][: heads - power]
+    return whole if power == heads else whole + alibi_slopes(2 * power)[::2][: heads - power]
 
 
-def buckets(distances: Tensor, *, is_causal: bool, farthest: int) -> Tensor:
+def relative_buckets(distances: Tensor, *, is_causal: bool, farthest: int) -> Tensor:
     """The bucket of each distance of a key from its query, negative where it comes first (Raffel et al. 2020)."""
     of_direction = BUCKETS if is_causal else BUCKETS // 2
     single = of_direction // 2
@@ -106,7 +106,7 @@ def buckets(distances: Tensor, *, is_causal: bool, farthest: int) -> Tensor:
     return found if is_causal else found + of_direction * (distances > 0)
 
 
-class Distances(nn.Module):
+class RelativePositions(nn.Module):
     """What positions that are known by their distances have learned, if anything: biases, or keys and values."""
 
     def __init__(self, config: LMConfig) -> None:
@@ -120,7 +120,7 @@ class Distances(nn.Module):
             shape = (config.n_layers, config.n_kv_heads, self.farthest + 1 + after, config.d_head)
             self.keys, self.values = nn.Parameter(torch.zeros(shape)), nn.Parameter(torch.zeros(shape))
 
-    def forward(self, x: Tensor, positions: Tensor, real: Tensor | None, cache: Cache | None) -> Seen:
+    def forward(self, x: Tensor, positions: Tensor, real: Tensor | None, cache: Cache | None) -> AttentionInputs:
         """What is seen by (batch, queries, d_model) at (batch or 1, queries) positions after those in the cache.
 
         Of the keys only those are that `real` (batch, keys) says.
@@ -128,9 +128,9 @@ class Distances(nn.Module):
         earlier = 0 if cache is None else cache.get_seq_length()
         keys = torch.arange(earlier + x.shape[1], device=x.device)
         distances = keys - keys[earlier:, None]
-        seen = Seen(self._bias(distances, real, x.dtype), cache=cache)
+        seen = AttentionInputs(self._bias(distances, real, x.dtype), cache=cache)
         if self.config.positions == "rotary":
-            seen.rotation = rotation(self.config, positions)
+            seen.rotation = compute_rotation(self.config, positions)
         if self.config.positions == "relative":
             seen.rows = (
                 distances[None, None].clamp(-self.farthest, self.keys.shape[2] - 1 - self.farthest) + self.farthest
@@ -146,8 +146,11 @@ class Distances(nn.Module):
             allowed = allowed & real.bool()[:, None, None]
         bias = torch.zeros((), dtype=dtype, device=distances.device)
         if self.config.positions == "alibi":
-            bias = -torch.tensor(slopes(self.config.n_heads), device=distances.device)[:, None, None] * distances.abs()
+            bias = (
+                -torch.tensor(alibi_slopes(self.config.n_heads), device=distances.device)[:, None, None]
+                * distances.abs()
+            )
         if self.config.positions == "t5":
-            found = buckets(distances, is_causal=self.is_causal, farthest=self.farthest)
+            found = relative_buckets(distances, is_causal=self.is_causal, farthest=self.farthest)
             bias = self.biases[found].movedim(-1, 0)
         return torch.where(allowed, bias.to(dtype), torch.finfo(dtype).min)

@@ -15,7 +15,7 @@ from lm.config.model import ModelConfig
 from lm.decoding.translation import Translator
 from lm.decoding.translation_input import TranslationModel
 from lm.errors import InputError, UsageError
-from lm.interop.ctranslate2.exporting import described, export
+from lm.interop.ctranslate2.exporting import build_specification, export_ctranslate2
 from lm.interop.hugging_face.importing import import_model
 from lm.model.transformer import build_model
 from lm.tokenizer.tokenizer import Tokenizer
@@ -30,7 +30,7 @@ TRANSLATION = {"n_encoder_layers": 1, "norm": "layernorm", "activation": "gelu"}
 
 
 def test_texts_go_on_as_the_documentation_says(tmp_path):
-    assert export(make_run(tmp_path / "run"), tmp_path / "out") == "Generator"
+    assert export_ctranslate2(make_run(tmp_path / "run"), tmp_path / "out") == "Generator"
     tokenizer = tokenizers.Tokenizer.from_file(str(tmp_path / "out" / "tokenizer.json"))
     generator = ctranslate2.Generator(str(tmp_path / "out"), intra_threads=1)
     prompt = ["<|endoftext|>", *tokenizer.encode("The owl").tokens]
@@ -40,7 +40,7 @@ def test_texts_go_on_as_the_documentation_says(tmp_path):
 
 
 def test_sources_end_by_themselves(tmp_path):
-    assert export(make_run(tmp_path / "run", **TRANSLATION), tmp_path / "out") == "Translator"
+    assert export_ctranslate2(make_run(tmp_path / "run", **TRANSLATION), tmp_path / "out") == "Translator"
     tokenizer = make_tokenizer("bpe")
     translator = ctranslate2.Translator(str(tmp_path / "out"), intra_threads=1)
     source = [tokenizer.token(index) for index in tokenizer.encode("The owl")]
@@ -55,7 +55,7 @@ def test_sources_end_by_themselves(tmp_path):
 def test_an_imported_marian_translates_alike(beam, tmp_path):
     theirs_saved(tmp_path)
     import_model(tmp_path / "theirs", tmp_path / "run")
-    export(tmp_path / "run", tmp_path / "out")
+    export_ctranslate2(tmp_path / "run", tmp_path / "out")
     model = TranslationModel.of(load_model(tmp_path / "run", HARDWARE))
     limits = TranslationConfig(beam=beam, max_length_ratio=0, max_length_extra=20)
     translator = ctranslate2.Translator(str(tmp_path / "out"), compute_type="float32", intra_threads=1)
@@ -72,7 +72,7 @@ def test_an_imported_marian_translates_alike(beam, tmp_path):
 def test_matrices_are_of_the_type_that_is_asked_for(number_type, tmp_path):
     run = make_run(tmp_path / "run", d_model=64)
     for name in ("float32", number_type):
-        export(run, tmp_path / name, number_type=name)
+        export_ctranslate2(run, tmp_path / name, number_type=name)
     tokens = [["<|endoftext|>", "T", "h", "e"]]
     exact, other = (
         ctranslate2.Generator(str(tmp_path / name), compute_type="float32", intra_threads=1).forward_batch(tokens)
@@ -87,10 +87,10 @@ def test_matrices_are_of_the_type_that_is_asked_for(number_type, tmp_path):
 def test_what_is_refused_leaves_nothing_behind(tmp_path):
     run, out = make_run(tmp_path / "run", value_residual=True), tmp_path / "below" / "out"
     with pytest.raises(UsageError, match="CTranslate2 runs no decoder with value_residual True"):
-        export(run, out)
+        export_ctranslate2(run, out)
     other = make_run(tmp_path / "other")
     with full_disk(after=20_000), pytest.raises(OSError):  # noqa: PT011 (its own)
-        export(other, tmp_path / "out")
+        export_ctranslate2(other, tmp_path / "out")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["other", "run"]
 
 
@@ -98,10 +98,10 @@ def test_both_sides_end_by_the_same_token():
     config = ModelConfig(vocab_size=520, source_vocab_size=520, n_layers=1, d_model=32, **TRANSLATION)
     other = Tokenizer(tokenizers.Tokenizer.from_str(gpt2_like().to_str().replace("<|endoftext|>", "</s>")))
     with pytest.raises(UsageError, match=r"<\|endoftext\|> does not end a source"):
-        described(build_model(config), tokenizer=make_tokenizer("bpe"), source_tokenizer=other)
+        build_specification(build_model(config), tokenizer=make_tokenizer("bpe"), source_tokenizer=other)
 
 
 def test_without_the_package_its_extra_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ctranslate2.specs", None)
     with pytest.raises(InputError, match=r"needs its package: pip install 'lm-toolkit\[ctranslate2\]'"):
-        export(make_run(tmp_path / "run"), tmp_path / "out")
+        export_ctranslate2(make_run(tmp_path / "run"), tmp_path / "out")

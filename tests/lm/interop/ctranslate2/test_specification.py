@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from lm.config.model import ModelConfig
-from lm.config.options import options
+from lm.config.options import list_options
 from lm.errors import UsageError
-from lm.interop.ctranslate2.specification import _NOWHERE, check
+from lm.interop.ctranslate2.specification import _SUPPORTED, check_supported
 
 ENCODER_DECODER = {"n_encoder_layers": 1, "norm": "layernorm", "positions": "sinusoidal"}
 
@@ -27,7 +27,7 @@ ENCODER_DECODER = {"n_encoder_layers": 1, "norm": "layernorm", "positions": "sin
 )  # fmt: skip
 def test_encoder_decoders_that_it_cannot_run(fields, named):
     with pytest.raises(UsageError, match=f"CTranslate2 runs no encoder-decoder with {named}"):
-        check(ModelConfig(**{**ENCODER_DECODER, **fields}))
+        check_supported(ModelConfig(**{**ENCODER_DECODER, **fields}))
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_encoder_decoders_that_it_cannot_run(fields, named):
 )  # fmt: skip
 def test_decoders_that_it_cannot_run(fields, named):
     with pytest.raises(UsageError, match=f"CTranslate2 runs no decoder with {named}"):
-        check(ModelConfig(**fields))
+        check_supported(ModelConfig(**fields))
 
 
 OF_WEIGHTS = {
@@ -62,5 +62,5 @@ OF_TRAINING = {"dropout", "attention_dropout", "init_std", "zero_init"}
 
 def test_no_field_of_a_model_is_forgotten():
     """A new field is said to CTranslate2, or a model that has it is refused."""
-    fields = {described.name for described in options(ModelConfig)}
-    assert fields == set(_NOWHERE) | OF_WEIGHTS | OF_OTHERS | OF_TRAINING
+    fields = {described.name for described in list_options(ModelConfig)}
+    assert fields == set(_SUPPORTED) | OF_WEIGHTS | OF_OTHERS | OF_TRAINING

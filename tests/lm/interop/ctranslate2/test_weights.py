@@ -10,7 +10,7 @@ from lm.config.decoding import TranslationConfig
 from lm.config.model import ModelConfig
 from lm.decoding.translation import Translator
 from lm.decoding.translation_input import TranslationModel
-from lm.interop.ctranslate2.exporting import described
+from lm.interop.ctranslate2.exporting import build_specification
 from lm.model.transformer import DecoderOnly, EncoderDecoder, build_model
 from tests.cli.small_runs import make_tokenizer
 from tests.lm.decoding.copying import copier, lines
@@ -46,7 +46,7 @@ def make_model(**fields) -> TranslationModel:
 def exported(model: TranslationModel, folder):
     ctranslate2 = pytest.importorskip("ctranslate2")
     own = None if model.model.source_embedding is None else model.source_tokenizer
-    described(model.model, tokenizer=model.tokenizer, source_tokenizer=own).save(str(folder))
+    build_specification(model.model, tokenizer=model.tokenizer, source_tokenizer=own).save(str(folder))
     return ctranslate2.Translator(str(folder), compute_type="float32", intra_threads=1)
 
 
@@ -129,7 +129,7 @@ def decoder(**fields) -> DecoderOnly:
 def test_both_see_the_same_in_a_text(shape, tmp_path):
     ctranslate2, tokenizer = pytest.importorskip("ctranslate2"), make_tokenizer("bpe")
     model = decoder(**DECODERS[shape])
-    described(model, tokenizer=tokenizer).save(str(tmp_path))
+    build_specification(model, tokenizer=tokenizer).save(str(tmp_path))
     theirs = ctranslate2.Generator(str(tmp_path), compute_type="float32", intra_threads=1)
     ids = torch.randint(0, tokenizer.vocab_size, (3, 24), generator=torch.Generator().manual_seed(1))
     logits = theirs.forward_batch([[tokenizer.token(index) for index in row] for row in ids.tolist()])
@@ -143,7 +143,7 @@ def test_both_continue_a_text_alike(shape, tmp_path):
     """Step by step with what they remember, wherever the two best tokens are apart."""
     ctranslate2, tokenizer = pytest.importorskip("ctranslate2"), make_tokenizer("bpe")
     model = decoder(**DECODERS[shape])
-    described(model, tokenizer=tokenizer).save(str(tmp_path))
+    build_specification(model, tokenizer=tokenizer).save(str(tmp_path))
     theirs = ctranslate2.Generator(str(tmp_path), compute_type="float32", intra_threads=1)
     prompts = [[tokenizer.start_of_text, *tokenizer.encode(line)] for line in lines(20, seed=4)]
     results = theirs.generate_batch(

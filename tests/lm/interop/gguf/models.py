@@ -7,7 +7,7 @@ from pathlib import Path
 
 from lm.config.model import ModelConfig
 from lm.errors import UsageError
-from lm.interop.gguf.architectures import architecture_of
+from lm.interop.gguf.architectures import find_architecture
 from tests.lm.interop.hugging_face import models
 
 FAMILIES = {"gpt2": "gpt2", "gptneox": "gpt_neox", "llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
@@ -42,6 +42,6 @@ def random_config(architecture: str, seed: int) -> ModelConfig:
 
 def _is_of(config: ModelConfig, architecture: str) -> bool:
     try:
-        return architecture_of(config).architecture == architecture
+        return find_architecture(config).architecture == architecture
     except UsageError:
         return False

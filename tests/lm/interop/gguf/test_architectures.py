@@ -9,8 +9,8 @@ import torch
 
 from lm.config.model import ModelConfig
 from lm.errors import UsageError
-from lm.interop.gguf.architectures import architecture_of, settings
-from lm.interop.gguf.exporting import named
+from lm.interop.gguf.architectures import build_metadata, find_architecture
+from lm.interop.gguf.exporting import name_tensors
 from lm.model.transformer import build_model
 from tests.lm.interop.gguf.models import PLAIN
 
@@ -20,9 +20,9 @@ GPT = {"norm": "layernorm", "positions": "learned", "activation": "gelu"}
 @pytest.mark.parametrize("architecture", PLAIN)
 def test_the_blocks_decide(architecture):
     config = ModelConfig(**PLAIN[architecture])
-    found = architecture_of(config)
+    found = find_architecture(config)
     assert found.architecture == architecture
-    told = settings(config, found)
+    told = build_metadata(config, found)
     assert told[f"{architecture}.attention.head_count_kv"] == config.n_kv_heads
     assert told[f"{architecture}.feed_forward_length"] == config.d_ff
     assert (f"{architecture}.rope.freq_base" in told) is (architecture != "gpt2")
@@ -45,13 +45,13 @@ def test_the_blocks_decide(architecture):
 )  # fmt: skip
 def test_what_llama_cpp_does_not_have_is_named(fields, named):
     with pytest.raises(UsageError, match=f"llama.cpp has no model with .*{named}"):
-        architecture_of(ModelConfig(**fields))
+        find_architecture(ModelConfig(**fields))
 
 
 def test_yarn_keeps_its_temperature():
     """llama.cpp multiplies by 1 + 0.1 ln(factor) itself."""
     config = ModelConfig(rope_scaling="yarn", rope_factor=4.0, rope_context=64, rope_temperature=1.5)
-    told = settings(config, architecture_of(config))
+    told = build_metadata(config, find_architecture(config))
     assert told["llama.rope.scaling.type"] == "yarn"
     assert told["llama.rope.scaling.original_context_length"] == 64
     assert told["llama.rope.scaling.attn_factor"] * (1 + 0.1 * math.log(4)) == pytest.approx(1.5)
@@ -63,7 +63,7 @@ def test_llama_3_s_scaling_is_a_factor_for_each_frequency():
     config = ModelConfig(
         d_model=64, n_heads=2, rope_scaling="llama3", rope_factor=factor, rope_context=context, rope_base=100.0
     )
-    tensors = dict(named(build_model(config).state_dict(), config, architecture_of(config)))
+    tensors = dict(name_tensors(build_model(config).state_dict(), config, find_architecture(config)))
     expected = []
     for index in range(0, 32, 2):
         wavelength = 2 * math.pi * 100 ** (index / 32)
@@ -77,7 +77,7 @@ def test_the_features_of_llama_that_turn_together_stand_together():
     config = ModelConfig(**{**PLAIN["llama"], "d_head": 6})
     weights = build_model(config).state_dict()
     ours = weights["decoder.blocks.0.attention.input.weight"]
-    theirs = dict(named(weights, config, architecture_of(config)))
+    theirs = dict(name_tensors(weights, config, find_architecture(config)))
     heads = 4
     for head in range(heads):
         for feature in range(6):

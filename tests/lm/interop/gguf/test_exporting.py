@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 from lm.checkpoint import load_model, load_weights
 from lm.errors import InputError
 from lm.hardware import Hardware
-from lm.interop.gguf.exporting import export
+from lm.interop.gguf.exporting import export_gguf
 from tests.cli.small_runs import make_run
 from tests.lm.full_disk import full_disk
 from tests.lm.interop.gguf import llama_cpp_arithmetic
@@ -38,7 +38,7 @@ def read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
 @pytest.mark.parametrize("architecture", IN_TRANSFORMERS)
 def test_transformers_reads_the_same_model(architecture, tmp_path):
     run = plain_run(tmp_path / "run", architecture)
-    export(run, tmp_path / "out.gguf")
+    export_gguf(run, tmp_path / "out.gguf")
     theirs = AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file="out.gguf").eval()
     assert theirs.config.model_type == FAMILIES[architecture]
     ours, tokens = load_model(run, Hardware("cpu", "float32", 1)).model, ids(2, 24)
@@ -51,7 +51,7 @@ def test_transformers_reads_the_same_model(architecture, tmp_path):
 def test_llama_cpp_would_compute_the_same(architecture, seed, tmp_path):
     """With biases, each scaling of positions and heads of any size, which transformers' own reader leaves out."""
     run = random_run(tmp_path / "run", random_config(architecture, seed))
-    export(run, tmp_path / "out.gguf")
+    export_gguf(run, tmp_path / "out.gguf")
     tokens = ids(1, 30, seed=seed)
     model = load_model(run, Hardware("cpu", "float32", 1)).model
     with torch.no_grad():
@@ -62,7 +62,7 @@ def test_llama_cpp_would_compute_the_same(architecture, seed, tmp_path):
 
 def test_gpt_neox_has_an_output_layer_and_all_biases(tmp_path):
     run = plain_run(tmp_path / "run", "gptneox")
-    export(run, tmp_path / "out.gguf")
+    export_gguf(run, tmp_path / "out.gguf")
     settings, tensors = read(tmp_path / "out.gguf")
     ours = load_weights(run)
     assert settings["gptneox.rope.dimension_count"] == 8
@@ -82,8 +82,8 @@ def test_gpt_neox_has_an_output_layer_and_all_biases(tmp_path):
 @pytest.mark.parametrize("architecture", FAMILIES)
 def test_matrices_are_of_the_type_that_is_asked_for(architecture, number_type, tmp_path):
     run = plain_run(tmp_path / "run", architecture)
-    export(run, tmp_path / "exact.gguf")
-    export(run, tmp_path / "out.gguf", number_type=number_type)
+    export_gguf(run, tmp_path / "exact.gguf")
+    export_gguf(run, tmp_path / "out.gguf", number_type=number_type)
     (_, exact), (settings, theirs) = read(tmp_path / "exact.gguf"), read(tmp_path / "out.gguf")
     assert settings["general.file_type"] == {"float32": 0, "float16": 1, "q8_0": 7}[number_type]
     assert exact.keys() == theirs.keys()
@@ -98,7 +98,7 @@ def test_matrices_are_of_the_type_that_is_asked_for(architecture, number_type, t
 
 def test_where_32_do_not_divide_the_width_matrices_are_float16(tmp_path):
     run = make_run(tmp_path / "run", d_model=24, d_ff=64)
-    export(run, tmp_path / "out.gguf", number_type="q8_0")
+    export_gguf(run, tmp_path / "out.gguf", number_type="q8_0")
     kinds = {tensor.name: tensor.tensor_type.name for tensor in gguf.GGUFReader(tmp_path / "out.gguf").tensors}
     assert kinds["blk.0.attn_q.weight"] == kinds["token_embd.weight"] == "F16"
     assert kinds["blk.0.ffn_down.weight"] == "Q8_0"
@@ -109,16 +109,16 @@ def test_nothing_is_written_over(tmp_path):
     run, out = make_run(tmp_path / "run"), tmp_path / "out.gguf"
     out.write_text("something")
     with pytest.raises(InputError, match="out.gguf: is there already; choose a new file"):
-        export(run, out)
+        export_gguf(run, out)
     with pytest.raises(InputError, match="run: is a folder; name a file to write"):
-        export(run, run)
+        export_gguf(run, run)
     assert out.read_text() == "something"
 
 
 def test_a_full_disk_leaves_nothing_behind(tmp_path):
     run = make_run(tmp_path / "run")
     with full_disk(after=20_000), pytest.raises(OSError) as raised:  # noqa: PT011 (which file is said below)
-        export(run, tmp_path / "out.gguf")
+        export_gguf(run, tmp_path / "out.gguf")
     assert raised.value.filename == str(tmp_path / "out.gguf")
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
@@ -127,4 +127,4 @@ def test_without_the_package_its_extra_is_named(tmp_path, monkeypatch):
     run = make_run(tmp_path / "run")
     monkeypatch.setitem(sys.modules, "gguf", None)
     with pytest.raises(InputError, match=r"needs its package: pip install 'lm-toolkit\[gguf\]'"):
-        export(run, tmp_path / "out.gguf")
+        export_gguf(run, tmp_path / "out.gguf")

@@ -13,7 +13,7 @@ from lm.checkpoint import load_model, save_checkpoint
 from lm.config.model import ModelConfig
 from lm.config.run import RunConfig
 from lm.hardware import Hardware
-from lm.interop.gguf.exporting import export
+from lm.interop.gguf.exporting import export_gguf
 from lm.model.transformer import build_model
 from lm.run_folder import TrainingState
 from lm.tokenizer.tokenizer import Tokenizer
@@ -43,7 +43,7 @@ def ours(run: Path, tokens: list[int]) -> np.ndarray:
 @pytest.mark.parametrize("architecture", FAMILIES)
 def test_logits_are_those_of_the_run(architecture, seed, tmp_path):
     run = random_run(tmp_path / "run", random_config(architecture, seed))
-    export(run, tmp_path / "out.gguf")
+    export_gguf(run, tmp_path / "out.gguf")
     tokens = ids(1, TOKENS, seed=seed)[0].tolist()
     found, expected = logits(loaded(tmp_path / "out.gguf"), tokens), ours(run, tokens)
     if architecture in FROM_A_TABLE:
@@ -56,7 +56,7 @@ def test_logits_are_those_of_the_run(architecture, seed, tmp_path):
 def test_both_continue_alike(architecture, tmp_path):
     """Wherever the two best tokens are further apart than the arithmetic."""
     run = random_run(tmp_path / "run", ModelConfig(**PLAIN[architecture]))
-    export(run, tmp_path / "out.gguf")
+    export_gguf(run, tmp_path / "out.gguf")
     model, apart = loaded(tmp_path / "out.gguf"), 1e-2 if architecture in FROM_A_TABLE else 1e-3
     for seed in range(5):
         prompt = ids(1, 6, seed=seed)[0].tolist()
@@ -69,7 +69,7 @@ def test_both_continue_alike(architecture, tmp_path):
 @pytest.mark.parametrize("architecture", FAMILIES)
 def test_smaller_types_are_near(architecture, number_type, error, tmp_path):
     run = random_run(tmp_path / "run", ModelConfig(**PLAIN[architecture]))
-    export(run, tmp_path / "out.gguf", number_type=number_type)
+    export_gguf(run, tmp_path / "out.gguf", number_type=number_type)
     tokens = ids(1, TOKENS)[0].tolist()
     expected = ours(run, tokens)
     difference = logits(loaded(tmp_path / "out.gguf"), tokens) - expected
@@ -103,7 +103,7 @@ TOKENIZERS = {
 def test_texts_become_the_same_ids_and_these_the_same_texts(words, tmp_path):
     """Of texts in the normal form of the tokenizer, to which llama.cpp brings none."""
     tokenizer = TOKENIZERS[words]()
-    export(made(tmp_path / "run", tokenizer), tmp_path / "out.gguf")
+    export_gguf(made(tmp_path / "run", tokenizer), tmp_path / "out.gguf")
     model = loaded(tmp_path / "out.gguf")
     texts = random_texts(2000)
     for text in (unicodedata.normalize("NFC", text) for text in texts) if words == "qwen2" else texts:

@@ -7,7 +7,7 @@ import tokenizers
 from tokenizers import normalizers, pre_tokenizers
 
 from lm.errors import UsageError
-from lm.interop.gguf.vocabulary import vocabulary_of
+from lm.interop.gguf.vocabulary import build_vocabulary
 from lm.tokenizer.tokenizer import Tokenizer
 from tests.cli.small_runs import make_tokenizer
 from tests.lm.interop.hugging_face.models import qwen2_tokenizer
@@ -43,7 +43,7 @@ KINDS = {
 @pytest.mark.parametrize("words", KINDS)
 def test_tokens_merges_and_special_tokens_are_those_of_the_tokenizer(words):
     tokenizer = KINDS[words]()
-    found = vocabulary_of(tokenizer, tokenizer.vocab_size + 7)
+    found = build_vocabulary(tokenizer, tokenizer.vocab_size + 7)
     told = {key.removeprefix("tokenizer.ggml."): value for key, value in found.settings.items()}
     assert told["pre"] == found.words == words
     size = tokenizer.vocab_size
@@ -62,13 +62,13 @@ def test_tokens_merges_and_special_tokens_are_those_of_the_tokenizer(words):
 def test_bytes_have_a_rule_that_never_applies():
     """There has to be one."""
     tokenizer = make_tokenizer("byte")
-    found = vocabulary_of(tokenizer, tokenizer.vocab_size)
+    found = build_vocabulary(tokenizer, tokenizer.vocab_size)
     assert found.settings["tokenizer.ggml.merges"] == ["<|endoftext|> <|endoftext|>"]
 
 
 def test_that_texts_are_not_normalised_is_said():
-    assert vocabulary_of(make_tokenizer("bpe"), 300).left_out is None
-    assert "normal form C" in vocabulary_of(qwen2_tokenizer(), 600).left_out
+    assert build_vocabulary(make_tokenizer("bpe"), 300).left_out is None
+    assert "normal form C" in build_vocabulary(qwen2_tokenizer(), 600).left_out
 
 
 def changed(part: str, value: object) -> Tokenizer:
@@ -96,10 +96,10 @@ OTHER_WORDS = pre_tokenizers.Sequence(
 def test_tokenizers_that_llama_cpp_does_not_have_are_refused(tokenizer, named):
     made = tokenizer()
     with pytest.raises(UsageError, match=named):
-        vocabulary_of(made, made.vocab_size)
+        build_vocabulary(made, made.vocab_size)
 
 
 def test_without_a_token_that_ends_a_text_there_is_no_file():
     made = tokenizers.Tokenizer.from_str(gpt2_like().to_str().replace("<|endoftext|>", "<|other|>"))
     with pytest.raises(UsageError, match="needs a token that ends a text"):
-        vocabulary_of(Tokenizer(made), 500)
+        build_vocabulary(Tokenizer(made), 500)

@@ -23,7 +23,7 @@ from lm.config.model import ModelConfig
 from lm.decoding.filling import Filler
 from lm.errors import InputError
 from lm.hardware import Hardware
-from lm.interop.hugging_face.exporting import export
+from lm.interop.hugging_face.exporting import export_hugging_face
 from lm.interop.hugging_face.importing import import_model
 from lm.run_folder import find_checkpoint
 from tests.cli.small_runs import make_tokenizer
@@ -65,7 +65,7 @@ def compare(ours, theirs):
 
 def exported(tmp_path, config):
     run = random_run(tmp_path / "run", config, tokenizer=make_tokenizer("bpe", has_mask=True))
-    family = export(run, tmp_path / "out").family
+    family = export_hugging_face(run, tmp_path / "out").family
     theirs, report = LOADERS[config.labels].from_pretrained(tmp_path / "out", output_loading_info=True)
     assert family.model_type == theirs.config.model_type == "bert"
     assert not any(report[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
@@ -104,7 +104,7 @@ def test_theirs_come_in_and_go_out_unchanged(labels, tmp_path):
     theirs = theirs_saved(tmp_path, labels)
     import_model(tmp_path / "theirs", tmp_path / "run")
     compare(load_model(tmp_path / "run", HARDWARE).model, theirs)
-    export(tmp_path / "run", tmp_path / "out")
+    export_hugging_face(tmp_path / "run", tmp_path / "out")
     before, after = (load_file(tmp_path / name / "model.safetensors") for name in ("theirs", "out"))
     ignored = {"cls.predictions.decoder.weight", "cls.predictions.decoder.bias"}  # the same as others
     assert before.keys() - ignored == after.keys()
@@ -142,7 +142,7 @@ def test_what_we_are_not_is_named(changed, named, tmp_path):
 def test_word_pieces_have_the_same_ids(tmp_path):
     theirs_saved(tmp_path)
     import_model(tmp_path / "theirs", tmp_path / "run")
-    export(tmp_path / "run", tmp_path / "out")
+    export_hugging_face(tmp_path / "run", tmp_path / "out")
     ours, _ = load_tokenizers(find_checkpoint(tmp_path / "run"))
     theirs, texts = AutoTokenizer.from_pretrained(tmp_path / "out"), random_texts(200)
     assert theirs(texts, add_special_tokens=False).input_ids == [row.tolist() for row in ours.encode_batch(texts)]

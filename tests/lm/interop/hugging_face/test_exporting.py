@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from lm.checkpoint import load_model
 from lm.errors import InputError, UsageError
 from lm.hardware import Hardware
-from lm.interop.hugging_face.exporting import export
+from lm.interop.hugging_face.exporting import export_hugging_face
 from tests.cli.small_runs import make_run
 from tests.lm.full_disk import full_disk
 from tests.lm.interop.hugging_face.models import FIELDS, ids, random_config, random_run
@@ -24,7 +24,7 @@ HARDWARE = Hardware("cpu", "float32", 1)
 def both(tmp_path, config):
     """A run and what transformers makes of its export."""
     run = random_run(tmp_path / "run", config)
-    family = export(run, tmp_path / "out").family
+    family = export_hugging_face(run, tmp_path / "out").family
     theirs, report = AutoModelForCausalLM.from_pretrained(tmp_path / "out", output_loading_info=True)
     assert type(theirs).__name__ == family.architecture
     assert not any(report[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
@@ -91,7 +91,7 @@ TAKING_CODE = [
 
 @pytest.mark.parametrize(("fields", "named"), TAKING_CODE)
 def test_what_decides_that_code_goes_along_is_named(fields, named, tmp_path):
-    exported = export(make_run(tmp_path / "run", **fields), tmp_path / "out")
+    exported = export_hugging_face(make_run(tmp_path / "run", **fields), tmp_path / "out")
     assert exported.family.architecture == "LMForCausalLM"
     assert named in exported.decided_by
     assert (tmp_path / "out" / "modeling_lm.py").is_file()
@@ -110,17 +110,17 @@ REFUSED = [
 def test_what_decides_that_there_is_no_such_model_is_named(fields, named, tmp_path):
     run = make_run(tmp_path / "run", **fields)
     with pytest.raises(UsageError, match=named):
-        export(run, tmp_path / "out")
+        export_hugging_face(run, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 def test_nothing_is_written_over(tmp_path):
     run, out = make_run(tmp_path / "run"), tmp_path / "out"
     out.mkdir()
-    export(run, out)
+    export_hugging_face(run, out)
     before = {path.name: path.read_bytes() for path in out.iterdir()}
     with pytest.raises(InputError, match="out: is not empty; choose an empty or a new folder"):
-        export(run, out)
+        export_hugging_face(run, out)
     assert before == {path.name: path.read_bytes() for path in out.iterdir()}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "run"]
 
@@ -128,7 +128,7 @@ def test_nothing_is_written_over(tmp_path):
 def test_a_full_disk_leaves_nothing_behind(tmp_path):
     run = make_run(tmp_path / "run")
     with full_disk(after=20_000), pytest.raises((InputError, OSError)):
-        export(run, tmp_path / "out")
+        export_hugging_face(run, tmp_path / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
@@ -136,12 +136,12 @@ def test_the_folder_may_be_where_one_stands(tmp_path, monkeypatch):
     run, out = make_run(tmp_path / "run"), tmp_path / "out"
     out.mkdir()
     monkeypatch.chdir(out)
-    export(run, Path())
+    export_hugging_face(run, Path())
     assert (out / "config.json").is_file()
 
 
 def test_generate_ends_texts_and_draws_as_ours_do(tmp_path):
-    export(make_run(tmp_path / "run"), tmp_path / "out")
+    export_hugging_face(make_run(tmp_path / "run"), tmp_path / "out")
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
     settings = AutoModelForCausalLM.from_pretrained(tmp_path / "out").generation_config
     assert settings.eos_token_id == settings.bos_token_id == tokenizer.convert_tokens_to_ids("<|endoftext|>")
@@ -152,5 +152,5 @@ def test_generate_ends_texts_and_draws_as_ours_do(tmp_path):
 
 def test_a_checkpoint_can_be_named_and_its_type_stays(tmp_path):
     run = make_run(tmp_path / "run")
-    export(run / "checkpoints" / "step-0", tmp_path / "out")
+    export_hugging_face(run / "checkpoints" / "step-0", tmp_path / "out")
     assert json.loads((tmp_path / "out" / "config.json").read_text())["torch_dtype"] == "float32"

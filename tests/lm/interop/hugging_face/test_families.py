@@ -9,7 +9,7 @@ import pytest
 import transformers
 
 from lm.config.model import ModelConfig
-from lm.interop.hugging_face.configuration import family_of, from_json, to_json
+from lm.interop.hugging_face.configuration import find_family, from_json, to_json
 from lm.interop.hugging_face.families import FAMILIES
 from tests.lm.interop.hugging_face.models import FIELDS, qwen2_tokenizer, random_config
 
@@ -39,7 +39,7 @@ def test_every_field_of_a_model_is_told_or_required(family):
 @pytest.mark.parametrize("family", FIELDS)
 def test_a_config_goes_out_and_in_again(family, seed, tmp_path):
     config = random_config(family, seed)
-    found = family_of(config, qwen2_tokenizer())
+    found = find_family(config, qwen2_tokenizer())
     assert found.model_type == family
     written = json.loads(json.dumps(to_json(config, found)))
     _, again = from_json(written, tmp_path / "config.json")

@@ -20,7 +20,7 @@ from lm.config.model import ModelConfig
 from lm.errors import InputError
 from lm.hardware import Hardware
 from lm.interop.hugging_face.configuration import from_json
-from lm.interop.hugging_face.exporting import export
+from lm.interop.hugging_face.exporting import export_hugging_face
 from lm.interop.hugging_face.importing import import_model
 from tests.lm.interop.hugging_face.models import FIELDS, VOCABULARY, ids, random_config, random_run
 from tests.tolerances import assert_close
@@ -30,7 +30,7 @@ HARDWARE = Hardware("cpu", "float32", 1)
 
 def saved(tmp_path: Path, family: str, seed: int, *, shard: str = "5GB", dtype: torch.dtype = torch.float32) -> Path:
     """A random model as transformers itself saves it."""
-    export(random_run(tmp_path / "made", random_config(family, seed)), tmp_path / "exported")
+    export_hugging_face(random_run(tmp_path / "made", random_config(family, seed)), tmp_path / "exported")
     theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "exported", dtype=dtype)
     theirs.save_pretrained(tmp_path / "theirs", max_shard_size=shard)
     AutoTokenizer.from_pretrained(tmp_path / "exported").save_pretrained(tmp_path / "theirs")
@@ -58,7 +58,7 @@ def compare(tmp_path: Path, family: str, seed: int) -> None:
         assert_close(ours(tokens), theirs(tokens).logits, model=ours)
         ours_nats, theirs_nats = (logits.log_softmax(-1) for logits in (ours(tokens), theirs(tokens).logits))
         assert_close(ours_nats, theirs_nats, model=ours)
-    export(tmp_path / "run", tmp_path / "again")
+    export_hugging_face(tmp_path / "run", tmp_path / "again")
     assert tensors(tmp_path / "again") == tensors(folder)
 
 
@@ -86,7 +86,7 @@ def test_the_type_of_the_numbers_stays(dtype, tmp_path):
     folder = saved(tmp_path, "llama", 3, dtype=dtype)
     import_model(folder, tmp_path / "run")
     assert {value.dtype for value in load_weights(tmp_path / "run").values()} == {dtype}
-    export(tmp_path / "run", tmp_path / "again")
+    export_hugging_face(tmp_path / "run", tmp_path / "again")
     assert tensors(tmp_path / "again") == tensors(folder)
 
 
@@ -135,7 +135,7 @@ def test_a_window_is_as_wide_in_transformers(width, tmp_path):
         vocab_size=VOCABULARY, context_length=64, d_model=16, n_layers=2, n_heads=2, d_ff=40, attention="window",
         attention_window=width,
     )  # fmt: skip
-    export(random_run(tmp_path / "made", config), tmp_path / "exported")
+    export_hugging_face(random_run(tmp_path / "made", config), tmp_path / "exported")
     theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "exported").eval()
     assert (theirs.config.model_type, theirs.config.sliding_window) == ("mistral", width)
     import_model(tmp_path / "exported", tmp_path / "run")

@@ -19,7 +19,7 @@ from lm.decoding.translation import Translator
 from lm.decoding.translation_input import TranslationModel
 from lm.errors import InputError
 from lm.hardware import Hardware
-from lm.interop.hugging_face.exporting import export
+from lm.interop.hugging_face.exporting import export_hugging_face
 from lm.interop.hugging_face.importing import import_model
 from lm.run_folder import find_checkpoint
 from lm.tokenizer.tokenizer import Tokenizer
@@ -64,7 +64,7 @@ def compare(ours, theirs):
 
 def exported(tmp_path, config):
     run = random_run(tmp_path / "run", config, tokenizer=make_tokenizer("bpe"))
-    family = export(run, tmp_path / "out").family
+    family = export_hugging_face(run, tmp_path / "out").family
     theirs, report = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out", output_loading_info=True)
     assert type(theirs).__name__ == family.architecture == "MarianMTModel"
     assert not any(report[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
@@ -145,7 +145,7 @@ def test_theirs_come_in_and_translate_alike(beam, tmp_path):
 def test_theirs_go_out_unchanged(tmp_path):
     theirs_saved(tmp_path)
     import_model(tmp_path / "theirs", tmp_path / "run")
-    export(tmp_path / "run", tmp_path / "out")
+    export_hugging_face(tmp_path / "run", tmp_path / "out")
     before, after = (load_file(tmp_path / name / "model.safetensors") for name in ("theirs", "out"))
     assert before.keys() == after.keys()
     assert all(torch.equal(before[name], after[name]) for name in after)
@@ -158,7 +158,7 @@ def test_theirs_go_out_unchanged(tmp_path):
 def test_their_pieces_have_the_same_ids(tmp_path):
     theirs_saved(tmp_path)
     import_model(tmp_path / "theirs", tmp_path / "run")
-    export(tmp_path / "run", tmp_path / "out")
+    export_hugging_face(tmp_path / "run", tmp_path / "out")
     ours, _ = load_tokenizers(find_checkpoint(tmp_path / "run"))
     backend = Tokenizer(tokenizers.Tokenizer.from_file(str(tmp_path / "theirs" / "tokenizer.json")))
     texts = random_texts(200)

@@ -8,7 +8,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from lm.checkpoint import load_tokenizers
-from lm.interop.hugging_face.exporting import export
+from lm.interop.hugging_face.exporting import export_hugging_face
 from lm.interop.hugging_face.importing import import_model
 from lm.run_folder import find_checkpoint
 from lm.tokenizer.tokenizer import Tokenizer
@@ -47,7 +47,7 @@ def random_texts(number: int, *, alphabet: str | None = None) -> list[str]:
 def compare(name: str, family: str, number: int, tmp_path) -> None:
     """Ids of a run's tokenizer, of its export's in transformers, of what that saves, and of that imported again."""
     ours = made(name)
-    export(random_run(tmp_path / "run", random_config(family, 0), tokenizer=ours), tmp_path / "out")
+    export_hugging_face(random_run(tmp_path / "run", random_config(family, 0), tokenizer=ours), tmp_path / "out")
     theirs = AutoTokenizer.from_pretrained(tmp_path / "out")
     theirs.save_pretrained(tmp_path / "out")
     import_model(tmp_path / "out", tmp_path / "again")

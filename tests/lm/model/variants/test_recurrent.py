@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lm.config.data import IGNORED
+from lm.config.data import IGNORE_INDEX
 from lm.config.model import ModelConfig
 from lm.data.batch import Batch
 from lm.hardware import Hardware
@@ -121,7 +121,7 @@ def test_padding_never_changes_the_loss(architecture):
     model, hardware = small(architecture), Hardware("cpu", "float32", 1, "float32")
     source, inputs = ids(3, 7).numpy(), ids(3, 5, seed=1).numpy()
     targets, lengths = ids(3, 5, seed=2).numpy(), LENGTHS.numpy()
-    targets[1, 3:] = IGNORED
+    targets[1, 3:] = IGNORE_INDEX
     batch = Batch(inputs, targets, source=source, source_lengths=lengths)
     expected = summed_loss(model, batch, hardware)
     other, longer = source.copy(), np.pad(source, ((0, 0), (0, 4)), constant_values=9)

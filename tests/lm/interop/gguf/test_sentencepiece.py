@@ -8,7 +8,7 @@ import pytest
 import tokenizers
 
 from lm.errors import UsageError
-from lm.interop.gguf.vocabulary import vocabulary_of
+from lm.interop.gguf.vocabulary import build_vocabulary
 from lm.tokenizer.tokenizer import Tokenizer
 from tests.lm.interop.gguf.pieces_elsewhere import sentencepiece_like
 
@@ -19,7 +19,7 @@ NORMAL, UNKNOWN, CONTROL, UNUSED, BYTE = 1, 2, 3, 5, 6
 def test_pieces_have_scores_in_the_order_of_their_rules(begins_with_space):
     tokenizer = sentencepiece_like(begins_with_space=begins_with_space)
     size = tokenizer.vocab_size
-    found = vocabulary_of(tokenizer, size + 2)
+    found = build_vocabulary(tokenizer, size + 2)
     told = {key.removeprefix("tokenizer.ggml."): value for key, value in found.settings.items()}
     assert told["model"] == "llama"
     assert found.words == "SentencePiece"
@@ -75,4 +75,4 @@ def without_a_byte(made) -> None:
 def test_others_are_refused(change, named):
     tokenizer = changed(change)
     with pytest.raises(UsageError, match=named):
-        vocabulary_of(tokenizer, tokenizer.vocab_size)
+        build_vocabulary(tokenizer, tokenizer.vocab_size)

@@ -31,7 +31,7 @@ def download_size(corpus: PublicCorpus) -> str:
     return "–" if corpus.shipped else ("" if corpus.is_size_exact else "~ ") + size(corpus.size)
 
 
-def plain_values(corpus: PublicCorpus) -> dict[str, Any]:
+def corpus_to_dict(corpus: PublicCorpus) -> dict[str, Any]:
     """What is known of a corpus, as plain values."""
     return {
         "name": corpus.name,
@@ -40,18 +40,18 @@ def plain_values(corpus: PublicCorpus) -> dict[str, Any]:
         "size": corpus.size,
         "size_is_exact": corpus.is_size_exact,
         "files": [{"url": file.url, "size": file.size, "sha256": file.sha256} for file in corpus.files],
-        "shipped": [str(path) for path in _shipped(corpus)],
+        "shipped": [str(path) for path in _shipped_files(corpus)],
     }
 
 
-def _shipped(corpus: PublicCorpus) -> list[Path]:
+def _shipped_files(corpus: PublicCorpus) -> list[Path]:
     """The files of a corpus that ships."""
     return [corpora.path(name) for name in corpus.shipped]
 
 
 def copy_files(corpus: PublicCorpus, out: Path | None) -> tuple[Path, list[Path]]:
     """The folder and the files of a corpus that ships: where they are, or copies where they are wanted."""
-    paths = _shipped(corpus)
+    paths = _shipped_files(corpus)
     if out is None:
         return paths[0].parent, paths
     copies = [out / path.name for path in paths]
@@ -70,7 +70,7 @@ def fetch_files(corpus: PublicCorpus, folder: Path) -> list[FetchedFile]:
     for file in corpus.files:
         if file.text and not (folder / file.text).exists():
             unpacking.check_unpackable(file.name)
-    with _bars() as bar:
+    with _download_bars() as bar:
         fetched = [fetch_file(file, folder, progress=bar(file.name)) for file in corpus.files]
     for one in fetched:
         note(f"{one.path}: {size(one.size)}, {'there already, ' if one.reused else ''}{_CHECKS[one.check]}")
@@ -78,7 +78,7 @@ def fetch_files(corpus: PublicCorpus, folder: Path) -> list[FetchedFile]:
 
 
 @contextmanager
-def _bars() -> Iterator[Callable[[str], Callable[[int, int | None], None] | None]]:
+def _download_bars() -> Iterator[Callable[[str], Callable[[int, int | None], None] | None]]:
     """Bars for downloads: what it yields makes one for a name, which takes the bytes that are done and all there are.
 
     There are none where stderr is no terminal.

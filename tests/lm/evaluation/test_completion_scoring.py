@@ -13,7 +13,7 @@ from lm.data.batch import Batch
 from lm.data.examples import ExampleData
 from lm.decoding.generator import prompt_ids
 from lm.errors import InputError
-from lm.evaluation.completions import measure_completions
+from lm.evaluation.completion_scoring import score_completions
 from lm.hardware import Hardware
 from lm.text.examples import Example
 from lm.text.files import find_text_files
@@ -41,9 +41,9 @@ def data(tmp_path) -> ExampleData:
     return ExampleData(train, validation, context=CONTEXT, rows=len(EXAMPLES), seed=0)
 
 
-def measured(model, examples, *, batch_size=16, context=CONTEXT, share=None):
-    *_, last = measure_completions(
-        model, BPE, examples, context=context, batch_size=batch_size, name="task.jsonl", share=share
+def measured(model, examples, *, batch_size=16, context=CONTEXT, parallel_map=None):
+    *_, last = score_completions(
+        model, BPE, examples, context=context, batch_size=batch_size, name="task.jsonl", parallel_map=parallel_map
     )
     return last
 
@@ -55,7 +55,9 @@ def rows(batch: Batch) -> set[tuple[tuple[int, ...], tuple[int, ...]]]:
 def test_training_and_scoring_give_a_model_the_same_rows(data):
     read: list[Batch] = []
     last = measured(
-        None, EXAMPLES, share=lambda batches: (read.append(batch) or [np.zeros(3)] * batch.rows for batch in batches)
+        None,
+        EXAMPLES,
+        parallel_map=lambda batches: (read.append(batch) or [np.zeros(3)] * batch.rows for batch in batches),
     )
     (batch,) = read
     assert rows(batch) == rows(data.batch(0))

@@ -9,18 +9,18 @@ from pathlib import Path
 from typing import Any
 
 from lm.config.model import ModelConfig
-from lm.config.options import build
-from lm.config.portable import Values
+from lm.config.options import build_config
+from lm.config.portable import AllowedValues
 from lm.errors import InputError, UsageError
-from lm.interop.hugging_face.family import CONTINUING, FILLING, LABELLING, Family, Setting
+from lm.interop.hugging_face.family import CAUSAL_LM, MASKED_LM, SEQUENCE_CLASSIFICATION, Family, Setting
 
 _CODE = Path(__file__).parent / "remote"
 _MODULES = ("configuration_lm", "positions_lm", "modeling_lm")
-_OF_CLASS = ("keys_to_ignore_at_inference", "attribute_map")
+_TRANSFORMERS_FIELDS = ("keys_to_ignore_at_inference", "attribute_map")
 """Annotations of `LMConfig` that are for transformers."""
 _RENAMED = {"rotary_scaling": "rope_scaling"}
 """Settings whose names in ours mean something else to every model of transformers."""
-_COVERED: Values = {
+_SUPPORTED: AllowedValues = {
     "architecture": ("transformer",), "n_encoder_layers": (0,), "decoder_only": (False,), "experts": (0,),
     "attention": ("full", "window"),
     "positions": ("learned", "sinusoidal", "sinusoidal-half", "rotary", "alibi", "relative", "t5", "none"),
@@ -31,24 +31,24 @@ _COVERED: Values = {
 """Values that the code in `remote/` computes; a new one is refused until that code knows it."""
 
 
-def _settings() -> tuple[Setting, ...]:
+def _config_settings() -> tuple[Setting, ...]:
     """Return the settings that `LMConfig` declares; importing its module would take transformers."""
     parsed = ast.parse((_CODE / f"{_MODULES[0]}.py").read_text())
     (declared,) = (node.body for node in parsed.body if isinstance(node, ast.ClassDef))
     names = [
         node.target.id for node in declared if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
     ]
-    return tuple(Setting(name, _RENAMED.get(name, name)) for name in names if name not in _OF_CLASS)
+    return tuple(Setting(name, _RENAMED.get(name, name)) for name in names if name not in _TRANSFORMERS_FIELDS)
 
 
-def _own(architecture: str, auto: str, requires: Values) -> Family:
+def _custom_family(architecture: str, auto: str, requires: AllowedValues) -> Family:
     classes = {"AutoConfig": "configuration_lm.LMConfig", auto: f"modeling_lm.{architecture}"}
     return Family(
         model_type="lm",
         architecture=architecture,
         auto=auto,
-        settings=_settings(),
-        requires={**_COVERED, **requires},
+        settings=_config_settings(),
+        requires={**_SUPPORTED, **requires},
         neutral={"auto_map": (classes, None)},
         prefix="",
         outer={},
@@ -59,10 +59,10 @@ def _own(architecture: str, auto: str, requires: Values) -> Family:
     )
 
 
-OWN = (
-    _own("LMForCausalLM", CONTINUING, {"objective": ("causal",)}),
-    _own("LMForMaskedLM", FILLING, {"objective": ("masked",), "labels": ((),)}),
-    _own("LMForSequenceClassification", LABELLING, {"objective": ("masked",)}),
+CUSTOM_FAMILIES = (
+    _custom_family("LMForCausalLM", CAUSAL_LM, {"objective": ("causal",)}),
+    _custom_family("LMForMaskedLM", MASKED_LM, {"objective": ("masked",), "labels": ((),)}),
+    _custom_family("LMForSequenceClassification", SEQUENCE_CLASSIFICATION, {"objective": ("masked",)}),
 )
 """The first that fits a model is the one that it is exported as."""
 
@@ -73,9 +73,9 @@ def from_json(values: Mapping[str, Any], family: Family, labels: tuple[Any, ...]
     Raises:
         InputError: it describes none.
     """
-    fields = {one.ours: values[one.theirs] for one in family.settings if one.theirs in values}
+    fields = {one.model_field: values[one.config_key] for one in family.settings if one.config_key in values}
     try:
-        return build(ModelConfig, {**fields, "labels": labels}, where=str(path))
+        return build_config(ModelConfig, {**fields, "labels": labels}, where=str(path))
     except UsageError as error:
         raise InputError(str(error)) from None
 

@@ -7,11 +7,11 @@ from pathlib import Path
 from lm.config.run import RunConfig
 from lm.corpus.manifest import Manifest
 from lm.errors import LMError
-from lm.interop.hugging_face.family import CONTINUING, FILLING, LABELLING, TRANSLATING, Family
+from lm.interop.hugging_face.family import CAUSAL_LM, MASKED_LM, SEQ2SEQ_LM, SEQUENCE_CLASSIFICATION, Family
 from lm.run_folder import TrainingState
 from lm.tokenizer.tokenizer import Tokenizer
 
-_NAMED = 5
+_MAX_NAMED = 5
 """Files of the data that are named, at most."""
 _CARD = """\
 ---
@@ -43,25 +43,25 @@ tokenizer, model = AutoTokenizer.from_pretrained(folder{trusting}), {auto}.from_
 {training}
 """
 _USES = {
-    CONTINUING: (
+    CAUSAL_LM: (
         "text-generation",
         """\
 prompt = tokenizer({bos}"It was", return_tensors="pt")
 print(tokenizer.decode(model.generate(**prompt, max_new_tokens=100)[0], skip_special_tokens=True))""",
     ),
-    FILLING: (
+    MASKED_LM: (
         "fill-mask",
         """\
 text = tokenizer(f"It was a {{tokenizer.mask_token}} day.", return_tensors="pt")
 print(tokenizer.decode(model(**text).logits[text.input_ids == tokenizer.mask_token_id].argmax(-1)))""",
     ),
-    TRANSLATING: (
+    SEQ2SEQ_LM: (
         "translation",
         """\
 text = tokenizer("The owl saw the fox.", return_tensors="pt")
 print(tokenizer.decode(model.generate(**text)[0], skip_special_tokens=True))""",
     ),
-    LABELLING: (
+    SEQUENCE_CLASSIFICATION: (
         "text-classification",
         """\
 text = tokenizer("The parcel never came.", return_tensors="pt")
@@ -71,10 +71,10 @@ print(model.config.id2label[model(**text).logits.argmax().item()])""",
 """What a model is for, and how it is used, by the class that loads it."""
 
 
-def model_card(config: RunConfig, family: Family, tokenizer: Tokenizer, state: TrainingState) -> str:
+def build_model_card(config: RunConfig, family: Family, tokenizer: Tokenizer, state: TrainingState) -> str:
     """The card, in Markdown; it names no file of the machine that the run was trained on."""
     task, use = _USES[family.auto]
-    facts = [*_data(config), *_length(config, state), *_losses(state)]
+    facts = [*_describe_data(config), *_describe_length(config, state), *_describe_losses(state)]
     return _CARD.format(
         task=task,
         architecture=family.architecture,
@@ -86,12 +86,12 @@ def model_card(config: RunConfig, family: Family, tokenizer: Tokenizer, state: T
         auto=family.auto,
         trusting=", trust_remote_code=True" if family.keeps_names else "",
         use=use.format(bos="" if tokenizer.start_of_text is None else "tokenizer.bos_token + "),
-        framing=_framing(tokenizer, is_masked=config.model.is_masked),
+        framing=_describe_special_tokens(tokenizer, is_masked=config.model.is_masked),
         training="\n".join(f"- {fact}" for fact in facts) or "Nothing is known of its training.",
     )
 
 
-def _framing(tokenizer: Tokenizer, *, is_masked: bool) -> str:
+def _describe_special_tokens(tokenizer: Tokenizer, *, is_masked: bool) -> str:
     if tokenizer.start_of_text is None:
         return "The tokenizer has no special tokens."
     does = "adds" if is_masked else "does not add"
@@ -99,7 +99,7 @@ def _framing(tokenizer: Tokenizer, *, is_masked: bool) -> str:
     return f"Each text began with `{start}` in training, which the tokenizer {does} by itself."
 
 
-def _data(config: RunConfig) -> list[str]:
+def _describe_data(config: RunConfig) -> list[str]:
     """What it learned from, as far as the prepared data are still there; files without the folders they lay in."""
     if config.plan is None:
         return []
@@ -110,11 +110,11 @@ def _data(config: RunConfig) -> list[str]:
         return [f"Data: {kind}."]
     train, held_out = manifest.splits["train"], manifest.splits["validation"]
     names = [Path(source.path).name for source in manifest.sources]
-    some = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else "")
+    some = ", ".join(names[:_MAX_NAMED]) + (f" and {len(names) - _MAX_NAMED:,} more" if len(names) > _MAX_NAMED else "")
     return [f"Data: {kind} ({some}); {train.tokens:,} tokens to train on, {held_out.tokens:,} held out."]
 
 
-def _length(config: RunConfig, state: TrainingState) -> list[str]:
+def _describe_length(config: RunConfig, state: TrainingState) -> list[str]:
     if not state.step:
         return []
     training = config.training
@@ -124,7 +124,7 @@ def _length(config: RunConfig, state: TrainingState) -> list[str]:
     ]
 
 
-def _losses(state: TrainingState) -> list[str]:
+def _describe_losses(state: TrainingState) -> list[str]:
     if state.best_loss is None:
         return []
     return [f"Validation loss: {state.best_loss:.4f} nats a token, at step {state.best_step:,}."]

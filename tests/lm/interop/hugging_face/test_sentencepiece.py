@@ -15,9 +15,9 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianConfig, Mar
 from cli.main import run
 from lm.checkpoint import load_tokenizers
 from lm.errors import InputError
-from lm.interop.hugging_face.exporting import export
+from lm.interop.hugging_face.exporting import export_hugging_face
 from lm.interop.hugging_face.importing import import_model
-from lm.interop.hugging_face.pieces import read_pieces
+from lm.interop.hugging_face.sentencepiece import read_model
 from lm.run_folder import find_checkpoint, load_config
 from tests.cli.small_runs import make_tokenizer
 from tests.lm.interop.hugging_face.test_tokenizers import random_texts
@@ -137,14 +137,14 @@ def test_a_run_with_both_is_trained_on(tmp_path, monkeypatch):
     short = ["--steps", "2", "--bpe-dropout", "0", "--from", str(tmp_path / "run"), "-o", str(tmp_path / "tuned")]
     assert run(["train", *files, *short]) == 0
     assert load_config(find_checkpoint(tmp_path / "tuned")).model.source_vocab_size is None
-    export(tmp_path / "tuned", tmp_path / "out")
+    export_hugging_face(tmp_path / "tuned", tmp_path / "out")
     assert isinstance(AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out"), MarianMTModel)
 
 
 def test_the_tokenizer_of_the_sources_goes_out_again(tmp_path):
     """It knows the names of all tokens, so translations can be read with it."""
     source, target, _ = sides(tmp_path, folder_of(tmp_path))
-    export(tmp_path / "run", tmp_path / "out")
+    export_hugging_face(tmp_path / "run", tmp_path / "out")
     theirs = AutoTokenizer.from_pretrained(tmp_path / "out")
     assert theirs("the owl ran.").input_ids == [*source.encode("the owl ran."), source.end_of_text]
     ids = target.encode("Die Mühle sah rot")
@@ -178,7 +178,7 @@ def test_damaged_files_are_refused(tmp_path):
     for number in range(0, len(whole), 997):
         (folder / "source.spm").write_bytes(whole[:number] + bytes([whole[number] ^ 255]) + whole[number + 1 :])
         with contextlib.suppress(InputError):  # nothing else may be raised
-            read_pieces(folder / "source.spm")
+            read_model(folder / "source.spm")
     (folder / "source.spm").write_bytes(b"\xff" * 100)
     with pytest.raises(InputError, match=r"source\.spm: is no file of SentencePiece"):
         import_model(folder, tmp_path / "run")

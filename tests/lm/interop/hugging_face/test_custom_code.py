@@ -13,12 +13,12 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM,
 
 from lm.checkpoint import load_model, load_weights
 from lm.config.model import ModelConfig
-from lm.config.presets import configure
+from lm.config.presets import build_run_config
 from lm.hardware import Hardware
 from lm.interop.hugging_face.configuration import from_json, to_json
-from lm.interop.hugging_face.exporting import export
+from lm.interop.hugging_face.custom_code import CUSTOM_FAMILIES
+from lm.interop.hugging_face.exporting import export_hugging_face
 from lm.interop.hugging_face.importing import import_model
-from lm.interop.hugging_face.own import OWN
 from lm.run_folder import find_checkpoint, load_config
 from tests.cli.small_runs import make_tokenizer
 from tests.lm.interop.hugging_face.models import SCALINGS, VOCABULARY, ids, random_run
@@ -29,7 +29,7 @@ POSITIONS = ["rotary", "learned", "sinusoidal", "sinusoidal-half", "alibi", "rel
 AUTO = {
     family.auto: loader
     for family, loader in zip(
-        OWN, (AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSequenceClassification), strict=True
+        CUSTOM_FAMILIES, (AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSequenceClassification), strict=True
     )
 }
 pytestmark = pytest.mark.usefixtures("code_of_models")
@@ -63,7 +63,7 @@ def both(tmp_path, config):
     """A run and what transformers makes of its export."""
     has_mask = config.objective == "masked"
     run = random_run(tmp_path / "run", config, tokenizer=make_tokenizer("bpe", has_mask=has_mask))
-    family = export(run, tmp_path / "out").family
+    family = export_hugging_face(run, tmp_path / "out").family
     loader = AUTO[family.auto]
     theirs, report = loader.from_pretrained(tmp_path / "out", trust_remote_code=True, output_loading_info=True)
     assert type(theirs).__name__ == family.architecture
@@ -110,7 +110,7 @@ def test_logits_are_those_of_the_run_in_many_shapes(seed, tmp_path):
 
 @pytest.mark.parametrize("preset", ["tiny", "depth-4"])
 def test_default_presets_go_out(preset, tmp_path):
-    model = configure(preset).model
+    model = build_run_config(preset).model
     compare(tmp_path, model.replace(vocab_size=VOCABULARY, context_length=32))
 
 
@@ -168,7 +168,7 @@ def test_it_can_be_trained_there_saved_and_imported_again(tmp_path):
     theirs.save_pretrained(tmp_path / "out")
     import_model(tmp_path / "out", tmp_path / "again")
     before, after = (find_checkpoint(tmp_path / name) for name in ("run", "again"))
-    assert to_json(load_config(after).model, OWN[0]) == to_json(config, OWN[0])
+    assert to_json(load_config(after).model, CUSTOM_FAMILIES[0]) == to_json(config, CUSTOM_FAMILIES[0])
     ours, again = load_weights(before), load_weights(after)
     assert ours.keys() == again.keys()
     assert all(torch.equal(ours[name], again[name]) for name in ours)
@@ -177,22 +177,26 @@ def test_it_can_be_trained_there_saved_and_imported_again(tmp_path):
 @pytest.mark.parametrize("seed", range(40))
 def test_a_config_goes_out_and_in_again(seed, tmp_path):
     config = random_config(seed)
-    written = to_json(config, OWN[0])
+    written = to_json(config, CUSTOM_FAMILIES[0])
     family, again = from_json(written, tmp_path / "config.json")
-    assert family is OWN[0]
+    assert family is CUSTOM_FAMILIES[0]
     assert to_json(again, family) == written
 
 
 def test_defaults_are_those_of_a_model(tmp_path):
-    export(random_run(tmp_path / "run", random_config(0), tokenizer=make_tokenizer("bpe")), tmp_path / "out")
+    export_hugging_face(
+        random_run(tmp_path / "run", random_config(0), tokenizer=make_tokenizer("bpe")), tmp_path / "out"
+    )
     theirs = type(AutoConfig.from_pretrained(tmp_path / "out", trust_remote_code=True))()
-    written = to_json(ModelConfig(init_std=0.02), OWN[0])
-    for setting in OWN[0].settings:
+    written = to_json(ModelConfig(init_std=0.02), CUSTOM_FAMILIES[0])
+    for setting in CUSTOM_FAMILIES[0].settings:
         assert getattr(theirs, setting.theirs) == written[setting.theirs], setting.theirs
 
 
 def test_the_code_imports_only_torch_and_transformers(tmp_path):
-    export(random_run(tmp_path / "run", random_config(0), tokenizer=make_tokenizer("bpe")), tmp_path / "out")
+    export_hugging_face(
+        random_run(tmp_path / "run", random_config(0), tokenizer=make_tokenizer("bpe")), tmp_path / "out"
+    )
     modules = {path.stem: path.read_text() for path in (tmp_path / "out").glob("*.py")}
     assert len(modules) == 3
     allowed = {"torch", "transformers", *sys.stdlib_module_names}
@@ -207,7 +211,9 @@ def test_the_code_imports_only_torch_and_transformers(tmp_path):
 @pytest.mark.slow
 def test_the_code_needs_nothing_of_ours(tmp_path):
     """In a process that cannot import our packages."""
-    export(random_run(tmp_path / "run", random_config(0), tokenizer=make_tokenizer("bpe")), tmp_path / "out")
+    export_hugging_face(
+        random_run(tmp_path / "run", random_config(0), tokenizer=make_tokenizer("bpe")), tmp_path / "out"
+    )
     program = (
         "import sys; sys.modules['lm'] = sys.modules['cli'] = None\n"
         "from transformers import AutoModelForCausalLM\n"

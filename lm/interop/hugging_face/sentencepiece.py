@@ -22,13 +22,13 @@ _UNIGRAM = 1
 _HIDDEN, _ALONE = "\x01", "\x02"
 """Begin the names of tokens that only the other side has pieces for, which decoding leaves out.
 
-No text has the first when it is cut; the second is put before tokens of unknown characters alone, see `_normalizers`.
+No text has the first when it is cut; the second precedes tokens of unknown characters alone (`_build_normalizers`).
 """
 _START, _UNKNOWN_NAME, _SPACE = "<s>", "<unk>", "\u2581"
 
 
 @dataclass(frozen=True)
-class Pieces:
+class SentencePieceModel:
     """A file of SentencePiece.
 
     Attributes:
@@ -44,7 +44,7 @@ class Pieces:
     joins_spaces: bool
 
 
-def read_sides(folder: Path, start: int) -> tuple[Tokenizer, Tokenizer]:
+def read_tokenizers(folder: Path, start: int) -> tuple[Tokenizer, Tokenizer]:
     """The tokenizers of sources and of targets, whose ids are those of `vocab.json`.
 
     Tokens that ask for a language, such as `>>fra<<`, are called as ours: `<2fra>`.
@@ -65,11 +65,11 @@ def read_sides(folder: Path, start: int) -> tuple[Tokenizer, Tokenizer]:
     if _UNKNOWN_NAME not in ids:
         raise InputError(f"{folder / IDS}: has no token {_UNKNOWN_NAME}")
     names = sorted(ids, key=lambda name: ids[name])
-    source, target = (_tokenizer(read_pieces(folder / name), names, start) for name in (SOURCE, TARGET))
+    source, target = (_build_tokenizer(read_model(folder / name), names, start) for name in (SOURCE, TARGET))
     return source, target
 
 
-def read_pieces(path: Path) -> Pieces:
+def read_model(path: Path) -> SentencePieceModel:
     """The pieces in a file of SentencePiece.
 
     Raises:
@@ -78,9 +78,9 @@ def read_pieces(path: Path) -> Pieces:
     Source: sentencepiece_model.proto of SentencePiece, in the wire format of Protocol Buffers.
     """
     try:
-        parts = list(_fields(path.read_bytes()))
-        trainer, normalizer = (dict(_fields(b"".join(_of(parts, number)))) for number in (2, 3))
-        pieces = [dict(_fields(part)) for part in _of(parts, 1)]
+        parts = list(_parse_fields(path.read_bytes()))
+        trainer, normalizer = (dict(_parse_fields(b"".join(_field_values(parts, number)))) for number in (2, 3))
+        pieces = [dict(_parse_fields(part)) for part in _field_values(parts, 1)]
         scores = {piece[1].decode(): _score(piece) for piece in pieces if piece.get(3, _NORMAL) == _NORMAL}
     except (ValueError, KeyError, AttributeError, TypeError, struct.error):
         raise InputError(f"{path}: is no file of SentencePiece that can be read; get it again") from None
@@ -88,10 +88,10 @@ def read_pieces(path: Path) -> Pieces:
         raise InputError(f"{path}: cuts texts otherwise than into the most probable pieces, as lm cannot")
     if any(piece.get(3, _NORMAL) not in {_NORMAL, _UNKNOWN, _CONTROL} for piece in pieces):
         raise InputError(f"{path}: has pieces of kinds that lm does not have (user-defined, bytes)")
-    return Pieces(scores, normalizer.get(2, b""), bool(normalizer.get(3, 1)), bool(normalizer.get(4, 1)))
+    return SentencePieceModel(scores, normalizer.get(2, b""), bool(normalizer.get(3, 1)), bool(normalizer.get(4, 1)))
 
 
-def _of(parts: list[tuple[int, Any]], number: int) -> list[bytes]:
+def _field_values(parts: list[tuple[int, Any]], number: int) -> list[bytes]:
     """The values of a field."""
     return [value for field, value in parts if field == number]
 
@@ -101,23 +101,23 @@ def _score(piece: Mapping[int, Any]) -> float:
     return value
 
 
-def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
+def _parse_fields(data: bytes) -> Iterator[tuple[int, Any]]:
     """The numbers of fields with their values, integers or bytes, of a message; ValueError if it is damaged."""
     place = 0
     while place < len(data):
-        key, place = _integer(data, place)
+        key, place = _parse_varint(data, place)
         value: int | bytes
         if key & 7 == 0:
-            value, place = _integer(data, place)
+            value, place = _parse_varint(data, place)
         else:
-            size, place = (8 if key & 7 == 1 else 4, place) if key & 7 in {1, 5} else _integer(data, place)
+            size, place = (8 if key & 7 == 1 else 4, place) if key & 7 in {1, 5} else _parse_varint(data, place)
             value, place = data[place : place + size], place + size
         if key & 7 not in {0, 1, 2, 5} or place > len(data):
             raise ValueError("damaged")
         yield key >> 3, value
 
 
-def _integer(data: bytes, place: int) -> tuple[int, int]:
+def _parse_varint(data: bytes, place: int) -> tuple[int, int]:
     """An integer of variable length, and the place after it; ValueError where it has no end."""
     for length in range(10):
         if place + length >= len(data):
@@ -128,19 +128,19 @@ def _integer(data: bytes, place: int) -> tuple[int, int]:
     raise ValueError("damaged")
 
 
-def _tokenizer(pieces: Pieces, names: Sequence[str], start: int) -> Tokenizer:
+def _build_tokenizer(pieces: SentencePieceModel, names: Sequence[str], start: int) -> Tokenizer:
     """A tokenizer that cuts texts into the pieces of a side, with the ids that stand for them in both."""
     known = {piece for piece in pieces.scores if len(piece) == 1} | {" ", _SPACE}
     special = {name for index, name in enumerate(names) if _is_special(name) or index == start}
     foreign = [name for name in names if name not in special and name not in pieces.scores]
     alone = {name for name in foreign if known.isdisjoint(name)}
     spelled = {name: (_ALONE if name in alone else _HIDDEN) + name for name in foreign}
-    spelled |= {name: _called(name) for name in special} | {names[start]: _START}
+    spelled |= {name: _translate_name(name) for name in special} | {names[start]: _START}
     scores = {**dict.fromkeys(names, min(pieces.scores.values())), **pieces.scores}
     named = [(spelled.get(name, name), scores[name]) for name in names]
     backend = tokenizers.Tokenizer(models.Unigram(named, unk_id=names.index(_UNKNOWN_NAME)))
     backend.add_special_tokens([spelled[name] for name in names if name in special])
-    backend.normalizer = normalizers.Sequence(_normalizers(pieces, known, alone))
+    backend.normalizer = normalizers.Sequence(_build_normalizers(pieces, known, alone))
     backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always" if pieces.has_prefix else "never")
     marks = [decoders.Replace(mark, "") for mark in (_HIDDEN, _ALONE)]
     backend.decoder = decoders.Sequence([*marks, decoders.Metaspace()])
@@ -155,12 +155,14 @@ def _is_language(name: str) -> bool:
     return name.startswith(">>") and name.endswith("<<")
 
 
-def _called(name: str) -> str:
+def _translate_name(name: str) -> str:
     """What we call a special token."""
     return f"<2{name[2:-2]}>" if _is_language(name) else name
 
 
-def _normalizers(pieces: Pieces, known: Collection[str], alone: Collection[str]) -> list[normalizers.Normalizer]:
+def _build_normalizers(
+    pieces: SentencePieceModel, known: Collection[str], alone: Collection[str]
+) -> list[normalizers.Normalizer]:
     """What a text goes through before it is cut; at last, foreign tokens are marked that stand among known characters.
 
     SentencePiece gives characters that it does not know, as many as follow each other, as one piece; Marian takes this

@@ -7,22 +7,22 @@ import shutil
 
 from lm.config.data import DataConfig
 from lm.config.model import ModelConfig
-from lm.config.run import Plan, RunConfig
+from lm.config.run import RunConfig, RunPlan
 from lm.corpus.corpus import scan_corpus
 from lm.corpus.prepare_corpus import prepare_corpus
-from lm.interop.hugging_face.card import model_card
 from lm.interop.hugging_face.families import LLAMA
+from lm.interop.hugging_face.model_card import build_model_card
 from lm.run_folder import TrainingState
 from lm.text.files import find_text_files
 from tests.cli.small_runs import TEXT, make_tokenizer
 
-PLAN = Plan(device="cpu", dtype="bfloat16", threads=2, steps=100, data="/home/somebody/data", data_key="")
+PLAN = RunPlan(device="cpu", dtype="bfloat16", threads=2, steps=100, data="/home/somebody/data", data_key="")
 
 
 def test_data_steps_and_losses_are_told():
     config = RunConfig(model=ModelConfig(context_length=64), data=DataConfig(validation="0.2"), plan=PLAN)
     state = TrainingState(step=90, tokens=12_345, flops=1.5e9, best_loss=2.34567, best_step=80)
-    card = model_card(config, LLAMA, make_tokenizer("bpe"), state)
+    card = build_model_card(config, LLAMA, make_tokenizer("bpe"), state)
     for told in ("LlamaForCausalLM", "context of 64 tokens", "Steps: 90, 12,345 tokens",
                  "Validation loss: 2.3457 nats a token, at step 80", "AutoModelForCausalLM.from_pretrained",
                  "began with `<|endoftext|>`"):  # fmt: skip
@@ -31,7 +31,7 @@ def test_data_steps_and_losses_are_told():
 
 
 def test_of_a_run_that_was_never_trained_nothing_is_told():
-    card = model_card(RunConfig(), LLAMA, make_tokenizer("char"), TrainingState())
+    card = build_model_card(RunConfig(), LLAMA, make_tokenizer("char"), TrainingState())
     assert "Nothing is known of its training." in card
     assert "no special tokens" in card
 
@@ -44,8 +44,8 @@ def test_files_are_named_without_their_places(tmp_path):
     surveyed = scan_corpus(find_text_files([str(tmp_path)]), DataConfig())
     prepare_corpus(surveyed, make_tokenizer("bpe"), folder=shards)
     config = RunConfig(plan=dataclasses.replace(PLAN, data=str(shards)))
-    card = model_card(config, LLAMA, make_tokenizer("bpe"), TrainingState())
+    card = build_model_card(config, LLAMA, make_tokenizer("bpe"), TrainingState())
     assert "Data: text (a.txt, b.txt, c.txt, d.txt, e.txt and 2 more); " in card
     assert str(tmp_path) not in card
     shutil.rmtree(shards)
-    assert "- Data: text.\n" in model_card(config, LLAMA, make_tokenizer("bpe"), TrainingState())
+    assert "- Data: text.\n" in build_model_card(config, LLAMA, make_tokenizer("bpe"), TrainingState())

@@ -23,7 +23,7 @@ from lm.tokenizer.training import SAMPLE_BYTES
 MUCH_REPEATED = 0.05  # as a fraction of the held-out text; even stories made from templates stay below 0.02
 
 
-def trained_tokenizer(
+def train_or_load_tokenizer(
     corpus: Corpus,
     config: TokenizerConfig,
     *,
@@ -37,22 +37,22 @@ def trained_tokenizer(
     return train_tokenizer(corpus, config, special_tokens=special or (), unknown=unknown, has_mask=has_mask)
 
 
-def notes(found: Iterable[Advice]) -> None:
+def print_notes(found: Iterable[Advice]) -> None:
     """Say on stderr what was left out of folders, and made of files, that a person might not expect."""
     for advice in found:
         fact("note", with_flags(advice, every=None))
 
 
-def tell(prepared: PreparedFolder[Manifest], *, as_json: bool) -> None:
+def print_prepared(prepared: PreparedFolder[Manifest], *, as_json: bool) -> None:
     """Tell what was prepared: on stderr in words, and as JSON on stdout if that is wanted."""
-    made = report(prepared)
+    made = build_report(prepared)
     print_report(made)
-    note_repetition(prepared.manifest)
+    warn_of_repetition(prepared.manifest)
     if as_json:
         print(json_line(made))
 
 
-def report(prepared: PreparedFolder[Manifest]) -> dict[str, Any]:
+def build_report(prepared: PreparedFolder[Manifest]) -> dict[str, Any]:
     """What was prepared, as plain values."""
     manifest = prepared.manifest
     splits = {
@@ -85,7 +85,7 @@ def print_report(report: Mapping[str, Any]) -> None:
     note(f"{'reused' if report['reused'] else 'wrote'} {report['folder']}")
 
 
-def note_repetition(manifest: Manifest) -> None:
+def warn_of_repetition(manifest: Manifest) -> None:
     """Note on stderr what a corpus has more than once, and warn if the validation loss will suffer from that."""
     found = manifest.repetition
     if found is None:

@@ -15,7 +15,7 @@ from lm.data.bucketing import length_batches
 from lm.data.examples import shortened, too_long
 from lm.errors import InputError, not_a_number
 from lm.evaluation.perplexity import Tally
-from lm.evaluation.scoring import Nats, scored_batches
+from lm.evaluation.scoring import Nats, score_batches
 from lm.model.transformer import DecoderOnly
 from lm.processes import Share
 from lm.text.examples import Example
@@ -28,7 +28,7 @@ _EXAMPLES_AT_ONCE = 4096
 
 
 @dataclass(frozen=True)
-class CompletionsScored:
+class CompletionScores:
     """How far scoring has come.
 
     Attributes:
@@ -40,7 +40,7 @@ class CompletionsScored:
     shortened: int
 
 
-def measure_completions(
+def score_completions(
     model: DecoderOnly,
     tokenizer: Tokenizer,
     examples: Iterable[Example],
@@ -48,8 +48,8 @@ def measure_completions(
     context: int,
     batch_size: int,
     name: str,
-    share: Share[Batch, list[Nats]] | None = None,
-) -> Iterator[CompletionsScored]:
+    parallel_map: Share[Batch, list[Nats]] | None = None,
+) -> Iterator[CompletionScores]:
     """Score examples of a file of any length, as training does (see `lm.data.examples`).
 
     Args:
@@ -59,7 +59,7 @@ def measure_completions(
         context: tokens that the model reads at once.
         batch_size: examples scored together.
         name: of the file, for messages.
-        share: has batches scored by other processes, with `score_batch`.
+        parallel_map: has batches scored by other processes, with `score_batch`.
 
     Yields:
         The sums after every few thousand examples, at least once; the last are those of all.
@@ -71,19 +71,19 @@ def measure_completions(
     """
     tally, count, rows = Tally(), 0, iter(examples)
     while chunk := list(islice(rows, _EXAMPLES_AT_ONCE)):
-        framed = _framed(chunk, tokenizer, context, name)
+        framed = _encode_examples(chunk, tokenizer, context, name)
         count += sum(example.is_shortened for example in framed)
         numbers = length_batches([len(example.ids) for example in framed], rows=batch_size)
         parts = [[framed[row] for row in rows] for rows in numbers]
         batches = (Batch.of_rows([each.ids for each in part], [each.learned for each in part]) for part in parts)
-        for part, scored in zip(parts, scored_batches(model, batches, share), strict=True):
+        for part, scored in zip(parts, score_batches(model, batches, parallel_map), strict=True):
             for each, nats in zip(part, scored, strict=True):
-                _add(tally, each, nats, name)
-        yield CompletionsScored(tally, count)
-    yield CompletionsScored(tally, count)
+                _add_scores(tally, each, nats, name)
+        yield CompletionScores(tally, count)
+    yield CompletionScores(tally, count)
 
 
-def _add(tally: Tally, framed: _Framed, nats: Nats, name: str) -> None:
+def _add_scores(tally: Tally, framed: _EncodedExample, nats: Nats, name: str) -> None:
     """Count a completion; InputError if its surprisals are no numbers."""
     example = framed.example
     if not np.isfinite(nats).all():
@@ -92,11 +92,11 @@ def _add(tally: Tally, framed: _Framed, nats: Nats, name: str) -> None:
     tally.documents += 1
     tally.words += len(example.completion.split())
     tally.bytes += len(example.completion.encode())
-    tally.add_loss(framed.loss)
+    tally.add_round_trip_loss(framed.loss)
 
 
 @dataclass(frozen=True)
-class _Framed:
+class _EncodedExample:
     """An example as the model reads it.
 
     Attributes:
@@ -114,7 +114,9 @@ class _Framed:
     loss: RoundTripLoss
 
 
-def _framed(examples: Sequence[Example], tokenizer: Tokenizer, context: int, name: str) -> list[_Framed]:
+def _encode_examples(
+    examples: Sequence[Example], tokenizer: Tokenizer, context: int, name: str
+) -> list[_EncodedExample]:
     frame, offsets, framed = build_example_frame(tokenizer), TokenOffsets(tokenizer), []
     for example in examples:
         where = f"{name}: line {example.line}"
@@ -128,5 +130,5 @@ def _framed(examples: Sequence[Example], tokenizer: Tokenizer, context: int, nam
         whole = frame.wrap(prompt, completion)
         ids = shortened(whole, context=context)
         loss = offsets.loss(TextPiece(example.completion, starts_document=True), completion)
-        framed.append(_Framed(example, ids, learned, len(ids) < len(whole), loss))
+        framed.append(_EncodedExample(example, ids, learned, len(ids) < len(whole), loss))
     return framed

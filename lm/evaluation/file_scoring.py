@@ -22,9 +22,9 @@ from lm.text.files import TextFile
 from lm.tokenizer.offsets import ByteOffsets, RoundTripLoss, TokenOffsets
 from lm.tokenizer.tokenizer import TextPiece, Tokenizer, split_into_pieces
 
-_FULL = 0.9
+_MIN_FILL = 0.9
 """The share of a batch's positions that are real from which on it is full enough to be read as it is."""
-_READ_AHEAD = 16
+_PREFETCHED_BATCHES = 16
 """Batches of windows that are put in order of length together where they are not."""
 
 
@@ -41,7 +41,7 @@ W = TypeVar("W", bound=HasTokens)
 T = TypeVar("T")
 
 
-class Packing(Generic[W]):
+class WindowBatcher(Generic[W]):
     """Puts windows into batches: in reading order; or, where they would be padded much, some read ahead, by length."""
 
     def __init__(self, windows: Iterable[W], size: int) -> None:
@@ -54,13 +54,13 @@ class Packing(Generic[W]):
         while pack := list(islice(self._windows, self._size)):
             lengths = [len(window.tokens) for window in pack]
             parts = [np.arange(len(pack))]
-            if sum(lengths) < _FULL * len(pack) * max(lengths):
-                pack += islice(self._windows, (_READ_AHEAD - 1) * self._size)
+            if sum(lengths) < _MIN_FILL * len(pack) * max(lengths):
+                pack += islice(self._windows, (_PREFETCHED_BATCHES - 1) * self._size)
                 parts = length_batches([len(window.tokens) for window in pack], rows=self._size)
             self._packs.append(parts)
             yield from ([pack[place] for place in part] for part in parts)
 
-    def unpacked(self, scored: Iterable[Sequence[T]]) -> Iterator[list[T]]:
+    def restore_order(self, scored: Iterable[Sequence[T]]) -> Iterator[list[T]]:
         """What was made of the windows of each batch, in reading order, as soon as that is whole."""
         held: dict[int, T] = {}
         done = 0
@@ -116,7 +116,7 @@ class Passage:
 
 
 @dataclass(frozen=True)
-class Stretch:
+class ScoredSegment:
     """Consecutive tokens of a passage, scored; a passage without tokens is one stretch of none.
 
     Attributes:
@@ -145,10 +145,10 @@ class Stretch:
         return self.passage.ends[self.first : self.first + len(self.nats)]
 
 
-class Reading(Protocol[W]):
+class WindowScorer(Protocol[W]):
     """How a model reads documents to score their tokens: in which windows, and what it makes of those."""
 
-    def cutter(self) -> WindowCutter[W]:
+    def make_splitter(self) -> WindowSplitter[W]:
         """What cuts the next document."""
         ...
 
@@ -156,12 +156,12 @@ class Reading(Protocol[W]):
         """For each window the surprisals of the tokens that it accounts for; NaN for those that are not scored."""
         ...
 
-    def unscored(self, stretch: Stretch) -> int:
+    def unscored(self, segment: ScoredSegment) -> int:
         """How many tokens of a stretch are not to be scored."""
         ...
 
 
-class WindowCutter(Protocol[W_co]):
+class WindowSplitter(Protocol[W_co]):
     """Cuts one document, which comes in parts, into windows."""
 
     def push(self, tokens: Ids) -> Iterator[W_co]:
@@ -173,24 +173,24 @@ class WindowCutter(Protocol[W_co]):
         ...
 
 
-def stretches(
-    reading: Reading[W],
+def score_files(
+    window_scorer: WindowScorer[W],
     tokenizer: Tokenizer,
     files: Sequence[TextFile],
     *,
     separator: str,
     batch_size: int,
-    share: Share[list[W], list[Nats]] | None = None,
-) -> Iterator[list[Stretch]]:
+    parallel_map: Share[list[W], list[Nats]] | None = None,
+) -> Iterator[list[ScoredSegment]]:
     """Score files of any size in bounded memory, each document apart.
 
     Args:
-        reading: of a model.
+        window_scorer: of a model.
         tokenizer: the model's.
         files: of text.
         separator: the line that ends a document within a file.
         batch_size: windows scored together, of whatever files.
-        share: has batches scored by other processes, each with such a reading.
+        parallel_map: has batches scored by other processes, each with such a reading.
 
     Yields:
         What is scored after each batch, in reading order: every token once, and every passage at least once.
@@ -198,24 +198,26 @@ def stretches(
     Raises:
         InputError: a file is not text that the tokenizer can encode, or the model's output is not a number.
     """
-    reader = _WindowReader(tokenizer, separator, reading.cutter)
+    reader = _FileWindows(tokenizer, separator, window_scorer.make_splitter)
     windows = (window for number, file in enumerate(files) for window in reader.read(number, file))
-    packing = Packing(windows, batch_size)
+    packing = WindowBatcher(windows, batch_size)
     batches = packing.batches()
-    for scored in packing.unpacked(map(reading.score, batches) if share is None else share(batches)):
+    for scored in packing.restore_order(
+        map(window_scorer.score, batches) if parallel_map is None else parallel_map(batches)
+    ):
         taken = list(reader.take(np.concatenate(scored)))
-        for stretch in taken:
-            if np.isinf(stretch.nats).any() or np.isnan(stretch.nats).sum() > reading.unscored(stretch):
-                raise not_a_number(files[stretch.passage.file].name)
+        for segment in taken:
+            if np.isinf(segment.nats).any() or np.isnan(segment.nats).sum() > window_scorer.unscored(segment):
+                raise not_a_number(files[segment.passage.file].name)
         yield taken
     if rest := list(reader.take(np.zeros(0))):
         yield rest
 
 
-class _WindowReader(Generic[W]):
+class _FileWindows(Generic[W]):
     """Turns files into windows, and gives what is scored back as stretches of the text that was read."""
 
-    def __init__(self, tokenizer: Tokenizer, separator: str, cutter: Callable[[], WindowCutter[W]]) -> None:
+    def __init__(self, tokenizer: Tokenizer, separator: str, cutter: Callable[[], WindowSplitter[W]]) -> None:
         self._tokenizer, self._separator, self._cutter = tokenizer, separator, cutter
         self._offsets = TokenOffsets(tokenizer)
         self._waiting: deque[Passage] = deque()  # read, and not scored to the end
@@ -240,14 +242,14 @@ class _WindowReader(Generic[W]):
             yield from cutter.push(tokens)
         yield from cutter.finish()
 
-    def take(self, nats: Nats) -> Iterator[Stretch]:
+    def take(self, nats: Nats) -> Iterator[ScoredSegment]:
         """The next tokens that were read, with these surprisals, and passages without tokens among them."""
         while self._waiting:
             passage = self._waiting[0]
             count = min(len(passage.tokens) - self._taken, len(nats))
             if count == 0 and len(passage.tokens):
                 return
-            yield Stretch(passage, self._taken, nats[:count])
+            yield ScoredSegment(passage, self._taken, nats[:count])
             nats, self._taken = nats[count:], self._taken + count
             if self._taken == len(passage.tokens):
                 self._waiting.popleft()

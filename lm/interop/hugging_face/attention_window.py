@@ -9,7 +9,7 @@ from typing import Any, Literal
 from lm.config.model import ModelConfig
 from lm.errors import InputError
 
-Windowed = Literal["never", "by width", "by switch"]
+WindowStyle = Literal["never", "by width", "by switch"]
 """How a family says that attention sees a window: not at all, by its width, or by a switch beside it.
 
 By switch, the first `max_window_layers` layers see all nevertheless, and `layer_types` may say the same layer by layer.
@@ -19,7 +19,7 @@ _DEFAULT_WIDTH, _DEFAULT_FULL_LAYERS = 4096, 28
 _SLIDING, _FULL = "sliding_attention", "full_attention"
 
 
-def to_json(config: ModelConfig, windowed: Windowed) -> dict[str, Any]:
+def to_json(config: ModelConfig, windowed: WindowStyle) -> dict[str, Any]:
     """The keys of a config.json that say what attention sees."""
     width = config.attention_window if config.attention == "window" else None
     if windowed == "never":
@@ -34,7 +34,7 @@ def to_json(config: ModelConfig, windowed: Windowed) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def from_json(values: Mapping[str, Any], windowed: Windowed, *, n_layers: int, path: Path) -> dict[str, Any]:
+def from_json(values: Mapping[str, Any], windowed: WindowStyle, *, n_layers: int, path: Path) -> dict[str, Any]:
     """The fields of our ModelConfig that say the same.
 
     Raises:

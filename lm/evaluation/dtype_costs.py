@@ -6,13 +6,13 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from lm.evaluation.perplexity import FileScore, Scored, Tally
-from lm.evaluation.scorer import Scorer
+from lm.evaluation.perplexity import BatchScored, FileScore, Tally
+from lm.evaluation.scorer import TextScorer
 from lm.text.files import TextFile
 
 
 @dataclass
-class TypeCost:
+class DtypeCost:
     """What one type costs.
 
     Attributes:
@@ -33,12 +33,14 @@ class TypeCost:
         tokens, seconds = zip(*(self.batches[1:] or self.batches), strict=True)
         return sum(tokens) / sum(seconds)
 
-    def beyond(self, other: TypeCost) -> float | None:
+    def relative_increase(self, other: DtypeCost) -> float | None:
         """By which share of the other's bits a byte there are more, on the same text; None if that has none."""
         return self.tally.nats / other.tally.nats - 1 if other.tally.nats else None
 
 
-def type_costs(scorers: Mapping[str, Scorer], files: Sequence[TextFile], *, costs: list[TypeCost]) -> Iterator[Scored]:
+def measure_dtype_costs(
+    scorers: Mapping[str, TextScorer], files: Sequence[TextFile], *, costs: list[DtypeCost]
+) -> Iterator[BatchScored]:
     """Score files in each type, a batch in turns: whatever else the machine does slows all of them alike.
 
     Args:
@@ -50,22 +52,22 @@ def type_costs(scorers: Mapping[str, Scorer], files: Sequence[TextFile], *, cost
         Scored when all types have scored a batch.
     """
     costs += [
-        TypeCost(dtype, sum(each.nbytes for each in of.model.state_dict().values())) for dtype, of in scorers.items()
+        DtypeCost(dtype, sum(each.nbytes for each in of.model.state_dict().values())) for dtype, of in scorers.items()
     ]
     scored = 0
-    for turn in zip(*(_timed(scorer.measure(files)) for scorer in scorers.values()), strict=True):
+    for turn in zip(*(_time_events(scorer.measure(files)) for scorer in scorers.values()), strict=True):
         for cost, (event, seconds) in zip(costs, turn, strict=True):
             if isinstance(event, FileScore):
                 cost.tally = Tally.total((cost.tally, event.tally))
             else:
                 cost.batches.append((event.tokens - scored, seconds))
         first, _ = turn[0]
-        if isinstance(first, Scored):
+        if isinstance(first, BatchScored):
             scored = first.tokens
             yield first
 
 
-def _timed(events: Iterator[Scored | FileScore]) -> Iterator[tuple[Scored | FileScore, float]]:
+def _time_events(events: Iterator[BatchScored | FileScore]) -> Iterator[tuple[BatchScored | FileScore, float]]:
     """Events, with the seconds that each took."""
     began = time.perf_counter()
     for event in events:

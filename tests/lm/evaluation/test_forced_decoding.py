@@ -8,7 +8,7 @@ import torch
 
 from lm.config.model import ModelConfig
 from lm.errors import InputError
-from lm.evaluation.forced import PairEncoder, measure_pairs, score_pairs
+from lm.evaluation.forced_decoding import PairEncoder, score_pairs, score_pairs_streaming
 from lm.model.transformer import build_model
 from lm.text.parallel import SentencePair
 from lm.tokenizer.special_tokens import LanguageTag
@@ -63,7 +63,7 @@ def test_each_pair_scores_as_it_does_alone(tokenizer, batch_tokens, positions, f
 
 def test_sums_are_of_all_pairs_but_those_with_a_blank_side(tokenizer):
     model = make_model(tokenizer)
-    *_, last = measure_pairs(model, PairEncoder(tokenizer), iter(PAIRS), name="test")
+    *_, last = score_pairs_streaming(model, PairEncoder(tokenizer), iter(PAIRS), name="test")
     whole = [PAIRS[place] for place in (0, 1, 3, 5)]
     expected = [nats for pair in whole for nats in alone(model, tokenizer, pair)]
     assert last.blank == 2
@@ -75,7 +75,7 @@ def test_sums_are_of_all_pairs_but_those_with_a_blank_side(tokenizer):
 
 
 def test_no_pairs_are_no_tokens(tokenizer):
-    *_, last = measure_pairs(make_model(tokenizer), PairEncoder(tokenizer), iter([]), name="test")
+    *_, last = score_pairs_streaming(make_model(tokenizer), PairEncoder(tokenizer), iter([]), name="test")
     assert (last.tally.tokens, last.blank) == (0, 0)
 
 
@@ -96,11 +96,15 @@ def test_a_tag_comes_first(tokenizer):
 def test_learned_positions_end_and_numbers_are_numbers(tokenizer):
     encoder = PairEncoder(tokenizer)
     with pytest.raises(InputError, match=r"test: line 1 has \d+ tokens, but the model's positions end at 8"):
-        list(measure_pairs(make_model(tokenizer, positions="learned", context_length=8), encoder, PAIRS, name="test"))
+        list(
+            score_pairs_streaming(
+                make_model(tokenizer, positions="learned", context_length=8), encoder, PAIRS, name="test"
+            )
+        )
     both = make_model(tokenizer, positions="learned", context_length=22, **ONE_STACK)
     with pytest.raises(InputError, match=r"test: line \d has \d+ tokens, but the model's positions end at 22"):
-        list(measure_pairs(both, encoder, PAIRS, name="test"))
+        list(score_pairs_streaming(both, encoder, PAIRS, name="test"))
     broken = make_model(tokenizer)
     broken.embedding.tokens.weight.data[:] = torch.nan
     with pytest.raises(InputError, match="test: line 1: the model's output is not a number"):
-        list(measure_pairs(broken, encoder, PAIRS, name="test"))
+        list(score_pairs_streaming(broken, encoder, PAIRS, name="test"))

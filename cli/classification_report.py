@@ -26,7 +26,7 @@ def print_report(scores: ClassificationScores, *, run: str) -> None:
     table(
         ("label", "precision", "recall", "F1", "support"),
         [
-            (each.label, _share(each.precision), _share(each.recall), _share(each.f1), f"{each.support:,}")
+            (each.label, _percent(each.precision), _percent(each.recall), _percent(each.f1), f"{each.support:,}")
             for each in scores.by_label
         ],
     )
@@ -34,7 +34,7 @@ def print_report(scores: ClassificationScores, *, run: str) -> None:
     _print_confusions(scores)
 
 
-def _share(value: float | None) -> str:
+def _percent(value: float | None) -> str:
     return "–" if value is None else f"{value:.3f}"
 
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from lm.config.evaluation import PerplexityConfig
-from lm.evaluation.perplexity import FileScore, Scored, Tally
-from lm.evaluation.scorer import Scorer
-from lm.evaluation.type_costs import TypeCost, type_costs
+from lm.evaluation.dtype_costs import DtypeCost, measure_dtype_costs
+from lm.evaluation.perplexity import BatchScored, FileScore, Tally
+from lm.evaluation.scorer import TextScorer
 from lm.model.layers import quantise
 from lm.model.transformer import count_parameters
 from lm.text.files import find_text_files
@@ -26,10 +26,10 @@ def test_figures_are_those_of_each_type_alone(tmp_path):
     models["int8"] = copy.deepcopy(models["float32"])
     quantise(models["int8"])
     config = PerplexityConfig(batch_size=2)
-    scorers = {name: Scorer.of(model, BPE, config, separator=SEPARATOR) for name, model in models.items()}
-    costs: list[TypeCost] = []
-    events = list(type_costs(scorers, files, costs=costs))
-    assert events == [event for event in scorers["float32"].measure(files) if isinstance(event, Scored)]
+    scorers = {name: TextScorer.of(model, BPE, config, separator=SEPARATOR) for name, model in models.items()}
+    costs: list[DtypeCost] = []
+    events = list(measure_dtype_costs(scorers, files, costs=costs))
+    assert events == [event for event in scorers["float32"].measure(files) if isinstance(event, BatchScored)]
     assert [cost.dtype for cost in costs] == list(models)
     for cost in costs:
         alone = [event.tally for event in scorers[cost.dtype].measure(files) if isinstance(event, FileScore)]
@@ -40,5 +40,7 @@ def test_figures_are_those_of_each_type_alone(tmp_path):
     of_32, of_16, of_8 = (cost.weight_bytes for cost in costs)
     assert (of_32, of_16) == (4 * parameters, 2 * parameters)
     assert parameters < of_8 < of_16
-    assert costs[0].beyond(costs[0]) == 0
-    assert costs[2].beyond(costs[0]) == pytest.approx(costs[2].tally.bits_per_byte / costs[0].tally.bits_per_byte - 1)
+    assert costs[0].relative_increase(costs[0]) == 0
+    assert costs[2].relative_increase(costs[0]) == pytest.approx(
+        costs[2].tally.bits_per_byte / costs[0].tally.bits_per_byte - 1
+    )

@@ -11,18 +11,18 @@ import numpy as np
 from lm.checkpoint import LoadedModel
 from lm.corpus.overlap import TrainingOverlap
 from lm.errors import InputError
-from lm.evaluation.held_out import prepared_folder
-from lm.evaluation.stretches import Stretch
+from lm.evaluation.file_scoring import ScoredSegment
+from lm.evaluation.held_out import find_prepared_folder
 from lm.text.examples import Example
 
-_LEAST = 0.01
+_MIN_FRACTION = 0.01
 """Of a file that is warned about: less may be what all texts of a kind share, such as a licence."""
 
-_NAMED = 3
+_MAX_NAMED = 3
 _EXAMPLES_AT_ONCE = 1024
 
 
-class TrainingText:
+class ContaminationCheck:
     """Watches what is scored, and tells which files were training text; of a run whose tokens are gone, none."""
 
     def __init__(self, loaded: LoadedModel) -> None:
@@ -30,21 +30,21 @@ class TrainingText:
         self._loaded = loaded
         self._overlap: TrainingOverlap | None = None
         with contextlib.suppress(InputError):
-            self._overlap = TrainingOverlap(prepared_folder(loaded), loaded.tokenizer)
+            self._overlap = TrainingOverlap(find_prepared_folder(loaded), loaded.tokenizer)
 
-    def watched(self, stretches: Iterable[Stretch]) -> Iterator[Stretch]:
+    def watch(self, segments: Iterable[ScoredSegment]) -> Iterator[ScoredSegment]:
         """The same stretches, noted as they pass."""
-        for stretch in stretches:
-            self.note(stretch)
-            yield stretch
+        for segment in segments:
+            self.add_passage(segment)
+            yield segment
 
-    def note(self, stretch: Stretch) -> None:
+    def add_passage(self, segment: ScoredSegment) -> None:
         """Note the passage of its first stretch."""
-        passage = stretch.passage
-        if self._overlap is not None and stretch.first == 0:
+        passage = segment.passage
+        if self._overlap is not None and segment.first == 0:
             self._overlap.add(passage.file, passage.tokens, starts_document=passage.piece.starts_document)
 
-    def note_examples(self, file: int, examples: Iterable[Example]) -> None:
+    def add_examples(self, file: int, examples: Iterable[Example]) -> None:
         """Note the examples of a file, as far as they are compared."""
         rows = iter(examples)
         while self._overlap is not None and not self._overlap.is_full:
@@ -65,11 +65,11 @@ class TrainingText:
         found: dict[int, float] = {}
         if self._overlap is not None:
             with contextlib.suppress(InputError):
-                found = {file: part for file, part in self._overlap.fractions().items() if part >= _LEAST}
+                found = {file: part for file, part in self._overlap.fractions().items() if part >= _MIN_FRACTION}
         run = self._loaded.folder
         said = [
             f"{names[file]}: {_percent(part)} was training text of {run}; measure it on text that it has not seen"
-            for file, part in list(found.items())[:_NAMED]
+            for file, part in list(found.items())[:_MAX_NAMED]
         ]
         others = len(found) - len(said)
         return [*said, f"and {others:,} more files that were training text"] if others else said

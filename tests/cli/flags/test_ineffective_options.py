@@ -1,8 +1,8 @@
 """No option is ignored in silence: each is refused where it has no effect, if it is typed, and there alone.
 
-The table of `cli.flags.without_effect` says where. For each of its rows there are two command lines here: one in the
-mode in which the options of the row are ignored, and one in which they are heeded. All end before anything is trained
-or loaded, since a file is empty, or it or a run is missing.
+The table of `cli.flags.ineffective_options` says where. For each of its rows there are two command lines here: one in
+the mode in which the options of the row are ignored, and one in which they are heeded. All end before anything is
+trained or loaded, since a file is empty, or it or a run is missing.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import NamedTuple
 
 import pytest
 
-from cli.flags.options import _key
-from cli.flags.without_effect import RULES, Invocation, Rule, refuse
+from cli.flags.ineffective_options import RULES, IneffectiveRule, Invocation, refuse_ineffective
+from cli.flags.options import _parameter_key
 from cli.main import run
 from lm.config.data import DataConfig, FilesConfig
 from lm.config.decoding import FillConfig, SamplingConfig, TranslationConfig
 from lm.config.evaluation import AttentionConfig, PerplexityConfig, ScoringConfig
 from lm.config.hardware import HardwareConfig
 from lm.config.model import _OF_ATTENTION, _OF_EXPERTS, _OF_SCALING, OF_BLOCKS, ModelConfig
-from lm.config.options import Option, options
+from lm.config.options import Option, list_options
 from lm.config.run import SECTIONS
 from lm.config.tokenizer import TokenizerConfig
 from lm.config.workers import WorkersConfig
@@ -197,10 +197,10 @@ _CONFIGS = (
 
 
 def _described(flag: str) -> Option | None:
-    return next((each for config in _CONFIGS for each in options(config) if each.flag == flag), None)
+    return next((each for config in _CONFIGS for each in list_options(config) if each.flag == flag), None)
 
 
-def _case(command: str, rule: Rule) -> tuple[str, Case]:
+def _case(command: str, rule: IneffectiveRule) -> tuple[str, Case]:
     """The longest beginning of what the rule calls its mode for which there is a case."""
     found = [start for name, start in CASES if name == command and rule.where.startswith(start)]
     assert found, f"no case here for {command}: {rule.where!r}"
@@ -208,7 +208,7 @@ def _case(command: str, rule: Rule) -> tuple[str, Case]:
     return start, CASES[command, start]
 
 
-def _typed(rule: Rule, start: str, flag: str) -> tuple[str, ...]:
+def _typed(rule: IneffectiveRule, start: str, flag: str) -> tuple[str, ...]:
     """An option with a value that it can have, as it is typed; recurrent models refuse all but defaults themselves."""
     described = _described(flag)
     if given := SPECIAL.get((start, flag)) or VALUES.get(flag):
@@ -350,7 +350,9 @@ def test_of_every_option_of_every_command_it_is_known_whether_it_can_be_ignored(
         if hasattr(command, "commands"):
             continue
         name = path.partition(" ")[2]
-        there = {_key(each) for each in command.params if each.param_type_name == "option" and not each.is_eager}
+        there = {
+            _parameter_key(each) for each in command.params if each.param_type_name == "option" and not each.is_eager
+        }
         in_rows = {flag for rule in RULES if name in rule.commands for flag in rule.flags if flag.startswith("-")}
         assert there - in_rows == HEEDED[name], name
         assert in_rows <= there, name
@@ -363,19 +365,19 @@ def test_of_every_option_of_every_command_it_is_known_whether_it_can_be_ignored(
 def test_what_depends_on_the_processes_is_refused_once_they_are_known(flag, value, ignored, heeded):
     typed = Invocation("train", {flag: value}, {flag: flag}, {})
     with pytest.raises(UsageError, match=f"^{flag} has no effect"):
-        refuse(typed, "processes", **ignored)
-    refuse(typed, "processes", **heeded)
-    refuse(Invocation("train", {flag: value}, {}, {flag: "LM_X"}), "processes", **ignored)
+        refuse_ineffective(typed, "processes", **ignored)
+    refuse_ineffective(typed, "processes", **heeded)
+    refuse_ineffective(Invocation("train", {flag: value}, {}, {flag: "LM_X"}), "processes", **ignored)
 
 
 def _refused_by_the_model():
     """Settings of a model that do not go with its kind, which the model refuses, whatever they come from."""
-    for described in options(ModelConfig):
+    for described in list_options(ModelConfig):
         if described.name in OF_BLOCKS and described.default in (None, False, "none", 0):
             yield {"architecture": "lstm"}, described
     scalings = {name for names in _OF_SCALING.values() for name in names}
     kinds = {name for names in _OF_ATTENTION.values() for name in names}
-    for described in options(ModelConfig):
+    for described in list_options(ModelConfig):
         for scaling, names in _OF_SCALING.items():
             if described.name in scalings - set(names):
                 yield {"rope_scaling": scaling}, described
@@ -384,9 +386,9 @@ def _refused_by_the_model():
                 yield {"attention": kind}, described
         if described.name in _OF_EXPERTS:
             yield {}, described
-    yield {"positions": "learned"}, next(each for each in options(ModelConfig) if each.name == "max_distance")
+    yield {"positions": "learned"}, next(each for each in list_options(ModelConfig) if each.name == "max_distance")
     for name in ("recurrent_attention", "max_tree_distance"):
-        yield {}, next(each for each in options(ModelConfig) if each.name == name)
+        yield {}, next(each for each in list_options(ModelConfig) if each.name == name)
 
 
 @pytest.mark.parametrize(
@@ -431,7 +433,7 @@ def test_a_file_of_settings_may_name_what_has_no_effect(said, folder, rule):
     start, case = _case("train", rule)
     sections: dict[str, list[str]] = {}
     for section, config in SECTIONS.items():
-        for described in options(config):
+        for described in list_options(config):
             if described.flag in rule.flags:
                 value = _in_environment(_typed(rule, start, described.flag))
                 quoted = described.kind is str

@@ -17,7 +17,7 @@ from lm.data.bucketing import length_batches
 from lm.data.pair_batches import PairLayout, layout_of
 from lm.errors import InputError, not_a_number
 from lm.evaluation.perplexity import Tally
-from lm.evaluation.scoring import Nats, scored_batches
+from lm.evaluation.scoring import Nats, score_batches
 from lm.model.transformer import DecoderOnly, EncoderDecoder
 from lm.processes import Share
 from lm.text.parallel import SentencePair
@@ -33,7 +33,7 @@ _BATCH_TOKENS = 4096
 
 
 @dataclass(frozen=True)
-class TokenPairs:
+class EncodedPairs:
     """Pairs as a model reads them.
 
     Attributes:
@@ -79,7 +79,7 @@ class PairEncoder:
         """What the tokenizer loses of a target."""
         return self._offsets.loss(TextPiece(text, starts_document=True), self._target.encode_batch([text])[0])
 
-    def encode(self, pairs: Sequence[SentencePair]) -> TokenPairs:
+    def encode(self, pairs: Sequence[SentencePair]) -> EncodedPairs:
         """The ids of some pairs, the sources with their trees where heads are given."""
         sources, targets = (
             tokenizer.encode_batch(texts)
@@ -90,7 +90,7 @@ class PairEncoder:
         )
         read = [self._read(pair, ids) for pair, ids in zip(pairs, sources, strict=True)]
         of_target = self._frames.target
-        return TokenPairs(
+        return EncodedPairs(
             wrap_sources(RaggedArray.of(read), self._frames.source),
             RaggedArray.of(targets).framed(of_target.before, of_target.after),
             self._frames.start,
@@ -102,10 +102,10 @@ class PairEncoder:
 
 def score_pairs(
     model: DecoderOnly | EncoderDecoder,
-    pairs: TokenPairs,
+    pairs: EncodedPairs,
     *,
     batch_tokens: int = _BATCH_TOKENS,
-    share: Share[Batch, list[Nats]] | None = None,
+    parallel_map: Share[Batch, list[Nats]] | None = None,
 ) -> list[Nats]:
     """Surprisal of each target token of each pair.
 
@@ -113,7 +113,7 @@ def score_pairs(
         model: in eval mode, one that translates.
         pairs: scored in batches of like lengths; the result does not depend on which.
         batch_tokens: padded tokens of a batch, on the longer side or of both.
-        share: has batches scored by other processes, with `score_batch`.
+        parallel_map: has batches scored by other processes, with `score_batch`.
 
     Returns:
         (target tokens,) nats in float64 for each pair.
@@ -122,14 +122,14 @@ def score_pairs(
     numbers = length_batches(pairs.lengths(layout), tokens=batch_tokens, order=order)
     batches = (pairs.batch(rows, layout) for rows in numbers)
     scored = [np.zeros(0)] * len(pairs)
-    for rows, found in zip(numbers, scored_batches(model, batches, share), strict=True):
+    for rows, found in zip(numbers, score_batches(model, batches, parallel_map), strict=True):
         for row, nats in zip(rows, found, strict=True):
             scored[row] = nats
     return scored
 
 
 @dataclass(frozen=True)
-class PairsScored:
+class PairScores:
     """How far scoring has come.
 
     Attributes:
@@ -141,14 +141,14 @@ class PairsScored:
     blank: int
 
 
-def measure_pairs(
+def score_pairs_streaming(
     model: DecoderOnly | EncoderDecoder,
     encoder: PairEncoder,
     pairs: Iterable[SentencePair],
     *,
     name: str,
-    share: Share[Batch, list[Nats]] | None = None,
-) -> Iterator[PairsScored]:
+    parallel_map: Share[Batch, list[Nats]] | None = None,
+) -> Iterator[PairScores]:
     """Score pairs of any number in bounded memory.
 
     Args:
@@ -156,7 +156,7 @@ def measure_pairs(
         encoder: of the model.
         pairs: as `ParallelText.pairs` gives them.
         name: of the files, for messages.
-        share: has batches scored by other processes, with `score_batch`.
+        parallel_map: has batches scored by other processes, with `score_batch`.
 
     Yields:
         The sums after every few thousand pairs, at least once; the last are those of all.
@@ -170,20 +170,20 @@ def measure_pairs(
         blank += len(chunk) - len(whole)
         tokens = encoder.encode(whole)
         _check_lengths(model, whole, tokens, name)
-        for pair, nats in zip(whole, score_pairs(model, tokens, share=share), strict=True):
+        for pair, nats in zip(whole, score_pairs(model, tokens, parallel_map=parallel_map), strict=True):
             if not np.isfinite(nats).all():
                 raise not_a_number(f"{name}: line {pair.line}")
             tally.add(nats)
             tally.documents += 1
             tally.words += len(pair.target.split())
             tally.bytes += len(pair.target.encode())
-            tally.add_loss(encoder.loss(pair.target))
-        yield PairsScored(tally, blank)
-    yield PairsScored(tally, blank)
+            tally.add_round_trip_loss(encoder.loss(pair.target))
+        yield PairScores(tally, blank)
+    yield PairScores(tally, blank)
 
 
 def _check_lengths(
-    model: DecoderOnly | EncoderDecoder, pairs: Sequence[SentencePair], tokens: TokenPairs, name: str
+    model: DecoderOnly | EncoderDecoder, pairs: Sequence[SentencePair], tokens: EncodedPairs, name: str
 ) -> None:
     """InputError that names the first pair that is longer than the model has positions for."""
     limit = model.config.position_limit

@@ -18,8 +18,8 @@ from lm.config.evaluation import AttentionConfig, PerplexityConfig, ScoringConfi
 from lm.config.hardware import HardwareConfig
 from lm.config.lora import LoraConfig
 from lm.config.model import OF_BLOCKS, ModelConfig
-from lm.config.options import options
-from lm.config.run import CHANGEABLE, SECTIONS, RunConfig
+from lm.config.options import list_options
+from lm.config.run import CHANGEABLE_ON_RESUME, SECTIONS, RunConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.config.training import LENGTHS
 from lm.errors import UsageError
@@ -55,7 +55,7 @@ class Invocation:
 
 
 @dataclass(frozen=True)
-class Mode:
+class CommandMode:
     """All that is known of what a command is about to do.
 
     Attributes:
@@ -90,7 +90,7 @@ class Mode:
 
 
 @dataclass(frozen=True)
-class Rule:
+class IneffectiveRule:
     """A mode of commands in which some of their options have no effect.
 
     Attributes:
@@ -105,35 +105,35 @@ class Rule:
 
     commands: tuple[str, ...]
     flags: tuple[str, ...]
-    applies: Callable[[Mode], bool]
+    applies: Callable[[CommandMode], bool]
     where: str
     instead: str = "leave it out"
     stage: Stage = "arguments"
     neutral: Mapping[str, Any] = field(default_factory=dict)
 
 
-def refuse(invocation: Invocation, stage: Stage, **known: Any) -> None:  # noqa: ANN401 (the fields of Mode)
+def refuse_ineffective(invocation: Invocation, stage: Stage, **known: Any) -> None:  # noqa: ANN401 (the fields of Mode)
     """Raise UsageError if an option was typed that has no effect in the mode that the command is in.
 
     Args:
         invocation: the command line.
         stage: what is known by now.
-        known: fields of `Mode`.
+        known: fields of `CommandMode`.
     """
-    mode = Mode(invocation.values, **known)
+    mode = CommandMode(invocation.values, **known)
     for rule in RULES:
         if rule.stage != stage or invocation.command not in rule.commands:
             continue
-        idle = [flag for flag in rule.flags if flag in invocation.typed and not _asks_nothing(rule, flag, mode[flag])]
+        idle = [flag for flag in rule.flags if flag in invocation.typed and not _is_neutral(rule, flag, mode[flag])]
         if idle and rule.applies(mode):
-            raise UsageError(_message(rule, [invocation.typed[flag] for flag in idle], invocation.variables))
+            raise UsageError(_format_refusal(rule, [invocation.typed[flag] for flag in idle], invocation.variables))
 
 
-def _asks_nothing(rule: Rule, flag: str, value: Any) -> bool:  # noqa: ANN401
+def _is_neutral(rule: IneffectiveRule, flag: str, value: Any) -> bool:  # noqa: ANN401
     return flag in rule.neutral and value == rule.neutral[flag]
 
 
-def _message(rule: Rule, flags: Sequence[str], variables: Mapping[str, str]) -> str:
+def _format_refusal(rule: IneffectiveRule, flags: Sequence[str], variables: Mapping[str, str]) -> str:
     """The refusal; what the environment has set is called by its variable."""
     where = re.sub(r"--[a-z0-9-]+", lambda found: variables.get(found[0], found[0]), rule.where)
     verb, pronoun = ("has", "it") if len(flags) == 1 else ("have", "them")
@@ -141,34 +141,34 @@ def _message(rule: Rule, flags: Sequence[str], variables: Mapping[str, str]) -> 
     return f"{', '.join(flags)} {verb} no effect {where}: {instead}"
 
 
-def flags_of(config: type, *, but: Iterable[str] = ()) -> tuple[str, ...]:
+def config_flags(config: type, *, but: Iterable[str] = ()) -> tuple[str, ...]:
     """The flags of a config class, without those of some fields."""
-    return tuple(described.flag for described in options(config) if described.name not in but)
+    return tuple(described.flag for described in list_options(config) if described.name not in but)
 
 
-def _is_greedy(mode: Mode) -> bool:
-    return bool(mode["--greedy"]) or _is_cold(mode)
+def _is_greedy(mode: CommandMode) -> bool:
+    return bool(mode["--greedy"]) or _has_greedy_temperature(mode)
 
 
-def _is_cold(mode: Mode) -> bool:
+def _has_greedy_temperature(mode: CommandMode) -> bool:
     """Whether the temperature leaves nothing but the most likely token."""
     temperature = mode["--temperature"]
     return temperature is not None and temperature < _GREEDY_TEMPERATURE
 
 
-def _is_new(mode: Mode) -> bool:
+def _is_new(mode: CommandMode) -> bool:
     return mode["--resume"] is None
 
 
-def _has_pairs(mode: Mode) -> bool:
+def _has_pairs(mode: CommandMode) -> bool:
     return bool(mode["--source"] or mode["--pairs"])
 
 
-def _has_text(mode: Mode) -> bool:
+def _has_text(mode: CommandMode) -> bool:
     return _is_new(mode) and bool(mode["corpus"]) and not _has_pairs(mode)
 
 
-def _has_tokenizer(mode: Mode) -> bool:
+def _has_tokenizer(mode: CommandMode) -> bool:
     return _is_new(mode) and bool(mode["--tokenizer"] or mode["--from"])
 
 
@@ -176,7 +176,7 @@ def _trains_no_merges(kind: str) -> bool:
     return kind != TokenizerConfig.kind
 
 
-def _holds_out_nothing(mode: Mode) -> bool:
+def _holds_out_nothing(mode: CommandMode) -> bool:
     """Whether there is no validation split, as far as the settings tell."""
     try:
         share = float(mode.config.data.validation)
@@ -185,7 +185,7 @@ def _holds_out_nothing(mode: Mode) -> bool:
     return share == 0 and not mode["--validation-source"]
 
 
-def _never_falls(mode: Mode) -> bool:
+def _has_no_decay(mode: CommandMode) -> bool:
     """Whether the learning rate ends where the schedule leaves it."""
     training = mode.config.training
     return training.schedule in {"constant", "inverse-sqrt"} or (
@@ -193,74 +193,74 @@ def _never_falls(mode: Mode) -> bool:
     )
 
 
-def drops_nothing(config: RunConfig) -> bool:
+def has_no_dropout(config: RunConfig) -> bool:
     """Whether two passes of the same batch are equal, as nothing in the model is random."""
     model = config.model
     return not (model.dropout or model.attention_dropout or config.lora.dropout or model.gate_noise)
 
 
-def _passes_are_equal(mode: Mode) -> bool:
+def _passes_are_equal(mode: CommandMode) -> bool:
     """Whether nothing is dropped, and no dropout is still to be chosen."""
-    return drops_nothing(mode.config) and (not mode.is_regularised or mode["--dropout"] == 0)
+    return has_no_dropout(mode.config) and (not mode.is_regularised or mode["--dropout"] == 0)
 
 
-def _is_unfilled(mode: Mode) -> bool:
+def _is_unfilled(mode: CommandMode) -> bool:
     """Whether no tokens of a text are masked."""
     return not mode.config.model.is_masked or mode.config.data.supervised
 
 
-def _translates_nothing(mode: Mode) -> bool:
+def _translates_nothing(mode: CommandMode) -> bool:
     """Whether all that `lm evaluate` scores has been translated before."""
     versus = mode["--versus"]
     return mode["--hypotheses"] is not None and mode["run"] is None and not (versus and Path(versus).is_dir())
 
 
-def _no_rows(mode: Mode) -> bool:
+def _no_rows(mode: CommandMode) -> bool:
     return not any(file.holds_rows for file in mode.files())
 
 
-def _only_rows(mode: Mode) -> bool:
+def _only_rows(mode: CommandMode) -> bool:
     return bool(mode["--supervised"]) or all(file.holds_rows for file in mode.files())
 
 
-def _no_tables(mode: Mode) -> bool:
+def _no_tables(mode: CommandMode) -> bool:
     texts: list[Any] = [getattr(each, "source", each) for each in mode.files()]
     return not any(file.format in ("csv", "tsv") for file in texts)
 
 
-def _no_labels(mode: Mode) -> bool:
+def _no_labels(mode: CommandMode) -> bool:
     return not any(getattr(file, "supervised", False) for file in mode.files())
 
 
-def _no_folder(mode: Mode) -> bool:
+def _no_folder(mode: CommandMode) -> bool:
     """Whether all corpora are files that are named one by one."""
     named = [*(mode["corpus"] or ()), *(mode["files"] or ()), *(mode["--source"] or ()), *(mode["--target"] or ()),
              *(mode["--pairs"] or ()), *(mode["--file"] or ())]  # fmt: skip
     return bool(named) and all(name == "-" or Path(name).is_file() for name in named)
 
 
-def _is_page_of_text(mode: Mode) -> bool:
+def _is_page_of_text(mode: CommandMode) -> bool:
     return bool(mode["--out"]) and Path(mode["--out"]).suffix == ".html" and mode["--target"] is None
 
 
-_SAMPLING = flags_of(SamplingConfig, but=("max_tokens", "token_healing"))
-_DRAWING = flags_of(SamplingConfig, but=(*PENALTIES, "greedy", "stop", "max_tokens", "token_healing"))
+_SAMPLING = config_flags(SamplingConfig, but=("max_tokens", "token_healing"))
+_DRAWING = config_flags(SamplingConfig, but=(*PENALTIES, "greedy", "stop", "max_tokens", "token_healing"))
 """Sampling flags that a search ignores; biases and penalties change its scores too."""
 _CUTTING = tuple(flag for flag in _DRAWING if flag != "--temperature")
-_TOKENIZER = flags_of(TokenizerConfig)
-_PARALLEL = flags_of(ParallelConfig)
+_TOKENIZER = config_flags(TokenizerConfig)
+_PARALLEL = config_flags(ParallelConfig)
 _PLANNED = tuple(
     described.flag
     for section, config in SECTIONS.items()
-    for described in options(config)
-    if described.name not in (*LENGTHS, *CHANGEABLE.get(section, ()))
+    for described in list_options(config)
+    if described.name not in (*LENGTHS, *CHANGEABLE_ON_RESUME.get(section, ()))
 )
 """Settings that a run keeps from its start to its end."""
 _OF_NEW_RUNS = ("--out", "--preset", "--depth", "--portable", "--config", "--from", "--tokenizer")
 _SHARED = ("--shard", "--batch-tokens", "--micro-batch-size", "--checkpoint-activations")
 _WITH_DEFAULTS_OF_BLOCKS = tuple(
     described.flag
-    for described in options(ModelConfig)
+    for described in list_options(ModelConfig)
     if described.name in OF_BLOCKS and described.default not in (None, False, "none", 0)
 )
 """Of transformer blocks: what a recurrent model ignores. Other values than the defaults the model refuses itself."""
@@ -272,333 +272,340 @@ _TRAINS_TOKENIZER = ("prepare", "tokenizer train")
 _READING = ("train", "prepare", "tokenizer train", "tokenizer inspect", "perplexity")
 
 _OF_TRAINING_RUNS = (
-    Rule(
+    IneffectiveRule(
         _TRAIN, (*_OF_NEW_RUNS, *_PLANNED), lambda mode: mode["--resume"] is not None,
         "with --resume, which goes on with a run as it was planned", "leave it out, or start a new run",
     ),
-    Rule(
+    IneffectiveRule(
         _TRAIN,
         (*_PARALLEL, "--decoder-only", "--best-by", "--bleu-sentences", "--source-loss", "--validation-source",
          "--validation-target"),
         _has_text, "on a corpus of text, as it is for pairs (--source, --target)",
         neutral={"--best-by": "loss", "--bleu-sentences": 0, "--source-loss": 0},
     ),
-    Rule(
+    IneffectiveRule(
         _TRAIN,
         ("--separator", "--field", "--label-field", "--supervised", "--keep-line-ends", "--strip-gutenberg",
          "--skip-unreadable"),
         _has_pairs,
         "on pairs (--source, --target, --pairs), as it is for text",
     ),
-    Rule(
+    IneffectiveRule(
         _TRAIN, ("--validation",), lambda mode: _has_pairs(mode) and bool(mode["--validation-source"]),
         "beside --validation-source, which says what is held out", "give one of the two",
     ),
-    Rule(
+    IneffectiveRule(
         _TRAIN, ("--source-field", "--target-field"), lambda mode: _has_pairs(mode) and not mode["--pairs"],
         "without --pairs, as it names columns of both sides",
     ),
-    Rule(
+    IneffectiveRule(
         _TRAIN, ("--source-language", "--target-language"),
         lambda mode: _has_pairs(mode) and not mode.config.parallel.bidirectional and not _has_tokenizer(mode),
         "on a model of one direction with a tokenizer of its own", "leave it out, or give --bidirectional",
         stage="settings",
     ),
-    Rule(
+    IneffectiveRule(
         _TRAIN, ("--separate-vocabularies",), _has_tokenizer,
         "where there is a tokenizer already (--tokenizer, --from), as it is for training them",
     ),
-    Rule(
+    IneffectiveRule(
         _TRAIN, _TOKENIZER, _has_tokenizer,
         "where there is a tokenizer already (--tokenizer, --from), as it is for training one",
     ),
-    Rule(
+    IneffectiveRule(
         _TRAIN, ("--portable",), lambda mode: _is_new(mode) and mode["--from"] is not None,
         "with --from, which brings the blocks of its run",
     ),
-    Rule(
-        _TRAIN, flags_of(FilesConfig), lambda mode: mode.is_prepared,
+    IneffectiveRule(
+        _TRAIN, config_flags(FilesConfig), lambda mode: mode.is_prepared,
         "on tokens that are prepared already, as it is for reading files", stage="settings",
     ),
-    Rule(
+    IneffectiveRule(
         _TRAIN, _TOKENIZER, lambda mode: mode.is_prepared,
         "on tokens that are prepared already, as it is for training a tokenizer", stage="settings",
     ),
-    Rule(
-        _TRAIN, flags_of(TokenizerConfig, but=("kind",)), lambda mode: _trains_no_merges(mode.config.tokenizer.kind),
+    IneffectiveRule(
+        _TRAIN, config_flags(TokenizerConfig, but=("kind",)),
+        lambda mode: _trains_no_merges(mode.config.tokenizer.kind),
         "on a tokenizer of characters or bytes (--kind), as it is for BPE", stage="settings",
     ),
-    Rule(
+    IneffectiveRule(
         _TRAIN, ("--init-std", "--zero-init"),
         lambda mode: bool(mode["--from"]) and not mode.config.lora and not mode.config.model.is_masked,
         "with --from, which brings all weights", stage="settings",
     ),
-    Rule(
+    IneffectiveRule(
         _TRAIN, _WITH_DEFAULTS_OF_BLOCKS, lambda mode: mode.config.model.is_recurrent,
         "on recurrent layers (--architecture), as it is for transformer blocks", stage="settings",
     ),
-    Rule(
+    IneffectiveRule(
         _TRAIN, ("--rope-base", "--rotary-share"),
         lambda mode: not mode.config.model.is_recurrent and mode.config.model.positions != "rotary",
         "without rotary positions (--positions)", stage="settings",
     ),
-    Rule(
+    IneffectiveRule(
         _TRAIN, _OF_EXPERTS, lambda mode: not mode.config.model.experts, "without --experts",
         "leave it out, or say how many there are", stage="settings",
         neutral={"--expert-balance": 0},
     ),
-    Rule(
-        _TRAIN, flags_of(LoraConfig, but=("rank",)), lambda mode: not mode.config.lora, "without adapters (--lora)",
+    IneffectiveRule(
+        _TRAIN, config_flags(LoraConfig, but=("rank",)), lambda mode: not mode.config.lora, "without adapters (--lora)",
         "leave it out, or give their rank", stage="settings", neutral={"--lora-dropout": 0},
     ),
-    Rule(
+    IneffectiveRule(
         _TRAIN, ("--lora-alpha",), lambda mode: mode.config.lora.alpha == 0,
         "if it is 0, as adapters then add nothing", "give more than 0", stage="settings",
     ),
-    Rule(
+    IneffectiveRule(
         _TRAIN, ("--masked-share", "--whole-words"), _is_unfilled,
         "where no tokens are masked", "leave it out, or give --objective masked, without --supervised",
         stage="settings",
     ),
-    Rule(
+    IneffectiveRule(
         _TRAIN, ("--bpe-dropout-until",), lambda mode: not mode.config.parallel.bpe_dropout and not mode.is_regularised,
         "without --bpe-dropout", "leave it out, or give that too", stage="settings",
     ),
-    Rule(
+    IneffectiveRule(
         _TRAIN, ("--batch-size",), lambda mode: mode.config.training.batch_tokens is not None,
         "beside --batch-tokens", "give one of the two", stage="settings",
     ),
-    Rule(
+    IneffectiveRule(
         _TRAIN, ("--decay-fraction",), lambda mode: mode.config.training.schedule != "wsd",
         "except with --schedule wsd", "leave it out, or give that", stage="settings",
     ),
-    Rule(
-        _TRAIN, ("--final-learning-rate",), _never_falls,
+    IneffectiveRule(
+        _TRAIN, ("--final-learning-rate",), _has_no_decay,
         "with a --schedule that does not fall to a given end",
         "leave it out, or give --schedule cosine, linear or wsd", stage="settings",
     ),
-    Rule(
+    IneffectiveRule(
         _TRAIN, ("--r-drop",), _passes_are_equal,
         "without dropout, as its two passes are the same", "leave it out, or give --dropout", stage="settings",
         neutral={"--r-drop": 0},
     ),
-    Rule(
+    IneffectiveRule(
         _TRAIN, ("--patience",), lambda mode: mode.config.training.evaluate_every == 0,
         "without evaluations before the end (--evaluate-every 0)", "leave it out, or evaluate more often",
         stage="settings",
     ),
-    Rule(
+    IneffectiveRule(
         _TRAIN, ("--patience", "--best-by", "--bleu-sentences"), _holds_out_nothing,
         "without held-out data (--validation 0)", "leave it out, or hold some out", stage="settings",
         neutral={"--best-by": "loss", "--bleu-sentences": 0},
     ),
-    Rule(
+    IneffectiveRule(
         _TRAIN, ("--best-by",), lambda mode: mode.config.training.bleu_sentences == 0,
         "where no sentence is translated for BLEU (--bleu-sentences 0)", "leave it out, or translate some",
         stage="settings", neutral={"--best-by": "loss"},
     ),
-    Rule(
+    IneffectiveRule(
         _TRAIN, ("--source-field", "--target-field"), lambda mode: _has_pairs(mode) and _no_rows(mode),
         "where no pairs are in JSON Lines or Parquet", stage="files",
     ),
-    Rule(
+    IneffectiveRule(
         _TRAIN, ("--processes",), lambda mode: mode.is_launched,
         "where another launcher, such as torchrun, has started the processes", stage="processes",
     ),
-    Rule(
+    IneffectiveRule(
         _TRAIN, ("--shard",), lambda mode: mode.processes == 1,
         "in one process", "leave it out, or start several (--processes, or torchrun)", stage="processes",
     ),
 )  # fmt: skip
 
 _OF_FILES = (
-    Rule(
-        _PERPLEXITY, (*flags_of(PerplexityConfig), "--separator", "--field", *_OTHER_REPORTS),
+    IneffectiveRule(
+        _PERPLEXITY, (*config_flags(PerplexityConfig), "--separator", "--field", *_OTHER_REPORTS),
         lambda mode: mode.holds_pairs, "on the pairs that the run held out, as it is for text", stage="files",
     ),
-    Rule(
-        _PERPLEXITY, (*flags_of(FilesConfig), *flags_of(DataConfig, but=("validation", "supervised"))),
+    IneffectiveRule(
+        _PERPLEXITY, (*config_flags(FilesConfig), *config_flags(DataConfig, but=("validation", "supervised"))),
         lambda mode: mode.is_held_out, "on the split that the run held out", "leave it out, or name files",
         stage="files",
     ),
-    Rule(
+    IneffectiveRule(
         _READING, ("--field",), _no_rows,
         "on plain text: no file is JSON, CSV, TSV or Parquet", "leave it out, or give --format", stage="files",
     ),
-    Rule(
+    IneffectiveRule(
         _READING, ("--header",), _no_tables,
         "where no file is CSV or TSV", "leave it out, or give --format", stage="files",
     ),
-    Rule(
+    IneffectiveRule(
         _READING, ("--label-field",), lambda mode: _no_labels(mode) and not mode.holds_examples,
         "except on examples", "leave it out, or give --supervised", stage="files",
     ),
-    Rule(
+    IneffectiveRule(
         _READING, ("--separator", "--strip-gutenberg"), _only_rows,
         "on JSON, CSV, TSV and Parquet, where each row is a document", stage="files",
     ),
-    Rule(
+    IneffectiveRule(
         _READING, ("--include", "--exclude"), _no_folder,
         "on files that are named one by one", "leave it out, or name a folder or glob",
     ),
-    Rule(
+    IneffectiveRule(
         _PERPLEXITY, ("--stride", "--per-token", "--show", "--html", "--versus", "--compare-dtypes"),
         lambda mode: mode.holds_examples, "on examples, of which completions are scored",
         "leave it out, or name what holds the text (--field)", stage="files",
     ),
-    Rule(
+    IneffectiveRule(
         ("import",), ("--from",), lambda mode: not mode.is_adapter, "on a folder without adapters",
         "leave it out, or name a folder with PEFT adapters", stage="files",
     ),
 )  # fmt: skip
 
 _OF_GENERATION = (
-    Rule(
+    IneffectiveRule(
         _GENERATE, (*_SAMPLING, "--interactive", "--top-alternatives", "--draft", "--batch-size"),
         lambda mode: mode["--beam"] is not None, "with --beam, which searches for the likeliest text",
         neutral={"--top-alternatives": 0},
     ),
-    Rule(
+    IneffectiveRule(
         _GENERATE, ("--stats",), lambda mode: mode["--beam"] is not None and not mode["--prompts"],
         "with --beam on one prompt",
     ),
-    Rule(
+    IneffectiveRule(
         _GENERATE, ("--temperature", *_CUTTING), lambda mode: bool(mode["--greedy"]),
         "with --greedy, which always takes the most likely token", neutral={"--temperature": 0},
     ),
-    Rule(_GENERATE, _CUTTING, _is_greedy, "with --temperature 0, which always takes the most likely token"),
-    Rule(
+    IneffectiveRule(_GENERATE, _CUTTING, _is_greedy, "with --temperature 0, which always takes the most likely token"),
+    IneffectiveRule(
         _GENERATE, ("--length-penalty",), lambda mode: mode["--beam"] is None, "without --beam",
         "leave it out, or give that too",
     ),
-    Rule(
+    IneffectiveRule(
         _GENERATE, ("--json", "--samples", "--top-alternatives", "--echo", "--batch-size"),
         lambda mode: bool(mode["--interactive"]), "with --interactive, which writes one text to the terminal",
         neutral={"--samples": 1, "--top-alternatives": 0},
     ),
-    Rule(
+    IneffectiveRule(
         _GENERATE, ("--top-alternatives",), lambda mode: not mode["--json"], "without --json",
         "leave it out, or give that too", neutral={"--top-alternatives": 0},
     ),
-    Rule(_GENERATE, ("--echo",), lambda mode: bool(mode["--json"]), "with --json, which has the prompt apart"),
-    Rule(
+    IneffectiveRule(
+        _GENERATE, ("--echo",), lambda mode: bool(mode["--json"]), "with --json, which has the prompt apart",
+    ),
+    IneffectiveRule(
         _GENERATE, ("prompt", "--prompt-file", "--interactive", "--draft"), lambda mode: mode["--prompts"] is not None,
         "with --prompts, which names many prompts",
     ),
-    Rule(
+    IneffectiveRule(
         _GENERATE, ("--out", "--processes"), lambda mode: mode["--prompts"] is None,
         "without --prompts, as it is for many prompts", "leave it out, or give --prompts FILE",
         neutral={"--processes": 1},
     ),
-    Rule(
+    IneffectiveRule(
         _GENERATE, ("--batch-size",), lambda mode: mode["--draft"] is not None,
         "with --draft, which draws one sample at a time",
     ),
-    Rule(
+    IneffectiveRule(
         _GENERATE, ("--batch-size",), lambda mode: mode["--prompts"] is None and mode["--samples"] == 1,
         "on a single sample", "leave it out, or ask for several (-n, --prompts)",
     ),
-    Rule(
+    IneffectiveRule(
         _GENERATE, ("--token-healing",), lambda mode: mode.holds_examples,
         "on a run trained on examples, whose prompts end with a token", stage="files",
     ),
-    Rule(
+    IneffectiveRule(
         _TRANSLATE, _DRAWING, lambda mode: not mode["--sample"], "in a search, which draws nothing",
         "leave it out, or give --sample",
     ),
-    Rule(
+    IneffectiveRule(
         _TRANSLATE, ("--beam", "--length-penalty", "--coverage-penalty", "--greedy"),
-        lambda mode: bool(mode["--sample"]) and not _is_cold(mode), "with --sample, which draws translations",
+        lambda mode: bool(mode["--sample"]) and not _has_greedy_temperature(mode),
+        "with --sample, which draws translations",
     ),
-    Rule(
-        _TRANSLATE, (*_CUTTING, "--greedy"), lambda mode: bool(mode["--sample"]) and _is_cold(mode),
+    IneffectiveRule(
+        _TRANSLATE, (*_CUTTING, "--greedy"), lambda mode: bool(mode["--sample"]) and _has_greedy_temperature(mode),
         "with --temperature 0, which draws nothing",
     ),
-    Rule(
+    IneffectiveRule(
         _TRANSLATE, ("--beam",), lambda mode: bool(mode["--greedy"]) and not mode["--sample"],
         "with --greedy, which is a beam of 1", neutral={"--beam": 1},
     ),
-    Rule(
-        _TRANSLATE, flags_of(AttentionConfig), lambda mode: mode["--attention"] is None,
+    IneffectiveRule(
+        _TRANSLATE, config_flags(AttentionConfig), lambda mode: mode["--attention"] is None,
         "without --attention", "leave it out, or give that too",
     ),
-    Rule(
+    IneffectiveRule(
         _TRANSLATE, ("--batch-tokens",), lambda mode: mode["--read-ahead"] == 1,
         "with --read-ahead 1, which translates line by line",
     ),
-    Rule(("fill",), ("--batch-size",), lambda mode: mode["text"] not in (None, "-"), "on a single TEXT"),
+    IneffectiveRule(("fill",), ("--batch-size",), lambda mode: mode["text"] not in (None, "-"), "on a single TEXT"),
 )  # fmt: skip
 
 _OF_MEASURING = (
-    Rule(
+    IneffectiveRule(
         _PERPLEXITY,
-        (*flags_of(PerplexityConfig), *flags_of(DataConfig, but=("validation", "supervised")), "--skip-unreadable",
+        (*config_flags(PerplexityConfig), *config_flags(DataConfig, but=("validation", "supervised")),
+         "--skip-unreadable",
          *_OTHER_REPORTS),
         lambda mode: bool(mode["--source"]), "on pairs (--source, --target), as it is for text",
     ),
-    Rule(
+    IneffectiveRule(
         _PERPLEXITY, ("--to",), lambda mode: not mode["--source"], "on text, as it is for pairs (--source, --target)",
     ),
-    Rule(
+    IneffectiveRule(
         _PERPLEXITY, ("--dtype", "--processes"), lambda mode: bool(mode["--compare-dtypes"]),
         "with --compare-dtypes, which times all types in one process", neutral={"--processes": 1},
     ),
-    Rule(
+    IneffectiveRule(
         ("evaluate",),
         (
-            *flags_of(ScoringConfig), *flags_of(TranslationConfig, but=("n_best", "read_ahead")), "--source",
+            *config_flags(ScoringConfig), *config_flags(TranslationConfig, but=("n_best", "read_ahead")), "--source",
             "--target", "--heads", "--hypotheses", "--versus", "--to", "--out",
         ),
         lambda mode: bool(mode["files"]), "on labelled examples (FILE), as it is for translations",
     ),
-    Rule(
-        ("evaluate",), (*flags_of(ClassificationConfig, but=("top_k",)), "--labels"), lambda mode: not mode["files"],
+    IneffectiveRule(
+        ("evaluate",), (*config_flags(ClassificationConfig, but=("top_k",)), "--labels"),
+        lambda mode: not mode["files"],
         "on translations, as it is for labelled examples", "leave it out, or name a file of examples",
     ),
-    Rule(
+    IneffectiveRule(
         ("evaluate",),
-        (*flags_of(TranslationConfig, but=("n_best", "read_ahead")), *flags_of(HardwareConfig), "--to", "--source"),
+        (*config_flags(TranslationConfig, but=("n_best", "read_ahead")), *config_flags(HardwareConfig), "--to",
+         "--source"),
         _translates_nothing, "on finished translations (--hypotheses)", "leave it out, or name a run that translates",
     ),
-    Rule(
+    IneffectiveRule(
         ("attention",), ("--layer", "--head"), _is_page_of_text, "on a page, which has all layers and heads (--out)",
     ),
-    Rule(
+    IneffectiveRule(
         ("average",), ("--last",), lambda mode: len(mode["runs"] or ()) > 1,
         "where checkpoints are named one by one",
     ),
-    Rule(
+    IneffectiveRule(
         ("info",), ("--processes",), lambda mode: mode["target"] is None, "without a run or preset", "name one",
     ),
-    Rule(
+    IneffectiveRule(
         ("info",), _SHARED, lambda mode: mode["--processes"] is None, "without --processes",
         "say how many processes share that",
     ),
-    Rule(("plot",), ("--width", "--height"), lambda mode: mode["--out"] is not None, "on a picture (--out)"),
+    IneffectiveRule(("plot",), ("--width", "--height"), lambda mode: mode["--out"] is not None, "on a picture (--out)"),
 )  # fmt: skip
 
 _OF_TOKENS = (
-    Rule(
+    IneffectiveRule(
         _PREPARE,
-        (*_TOKENIZER, *flags_of(FilesConfig), *flags_of(DataConfig),
+        (*_TOKENIZER, *config_flags(FilesConfig), *config_flags(DataConfig),
          "--tokenizer", "--special", "--unknown", "--part", "--processes"),
         lambda mode: bool(mode["--join"]), "with --join, as it is for making shares",
     ),
-    Rule(
+    IneffectiveRule(
         _PREPARE, (*_TOKENIZER, "--special", "--unknown"), lambda mode: mode["--tokenizer"] is not None,
         "with --tokenizer, as it is for training one",
     ),
-    Rule(
-        _TRAINS_TOKENIZER, flags_of(TokenizerConfig, but=("kind",)),
+    IneffectiveRule(
+        _TRAINS_TOKENIZER, config_flags(TokenizerConfig, but=("kind",)),
         lambda mode: _trains_no_merges(mode["--kind"] or "bpe"),
         "on a tokenizer of characters or bytes (--kind), as it is for BPE",
     ),
-    Rule(
+    IneffectiveRule(
         _TRAINS_TOKENIZER, ("--unknown",), lambda mode: (mode["--kind"] or "bpe") != "char",
         "on a tokenizer that knows every text", "leave it out, or give --kind char",
     ),
-    Rule(
-        _INSPECT, (*flags_of(FilesConfig), *flags_of(DataConfig, but=("validation",))),
+    IneffectiveRule(
+        _INSPECT, (*config_flags(FilesConfig), *config_flags(DataConfig, but=("validation",))),
         lambda mode: not mode["--file"] and not is_file(mode["text"]), "without files", "leave it out, or name some",
     ),
 )  # fmt: skip

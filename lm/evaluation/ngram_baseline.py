@@ -18,12 +18,12 @@ Ids = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 _USUAL_DISCOUNT = 0.5  # where no n-gram occurs once, or none twice
 _ORDER = 5
-_MOST_TOKENS = 1 << 20  # seconds of counting
-_MOST_HELD_OUT = 1 << 17
+_MAX_TOKENS = 1 << 20  # seconds of counting
+_MAX_HELD_OUT = 1 << 17
 
 
 @dataclass(frozen=True)
-class _Grams:
+class _NgramCounts:
     """The distinct sequences of n tokens of a training text, numbered.
 
     Attributes:
@@ -43,16 +43,16 @@ class _Grams:
     held_out_contexts: Ids
 
 
-def bits_per_byte(train: TokenShards, held_out: TokenShards, *, vocab_size: int) -> list[float]:
+def compute_bits_per_byte(train: TokenShards, held_out: TokenShards, *, vocab_size: int) -> list[float]:
     """What models of order 1, 2, … 5 need for the beginning of a held-out split, counting that of a training split."""
-    ids = train.read(0, min(len(train), _MOST_TOKENS))
-    scored = held_out.read(0, min(len(held_out), _MOST_HELD_OUT))
+    ids = train.read(0, min(len(train), _MAX_TOKENS))
+    scored = held_out.read(0, min(len(held_out), _MAX_HELD_OUT))
     likely_bytes = held_out.bytes * len(scored) / len(held_out)
-    found = surprisals(ids, scored, vocab_size=vocab_size, order=_ORDER)
+    found = compute_ngram_surprisals(ids, scored, vocab_size=vocab_size, order=_ORDER)
     return [float(nats.sum()) / math.log(2) / likely_bytes for nats in found]
 
 
-def surprisals(train: Ids, held_out: Ids, *, vocab_size: int, order: int) -> list[Floats]:
+def compute_ngram_surprisals(train: Ids, held_out: Ids, *, vocab_size: int, order: int) -> list[Floats]:
     """The surprisal of each held-out token after up to `order` - 1 tokens before it, by counts of a training text.
 
     Args:
@@ -65,16 +65,16 @@ def surprisals(train: Ids, held_out: Ids, *, vocab_size: int, order: int) -> lis
         one array for each order from 1, as far as the training text is long enough for: (m,) nats.
     """
     lower = np.full(len(held_out), 1 / vocab_size)
-    found, every = [], list(_counted(train, held_out, vocab_size, order))
+    found, every = [], list(_count_ngrams(train, held_out, vocab_size, order))
     for grams, longer in zip(every, [*every[1:], None], strict=True):
-        found.append(-np.log(_interpolated(grams, grams.times, lower)))
+        found.append(-np.log(_interpolate(grams, grams.times, lower)))
         if longer is not None:  # a shorter model is asked where the longer fails: it counts what a sequence follows
             followed = np.bincount(grams.train[longer.first], minlength=len(grams.times))
-            lower = _interpolated(grams, followed.astype(np.float64), lower)
+            lower = _interpolate(grams, followed.astype(np.float64), lower)
     return found
 
 
-def _counted(train: Ids, held_out: Ids, vocab_size: int, order: int) -> Iterator[_Grams]:
+def _count_ngrams(train: Ids, held_out: Ids, vocab_size: int, order: int) -> Iterator[_NgramCounts]:
     contexts, held_out_contexts = np.zeros_like(train), np.zeros_like(held_out)
     for _ in range(min(order, len(train))):
         has = np.flatnonzero(contexts >= 0)
@@ -86,16 +86,16 @@ def _counted(train: Ids, held_out: Ids, vocab_size: int, order: int) -> Iterator
         wanted = np.where(held_out_contexts >= 0, held_out_contexts * vocab_size + held_out, -1)
         places = np.searchsorted(keys, wanted).clip(max=len(keys) - 1)
         seen = np.where(keys[places] == wanted, places, -1)
-        yield _Grams(keys // vocab_size, times.astype(np.float64), has[first], numbered, seen, held_out_contexts)
-        contexts, held_out_contexts = _moved_on(numbered), _moved_on(seen)
+        yield _NgramCounts(keys // vocab_size, times.astype(np.float64), has[first], numbered, seen, held_out_contexts)
+        contexts, held_out_contexts = _shift(numbered), _shift(seen)
 
 
-def _moved_on(ids: Ids) -> Ids:
+def _shift(ids: Ids) -> Ids:
     """What ends before each token."""
     return np.concatenate([np.full(min(1, len(ids)), -1), ids[:-1]])
 
 
-def _interpolated(grams: _Grams, counts: Floats, lower: Floats) -> Floats:
+def _interpolate(grams: _NgramCounts, counts: Floats, lower: Floats) -> Floats:
     """The probability of each held-out token: discounted counts after its context, the rest shared as `lower` says."""
     once, twice = np.count_nonzero(counts == 1), np.count_nonzero(counts == 2)
     discount = once / (once + 2 * twice) if once and twice else _USUAL_DISCOUNT

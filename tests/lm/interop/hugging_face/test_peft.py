@@ -18,8 +18,8 @@ from lm.checkpoint import load_model, load_tokenizers, load_weights, save_checkp
 from lm.config.lora import LoraConfig
 from lm.errors import InputError, UsageError
 from lm.hardware import Hardware
-from lm.interop.hugging_face.adapters import export_adapters, import_adapters
-from lm.interop.hugging_face.exporting import export
+from lm.interop.hugging_face.exporting import export_hugging_face
+from lm.interop.hugging_face.peft import export_adapters, import_adapters
 from lm.model.lora import build_adapted, trained_weights
 from lm.run_folder import TrainingState
 from tests.cli.small_runs import make_run
@@ -55,7 +55,7 @@ def adapted(folder, base, lora):
 
 def their_base(base, folder):
     if not folder.exists():
-        export(base, folder)
+        export_hugging_face(base, folder)
     return AutoModelForCausalLM.from_pretrained(folder).eval()
 
 
@@ -207,7 +207,7 @@ def test_a_model_with_code_of_its_own_has_adapters_too(tmp_path):
     base = make_run(tmp_path / "base", value_residual=True, qk_norm=True)
     run = adapted(tmp_path / "run", base, LoraConfig(rank=2))
     export_adapters(run, tmp_path / "adapters")
-    export(base, tmp_path / "out")
+    export_hugging_face(base, tmp_path / "out")
     theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "out", trust_remote_code=True)
     theirs, tokens = PeftModel.from_pretrained(theirs, tmp_path / "adapters").eval(), ids(3, 20) % 200
     with torch.no_grad():

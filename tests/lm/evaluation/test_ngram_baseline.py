@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from lm.evaluation.ngram_models import bits_per_byte, surprisals
+from lm.evaluation.ngram_baseline import compute_bits_per_byte, compute_ngram_surprisals
 
 VOCABULARY, ORDER = 5, 4
 
@@ -43,7 +43,7 @@ def kneser_ney(train, order):
 def test_each_order_is_interpolated_kneser_ney(text, order):
     train, held_out = text[:250], np.append(text[250:], VOCABULARY - 1)
     model = kneser_ney(train.tolist(), order)
-    found = surprisals(train, held_out, vocab_size=VOCABULARY, order=ORDER)[order - 1]
+    found = compute_ngram_surprisals(train, held_out, vocab_size=VOCABULARY, order=ORDER)[order - 1]
     for place in range(order - 1, len(held_out)):
         context = held_out[place - order + 1 : place].tolist()
         assert np.exp(-found[place]) == pytest.approx(model(context, held_out[place]), rel=1e-9)
@@ -53,20 +53,21 @@ def test_each_order_is_interpolated_kneser_ney(text, order):
 def test_probabilities_after_a_context_sum_to_one(text, context):
     after = [np.array([*context, token]) for token in range(VOCABULARY)]
     last = [
-        [found[-1] for found in surprisals(text, held_out, vocab_size=VOCABULARY, order=ORDER)] for held_out in after
+        [found[-1] for found in compute_ngram_surprisals(text, held_out, vocab_size=VOCABULARY, order=ORDER)]
+        for held_out in after
     ]
     assert np.exp(-np.array(last)).sum(axis=0) == pytest.approx(np.ones(ORDER))
 
 
 def test_longer_models_know_a_text_that_repeats_itself():
     train = np.tile(np.arange(20), 30)
-    shortest, *_, longest = surprisals(train, train[:40], vocab_size=20, order=3)
+    shortest, *_, longest = compute_ngram_surprisals(train, train[:40], vocab_size=20, order=3)
     assert shortest.mean() == pytest.approx(np.log(20), rel=1e-6)
     assert longest[2:].mean() < 0.05
 
 
 def test_a_text_too_short_for_the_order_counts_what_there_is():
-    found = surprisals(np.array([1, 0]), np.array([1, 0, 1]), vocab_size=2, order=3)
+    found = compute_ngram_surprisals(np.array([1, 0]), np.array([1, 0, 1]), vocab_size=2, order=3)
     assert len(found) == 2
     assert all(np.isfinite(nats).all() and (nats > 0).all() for nats in found)
 
@@ -88,7 +89,7 @@ def test_bits_a_byte_are_those_of_five_orders(text):
     train, held_out = text[:250], text[250:]
     expected = [
         nats.sum() / np.log(2) / (2 * len(held_out))
-        for nats in surprisals(train, held_out, vocab_size=VOCABULARY, order=5)
+        for nats in compute_ngram_surprisals(train, held_out, vocab_size=VOCABULARY, order=5)
     ]
-    assert bits_per_byte(Split(train), Split(held_out), vocab_size=VOCABULARY) == pytest.approx(expected)
+    assert compute_bits_per_byte(Split(train), Split(held_out), vocab_size=VOCABULARY) == pytest.approx(expected)
     assert len(expected) == 5

@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 import torch
 
-from lm.evaluation.scorer import reading_of
-from lm.evaluation.scoring import score
-from lm.evaluation.stretches import stretches
+from lm.evaluation.file_scoring import score_files
+from lm.evaluation.scorer import build_window_scorer
+from lm.evaluation.scoring import score_document
 from lm.text.documents import Fragment
 from lm.text.files import find_text_files
 from tests.lm.evaluation.small_models import BPE, CHAR, SEPARATOR, TEXT, make_model
@@ -15,10 +15,10 @@ def scored(tokenizer, tmp_path, *texts, batch_size=3, context=16, stride=8):
     for index, text in enumerate(texts):
         (tmp_path / f"{index}.txt").write_bytes(text.encode())
     sources = find_text_files([str(tmp_path / f"{index}.txt") for index in range(len(texts))])
-    reading = reading_of(make_model(), tokenizer, context=context, stride=stride)
-    batches = list(stretches(reading, tokenizer, sources, separator=SEPARATOR, batch_size=batch_size))
+    window_scorer = build_window_scorer(make_model(), tokenizer, context=context, stride=stride)
+    batches = list(score_files(window_scorer, tokenizer, sources, separator=SEPARATOR, batch_size=batch_size))
     assert all(batches)
-    return [stretch for batch in batches for stretch in batch]
+    return [segment for batch in batches for segment in batch]
 
 
 @pytest.mark.parametrize("tokenizer", [BPE, CHAR], ids=["bpe", "char"])
@@ -39,15 +39,15 @@ def test_stretches_are_the_text_token_by_token_in_order(tokenizer, batch_size, t
             begins = [s.passage.offset + s.start for s in own]
             assert begins == np.cumsum([0, *(sum(map(len, _spelled(s))) for s in own)])[:-1].tolist()
             nats = np.concatenate([s.nats for s in own])
-            expected = score(make_model(), tokens, context=16, stride=8, start_token=start)
+            expected = score_document(make_model(), tokens, context=16, stride=8, start_token=start)
             assert np.isnan(nats[: start is None]).all()
             assert_close(nats[int(start is None) :], expected, model=make_model(), dtype=torch.float32)
     order = [(s.passage.file, s.passage.document, s.passage.first + s.first) for s in found]
     assert order == sorted(order)
 
 
-def _spelled(stretch):
-    return [stretch.passage.data[a:b] for a, b in zip([stretch.start, *stretch.ends[:-1]], stretch.ends, strict=True)]
+def _spelled(segment):
+    return [segment.passage.data[a:b] for a, b in zip([segment.start, *segment.ends[:-1]], segment.ends, strict=True)]
 
 
 def test_words_are_counted_where_they_begin(tmp_path, monkeypatch):
@@ -67,11 +67,11 @@ def test_what_is_held_of_a_long_file_is_bounded(tmp_path, monkeypatch):
             taken.append(len(taken))
             yield Fragment(TEXT * 500, starts_document=len(taken) == 1)
 
-    monkeypatch.setattr("lm.evaluation.stretches.read_fragments", endless)
+    monkeypatch.setattr("lm.evaluation.file_scoring.read_fragments", endless)
     (tmp_path / "a.txt").touch()
     sources = find_text_files([str(tmp_path / "a.txt")])
-    reading = reading_of(make_model(), CHAR, context=16, stride=16)
-    batches = stretches(reading, CHAR, sources, separator=SEPARATOR, batch_size=16)
-    seen = sum(len(stretch.nats) for _ in range(300) for stretch in next(batches))
+    window_scorer = build_window_scorer(make_model(), CHAR, context=16, stride=16)
+    batches = score_files(window_scorer, CHAR, sources, separator=SEPARATOR, batch_size=16)
+    seen = sum(len(segment.nats) for _ in range(300) for segment in next(batches))
     assert seen == 300 * 16 * 16 + 1
     assert len(taken) < seen / len(TEXT * 500) + 4

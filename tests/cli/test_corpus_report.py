@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from cli.corpus_report import train_or_load_tokenizer
 from cli.main import run
-from cli.preparing import trained_tokenizer
 from lm.config.data import DataConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.corpus.corpus import scan_corpus
@@ -46,7 +46,7 @@ def test_the_stories_that_ship_are_no_cause_for_warning(capsys: pytest.CaptureFi
 def test_a_tokenizer_is_trained_once_for_the_same_corpus(folder, capsys):
     corpus = scan_corpus(find_text_files(["corpus.txt"]), DataConfig())
     config = TokenizerConfig(kind="bpe", vocab_size=280)
-    first, second = (trained_tokenizer(corpus, config) for _ in range(2))
+    first, second = (train_or_load_tokenizer(corpus, config) for _ in range(2))
     assert first.sha256 == second.sha256
-    assert trained_tokenizer(corpus, config, special=["<x>"]).special_tokens.keys() == {"<|endoftext|>", "<x>"}
+    assert train_or_load_tokenizer(corpus, config, special=["<x>"]).special_tokens.keys() == {"<|endoftext|>", "<x>"}
     assert capsys.readouterr().err == ""

@@ -20,13 +20,13 @@ _UNKNOWN, _BYTE = 2, 6
 """Kinds of tokens, by their numbers in the format."""
 
 
-def is_of_pieces(description: Mapping[str, Any]) -> bool:
+def is_sentencepiece(description: Mapping[str, Any]) -> bool:
     """Whether a tokenizer (its JSON, parsed) spells unknown characters as bytes, as SentencePiece's BPE does."""
     model = description["model"]
     return model["type"] == "BPE" and bool(model["byte_fallback"])
 
 
-def settings(tokenizer: Tokenizer, tokens: Sequence[str], kinds: Sequence[int]) -> dict[str, Any]:
+def build_sentencepiece_metadata(tokenizer: Tokenizer, tokens: Sequence[str], kinds: Sequence[int]) -> dict[str, Any]:
     """The settings of such a tokenizer, by the ends of their keys in a GGUF file.
 
     Args:
@@ -46,7 +46,7 @@ def settings(tokenizer: Tokenizer, tokens: Sequence[str], kinds: Sequence[int]) 
     return {
         "model": "llama",
         "pre": "default",
-        "scores": _scores(rules, len(tokens)),
+        "scores": _compute_scores(rules, len(tokens)),
         "token_type": [special.get(index, kind) for index, kind in enumerate(kinds)],
         "unknown_token_id": rules.vocabulary[unknown],
         "add_space_prefix": _begins_with_space(tokenizer.description),
@@ -64,29 +64,29 @@ def _begins_with_space(description: Mapping[str, Any]) -> bool:
     raise UsageError("llama.cpp has no counterpart of what the tokenizer makes of spaces (normalizer, pre_tokenizer)")
 
 
-def _scores(rules: MergeRules, size: int) -> list[float]:
+def _compute_scores(rules: MergeRules, size: int) -> list[float]:
     """The better the earlier a piece's rules come; what no rule makes has the worst."""
     order: dict[str, int] = {}
     last = None
     for left, right in rules.rules:
         if (made := left + right) != last and made in order:
-            raise _not_by_scores(made)
+            raise _unsupported_merges(made)
         order.setdefault(made, len(order))
         last = made
     pairs, whole = {(left, right) for left, right in rules.rules}, set(rules.whole)
     ordinary = [token for token, index in rules.vocabulary.items() if index not in whole]
     for token in ordinary:
-        if any(pair not in pairs and all(part in rules.vocabulary for part in pair) for pair in _splits(token)):
-            raise _not_by_scores(token)
+        if any(pair not in pairs and all(part in rules.vocabulary for part in pair) for pair in _split_pairs(token)):
+            raise _unsupported_merges(token)
     scores = [-float(len(order))] * size
     for token, rank in order.items():
         scores[rules.vocabulary[token]] = -float(rank)
     return scores
 
 
-def _splits(token: str) -> Iterable[tuple[str, str]]:
+def _split_pairs(token: str) -> Iterable[tuple[str, str]]:
     return ((token[:place], token[place:]) for place in range(1, len(token)))
 
 
-def _not_by_scores(token: str) -> UsageError:
+def _unsupported_merges(token: str) -> UsageError:
     return UsageError(f"llama.cpp merges pieces by scores, and the tokenizer's rules for {token!r} do not follow any")

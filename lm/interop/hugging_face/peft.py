@@ -25,14 +25,14 @@ from torch import Tensor
 from lm import checkpoint, files, run_folder
 from lm.base import adapting, named_base, refer, refuse_adapted
 from lm.config.export import ExportConfig
-from lm.config.lora import KINDS, LoraConfig
+from lm.config.lora import LAYER_KINDS, LoraConfig
 from lm.config.model import ModelConfig
 from lm.config.run import RunConfig
 from lm.errors import InputError, UsageError
-from lm.interop.hugging_face.configuration import family_of
+from lm.interop.hugging_face.configuration import find_family
 from lm.interop.hugging_face.family import Family
-from lm.interop.hugging_face.folder import CARD, read, read_json
-from lm.interop.hugging_face.tensors import kept, swapped
+from lm.interop.hugging_face.folder import CARD, read_json, read_tensor
+from lm.interop.hugging_face.tensors import locate_tensor, swap_groups
 from lm.model.lora import LoraLinear, adapters, build_adapted
 from lm.model.transformer import without_weights
 from lm.tensor_file import Entry, entries
@@ -57,7 +57,7 @@ model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained("BASE"), 
 """
 
 
-class Low(NamedTuple):
+class LoraMatrices(NamedTuple):
     """The matrices of an adapter: what it adds to a layer's weights is a multiple of `b @ a`."""
 
     a: Tensor
@@ -94,9 +94,9 @@ def export_adapters(run: Path, folder: Path) -> Family:
             f"{run}: has a head for its labels beside its adapters; export both in one model",
             settings=["to=huggingface"],
         )
-    family = family_of(config.model, checkpoint.load_tokenizers(found)[0])
+    family = find_family(config.model, checkpoint.load_tokenizers(found)[0])
     saved = load_tensors(found / run_folder.MODEL)
-    theirs = dict(_to_theirs(saved, config, family))
+    theirs = dict(_to_peft_layers(saved, config, family))
     try:
         with files.new_folder(folder) as fresh:
             _write(fresh, theirs, config, family)
@@ -105,7 +105,7 @@ def export_adapters(run: Path, folder: Path) -> Family:
     return family
 
 
-def _write(folder: Path, theirs: Mapping[str, Low], config: RunConfig, family: Family) -> None:
+def _write(folder: Path, theirs: Mapping[str, LoraMatrices], config: RunConfig, family: Family) -> None:
     """The files of a folder, of adapters by the names of the family's layers."""
     files.write_json(folder / CONFIG, to_json({name: len(low.a) for name, low in theirs.items()}, config, family))
     named = {
@@ -117,18 +117,23 @@ def _write(folder: Path, theirs: Mapping[str, Low], config: RunConfig, family: F
     files.replace_text(folder / CARD, _card(config, family))
 
 
-def _to_theirs(saved: Mapping[str, Tensor], config: RunConfig, family: Family) -> Iterator[tuple[str, Low]]:
+def _to_peft_layers(
+    saved: Mapping[str, Tensor], config: RunConfig, family: Family
+) -> Iterator[tuple[str, LoraMatrices]]:
     """The adapters of a checkpoint by the names of the family's layers."""
     for name, layer in _layers(config.model, config.lora).items():
         a, b = (saved[f"{name}.lora_{kind}"] for kind in "ab")
-        parts = [Low(*each) for each in zip(a.split(layer.rank), b.split(layer.projected), strict=True)]
-        place = kept(f"{name}.weight", layer.out_features, config.model, family)
+        parts = [LoraMatrices(*each) for each in zip(a.split(layer.rank), b.split(layer.projected), strict=True)]
+        place = locate_tensor(f"{name}.weight", layer.out_features, config.model, family)
         names = [their_name.removesuffix(".weight") for their_name in place.names]
         if len(names) == len(parts):
             yield from zip(names, parts, strict=True)
             continue
         together = torch.block_diag(*(part.b for part in parts))
-        yield names[0], Low(a, swapped(together, 3, config.model.n_heads) if place.layout == "by head" else together)
+        yield (
+            names[0],
+            LoraMatrices(a, swap_groups(together, 3, config.model.n_heads) if place.layout == "by head" else together),
+        )
 
 
 def _layers(model: ModelConfig, lora: LoraConfig) -> dict[str, LoraLinear]:
@@ -143,7 +148,7 @@ def _card(config: RunConfig, family: Family) -> str:
     )
 
 
-def is_adapter(folder: Path) -> bool:
+def is_peft_folder(folder: Path) -> bool:
     """Whether a folder holds adapters of PEFT, and not a model."""
     return (folder / CONFIG).is_file()
 
@@ -166,14 +171,14 @@ def import_adapters(folder: Path, base: Path, out: Path) -> Path:
         UsageError: the base has adapters itself, or no model of transformers is like it.
     """
     run_folder.refuse_existing(out)
-    settings = Settings.read(folder)
+    settings = PeftConfig.read(folder)
     found = run_folder.find_checkpoint(base)
     run_folder.verify(found, to_train=False)
     refuse_adapted(found)
     config, (tokenizer, of_sources) = run_folder.load_config(found), checkpoint.load_tokenizers(found)
-    low = _to_ours(folder, config.model, family_of(config.model, tokenizer), settings)
+    low = _from_peft_layers(folder, config.model, find_family(config.model, tokenizer), settings)
     rank = max(len(part.a) for parts in low.values() for part in parts)
-    kinds = [kind for kind in KINDS if low.keys() & _layers(config.model, LoraConfig(rank=1, on=kind)).keys()]
+    kinds = [kind for kind in LAYER_KINDS if low.keys() & _layers(config.model, LoraConfig(rank=1, on=kind)).keys()]
     lora = LoraConfig(rank=rank, on=",".join(kinds), alpha=settings.scale * rank, dropout=settings.dropout)
     (out / run_folder.CHECKPOINTS).mkdir(parents=True, exist_ok=True)
     refer(out, found)
@@ -183,14 +188,16 @@ def import_adapters(folder: Path, base: Path, out: Path) -> Path:
         config=adapting(dataclasses.replace(config, plan=None, lora=lora), found),
         tokenizer=tokenizer,
         source_tokenizer=of_sources,
-        model=_of_one_rank(low, config.model, lora),
+        model=_pad_to_rank(low, config.model, lora),
         optimizer={},
         state=run_folder.TrainingState(finished=True),
         is_best=True,
     )
 
 
-def _to_ours(folder: Path, model: ModelConfig, family: Family, settings: Settings) -> dict[str, list[Low]]:
+def _from_peft_layers(
+    folder: Path, model: ModelConfig, family: Family, settings: PeftConfig
+) -> dict[str, list[LoraMatrices]]:
     """The adapters of a folder by our layers, one for each projection; their B are scaled as `settings.scale` wants it.
 
     Raises:
@@ -199,7 +206,7 @@ def _to_ours(folder: Path, model: ModelConfig, family: Family, settings: Setting
     there, found = entries(folder / WEIGHTS), {}
     left = set(there)
     for name, layer in _layers(model, LoraConfig(rank=1)).items():
-        place = kept(f"{name}.weight", layer.out_features, model, family)
+        place = locate_tensor(f"{name}.weight", layer.out_features, model, family)
         lows = []
         for their_name, size in zip(place.names, place.sizes, strict=True):
             module = their_name.removesuffix(".weight")
@@ -208,11 +215,11 @@ def _to_ours(folder: Path, model: ModelConfig, family: Family, settings: Setting
             if set(names) <= there.keys():
                 left -= set(names)
                 rank, scale = settings.of(module)
-                low = _read([there[each] for each in names], names, (rank, layer.in_features, size))
+                low = _read_matrices([there[each] for each in names], names, (rank, layer.in_features, size))
                 low = low._replace(b=low.b * (scale / settings.scale if settings.scale else 1.0))
             lows.append(low)
         if any(lows):
-            found[name] = _parts(lows, layer, by_head=model.n_heads if place.layout == "by head" else 0)
+            found[name] = _split_projections(lows, layer, by_head=model.n_heads if place.layout == "by head" else 0)
     if left or not found:
         problem = f"has {min(left)}, for which the base has no layer" if left else "has no adapters for the base"
         raise InputError(
@@ -221,27 +228,27 @@ def _to_ours(folder: Path, model: ModelConfig, family: Family, settings: Setting
     return found
 
 
-def _read(places: list[Entry], names: list[str], sizes: tuple[int, int, int]) -> Low:
+def _read_matrices(places: list[Entry], names: list[str], sizes: tuple[int, int, int]) -> LoraMatrices:
     """The matrices at two places of a file, of this rank and for so many inputs and outputs."""
     rank, inputs, outputs = sizes
     for entry, name, shape in zip(places, names, ((rank, inputs), (outputs, rank)), strict=True):
         if entry.shape != shape:
             raise InputError(f"{entry.path}: {name} is {entry.shape}, but for this base and by {CONFIG} it is {shape}")
-    return Low(*(read(entry).float() for entry in places))
+    return LoraMatrices(*(read_tensor(entry).float() for entry in places))
 
 
-def _parts(lows: list[Low | None], layer: LoraLinear, *, by_head: int) -> list[Low]:
+def _split_projections(lows: list[LoraMatrices | None], layer: LoraLinear, *, by_head: int) -> list[LoraMatrices]:
     """An adapter for each projection of a layer of ours, from those of the layers that it has in the family."""
     if len(lows) == len(layer.projected):
         sizes = zip(lows, layer.projected, strict=True)
-        return [low or Low(torch.zeros(0, layer.in_features), torch.zeros(size, 0)) for low, size in sizes]
+        return [low or LoraMatrices(torch.zeros(0, layer.in_features), torch.zeros(size, 0)) for low, size in sizes]
     (low,) = lows
     assert low is not None
-    rows = swapped(low.b, by_head, 3) if by_head else low.b
-    return [Low(low.a[b.any(0)], b[:, b.any(0)]) for b in rows.split(layer.projected)]
+    rows = swap_groups(low.b, by_head, 3) if by_head else low.b
+    return [LoraMatrices(low.a[b.any(0)], b[:, b.any(0)]) for b in rows.split(layer.projected)]
 
 
-def _of_one_rank(low: Mapping[str, list[Low]], model: ModelConfig, lora: LoraConfig) -> dict[str, Tensor]:
+def _pad_to_rank(low: Mapping[str, list[LoraMatrices]], model: ModelConfig, lora: LoraConfig) -> dict[str, Tensor]:
     """The tensors of a checkpoint: adapters of lower ranks, and layers without any, are filled up with zeros."""
     tensors: dict[str, Tensor] = {}
     for name, layer in _layers(model, lora).items():
@@ -266,7 +273,7 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
 
 
 @dataclass(frozen=True)
-class Settings:
+class PeftConfig:
     """What `adapter_config.json` says of adapters.
 
     Attributes:
@@ -284,7 +291,7 @@ class Settings:
     by_root: bool
 
     @classmethod
-    def read(cls, folder: Path) -> Settings:
+    def read(cls, folder: Path) -> PeftConfig:
         """The settings in a folder; InputError for those of adapters that ours cannot be."""
         path = folder / CONFIG
         values = read_json(path)
@@ -313,7 +320,7 @@ class Settings:
 
     def of(self, name: str) -> tuple[int, float]:
         """The rank and the scale of a layer of theirs."""
-        rank, alpha = (_matching(values, name) for values in (self.ranks, self.alphas))
+        rank, alpha = (_match_layer(values, name) for values in (self.ranks, self.alphas))
         return int(rank), self._scaled(rank, alpha)
 
     def _scaled(self, rank: float, alpha: float) -> float:
@@ -333,7 +340,7 @@ def _number(value: Any, name: str, path: Path, *, least: float) -> float:  # noq
     return value
 
 
-def _matching(values: Mapping[str, float], name: str) -> float:
+def _match_layer(values: Mapping[str, float], name: str) -> float:
     """The value for a layer: that of the first end of a name, dots being as in PEFT any character, that is its own."""
     ends = (key for key in values if key and re.match(rf"(.*\.)?({re.escape(key)})$", name))
     return values[next(ends, "")]

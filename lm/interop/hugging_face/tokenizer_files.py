@@ -14,8 +14,8 @@ from tokenizers import processors
 from lm import files
 from lm.config.model import ModelConfig
 from lm.errors import InputError
-from lm.interop.hugging_face import pieces
-from lm.interop.hugging_face.folder import CONFIG, TOKENIZER_CONFIG, tokenizer_file
+from lm.interop.hugging_face import sentencepiece
+from lm.interop.hugging_face.folder import CONFIG, TOKENIZER_CONFIG, find_tokenizer_file
 from lm.tokenizer.special_tokens import SpecialTokenFrame, build_text_frame
 from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer
 
@@ -28,21 +28,21 @@ _NAMED = (
 _PADDING = ("[PAD]", "<pad>", "<|pad|>")
 
 
-def write(folder: Path, tokenizer: Tokenizer, model: ModelConfig) -> None:
+def write_tokenizer(folder: Path, tokenizer: Tokenizer, model: ModelConfig) -> None:
     """The files of a tokenizer, in the folder of its model."""
-    files.write_json(folder / TOKENIZER_CONFIG, _settings(tokenizer, model))
+    files.write_json(folder / TOKENIZER_CONFIG, _tokenizer_config(tokenizer, model))
     frame = build_text_frame(tokenizer)
     if model.is_masked:
-        files.replace_text(folder / FILE_NAME, _framing(tokenizer, frame).to_str(pretty=True))
+        files.replace_text(folder / FILE_NAME, _with_post_processor(tokenizer, frame).to_str(pretty=True))
     elif model.is_encoder_decoder:
         files.replace_text(
-            folder / FILE_NAME, _framing(tokenizer, SpecialTokenFrame((), frame.after)).to_str(pretty=True)
+            folder / FILE_NAME, _with_post_processor(tokenizer, SpecialTokenFrame((), frame.after)).to_str(pretty=True)
         )
     else:
         tokenizer.save(folder / FILE_NAME)
 
 
-def read(folder: Path, model: ModelConfig, settings: Mapping[str, Any]) -> tuple[Tokenizer, Tokenizer | None]:
+def read_tokenizer(folder: Path, model: ModelConfig, settings: Mapping[str, Any]) -> tuple[Tokenizer, Tokenizer | None]:
     """The tokenizer of a model, and that of its sources if they have their own.
 
     The decoder of one that translates starts with the token that its settings say. With us that is the token that
@@ -57,31 +57,31 @@ def read(folder: Path, model: ModelConfig, settings: Mapping[str, Any]) -> tuple
         InputError: there is none, or its tokens are not those of the settings.
     """
     if not model.is_encoder_decoder:
-        return Tokenizer.load(tokenizer_file(folder)), None
+        return Tokenizer.load(find_tokenizer_file(folder)), None
     start, end = settings.get("decoder_start_token_id"), settings.get("eos_token_id")
     if not isinstance(start, int) or isinstance(start, bool):
         raise InputError(f"{folder / CONFIG}: decoder_start_token_id {start!r} is no token")
-    if (folder / FILE_NAME).is_file() or not (folder / pieces.SOURCE).is_file():
-        path, source = tokenizer_file(folder), None
-        target = _starting_with(start, Tokenizer.load(path), path)
+    if (folder / FILE_NAME).is_file() or not (folder / sentencepiece.SOURCE).is_file():
+        path, source = find_tokenizer_file(folder), None
+        target = _with_start_token(start, Tokenizer.load(path), path)
     else:
-        path = folder / pieces.IDS
-        source, target = pieces.read_sides(folder, start)
+        path = folder / sentencepiece.IDS
+        source, target = sentencepiece.read_tokenizers(folder, start)
     if target.start_of_text != start or target.end_of_text != end:
         raise InputError(f"{path}: token {end!r} is none that ends a text (eos_token_id)")
     return target, None if source is None or source.sha256 == target.sha256 else source
 
 
-def _starting_with(start: int, tokenizer: Tokenizer, path: Path) -> Tokenizer:
+def _with_start_token(start: int, tokenizer: Tokenizer, path: Path) -> Tokenizer:
     """A tokenizer in which a token is the one that starts a text."""
     if tokenizer.token(start) is None:
         raise InputError(f"{path}: has no token {start!r} (decoder_start_token_id)")
     if tokenizer.start_of_text == start:
         return tokenizer
-    return Tokenizer(tokenizers.Tokenizer.from_str(json.dumps(_renamed(tokenizer, start, path))))
+    return Tokenizer(tokenizers.Tokenizer.from_str(json.dumps(_rename_token(tokenizer, start, path))))
 
 
-def _renamed(tokenizer: Tokenizer, start: int, path: Path) -> dict[str, Any]:
+def _rename_token(tokenizer: Tokenizer, start: int, path: Path) -> dict[str, Any]:
     """What tokenizer.json says, with another name for a token."""
     text, old = copy.deepcopy(tokenizer.description), str(tokenizer.token(start))
     vocabulary = text["model"]["vocab"]
@@ -97,7 +97,7 @@ def _renamed(tokenizer: Tokenizer, start: int, path: Path) -> dict[str, Any]:
     return text
 
 
-def special_ids(tokenizer: Tokenizer, model: ModelConfig) -> dict[str, int | None]:
+def special_token_ids(tokenizer: Tokenizer, model: ModelConfig) -> dict[str, int | None]:
     """The tokens that start and end a text, and what rows are filled up with."""
     if model.is_encoder_decoder:
         start, end = tokenizer.start_of_text, tokenizer.end_of_text
@@ -113,8 +113,8 @@ def special_ids(tokenizer: Tokenizer, model: ModelConfig) -> dict[str, int | Non
     return {name: index for name, index in known.items() if index is not None}
 
 
-def _settings(tokenizer: Tokenizer, model: ModelConfig) -> dict[str, Any]:
-    ids = special_ids(tokenizer, model)
+def _tokenizer_config(tokenizer: Tokenizer, model: ModelConfig) -> dict[str, Any]:
+    ids = special_token_ids(tokenizer, model)
     if model.is_masked:
         also = {
             "cls_token_id": tokenizer.start_of_text, "sep_token_id": tokenizer.end_of_text,
@@ -134,7 +134,7 @@ def _settings(tokenizer: Tokenizer, model: ModelConfig) -> dict[str, Any]:
     }
 
 
-def _framing(tokenizer: Tokenizer, frame: SpecialTokenFrame) -> tokenizers.Tokenizer:
+def _with_post_processor(tokenizer: Tokenizer, frame: SpecialTokenFrame) -> tokenizers.Tokenizer:
     """A tokenizer that puts a text into its frame, as encoders read it.
 
     Ours do that themselves, and their files say nothing of it; one that came with a frame of its own keeps it.
