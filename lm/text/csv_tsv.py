@@ -1,8 +1,8 @@
-"""CSV and TSV: rows of columns, whose names are in the first row or, without a header, their numbers.
+"""CSV and TSV tables; without a header, columns are named by their numbers.
 
-CSV is that of RFC 4180: fields may be quoted, and then hold delimiters, line ends and doubled quotes; the delimiter is
-a comma, or a semicolon, tab or bar if these divide the first rows evenly and commas don't. In TSV a quote is a letter,
-unless it encloses the whole field, and a line is a row.
+CSV follows RFC 4180: quoted fields may contain delimiters, line ends and doubled quotes. The delimiter is a comma, or a
+semicolon, tab or bar if that splits the first rows evenly and commas don't. In TSV a row is a line, and quotes are text
+unless they enclose the whole field.
 """
 
 from __future__ import annotations
@@ -28,17 +28,16 @@ SUFFIXES: dict[str, Kind] = {".csv": "csv", ".tsv": "tsv", ".tab": "tsv"}
 
 
 def parse_rows(blocks: Iterable[str], *, name: str, kind: Kind, header: bool) -> Iterator[Row]:
-    """The rows of a table, without its header; blank lines are skipped.
+    """Yield the rows of a table, without header and blank lines.
 
     Args:
-        blocks: the file's text, cut anywhere.
+        blocks: the text, cut anywhere.
         name: of the file, for messages.
         kind: of the table.
-        header: whether the first row has the names of the columns; otherwise they are numbers, from 1.
+        header: whether the first row has the column names; otherwise they are numbers, from 1.
 
     Raises:
-        InputError: a row has another number of fields than the first one, or is not quoted as it should be; the
-            message names file and line.
+        InputError: a row has another number of fields than the first one, or bad quoting; the message names the line.
     """
     names: Sequence[str] | None = None
     for number, fields in _parse_records(blocks, name=name, kind=kind):
@@ -60,7 +59,7 @@ def _count_fields(fields: int) -> str:
 
 
 def _make_unique(names: Sequence[str]) -> list[str]:
-    """The names of columns: those that are empty, or there before, have their number."""
+    """Number column names that are empty or repeated."""
     found: list[str] = []
     for place, name in enumerate(names, 1):
         stripped = name.strip()
@@ -69,7 +68,7 @@ def _make_unique(names: Sequence[str]) -> list[str]:
 
 
 def _parse_records(blocks: Iterable[str], *, name: str, kind: Kind) -> Iterator[tuple[int, list[str]]]:
-    """Rows as lists of fields, each with the number of its first line."""
+    """Yield rows as lists of fields, each with the number of its first line."""
     numbered = _LineCounter(split_lines(blocks, name=name))
     if kind == "tsv":
         for line in numbered:
@@ -94,7 +93,7 @@ def _parse_records(blocks: Iterable[str], *, name: str, kind: Kind) -> Iterator[
 
 
 class _LineCounter:
-    """Lines, counted as they are read; the byte order mark of the first is left out."""
+    """Counts lines as they are read, and drops a byte order mark."""
 
     def __init__(self, source: Iterable[str]) -> None:
         self._source = iter(source)
@@ -110,13 +109,13 @@ class _LineCounter:
 
 
 def _unquote(field: str) -> str:
-    """A field of TSV without quotes that enclose it, if those within it are doubled."""
+    """Remove quotes that enclose a TSV field, if quotes within it are doubled."""
     is_quoted = len(field) > 1 and field[0] == field[-1] == _QUOTE and _QUOTE not in field[1:-1].replace('""', "")
     return field[1:-1].replace('""', _QUOTE) if is_quoted else field
 
 
 def _detect_delimiter(sample: Sequence[str]) -> str:
-    """The first delimiter that divides all rows of a sample alike, or else the comma."""
+    """Return the first delimiter that splits all sample rows evenly, else the comma."""
     for delimiter in _DELIMITERS:
         reader = csv.reader((line + "\n" for line in sample), delimiter=delimiter)
         try:

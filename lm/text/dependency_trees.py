@@ -1,7 +1,6 @@
-"""Dependency trees beside sentences: a line of heads for each sentence, as somebody's parser made them.
+"""Dependency trees of sentences, one line of heads per sentence, as written by an external parser.
 
-A line has a number for each word, words being what stands between white space: that of the word it depends on, from 1,
-or 0 for the root. Trees are read, never made.
+A line has a number for each whitespace-separated word: the index of its head from 1, or 0 for the root.
 """
 
 from __future__ import annotations
@@ -25,15 +24,15 @@ TreePositions = NDArray[np.int64]
 
 
 def parse_heads(line: str, sentence: str, *, where: str) -> Heads:
-    """The heads of the words of a sentence, which are those of one tree.
+    """Parse and validate the heads of a sentence.
 
     Args:
-        line: the heads, apart from each other by white space.
-        sentence: whose words they are for.
-        where: the file and the line, for messages.
+        line: whitespace-separated heads.
+        sentence: whose words they belong to.
+        where: file and line, for messages.
 
     Raises:
-        InputError: they are no numbers, or not as many as the words, or no tree.
+        InputError: they are not integers, not one per word, or not a tree.
     """
     try:
         heads = tuple(int(number) for number in line.split())
@@ -50,16 +49,16 @@ def parse_heads(line: str, sentence: str, *, where: str) -> Heads:
 def attach_heads(
     sentences: Iterable[T], lines: Iterable[str], *, sentence: Callable[[T], str], names: tuple[str, str]
 ) -> Iterator[tuple[T, Heads]]:
-    """Sentences with their heads, line by line.
+    """Pair sentences with their heads, line by line.
 
     Args:
-        sentences: what has a sentence each.
-        lines: the heads of each.
-        sentence: the sentence of one of them.
-        names: of the file of sentences and of that of heads, for messages.
+        sentences: objects with a sentence each.
+        lines: of heads.
+        sentence: returns the sentence of such an object.
+        names: of the sentence file and the heads file, for messages.
 
     Raises:
-        InputError: a line is no tree of its sentence, or there are more or fewer lines than sentences.
+        InputError: a line is not a tree of its sentence, or the numbers of lines differ.
     """
     source, name = names
     for number, (one, line) in enumerate(itertools.zip_longest(sentences, lines), 1):
@@ -75,7 +74,7 @@ def attach_heads(
 
 
 def check_heads(heads: Sequence[int], sentence: str, *, where: str) -> None:
-    """InputError unless heads are those of one tree of the words of a sentence; `where` names it in the message."""
+    """Raise InputError unless the heads form one tree over the words of a sentence; `where` is for the message."""
     words = len(sentence.split())
     if len(heads) != words:
         raise InputError(f"{where} has {_count(len(heads), 'head')}, and its sentence {_count(words, 'word')}")
@@ -91,16 +90,15 @@ def check_heads(heads: Sequence[int], sentence: str, *, where: str) -> None:
 
 
 def compute_tree_positions(heads: Sequence[int]) -> TreePositions:
-    """Where each word stands in its tree.
+    """Compute the position of each word in its tree.
 
-    Words are numbered from 0 so that each comes right before those below it. One word is another, or above it, if the
-    number of the other is among its own and those of all that is below it.
+    Words are numbered in preorder, from 0. Word a dominates word b if b's number is in a's interval.
 
     Args:
-        heads: of a tree, as `check_heads` has found it to be.
+        heads: of a valid tree (`check_heads`).
 
     Returns:
-        (words, 3): the depth, which is the distance from the root; the number; and the one after the last below.
+        (words, 3): depth, preorder number, and the end of the interval of its subtree.
     """
     order = _preorder(heads)
     found = np.zeros((len(heads) + 1, 3), dtype=np.int64)
@@ -114,7 +112,7 @@ def compute_tree_positions(heads: Sequence[int]) -> TreePositions:
 
 
 def _preorder(heads: Sequence[int]) -> list[int]:
-    """The words that can be reached from the root, each right before those below it."""
+    """Return the words reachable from the root, each before its dependents."""
     below: list[list[int]] = [[] for _ in range(len(heads) + 1)]
     for word, head in enumerate(heads, 1):
         below[head].append(word)
@@ -127,7 +125,7 @@ def _preorder(heads: Sequence[int]) -> list[int]:
 
 
 def _find_cycle(heads: Sequence[int], word: int) -> list[int]:
-    """The words of the circle that the heads of a word lead into, in order."""
+    """Return the words of the cycle that the heads of a word lead into, sorted."""
     seen: list[int] = []
     while word not in seen:
         seen.append(word)

@@ -1,12 +1,12 @@
-"""The documents of text files, streamed in bounded memory.
+"""Stream the documents of text files in bounded memory.
 
-A file of rows (JSON Lines, a JSON array, CSV, TSV, Parquet) has one document in each, in one field or column. Where
-the rows are examples to learn from (see `examples`), prompt and completion joined are a document.
+A file of rows (JSON Lines, a JSON array, CSV, TSV, Parquet) has one document per row, in one field or column. For
+supervised data (see `examples`), prompt and completion together are the document.
 
-Any other text file is one document, unless it has separator lines: a line that is exactly the separator, ended by a
-line feed, by carriage return and line feed, or by the end of the file. A separator line ends a document and belongs to
-none, its own line end included; the line end before it stays with the document that it ends. Line ends are line feeds
-unless they are to be kept (see `normalising`); white space is kept. Documents without a single character are dropped.
+Any other text file is one document, unless it has separator lines: a line that is exactly the separator, ended by LF,
+CRLF or the end of the file. A separator line ends a document and belongs to none, its own line end included; the line
+end before it stays with the document that it ends. Line ends become LF unless they are to be kept (see
+`normalization`); white space is kept. Empty documents are dropped.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 def group_by_size(items: Iterable[T], size: Callable[[T], int], *, limit: int) -> Iterator[list[T]]:
-    """Lists of items in order, each ended by the one with which their sizes reach a limit."""
+    """Yield lists of consecutive items; a list ends with the item whose size brings the total to `limit` or more."""
     group: list[T] = []
     total = 0
     for item in items:
@@ -41,7 +41,7 @@ def group_by_size(items: Iterable[T], size: Callable[[T], int], *, limit: int) -
 
 @dataclass(frozen=True)
 class Fragment:
-    """Part of a document: never empty, and of bounded size."""
+    """A non-empty part of a document, of bounded size."""
 
     text: str
     starts_document: bool
@@ -49,16 +49,15 @@ class Fragment:
 
 @dataclass(frozen=True)
 class FileSummary:
-    """What one pass over a file finds.
+    """Counts and checksum from one pass over a file.
 
     Attributes:
         file: the file.
-        sha256: of the file's bytes, decompressed.
-        size: the number of these bytes.
-        documents: the number of documents.
-        bytes: UTF-8 bytes of their text as it is learned, whatever the encoding of the file; the separators are not
-            counted.
-        changes: what was found in the text and, unless that is kept, left out of it.
+        sha256: checksum of its decompressed bytes.
+        size: number of decompressed bytes.
+        documents: number of documents.
+        bytes: UTF-8 bytes of the normalised text, without separators, whatever the encoding of the file.
+        changes: what normalisation found and, unless it is to be kept, removed.
     """
 
     file: TextFile
@@ -70,7 +69,7 @@ class FileSummary:
 
     @property
     def identity(self) -> str:
-        """What its documents follow from: the bytes, the fields that are read of rows, and how, if that is unusual."""
+        """Return what determines the documents: checksum, fields read, and non-default decoding."""
         fields: Sequence[str] = ()
         if self.file.supervised:
             fields = self.file.label_fields or examples.EXAMPLE_FIELDS
@@ -80,12 +79,12 @@ class FileSummary:
 
     @property
     def read_as(self) -> str:
-        """How its text follows from its bytes, where that is unusual."""
+        """Describe how the text was decoded, where that is not the default."""
         return self.file.read_as(self.changes)
 
 
 def scan_file(file: TextFile, separator: str) -> FileSummary:
-    """Read a file once, from start to end: its hash, and how much text there is.
+    """Read a file once and return its checksum, counts and normalisation changes.
 
     Raises:
         InputError: it is not a text file.
@@ -113,14 +112,14 @@ def read_fragments(
     span: FileSpan | None = None,
     changes: TextChanges | None = None,
 ) -> Iterator[Fragment]:
-    """The documents of a file, in fragments of at most a few hundred kilobytes, cut anywhere.
+    """Yield the documents of a file in fragments of at most a few hundred kilobytes, cut anywhere.
 
     Args:
         file: the file.
-        separator: the line that ends a document, where the file has no rows.
-        on_block: called with each block of the file's bytes, decompressed, as it is read.
-        span: the part to read, from `lm.text.documents` [default: all of the file].
-        changes: is told what is found in the text besides what it is read for.
+        separator: the line that ends a document, for files without rows.
+        on_block: called with each decompressed block of bytes as it is read.
+        span: the part to read, from `split_into_spans` [default: the whole file].
+        changes: records what normalisation finds.
 
     Raises:
         InputError: the file is not text in its encoding, or is damaged.
@@ -142,14 +141,13 @@ def read_fragments(
 def _read_row_documents(
     file: TextFile, on_block: BlockCallback | None, span: FileSpan | None, changes: TextChanges | None
 ) -> Iterator[str]:
-    """The documents of a file that has one in each row."""
     if file.supervised:
         return (example.prompt + example.completion for example in file.examples(on_block, changes))
     return file.documents(on_block, span, changes)
 
 
 def _split_at_separators(blocks: Iterable[str], separator: str) -> Iterator[str | None]:
-    """The text of the blocks with None for each separator line."""
+    """Yield the text of the blocks, with None for each separator line."""
     line = re.compile(rf"{re.escape(separator)}\r?\n")  # what starts a line is checked below: a lookbehind is slow
     unsure = len(separator) + 1  # a separator line that is not complete yet can be this long
     before = "\n"  # the character before `rest`; a file starts with a line
@@ -172,18 +170,13 @@ _BLOCK_BYTES = 1 << 20
 
 
 def split_into_spans(file: TextFile, separator: str, *, size: int) -> list[FileSpan] | None:
-    """Parts of a file of at least `size` bytes each, but the last, that together are the file.
+    """Divide a file into consecutive spans of at least `size` bytes, except the last, each ending with a document.
 
-    They depend on the bytes of the file alone. Each begins with a document and ends with one.
-
-    Args:
-        file: the file.
-        separator: the line that ends a document, where the file has no rows.
-        size: in bytes.
+    The spans depend only on the bytes of the file.
 
     Returns:
-        None for a file that has to be read as a whole: it is small, or compressed, or its lines are numbered, or its
-        records may reach over lines, or bytes don't tell its line ends.
+        None if the file must be read as a whole: it is small, compressed, not UTF-8, has numbered rows, or its records
+        may contain line ends.
     """
     if file.is_parquet and not file.supervised:
         return _split_row_groups(file, size)
@@ -198,7 +191,7 @@ def split_into_spans(file: TextFile, separator: str, *, size: int) -> list[FileS
 
 
 def _split_row_groups(file: TextFile, size: int) -> list[FileSpan] | None:
-    """The fewest neighbouring row groups that have `size` bytes, again and again; None if all are needed for that."""
+    """Group consecutive row groups into spans of at least `size` bytes; None if there is only one span."""
     sizes = parquet.read_row_group_sizes(file.path, name=file.name)
     groups = group_by_size(range(len(sizes)), lambda group: sizes[group], limit=size)
     found = [FileSpan(group[0], group[-1] + 1) for group in groups]
@@ -206,9 +199,9 @@ def _split_row_groups(file: TextFile, size: int) -> list[FileSpan] | None:
 
 
 def _find_document_ends(path: Path, document_end: re.Pattern[bytes], size: int, *, longest: int) -> Iterator[int]:
-    """Where the documents end that are the first to do so `size` bytes after the place before, except the last one.
+    """Yield document ends, each the first at least `size` bytes after the previous one, except the end of the file.
 
-    A match of the pattern has at most `longest` bytes.
+    Matches of `document_end` have at most `longest` bytes.
     """
     total, end = path.stat().st_size, 0
     while (found := _find_end_after(path, document_end, end + size, longest)) is not None and found < total:
@@ -217,7 +210,7 @@ def _find_document_ends(path: Path, document_end: re.Pattern[bytes], size: int, 
 
 
 def _find_end_after(path: Path, pattern: re.Pattern[bytes], place: int, longest: int) -> int | None:
-    """Where the first match at or after a place in a file ends; None if there is none."""
+    """Return the end of the first match at or after a byte offset; None without a match."""
     kept = b""
     with path.open("rb") as stream:
         stream.seek(place)

@@ -1,4 +1,4 @@
-"""What bytes may be that are not the text they should be, and how to read them."""
+"""Detect wrong text encodings and suggest how to read the file."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _SAMPLE_BYTES = 1 << 16
 
 
 class UnreadableError(InputError):
-    """A file that is damaged, may not be read, or is no text in the encoding that is expected."""
+    """A file that is damaged, not readable, or not text in the expected encoding."""
 
 
 def decode(data: bytes, *, name: str) -> str:
-    """The text of a whole file or pipe.
+    """Decode the bytes of a whole file or pipe as UTF-8.
 
     Raises:
-        UnreadableError: it is not UTF-8; the message says what it may be and how to convert it.
+        UnreadableError: it is not UTF-8; the message suggests encodings and a command to convert it.
     """
     refuse_utf16(data, name=name, settings=())
     try:
@@ -53,15 +53,15 @@ def decoding_error(
     encoding: str = "utf-8",
     settings: tuple[str, ...] = ("encoding",),
 ) -> UnreadableError:
-    """The error for bytes that could not be decoded: where they are, what their encoding may be, how to read them.
+    """Build the error for undecodable bytes: byte offset, likely encodings, and how to convert the file.
 
     Args:
-        error: raised by the decoder; the encoding is guessed from the bytes in it.
-        name: of the file, for messages.
-        offset: of the first wrong byte in the text.
+        error: raised by the decoder; encodings are guessed from its bytes.
+        name: of the file.
+        offset: of the first invalid byte in the text.
         compressed: whether the file has to be decompressed first.
-        encoding: that was expected.
-        settings: those that name another encoding; none where files are UTF-8 in any case.
+        encoding: the expected encoding.
+        settings: those that select another encoding; empty where files must be UTF-8.
     """
     where = f"byte offset {offset}{' of the decompressed text' if compressed else ''}"
     called = "UTF-8" if codecs.lookup(encoding).name == "utf-8" else encoding
@@ -78,14 +78,14 @@ def decoding_error(
 
 
 def _iconv_command(encoding: str, name: str, compressed: bool) -> str:
-    """The command that converts a file; what comes from a pipe has no name that `iconv` could open."""
+    """Return the command that converts a file; a pipe has no name to give to `iconv`."""
     convert = f"iconv -f {encoding} -t UTF-8"
     file = name.rpartition(".")[0] if compressed and name.endswith((".gz", ".xz", ".zst")) else name
     return convert if name == "stdin" else f"{convert} {shlex.quote(file)} > NEW"
 
 
 def _guess_encodings(sample: bytes) -> list[str]:
-    """The encodings in which a sample is text: each byte means something, and nothing is a control character."""
+    """Return the candidate encodings in which a sample decodes without control or unassigned characters."""
     return [name for name in _CANDIDATE_ENCODINGS if _is_decodable(sample, name)]
 
 

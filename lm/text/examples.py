@@ -1,13 +1,12 @@
-"""Examples to learn from: a prompt, and the completion that a model is to give.
+"""Supervised examples: a prompt and its completion.
 
-Each row of a file of records (JSON Lines, a JSON array, CSV, TSV, Parquet) is an example, in either of two forms:
+Each row of JSON Lines, a JSON array, CSV, TSV or Parquet is an example in one of two forms:
 
     {"prompt": "12 + 30 = ", "completion": "42"}
     {"text": "What a lovely day.", "label": "joy"}
 
-A label is a completion on a line of its own: the text is the prompt as it is, and the model answers with a line feed,
-which stands for the delimiter of GPT-1, and the label. So a model is trained on just
-what `lm generate` asks of it, and no character has to be put between prompt and completion by hand.
+For a label, the text is the prompt, and the completion is a line feed (the delimiter of GPT-1) and the label. So a
+model is trained on exactly what `lm generate` asks of it, and no delimiter has to be added by hand.
 
 Source: Radford et al. 2018, section 3.3.
 """
@@ -35,9 +34,9 @@ class Example:
     """A prompt and its completion.
 
     Attributes:
-        prompt: the text that is given; may be empty.
-        completion: the text that is to be learned; never empty.
-        line: the number of its line in the file, from 1.
+        prompt: may be empty.
+        completion: never empty.
+        line: its line number in the file, from 1.
     """
 
     prompt: str
@@ -46,24 +45,24 @@ class Example:
 
     @property
     def label(self) -> str:
-        """The completion without its delimiter."""
+        """Return the completion without its delimiter."""
         return parse_label(self.completion)
 
 
 def parse_label(completion: str) -> str:
-    """The label that a completion is: the text behind its delimiter, or all of it."""
+    """Return the label in a completion: the text after the delimiter, or all of it."""
     return completion.removeprefix(LABEL_DELIMITER)
 
 
 def parse_examples(rows: Iterable[Row], columns: tuple[str, str] | None = None) -> Iterator[Example]:
-    """The examples in the rows of a file.
+    """Yield the examples in the rows of a file.
 
     Args:
         rows: of the file.
-        columns: those of text and label [default: the two of either form, for each row by itself].
+        columns: of text and label [default: detected per row].
 
     Raises:
-        InputError: a row is not an example; the message names the file, the row and what is wrong with it.
+        InputError: a row is not an example; the message names file, row and field.
     """
     for row in rows:
         first, second = columns or _find_fields(row.values, row.where)
@@ -78,12 +77,12 @@ def parse_examples(rows: Iterable[Row], columns: tuple[str, str] | None = None) 
 
 
 def has_example_fields(names: Iterable[str]) -> bool:
-    """Whether there is a field among some that only examples have: prompt, completion or label."""
+    """Return whether a field name occurs only in examples: prompt, completion or label."""
     return any(name in EXAMPLE_FIELDS and name != "text" for name in names)
 
 
 def is_example_line(line: bytes) -> bool:
-    """Whether a line is a JSON object with a field that only examples have: prompt, completion or label."""
+    """Return whether a line is a JSON object with a prompt, completion or label field."""
     try:
         values = json.loads(line.removeprefix(b"\xef\xbb\xbf"))
     except (ValueError, RecursionError):
@@ -92,7 +91,6 @@ def is_example_line(line: bytes) -> bool:
 
 
 def _find_fields(values: Mapping[str, Any], where: str) -> tuple[str, str]:
-    """The two fields of the form in which a line is."""
     forms = [form for form in (EXAMPLE_FIELDS[:2], EXAMPLE_FIELDS[2:]) if all(field in values for field in form)]
     if len(forms) == 2:
         raise InputError(f"{where}: has {', '.join(EXAMPLE_FIELDS)}; give {_FORMS}, not both")
@@ -106,6 +104,6 @@ def _find_fields(values: Mapping[str, Any], where: str) -> tuple[str, str]:
 
 
 def _read_label(row: Row, field: str) -> str:
-    """The text of a label; numbers, true and false count as they are written in JSON."""
+    """Return a label as text; numbers and booleans are written as in JSON."""
     label = row.values[field]
     return json.dumps(label) if isinstance(label, bool | int | float) else read_text(row, field)

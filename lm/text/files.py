@@ -1,8 +1,8 @@
-"""Text files: what folders, globs and `-` (stdin) stand for, and their text and rows, read in bounded memory.
+"""Find and read text files: paths, folders, globs and stdin, decompressed and decoded in bounded memory.
 
-Files may be compressed (see `detect_compression`). Stdin and pipes can be read only once, so they are copied to a
-temporary file first. Text is UTF-8 unless an encoding is named; what is made of its line ends is said in
-`lm.text.normalization`. Rows are objects of JSON Lines or of a JSON array, or rows of CSV, TSV and Parquet.
+Files may be compressed (`detect_compression`). Stdin and pipes can be read only once, so they are copied to a temporary
+file first. Text is UTF-8 unless an encoding is given; line ends are normalised by `lm.text.normalization`. Rows are
+objects of JSON Lines or a JSON array, or rows of CSV, TSV and Parquet.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class _Decompressor(Protocol):
 
 
 def detect_compression(path: Path, name: str) -> Compression | None:
-    """The format a file is compressed in, by its first bytes or else by its name; None if it is not compressed."""
+    """Return the compression of a file by its magic bytes, else by its suffix; None if it is not compressed."""
     with path.open("rb") as stream:
         beginning = stream.read(max(map(len, MAGIC_BYTES.values())))
     if not beginning:
@@ -74,15 +74,15 @@ def detect_compression(path: Path, name: str) -> Compression | None:
 
 
 def strip_compression_suffix(name: str) -> str:
-    """A file's name without the suffix of a compression."""
+    """Return a file name without its compression suffix."""
     return next((name[: -len(kind)] for kind in MAGIC_BYTES if name.lower().endswith(kind)), name)
 
 
 def read_blocks(path: Path, kind: Compression | None, size: int, *, name: str) -> Iterator[bytes]:
-    """The decompressed bytes of a file, in blocks of about `size` bytes, none of them empty.
+    """Yield the decompressed bytes of a file in non-empty blocks of about `size` bytes.
 
     Raises:
-        InputError: the file is damaged, or the package that reads it is missing.
+        InputError: the file is damaged, or the package that decompresses it is missing.
     """
     readers: dict[Compression, Callable[[BinaryIO, int], Iterator[bytes]]]
     readers = {".gz": _read_gzip, ".xz": _read_xz, ".zst": _read_zstd}
@@ -115,7 +115,7 @@ def _read_xz(stream: BinaryIO, size: int) -> Iterator[bytes]:
 
 
 def _read_zstd(stream: BinaryIO, size: int) -> Iterator[bytes]:
-    """Frame by frame, since the ready-made readers take a file that was cut short for a whole one."""
+    """Decompress frame by frame: the ready-made readers accept truncated files."""
     new, decompressor = _import_zstd(stream.name)[0], None
     for block in _read_plain(stream, min(size, _ZSTD_INPUT_BYTES)):
         rest = block
@@ -131,7 +131,7 @@ def _read_zstd(stream: BinaryIO, size: int) -> Iterator[bytes]:
 
 
 def _import_zstd(name: str) -> tuple[Callable[[], _Decompressor], type[Exception]]:
-    """What makes a decompressor, and the error it raises: Python's own from 3.14 on, else the zstandard package's."""
+    """Return the decompressor and its error type: Python's from 3.14 on, else the zstandard package's."""
     if sys.version_info >= (3, 14):
         from compression import zstd  # noqa: PLC0415 (not there in older versions)
 
@@ -150,10 +150,10 @@ _MAX_LINE_BYTES = 1 << 28
 
 
 def decode_lines(parts: Iterable[bytes], *, name: str) -> Iterator[str]:
-    """The lines of a text without their ends, which are line feeds or carriage returns and line feeds.
+    """Yield the lines of UTF-8 bytes without their LF or CRLF.
 
     Args:
-        parts: the bytes, cut anywhere; the last line need not have an end.
+        parts: the bytes, cut anywhere; the last line need not be terminated.
         name: of the file, for messages.
 
     Raises:
@@ -174,10 +174,10 @@ def decode_lines(parts: Iterable[bytes], *, name: str) -> Iterator[str]:
 
 
 def read_file_lines(path: Path) -> Iterator[str]:
-    """The lines of a file, which may be compressed.
+    """Yield the lines of a file, which may be compressed.
 
     Raises:
-        InputError: there is no such file, it is damaged, or its lines are refused by `decode_lines`.
+        InputError: the file is missing or damaged, or a line is invalid (see `decode_lines`).
     """
     if not path.is_file():
         raise InputError(f"{path}: no such file")
@@ -214,7 +214,7 @@ ProgressCallback = Callable[[int, int | None], None]
 
 @dataclass(frozen=True)
 class FileSpan:
-    """Part of a file that begins and ends with documents: bytes, or row groups of a Parquet file."""
+    """Part of a file, from the start of one document to the end of another: bytes, or row groups of a Parquet file."""
 
     start: int
     stop: int
@@ -225,11 +225,11 @@ class TextFile:
     """A file of a corpus.
 
     Attributes:
-        name: what the user calls it, for messages.
+        name: as the user wrote it, for messages.
         path: where its bytes are; for stdin and pipes a temporary copy.
-        data: what of it is text: the fields of its rows, whether these are examples to learn from, and its line ends.
-        reading: its format and encoding.
-        spool: the temporary copy of stdin or a pipe, which is deleted with the last TextFile that refers to it.
+        data: which fields are text, whether rows are supervised examples, and how line ends are treated.
+        reading: format and encoding.
+        temporary_copy: the copy of stdin or a pipe, deleted with the last TextFile that refers to it.
     """
 
     name: str
@@ -240,7 +240,7 @@ class TextFile:
 
     @cached_property
     def format(self) -> Format:
-        """As the settings say, or by its name or, of stdin and pipes, by its beginning."""
+        """Return the format from the settings, the suffix or, for stdin and pipes, the first line."""
         if self.reading.format is not None:
             return self.reading.format
         if self.temporary_copy is not None:
@@ -262,22 +262,22 @@ class TextFile:
 
     @property
     def is_parquet(self) -> bool:
-        """Whether it is a Parquet file."""
+        """Return whether it is a Parquet file."""
         return self.format == "parquet"
 
     @property
     def holds_rows(self) -> bool:
-        """Whether it holds rows with fields, each of which is a document."""
+        """Return whether the file consists of rows with fields, one document each."""
         return self.format != "text"
 
     @property
     def supervised(self) -> bool:
-        """Whether each row is an example to learn from, a prompt and its completion."""
+        """Return whether each row is a supervised example."""
         return self.data.supervised
 
     @cached_property
     def holds_examples(self) -> bool:
-        """Whether its rows are examples, by the names of their fields; text from a pipe may have rows, too."""
+        """Return whether its rows are examples by their field names; text from a pipe may have rows, too."""
         if self.format == "text" and self.temporary_copy is not None:
             return examples.is_example_line(_read_first_line(self))
         if self.format in ("text", "jsonl") and self.data.label_field is None:
@@ -291,7 +291,7 @@ class TextFile:
 
     @cached_property
     def field_names(self) -> Sequence[str]:
-        """The names of the fields of its first row, or of its columns; none where there is no row."""
+        """Return the column names, or the field names of the first row; empty without rows."""
         if self.is_parquet:
             return parquet.read_columns(self.path, name=self.name)
         first = next(self.rows((), example=json_lines.example_document_line(FIELD)), None)
@@ -299,7 +299,7 @@ class TextFile:
 
     @cached_property
     def text_field(self) -> str:
-        """The field that holds the text; UsageError if it isn't clear which one that is."""
+        """Return the field that holds the text; UsageError if it isn't clear."""
         wanted, names = self.data.field, self.field_names
         if self.format in ("csv", "tsv", "json") and names:
             return rows.find_text_field(names, wanted, file=self.name)
@@ -307,7 +307,7 @@ class TextFile:
 
     @cached_property
     def label_fields(self) -> tuple[str, str] | None:
-        """The fields of text and label; None where each row has those of an example, under their own names."""
+        """Return the fields of text and label; None if rows use the field names of examples."""
         wanted, names = (self.data.field, self.data.label_field), set(self.field_names)
         if wanted == (None, None):
             has_usual = examples.has_example_fields(names) or not rows.has_label_fields(self.field_names)
@@ -322,11 +322,11 @@ class TextFile:
         return rows.find_label_fields(self.field_names, *wanted, file=self.name)
 
     def __getstate__(self) -> dict[str, Any]:
-        """For another process, which finds the copy of a pipe by its path, and leaves it there."""
+        """Drop the temporary copy: another process finds it by its path and must not delete it."""
         return {**self.__dict__, "format": self.format, "spool": None}
 
     def read_as(self, changes: TextChanges) -> str:
-        """How its text follows from its bytes, where that is not the usual way; `changes` is what reading it found."""
+        """Describe non-default decoding, given the normalisation changes; empty for the default."""
         told = []
         if self.holds_rows and self.format not in ("jsonl", "parquet"):
             told.append(f"format={self.format}" + (" header=no" if not self._has_header else ""))
@@ -345,12 +345,12 @@ class TextFile:
     def text(
         self, on_block: BlockCallback | None = None, span: FileSpan | None = None, changes: TextChanges | None = None
     ) -> Iterator[str]:
-        """The text of the file, in blocks.
+        """Yield the decoded, normalised text in blocks.
 
         Args:
             on_block: called with each block of bytes as it is read.
-            span: the part to read, of a file that is not compressed [default: all of it].
-            changes: is told what is found in the text besides what it is read for.
+            span: the part to read, of an uncompressed file [default: the whole file].
+            changes: records what normalisation finds.
 
         Raises:
             InputError: the file is not text in its encoding, or is damaged.
@@ -380,7 +380,7 @@ class TextFile:
         return (text for text, _ in self._decoded(None, None))
 
     def _decoded(self, on_block: BlockCallback | None, span: FileSpan | None) -> Iterator[tuple[str, bool]]:
-        """Blocks of the file as text, and whether each is the last."""
+        """Yield decoded blocks, and whether each is the last."""
         decoder = codecs.getincrementaldecoder(self.reading.encoding)("strict")
         kind = detect_compression(self.path, self.name)
         offset = 0 if span is None else span.start
@@ -415,17 +415,17 @@ class TextFile:
         span: FileSpan | None = None,
         changes: TextChanges | None = None,
     ) -> Iterator[Row]:
-        """The rows of the file.
+        """Yield the rows of the file.
 
         Args:
-            fields: what is read of each row, at least.
-            example: what a line of JSON may look like, for messages.
-            on_block: called with each block of bytes as it is read; of a Parquet file before all rows.
-            span: the part to read [default: all of it].
-            changes: is told what is found in the texts besides what they are read for.
+            fields: the fields to read; a row may have more.
+            example: a valid JSON line, for messages.
+            on_block: called with each block of bytes as it is read; for Parquet before any row.
+            span: the part to read [default: the whole file].
+            changes: records what normalisation finds.
 
         Raises:
-            InputError: a row is damaged, or the file is not text in its encoding, or is damaged.
+            InputError: a row is invalid, or the file is not text in its encoding, or is damaged.
         """
         changes = TextChanges() if changes is None else changes
         if self.is_parquet:
@@ -448,15 +448,20 @@ class TextFile:
     def documents(
         self, on_block: BlockCallback | None = None, span: FileSpan | None = None, changes: TextChanges | None = None
     ) -> Iterator[str]:
-        """The texts in the rows of the file; arguments and errors as of `rows`, and InputError for one without text."""
+        """Yield the text of each row; arguments and errors as of `rows`.
+
+        Raises:
+            InputError: a row has no text.
+        """
         line = json_lines.example_document_line(self.text_field)
         found = self.rows([self.text_field], example=line, on_block=on_block, span=span, changes=changes)
         return rows.read_texts(found, self.text_field)
 
     def examples(self, on_block: BlockCallback | None = None, changes: TextChanges | None = None) -> Iterator[Example]:
-        """The examples in the rows of the file; arguments and errors as of `rows`, and InputError for one that is none.
+        """Yield the supervised examples in the rows; arguments and errors as of `rows`.
 
         Raises:
+            InputError: a row is not an example.
             UsageError: it isn't clear which fields hold text and label.
         """
         wanted = self.label_fields or examples.EXAMPLE_FIELDS
@@ -465,20 +470,19 @@ class TextFile:
 
 
 class TextFiles(list[TextFile]):
-    """The files that some names stand for.
+    """The files found for some patterns.
 
     Attributes:
-        skipped: how many files of folders are left out, by suffix.
+        skipped_suffixes: number of skipped files in folders, by suffix.
     """
 
     def __init__(self, files: Iterable[TextFile], skipped: Mapping[str, int] | None = None) -> None:
-        """Files, and those left out."""
         super().__init__(files)
         self.skipped_suffixes = Counter(skipped or {})
 
     @property
     def notes(self) -> list[Advice]:
-        """What was left out of folders, and how to read it."""
+        """Return which files in folders were skipped, with the setting that includes them."""
         if not self.skipped_suffixes:
             return []
         suffixes = sorted(
@@ -496,19 +500,19 @@ class TextFiles(list[TextFile]):
 def find_text_files(
     patterns: Sequence[str], data: DataConfig | None = None, reading: FilesConfig | None = None
 ) -> TextFiles:
-    """The files that files, folders, globs and `-` (stdin) stand for, each once, in the order given.
+    """Resolve files, folders, globs and `-` (stdin) to files, each once, in the order given.
 
-    A folder stands for the files with a suffix of `SUFFIXES` in it and below, in the order of their paths, or for those
-    that match what is included. Hidden files are skipped; where examples are asked for, only files of rows count. A
-    glob (`**` goes into folders) stands for the files it matches.
+    A folder contributes, sorted by path and recursively, the files with a suffix of `SUFFIXES`, or those that match
+    `include`. Hidden files are skipped; supervised data come only from files of rows. A glob (`**` is recursive)
+    contributes the files it matches.
 
     Args:
-        patterns: as a user gives them.
-        data: what of the files is text.
-        reading: which files count, and how they are read.
+        patterns: as given by the user.
+        data: which fields are text.
+        reading: which files to include, and how they are read.
 
     Raises:
-        InputError: a file is missing, a name is empty, or a folder or glob holds no text file.
+        InputError: a file is missing, a name is empty, or a folder or glob has no text file.
     """
     data, reading = data or DataConfig(), reading or FilesConfig()
     if "" in patterns:
@@ -522,12 +526,11 @@ def find_text_files(
 
 
 def select_readable(files: Sequence[TextFile]) -> TextFiles:
-    """The files that can be read, each of which is read once for that; raises what `drop_unreadable` raises."""
+    """Read every file once and return those that are readable; errors as of `drop_unreadable`."""
     return TextFiles(file for file, _ in drop_unreadable(files, [_find_read_error(file) for file in files]))
 
 
 def _find_read_error(file: TextFile) -> UnreadableError | None:
-    """Why a file cannot be read, if so."""
     try:
         for _ in () if file.is_parquet else file.text():
             pass
@@ -539,10 +542,10 @@ def _find_read_error(file: TextFile) -> UnreadableError | None:
 
 
 def drop_unreadable(files: Sequence[TextFile], found: Sequence[F | UnreadableError]) -> list[tuple[TextFile, F]]:
-    """Files with what was found in each, without those that cannot be read, if these may be skipped.
+    """Pair files with their results, and drop those whose result is an error if `skip_unreadable` allows it.
 
     Raises:
-        UnreadableError: there are such files; it names them all, but no more than ten, or nothing else is left.
+        UnreadableError: files are unreadable and must not be skipped, or none is left; it names up to ten.
     """
     wrong = [one for one in found if isinstance(one, UnreadableError)]
     kept = [(file, one) for file, one in zip(files, found, strict=True) if not isinstance(one, UnreadableError)]
@@ -562,25 +565,25 @@ def drop_unreadable(files: Sequence[TextFile], found: Sequence[F | UnreadableErr
 
 
 def refuse_missing(patterns: Iterable[str]) -> None:
-    """Raise InputError for the first file, folder or glob that stands for nothing, without reading any."""
+    """Raise InputError for the first pattern that matches nothing, without reading any file."""
     for pattern in patterns:
         if pattern not in ("", STDIN) and not Path(pattern).exists() and not _expand_glob(pattern):
             raise _missing_error(pattern)
 
 
 def refuse_stdin_twice(names: Iterable[str]) -> None:
-    """UsageError if more than one of some files that differ in what they are for is stdin."""
+    """Raise UsageError if stdin is given for more than one role."""
     if list(names).count(STDIN) > 1:
         raise UsageError("stdin (-) stands for one file only: name the others")
 
 
 def has_piped_text() -> bool:
-    """Whether stdin is no terminal, and anything comes from it; it is read for that."""
+    """Return whether stdin is not a terminal and not empty; reads it."""
     return not sys.stdin.isatty() and _copy_stdin(sys.stdin.buffer).path.stat().st_size > 0
 
 
 def total_text_bytes(files: Iterable[TextFile]) -> int | None:
-    """Bytes of text in all files by their sizes; None where the sizes do not tell: compressed files and rows."""
+    """Return the total size of the text; None if file sizes don't tell it (compressed files and rows)."""
     size = 0
     for file in files:
         if file.supervised or file.holds_rows or detect_compression(file.path, file.name):
@@ -609,7 +612,6 @@ def _resolve_pattern(pattern: str, data: DataConfig, reading: FilesConfig, skipp
 
 
 def _expand_glob(pattern: str) -> list[Path]:
-    """The files that a glob matches."""
     matches = glob.glob(pattern, recursive=True) if glob.has_magic(pattern) else []  # noqa: PTH207 (may be absolute)
     return [path for path in map(Path, matches) if path.is_file()]
 
@@ -619,7 +621,7 @@ def _missing_error(pattern: str) -> InputError:
 
 
 def _list_folder(folder: Path, data: DataConfig, reading: FilesConfig, skipped: Counter[str]) -> list[TextFile]:
-    """The files of a folder that are read; the suffixes of the others, hidden and excluded ones aside, are counted."""
+    """Return the files of a folder to read; counts skipped suffixes, except of hidden and excluded files."""
     suffixes = ROW_SUFFIXES if data.supervised else SUFFIXES
     shown: list[Path] = []
     others: Counter[str] = Counter()
@@ -644,9 +646,9 @@ def _list_folder(folder: Path, data: DataConfig, reading: FilesConfig, skipped: 
 
 
 def _is_included(path: Path, reading: FilesConfig) -> bool:
-    """Whether a file matches what is included, if that is said, and nothing that is excluded.
+    """Apply the include and exclude globs.
 
-    A glob with a slash is for the path, any other one for a name: of the file or, to exclude it, of a folder above.
+    A glob with a slash matches the path, any other one a name: of the file or, to exclude it, of a folder above.
     """
     parts, names = path.parts, (path.name, strip_compression_suffix(path.name))
     if any(_matches(path, glob, (*parts, *names)) for glob in reading.exclude):
@@ -661,7 +663,7 @@ def _matches(path: Path, pattern: str, names: Sequence[str]) -> bool:
 
 
 def _is_text_file_name(path: Path, suffixes: tuple[str, ...]) -> bool:
-    """Whether a name is that of a text: `a.txt`, `a.txt.gz`, `a.gz` are, `a.tar.gz` is not. JSON has to be an array."""
+    """Return whether a suffix is that of text: `a.txt`, `a.txt.gz`, `a.gz`, not `a.tar.gz`. JSON has to be an array."""
     inner = strip_compression_suffix(path.name)
     if inner.lower().endswith(json_lines.ARRAY_SUFFIX):
         return json_lines.is_array(_read_beginning(path))
@@ -669,7 +671,7 @@ def _is_text_file_name(path: Path, suffixes: tuple[str, ...]) -> bool:
 
 
 def _read_beginning(path: Path) -> bytes:
-    """The first bytes of a file, decompressed; none where it cannot be read."""
+    """Return the first decompressed bytes; empty if the file is unreadable."""
     try:
         return next(read_blocks(path, detect_compression(path, path.name), 1 << 12, name=str(path)), b"")
     except (InputError, OSError):
@@ -677,7 +679,7 @@ def _read_beginning(path: Path) -> bytes:
 
 
 class _TemporaryFile:
-    """A temporary file that is deleted when nothing refers to it any more, or when Python ends."""
+    """A temporary file that is deleted with its last reference, or when Python exits."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -686,13 +688,13 @@ class _TemporaryFile:
 
 @lru_cache(maxsize=1)
 def _copy_stdin(stdin: BinaryIO) -> TextFile:
-    """Stdin, which is at its end after the first reading, however often it is asked for."""
+    """Copy stdin once; later calls return the same copy."""
     return _copy_stream(stdin, "stdin")
 
 
 @cache
 def _copy_pipe(path: Path, _inode: int) -> TextFile:
-    """A pipe, which is empty after the first reading, however often it is asked for; another has another inode."""
+    """Copy a pipe once per inode; later calls return the same copy."""
     with path.open("rb") as stream:
         return _copy_stream(stream, str(path))
 
@@ -702,7 +704,7 @@ def _copy_stream(stream: BinaryIO, name: str) -> TextFile:
 
 
 def write_temporary_file(parts: Iterable[bytes], *, name: str) -> TextFile:
-    """A temporary file of some bytes, whose form is told by its first line as that of stdin is."""
+    """Write bytes to a temporary file; its format is detected from its first line, as for stdin."""
     descriptor, path = tempfile.mkstemp(prefix="lm-text-")
     spool = _TemporaryFile(Path(path))
     with os.fdopen(descriptor, "wb") as file:

@@ -1,4 +1,4 @@
-"""JSON: objects with texts in their fields, one on each line (JSON Lines) or all in an array."""
+"""JSON Lines and JSON arrays of objects, read in bounded memory."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ MAX_LINE_CHARACTERS = 1 << 28
 
 
 def parse_rows(blocks: Iterable[str], *, name: str, example: str) -> Iterator[Row]:
-    """Each line as a row; blank lines are skipped.
+    """Yield each non-blank line as a row.
 
     Args:
-        blocks: the file's text, cut anywhere.
+        blocks: the text, cut anywhere.
         name: of the file, for messages.
-        example: what a line may look like, for messages.
+        example: a valid line, for messages.
 
     Raises:
         InputError: a line is not a JSON object; the message names file and line.
@@ -36,12 +36,12 @@ def parse_rows(blocks: Iterable[str], *, name: str, example: str) -> Iterator[Ro
 
 
 def parse_array(blocks: Iterable[str], *, name: str, example: str) -> Iterator[Row]:
-    """The objects of an array as rows, read a few at a time.
+    """Yield the objects of a JSON array as rows, a few at a time.
 
     Args:
-        blocks: the file's text, cut anywhere.
+        blocks: the text, cut anywhere.
         name: of the file, for messages.
-        example: what an object may look like, for messages.
+        example: a valid object, for messages.
 
     Raises:
         InputError: it is not an array of objects; the message names file and object.
@@ -78,10 +78,10 @@ _NEAR_END = 16
 
 
 class _TextBuffer:
-    """Part of a text, of which more is read as it is needed.
+    """A sliding window over a text; reads more as needed.
 
     Attributes:
-        place: where to read on.
+        position: where parsing continues.
     """
 
     def __init__(self, blocks: Iterable[str]) -> None:
@@ -90,11 +90,11 @@ class _TextBuffer:
 
     @property
     def next_letter(self) -> str:
-        """The character at the place; empty at the end."""
+        """Return the character at the position; empty at the end."""
         return self._text[self.position : self.position + 1]
 
     def skip(self, pattern: re.Pattern[str]) -> None:
-        """Go on after what matches a pattern."""
+        """Advance past a match of a pattern."""
         while True:
             found = pattern.match(self._text, self.position)
             self.position = found.end() if found else self.position
@@ -102,7 +102,7 @@ class _TextBuffer:
                 return
 
     def value(self, where: str) -> Any:  # noqa: ANN401 (whatever JSON can hold)
-        """The value at the place; InputError if it is none."""
+        """Parse the JSON value at the position; InputError if it is invalid."""
         while True:
             try:
                 value, self.position = self._decoder.raw_decode(self._text, self.position)
@@ -117,7 +117,7 @@ class _TextBuffer:
                 raise InputError(f"{where}: JSON that cannot be read ({error})") from None
 
     def _read(self, least: int) -> bool:
-        """Read so many characters more, or what there is; false at the end of the text."""
+        """Read at least so many more characters; False at the end of the text."""
         parts, length = [self._text[self.position :]], 0
         for block in self._blocks:
             parts.append(block)
@@ -129,23 +129,23 @@ class _TextBuffer:
 
 
 def is_array(beginning: bytes) -> bool:
-    """Whether a file that begins so has an array of objects."""
+    """Return whether a file with this beginning is a JSON array of objects."""
     return re.match(rb"(\xef\xbb\xbf)?\s*\[\s*\{", beginning) is not None
 
 
 def example_document_line(field: str) -> str:
-    """What a line may look like that holds a document in a field, for messages."""
+    """Return a valid line with a document in a field, for messages."""
     return f"{{{json.dumps(field, ensure_ascii=False)}: …}}"
 
 
 def is_document_line(line: bytes, field: str) -> bool:
-    """Whether a line is a JSON object with text in a field."""
+    """Return whether a line is a JSON object with text in a field."""
     document = _try_parse(line)
     return isinstance(document, dict) and isinstance(document.get(field), str)
 
 
 def is_object_line(line: bytes) -> bool:
-    """Whether a line is a JSON object."""
+    """Return whether a line is a JSON object."""
     return isinstance(_try_parse(line.removeprefix(b"\xef\xbb\xbf")), dict)
 
 
@@ -157,7 +157,7 @@ def _try_parse(line: bytes) -> Any:  # noqa: ANN401 (whatever JSON can hold)
 
 
 def split_lines(blocks: Iterable[str], *, name: str) -> Iterator[str]:
-    """The lines of a file, ended by line feeds alone; what follows the last line feed is a line, even if it is empty.
+    """Yield lines ended by LF only; the part after the last LF is a line, even if empty.
 
     Raises:
         InputError: a line is longer than `MAX_LINE_CHARACTERS`.

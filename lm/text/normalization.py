@@ -1,7 +1,6 @@
-"""Text as it is learned: line feeds alone end lines, no byte order mark, and if wanted nothing but a book's own text.
+"""Normalise text before tokenisation: LF line ends, no byte order mark, optionally no Project Gutenberg boilerplate.
 
-Old Mac files end all lines with carriage returns. In other files a carriage return before a line feed is left out, and
-any other one is text.
+In old Mac files, CR alone ends a line. In all others CRLF becomes LF, and any other CR is kept as text.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ _MAX_MARKER = 1 << 10
 
 @dataclass
 class TextChanges:
-    """What is found in a text and, unless that is to be kept, left out of it.
+    """What normalisation found and, unless it is to be kept, removed.
 
     Attributes:
         line_ends: carriage returns that end lines.
         mark: a byte order mark.
-        is_book: the text is a book of Project Gutenberg, with its header and licence.
+        is_book: a Project Gutenberg header and licence.
     """
 
     line_ends: bool = False
@@ -36,19 +35,19 @@ class TextChanges:
 
 
 def normalize_line_ends(text: str) -> str:
-    """A whole text without carriage returns that end lines."""
+    """Replace CRLF, or CR if there is no LF, by LF in a whole text."""
     if "\r" not in text:
         return text
     return text.replace("\r\n", "\n") if "\n" in text else text.replace("\r", "\n")
 
 
 def normalize_like_training(text: str, data: DataConfig) -> str:
-    """A text, such as a prompt, with the line ends that the texts had which a run has learned."""
+    """Normalise a text, such as a prompt, as the training data of a run were."""
     return text if data.keep_line_ends else normalize_line_ends(text.removeprefix(BYTE_ORDER_MARK))
 
 
 def uses_carriage_returns(blocks: Iterable[str]) -> bool:
-    """Whether lines end with carriage returns alone; reads up to the first line feed."""
+    """Return whether lines end with CR alone; reads up to the first LF."""
     has_returns = False
     for block in blocks:
         if "\n" in block:
@@ -58,20 +57,20 @@ def uses_carriage_returns(blocks: Iterable[str]) -> bool:
 
 
 def is_gutenberg(beginning: str) -> bool:
-    """Whether a file begins as a book of Project Gutenberg does; `beginning` has line feeds alone."""
+    """Return whether a file starts with a Project Gutenberg header; `beginning` has LF line ends."""
     return _START.search(beginning[:_MAX_HEADER]) is not None
 
 
 class LineEndNormalizer:
-    """Turns the ends of lines into line feeds, block by block."""
+    """Normalises line ends block by block."""
 
     def __init__(self, changes: TextChanges, *, returns: bool, is_beginning: bool = True) -> None:
-        """`changes` is told what is changed; `returns` says whether carriage returns alone end lines."""
+        """Record in `changes` what is replaced; `returns` says whether CR alone ends lines."""
         self._changes, self._returns = changes, returns
         self._pending, self._is_first = "", is_beginning
 
     def feed(self, text: str, *, is_last: bool) -> str:
-        """What is certain with the next block of a text."""
+        """Return the normalised text that is complete with this block."""
         if self._is_first and text:
             self._is_first = False
             self._changes.mark = text.startswith(BYTE_ORDER_MARK)
@@ -91,13 +90,13 @@ class LineEndNormalizer:
 
 
 class GutenbergStripper:
-    """Leaves out the header and the licence of books by Project Gutenberg, block by block: one book or several."""
+    """Removes Project Gutenberg headers and licences block by block, of one book or several."""
 
     def __init__(self) -> None:
         self._pending, self._is_inside = "", False
 
     def feed(self, text: str, *, is_last: bool) -> str:
-        """What belongs to a book, with the next block of a text that has line feeds alone."""
+        """Return the book text that is complete with this block; its line ends are LF."""
         self._pending += text
         found = []
         while marker := (_END if self._is_inside else _START).search(self._pending):

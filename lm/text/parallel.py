@@ -1,9 +1,9 @@
-"""Parallel text: line by line a source and its translation, the target.
+"""Parallel corpora: sentence pairs of a source and its translation, the target.
 
-It comes as two files, where line n of one is the translation of line n of the other, or as one file of both sides:
-tab-separated, or rows with two fields (JSON, CSV, TSV with a header, Parquet). Files may be compressed. Lines end with
-a line feed, and white space around a sentence is left out; so carriage returns, a byte order mark and a last line feed
-make no difference. Beside the sources there may be a file of heads, with a dependency tree for each of them.
+A corpus is two files whose lines correspond, or one file with source and target: tab-separated, or rows with two fields
+(JSON, CSV, TSV with a header, Parquet). Files may be compressed. White space around sentences is stripped, so carriage
+returns, a byte order mark and a final line feed make no difference. A further file may hold the dependency heads of
+each source (see `dependency_trees`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _SHOWN = 40
 
 
 class SentencePair(NamedTuple):
-    """A source, its translation, the number of their line, from 1, and the heads of the source's words, if given."""
+    """A source, its translation, their line number from 1, and the dependency heads of the source, if given."""
 
     source: str
     target: str
@@ -49,13 +49,13 @@ class SentencePair(NamedTuple):
 
 @dataclass(frozen=True)
 class ParallelText:
-    """A text and its translation, in two files or in one.
+    """A source file and its translation, in two files or in one.
 
     Attributes:
-        source: the file of the sources, or of both sides.
-        target: the file of the targets, unless both sides are in one file.
-        fields: the fields that hold source and target in JSON Lines.
-        heads: the file of the heads of the sources' words, if there is one.
+        source: the file of sources, or of both source and target.
+        target: the file of targets, unless `source` holds both.
+        fields: the fields of source and target in rows.
+        heads: the file of dependency heads, if there is one.
     """
 
     source: TextFile
@@ -65,41 +65,41 @@ class ParallelText:
 
     @property
     def files(self) -> tuple[TextFile, ...]:
-        """The one or two files of text."""
+        """Return the one or two text files."""
         return (self.source,) if self.target is None else (self.source, self.target)
 
     @property
     def all_files(self) -> tuple[TextFile, ...]:
-        """The files of text, and that of heads."""
+        """Return the text files and the file of heads."""
         return self.files if self.heads is None else (*self.files, self.heads)
 
     @property
     def name(self) -> str:
-        """The names of the files, for messages."""
+        """Return the file names, for messages."""
         return " and ".join(file.name for file in self.files)
 
     @property
     def holds_rows(self) -> bool:
-        """Whether it is one file of rows with fields."""
+        """Return whether it is one file of rows with fields."""
         return self.target is None and self.source.holds_rows
 
     @property
     def languages(self) -> tuple[str | None, str | None]:
-        """The languages of source and target, where the names of files or fields tell them."""
+        """Return the source and target language, as far as file or field names tell."""
         if self.target is not None:
             return guess_language(self.source.name), guess_language(self.target.name)
         first, second = (name if re.fullmatch(LANGUAGE_PATTERN, name) else None for name in self.fields)
         return (first, second) if self.holds_rows else (None, None)
 
     def pairs(self, *on_block: BlockCallback) -> Iterator[SentencePair]:
-        """All pairs in order, those with blank sides too.
+        """Yield all pairs in order, including blank ones.
 
         Args:
-            on_block: one callback for each of `all_files`, given each decompressed block as it is read.
+            on_block: a callback for each of `all_files`, given each decompressed block as it is read.
 
         Raises:
-            InputError: a file is not UTF-8 text, a line holds no pair or no tree of its source, or one file has more
-                lines than the other.
+            InputError: a file is not UTF-8 text, a line is not a pair or has invalid heads, or the files differ in
+                length.
         """
         watching = on_block or (None,) * len(self.all_files)
         texts = [file.text(observer) for file, observer in zip(self.all_files, watching, strict=True)]
@@ -156,20 +156,19 @@ def find_parallel_texts(
     pairs: Sequence[str] = (),
     heads: Sequence[str] = (),
 ) -> list[ParallelText]:
-    """The parallel texts in the files that a user names.
+    """Resolve the files of a parallel corpus.
 
     Args:
         config: names the fields of source and target in rows.
-        reading: which files count, and how they are read.
-        source: files of sources, as `find_text_files` takes them.
+        reading: which files to include, and how they are read.
+        source: files of sources, as for `find_text_files`.
         target: as many files of their translations, in the same order.
-        pairs: files of both sides.
-        heads: none, or a file of heads for each of sources, and then of both sides, in the same order.
+        pairs: files with source and target.
+        heads: none, or a file of heads for each of `source`, then of `pairs`, in order.
 
     Raises:
-        InputError: a file is missing, or a folder or glob holds none.
-        UsageError: there are more files of one side than of the other, or another number of files of heads, or stdin
-            stands for two files, or it isn't clear which columns hold the sides.
+        InputError: a file is missing, or a folder or glob has none.
+        UsageError: the numbers of files differ, stdin is given twice, or it isn't clear which columns hold the pair.
     """
     if reading is not None and reading.skip_unreadable:
         raise UsageError("pairs need both of their sides: name files that can be read", settings=["skip_unreadable"])
@@ -195,7 +194,6 @@ def find_parallel_texts(
 
 
 def _single_file_text(file: TextFile, fields: tuple[str, str]) -> ParallelText:
-    """The text of a file of both sides: TSV is a source, a tab and a target, unless columns are named or numbered."""
     if file.format == "tsv":
         blocks = file.text()
         first = next(csv_tsv.parse_rows(blocks, name=file.name, kind="tsv", header=False), None)
@@ -210,7 +208,7 @@ def _single_file_text(file: TextFile, fields: tuple[str, str]) -> ParallelText:
 
 
 def _split_lines(blocks: Iterator[str], name: str) -> Iterator[str]:
-    """The lines of a file without its byte order mark; what follows the last line feed is a line if it is not empty."""
+    """Yield lines without a byte order mark; a final empty line is dropped."""
     lines = json_lines.split_lines(blocks, name=name)
     held = next(lines).removeprefix(_BYTE_ORDER_MARK)
     for line in lines:
@@ -221,7 +219,7 @@ def _split_lines(blocks: Iterator[str], name: str) -> Iterator[str]:
 
 
 def guess_language(name: str) -> str | None:
-    """The language that the name of a file tells by its end: `en` in train.en, train.en.gz and train.en.txt."""
+    """Return the language in a file name's suffix: `en` in train.en, train.en.gz and train.en.txt."""
     path = Path(strip_compression_suffix(name))
     if path.suffix.lower() in SUFFIXES:
         path = path.with_suffix("")
@@ -230,7 +228,7 @@ def guess_language(name: str) -> str | None:
 
 
 def _raise_unequal_lines(parallel: ParallelText) -> NoReturn:
-    """Raise the InputError that says where the lines of two files stop belonging together."""
+    """Raise InputError with the line from which on the two files no longer correspond."""
     texts = [[line.strip() for line in _split_lines(file.text(), file.name)] for file in parallel.files]
     lengths = [[len(line) for line in text] for text in texts]
     counts = " and ".join(
@@ -260,22 +258,21 @@ _WORST = 4.0  # the most that one line counts, however badly it fits
 
 
 def find_misalignment(longer: Sequence[int], shorter: Sequence[int]) -> int:
-    """How many lines, from the first on, belong together in two texts of which one has more lines.
+    """Return how many initial lines of two misaligned texts correspond.
 
-    A sentence and its translation are of similar length; lines that don't belong together are not. A line and its
-    counterpart fit the better, the nearer the logarithm of the ratio of their lengths is to the median over all lines.
-    The longer text is shifted by one line at a time, or once by all surplus lines, at the places where all lines
-    together fit best. The answer is the first of these places; it may be a few lines off, as neighbouring lines may be
-    of similar length.
+    A sentence and its translation have similar lengths. A line pair fits the better, the nearer the logarithm of its
+    length ratio is to the median. The longer text is shifted one line at a time, or once by all surplus lines, where
+    the
+    total fit is best. The result, the position of the first shift, may be a few lines off.
 
     Args:
-        longer: the length of each line of the text that has more lines.
-        shorter: the length of each line of the other text.
+        longer: line lengths of the text with more lines.
+        shorter: line lengths of the other text.
 
     Returns:
-        A number from 0 to that of all lines of the shorter text, which it is if the end of that text is missing.
+        From 0 to the number of lines of the shorter text, which means that its end is missing.
 
-    Source: Gale and Church 1993 (the lengths of translations), Viterbi 1967 (the best sequence of shifts).
+    Source: Gale and Church 1993 (length-based alignment), Viterbi 1967 (best path).
     """
     lines, surplus = len(shorter), len(longer) - len(shorter)
     if not lines:
@@ -288,12 +285,12 @@ def find_misalignment(longer: Sequence[int], shorter: Sequence[int]) -> int:
 
 
 def _cumulative_fit(more: Floats, less: Floats, usual: float) -> Floats:
-    """(lines + 1,) how well the first 0, 1, … lines fit, summed; 0 is best."""
+    """Return (lines + 1,) cumulative costs of the first 0, 1, … lines; 0 is best."""
     return np.append(0.0, -np.cumsum(np.minimum((more - less - usual) ** 2, _WORST)))
 
 
 def _first_shift_on_best_path(totals: list[Floats]) -> int:
-    """The first shift of the best path from offset 0 on through offsets that only grow."""
+    """Return the first shift of the best path from offset 0 through increasing offsets."""
     best, first = totals[0], np.full(len(totals[0]), len(totals[0]) - 1)
     score, answer = best[-1], int(first[-1])
     for number, total in enumerate(totals[1:]):

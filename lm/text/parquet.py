@@ -1,4 +1,4 @@
-"""Parquet files: tables whose rows are documents or examples, read a few rows at a time."""
+"""Parquet files with a document or example per row, read a few rows at a time."""
 
 from __future__ import annotations
 
@@ -18,17 +18,16 @@ _BUFFER_BYTES = 1 << 20
 
 
 def read_rows(path: Path, fields: Collection[str], *, name: str, groups: range | None = None) -> Iterator[Row]:
-    """The rows of a table.
+    """Yield the rows of a table.
 
     Args:
         path: of the file.
-        fields: the columns whose values are read, as far as there are such. If one is missing, a row names all
-            columns, without their values.
+        fields: the columns to read. If one is missing, rows list all columns, without values.
         name: of the file, for messages.
         groups: the row groups to read [default: all].
 
     Raises:
-        InputError: the file is damaged, or the package that reads it is missing.
+        InputError: the file is damaged, or pyarrow is not installed.
     """
     with _open_table(path, name) as table:
         names = table.schema_arrow.names
@@ -44,21 +43,20 @@ def read_rows(path: Path, fields: Collection[str], *, name: str, groups: range |
 
 
 def read_columns(path: Path, *, name: str) -> list[str]:
-    """The names of the columns; raises what `read_rows` raises."""
+    """Return the column names; errors as of `read_rows`."""
     with _open_table(path, name) as table:
         names: list[str] = table.schema_arrow.names
         return names
 
 
 def read_row_group_sizes(path: Path, *, name: str) -> list[int]:
-    """The size of each row group, before compression; raises what `read_rows` raises."""
+    """Return the uncompressed bytes of each row group; errors as of `read_rows`."""
     with _open_table(path, name) as table:
         return [table.metadata.row_group(group).total_byte_size for group in range(table.num_row_groups)]
 
 
 @contextlib.contextmanager
 def _open_table(path: Path, name: str) -> Iterator[Any]:
-    """The table of a file; what goes wrong while it is open is an InputError that names the file."""
     try:
         import pyarrow  # noqa: PLC0415 (an extra, and slow)
         from pyarrow import parquet  # noqa: PLC0415

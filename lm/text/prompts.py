@@ -1,4 +1,4 @@
-"""Prompts from a file: a line each, or an object of JSON Lines; and how often each has come before."""
+"""Prompts from a file: one per line, or JSON objects or Parquet rows."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _BYTES = 8
 
 
 class RepeatCounter:
-    """Counts texts; each is known by a hash of 8 bytes, so that many long ones take little memory."""
+    """Counts equal texts by 8-byte hashes, so that memory stays small."""
 
     def __init__(self) -> None:
         self._counts: dict[bytes, int] = {}
 
     def count(self, text: str) -> int:
-        """How often a text was counted before this call, which counts it once more."""
+        """Return how often a text was counted before this call."""
         key = hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=_BYTES).digest()
         before = self._counts.get(key, 0)
         self._counts[key] = before + 1
@@ -40,12 +40,12 @@ class Prompt:
     """A text to continue.
 
     Attributes:
-        number: of the prompt in its file, from 0.
+        number: its index in the file, from 0.
         text: may be empty.
-        where: the file and the line, for messages.
-        seed: of its draws, if it has its own.
-        max_tokens: of what follows it, if it has its own.
-        repeat: how many equal prompts are before it; 0 for one with a seed of its own.
+        where: file and line, for messages.
+        seed: its own sampling seed, if given.
+        max_tokens: its own limit, if given.
+        repeat: number of equal prompts before it; 0 for one with its own seed.
     """
 
     number: int
@@ -57,13 +57,14 @@ class Prompt:
 
 
 def read_prompts(file: TextFile) -> Iterator[Prompt]:
-    """The prompts of a file, in order.
+    """Yield the prompts of a file.
 
-    Each line is one, without its end; an empty line is an empty prompt. In JSON Lines each line that is not blank is an
-    object with a `prompt`, or a `read_text`, and may have a `seed` and `max_tokens` of its own; so is a Parquet row.
+    Each line is a prompt; an empty line is an empty prompt. In JSON Lines, each non-blank line is an object with
+    `prompt`
+    or `text`, and optionally `seed` and `max_tokens`; so is each Parquet row.
 
     Raises:
-        InputError: the file is damaged or not UTF-8, or a line is no such object; the message names file and line.
+        InputError: the file is damaged or not UTF-8, or a line is not such an object; the message names file and line.
     """
     repeats = RepeatCounter()
     if file.holds_rows or file.holds_examples:
@@ -85,7 +86,6 @@ def _parse_row(number: int, row: Row, repeats: RepeatCounter) -> Prompt:
 
 
 def _parse_number(row: Row, name: str) -> int | None:
-    """A setting that a prompt may have of its own; null is as none."""
     value: Any = row.values.get(name)
     if isinstance(value, str) and (not value or value.isdecimal()):  # as tables have them
         value = int(value) if value else None

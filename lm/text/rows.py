@@ -1,4 +1,4 @@
-"""Rows of named values, as JSON, tables and Parquet files have: which of these are texts or labels, and their text."""
+"""Rows with named fields (JSON, CSV, TSV, Parquet): which columns hold texts, labels and sentence pairs."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Row(NamedTuple):
     """A row of a file.
 
     Attributes:
-        number: of the row or its line, from 1.
-        where: the file and the number, with which messages begin.
-        values: of the fields.
+        number: its row or line number, from 1.
+        where: file and number, for messages.
+        values: by field name.
     """
 
     number: int
@@ -33,12 +33,12 @@ class Row(NamedTuple):
 
 
 def find_text_field(names: Sequence[str], wanted: str | None, *, file: str) -> str:
-    """The column of the text among those of a file.
+    """Return the column that holds the text.
 
     Args:
         names: of all columns, in order.
-        wanted: its name, or its number from 1; None for one with a usual name, or the only one.
-        file: its name, for messages.
+        wanted: its name, or its number from 1; None for the one with a usual name, or the only one.
+        file: for messages.
 
     Raises:
         UsageError: there is no such column, or it isn't clear which one is meant.
@@ -49,14 +49,14 @@ def find_text_field(names: Sequence[str], wanted: str | None, *, file: str) -> s
 
 
 def guess_text_field(names: Sequence[str], wanted: str | None) -> str | None:
-    """The column of the text, as of `find_text_field`; None where it isn't clear."""
+    """Return the column of the text as `find_text_field` does; None if it isn't clear."""
     return _find_field(names, wanted, FIELD, _TEXTS) or (names[0] if len(names) == 1 and wanted is None else None)
 
 
 def find_label_fields(names: Sequence[str], text: str | None, label: str | None, *, file: str) -> tuple[str, str]:
-    """The columns of text and label among those of a file; arguments and errors as of `find_text_field`.
+    """Return the columns of text and label; arguments and errors as of `find_text_field`.
 
-    If one of two columns is known, the other one is the other.
+    Of two columns, knowing one determines the other.
     """
     label_name = _find_field(names, label, LABEL, _LABELS)
     text_name = _find_field(
@@ -101,7 +101,6 @@ def has_label_fields(names: Sequence[str]) -> bool:
 
 
 def _find_field(names: Sequence[str], wanted: str | None, default: str, usual: Sequence[str]) -> str | None:
-    """The name of a column that is named, numbered or has a usual name; None if that is none, or several."""
     if wanted is not None:
         if wanted not in names and wanted.isascii() and wanted.isdecimal() and 1 <= int(wanted) <= len(names):
             return names[int(wanted) - 1]
@@ -130,7 +129,7 @@ def _shorten(text: str) -> str:
 
 
 def read_texts(rows: Iterable[Row], field: str) -> Iterator[str]:
-    """The text in a field of each row.
+    """Yield the text in a field of each row.
 
     Raises:
         InputError: a row has no text in that field; the message names file and row.
@@ -145,15 +144,15 @@ def read_texts(rows: Iterable[Row], field: str) -> Iterator[str]:
 
 
 def read_text(row: Row, field: str, *, settings: Sequence[str] = ()) -> str:
-    """The text in a field of a row that has such a field.
+    """Return the text in a field of a row.
 
     Args:
-        row: the row.
-        field: the name of the field.
-        settings: those that name another field, for messages.
+        row: has the field.
+        field: its name.
+        settings: those that choose another field, for messages.
 
     Raises:
-        InputError: the field holds something else than text, or text that cannot be written as UTF-8.
+        InputError: the value is not text, or cannot be encoded as UTF-8.
     """
     value = row.values[field]
     if not isinstance(value, str):
@@ -167,12 +166,12 @@ def read_text(row: Row, field: str, *, settings: Sequence[str] = ()) -> str:
 
 
 def list_fields(values: Mapping[str, Any]) -> str:
-    """The names of the first few fields of a row, for messages."""
+    """List the first few field names, for messages."""
     return ", ".join(list(values)[:10]) or "nothing"
 
 
 def describe_type(value: object) -> str:
-    """The type of a value in words, for messages."""
+    """Return the type of a value in words, for messages."""
     names = {
         dict: "an object",
         list: "a list",
@@ -187,7 +186,7 @@ def describe_type(value: object) -> str:
 
 
 def normalize_rows(rows: Iterable[Row], changes: TextChanges) -> Iterator[Row]:
-    """Rows whose texts have line feeds alone; `changes` is told if that changes any."""
+    """Normalise line ends in the texts of rows; records in `changes` whether any changed."""
     for row in rows:
         ended = {name: normalization.normalize_line_ends(value) for name, value in row.values.items()
                  if isinstance(value, str) and "\r" in value}  # fmt: skip

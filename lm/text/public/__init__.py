@@ -1,1 +1,1 @@
-"""Public corpora: which there are, and how they are fetched."""
+"""Public corpora: the catalogue, download and verification."""

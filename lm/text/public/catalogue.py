@@ -1,4 +1,4 @@
-"""The corpora that can be downloaded and those that ship: where they are, their sizes and licences."""
+"""Public corpora: URLs, sizes, checksums and licences."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from lm.errors import UsageError
 
 @dataclass(frozen=True)
 class PublicFile:
-    """A file of a corpus.
+    """A file of a public corpus.
 
     Attributes:
         url: where it is published.
-        size: bytes to be downloaded; approximate where no hash is known.
-        sha256: of what is downloaded; None where it is not known, so that the first download has to be trusted.
-        text: the name of the text that is made of it, where it is an archive or a table.
+        size: download size in bytes; approximate without a checksum.
+        sha256: checksum of the download; None if not published, so that the first download is trusted.
+        text: name of the extracted text, if the download is an archive or a table.
     """
 
     url: str
@@ -26,7 +26,7 @@ class PublicFile:
 
     @property
     def name(self) -> str:
-        """The file name of the download."""
+        """Return the file name of the download."""
         return self.url.rpartition("/")[2]
 
 
@@ -35,13 +35,13 @@ class PublicCorpus:
     """A corpus that `lm corpus` lists.
 
     Attributes:
-        name: what the user calls it.
+        name: as the user types it.
         description: one line.
         licence: as published.
-        train: the files to train on, with `{folder}` for where they are.
-        validation: the validation split: a file, too, or a fraction; None for the default.
-        files: the files to be downloaded.
-        shipped: the files in the `corpora` folder of the toolkit, if it ships.
+        train: the files to train on, with `{folder}` for their folder.
+        validation: a file or a fraction; None for the default.
+        files: the files to download.
+        shipped: the files in the `corpora` package, if it ships with lm.
     """
 
     name: str
@@ -54,12 +54,12 @@ class PublicCorpus:
 
     @property
     def size(self) -> int:
-        """Bytes to be downloaded."""
+        """Return the download size in bytes."""
         return sum(file.size for file in self.files)
 
     @property
     def is_size_exact(self) -> bool:
-        """Whether the size is exact, since the files are known by their hashes."""
+        """Return whether all checksums, and so the size, are known."""
         return all(file.sha256 for file in self.files)
 
 
@@ -180,7 +180,7 @@ CORPORA = (
 
 
 def find_corpus(name: str) -> PublicCorpus:
-    """The corpus of a name; UsageError if there is none."""
+    """Return a corpus by name; UsageError if there is none."""
     known = {corpus.name: corpus for corpus in CORPORA}
     if name.lower() not in known:
         hint = options.did_you_mean(name.lower(), known)

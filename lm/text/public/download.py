@@ -1,4 +1,4 @@
-"""Downloading a file in parts: an interrupted download goes on where it ended."""
+"""Resumable downloads."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ _SERVER_ERROR = 500  # the least status that says that the server, not the reque
 
 
 class _Interrupted(Exception):  # noqa: N818 (caught here, and never an error by itself)
-    """The network failed in a way in which another try may succeed."""
+    """A network failure that a retry may fix."""
 
 
 def download(url: str, part: Path, *, progress: ProgressCallback | None = None) -> None:
-    """Fetch a file, or the rest of it if `part` has its beginning.
+    """Download a file, or the rest of it if `part` holds its beginning.
 
     Args:
-        url: of the file; redirections are followed.
-        part: the path to write to; the file stays when the download fails, so that another call can go on.
+        url: of the file; redirects are followed.
+        part: the path to write to; it is kept if the download fails, so that another call resumes.
         progress: called as bytes arrive.
 
     Raises:
-        InputError: the file is not there, the server cannot be reached, or the connection was cut again and again.
+        InputError: the file does not exist, the server cannot be reached, or the connection kept failing.
     """
     furthest, pauses = 0, iter(PAUSES)
     with part.open("ab") as stream:
@@ -65,7 +65,7 @@ def _lock(stream: BinaryIO, part: Path) -> None:
 
 
 def _transfer(url: str, stream: BinaryIO, progress: ProgressCallback | None) -> None:
-    """Append what is missing to the stream, by one connection."""
+    """Append the missing bytes over one connection."""
     have = stream.tell()
     response = _request(url, have)
     if response is None:
@@ -90,7 +90,7 @@ def _transfer(url: str, stream: BinaryIO, progress: ProgressCallback | None) -> 
 
 
 def _request(url: str, have: int) -> http.client.HTTPResponse | None:
-    """Ask for a file from byte `have` on; None if there is no more of it."""
+    """Request a file from byte `have` on; None if it is complete."""
     headers = {"User-Agent": "lm-toolkit", **({"Range": f"bytes={have}-"} if have else {})}
     try:
         response: http.client.HTTPResponse = urllib.request.urlopen(

@@ -1,7 +1,8 @@
-"""Fetching a file of a public corpus into a folder: it is downloaded, checked and unpacked, or checked if it is there.
+"""Download, verify and unpack a file of a public corpus.
 
-`SHA256SUMS` in the folder records what was downloaded, in the format of the `sha256sum` command. A file whose hash is
-not published is trusted the first time and compared with the record from then on.
+`SHA256SUMS` in the folder records what was downloaded, in the format of `sha256sum`. A file without a published
+checksum
+is trusted the first time and compared with the record from then on.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ Check = Literal["published", "recorded", "first"]
 
 @dataclass(frozen=True)
 class FetchedFile:
-    """A file of a corpus, ready to be read.
+    """A corpus file, ready to read.
 
     Attributes:
         path: where it is.
-        size: its bytes.
-        sha256: its hash.
-        check: what its download was compared with: a published hash, the record of an earlier download, or nothing
-            yet, since this was the first.
-        reused: whether it was there already.
+        size: in bytes.
+        sha256: its checksum.
+        check: what its download was verified against: a published checksum, a recorded one, or nothing (first
+            download).
+        reused: whether it existed already.
     """
 
     path: Path
@@ -44,10 +45,10 @@ class FetchedFile:
 
 
 def fetch_file(file: PublicFile, folder: Path, *, progress: ProgressCallback | None = None) -> FetchedFile:
-    """Have a file of a corpus in a folder, which is made if need be.
+    """Download a corpus file into a folder, which is created, unless it is there.
 
     Raises:
-        InputError: the download failed or is not what was expected, or what is there is not what was downloaded.
+        InputError: the download failed, or a checksum differs.
     """
     path = folder / (file.text or file.name)
     reused = path.exists()
@@ -65,7 +66,7 @@ def fetch_file(file: PublicFile, folder: Path, *, progress: ProgressCallback | N
 
 
 def _download(file: PublicFile, folder: Path, progress: ProgressCallback | None) -> None:
-    """Download the published file under its own name, unless it is there, and check it."""
+    """Download the published file under its own name, unless it exists, and verify it."""
     path = folder / file.name
     expected = _expected_hash(file.name, file.sha256, folder)[0]
     if path.exists():  # put there by hand, or left by a process that was killed before it was unpacked
@@ -90,7 +91,7 @@ def _download(file: PublicFile, folder: Path, progress: ProgressCallback | None)
 
 
 def _expected_hash(name: str, published: str | None, folder: Path) -> tuple[str | None, Check]:
-    """The hash that a file must have, and how it is known."""
+    """Return the expected checksum, and where it comes from."""
     if published:
         return published, "published"
     recorded = _read_hashes(folder).get(name)
@@ -98,7 +99,7 @@ def _expected_hash(name: str, published: str | None, folder: Path) -> tuple[str 
 
 
 def _verify_hash(path: Path, expected: str | None) -> str:
-    """The hash of a file that must be `expected`, if that is known; recorded if it is not yet."""
+    """Return the checksum of a file; InputError if it is not `expected`, recorded if that is None."""
     found = sha256(path)
     if expected not in (found, None):
         raise InputError(

@@ -1,4 +1,4 @@
-"""Unpacking public corpora: text out of zip archives and of Parquet tables of lines."""
+"""Extract the text of zip archives and Parquet tables."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ _BLOCK_BYTES = 1 << 20
 
 
 def check_unpackable(name: str) -> None:
-    """Raise InputError if a file of this name could not be unpacked: better before its download than after."""
+    """Raise InputError if a file of this name could not be unpacked, before it is downloaded."""
     if name.endswith(".parquet") and importlib.util.find_spec("pyarrow") is None:
         raise InputError(f"{name}: to read Parquet tables, install the pyarrow package (pip install pyarrow)")
 
 
 def unpack(archive: Path, text: Path) -> None:
-    """Write the text of an archive into a file; if that fails, there is no file.
+    """Extract the text of an archive to a file; nothing is left if that fails.
 
     Raises:
-        InputError: the archive is damaged, or the package that reads it is missing.
+        InputError: the archive is damaged, or a package is missing.
     """
     check_unpackable(archive.name)
     part = text.with_name(text.name + ".part")
@@ -53,5 +53,5 @@ def _read_parquet(archive: Path) -> Iterator[bytes]:
 
 
 def restore_wikitext(lines: Iterable[str]) -> str:
-    """The lines of WikiText as they stand in the original files: those without text have a space there."""
+    """Return WikiText lines as in the original files, where empty lines hold a space."""
     return "".join(line or " \n" for line in lines)

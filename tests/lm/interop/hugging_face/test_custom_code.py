@@ -190,7 +190,7 @@ def test_defaults_are_those_of_a_model(tmp_path):
     theirs = type(AutoConfig.from_pretrained(tmp_path / "out", trust_remote_code=True))()
     written = to_json(ModelConfig(init_std=0.02), CUSTOM_FAMILIES[0])
     for setting in CUSTOM_FAMILIES[0].settings:
-        assert getattr(theirs, setting.theirs) == written[setting.theirs], setting.theirs
+        assert getattr(theirs, setting.config_key) == written[setting.config_key], setting.config_key
 
 
 def test_the_code_imports_only_torch_and_transformers(tmp_path):

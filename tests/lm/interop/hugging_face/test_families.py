@@ -30,7 +30,7 @@ OF_TRAINING = {"dropout", "attention_dropout", "zero_init", "init_std"}
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.model_type)
 def test_every_field_of_a_model_is_told_or_required(family):
     """A new field is one that no family has, until one says otherwise."""
-    told = {setting.ours for setting in family.settings} | family.requires.keys() | family.implies.keys()
+    told = {setting.model_field for setting in family.settings} | family.requires.keys() | family.implies.keys()
     told |= {"attention_bias"} if family.has_biases else set()
     assert {field.name for field in dataclasses.fields(ModelConfig)} <= told | ELSEWHERE | FOLLOWING | OF_TRAINING
 
@@ -52,8 +52,8 @@ def test_what_a_config_leaves_out_is_the_default_of_the_class_in_transformers(fa
     theirs = transformers.AutoConfig.for_model(family.model_type).to_dict()
     written = to_json(config, family)
     for setting in family.settings:
-        if theirs.get(setting.theirs) is not None:
-            assert written[setting.theirs] == pytest.approx(theirs[setting.theirs]), setting.theirs
+        if theirs.get(setting.config_key) is not None:
+            assert written[setting.config_key] == pytest.approx(theirs[setting.config_key]), setting.config_key
 
 
 def test_heads_that_are_left_open_are_as_many_as_there_are(tmp_path):
