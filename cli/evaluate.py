@@ -11,14 +11,14 @@ import typer
 from cli.flags import completion
 from cli.flags.loading import Labels, load_classifier
 from cli.flags.options import ParsedOptions, with_options
-from lm.config.data import DataConfig
+from lm.config.data import DataConfig, FilesConfig
 from lm.config.decoding import ClassificationConfig, TranslationConfig
 from lm.config.evaluation import ScoringConfig
 from lm.config.hardware import HardwareConfig
 from lm.errors import UsageError
 from lm.files import check_place
 from lm.run_folder import find_checkpoint, load_config
-from lm.text.files import find_text_files, refuse_stdin_twice
+from lm.text.files import find_text_files, refuse_stdin_twice, select_readable
 
 _Run = Annotated[
     Path | None,
@@ -34,7 +34,7 @@ _Files = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[FILE]...",
-        help="Examples with labels, as lm train --supervised reads them; - for stdin.",
+        help="Labelled examples in JSON, CSV, TSV or Parquet, as lm train --supervised reads them; - for stdin.",
         show_default=False,
     ),
 ]
@@ -83,10 +83,14 @@ _Language = Annotated[
         "scoring": ScoringConfig,
         "translation": TranslationConfig,
         "classification": ClassificationConfig,
+        "files": FilesConfig,
+        "data": DataConfig,
         "hardware": HardwareConfig,
     },
-    leave_out=("n_best", "read_ahead", "top_k"),
-)
+    leave_out=(
+        "n_best", "read_ahead", "top_k", "validation", "supervised", "separator", "keep_line_ends", "strip_gutenberg"
+    ),
+)  # fmt: skip
 def evaluate(
     run: _Run = None,
     files: _Files = None,
@@ -121,6 +125,7 @@ def evaluate(
     Examples:
       lm evaluate runs/topics held-out.jsonl
       lm evaluate runs/topics held-out.jsonl --json | jq .macro_f1
+      lm evaluate runs/spam sms.tsv --no-header --text-column 2 --label-column 1
       lm evaluate runs/en-de --source test.en --target test.de
       lm evaluate runs/en-de --source test.en --target test.de -o test.out --json
       lm evaluate runs/en-de --source test.en --target test.de --versus runs/other
@@ -167,9 +172,13 @@ def _evaluate_classifier(
     config = ClassificationConfig(**given["classification"])
     classifier = load_classifier(run, HardwareConfig(**given["hardware"]), labels=labels, batch_size=config.batch_size)
     from cli import classification_report
+    from cli.corpus_report import print_notes
     from lm.evaluation.classification import evaluate_classifier
 
-    examples = (example for file in find_text_files(files, DataConfig(supervised=True)) for example in file.examples())
+    data = load_config(find_checkpoint(run)).data.of_other_files(**{"supervised": True, **given["data"]})
+    found = find_text_files(files, data, FilesConfig(**given["files"]))
+    print_notes(found.notes)
+    examples = (example for file in select_readable(found) for example in file.examples())
     report = classification_report.print_json if as_json else classification_report.print_report
     scores = evaluate_classifier(classifier, examples)
     report(scores, run=str(run))

@@ -557,7 +557,11 @@ _OF_MEASURING = (
         lambda mode: bool(mode["files"]), "on labelled examples (FILE), as it is for translations",
     ),
     IneffectiveRule(
-        ("evaluate",), (*config_flags(ClassificationConfig, but=("top_k",)), "--labels"),
+        ("evaluate",),
+        (
+            *config_flags(ClassificationConfig, but=("top_k",)), "--labels", *config_flags(FilesConfig), "--field",
+            "--label-field",
+        ),
         lambda mode: not mode["files"],
         "on translations, as it is for labelled examples", "leave it out, or name a file of examples",
     ),
