@@ -137,7 +137,7 @@ class RollingHash:
         self.stretch = stretch
         self.values = mix(np.arange(vocab_size, dtype=np.uint64))
         self.powers = _compute_powers(_BASE, _BLOCK + stretch)
-        self.inverses = _compute_powers(pow(_BASE, -1, 1 << 64), _BLOCK + 1)
+        self.inverses = _compute_powers(pow(_BASE, -1, 1 << 64), _BLOCK + stretch)
 
     def blocks(self, tokens: TokenReader) -> Iterator[_HashedBlock]:
         """A split in blocks, which end at multiples of the size of a block."""

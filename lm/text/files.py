@@ -303,7 +303,10 @@ class TextFile:
         wanted, names = self.data.field, self.field_names
         if self.format in ("csv", "tsv", "json") and names:
             return rows.find_text_field(names, wanted, file=self.name)
-        return rows.guess_text_field(names, wanted) or wanted or FIELD  # a row that has none is refused by itself
+        found = rows.guess_text_field(names, wanted) or wanted  # a row without the field is refused by itself
+        if found is None and names:
+            rows.raise_unclear_field(names, file=self.name)
+        return found or FIELD
 
     @cached_property
     def label_fields(self) -> tuple[str, str] | None:

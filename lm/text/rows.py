@@ -48,6 +48,12 @@ def find_text_field(names: Sequence[str], wanted: str | None, *, file: str) -> s
     )
 
 
+def raise_unclear_field(names: Sequence[str], *, file: str) -> NoReturn:
+    """Refuse records whose text isn't in a field with a usual name, and list their fields."""
+    shown = ", ".join(repr(_shorten(name)) for name in names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")
+    raise UsageError(f"{file}: which field holds the text? Name it; its fields are {shown}", settings=["field"])
+
+
 def guess_text_field(names: Sequence[str], wanted: str | None) -> str | None:
     """Return the column of the text as `find_text_field` does; None if it isn't clear."""
     return _find_field(names, wanted, FIELD, _TEXTS) or (names[0] if len(names) == 1 and wanted is None else None)

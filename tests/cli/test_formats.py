@@ -69,6 +69,10 @@ def test_tables_are_rows_of_text(place: Path, capsys: pytest.CaptureFixture[str]
         error = capsys.readouterr().err
         assert error.startswith(f"lm: {name}: which column holds the text?")
         assert error.endswith("(--field, --no-header)\n")
+    Path("amb.jsonl").write_text('{"title": "a", "notes": "b"}\n')
+    assert run(["prepare", "amb.jsonl", "-o", "none"]) == 2
+    error = capsys.readouterr().err
+    assert error == "lm: amb.jsonl: which field holds the text? Name it; its fields are 'title', 'notes' (--field)\n"
 
 
 def test_labels_of_tables_are_learned_and_classified(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -83,6 +87,9 @@ def test_labels_of_tables_are_learned_and_classified(place: Path, capsys: pytest
             assert run(["classify", out, file, *typed, "--json"]) == 0
             rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
             assert [row["expected"] for row in rows] == [label for _, label in REVIEWS]
+            assert run(["evaluate", out, file, *typed, "--json"]) == 0
+            correct = sum(row["label"] == row["expected"] for row in rows)
+            assert json.loads(capsys.readouterr().out)["accuracy"] == correct / len(rows)
             assert [row["text"].split()[2] for row in rows] == ['"really"'] * len(REVIEWS)
     assert run(["classify", "csv", "sms.tsv"]) == 2
 

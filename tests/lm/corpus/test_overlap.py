@@ -13,6 +13,7 @@ from lm.corpus import overlap
 from lm.corpus.corpus import scan_corpus
 from lm.corpus.overlap import TrainingOverlap
 from lm.corpus.prepare_corpus import prepare_corpus
+from lm.corpus.shards import read_manifest
 from lm.text.files import find_text_files
 from lm.tokenizer import training
 
@@ -78,6 +79,15 @@ def test_short_documents_in_another_order(tmp_path, tokenizer, trained_on):
     assert fractions(folder, tokenizer, seen, new, [*seen, *new]) == [
         pytest.approx(1, abs=0.02), 0, pytest.approx(0.5, abs=0.02),
     ]  # fmt: skip
+
+
+def test_short_documents_that_begin_where_two_blocks_overlap(tmp_path, tokenizer):
+    words = text_of(6, 3200).split()
+    documents = [" ".join(words[start : start + 2]) + "\n" for start in range(0, len(words), 2)]
+    folder = prepared(tmp_path, tokenizer, documents, "0")
+    assert read_manifest(folder).splits["train"].tokens > 65_536  # more than are hashed at once
+    expected = 0 if tokenizer.start_of_text is None else pytest.approx(1, abs=0.02)
+    assert fractions(folder, tokenizer, documents[:300]) == [expected]
 
 
 def test_of_a_large_corpus_parts_are_read(tmp_path, tokenizer, trained_on, monkeypatch):

@@ -16,7 +16,7 @@ import pytest
 from lm.config.data import DataConfig, ParallelConfig
 from lm.corpus.corpus import scan_corpus
 from lm.corpus.prepare_corpus import prepare_corpus, select_steps
-from lm.errors import InputError
+from lm.errors import InputError, UsageError
 from lm.text import parquet
 from lm.text.documents import read_fragments, split_into_spans
 from lm.text.examples import Example
@@ -124,7 +124,6 @@ def test_rows_are_pairs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ({"txt": ["a"], "id": [1]}, r"row 1: no field 'text' \(did you mean 'txt'\?\); it has txt, id"),
         ({"text": ["a", None]}, r"row 2: field 'text' is not text but null"),
         ({"text": [1]}, r"row 1: field 'text' is not text but a number"),
         ({"text": [b"a"]}, r"row 1: field 'text' is not text but bytes"),
@@ -134,6 +133,11 @@ def test_rows_are_pairs(tmp_path: Path) -> None:
 def test_what_is_no_text_is_named(columns: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=rf"^a\.parquet: {message}$"):
         read(written(tmp_path / "a.parquet", columns))
+
+
+def test_columns_without_a_usual_name_are_listed(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"^a\.parquet: which field holds the text\? .* its fields are 'txt', 'id'$"):
+        read(written(tmp_path / "a.parquet", {"txt": ["a"], "id": [1]}))
 
 
 @pytest.mark.parametrize("damage", ["end", "middle", "begin", "empty", "text"])
