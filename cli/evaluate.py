@@ -175,7 +175,7 @@ def _evaluate_classifier(
     from cli.corpus_report import print_notes
     from lm.evaluation.classification import evaluate_classifier
 
-    data = load_config(find_checkpoint(run)).data.of_other_files(**{"supervised": True, **given["data"]})
+    data = load_config(find_checkpoint(run)).data.for_other_files(**{"supervised": True, **given["data"]})
     found = find_text_files(files, data, FilesConfig(**given["files"]))
     print_notes(found.notes)
     examples = (example for file in select_readable(found) for example in file.examples())

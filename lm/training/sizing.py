@@ -22,7 +22,7 @@ _LARGEST_VOCABULARY = 16_384  # as of the preset base, for texts of more bytes t
 _BYTES_A_TOKEN = 3.3  # of English in a vocabulary of some thousands, about; the stories, of few words, have 4.2
 _HELD_OUT = 0.1  # of the text, the default of --validation
 _HELD_OUT_OF_SEEN = 0.06  # ten evaluations, each token at a third of what training on it takes, are a fifth of it
-_LEAST_HELD_OUT = 20_000  # bytes: about six thousand tokens, whose mean loss is known to about 0.03 nats
+_LEAST_HELD_OUT = 40_000  # bytes: about twelve thousand tokens, whose mean loss is known to about 0.02 nats
 _BYTES = 257  # and the token that ends a text: about the vocabulary where no BPE is trained
 _USEFUL_TOKENS, _USEFUL_BYTES = 1.5e6, 1e6
 """Tokens to train on a megabyte of text, five epochs, from which more time brings little: two minutes and ten differ by
@@ -44,28 +44,32 @@ class _Kind:
         vocabularies: each with the bytes below which it serves.
         bytes_a_token: of those that are learned.
         short: bytes below which a corpus that is seen often gets a smaller vocabulary: rare words are memorised.
-        seen_often: epochs.
-        vocabulary_seen_often: that it gets.
+        seen_often: epochs from which it does.
+        vocabulary_seen_often: its size then.
     """
 
     parameters_of_one: int
     batch_tokens: int
     vocabularies: tuple[tuple[int, int], ...]
     bytes_a_token: float
-    short: int
-    seen_often: int
-    vocabulary_seen_often: int
+    short: int = 0
+    seen_often: int = 0
+    vocabulary_seen_often: int = 0
 
 
 _TEXT = _Kind(
     parameters_of_one=12 * 64**2,
     batch_tokens=2048,
-    # compared on 20, 60 and 400 kB and on a megabyte; the smallest are 256 bytes and a few merges
-    vocabularies=((30_000, 320), (100_000, 512), (600_000, 1024), (800_000, 2048), (20_000_000, 8192)),
+    # compared on unseen text of the same source, for 20 kB to 4 MB; the smallest are 256 bytes and a few merges
+    vocabularies=(
+        (30_000, 320),
+        (100_000, 512),
+        (600_000, 1024),
+        (2_000_000, 2048),
+        (3_000_000, 4096),
+        (20_000_000, 8192),
+    ),
     bytes_a_token=_BYTES_A_TOKEN,
-    short=3_000_000,
-    seen_often=6,
-    vocabulary_seen_often=4096,
 )
 _PAIRS = _Kind(
     parameters_of_one=28 * 64**2,  # 12 in the encoder, and 16 in the decoder, which reads from it
@@ -109,7 +113,7 @@ def fitting(
     The deepest model is taken that sees enough tokens for each parameter of its blocks: a quarter of one in 2.5e13
     operations, as in runs of minutes on megabytes of text (docs/recipe.md), growing with a power of the operations that
     leads to the 10 tokens which serve models of hundreds of millions of parameters trained by Muon. The vocabulary
-    follows the bytes of the text; of a short one that is seen often it is smaller.
+    follows the bytes of the text.
 
     Args:
         seconds: of training.
