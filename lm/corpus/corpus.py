@@ -1,10 +1,10 @@
-"""A corpus after one pass over its files: how much text there is, what is held out, its tokenizer, its chunks.
+"""A scanned corpus: statistics, held-out split, tokenizer training, and division into chunks.
 
-Texts are held out for validation by hashes, so that equal texts are in the same split; what of a text is hashed is up
-to each kind of data. Of running text in few documents the end is held out instead.
+Texts are held out for validation by hashes, so that equal texts are in the same split; what is hashed depends on the
+kind of data. With few documents of running text, the end of the corpus is held out instead.
 
-A corpus is divided into chunks, each of which is tokenized by itself, by any process on any machine. They follow from
-the files alone, never from how many processes work on them, so that the tokens don't either.
+Chunks are tokenized independently, by any process on any machine. They depend on the files alone, not on the number of
+processes, so neither do the tokens.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ FEW_DOCUMENTS = 100
 
 
 def parse_held_out_fraction(validation: str) -> Fraction | None:
-    """The number that `--validation` gives; None if it names files.
+    """Return the fraction in `--validation`; None if it names files.
 
     Raises:
-        UsageError: it is not from 0 to below 1.
+        UsageError: it is not in [0, 1).
     """
     try:
         fraction = Fraction(validation)
@@ -53,17 +53,16 @@ def parse_held_out_fraction(validation: str) -> Fraction | None:
 
 
 def hash_text(text: str) -> int:
-    """A hash of a text, spread evenly over 0 … 2**64 - 1: a text is held out if its hash lies below a bound."""
+    """Hash a text uniformly to 0 … 2**64 - 1; it is held out if the hash is below a bound."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
 
 
 def compute_hash_bound(fraction: Fraction, few: Collection[int] | None = None) -> int:
-    """The bound below which hashes are held out.
+    """Return the bound below which hashes are held out.
 
     Args:
-        fraction: of the texts that is to be held out.
-        few: the hashes of all texts, where these are fewer than `FEW_DOCUMENTS`: then that share of them is held
-            out, but at least one.
+        fraction: of the texts to hold out.
+        few: all hashes, if there are fewer than `FEW_DOCUMENTS`: that fraction of them, but at least one, is held out.
     """
     if not fraction or few is None:
         return math.ceil(fraction * 2**64)
@@ -71,7 +70,7 @@ def compute_hash_bound(fraction: Fraction, few: Collection[int] | None = None) -
 
 
 def split_at(fragments: Iterable[Fragment], boundary: int) -> Iterator[Fragment]:
-    """The fragments with a new document begun at a boundary (in bytes), or at the first character after it."""
+    """Start a new document at a boundary (in bytes), or at the first character after it."""
     for fragment in fragments:
         data = fragment.text.encode()
         while 0 < boundary < len(data) and data[boundary] & 0xC0 == 0x80:  # inside a character
@@ -89,12 +88,12 @@ _MULTIPROCESSING_BYTES = 1 << 26  # worth the start of processes
 
 @dataclass(frozen=True)
 class Corpus:
-    """Files of text or of examples after one pass over them.
+    """Scanned files of text or examples.
 
     Attributes:
-        files: the corpus, without the files of the validation split.
-        validation_files: the files of the validation split, where it has files of its own.
-        config: what ends a document within a file, and what is held out.
+        files: the corpus, without validation files.
+        validation_files: the files of the validation split, if it has its own.
+        config: separator, fields and held-out split.
     """
 
     files: tuple[FileSummary, ...]
@@ -103,27 +102,27 @@ class Corpus:
 
     @property
     def name(self) -> str:
-        """The first few files, for messages."""
+        """Return the first few file names, for messages."""
         return ", ".join(found.file.name for found in self.files[:3])
 
     @property
     def fraction(self) -> Fraction:
-        """The share of the files that is held out; 0 where the validation split has files of its own."""
+        """Return the held-out fraction of `files`; 0 if the validation split has its own files."""
         return parse_held_out_fraction(self.config.validation) or Fraction(0)
 
     @property
     def bytes(self) -> int:
-        """UTF-8 bytes of all text, files for validation included."""
+        """Return the UTF-8 bytes of all text, including validation files."""
         return self.files_bytes + sum(found.bytes for found in self.validation_files)
 
     @property
     def files_bytes(self) -> int:
-        """UTF-8 bytes of the text in `files`."""
+        """Return the UTF-8 bytes of the text in `files`."""
         return sum(found.bytes for found in self.files)
 
     @property
     def notes(self) -> list[Advice]:
-        """What was made of the files that their reader might not expect."""
+        """Return notes about normalisation and guesses that the user might not expect."""
         every, notes = [*self.files, *self.validation_files], []
         if changed := [found for found in every if found.changes.line_ends or found.changes.mark]:
             ends, marks = (any(getattr(found.changes, name) for found in changed) for name in ("line_ends", "mark"))
@@ -143,18 +142,17 @@ class Corpus:
 
     @property
     def has_few_documents(self) -> bool:
-        """Whether there are fewer documents in `files` than hashes divide evenly."""
+        """Return whether `files` have too few documents to be split evenly by hashes."""
         return sum(found.documents for found in self.files) < FEW_DOCUMENTS
 
 
 def _name_first(found: Sequence[FileSummary]) -> str:
-    """The first of some files, and how many more there are."""
     others = f" and {len(found) - 1:,} other file{'s' * (len(found) > 2)}" if len(found) > 1 else ""
     return found[0].file.name + others
 
 
 def _describe_guessed_fields(found: Sequence[FileSummary]) -> str:
-    """Which columns hold text and labels, where they have not the usual names and were not named."""
+    """Name the columns of text and labels that were guessed from unusual names."""
     for file in (one.file for one in found):
         if file.supervised and None in (file.data.field, file.data.label_field) and file.label_fields is not None:
             return f"{file.name}: the text is in column {file.label_fields[0]!r}, the label in {file.label_fields[1]!r}"
@@ -164,17 +162,16 @@ def _describe_guessed_fields(found: Sequence[FileSummary]) -> str:
 
 
 def scan_corpus(files: Sequence[TextFile], config: DataConfig, *, workers: int | None = None) -> Corpus:
-    """Read every file once. Files that are also named as validation are left out of the rest.
+    """Read every file once. Files that are also named as validation are removed from the rest.
 
     Args:
         files: the corpus.
-        config: how it becomes tokens.
-        workers: processes that read at the same time, at most, where there is much to read [default: as many as there
-            are processors].
+        config: separator, fields and held-out split.
+        workers: maximum number of processes, for large corpora [default: one per processor].
 
     Raises:
-        InputError: a file is no text, or there is no text at all.
-        UsageError: the validation fraction is not between 0 and 1.
+        InputError: a file is not text, or there is no text at all.
+        UsageError: the validation fraction is not in [0, 1).
     """
     held_out: list[TextFile] = []
     if parse_held_out_fraction(config.validation) is None:
@@ -212,9 +209,9 @@ class HeldOutRule:
     """Which documents of a corpus are held out.
 
     Attributes:
-        bound: those whose hash lies below it.
-        boundary: instead of that, those that begin here or later, in bytes of the text of all files.
-        share: instead of both, this share of few examples, which are one chunk then; it has to see all their hashes.
+        bound: those whose hash is below it.
+        boundary: instead, those that begin at or after this byte of the text of all files.
+        share: instead of both, this fraction of few examples, which then form one chunk, as all hashes are needed.
     """
 
     bound: int
@@ -224,14 +221,14 @@ class HeldOutRule:
 
 @dataclass(frozen=True)
 class FileSection:
-    """A file or part of one, which begins and ends with documents, and which of these are held out.
+    """A file or part of one, from the start of one document to the end of another, and what is held out of it.
 
     Attributes:
         file: the file.
-        number: of the file in the corpus; files for validation are counted after the others.
-        identity: a hash of the file, and how it is read.
-        size: in bytes, decompressed; of row groups about.
-        held_out: which documents; a boundary is counted from the beginning of the stretch.
+        number: of the file in the corpus; validation files are counted last.
+        identity: checksum of the file, and how it is decoded.
+        size: decompressed bytes; approximate for row groups.
+        held_out: which documents; a boundary is relative to the start of the section.
         span: the part of the file; None for all of it.
     """
 
@@ -245,10 +242,10 @@ class FileSection:
 
 @dataclass(frozen=True)
 class Chunk:
-    """Neighbouring stretches of a corpus.
+    """Consecutive sections of a corpus.
 
     Attributes:
-        stretches: in order.
+        sections: in order.
         separator: the line that ends a document within a text file.
     """
 
@@ -256,7 +253,7 @@ class Chunk:
     separator: str
 
     def key(self, tokenizer: str) -> str:
-        """A hash of all that the tokens of the chunk depend on, given the hash of the tokenizer."""
+        """Hash everything that the tokens of the chunk depend on, given the checksum of the tokenizer."""
         read = [
             [found.identity, found.number, *_settings(found.held_out), _bounds(found.span)] for found in self.sections
         ]
@@ -274,11 +271,11 @@ def _bounds(span: FileSpan | None) -> list[int] | None:
 
 
 def split_into_chunks(corpus: Corpus, held_out: HeldOutRule) -> list[Chunk]:
-    """The chunks of a corpus in order, files for validation last.
+    """Divide a corpus into chunks, in order, validation files last.
 
     Args:
         corpus: the corpus.
-        held_out: what of `corpus.files` is held out.
+        held_out: what is held out of `corpus.files`.
     """
     every = [*corpus.files, *corpus.validation_files]
     total = sum(map(_decompressed_size, every))
@@ -302,14 +299,13 @@ def _list_sections(corpus: Corpus, held_out: HeldOutRule, size: int) -> Iterator
 
 
 def _decompressed_size(found: FileSummary) -> int:
-    """Bytes of a file, decompressed: at least those of its text."""
+    """Return the decompressed bytes of a file, at least those of its text."""
     return max(found.size, found.bytes)
 
 
 def _split_file(
     found: FileSummary, number: int, held_out: HeldOutRule, separator: str, size: int
 ) -> Iterator[FileSection]:
-    """The stretches of a file."""
     cuts: Sequence[FileSpan] | None = split_into_spans(found.file, separator, size=size)
     if cuts is None:
         yield FileSection(found.file, number, found.identity, _decompressed_size(found), held_out)
@@ -320,12 +316,11 @@ def _split_file(
 
 
 def chunk_name(chunk: Chunk, tokenizer: str) -> str:
-    """The name of a chunk's folder, given the hash of the tokenizer."""
+    """Return the folder name of a chunk, given the checksum of the tokenizer."""
     return chunk.key(tokenizer)[:_KEY_DIGITS]
 
 
 def _try_scan_file(file: TextFile, *, separator: str) -> FileSummary | UnreadableError:
-    """What one pass over a file finds, or why it cannot be read."""
     try:
         return documents.scan_file(file, separator)
     except UnreadableError as error:
@@ -335,14 +330,14 @@ def _try_scan_file(file: TextFile, *, separator: str) -> FileSummary | Unreadabl
 
 
 def read_training_texts(corpus: Corpus) -> Iterator[str]:
-    """The text of `corpus.files` in pieces cut between words, for training a tokenizer."""
+    """Yield the text of `corpus.files` in pieces cut between words, for training a tokenizer."""
     for found in corpus.files:
         for piece in split_into_pieces(documents.read_fragments(found.file, corpus.config.separator), tokenizer=None):
             yield piece.text
 
 
 def read_beginnings(corpus: Corpus, *, limit: int) -> Iterator[str]:
-    """The beginning of each of `corpus.files`, all of them cut to the same fraction: about `limit` bytes in all."""
+    """Yield the same initial fraction of each of `corpus.files`, about `limit` bytes in all."""
     fraction = min(1.0, limit / max(1, corpus.files_bytes))
     for found in corpus.files:
         left, parts = math.ceil(fraction * found.bytes), []
@@ -363,10 +358,9 @@ def train_tokenizer(
     unknown: str | None = None,
     has_mask: bool = False,
 ) -> Tokenizer:
-    """Train a tokenizer on `corpus.files`, or find the one that was trained on the same text before.
+    """Train a tokenizer on `corpus.files`, or load it from the cache.
 
-    One for examples has a token that ends a text in any case, for that is what ends a completion; one for a masked
-    model has that too, which it reads labels from, and a mask.
+    For examples it always has an end token, which ends a completion; for a masked model also a mask.
 
     Raises:
         InputError: there is no text.
@@ -397,30 +391,30 @@ BytesCallback = Callable[[int], None]
 
 
 class ScannedCorpus(Protocol):
-    """A corpus after one pass over it."""
+    """A scanned corpus of any kind."""
 
     @property
     def name(self) -> str:
-        """The first few files, for messages."""
+        """Return the first few file names, for messages."""
         ...
 
     @property
     def bytes(self) -> int:
-        """UTF-8 bytes of all text."""
+        """Return the UTF-8 bytes of all text."""
         ...
 
 
 class Encodable(Protocol):
-    """Part of a corpus: a piece of a document, an example or a pair."""
+    """A piece of a document, an example or a sentence pair."""
 
     @property
     def texts(self) -> Sequence[str]:
-        """What is encoded: one text, or two that belong together."""
+        """Return the texts to encode: one, or a pair."""
         ...
 
     @property
     def location(self) -> str:
-        """The file, and the line if there is one, for messages."""
+        """Return the file, and the line if there is one, for messages."""
         ...
 
 
@@ -434,16 +428,16 @@ def encode_groups(
     *,
     progress: ProgressCallback | None = None,
 ) -> Iterator[tuple[list[E], R]]:
-    """Groups of items in order, each with what the tokenizer makes of it; encoding runs ahead by a bounded amount.
+    """Yield groups of items with their encoding, in order; encoding is prefetched in a thread.
 
     Args:
         corpus: the corpus.
         items: all of the corpus, in order.
-        encode: called with a group, in a thread of its own.
-        progress: called whenever the caller is done with a group.
+        encode: called with a group, in another thread.
+        progress: called when the caller is done with a group.
 
     Raises:
-        InputError: the tokenizer has no token for a character, or the corpus changed since it was surveyed.
+        InputError: a character has no token, or the corpus has changed since it was scanned.
     """
     done = 0
     for group, result in encode_groups_unchecked(items, encode):
@@ -456,7 +450,7 @@ def encode_groups(
 
 
 def encode_groups_unchecked(items: Iterable[E], encode: Callable[[Sequence[E]], R]) -> Iterator[tuple[list[E], R]]:
-    """As `encode_groups`, without looking at how much text there is."""
+    """Encode as `encode_groups`, without comparing the amount of text."""
     groups = group_by_size(items, _count_characters, limit=GROUP_CHARACTERS)
     yield from on_threads(
         partial(_encode_group, encode=encode), groups, threads=_PREFETCHED_GROUPS, ahead=_PREFETCHED_GROUPS
@@ -468,12 +462,12 @@ def _count_characters(item: Encodable) -> int:
 
 
 def count_text_bytes(item: Encodable) -> int:
-    """UTF-8 bytes of an item's texts."""
+    """Return the UTF-8 bytes of an item's texts."""
     return sum(len(text.encode()) for text in item.texts)
 
 
 def _encode_group(group: list[E], encode: Callable[[Sequence[E]], R]) -> tuple[list[E], R]:
-    """The group, and the group encoded; the InputError for an item that cannot be encoded names its place."""
+    """Return the group and its encoding; the InputError for an item names its location."""
     try:
         return group, encode(group)
     except InputError:

@@ -1,14 +1,13 @@
-"""Examples on disk: their tokens in shards, and an index of where each ends and which of its tokens are learned.
+"""Supervised examples on disk: token shards, and an index of example ends and learned tokens.
 
-A split's shards (see `lm.corpus.shards`) hold, one after another, the tokens of its examples: start of text, prompt,
-completion, end of text. Its `train-examples.npy` or `validation-examples.npy` has a record (`EXAMPLE_DTYPE`) for each
-example. Nothing is cut off, so that the same folder serves models of any context.
+A split's shards (see `lm.corpus.shards`) hold its examples one after another: start of text, prompt, completion, end of
+text. `train-examples.npy` and `validation-examples.npy` have a record (`EXAMPLE_DTYPE`) per example. Nothing is
+truncated, so the same folder serves models of any context length.
 
-A classifier chooses among labels, which are completions without their delimiter. Tokens may not tell their text, so
-`labels.json` is a list of the distinct ones, and `train-labels.npy` and `validation-labels.npy` have the number of each
-example's label. Where there are too many completions to be labels, or too long ones, none are stored.
+For classifiers, `labels.json` lists the distinct completions without delimiter, and `train-labels.npy` and
+`validation-labels.npy` have the label index of each example. If there are too many or too long ones, none are stored.
 
-Examples are held out for validation by a hash of prompt and completion.
+Examples are held out by a hash of prompt and completion.
 """
 
 from __future__ import annotations
@@ -68,19 +67,19 @@ _MAX_LABELS, _MAX_LABEL_BYTES = 1 << 16, 1 << 24
 
 
 def index_file_name(split: SplitName) -> str:
-    """The file name of a split's records."""
+    """Return the file name of a split's records."""
     return array_file_name(split, _INDEX)
 
 
 @dataclass(frozen=True)
 class StoredExamples:
-    """The examples of one split, read through mmap.
+    """The examples of a split, memory-mapped.
 
     Attributes:
-        tokens: the tokens of all examples.
-        index: (examples,) records of type EXAMPLE.
-        files: the names of the files that the records count.
-        labels: (examples,) the label of each, if labels were kept.
+        tokens: of all examples.
+        index: (examples,) records of EXAMPLE_DTYPE.
+        files: the file names that the records refer to.
+        labels: (examples,) label of each, if labels were stored.
     """
 
     tokens: TokenShards
@@ -89,25 +88,25 @@ class StoredExamples:
     labels: npt.NDArray[np.object_] | None = None
 
     def __len__(self) -> int:
-        """How many examples there are."""
+        """Return the number of examples."""
         return len(self.index)
 
     def lengths(self) -> npt.NDArray[np.int64]:
-        """(examples,) how many tokens each has."""
+        """Return (examples,) token counts."""
         return np.diff(self.index["end"], prepend=0)
 
     def read(self, number: int) -> tuple[npt.NDArray[np.int64], int]:
-        """The tokens of an example, and how many of the last of them are learned."""
+        """Return the tokens of an example, and how many of the last of them are learned."""
         start = int(self.index["end"][number - 1]) if number else 0
         record = self.index[number]
         return self.tokens.read(start, int(record["end"])), int(record["learned"])
 
 
 def open_examples(folder: Path | str, split: SplitName) -> StoredExamples:
-    """The examples of a split of a prepared folder.
+    """Open the examples of a split of a prepared folder.
 
     Raises:
-        InputError: the folder holds no prepared examples, or they are damaged.
+        InputError: the folder has no prepared examples, or they are damaged.
     """
     folder = Path(folder)
     manifest, tokens = shards.read_manifest(folder), shards.open_split(folder, split)
@@ -120,7 +119,6 @@ def open_examples(folder: Path | str, split: SplitName) -> StoredExamples:
 
 
 def _open_labels(folder: Path, split: SplitName, *, examples: int) -> npt.NDArray[np.object_]:
-    """The label of each example; InputError if they are damaged."""
     texts, path = files.read_json(folder / LABELS_FILE), folder / array_file_name(split, _LABELS)
     if isinstance(texts, list) and all(isinstance(each, str) for each in texts):
         with contextlib.suppress(OSError, ValueError, EOFError, IndexError):
@@ -139,7 +137,7 @@ def _open_index(path: Path) -> npt.NDArray[Any] | None:
 
 
 class _LabelNumbering:
-    """Numbers the labels of examples, unless they are too many to be labels."""
+    """Numbers the labels of examples, unless there are too many."""
 
     def __init__(self) -> None:
         self.numbers: dict[str, int] = {}
@@ -147,7 +145,7 @@ class _LabelNumbering:
         self._bytes = 0
 
     def number(self, label: str) -> int:
-        """The number of a label; 0 for each if there are too many."""
+        """Return the number of a label; always 0 if there are too many."""
         if self.too_many:
             return 0
         if (known := self.numbers.get(label)) is not None:
@@ -160,15 +158,15 @@ class _LabelNumbering:
 
     @property
     def texts(self) -> list[str]:
-        """The labels in the order of their numbers."""
+        """Return the labels in the order of their numbers."""
         return list(self.numbers)
 
 
 class ExampleWriter:
-    """Writes what a chunk of a corpus adds to one split: tokens, and records whose ends are counted over the chunk."""
+    """Writes the examples of a chunk in one split: tokens, and records with ends relative to the chunk."""
 
     def __init__(self, folder: Path, split: SplitName, *, dtype: str, frame: SpecialTokenFrame) -> None:
-        """Write into `folder`, which exists; `frame` is the tokens around each example."""
+        """Write into an existing folder; `frame` holds the special tokens around each example."""
         self._tokens = ArrayWriter(folder / array_file_name(split, _TOKENS), dtype=dtype, lasting=False)
         self._index = folder / index_file_name(split)
         self._frame = frame
@@ -178,7 +176,7 @@ class ExampleWriter:
         self._examples = self._bytes = 0
 
     def add(self, example: Example, prompt: Ids, completion: Ids, *, file: int) -> None:
-        """Write an example, given the tokens of its prompt and its completion."""
+        """Append an example, given the tokens of prompt and completion."""
         self._tokens.append(self._frame.wrap(prompt, completion))
         size = len(example.completion.encode())
         record = (len(self._tokens), len(completion) + len(self._frame.after), size, file, example.line)
@@ -197,20 +195,19 @@ class ExampleWriter:
         return ChunkSplit(self._examples, self._bytes)
 
     def discard(self) -> None:
-        """Close a file that is still open because writing has failed."""
+        """Close open files after a failure."""
         self._tokens.discard()
 
 
 def _label_file_name(split: SplitName) -> str:
-    """The file name of the labels that a chunk adds to a split."""
     return f"{split}-labels.json"
 
 
 class LabelCollector:
-    """Gathers the labels of all splits.
+    """Collects the labels of all splits.
 
     Attributes:
-        count: how many there are; 0 if there are too many, and None if an earlier version made a chunk without them.
+        count: number of labels; 0 if too many; None if an earlier version stored a chunk without labels.
     """
 
     def __init__(self) -> None:
@@ -219,7 +216,7 @@ class LabelCollector:
         self._are_unknown = False
 
     def add(self, chunk: StoredChunk, split: SplitName) -> None:
-        """Take what a chunk adds to a split."""
+        """Add the labels of a chunk in a split."""
         try:
             texts = files.read_json(chunk.folder / _label_file_name(split))
         except InputError:
@@ -233,13 +230,13 @@ class LabelCollector:
 
     @property
     def count(self) -> int | None:
-        """How many labels there are."""
+        """Return the number of labels."""
         if self._are_unknown:
             return None
         return 0 if self._labels.too_many else len(self._labels.numbers)
 
     def write(self, folder: Path, splits: Sequence[SplitName]) -> None:
-        """Write the labels into a folder, if they are not too many; they are on the disk when this returns."""
+        """Write the labels durably, unless there are too many."""
         if not self.count:
             return
         files.replace_text(folder / LABELS_FILE, json.dumps(self._labels.texts))
@@ -250,10 +247,10 @@ class LabelCollector:
 
 
 class ExampleMerger:
-    """Writes the examples that all chunks of a corpus add to one split."""
+    """Merges the examples of all chunks in one split."""
 
     def __init__(self, folder: Path, split: SplitName, *, dtype: str, labels: LabelCollector) -> None:
-        """Write into `folder`, which exists; `labels` gathers those of all splits."""
+        """Write into an existing folder; `labels` collects the labels of all splits."""
         self._split: SplitName = split
         self._labels = labels
         self._shards = ShardWriter(folder, split, dtype=dtype)
@@ -261,7 +258,7 @@ class ExampleMerger:
         self._tokens = self._bytes = 0
 
     def add(self, chunk: StoredChunk) -> None:
-        """Write what a chunk adds."""
+        """Append a chunk."""
         for records in read_in_blocks(chunk.array(self._split, _INDEX)):
             moved = records.copy()
             moved["end"] += self._tokens
@@ -274,20 +271,20 @@ class ExampleMerger:
         self._bytes += chunk.splits[self._split].bytes
 
     def close(self) -> SplitRecord:
-        """Finish all files; they are on the disk when this returns."""
+        """Finish all files durably."""
         self._shards.close()
         self._index.close()
         return SplitRecord(len(self._index), self._tokens, self._bytes, tuple(self._shards.shards))
 
     def discard(self) -> None:
-        """Close files that are still open because writing has failed."""
+        """Close open files after a failure."""
         self._shards.discard()
         self._index.discard()
 
 
 @dataclass(frozen=True, slots=True)
 class SplitExample:
-    """An example, the split it belongs to, and its file with the file's number."""
+    """An example with its split and file."""
 
     split: SplitName
     file: int
@@ -296,27 +293,27 @@ class SplitExample:
 
     @property
     def texts(self) -> tuple[str, str]:
-        """Prompt and completion."""
+        """Return prompt and completion."""
         return self.example.prompt, self.example.completion
 
     @property
     def location(self) -> str:
-        """The file and the line."""
+        """Return file and line."""
         return f"{self.file_name}: line {self.example.line}"
 
 
 def choose_held_out_examples(corpus: Corpus) -> HeldOutRule:
-    """Which examples of a corpus are held out.
+    """Return which examples are held out.
 
-    With a fraction, an example is held out if a hash of it falls below a bound, and equal ones stay together. The bound
-    is the fraction itself or, where there are few examples, what holds out that share of them, but at least one.
+    With a fraction, an example is held out if its hash is below a bound, so equal ones stay together. The bound is the
+    fraction or, with few examples, one that holds out that fraction of them, but at least one.
     """
     few = corpus.fraction and corpus.has_few_documents
     return HeldOutRule(compute_hash_bound(corpus.fraction), share=corpus.fraction if few else None)
 
 
 def read_split_examples(chunk: Chunk) -> Iterator[SplitExample]:
-    """All examples of a chunk of a corpus with the splits they belong to."""
+    """Yield the examples of a chunk with their splits."""
     found: Iterable[tuple[FileSection, Example]]
     found = ((stretch, example) for stretch in chunk.sections for example in stretch.file.examples())
     share, bound = chunk.sections[0].held_out.share, 0
@@ -338,9 +335,9 @@ def _hash_example(example: Example) -> int:
 def write_example_chunk(
     chunk: Chunk, tokenizer: Tokenizer, folder: Path, done: BytesCallback | None
 ) -> dict[SplitName, ChunkSplit]:
-    """Write the examples of a chunk of a corpus into an empty folder.
+    """Tokenize a chunk of examples into an empty folder.
 
-    Prompt and completion are tokenized apart, so that a model sees the boundary that it will see when it generates.
+    Prompt and completion are tokenized separately, so that training sees the boundary that generation sees.
     """
     frame, dtype = build_example_frame(tokenizer), token_dtype(tokenizer.vocab_size)
     with contextlib.ExitStack() as opened:
@@ -356,13 +353,13 @@ def write_example_chunk(
 
 
 def _encode_examples(tokenizer: Tokenizer, group: Sequence[SplitExample]) -> tuple[list[Ids], list[Ids]]:
-    """The tokens of the prompts, and of the completions."""
+    """Return the tokens of the prompts, and of the completions."""
     prompts = tokenizer.encode_batch([item.example.prompt for item in group])
     return prompts, tokenizer.encode_batch([item.example.completion for item in group])
 
 
 def merge_example_chunks(chunks: Iterable[StoredChunk], tokenizer: Tokenizer, folder: Path) -> WrittenShards:
-    """Write the examples of both splits as `lm.corpus.examples` describes, given all chunks in order."""
+    """Merge all chunks, in order, into the files of both splits."""
     with contextlib.ExitStack() as opened:
         dtype, labels = token_dtype(tokenizer.vocab_size), LabelCollector()
         joined = {split: ExampleMerger(folder, split, dtype=dtype, labels=labels) for split in SPLITS}

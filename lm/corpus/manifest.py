@@ -1,8 +1,9 @@
-"""Manifests: what a folder of prepared data holds, what it was made from, and the checksums of its files.
+"""Manifests: contents, sources and checksums of a folder of prepared data.
 
-Every folder has a `manifest.json` with the version of the format and the kind of data: text, examples, pairs, or a
-partition of a corpus (see `lm.corpus.partitions`). What the kinds share comes first, then what each adds; the fields
-are those of the classes here. In format 1 each kind had a file and fields of its own; it is read as format 2.
+Every folder has a `manifest.json` with a format version and the kind of data: text, examples, pairs, or a partition of
+a
+corpus (`lm.corpus.partitions`). Common fields come first; the fields are those of the classes here. In format 1 each
+kind had a file and fields of its own; it is read as format 2.
 """
 
 from __future__ import annotations
@@ -35,14 +36,13 @@ SPLITS: tuple[SplitName, ...] = ("train", "validation")
 
 @dataclass(frozen=True)
 class SourceRecord:
-    """A file that data were made from.
+    """A source file of prepared data.
 
     Attributes:
-        path: its name as the user gave it.
-        size: in bytes, decompressed.
+        path: as the user named it.
+        size: decompressed bytes.
         sha256: of these bytes.
-        read_as: how its text follows from its bytes, where that is not the usual way: in another format or encoding,
-            with other line ends.
+        read_as: format, encoding and line ends, if not the default.
     """
 
     path: str
@@ -53,16 +53,16 @@ class SourceRecord:
 
 @dataclass(frozen=True)
 class SplitRecord:
-    """What a split of text or of examples holds.
+    """A split of text or examples.
 
     Attributes:
-        documents: the number of documents.
-        tokens: the number of tokens, those that start and end documents included.
-        bytes: UTF-8 bytes of the documents' text.
-        shards: the number of tokens in each shard.
+        documents: number of documents.
+        tokens: number of tokens, special tokens included.
+        bytes: UTF-8 bytes of the documents.
+        shards: number of tokens per shard.
 
     Raises:
-        TypeError: one of them is not a count (an integer from 0 to 2**63 - 1), as in a damaged manifest.
+        TypeError: a value is not a count (0 to 2**63 - 1), as in a damaged manifest.
     """
 
     documents: int
@@ -78,18 +78,18 @@ class SplitRecord:
 
 @dataclass(frozen=True)
 class PairSplit:
-    """What a split of pairs holds, and what was left out of it.
+    """A split of sentence pairs, and what was filtered.
 
     Attributes:
-        pairs: the number of pairs.
+        pairs: number of pairs.
         source_tokens: tokens of their sources.
         target_tokens: tokens of their targets.
         source_bytes: UTF-8 bytes of their sources.
         target_bytes: UTF-8 bytes of their targets.
-        longest: tokens of the longest side.
-        blank: pairs left out because a side is blank.
-        too_long: pairs left out because a side has too many tokens.
-        ratio: pairs left out because one side has too many times the tokens of the other.
+        longest: tokens of the longest sentence.
+        blank: pairs removed because source or target is blank.
+        too_long: pairs removed because source or target has too many tokens.
+        ratio: pairs removed because of their length ratio.
     """
 
     pairs: int = 0
@@ -105,13 +105,14 @@ class PairSplit:
 
 @dataclass(frozen=True)
 class Repetition:
-    """How much of a corpus occurs more than once (see `lm.corpus.repetition`).
+    """Duplicated text in a corpus (`lm.corpus.repetition`).
 
     Attributes:
-        documents: the number of documents, of both splits, whose tokens are those of one that comes before.
-        held_out: fraction of the held-out text that occurs in the training split too, in stretches of `stretch` tokens
-            or as a whole document shorter than that; None without held-out text.
-        stretch: the length of a stretch, in tokens.
+        documents: documents, of both splits, with the tokens of an earlier one.
+        held_out: fraction of the held-out text that also occurs in the training split, in windows of `stretch` tokens
+            or
+            as a whole shorter document; None without held-out text.
+        stretch: the window length, in tokens.
     """
 
     documents: int
@@ -121,14 +122,14 @@ class Repetition:
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedManifest:
-    """What the manifests of all kinds of data say.
+    """Common fields of all manifests.
 
     Attributes:
         kind: of the data.
         key: hash of everything that the data depend on.
         sources: the files of the corpus.
-        validation_sources: the files of the validation split, where it has files of its own.
-        sha256: the checksum of each file beside the manifest; None in folders made before these were kept.
+        validation_sources: the files of the validation split, if it has its own.
+        sha256: checksums of the other files; None in old folders.
     """
 
     noun: ClassVar[str] = "prepared data"
@@ -141,19 +142,19 @@ class PreparedManifest:
     sha256: Mapping[str, str] | None = None
 
     def with_checksums(self, sha256: Mapping[str, str]) -> Self:
-        """The same manifest with the checksums of the files beside it."""
+        """Return a copy with checksums."""
         return dataclasses.replace(self, sha256=sha256)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, with the format's version in front."""
+        """Return plain values, with the format version first."""
         return {"format_version": VERSION, **dataclasses.asdict(self)}
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """The manifest in a folder; of any kind, if this class is the base.
+        """Read the manifest of a folder; the base class reads any kind.
 
         Raises:
-            InputError: there is none, it is damaged, or it is of another kind.
+            InputError: it is missing, damaged, or of another kind.
         """
         path, values = _load(folder, cls)
         manifest = _from_dict(values, where=str(path), reader=cls)
@@ -163,29 +164,27 @@ class PreparedManifest:
 
     @classmethod
     def with_records(cls, values: dict[str, Any], *, where: str) -> dict[str, Any]:  # noqa: ARG003
-        """Plain values with the records that manifests of this kind have beside the common ones."""
+        """Convert nested records of plain values."""
         return values
 
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest(PreparedManifest):
-    """Of a folder of text, or of examples to learn from (see `lm.corpus.examples`).
+    """The manifest of text or supervised examples.
 
     Attributes:
-        tokenizer: hash of the tokenizer (`Tokenizer.sha256`).
-        vocab_size: the size of the vocabulary.
-        dtype: the NumPy type of the shards.
-        separator: the line that ended documents within files.
-        validation: what was held out, as the user put it.
-        splits: what "train" and "validation" hold.
-        repetition: how much of the text occurs more than once; None for examples, and in folders made before this
-            was measured.
-        field: the field or column that held the text, if it was named.
+        tokenizer: checksum of the tokenizer (`Tokenizer.sha256`).
+        vocab_size: size of the vocabulary.
+        dtype: NumPy dtype of the shards.
+        separator: the line that ended documents.
+        validation: what was held out, as given by the user.
+        splits: "train" and "validation".
+        repetition: duplicated text; None for examples and old folders.
+        field: the field of the text, if it was named.
         label_field: that of the label, if it was named.
-        keep_line_ends: whether carriage returns and byte order marks were kept, as they were in folders without this.
-        strip_gutenberg: whether Project Gutenberg's header and licence were left out.
-        labels: how many labels the examples have, with their text beside them; 0 where they are too many; None for
-            text, and in folders made before labels were kept.
+        keep_line_ends: whether carriage returns and byte order marks were kept, as in old folders.
+        strip_gutenberg: whether Project Gutenberg boilerplate was removed.
+        labels: number of distinct labels; 0 if too many; None for text and old folders.
     """
 
     noun = "prepared tokens"
@@ -205,12 +204,12 @@ class Manifest(PreparedManifest):
 
     @property
     def supervised(self) -> bool:
-        """Whether the documents are examples."""
+        """Return whether the documents are examples."""
         return self.kind == "examples"
 
     @property
     def data(self) -> DataConfig:
-        """The settings with which the corpus became tokens."""
+        """Return the data settings of the corpus."""
         return DataConfig(
             validation=self.validation,
             separator=self.separator,
@@ -223,7 +222,7 @@ class Manifest(PreparedManifest):
 
     @classmethod
     def with_records(cls, values: dict[str, Any], *, where: str) -> dict[str, Any]:
-        """The values with a record for each split, and for repetition."""
+        """Convert the splits and the repetition."""
         splits, repetition = values["splits"], values.get("repetition")
         return {
             **upgrade_line_end_settings(values),
@@ -236,15 +235,15 @@ class Manifest(PreparedManifest):
 
 @dataclass(frozen=True, kw_only=True)
 class PairManifest(PreparedManifest):
-    """Of a folder of sentence pairs (see `lm.corpus.pairs`).
+    """The manifest of sentence pairs (`lm.corpus.pairs`).
 
     Attributes:
-        languages: of sources and targets, where they are known.
-        validation: what was held out, as the user put it.
-        max_length: the most tokens a side may have.
-        max_ratio: how many times the tokens of one side the other may have.
-        splits: what "train" and "validation" hold.
-        heads: whether the sources come with dependency trees.
+        languages: of sources and targets, if known.
+        validation: what was held out, as given by the user.
+        max_length: maximum tokens of a source or target.
+        max_ratio: maximum length ratio.
+        splits: "train" and "validation".
+        heads: whether the sources have dependency trees.
     """
 
     noun = "prepared pairs"
@@ -259,23 +258,23 @@ class PairManifest(PreparedManifest):
 
     @classmethod
     def with_records(cls, values: dict[str, Any], *, where: str) -> dict[str, Any]:
-        """The values with a record for each split."""
+        """Convert the splits."""
         splits = {name: options.build_config(PairSplit, values["splits"][name], where=where) for name in SPLITS}
         return {**values, "languages": tuple(values["languages"]), "splits": splits}
 
 
 @dataclass(frozen=True, kw_only=True)
 class PartitionManifest(PreparedManifest):
-    """Of a folder with a partition of a corpus, as one of several machines makes it.
+    """The manifest of a partition, as tokenized by one of several machines.
 
     Attributes:
         number: of the partition, from 1.
-        count: of all partitions.
-        tokenizer: hash of the tokenizer (`Tokenizer.sha256`).
-        chunks: the names of all chunks of the corpus in order; they fall to the partitions in turns.
-        config: how the corpus becomes tokens.
+        count: number of partitions.
+        tokenizer: checksum of the tokenizer (`Tokenizer.sha256`).
+        chunks: names of all chunks of the corpus, in order, assigned to partitions round-robin.
+        config: the data settings.
         name: the first few files of the corpus, for messages.
-        bytes: UTF-8 bytes of all text of the corpus.
+        bytes: UTF-8 bytes of the corpus.
     """
 
     noun = "a partition's chunks"
@@ -291,12 +290,12 @@ class PartitionManifest(PreparedManifest):
 
     @property
     def own_chunks(self) -> tuple[str, ...]:
-        """The chunks that fall to this partition."""
+        """Return the chunks of this partition."""
         return self.chunks[self.number - 1 :: self.count]
 
     @classmethod
     def with_records(cls, values: dict[str, Any], *, where: str) -> dict[str, Any]:
-        """The values with the config of the corpus."""
+        """Convert the config."""
         config = options.build_config(DataConfig, upgrade_line_end_settings(values["config"]), where=where)
         return {**values, "chunks": tuple(values["chunks"]), "config": config}
 
@@ -310,17 +309,16 @@ MANIFEST_CLASSES: dict[DataKind, type[PreparedManifest]] = {
 
 
 def has_manifest(folder: Path) -> bool:
-    """Whether a folder has a manifest, of any kind and format."""
+    """Return whether a folder has a manifest, of any kind and format."""
     return _find_manifest(folder) is not None
 
 
 def _find_manifest(folder: Path) -> Path | None:
-    """The manifest of a folder, which is complete if there is one."""
     return next((folder / name for name in MANIFESTS if (folder / name).is_file()), None)
 
 
 def _load(folder: Path, reader: type[PreparedManifest]) -> tuple[Path, dict[str, Any]]:
-    """The manifest of a folder as plain values, those of format 1 as format 2 has them."""
+    """Read a manifest as plain values, upgraded to format 2."""
     path = _find_manifest(folder)
     if path is None:
         raise InputError(f"{folder}: not a folder of {reader.noun} (it has no {MANIFEST})")
@@ -337,7 +335,6 @@ def _load(folder: Path, reader: type[PreparedManifest]) -> tuple[Path, dict[str,
 
 
 def _upgrade_format_1(name: str, values: dict[str, Any]) -> dict[str, Any]:
-    """The values of a manifest of format 1, in the file of this name, as format 2 has them."""
     if name == _PAIRS_FORMAT_1:
         return {"kind": "pairs", **values}
     if name == _PARTITION_FORMAT_1:
@@ -348,7 +345,7 @@ def _upgrade_format_1(name: str, values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _from_dict(values: dict[str, Any], *, where: str, reader: type[PreparedManifest]) -> PreparedManifest:
-    """The inverse of `to_dict`, without its version; `where` names the file in messages."""
+    """Build a manifest from plain values; `where` names the file in messages."""
     try:
         of_kind = MANIFEST_CLASSES[values["kind"]]
         for name in ("sources", "validation_sources"):
@@ -360,7 +357,7 @@ def _from_dict(values: dict[str, Any], *, where: str, reader: type[PreparedManif
 
 
 def _check_checksums(values: Any) -> None:  # noqa: ANN401 (whatever the manifest holds)
-    """Raise TypeError unless a value is checksums by file name, or None."""
+    """Raise TypeError unless a value is None or checksums by file name."""
     if values is None:
         return
     if not isinstance(values, dict) or not all(isinstance(each, str) for each in values.values()):

@@ -1,7 +1,6 @@
-"""How much of some text is training text, by looking up its tokens in the shards of a run.
+"""Estimate how much of a text is in the training data of a run, by looking up its tokens in the shards.
 
-Samples of the text are looked up: stretches of about 200 bytes, and whole documents that are shorter. Hashes of 64 bits
-are compared, so that unrelated text is not taken for training text.
+Sampled windows of about 200 bytes, and whole shorter documents, are looked up by 64-bit hashes.
 """
 
 from __future__ import annotations
@@ -27,26 +26,25 @@ _WHOLE = 1 << 16
 
 @dataclass
 class _TokenSample:
-    """The beginning of a file as a sequence of tokens, documents framed as in shards."""
+    """The beginning of a file as one token sequence, with special tokens as in shards."""
 
     parts: list[NDArray[Any]] = field(default_factory=list)
     edges: list[int] = field(default_factory=list)
     length: int = 0
 
     def add(self, tokens: NDArray[Any]) -> None:
-        """Add tokens at the end."""
         self.parts.append(tokens)
         self.length += len(tokens)
 
 
 class TrainingOverlap:
-    """The fraction of each of some files that is in the training split of prepared tokens."""
+    """Measures the fraction of each file that is in the training split of prepared tokens."""
 
     def __init__(self, folder: Path, tokenizer: Tokenizer) -> None:
-        """Of text that is to come.
+        """Prepare to measure.
 
         Args:
-            folder: of prepared tokens, of text or of examples.
+            folder: of prepared tokens, of text or examples.
             tokenizer: that made them.
         """
         self._folder, self._size = folder, tokenizer.vocab_size
@@ -57,7 +55,7 @@ class TrainingOverlap:
 
     @property
     def is_full(self) -> bool:
-        """Whether what is added makes no difference any more."""
+        """Return whether further text would be ignored."""
         return self._room <= 0
 
     def add(self, file: int, tokens: NDArray[Any], *, starts_document: bool) -> None:
@@ -74,10 +72,10 @@ class TrainingOverlap:
         self._room -= len(tokens)
 
     def fractions(self) -> dict[int, float]:
-        """The fraction of each file: measured, or where the training split is very large estimated, from parts of it.
+        """Return the fraction of each file; estimated from samples if the training split is very large.
 
         Raises:
-            InputError: the folder holds no prepared tokens, or they are damaged.
+            InputError: the folder has no prepared tokens, or they are damaged.
         """
         record = read_manifest(self._folder).splits["train"]
         hashing = RollingHash(self._size, window_tokens(tokens=record.tokens, text_bytes=record.bytes))
@@ -111,12 +109,11 @@ class TrainingOverlap:
 
 
 def _as_token_array(index: int | None) -> NDArray[np.uint32]:
-    """A token as a sequence of one; none if there is none."""
     return np.array([] if index is None else [index], dtype=np.uint32)
 
 
 def _read_overlapping(tokens: TokenReader, stretch: int) -> Iterator[NDArray[np.integer]]:
-    """All tokens in parts that overlap by a stretch; of very many, parts at equal distances."""
+    """Yield all tokens in parts that overlap by a window; sampled parts if there are very many."""
     is_whole = len(tokens) <= _MOST_READ
     size = _WHOLE if is_whole else _PART
     step = size if is_whole else size * len(tokens) // _MOST_READ

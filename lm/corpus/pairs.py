@@ -1,20 +1,18 @@
-"""Pairs of sentences on disk: each sentence as a sequence of words, each word as its tokens; read through mmap.
+"""Sentence pairs on disk: sentences as word indices, words as tokens; memory-mapped.
 
 A folder holds, for each side (source and target):
 
-    SIDE-words.npy, SIDE-word-ends.npy      the tokens of the words, one after another, and where each word's end
-    SPLIT-SIDE.npy, SPLIT-SIDE-ends.npy     the words of the sentences of a split, and where each sentence's end
+    SIDE-words.npy, SIDE-word-ends.npy      tokens of the distinct words, and where each word ends
+    SPLIT-SIDE.npy, SPLIT-SIDE-ends.npy     word indices of the sentences of a split, and where each sentence ends
 
-where sources come with dependency trees
+if sources have dependency trees
 
-    SPLIT-places.npy, SPLIT-places-ends.npy the three numbers of each token's place in its tree, by sentence
+    SPLIT-places.npy, SPLIT-places-ends.npy three integers per token, its position in the tree, by sentence
 
-and `validation.jsonl`, the text of the validation split; `tokenizer.json`, and `source_tokenizer.json` where sources
-have their own; and the manifest. A folder with a manifest is complete: it is written last, and the folder
-gets its name only then.
+and `validation.jsonl`, the text of the validation split; `tokenizer.json`, and `source_tokenizer.json` if sources have
+their own; and the manifest, written last.
 
-Words are kept apart so that they can be segmented anew in each epoch (see `lm.data.bpe_dropout`), and numbered as they
-come, so that a sentence is a sequence of numbers.
+Words are stored separately so that BPE dropout can segment them differently in each epoch (`lm.data.bpe_dropout`).
 """
 
 from __future__ import annotations
@@ -48,30 +46,30 @@ SOURCE_TOKENIZER = "source_tokenizer.json"
 
 @dataclass(frozen=True)
 class StoredSentences:
-    """One side of the sentences of a split.
+    """The sources or the targets of a split.
 
     Attributes:
-        words: (sentences,) the numbers of the words of each sentence.
-        table: (words,) the tokens of each word.
+        words: (sentences,) word indices of each sentence.
+        table: (words,) tokens of each word.
     """
 
     words: RaggedArray
     table: RaggedArray
 
     def __len__(self) -> int:
-        """How many sentences there are."""
+        """Return the number of sentences."""
         return len(self.words)
 
 
 @dataclass(frozen=True)
 class StoredPairs:
-    """A folder of pairs.
+    """A folder of sentence pairs.
 
     Attributes:
-        folder: where it is.
+        folder: its path.
         manifest: what it holds.
-        tokenizer: of the targets; of both sides, if there is no other.
-        source_tokenizer: of the sources, where they have their own.
+        tokenizer: of the targets; of the sources too, unless they have their own.
+        source_tokenizer: of the sources, if separate.
     """
 
     folder: Path
@@ -80,20 +78,20 @@ class StoredPairs:
     source_tokenizer: Tokenizer | None
 
     def sentences(self, split: SplitName, side: SideName) -> StoredSentences:
-        """One side of a split; InputError if it is damaged."""
+        """Return the sources or targets of a split; InputError if damaged."""
         words = _open_ragged(self.folder, f"{split}-{side}", f"{split}-{side}-ends")
         if len(words) != self.manifest.splits[split].pairs:
             raise InputError(f"{self.folder / f'{split}-{side}.npy'}: damaged; prepare the pairs again")
         return StoredSentences(words, _open_ragged(self.folder, f"{side}-words", f"{side}-word-ends"))
 
     def places(self, split: SplitName) -> RaggedArray | None:
-        """(tokens, 3) of each source: where its tokens stand in its tree, if there are trees."""
+        """Return (tokens, 3) tree positions of each source, if there are trees."""
         if not self.manifest.heads:
             return None
         return _open_ragged(self.folder, f"{split}-places", f"{split}-places-ends", columns=TREE_POSITION_SIZE)
 
     def validation_texts(self) -> Iterator[tuple[str, str, Heads | None]]:
-        """Source and target of each pair of the validation split, as they were in the files, and the source's heads."""
+        """Yield source, target and heads of each validation pair, as in the files."""
         with (self.folder / VALIDATION_TEXTS_FILE).open(encoding="utf-8") as file:
             for line in file:
                 values = json.loads(line)
@@ -102,10 +100,10 @@ class StoredPairs:
 
 
 def open_pairs(folder: Path | str) -> StoredPairs:
-    """The pairs in a folder.
+    """Open a folder of sentence pairs.
 
     Raises:
-        InputError: it holds no prepared pairs, or they are damaged.
+        InputError: it has no prepared pairs, or they are damaged.
     """
     folder = Path(folder)
     manifest = PairManifest.read(folder)
@@ -121,7 +119,6 @@ def open_pairs(folder: Path | str) -> StoredPairs:
 
 
 def _open_ragged(folder: Path, values: str, ends: str, *, columns: int | None = None) -> RaggedArray:
-    """Rows of numbers, or of so many numbers at each place."""
     try:
         rows = RaggedArray(*(np.load(folder / f"{name}.npy", mmap_mode="r") for name in (values, ends)))
         rows = rows if columns is None else RaggedArray(rows.values.reshape(-1, columns), rows.ends)
@@ -133,54 +130,54 @@ def _open_ragged(folder: Path, values: str, ends: str, *, columns: int | None = 
 
 
 class RaggedWriter:
-    """Writes rows of numbers, and where each row ends."""
+    """Writes rows of integers, and where each row ends."""
 
     def __init__(self, folder: Path, name: str, *, dtype: str) -> None:
-        """Write into `folder`, which exists."""
+        """Write into an existing folder."""
         self._values = ArrayWriter(folder / f"{name}.npy", dtype=dtype)
         self._ends = ArrayWriter(folder / f"{name}-ends.npy", dtype="int64")
         self._length = 0
 
     def append(self, rows: RaggedArray) -> None:
-        """Write some rows after those that are there."""
+        """Append rows."""
         self._ends.append(rows.ends + self._length)
         self._values.append(rows.values.ravel())
         self._length += len(rows.values)
 
     def close(self) -> None:
-        """Finish the files; they are on disk when this returns."""
+        """Finish the files durably."""
         self._values.close()
         self._ends.close()
 
     def discard(self) -> None:
-        """Close files that are still open because writing has failed."""
+        """Close open files after a failure."""
         self._values.discard()
         self._ends.discard()
 
 
 class SentenceWriter(RaggedWriter):
-    """Writes one side of the sentences of a split."""
+    """Writes the sources or targets of a split."""
 
     def __init__(self, folder: Path, split: SplitName, side: SideName, table: WordTable) -> None:
-        """Write into `folder`, which exists; `table` has the words of this side, in all splits."""
+        """Write into an existing folder; `table` has the words of this side in all splits."""
         super().__init__(folder, f"{split}-{side}", dtype="uint32")
         self._table = table
 
     def append_tokens(self, sentences: RaggedArray, starts: np.ndarray[Any, np.dtype[np.bool_]]) -> None:
-        """Write sentences that are given as tokens; `starts` tells which of these start a word."""
+        """Append sentences given as tokens; `starts` tells which tokens start a word."""
         self.append(self._table.words(sentences, starts))
 
 
 class TreePositionWriter(RaggedWriter):
-    """Writes where the tokens of the sources of a split stand in their trees: (tokens, 3) of each."""
+    """Writes the (tokens, 3) tree positions of the sources of a split."""
 
     def __init__(self, folder: Path, split: SplitName) -> None:
-        """Write into `folder`, which exists."""
+        """Write into an existing folder."""
         super().__init__(folder, f"{split}-places", dtype="int32")
 
 
 def write_word_table(folder: Path, side: SideName, table: WordTable, *, dtype: str) -> None:
-    """Write the words of a side; they are on disk when this returns."""
+    """Write the words of a side durably."""
     rows = table.rows()
     for name, values, kind in ((f"{side}-words", rows.values, dtype), (f"{side}-word-ends", rows.ends, "int64")):
         with contextlib.closing(ArrayWriter(folder / f"{name}.npy", dtype=kind)) as writer:
@@ -194,23 +191,23 @@ MAX_TABLE_TOKENS = 1 << 21
 class WordTable:
     """Numbers words by their tokens.
 
-    When the table is full, a word that it does not have is split into words of one token each. Read back, the tokens
-    are the same; BPE dropout alone then treats each token as a word, and merges nothing across their borders.
+    If the table is full, a new word is split into single-token words. It decodes to the same tokens; only BPE dropout
+    then
+    treats each token as a word.
     """
 
     def __init__(self, *, most_tokens: int = MAX_TABLE_TOKENS) -> None:
-        """An empty table; its words have at most `most_tokens` tokens together, words of one token aside."""
         self._most_tokens = most_tokens
         self._numbers: dict[bytes, int] = {}
         self._tokens = array("I")
         self._ends = array("q")
 
     def words(self, sentences: RaggedArray, starts: NDArray[np.bool_]) -> RaggedArray:
-        """The numbers of the words of sentences.
+        """Return the word indices of sentences.
 
         Args:
-            sentences: the tokens of each sentence.
-            starts: (tokens,) whether a token starts a word, as the first one of a sentence does.
+            sentences: tokens of each sentence.
+            starts: (tokens,) whether a token starts a word, as the first of a sentence does.
         """
         tokens = sentences.values.astype(np.uint32)
         bounds = np.append(np.flatnonzero(starts), len(tokens))
@@ -226,7 +223,7 @@ class WordTable:
         return RaggedArray(np.array(numbers, dtype=np.int64), ends[np.searchsorted(bounds, sentences.ends)])
 
     def rows(self) -> RaggedArray:
-        """The tokens of all words."""
+        """Return the tokens of all words."""
         return RaggedArray(np.array(self._tokens, dtype=np.int64), np.array(self._ends, dtype=np.int64))
 
     def _add(self, word: bytes, size: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""Parallel text after one pass over its files: how many pairs, in which languages, and which are held out."""
+"""A scanned parallel corpus: pairs, languages and held-out split."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from lm.text.parallel import ParallelText, SentencePair, find_parallel_texts
 
 @dataclass(frozen=True)
 class ParallelSummary:
-    """What one pass over a parallel text finds.
+    """Counts and checksums from one pass over a parallel text.
 
     Attributes:
         text: the parallel text.
-        records: names, sizes and hashes of its files.
-        pairs: the number of pairs, those with a blank side included.
-        source_bytes: UTF-8 bytes of their sources.
-        target_bytes: UTF-8 bytes of their targets.
-        hashes: of the first sources, for a corpus of few pairs.
-        pair_hashes: of both sides of all pairs, where they were asked for.
-        seen: pairs that are among some others.
+        records: names, sizes and checksums of its files.
+        pairs: number of pairs, including blank ones.
+        source_bytes: UTF-8 bytes of the sources.
+        target_bytes: UTF-8 bytes of the targets.
+        hashes: of the first sources, for small corpora.
+        pair_hashes: of all pairs, if requested.
+        seen: hashes of pairs that also occur in other texts.
     """
 
     text: ParallelText
@@ -42,12 +42,12 @@ class ParallelSummary:
 
     @property
     def bytes(self) -> int:
-        """UTF-8 bytes of both sides."""
+        """Return the UTF-8 bytes of sources and targets."""
         return self.source_bytes + self.target_bytes
 
     @property
     def identity(self) -> list[str]:
-        """What its pairs follow from: the bytes, the fields that are read of rows, whether there are heads."""
+        """Return what determines the pairs: checksums, fields, and whether there are heads."""
         fields = self.text.fields if self.text.holds_rows else ()
         read_as = sorted({record.read_as for record in self.records} - {""})
         return [
@@ -60,7 +60,7 @@ class ParallelSummary:
 
 @dataclass(frozen=True, slots=True)
 class SplitPair:
-    """A pair, the split it belongs to, and the parallel text it is from."""
+    """A sentence pair with its split and parallel text."""
 
     split: SplitName
     text: ParallelText
@@ -68,25 +68,25 @@ class SplitPair:
 
     @property
     def texts(self) -> tuple[str, str]:
-        """Source and target."""
+        """Return source and target."""
         return self.pair.source, self.pair.target
 
     @property
     def location(self) -> str:
-        """The file or files, and the line."""
+        """Return files and line."""
         return f"{self.text.name}: line {self.pair.line}"
 
 
 @dataclass(frozen=True)
 class ParallelCorpus:
-    """Parallel texts after one pass over their files.
+    """A scanned parallel corpus.
 
     Attributes:
         texts: the corpus.
-        validation_texts: the validation split, where it has files of its own.
-        fraction: the share of the pairs in `texts` that is held out; 0 where the validation split has its own files.
-        validation: what is held out, as the user put it.
-        languages: of sources and targets, where they are known.
+        validation_texts: the validation split, if it has files of its own.
+        fraction: held-out fraction of the pairs in `texts`; 0 if the validation split has its own files.
+        validation: what is held out, as given by the user.
+        languages: of sources and targets, if known.
     """
 
     texts: tuple[ParallelSummary, ...]
@@ -97,39 +97,39 @@ class ParallelCorpus:
 
     @property
     def name(self) -> str:
-        """The first few files, for messages."""
+        """Return the first few file names, for messages."""
         return ", ".join(found.text.name for found in self.texts[:3])
 
     @property
     def pairs(self) -> int:
-        """The number of all pairs, those with a blank side and those for validation included."""
+        """Return the number of all pairs, including blank and validation pairs."""
         return sum(found.pairs for found in (*self.texts, *self.validation_texts))
 
     @property
     def has_heads(self) -> bool:
-        """Whether the sources come with dependency trees."""
+        """Return whether the sources have dependency trees."""
         return self.texts[0].text.heads is not None
 
     @property
     def seen_in_training(self) -> float:
-        """The fraction of the different pairs in files for validation that are among those to train on."""
+        """Return the fraction of distinct validation pairs that also occur in the training files."""
         held_out = frozenset[int]().union(*(found.pair_hashes for found in self.validation_texts))
         seen = frozenset[int]().union(*(found.seen for found in self.texts))
         return len(seen) / max(1, len(held_out))
 
     @property
     def copies(self) -> tuple[str, ...]:
-        """The texts whose source and target are the same file, or files of the same bytes."""
+        """Return the texts whose source and target files are identical."""
         of_two = [found for found in self.texts if found.text.target is not None]
         return tuple(found.text.name for found in of_two if found.records[0].sha256 == found.records[1].sha256)
 
     @property
     def bytes(self) -> int:
-        """UTF-8 bytes of all text, files for validation included."""
+        """Return the UTF-8 bytes of all text, including validation files."""
         return sum(found.bytes for found in (*self.texts, *self.validation_texts))
 
     def split_pairs(self) -> Iterator[SplitPair]:
-        """All pairs with the splits they belong to; pairs with the same source belong to the same split."""
+        """Yield all pairs with their splits; pairs with equal sources are in the same split."""
         bound = self._bound()
         for found in self.texts:
             for pair in found.text.pairs():
@@ -140,7 +140,7 @@ class ParallelCorpus:
                 yield SplitPair("validation", found.text, pair)
 
     def _bound(self) -> int:
-        """Pairs whose source has a hash below this are held out."""
+        """Return the hash bound below which sources are held out."""
         if sum(found.pairs for found in self.texts) >= FEW_DOCUMENTS:
             return compute_hash_bound(self.fraction)
         return compute_hash_bound(self.fraction, {value for found in self.texts for value in found.hashes})
@@ -154,19 +154,18 @@ def scan_parallel_corpus(
     validation: Sequence[ParallelText] = (),
     reading: FilesConfig | None = None,
 ) -> ParallelCorpus:
-    """Read every file once.
+    """Read every file of a parallel corpus once.
 
     Args:
         texts: the corpus.
-        data: what is held out, where `validation` is not given: a fraction, or a file of both sides.
-        config: the languages, where files don't tell them.
+        data: what is held out, if `validation` is not given: a fraction, or a file of pairs.
+        config: the languages, if file names don't tell.
         validation: the validation split.
-        reading: how a file of both sides is read that `data` names.
+        reading: how a validation file of pairs is read.
 
     Raises:
-        InputError: a file is not UTF-8 text, two differ in their numbers of lines, or there is no pair at all.
-        UsageError: the validation fraction is not between 0 and 1, directions need languages that are unknown, or only
-            a part of the files comes with heads.
+        InputError: a file is not UTF-8 text, files differ in length, or there are no pairs.
+        UsageError: the fraction is not in [0, 1), languages are needed but unknown, or only some files have heads.
     """
     fraction = None if validation else parse_held_out_fraction(data.validation)
     if fraction is None and not validation:
@@ -201,8 +200,8 @@ def _scan_parallel_text(
 
     Args:
         text: the text.
-        hashes_pairs: whether to hash both sides of each pair.
-        others: hashes of other pairs, of which those are noted that are here too.
+        hashes_pairs: whether to hash all pairs.
+        others: hashes of other pairs; records which of them occur here.
     """
     digests = [hashlib.sha256() for _ in text.all_files]
     sizes = [0] * len(digests)

@@ -1,7 +1,7 @@
-"""A corpus divided among machines: each tokenizes a partition of its chunks, and one of them joins the partitions.
+"""Preparation on several machines: each tokenizes a partition of the chunks, and one joins the partitions.
 
-A partition is a folder with its chunks, the tokenizer, and a manifest, which is written last. It lists all chunks in
-order, so that partitions are joined without the corpus, to the very folder that one machine makes.
+A partition is a folder with its chunks, the tokenizer, and a manifest, written last. The manifest lists all chunks, so
+that partitions can be joined without the corpus, to the same folder that one machine would write.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ def prepare_partition(
     processes: int | None = None,
     progress: ProgressCallback | None = None,
 ) -> PreparedFolder[PartitionManifest]:
-    """Tokenize a partition of a corpus into a folder, or what of it is missing there.
+    """Tokenize a partition of a corpus into a folder, or the part of it that is missing.
 
     Args:
         corpus: the whole corpus.
-        tokenizer: what makes the tokens: the same for all partitions.
-        folder: is made with its parents; it may exist if it is empty or holds this partition.
+        tokenizer: the same for all partitions.
+        folder: created with its parents; may exist if empty or with this partition.
         number: of the partition, from 1.
-        count: of all partitions.
+        count: number of partitions.
         force: replace another partition in the folder.
-        processes: that tokenize at the same time, at most [default: as many as there are processors].
+        processes: maximum number of processes [default: one per processor].
         progress: called as text is tokenized.
 
     Raises:
-        InputError: as of `prepare_corpus`, or another process is at work on the folder.
+        InputError: as of `prepare_corpus`, or another process works on the folder.
         UsageError: as of `prepare_corpus`.
     """
     making = select_steps(corpus.config)
@@ -80,7 +80,7 @@ def prepare_partition(
 
 
 def _remove_other_files(folder: Path, partition: PartitionManifest, *, force: bool) -> None:
-    """Remove what is no part of a partition from its folder; InputError if that might be precious."""
+    """Remove files that don't belong to a partition; InputError if they may be valuable."""
     present = {path.name for path in folder.iterdir()}
     if present - {*MANIFESTS, _PARTS_FOLDER, FILE_NAME}:
         raise InputError(f"{folder}: is there already, and holds no partition of a corpus; choose another folder")
@@ -98,7 +98,7 @@ def _remove_other_files(folder: Path, partition: PartitionManifest, *, force: bo
 def join_partitions(
     folders: Sequence[Path], *, folder: Path | None = None, force: bool = False, root: Path | None = None
 ) -> PreparedFolder[Manifest]:
-    """Join all partitions of a corpus to a folder of tokens, or find it there.
+    """Join all partitions into a folder of tokens, or load it.
 
     Args:
         folders: of the partitions, in any order.
@@ -107,7 +107,7 @@ def join_partitions(
         root: as of `prepare_corpus`.
 
     Raises:
-        InputError: a partition is missing, damaged or of another corpus, or the errors of `prepare_corpus`.
+        InputError: a partition is missing, damaged or of another corpus, or as of `prepare_corpus`.
     """
     read = [(place, PartitionManifest.read(place)) for place in folders]
     partitions = {partition.number: (place, partition) for place, partition in read}
@@ -135,7 +135,6 @@ def join_partitions(
 
 
 def _check_complete(partitions: Mapping[int, tuple[Path, PartitionManifest]]) -> None:
-    """Raise InputError unless the partitions are all of one corpus."""
     first_place, first = partitions[min(partitions)]
     for place, partition in partitions.values():
         if (partition.chunks, partition.count, partition.key) != (first.chunks, first.count, first.key):

@@ -1,4 +1,4 @@
-"""A corpus of text or of examples as a folder of tokens: made chunk by chunk, and found there the next time."""
+"""Tokenize a corpus of text or examples into a folder, chunk by chunk, or find it there."""
 
 from __future__ import annotations
 
@@ -72,23 +72,23 @@ _TOKEN_FILES = re.compile(
 
 
 class ChunkWriter(Protocol):
-    """Writes the arrays of a chunk into an empty folder, and says what it adds to each split."""
+    """Tokenizes a chunk into an empty folder, and returns what it adds to each split."""
 
     def __call__(
         self, chunk: Chunk, tokenizer: Tokenizer, folder: Path, done: BytesCallback | None
     ) -> dict[SplitName, ChunkSplit]:
-        """Call `done`, if there is one, whenever a group of texts is written."""
+        """Write the chunk; calls `done`, if given, with the bytes of each group of texts."""
         ...
 
 
 @dataclass(frozen=True)
 class PreparationSteps:
-    """How a corpus of some kind becomes tokens.
+    """The steps for a kind of data.
 
     Attributes:
-        held_out: tells which documents are held out.
-        write: writes a chunk.
-        join: writes the shards into an empty folder, given all chunks in order.
+        held_out: chooses the held-out documents.
+        write: tokenizes a chunk.
+        join: merges all chunks, in order, into shards in an empty folder.
     """
 
     held_out: Callable[[Corpus], HeldOutRule]
@@ -96,12 +96,12 @@ class PreparationSteps:
     join: Callable[[Iterable[StoredChunk], Tokenizer, Path], WrittenShards]
 
     def chunks(self, corpus: Corpus) -> list[Chunk]:
-        """The chunks of a corpus."""
+        """Divide a corpus into chunks."""
         return split_into_chunks(corpus, self.held_out(corpus))
 
 
 def select_steps(config: DataConfig) -> PreparationSteps:
-    """How tokens are made with these settings."""
+    """Return the preparation steps for these settings."""
     if config.supervised:
         return PreparationSteps(choose_held_out_examples, write_example_chunk, merge_example_chunks)
     return PreparationSteps(choose_held_out_text, write_text_chunk, merge_text_chunks)
@@ -109,16 +109,7 @@ def select_steps(config: DataConfig) -> PreparationSteps:
 
 @dataclass(frozen=True)
 class PreparationInputs:
-    """What tokens are made of, apart from the tokenizer.
-
-    Attributes:
-        key: hash of everything that the tokens depend on.
-        config: how the corpus becomes tokens.
-        name: the first few files, for messages.
-        bytes: UTF-8 bytes of all text.
-        sources: the files of the corpus.
-        validation_sources: the files of the validation split, where it has files of its own.
-    """
+    """What tokens are made from, apart from the tokenizer."""
 
     key: str
     config: DataConfig
@@ -129,14 +120,14 @@ class PreparationInputs:
 
     @classmethod
     def of(cls, corpus: Corpus, tokenizer: Tokenizer) -> PreparationInputs:
-        """That of the tokens that a tokenizer makes of a corpus."""
+        """Return the inputs for a corpus and a tokenizer."""
         contents = [[found.identity for found in group] for group in (corpus.files, corpus.validation_files)]
         key = hash_inputs(tokenizer.sha256, corpus.config.separator, str(corpus.fraction), *contents)
         sources = _source_records(corpus.files), _source_records(corpus.validation_files)
         return cls(key, corpus.config, corpus.name, corpus.bytes, *sources)
 
     def manifest(self, written: WrittenShards, tokenizer: Tokenizer) -> Manifest:
-        """The manifest of the tokens; InputError if none of them are to train on."""
+        """Build the manifest; InputError if no tokens are left to train on."""
         config = self.config
         if not written.splits["train"].tokens:
             raise InputError(
@@ -177,27 +168,7 @@ def prepare_corpus(
     progress: ProgressCallback | None = None,
     with_labels: bool = False,
 ) -> PreparedFolder[Manifest]:
-    """Tokenize a corpus into a folder, as running text or as examples, or find it there.
-
-    A large corpus is tokenized chunk by chunk, by several processes. After an interruption the finished chunks are
-    kept, and the same call resumes there.
-
-    Args:
-        corpus: the corpus.
-        tokenizer: what makes the tokens; it is kept beside them.
-        folder: is made with its parents; it may exist if it is empty or holds prepared tokens [default: in the cache].
-        force: replace prepared tokens in the folder that are not the same.
-        root: the cache [default: `cache_root()`].
-        processes: that tokenize at the same time, at most [default: as many as there are processors].
-        progress: called as text is tokenized; not at all if the tokens are there.
-        with_labels: for a classifier: examples in the cache that were prepared before the text of labels was kept are
-            prepared again.
-
-    Raises:
-        InputError: the tokenizer has no token for a character, nothing is left to train on, or the folder holds
-            something else.
-        UsageError: examples need a token that ends a text, and the tokenizer has none.
-    """
+    """Tokenize a corpus of text or examples into a folder, or load it."""
     making = select_steps(corpus.config)
 
     def stored(unfinished: Path, saved: Path) -> Iterator[StoredChunk]:
@@ -212,7 +183,7 @@ def prepare_corpus(
 
 
 def _read_labelled(folder: Path) -> Manifest:
-    """The manifest of examples with their labels; InputError where these were not kept."""
+    """Read the manifest of examples with labels; InputError if labels were not stored."""
     manifest = read_manifest(folder)
     if manifest.labels is None:
         raise InputError(f"{folder}: prepared by an earlier version, which kept no text of labels; prepare it again")
@@ -220,7 +191,7 @@ def _read_labelled(folder: Path) -> Manifest:
 
 
 def accumulate_progress(progress: ProgressCallback | None, total: int) -> BytesCallback | None:
-    """A function that adds up what is done, and passes it on."""
+    """Return a function that adds up bytes and reports progress."""
     done = 0
 
     def add(more: int) -> None:
@@ -242,17 +213,7 @@ def merge_chunks(
     root: Path | None = None,
     read: Callable[[Path], Manifest] = read_manifest,
 ) -> PreparedFolder[Manifest]:
-    """A folder of tokens that are in chunks, found or made.
-
-    Args:
-        origin: of the tokens.
-        tokenizer: that makes them.
-        stored: gives all chunks in order, given a folder for what is finished and the file of the tokenizer.
-        folder: as of `prepare_corpus`, whose errors are raised, too.
-        force: as of `prepare_corpus`.
-        root: as of `prepare_corpus`.
-        read: gives the manifest of a complete folder; raises InputError for any other.
-    """
+    """Load a folder of tokens, or merge it from chunks."""
     place = folder or cache_folder("tokens", origin.key, root=root)
     found = 0
     with contextlib.ExitStack() as opened:  # until the folder has its name, what is finished stays
@@ -284,12 +245,7 @@ def merge_chunks(
 
 
 class _ChunkCounter:
-    """Chunks as they come.
-
-    Attributes:
-        bytes: UTF-8 bytes of text in them.
-        found: how many were made before.
-    """
+    """Counts chunks as they come."""
 
     def __init__(self, chunks: Iterator[StoredChunk]) -> None:
         self._chunks = chunks
@@ -303,13 +259,7 @@ class _ChunkCounter:
 
 
 def _refuse_other_files(folder: Path, *, force: bool, damage: InputError | None) -> None:
-    """Raise InputError if a folder holds anything but prepared tokens; also if it holds these, unless `force`.
-
-    Args:
-        folder: to write tokens into.
-        force: replace tokens that are there.
-        damage: what is wrong with the tokens that are there, if they are those that are to be made.
-    """
+    """Raise InputError if a folder holds anything but prepared tokens, or these without `force`."""
     present = {path.name for path in folder.iterdir()} if folder.exists() else set()
     if present and not (MANIFEST in present and all(map(_TOKEN_FILES.fullmatch, present))):
         raise InputError(f"{folder}: is there already, and holds no prepared tokens; choose another folder")
@@ -333,19 +283,19 @@ def tokenize_chunks(
     workers: int | None = None,
     done: BytesCallback | None = None,
 ) -> Iterator[StoredChunk]:
-    """The chunks in order, each found in a folder or made there.
+    """Yield the chunks in order, loaded from a folder or tokenized into it.
 
     Args:
         chunks: of a corpus.
-        tokenizer: what makes the tokens.
-        write: what writes a chunk.
+        tokenizer: the tokenizer.
+        write: tokenizes a chunk.
         folder: of the chunks' folders.
-        saved: the file of the tokenizer.
-        workers: how many processes [default: as many as there are processors].
-        done: called as text is done; where there are several processes, chunk by chunk.
+        saved: the tokenizer's file.
+        workers: number of processes [default: one per processor].
+        done: called with the bytes done; by several processes, chunk by chunk.
 
     Raises:
-        InputError: the tokenizer has no token for a character, or a process was killed.
+        InputError: a character has no token, or a process was killed.
     """
     _remove_incomplete(folder)
     cores = processes.cores()
@@ -366,7 +316,7 @@ def tokenize_chunks(
 
 
 def _remove_incomplete(folder: Path) -> None:
-    """Remove what a process that was killed has begun."""
+    """Remove incomplete chunks of killed processes."""
     for begun in folder.glob(f"*{_INCOMPLETE_PREFIX}*"):
         shutil.rmtree(begun, ignore_errors=True)
 
@@ -404,7 +354,7 @@ _TOKENS, _EDGES = "tokens", "edges"
 
 @dataclass(frozen=True, slots=True)
 class SplitPiece:
-    """A piece of a document, the split it belongs to, and the file it is from."""
+    """A piece of a document with its split and file."""
 
     split: SplitName
     location: str
@@ -412,15 +362,16 @@ class SplitPiece:
 
     @property
     def texts(self) -> tuple[str]:
-        """The text of the piece."""
+        """Return the text of the piece."""
         return (self.piece.text,)
 
 
 def choose_held_out_text(corpus: Corpus) -> HeldOutRule:
-    """Which documents of a corpus of running text are held out.
+    """Return which documents of running text are held out.
 
-    With a fraction, a document is held out if a hash of its first 16,384 characters falls below it; or, where there
-    are few documents, if it begins at or beyond the boundary, which ends the document that it falls into.
+    With a fraction, a document is held out if a hash of its first 16,384 characters is below it; or, with few
+    documents,
+    if it begins at or beyond a boundary, which ends the document that it falls into.
     """
     few = corpus.fraction and corpus.has_few_documents
     boundary = int(corpus.files_bytes * (1 - corpus.fraction)) if few else None
@@ -428,7 +379,7 @@ def choose_held_out_text(corpus: Corpus) -> HeldOutRule:
 
 
 def read_split_pieces(stretch: FileSection, separator: str, tokenizer: Tokenizer) -> Iterator[SplitPiece]:
-    """All pieces of a stretch of a corpus with the splits they belong to; each document belongs to one."""
+    """Yield the pieces of a section with their splits; each document is in one split."""
     bound, boundary = stretch.held_out.bound, stretch.held_out.boundary
     fragments: Iterable[Fragment] = documents.read_fragments(stretch.file, separator, span=stretch.span)
     if boundary is not None:
@@ -449,11 +400,12 @@ def read_split_pieces(stretch: FileSection, separator: str, tokenizer: Tokenizer
 def write_text_chunk(
     chunk: Chunk, tokenizer: Tokenizer, folder: Path, done: BytesCallback | None
 ) -> dict[SplitName, ChunkSplit]:
-    """Write the tokens of a chunk of running text, and where its documents begin, into an empty folder.
+    """Tokenize a chunk of running text into an empty folder, with the document boundaries.
 
-    Each document is written as its tokens after the tokenizer's start-of-text token. Where that is not also the
-    end-of-text token, the latter stands between documents; where it is, the start token of the next document ends the
-    one before. The token that ends a split is not a chunk's.
+    Each document is written as its tokens after the start token. If that is not also the end token, an end token
+    follows
+    each document but the last; if it is, the start token of the next document ends the previous one. The end token of a
+    split is added when chunks are merged.
     """
     with contextlib.ExitStack() as opened:
         writers = {split: _TextChunkWriter(folder, split, tokenizer) for split in SPLITS}
@@ -474,14 +426,14 @@ def _encode_pieces(tokenizer: Tokenizer, group: Sequence[SplitPiece]) -> list[Id
 
 
 class _DocumentFrame:
-    """The tokens around documents.
+    """The special tokens around documents.
 
     Attributes:
         start: before each document.
-        between: after each document that another one follows, before the start of that.
+        between: after each document that is followed by another.
         end: after the last document.
-        own_start: how many tokens of `start` belong to the document that they start: all, if it has an end token of its
-            own; else none, for they end the one before.
+        own_start: how many tokens of `start` belong to the document they start: all, if there is a separate end token,
+            else none, for they end the previous one.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -504,7 +456,7 @@ class _TextChunkWriter:
         self._bytes = 0
 
     def add(self, piece: TextPiece, ids: Ids) -> None:
-        """Write a piece, given its tokens."""
+        """Append a piece, given its tokens."""
         if piece.starts_document:
             if self._begins:
                 self._tokens.append(self._frame.between)
@@ -521,13 +473,13 @@ class _TextChunkWriter:
         return ChunkSplit(len(self._begins), self._bytes)
 
     def discard(self) -> None:
-        """Close files that are still open because writing has failed."""
+        """Close open files after a failure."""
         for writer in (self._tokens, self._edges):
             writer.discard()
 
 
 def merge_text_chunks(chunks: Iterable[StoredChunk], tokenizer: Tokenizer, folder: Path) -> WrittenShards:
-    """Write the shards of running text of both splits, given all chunks in order."""
+    """Merge all chunks, in order, into the shards of both splits."""
     with contextlib.ExitStack() as opened:
         joined = {split: _SplitMerger(folder, split, tokenizer) for split in SPLITS}
         for split in joined.values():
@@ -540,11 +492,12 @@ def merge_text_chunks(chunks: Iterable[StoredChunk], tokenizer: Tokenizer, folde
 
 
 class _SplitMerger:
-    """One split of all chunks.
+    """Merges one split of all chunks.
 
     Attributes:
         edges: a file of where each document begins and, when closed, where the last one ends. A start token belongs to
-            its document if it has an end token of its own; else the next start token, which ends it, does.
+            its
+            document if there is a separate end token; else the next start token, which ends it, does.
     """
 
     def __init__(self, folder: Path, split: SplitName, tokenizer: Tokenizer) -> None:
@@ -556,7 +509,7 @@ class _SplitMerger:
         self._tokens = self._bytes = 0
 
     def add(self, chunk: StoredChunk) -> None:
-        """Write what a chunk adds."""
+        """Append a chunk."""
         if not chunk.splits[self._split].documents:
             return
         if len(self._begins):
@@ -568,7 +521,7 @@ class _SplitMerger:
         self._bytes += chunk.splits[self._split].bytes
 
     def close(self) -> SplitRecord:
-        """Finish the shards; they are on disk when this returns."""
+        """Finish the shards durably."""
         documents = len(self._begins)
         if documents:
             self._append(self._frame.end)
@@ -582,7 +535,7 @@ class _SplitMerger:
         self._tokens += len(ids)
 
     def remove(self) -> None:
-        """Remove what does not stay; close a file that is still open because writing has failed."""
+        """Remove temporary files; close a file left open by a failure."""
         self._shards.discard()
         self._begins.discard()
         self.edges.unlink(missing_ok=True)

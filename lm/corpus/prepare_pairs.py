@@ -1,4 +1,4 @@
-"""Parallel text to a folder of pairs: its tokenizers, and the pairs tokenized and filtered in bounded memory."""
+"""Train tokenizers on a parallel corpus, and tokenize and filter its pairs in bounded memory."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ from lm.tokenizer.training import load_or_train
 def train_tokenizers(
     corpus: ParallelCorpus, config: TokenizerConfig, parallel: ParallelConfig
 ) -> tuple[Tokenizer, Tokenizer | None]:
-    """Train a tokenizer on both sides of a corpus, or one on each, or find those trained on the same text before.
+    """Train one tokenizer on source and target, or one on each, or load them from the cache.
 
     Args:
         corpus: the corpus.
         config: kind and size.
-        parallel: whether vocabularies are separate, and whether both directions are learned, which takes language tags.
+        parallel: whether vocabularies are separate, and whether both directions are trained, which takes language tags.
 
     Returns:
-        The tokenizer of the targets, and that of the sources where it is another.
+        The tokenizer of the targets, and that of the sources if separate.
 
     Raises:
         InputError: there is no text.
@@ -90,22 +90,22 @@ def prepare_pairs(
     root: Path | None = None,
     progress: ProgressCallback | None = None,
 ) -> PreparedFolder[PairManifest]:
-    """Tokenize parallel text into a folder of the cache, or find it there.
+    """Tokenize a parallel corpus into a folder of the cache, or load it.
 
-    Pairs with a blank side are left out, and pairs with a side that is too long. Of the corpus, though not of files for
-    validation, so are pairs with one side too many times as long as the other.
+    Pairs with a blank or too long source or target are removed; except from validation files, so are pairs whose length
+    ratio is too large.
 
     Args:
         corpus: the corpus.
-        tokenizer: of the targets; of both sides, if there is no other.
+        tokenizer: of the targets; of the sources too, unless they have their own.
         config: the filters.
-        source_tokenizer: of the sources, where they have their own.
+        source_tokenizer: of the sources, if separate.
         root: the cache [default: `cache_root()`].
-        progress: called as text is tokenized; not at all if the pairs are there.
+        progress: called as text is tokenized.
 
     Raises:
-        InputError: a tokenizer has no token for a character, or nothing is left to train on.
-        UsageError: a tokenizer has no token that ends a text.
+        InputError: a character has no token, or no pairs are left to train on.
+        UsageError: a tokenizer has no end token.
     """
     tokenizers: dict[SideName, Tokenizer] = {"source": source_tokenizer or tokenizer, "target": tokenizer}
     if any(used.end_of_text is None for used in tokenizers.values()):
@@ -154,11 +154,11 @@ def _source_records(surveys: Sequence[ParallelSummary]) -> tuple[SourceRecord, .
 
 
 class _EncodedPairs(NamedTuple):
-    """Pairs as tokens.
+    """Tokenized pairs.
 
     Attributes:
-        sides: for each side, the tokens of its sentences and the number of each token's word.
-        places: where the tokens of each source stand in its tree, if there are trees.
+        sides: for source and target, the tokens of each sentence and their word indices.
+        places: tree positions of the tokens of each source, if there are trees.
     """
 
     sides: Mapping[SideName, list[tuple[Ids, Ids]]]
@@ -173,17 +173,17 @@ def write_pair_splits(
     *,
     progress: ProgressCallback | None,
 ) -> dict[str, PairSplit]:
-    """Write the pairs of a corpus as `lm.corpus.pairs` describes; returns what each split holds.
+    """Write the pairs of a corpus in the format of `lm.corpus.pairs`; returns what each split holds.
 
     Args:
         corpus: the corpus.
-        tokenizers: the tokenizer of each side.
+        tokenizers: for source and target.
         config: the filters.
-        folder: a folder that exists.
+        folder: an existing folder.
         progress: called as text is tokenized.
 
     Raises:
-        InputError: a tokenizer has no token for a character, or the corpus changed since it was surveyed.
+        InputError: a character has no token, or the corpus has changed since it was scanned.
     """
     tables = {side: WordTable() for side in SIDES}
     reader = TreeReader(tokenizers["source"]) if corpus.has_heads else None
@@ -219,9 +219,9 @@ def _encode_pairs(
 def _encode_with_tree(
     reader: TreeReader, pair: SentencePair, ids: Ids, numbers: Ids
 ) -> tuple[tuple[Ids, Ids], TreePositions]:
-    """The tokens of a source with the numbers of their words, and where these stand in its tree.
+    """Return the tokens of a source with word indices, and their tree positions.
 
-    A word ends where white space does, also for a tokenizer that knows no words or others, so that each has one place.
+    Words are whitespace-separated, whatever the tokenizer's words are, so that each has one position.
     """
     assert pair.heads is not None
     words = reader.words(pair.source, ids)
@@ -256,7 +256,7 @@ class _SplitWriter:
     def append(
         self, group: Sequence[SplitPair], encoded: _EncodedPairs, config: ParallelConfig, *, has_files: bool
     ) -> None:
-        """Write the pairs of a group that belong to this split; `has_files` says whether it has files of its own."""
+        """Append the pairs of a group in this split; `has_files` says whether it has files of its own."""
         rows = np.flatnonzero([item.split == self._split for item in group])
         tokens = encoded.sides
         counts = [[len(tokens[side][row][0]) for row in rows] for side in SIDES]
@@ -273,7 +273,7 @@ class _SplitWriter:
         self._count(filtered, lengths[:, filtered.kept], pairs)
 
     def close(self) -> PairSplit:
-        """Finish the files and say what the split holds."""
+        """Finish the files and return what the split holds."""
         for writer in self._writers:
             writer.close()
         return self._record
@@ -285,7 +285,7 @@ class _SplitWriter:
             self._texts.write(text + "\n")
 
     def _count(self, filtered: _PairFilter, lengths: NDArray[np.int64], pairs: Sequence[SentencePair]) -> None:
-        """Add pairs that were written, of which the sides have such lengths, and those that were left out."""
+        """Count written and filtered pairs."""
         old = self._record
         source_tokens, target_tokens = lengths.sum(axis=1).tolist()
         self._record = PairSplit(
@@ -303,12 +303,12 @@ class _SplitWriter:
 
 @dataclass(frozen=True)
 class _PairFilter:
-    """Which pairs are left out, and why: each for one reason, the first that applies.
+    """Which pairs are removed, each for the first reason that applies.
 
     Attributes:
-        blank: (pairs,) whether a side is blank.
-        too_long: (pairs,) whether a side has too many tokens.
-        ratio: (pairs,) whether one side has too many times the tokens of the other.
+        blank: (pairs,) source or target is blank.
+        too_long: (pairs,) source or target has too many tokens.
+        ratio: (pairs,) the length ratio is too large.
     """
 
     blank: NDArray[np.bool_]
@@ -317,7 +317,7 @@ class _PairFilter:
 
     @classmethod
     def of(cls, lengths: NDArray[np.int64], config: ParallelConfig, *, has_files: bool) -> _PairFilter:
-        """Filter pairs, given the (sides, pairs) lengths; files of a validation split are not filtered by ratio."""
+        """Filter pairs, given (2, pairs) lengths; validation files are not filtered by ratio."""
         shorter, longer = lengths.min(axis=0), lengths.max(axis=0)
         blank = shorter == 0
         too_long = ~blank & (longer > config.max_length)
@@ -326,12 +326,12 @@ class _PairFilter:
 
     @property
     def kept(self) -> NDArray[np.bool_]:
-        """(pairs,) whether a pair is written."""
+        """Return (pairs,) whether a pair is kept."""
         return ~(self.blank | self.too_long | self.ratio)
 
 
 def _concatenate(encoded: Sequence[tuple[Ids, Ids]]) -> tuple[RaggedArray, NDArray[np.bool_]]:
-    """The tokens of sentences, and which of them start a word."""
+    """Return the tokens of sentences, and which of them start a word."""
     none = np.empty(0, dtype=np.uint32)
     ids = np.concatenate([none, *(ids for ids, _ in encoded)])
     numbers = np.concatenate([none, *(numbers for _, numbers in encoded)])

@@ -1,13 +1,12 @@
-"""Folders of prepared data: written once, atomically, and found again by a hash of what they were made from.
+"""Folders of prepared data: written atomically, verified by checksums, and found by a hash of their inputs.
 
-A folder is filled beside its place, locked while a process works on it, its manifest last, and renamed when it is
-complete; if that fails it is removed. So a folder with its name is complete whatever happens to the process, and
-processes that prepare the same data at the same time end with one folder. Work that takes long leaves its finished
-chunks in another such folder, which stays until all is done.
+A folder is filled under a temporary name, locked meanwhile, its manifest last, and then renamed; after a failure it is
+removed. So a folder with its name is complete, and processes that prepare the same data concurrently end with one
+folder. Long preparations keep finished chunks in a second folder, so that they can be resumed.
 
-Checksums in the manifest show what happens to the files later. A few megabytes are hashed each time they are opened.
-Hashing takes a second per gigabyte or two, and longer from a slow disk, so for more the cache remembers that a folder
-was verified: as long as no file has another size, time of modification or of change, or inode, it isn't hashed again.
+The manifest has SHA-256 checksums. Up to 64 MiB are hashed on each opening. For more, which takes a second per one or
+two gigabytes, the cache records that a folder was verified; it isn't hashed again while sizes, times and inodes of its
+files are unchanged.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _SECONDS_TO_RESUME = 14 * 24 * 3600
 
 @contextlib.contextmanager
 def partial_folder(place: Path) -> Iterator[Path]:
-    """An empty folder beside `location`, to be filled and renamed; it is removed at the end unless it was renamed."""
+    """Create an empty folder beside `place`, to be filled and renamed; it is removed unless renamed."""
     partial = place.with_name(f".{place.name}.partial-{secrets.token_hex(4)}")
     files.make_folder(place.absolute().parent)
     partial.mkdir()
@@ -53,10 +52,10 @@ def partial_folder(place: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def resumable_folder(place: Path) -> Iterator[Path]:
-    """A folder beside `location` for finished parts of what will be there.
+    """Create or reuse a folder beside `place` for finished parts.
 
-    After an interruption or an error it stays, unless it is empty, so that work can be resumed; else it is removed at
-    the end. While another process has it locked, an empty folder takes its place, which does not stay.
+    After an interruption or error it stays, unless it is empty, so that work can be resumed; else it is removed. While
+    another process holds its lock, a temporary empty folder is used instead.
     """
     folder = _parts_folder(place)
     files.make_folder(folder.absolute())
@@ -74,7 +73,7 @@ def resumable_folder(place: Path) -> Iterator[Path]:
 
 
 def _try_lock(folder: Path, descriptor: int) -> bool:
-    """Lock a folder, on a file system with locks; false if another process has, or has just removed it."""
+    """Lock a folder; False if another process holds the lock or has just removed the folder."""
     try:
         locks.lock(descriptor)
         return locks.is_still(folder, descriptor)
@@ -83,12 +82,12 @@ def _try_lock(folder: Path, descriptor: int) -> bool:
 
 
 def rename_into_place(partial: Path, folder: Path, *, is_there: Callable[[], bool]) -> None:
-    """Give a complete folder its name; a folder that has the name is removed.
+    """Rename a complete folder to its final name, replacing a folder with that name.
 
     Args:
         partial: the complete folder, from `partial_folder`.
-        folder: the name.
-        is_there: tells whether another process was faster; nothing is renamed then.
+        folder: the final name.
+        is_there: returns whether another process was faster; then nothing is renamed.
     """
     files.sync(partial)
     if is_there():
@@ -102,10 +101,10 @@ def rename_into_place(partial: Path, folder: Path, *, is_there: Callable[[], boo
 
 
 def remove_abandoned(folder: Path, name: str | None = None) -> None:
-    """Remove the partial folders that killed processes left in a folder, of one name or of all.
+    """Remove partial folders left by killed processes, of one name or of all.
 
-    A lock ends with the process that holds it, however that ends, and is seen from containers and by other users. On a
-    file system without locks nothing is removed. Of all names, finished parts go too, once they are two weeks old.
+    Locks end with their process, and work across containers and users. Without file locks nothing is removed. Without a
+    name, finished parts are also removed once they are two weeks old.
     """
     _remove_old(folder.glob(f".{'*' if name is None else glob.escape(name)}.partial-*"), _SECONDS_TO_LOCK)
     if name is None:
@@ -113,13 +112,13 @@ def remove_abandoned(folder: Path, name: str | None = None) -> None:
 
 
 def remove_leftover_parts(place: Path) -> None:
-    """Remove the finished parts of what is complete by now, which a process that was killed just then has left."""
+    """Remove the finished parts of a folder that is complete."""
     _remove_old([_parts_folder(place)], 0)
 
 
 @contextlib.contextmanager
 def locked_folder(folder: Path) -> Iterator[None]:
-    """Keep other processes out of a folder, which is made if need be; InputError if one is in it."""
+    """Create and lock a folder; InputError if another process holds the lock."""
     files.make_folder(folder.absolute())
     with locks.opened_folder(folder) as descriptor:
         if not _try_lock(folder, descriptor):
@@ -143,7 +142,7 @@ def _remove_old(folders: Iterable[Path], seconds: float) -> None:
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[bool]:
-    """Hold the lock of a folder, if no other process does and the file system has locks; gives whether it is held."""
+    """Hold the lock of a folder if possible; yields whether it is held."""
     with locks.opened_folder(folder) as descriptor:
         yield _lock(descriptor)
 
@@ -168,10 +167,10 @@ class PreparedFolder(Generic[M]):
     """A folder of prepared data.
 
     Attributes:
-        folder: where it is.
+        folder: its path.
         manifest: what it holds.
-        reused: whether it was there already.
-        chunks_found: how many of its chunks were there already, after an interruption.
+        reused: whether it existed already.
+        chunks_found: how many of its chunks existed already, after an interruption.
     """
 
     folder: Path
@@ -182,12 +181,12 @@ class PreparedFolder(Generic[M]):
 
 @dataclass(frozen=True)
 class Preparation(Generic[M]):
-    """How data of some kind are made of certain inputs.
+    """How to prepare data from certain inputs.
 
     Attributes:
-        key: a hash of the inputs (see `hash_inputs`).
-        read: gives the manifest of a complete folder; raises InputError for any other.
-        write: writes all files but the manifest into an empty folder; gives the manifest.
+        key: hash of the inputs (`hash_inputs`).
+        read: returns the manifest of a complete folder; raises InputError for any other.
+        write: writes all files but the manifest into an empty folder; returns the manifest.
     """
 
     key: str
@@ -195,7 +194,7 @@ class Preparation(Generic[M]):
     write: Callable[[Path], M]
 
     def check(self, folder: Path) -> M | None:
-        """The manifest of a folder; None if there is none, or of other inputs; InputError if the data are damaged."""
+        """Return the manifest of a folder; None if missing or of other inputs; InputError if the data are damaged."""
         if not has_manifest(folder):
             return None
         manifest = self.read(folder)
@@ -205,14 +204,14 @@ class Preparation(Generic[M]):
         return manifest
 
     def find(self, folder: Path) -> M | None:
-        """The manifest of a folder, if it is complete, undamaged, and was made of the same inputs."""
+        """Return the manifest of a complete, undamaged folder with the same inputs; else None."""
         try:
             return self.check(folder)
         except InputError:
             return None
 
     def load_or_prepare(self, folder: Path) -> PreparedFolder[M]:
-        """The data in a folder: found there, or made now in place of what else it holds."""
+        """Load the data in a folder, or prepare them, replacing what the folder holds."""
         try:
             there = self.check(folder)
         except InputError as error:
@@ -231,24 +230,24 @@ class Preparation(Generic[M]):
         return PreparedFolder(folder, made, reused=False)
 
     def load_or_prepare_in_cache(self, kind: str, *, root: Path | None = None) -> PreparedFolder[M]:
-        """The data in the folder of the cache that is named after their key: found there, or made now.
+        """Load or prepare the data in the cache folder named after their key.
 
         Args:
-            kind: the folder in the cache that has a folder for each key.
+            kind: the subfolder of the cache.
             root: the cache [default: `cache_root()`].
         """
         return self.load_or_prepare(cache_folder(kind, self.key, root=root))
 
 
 def cache_folder(kind: str, key: str, *, root: Path | None = None) -> Path:
-    """The folder of the cache for data with a key, which need not exist; what was abandoned beside it is removed."""
+    """Return the cache folder for a key, which need not exist; removes abandoned folders beside it."""
     folder = (root or cache_root()) / kind / key[:32]
     remove_abandoned(folder.parent)
     return folder
 
 
 def hash_inputs(*inputs: Any) -> str:  # noqa: ANN401 (whatever JSON can hold)
-    """A hash of all inputs that prepared data depend on: contents of files, not their names or times."""
+    """Hash everything that prepared data depend on: contents of files, not names or times."""
     return hashlib.sha256(json.dumps([KEY_VERSION, *inputs]).encode()).hexdigest()
 
 
@@ -257,7 +256,7 @@ _HASHED_EACH_TIME = 1 << 26
 
 
 def compute_checksums(folder: Path) -> dict[str, str]:
-    """The SHA-256 of each file in a folder, by name."""
+    """Return the SHA-256 of each file in a folder, by name."""
     return _hash_files(sorted(folder.iterdir()))
 
 
@@ -268,12 +267,12 @@ def verify_checksums(
     advice: str = "prepare the corpus again",
     settings: Sequence[str] = (),
 ) -> None:
-    """InputError if a file of a folder is missing or has another checksum; no checksums, as of old folders, are fine.
+    """Raise InputError if a file is missing or has another checksum; None (old folders) is accepted.
 
     Args:
         folder: of prepared data.
-        sha256: of each file, by name.
-        advice: what to do about it, for the message.
+        sha256: by file name.
+        advice: what to do about it.
         settings: those that do it.
     """
     if sha256 is None:
@@ -300,13 +299,12 @@ def verify_checksums(
 
 
 def _file_state(path: Path) -> list[int]:
-    """What changes with each way of writing to a file."""
+    """Return what changes with every write to a file."""
     status = path.stat()
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
 
 
 def _verification_record(folder: Path) -> Path:
-    """The file that remembers when a folder was verified."""
     digest = hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()
     return files.cache_root() / "verified" / f"{digest[:32]}.json"
 
@@ -319,6 +317,6 @@ def _read_record(record: Path) -> Any:  # noqa: ANN401 (whatever the file holds)
 
 
 def _hash_files(paths: list[Path]) -> dict[str, str]:
-    """The SHA-256 of files, several at a time."""
+    """Return the SHA-256 of files, hashed concurrently."""
     found = processes.on_threads(files.sha256, paths, threads=processes.cores())
     return dict(zip((path.name for path in paths), found, strict=True))

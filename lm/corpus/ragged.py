@@ -1,4 +1,4 @@
-"""Rows of different lengths, one after another in a single array."""
+"""Ragged arrays: rows of different lengths, concatenated."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class RaggedArray:
-    """Rows of integers, or of several integers at each place.
+    """Rows of integers, or of integer vectors.
 
     Attributes:
-        values: of all rows, joined; may be read through mmap. A further dimension has the integers of a place.
+        values: all rows concatenated, possibly memory-mapped; a second dimension holds vectors.
         ends: (rows,) where each row ends in `values`.
     """
 
@@ -26,13 +26,13 @@ class RaggedArray:
 
     @classmethod
     def of(cls, rows: Sequence[Sequence[int] | Sequence[Sequence[int]] | NDArray[Any]]) -> RaggedArray:
-        """From lists or arrays."""
+        """Build from lists or arrays."""
         values = _concatenate([np.asarray(row, dtype=np.int64) for row in rows])
         return cls(values, np.cumsum([len(row) for row in rows], dtype=np.int64))
 
     @classmethod
     def join(cls, parts: Sequence[RaggedArray]) -> RaggedArray:
-        """The rows of several, one after another."""
+        """Concatenate the rows of several arrays."""
         lengths = [part.lengths() for part in parts]
         return cls(
             _concatenate([part.values for part in parts]),
@@ -40,20 +40,20 @@ class RaggedArray:
         )
 
     def __len__(self) -> int:
-        """How many rows there are."""
+        """Return the number of rows."""
         return len(self.ends)
 
     def lengths(self) -> Integers:
-        """(rows,) how long each is."""
+        """Return (rows,) lengths."""
         return np.diff(self.ends, prepend=0)
 
     def row(self, number: int) -> NDArray[Any]:
-        """One row."""
+        """Return one row."""
         start = self.ends[number - 1] if number else 0
         return self.values[start : self.ends[number]]
 
     def take(self, rows: NDArray[Any]) -> RaggedArray:
-        """A copy of some rows, in the order given."""
+        """Copy rows in the given order."""
         rows = rows.astype(np.int64)  # the row before the first is none, not the last number of an unsigned type
         starts = np.where(rows > 0, self.ends[rows - 1], 0)
         lengths = self.ends[rows] - starts
@@ -61,11 +61,11 @@ class RaggedArray:
         return RaggedArray(self.values[concatenate_ranges(starts, lengths)].astype(np.int64), ends)
 
     def grouped(self, ends: NDArray[Any]) -> RaggedArray:
-        """Groups of neighbouring rows joined into one row each; `ends` says after how many rows each group ends."""
+        """Merge neighbouring rows; `ends` has the row index where each group ends."""
         return RaggedArray(self.values, np.append(0, self.ends)[ends])
 
     def framed(self, before: Sequence[int] | Integers, after: Sequence[int] | Integers) -> RaggedArray:
-        """The rows with the same values put before and after each."""
+        """Prepend and append the same values to each row."""
         lengths = self.lengths()
         widths = lengths + len(before) + len(after)
         ends = np.cumsum(widths)
@@ -78,7 +78,7 @@ class RaggedArray:
         return RaggedArray(values, ends)
 
     def padded(self, value: int) -> Integers:
-        """(rows, longest), and what further dimension there is, with `value` where a row has ended."""
+        """Return a dense (rows, longest[, size]) array, padded with `value`."""
         lengths = self.lengths()
         filled = np.full((len(self), int(lengths.max(initial=0)), *self.values.shape[1:]), value, dtype=np.int64)
         filled[np.arange(filled.shape[1]) < lengths[:, None]] = self.values
@@ -91,7 +91,7 @@ def _concatenate(parts: Sequence[NDArray[Any]]) -> Integers:
 
 
 def concatenate_ranges(starts: Integers, lengths: Integers) -> Integers:
-    """The ranges of integers that begin at `starts` and have these lengths, joined."""
+    """Concatenate the ranges of integers with these starts and lengths."""
     ends = np.cumsum(lengths)
     offsets = np.repeat(starts - (ends - lengths), lengths)
     return offsets + np.arange(len(offsets))

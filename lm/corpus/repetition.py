@@ -1,8 +1,8 @@
-"""Text that occurs more than once: documents that repeat another, and held-out text that occurs in the training split.
+"""Duplicated text: repeated documents, and held-out text that occurs in the training split.
 
-Stretches of tokens are compared by hashes of 64 bits. The hash of the tokens from a to b is the sum of
-value[token i] * BASE**(i - a) modulo 2**64, with a pseudo-random value for each token (Karp and Rabin 1987). Running
-sums over the text give the hash of any stretch by one subtraction and one multiplication.
+Windows of tokens are compared by 64-bit rolling hashes. The hash of the tokens from a to b is the sum of
+value[token i] * BASE**(i - a) modulo 2**64, with a pseudo-random value per token (Karp and Rabin 1987). With prefix
+sums, the hash of any window takes one subtraction and one multiplication.
 """
 
 from __future__ import annotations
@@ -38,9 +38,8 @@ class TokenizedDocuments:
     """The documents of a split.
 
     Attributes:
-        tokens: the tokens of all documents, one after another.
-        edges: (documents + 1,) where each document begins, and where the last one ends. Special tokens around a
-            document belong to it, in the same way for all documents.
+        tokens: of all documents, concatenated.
+        edges: (documents + 1,) where each document begins, and where the last one ends, special tokens included.
     """
 
     tokens: TokenReader
@@ -48,7 +47,7 @@ class TokenizedDocuments:
 
 
 def window_tokens(*, tokens: int, text_bytes: int) -> int:
-    """How many tokens stand for about STRETCH_BYTES bytes, on average over a text."""
+    """Return the mean number of tokens in WINDOW_BYTES bytes of a text."""
     return max(1, round(WINDOW_BYTES * tokens / max(1, text_bytes)))
 
 
@@ -60,18 +59,18 @@ def measure_repetition(
     stretch: int,
     folder: Path | None = None,
 ) -> Repetition:
-    """Look for repetitions, in one pass over each split and in bounded memory.
+    """Measure duplicated text, in one pass over each split and in bounded memory.
 
-    The share of held-out text is taken over its tokens or, if they are many, over 16,384 of them at equal distances. A
-    token counts if the stretch that begins with it, or its document's last stretch, occurs anywhere in the training
-    split; in a document shorter than a stretch, if the training split has that document.
+    The held-out fraction is over all tokens or, if there are many, 16,384 of them at equal distances. A token counts if
+    the window that begins with it, or the last window of its document, occurs in the training split; in a shorter
+    document, if the training split has the same document.
 
     Args:
         train: the training split.
         held_out: the validation split.
-        vocab_size: all tokens are below it.
-        stretch: the length of a stretch, in tokens.
-        folder: for a temporary file of the hashes of very many documents [default: that of the system].
+        vocab_size: above every token.
+        stretch: window length in tokens.
+        folder: for a temporary file of hashes of very many documents [default: the system's].
     """
     hashing = RollingHash(vocab_size, stretch)
     sought, held_out_documents = _HeldOutWindows(held_out, stretch), _DocumentHashes(held_out.edges, hashing, folder)
@@ -88,7 +87,7 @@ def measure_repetition(
 
 
 def _count_duplicates(*hashes: Hashes) -> int:
-    """How many of some hashes are those of one that comes before; they are looked at range by range of their values."""
+    """Count hashes that equal an earlier one, one range of values at a time."""
     total = sum(map(len, hashes))
     ranges = 1 + total // _MOST_HELD
     edges = [(number << 64) // ranges for number in range(ranges + 1)]
@@ -96,7 +95,7 @@ def _count_duplicates(*hashes: Hashes) -> int:
 
 
 def _count_distinct(hashes: Sequence[Hashes], low: int, high: int) -> int:
-    """How many different values there are from low to high."""
+    """Count distinct values from low to high."""
     kept, found = np.empty(0, dtype=np.uint64), 0
     held: list[Hashes] = []
     for block in itertools.chain.from_iterable(map(_read_blocks, hashes)):
@@ -118,10 +117,10 @@ class _HashedBlock:
     """Part of a split.
 
     Attributes:
-        start: where the part begins.
-        stop: where the next part begins.
-        sums: running sums from `start` on, as far beyond `stop` as the last stretch reaches.
-        stretches: (up to stop - start,) the hash of the stretch that begins at each place.
+        start: its first token.
+        stop: the first token of the next block.
+        sums: prefix sums from `start`, beyond `stop` as far as the last window reaches.
+        stretches: (up to stop - start,) hash of the window at each token.
     """
 
     start: int
@@ -131,7 +130,7 @@ class _HashedBlock:
 
 
 class RollingHash:
-    """Computes the hashes of stretches of one length."""
+    """Computes the hashes of windows of one length."""
 
     def __init__(self, vocab_size: int, stretch: int) -> None:
         self.stretch = stretch
@@ -140,44 +139,44 @@ class RollingHash:
         self.inverses = _compute_powers(pow(_BASE, -1, 1 << 64), _BLOCK + stretch)
 
     def blocks(self, tokens: TokenReader) -> Iterator[_HashedBlock]:
-        """A split in blocks, which end at multiples of the size of a block."""
+        """Yield a split in blocks of fixed alignment."""
         for start in range(0, len(tokens), _BLOCK):
             stop = min(start + _BLOCK, len(tokens))
             sums = self.sums(tokens.read(start, min(stop + self.stretch - 1, len(tokens))))
             yield _HashedBlock(start, stop, sums, self.stretches(sums))
 
     def sums(self, ids: NDArray[np.integer]) -> Hashes:
-        """(tokens + 1,) the running sums of tokens, which are at most a block and the rest of a stretch."""
+        """Return the (tokens + 1,) prefix sums of at most a block and a window of tokens."""
         sums = np.zeros(len(ids) + 1, dtype=np.uint64)
         np.cumsum(self.values[ids] * self.powers[: len(ids)], out=sums[1:])
         return sums
 
     def stretches(self, sums: Hashes) -> Hashes:
-        """The hash of the stretch that begins at each place, given running sums."""
+        """Return the hash of the window at each token, given prefix sums."""
         differences = sums[self.stretch :] - sums[: -self.stretch]
         return differences * self.inverses[: len(differences)]
 
     def parts(self, sums: Hashes, begins: Indices, ends: Indices) -> Hashes:
-        """The hash of each of some parts, given running sums."""
+        """Return the hashes of given ranges, given prefix sums."""
         return (sums[ends] - sums[begins]) * self.inverses[begins]
 
 
 def _compute_powers(base: int, count: int) -> Hashes:
-    """base**0 … base**(count - 1), modulo 2**64."""
+    """Return base**0 … base**(count - 1) modulo 2**64."""
     powers = np.full(count, base, dtype=np.uint64)
     powers[:1] = 1
     return np.cumprod(powers, dtype=np.uint64)
 
 
 class _DocumentHashes:
-    """The hashes of the documents of a split, summed block by block."""
+    """The hashes of the documents of a split, accumulated block by block."""
 
     def __init__(self, edges: Indices, hashing: RollingHash, folder: Path | None) -> None:
         self.edges, self.hashing = edges, hashing
         self.hashes = _zeros(len(edges) - 1, folder)
 
     def add(self, block: _HashedBlock) -> None:
-        """Add the part of each document that lies in a block."""
+        """Add the part of each document in a block."""
         first = max(0, int(np.searchsorted(self.edges, block.start, side="right")) - 1)
         last = int(np.searchsorted(self.edges[:-1], block.stop))
         edges = self.edges[first : last + 1] - block.start
@@ -189,7 +188,7 @@ class _DocumentHashes:
 
 
 def _zeros(count: int, folder: Path | None) -> Hashes:
-    """An array of zeros: of very many, in a file that is gone once the array is."""
+    """Allocate zeros; a large array is backed by a temporary file."""
     if count <= _MOST_HELD:
         return np.zeros(count, dtype=np.uint64)
     with tempfile.TemporaryFile(dir=folder) as file:
@@ -197,7 +196,7 @@ def _zeros(count: int, folder: Path | None) -> Hashes:
 
 
 class _HeldOutWindows:
-    """The stretches of held-out text that are searched for in the training split."""
+    """The held-out windows to find in the training split."""
 
     def __init__(self, held_out: TokenizedDocuments, stretch: int) -> None:
         begin, end = int(held_out.edges[0]), int(held_out.edges[-1])
@@ -211,20 +210,20 @@ class _HeldOutWindows:
         self.hashes = np.empty(len(self.places), dtype=np.uint64)
 
     def note(self, block: _HashedBlock) -> None:
-        """Note the hashes of the stretches that begin in a block of held-out text."""
+        """Record the hashes of the windows in a held-out block."""
         here = slice(*np.searchsorted(self.places, [block.start, block.stop]))
         self.hashes[here] = block.stretches[self.places[here] - block.start]
 
     def sort(self) -> None:
-        """Sort the hashes once all are noted, so that they can be looked up."""
+        """Sort the hashes once all are recorded."""
         self.wanted = HashLookup(self.hashes)
 
     def look_into(self, block: _HashedBlock) -> None:
-        """Mark the stretches that occur in a block of the training split."""
+        """Mark the windows that occur in a training block."""
         self.wanted.mark(block.stretches)
 
     def share(self, held_out: Hashes, train: Hashes) -> float | None:
-        """The share of the stretches that were found; `held_out` and `train` are the hashes of all documents."""
+        """Return the fraction found, given the hashes of all documents."""
         short = held_out[self.short]
         whole = np.zeros(len(short), dtype=bool)
         for block in _read_blocks(train) if len(short) else ():
@@ -234,17 +233,17 @@ class _HeldOutWindows:
 
 
 class HashLookup:
-    """Hashes that are looked for among others."""
+    """Looks up a set of hashes in others."""
 
     def __init__(self, hashes: Hashes) -> None:
-        """Of these, which may repeat."""
+        """Prepare to look up hashes, which may repeat."""
         self._sorted, self._places = np.unique(hashes, return_inverse=True)
         self._found = np.zeros(len(self._sorted), dtype=bool)
         self._slots = np.zeros(1 << _SLOT_BITS, dtype=bool)  # a few bits already tell most of the text apart
         self._slots[_slot(self._sorted)] = True
 
     def mark(self, others: Hashes) -> None:
-        """Note those that are among others."""
+        """Record which hashes occur among others."""
         if len(self._sorted):
             likely = others[self._slots[_slot(others)]]
             nearest = np.minimum(np.searchsorted(self._sorted, likely), len(self._sorted) - 1)
@@ -252,7 +251,7 @@ class HashLookup:
 
     @property
     def found(self) -> NDArray[np.bool_]:
-        """(hashes,) whether each has been among others."""
+        """Return (hashes,) whether each has been found."""
         return self._found[self._places]
 
 

@@ -1,11 +1,11 @@
-"""Tokens on disk: `.npy` files, appended to when written and memory-mapped when read.
+"""Token shards: `.npy` files, written by appending and read by memory-mapping.
 
-A folder holds `train-00000.npy`, `validation-00000.npy`, … (one-dimensional, uint16 where the vocabulary allows, else
-uint32), the `tokenizer.json` that made them and `manifest.json`. A folder with a manifest is complete: the manifest is
-written last, and the folder gets its name only then.
+A folder holds `train-00000.npy`, `validation-00000.npy`, … (uint16 if the vocabulary allows, else uint32), the
+`tokenizer.json` and `manifest.json`. The manifest is written last, before the folder is renamed, so a folder with a
+manifest is complete.
 
-While a corpus is tokenized, each of its chunks has a folder, named by its key, so that no chunk is made twice: the
-arrays that it adds to each split, and a record with their checksums. Shards are joined from chunks.
+While a corpus is tokenized, each chunk has a folder, named by its key, with its arrays for each split and a record with
+checksums, so that no chunk is tokenized twice. Shards are merged from chunks.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from lm.errors import InputError, UsageError
 
 
 def token_dtype(vocab_size: int) -> str:
-    """The smallest type for the ids of a vocabulary."""
+    """Return the smallest dtype for the IDs of a vocabulary."""
     return "uint16" if vocab_size <= 1 << 16 else "uint32"
 
 
 class ArrayWriter:
-    """Appends numbers to a `.npy` file."""
+    """Appends to a `.npy` file."""
 
     def __init__(self, path: Path, *, dtype: npt.DTypeLike, lasting: bool = True) -> None:
-        """Create the file at `path`; there may be one already. One that is not `lasting` is not waited for."""
+        """Create or replace the file; without `lasting` it is not synced to disk."""
         self._dtype = np.dtype(dtype).newbyteorder("<")
         self._path, self._lasting = path, lasting
         self._stream = path.open("wb")
@@ -43,17 +43,17 @@ class ArrayWriter:
         self._write_header()
 
     def __len__(self) -> int:
-        """How many numbers have been written."""
+        """Return the number of values written."""
         return self._length
 
     def append(self, values: npt.NDArray[Any]) -> None:
-        """Write numbers after those that are there."""
+        """Append values."""
         with files.naming(self._path):
             self._stream.write(values.astype(self._dtype, copy=False).tobytes())
         self._length += len(values)
 
     def close(self) -> None:
-        """Finish the file; it is on the disk when this returns, if it is to last."""
+        """Finish the file, durably if `lasting`."""
         if not self._stream.closed:
             with files.naming(self._path):
                 self._stream.seek(0)
@@ -80,10 +80,10 @@ _MAX_MAPPED_SHARDS = 512  # shards of a split, for each takes a file descriptor,
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The manifest of a complete folder of shards.
+    """Read the manifest of a complete folder of shards.
 
     Raises:
-        InputError: there is none, or it is damaged, or a shard is missing or has another size.
+        InputError: it is missing or damaged, or a shard is missing or has another size.
     """
     manifest = Manifest.read(folder)
     for split, record in manifest.splits.items():
@@ -103,7 +103,7 @@ def _open_shard(path: Path, tokens: int) -> npt.NDArray[Any]:
 
 
 def shard_file_name(split: str, number: int) -> str:
-    """The file name of a shard."""
+    """Return the file name of a shard."""
     return f"{split}-{number:05d}.npy"
 
 
@@ -112,7 +112,7 @@ class _Readable(Protocol):
 
 
 class _ShardFile:
-    """A shard that is opened whenever tokens are read."""
+    """A shard that is opened for each read."""
 
     def __init__(self, path: Path, tokens: int) -> None:
         mapped: Any = _open_shard(path, tokens)
@@ -125,25 +125,24 @@ class _ShardFile:
 
 
 class TokenReader(Protocol):
-    """A sequence of tokens that can be read in parts, such as a split of a prepared folder."""
+    """A token sequence that can be read in parts, such as a split."""
 
     def __len__(self) -> int:
-        """Number of tokens."""
+        """Return the number of tokens."""
         ...
 
     def read(self, start: int, stop: int) -> npt.NDArray[np.integer]:
-        """The tokens from start to stop."""
+        """Return the tokens from start to stop."""
         ...
 
 
 class TokenShards:
-    """The tokens of one split, read through mmap: only what is asked for is loaded."""
+    """The tokens of a split, memory-mapped."""
 
     def __init__(self, folder: Path, split: SplitName, record: SplitRecord, *, mapped: bool = True) -> None:
-        """Open the shards that a record lists; InputError if one is missing or damaged.
+        """Open the shards of a record; InputError if one is missing or damaged.
 
-        Those of very many shards are read as files instead, as all are that are not to be `mapped`: each once, say,
-        where what has been read shall not stay in memory.
+        Very many shards, and all if not `mapped`, are opened for each read, so that pages don't stay in memory.
         """
         opened = _ShardFile if not mapped or len(record.shards) > _MAX_MAPPED_SHARDS else _open_shard
         self._shards: list[_Readable] = [
@@ -154,17 +153,17 @@ class TokenShards:
         self.bytes = record.bytes
 
     def __len__(self) -> int:
-        """How many tokens there are."""
+        """Return the number of tokens."""
         return int(self._starts[-1])
 
     def read(self, start: int, stop: int) -> npt.NDArray[np.int64]:
-        """A copy of the tokens from `start` to before `stop`, across shards.
+        """Copy the tokens from `start` to before `stop`, across shards.
 
         Returns:
-            (stop - start,) of int64, whatever the shards hold.
+            (stop - start,) int64.
 
         Raises:
-            IndexError: the range does not lie within the split.
+            IndexError: the range is not within the split.
         """
         if not 0 <= start <= stop <= len(self):
             raise IndexError(f"tokens {start} to {stop} of {len(self)}")
@@ -180,22 +179,22 @@ class TokenShards:
 
 
 def open_split(folder: Path | str, split: SplitName) -> TokenShards:
-    """The tokens of a split of a prepared folder.
+    """Open the tokens of a split of a prepared folder.
 
     Raises:
-        InputError: the folder holds no prepared tokens, or they are damaged.
+        InputError: the folder has no prepared tokens, or they are damaged.
     """
     return TokenShards(Path(folder), split, read_manifest(Path(folder)).splits[split])
 
 
 @dataclass(frozen=True)
 class WrittenShards:
-    """The tokens of a corpus in shards.
+    """The shards written for a corpus.
 
     Attributes:
         splits: what each split holds.
-        repetition: how much of the text occurs more than once, where that is measured.
-        labels: how many labels there are (see `lm.corpus.examples`), where examples may have some.
+        repetition: duplicated text, if measured.
+        labels: number of labels (`lm.corpus.examples`), if examples can have labels.
     """
 
     splits: dict[str, SplitRecord]
@@ -204,17 +203,17 @@ class WrittenShards:
 
 
 class ShardWriter:
-    """Appends tokens to the shards of one split, in bounded memory."""
+    """Appends tokens to the shards of a split, in bounded memory."""
 
     def __init__(self, folder: Path, split: SplitName, *, dtype: str, shard_tokens: int = SHARD_TOKENS) -> None:
-        """Write into `folder`, which exists."""
+        """Write into an existing folder."""
         self._folder, self._split, self._dtype = folder, split, dtype
         self._shard_tokens = shard_tokens
         self._shard: ArrayWriter | None = None
         self.shards: list[int] = []
 
     def append(self, ids: npt.NDArray[Any]) -> None:
-        """Write tokens after those that are there."""
+        """Append tokens."""
         while len(ids):
             if self._shard is None or len(self._shard) == self._shard_tokens:
                 self.close()
@@ -227,12 +226,12 @@ class ShardWriter:
             ids = ids[len(part) :]
 
     def close(self) -> None:
-        """Finish the last shard; all are on disk when this returns."""
+        """Finish the last shard; all are durable afterwards."""
         if self._shard is not None:
             self._shard.close()
 
     def discard(self) -> None:
-        """Close the file without finishing it."""
+        """Close the open file after a failure."""
         if self._shard is not None:
             self._shard.discard()
 
@@ -245,7 +244,7 @@ class ChunkSplit:
     """What a chunk adds to a split.
 
     Attributes:
-        documents: that begin in the chunk.
+        documents: documents that begin in the chunk.
         bytes: UTF-8 bytes of their text.
     """
 
@@ -255,12 +254,12 @@ class ChunkSplit:
 
 @dataclass(frozen=True)
 class StoredChunk:
-    """A chunk that is made.
+    """A tokenized chunk.
 
     Attributes:
-        folder: where its files are.
+        folder: its files.
         splits: what it adds to each split.
-        found: whether it was there already.
+        found: whether it existed already.
     """
 
     folder: Path
@@ -269,22 +268,22 @@ class StoredChunk:
 
     @property
     def bytes(self) -> int:
-        """UTF-8 bytes of its text."""
+        """Return the UTF-8 bytes of its text."""
         return sum(split.bytes for split in self.splits.values())
 
     def array(self, split: SplitName, name: str) -> npt.NDArray[Any]:
-        """One of its arrays, read through mmap."""
+        """Memory-map one of its arrays."""
         array: npt.NDArray[Any] = np.load(self.folder / array_file_name(split, name), mmap_mode="r")
         return array
 
 
 def array_file_name(split: SplitName, name: str) -> str:
-    """The file name of an array of a chunk."""
+    """Return the file name of an array of a chunk."""
     return f"{split}-{name}.npy"
 
 
 def load_chunk(folder: Path) -> StoredChunk | None:
-    """The chunk in a folder, if all its files are as they were written."""
+    """Load the chunk in a folder; None unless all checksums match."""
     try:
         record = files.read_json(folder / _RECORD)
         whole = all(files.sha256(folder / name) == expected for name, expected in record["sha256"].items())
@@ -297,13 +296,13 @@ def load_chunk(folder: Path) -> StoredChunk | None:
 
 
 def write_chunk_record(folder: Path, splits: Mapping[SplitName, ChunkSplit]) -> None:
-    """Write what a chunk adds to each split, and the checksums of its files, which make it complete."""
+    """Write counts and checksums of a chunk, which makes it complete."""
     sums = {path.name: files.sha256(path) for path in folder.iterdir()}
     described = {split: asdict(record) for split, record in splits.items()}
     (folder / _RECORD).write_text(json.dumps({"splits": described, "sha256": sums}))  # sums tell whether all is there
 
 
 def read_in_blocks(array: npt.NDArray[Any], *, block: int = 1 << 20) -> Iterator[npt.NDArray[Any]]:
-    """An array in blocks, so that little of it is in memory at a time."""
+    """Yield an array in blocks, to bound memory."""
     for start in range(0, len(array), block):
         yield array[start : start + block]

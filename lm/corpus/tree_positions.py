@@ -1,8 +1,7 @@
-"""Sources that come with dependency trees: each token beside where its word stands in the tree of its sentence.
+"""Token positions in dependency trees.
 
-A token is then four integers, its id and the three of `lm.text.dependency_trees.compute_tree_positions`, which all
-tokens of a word share; so a source remains one array, however it is cut, sorted and padded. Special tokens stand
-outside the tree.
+A token becomes four integers: its ID and the three of `lm.text.dependency_trees.compute_tree_positions`, shared by all
+tokens of a word, so that a source remains one array. Special tokens are outside the tree.
 """
 
 from __future__ import annotations
@@ -27,35 +26,34 @@ OUTSIDE_TREE = (-1, -1, -1)
 
 
 class TreeReader:
-    """Finds the words of tokens, and where they stand in their trees."""
+    """Maps tokens to words and their tree positions."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        """Read the tokens that `tokenizer` makes."""
         self._offsets = TokenOffsets(tokenizer)
 
     def words(self, sentence: str, ids: Ids) -> Integers:
-        """(tokens,) the number of each token's word in a sentence, from 0; see `assign_word_indices`."""
+        """Return (tokens,) word indices, from 0; see `assign_word_indices`."""
         ids = np.asarray(ids)
         ends = self._offsets.ends(TextPiece(sentence, True), ids).tolist() if len(ids) else []
         return np.array(assign_word_indices(sentence, ends), dtype=np.int64)
 
     def read(self, sentence: str, ids: Ids, heads: Sequence[int]) -> Integers:
-        """(tokens, 4) the tokens of a sentence, each beside the place of its word."""
+        """Return (tokens, 4) tokens of a sentence with the tree positions of their words."""
         return attach_positions(ids, compute_tree_positions(heads)[self.words(sentence, ids)])
 
 
 def attach_positions(ids: Ids, places: TreePositions) -> Integers:
-    """(tokens, 4) ids and the places of their words."""
+    """Return (tokens, 4) IDs with tree positions."""
     return np.concatenate([np.asarray(ids, dtype=np.int64)[:, None], places], axis=1)
 
 
 def attach_outside(ids: Sequence[int]) -> Integers:
-    """(tokens, 4) special tokens."""
+    """Return (tokens, 4) special tokens, outside the tree."""
     return np.array([(index, *OUTSIDE_TREE) for index in ids], dtype=np.int64).reshape(-1, 1 + len(OUTSIDE_TREE))
 
 
 def wrap_sources(sources: RaggedArray, frame: SpecialTokenFrame) -> RaggedArray:
-    """Sources within their frame, whether they come with trees or not."""
+    """Add special tokens to sources, with or without trees."""
     if sources.values.ndim == 1:
         return sources.framed(frame.before, frame.after)
     return sources.framed(attach_outside(frame.before), attach_outside(frame.after))

@@ -1,1 +1,5 @@
-"""Measuring models: perplexity and surprisal of text, scores of translations, attention, and comparisons of two."""
+"""Evaluation: perplexity, surprisal, translation and classification metrics, attention maps, model comparison.
+
+Start with `scorer` (`TextScorer`), `scoring` (`score_batch`) and `perplexity` (`Tally`). Must not import `lm.training`,
+`lm.interop` or the command line.
+"""

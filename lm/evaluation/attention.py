@@ -1,4 +1,4 @@
-"""The attention of a loaded model: to a text that a GPT or an encoder reads, or of a translation to its source."""
+"""Attention maps of a loaded model: of a text read by a GPT or an encoder, or of a translation and its source."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from lm.tokenizer.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class TextAttention:
-    """An attention map with the texts it belongs to.
+    """An attention map with its texts.
 
     Attributes:
         map: the weights.
-        texts: what was read, and the translation if there is one; they are shown above the map.
+        texts: the text, and its translation if there is one, shown above the map.
     """
 
     map: AttentionMap
@@ -40,20 +40,21 @@ def compute_attention(
     to: str | None = None,
     heads: Sequence[int] | None = None,
 ) -> TextAttention:
-    """How a model looks at a text.
+    """Compute the attention of a model to a text.
 
     Args:
         loaded: the model with its tokenizers.
-        text: what the model reads.
-        target: a translation of the text, to show how its words look at those of the text.
-        unit: what rows and columns are: words, or tokens.
-        to: the language, for models that translate into several.
-        heads: of the words of the text, for a model that reads dependency trees.
+        text: the input.
+        target: a translation of the text, to show its attention to the text.
+        unit: rows and columns: words or tokens.
+        to: the target language, for models with several.
+        heads: dependency heads of the words, for a model that reads dependency trees.
 
     Raises:
-        InputError: the heads are no tree of the words.
-        UsageError: the model does not translate, or not into this language; it has no such attention; it reads no
-            trees and there are heads, or the other way round; or a text is longer than its positions reach.
+        InputError: the heads are not a tree of the words.
+        UsageError: the model does not translate, or not into this language; it has no such attention; heads are given
+            or
+            missing; or a text exceeds its positions.
     """
     _check_attention(loaded, to_source=target is not None)
     check_heads_given(loaded.config.model, are_given=heads is not None)
@@ -73,7 +74,7 @@ def compute_attention(
 
 
 def _check_attention(loaded: LoadedModel, *, to_source: bool) -> None:
-    """UsageError where a model of recurrent layers has no attention to look at."""
+    """Raise UsageError if a recurrent model has no attention."""
     config = loaded.config.model
     if not config.is_recurrent or (to_source and config.recurrent_attention != "none"):
         return
@@ -87,7 +88,7 @@ def _check_attention(loaded: LoadedModel, *, to_source: bool) -> None:
 def _compute_text_attention(
     model: DecoderOnly | EncoderOnly, tokenizer: Tokenizer, text: str, *, unit: AttentionUnit
 ) -> TextAttention:
-    """How a model looks at a text: a GPT's words at themselves and at what comes before, a masked one's at all."""
+    """Compute self-attention: causal in a GPT, bidirectional in a masked model."""
     frame = build_text_frame(tokenizer)
     after = SpecialToken.after(frame) if isinstance(model, EncoderOnly) else ()
     axis = attention_maps.build_text_axis(tokenizer, text, before=SpecialToken.before(frame), after=after, unit=unit)
@@ -102,7 +103,7 @@ def _compute_source_attention(
     to: str | None,
     heads: Sequence[int] | None,
 ) -> TextAttention:
-    """How a source is looked at: in an encoder each word looks at all of it, else at itself and what comes before."""
+    """Compute self-attention of a source: bidirectional in an encoder, else causal."""
     tokenizer = model.source_tokenizer
     after = SpecialToken.after(build_text_frame(tokenizer))
     axis = attention_maps.build_text_axis(tokenizer, text, before=_direction_tokens(model, to), after=after, unit=unit)
@@ -120,18 +121,18 @@ def compute_translation_attention(
     to: str | None,
     heads: Sequence[int] | None = None,
 ) -> TextAttention:
-    """How a translation looks at its source, and in a model without an encoder at itself too.
+    """Compute the attention of a translation to its source and, without an encoder, to itself.
 
     Args:
-        model: one that translates, with its tokenizers.
-        source: the line that was translated.
-        tokens: ids of its translation, with or without the end token.
-        unit: what rows and columns are: words, or tokens.
-        to: the language, for models that translate into several.
-        heads: of the words of the line, for a model that reads dependency trees; they are a tree.
+        model: a translation model with its tokenizers.
+        source: the source sentence.
+        tokens: IDs of its translation, with or without the end token.
+        unit: rows and columns: words or tokens.
+        to: the target language, for models with several.
+        heads: valid dependency heads of the source, for a model that reads dependency trees.
 
     Raises:
-        UsageError: there is no such language, or a text is longer than learned positions reach.
+        UsageError: there is no such language, or a text exceeds the learned positions.
     """
     tokens = [token for token in tokens if token < model.tokenizer.vocab_size]  # the others have no text
     found = attention_maps.compute_translation_map(
@@ -142,6 +143,5 @@ def compute_translation_attention(
 
 
 def _direction_tokens(model: TranslationModel, to: str | None) -> list[SpecialToken]:
-    """The special token before a source, for models that translate into several languages."""
     tag = model.tag_to(to)
     return [] if tag is None else [SpecialToken(tag.id, tag.token)]

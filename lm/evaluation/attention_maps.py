@@ -1,7 +1,6 @@
-"""What a model attends to, on words: self-attention of a text, and cross-attention of a translation to its source.
+"""Attention weights by words: self-attention of a text, and cross-attention of a translation to its source.
 
-Tokens are put together to words: a word of the reading side weighs as much as its tokens together, and one of the
-looking side attends as its tokens do on average, so every row still sums to one.
+Tokens are merged into words: weights of keys are summed, those of queries averaged, so that each row still sums to one.
 """
 
 from __future__ import annotations
@@ -31,31 +30,31 @@ START, END = "<s>", "</s>"
 
 
 class SpecialToken(NamedTuple):
-    """A special token beside a text, and what it is called in a map."""
+    """A special token and its label in a map."""
 
     token: int
     label: str
 
     @classmethod
     def before(cls, frame: SpecialTokenFrame) -> list[SpecialToken]:
-        """The token that starts a text, if there is one."""
+        """Return the start token of a frame, if any."""
         return [cls(index, START) for index in frame.before]
 
     @classmethod
     def after(cls, frame: SpecialTokenFrame) -> list[SpecialToken]:
-        """The token that ends a text, if there is one."""
+        """Return the end token of a frame, if any."""
         return [cls(index, END) for index in frame.after]
 
 
 @dataclass(frozen=True)
 class Axis:
-    """One side of a map: units (words or tokens) in order, and the tokens they are made of.
+    """One axis of a map: units (words or tokens) and their tokens.
 
     Attributes:
-        tokens: (tokens,) the ids.
-        units: (tokens,) the unit of each token.
-        labels: (units,) what each unit spells.
-        words: (units,) the whitespace-separated word of the text that a unit is in, from 0; None for special tokens.
+        tokens: (tokens,) IDs.
+        units: (tokens,) unit of each token.
+        labels: (units,) text of each unit.
+        words: (units,) whitespace-separated word of each unit, from 0; None for special tokens.
     """
 
     tokens: tuple[int, ...]
@@ -65,7 +64,7 @@ class Axis:
 
     @property
     def members(self) -> Weights:
-        """(tokens, units): one where a token is part of a unit."""
+        """Return (tokens, units): 1 where a token is part of a unit."""
         indicator = np.zeros((len(self.units), len(self.labels)), dtype=np.float32)
         indicator[np.arange(len(self.units)), list(self.units)] = 1
         return indicator
@@ -73,14 +72,14 @@ class Axis:
 
 @dataclass(frozen=True)
 class AttentionMap:
-    """Where each unit of one text looks in another, or in itself.
+    """Attention weights between the units of two texts, or of one.
 
     Attributes:
-        kind: "self"; or of a translation "cross", to its source, or "joint", to its source and what comes before.
-        queries: what looks. In a translation each unit looks as it is being predicted.
-        keys: what is looked at.
+        kind: "self"; for translations "cross" (to the source) or "joint" (to the source and earlier target words).
+        queries: the units that attend. In a translation, a unit attends while it is being predicted.
+        keys: the units attended to.
         weights: (layers, heads, queries, keys); rows sum to one.
-        is_causal: whether the future, right of the diagonal, cannot be seen.
+        is_causal: whether weights right of the diagonal are masked.
     """
 
     kind: str
@@ -90,17 +89,16 @@ class AttentionMap:
     is_causal: bool = False
 
     def __repr__(self) -> str:
-        """What looks where, and in how many layers and heads."""
         layers, heads, queries, keys = self.weights.shape
         return f"<AttentionMap {self.kind}: {layers} layers, {heads} heads, {queries} queries, {keys} keys>"
 
     @property
     def is_of_translation(self) -> bool:
-        """Whether the words of a translation look, among others at those of its source."""
+        """Return whether queries are target words, and keys include source words."""
         return self.kind != "self"
 
     def mean(self, *, layer: int | None = None, head: int | None = None) -> Weights:
-        """(queries, keys): the mean over layers and heads, or of one layer or head, counted from 1.
+        """Return (queries, keys): the mean over layers and heads, or of one layer or head, from 1.
 
         Raises:
             UsageError: there is no such layer or head.
@@ -113,10 +111,11 @@ class AttentionMap:
         return chosen.mean(axis=(0, 1))
 
     def alignments(self, *, layer: int | None = None, head: int | None = None) -> list[tuple[int, int]]:
-        """Pairs of a word of the keys (source) and one of the queries (target), from 0.
+        """Return word alignments: pairs of a key (source) word and a query (target) word, from 0.
 
-        Each target word goes with the source word that its tokens attend to most, of those that are words; several
-        target words may go with one source word, and some source words with none.
+        Each target word is aligned with the source word with the highest weight; several target words may align with
+        one
+        source word, and some source words with none.
         """
         weights = self.mean(layer=layer, head=head)
         columns = [place for place, word in enumerate(self.keys.words) if word is not None]
@@ -129,7 +128,7 @@ class AttentionMap:
         return sorted(pairs)
 
     def to_pharaoh(self, *, layer: int | None = None, head: int | None = None) -> str:
-        """The alignments as source-target pairs: `0-0 1-2`."""
+        """Return the alignments in Pharaoh format: `0-0 1-2`."""
         return " ".join(f"{source}-{target}" for source, target in self.alignments(layer=layer, head=head))
 
 
@@ -145,7 +144,7 @@ def build_text_axis(
     after: Sequence[SpecialToken] = (),
     unit: AttentionUnit,
 ) -> Axis:
-    """The axis of a text that is tokenized here, with special tokens around it."""
+    """Tokenize a text and build its axis, with special tokens around it."""
     tokens = tokenizer.encode(text) if text else []
     ends = TokenOffsets(tokenizer).ends(TextPiece(text, True), np.array(tokens)).tolist() if tokens else []
     return _build_axis(tokenizer, text, tokens, ends, before=before, after=after, unit=unit)
@@ -154,7 +153,7 @@ def build_text_axis(
 def build_token_axis(
     tokenizer: Tokenizer, tokens: Sequence[int], *, after: Sequence[SpecialToken] = (), unit: AttentionUnit
 ) -> Axis:
-    """The axis of tokens that a model wrote, and special tokens after them."""
+    """Build the axis of generated tokens, with special tokens after them."""
     stream = tokenizer.decode_stream()
     parts = [stream.feed(index) for index in tokens]
     ends = np.cumsum([len(part.encode()) for part in parts], dtype=np.int64).tolist()
@@ -174,7 +173,7 @@ def _build_axis(
     after: Sequence[SpecialToken],
     unit: AttentionUnit,
 ) -> Axis:
-    """Units of tokens that end at these bytes of a text; special tokens are units of their own."""
+    """Build an axis from tokens and their byte offsets; special tokens are units of their own."""
     spelled, word_of = text.split(), assign_word_indices(text, ends)
     if unit == "tokens":
         labels = [tokenizer.token_bytes(index).decode(errors="replace") for index in tokens]
@@ -193,10 +192,10 @@ def _build_axis(
 
 @torch.inference_mode()
 def compute_self_attention(model: DecoderOnly | EncoderOnly, text: Axis) -> AttentionMap:
-    """Where each unit of a text looks in it: itself and what comes before, or in a masked model all of it.
+    """Compute the self-attention of a text: causal in a GPT, bidirectional in a masked model.
 
     Raises:
-        UsageError: the text has more tokens than the model's context, or none.
+        UsageError: the text is empty or exceeds the context.
     """
     _check_length(text, model.config.context_length)
     with captured(model.decoder.attentions()) as layers:
@@ -210,12 +209,12 @@ def compute_self_attention(model: DecoderOnly | EncoderOnly, text: Axis) -> Atte
 def compute_encoder_attention(
     model: EncoderDecoder, source: Axis, *, heads: Sequence[int] | None = None
 ) -> AttentionMap:
-    """Where each unit of a source looks in it; errors as of `compute_self_attention`.
+    """Compute the self-attention of a source; errors as of `compute_self_attention`.
 
     Args:
         model: in eval mode.
-        source: as the encoder reads it, special tokens included.
-        heads: of its words, for a model that reads dependency trees.
+        source: the encoder input, special tokens included.
+        heads: dependency heads of its words, for a model that reads dependency trees.
     """
     _check_length(source, model.config.context_length)
     with captured(model.encoder.attentions()) as layers:
@@ -227,17 +226,17 @@ def compute_encoder_attention(
 def compute_cross_attention(
     model: EncoderDecoder, source: Axis, target: Axis, *, start: int, heads: Sequence[int] | None = None
 ) -> AttentionMap:
-    """Where each unit of a translation looks in its source while it is being predicted.
+    """Compute the attention of each target unit to the source while it is being predicted.
 
     Args:
         model: in eval mode.
-        source: as the encoder reads it, special tokens included.
-        target: as the decoder writes it, the end token included where there is one.
-        start: the token that the decoder begins with.
-        heads: of the source's words, for a model that reads dependency trees.
+        source: the encoder input, special tokens included.
+        target: the decoder output, end token included if there is one.
+        start: the first decoder input.
+        heads: dependency heads of the source, for a model that reads dependency trees.
 
     Raises:
-        UsageError: one of the two is longer than learned positions reach.
+        UsageError: source or target exceeds the learned positions.
     """
     with captured(model.decoder.attentions(cross=True)) as layers:
         memory = model.encode(_encode_source(source, heads, model))
@@ -247,16 +246,16 @@ def compute_cross_attention(
 
 @torch.inference_mode()
 def compute_joint_attention(model: DecoderOnly, source: Axis, target: Axis, *, start: int) -> AttentionMap:
-    """Where each unit of a translation looks, in its source and in what comes before, while it is being predicted.
+    """Compute the attention of each target unit, to the source and earlier target units, in a decoder-only model.
 
     Args:
         model: in eval mode.
-        source: as the model reads it, special tokens included.
-        target: as the model writes it, the end token included.
+        source: the input, special tokens included.
+        target: the output, end token included.
         start: the token between them.
 
     Raises:
-        UsageError: the two together are longer than learned positions reach.
+        UsageError: source and target together exceed the learned positions.
     """
     begun = Axis((start,), (0,), (START,), (None,))
     read = _concatenate_axes(source, begun, _without_last(target))
@@ -267,13 +266,12 @@ def compute_joint_attention(model: DecoderOnly, source: Axis, target: Axis, *, s
 
 
 def _without_last(axis: Axis) -> Axis:
-    """An axis of a translation as it is read: without its end token, and no word of it a word of the source."""
+    """Return a target axis as input: without its end token and without word indices."""
     labels = axis.labels[:-1]
     return Axis(axis.tokens[:-1], axis.units[:-1], labels, (None,) * len(labels))
 
 
 def _concatenate_axes(*axes: Axis) -> Axis:
-    """Several axes as one."""
     first = np.cumsum([0, *(len(axis.labels) for axis in axes)]).tolist()
     return Axis(
         tokens=tuple(token for axis in axes for token in axis.tokens),
@@ -294,20 +292,20 @@ def compute_translation_map(
     tags: Sequence[SpecialToken] = (),
     unit: AttentionUnit = "words",
 ) -> AttentionMap:
-    """The attention of a translation: to its source, and without an encoder to what comes before as well.
+    """Compute the attention of a translation: to its source and, without an encoder, to earlier target words.
 
     Args:
         model: in eval mode.
-        tokenizer: the target's.
-        source_tokenizer: the source's.
-        source: the line that was translated.
-        tokens: ids of its translation, with or without the end token.
-        heads: of the words of the line, for a model that reads dependency trees.
-        tags: special tokens before the source, such as its direction.
-        unit: what the map's rows and columns are.
+        tokenizer: of the target.
+        source_tokenizer: of the source.
+        source: the source sentence.
+        tokens: IDs of its translation, with or without the end token.
+        heads: dependency heads of the source, for a model that reads dependency trees.
+        tags: special tokens before the source, such as the language tag.
+        unit: rows and columns of the map.
 
     Raises:
-        UsageError: a tokenizer has no token that ends a text, or a text is longer than learned positions reach.
+        UsageError: a tokenizer has no end token, or a text exceeds the learned positions.
     """
     frames = build_pair_frames(tokenizer, source_tokenizer)
     body = [index for index in tokens if index not in frames.target.after]
@@ -332,7 +330,7 @@ def _as_batch(tokens: Sequence[int], model: Model) -> Tensor:
 
 
 def _encode_source(source: Axis, heads: Sequence[int] | None, model: EncoderDecoder) -> Tensor:
-    """A source as the encoder reads it, each token beside the place of its word where there is a tree."""
+    """Return the encoder input, with tree positions if there is a tree."""
     row = _as_batch(source.tokens, model)
     if heads is None:
         return row
@@ -343,7 +341,7 @@ def _encode_source(source: Axis, heads: Sequence[int] | None, model: EncoderDeco
 
 
 def _merge_to_units(layers: Sequence[Tensor], queries: Axis, keys: Axis) -> Weights:
-    """(1, heads, query tokens, key tokens) of each layer -> (layers, heads, query units, key units).
+    """Merge (1, heads, query tokens, key tokens) of each layer to (layers, heads, query units, key units).
 
     Raises:
         InputError: a weight is not a number.

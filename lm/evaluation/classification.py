@@ -23,15 +23,15 @@ _EXAMPLES_AT_ONCE = 4096
 
 @dataclass(frozen=True, slots=True)
 class LabelScores:
-    """How well one label is predicted.
+    """Scores of one label.
 
     Attributes:
         label: as text.
-        precision: the fraction of the texts predicted to have it that do; None if there are none.
-        recall: the fraction of the texts that have it that are predicted to; None if there are none.
-        f1: the harmonic mean of both, 2·TP / (support + predicted).
+        precision: fraction of the texts predicted to have it that do; None if there are none.
+        recall: fraction of the texts that have it that are predicted to; None if there are none.
+        f1: harmonic mean of the two; 0 where one is 0 or None.
         support: texts that have it.
-        predicted: texts that are predicted to have it.
+        predicted: texts predicted to have it.
     """
 
     label: str
@@ -60,13 +60,7 @@ class ClassificationScores:
     def of(
         cls, expected: Sequence[str], predicted: Sequence[str], *, known: Collection[str] | None = None
     ) -> ClassificationScores:
-        """Count the predictions for some texts.
-
-        Args:
-            expected: the label of each text.
-            predicted: what is predicted for each, in the same order.
-            known: labels that the model can predict [default: all].
-        """
+        """Count predictions."""
         labels = tuple(sorted({*expected, *predicted}))
         number = {label: place for place, label in enumerate(labels)}
         confusion = np.zeros((len(labels), len(labels)), dtype=np.int64)
@@ -78,27 +72,27 @@ class ClassificationScores:
 
     @property
     def examples(self) -> int:
-        """Texts that were classified."""
+        """Return the number of texts."""
         return int(self.confusion.sum())
 
     @property
     def correct(self) -> int:
-        """Texts whose label was predicted."""
+        """Return the number of correct predictions."""
         return int(self.confusion.trace())
 
     @property
     def accuracy(self) -> float:
-        """The fraction of the texts whose label was predicted; NaN of none."""
+        """Return the fraction of correct predictions; NaN without texts."""
         return self.correct / self.examples if self.examples else math.nan
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The 95% confidence interval of the accuracy; see `wilson_interval`."""
+        """Return the 95% confidence interval of the accuracy (`wilson_interval`)."""
         return wilson_interval(self.correct, self.examples)
 
     @cached_property
     def by_label(self) -> tuple[LabelScores, ...]:
-        """The scores of each label, in the order of `labels`."""
+        """Return the scores of each label, in the order of `labels`."""
         hits = self.confusion.diagonal().tolist()
         support, predicted = (self.confusion.sum(axis=axis).tolist() for axis in (1, 0))
         return tuple(
@@ -115,25 +109,22 @@ class ClassificationScores:
 
     @property
     def macro_f1(self) -> float:
-        """The mean F1 of `labels`, each counted once however many texts it has; NaN of none."""
+        """Return the unweighted mean F1 of `labels`; NaN without labels."""
         return math.fsum(each.f1 for each in self.by_label) / len(self.labels) if self.labels else math.nan
 
     @property
     def majority(self) -> LabelScores:
-        """The most frequent label of the texts: predicting it always has an accuracy of its support / examples."""
+        """Return the most frequent label, the majority baseline."""
         return max(self.by_label, key=lambda each: each.support)
 
     @property
     def majority_accuracy(self) -> float:
-        """The accuracy of the majority baseline, which always predicts the most frequent label; NaN of no texts."""
+        """Return the accuracy of the majority baseline; NaN without texts."""
         return self.majority.support / self.examples if self.examples else math.nan
 
 
 def wilson_interval(successes: int, trials: int, *, confidence: float = CONFIDENCE) -> tuple[float, float]:
-    """The score interval of a proportion, which stays within 0 and 1 and is right for few trials too.
-
-    Source: Wilson 1927, J. Amer. Statist. Assoc. 22.
-    """
+    """Return the Wilson score interval of a proportion, which is within [0, 1] and accurate for few trials."""
     if not trials:
         return 0.0, 1.0
     z, parallel_map = NormalDist().inv_cdf((1 + confidence) / 2), successes / trials
@@ -147,11 +138,7 @@ def wilson_interval(successes: int, trials: int, *, confidence: float = CONFIDEN
 def evaluate_classifier(
     classifier: Classifier | CompletionClassifier, examples: Iterable[Example]
 ) -> ClassificationScores:
-    """Classify the prompts of labelled examples, of any number, and compare with their labels.
-
-    Raises:
-        InputError: there is no example, a text cannot be encoded, or the model's output is not a number.
-    """
+    """Classify the prompts of labelled examples and compare with their labels."""
     expected, predicted, rows = list[str](), list[str](), iter(examples)
     while chunk := list(islice(rows, _EXAMPLES_AT_ONCE)):
         expected += [example.label for example in chunk]

@@ -1,4 +1,4 @@
-"""The surprisal of given completions, each after its prompt: what fine-tuning on examples makes smaller."""
+"""Surprisal of given completions after their prompts, the quantity that supervised fine-tuning minimises."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _EXAMPLES_AT_ONCE = 4096
 
 @dataclass(frozen=True)
 class CompletionScores:
-    """How far scoring has come.
+    """Progress of scoring completions.
 
     Attributes:
-        tally: sums over the completions so far, the token that ends each included; `documents` counts examples.
-        shortened: examples so far whose prompt lost its beginning, as they are longer than the context.
+        tally: totals so far, end tokens included; `documents` counts examples.
+        shortened: examples so far whose prompt was truncated to fit the context.
     """
 
     tally: Tally
@@ -50,24 +50,23 @@ def score_completions(
     name: str,
     parallel_map: Share[Batch, list[Nats]] | None = None,
 ) -> Iterator[CompletionScores]:
-    """Score examples of a file of any length, as training does (see `lm.data.examples`).
+    """Score examples in bounded memory, as in training (see `lm.data.examples`).
 
     Args:
         model: in eval mode.
         tokenizer: the model's.
         examples: prompts and completions.
-        context: tokens that the model reads at once.
+        context: window length in tokens.
         batch_size: examples scored together.
         name: of the file, for messages.
-        parallel_map: has batches scored by other processes, with `score_batch`.
+        parallel_map: scores batches in other processes, with `score_batch`.
 
     Yields:
-        The sums after every few thousand examples, at least once; the last are those of all.
+        The totals after every few thousand examples, at least once; the last are final.
 
     Raises:
-        InputError: a text cannot be encoded, a completion does not fit into the context, or the model's output is not
-            a number.
-        UsageError: the tokenizer has no tokens that start and end a text.
+        InputError: a text cannot be encoded, a completion exceeds the context, or the model outputs NaN.
+        UsageError: the tokenizer has no start or end token.
     """
     tally, count, rows = Tally(), 0, iter(examples)
     while chunk := list(islice(rows, _EXAMPLES_AT_ONCE)):
@@ -84,7 +83,7 @@ def score_completions(
 
 
 def _add_scores(tally: Tally, framed: _EncodedExample, nats: Nats, name: str) -> None:
-    """Count a completion; InputError if its surprisals are no numbers."""
+    """Count a completion; InputError if its surprisal is NaN."""
     example = framed.example
     if not np.isfinite(nats).all():
         raise not_a_number(f"{name}: line {example.line}")
@@ -97,14 +96,14 @@ def _add_scores(tally: Tally, framed: _EncodedExample, nats: Nats, name: str) ->
 
 @dataclass(frozen=True)
 class _EncodedExample:
-    """An example as the model reads it.
+    """An encoded example.
 
     Attributes:
         example: as text.
         ids: (tokens,) start, prompt, completion, end.
-        learned: how many of them, the last ones, are scored.
-        is_shortened: whether the prompt has lost its beginning.
-        loss: what the tokenizer loses of the completion.
+        learned: how many of the last tokens are scored.
+        is_shortened: whether the prompt was truncated.
+        loss: what encoding loses of the completion.
     """
 
     example: Example

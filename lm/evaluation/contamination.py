@@ -1,4 +1,4 @@
-"""Whether text that a run is measured on was training text of that run: then its score says little."""
+"""Detect evaluation text that was training text of the run, for which scores mean little."""
 
 from __future__ import annotations
 
@@ -23,29 +23,28 @@ _EXAMPLES_AT_ONCE = 1024
 
 
 class ContaminationCheck:
-    """Watches what is scored, and tells which files were training text; of a run whose tokens are gone, none."""
+    """Records scored text, and reports which files were training text; nothing if the tokens of the run are gone."""
 
     def __init__(self, loaded: LoadedModel) -> None:
-        """Of a run, before it scores anything."""
         self._loaded = loaded
         self._overlap: TrainingOverlap | None = None
         with contextlib.suppress(InputError):
             self._overlap = TrainingOverlap(find_prepared_folder(loaded), loaded.tokenizer)
 
     def watch(self, segments: Iterable[ScoredSegment]) -> Iterator[ScoredSegment]:
-        """The same stretches, noted as they pass."""
+        """Pass segments through and record them."""
         for segment in segments:
             self.add_passage(segment)
             yield segment
 
     def add_passage(self, segment: ScoredSegment) -> None:
-        """Note the passage of its first stretch."""
+        """Record the passage of its first segment."""
         passage = segment.passage
         if self._overlap is not None and segment.first == 0:
             self._overlap.add(passage.file, passage.tokens, starts_document=passage.piece.starts_document)
 
     def add_examples(self, file: int, examples: Iterable[Example]) -> None:
-        """Note the examples of a file, as far as they are compared."""
+        """Record examples of a file, up to a limit."""
         rows = iter(examples)
         while self._overlap is not None and not self._overlap.is_full:
             some = list(islice(rows, _EXAMPLES_AT_ONCE))
@@ -57,7 +56,7 @@ class ContaminationCheck:
                 self._overlap.add(file, np.concatenate([prompt, completion]), starts_document=True)
 
     def warnings(self, names: Sequence[str]) -> list[str]:
-        """A sentence for each file that was training text, or for the first few.
+        """Return a warning for each contaminated file, up to a few.
 
         Args:
             names: of the files, in order.

@@ -1,4 +1,4 @@
-"""What a model costs in each type of numbers: bits a byte, bytes of weights, and time to score."""
+"""The cost of each dtype of a model: bits/byte, bytes of weights, and time to score."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from lm.text.files import TextFile
 
 @dataclass
 class DtypeCost:
-    """What one type costs.
+    """The cost of one dtype.
 
     Attributes:
-        dtype: as `--dtype` calls it.
+        dtype: as for `--dtype`.
         weight_bytes: in memory.
         tally: of all files.
         batches: tokens and seconds of each.
@@ -29,27 +29,27 @@ class DtypeCost:
 
     @property
     def tokens_per_second(self) -> float:
-        """Of all batches but the first, which kernels are chosen in; of that one where there are no others."""
+        """Return the speed of all batches but the first, in which kernels are chosen, unless it is the only one."""
         tokens, seconds = zip(*(self.batches[1:] or self.batches), strict=True)
         return sum(tokens) / sum(seconds)
 
     def relative_increase(self, other: DtypeCost) -> float | None:
-        """By which share of the other's bits a byte there are more, on the same text; None if that has none."""
+        """Return the relative increase of bits/byte over another dtype; None if that has none."""
         return self.tally.nats / other.tally.nats - 1 if other.tally.nats else None
 
 
 def measure_dtype_costs(
     scorers: Mapping[str, TextScorer], files: Sequence[TextFile], *, costs: list[DtypeCost]
 ) -> Iterator[BatchScored]:
-    """Score files in each type, a batch in turns: whatever else the machine does slows all of them alike.
+    """Score files in each dtype with interleaved batches, so that other load on the machine affects all alike.
 
     Args:
-        scorers: of the same model, by the type that it was loaded in.
+        scorers: of the same model, by dtype.
         files: to be scored.
-        costs: gets what was found of each type, in their order; complete in the end.
+        costs: receives the results, in the order of the dtypes; final at the end.
 
     Yields:
-        Scored when all types have scored a batch.
+        BatchScored when all dtypes have scored a batch.
     """
     costs += [
         DtypeCost(dtype, sum(each.nbytes for each in of.model.state_dict().values())) for dtype, of in scorers.items()
@@ -68,7 +68,7 @@ def measure_dtype_costs(
 
 
 def _time_events(events: Iterator[BatchScored | FileScore]) -> Iterator[tuple[BatchScored | FileScore, float]]:
-    """Events, with the seconds that each took."""
+    """Yield events with the seconds that each took."""
     began = time.perf_counter()
     for event in events:
         yield event, time.perf_counter() - began

@@ -1,4 +1,4 @@
-"""Files of any size as the text of their tokens, with the surprisal of each, in reading order: in bounded memory."""
+"""Score the tokens of files of any size in reading order, in bounded memory, with their text."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _PREFETCHED_BATCHES = 16
 
 
 class HasTokens(Protocol):
-    """What windows of all kinds have."""
+    """A window of any kind."""
 
     @property
     def tokens(self) -> Ids:
-        """What is read at once."""
+        """Return the tokens of the window."""
         ...
 
 
@@ -42,15 +42,14 @@ T = TypeVar("T")
 
 
 class WindowBatcher(Generic[W]):
-    """Puts windows into batches: in reading order; or, where they would be padded much, some read ahead, by length."""
+    """Batches windows in reading order or, if that needs much padding, by length within a buffer."""
 
     def __init__(self, windows: Iterable[W], size: int) -> None:
-        """Of windows in reading order, and batches of so many."""
         self._windows, self._size = iter(windows), size
         self._packs: deque[list[NDArray[np.int64]]] = deque()  # for each pack, the numbers of the windows in each batch
 
     def batches(self) -> Iterator[list[W]]:
-        """The batches, each as it is asked for."""
+        """Yield batches of windows."""
         while pack := list(islice(self._windows, self._size)):
             lengths = [len(window.tokens) for window in pack]
             parts = [np.arange(len(pack))]
@@ -61,7 +60,7 @@ class WindowBatcher(Generic[W]):
             yield from ([pack[place] for place in part] for part in parts)
 
     def restore_order(self, scored: Iterable[Sequence[T]]) -> Iterator[list[T]]:
-        """What was made of the windows of each batch, in reading order, as soon as that is whole."""
+        """Yield the results of batches in reading order, as soon as a buffer is complete."""
         held: dict[int, T] = {}
         done = 0
         for batch in scored:
@@ -78,15 +77,15 @@ W_co = TypeVar("W_co", covariant=True, bound=HasTokens)
 
 @dataclass(frozen=True)
 class Passage:
-    """Part of a document, as text and as tokens.
+    """Part of a document, as text and tokens.
 
     Attributes:
-        file: which of the files, from 0.
-        document: which document of the file, from 0.
+        file: file index.
+        document: document index in the file.
         first: tokens of the document before this passage.
         offset: bytes of the document before it.
         piece: the text.
-        tokens: its ids.
+        tokens: its IDs.
         words: whitespace-separated words that begin in it.
     """
 
@@ -101,28 +100,28 @@ class Passage:
 
     @cached_property
     def data(self) -> bytes:
-        """The text, in UTF-8."""
+        """Return the text in UTF-8."""
         return self.piece.text.encode()
 
     @cached_property
     def ends(self) -> ByteOffsets:
-        """(tokens,) where in `data` each token ends."""
+        """Return (tokens,) byte offsets in `data` where each token ends."""
         return self.offsets.ends(self.piece, self.tokens)
 
     @cached_property
     def loss(self) -> RoundTripLoss:
-        """What the tokenizer loses of the text."""
+        """Return what encoding loses of the text."""
         return self.offsets.loss(self.piece, self.tokens)
 
 
 @dataclass(frozen=True)
 class ScoredSegment:
-    """Consecutive tokens of a passage, scored; a passage without tokens is one stretch of none.
+    """Consecutive scored tokens of a passage; an empty passage has one empty segment.
 
     Attributes:
-        passage: what they are part of.
+        passage: their passage.
         first: tokens of the passage before them.
-        nats: (tokens,) their surprisals; NaN for a token that is not scored.
+        nats: (tokens,) surprisals; NaN for a token that is not scored.
     """
 
     passage: Passage
@@ -131,45 +130,45 @@ class ScoredSegment:
 
     @property
     def tokens(self) -> Ids:
-        """(tokens,) their ids."""
+        """Return (tokens,) IDs."""
         return self.passage.tokens[self.first : self.first + len(self.nats)]
 
     @property
     def start(self) -> int:
-        """Where in the passage's data the first of them begins."""
+        """Return the byte offset in the passage where the first token begins."""
         return int(self.passage.ends[self.first - 1]) if self.first else 0
 
     @property
     def ends(self) -> ByteOffsets:
-        """(tokens,) where in the passage's data each of them ends."""
+        """Return (tokens,) byte offsets in the passage where each token ends."""
         return self.passage.ends[self.first : self.first + len(self.nats)]
 
 
 class WindowScorer(Protocol[W]):
-    """How a model reads documents to score their tokens: in which windows, and what it makes of those."""
+    """Splits documents into windows and scores these with a model."""
 
     def make_splitter(self) -> WindowSplitter[W]:
-        """What cuts the next document."""
+        """Return a splitter for the next document."""
         ...
 
     def score(self, windows: Sequence[W]) -> list[Nats]:
-        """For each window the surprisals of the tokens that it accounts for; NaN for those that are not scored."""
+        """Return the surprisals of the tokens that each window accounts for; NaN for those not scored."""
         ...
 
     def unscored(self, segment: ScoredSegment) -> int:
-        """How many tokens of a stretch are not to be scored."""
+        """Return how many tokens of a segment are not to be scored."""
         ...
 
 
 class WindowSplitter(Protocol[W_co]):
-    """Cuts one document, which comes in parts, into windows."""
+    """Splits one document, given in parts, into windows."""
 
     def push(self, tokens: Ids) -> Iterator[W_co]:
-        """The windows that are complete now that these tokens are known."""
+        """Yield the windows that are complete with these tokens."""
         ...
 
     def finish(self) -> Iterator[W_co]:
-        """The last window, if anything is left to account for."""
+        """Yield the last window, if tokens are left."""
         ...
 
 
@@ -182,21 +181,21 @@ def score_files(
     batch_size: int,
     parallel_map: Share[list[W], list[Nats]] | None = None,
 ) -> Iterator[list[ScoredSegment]]:
-    """Score files of any size in bounded memory, each document apart.
+    """Score files in bounded memory, each document on its own.
 
     Args:
         window_scorer: of a model.
         tokenizer: the model's.
         files: of text.
-        separator: the line that ends a document within a file.
-        batch_size: windows scored together, of whatever files.
-        parallel_map: has batches scored by other processes, each with such a reading.
+        separator: the line that ends a document.
+        batch_size: windows scored together, across files.
+        parallel_map: scores batches in other processes, each with such a window scorer.
 
     Yields:
-        What is scored after each batch, in reading order: every token once, and every passage at least once.
+        The segments of each batch, in reading order: every token once, and every passage at least once.
 
     Raises:
-        InputError: a file is not text that the tokenizer can encode, or the model's output is not a number.
+        InputError: a file is not text that the tokenizer can encode, or the model outputs NaN.
     """
     reader = _FileWindows(tokenizer, separator, window_scorer.make_splitter)
     windows = (window for number, file in enumerate(files) for window in reader.read(number, file))
@@ -215,7 +214,7 @@ def score_files(
 
 
 class _FileWindows(Generic[W]):
-    """Turns files into windows, and gives what is scored back as stretches of the text that was read."""
+    """Splits files into windows, and maps scores back to segments of the text."""
 
     def __init__(self, tokenizer: Tokenizer, separator: str, cutter: Callable[[], WindowSplitter[W]]) -> None:
         self._tokenizer, self._separator, self._cutter = tokenizer, separator, cutter
@@ -224,12 +223,7 @@ class _FileWindows(Generic[W]):
         self._taken = 0  # tokens of the first of them that are
 
     def read(self, number: int, file: TextFile) -> Iterator[W]:
-        """The windows of a file; its passages wait until all of their tokens are scored.
-
-        Args:
-            number: of the file, from 0.
-            file: of text.
-        """
+        """Yield the windows of a file; its passages are buffered until all their tokens are scored."""
         cutter, document, first, offset, last = self._cutter(), -1, 0, 0, " "
         for piece in split_into_pieces(read_fragments(file, self._separator), self._tokenizer):
             if piece.starts_document:
@@ -243,7 +237,7 @@ class _FileWindows(Generic[W]):
         yield from cutter.finish()
 
     def take(self, nats: Nats) -> Iterator[ScoredSegment]:
-        """The next tokens that were read, with these surprisals, and passages without tokens among them."""
+        """Yield the next tokens as segments with these surprisals, and empty passages among them."""
         while self._waiting:
             passage = self._waiting[0]
             count = min(len(passage.tokens) - self._taken, len(nats))

@@ -1,4 +1,4 @@
-"""The surprisal of given translations: each target token, its end included, after its source and the tokens before."""
+"""Surprisal of given translations (forced decoding): each target token given the source and earlier target tokens."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ _BATCH_TOKENS = 4096
 
 @dataclass(frozen=True)
 class EncodedPairs:
-    """Pairs as a model reads them.
+    """Encoded sentence pairs.
 
     Attributes:
-        sources: (pairs,) ids, the tag of a direction and the end token included; with trees where pairs have heads.
-        targets: (pairs,) ids, the end token included.
-        start: the id that comes before a target.
+        sources: (pairs,) IDs, language tag and end token included; with tree positions if pairs have heads.
+        targets: (pairs,) IDs, end token included.
+        start: the ID before a target.
     """
 
     sources: RaggedArray
@@ -47,28 +47,28 @@ class EncodedPairs:
     start: int
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Return the number of pairs."""
         return len(self.targets)
 
     def lengths(self, layout: PairLayout) -> NDArray[np.int64]:
-        """(pairs,) positions that each takes in a layout."""
+        """Return (pairs,) positions that each takes in a layout."""
         return layout.lengths(self.sources, self.targets)
 
     def batch(self, rows: NDArray[np.int64], layout: PairLayout) -> Batch:
-        """Some of them, by their numbers, laid out for a model."""
+        """Collate pairs, given by index, for a model."""
         return layout.batch(self.sources.take(rows), self.targets.take(rows), start=self.start)
 
 
 class PairEncoder:
-    """Turns pairs of text into ids, framed as in training."""
+    """Encodes sentence pairs with special tokens, as in training."""
 
     def __init__(
         self, tokenizer: Tokenizer, source_tokenizer: Tokenizer | None = None, *, tag: LanguageTag | None = None
     ) -> None:
-        """With the tokenizers of a run (one where they are joint), and the tag that asks for a direction, if one does.
+        """Use the tokenizers of a run (one if joint), and the language tag if there is one.
 
         Raises:
-            UsageError: a tokenizer has no token that ends a text.
+            UsageError: a tokenizer has no end token.
         """
         self._target, self._source = tokenizer, source_tokenizer or tokenizer
         self._frames = build_pair_frames(tokenizer, source_tokenizer, tag=tag)
@@ -76,11 +76,11 @@ class PairEncoder:
         self._offsets = TokenOffsets(tokenizer)
 
     def loss(self, text: str) -> RoundTripLoss:
-        """What the tokenizer loses of a target."""
+        """Return what encoding loses of a target."""
         return self._offsets.loss(TextPiece(text, starts_document=True), self._target.encode_batch([text])[0])
 
     def encode(self, pairs: Sequence[SentencePair]) -> EncodedPairs:
-        """The ids of some pairs, the sources with their trees where heads are given."""
+        """Encode pairs, with tree positions if they have heads."""
         sources, targets = (
             tokenizer.encode_batch(texts)
             for tokenizer, texts in (
@@ -107,13 +107,13 @@ def score_pairs(
     batch_tokens: int = _BATCH_TOKENS,
     parallel_map: Share[Batch, list[Nats]] | None = None,
 ) -> list[Nats]:
-    """Surprisal of each target token of each pair.
+    """Compute the surprisal of each target token of each pair.
 
     Args:
-        model: in eval mode, one that translates.
-        pairs: scored in batches of like lengths; the result does not depend on which.
-        batch_tokens: padded tokens of a batch, on the longer side or of both.
-        parallel_map: has batches scored by other processes, with `score_batch`.
+        model: a translation model in eval mode.
+        pairs: batched by length; the result does not depend on the batches.
+        batch_tokens: padded tokens of a batch, of the longer of source and target, or of both.
+        parallel_map: scores batches in other processes, with `score_batch`.
 
     Returns:
         (target tokens,) nats in float64 for each pair.
@@ -130,11 +130,11 @@ def score_pairs(
 
 @dataclass(frozen=True)
 class PairScores:
-    """How far scoring has come.
+    """Progress of scoring pairs.
 
     Attributes:
-        tally: sums over the targets so far; `documents` counts pairs.
-        blank: pairs left out so far, as one side of them is blank.
+        tally: totals of the targets so far; `documents` counts pairs.
+        blank: pairs skipped so far because source or target is blank.
     """
 
     tally: Tally
@@ -149,20 +149,20 @@ def score_pairs_streaming(
     name: str,
     parallel_map: Share[Batch, list[Nats]] | None = None,
 ) -> Iterator[PairScores]:
-    """Score pairs of any number in bounded memory.
+    """Score any number of pairs in bounded memory.
 
     Args:
         model: in eval mode.
         encoder: of the model.
-        pairs: as `ParallelText.pairs` gives them.
+        pairs: from `ParallelText.pairs`.
         name: of the files, for messages.
-        parallel_map: has batches scored by other processes, with `score_batch`.
+        parallel_map: scores batches in other processes, with `score_batch`.
 
     Yields:
-        The sums after every few thousand pairs, at least once; the last are those of all.
+        The totals after every few thousand pairs, at least once; the last are final.
 
     Raises:
-        InputError: the model's output is not a number, or a pair is longer than learned positions reach.
+        InputError: the model outputs NaN, or a pair exceeds the learned positions.
     """
     tally, blank, rows = Tally(), 0, iter(pairs)
     while chunk := list(islice(rows, _PAIRS_AT_ONCE)):
@@ -185,7 +185,7 @@ def score_pairs_streaming(
 def _check_lengths(
     model: DecoderOnly | EncoderDecoder, pairs: Sequence[SentencePair], tokens: EncodedPairs, name: str
 ) -> None:
-    """InputError that names the first pair that is longer than the model has positions for."""
+    """Raise InputError for the first pair that exceeds the positions of the model."""
     limit = model.config.position_limit
     if limit is None:
         return

@@ -1,4 +1,4 @@
-"""The held-out split of a run, decoded from its prepared tokens, as files of the kind that it was trained on."""
+"""The held-out split of a run, decoded from its prepared tokens, as a file of the kind it was trained on."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _AS_PREPARED = DataConfig(keep_line_ends=True)
 
 
 def find_prepared_folder(loaded: LoadedModel) -> Path:
-    """The prepared data that a run was trained on; InputError where they are gone, or it was not trained here."""
+    """Return the prepared data of a run; InputError if they are gone, or the model was imported."""
     plan = loaded.config.plan
     if plan is None:
         raise InputError(f"{loaded.folder}: not trained here, so nothing is held out; name text to measure it on")
@@ -51,7 +51,7 @@ def find_prepared_folder(loaded: LoadedModel) -> Path:
 
 
 def open_held_out_text(loaded: LoadedModel) -> TextFile:
-    """The held-out documents or examples of a run that continues texts or fills blanks, in JSON Lines.
+    """Return the held-out documents or examples of a run as JSON Lines.
 
     Raises:
         InputError: nothing was held out, or the prepared tokens are gone or damaged.
@@ -65,7 +65,7 @@ def open_held_out_text(loaded: LoadedModel) -> TextFile:
 
 
 def open_held_out_pairs(loaded: LoadedModel) -> tuple[ParallelText, str | None]:
-    """The held-out pairs of a run that translates, and the language of their targets, where that is known.
+    """Return the held-out pairs of a translation run, and their target language if known.
 
     Raises:
         InputError: nothing was held out, or the prepared pairs are gone or damaged.
@@ -96,7 +96,7 @@ def _nothing_held_out(loaded: LoadedModel) -> InputError:
 
 
 def _documents(folder: Path, tokenizer: Tokenizer) -> Iterator[dict[str, str]]:
-    """Each document: what stands between the tokens that start and end one."""
+    """Yield the documents between start and end tokens."""
     tokens = open_split(folder, "validation")
     frame = [token for token in (tokenizer.start_of_text, tokenizer.end_of_text) if token is not None]
     held = np.empty(0, dtype=np.int64)
@@ -119,7 +119,6 @@ def _decode_row(tokenizer: Tokenizer, ids: np.ndarray[tuple[int], np.dtype[np.in
 
 
 def _examples(folder: Path, tokenizer: Tokenizer) -> Iterator[dict[str, str]]:
-    """Each example: its prompt and its completion."""
     examples, frame = open_examples(folder, "validation"), build_example_frame(tokenizer)
     for number in range(len(examples)):
         ids, learned = examples.read(number)

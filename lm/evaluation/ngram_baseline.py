@@ -1,4 +1,4 @@
-"""What counting predicts: n-gram models with interpolated Kneser–Ney smoothing, which a neural one has to beat.
+"""N-gram baselines with interpolated Kneser–Ney smoothing, which a neural model has to beat.
 
 Source: Kneser & Ney 1995; the discount n1 / (n1 + 2 n2), Ney, Essen & Kneser 1994.
 """
@@ -24,15 +24,15 @@ _MAX_HELD_OUT = 1 << 17
 
 @dataclass(frozen=True)
 class _NgramCounts:
-    """The distinct sequences of n tokens of a training text, numbered.
+    """The distinct n-grams of a training text, numbered.
 
     Attributes:
-        contexts: of each, the number of the sequence of n - 1 tokens that it continues.
-        times: how often each occurs.
-        first: where in the training text each ends first.
-        train: the number of the one that ends at each training token, -1 near the start.
-        held_out: the same of each held-out token, -1 too if the training text doesn't have it.
-        held_out_contexts: what each held-out token continues, -1 likewise.
+        contexts: number of the (n - 1)-gram that each continues.
+        times: count of each.
+        first: training position where each first ends.
+        train: number of the n-gram that ends at each training token, -1 near the start.
+        held_out: the same for held-out tokens, -1 also if not in the training text.
+        held_out_contexts: number of the context of each held-out token, likewise.
     """
 
     contexts: Ids
@@ -44,7 +44,7 @@ class _NgramCounts:
 
 
 def compute_bits_per_byte(train: TokenShards, held_out: TokenShards, *, vocab_size: int) -> list[float]:
-    """What models of order 1, 2, … 5 need for the beginning of a held-out split, counting that of a training split."""
+    """Return the bits/byte of models of order 1, 2, … 5 on the beginning of a held-out split."""
     ids = train.read(0, min(len(train), _MAX_TOKENS))
     scored = held_out.read(0, min(len(held_out), _MAX_HELD_OUT))
     likely_bytes = held_out.bytes * len(scored) / len(held_out)
@@ -53,16 +53,16 @@ def compute_bits_per_byte(train: TokenShards, held_out: TokenShards, *, vocab_si
 
 
 def compute_ngram_surprisals(train: Ids, held_out: Ids, *, vocab_size: int, order: int) -> list[Floats]:
-    """The surprisal of each held-out token after up to `order` - 1 tokens before it, by counts of a training text.
+    """Compute the surprisal of held-out tokens under n-gram models of a training text.
 
     Args:
-        train: (n,) ids, n >= 1.
-        held_out: (m,) ids.
-        vocab_size: above every id.
-        order: of the largest model; each takes some ten times the memory of the ids.
+        train: (n,) IDs, n >= 1.
+        held_out: (m,) IDs.
+        vocab_size: above every ID.
+        order: of the largest model; each order takes some ten times the memory of the IDs.
 
     Returns:
-        one array for each order from 1, as far as the training text is long enough for: (m,) nats.
+        (m,) nats for each order from 1, as far as the training text is long enough.
     """
     lower = np.full(len(held_out), 1 / vocab_size)
     found, every = [], list(_count_ngrams(train, held_out, vocab_size, order))
@@ -91,12 +91,12 @@ def _count_ngrams(train: Ids, held_out: Ids, vocab_size: int, order: int) -> Ite
 
 
 def _shift(ids: Ids) -> Ids:
-    """What ends before each token."""
+    """Return the n-gram that ends before each token."""
     return np.concatenate([np.full(min(1, len(ids)), -1), ids[:-1]])
 
 
 def _interpolate(grams: _NgramCounts, counts: Floats, lower: Floats) -> Floats:
-    """The probability of each held-out token: discounted counts after its context, the rest shared as `lower` says."""
+    """Return the probability of each held-out token: discounted counts, and the rest by the lower order."""
     once, twice = np.count_nonzero(counts == 1), np.count_nonzero(counts == 2)
     discount = once / (once + 2 * twice) if once and twice else _USUAL_DISCOUNT
     n_contexts = int(grams.contexts.max()) + 1

@@ -1,4 +1,4 @@
-"""Perplexity of files: sums over their tokens, and the figures that follow from the sums."""
+"""Perplexity of files: totals over tokens, and the metrics computed from them."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from lm.tokenizer.tokenizer import Tokenizer
 
 
 class Sums:
-    """A dataclass whose fields are all sums, starting at zero."""
+    """A dataclass whose fields are totals, starting at zero."""
 
     @classmethod
     def total(cls, parts: Iterable[Self]) -> Self:
-        """The sums over several parts, such as files."""
+        """Add up several parts, such as files."""
         total = cls()
         for part in parts:
             for name, value in vars(part).items():
@@ -32,22 +32,23 @@ class Sums:
 
 @dataclass
 class Tally(Sums):
-    """Sums over scored text, and the figures that follow from them.
+    """Totals over scored text, and the metrics computed from them.
 
-    The total of several files is the tally of their summed tallies (a micro-average): each token weighs the same.
+    The metrics of several files are those of their summed totals (micro-average): each token has the same weight.
 
     Attributes:
-        tokens: scored ones.
-        unscored: first tokens of documents, where there is no start token to predict them from; and the tokens that
-            were left out, where only each Nth is scored.
+        tokens: scored tokens.
+        unscored: first tokens of documents, if there is no start token to predict them from, and skipped tokens, if
+            only
+            every Nth is scored.
         documents: documents read.
         words: whitespace-separated words of their text.
-        bytes: UTF-8 bytes of the text of the scored tokens.
+        bytes: UTF-8 bytes of the scored tokens.
         nats: surprisal of the scored tokens.
-        squares: sum of the squares of their surprisals.
-        unknown_tokens: tokens of the text that stand for whatever the vocabulary cannot spell.
-        lost_bytes: bytes of the text that don't survive a round trip through the tokenizer. They have no surprisal, so
-            results per word and per byte are not comparable with those of another tokenizer.
+        squares: sum of squared surprisals.
+        unknown_tokens: tokens for text that the vocabulary cannot represent.
+        lost_bytes: bytes that encoding and decoding loses. They have no surprisal, so results per word and per byte are
+            not comparable with those of another tokenizer.
     """
 
     tokens: int = 0
@@ -61,7 +62,7 @@ class Tally(Sums):
     lost_bytes: int = 0
 
     def __repr__(self) -> str:
-        """The figures in one line; the sums are attributes."""
+        """Return the metrics in one line."""
         if not self.tokens:
             return "<Tally of no tokens>"
         bits = "" if self.bits_per_byte is None else f", {self.bits_per_byte:.4f} bits/byte"
@@ -71,7 +72,7 @@ class Tally(Sums):
 
     @property
     def loses_text(self) -> bool:
-        """Whether the tokenizer loses some of the text."""
+        """Return whether the tokenizer loses some of the text."""
         return bool(self.unknown_tokens or self.lost_bytes)
 
     def add(self, nats: Nats) -> None:
@@ -81,12 +82,12 @@ class Tally(Sums):
         self.squares += float(np.square(nats).sum())
 
     def add_round_trip_loss(self, loss: RoundTripLoss) -> None:
-        """Count what a tokenizer loses of some text."""
+        """Count what encoding loses of some text."""
         self.unknown_tokens += loss.unknown
         self.lost_bytes += loss.bytes
 
     def add_segment(self, segment: ScoredSegment) -> None:
-        """Count the tokens of a stretch, and with a passage's first one the text of the passage."""
+        """Count the tokens of a segment and, with the first segment of a passage, the passage's text."""
         passage, scored = segment.passage, ~np.isnan(segment.nats)
         self.add(segment.nats[scored])
         if segment.first == 0:
@@ -100,28 +101,28 @@ class Tally(Sums):
 
     @property
     def perplexity(self) -> float | None:
-        """exp(nats / tokens); None without tokens."""
+        """Return exp(nats / tokens); None without tokens."""
         return _exp_ratio(self.nats, self.tokens)
 
     @property
     def word_perplexity(self) -> float | None:
-        """exp(nats / words): comparable across tokenizers; None without words or beyond the greatest float.
+        """Return exp(nats / words), comparable across tokenizers; None without words, or on overflow.
 
-        None too where not only first tokens are unscored, since words are not counted in parts.
+        Also None if tokens other than first ones are unscored, since words cannot be counted in parts.
         """
         return _exp_ratio(self.nats, self.words) if self.tokens and self.unscored <= self.documents else None
 
     @property
     def bits_per_byte(self) -> float | None:
-        """Bits of surprisal per UTF-8 byte: comparable across tokenizers; None without bytes."""
+        """Return bits of surprisal per UTF-8 byte, comparable across tokenizers; None without bytes."""
         return self.nats / math.log(2) / self.bytes if self.bytes else None
 
     @property
     def standard_error(self) -> float | None:
-        """Of the mean nats per token: s / √tokens with s the sample standard deviation; None below two tokens.
+        """Return the standard error of the mean nats per token, s / √tokens; None below two tokens.
 
-        It is what tokens drawn independently would have. Those of one text are not quite that, so it is on the small
-        side; perplexity · standard_error is about the standard error of the perplexity.
+        It assumes independent tokens, so it is too small for running text; perplexity · standard_error approximates the
+        standard error of the perplexity.
         """
         if self.tokens < 2:
             return None
@@ -138,15 +139,14 @@ def _exp_ratio(nats: float, count: int) -> float | None:
 
 @dataclass(frozen=True)
 class MacroAverage:
-    """Unweighted arithmetic means over the files that have scored tokens: each file weighs the same, however long.
+    """Unweighted means over files with scored tokens.
 
     Attributes:
-        files: how many these are.
-        perplexity: mean of their perplexities.
-        word_perplexity: mean of their word perplexities; None if one of them has none.
-        bits_per_byte: mean of their bits per byte.
-        standard_error: of the mean over files of their mean nats per token: the sample standard deviation of these
-            over √files, so it tells how much files differ; None below two files.
+        files: number of these files.
+        perplexity: mean perplexity.
+        word_perplexity: mean word perplexity; None if a file has none.
+        bits_per_byte: mean bits per byte.
+        standard_error: of the mean over files of mean nats per token: standard deviation over √files; None below two.
     """
 
     files: int
@@ -157,7 +157,7 @@ class MacroAverage:
 
     @classmethod
     def of(cls, tallies: Iterable[Tally]) -> MacroAverage:
-        """The means over the tallies of files."""
+        """Average the metrics of files."""
         scored = [tally for tally in tallies if tally.tokens]
         means = np.array([tally.nats / tally.tokens for tally in scored])
         return cls(
@@ -176,12 +176,12 @@ def _mean(tallies: Sequence[Tally], figure: Callable[[Tally], float | None]) -> 
 
 @dataclass(frozen=True)
 class BatchScored:
-    """A batch was scored.
+    """Event: a batch was scored.
 
     Attributes:
         tokens: scored so far.
-        bytes: about how much text these are.
-        stretches: what this batch scored, in reading order.
+        bytes: approximate bytes of text scored so far.
+        segments: of this batch, in reading order.
     """
 
     tokens: int
@@ -191,7 +191,7 @@ class BatchScored:
 
 @dataclass(frozen=True)
 class FileScore:
-    """A file's figures."""
+    """The totals of a file."""
 
     name: str
     tally: Tally
@@ -206,10 +206,10 @@ def measure_perplexity(
     batch_size: int,
     parallel_map: Share[list[W], list[Nats]] | None = None,
 ) -> Iterator[BatchScored | FileScore]:
-    """Measure files of any size in bounded memory; the arguments and errors are those of `score_files`.
+    """Score files in bounded memory; arguments and errors as of `score_files`.
 
     Yields:
-        Scored after each batch; at the end one FileScore a file.
+        BatchScored after each batch; at the end a FileScore per file.
     """
     tallies = [Tally() for _ in files]
     tokens, text = 0, 0.0

@@ -1,10 +1,9 @@
-"""Two models on the same text (`lm perplexity --versus`): the paired difference of their bits per byte.
+"""Compare two models on the same text (`lm perplexity --versus`): the paired difference in bits per byte.
 
-Their tokenizers may differ. Of translations, two systems are compared in `translation_scores`.
-
-The text is cut wherever a token ends in both tokenizations, at the same byte. The segments between these cuts are the
-same text to both models (with one tokenizer they are its tokens), so their surprisals can be subtracted. A segment
-with a token that one of the models does not score counts for neither.
+Tokenizers may differ: the text is cut at bytes where tokens end in both tokenizations. The segments between cuts are
+the
+same text for both models (with one tokenizer, its tokens), so surprisals can be subtracted. Segments with an unscored
+token are ignored. For translations see `translation_scores`.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ BLOCK_BYTES = 256
 
 @dataclass(frozen=True)
 class AlignedSegments:
-    """Consecutive segments of the text, the same to both models.
+    """Consecutive segments of text, the same for both models.
 
     Attributes:
-        files: (segments,) which of the files each is part of.
-        bytes: (segments,) how long they are.
-        first: (segments,) nats of the first model; NaN where a token is not scored.
+        files: (segments,) file indices.
+        bytes: (segments,) lengths.
+        first: (segments,) nats of the first model; NaN if a token is not scored.
         second: (segments,) nats of the second model, likewise.
     """
 
@@ -43,15 +42,17 @@ class AlignedSegments:
 
 @dataclass
 class PairedDifference(Sums):
-    """Sums over blocks of text that two models scored, and the figures that follow from them.
+    """Totals over blocks of text scored by two models, and the statistics computed from them.
 
-    A block is consecutive segments of at least `BLOCK_BYTES` bytes in all (a file's last may be shorter). With d the
-    first model's bits less the second's and n the bytes of each of m blocks, the difference is D / N, D = Σd and
-    N = Σn: bits per byte of the first less those of the second, so below zero the first is better.
+    A block is consecutive segments of at least `BLOCK_BYTES` bytes (a file's last may be shorter). With d the
+    difference
+    in bits, first minus second, and n the bytes of each of m blocks, the result is D / N, D = Σd and N = Σn: negative
+    if
+    the first model is better.
 
     Attributes:
         blocks: m.
-        segments: how many segments these have.
+        segments: number of segments.
         bytes: N.
         first: bits of the first model.
         second: bits of the second model.
@@ -70,7 +71,7 @@ class PairedDifference(Sums):
     square_bytes: int = 0
 
     def add(self, *, segments: int, size: int, first: float, second: float) -> None:
-        """Count a block of `size` bytes and so many bits."""
+        """Count a block of `size` bytes."""
         difference = first - second
         self.blocks += 1
         self.segments += segments
@@ -83,20 +84,21 @@ class PairedDifference(Sums):
 
     @property
     def bits_per_byte(self) -> tuple[float, float] | None:
-        """Of the first and of the second model; None without text."""
+        """Return bits per byte of the first and the second model; None without text."""
         return (self.first / self.bytes, self.second / self.bytes) if self.bytes else None
 
     @property
     def difference(self) -> float | None:
-        """Bits per byte of the first less those of the second; None without text."""
+        """Return the difference in bits per byte, first minus second; None without text."""
         return (self.first - self.second) / self.bytes if self.bytes else None
 
     @property
     def standard_error(self) -> float | None:
-        """Of the difference r = D / N, by the delta method: √(m / (m - 1) · Σ(d - r·n)²) / N.
+        """Return the standard error of r = D / N by the delta method: √(m / (m - 1) · Σ(d - r·n)²) / N.
 
-        Blocks, rather than tokens, are taken to be independent draws, because neighbouring tokens are not: what one
-        model knows better it knows better for a while. None below two blocks.
+        Blocks, not tokens, are treated as independent, because differences between models are correlated over
+        neighbouring
+        tokens. None below two blocks.
         """
         if self.difference is None or self.blocks < 2:
             return None
@@ -106,20 +108,20 @@ class PairedDifference(Sums):
 
     @property
     def z(self) -> float | None:
-        """The difference in standard errors; None where there is none, or it is zero."""
+        """Return the difference in standard errors; None if undefined or the error is zero."""
         return self.difference / self.standard_error if self.difference is not None and self.standard_error else None
 
 
 def compare_models(
     first: Iterable[ScoredSegment], second: Iterable[ScoredSegment], *, files: int, block_bytes: int = BLOCK_BYTES
 ) -> list[PairedDifference]:
-    """The difference of two models on each of some files, in bounded memory.
+    """Compare two models on each file, in bounded memory.
 
     Args:
-        first: the files as the first model scores them.
-        second: the same files as the second model does.
-        files: how many files these are.
-        block_bytes: least size of the blocks that count as independent.
+        first: the files, scored by the first model.
+        second: the same files, scored by the second model.
+        files: number of files.
+        block_bytes: minimum size of independent blocks.
     """
     gatherers = [_BlockAccumulator(block_bytes) for _ in range(files)]
     for segments in align_segments(first, second):
@@ -129,7 +131,7 @@ def compare_models(
 
 
 class _BlockAccumulator:
-    """Gathers the segments of a file into blocks."""
+    """Groups the segments of a file into blocks."""
 
     def __init__(self, least: int) -> None:
         self._least, self._sums = least, PairedDifference()
@@ -152,14 +154,14 @@ class _BlockAccumulator:
         self._begin()
 
     def finish(self) -> PairedDifference:
-        """The sums, with what is left as a last block."""
+        """Return the totals, with the rest as a last block."""
         if self._segments:
             self._close()
         return self._sums
 
 
 def align_segments(first: Iterable[ScoredSegment], second: Iterable[ScoredSegment]) -> Iterator[AlignedSegments]:
-    """Cut the text where tokens end in both tokenizations; what waits for the other model is about a batch."""
+    """Cut the text where tokens end in both tokenizations; buffers about a batch of the other model."""
     sides = (_PendingTokens(first), _PendingTokens(second))
     start = 0
     while not all(side.exhausted for side in sides):
@@ -176,15 +178,15 @@ def align_segments(first: Iterable[ScoredSegment], second: Iterable[ScoredSegmen
 
 @dataclass
 class _PendingTokens:
-    """One model's tokens that are not paired yet.
+    """One model's tokens that are not aligned yet.
 
     Attributes:
-        source: where more come from.
+        source: yields more tokens.
         exhausted: whether there are no more.
-        reach: where the last one read ends, in bytes of the text of all files.
-        ends: (tokens,) where each ends.
-        files: (tokens,) the file that each is part of.
-        nats: (tokens,) their surprisals.
+        reach: end of the last token read, in bytes of the text of all files.
+        ends: (tokens,) byte offsets.
+        files: (tokens,) file indices.
+        nats: (tokens,) surprisals.
     """
 
     source: Iterable[ScoredSegment]
@@ -199,7 +201,7 @@ class _PendingTokens:
         self._read = 0  # bytes of the passages before the last one
 
     def read(self) -> None:
-        """Take one more stretch."""
+        """Read one more segment."""
         segment = next(self._source, None)
         if segment is None:
             self.exhausted = True
@@ -213,7 +215,7 @@ class _PendingTokens:
         self.reach = int(ends[-1]) if len(ends) else self._read
 
     def take(self, cuts: ByteOffsets) -> Nats:
-        """The nats of the segments that end at these cuts, which are used up."""
+        """Remove the tokens up to the last cut; returns the nats between cuts."""
         count = int(np.searchsorted(self.ends, cuts[-1], side="right"))
         sums = np.bincount(np.searchsorted(cuts, self.ends[:count]), weights=self.nats[:count], minlength=len(cuts))
         self.ends, self.files, self.nats = self.ends[count:], self.files[count:], self.nats[count:]

@@ -1,4 +1,4 @@
-"""One object that scores files of text: a model, its tokenizer, and how it reads documents in windows."""
+"""Score files of text by a causal or masked model with sliding windows."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from lm.tokenizer.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class CausalWindowScorer:
-    """Each token is predicted from those before it.
+    """Scores windows of a causal model: each token is predicted from those before it.
 
     Attributes:
         model: in eval mode.
-        start_token: what a document's first token is predicted from; without it that is not scored.
-        context: tokens the model reads at once.
-        stride: from one window to the next, at most `context`.
+        start_token: predicts a document's first token, which otherwise is not scored.
+        context: window length in tokens.
+        stride: tokens from one window to the next, at most `context`.
     """
 
     model: DecoderOnly
@@ -53,23 +53,23 @@ class CausalWindowScorer:
         return score_windows(self.model, windows)
 
     def unscored(self, segment: ScoredSegment) -> int:
-        """See `WindowScorer`: a document's first token, where nothing predicts it."""
+        """Return 1 for a document's first token without a start token; see `WindowScorer`."""
         begins = segment.first == segment.passage.first == 0 and len(segment.nats) > 0
         return int(begins and self.start_token is None)
 
 
 @dataclass(frozen=True)
 class MaskedWindowScorer:
-    """Each token is masked in turn, and predicted from those on both sides: its pseudo-surprisal.
+    """Scores windows of a masked model: each token is masked, one at a time (pseudo-surprisal).
 
     Attributes:
         model: in eval mode.
-        mask: the token that hides one.
-        frame: the tokens that start and end a document.
-        context: tokens the model reads at once.
-        stride: from one window to the next, at most `context`.
-        every: 1 to score all tokens, N to score each Nth of a document.
-        batch_size: rows read side by side; each has one token masked.
+        mask: the mask token.
+        frame: the start and end tokens of a document.
+        context: window length in tokens.
+        stride: tokens from one window to the next, at most `context`.
+        every: score every Nth token of a document.
+        batch_size: rows per forward pass; each has one masked token.
 
     Source: Salazar et al. 2020 (Masked Language Model Scoring), section 2.
     """
@@ -107,7 +107,7 @@ class MaskedWindowScorer:
         return nats
 
     def unscored(self, segment: ScoredSegment) -> int:
-        """See `WindowScorer`: all tokens but each Nth."""
+        """Return the number of tokens skipped by `every`; see `WindowScorer`."""
         first = segment.passage.first + segment.first
         return len(segment.nats) - len(range(-first % self.every, len(segment.nats), self.every))
 
@@ -121,15 +121,15 @@ def build_window_scorer(
     every: int = 1,
     batch_size: int = 16,
 ) -> WindowScorer[Any]:
-    """How a model reads documents.
+    """Build the window scorer of a model.
 
     Args:
         model: in eval mode.
         tokenizer: the model's.
-        context: tokens the model reads at once.
-        stride: from one window to the next, at most `context`.
-        every: of a masked model, score each Nth token only.
-        batch_size: of a masked model, rows that are read side by side.
+        context: window length in tokens.
+        stride: tokens from one window to the next, at most `context`.
+        every: for a masked model, score only every Nth token.
+        batch_size: for a masked model, rows per forward pass.
 
     Raises:
         UsageError: the model is masked, and the tokenizer has no mask.
@@ -142,17 +142,17 @@ def build_window_scorer(
 
 @dataclass(frozen=True)
 class TextScorer:
-    """Scores files of text by a model that continues texts, or by a masked one.
+    """Scores files of text by a causal or masked model.
 
     Attributes:
         model: in eval mode.
         tokenizer: of the model.
         separator: the line that ends a document.
-        context: tokens in a window.
+        context: window length in tokens.
         stride: tokens from one window to the next.
         batch_size: windows scored together; changes the speed, not the result.
-        every: of a masked model, 1 to score all tokens, N to score each Nth of a document.
-        parallel_map: has batches of windows scored by other processes, each with the `window_scorer` of such a scorer.
+        every: for a masked model, score only every Nth token of a document.
+        parallel_map: scores batches of windows in other processes, each with the `window_scorer` of such a scorer.
     """
 
     model: DecoderOnly | EncoderOnly
@@ -168,11 +168,10 @@ class TextScorer:
     def of(
         cls, model: DecoderOnly | EncoderOnly, tokenizer: Tokenizer, config: PerplexityConfig, *, separator: str
     ) -> Self:
-        """A scorer with the windows that a config means for a model.
+        """Build a scorer from settings.
 
         Raises:
-            UsageError: the windows would leave tokens out, or reach beyond the positions that the model has; or a
-                sample of the tokens is asked of a model that reads all of them at once.
+            UsageError: windows would skip tokens or exceed the model's positions, or `every` is set for a causal model.
         """
         if config.every > 1 and not model.config.is_masked:
             raise UsageError(
@@ -183,7 +182,7 @@ class TextScorer:
 
     @property
     def window_scorer(self) -> WindowScorer[Any]:
-        """How the model reads documents."""
+        """Return the window scorer of the model."""
         return build_window_scorer(
             self.model,
             self.tokenizer,
@@ -211,12 +210,12 @@ class TextScorer:
         scores: list[FileScore],
         on_batch: Callable[[BatchScored], None] | None = None,
     ) -> Iterator[ScoredSegment]:
-        """Score files, piece by piece.
+        """Score files, segment by segment.
 
         Args:
             files: to be scored.
-            scores: gets the figures of each file in the end.
-            on_batch: sees each batch as it is scored.
+            scores: receives the totals of each file at the end.
+            on_batch: called with each scored batch.
         """
         for event in self.measure(files):
             if isinstance(event, FileScore):

@@ -1,4 +1,4 @@
-"""The surprisal of tokens: of a document, of windows of one, and of the targets of a batch."""
+"""Token surprisal: of a document, of windows, and of the targets of a batch."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def score_document(
     start_token: int | None,
     batch_size: int = 16,
 ) -> Nats:
-    """Surprisal of each token of one document, in order.
+    """Compute the surprisal of each token of a document.
 
     Args:
         model: in eval mode.
-        tokens: the document's ids.
-        context: tokens the model reads at once.
-        stride: from one window to the next, at most `context`.
-        start_token: what the first token is predicted from; without it the first token is left out.
+        tokens: the document's IDs.
+        context: window length in tokens.
+        stride: tokens from one window to the next, at most `context`.
+        start_token: predicts the first token, which otherwise is skipped.
         batch_size: windows scored together.
 
     Returns:
@@ -57,7 +57,7 @@ def _batches(windows: Iterable[CausalWindow], size: int) -> Iterator[list[Causal
 
 
 def score_windows(model: DecoderOnly, windows: Sequence[CausalWindow]) -> list[Nats]:
-    """NaN for the unscored and the surprisal of the scored tokens of each window."""
+    """Return the surprisal of the scored tokens of each window, after NaN for the unscored."""
     batch = Batch.of_rows([window.tokens for window in windows], [window.scored for window in windows])
     scored = score_batch(model, batch)
     return [
@@ -67,13 +67,13 @@ def score_windows(model: DecoderOnly, windows: Sequence[CausalWindow]) -> list[N
 
 @torch.inference_mode()
 def score_batch(model: DecoderOnly | EncoderDecoder, batch: Batch) -> list[Nats]:
-    """The surprisal of the targets of a batch, which is one that the model could learn from.
+    """Compute the surprisal of the targets of a training batch.
 
-    Logits are computed for what is predicted only, a bounded number at a time.
+    Logits are computed only for targets, a bounded number at a time.
 
     Args:
         model: in eval mode; an `EncoderDecoder` for a batch with a source.
-        batch: what to read and predict.
+        batch: inputs and targets.
 
     Returns:
         (targets,) nats of each row.
@@ -96,12 +96,12 @@ def score_batch(model: DecoderOnly | EncoderDecoder, batch: Batch) -> list[Nats]
 def score_batches(
     model: DecoderOnly | EncoderDecoder, batches: Iterable[Batch], parallel_map: Share[Batch, list[Nats]] | None = None
 ) -> Iterator[list[Nats]]:
-    """`score_batch` of each batch, in order; by other processes, if there is a `parallel_map`."""
+    """Score batches with `score_batch`, in order; in other processes if `parallel_map` is given."""
     return (score_batch(model, batch) for batch in batches) if parallel_map is None else parallel_map(batches)
 
 
 def compute_surprisals(model: Transformer, hidden: torch.Tensor, targets: torch.Tensor) -> Nats:
-    """(tokens, d_model) final states and (tokens,) ids that follow them -> (tokens,) nats."""
+    """Return (tokens,) nats for (tokens, d_model) hidden states and (tokens,) target IDs."""
     rows = max(1, _MAX_LOGITS // (hidden.element_size() * model.config.vocab_size))
     parts = [
         part
@@ -112,9 +112,9 @@ def compute_surprisals(model: Transformer, hidden: torch.Tensor, targets: torch.
 
 
 def _cross_entropies(logits: torch.Tensor, targets: torch.Tensor) -> Iterator[torch.Tensor]:
-    """(rows, vocabulary) logits and (rows,) targets -> (rows,) nats in parts, computed in float32.
+    """Yield (rows,) nats in parts, in float32, for (rows, vocabulary) logits and (rows,) targets.
 
-    A CPU takes a few rows at a time, which stay in its cache: a third of the time and less, and the same numbers.
+    A CPU takes a few rows at a time, which stay in cache: a third of the time, and the same numbers.
     """
     rows = max(1, _CACHE_LOGITS // logits.shape[1]) if logits.device.type == "cpu" else len(logits)
     for some, expected in zip(logits.split(rows), targets.split(rows), strict=True):

@@ -1,4 +1,4 @@
-"""Surprisal next to the text: token by token, or in spans that can be read because they never split a character."""
+"""Surprisal of text: by token, or by spans that never split a character."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _JOINER = "\u200d"
 
 @dataclass(frozen=True)
 class TokenScore:
-    """A token of a file.
+    """A scored token.
 
     Attributes:
-        file: the file's name.
-        document: which document of the file, from 0.
-        index: which token of the document, from 0.
-        offset: where the token's text begins, in bytes of the document's text.
-        bytes: how long its text is; 0 where a token before it has all of their character.
-        token: its id.
-        text: its text, with replacement characters for parts of characters.
-        nats: its surprisal; None for a first token that nothing predicts.
+        file: file name.
+        document: document index in the file.
+        index: token index in the document.
+        offset: byte offset of its text in the document.
+        bytes: length of its text; 0 if an earlier token has all of their character.
+        token: its ID.
+        text: its text, with replacement characters for partial characters.
+        nats: its surprisal; None for an unscored first token.
     """
 
     file: str
@@ -40,14 +40,14 @@ class TokenScore:
 
 @dataclass(frozen=True)
 class TextSpan:
-    """Text of one or more tokens that is whole: it splits no character, nor what is drawn as one.
+    """Text of one or more tokens that splits no grapheme.
 
     Attributes:
-        file: which of the files, from 0.
-        document: which document of the file, from 0.
+        file: file index.
+        document: document index in the file.
         text: never empty.
-        tokens: how many tokens it has.
-        nats: the sum of their surprisals; NaN if one of them is not scored.
+        tokens: number of tokens.
+        nats: sum of their surprisals; NaN if one is not scored.
     """
 
     file: int
@@ -57,13 +57,13 @@ class TextSpan:
     nats: float
 
     def __add__(self, following: TextSpan) -> TextSpan:
-        """The two as one."""
+        """Merge two neighbouring spans."""
         tokens, nats = self.tokens + following.tokens, self.nats + following.nats
         return TextSpan(self.file, self.document, self.text + following.text, tokens, nats)
 
 
 def iterate_token_scores(segments: Iterable[ScoredSegment], files: Sequence[TextFile]) -> Iterator[TokenScore]:
-    """Each token with its surprisal, in reading order."""
+    """Yield each token with its surprisal, in reading order."""
     for segment in segments:
         passage, start = segment.passage, segment.start
         first = passage.first + segment.first
@@ -83,10 +83,9 @@ def iterate_token_scores(segments: Iterable[ScoredSegment], files: Sequence[Text
 
 
 def merge_into_spans(segments: Iterable[ScoredSegment]) -> Iterator[TextSpan]:
-    """The text in spans: tokens are merged, and their surprisals added, until no character is split.
+    """Merge tokens, adding their surprisals, until no grapheme is split.
 
-    A character is what is drawn as one: with its combining marks, the parts of an emoji or flag, the letters of a
-    Hangul syllable, and a line end of two characters.
+    A grapheme includes combining marks, the parts of an emoji or flag, the letters of a Hangul syllable, and CRLF.
     """
     held: TextSpan | None = None
     for span in _split_at_characters(segments):
@@ -105,7 +104,7 @@ def _must_merge(before: str, after: str) -> bool:
 
 
 def _split_at_characters(segments: Iterable[ScoredSegment]) -> Iterator[TextSpan]:
-    """The text in the smallest runs of tokens that are valid UTF-8; some are empty, where tokens share a character."""
+    """Yield the shortest token runs that are valid UTF-8; some are empty if tokens share a character."""
     data, tokens, total = b"", 0, 0.0
     for segment in segments:
         passage, start = segment.passage, segment.start
@@ -119,12 +118,12 @@ def _split_at_characters(segments: Iterable[ScoredSegment]) -> Iterator[TextSpan
 
 
 def _ends_character(data: bytes, end: int) -> bool:
-    """Whether a character ends at `end`: what follows is no continuation byte."""
+    """Return whether no continuation byte follows `end`."""
     return end == len(data) or data[end] & 0xC0 != 0x80
 
 
 def is_within_grapheme(before: str, after: str) -> bool:
-    """Whether two neighbouring texts meet inside of what is drawn as one character.
+    """Return whether the boundary between two texts is inside a grapheme.
 
     Source: Unicode Standard Annex 29, extended grapheme clusters, without the rules for Indic conjuncts.
     """
@@ -142,10 +141,10 @@ def _is_regional(character: str) -> bool:
 
 
 def _is_modifier(character: str) -> bool:
-    """A skin tone, or a letter of the tags that name a region's flag."""
+    """Return whether it is a skin tone, or a tag letter of a regional flag."""
     return "\U0001f3fb" <= character <= "\U0001f3ff" or "\U000e0020" <= character <= "\U000e007f"
 
 
 def _continues_syllable(character: str) -> bool:
-    """A vowel or final consonant of conjoining Hangul."""
+    """Return whether it is a vowel or final consonant of conjoining Hangul."""
     return "\u1160" <= character <= "\u11ff" or "\ud7b0" <= character <= "\ud7fb"

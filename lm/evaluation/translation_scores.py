@@ -1,4 +1,4 @@
-"""Scores of translations by sacreBLEU (`lm evaluate`): BLEU, chrF and TER, with signatures and confidence.
+"""Translation metrics by sacreBLEU (`lm evaluate`): BLEU, chrF and TER, with signatures and confidence intervals.
 
 Two systems are compared by paired bootstrap (`--versus`).
 
@@ -30,11 +30,11 @@ class TranslationScore:
     """A corpus score.
 
     Attributes:
-        metric: "BLEU", "chrF2" (more is better) or "TER" (less is better), each in percent.
+        metric: "BLEU", "chrF2" (higher is better) or "TER" (lower is better), each in percent.
         value: of the whole corpus.
-        mean: over the bootstrap's resamples; None without a bootstrap.
+        mean: over bootstrap resamples; None without a bootstrap.
         half_width: half of the 95% confidence interval around `mean`; None without a bootstrap.
-        signature: everything the value depends on, in sacreBLEU's words.
+        signature: sacreBLEU's signature.
     """
 
     metric: str
@@ -46,13 +46,12 @@ class TranslationScore:
 
 @dataclass(frozen=True)
 class SystemComparison:
-    """The same lines translated by two systems.
+    """Two systems on the same lines.
 
     Attributes:
-        first: the first system's score.
-        second: the second's.
-        p_value: how often resampling alone makes so great a difference, if the two are alike; None where they are, and
-            without a bootstrap.
+        first: score of the first system.
+        second: score of the second system.
+        p_value: of the paired bootstrap; None if the outputs are equal, and without a bootstrap.
     """
 
     first: TranslationScore
@@ -61,18 +60,18 @@ class SystemComparison:
 
     @property
     def difference(self) -> float:
-        """The first score less the second."""
+        """Return the first score minus the second."""
         return self.first.value - self.second.value
 
 
 def compute_bleu(hypotheses: Lines, references: Lines) -> float:
-    """Corpus BLEU in percent (cased, 13a), of one reference a line."""
+    """Compute corpus BLEU in percent (cased, 13a) with one reference per line."""
     check_lines(hypotheses, [references])
     return BLEU(force=True).corpus_score(hypotheses, [references]).score
 
 
 def count_exact_matches(hypotheses: Lines, references: Sequence[Lines]) -> int:
-    """How many translations are the same as one of their references, letter by letter."""
+    """Count translations that equal one of their references."""
     check_lines(hypotheses, references)
     return sum(one in several for one, *several in zip(hypotheses, *references, strict=True))
 
@@ -80,12 +79,12 @@ def count_exact_matches(hypotheses: Lines, references: Sequence[Lines]) -> int:
 def score_translations(
     hypotheses: Lines, references: Sequence[Lines], config: ScoringConfig | None = None
 ) -> list[TranslationScore]:
-    """BLEU, chrF2 and TER of translations.
+    """Compute BLEU, chrF2 and TER of translations.
 
     Args:
-        hypotheses: one translation a line.
-        references: one or more sets of reference translations, of as many lines.
-        config: how words are split, and how many resamples the confidence intervals are made of.
+        hypotheses: one translation per line.
+        references: one or more sets of reference translations, with as many lines.
+        config: tokenisation, and number of resamples for confidence intervals.
 
     Raises:
         InputError: the numbers of lines differ, or there are none.
@@ -106,12 +105,12 @@ def _plain_score(metric: Metric, hypotheses: Lines, references: Sequence[Lines])
 def compare_systems(
     first: Lines, second: Lines, references: Sequence[Lines], config: ScoringConfig | None = None
 ) -> list[SystemComparison]:
-    """BLEU, chrF2 and TER of two systems on the same lines, with paired bootstrap resampling.
+    """Compute BLEU, chrF2 and TER of two systems, with paired bootstrap resampling.
 
     Args:
-        first: one translation a line.
+        first: one translation per line.
         second: the other system's.
-        references: one or more sets of reference translations, of as many lines.
+        references: one or more sets of reference translations, with as many lines.
         config: as for `score_translations`.
 
     Raises:
@@ -130,10 +129,10 @@ def compare_systems(
 def _bootstrap(
     systems: Sequence[Lines], references: Sequence[Lines], config: ScoringConfig
 ) -> tuple[dict[str, str], dict[str, list[Result]]]:
-    """By metric, the signature and a result a system: the first alone, the others against it.
+    """Return, by metric, the signature and a result per system: the first alone, the others against it.
 
-    The draws are sacreBLEU's, from the seed that the signature names. Its test serves for a single system too: the
-    interval that `corpus_score` makes fails on corpora so small that a resample has no match.
+    Uses sacreBLEU's paired test and seed, also for a single system: the interval of `corpus_score` fails on corpora so
+    small that a resample has no match.
     """
     named: list[tuple[str, Lines]] = [(str(place), lines) for place, lines in enumerate(systems)]
     test = PairedTest(named, _build_metrics(config), references, test_type="bs", n_samples=config.resamples)
@@ -154,7 +153,7 @@ def _score(metric: str, signature: str, result: Result) -> TranslationScore:
 
 
 def _build_metrics(config: ScoringConfig) -> Mapping[str, Metric]:
-    """Made anew for each corpus: a metric remembers its last one."""
+    """Build metrics for a corpus; a metric caches its last references."""
     return {
         "BLEU": BLEU(lowercase=config.lowercase, tokenize=config.tokenize, force=True),
         "chrF": CHRF(lowercase=config.lowercase),

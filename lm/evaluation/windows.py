@@ -1,15 +1,15 @@
-"""Documents cut into overlapping windows that score every token exactly once, for causal and for masked models.
+"""Overlapping windows that score every token of a document exactly once, for causal and masked models.
 
-A document is read as its tokens, after the document-start token if the tokenizer has one; every token that has one
-before it is scored. A window is at most `context` tokens that the model reads, each predicting the next. The first
-window begins with the document and scores all it predicts; each later one begins `stride` tokens further and scores
-what the windows before it did not: its last `stride` predictions. So a token sees everything before it, or at least
-`context - stride + 1` tokens, and a start token is read in the first window only. Without a start token a document's
-first token cannot be predicted; it is counted as unscored, and its bytes are not counted.
+A document is its tokens after the start token, if the tokenizer has one; every token with a predecessor is scored. A
+window has at most `context` input tokens, each predicting the next. The first window scores all it predicts; each later
+one begins `stride` tokens further and scores its last `stride` predictions. So a token sees all preceding tokens, or at
+least `context - stride + 1` of them; the start token is only in the first window. Without a start token, the first
+token
+is unscored, and its bytes don't count.
 
-A masked model reads a document with the tokens that start and end it, and each token is masked in turn. Of what two
-windows share, each scores the half that is nearer to its middle: a token sees at least (context - stride) / 2 tokens on
-either side, or all there are. Source: Salazar et al. 2020 (Masked Language Model Scoring), section 2.
+A masked model reads a document with its start and end token. Of the overlap of two windows, each scores the half nearer
+to its middle, so a token sees at least (context - stride) / 2 tokens on either side, or all there are. Source: Salazar
+et al. 2020 (Masked Language Model Scoring), section 2.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ Ids = npt.NDArray[np.integer[Any]]
 
 @dataclass(frozen=True)
 class CausalWindow:
-    """Tokens read at once, each predicting the next.
+    """Input tokens, each predicting the next.
 
-    Windows in their order account for every token of a document once: `unscored`, then `scored` of each.
+    The windows of a document account for each token once: `unscored`, then `scored` of each.
 
     Attributes:
-        tokens: (length,) ids; all but the last are read.
+        tokens: (length,) IDs; all but the last are inputs.
         scored: how many of the last predictions count.
-        unscored: first tokens that nothing predicts: 1 where a document starts without a start token, else 0.
+        unscored: first tokens without a prediction: 1 where a document starts without a start token, else 0.
     """
 
     tokens: Ids
@@ -47,15 +47,15 @@ class CausalWindow:
 
 
 class CausalWindowSplitter:
-    """Cuts one document, which comes in parts, into windows."""
+    """Splits one document, given in parts, into causal windows."""
 
     def __init__(self, *, context: int, stride: int, start_token: int | None) -> None:
-        """Begin a document.
+        """Start a document.
 
         Args:
-            context: tokens the model reads at once.
-            stride: from one window to the next, at most `context`.
-            start_token: what the first token is predicted from.
+            context: window length in tokens.
+            stride: tokens from one window to the next, at most `context`.
+            start_token: predicts the first token.
         """
         self._context, self._stride = context, stride
         self._held: Ids = np.array([] if start_token is None else [start_token], dtype=np.int64)
@@ -63,24 +63,24 @@ class CausalWindowSplitter:
         self._unscored = int(start_token is None)
 
     def push(self, tokens: Ids) -> Iterator[CausalWindow]:
-        """The windows that are complete now that these tokens are known."""
+        """Yield the windows that are complete with these tokens."""
         self._held = np.concatenate((self._held, tokens))
         while len(self._held) > self._context:
             yield CausalWindow(self._held[: self._context + 1], self._due, self._unscored)
             self._held, self._due, self._unscored = self._held[self._stride :], self._stride, 0
 
     def finish(self) -> Iterator[CausalWindow]:
-        """The last window, if anything is left to account for."""
+        """Yield the last window, if tokens are left."""
         scored = len(self._held) - 1 - (self._context - self._due)
         if len(self._held) and scored + self._unscored > 0:
             yield CausalWindow(self._held, scored, self._unscored)
 
 
 def resolve_window_sizes(model: ModelConfig, config: PerplexityConfig) -> tuple[int, int]:
-    """The context and the stride that a config means for a model.
+    """Return context and stride for a model.
 
     Raises:
-        UsageError: tokens would be left out, or the model has no positions for so long a context.
+        UsageError: tokens would be skipped, or the context exceeds the model's positions.
     """
     context = model.context_length if config.context is None else config.context
     stride = max(1, context // 2) if config.stride is None else config.stride
@@ -99,15 +99,15 @@ def resolve_window_sizes(model: ModelConfig, config: PerplexityConfig) -> tuple[
 
 @dataclass(frozen=True)
 class MaskedWindow:
-    """Tokens that are read at once, of which some are masked in turn.
+    """Tokens of which some are masked, one at a time.
 
-    Windows in their order account for every token of a document once.
+    The windows of a document account for each token once.
 
     Attributes:
-        tokens: (length,) ids.
-        first: place of the first one that is accounted for.
-        last: the place after the last one.
-        number: which token of the document the first one is, from 0.
+        tokens: (length,) IDs.
+        first: position of the first token accounted for.
+        last: position after the last one.
+        number: index of the first one in the document.
     """
 
     tokens: Ids
@@ -116,20 +116,20 @@ class MaskedWindow:
     number: int
 
     def scored_positions(self, *, every: int) -> Sequence[int]:
-        """Where the tokens are that are scored: all, or each Nth of the document."""
+        """Return the positions to score: all, or those of every Nth token of the document."""
         return range(self.first + -self.number % every, self.last, every)
 
 
 class MaskedWindowSplitter:
-    """Cuts one document, which comes in parts, into windows."""
+    """Splits one document, given in parts, into masked windows."""
 
     def __init__(self, *, context: int, stride: int, frame: SpecialTokenFrame) -> None:
-        """Begin a document.
+        """Start a document.
 
         Args:
-            context: tokens the model reads at once, more than the frame has.
-            stride: from one window to the next, at most `context`.
-            frame: the tokens that start and end a document.
+            context: window length in tokens, more than the special tokens.
+            stride: tokens from one window to the next, at most `context`.
+            frame: the start and end tokens of a document.
         """
         self._context, self._stride, self._frame = context, stride, frame
         self._margin = (context - stride) // 2
@@ -137,20 +137,20 @@ class MaskedWindowSplitter:
         self._first, self._number = len(frame.before), 0
 
     def push(self, tokens: Ids) -> Iterator[MaskedWindow]:
-        """The windows that are complete now that these tokens are known."""
+        """Yield the windows that are complete with these tokens."""
         self._held = np.concatenate((self._held, tokens))
         while len(self._held) + len(self._frame.after) > self._context:
             yield from self._window(last=self._margin + self._stride)
 
     def finish(self) -> Iterator[MaskedWindow]:
-        """The last window, if anything is left to account for."""
+        """Yield the last window, if tokens are left."""
         if len(self._held) > self._first:
             last = len(self._held)
             self._held = np.concatenate((self._held, np.array(self._frame.after, dtype=np.int64)))
             yield MaskedWindow(self._held, self._first, last, self._number)
 
     def _window(self, *, last: int) -> Iterator[MaskedWindow]:
-        """The next window, which accounts for what comes before the place `last`; the one after it is begun."""
+        """Yield the window that accounts for the tokens before position `last`, and start the next."""
         if last > self._first:
             yield MaskedWindow(self._held[: self._context], self._first, last, self._number)
             self._number += last - self._first

@@ -1,4 +1,4 @@
-"""How vocabularies spell bytes: byte-level characters (GPT-2) and byte-fallback tokens (`<0x0A>`)."""
+"""Byte-level characters (GPT-2) and byte-fallback tokens (`<0x0A>`)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _BYTE_FALLBACK = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 def is_byte_level(description: dict[str, Any]) -> bool:
-    """Whether a tokenizer (its JSON, parsed) spells bytes as characters, as GPT-2's does."""
+    """Return whether a parsed `tokenizer.json` represents bytes as characters, as GPT-2's does."""
     decoder = description["decoder"] or {}
     if decoder.get("type") == "Sequence" and len(decoder["decoders"]) == 1:
         decoder = decoder["decoders"][0]
@@ -18,7 +18,7 @@ def is_byte_level(description: dict[str, Any]) -> bool:
 
 
 def decode_byte_level(token: str) -> bytes:
-    """The bytes that a byte-level token's characters spell; a token with other characters stands for itself."""
+    """Return the bytes of a byte-level token; a token with other characters stands for itself."""
     alphabet = byte_alphabet()
     try:
         return bytes(alphabet[character] for character in token)
@@ -27,16 +27,16 @@ def decode_byte_level(token: str) -> bytes:
 
 
 def decode_byte_fallback(token: str) -> bytes | None:
-    """The byte of a byte-fallback token such as `<0x0A>`; None for any other token."""
+    """Return the byte of a byte-fallback token such as `<0x0A>`; None for any other token."""
     match = _BYTE_FALLBACK.fullmatch(token)
     return bytes([int(match[1], 16)]) if match else None
 
 
 @cache
 def byte_alphabet() -> dict[str, int]:
-    """The character that stands for each byte in a byte-level vocabulary.
+    """Return the byte of each character of a byte-level vocabulary.
 
-    Printable Latin-1 stands for itself, the rest for characters from U+0100 on.
+    Printable Latin-1 characters stand for themselves, other bytes for characters from U+0100 on.
 
     Source: Radford et al. 2019, `bytes_to_unicode` of GPT-2's encoder.
     """

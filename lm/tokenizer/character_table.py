@@ -1,4 +1,4 @@
-"""Encoding by table: tokenizers whose tokens are single characters or single bytes need no search."""
+"""Encode by table lookup: tokenizers whose tokens are single characters or bytes need no search."""
 
 from __future__ import annotations
 
@@ -19,19 +19,18 @@ _MISSING = np.uint32(0xFFFFFFFF)
 
 
 class CharacterTable:
-    """The ids of code points or of bytes, for tokenizers that need nothing else to encode.
+    """Token IDs of code points or bytes.
 
-    The ids are those that the `tokenizers` library gives for the same `tokenizer.json`, some hundred times faster.
+    The IDs equal those of the `tokenizers` library for the same `tokenizer.json`, some hundred times faster.
     """
 
     def __init__(self, ids: npt.NDArray[np.uint32], unit: Literal["character", "byte"]) -> None:
-        """`ids` has an entry for each code point, or for each byte."""
         self._ids = ids
         self.unit = unit
 
     @classmethod
     def of(cls, description: dict[str, Any]) -> CharacterTable | None:
-        """The table of a tokenizer, given as parsed JSON; None where encoding takes more than a table."""
+        """Build the table of a parsed `tokenizer.json`; None if encoding takes more than a table."""
         ordinary = [token for token in description["added_tokens"] if not token["special"]]
         if description["normalizer"] or ordinary or not description["pre_tokenizer"]:
             return None
@@ -60,7 +59,7 @@ class CharacterTable:
         return None if (ids == _MISSING).any() else cls(ids, "byte")
 
     def encode(self, text: str) -> npt.NDArray[np.uint32]:
-        """The ids of a text.
+        """Encode a text.
 
         Raises:
             InputError: a character has no token; the message names the first such character.
@@ -83,14 +82,14 @@ def _unknown(character: str) -> str:
 
 
 def merges_within_characters(description: dict[str, Any]) -> bool:
-    """Whether a tokenizer, given as parsed JSON, takes each character of a text by itself before it merges anything."""
+    """Return whether a parsed `tokenizer.json` splits text into characters before merging."""
     splitter = description["pre_tokenizer"] or {}
     first: dict[str, Any] = next(iter(splitter.get("pretokenizers", ())), {})
     return bool(first) and first == _character_splitter(first)
 
 
 def _character_splitter(like: dict[str, Any]) -> dict[str, Any]:
-    """What `Split(Regex(ANY_CHARACTER), "isolated")` looks like, apart from `invert`, which changes nothing here."""
+    """Return the JSON of `Split(Regex(ANY_CHARACTER), "isolated")`; `invert` makes no difference here."""
     return {**like, "type": "Split", "pattern": {"Regex": ANY_CHARACTER}, "behavior": "Isolated"}
 
 

@@ -1,4 +1,4 @@
-"""Inspecting a tokenizer: what its tokens stand for, and how well it compresses a text."""
+"""Inspect a tokenizer: printable tokens, longest tokens, compression of a text."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _SHOWN = {" ": "·", "\n": "⏎", "\t": "⇥", "\r": "␍", "\x7f": "␡"}
 
 @dataclass(frozen=True)
 class CompressionStats:
-    """How a tokenizer divides a text.
+    """How a tokenizer compresses a text.
 
     Attributes:
         bytes: UTF-8 bytes of the text.
-        tokens: the number of its tokens.
-        words: the number of its words, separated by white space.
+        tokens: number of tokens.
+        words: number of whitespace-separated words.
     """
 
     bytes: int
@@ -30,12 +30,12 @@ class CompressionStats:
 
     @property
     def bytes_per_token(self) -> float | None:
-        """How many bytes a token stands for on average; None without tokens."""
+        """Return the mean bytes per token; None without tokens."""
         return self.bytes / self.tokens if self.tokens else None
 
     @property
     def tokens_per_word(self) -> float | None:
-        """How many tokens a word becomes on average; None without words."""
+        """Return the mean tokens per word (fertility); None without words."""
         return self.tokens / self.words if self.words else None
 
 
@@ -46,12 +46,12 @@ def measure_compression(
     *,
     progress: ProgressCallback | None = None,
 ) -> CompressionStats:
-    """Tokenize files of any size in bounded memory, and count bytes, tokens and words.
+    """Tokenize files in bounded memory, and count bytes, tokens and words.
 
     Args:
-        tokenizer: what makes the tokens.
-        files: the text files.
-        separator: the line that ends a document within a file.
+        tokenizer: the tokenizer.
+        files: text files.
+        separator: the line that ends a document.
         progress: called as text is tokenized.
 
     Raises:
@@ -76,17 +76,17 @@ def measure_compression(
 
 
 def find_longest_tokens(tokenizer: Tokenizer, number: int) -> list[int]:
-    """The `number` tokens that stand for most bytes, special ones left out; of equals the first."""
+    """Return the `number` tokens with most bytes, without special tokens."""
     special = set(tokenizer.special_tokens.values())
     sizes = {index: len(tokenizer.token_bytes(index)) for index in range(tokenizer.vocab_size) if index not in special}
     return sorted(sizes, key=lambda index: -sizes[index])[:number]
 
 
 def format_token(data: bytes) -> str:
-    r"""The text of a token, with signs for what cannot be seen.
+    r"""Return the text of a token with signs for invisible characters.
 
     A space is `·`, a line end `⏎`, a tab `⇥`; control characters are their pictures (`␀`); invisible characters and
-    bytes that are part of a character are escaped (`\u200d`, `\xed`); a mark on the token before stands on `◌`.
+    partial characters are escaped (`\u200d`, `\xed`); a combining mark is shown on `◌`.
     """
     text = data.decode(errors="backslashreplace")
     mark = "◌" if text and unicodedata.category(text[0]) in ("Mn", "Me") else ""

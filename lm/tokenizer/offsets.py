@@ -1,4 +1,4 @@
-"""The byte offsets of tokens in their text, also where tokens are parts of characters or stand for other characters."""
+"""Byte offsets of tokens in their text, including tokens that are parts of characters or stand for other characters."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ ByteOffsets = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class RoundTripLoss:
-    """What a tokenizer loses of a text: what decoding its tokens does not give back.
+    """What is lost when a text is encoded and decoded.
 
     Attributes:
-        unknown: tokens that stand for any text that the vocabulary cannot spell.
-        bytes: of the text that don't come back when its tokens are decoded: of unknown characters, and of letters whose
-            case, accents or form a tokenizer changes.
+        unknown: tokens for text that the vocabulary cannot represent.
+        bytes: bytes of the text that decoding does not restore: of unknown characters, and of letters whose case,
+            accents or form normalisation changes.
     """
 
     unknown: int = 0
@@ -33,7 +33,7 @@ class RoundTripLoss:
 
 
 def _count_differing_bytes(text: bytes, spelled: bytes) -> int:
-    """The bytes of a text that a spelling of it does not have; a space that is implied before a text is none."""
+    """Count bytes of a text that its decoding lacks; an implied leading space does not count."""
     if len(text) != len(spelled):
         spelled = spelled.removeprefix(b" ")
     if len(text) == len(spelled):
@@ -44,26 +44,27 @@ def _count_differing_bytes(text: bytes, spelled: bytes) -> int:
 
 
 class TokenOffsets:
-    """Finds where tokens end in their text; what each token stands for is looked up once."""
+    """Finds where tokens end in their text; caches the bytes of each token."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        """Find the offsets of tokens that `tokenizer` made."""
         self._tokenizer = tokenizer
         self._spelled: dict[int, bytes] = {}
 
     def ends(self, piece: TextPiece, tokens: Ids) -> ByteOffsets:
-        """The byte offset in a piece's text at which each of its tokens ends.
+        """Return the byte offset at which each token of a piece ends.
 
         Tokens that spell the text byte for byte end where their bytes do. Otherwise (unknown characters, normalised
-        text, spaces that are implied) they end where the tokenizer says, in whole characters: text between two tokens
-        counts as the second one's, and of several tokens for the same character the first has all of it.
+        text,
+        implied spaces) they end at the tokenizer's character offsets: text between two tokens belongs to the second,
+        and of
+        several tokens for one character the first has all of it.
 
         Args:
             piece: a text that can be tokenized alone.
-            tokens: (tokens,) its ids.
+            tokens: (tokens,) its IDs.
 
         Returns:
-            (tokens,) offsets that never fall; the last is the size of the text.
+            (tokens,) non-decreasing offsets; the last is the size of the text.
         """
         data = piece.text.encode()
         parts = [self._bytes(index) for index in tokens.tolist()]
@@ -78,11 +79,11 @@ class TokenOffsets:
         return ends
 
     def loss(self, piece: TextPiece, tokens: Ids) -> RoundTripLoss:
-        """Count what the tokenizer loses of the text of a piece.
+        """Count what encoding and decoding loses of a piece.
 
         Args:
             piece: a text that can be tokenized alone.
-            tokens: (tokens,) its ids.
+            tokens: (tokens,) its IDs.
         """
         data = piece.text.encode()
         parts = [self._bytes(index) for index in tokens.tolist()]
@@ -115,10 +116,10 @@ class TokenOffsets:
 
 
 def assign_word_indices(text: str, ends: Iterable[int]) -> list[int]:
-    """The whitespace-separated word that each token is in, by the bytes where tokens end.
+    """Return the index of the whitespace-separated word of each token, given the byte offsets where tokens end.
 
-    White space belongs to the word after it, and at the end of a text to the last one. A token that reaches into
-    several words is in the first of them.
+    White space belongs to the next word, at the end of a text to the last one. A token that spans several words belongs
+    to the first.
     """
     word_ends = [len(text[: match.end()].encode()) for match in re.finditer(r"\S+", text)]
     words, start = [], 0

@@ -1,6 +1,6 @@
-"""The tokens around a text as a model reads it: those that start and end it, and the one that asks for a language.
+"""Special tokens around a text: start, end, language tags and the mask.
 
-Training, scoring and decoding take them from here, so that none of them frames a text otherwise than the others:
+Training, scoring and decoding all use these, so that they agree:
 
     prompt     start, prompt
     example    start, prompt, completion, end
@@ -25,12 +25,12 @@ from lm.tokenizer.tokenizer import Tokenizer
 
 
 class LanguageTag(NamedTuple):
-    """The special token that asks for a translation into a language.
+    """The special token that requests a target language.
 
     Attributes:
         language: its code, such as `de`.
-        token: the token as the vocabulary spells it.
-        id: of the token.
+        token: as spelled in the vocabulary.
+        id: its token ID.
     """
 
     language: str
@@ -39,12 +39,12 @@ class LanguageTag(NamedTuple):
 
 
 def format_language_tag(language: str) -> str:
-    """The tag of a language, as the vocabulary spells it."""
+    """Return the special token of a language, such as `<2de>`."""
     return f"<2{language}>"
 
 
 def find_language_tags(tokenizer: Tokenizer) -> dict[str, LanguageTag]:
-    """The tags among the special tokens of a tokenizer, by language."""
+    """Return the language tags of a tokenizer, by language."""
     named = ((re.fullmatch("<2(.+)>", token), index) for token, index in tokenizer.special_tokens.items())
     return {match[1]: LanguageTag(match[1], match[0], index) for match, index in named if match}
 
@@ -52,18 +52,17 @@ def find_language_tags(tokenizer: Tokenizer) -> dict[str, LanguageTag]:
 def choose_language_tag(
     tokenizer: Tokenizer, language: str | None, *, file_language: str | None = None, has_tags: bool = True
 ) -> LanguageTag | None:
-    """The tag that asks for a language; None where the model has a single direction.
+    """Return the tag of a target language; None if the model has a single direction.
 
     Args:
         tokenizer: of the sources.
-        language: what the user asks for.
-        file_language: the language that the name of a file tells, for where the user asks for none. A model of a single
-            direction ignores it.
-        has_tags: whether the model reads the tags that its tokenizer has; one that was trained in a single direction
-            with the tokenizer of another run has never seen them.
+        language: requested by the user.
+        file_language: the language in a file name, used if none is requested. Ignored with a single direction.
+        has_tags: whether the model was trained with the tags of its tokenizer; one trained in a single direction with
+            the tokenizer of another run was not.
 
     Raises:
-        UsageError: the model has several directions and none is asked for, or it does not have the one that is.
+        UsageError: the model has several directions and none is requested, or not the requested one.
     """
     tags = find_language_tags(tokenizer) if has_tags else {}
     known = f"this model translates into {', '.join(sorted(tags))}" if tags else "this model has one direction"
@@ -77,33 +76,33 @@ def choose_language_tag(
 
 @dataclass(frozen=True, slots=True)
 class SpecialTokenFrame:
-    """The tokens around a text.
+    """The special tokens around a text.
 
     Attributes:
-        before: ids that come before it.
-        after: ids that come after it.
+        before: IDs before it.
+        after: IDs after it.
     """
 
     before: tuple[int, ...] = ()
     after: tuple[int, ...] = ()
 
     def __len__(self) -> int:
-        """How many tokens the frame adds to a text."""
+        """Return the number of special tokens."""
         return len(self.before) + len(self.after)
 
     def wrap(self, *texts: Sequence[int] | NDArray[Any]) -> NDArray[np.int64]:
-        """(tokens,) ids: the frame around the ids of texts that follow each other."""
+        """Concatenate texts and add the special tokens: (tokens,) IDs."""
         return np.concatenate([np.asarray(ids, dtype=np.int64) for ids in (self.before, *texts, self.after)])
 
 
 @dataclass(frozen=True, slots=True)
 class PairSpecialTokens:
-    """The tokens around a source and its target.
+    """The special tokens around a source and its target.
 
     Attributes:
-        source: around what the encoder reads.
-        target: around what the decoder is to predict.
-        start: the id that the decoder reads first; what it predicts after it is the target's first token.
+        source: around the encoder input.
+        target: around what the decoder predicts.
+        start: the first decoder input.
     """
 
     source: SpecialTokenFrame
@@ -112,16 +111,16 @@ class PairSpecialTokens:
 
 
 def build_text_frame(tokenizer: Tokenizer) -> SpecialTokenFrame:
-    """The start and end tokens of a text, so far as the tokenizer has them."""
+    """Return the start and end tokens of a text, as far as the tokenizer has them."""
     start, end = tokenizer.start_of_text, tokenizer.end_of_text
     return SpecialTokenFrame(() if start is None else (start,), () if end is None else (end,))
 
 
 def build_example_frame(tokenizer: Tokenizer) -> SpecialTokenFrame:
-    """The tokens before a prompt and after its completion.
+    """Return the special tokens before a prompt and after its completion.
 
     Raises:
-        UsageError: the tokenizer has no token that ends a text.
+        UsageError: the tokenizer has no end token.
     """
     frame = build_text_frame(tokenizer)
     if not frame.after:  # nor is there a start then
@@ -135,15 +134,15 @@ def build_example_frame(tokenizer: Tokenizer) -> SpecialTokenFrame:
 def build_pair_frames(
     tokenizer: Tokenizer, source_tokenizer: Tokenizer | None = None, *, tag: LanguageTag | None = None
 ) -> PairSpecialTokens:
-    """The tokens around a source and around its target.
+    """Return the special tokens around a source and its target.
 
     Args:
-        tokenizer: of the targets; of both sides, if there is no other.
-        source_tokenizer: of the sources, where they have their own.
-        tag: asks for the language of the target, in a model with several directions.
+        tokenizer: of the targets; of the sources too, unless they have their own.
+        source_tokenizer: of the sources, if separate.
+        tag: requests the target language, in a model with several directions.
 
     Raises:
-        UsageError: a tokenizer has no token that ends a text.
+        UsageError: a tokenizer has no end token.
     """
     target, source = build_text_frame(tokenizer), build_text_frame(source_tokenizer or tokenizer)
     if not target.before or not target.after or not source.after:
@@ -155,7 +154,7 @@ def build_pair_frames(
 
 
 def require_mask_token(tokenizer: Tokenizer) -> int:
-    """The mask of a tokenizer; UsageError if it has none."""
+    """Return the mask token; UsageError if there is none."""
     if tokenizer.mask is None:
         raise UsageError(
             f"the tokenizer has no {MASK} token, which a masked model needs; use one that has, or none, to have one "

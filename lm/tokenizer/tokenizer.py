@@ -1,13 +1,12 @@
-"""Tokenizers: any `tokenizer.json`, encoded and decoded at once or token by token, and long documents in pieces.
+"""Any `tokenizer.json`: encode, decode, decode as a stream, and split long documents into pieces.
 
-Pieces are tokenized alone, without changing a single token. A cut is made between the end of a word and white space,
-where the usual tokenizers (GPT-2's, cl100k's, Llama's) start anew in any case, and is checked with the tokenizer at
-hand: the text around it gives the same tokens whole and in two parts. Tokenizers that mark the beginning of a text
-(Llama 2's) get a few characters of context before the piece; the tokens of the context are dropped again.
+Pieces can be tokenized alone without changing a token. Cuts are made between the end of a word and white space, where
+the usual pre-tokenizers (GPT-2, cl100k, Llama) split in any case, and are verified: the text around a cut must give the
+same tokens whole and in two parts. For tokenizers that mark the beginning of a text (Llama 2) a piece has a few
+characters of context before it, whose tokens are dropped.
 
-What can be cut nowhere, such as megabytes of spaces, is cut all the same once it is `MAX_PIECE_CHARACTERS` long: a
-tokenizer needs over a hundred bytes for each character of a word. There, and only there, tokens can be others than
-those of the whole text.
+Text without such a place, such as megabytes of spaces, is cut after `MAX_PIECE_CHARACTERS`, as tokenizers need over a
+hundred bytes per character of a word. Only there can tokens differ from those of the whole text.
 """
 
 from __future__ import annotations
@@ -65,12 +64,12 @@ _MASK_TOKENS = (MASK, "<mask>", "<|mask|>")
 
 
 class MergeRules(NamedTuple):
-    """The rules by which a BPE tokenizer makes tokens of characters.
+    """The merge rules of a BPE tokenizer.
 
     Attributes:
-        vocabulary: the ids of the tokens.
-        rules: the two tokens that each rule merges, the first rule first.
-        whole: ids of tokens that are never taken apart.
+        vocabulary: token to ID.
+        rules: the two tokens that each rule merges, by priority.
+        whole: IDs of tokens that are never split.
     """
 
     vocabulary: Mapping[str, int]
@@ -79,24 +78,24 @@ class MergeRules(NamedTuple):
 
 
 class Tokenizer:
-    """Text to ids and back.
+    """A tokenizer of the `tokenizers` library.
+
+    Encoding never adds special tokens, truncates, pads or applies dropout, whatever the file says, and treats the
+    spelling
+    of a special token as text unless asked.
 
     Attributes:
-        description: what `tokenizer.json` says, parsed.
-
-    Encoding never adds special tokens, never truncates or pads, never drops merges at random (whatever the file says),
-    and takes text that merely spells a special token for the text it is, unless asked.
+        description: the parsed `tokenizer.json`.
     """
 
     def __init__(self, backend: tokenizers.Tokenizer) -> None:
-        """Wrap a tokenizer of the `tokenizers` library; it is copied, not kept."""
+        """Copy a tokenizer of the `tokenizers` library."""
         self._backend = _without_truncation(backend)
         self._backend.encode_special_tokens = True
         self.description: dict[str, Any] = json.loads(self._backend.to_str())
         self._table = CharacterTable.of(self.description)
 
     def __repr__(self) -> str:
-        """Its kind and size."""
         return f"<Tokenizer: {self.kind}, {self.vocab_size:,} tokens>"
 
     @classmethod
@@ -104,7 +103,7 @@ class Tokenizer:
         """Read a `tokenizer.json`.
 
         Raises:
-            InputError: the file is missing or is no tokenizer.
+            InputError: the file is missing or not a tokenizer.
         """
         path = Path(path)
         if path.is_dir():
@@ -121,7 +120,7 @@ class Tokenizer:
             raise InputError(f"{path}: not a {FILE_NAME} that the tokenizers library reads ({error})") from None
 
     def save(self, path: Path | str) -> None:
-        """Write a `tokenizer.json` that the `tokenizers` library reads; a file that is there is replaced whole."""
+        """Write a `tokenizer.json` atomically."""
         with files.replaced_bytes(Path(path)) as file:
             file.write(self._canonical)
 
@@ -131,50 +130,50 @@ class Tokenizer:
 
     @cached_property
     def sha256(self) -> str:
-        """Hash of the file that `save` writes: equal for equal tokenizers, however their files were formatted."""
+        """Return the checksum of the file that `save` writes: equal for equal tokenizers, whatever their formatting."""
         return hashlib.sha256(self._canonical).hexdigest()
 
     @cached_property
     def vocab_size(self) -> int:
-        """One more than the greatest id: the rows an embedding needs, even where the vocabulary has gaps."""
+        """Return the largest ID plus one: the rows of an embedding, even if the vocabulary has gaps."""
         return max(self._backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
 
     @cached_property
     def special_tokens(self) -> dict[str, int]:
-        """The special tokens and their ids."""
+        """Return the special tokens and their IDs."""
         added = self._backend.get_added_tokens_decoder()
         return {token.content: index for index, token in sorted(added.items()) if token.special}
 
     @cached_property
     def kind(self) -> str:
-        """What its tokens are: "char", "byte", or what its model makes: "bpe", "unigram", "wordpiece", "wordlevel"."""
+        """Return "char", "byte", or the type of its model: "bpe", "unigram", "wordpiece", "wordlevel"."""
         if self._table:
             return "char" if self._table.unit == "character" else "byte"
         return str(self.description["model"]["type"]).lower()
 
     @cached_property
     def merges_within_characters(self) -> bool:
-        """Whether each token is a character or part of one, as its merges stay within characters."""
+        """Return whether each token is a character or part of one."""
         return self.kind == "bpe" and merges_within_characters(self.description)
 
     @cached_property
     def end_of_text(self) -> int | None:
-        """The token that ends a document; without one, the token that starts the next document; else None."""
+        """Return the token that ends a document, else the one that starts the next; None without either."""
         return self._first_special(_END_TOKENS + _START_TOKENS)
 
     @cached_property
     def start_of_text(self) -> int | None:
-        """The token that starts a document; without one, that which ends the one before (as in GPT-2); else None."""
+        """Return the token that starts a document, else the one that ends the previous (GPT-2); None without either."""
         return self._first_special(_START_TOKENS + _END_TOKENS)
 
     @cached_property
     def mask(self) -> int | None:
-        """The token that stands where one is to be guessed; None without one."""
+        """Return the mask token; None without one."""
         return self._first_special(_MASK_TOKENS)
 
     @cached_property
     def unknown(self) -> int | None:
-        """The token that stands for text that the vocabulary cannot spell; None without one."""
+        """Return the token for text that the vocabulary cannot represent; None without one."""
         model = self.description["model"]
         if model.get("unk_token") is not None:
             index: int | None = self._backend.token_to_id(model["unk_token"])
@@ -186,16 +185,16 @@ class Tokenizer:
         return next((self.special_tokens[name] for name in names if name in self.special_tokens), None)
 
     def has_same_ids(self, other: Tokenizer) -> bool:
-        """Whether each id stands for the same text in another tokenizer, which cuts texts by other rules."""
+        """Return whether each ID stands for the same text in both tokenizers, however they split text."""
         if self.vocab_size != other.vocab_size or self.sha256 == other.sha256:
             return False
         ids = range(self.vocab_size)
         return all(self.decode([one], skip_special=False) == other.decode([one], skip_special=False) for one in ids)
 
     def has_same_vocabulary(self, other: Tokenizer) -> bool:
-        """Whether each ID names the same token in another tokenizer, so that weights learned with it keep their sense.
+        """Return whether each ID names the same token in both, so that weights of one model fit the other.
 
-        How texts are cut may differ, and so may the names of special tokens: a reserved one can be given a use.
+        Pre-tokenisation may differ, and so may the names of special tokens: a reserved one can be given a use.
         """
         ours, theirs = (
             {index: token for token, index in each._backend.get_vocab(with_added_tokens=True).items()}
@@ -210,14 +209,14 @@ class Tokenizer:
         )
 
     def encode(self, text: str, *, parse_special: bool = False) -> list[int]:
-        """The ids of a text.
+        """Encode a text.
 
         Args:
             text: any text.
-            parse_special: take the spelling of a special token in the text for that token.
+            parse_special: encode the spelling of a special token as that token.
 
         Raises:
-            InputError: the tokenizer has no token for a character, nor one for unknown characters.
+            InputError: a character has no token, and there is no unknown token.
         """
         if not parse_special:
             return self.encode_batch([text])[0].tolist()
@@ -225,10 +224,10 @@ class Tokenizer:
         return ids
 
     def encode_batch(self, texts: Sequence[str]) -> list[Ids]:
-        """The ids of several texts, on all cores and without holding Python's lock.
+        """Encode several texts on all cores, without the GIL.
 
         Returns:
-            One array of uint32 per text.
+            An array of uint32 per text.
 
         Raises:
             InputError: as for `encode`.
@@ -238,10 +237,11 @@ class Tokenizer:
         return [np.array(encoding.ids, dtype=np.uint32) for encoding in self._encodings(texts, self._backend)]
 
     def encode_words(self, texts: Sequence[str]) -> list[tuple[Ids, Ids]]:
-        """The ids of several texts, and for each id the number of its word in the text.
+        """Encode several texts, with the word index of each token.
 
-        Tokens never reach from one word into the next, and a word's tokens depend on the word alone. Where the
-        tokenizer knows no words, each token is one.
+        Words are the tokenizer's own: their tokens don't depend on other words. Without pre-tokenisation each token is
+        a
+        word.
 
         Raises:
             InputError: as for `encode`.
@@ -259,7 +259,7 @@ class Tokenizer:
 
     @cached_property
     def merge_rules(self) -> MergeRules | None:
-        """The merge rules, if the tokenizer has any that make whole tokens of its words' characters."""
+        """Return the merge rules of a BPE tokenizer; None for others."""
         model = self.description["model"]
         marks = [model.get("continuing_subword_prefix"), model.get("end_of_word_suffix")]
         if self.kind != "bpe" or not model["merges"] or any(marks):
@@ -269,7 +269,7 @@ class Tokenizer:
         return MergeRules(model["vocab"], rules, [*self._backend.get_added_tokens_decoder(), *bytes_spelled])
 
     def character_ends(self, text: str) -> list[int]:
-        """Where each token of `encode(text)` ends, in characters of the text, as far as the tokenizer can tell.
+        """Return the character offset where each token of `encode(text)` ends, as far as the tokenizer knows.
 
         Raises:
             InputError: as for `encode`.
@@ -293,10 +293,10 @@ class Tokenizer:
             raise InputError(f"the tokenizer cannot encode this text: {error}") from None
 
     def decode(self, ids: Sequence[int] | npt.NDArray[Any], *, skip_special: bool = True) -> str:
-        """The text of some ids; bytes that are no UTF-8 become replacement characters.
+        """Decode IDs; invalid UTF-8 becomes replacement characters.
 
         Raises:
-            InputError: an id is negative or beyond the vocabulary.
+            InputError: an ID is negative or beyond the vocabulary.
         """
         numbers = [int(index) for index in ids]
         wrong = next((index for index in numbers if not 0 <= index < self.vocab_size), None)
@@ -306,16 +306,16 @@ class Tokenizer:
         return text
 
     def decode_stream(self, *, skip_special: bool = True) -> DecodeStream:
-        """A decoder that is fed one id at a time and never splits a character; joined, it equals `decode`."""
+        """Return a decoder of one ID at a time that never splits a character; its output equals `decode`."""
         return DecodeStream(self._backend, self.description, skip_special=skip_special)
 
     def token(self, index: int) -> str | None:
-        """A token as the vocabulary spells it; None where it has none with this id."""
+        """Return a token as spelled in the vocabulary; None if no token has this ID."""
         name: str | None = self._backend.id_to_token(index)
         return name
 
     def token_bytes(self, index: int) -> bytes:
-        """The bytes a token stands for inside a text, perhaps part of a character; of a special token its name."""
+        """Return the bytes of a token inside a text, possibly part of a character; the name of a special token."""
         token: str | None = self._backend.id_to_token(index)
         if token is None:
             return b""
@@ -327,7 +327,7 @@ class Tokenizer:
         return byte if byte is not None else self._text_after_another(index).encode()
 
     def _text_after_another(self, index: int) -> str:
-        """What a token adds to a text; some decoders write the first token of a text differently."""
+        """Return what a token adds after another; some decoders treat the first token differently."""
         before = self.decode([self._ordinary_token], skip_special=False)
         return self.decode([self._ordinary_token, index], skip_special=False)[len(before) :]
 
@@ -339,10 +339,9 @@ class Tokenizer:
 
 
 def _without_truncation(backend: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
-    """A copy that neither truncates nor pads, which many published files ask for, and encodes without BPE dropout.
+    """Copy a tokenizer without truncation, padding and BPE dropout, which many published files ask for.
 
-    A model is scored, and its prompts are read, with one segmentation of each text; `lm.data.bpe_dropout` is what
-    varies the segmentation in training, reproducibly. Unigram sampling isn't part of a `tokenizer.json`.
+    Scoring and prompts use one segmentation of each text; `lm.data.bpe_dropout` varies it in training, reproducibly.
     """
     copy = tokenizers.Tokenizer.from_str(backend.to_str())
     copy.no_truncation()
@@ -353,15 +352,13 @@ def _without_truncation(backend: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
 
 
 class DecodeStream:
-    """A decoder that is fed one id at a time; `finish` gives what is left at the end.
+    """Decodes one ID at a time; `finish` returns the rest.
 
-    Byte-level tokenizers (GPT-2's, Llama 3's) are decoded a byte at a time, in constant time per id. For all others
-    a window over the last few tokens is decoded again, so that whatever their decoder does between neighbours (spaces,
-    prefixes) comes out right.
+    Byte-level tokenizers (GPT-2, Llama 3) decode each token's bytes in constant time. All others decode a window of the
+    last few tokens again, so that spaces and prefixes between neighbours come out right.
     """
 
     def __init__(self, backend: tokenizers.Tokenizer, description: dict[str, Any], *, skip_special: bool) -> None:
-        """`description` is the tokenizer's JSON, parsed."""
         specials = {token["id"] for token in description["added_tokens"] if token["special"]}
         self._skipped = specials if skip_special else set()
         self._decoder: _ByteLevelDecoder | _WindowDecoder = (
@@ -369,11 +366,11 @@ class DecodeStream:
         )
 
     def feed(self, index: int) -> str:
-        """The text that is complete with this id; often empty."""
+        """Return the text that is complete with this ID; often empty."""
         return "" if index in self._skipped else self._decoder.feed(index)
 
     def finish(self) -> str:
-        """The rest of the text, as if the ids ended here; the stream starts anew after it."""
+        """Return the rest of the text, and reset the stream."""
         return self._decoder.finish()
 
 
@@ -393,9 +390,9 @@ class _ByteLevelDecoder:
 
 
 class _WindowDecoder:
-    """Text of `ids[start:]` less text of `ids[start:end]`, which was given out before.
+    """Returns text of `ids[start:]` minus text of `ids[start:end]`, which was returned before.
 
-    After the method of Hugging Face's text-generation-inference (`decode_token`).
+    Source: Hugging Face's text-generation-inference (`decode_token`).
     """
 
     def __init__(self, backend: tokenizers.Tokenizer) -> None:
@@ -447,9 +444,9 @@ class TextPiece:
 
     Attributes:
         text: never empty.
-        starts_document: whether it is the first of its document.
-        context: text before it, to be tokenized with it.
-        context_tokens: how many of the first tokens are the context's, to be dropped.
+        starts_document: whether it is the first piece of its document.
+        context: preceding text, to be tokenized with it.
+        context_tokens: how many first tokens belong to the context, to be dropped.
     """
 
     text: str
@@ -468,14 +465,13 @@ class _Cut:
 def split_into_pieces(
     fragments: Iterable[Fragment], tokenizer: Tokenizer | None, *, limit: int = PIECE_CHARACTERS
 ) -> Iterator[TextPiece]:
-    """Cut documents into pieces of about `limit` characters.
+    """Split documents into pieces of about `limit` characters.
 
     Args:
         fragments: documents, cut anywhere.
         tokenizer: whose tokens the cuts must not change; None to cut between words (for training a tokenizer).
-        limit: the characters after which to cut. Every piece but a document's last has at least half as many. Text that
-            cannot be cut within the limit, such as one endless word, is cut as soon as it can be, or after
-            `MAX_PIECE_CHARACTERS`.
+        limit: target size. All pieces but the last of a document have at least half of it. Text without a valid cut is
+            cut as soon as possible, or after `MAX_PIECE_CHARACTERS`.
     """
     text, starts, cut, reach = "", True, _Cut(0), limit
     for fragment in fragments:
@@ -501,7 +497,7 @@ def split_into_pieces(
 
 
 def _find_cut(text: str, context: str, limit: int, tokenizer: Tokenizer | None) -> _Cut | None:
-    """A place in the second half of `text[:limit]` where a cut changes nothing, as late as possible."""
+    """Return the last valid cut in the second half of `text[:limit]`."""
     ends = [match.end() for match in _WORD_END.finditer(text, limit // 2, limit)]
     if tokenizer is None:
         return _Cut(ends[-1] if ends else limit)
@@ -520,7 +516,7 @@ def _find_cut(text: str, context: str, limit: int, tokenizer: Tokenizer | None) 
 
 
 def _check_cut(left: str, text: str, position: int, reach: int, tokenizer: Tokenizer) -> _Cut | None:
-    """The cut at `position`, if `left` and the text that follows have the same tokens together as apart."""
+    """Return the cut at `position`, if both parts together give the same tokens as apart."""
     up_to_text = _UP_TO_TEXT.match(text, position, position + _MAX_SPACES)
     if not up_to_text or position <= 0:
         return None

@@ -1,4 +1,4 @@
-"""Training of tokenizers, each once for the same text and settings: it is found in the cache the next time."""
+"""Train tokenizers; the same text and settings are trained once and then read from the cache."""
 
 from __future__ import annotations
 
@@ -51,15 +51,15 @@ def train(
     unknown: str | None = None,
     sample_bytes: int = SAMPLE_BYTES,
 ) -> TrainedTokenizer:
-    """Train a tokenizer; the same texts and settings give the same tokenizer, byte for byte.
+    """Train a tokenizer; deterministic for the same texts and settings.
 
     Args:
-        texts: the corpus in pieces, each small beside `sample_bytes` and cut between words.
+        texts: the corpus in pieces, each small compared to `sample_bytes` and cut between words.
         config: kind and size.
-        corpus_bytes: UTF-8 bytes of all texts together.
-        special_tokens: to be added; bpe and byte tokenizers have `<|endoftext|>` in any case.
-        unknown: the character that stands for characters that the texts do not have; only for `char`.
-        sample_bytes: the most text that BPE sees, spread evenly over the corpus.
+        corpus_bytes: UTF-8 bytes of all texts.
+        special_tokens: to be added; bpe and byte tokenizers always have `<|endoftext|>`.
+        unknown: the character for characters that the texts don't have; only for `char`.
+        sample_bytes: most text used for BPE, spread evenly over the corpus.
 
     Raises:
         InputError: there is no text.
@@ -103,10 +103,11 @@ def _with_end_token(special_tokens: Sequence[str]) -> list[str]:
 
 
 def _train_bpe(texts: Iterable[str], config: TokenizerConfig, special_tokens: Sequence[str]) -> Tokenizer:
-    """Byte-level BPE as in GPT-2: its pattern divides words, no space is put before a text, all bytes are tokens.
+    """Train byte-level BPE as in GPT-2: its pre-tokenisation, no prefix space, all bytes are tokens.
 
-    Where merges stay within characters, a character that occurs often enough is one token, and a rare one its bytes.
-    A mask takes the space before it along, as it is part of the token that it stands for (RoBERTa, Liu et al. 2019).
+    With merges within characters, a frequent character is one token and a rare one its bytes. The mask includes the
+    space
+    before it, which is part of the token that it stands for (RoBERTa, Liu et al. 2019).
     """
     backend = tokenizers.Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -130,7 +131,7 @@ def _train_bpe(texts: Iterable[str], config: TokenizerConfig, special_tokens: Se
 
 
 def _build_characters(texts: Iterable[str], special_tokens: Sequence[str], unknown: str | None) -> Tokenizer:
-    """Each character of the corpus, by code point; other characters are refused unless `unknown` stands for them."""
+    """Build a vocabulary of the characters of the corpus, in order of code points."""
     seen = np.zeros(0x110000, dtype=bool)
     for text in texts:
         seen[np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)] = True
@@ -146,7 +147,7 @@ def _build_characters(texts: Iterable[str], special_tokens: Sequence[str], unkno
 
 
 def _build_bytes(special_tokens: Sequence[str]) -> Tokenizer:
-    """The 256 bytes, each its own id, then the special tokens."""
+    """Build a vocabulary of the 256 bytes and the special tokens."""
     backend = tokenizers.Tokenizer(models.BPE(byte_alphabet(), []))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     backend.decoder = decoders.ByteLevel()
@@ -155,20 +156,19 @@ def _build_bytes(special_tokens: Sequence[str]) -> Tokenizer:
 
 
 class TextSample:
-    """All texts if they fit a limit, else as many as fit, spread evenly over them.
+    """All texts if they fit a limit, else as many as fit, spread evenly.
 
     Attributes:
-        used: UTF-8 bytes of the texts that have been given.
+        used: UTF-8 bytes of the texts yielded so far.
     """
 
     def __init__(self, texts: Iterable[str], *, corpus_bytes: int, limit: int) -> None:
-        """`corpus_bytes` are the UTF-8 bytes of all texts, `limit` the most to be given."""
         self._texts = texts
         self._share = min(1.0, limit / corpus_bytes)
         self.used = 0
 
     def __iter__(self) -> Iterator[str]:
-        """The sampled texts, in order."""
+        """Yield the sampled texts, in order."""
         seen = 0
         for text in self._texts:
             size = len(text.encode())
@@ -194,18 +194,18 @@ def load_or_train(
     special_tokens: Sequence[str] = (),
     unknown: str | None = None,
 ) -> Tokenizer:
-    """Train a tokenizer on texts, or find the one that was trained on the same texts before.
+    """Load a tokenizer from the cache, or train it.
 
     Args:
-        texts: called only if a tokenizer has to be trained; gives the texts, as `train` takes them.
+        texts: called if a tokenizer has to be trained; returns the texts for `train`.
         config: kind and size.
-        identity: what the texts follow from, such as hashes of files.
+        identity: what determines the texts, such as checksums of files.
         corpus_bytes: UTF-8 bytes of all texts.
-        special_tokens: special tokens to be added.
-        unknown: the character that stands for characters that the texts do not have.
+        special_tokens: to be added.
+        unknown: the character for characters that the texts don't have.
 
     Raises:
-        InputError: there is no text, or nothing can be kept in the cache.
+        InputError: there is no text, or the cache is not writable.
         UsageError: the settings contradict each other.
     """
     check_settings(config, special_tokens=special_tokens, unknown=unknown)
@@ -224,7 +224,7 @@ def load_or_train(
 
 
 def _load_verified(path: Path) -> Tokenizer | None:
-    """A tokenizer of the cache, if its file is as it was written; one without a checksum, of an earlier version, is."""
+    """Load a cached tokenizer if its checksum is right, or missing as in earlier versions."""
     checksum = path.with_suffix(_CHECKSUM)
     try:
         if checksum.is_file() and checksum.read_text(encoding="utf-8", errors="replace").strip() != files.sha256(path):
