@@ -31,7 +31,7 @@ class HardwareConfig(CheckedConfig):
 
 
 def read_threads_variable() -> int | None:
-    """The threads that LM_THREADS asks for; None where it is not set. UsageError for anything but 1 to 1,024."""
+    """Return LM_THREADS; None if not set. UsageError unless it is from 1 to 1,024."""
     text = os.environ.get("LM_THREADS")
     if not text:
         return None

@@ -71,7 +71,7 @@ class TranslationOptions(TypedDict, total=False):
 
 
 def build_sampling_config(options: SamplingOptions) -> SamplingConfig:
-    """The settings of `Model.generate`; UsageError for a keyword that is none."""
+    """Build the settings of `Model.generate`; UsageError for an unknown keyword."""
     given: dict[str, Any] = dict(options)
     _check_keywords(given, SamplingConfig)
     for name in {"stop", "logit_bias"} & given.keys():
@@ -80,7 +80,7 @@ def build_sampling_config(options: SamplingOptions) -> SamplingConfig:
 
 
 def build_translation_config(options: TranslationOptions) -> TranslationConfig:
-    """The settings of `Model.translate`; UsageError for a keyword that is none."""
+    """Build the settings of `Model.translate`; UsageError for an unknown keyword."""
     _check_keywords(options, TranslationConfig)
     return TranslationConfig(**options)
 
@@ -286,17 +286,17 @@ _OTHERS = ("depth", "portable", "config", "processes")
 
 
 def build_files_config(given: FileOptions) -> tuple[FilesConfig, dict[str, str]]:
-    """How files are read, from values given in Python, and the fields of their rows that are named."""
+    """Return file settings, and the named fields of rows, from keywords."""
     values = _group_by_section(dict(given))
     return FilesConfig(**values["files"]), values["data"]
 
 
 def run_spec(*corpus: PathLike, **given: Unpack[RunOptions]) -> RunSpec:
-    """The specification of a run, from values given in Python.
+    """Build the specification of a run from Python values.
 
     Args:
-        corpus: files of text, globs, folders, or a folder of prepared tokens.
-        given: see `RunOptions`; None stands for the default, which for threads is what LM_THREADS says, as for flags.
+        corpus: text files, globs, folders, or a folder of prepared tokens.
+        given: see `RunOptions`; None means the default, which for threads is LM_THREADS, as for flags.
 
     Raises:
         UsageError: a keyword is unknown, a value is wrong, or values contradict each other.
@@ -332,13 +332,12 @@ def run_spec(*corpus: PathLike, **given: Unpack[RunOptions]) -> RunSpec:
 
 
 def _as_names(value: PathLike | Sequence[PathLike]) -> tuple[str, ...]:
-    """One name or several, as names."""
     named = [value] if isinstance(value, str | os.PathLike) else value
     return tuple(str(os.fspath(name)) for name in named)
 
 
 def _group_by_section(values: dict[str, Any]) -> Settings:
-    """Values of options by section and field; UsageError for what is no option, or cannot have that value."""
+    """Group option values by section and field; UsageError for unknown options or invalid values."""
     known = {
         setting: (section, described)
         for section, kind in SECTIONS.items()

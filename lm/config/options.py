@@ -1,6 +1,6 @@
-"""One description of each option: a dataclass field that knows its type, default, help and limits.
+"""One description per option: a dataclass field with type, default, help and limits.
 
-Flags, validation messages, TOML keys and the documentation are all derived from these fields.
+Flags, validation messages, TOML keys and the documentation are derived from these fields.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ class Option:
 
     @property
     def setting(self) -> str:
-        """Its keyword in Python: the flag without dashes, which tells apart what sections call alike."""
+        """Return its Python keyword: the flag without dashes, which is unique across sections."""
         return self.flag.removeprefix("--").replace("-", "_")
 
     def check(self, value: Any) -> None:  # noqa: ANN401 (it is the type that is checked)
-        """UsageError unless `value` is one that this option can have; the message names the option."""
+        """Raise UsageError, naming the option, unless `value` is valid."""
         if value is None and self.optional:
             return
         for problem in self._problems(value):
@@ -64,7 +64,7 @@ class Option:
                 check_text(text, name=self.name, settings=(self.setting,))
 
     def _problems(self, value: Any) -> Iterator[str]:  # noqa: ANN401
-        """What is wrong with a value, one after the other: a check may take for granted what those before it found."""
+        """Yield what is wrong with a value; each check relies on the earlier ones."""
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
         fits = is_number if self.kind is float else isinstance(value, self.kind)
         if self.kind is tuple:
@@ -84,7 +84,7 @@ class Option:
 
 
 def format_value(value: Any) -> str:  # noqa: ANN401
-    """A wrong value as messages show it: cut where it is long."""
+    """Return a wrong value for messages, shortened if long."""
     try:
         text = repr(value)
     except ValueError:  # more digits than Python turns into text
@@ -93,11 +93,11 @@ def format_value(value: Any) -> str:  # noqa: ANN401
 
 
 def check_text(text: str, *, name: str, settings: Sequence[str] = ()) -> None:
-    """UsageError if a text has bytes that are no UTF-8, which stand in a command line as lone surrogates.
+    """Raise UsageError if a text is not valid UTF-8, as command-line bytes may be (lone surrogates).
 
     Args:
-        text: the text to check.
-        name: its name for the message.
+        text: to check.
+        name: for the message.
         settings: those that it is a value of.
     """
     if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
@@ -130,7 +130,7 @@ def option(
     aliases: tuple[str, ...] = (),
     may_name_files: bool = False,
 ) -> Any:  # noqa: ANN401 (dataclasses.field is typed so too)
-    """A dataclass field that describes itself; `flag` where the flag is not the field's name."""
+    """Declare a dataclass field with its description; `flag` if the flag differs from the field's name."""
     known = {"help": help, "minimum": minimum, "maximum": maximum, "flag": flag, "aliases": aliases,
              "may_name_files": may_name_files}  # fmt: skip
     return dataclasses.field(default=default, metadata=known)
@@ -138,7 +138,7 @@ def option(
 
 @cache
 def list_options(config: type[Any]) -> tuple[Option, ...]:
-    """The options of a config class, in the order of its fields."""
+    """Return the options of a config class, in order."""
     hints = get_type_hints(config)
     described = [field for field in dataclasses.fields(config) if "help" in field.metadata]
     return tuple(_describe(field, hints[field.name]) for field in described)
@@ -165,13 +165,13 @@ def _describe(field: dataclasses.Field[Any], hint: Any) -> Option:  # noqa: ANN4
 
 
 class CheckedConfig:
-    """A config that checks itself when it is made: every described field against its own description.
+    """A config that validates each described field on creation.
 
-    Lists, as they come from files and flags, become tuples.
+    Lists, as in files and flags, become tuples.
     """
 
     def replace(self, **changes: Any) -> Self:  # noqa: ANN401 (any field)
-        """The same config with some fields changed."""
+        """Return a copy with some fields changed."""
         changed: Self = dataclasses.replace(self, **changes)  # type: ignore[type-var]
         return changed
 
@@ -185,15 +185,15 @@ class CheckedConfig:
 
 
 def build_config(config: type[C], values: Mapping[str, Any], *, where: str) -> C:
-    """Make a config from a mapping; a key it doesn't know is an error that suggests the nearest.
+    """Build a config from a mapping.
 
     Args:
         config: the dataclass.
-        values: field names to values.
-        where: where the mapping comes from, for the message ("config.json", "[model] of my.toml").
+        values: by field name.
+        where: the source of the mapping, for messages ("config.json", "[model] of my.toml").
 
     Raises:
-        UsageError: it is no mapping, a key is missing or not known, or a value cannot be used.
+        UsageError: it is not a mapping, a key is missing or unknown (with a suggestion), or a value is invalid.
     """
     if not isinstance(values, Mapping):
         raise UsageError(f"{where}: must be names with values, not {format_value(values)}")
@@ -220,7 +220,7 @@ def build_config(config: type[C], values: Mapping[str, Any], *, where: str) -> C
 
 @cache
 def _plain_fields(config: type[Any]) -> dict[str, tuple[type, ...]]:
-    """For each field without a description that holds a plain value: the types that the value may have."""
+    """Return the accepted types of each field without a description that holds a plain value."""
     found = {}
     hints = get_type_hints(config)
     for field in dataclasses.fields(config):
@@ -238,16 +238,16 @@ def _is_one_of(value: Any, kinds: tuple[type, ...]) -> bool:  # noqa: ANN401
 
 
 def _is_in_range(value: Any) -> bool:  # noqa: ANN401
-    """Whether an integer fits into int64; true of all other values."""
+    """Return whether an integer fits into int64; True for other values."""
     if isinstance(value, int):
         return abs(value) <= _LARGEST[int]
     return True
 
 
 def find_nearest(word: str, known: Iterable[str]) -> str | None:
-    """The known word that another abbreviates, or is most like; None if none is close.
+    """Return the known word that another abbreviates or resembles most; None if none is close.
 
-    --lr abbreviates --learning-rate by its initials, and --temp --temperature by its beginning, if no other begins so.
+    --lr abbreviates --learning-rate by its initials, and --temp --temperature by a unique prefix.
     """
     known, letters = list(known), word.strip("-")
     abbreviated = [one for one in known if len(_initials(one)) > 1 and _initials(one) == letters]
@@ -262,6 +262,6 @@ def _initials(word: str) -> str:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """` (did you mean …?)` for a message, or an empty string if no known word is close."""
+    """Return ` (did you mean …?)`, or an empty string if no known word is close."""
     found = find_nearest(word, known)
     return f" (did you mean {found!r}?)" if found else ""

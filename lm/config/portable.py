@@ -1,6 +1,6 @@
-"""Architectures that other systems have, by the values that the fields of a `ModelConfig` have in them.
+"""Architectures of other systems, as allowed values of `ModelConfig` fields.
 
-A model that fits one is portable: it can be exported without code of ours.
+A model that fits one is portable: other tools run it without code of ours.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ ARCHITECTURES: Mapping[str, AllowedValues] = {
 
 
 def comparable_fields(config: ModelConfig) -> dict[str, Any]:
-    """What `AllowedValues` are compared with: `n_kv_heads` and `d_head` are None where they are the defaults."""
+    """Return the fields to compare with `AllowedValues`; `n_kv_heads` and `d_head` are None at their defaults."""
     return {
         **{field.name: getattr(config, field.name) for field in fields(config)},
         "n_kv_heads": None if config.n_kv_heads == config.n_heads else config.n_kv_heads,
@@ -76,17 +76,17 @@ def comparable_fields(config: ModelConfig) -> dict[str, Any]:
 
 
 def differing_fields(config: ModelConfig, allowed: AllowedValues) -> list[str]:
-    """The fields of a model that have other values than these."""
+    """Return the fields of a model whose values an architecture does not allow."""
     known = comparable_fields(config)
     return [name for name, values in allowed.items() if known[name] not in values]
 
 
 def describe_fields(config: ModelConfig, names: Sequence[str], *, joined_by: str = " and ") -> str:
-    """Some fields with their values, for messages."""
+    """Format fields with their values, for messages."""
     known = comparable_fields(config)
     return joined_by.join(f"{name} {known[name]}" for name in names)
 
 
 def describe_unportable(config: ModelConfig) -> str:
-    """The fields with their values that the nearest architecture has otherwise; empty if a model fits one."""
+    """Describe the fields that the nearest architecture does not allow; empty if a model fits one."""
     return describe_fields(config, min((differing_fields(config, each) for each in ARCHITECTURES.values()), key=len))

@@ -1,4 +1,4 @@
-"""Presets: rows of values, and what is made of a row and the settings that a person gives."""
+"""Presets: default values of settings by name, and the configuration built from a preset and given settings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PresetValues = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Preset:
-    """The values that differ from the defaults of the configs, by section, and a summary for `lm info`."""
+    """Values that differ from the defaults, by section, and a summary for `lm info`."""
 
     summary: str
     model: PresetValues = field(default_factory=dict)
@@ -38,15 +38,15 @@ def _small_translator(n_layers: int, d_model: int, dropout: float) -> dict[str, 
 
 
 def muon_learning_rate(d_model: int, *, translates: bool = False) -> float:
-    """The peak learning rate of Muon for random weights, which falls with the square root of the width.
+    """Return the peak learning rate of Muon, which falls with the square root of the width.
 
-    The update of a matrix, whose root mean square Muon keeps, then changes its outputs by as much at any width.
+    Muon keeps the RMS of the update of a matrix, so that its outputs change by as much at any width.
     """
     return round(6e-3 * (192 / d_model) ** 0.5 if translates else 0.02 * (128 / d_model) ** 0.5, 5)
 
 
 def _recipe_training(d_model: int) -> dict[str, Any]:
-    """How the recipe is trained (docs/recipe.md)."""
+    """Return the training settings of the recipe (docs/recipe.md)."""
     return {
         "optimizer": "muon", "learning_rate": muon_learning_rate(d_model), "schedule": "linear",
         "warmup_steps": 10, "decay_fraction": 0.5, "final_learning_rate": 0.0,
@@ -286,49 +286,49 @@ _PORTABLE = "portable-"
 
 
 def is_preset(name: str) -> bool:
-    """Whether there is a preset of that name."""
+    """Return whether there is a preset of that name."""
     named = name.removeprefix(_PORTABLE)
     return named in PRESETS or _OF_DEPTH.fullmatch(named) is not None
 
 
 def depth_preset_name(depth: int, *, pairs: bool) -> str:
-    """The preset of so many layers: an encoder-decoder for pairs, else a model that continues texts."""
+    """Return the preset of a depth: an encoder-decoder for sentence pairs, else a decoder."""
     return f"{'translation-' if pairs else ''}depth-{depth}"
 
 
 def preset_depth(name: str | None) -> int | None:
-    """Return the layers that a preset is named by; None for the other presets."""
+    """Return the depth in a preset's name; None for other presets."""
     found = _OF_DEPTH.fullmatch((name or "").removeprefix(_PORTABLE))
     return None if found is None else int(found[2])
 
 
 def has_training_recipe(name: str) -> bool:
-    """Whether a preset states how to train as well, and not only a size: those of others, and those for pairs."""
+    """Return whether a preset also sets the training: published ones, and those for sentence pairs."""
     return preset_depth(name) is None and name.removeprefix(_PORTABLE) not in _SIZES
 
 
 def portable_name(name: str) -> str:
-    """The name of the preset with the same shape and training, and blocks that the common systems run."""
+    """Return the name of the portable form of a preset: same shape and training, with common blocks."""
     return _PORTABLE + name.removeprefix(_PORTABLE)
 
 
 def is_portable_name(name: str | None) -> bool:
-    """Whether a preset is one of those that `portable_name` names."""
+    """Return whether a name is from `portable_name`."""
     return name is not None and name.startswith(_PORTABLE)
 
 
 def could_be_portable(config: RunConfig) -> bool:
-    """Whether a model has the blocks of the recipe, and its preset a portable form."""
+    """Return whether a model has the recipe's blocks, and its preset a portable form."""
     named = config.preset
     is_of_recipe = named is not None and is_preset(named) and _has_recipe_blocks(find_preset(named).model)
     return is_of_recipe and _has_recipe_blocks(dataclasses.asdict(config.model))
 
 
 def find_preset(name: str) -> Preset:
-    """The preset of that name, also depth-N, translation-depth-N and portable-NAME.
+    """Return a preset by name, also depth-N, translation-depth-N and portable-NAME.
 
     Raises:
-        UsageError: there is none, with the nearest that there is.
+        UsageError: there is none; the message suggests the nearest.
     """
     if is_portable_name(name):
         return _make_portable(name.removeprefix(_PORTABLE))
@@ -342,9 +342,9 @@ def find_preset(name: str) -> Preset:
 
 
 def build_depth_preset(depth: int) -> Preset:
-    """A model set by one number: so many layers, 64 of d_model and one head for each layer, 20 tokens a parameter.
+    """Return a decoder of a depth: d_model 64 times the depth, a head per layer, 20 tokens/parameter.
 
-    Source: the dial, nanochat (Karpathy 2025); the length, Hoffmann et al. 2022.
+    Source: the single dial, nanochat (Karpathy 2025); the length, Hoffmann et al. 2022.
     """
     width, vocabulary = 64 * depth, 1024 if depth < 4 else 4096
     context = 128 if depth < 4 else 256 if depth < 8 else 1024
@@ -363,7 +363,7 @@ def build_depth_preset(depth: int) -> Preset:
 
 
 def build_translation_depth_preset(depth: int) -> Preset:
-    """An encoder-decoder set by one number: so many layers on each side, and 64 of d_model for each layer.
+    """Return an encoder-decoder with so many layers in each stack, and d_model 64 times that.
 
     It is trained for ten epochs, which suits tens of thousands of pairs.
     """
@@ -384,7 +384,7 @@ def _has_recipe_blocks(model: PresetValues) -> bool:
 
 
 def _make_portable(name: str) -> Preset:
-    """A preset of the recipe with its blocks exchanged; UsageError for one that has other blocks."""
+    """Replace the blocks of a recipe preset; UsageError if it has other blocks."""
     row = find_preset(name)
     if not _has_recipe_blocks(row.model):
         raise UsageError(
@@ -402,13 +402,13 @@ def _make_portable(name: str) -> Preset:
 
 
 def build_run_config(name: str, given: Mapping[str, PresetValues] | None = None) -> RunConfig:
-    """The configuration of a preset with some fields given otherwise.
+    """Build the configuration of a preset with some fields given.
 
     Args:
-        name: a key of PRESETS.
-        given: section ("model", "training", …) to the fields that were set, which win over the preset's; a budget
-            brings the one schedule that goes with it, a recurrent architecture leaves out what goes with blocks,
-            adapters have an optimizer of their own, and one stack for both sides of pairs has the layers of two.
+        name: of the preset.
+        given: section ("model", "training", …) to given fields, which replace the preset's. A budget implies its
+            schedule, a recurrent architecture drops settings of blocks, adapters have their own optimizer, and a
+            decoder-only translation model has the layers of both stacks.
     """
     row = find_preset(name)
     given = given or {}
@@ -428,7 +428,7 @@ def build_run_config(name: str, given: Mapping[str, PresetValues] | None = None)
 
 
 def _without_blocks(values: PresetValues) -> PresetValues:
-    """A preset's values, without what describes transformer blocks, and Muon with its learning rate.
+    """Remove the settings of transformer blocks, and Muon with its learning rate.
 
     AdamW trains recurrent layers faster: after 300 steps of copying reversed digits (LSTM, 96 wide, additive attention)
     its loss was 0.01 and Muon's 0.5.
@@ -438,10 +438,10 @@ def _without_blocks(values: PresetValues) -> PresetValues:
 
 
 def _for_adapters(values: PresetValues) -> PresetValues:
-    """A preset's values, with AdamW at half the learning rate where it has Muon.
+    """Replace Muon by AdamW at half the learning rate.
 
-    On the task of `tests.benchmarks.lora` AdamW was never worse at that rate, and better after few steps and in a wider
-    model: docs/benchmarks.md.
+    In `tests.benchmarks.lora` AdamW was never worse at that rate, and better after few steps and in a wider model:
+    docs/benchmarks.md.
     """
     if values.get("optimizer") != "muon":
         return values
@@ -449,15 +449,15 @@ def _for_adapters(values: PresetValues) -> PresetValues:
 
 
 def _for_single_stack(values: PresetValues) -> PresetValues:
-    """The values of a model with one stack, of as many layers as the two stacks of a preset have together."""
+    """Give a single stack the layers of both stacks of a preset."""
     layers = values.get("n_layers", ModelConfig.n_layers) + values.get("n_encoder_layers", 0)
     return {**values, "n_layers": layers, "n_encoder_layers": 0}
 
 
 def overlay(values: PresetValues, given: PresetValues) -> dict[str, Any]:
-    """Values, of which those that were given are replaced.
+    """Replace values by given ones.
 
-    A length that was given (steps, epochs, tokens, a budget) replaces one of another kind, and so does a batch size.
+    A given length (steps, epochs, tokens, budget) replaces any other kind of length, and a batch size likewise.
     """
     kept = dict(values)
     for rivals in (LENGTHS, ("batch_size", "batch_tokens")):

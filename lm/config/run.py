@@ -1,4 +1,4 @@
-"""Everything that defines a run: its settings, and the plan that was made of them."""
+"""The configuration of a run: its settings, and the plan resolved from them."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class RunPlan:
 
     @property
     def decay_start(self) -> tuple[int, float] | None:
-        """The step after which the learning rate falls, and from what share of its peak, if that was decided later."""
+        """Return the step at which the decay starts and the fraction of the peak there, if resolved later."""
         return None if self.decay_step is None else (self.decay_step, self.decay_share)
 
 
@@ -125,14 +125,14 @@ class RunConfig:
 
     @property
     def has_language_tags(self) -> bool:
-        """Whether sources begin with the tag of a language, if the tokenizer has such tags.
+        """Return whether sources begin with a language tag, if the tokenizer has tags.
 
-        They do in a run that learned both directions, and in a model that was made elsewhere, which has no preset.
+        They do in bidirectional runs, and in imported models, which have no preset.
         """
         return self.parallel.bidirectional or self.preset is None
 
     def _check_trees(self) -> None:
-        """UsageError for sources that come without the trees that the model reads."""
+        """Raise UsageError if the model reads dependency trees and the sources have none."""
         if self.parallel.bidirectional:
             raise UsageError(
                 "only one side comes with trees: leave one of the two out", settings=("bidirectional", "syntax")
@@ -143,15 +143,15 @@ class RunConfig:
             )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON, with the version of the format in front."""
+        """Return plain values for JSON, with the format version first."""
         return {"format_version": FORMAT_VERSION, **dataclasses.asdict(self), "model": self.model.settings()}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], *, where: str) -> RunConfig:
-        """The inverse of `to_dict`; `where` names the file in messages.
+        """Build from the values of `to_dict`; `where` names the file in messages.
 
         Raises:
-            UsageError: a value is missing or wrong, or the format is another version's.
+            UsageError: a value is missing or wrong, or the format version differs.
         """
         if not isinstance(values, Mapping):
             raise UsageError(f"{where}: must be names with values, not {options.format_value(values)}")

@@ -1,4 +1,4 @@
-"""What a person asks of training, with the source of each value: plain values, without torch."""
+"""The specification of a run: what the user asked for, with the source of each value; without torch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EXPLICIT_SOURCES = ("flag", "python")
 
 
 def is_user_given(source: str | None) -> bool:
-    """Whether a value was, or may have been, given by a person; see `RunSpec.sources`, and `None` for not known."""
+    """Return whether a value was, or may have been, given by the user; see `RunSpec.sources`."""
     return source in (*EXPLICIT_SOURCES, "environment", "file", "given", None)
 
 
@@ -82,12 +82,12 @@ class DataFiles:
 
     @property
     def are_pairs(self) -> bool:
-        """Whether these are sentence pairs."""
+        """Return whether these are sentence pairs."""
         return bool(self.source or self.pairs)
 
     @property
     def first(self) -> str:
-        """The name of the first file."""
+        """Return the name of the first file."""
         return [*self.text, *self.source, *self.pairs][0]
 
 
@@ -140,7 +140,7 @@ class RunSpec:
             self._check_resumed()
 
     def typed(self, section: str) -> dict[str, Any]:
-        """What was given of a section for this run alone, in flags or in Python."""
+        """Return the values of a section given for this run alone, by flags or in Python."""
         return {
             name: value
             for name, value in self.settings[section].items()
@@ -148,7 +148,7 @@ class RunSpec:
         }
 
     def _check_resumed(self) -> None:
-        """UsageError if a value is given for this run alone that a resumed run has kept since its start."""
+        """Raise UsageError if a value is given that a resumed run has fixed since its start."""
         new = {name for name in ("out", "preset", "from_run", "tokenizer") if getattr(self, name) is not None}
         changeable = {f"{section}.{name}" for section, names in CHANGEABLE_ON_RESUME.items() for name in names}
         changeable |= {f"training.{name}" for name in LENGTHS}
@@ -157,20 +157,20 @@ class RunSpec:
             raise UsageError(f"a resumed run keeps its {', '.join(typed)}: leave it out, or start a new run")
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
+        """Return plain values for JSON."""
         return dataclasses.asdict(self)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> RunSpec:
-        """The inverse of `to_dict`, for values that have been JSON too."""
+        """Build from the values of `to_dict`."""
         return cls(**{**values, "data": DataFiles(**values["data"])})
 
 
 def merge_layers(layers: Sequence[tuple[str, Settings]]) -> tuple[Settings, dict[str, str]]:
-    """Settings of several sources, of which later ones win, and the source of each value.
+    """Merge settings, later sources replacing earlier ones; also returns the source of each value.
 
     Args:
-        layers: the name of a source, and what it gives, by section.
+        layers: the name of a source, and its values by section.
     """
     settings: Settings = {name: {} for name in SECTIONS}
     sources: dict[str, str] = {}

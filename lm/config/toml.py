@@ -15,15 +15,14 @@ from lm.errors import InputError, UsageError
 
 
 def read_toml(path: Path) -> tuple[str | None, dict[str, dict[str, Any]]]:
-    """A run's settings from a TOML file: an optional `find_preset`, and tables named as the sections of a RunConfig.
+    """Read settings from TOML: an optional `preset`, and a table per section of RunConfig.
 
     Returns:
-        The preset's name if there is one, and section to {field: value}.
+        The preset's name if given, and section to {field: value}.
 
     Raises:
-        InputError: there is no such file, or it is no text.
-        UsageError: it is not TOML, a key is unknown or a value wrong; the message names the file and suggests what may
-            be meant.
+        InputError: the file is missing or not text.
+        UsageError: it is not TOML, a key is unknown or a value wrong; the message names the file and suggests a fix.
     """
     values = _parse(path)
     name = values.pop("preset", None)
@@ -43,7 +42,7 @@ def read_toml(path: Path) -> tuple[str | None, dict[str, dict[str, Any]]]:
 
 
 def _parse(path: Path) -> dict[str, Any]:
-    """The keys and tables of a file; the message for one that is no TOML says what it may be instead."""
+    """Parse a file; the message for one that is not TOML says what it may be."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:
@@ -69,7 +68,7 @@ def _parse(path: Path) -> dict[str, Any]:
 
 @contextmanager
 def _prefix_errors(where: str) -> Iterator[None]:
-    """While open, the message of a UsageError begins with the place where the wrong value stands."""
+    """Prefix the messages of UsageErrors with the location of the value."""
     try:
         yield
     except UsageError as error:
@@ -77,7 +76,7 @@ def _prefix_errors(where: str) -> Iterator[None]:
 
 
 def check_section(section: str, fields: Mapping[str, Any]) -> None:
-    """UsageError unless each name is an option of a section of RunConfig, with a value that the option can have."""
+    """Raise UsageError unless each name is an option of a section, with a valid value."""
     known = {described.name: described for described in list_options(SECTIONS[section])}
     for key, value in fields.items():
         if key not in known:
@@ -86,7 +85,6 @@ def check_section(section: str, fields: Mapping[str, Any]) -> None:
 
 
 def _describe_unknown_key(key: str, value: Any) -> str:  # noqa: ANN401 (whatever TOML can say)
-    """What is wrong with a key that is no table of settings."""
     if isinstance(value, dict):
         return f"unknown table {key!r}{did_you_mean(key, ['preset', *SECTIONS])}"
     if key in SECTIONS:
@@ -95,7 +93,7 @@ def _describe_unknown_key(key: str, value: Any) -> str:  # noqa: ANN401 (whateve
 
 
 def _suggest_tables(key: str) -> str:
-    """` (…)` where a key is the name of an option or flag, with the tables it belongs in; else nothing."""
+    """Return ` (…)` with the tables of a misplaced option; else nothing."""
     every = [(section, described) for section in SECTIONS for described in list_options(SECTIONS[section])]
     if tables := [f"[{section}]" for section, described in every if described.name == key]:
         return f" (put it under {' or '.join(tables)})"

@@ -18,7 +18,7 @@ def fetched(file, folder, *, progress) -> FetchedFile:
 
 
 def test_every_file_has_a_line(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(corpus_download, "fetch", fetched)
+    monkeypatch.setattr(corpus_download, "fetch_file", fetched)
     files = fetch_files(CORPUS, tmp_path)
     assert [file.path.name for file in files] == [file.name for file in CORPUS.files]
     lines = capsys.readouterr().err.splitlines()
@@ -27,7 +27,7 @@ def test_every_file_has_a_line(monkeypatch, tmp_path, capsys):
 
 def test_a_terminal_sees_a_bar_for_each(monkeypatch, tmp_path, terminal):
     screen = terminal(80)
-    monkeypatch.setattr(corpus_download, "fetch", fetched)
+    monkeypatch.setattr(corpus_download, "fetch_file", fetched)
     fetch_files(CORPUS, tmp_path)
     for file in CORPUS.files:
         assert any(line.startswith(file.name) and "0.7/1.5 kB" in line for line in screen.lines)

@@ -1,1 +1,1 @@
-"""Runs as folders that CTranslate2 reads, a C++ library that continues texts and translates."""
+"""CTranslate2: export of decoders and translation models."""

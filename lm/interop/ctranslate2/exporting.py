@@ -31,25 +31,25 @@ _HARDWARE = Hardware("cpu", "float32", 1)
 
 
 def to_ctranslate2(run: Path, out: Path, config: ExportConfig) -> Mapping[str, str]:
-    """Export a run to a folder, and say what runs it; see `EXPORTERS`."""
+    """Export a run to a folder and return what to report; see `EXPORTERS`."""
     kind = export_ctranslate2(run, out, number_type=config.type)
     return {"model": f"for ctranslate2.{kind}, {config.type}"}
 
 
 def export_ctranslate2(run: Path, folder: Path, *, number_type: ExportDtype = "float32") -> str:
-    """Write a run's best checkpoint, or a checkpoint, as CTranslate2 loads it.
+    """Export a run's best checkpoint, or a checkpoint, for CTranslate2, atomically.
 
     Args:
         run: the run or checkpoint.
-        folder: to be made; it is there whole or not at all.
-        number_type: of the matrices, as CTranslate2 names it.
+        folder: to be created.
+        number_type: dtype of the matrices, as CTranslate2 names it.
 
     Returns:
         The class that runs it, "Generator" or "Translator".
 
     Raises:
-        InputError: the run is damaged, the folder holds something, or the package `ctranslate2` is not installed.
-        UsageError: CTranslate2 has nothing like a part of the model.
+        InputError: the run is damaged, the folder is not empty, or the package `ctranslate2` is not installed.
+        UsageError: CTranslate2 does not support a part of the model.
     """
     loaded = load_model(run, _HARDWARE)
     spec = build_specification(
@@ -73,17 +73,17 @@ def build_specification(
     source_tokenizer: Tokenizer | None = None,
     number_type: ExportDtype = "float32",
 ) -> Any:  # noqa: ANN401 (the package has no types)
-    """CTranslate2's description of a model, weights and vocabularies included, as it can be saved.
+    """Build CTranslate2's model specification with weights and vocabularies.
 
     Args:
         model: the model.
         tokenizer: of the target, and of the source unless that has its own.
         source_tokenizer: of the source.
-        number_type: of the matrices.
+        number_type: dtype of the matrices.
 
     Raises:
         InputError: the package is not installed.
-        UsageError: CTranslate2 has nothing like a part of the model or of its tokenizer.
+        UsageError: CTranslate2 does not support a part of the model or tokenizer.
     """
     check_supported(model.config)
     assert isinstance(model, DecoderOnly | EncoderDecoder)
@@ -96,7 +96,7 @@ def build_specification(
 
 
 def _set_tokens(spec: Any, config: ModelConfig, tokenizer: Tokenizer, source_tokenizer: Tokenizer) -> None:  # noqa: ANN401
-    """The vocabularies, and the tokens that start and end a text; there is none for unknown words."""
+    """Set the vocabularies, and the start and end tokens; there is no unknown token."""
     if tokenizer.start_of_text is None or tokenizer.end_of_text is None:
         raise UsageError(
             "CTranslate2 needs a token that ends a text, and this tokenizer has none", settings=["special"]
@@ -116,5 +116,5 @@ def _set_tokens(spec: Any, config: ModelConfig, tokenizer: Tokenizer, source_tok
 
 
 def _token_names(tokenizer: Tokenizer, size: int) -> list[str]:
-    """The tokens by id; ids that no text has get a name that none has."""
+    """Return the tokens by ID, with unused names for unused IDs."""
     return [tokenizer.token(index) or f"<unused {index}>" for index in range(size)]

@@ -1,4 +1,4 @@
-"""CTranslate2's description of a model, what it has no description for, and the weights put into it."""
+"""CTranslate2 model specifications: supported fields, and filling in weights."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _SUPPORTED_IN_ENCODER_DECODERS: AllowedValues = {
 
 
 def check_supported(config: ModelConfig) -> None:
-    """UsageError if CTranslate2 has nothing like a part of a model; the message names the field."""
+    """Raise UsageError, naming the field, if CTranslate2 does not support a part of a model."""
     allowed = {
         **_SUPPORTED,
         **(_SUPPORTED_IN_ENCODER_DECODERS if config.is_encoder_decoder else _SUPPORTED_IN_DECODERS),
@@ -50,7 +50,7 @@ def check_supported(config: ModelConfig) -> None:
 
 
 def create_specification(config: ModelConfig) -> Any:  # noqa: ANN401 (the package has no types)
-    """CTranslate2's empty description of a model of this shape; InputError without the package."""
+    """Create an empty specification for a model; InputError without the package."""
     try:
         from ctranslate2.specs import transformer_spec  # noqa: PLC0415 (an optional dependency)
     except ImportError:
@@ -68,7 +68,7 @@ def create_specification(config: ModelConfig) -> Any:  # noqa: ANN401 (the packa
 
 
 def _block_settings(config: ModelConfig) -> dict[str, Any]:
-    """What is said of the blocks of any stack."""
+    """Return the settings of the blocks of any stack."""
     from ctranslate2.specs import common_spec  # noqa: PLC0415 (an optional dependency)
 
     blocks: dict[str, Any] = {
@@ -83,7 +83,7 @@ def _block_settings(config: ModelConfig) -> dict[str, Any]:
 
 
 def _decoder_settings(config: ModelConfig) -> dict[str, Any]:
-    """What is said of the blocks of a model that continues texts, beside that."""
+    """Return the further settings of decoder-only blocks."""
     from ctranslate2.specs.attention_spec import RotaryScalingType  # noqa: PLC0415 (an optional dependency)
 
     more: dict[str, Any] = {"qk_norm": config.qk_norm, "parallel_residual": config.parallel_residual}
@@ -103,7 +103,7 @@ Array = npt.NDArray[np.float32]
 
 
 def fill_weights(spec: Any, model: DecoderOnly | EncoderDecoder) -> None:  # noqa: ANN401 (the package has no types)
-    """Put the weights of a model, in float32, into the description that was made for it."""
+    """Copy the weights of a model, in float32, into its specification."""
     assert isinstance(model.decoder, Stack)
     _set_stack(spec.decoder, model.decoder)
     _set_embedding(spec.decoder, spec.decoder.embeddings, model.embedding, model.config)
@@ -138,7 +138,7 @@ def _set_stack(spec: Any, stack: Stack) -> None:  # noqa: ANN401
 
 
 def _set_norms(layer: Any, block: Block) -> None:  # noqa: ANN401
-    """The norms of self-attention and of the feed-forward layer, which stand elsewhere where both read the same."""
+    """Set the norms of self-attention and feed-forward layer, which with parallel residuals may be shared."""
     if block.is_parallel:
         _set_norm(layer.input_layer_norm, block.attention_norm)
         _set_norm(layer.post_attention_layer_norm, block.feed_forward_norm)
@@ -156,7 +156,7 @@ def _set_norm(spec: Any, norm: nn.Module) -> None:  # noqa: ANN401
 
 
 def _set_attention(spec: Any, attention: MultiHeadAttention, *, parts: int) -> None:  # noqa: ANN401
-    """One product for queries, keys and values, or, across, one for queries and one for the other two."""
+    """Set one matrix for queries, keys and values or, in cross-attention, one for queries and one for the others."""
     queries, everything = attention.input.projected[0], attention.input.out_features
     ends = [0, everything] if parts == 1 else [0, queries, everything]
     for linear, start, end in zip(spec.linear, ends, ends[1:], strict=False):

@@ -1,1 +1,1 @@
-"""Runs as GGUF files, which llama.cpp reads, and what is built on it."""
+"""GGUF, the file format of llama.cpp."""

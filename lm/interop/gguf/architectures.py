@@ -1,8 +1,8 @@
-"""The architectures of llama.cpp that our models can be: what theirs has, and what tensors and settings are named.
+"""The llama.cpp architectures that our models can be: supported fields, tensor names and metadata keys.
 
-They are the families that transformers has, with fewer of our fields and with names of their own.
+They are the families of transformers with fewer supported fields and other names.
 
-Source: the specification of GGUF, and llama.cpp, whose models are in src/models.
+Source: the GGUF specification, and src/models of llama.cpp.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _YARN = {"rope_fast": 32.0, "rope_slow": 1.0}
 
 
 def _architecture(name: str, family: Family, inner: Mapping[str, Part], requires: AllowedValues) -> Family:
-    """A family by the names that llama.cpp has for it; biases that it has in any case are zero where ours has none."""
+    """Derive a family with llama.cpp's names; biases that it requires are zero if ours has none."""
     return replace(
         family,
         model_type=name,
@@ -69,10 +69,10 @@ ARCHITECTURES = (
 
 
 def find_architecture(config: ModelConfig) -> Family:
-    """The architecture that a model belongs to.
+    """Return the architecture of a model.
 
     Raises:
-        UsageError: llama.cpp has none; the message names the fields that the nearest has otherwise.
+        UsageError: llama.cpp has none; the message names the fields that differ from the nearest.
     """
     architecture, differing = nearest_family(config, ARCHITECTURES)
     if not differing and config.rope_scaling == "yarn":
@@ -89,7 +89,7 @@ def find_architecture(config: ModelConfig) -> Family:
 
 
 def build_metadata(config: ModelConfig, architecture: Family) -> dict[str, Any]:
-    """The settings of a model, by their keys in a GGUF file."""
+    """Return the GGUF metadata of a model."""
     kind = "layer_norm_rms_epsilon" if config.norm == "rmsnorm" else "layer_norm_epsilon"
     values = {
         "context_length": config.context_length,
@@ -114,7 +114,7 @@ def build_metadata(config: ModelConfig, architecture: Family) -> dict[str, Any]:
 
 
 def _rope_scaling_metadata(config: ModelConfig) -> dict[str, Any]:
-    """How rotary frequencies are slowed down, where that has a name; else factors of each are a tensor."""
+    """Return the RoPE scaling by name, if it has one; else the factors are a tensor."""
     if config.rope_scaling not in ("linear", "yarn"):
         return {}
     keys: dict[str, Any] = {"rope.scaling.type": config.rope_scaling, "rope.scaling.factor": float(config.rope_factor)}

@@ -1,4 +1,4 @@
-"""A run as a file that llama.cpp reads, tokenizer included."""
+"""Export a run as a GGUF file, tokenizer included."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _QUANTIZATION_VERSION = 2
 
 @dataclass(frozen=True)
 class ExportedGGUF:
-    """What a run was written as: the architecture, what decided that, and its vocabulary."""
+    """What a run was exported as: architecture, what decided that, and vocabulary."""
 
     architecture: Family
     decided_by: str
@@ -37,7 +37,7 @@ class ExportedGGUF:
 
 
 def to_gguf(run: Path, out: Path, config: ExportConfig) -> Mapping[str, str]:
-    """Export a run to a file, and say what llama.cpp takes it for; see `EXPORTERS`."""
+    """Export a run to a file and return what to report; see `EXPORTERS`."""
     exported = export_gguf(run, out, number_type=config.type)
     words, left_out = exported.vocabulary.words, exported.vocabulary.left_out
     return {
@@ -47,16 +47,16 @@ def to_gguf(run: Path, out: Path, config: ExportConfig) -> Mapping[str, str]:
 
 
 def export_gguf(run: Path, path: Path, *, number_type: ExportDtype = "float32") -> ExportedGGUF:
-    """Write a run's best checkpoint, or a checkpoint, as a GGUF file.
+    """Export a run's best checkpoint, or a checkpoint, as a GGUF file, atomically.
 
     Args:
         run: the run or checkpoint.
-        path: of the file, to be made; it is there whole or not at all.
-        number_type: of the matrices: float32, float16 or q8_0, 8 bits each with a scale for every 32 of a row, or
-            float16 where 32 do not divide the width. Vectors, and learned positions, are float32.
+        path: of the file, to be created.
+        number_type: dtype of the matrices: float32, float16 or q8_0 (8 bits with a scale per 32 weights; float16 if 32
+            does not divide the width). Vectors and learned positions are float32.
 
     Raises:
-        InputError: the run is damaged, there is such a file, or the package `gguf` is not installed.
+        InputError: the run is damaged, the file exists, or the package `gguf` is not installed.
         UsageError: llama.cpp has no such model or tokenizer.
     """
     package = _import_gguf()
@@ -88,7 +88,7 @@ def _import_gguf() -> Any:  # noqa: ANN401 (a module, which is not always there)
 
 
 def _add_metadata(writer: Any, key: str, value: Any) -> None:  # noqa: ANN401 (the package has no types for it)
-    """Add a setting in the type that the format has for what Python's type is."""
+    """Add a value with the GGUF type for its Python type."""
     if isinstance(value, bool):
         writer.add_bool(key, value)
     elif isinstance(value, int):
@@ -102,7 +102,7 @@ def _add_metadata(writer: Any, key: str, value: Any) -> None:  # noqa: ANN401 (t
 
 
 def _encode_tensor(value: Tensor, number_type: ExportDtype, package: Any) -> tuple[NDArray[Any], Any]:  # noqa: ANN401
-    """The numbers of a tensor as they are kept, and the format's name for their type."""
+    """Return a tensor in a dtype, with GGUF's code of the dtype."""
     numbers, kinds = value.float().numpy(), package.GGMLQuantizationType
     if number_type == "float32" or numbers.ndim == 1:
         return numbers, kinds.F32
@@ -126,11 +126,10 @@ _FACTORS = "rope_freqs.weight"
 def name_tensors(
     weights: Mapping[str, Tensor], config: ModelConfig, architecture: Family
 ) -> Iterator[tuple[str, Tensor]]:
-    """All tensors of a model by their names in a GGUF file, in their type.
+    """Yield all tensors of a model by their GGUF names.
 
-    Llama's queries and keys are kept with the two features that turn together beside each other, as Llama itself has
-    them, and not a half of the head apart, as ours and transformers have them. GPT-NeoX has an output layer of its own
-    even where ours is the embedding.
+    Llama's query and key rows are interleaved, as in Llama itself, instead of half a head apart, as in ours and
+    transformers. GPT-NeoX has an output layer even if ours is tied.
     """
     paired = architecture.inner["attention.input"].names[:2] if architecture.model_type == LLAMA_NAME else ()
     needs_output = config.tie_embeddings and architecture.model_type == GPT_NEOX_NAME
@@ -150,5 +149,5 @@ def _weight_name(layer: str | None) -> str:
 
 
 def _interleave_rotary_pairs(value: Tensor, head_size: int) -> Tensor:
-    """(heads·head, …) rows, of each head the first half and then the second -> one of each in turns."""
+    """Interleave the two halves of each head's rows: (heads·head, …) -> the same shape."""
     return value.unflatten(0, (-1, 2, head_size // 2)).transpose(1, 2).flatten(0, 2)

@@ -1,8 +1,7 @@
-"""SentencePiece's tokenizers, such as Llama 2's, as llama.cpp has them: pieces with scores in place of merge rules.
+"""SentencePiece BPE (such as Llama 2's) for llama.cpp: scores instead of merge rules.
 
-There, two pieces that stand side by side become the one that they spell, the best first, whichever two they are. Rules
-say the same if they have every such pair, and all pairs of one piece before any of the next, as those do that were made
-from such scores.
+llama.cpp merges neighbouring pieces into the best-scored piece, whichever pair spells it. Merge rules are equivalent if
+they have every such pair, and all pairs of one piece before any of the next, as rules derived from scores do.
 """
 
 from __future__ import annotations
@@ -21,21 +20,21 @@ _UNKNOWN, _BYTE = 2, 6
 
 
 def is_sentencepiece(description: Mapping[str, Any]) -> bool:
-    """Whether a tokenizer (its JSON, parsed) spells unknown characters as bytes, as SentencePiece's BPE does."""
+    """Return whether a parsed `tokenizer.json` has byte fallback, as SentencePiece's BPE does."""
     model = description["model"]
     return model["type"] == "BPE" and bool(model["byte_fallback"])
 
 
 def build_sentencepiece_metadata(tokenizer: Tokenizer, tokens: Sequence[str], kinds: Sequence[int]) -> dict[str, Any]:
-    """The settings of such a tokenizer, by the ends of their keys in a GGUF file.
+    """Return GGUF metadata of such a tokenizer, by key suffix.
 
     Args:
-        tokenizer: one of pieces.
-        tokens: of the vocabulary, by id.
-        kinds: their numbers in the format, as those of any tokenizer.
+        tokenizer: a SentencePiece BPE.
+        tokens: of the vocabulary, by ID.
+        kinds: GGUF token types.
 
     Raises:
-        UsageError: llama.cpp would give other ids.
+        UsageError: llama.cpp would encode differently.
     """
     rules, unknown = tokenizer.merge_rules, tokenizer.description["model"]["unk_token"]
     missing = 256 - sum(decode_byte_fallback(token) is not None for token in tokens)
@@ -54,7 +53,7 @@ def build_sentencepiece_metadata(tokenizer: Tokenizer, tokens: Sequence[str], ki
 
 
 def _begins_with_space(description: Mapping[str, Any]) -> bool:
-    """Whether a space is put before each text; UsageError if spaces become anything but `▁` besides."""
+    """Return whether a space is prepended; UsageError if spaces become anything but `▁`."""
     normalizer, splitter = description["normalizer"] or {}, description["pre_tokenizer"]
     parts = normalizer["normalizers"] if normalizer.get("type") == "Sequence" else [normalizer]
     if splitter is None and parts == [_REPLACED]:
@@ -65,7 +64,7 @@ def _begins_with_space(description: Mapping[str, Any]) -> bool:
 
 
 def _compute_scores(rules: MergeRules, size: int) -> list[float]:
-    """The better the earlier a piece's rules come; what no rule makes has the worst."""
+    """Return scores by the order of merge rules; pieces without a rule have the lowest."""
     order: dict[str, int] = {}
     last = None
     for left, right in rules.rules:

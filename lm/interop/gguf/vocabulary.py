@@ -1,4 +1,4 @@
-"""Our tokenizers as llama.cpp has them: byte-level BPE that parts text in a way that it knows, or SentencePiece's."""
+"""Tokenizers as GGUF metadata: byte-level BPE with a pre-tokenizer of llama.cpp, or SentencePiece BPE."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _NORMAL, _CONTROL, _USER_DEFINED, _UNUSED = 1, 3, 4, 5
 
 @dataclass(frozen=True)
 class GGUFVocabulary:
-    """A tokenizer as llama.cpp has it.
+    """A tokenizer as GGUF metadata.
 
     Attributes:
-        settings: by their keys in a GGUF file.
-        words: llama.cpp's name for how text is parted into words, or SentencePiece, which parts none.
-        left_out: what the tokenizer does and llama.cpp does not, if anything.
+        settings: by GGUF key.
+        words: llama.cpp's name of the pre-tokenizer, or SentencePiece, which has none.
+        left_out: what llama.cpp does not do, if anything.
     """
 
     settings: Mapping[str, Any]
@@ -42,10 +42,10 @@ class GGUFVocabulary:
 
 
 def build_vocabulary(tokenizer: Tokenizer, size: int) -> GGUFVocabulary:
-    """The vocabulary of a model with so many ids; those beyond the tokenizer get names that no text has.
+    """Build the vocabulary of a model with so many IDs; IDs beyond the tokenizer get unused names.
 
     Raises:
-        UsageError: llama.cpp has no such tokenizer; the message names the part that decides.
+        UsageError: llama.cpp has no such tokenizer; the message names the reason.
     """
     description = tokenizer.description
     words = _SENTENCEPIECE if sentencepiece.is_sentencepiece(description) else _find_pre_tokenizer(tokenizer)
@@ -70,7 +70,7 @@ def build_vocabulary(tokenizer: Tokenizer, size: int) -> GGUFVocabulary:
 
 
 def _merges(tokenizer: Tokenizer) -> list[str]:
-    """The rules of byte-level BPE; where there are none, one that never applies, as there have to be some."""
+    """Return the merge rules; a dummy rule if there are none, as GGUF requires some."""
     if tokenizer.merge_rules:
         return [" ".join(rule) for rule in tokenizer.merge_rules.rules]
     assert tokenizer.end_of_text is not None
@@ -86,7 +86,7 @@ def _token_kinds(tokenizer: Tokenizer, size: int) -> list[int]:
 
 
 def _find_pre_tokenizer(tokenizer: Tokenizer) -> str:
-    """llama.cpp's name for how a tokenizer parts words; UsageError if it has none for it."""
+    """Return llama.cpp's name of the pre-tokenizer; UsageError if it has none."""
     description = tokenizer.description
     model, normalizer = description["model"], description["normalizer"] or {}
     if model["type"] != "BPE" or not is_byte_level(description):
@@ -107,7 +107,7 @@ def _list_parts(splitter: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _name_pre_tokenizer(parts: list[Mapping[str, Any]], *, has_merges: bool) -> str | None:
-    """The name of a sequence of pre-tokenizers, the last of which turns bytes into characters."""
+    """Return the name of a sequence of pre-tokenizers that ends with byte-level encoding."""
     *before, last = parts or [{}]
     if last.get("type") != "ByteLevel" or last["add_prefix_space"]:
         return None

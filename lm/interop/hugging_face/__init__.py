@@ -1,1 +1,4 @@
-"""Models in and out of the folders that Hugging Face's transformers reads and writes; it is not needed for either."""
+"""Hugging Face: export to and import from transformers and PEFT.
+
+Start with `exporting` and `importing`; `families` describes each supported architecture as data.
+"""

@@ -1,4 +1,4 @@
-"""The window that attention is kept within, in a config.json: in Mistral always, in Qwen where it is switched on."""
+"""Sliding-window attention in config.json: always on in Mistral, optional in Qwen."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SLIDING, _FULL = "sliding_attention", "full_attention"
 
 
 def to_json(config: ModelConfig, windowed: WindowStyle) -> dict[str, Any]:
-    """The keys of a config.json that say what attention sees."""
+    """Return the config.json keys of the attention window."""
     width = config.attention_window if config.attention == "window" else None
     if windowed == "never":
         return {}
@@ -35,10 +35,10 @@ def to_json(config: ModelConfig, windowed: WindowStyle) -> dict[str, Any]:
 
 
 def from_json(values: Mapping[str, Any], windowed: WindowStyle, *, n_layers: int, path: Path) -> dict[str, Any]:
-    """The fields of our ModelConfig that say the same.
+    """Return our fields of the attention window.
 
     Raises:
-        InputError: some layers see a window and others all.
+        InputError: only some layers use a window.
     """
     if windowed == "never":
         return {}
@@ -49,7 +49,7 @@ def from_json(values: Mapping[str, Any], windowed: WindowStyle, *, n_layers: int
 
 
 def _is_switched_on(values: Mapping[str, Any], n_layers: int, path: Path) -> bool:
-    """Whether all layers see a window; False if none does."""
+    """Return whether all layers use a window; False if none does."""
     if not values.get("use_sliding_window", False):
         return False
     kinds, full = values.get("layer_types"), values.get("max_window_layers", _DEFAULT_FULL_LAYERS)

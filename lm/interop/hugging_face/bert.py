@@ -1,4 +1,4 @@
-"""BERT, which fills blanks or classifies, as transformers has it."""
+"""BERT for masked language modelling or classification, as in transformers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _bert(
     tensors: Mapping[str, str],
     unused: tuple[str, ...],
 ) -> Family:
-    """BERT with one of its heads, which is all that differs."""
+    """Define BERT with one of its heads."""
     return Family(
         model_type="bert",
         architecture=architecture,

@@ -1,4 +1,4 @@
-"""Our ModelConfig as a family's config.json, and back; and which family a model belongs to."""
+"""Convert between ModelConfig and a family's config.json; find the family of a model."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _LARGEST = 1 << 31
 
 
 def find_family(config: ModelConfig, tokenizer: Tokenizer) -> Family:
-    """The family that a model belongs to, with the tokenizer it has: one that transformers has, or else one of ours.
+    """Return the family of a model with its tokenizer: one of transformers, else one with custom code.
 
     Raises:
         UsageError: there is none; the message names the fields that decide.
@@ -47,13 +47,13 @@ def find_family(config: ModelConfig, tokenizer: Tokenizer) -> Family:
 
 
 def nearest_family(config: ModelConfig, families: Sequence[Family]) -> tuple[Family, str]:
-    """The family that has the fewest fields otherwise than a model, and these with their values; empty if it fits."""
+    """Return the family with fewest differing fields, and these with their values; empty if it fits."""
     family = _nearest(config, families)
     return family, _describe_differences(config, family)
 
 
 def explain_family(config: ModelConfig, family: Family) -> str:
-    """What decided that a model belongs to its family."""
+    """Describe what decided the family of a model."""
     if family.keeps_names:
         nearest = _nearest(config, [one for one in FAMILIES if one.auto == family.auto])
         return f"without {_describe_differences(config, nearest) or 'its tokenizer'} it would be {nearest.architecture}"
@@ -65,12 +65,12 @@ def _nearest(config: ModelConfig, families: Sequence[Family]) -> Family:
 
 
 def _describe_differences(config: ModelConfig, family: Family) -> str:
-    """The fields that a model has otherwise than a family, with their values."""
+    """Format the fields in which a model differs from a family."""
     return describe_fields(config, differing_fields(config, family.requires))
 
 
 def to_json(config: ModelConfig, family: Family) -> dict[str, Any]:
-    """The settings of a model as config.json has them, without what is said of the tokenizer."""
+    """Return the settings of a model for config.json, without tokenizer settings."""
     values = {
         setting.config_key: setting.to_json_value(getattr(config, setting.model_field)) for setting in family.settings
     }
@@ -85,14 +85,14 @@ def to_json(config: ModelConfig, family: Family) -> dict[str, Any]:
 
 
 def from_json(values: Any, path: Path) -> tuple[Family, ModelConfig]:  # noqa: ANN401 (whatever the file holds)
-    """The family of a config.json, and the model that it describes.
+    """Parse config.json: the family, and the model config.
 
     Args:
-        values: what the file holds.
+        values: of the file.
         path: the file, for messages.
 
     Raises:
-        InputError: it describes a model that we cannot be; the message names the key that says so.
+        InputError: the model is not supported; the message names the key.
     """
     family = _named_family(values, path)
     for name, allowed in {**_UNSUPPORTED_KEYS, **family.neutral}.items():
@@ -117,7 +117,7 @@ def from_json(values: Any, path: Path) -> tuple[Family, ModelConfig]:  # noqa: A
 
 
 def _read_labels(values: Mapping[str, Any], path: Path) -> tuple[Any, ...]:
-    """The names of what a classifier chooses from."""
+    """Return the labels of a classifier."""
     named = values.get("id2label", {"0": "LABEL_0", "1": "LABEL_1"})  # as transformers leaves out what it calls so
     if not isinstance(named, Mapping) or set(named) != {str(number) for number in range(len(named))}:
         raise _unsupported_error(path, "id2label", named)
@@ -142,7 +142,7 @@ def _named_family(values: Any, path: Path) -> Family:  # noqa: ANN401
 
 
 def _accepts_tokenizer(tokenizer: Tokenizer, family: Family) -> bool:
-    """Whether transformers leaves a tokenizer as it is in this family."""
+    """Return whether transformers keeps a tokenizer unchanged in this family."""
     if family.words is None:
         return True
     normalizer, words = tokenizer.description["normalizer"], tokenizer.description["pre_tokenizer"] or {}
@@ -165,7 +165,7 @@ def _read_setting(setting: Setting, values: Mapping[str, Any], path: Path) -> An
 
 
 def _has_type_of(value: Any, default: bool | int | float) -> bool:  # noqa: ANN401
-    """Whether a value is of the type of a default, and a number one that a model can have."""
+    """Return whether a value has the type of a default, and a number is in range."""
     if isinstance(default, bool) or isinstance(value, bool):
         return isinstance(default, bool) and isinstance(value, bool)
     if isinstance(default, int):
@@ -174,7 +174,7 @@ def _has_type_of(value: Any, default: bool | int | float) -> bool:  # noqa: ANN4
 
 
 def _is_neutral(value: Any, allowed: tuple[Any, ...]) -> bool:  # noqa: ANN401
-    """Whether a value is one of those allowed, or a list of nothing but such."""
+    """Return whether a value is allowed, or a list of allowed ones."""
     return all(one in allowed for one in value) if isinstance(value, list) else value in allowed
 
 

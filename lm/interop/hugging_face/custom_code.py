@@ -1,4 +1,4 @@
-"""Models that transformers does not have: they take the code that they need along, and keep our settings and names."""
+"""Models without a transformers class: exported with custom code, our settings and tensor names."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _SUPPORTED: AllowedValues = {
 
 
 def _config_settings() -> tuple[Setting, ...]:
-    """Return the settings that `LMConfig` declares; importing its module would take transformers."""
+    """Return the settings that `LMConfig` declares, without importing transformers."""
     parsed = ast.parse((_CODE / f"{_MODULES[0]}.py").read_text())
     (declared,) = (node.body for node in parsed.body if isinstance(node, ast.ClassDef))
     names = [
@@ -68,10 +68,10 @@ CUSTOM_FAMILIES = (
 
 
 def from_json(values: Mapping[str, Any], family: Family, labels: tuple[Any, ...], path: Path) -> ModelConfig:
-    """The model of a config.json of ours.
+    """Parse the config.json of a model with custom code.
 
     Raises:
-        InputError: it describes none.
+        InputError: it is invalid.
     """
     fields = {one.model_field: values[one.config_key] for one in family.settings if one.config_key in values}
     try:
@@ -81,6 +81,6 @@ def from_json(values: Mapping[str, Any], family: Family, labels: tuple[Any, ...]
 
 
 def copy_code(folder: Path) -> None:
-    """Put the modules that a model of ours needs into its folder."""
+    """Copy the custom code into a model folder."""
     for module in _MODULES:
         shutil.copyfile(_CODE / f"{module}.py", folder / f"{module}.py")

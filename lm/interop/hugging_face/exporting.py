@@ -1,4 +1,4 @@
-"""A run as a folder that transformers loads: without code of ours if it has a model with the same blocks."""
+"""Export a run for transformers, with custom code only if transformers has no such model."""
 
 from __future__ import annotations
 
@@ -28,35 +28,35 @@ from lm.tokenizer.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class ExportedModel:
-    """What a run was written as: the family, and what decided that."""
+    """The family a run was exported as, and what decided that."""
 
     family: Family
     decided_by: str
 
     @property
     def loading_hint(self) -> str:
-        """What it takes to load it."""
+        """Describe how to load it."""
         if self.family.keeps_names:
             return ", whose code is in the folder (trust_remote_code=True)"
         return " of transformers, which needs no code of ours"
 
 
 def to_hugging_face(run: Path, out: Path, _config: ExportConfig) -> Mapping[str, str]:
-    """Export a run to a folder, and say as which model; see `EXPORTERS`."""
+    """Export a run to a folder and return what to report; see `EXPORTERS`."""
     exported = export_hugging_face(run, out)
     return {"model": f"{exported.family.architecture}{exported.loading_hint}: {exported.decided_by}"}
 
 
 def export_hugging_face(run: Path, folder: Path) -> ExportedModel:
-    """Write a run's best checkpoint, or a checkpoint, as transformers' `AutoModelFor…` and `AutoTokenizer` load it.
+    """Export a run's best checkpoint, or a checkpoint, for `AutoModelFor…` and `AutoTokenizer`, atomically.
 
     Args:
         run: the run or checkpoint.
-        folder: to be made; it is there whole or not at all.
+        folder: to be created.
 
     Raises:
-        InputError: the run is damaged, or the folder holds something or cannot be made.
-        UsageError: no model of transformers is like this one, nor can the code be that goes along.
+        InputError: the run is damaged, or the folder is not empty or cannot be created.
+        UsageError: neither transformers nor the custom code supports the model.
     """
     found = run_folder.find_checkpoint(run)
     config = run_folder.load_config(found)
@@ -71,7 +71,6 @@ def export_hugging_face(run: Path, folder: Path) -> ExportedModel:
 
 
 def _write(folder: Path, found: Path, config: RunConfig, family: Family, tokenizer: Tokenizer) -> None:
-    """The files of a folder, from the checkpoint that was found."""
     weights = checkpoint.load_weights(found)
     ids, dtype = (
         special_token_ids(tokenizer, config.model),
@@ -88,7 +87,7 @@ def _write(folder: Path, found: Path, config: RunConfig, family: Family, tokeniz
 
 
 def _generation_config(model: ModelConfig, tokenizer: Tokenizer) -> dict[str, Any]:
-    """How `lm generate` draws and `lm translate` searches, unless they are told otherwise."""
+    """Return the default sampling or beam settings of our commands."""
     if not model.is_encoder_decoder:
         return {"do_sample": True, "temperature": SamplingConfig.temperature, "top_k": 0}
     start, search = tokenizer.start_of_text, TranslationConfig()

@@ -1,7 +1,4 @@
-"""The families of models that transformers has and we have too, each as data.
-
-Everything here is read in both directions, by export and by import.
-"""
+"""The supported families of transformers models, each as data for both export and import."""
 
 from __future__ import annotations
 
@@ -117,7 +114,7 @@ def _like_llama(
     windowed: WindowStyle = "never",
     words: str | None = None,
 ) -> Family:
-    """A family with Llama's names: RMSNorm, SwiGLU, rotary positions; `sizes` are its defaults of what all have."""
+    """Define a family with Llama's names: RMSNorm, SwiGLU, rotary positions; `sizes` has its defaults."""
     return Family(
         model_type=model_type,
         architecture=architecture,

@@ -1,4 +1,4 @@
-"""What there is to say of a family of models in transformers: its settings, and what its tensors are named."""
+"""The description of a family of transformers models: settings and tensor names."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ and values of a head beside each other, where ours have all queries first; one r
 
 @dataclass(frozen=True)
 class Setting:
-    """A key of a family's config.json and the field of our ModelConfig that says the same.
+    """A key of config.json and the ModelConfig field with the same meaning.
 
     Attributes:
-        theirs: the key.
-        ours: the field.
-        default: what transformers takes where the key is missing.
-        values: their values and ours, where they are spelled differently; the first of several for ours is written.
-        also: values of ours that only become theirs: what theirs has beyond ours is zero then.
+        config_key: the key.
+        model_field: the field.
+        default: transformers' value for a missing key.
+        values: their values and ours, if spelled differently; the first of several for ours is written.
+        also: further values of ours that are exported as theirs, with zeros for what theirs adds.
     """
 
     config_key: str
@@ -40,7 +40,7 @@ class Setting:
     also: Mapping[Any, Any] = field(default_factory=dict)
 
     def to_json_value(self, value: Any) -> Any:  # noqa: ANN401 (any setting)
-        """Their value for one of ours."""
+        """Return their value for one of ours."""
         if value in self.also:
             return self.also[value]
         if self.values is None:
@@ -50,7 +50,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Part:
-    """The tensors that a family has for one of our layers, without `.weight` and `.bias`."""
+    """The tensors of a family for one of our layers, without `.weight` and `.bias`."""
 
     names: tuple[str, ...]
     layout: Layout = "rows"
@@ -58,7 +58,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Rotary:
-    """The keys that say how rotary positions turn, but for their scaling, and the share that is turned without one."""
+    """The keys of rotary positions, except scaling, and the default rotary fraction."""
 
     base: str = "rope_theta"
     share: str = "partial_rotary_factor"

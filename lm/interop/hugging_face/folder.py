@@ -33,7 +33,7 @@ _MAX_JSON_BYTES = 100_000_000
 
 
 def read_config(folder: Path) -> Any:  # noqa: ANN401 (whatever the file holds)
-    """What `config.json` of a folder holds; InputError without a folder or the file."""
+    """Return the parsed config.json of a folder; InputError without it."""
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder; name the folder of a model, with {CONFIG} in it")
     if not (folder / CONFIG).is_file():
@@ -42,7 +42,7 @@ def read_config(folder: Path) -> Any:  # noqa: ANN401 (whatever the file holds)
 
 
 def find_tokenizer_file(folder: Path) -> Path:
-    """The tokenizer of a folder; InputError without one."""
+    """Return the tokenizer file of a folder; InputError without one."""
     if not (folder / FILE_NAME).is_file():
         raise InputError(
             f"{folder}: has no {FILE_NAME}; make one: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
@@ -51,10 +51,10 @@ def find_tokenizer_file(folder: Path) -> Path:
 
 
 def find_weights(folder: Path) -> dict[str, Entry]:
-    """The tensors of a folder, by name, in one file or in those that its index names; none is read yet.
+    """Return the tensors of a folder by name, in one file or several with an index; none is read.
 
     Raises:
-        InputError: there are none, they are pickles, or what says where they are is wrong.
+        InputError: there are none, they are pickles, or the index is invalid.
     """
     if (folder / WEIGHTS).is_file():
         return entries(folder / WEIGHTS)
@@ -69,7 +69,7 @@ def find_weights(folder: Path) -> dict[str, Entry]:
 
 
 def read_tensor(entry: Entry) -> Tensor:
-    """A tensor, from its place in its file; InputError if it is quantized or the file too short."""
+    """Read a tensor; InputError if it is quantized or the file too short."""
     if entry.dtype not in FLOATS:
         raise InputError(f"{entry.path}: has numbers of the type {entry.dtype}; only {', '.join(FLOATS)} can be read")
     numbers = torch.empty(entry.shape, dtype=FLOATS[entry.dtype])
@@ -100,7 +100,7 @@ def _read_index(folder: Path) -> dict[str, Entry]:
 
 
 def read_json(path: Path) -> Any:  # noqa: ANN401
-    """What a file of settings holds; InputError if it is none, or larger than any is."""
+    """Parse a JSON file; InputError if invalid or too large."""
     return files.read_json(_check_size(path))
 
 

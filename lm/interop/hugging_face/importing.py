@@ -1,4 +1,4 @@
-"""A model of transformers as a run, which can be used and trained on as any other."""
+"""Import a transformers model as a run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from lm.tensor_file import Entry
 
 @dataclass(frozen=True)
 class ImportedModel:
-    """What a folder held, and the checkpoint that was made of it."""
+    """The family and config of an imported model, and its checkpoint."""
 
     family: Family
     model: ModelConfig
@@ -34,17 +34,16 @@ class ImportedModel:
 
 
 def import_model(folder: Path, out: Path) -> ImportedModel:
-    """Write a run whose only checkpoint is the model of a folder; it can be used or started from, not resumed.
+    """Write a run with the model of a folder as its only checkpoint; it can be used or fine-tuned, not resumed.
 
-    All is compared with the headers of the files before any tensor is read, and one is read at a time.
+    Everything is checked against file headers before tensors are read, one at a time.
 
     Args:
-        folder: in transformers' layout, with weights in .safetensors and `tokenizer.json`.
-        out: the folder of the new run; InputError if it holds one already.
+        folder: in transformers' layout, with .safetensors and `tokenizer.json`.
+        out: the folder of the new run; InputError if it holds a run.
 
     Raises:
-        InputError: the folder is damaged, or its model is one that we cannot be; the message names the key that says
-            so.
+        InputError: the folder is damaged, or its model is not supported; the message names the key.
     """
     run_folder.refuse_existing(out)
     values = read_config(folder)
@@ -73,7 +72,7 @@ def import_model(folder: Path, out: Path) -> ImportedModel:
 
 
 def _normalize_names(weights: Mapping[str, Entry], model: ModelConfig, family: Family) -> dict[str, Entry]:
-    """The tensors by the names that we write, without what the model has no use for."""
+    """Return the tensors by current names, without unused ones."""
     is_prefixed = any(name.startswith(family.prefix) for name in weights)
     heads = {f"{name}.weight" for name in family.head}
     named = {}
@@ -89,7 +88,6 @@ def _normalize_names(weights: Mapping[str, Entry], model: ModelConfig, family: F
 
 
 def _current_name(name: str, family: Family) -> str:
-    """A tensor's name as it is today."""
     old = next((ending for ending in family.renamed if name.endswith(ending)), None)
     return name if old is None else name.removesuffix(old) + family.renamed[old]
 
@@ -97,10 +95,10 @@ def _current_name(name: str, family: Family) -> str:
 def _check_shapes(
     weights: Mapping[str, Entry], model: ModelConfig, family: Family, folder: Path
 ) -> dict[str, torch.Size]:
-    """The shapes of our tensors, once those of the folder are known to be of this model.
+    """Return the shapes of our tensors after checking those of the folder.
 
     Raises:
-        InputError: one is missing, is too much, or has another shape.
+        InputError: one is missing, unknown, or has another shape.
     """
     _check_layers(weights, model, family, folder)
     try:
@@ -121,7 +119,7 @@ def _check_shapes(
 
 
 def _check_layers(weights: Mapping[str, Entry], model: ModelConfig, family: Family, folder: Path) -> None:
-    """InputError unless the weights are of as many layers as the config says: before a model of so many is built."""
+    """Raise InputError unless the weights have the configured number of layers, before such a model is built."""
     for block, field in ((family.block, "n_layers"), (family.encoder_block, "n_encoder_layers")):
         pattern = re.compile(re.escape(family.prefix + block).replace(r"\{\}", r"(\d+)"))
         there = len({found[1] for name in weights if (found := pattern.match(name))}) if block else 0
@@ -133,7 +131,7 @@ def _check_layers(weights: Mapping[str, Entry], model: ModelConfig, family: Fami
 def _expected_shapes(
     shapes: Mapping[str, torch.Size], model: ModelConfig, family: Family
 ) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Their tensors, each with the shape that it must have."""
+    """Yield their tensors with expected shapes."""
     for name, shape in shapes.items():
         place = locate_tensor(name, shape[0], model, family)
         for number, theirs in enumerate(place.names):

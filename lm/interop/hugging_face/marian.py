@@ -1,4 +1,4 @@
-"""Marian's encoder-decoder, that of 2017, as transformers has it (MarianMT)."""
+"""Marian's encoder-decoder of 2017 as in transformers (MarianMT)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The model card of an exported run: what it learned from, how long and how well, and how to use it."""
+"""The model card of an exported run: training data, length, losses and usage."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ print(model.config.id2label[model(**text).logits.argmax().item()])""",
 
 
 def build_model_card(config: RunConfig, family: Family, tokenizer: Tokenizer, state: TrainingState) -> str:
-    """The card, in Markdown; it names no file of the machine that the run was trained on."""
+    """Return the card in Markdown, without local file paths."""
     task, use = _USES[family.auto]
     facts = [*_describe_data(config), *_describe_length(config, state), *_describe_losses(state)]
     return _CARD.format(
@@ -100,7 +100,7 @@ def _describe_special_tokens(tokenizer: Tokenizer, *, is_masked: bool) -> str:
 
 
 def _describe_data(config: RunConfig) -> list[str]:
-    """What it learned from, as far as the prepared data are still there; files without the folders they lay in."""
+    """Describe the training data as far as prepared data are still there; file names without folders."""
     if config.plan is None:
         return []
     kind = "examples of prompts and completions" if config.data.supervised else "text"

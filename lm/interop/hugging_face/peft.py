@@ -1,11 +1,11 @@
-"""Low-rank adapters as PEFT has them, and back.
+"""Low-rank adapters in PEFT's format.
 
 adapter_config.json              rank, scale, and which layers have adapters
-adapter_model.safetensors        an A and a B for each of these layers
+adapter_model.safetensors        matrices A and B of each of these layers
 README.md                        how to load them
 
-Where a family keeps several of our projections in one layer, that layer's adapter has the A of all of them, one below
-the other, and zeros in B where a projection has nothing from the A of another.
+If a family stores several of our projections in one layer, its adapter has their A matrices stacked, and zeros in B
+where a projection does not use the A of another.
 """
 
 from __future__ import annotations
@@ -58,31 +58,31 @@ model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained("BASE"), 
 
 
 class LoraMatrices(NamedTuple):
-    """The matrices of an adapter: what it adds to a layer's weights is a multiple of `b @ a`."""
+    """The matrices of an adapter, which adds a multiple of `b @ a` to a weight."""
 
     a: Tensor
     b: Tensor
 
 
 def to_peft(run: Path, out: Path, _config: ExportConfig) -> Mapping[str, str]:
-    """Export a run's adapters to a folder, and say what they belong to; see `EXPORTERS`."""
+    """Export a run's adapters to a folder and return what to report; see `EXPORTERS`."""
     architecture, base = export_adapters(run, out).architecture, named_base(run_folder.find_checkpoint(run))
     return {"lora": f"for a {architecture}, as which {base} is exported"}
 
 
 def export_adapters(run: Path, folder: Path) -> Family:
-    """Write the adapters of a run's best checkpoint, or of a checkpoint, as PEFT loads them.
+    """Export the adapters of a run's best checkpoint, or of a checkpoint, atomically.
 
     Args:
         run: the run or checkpoint.
-        folder: to be made; it is there whole or not at all.
+        folder: to be created.
 
     Returns:
-        The family of models that they are for, as which their base is exported.
+        The family that their base model is exported as.
 
     Raises:
-        InputError: the run is damaged, or the folder holds something or cannot be made.
-        UsageError: it has no adapters, or no model of transformers is like this one.
+        InputError: the run is damaged, or the folder is not empty or cannot be created.
+        UsageError: it has no adapters, or transformers has no such model.
     """
     found = run_folder.find_checkpoint(run)
     run_folder.verify(found, to_train=False)
@@ -106,7 +106,6 @@ def export_adapters(run: Path, folder: Path) -> Family:
 
 
 def _write(folder: Path, theirs: Mapping[str, LoraMatrices], config: RunConfig, family: Family) -> None:
-    """The files of a folder, of adapters by the names of the family's layers."""
     files.write_json(folder / CONFIG, to_json({name: len(low.a) for name, low in theirs.items()}, config, family))
     named = {
         f"{_PREFIX}{name}.lora_{kind.upper()}.weight": value.contiguous()
@@ -120,7 +119,7 @@ def _write(folder: Path, theirs: Mapping[str, LoraMatrices], config: RunConfig, 
 def _to_peft_layers(
     saved: Mapping[str, Tensor], config: RunConfig, family: Family
 ) -> Iterator[tuple[str, LoraMatrices]]:
-    """The adapters of a checkpoint by the names of the family's layers."""
+    """Yield the adapters of a checkpoint by the family's layer names."""
     for name, layer in _layers(config.model, config.lora).items():
         a, b = (saved[f"{name}.lora_{kind}"] for kind in "ab")
         parts = [LoraMatrices(*each) for each in zip(a.split(layer.rank), b.split(layer.projected), strict=True)]
@@ -149,26 +148,26 @@ def _card(config: RunConfig, family: Family) -> str:
 
 
 def is_peft_folder(folder: Path) -> bool:
-    """Whether a folder holds adapters of PEFT, and not a model."""
+    """Return whether a folder holds PEFT adapters, not a model."""
     return (folder / CONFIG).is_file()
 
 
 def import_adapters(folder: Path, base: Path, out: Path) -> Path:
-    """Write a run whose only checkpoint has the adapters of a folder; it can be used, not resumed.
+    """Write a run with the adapters of a folder as its only checkpoint; it can be used, not resumed.
 
-    All is compared with the header of the file before a tensor is read.
+    Everything is checked against the file header before a tensor is read.
 
     Args:
-        folder: as PEFT saves it, with weights in .safetensors.
-        base: the run of the model that they are for, whose best checkpoint is taken, or a checkpoint.
-        out: the folder of the new run; InputError if it holds one already.
+        folder: as saved by PEFT, with .safetensors.
+        base: the run of the base model, whose best checkpoint is used, or a checkpoint.
+        out: the folder of the new run; InputError if it holds a run.
 
     Returns:
         The new checkpoint's folder.
 
     Raises:
-        InputError: the folder is damaged, or its adapters are not for this model or are of a kind that ours cannot be.
-        UsageError: the base has adapters itself, or no model of transformers is like it.
+        InputError: the folder is damaged, or its adapters don't fit this model or are not supported.
+        UsageError: the base has adapters itself, or transformers has no such model.
     """
     run_folder.refuse_existing(out)
     settings = PeftConfig.read(folder)
@@ -198,10 +197,10 @@ def import_adapters(folder: Path, base: Path, out: Path) -> Path:
 def _from_peft_layers(
     folder: Path, model: ModelConfig, family: Family, settings: PeftConfig
 ) -> dict[str, list[LoraMatrices]]:
-    """The adapters of a folder by our layers, one for each projection; their B are scaled as `settings.scale` wants it.
+    """Return the adapters by our layers, one per projection, with B rescaled for `settings.scale`.
 
     Raises:
-        InputError: the folder has none for this model, or one of another shape or for a layer that it has not.
+        InputError: there are none for this model, or one has another shape or an unknown layer.
     """
     there, found = entries(folder / WEIGHTS), {}
     left = set(there)
@@ -229,7 +228,7 @@ def _from_peft_layers(
 
 
 def _read_matrices(places: list[Entry], names: list[str], sizes: tuple[int, int, int]) -> LoraMatrices:
-    """The matrices at two places of a file, of this rank and for so many inputs and outputs."""
+    """Read A and B of a given rank, input and output size."""
     rank, inputs, outputs = sizes
     for entry, name, shape in zip(places, names, ((rank, inputs), (outputs, rank)), strict=True):
         if entry.shape != shape:
@@ -238,7 +237,7 @@ def _read_matrices(places: list[Entry], names: list[str], sizes: tuple[int, int,
 
 
 def _split_projections(lows: list[LoraMatrices | None], layer: LoraLinear, *, by_head: int) -> list[LoraMatrices]:
-    """An adapter for each projection of a layer of ours, from those of the layers that it has in the family."""
+    """Return an adapter per projection of our layer, from those of the family's layers."""
     if len(lows) == len(layer.projected):
         sizes = zip(lows, layer.projected, strict=True)
         return [low or LoraMatrices(torch.zeros(0, layer.in_features), torch.zeros(size, 0)) for low, size in sizes]
@@ -249,7 +248,7 @@ def _split_projections(lows: list[LoraMatrices | None], layer: LoraLinear, *, by
 
 
 def _pad_to_rank(low: Mapping[str, list[LoraMatrices]], model: ModelConfig, lora: LoraConfig) -> dict[str, Tensor]:
-    """The tensors of a checkpoint: adapters of lower ranks, and layers without any, are filled up with zeros."""
+    """Return checkpoint tensors, padding adapters of lower rank and missing ones with zeros."""
     tensors: dict[str, Tensor] = {}
     for name, layer in _layers(model, lora).items():
         a = torch.zeros(len(layer.projected), lora.rank, layer.in_features)
@@ -274,14 +273,14 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
 
 @dataclass(frozen=True)
 class PeftConfig:
-    """What `adapter_config.json` says of adapters.
+    """The settings of `adapter_config.json`.
 
     Attributes:
         path: of the file.
-        ranks: by the ends of the names of layers; that of all others under "".
-        alphas: the same.
-        dropout: of what adapters read.
-        by_root: whether alpha is divided by the root of the rank (rsLoRA), and not by the rank.
+        ranks: by layer-name suffix; the default under "".
+        alphas: likewise.
+        dropout: of the adapters' inputs.
+        by_root: whether alpha is divided by the square root of the rank (rsLoRA).
     """
 
     path: Path
@@ -292,7 +291,7 @@ class PeftConfig:
 
     @classmethod
     def read(cls, folder: Path) -> PeftConfig:
-        """The settings in a folder; InputError for those of adapters that ours cannot be."""
+        """Read and validate the settings; InputError if not supported."""
         path = folder / CONFIG
         values = read_json(path)
         if not isinstance(values, Mapping):
@@ -315,11 +314,11 @@ class PeftConfig:
 
     @property
     def scale(self) -> float:
-        """What is added is multiplied by this, unless a layer has a rank or an alpha of its own."""
+        """Return the default scale of the adapters' output."""
         return self._scaled(self.ranks[""], self.alphas[""])
 
     def of(self, name: str) -> tuple[int, float]:
-        """The rank and the scale of a layer of theirs."""
+        """Return rank and scale of a layer."""
         rank, alpha = (_match_layer(values, name) for values in (self.ranks, self.alphas))
         return int(rank), self._scaled(rank, alpha)
 
@@ -341,13 +340,13 @@ def _number(value: Any, name: str, path: Path, *, least: float) -> float:  # noq
 
 
 def _match_layer(values: Mapping[str, float], name: str) -> float:
-    """The value for a layer: that of the first end of a name, dots being as in PEFT any character, that is its own."""
+    """Return the value of the first suffix that matches a layer; as in PEFT, a dot matches any character."""
     ends = (key for key in values if key and re.match(rf"(.*\.)?({re.escape(key)})$", name))
     return values[next(ends, "")]
 
 
 def to_json(ranks: Mapping[str, int], config: RunConfig, family: Family) -> dict[str, Any]:
-    """The settings of adapters of these ranks, by the names of the family's layers, as adapter_config.json has them."""
+    """Return adapter_config.json for adapters of these ranks, by the family's layer names."""
     lora, continues = config.lora, not (config.model.is_masked or config.model.translates)
     of_kind = {re.sub(r"^.*?\.\d+\.", "", name): rank for name, rank in ranks.items()}
     others = {name: rank for name, rank in of_kind.items() if rank != lora.rank}

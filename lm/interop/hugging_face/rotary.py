@@ -1,4 +1,4 @@
-"""Rotary positions in a config.json: their base, the share of a head that they turn, and their scaling."""
+"""Rotary positions in config.json: base, rotary fraction and scaling."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _OF_YARN = ("mscale", "mscale_all_dim")
 
 
 def to_json(config: ModelConfig, rotary: Rotary) -> dict[str, Any]:
-    """The keys of a config.json that say how rotary positions turn."""
+    """Return the config.json keys of rotary positions."""
     keys: dict[str, Any] = {rotary.base: config.rope_base}
     if rotary.default_share != 1 or config.rotary_share != 1:
         keys[rotary.share] = config.rotary_share
@@ -40,10 +40,10 @@ def to_json(config: ModelConfig, rotary: Rotary) -> dict[str, Any]:
 
 
 def from_json(values: Mapping[str, Any], rotary: Rotary, *, context_length: int, path: Path) -> dict[str, Any]:
-    """The fields of our ModelConfig that say the same, whether the keys are those of transformers 4 or 5.
+    """Return our fields of rotary positions, from keys of transformers 4 or 5.
 
     Raises:
-        InputError: it turns otherwise than ours can.
+        InputError: it is not supported.
     """
     scaling = values.get("rope_parameters") or values.get("rope_scaling") or {}
     if not isinstance(scaling, Mapping):

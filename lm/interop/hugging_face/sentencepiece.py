@@ -1,4 +1,4 @@
-"""Vocabularies of SentencePiece as Marian's models come with them: the pieces of each side, and ids that both share."""
+"""SentencePiece vocabularies of Marian models: pieces of source and target, and their shared IDs."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _START, _UNKNOWN_NAME, _SPACE = "<s>", "<unk>", "\u2581"
 
 @dataclass(frozen=True)
 class SentencePieceModel:
-    """A file of SentencePiece.
+    """A parsed SentencePiece model file.
 
     Attributes:
-        scores: the pieces that texts are cut into, with the logarithms of their probabilities.
-        characters: what characters are replaced by others, in SentencePiece's own form; may be empty.
-        has_prefix: whether a space is put before each text.
-        joins_spaces: whether several spaces are one, and those around a text none.
+        scores: log-probability of each piece.
+        characters: precompiled character map for normalisation; may be empty.
+        has_prefix: whether a space is prepended to each text.
+        joins_spaces: whether repeated spaces are merged and outer ones removed.
     """
 
     scores: Mapping[str, float]
@@ -45,13 +45,13 @@ class SentencePieceModel:
 
 
 def read_tokenizers(folder: Path, start: int) -> tuple[Tokenizer, Tokenizer]:
-    """The tokenizers of sources and of targets, whose ids are those of `vocab.json`.
+    """Build the source and target tokenizers with the IDs of `vocab.json`.
 
-    Tokens that ask for a language, such as `>>fra<<`, are called as ours: `<2fra>`.
+    Language tokens such as `>>fra<<` are renamed to ours: `<2fra>`.
 
     Args:
         folder: of the model.
-        start: the id that the decoder starts with.
+        start: the decoder start ID.
 
     Raises:
         InputError: a file is missing, damaged, or of another kind.
@@ -70,12 +70,12 @@ def read_tokenizers(folder: Path, start: int) -> tuple[Tokenizer, Tokenizer]:
 
 
 def read_model(path: Path) -> SentencePieceModel:
-    """The pieces in a file of SentencePiece.
+    """Parse a SentencePiece model file.
 
     Raises:
-        InputError: it is damaged, or cuts texts by other rules than the most probable pieces.
+        InputError: it is damaged, or not a unigram model.
 
-    Source: sentencepiece_model.proto of SentencePiece, in the wire format of Protocol Buffers.
+    Source: sentencepiece_model.proto, in the wire format of Protocol Buffers.
     """
     try:
         parts = list(_parse_fields(path.read_bytes()))
@@ -92,7 +92,7 @@ def read_model(path: Path) -> SentencePieceModel:
 
 
 def _field_values(parts: list[tuple[int, Any]], number: int) -> list[bytes]:
-    """The values of a field."""
+    """Return the values of a field."""
     return [value for field, value in parts if field == number]
 
 
@@ -102,7 +102,7 @@ def _score(piece: Mapping[int, Any]) -> float:
 
 
 def _parse_fields(data: bytes) -> Iterator[tuple[int, Any]]:
-    """The numbers of fields with their values, integers or bytes, of a message; ValueError if it is damaged."""
+    """Yield field numbers with integer or bytes values of a message; ValueError if damaged."""
     place = 0
     while place < len(data):
         key, place = _parse_varint(data, place)
@@ -118,7 +118,7 @@ def _parse_fields(data: bytes) -> Iterator[tuple[int, Any]]:
 
 
 def _parse_varint(data: bytes, place: int) -> tuple[int, int]:
-    """An integer of variable length, and the place after it; ValueError where it has no end."""
+    """Return a varint and the position after it; ValueError if truncated."""
     for length in range(10):
         if place + length >= len(data):
             break
@@ -129,7 +129,7 @@ def _parse_varint(data: bytes, place: int) -> tuple[int, int]:
 
 
 def _build_tokenizer(pieces: SentencePieceModel, names: Sequence[str], start: int) -> Tokenizer:
-    """A tokenizer that cuts texts into the pieces of a side, with the ids that stand for them in both."""
+    """Build a unigram tokenizer for source or target, with the shared IDs."""
     known = {piece for piece in pieces.scores if len(piece) == 1} | {" ", _SPACE}
     special = {name for index, name in enumerate(names) if _is_special(name) or index == start}
     foreign = [name for name in names if name not in special and name not in pieces.scores]
@@ -156,17 +156,17 @@ def _is_language(name: str) -> bool:
 
 
 def _translate_name(name: str) -> str:
-    """What we call a special token."""
+    """Return our name of a special token."""
     return f"<2{name[2:-2]}>" if _is_language(name) else name
 
 
 def _build_normalizers(
     pieces: SentencePieceModel, known: Collection[str], alone: Collection[str]
 ) -> list[normalizers.Normalizer]:
-    """What a text goes through before it is cut; at last, foreign tokens are marked that stand among known characters.
+    """Return the normalisers; the last one marks foreign tokens among known characters.
 
-    SentencePiece gives characters that it does not know, as many as follow each other, as one piece; Marian takes this
-    for a token if the other side has one that is spelled so.
+    SentencePiece encodes a run of unknown characters as one piece; Marian takes this for a token if the other side has
+    one with that spelling.
     """
     steps: list[normalizers.Normalizer] = []
     if pieces.characters:

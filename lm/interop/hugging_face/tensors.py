@@ -1,4 +1,4 @@
-"""The tensors of our model as a family names and keeps them, and back. No number changes on the way."""
+"""Convert tensor names and layouts between our model and a family, without changing a value."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _HEAD, _TYPES, _BIAS = "head", "embedding.types", "output_bias"
 
 @dataclass(frozen=True)
 class TensorPlacement:
-    """The tensors of a family that have the numbers of one of ours.
+    """The tensors of a family that hold one of ours.
 
     Attributes:
         names: of their tensors.
-        layout: how the rows of ours are kept in them.
-        sizes: how many rows of ours each has.
+        layout: how our rows are arranged in them.
+        sizes: number of our rows in each.
     """
 
     names: tuple[str, ...]
@@ -32,7 +32,7 @@ class TensorPlacement:
 
 
 def locate_tensor(name: str, rows: int, config: ModelConfig, family: Family) -> TensorPlacement:
-    """Where a family keeps one of our tensors.
+    """Return where a family stores one of our tensors.
 
     Args:
         name: of ours, such as "decoder.blocks.3.attention.input.weight".
@@ -64,7 +64,7 @@ def _find_part(layer: str, family: Family) -> Part:
 
 
 def to_family_tensors(ours: Mapping[str, Tensor], config: ModelConfig, family: Family) -> Iterator[tuple[str, Tensor]]:
-    """All tensors of a model, named and kept as in its family; what only the family has is zero."""
+    """Yield all tensors of a model with the family's names and layouts; tensors that only the family has are zero."""
     for name, value in [*ours.items(), *_zero_tensors(ours, config, family)]:
         place = locate_tensor(name, len(value), config, family)
         rows = swap_groups(value, 3, config.n_heads) if place.layout == "by head" else value
@@ -82,14 +82,14 @@ def _apply_layout(part: Tensor, layout: Layout) -> Tensor:
 def from_family_tensors(
     name: str, shape: torch.Size, config: ModelConfig, family: Family, *, read: Callable[[str], Tensor]
 ) -> Tensor:
-    """One of our tensors.
+    """Return one of our tensors.
 
     Args:
         name: of ours.
-        shape: that it must have.
+        shape: expected.
         config: of the model.
         family: of the model.
-        read: gives one of theirs, by name.
+        read: reads one of theirs, by name.
     """
     place = locate_tensor(name, shape[0], config, family)
     parts = [read(their_name) for their_name in place.names]
@@ -102,7 +102,7 @@ def from_family_tensors(
 
 
 def family_shape(shape: torch.Size, place: TensorPlacement, number: int) -> tuple[int, ...]:
-    """The shape of one of the tensors in which a family keeps one of ours."""
+    """Return the shape of one of the family's tensors."""
     ours = (place.sizes[number], *shape[1:])
     if place.layout == "one row":
         return (1, *ours)
@@ -110,12 +110,12 @@ def family_shape(shape: torch.Size, place: TensorPlacement, number: int) -> tupl
 
 
 def swap_groups(value: Tensor, outer: int, inner: int) -> Tensor:
-    """(outer·inner·head, …) -> (inner·outer·head, …): what was grouped by one is grouped by the other."""
+    """Regroup rows: (outer·inner·head, …) -> (inner·outer·head, …)."""
     return value.unflatten(0, (outer, inner, -1)).transpose(0, 1).flatten(0, 2)
 
 
 def _zero_tensors(ours: Mapping[str, Tensor], config: ModelConfig, family: Family) -> Iterator[tuple[str, Tensor]]:
-    """The biases, and the type of all tokens, that the family has beyond ours."""
+    """Yield the biases and token types that the family has beyond ours, as zeros."""
     if _BIAS in family.tensors and _BIAS not in ours:
         yield _BIAS, ours["embedding.tokens.weight"].new_zeros(config.vocab_size)
     if _TYPES in family.tensors and _TYPES not in ours:

@@ -1,4 +1,4 @@
-"""The tokenizer of an exported run: its file, what transformers is to know of it, and the ids that models name."""
+"""Tokenizer files of an exported or imported model."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _PADDING = ("[PAD]", "<pad>", "<|pad|>")
 
 
 def write_tokenizer(folder: Path, tokenizer: Tokenizer, model: ModelConfig) -> None:
-    """The files of a tokenizer, in the folder of its model."""
+    """Write the tokenizer files into the folder of a model."""
     files.write_json(folder / TOKENIZER_CONFIG, _tokenizer_config(tokenizer, model))
     frame = build_text_frame(tokenizer)
     if model.is_masked:
@@ -43,18 +43,17 @@ def write_tokenizer(folder: Path, tokenizer: Tokenizer, model: ModelConfig) -> N
 
 
 def read_tokenizer(folder: Path, model: ModelConfig, settings: Mapping[str, Any]) -> tuple[Tokenizer, Tokenizer | None]:
-    """The tokenizer of a model, and that of its sources if they have their own.
+    """Read the tokenizer of a model, and that of its sources if separate.
 
-    The decoder of one that translates starts with the token that its settings say. With us that is the token that
-    starts a text, so it is called so; Marian starts with what it pads with.
+    The decoder start token of a translation model becomes our start token; Marian starts with its padding token.
 
     Args:
         folder: of the model.
-        model: as its config.json describes it.
-        settings: that file.
+        model: from its config.json.
+        settings: the parsed config.json.
 
     Raises:
-        InputError: there is none, or its tokens are not those of the settings.
+        InputError: it is missing, or its tokens differ from the settings.
     """
     if not model.is_encoder_decoder:
         return Tokenizer.load(find_tokenizer_file(folder)), None
@@ -73,7 +72,7 @@ def read_tokenizer(folder: Path, model: ModelConfig, settings: Mapping[str, Any]
 
 
 def _with_start_token(start: int, tokenizer: Tokenizer, path: Path) -> Tokenizer:
-    """A tokenizer in which a token is the one that starts a text."""
+    """Return a tokenizer in which a given token starts a text."""
     if tokenizer.token(start) is None:
         raise InputError(f"{path}: has no token {start!r} (decoder_start_token_id)")
     if tokenizer.start_of_text == start:
@@ -82,7 +81,7 @@ def _with_start_token(start: int, tokenizer: Tokenizer, path: Path) -> Tokenizer
 
 
 def _rename_token(tokenizer: Tokenizer, start: int, path: Path) -> dict[str, Any]:
-    """What tokenizer.json says, with another name for a token."""
+    """Return tokenizer.json with another name for a token."""
     text, old = copy.deepcopy(tokenizer.description), str(tokenizer.token(start))
     vocabulary = text["model"]["vocab"]
     if START in (vocabulary if isinstance(vocabulary, dict) else dict(vocabulary)):
@@ -98,7 +97,7 @@ def _rename_token(tokenizer: Tokenizer, start: int, path: Path) -> dict[str, Any
 
 
 def special_token_ids(tokenizer: Tokenizer, model: ModelConfig) -> dict[str, int | None]:
-    """The tokens that start and end a text, and what rows are filled up with."""
+    """Return the IDs of start, end and padding tokens."""
     if model.is_encoder_decoder:
         start, end = tokenizer.start_of_text, tokenizer.end_of_text
         return {
@@ -135,9 +134,9 @@ def _tokenizer_config(tokenizer: Tokenizer, model: ModelConfig) -> dict[str, Any
 
 
 def _with_post_processor(tokenizer: Tokenizer, frame: SpecialTokenFrame) -> tokenizers.Tokenizer:
-    """A tokenizer that puts a text into its frame, as encoders read it.
+    """Add a post-processor that adds the special tokens, as encoders expect.
 
-    Ours do that themselves, and their files say nothing of it; one that came with a frame of its own keeps it.
+    Our models add them themselves; a tokenizer that has its own post-processor keeps it.
     """
     framing = tokenizers.Tokenizer.from_str(json.dumps(tokenizer.description))
     if (tokenizer.description["post_processor"] or {}).get("type") not in {None, "ByteLevel"}:

@@ -1,4 +1,4 @@
-"""A model that was trained with lm, for Hugging Face's transformers: one block, whose parts the settings choose."""
+"""A transformers model trained with lm: one block, configured by `LMConfig`."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def make_norm(config: LMConfig) -> nn.Module:
 
 
 def softcap(logits: Tensor, cap: float) -> Tensor:
-    """Logits within `cap` of zero; a cap of 0 leaves them alone."""
+    """Soft-cap logits to ±`cap`; 0 disables it."""
     return (logits.float() / cap).tanh() * cap if cap else logits
 
 
 class LMAttention(nn.Module):
-    """Self-attention of several heads, of which some may share their keys and values."""
+    """Multi-head self-attention; heads may share keys and values (GQA)."""
 
     def __init__(self, config: LMConfig, layer: int) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class LMAttention(nn.Module):
         return self.output(attended.transpose(1, 2).flatten(2))
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, seen: AttentionInputs) -> Tensor:
-        """What (batch, heads, length, head) queries find in the values."""
+        """Return the attention output of (batch, heads, length, head) queries."""
         dropped = self.dropout if self.training else 0.0
         if seen.tables is None or seen.rows is None:
             return F.scaled_dot_product_attention(query, key, value, attn_mask=seen.bias, dropout_p=dropped)
@@ -97,7 +97,7 @@ class LMFeedForward(nn.Module):
 
 
 class LMBlock(nn.Module):
-    """Attention and a feed-forward layer, normalised before or after, one after the other or side by side."""
+    """Attention and feed-forward layer, pre- or post-norm, sequential or parallel."""
 
     def __init__(self, config: LMConfig, layer: int) -> None:
         super().__init__()
@@ -117,7 +117,7 @@ class LMBlock(nn.Module):
 
 
 class LMStack(nn.Module):
-    """Blocks one after the other; with an embedding shortcut each reads a share of the embedding, too."""
+    """A stack of blocks; with an embedding shortcut, each also reads a fraction of the embedding."""
 
     def __init__(self, config: LMConfig) -> None:
         super().__init__()
@@ -129,7 +129,7 @@ class LMStack(nn.Module):
             self.embedding_shares = nn.Parameter(torch.zeros(config.n_layers))
 
     def forward(self, x: Tensor, seen: AttentionInputs) -> list[Tensor]:
-        """(batch, length, d_model) -> what each block reads, and the final states: n_layers + 1 of the same shape."""
+        """Return the input of each block and the final states: n_layers + 1 of (batch, length, d_model)."""
         embedding, states = x, []
         for number, block in enumerate(self.blocks):
             if hasattr(self, "stream_shares"):
@@ -140,7 +140,7 @@ class LMStack(nn.Module):
 
 
 class LMEmbedding(nn.Module):
-    """Tokens to vectors, with those of their positions where positions are absolute."""
+    """Token embeddings, plus position embeddings if absolute."""
 
     def __init__(self, config: LMConfig) -> None:
         super().__init__()
@@ -166,7 +166,7 @@ class LMEmbedding(nn.Module):
 
 
 class LMOutputTransform(nn.Module):
-    """One more layer before the output layer (Devlin et al. 2019)."""
+    """A dense layer before the output layer (Devlin et al. 2019)."""
 
     def __init__(self, config: LMConfig) -> None:
         super().__init__()
@@ -179,7 +179,7 @@ class LMOutputTransform(nn.Module):
 
 
 class LMLabelHead(nn.Module):
-    """The state of the first token, pooled, and an output for each label (Devlin et al. 2019)."""
+    """A pooled first state and a linear classifier (Devlin et al. 2019)."""
 
     def __init__(self, config: LMConfig) -> None:
         super().__init__()
@@ -192,7 +192,7 @@ class LMLabelHead(nn.Module):
 
 
 class LMPreTrained(PreTrainedModel):
-    """Embedding and stack, which all models share."""
+    """Embedding and stack, shared by all models."""
 
     config_class = LMConfig
     base_model_prefix = ""
@@ -204,24 +204,17 @@ class LMPreTrained(PreTrainedModel):
         self.embedding, self.decoder = LMEmbedding(config), LMStack(config)
 
     def get_input_embeddings(self) -> nn.Module:
-        """The vectors of tokens."""
+        """Return the token embeddings."""
         return self.embedding.tokens
 
     def set_input_embeddings(self, value: nn.Embedding) -> None:
-        """Take others."""
+        """Replace the token embeddings."""
         self.embedding.tokens = value
 
     def states(
         self, tokens: Tensor, real: Tensor | None, positions: Tensor | None = None, cache: Cache | None = None
     ) -> list[Tensor]:
-        """(batch, length) tokens after those in the cache -> states of each layer, (batch, length, d_model).
-
-        Args:
-            tokens: the ids.
-            real: (batch, keys) one where a token is real, and zero where it is padding, on either side.
-            positions: (batch or 1, length) where they stand; if not said, one after the other, without padding.
-            cache: extended in place.
-        """
+        """Return the hidden states of each layer, (batch, length, d_model), for tokens after those in the cache."""
         if positions is None:
             earlier = 0 if cache is None else cache.get_seq_length()
             counted = tokens.new_ones(1, earlier + tokens.shape[1]) if real is None else real
@@ -231,7 +224,7 @@ class LMPreTrained(PreTrainedModel):
 
 
 class LMWithTokens(LMPreTrained):
-    """A model that predicts tokens: the output layer, which may be the embedding."""
+    """A model with an output layer over tokens, which may be tied to the embedding."""
 
     _tied_weights_keys: ClassVar = {"head.weight": "embedding.tokens.weight"}
 
@@ -244,11 +237,11 @@ class LMWithTokens(LMPreTrained):
         self.post_init()
 
     def get_output_embeddings(self) -> nn.Module:
-        """The output layer."""
+        """Return the output layer."""
         return self.head
 
     def set_output_embeddings(self, value: nn.Linear) -> None:
-        """Take another."""
+        """Replace the output layer."""
         self.head = value
 
     def logits(self, x: Tensor) -> Tensor:
@@ -258,7 +251,7 @@ class LMWithTokens(LMPreTrained):
 
 
 class LMForCausalLM(LMWithTokens, GenerationMixin):
-    """Continues texts."""
+    """A causal language model."""
 
     @can_return_tuple
     def forward(
@@ -273,7 +266,7 @@ class LMForCausalLM(LMWithTokens, GenerationMixin):
         logits_to_keep: int = 0,
         **settings: Any,  # noqa: ANN401 (of the loss)
     ) -> CausalLMOutputWithPast:
-        """See LlamaForCausalLM of transformers, which takes and gives the same."""
+        """See LlamaForCausalLM of transformers, which has the same inputs and outputs."""
         if use_cache and past_key_values is None:
             past_key_values = DynamicCache()
         states = self.states(input_ids, attention_mask, position_ids, past_key_values)
@@ -286,7 +279,7 @@ class LMForCausalLM(LMWithTokens, GenerationMixin):
 
 
 class LMForMaskedLM(LMWithTokens):
-    """Fills blanks."""
+    """A masked language model."""
 
     @can_return_tuple
     def forward(
@@ -298,7 +291,7 @@ class LMForMaskedLM(LMWithTokens):
         output_hidden_states: bool | None = None,
         **settings: Any,  # noqa: ANN401 (of the loss)
     ) -> MaskedLMOutput:
-        """See BertForMaskedLM of transformers, which takes and gives the same."""
+        """See BertForMaskedLM of transformers, which has the same inputs and outputs."""
         states = self.states(input_ids, attention_mask, position_ids)
         logits = self.logits(states[-1])
         loss = None if labels is None else self.loss_function(logits, labels, self.config.vocab_size, **settings)
@@ -306,7 +299,7 @@ class LMForMaskedLM(LMWithTokens):
 
 
 class LMForSequenceClassification(LMPreTrained):
-    """Gives texts labels."""
+    """A sequence classifier."""
 
     def __init__(self, config: LMConfig) -> None:
         super().__init__(config)
@@ -323,7 +316,7 @@ class LMForSequenceClassification(LMPreTrained):
         output_hidden_states: bool | None = None,
         **settings: Any,  # noqa: ANN401 (of the loss)
     ) -> SequenceClassifierOutput:
-        """See BertForSequenceClassification of transformers, which takes and gives the same."""
+        """See BertForSequenceClassification of transformers, which has the same inputs and outputs."""
         states = self.states(input_ids, attention_mask, position_ids)
         first = 0 if attention_mask is None else attention_mask.argmax(1)
         logits = softcap(self.classifier(states[-1][torch.arange(len(input_ids)), first]), self.config.softcap)

@@ -1,4 +1,4 @@
-"""Where tokens stand, and what each may see of the others: the schemes of positions, for models trained with lm."""
+"""Position encodings and attention biases, for models trained with lm."""
 
 from __future__ import annotations
 
@@ -17,16 +17,7 @@ BUCKETS = 32
 
 @dataclass
 class AttentionInputs:
-    """What the layers of a stack are told of the positions of a batch.
-
-    Attributes:
-        bias: (batch or 1, heads or 1, queries, keys) added to scores; the lowest number where nothing is seen.
-        rotation: (2, batch or 1, 1, queries, turned), the cosines and sines of rotary positions.
-        rows: (1, 1, queries, keys) the rows of the tables for each distance.
-        tables: keys and values by distance, (layers, kv_heads, distances, head) each.
-        cache: earlier keys and values of each layer.
-        first_values: the values of the first layer, once it has been passed.
-    """
+    """Inputs shared by all attention layers: bias, rotation, cache, position tables, first values."""
 
     bias: Tensor
     rotation: Tensor | None = None
@@ -36,14 +27,14 @@ class AttentionInputs:
     first_values: Tensor | None = None
 
     def mix(self, value: Tensor, shares: Tensor) -> Tensor:
-        """Values of a layer, mixed with those of the first (Zhou et al. 2024)."""
+        """Mix values with those of the first layer (value residual, Zhou et al. 2024)."""
         if self.first_values is None:
             self.first_values = value
         return shares[0] * self.first_values + shares[1] * value
 
 
 def rotary_frequencies(config: LMConfig, device: torch.device) -> Tensor:
-    """(turned/2,) radians by which pairs of features turn from one position to the next (Su et al. 2021)."""
+    """Return (rotary/2,) angular frequencies in radians per position (Su et al. 2021)."""
     turned = int(config.d_head * config.rotary_share)
     numbers = torch.arange(turned // 2, dtype=angle_dtype(device), device=device)
     plain = config.rope_base ** (-2 * numbers / turned)
@@ -62,7 +53,7 @@ def rotary_frequencies(config: LMConfig, device: torch.device) -> Tensor:
 
 
 def angle_dtype(device: torch.device) -> torch.dtype:
-    """The type in which angles are computed."""
+    """Return the dtype in which angles are computed."""
     return torch.float32 if device.type == "mps" else torch.float64
 
 
@@ -74,14 +65,14 @@ def compute_rotation(config: LMConfig, positions: Tensor) -> Tensor:
 
 
 def rotate(x: Tensor, rotation: Tensor) -> Tensor:
-    """Turn the first features of (batch, heads, length, head), pairs of which are half of them apart."""
+    """Apply rotary embeddings to the first features of (batch, heads, length, head); pairs are half of them apart."""
     cos, sin = rotation.to(x.dtype)
     first, rest = x.split((cos.shape[-1], x.shape[-1] - cos.shape[-1]), dim=-1)
     return torch.cat((first * cos + first.roll(cos.shape[-1] // 2, -1) * sin, rest), dim=-1)
 
 
 def sinusoidal_positions(config: LMConfig, positions: Tensor) -> Tensor:
-    """(batch or 1, length) positions -> (batch or 1, length, d_model) sines and cosines (Vaswani et al. 2017)."""
+    """Return (batch or 1, length, d_model) sinusoidal encodings (Vaswani et al. 2017)."""
     numbers = torch.arange(0, config.d_model, 2, dtype=angle_dtype(positions.device), device=positions.device)
     angles = positions[..., None] / 10_000.0 ** (numbers / config.d_model)
     side_by_side = config.positions == "sinusoidal"  # else all sines come first
@@ -89,14 +80,14 @@ def sinusoidal_positions(config: LMConfig, positions: Tensor) -> Tensor:
 
 
 def alibi_slopes(heads: int) -> list[float]:
-    """The rates at which scores of the heads fall with distance (Press et al. 2022)."""
+    """Return ALiBi slopes per head (Press et al. 2022)."""
     power = 1 << (heads.bit_length() - 1)
     whole = [2.0 ** (-8 * (head + 1) / power) for head in range(power)]
     return whole if power == heads else whole + alibi_slopes(2 * power)[::2][: heads - power]
 
 
 def relative_buckets(distances: Tensor, *, is_causal: bool, farthest: int) -> Tensor:
-    """The bucket of each distance of a key from its query, negative where it comes first (Raffel et al. 2020)."""
+    """Return T5 buckets of distances from query to key (Raffel et al. 2020)."""
     of_direction = BUCKETS if is_causal else BUCKETS // 2
     single = of_direction // 2
     far = (-distances).clamp(min=0) if is_causal else distances.abs()
@@ -107,7 +98,7 @@ def relative_buckets(distances: Tensor, *, is_causal: bool, farthest: int) -> Te
 
 
 class RelativePositions(nn.Module):
-    """What positions that are known by their distances have learned, if anything: biases, or keys and values."""
+    """Learned or fixed relative positions: attention biases, or keys and values."""
 
     def __init__(self, config: LMConfig) -> None:
         super().__init__()
@@ -121,10 +112,7 @@ class RelativePositions(nn.Module):
             self.keys, self.values = nn.Parameter(torch.zeros(shape)), nn.Parameter(torch.zeros(shape))
 
     def forward(self, x: Tensor, positions: Tensor, real: Tensor | None, cache: Cache | None) -> AttentionInputs:
-        """What is seen by (batch, queries, d_model) at (batch or 1, queries) positions after those in the cache.
-
-        Of the keys only those are that `real` (batch, keys) says.
-        """
+        """Return the attention inputs for (batch, queries, d_model) at the positions after the cache."""
         earlier = 0 if cache is None else cache.get_seq_length()
         keys = torch.arange(earlier + x.shape[1], device=x.device)
         distances = keys - keys[earlier:, None]
