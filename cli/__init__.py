@@ -1,1 +1,6 @@
-"""The command line: Typer commands, and everything that draws."""
+"""The command line: Typer commands and everything that renders.
+
+Start with `main`; each command is a module or package named after it. `flags` parses, `console` prints. Training,
+sizing
+and decoding policy belong in `lm`.
+"""

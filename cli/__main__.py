@@ -1,4 +1,4 @@
-"""The door of `lm` and of `python -m cli`, open while the rest is still being imported."""
+"""Entry point of `lm` and `python -m cli`; handles Ctrl-C while the rest is being imported."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sys
 
 
 def main() -> None:
-    """Run the command line of this process; Ctrl-C ends it without a word at any moment, with exit code 130."""
+    """Run the command line of this process; Ctrl-C ends it silently at any moment, with exit code 130."""
     exit_codes: list[int] = []
     if not atexit._ncallbacks():  # exit functions are called in reverse order: this one last
         atexit.register(_skip_teardown, exit_codes)
@@ -29,12 +29,7 @@ def main() -> None:
 
 
 def _skip_teardown(exit_codes: list[int]) -> None:
-    """End the process with the exit code of its command, as exit functions have been called and threads joined.
-
-    Python would go on to search all that torch has made for cycles, which takes longer than most commands. To keep it
-    from that search alone (`gc.freeze`) is not enough: then extension modules made with nanobind report what is left as
-    leaked. Where a command has failed otherwise, or output cannot be written, Python ends the process.
-    """
+    """End the process with its exit code once exit functions have been called and threads joined."""
     if exit_codes:
         with contextlib.suppress(OSError, ValueError):
             sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""`lm average`: one model out of several checkpoints."""
+"""`lm average`: average the weights of checkpoints."""
 
 from __future__ import annotations
 

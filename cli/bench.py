@@ -1,4 +1,4 @@
-"""`lm bench`: how fast this machine trains and generates, beside its limits and beside Hugging Face."""
+"""`lm bench`: training and generation speed of this machine, compared with its limits and with Hugging Face."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def bench(
 def _measure(
     configs: Sequence[RunConfig], generating: HardwareConfig, *, seconds: float, compare: bool, rows: int | None
 ) -> tuple[Limits, list[Measurement]]:
-    """The limits of the machine, and each figure of each model."""
+    """Measure the limits of the machine and each model."""
     from cli.bench_report import show_progress
     from lm.benchmark.limits import measure_limits
     from lm.benchmark.measuring import TASKS, measure
@@ -129,7 +129,7 @@ def _measure(
 
 
 def _preset_config(name: str, asked: HardwareConfig) -> RunConfig:
-    """A preset on the hardware asked for, in a type that it can be trained in."""
+    """Return a preset on the requested hardware, in a dtype that it can be trained in."""
     if not is_preset(name):
         raise UsageError(f"no preset {name!r}{did_you_mean(name, PRESETS)}; `lm info` lists presets")
     hardware = dataclasses.replace(asked, dtype="auto") if asked.dtype in INFERENCE_ONLY_DTYPES else asked

@@ -1,4 +1,4 @@
-"""What `lm bench` reports: the machine, its limits, and how fast it trains and generates."""
+"""The report of `lm bench`: machine, limits, training and generation speed."""
 
 from __future__ import annotations
 
@@ -24,10 +24,7 @@ from lm.hardware import inference_hardware
 
 @contextmanager
 def show_progress(total: int) -> Iterator[Callable[[str], None]]:
-    """Show on stderr what is being measured: as a bar on a terminal, as a line each elsewhere.
-
-    The function it yields takes what is measured next; `total` is how often it will be called.
-    """
+    """Show on stderr what is being measured: a bar on a terminal, else a line each."""
     columns = (MofNCompleteColumn(), BarColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
     with progress(*columns) as bar:
         task, begun = bar.add_task("", total=total), 0
@@ -51,7 +48,7 @@ def print_json(hardware: HardwareConfig, limits: Limits, found: Sequence[Measure
 
 
 def print_tables(hardware: HardwareConfig, limits: Limits, found: Sequence[Measurement], *, comparing: bool) -> None:
-    """Print the machine, a table of its limits, and a table with a row for each figure."""
+    """Print the machine, a table of its limits, and a table with a row per measurement."""
     machine = _describe_machine(hardware, comparing=comparing)
     packages = [f"{name} {machine[name]}" for name in ("torch", "transformers") if machine[name]]
     print(", ".join([machine["device_name"] or machine["device"], threads(machine["threads"]), *packages]))
@@ -108,7 +105,7 @@ def print_notes(configs: Sequence[RunConfig], found: Sequence[Measurement], *, c
 
 
 def _describe_machine(config: HardwareConfig, *, comparing: bool) -> dict[str, Any]:
-    """The machine that was measured, and the versions of what it was measured with."""
+    """Return the measured machine, and the versions of the software."""
     found = inference_hardware(config)
     return {
         "device": found.device,

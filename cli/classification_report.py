@@ -1,4 +1,4 @@
-"""The report of `lm evaluate` on a classifier: accuracy beside its baseline, each label, and what is taken for what."""
+"""The report of `lm evaluate` on a classifier: accuracy, majority baseline, scores by label, confusions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SHOWN_CONFUSIONS, _SHOWN_UNKNOWN = 20, 5
 
 
 def print_report(scores: ClassificationScores, *, run: str) -> None:
-    """Print accuracy, interval and baseline, then tables of the labels and of confusions."""
+    """Print accuracy, interval and baseline, then tables of labels and confusions."""
     low, high = scores.interval
     counted = f"{scores.correct:,} of {scores.examples:,} examples by {run}"
     paragraph(f"accuracy {scores.accuracy:.1%} ({CONFIDENCE:.0%} interval {low:.1%} to {high:.1%}): {counted}")
@@ -39,7 +39,7 @@ def _percent(value: float | None) -> str:
 
 
 def _print_confusions(scores: ClassificationScores) -> None:
-    """Print the confusion matrix, or of many labels what is confused most often."""
+    """Print the confusion matrix or, with many labels, the most frequent confusions."""
     if len(scores.labels) <= _WIDEST_MATRIX:
         paragraph("confusion matrix: a row for each label, a column for each prediction")
         rows = zip(scores.labels, scores.confusion.tolist(), strict=True)
@@ -59,7 +59,7 @@ def _print_confusions(scores: ClassificationScores) -> None:
 
 
 def warn(scores: ClassificationScores) -> None:
-    """Say on stderr which labels the run doesn't know, and if it is no better than a guess."""
+    """Warn on stderr of unknown labels, and of accuracy at or below the majority baseline."""
     if scores.unknown:
         names = list(scores.unknown)
         some = ", ".join(map(repr, names[:_SHOWN_UNKNOWN])) + (", …" if len(names) > _SHOWN_UNKNOWN else "")

@@ -1,4 +1,4 @@
-"""`lm classify`: the labels of texts, with their probabilities."""
+"""`lm classify`: labels of texts with their probabilities."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _AsJson = Annotated[
 
 
 class _LabelledText(NamedTuple):
-    """A text, and its label where that is known."""
+    """A text, and its label if known."""
 
     text: str
     expected: str | None = None
@@ -88,7 +88,7 @@ def classify(
 
 
 def _read_texts(file: TextFile) -> Iterator[_LabelledText]:
-    """The texts of a file: of examples with their labels, of rows, or of lines."""
+    """Yield the texts of a file: of labelled examples, rows, or lines."""
     if file.holds_examples:
         return (_LabelledText(each.prompt, each.label) for each in file.examples())
     if file.holds_rows:
@@ -99,7 +99,7 @@ def _read_texts(file: TextFile) -> Iterator[_LabelledText]:
 def _print_labels(
     texts: Sequence[_LabelledText], found: Iterator[Classified], *, top_k: int | None, as_json: bool
 ) -> int:
-    """Print the likeliest labels of each text with their probabilities; returns how many are as expected."""
+    """Print the likeliest labels of each text with probabilities; returns the number of correct ones."""
     from cli.console.escapes import for_stream, json_line
 
     correct = 0
@@ -123,7 +123,7 @@ def _print_accuracy(correct: int, known: int) -> None:
 
 
 def _print_unknown_labels(labels: Sequence[str]) -> None:
-    """Say that some labels of the texts are none that the run can give."""
+    """Report labels of the texts that the run cannot predict."""
     from cli.console.messages import fact
 
     if labels:

@@ -1,4 +1,4 @@
-"""`lm compile`: machine code for generation, made once, and the type of numbers that a run is fastest in."""
+"""`lm compile`: compile decode kernels once, and choose the fastest dtype of a run."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def compile_(
 
 
 def _choose_dtype(run: Path, checkpoint: Path) -> None:
-    """Measure in which type a run is fastest, remember it, and say so; without its corpus, say that alone."""
+    """Measure the fastest dtype of a run and store it; only report it if the corpus is gone."""
     from cli.console.messages import note
     from lm.benchmark.number_types import compare_types, fastest
     from lm.config.hardware import HardwareConfig

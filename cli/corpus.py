@@ -1,4 +1,4 @@
-"""`lm corpus`: the corpora that ship, and those that everybody knows."""
+"""`lm corpus`: list and download public corpora, and those that ship."""
 
 from __future__ import annotations
 

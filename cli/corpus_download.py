@@ -1,4 +1,4 @@
-"""The files of public corpora: described, fetched with a bar on stderr for each, or copied where they ship."""
+"""Download public corpora with progress bars, or copy those that ship."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _CHECKS = {
 
 
 def download_size(corpus: PublicCorpus) -> str:
-    """How large a download is; a dash for a corpus that ships."""
+    """Return the download size; a dash for a corpus that ships."""
     return "–" if corpus.shipped else ("" if corpus.is_size_exact else "~ ") + size(corpus.size)
 
 
 def corpus_to_dict(corpus: PublicCorpus) -> dict[str, Any]:
-    """What is known of a corpus, as plain values."""
+    """Return a corpus as plain values."""
     return {
         "name": corpus.name,
         "description": corpus.description,
@@ -45,12 +45,11 @@ def corpus_to_dict(corpus: PublicCorpus) -> dict[str, Any]:
 
 
 def _shipped_files(corpus: PublicCorpus) -> list[Path]:
-    """The files of a corpus that ships."""
     return [corpora.path(name) for name in corpus.shipped]
 
 
 def copy_files(corpus: PublicCorpus, out: Path | None) -> tuple[Path, list[Path]]:
-    """The folder and the files of a corpus that ships: where they are, or copies where they are wanted."""
+    """Return folder and files of a corpus that ships, copied if `out` is given."""
     paths = _shipped_files(corpus)
     if out is None:
         return paths[0].parent, paths
@@ -62,11 +61,7 @@ def copy_files(corpus: PublicCorpus, out: Path | None) -> tuple[Path, list[Path]
 
 
 def fetch_files(corpus: PublicCorpus, folder: Path) -> list[FetchedFile]:
-    """Fetch the files of a corpus into a folder, and note how each was checked.
-
-    Raises:
-        InputError: a download failed or is not what was expected, or a package that unpacks it is not installed.
-    """
+    """Download the files of a corpus, and record how each was verified."""
     for file in corpus.files:
         if file.text and not (folder / file.text).exists():
             unpacking.check_unpackable(file.name)
@@ -79,10 +74,7 @@ def fetch_files(corpus: PublicCorpus, folder: Path) -> list[FetchedFile]:
 
 @contextmanager
 def _download_bars() -> Iterator[Callable[[str], Callable[[int, int | None], None] | None]]:
-    """Bars for downloads: what it yields makes one for a name, which takes the bytes that are done and all there are.
-
-    There are none where stderr is no terminal.
-    """
+    """Show download bars; yields a function that returns the progress callback of a file."""
     if not sys.stderr.isatty():
         yield lambda _: None
         return

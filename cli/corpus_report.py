@@ -1,4 +1,4 @@
-"""What `lm prepare` and `lm train` have in common: a tokenizer for a corpus, and what its tokens tell."""
+"""What `lm prepare` and `lm train` share: training a tokenizer, and the report of a prepared corpus."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ def train_or_load_tokenizer(
     unknown: str | None = None,
     has_mask: bool = False,
 ) -> Tokenizer:
-    """A tokenizer trained on a corpus, or found in the cache if one has been trained on the same before."""
+    """Train a tokenizer on a corpus, or load it from the cache."""
     if config.kind == "bpe" and corpus.files_bytes > SAMPLE_BYTES:
         note(f"tokenizer trained on a sample: {size(SAMPLE_BYTES)} of {size(corpus.files_bytes)}")
     return train_tokenizer(corpus, config, special_tokens=special or (), unknown=unknown, has_mask=has_mask)
 
 
 def print_notes(found: Iterable[Advice]) -> None:
-    """Say on stderr what was left out of folders, and made of files, that a person might not expect."""
+    """Print notes about skipped and normalised files on stderr."""
     for advice in found:
         fact("note", with_flags(advice, every=None))
 
 
 def print_prepared(prepared: PreparedFolder[Manifest], *, as_json: bool) -> None:
-    """Tell what was prepared: on stderr in words, and as JSON on stdout if that is wanted."""
+    """Print the report on stderr and, with `as_json`, as JSON on stdout."""
     made = build_report(prepared)
     print_report(made)
     warn_of_repetition(prepared.manifest)
@@ -53,7 +53,7 @@ def print_prepared(prepared: PreparedFolder[Manifest], *, as_json: bool) -> None
 
 
 def build_report(prepared: PreparedFolder[Manifest]) -> dict[str, Any]:
-    """What was prepared, as plain values."""
+    """Return the report as plain values."""
     manifest = prepared.manifest
     splits = {
         name: {"documents": split.documents, "tokens": split.tokens, "bytes": split.bytes, "shards": len(split.shards)}
@@ -86,7 +86,7 @@ def print_report(report: Mapping[str, Any]) -> None:
 
 
 def warn_of_repetition(manifest: Manifest) -> None:
-    """Note on stderr what a corpus has more than once, and warn if the validation loss will suffer from that."""
+    """Report duplicated text on stderr, and warn if it makes the validation loss too low."""
     found = manifest.repetition
     if found is None:
         return

@@ -1,4 +1,4 @@
-"""What a model costs, as `lm info` tells it: its parameters by part, memory, and arithmetic for a token."""
+"""The costs that `lm info` reports: parameters by part, memory, and FLOPs per token."""
 
 from __future__ import annotations
 
@@ -12,15 +12,12 @@ from lm.training.memory import held
 
 
 def count_parameters(config: RunConfig) -> int:
-    """The parameters of a model, shared ones counted once."""
+    """Count the parameters of a model, shared ones once."""
     return sum(parameters_by_part(config.model).values())
 
 
 def compute_costs(config: RunConfig) -> dict[str, Any]:
-    """What the model of a run costs, by the names that `lm info --json` has for it; parts without any are left out.
-
-    Adapters cost something in training only: the model that is used has them added in.
-    """
+    """Compute the costs of a model by the keys of `lm info --json`, without absent parts."""
     model, training, total = config.model, config.training, count_parameters(config)
     predicted = training.masked_share if model.is_masked else 1.0
     parts = {part: number for part, number in parameters_by_part(model, config.lora).items() if number}
@@ -37,7 +34,7 @@ def compute_costs(config: RunConfig) -> dict[str, Any]:
 
 
 def compute_costs_per_process(config: RunConfig, processes: int) -> dict[str, Any]:
-    """What each of several processes holds and sends in a step, by the names that `lm info --json` has for it."""
+    """Compute the memory and communication per step of each process, by the keys of `lm info --json`."""
     dtype = "bfloat16" if config.hardware.dtype == "auto" else config.hardware.dtype
     found = held(config, processes=processes, dtype=dtype)
     return {"processes": processes, "dtype": dtype, "total": found.total, **dataclasses.asdict(found)}

@@ -1,4 +1,4 @@
-"""`lm demo`: the whole story on the corpora that ship, told in the commands that a person would type."""
+"""`lm demo`: train and use small models on the corpora that ship, by the commands a user would type."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def _print_text(text: str) -> None:
 
 
 def _run(lm: Run, *arguments: str) -> None:
-    """Show a command and run it as the terminal would; stop the demo if it fails."""
+    """Print a command and run it; stop the demo if it fails."""
     print(f"$ lm {shlex.join(arguments)}", flush=True)
     if code := lm(arguments):
         raise typer.Exit(code)

@@ -1,4 +1,4 @@
-"""`lm evaluate`: how good the labels of a classifier are, or translations: those of a run, or those in a file."""
+"""`lm evaluate`: metrics of a classifier, or of translations of a run or in a file."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def _evaluate_classifier(
 
 
 def _refuse_other_kinds(run: Path) -> None:
-    """UsageError, with what to type, for a run that doesn't translate and isn't given labelled examples."""
+    """Raise UsageError for a run that neither translates nor is given labelled examples, with the right command."""
     config = load_config(find_checkpoint(run))
     model = config.model
     if model.labels or config.label_completions:
@@ -199,7 +199,7 @@ def _refuse_other_kinds(run: Path) -> None:
 
 
 def _refuse_contradictions(run: Path | None, source: str | None, hypotheses: str | None, out: Path | None) -> None:
-    """Raise UsageError unless there is one system to score: a run and what it translates, or finished translations."""
+    """Raise UsageError unless there is exactly one system: a run and its source, or finished translations."""
     if (run is None) == (hypotheses is None):
         raise UsageError(
             "what is to be scored? Give a classifier and a file of labelled examples, a run that translates with "

@@ -1,4 +1,4 @@
-"""`lm export`: a run as other systems load it."""
+"""`lm export`: export a run to another system."""
 
 from __future__ import annotations
 

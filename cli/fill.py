@@ -1,4 +1,4 @@
-"""`lm fill`: guess what stands in the blanks of a text."""
+"""`lm fill`: predict the blanks of a text."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def fill(
 
 
 def _read_texts(text: str | None, files: Sequence[Path] | None) -> Iterable[str]:
-    """The text of the command line, or the lines of files or of a pipe."""
+    """Return the text of the command line, or the lines of files or a pipe."""
     if text not in (None, "-"):
         if files:
             raise UsageError("give either a text or --file")
@@ -93,7 +93,7 @@ def _print_json(found: Iterator[Filled]) -> None:
 
 
 def _print_table(found: Sequence[Filled], *, is_one: bool) -> None:
-    """The guesses for each blank; of a single text also what it becomes."""
+    """Print the candidates for each blank; for a single text also the filled text."""
     from cli.console.messages import paragraph
     from cli.console.tables import table
     from lm.tokenizer.inspection import format_token

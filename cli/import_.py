@@ -1,4 +1,4 @@
-"""`lm import`: a model that was trained elsewhere, as a run."""
+"""`lm import`: import a model trained elsewhere as a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`lm info`: what a run or a preset is, and what it costs."""
+"""`lm info`: what a run or preset is, and what it costs."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def info(
 
 
 def _distribute(config: RunConfig, changed: dict[str, Any], *, shard: bool) -> RunConfig:
-    """A run as several processes share it, with other settings of training; UsageError if a batch holds no sequence."""
+    """Return a run as distributed over processes, with other training settings; UsageError if a batch is too small."""
     training = dataclasses.replace(config.training, **changed)
     context, tokens = config.model.context_length, changed.get("batch_tokens")
     if tokens is not None and tokens < context:
@@ -101,7 +101,7 @@ def _list_presets(as_json: bool) -> None:
 
 
 def _find_target(target: str) -> tuple[RunConfig, dict[str, Any]]:
-    """The configuration that a name means, and for a run how far it has come."""
+    """Return the configuration of a name, and the progress of a run."""
     if is_preset(target) and not Path(target).exists():
         return build_run_config(target), {}
     if not Path(target).exists():
@@ -156,7 +156,7 @@ def _list_facts(described: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _describe_process_costs(described: dict[str, Any]) -> list[tuple[str, str]]:
-    """What each of several processes holds and sends in a step, where that was asked for."""
+    """Describe the memory and communication of each process, if requested."""
     if (each := described.get("each")) is None:
         return []
     parts = ", ".join(f"{size(each[part])} {part}" for part in _PROCESS_COSTS)
@@ -192,14 +192,14 @@ _IN_TREES = {
 
 
 def _describe_rotary(model: dict[str, Any]) -> str:
-    """What is unusual about rotary positions."""
+    """Describe non-default rotary positions."""
     share = f", {model['rotary_share']:.0%} of each head" if model["rotary_share"] < 1 else ""
     scaling = f", slowed down as {model['rope_scaling']}" if model["rope_scaling"] != "none" else ""
     return share + scaling
 
 
 def _describe_attention(model: dict[str, Any]) -> list[tuple[str, str]]:
-    """What self-attention sees, where it is not all."""
+    """Describe restricted self-attention."""
     if model["attention"] == "full":
         return []
     settings = ModelConfig(**model).attention_settings.items()
@@ -213,7 +213,7 @@ def _describe_recurrent_layers(model: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _describe_train_memory(described: dict[str, Any]) -> str:
-    """What there is of each weight while a model is trained, besides itself."""
+    """Describe what is stored per weight in training, besides the weight."""
     training = described["config"]["training"]
     moments = {"adamw": "AdamW's two moments", "muon": "Muon's momentum (matrices) or AdamW's two moments (the rest)"}
     average = "their average, " if training["ema"] else ""
@@ -223,7 +223,7 @@ def _describe_train_memory(described: dict[str, Any]) -> str:
 
 
 def _describe_extras(model: dict[str, Any]) -> list[str]:
-    """What a block has besides the usual."""
+    """Describe non-default parts of a block."""
     named = {
         "qk_norm": "QK-norm", "value_residual": "value residual", "embedding_shortcut": "embedding shortcut",
         "softcap": f"soft cap {model['softcap']:g}", "parallel_residual": "parallel residual",
@@ -234,7 +234,7 @@ def _describe_extras(model: dict[str, Any]) -> list[str]:
 
 
 def _describe_objective(described: dict[str, Any]) -> list[tuple[str, str]]:
-    """What a classifier chooses among, or what a model that sees both sides has learned."""
+    """Describe the labels of a classifier, or the objective of a masked model."""
     model, training = described["config"]["model"], described["config"]["training"]
     labels = model["labels"] or [parse_label(each) for each in described["config"]["label_completions"]]
     if labels:
@@ -246,7 +246,7 @@ def _describe_objective(described: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _describe_experts(described: dict[str, Any]) -> list[tuple[str, str]]:
-    """How many experts there are, and how many of the tokens each took at the last evaluation."""
+    """Describe the experts, and the fraction of tokens of each at the last evaluation."""
     model = described["config"]["model"]
     if not model["experts"]:
         return []
@@ -260,7 +260,7 @@ def _describe_experts(described: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _describe_adapters(described: dict[str, Any]) -> list[tuple[str, str]]:
-    """What was trained beside the weights of another run, and which run that is."""
+    """Describe the adapters and their base run."""
     lora, parameters = described["config"]["lora"], described["parameters"]
     if lora["rank"] is None:
         return []

@@ -13,11 +13,7 @@ _MAIN_THREAD = threading.get_ident()
 
 
 def defer_interrupt_during_imports() -> None:
-    """Make Ctrl-C wait for the import of torch to end; elsewhere, and where it is ignored, it has its usual effect.
-
-    torch imports numpy from C and drops the exceptions of that import, KeyboardInterrupt among them: the program would
-    go on, with half of numpy.
-    """
+    """Delay Ctrl-C until torch is imported; otherwise it has its usual effect."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _interrupt)
 

@@ -1,4 +1,4 @@
-"""The `lm` command: the app, and the one place where an error becomes a line on stderr and an exit code."""
+"""The `lm` command: the app, and the one place that turns errors into a line on stderr and an exit code."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def global_options(
 
 @cache
 def build_app(*names: str) -> typer.Typer:
-    """The app with some of `COMMANDS`, or with all of them: what is not in it is not imported, which takes time."""
+    """Build the app with some or all of `COMMANDS`; others are not imported, to save time."""
     made = typer.Typer(
         name="lm",
         callback=global_options,
@@ -120,17 +120,12 @@ def build_app(*names: str) -> typer.Typer:
 
 @cache
 def _build_parser(*names: str) -> Any:  # noqa: ANN401 (click's types, which typer keeps to itself)
-    """Build the parser of a command line once: Typer would build it again for each call."""
+    """Build the parser once; Typer would build it for each call."""
     return typer.main.get_command(build_app(*names))
 
 
 def run(arguments: Sequence[str], *, alone: bool = False) -> int:
-    """Run one command line; returns its exit code: 0, 1 (bad input), 2 (bad usage), 129, 130 or 143 (stopped).
-
-    Args:
-        arguments: of `lm`.
-        alone: whether the process is there for this command alone, so that the command began with it.
-    """
+    """Run a command line; returns its exit code: 0, 1 (bad input), 2 (bad usage), 129, 130 or 143 (stopped)."""
     began = _PROCESS_BEGAN if alone else time.monotonic()
     given = list(arguments)
     try:
@@ -153,7 +148,7 @@ def run(arguments: Sequence[str], *, alone: bool = False) -> int:
 
 
 def _format_message(error: LMError, arguments: Sequence[str]) -> str:
-    """The message of an error, with the flags or variables of the settings that put it right."""
+    """Return the message of an error, with the flags or variables of its settings."""
     command = _build_parser(*[name for name in arguments[:1] if name in COMMANDS])
     for word in arguments:
         command = getattr(command, "commands", {}).get(word, command)
@@ -161,7 +156,7 @@ def _format_message(error: LMError, arguments: Sequence[str]) -> str:
 
 
 def _insert_default_command(arguments: Sequence[str]) -> list[str]:
-    """A command line with what is meant where it is left out."""
+    """Return the command line with omitted parts inserted."""
     if list(arguments[:1]) == ["train"]:
         from cli.training.train import newest_by_default
 
@@ -170,7 +165,7 @@ def _insert_default_command(arguments: Sequence[str]) -> list[str]:
 
 
 def _is_out_of_memory(error: Exception) -> bool:
-    """Whether memory ran out; told by names and words, so that torch need not be imported to compare types."""
+    """Return whether memory ran out; compares names and messages, so that torch need not be imported."""
     return (
         isinstance(error, MemoryError)
         or type(error).__name__ == "OutOfMemoryError"
@@ -204,7 +199,7 @@ def main() -> None:
 
 
 def _warn_of_unknown_variables() -> None:
-    """Note which variables look like misspelled options, unless it is the shell that asks for completions."""
+    """Warn of misspelled variables, unless the shell asks for completions."""
     set_here = find_option_variables(os.environ)
     if set_here and "_LM_COMPLETE" not in os.environ:
         for line in find_misspelled_variables(set_here, typer.main.get_command(build_app())):

@@ -1,4 +1,4 @@
-"""`lm merge`: adapters and the weights that they belong to, as one plain run."""
+"""`lm merge`: merge adapters into their base weights, as a plain run."""
 
 from __future__ import annotations
 

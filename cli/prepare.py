@@ -1,4 +1,4 @@
-"""`lm prepare`: turn a corpus into token shards."""
+"""`lm prepare`: tokenize a corpus into token shards."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def prepare(
 def _prepare_all(
     corpus: Corpus, tokenizer: Tokenizer, out: Path | None, *, force: bool, processes: int | None, as_json: bool
 ) -> None:
-    """Prepare all of a corpus, and tell of it."""
+    """Prepare a corpus and report it."""
     from cli.console.progress import encode_progress
     from cli.corpus_report import print_prepared
     from lm.corpus.prepare_corpus import prepare_corpus
@@ -145,7 +145,7 @@ def _prepare_partition(
     processes: int | None,
     as_json: bool,
 ) -> None:
-    """Prepare a partition of a corpus, and tell of it."""
+    """Prepare a partition of a corpus and report it."""
     from cli.console.messages import note
     from cli.console.progress import encode_progress
     from lm.corpus.partitions import prepare_partition
@@ -169,7 +169,7 @@ def _prepare_partition(
 
 
 def _join_partitions(partitions: list[str], out: Path | None, *, force: bool, as_json: bool) -> None:
-    """Join partitions, and tell of the tokens."""
+    """Join partitions and report the result."""
     from cli.corpus_report import print_prepared
     from lm.corpus.partitions import join_partitions
 
@@ -179,7 +179,7 @@ def _join_partitions(partitions: list[str], out: Path | None, *, force: bool, as
 
 
 def _parse_part(part: str, out: Path | None) -> tuple[int, int]:
-    """The two numbers of `--part`; UsageError if they are none, or the partition has no place."""
+    """Parse `--part`; UsageError if invalid, or without an output folder."""
     found = re.fullmatch(r"(\d{1,6})/(\d{1,6})", part, re.ASCII)
     number, count = (int(group) for group in found.groups()) if found else (0, 0)
     if not 1 <= number <= count:

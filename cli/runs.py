@@ -1,4 +1,4 @@
-"""`lm runs` and `lm plot`: what there is, and how it went."""
+"""`lm runs` and `lm plot`: list runs and draw their curves."""
 
 from __future__ import annotations
 
@@ -70,7 +70,6 @@ def _table_row(summary: Summary) -> tuple[str, ...]:
 
 
 def _describe_progress(summary: Summary) -> str:
-    """How far a run has come."""
     state = summary.state
     if summary.running is not None:
         return f"running, step {summary.running:,}"
@@ -78,7 +77,7 @@ def _describe_progress(summary: Summary) -> str:
 
 
 def _describe_adapters(summary: Summary) -> str:
-    """Whose weights a run leaves as they are, and what it trains beside them."""
+    """Name the base run, and the adapters."""
     share = f"{count(summary.trained)} parameters, {summary.trained / summary.parameters:.1%} of all"
     return f"adapters of rank {summary.config.lora.rank} to {summary.base}: {share}"
 
@@ -123,7 +122,7 @@ def plot(
 
 
 def _choose_curves(runs: Sequence[Path], what: str) -> dict[str, Curve]:
-    """The curves to draw by run, without the runs that have none; the first error if that leaves nothing."""
+    """Return the curves by run, skipping runs without; raises the first error if none is left."""
     chosen, problems = {}, []
     for folder in runs:
         try:

@@ -1,4 +1,4 @@
-"""What is in a tokenizer, how well it fits files, and how a text splits: tokens in colours above their ids."""
+"""Show a tokenizer: vocabulary, compression of files, and the tokens of a text in colours."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _COLOURS = tuple(f"color({BLACK}) on color({band})" for band in BANDS)
 def tokenizer_to_dict(
     tokenizer: Tokenizer, longest: Tokens, fit: CompressionStats | None, split: Tokens | None
 ) -> dict[str, Any]:
-    """The tokenizer, its fit and the tokens of a text, as plain values."""
+    """Return the tokenizer, its compression and the tokens of a text as plain values."""
 
     def listed(tokens: Tokens) -> list[dict[str, Any]]:
         spelled = ((index, tokenizer.token_bytes(index)) for index in tokens)
@@ -53,13 +53,13 @@ def tokenizer_to_dict(
 
 
 def measure_with_progress(tokenizer: Tokenizer, files: Sequence[TextFile], separator: str) -> CompressionStats:
-    """How well a tokenizer fits files, with a bar on stderr if that is a terminal."""
+    """Measure the compression of files, with a bar on stderr if that is a terminal."""
     with encode_progress() as progress:
         return measure_compression(tokenizer, files, separator, progress=progress)
 
 
 def print_summary(tokenizer: Tokenizer, longest: Tokens, fit: CompressionStats | None) -> None:
-    """Print on stdout what is in the tokenizer and how well it fits; long lines wrap on a terminal."""
+    """Print vocabulary and compression on stdout; long lines wrap on a terminal."""
     special = ", ".join(f"{label(name)} ({index})" for name, index in tokenizer.special_tokens.items())
     rows = [
         ("kind", tokenizer.kind),
@@ -93,7 +93,7 @@ def _print_rows(rows: Sequence[tuple[str, str]]) -> None:
 
 
 def print_tokens(tokenizer: Tokenizer, tokens: Tokens) -> None:
-    """Print tokens on stdout: on a terminal in lines with their ids below, elsewhere one a line after its id."""
+    """Print tokens on stdout: on a terminal in lines with their IDs below, else one per line after its ID."""
     if not sys.stdout.isatty():
         width = max((len(str(index)) for index in tokens), default=0)
         for index in tokens:
@@ -108,7 +108,7 @@ def print_tokens(tokenizer: Tokenizer, tokens: Tokens) -> None:
 
 @dataclass(frozen=True)
 class TokenCell:
-    """A token as it is drawn: its text, its id below, and which of two colours it has."""
+    """A rendered token: text, ID below it, and one of two colours."""
 
     text: str
     index: str
@@ -116,12 +116,12 @@ class TokenCell:
 
     @property
     def width(self) -> int:
-        """Columns of the terminal."""
+        """Return the number of terminal columns."""
         return max(cell_len(self.text), len(self.index))
 
 
 def layout_lines(tokens: Iterable[tuple[int, bytes]], width: int) -> Iterator[list[TokenCell]]:
-    """Cells that fit a line of a terminal with a mark after each; a token that ends with a line end ends one."""
+    """Yield the cells that fit a terminal line; a token that ends with a line end ends one."""
     line: list[TokenCell] = []
     for number, (index, data) in enumerate(tokens):
         cell = TokenCell(_clip(format_token(data), width - 1), str(index), number % 2 == 1)

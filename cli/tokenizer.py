@@ -1,4 +1,4 @@
-"""`lm tokenizer`: train a tokenizer, encode, decode, and look into one."""
+"""`lm tokenizer`: train, encode, decode and inspect tokenizers."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def inspect(
 
 
 def _parse_ids(text: str) -> list[int]:
-    """The ids in a text, whether they are separated by spaces or written as a list."""
+    """Return the IDs in a text, separated by spaces or written as a list."""
     words = re.sub(r"[\[\],]", " ", text).split()
     wrong = next((word for word in words if not word.isascii() or not word.isdecimal()), None)
     if wrong is not None:
@@ -189,7 +189,6 @@ def _parse_ids(text: str) -> list[int]:
 
 
 def _read_stdin() -> str:
-    """All of stdin, line ends included."""
     data = sys.stdin.buffer.read()
     try:
         return data.decode()

@@ -1,4 +1,4 @@
-"""What `lm tokenizer train` reports: the tokenizer, what it was trained on, and how well it compresses that."""
+"""The report of `lm tokenizer train`: tokenizer, corpus and compression."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MEASURED_BYTES = 1_000_000
 
 
 def build_report(trained: TrainedTokenizer, corpus: Corpus, config: TokenizerConfig, out: Path) -> dict[str, Any]:
-    """What was trained and on what, as plain values, with how well it compresses a sample of the corpus."""
+    """Return the report as plain values, with the compression of a sample of the corpus."""
     sample = TextSample(read_training_texts(corpus), corpus_bytes=corpus.files_bytes, limit=_MEASURED_BYTES)
     tokens = sum(len(ids) for text in sample for ids in trained.tokenizer.encode_batch([text]))
     return {
@@ -31,7 +31,7 @@ def build_report(trained: TrainedTokenizer, corpus: Corpus, config: TokenizerCon
 
 
 def format_report(report: Mapping[str, Any]) -> str:
-    """The report as a sentence."""
+    """Return the report as a sentence."""
     sample, whole = report["sample_bytes"], report["corpus_bytes"]
     compression = f", {report['bytes_per_token']:.2f} bytes per token" if report["bytes_per_token"] else ""
     if report["kind"] == "byte":

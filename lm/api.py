@@ -1,6 +1,6 @@
-"""The front door for Python: load a run and use it, or train one. The commands go through the same objects.
+"""The Python API: load a run and use it, or train one; the commands use the same objects.
 
-`import lm` offers these names without importing torch before one of them is used; docs/python.md shows them at work.
+`import lm` offers these names without importing torch before one is used; see docs/python.md.
 """
 
 from __future__ import annotations
@@ -65,64 +65,63 @@ from lm.training.trainer import Event, Trainer
 
 
 def load(run: PathLike, *, device: Device = "auto", dtype: DType = "auto", threads: int | None = None) -> Model:
-    """Load the best checkpoint of a run, or the checkpoint that is named.
+    """Load the best checkpoint of a run, or a named checkpoint.
 
     Args:
         run: folder of a run or of one of its checkpoints.
         device: where to run [default: a GPU if there is one].
         dtype: of the matrices [default: what `lm compile RUN` found fastest, else float32].
-        threads: of the CPU [default: LM_THREADS, else one per core].
+        threads: CPU threads [default: LM_THREADS, else one per core].
 
     Raises:
-        InputError: there is no such run, or it is damaged.
-        UsageError: the device or dtype is not there.
+        InputError: the run is missing or damaged.
+        UsageError: the device or dtype is not available.
     """
     threads = read_threads_variable() if threads is None else threads
     return Model(load_to_decode(Path(run), HardwareConfig(device, dtype, threads)))
 
 
 class Model:
-    """A trained model with its tokenizers: it continues texts, translates, fills blanks or classifies.
+    """A trained model with its tokenizers: generates, translates, fills blanks or classifies.
 
-    Keywords are the flags of the commands, with the same defaults. What a model of its kind cannot do is a UsageError.
+    Keywords are the flags of the commands, with the same defaults. Methods for another kind of model raise UsageError.
     """
 
     def __init__(self, loaded: LoadedModel, *, improved: bool | None = None) -> None:
-        """A model that was loaded.
+        """Wrap a loaded model.
 
         Args:
             loaded: the model.
-            improved: whether training has made it better than it began; None where that is not known.
+            improved: whether training improved on its start; None if unknown.
         """
         self.loaded, self.improved = loaded, improved
 
     def __repr__(self) -> str:
-        """Where it is from, its size, purpose and device."""
         return f"<lm.Model {repr(self.loaded)[1:]}"
 
     @property
     def config(self) -> ModelConfig:
-        """The shape of the model."""
+        """Return the shape of the model."""
         return self.loaded.model.config
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer; of a model that translates that of the targets."""
+        """Return the tokenizer; for a translation model that of the targets."""
         return self.loaded.tokenizer
 
     @property
     def module(self) -> DecoderOnly | EncoderOnly | EncoderDecoder:
-        """The model itself, a `torch.nn.Module` in eval mode."""
+        """Return the `torch.nn.Module`, in eval mode."""
         return self.loaded.model
 
     def generate(self, prompt: str = "", **options: Unpack[SamplingOptions]) -> str:
-        """What follows a prompt, without it.
+        """Return a completion of a prompt, without the prompt.
 
             model.generate("Once", max_tokens=50, temperature=0.8)
 
         Raises:
-            InputError: the tokenizer has no token for a character of the prompt.
-            UsageError: there is nothing to begin from, or the settings rule out every token.
+            InputError: a character of the prompt has no token.
+            UsageError: the prompt is empty and there is no start token, or the settings exclude every token.
         """
         (sample,) = self._generator(options).samples(normalize_like_training(prompt, self.loaded.config.data))
         return sample.text
@@ -130,10 +129,10 @@ class Model:
     def stream(
         self, prompt: str | Sequence[int] = "", *, n: int = 1, **options: Unpack[SamplingOptions]
     ) -> Iterator[Token | Finish]:
-        """Draw `n` samples of what follows a prompt, or ids, token by token; errors are those of `generate`.
+        """Sample `n` completions of a prompt, or of IDs, token by token; errors as of `generate`.
 
         Yields:
-            A Token for each token of a sample, with the text that is certain from then on, and a Finish at its end.
+            A Token for each token, with the text that is complete with it, and a Finish at the end of each sample.
         """
         if isinstance(prompt, str):
             prompt = normalize_like_training(prompt, self.loaded.config.data)
@@ -147,10 +146,10 @@ class Model:
 
     @torch.inference_mode()
     def logits(self, ids: Sequence[int]) -> Tensor:
-        """(ids, vocabulary) float32 logits of the token that follows each of some ids.
+        """Return (ids, vocabulary) float32 logits of the token after each ID.
 
         Raises:
-            UsageError: there are no ids, more than the context holds, or one is not in the vocabulary.
+            UsageError: there are no IDs, more than the context, or one is not in the vocabulary.
         """
         model, size = self._decoder, self.config.vocab_size
         if not 1 <= len(ids) <= self.config.context_length:
@@ -168,7 +167,7 @@ class Model:
         heads: Sequence[int] | None = None,
         **options: Unpack[TranslationOptions],
     ) -> str:
-        """The best translation of a line; see `translations`, where `heads` are those of each line."""
+        """Return the best translation of a line; see `translations`, where `heads` are those of each line."""
         (translated,) = self.translations([line], to=to, heads=None if heads is None else [heads], **options)
         return translated.translations[0].text
 
@@ -180,11 +179,11 @@ class Model:
         heads: Iterable[Sequence[int]] | None = None,
         **options: Unpack[TranslationOptions],
     ) -> Iterator[Translated]:
-        """Translate lines, in order, several side by side; each with its best translations and their scores.
+        """Translate lines in batches, in order; yields the best translations of each with their scores.
 
         Args:
             lines: sentences.
-            to: the language, for models that translate into several.
+            to: the target language, for models with several.
             heads: for a model that reads dependency trees, the head of each word of each line, from 1; 0 for the root.
             options: the flags of `lm translate`, with underscores.
         """
@@ -192,11 +191,11 @@ class Model:
         return Translator([TranslationModel.of(self.loaded)], config, to=to).translate(lines, heads=heads)
 
     def fill(self, text: str, *, k: int = 5) -> Filled:
-        """The `k` likeliest tokens for each blank of a text (`[MASK]`), by a masked model.
+        """Return the `k` likeliest tokens for each blank (`[MASK]`) of a text, by a masked model.
 
         Raises:
-            InputError: the tokenizer has no token for a character.
-            UsageError: the text is longer than the context.
+            InputError: a character has no token.
+            UsageError: the text exceeds the context.
         """
         (filled,) = Filler(self._masked, self.tokenizer).fill([text], k=k)
         return filled
@@ -204,29 +203,28 @@ class Model:
     def classify(
         self, texts: Iterable[str], *, labels: PathLike | None = None, batch_size: int = 16
     ) -> Iterator[Classified]:
-        """The label of each text, and the probabilities of all labels.
+        """Yield the label of each text, with the probabilities of all labels.
 
         Args:
-            texts: of a decoder that learned prompts and completions, the prompts.
-            labels: a file of examples with all labels that a decoder chooses among [default: those that its run has
-                recorded].
-            batch_size: texts, of a decoder texts times labels, that are read together.
+            texts: for a decoder trained on examples, the prompts.
+            labels: for a decoder, a file of examples with all labels [default: those recorded in its run].
+            batch_size: texts, for a decoder texts times labels, per batch.
 
         Raises:
-            UsageError: the model is no classifier, or a decoder whose labels are not known.
+            UsageError: the model is not a classifier, or a decoder with unknown labels.
         """
         return self._classifier(labels, batch_size).classify(texts)
 
     def evaluate(self, *files: PathLike, labels: PathLike | None = None, batch_size: int = 16) -> ClassificationScores:
-        """How well a classifier labels examples, as `lm evaluate RUN FILE` reports it.
+        """Score a classifier on labelled examples, as `lm evaluate RUN FILE`.
 
         Args:
-            files: of examples with labels, as supervised training reads them.
+            files: of labelled examples, as for supervised training.
             labels: see `classify`.
             batch_size: see `classify`.
 
         Raises:
-            InputError: a file is missing, or a row of it is no example.
+            InputError: a file is missing, or a row is not an example.
             UsageError: as of `classify`.
         """
         named = find_text_files(
@@ -245,23 +243,23 @@ class Model:
         every: int = 1,
         **options: Unpack[FileOptions],
     ) -> Tally:
-        """How well the model predicts text: sums over all tokens of all files, and the figures that follow from them.
+        """Score text; returns totals over all tokens of all files, with perplexity and bits/byte.
 
-        Of a masked model it is the pseudo-perplexity: each token is masked in turn. Files that were training text of
-        the run are warned about.
+        For a masked model it is the pseudo-perplexity. Warns of files that were training text of the run.
 
         Args:
-            files: of text, folders or globs; documents are separated as for training [default: the split that the run
-                held out: of text, of examples or, for a model that translates, of pairs].
-            context: tokens in a window [default: the model's context].
+            files: text files, folders or globs, split into documents as in training [default: the held-out split of the
+                run:
+                text, examples or sentence pairs].
+            context: window length in tokens [default: the model's context].
             stride: tokens from one window to the next [default: half of the context].
             batch_size: windows scored together; changes the speed, not the result.
-            every: of a masked model, score only every Nth token of a document: an estimate in an Nth of the time.
-            options: which files count and how they are read, as the flags of `lm perplexity`, with underscores.
+            every: for a masked model, score only every Nth token: an estimate in 1/N of the time.
+            options: which files to read and how, as the flags of `lm perplexity`, with underscores.
 
         Raises:
-            InputError: a file is missing or no text.
-            UsageError: a setting is out of its limits.
+            InputError: a file is missing or not text.
+            UsageError: a setting is out of range.
         """
         config = PerplexityConfig(context, stride, batch_size, every)
         reading, rows = build_files_config(options)
@@ -306,7 +304,7 @@ class Model:
         to: str | None = None,
         heads: Sequence[int] | None = None,
     ) -> AttentionMap:
-        """Where the model looks in a text, or where the words of a translation look in it; see `compute_attention`."""
+        """Return the attention map of a text, or of a translation; see `compute_attention`."""
         return compute_attention(self.loaded, text, target, unit=unit, to=to, heads=heads).map
 
     @property
@@ -333,9 +331,7 @@ class Model:
 def train(
     *corpus: PathLike, on_event: Callable[[Event], None] = lambda _: None, **options: Unpack[RunOptions]
 ) -> Model:
-    """Train a model on text, or on sentence pairs, to its end, as `lm train` does; returns the best checkpoint.
-
-    It is loaded on the device and with the threads that the run was given.
+    """Train a model on text or sentence pairs to its end, as `lm train`; returns the best checkpoint, loaded.
 
         lm.train("my.txt", budget="10m")
         lm.train("letters.txt", from_run="runs/novel", lora=8, steps=200)
@@ -343,19 +339,19 @@ def train(
         lm.train(resume="runs/novel", steps=5000)
 
     An exception in `on_event`, or Ctrl-C, saves the run and ends it; `resume` continues it. To iterate over the events
-    instead, and leave the loop at any time: `with lm.Trainer(lm.run_spec("my.txt", budget="10m")) as trainer`.
-    `improved` of the model says whether training from another run's weights, or a run's extension, has made it better.
+    instead: `with lm.Trainer(lm.run_spec("my.txt", budget="10m")) as trainer`. `improved` of the model says whether
+    training from another run's weights, or an extension, has improved it.
 
     Args:
-        corpus: files of text, globs, folders, or a folder of prepared tokens.
-        on_event: called with each event of preparation and training; where several processes are started, with those of
-            training alone, in a thread.
+        corpus: text files, globs, folders, or a folder of prepared tokens.
+        on_event: called with each event of preparation and training; with several processes, with those of training
+            alone, in a thread.
         options: the flags of `lm train`, with underscores; see `lm.config.keywords.RunOptions`.
 
     Raises:
-        InputError: a file is missing or no text, or the folder holds something already.
+        InputError: a file is missing or not text, or the folder is not empty.
         UsageError: a keyword or value is wrong, or values contradict each other.
-        TrainingError: the loss is no longer a number, or memory ran out.
+        TrainingError: the loss is NaN, or memory ran out.
     """
     spec = run_spec(*corpus, **options)
     hardware = {name: value for name, value in spec.settings["hardware"].items() if name != "dtype"}
@@ -369,7 +365,7 @@ def train(
 
 
 def _load_trained(run: Path, *, device: Device = "auto", threads: int | None = None) -> Model:
-    """The model of a run that was trained."""
+    """Load the model of a trained run."""
     model, last = load(run, device=device, threads=threads), find_checkpoint(run, which="last")
     model.improved = improved(load_config(last), load_state(last))
     return model
@@ -378,27 +374,27 @@ def _load_trained(run: Path, *, device: Device = "auto", threads: int | None = N
 def export(
     run: PathLike, out: PathLike, to: ExportSystem = "huggingface", number_type: ExportDtype | None = None
 ) -> None:
-    """Write a run as another system loads it; docs/interchange.md.
+    """Export a run to another system; docs/interchange.md.
 
     Args:
-        run: folder of a run, whose best checkpoint is taken, or of a checkpoint.
-        out: folder to be made; for gguf a file.
-        to: "huggingface" (transformers), "gguf" (llama.cpp) or "ctranslate2".
-        number_type: of the matrices, where it can be chosen; as for `--type` of `lm export`.
+        run: folder of a run, whose best checkpoint is exported, or of a checkpoint.
+        out: folder to create; for gguf a file.
+        to: "huggingface" (transformers), "peft", "gguf" (llama.cpp) or "ctranslate2".
+        number_type: dtype of the matrices, if it can be chosen; as `--type` of `lm export`.
 
     Raises:
-        InputError: the run is damaged, there is something at `out`, or the package for `to` is not installed.
-        UsageError: the system has nothing like the model; the message names the fields that decide.
+        InputError: the run is damaged, `out` exists, or the package for `to` is not installed.
+        UsageError: the system has no such model; the message names the fields that decide.
     """
     config = ExportConfig(to=to) if number_type is None else ExportConfig(to=to, type=number_type)
     exporting.export_run(Path(run), Path(out), config)
 
 
 def merge(run: PathLike, out: PathLike) -> None:
-    """Write a plain run of one that has low-rank adapters, added to the weights that they belong to.
+    """Merge low-rank adapters into their base weights, and write a plain run.
 
     Raises:
-        InputError: the run is damaged, or the weights that it adapts are gone or have changed.
+        InputError: the run is damaged, or its base weights are gone or have changed.
         UsageError: it has no adapters.
     """
     write_merged(Path(run), Path(out))
@@ -413,18 +409,18 @@ def import_model(
     dtype: DType = "auto",
     threads: int | None = None,
 ) -> Model:
-    """Make a run of a model that was trained elsewhere, and load it; docs/interchange.md.
+    """Import a model trained elsewhere as a run, and load it; docs/interchange.md.
 
     Args:
-        folder: in the layout of Hugging Face's transformers, with weights in .safetensors.
-        out: folder of the run, to be made.
-        base: of a folder of low-rank adapters (PEFT), the run of the model that they are for.
+        folder: in transformers' layout, with .safetensors.
+        out: folder of the run, to be created.
+        base: for a folder of PEFT adapters, the run of their base model.
         device: as for `load`.
         dtype: as for `load`.
         threads: as for `load`.
 
     Raises:
-        InputError: the folder is damaged, or its model is one that ours cannot be.
+        InputError: the folder is damaged, or its model is not supported..
     """
     if base is None:
         importing.import_model(Path(folder), Path(out))

@@ -1,1 +1,4 @@
-"""The command line in: flags, environment, completion, help."""
+"""Command-line input: flags made from config fields, environment variables, shell completion and help.
+
+Start with `options` (`with_options`). May import `lm.config` and, inside functions, loaders of models.
+"""

@@ -1,4 +1,4 @@
-"""Arguments and flags that several commands have, and a text as an argument or from a pipe."""
+"""Arguments and flags shared by several commands, and text from an argument or a pipe."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ STDIN = Path("-")
 
 
 def read_text_argument(argument: str | None) -> str | None:
-    """The text of an argument; stdin less one line end for `-`, or without an argument where something is piped in.
+    """Return the text of an argument, or of stdin without its final line end for `-` or piped input.
 
     Returns:
         None without an argument at a terminal.
@@ -76,7 +76,7 @@ def read_text_argument(argument: str | None) -> str | None:
 
 
 def read_input_lines(files: Sequence[Path]) -> Iterator[str]:
-    """The lines of some files one after another, or of stdin, each as soon as it is there."""
+    """Yield the lines of files or of stdin, each as soon as it is available."""
     stdin: Any = sys.stdin.buffer
     for file in files or [STDIN]:
         if file == STDIN:

@@ -1,4 +1,4 @@
-"""What the shell offers on TAB: runs, checkpoints, names. Reads folders only, and imports nothing that takes time."""
+"""Shell completion of runs, checkpoints and names; reads folders only, and imports nothing slow."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CURVES = (
 
 
 def complete_from(names: Iterable[str]) -> Complete:
-    """Completes one of some names."""
+    """Return a completer of names."""
 
     def complete(incomplete: str) -> list[str]:
         return [name for name in names if name.startswith(incomplete)]
@@ -32,16 +32,16 @@ complete_curves = complete_from(_CURVES)
 
 
 def complete_corpora(incomplete: str) -> list[str]:
-    """Completes the name of a corpus."""
+    """Complete the name of a corpus."""
     from lm.text.public.catalogue import CORPORA
 
     return complete_from(corpus.name for corpus in CORPORA)(incomplete)
 
 
 def complete_runs(incomplete: str) -> list[str]:
-    """Completes a run here, in runs/ or in the folder that was typed; within a run, a checkpoint.
+    """Complete a run in the current folder, in runs/ or in the typed folder, or a checkpoint of a run.
 
-    Where there is none the shell goes on with files and folders.
+    Without matches the shell completes files and folders.
     """
     typed = incomplete[: incomplete.rfind("/") + 1]
     folder = Path(typed or ".").expanduser()
@@ -57,7 +57,7 @@ def complete_runs(incomplete: str) -> list[str]:
 
 
 def complete_runs_or_presets(incomplete: str) -> list[str]:
-    """Completes a run, a checkpoint or a preset."""
+    """Complete a run, a checkpoint or a preset."""
     return [*complete_runs(incomplete), *complete_presets(incomplete)]
 
 
@@ -69,6 +69,6 @@ def _runs_in(folder: Path) -> list[str]:
 
 
 def _checkpoints(folder: Path) -> list[str]:
-    """The checkpoints in a folder, the latest first, be they complete or not: that is for the command to say."""
+    """Return the checkpoints in a folder, newest first, complete or not."""
     found = [path for path in folder.glob("*") if is_name_of_checkpoint(path.name)]
     return [path.name for path in sorted(found, key=step_of, reverse=True)]

@@ -1,7 +1,7 @@
-"""Options without effect: one table of the modes in which an option is ignored, and the one refusal.
+"""Refuse typed options without effect: one table of modes in which options are ignored.
 
-Only what is typed on the command line is refused. Values from the environment, from files of settings, from presets
-and from stored runs may speak of other modes than the one at hand.
+Only options typed on the command line are refused. Values from the environment, files of settings, presets and stored
+runs may be meant for other modes.
 """
 
 from __future__ import annotations
@@ -56,19 +56,19 @@ class Invocation:
 
 @dataclass(frozen=True)
 class CommandMode:
-    """All that is known of what a command is about to do.
+    """What is known about a command.
 
     Attributes:
         values: see `Invocation`.
-        config: the settings of a new run; in the stage "settings".
-        is_regularised: whether regularisation is still to be chosen, by how often the data will be seen.
-        files: lists the texts that were named, in the stage "files"; asked only if that may matter.
-        holds_examples: whether completions are scored, and not text.
-        is_held_out: whether the split is scored that a run held out, and no files.
-        holds_pairs: whether that split holds pairs.
+        config: settings of a new run; in the stage "settings".
+        is_regularised: whether regularisation is still to be chosen, by the number of epochs.
+        files: lists the named texts, in the stage "files"; called only if needed.
+        holds_examples: whether completions are scored, not text.
+        is_held_out: whether the held-out split of a run is scored, not files.
+        holds_pairs: whether that split has sentence pairs.
         is_prepared: whether the tokens were prepared before.
         is_adapter: whether a folder to import has adapters.
-        processes: that train together; in the stage "processes".
+        processes: number of training processes; in the stage "processes".
         is_launched: whether another launcher has started them.
     """
 
@@ -85,22 +85,22 @@ class CommandMode:
     is_launched: bool = False
 
     def __getitem__(self, name: str) -> Any:  # noqa: ANN401
-        """The value of an option, or of an argument."""
+        """Return the value of an option or argument."""
         return self.values.get(name)
 
 
 @dataclass(frozen=True)
 class IneffectiveRule:
-    """A mode of commands in which some of their options have no effect.
+    """A mode of commands in which some options have no effect.
 
     Attributes:
-        commands: that have the mode.
+        commands: with this mode.
         flags: the options, or names of arguments.
         applies: whether a command is in this mode.
-        where: the mode, after "has no effect".
+        where: describes the mode, after "has no effect".
         instead: what to do.
         stage: when the mode is known.
-        neutral: values that ask for nothing anyway, by flag.
+        neutral: values that are accepted anyway, by flag.
     """
 
     commands: tuple[str, ...]
@@ -113,7 +113,7 @@ class IneffectiveRule:
 
 
 def refuse_ineffective(invocation: Invocation, stage: Stage, **known: Any) -> None:  # noqa: ANN401 (the fields of Mode)
-    """Raise UsageError if an option was typed that has no effect in the mode that the command is in.
+    """Raise UsageError if a typed option has no effect in the mode of the command.
 
     Args:
         invocation: the command line.
@@ -134,7 +134,7 @@ def _is_neutral(rule: IneffectiveRule, flag: str, value: Any) -> bool:  # noqa: 
 
 
 def _format_refusal(rule: IneffectiveRule, flags: Sequence[str], variables: Mapping[str, str]) -> str:
-    """The refusal; what the environment has set is called by its variable."""
+    """Return the message; options set by the environment are named by their variables."""
     where = re.sub(r"--[a-z0-9-]+", lambda found: variables.get(found[0], found[0]), rule.where)
     verb, pronoun = ("has", "it") if len(flags) == 1 else ("have", "them")
     instead = rule.instead.replace("leave it out", f"leave {pronoun} out")
@@ -142,7 +142,7 @@ def _format_refusal(rule: IneffectiveRule, flags: Sequence[str], variables: Mapp
 
 
 def config_flags(config: type, *, but: Iterable[str] = ()) -> tuple[str, ...]:
-    """The flags of a config class, without those of some fields."""
+    """Return the flags of a config class, except those of some fields."""
     return tuple(described.flag for described in list_options(config) if described.name not in but)
 
 
@@ -151,7 +151,7 @@ def _is_greedy(mode: CommandMode) -> bool:
 
 
 def _has_greedy_temperature(mode: CommandMode) -> bool:
-    """Whether the temperature leaves nothing but the most likely token."""
+    """Return whether the temperature is so low that sampling is greedy."""
     temperature = mode["--temperature"]
     return temperature is not None and temperature < _GREEDY_TEMPERATURE
 
@@ -177,7 +177,7 @@ def _trains_no_merges(kind: str) -> bool:
 
 
 def _holds_out_nothing(mode: CommandMode) -> bool:
-    """Whether there is no validation split, as far as the settings tell."""
+    """Return whether there is no validation split, as far as the settings tell."""
     try:
         share = float(mode.config.data.validation)
     except ValueError:
@@ -186,7 +186,7 @@ def _holds_out_nothing(mode: CommandMode) -> bool:
 
 
 def _has_no_decay(mode: CommandMode) -> bool:
-    """Whether the learning rate ends where the schedule leaves it."""
+    """Return whether the schedule has no decay."""
     training = mode.config.training
     return training.schedule in {"constant", "inverse-sqrt"} or (
         training.schedule == "wsd" and not training.decay_fraction
@@ -194,23 +194,23 @@ def _has_no_decay(mode: CommandMode) -> bool:
 
 
 def has_no_dropout(config: RunConfig) -> bool:
-    """Whether two passes of the same batch are equal, as nothing in the model is random."""
+    """Return whether nothing in the model is random, so that two passes of a batch are equal."""
     model = config.model
     return not (model.dropout or model.attention_dropout or config.lora.dropout or model.gate_noise)
 
 
 def _passes_are_equal(mode: CommandMode) -> bool:
-    """Whether nothing is dropped, and no dropout is still to be chosen."""
+    """Return whether there is no dropout, and none is still to be chosen."""
     return has_no_dropout(mode.config) and (not mode.is_regularised or mode["--dropout"] == 0)
 
 
 def _is_unfilled(mode: CommandMode) -> bool:
-    """Whether no tokens of a text are masked."""
+    """Return whether no tokens of a text are masked."""
     return not mode.config.model.is_masked or mode.config.data.supervised
 
 
 def _translates_nothing(mode: CommandMode) -> bool:
-    """Whether all that `lm evaluate` scores has been translated before."""
+    """Return whether `lm evaluate` scores only existing translations."""
     versus = mode["--versus"]
     return mode["--hypotheses"] is not None and mode["run"] is None and not (versus and Path(versus).is_dir())
 
@@ -233,7 +233,7 @@ def _no_labels(mode: CommandMode) -> bool:
 
 
 def _no_folder(mode: CommandMode) -> bool:
-    """Whether all corpora are files that are named one by one."""
+    """Return whether all corpora are files named one by one."""
     named = [*(mode["corpus"] or ()), *(mode["files"] or ()), *(mode["--source"] or ()), *(mode["--target"] or ()),
              *(mode["--pairs"] or ()), *(mode["--file"] or ())]  # fmt: skip
     return bool(named) and all(name == "-" or Path(name).is_file() for name in named)

@@ -1,4 +1,4 @@
-"""Loading what a command was given: the decoder of a run, or a tokenizer."""
+"""Load the model of a run, or a tokenizer, for a command."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ RunPath = Annotated[
 
 
 def import_torch() -> None:
-    """Import torch, unless it is there, and never search its many objects for garbage, for they stay."""
+    """Import torch and exclude its objects from garbage collection."""
     if "torch" in sys.modules:
         return
     gc.disable()
@@ -50,15 +50,15 @@ def import_torch() -> None:
 
 
 def load_decoder(run: Path, hardware: HardwareConfig, *, instead: str) -> tuple[DecoderOnly, LoadedModel]:
-    """The decoder-only model of a run or checkpoint, with its tokenizer, in the type that it generates fastest in.
+    """Load a decoder-only model with its tokenizer, in the dtype that it generates fastest in.
 
     Args:
         run: the run, or one of its checkpoints.
         hardware: what to run on.
-        instead: what a person can do with a model that translates, for the message.
+        instead: the command for a translation model, for the message.
 
     Raises:
-        InputError: there is no such run, or it is damaged.
+        InputError: the run is missing or damaged.
         UsageError: its model is of another kind.
     """
     from lm.engine.dtype import load_to_decode
@@ -71,11 +71,11 @@ def load_decoder(run: Path, hardware: HardwareConfig, *, instead: str) -> tuple[
 
 
 def load_draft(run: Path, hardware: HardwareConfig, loaded: LoadedModel) -> DecoderOnly:
-    """A smaller model that guesses for one that is loaded.
+    """Load a draft model for speculative decoding.
 
     Raises:
-        InputError: there is no such run, or it is damaged.
-        UsageError: it continues no texts, or has another tokenizer.
+        InputError: the run is missing or damaged.
+        UsageError: it is not a decoder, or has another tokenizer.
     """
     draft, other = load_decoder(run, hardware, instead="give one that continues texts (--draft)")
     same = other.tokenizer.sha256 == loaded.tokenizer.sha256
@@ -86,7 +86,7 @@ def load_draft(run: Path, hardware: HardwareConfig, loaded: LoadedModel) -> Deco
 
 
 def load_masked(run: Path, hardware: HardwareConfig) -> tuple[EncoderOnly, LoadedModel]:
-    """The masked model of a run or checkpoint; errors as of `load_decoder`."""
+    """Load a masked model; errors as of `load_decoder`."""
     from lm.model.transformer import EncoderOnly
 
     loaded = _load(run, hardware)
@@ -98,17 +98,17 @@ def load_masked(run: Path, hardware: HardwareConfig) -> tuple[EncoderOnly, Loade
 def load_classifier(
     run: Path, hardware: HardwareConfig, *, labels: str | None, batch_size: int
 ) -> Classifier | CompletionClassifier:
-    """The classifier that a run or checkpoint is.
+    """Load a classifier.
 
     Args:
         run: the run, or one of its checkpoints.
         hardware: what to run on.
-        labels: of a decoder, a file of examples with the completions that it chooses among, instead of recorded ones.
-        batch_size: texts read together.
+        labels: for a decoder, a file of examples with the completions to choose from, instead of recorded ones.
+        batch_size: texts per batch.
 
     Raises:
-        InputError: there is no such run, it is damaged, or the file of labels has no examples.
-        UsageError: the run doesn't classify, or its labels are not known.
+        InputError: the run is missing or damaged, or the file of labels has no examples.
+        UsageError: the run is not a classifier, or its labels are unknown.
     """
     from lm.data.labels import completions_of
     from lm.decoding.classifying import classifier_of
@@ -125,7 +125,7 @@ def load_classifier(
 def load_scoring_model(
     run: Path, hardware: HardwareConfig, *, instead: str
 ) -> tuple[DecoderOnly | EncoderOnly, LoadedModel]:
-    """A model that tokens of text can be scored by, one that continues texts or fills blanks; as `load_decoder`."""
+    """Load a decoder or masked model for scoring text; see `load_decoder`."""
     from lm.model.transformer import EncoderDecoder
 
     loaded = _load(run, hardware)
@@ -147,7 +147,7 @@ def _load(run: Path, hardware: HardwareConfig) -> LoadedModel:
 
 
 def _wrong_kind_error(run: Path, loaded: LoadedModel, *, instead: str | None = None) -> UsageError:
-    """The error for a run whose model is not of the kind that a command is for, with what it is for."""
+    """Return the error for a model of the wrong kind, with the command for its kind."""
     config = loaded.model.config
     if config.translates and instead is not None:
         is_two = config.is_encoder_decoder
@@ -157,7 +157,7 @@ def _wrong_kind_error(run: Path, loaded: LoadedModel, *, instead: str | None = N
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
-    """The tokenizer of a file, of a folder that has one, or of a run's last checkpoint; InputError without one."""
+    """Load the tokenizer of a file, a folder, or a run's last checkpoint; InputError without one."""
     from lm.tokenizer.tokenizer import Tokenizer
 
     return Tokenizer.load(find_tokenizer(path))

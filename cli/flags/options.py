@@ -1,7 +1,7 @@
-"""Flags of a command: made from config fields, typed or set in the environment, and described in its help.
+"""Flags of a command, made from config fields: typed, or set in the environment, and described in its help.
 
-A command names the config classes it takes and receives what was given of each. `LM_TEMPERATURE=0.7` in the environment
-is `--temperature 0.7` for every command that has this flag. Help is plain text in groups, which any width suits.
+A command names the config classes it takes and receives the given values of each. `LM_TEMPERATURE=0.7` in the
+environment is `--temperature 0.7` for every command with that flag. Help is plain text in groups, for any width.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ class CommandLine(NamedTuple):
     """What was typed.
 
     Attributes:
-        arguments: the command line, less the name of `lm`.
-        run: runs another one in this process.
-        began: when the command began, on the clock of `time.monotonic`.
+        arguments: the command line without `lm`.
+        run: runs another command line in this process.
+        began: start time of the command (`time.monotonic`).
     """
 
     arguments: Sequence[str]
@@ -55,14 +55,14 @@ class CommandLine(NamedTuple):
 
 
 class ParsedOptions(dict[str, dict[str, Any]]):
-    """What was given to a command in flags or the environment: {section: {field: value}}.
+    """The options given by flags or environment: {section: {field: value}}.
 
     Attributes:
-        environment: which of the command's parameters the environment set, each with its variable; those made from
-            config fields are called `section__field`.
+        environment: parameters set by the environment, with their variables; those made from config fields are called
+            `section__field`.
         arguments: the whole command line.
-        invocation: the options and arguments as they were parsed.
-        began: when the command began, on the clock of `time.monotonic`.
+        invocation: the parsed options and arguments.
+        began: start time of the command (`time.monotonic`).
     """
 
     def __init__(
@@ -78,18 +78,18 @@ class ParsedOptions(dict[str, dict[str, Any]]):
         self.began = began
 
     def refuse_without_effect(self, stage: Stage, **known: Any) -> None:  # noqa: ANN401 (see `without_effect.Mode`)
-        """Raise UsageError if an option was typed that has no effect, as far as is known by now."""
+        """Raise UsageError if a typed option has no effect, as far as is known at this stage."""
         if self.invocation is not None:
             refuse_ineffective(self.invocation, stage, **known)
 
     @property
     def typed(self) -> dict[str, dict[str, Any]]:
-        """What was given in flags alone: only these can contradict each other or a run that goes on."""
+        """Return the options given by flags: only these can contradict each other or a resumed run."""
         return {section: self._of(section, from_environment=False) for section in self}
 
     @property
     def environment_values(self) -> dict[str, dict[str, Any]]:
-        """What the environment alone says."""
+        """Return the options given by the environment."""
         return {section: self._of(section, from_environment=True) for section in self}
 
     def _of(self, section: str, *, from_environment: bool) -> dict[str, Any]:
@@ -101,7 +101,7 @@ class ParsedOptions(dict[str, dict[str, Any]]):
 
 
 class _Flag(NamedTuple):
-    """The flag of a field of a config class; its parameter is called `section__field`."""
+    """The flag of a config field; its parameter is called `section__field`."""
 
     section: str
     described: Option
@@ -115,15 +115,15 @@ class _Flag(NamedTuple):
 def with_options(
     panels: Mapping[str, type], *, leave_out: tuple[str, ...] = (), defaults: object = None
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command one flag for each option of some config classes.
+    """Give a command a flag for each option of some config classes.
 
-    The command has a keyword `given`; it receives {section: {field: value}} with the fields that were set on the
-    command line or in the environment. Flags take their name, type, help and default from the field.
+    The command needs a keyword `given`; it receives {section: {field: value}} with the fields given by flags or the
+    environment. Flags take their name, type, help and default from the field.
 
     Args:
         panels: section ("model", "training", …) to config class.
-        leave_out: fields that get no flag.
-        defaults: holds the values without flags, as `defaults.section.field`, where they are not the fields' own.
+        leave_out: fields without a flag.
+        defaults: overrides the fields' defaults, as `defaults.section.field`.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
@@ -151,7 +151,7 @@ def _default_value(described: Option, config: object) -> Any:  # noqa: ANN401
 
 
 def _build_parameter(flag: _Flag) -> Any:  # noqa: ANN401 (click's types, which typer keeps to itself)
-    """A choice is plain text here: the option's own check says more than Typer's when it is none of them."""
+    """Build a parameter; a choice is plain text, as the option's own check has a better message than Typer's."""
     described, text = flag.described, flag.described.help
     if described.choices:
         text += f" One of {', '.join(described.choices)}."
@@ -177,9 +177,9 @@ def _format_default(value: Any) -> str:  # noqa: ANN401
 
 
 class GroupedCommand(TyperCommand):
-    """A command whose flags are listed under the name of their panel, and can be set in the environment.
+    """A command whose flags are grouped by panel in the help and can be set in the environment.
 
-    The flags of the config classes that it `with_options` follow its own parameters, and it receives them as `given`.
+    The flags of the config classes of `with_options` follow its own parameters and are passed as `given`.
     """
 
     def __init__(self, *args: Any, callback: Callable[..., None], params: Sequence[Any], **settings: Any) -> None:  # noqa: ANN401
@@ -188,10 +188,10 @@ class GroupedCommand(TyperCommand):
         super().__init__(*args, callback=callback, params=[*params, *map(_build_parameter, self._flags)], **settings)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 (click's types, which typer keeps to itself)
-        """Parse a command line, with the environment in place of flags that are not given.
+        """Parse a command line, with environment variables for flags that are not given.
 
         Raises:
-            UsageError: a variable has a wrong value, or an option was typed that has no effect beside the others.
+            UsageError: a variable has a wrong value, or a typed option has no effect.
         """
         if not ctx.resilient_parsing:
             ctx.default_map = read_environment(self.params, os.environ)
@@ -211,7 +211,7 @@ class GroupedCommand(TyperCommand):
         return rest
 
     def _given(self, ctx: Any, invocation: Invocation) -> ParsedOptions:  # noqa: ANN401
-        """Take the values of config fields out of the parsed parameters, and check them."""
+        """Collect and validate the values of config fields."""
         variables, command_line = find_set_variables(ctx), ctx.obj or CommandLine((), lambda _: 0, time.monotonic())
         sections: dict[str, dict[str, Any]] = {section: {} for section in self._sections}
         for flag in self._flags:
@@ -222,7 +222,7 @@ class GroupedCommand(TyperCommand):
         return ParsedOptions(sections, variables, command_line.arguments, invocation, command_line.began)
 
     def _refuse_empty_names(self, ctx: Any) -> None:  # noqa: ANN401
-        """Raise UsageError for an empty name of a file or folder, which would stand for the current folder."""
+        """Raise UsageError for an empty file or folder name, which would mean the current folder."""
         for parameter in self.params:
             value = ctx.params.get(parameter.name)
             is_path = isinstance(parameter.type, TyperPath) or parameter.metavar in _NAMES_OF_FILES
@@ -230,7 +230,7 @@ class GroupedCommand(TyperCommand):
                 raise UsageError(f"{parameter_name(parameter)} is an empty name; give a path (is a variable unset?)")
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:  # noqa: ANN401
-        """What the shell offers, each flag with the first sentence of its help."""
+        """Complete flags, each with the first sentence of its help."""
         items: list[Any] = super().shell_complete(ctx, incomplete)
         for item in items:
             item.help = _summarize(item.help) if item.help else None
@@ -255,13 +255,13 @@ class GroupedCommand(TyperCommand):
 
 
 def _summarize(text: str) -> str:
-    """The first sentence, cut to the length of a line; brackets are escaped, which typer takes for markup."""
+    """Return the first sentence, shortened to a line, with brackets escaped for Typer's markup."""
     sentence = text.partition(" [default")[0].partition(". ")[0].rstrip(".")
     return textwrap.shorten(sentence, _SUMMARY_LENGTH, placeholder=" …").replace("[", "\\[")
 
 
 def set_help(*apps: typer.Typer) -> None:
-    """Give the commands of some apps their help, from their docstrings."""
+    """Set the help of the commands of some apps from their docstrings."""
     for app in apps:
         for command in app.registered_commands:
             command.cls = GroupedCommand
@@ -271,13 +271,13 @@ def set_help(*apps: typer.Typer) -> None:
 
 
 def _keep_line_breaks(text: str) -> str:
-    """Mark paragraphs with indented lines, which click's formatter would otherwise run together."""
+    """Mark paragraphs with indented lines, so that click does not wrap them."""
     marked = ["\b\n" + paragraph if "\n " in paragraph else paragraph for paragraph in text.split("\n\n")]
     return "\n\n".join(marked)
 
 
 def build_invocation(context: typer.Context) -> Invocation:
-    """The options and arguments in a parsed context."""
+    """Return the options and arguments of a parsed context."""
     values: dict[str, Any] = {}
     typed: dict[str, str] = {}
     for parameter in context.command.params:
@@ -295,12 +295,12 @@ def build_invocation(context: typer.Context) -> Invocation:
 
 
 def _parameter_key(parameter: Any) -> str:  # noqa: ANN401 (click's types, which typer keeps to itself)
-    """The name of an argument, or the long flag of an option."""
+    """Return the name of an argument, or the long flag of an option."""
     return str(parameter.name if parameter.param_type_name == "argument" else long_flag(parameter))
 
 
 def _format_parameter(parameter: Any, value: Any) -> str:  # noqa: ANN401
-    """An option or argument as messages name it."""
+    """Return an option or argument for messages."""
     if parameter.param_type_name == "argument":
         return str(parameter.metavar or parameter.name).strip("[]….")
     return str(
@@ -309,7 +309,7 @@ def _format_parameter(parameter: Any, value: Any) -> str:  # noqa: ANN401
 
 
 def variable_of_parameter(parameter: Any) -> str | None:  # noqa: ANN401 (click's types, which typer keeps to itself)
-    """The variable of an option; None for an argument, or where the name means something else."""
+    """Return the variable of an option; None for an argument, or a reserved name."""
     long = [flag for flag in parameter.opts if flag.startswith("--")]
     if parameter.param_type_name != "option" or parameter.is_eager or not long:
         return None
@@ -318,12 +318,12 @@ def variable_of_parameter(parameter: Any) -> str | None:  # noqa: ANN401 (click'
 
 
 def variable_of(flag: str) -> str:
-    """`LM_MAX_TOKENS` of `--max-tokens`."""
+    """Return the variable of a flag, such as `LM_MAX_TOKENS` of `--max-tokens`."""
     return PREFIX + flag.removeprefix("--").replace("-", "_").upper()
 
 
 def name_variables(message: str, variables: Iterable[str]) -> str:
-    """A message that names a variable where it would name the flag that the variable stands for."""
+    """Replace flags in a message by the variables that set them."""
     for name in variables:
         flag = "--" + name.removeprefix(PREFIX).lower().replace("_", "-")
         message = message.replace(f"({flag})", f"({name})")
@@ -331,9 +331,9 @@ def name_variables(message: str, variables: Iterable[str]) -> str:
 
 
 def read_environment(parameters: Iterable[Any], environment: Mapping[str, str]) -> dict[str, Any]:
-    """The values that the environment gives parameters: {name: value}, to be converted and checked as flags are.
+    """Return the parameter values in the environment: {name: value}, to be validated as flags are.
 
-    An empty variable is none. An option that can be repeated gets one value.
+    An empty variable is ignored. A repeatable option gets one value.
     """
     found: dict[str, Any] = {}
     for parameter in parameters:
@@ -344,7 +344,7 @@ def read_environment(parameters: Iterable[Any], environment: Mapping[str, str]) 
 
 
 def find_set_variables(context: typer.Context) -> dict[str, str]:
-    """The parameters of a command that the environment set, each with its variable."""
+    """Return the parameters of a command set by the environment, with their variables."""
     given = context.default_map or {}
     found = {}
     for parameter in context.command.params:
@@ -356,21 +356,21 @@ def find_set_variables(context: typer.Context) -> dict[str, str]:
 
 
 def set_by_environment(command: Any, arguments: Sequence[str]) -> list[str]:  # noqa: ANN401
-    """The variables that set options of a command which are not typed."""
+    """Return the variables that set options of a command which are not typed."""
     typed = {argument.partition("=")[0] for argument in arguments}
     options = [one for one in command.params if not typed & {*one.opts, *one.secondary_opts}]
     return [name for name in map(variable_of_parameter, options) if name and os.environ.get(name)]
 
 
 def find_option_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables that are there for options, whether a command knows them or not."""
+    """Return the `LM_` variables that are not reserved."""
     return {
         name: text for name, text in environment.items() if name.startswith(PREFIX) and name not in _RESERVED_VARIABLES
     }
 
 
 def find_misspelled_variables(environment: Mapping[str, str], command: Any) -> Iterator[str]:  # noqa: ANN401
-    """A line for each variable that no command knows but that is nearly one; others may belong to another program."""
+    """Yield a warning for each variable that closely resembles an option's."""
     known = {name.removeprefix(PREFIX) for name in _RESERVED_VARIABLES | set(_list_variables(command))}
     for name in sorted(environment):
         word = name.removeprefix(PREFIX)

@@ -1,4 +1,4 @@
-"""Flags for the settings that messages of the library name: what to type stands at the end of the line."""
+"""Add the flags of settings to library messages: what to type is at the end of the line."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ def with_flags(
     command: Any = None,  # noqa: ANN401 (click's types, which typer keeps to itself)
     every: Callable[[], Any] | None = None,
 ) -> str:
-    """A message of the library, with the flags of its settings; a plain text as it is.
+    """Return a library message with the flags of its settings; plain text is unchanged.
 
     Args:
         message: an error or advice. A setting may have a value, as in `part=1/2`.
-        command: the one that runs, as click has it.
-        every: gives the group of all commands; a flag that `command` lacks is named with one that has it.
+        command: the running click command.
+        every: returns the group of all commands; a flag that `command` lacks is named with a command that has it.
     """
     flags = [_format_setting(setting, command, every) for setting in getattr(message, "settings", ())]
     return f"{message} ({', '.join(flags)})" if flags else str(message)
 
 
 def _format_setting(setting: str, command: Any, every: Callable[[], Any] | None) -> str:  # noqa: ANN401
-    """What is typed to change a setting."""
+    """Return what to type to change a setting."""
     name, equals, value = setting.partition("=")
     own = (parameter_name(one) for one in getattr(command, "params", ()) if one.name == name)
     flag = next(own, None) or _declared_flags().get(name, "--" + name.replace("_", "-"))
@@ -59,7 +59,7 @@ def _format_setting(setting: str, command: Any, every: Callable[[], Any] | None)
 
 @cache
 def _declared_flags() -> dict[str, str]:
-    """The flag of each field of a config, and of what is called otherwise in Python."""
+    """Return the flag of each config field, and of renamed Python keywords."""
     declared = {option.name: option.flag for config in reversed(_CONFIGS) for option in list_options(config)}
     return {**declared, "from_run": "--from"}
 
@@ -69,7 +69,7 @@ def _command_flags(command: Any) -> set[str]:  # noqa: ANN401
 
 
 def _list_commands(group: Any, path: str) -> Iterator[tuple[str, Any]]:  # noqa: ANN401
-    """All commands of a group, in order, each with what is typed to call it."""
+    """Yield all commands of a group, in order, each with its command line."""
     for name, command in getattr(group, "commands", {}).items():
         if hasattr(command, "commands"):
             yield from _list_commands(command, f"{path} {name}")

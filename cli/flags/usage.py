@@ -1,4 +1,4 @@
-"""Messages about a wrong command line: typer's, in our words."""
+"""Messages about wrong command lines, rewritten from Typer's."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ _TEXTS = ("PROMPT", "TEXT")
 
 
 def format_usage_error(error: Any) -> str:  # noqa: ANN401 (click's types, which typer keeps to itself)
-    """A usage error in one line: what is wrong, what may be meant, and where to read on."""
+    """Return a usage error in one line: what is wrong, a suggestion, and where to read more."""
     context = getattr(error, "ctx", None)
     command = context.command_path if context else "lm"
     return f"{_describe_problem(error, context)} (see {command} --help)"
 
 
 def format_wrong_value(name: str, message: str) -> str:
-    """A message about a value, made of typer's.
+    """Return a message about a wrong value.
 
     Args:
         name: of the flag, argument or variable.
-        message: typer's, such as "'x' is not a valid int."; one of a form that is not known is kept.
+        message: Typer's, such as "'x' is not a valid int."; an unknown form is kept.
     """
     if found := re.match(r"('.*') is not a valid (\w+)", message, re.DOTALL):
         noun = _NOUNS.get(found[2], f"a {found[2]}")
@@ -41,7 +41,7 @@ def format_wrong_value(name: str, message: str) -> str:
 
 
 def _describe_problem(error: Any, context: Any) -> str:  # noqa: ANN401
-    """What is wrong, and what may be meant."""
+    """Return what is wrong, and a suggestion."""
     parameter, message = getattr(error, "param", None), error.message.rstrip(".")
     if hasattr(error, "possibilities"):
         return f"no option {error.option_name}{did_you_mean(error.option_name, _list_flags(context))}"
@@ -53,7 +53,7 @@ def _describe_problem(error: Any, context: Any) -> str:  # noqa: ANN401
 
 
 def _translate_message(message: str, context: Any) -> str | None:  # noqa: ANN401
-    """Typer's message in our words, if it is one of those that belong to no parameter."""
+    """Rewrite a Typer message without a parameter, if it is a known one."""
     if found := re.match(r"Got unexpected extra arguments?(?:\(s\))? \((.*)\)", message, re.DOTALL):
         quote = any(one.metavar in _TEXTS for one in context.command.params)
         return f"unexpected {found[1]!r}" + ("; put a text of several words in quotes" if quote else "")
@@ -65,14 +65,14 @@ def _translate_message(message: str, context: Any) -> str | None:  # noqa: ANN40
 
 
 def parameter_name(parameter: Any) -> str:  # noqa: ANN401
-    """The name of a parameter: a flag as it is typed, or what stands for an argument in the help."""
+    """Return a flag as typed, or the metavar of an argument."""
     if parameter.param_type_name == "argument":
         return str(parameter.metavar or parameter.name.upper())
     return long_flag(parameter)
 
 
 def long_flag(parameter: Any) -> str:  # noqa: ANN401
-    """The first long flag of an option, for which others may be aliases."""
+    """Return the first long flag of an option; others are aliases."""
     return str(next((flag for flag in parameter.opts if flag.startswith("--")), parameter.opts[0]))
 
 

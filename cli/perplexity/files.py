@@ -1,4 +1,4 @@
-"""`lm perplexity` of files: text by one model, by two or in several dtypes, or the examples a run was trained on."""
+"""`lm perplexity` of files: text by one model, two models or several dtypes, or supervised examples."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ from lm.text.files import TextFile, TextFiles, find_text_files, select_readable,
 
 
 def measure_files(run: Path, files: Sequence[str], output: ReportFormat, given: ParsedOptions) -> None:
-    """Score files by a run, and print or write what was asked for.
+    """Score files by a run, and print or write the report.
 
     Args:
-        run: a run with a decoder-only or a masked model, or one of its checkpoints.
-        files: names, globs, folders; without any, the split that the run held out.
+        run: a run with a decoder-only or masked model, or one of its checkpoints.
+        files: names, globs, folders; without any, the held-out split of the run.
         output: the form of the report.
         given: the settings.
     """
@@ -79,7 +79,7 @@ def measure_files(run: Path, files: Sequence[str], output: ReportFormat, given: 
 
 
 def _refuse_other_objective(scorer: LoadedScorer, other: LoadedScorer) -> None:
-    """Raise UsageError where one model sees both sides of a token and the other what comes before it."""
+    """Raise UsageError if one model is causal and the other masked."""
     if scorer.text.model.config.is_masked != other.text.model.config.is_masked:
         raise UsageError(
             f"{scorer.run} and {other.run}: one is a masked model, whose pseudo-perplexity compares with no other "
@@ -88,7 +88,7 @@ def _refuse_other_objective(scorer: LoadedScorer, other: LoadedScorer) -> None:
 
 
 def measure_text(scorer: LoadedScorer, files: Sequence[TextFile], output: ReportFormat) -> None:
-    """Score files, and print or write what was asked for."""
+    """Score files of text, and print or write the report."""
     scores: list[FileScore] = []
     training_text = ContaminationCheck(scorer.loaded)
     with scoring_progress(files, hidden=(output.show or output.per_token) and sys.stdout.isatty()) as on_batch:
@@ -112,13 +112,12 @@ def measure_text(scorer: LoadedScorer, files: Sequence[TextFile], output: Report
 
 
 def _warn_of_training_text(training_text: ContaminationCheck, files: Sequence[TextFile]) -> None:
-    """Warn of files that were training text of the run that has scored them."""
+    """Warn of files that were training text of the run."""
     for warning in training_text.warnings([file.name for file in files]):
         fact("warning", warning)
 
 
 def _print_token_scores(segments: Iterator[ScoredSegment], files: Sequence[TextFile]) -> None:
-    """Print a line of JSON for each token."""
     for token in iterate_token_scores(segments, files):
         print(json_line(vars(token)))
 
@@ -143,7 +142,7 @@ def _write_page(
     scorer: LoadedScorer,
     scores: Sequence[FileScore],
 ) -> None:
-    """Write the page while the text is scored; `scores` holds the figures once all of it is."""
+    """Write the page while the text is scored; `scores` is complete at the end."""
     names = [file.name for file in files]
     title = names[0] if len(names) == 1 else f"{len(names)} files"
     conditions = f"Surprisal under {scorer.run}, context {scorer.text.context}, stride {scorer.text.stride}"
@@ -155,7 +154,7 @@ def _write_page(
 
 
 def _compare(scorer: LoadedScorer, other: LoadedScorer, files: Sequence[TextFile], *, as_json: bool) -> None:
-    """Score files by two models, and print how they differ."""
+    """Compare two models on files and print the difference."""
     tallies, seen = (Tally(), Tally()), (ContaminationCheck(scorer.loaded), ContaminationCheck(other.loaded))
     with scoring_progress(files) as on_batch:
         both = (
@@ -182,7 +181,7 @@ def _compare(scorer: LoadedScorer, other: LoadedScorer, files: Sequence[TextFile
 
 
 def _count_into(segments: Iterator[ScoredSegment], tally: Tally) -> Iterator[ScoredSegment]:
-    """The same stretches, counted as they pass."""
+    """Pass segments through and count them."""
     for segment in segments:
         tally.add_segment(segment)
         yield segment
@@ -190,7 +189,7 @@ def _count_into(segments: Iterator[ScoredSegment], tally: Tally) -> Iterator[Sco
 
 @contextmanager
 def scoring_progress(files: Sequence[TextFile], *, hidden: bool = False) -> Iterator[Callable[[BatchScored], None]]:
-    """A progress bar on stderr, unless something else is drawn there or it is no terminal."""
+    """Show a progress bar on stderr if it is a free terminal."""
     columns = (TextColumn("scoring"), BarColumn(), DownloadColumn(), TextColumn("{task.fields[speed]} tokens/s"))
     with progress(*columns, TimeRemainingColumn(), hidden=hidden) as bar:
         task = bar.add_task("scoring", total=total_text_bytes(files), speed="–")
@@ -203,10 +202,10 @@ def scoring_progress(files: Sequence[TextFile], *, hidden: bool = False) -> Iter
 
 
 def are_examples(scorer: LoadedScorer, files: Sequence[TextFile]) -> bool:
-    """Whether completions are to be scored: the run is supervised, no field is named, and the files hold examples.
+    """Return whether to score completions: the run is supervised, no field is named, and the files hold examples.
 
     Raises:
-        UsageError: some of the files hold examples and others text.
+        UsageError: some files hold examples and others text.
     """
     if not scorer.loaded.config.data.supervised or "field" in scorer.given.typed["data"]:
         return False
@@ -221,7 +220,7 @@ def are_examples(scorer: LoadedScorer, files: Sequence[TextFile]) -> bool:
 
 
 def measure_examples(scorer: LoadedScorer, files: Sequence[TextFile], output: ReportFormat) -> None:
-    """Score the completions of files of examples, and print the figures."""
+    """Score the completions of files of examples, and print the report."""
     scores, shortened, training_text = [], 0, ContaminationCheck(scorer.loaded)
     with counter("scoring", "examples") as on_batch:
         for number, file in enumerate(files):
@@ -236,7 +235,7 @@ def measure_examples(scorer: LoadedScorer, files: Sequence[TextFile], output: Re
 
 
 def _score(scorer: LoadedScorer, file: TextFile, on_batch: Callable[[int], None]) -> CompletionScores:
-    """Score the examples of one file; `on_batch` gets their number as it grows."""
+    """Score the examples of one file; `watch` receives their number."""
     assert isinstance(scorer.text.model, DecoderOnly), "a masked run that is supervised classifies"
     events = score_completions(
         scorer.text.model, scorer.loaded.tokenizer, file.examples(), context=scorer.text.context,
@@ -251,12 +250,12 @@ _DTYPE_COLUMNS = ("type", "bits/byte", "difference", "weights", "tokens/s")
 
 
 def _dtype_settings(given: ParsedOptions) -> ParsedOptions:
-    """The settings in float32, which other types are compared with."""
+    """Return the settings in float32, the baseline of the comparison."""
     return with_hardware(given, dtype="float32")
 
 
 def _compare_dtypes(scorer: LoadedScorer, files: Sequence[TextFile], *, as_json: bool) -> None:
-    """Score files by a run, which is loaded in float32, in each type, and print what that costs."""
+    """Score files in each dtype, and print what that costs."""
     first, *others = usable_types(found_device(HardwareConfig(**scorer.given["hardware"])))
     loaded = {first: scorer, **{dtype: scorer.with_dtype(dtype) for dtype in others}}
     costs: list[DtypeCost] = []

@@ -1,4 +1,4 @@
-"""`lm perplexity RUN --source … --target …`: how well a translation model predicts given translations."""
+"""`lm perplexity RUN --source … --target …`: perplexity of given translations."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class _FilePairScores:
     """The scores of files of pairs.
 
     Attributes:
-        names: of the files of targets.
+        names: of the target files.
         files: the scores of each file.
     """
 
@@ -50,26 +50,25 @@ class _FilePairScores:
 
     @property
     def total(self) -> Tally:
-        """All files together."""
         return Tally.total(one.tally for one in self.files)
 
     @property
     def blank(self) -> int:
-        """Pairs that were left out, as a side of them is blank."""
+        """Return the number of pairs skipped because source or target is blank."""
         return sum(one.blank for one in self.files)
 
 
 def measure_pairs(
     run: Path, pairs: PairFiles, reading: FilesConfig, hardware: HardwareConfig, *, processes: int, as_json: bool
 ) -> None:
-    """Score each target given its source, and print the figures.
+    """Score each target given its source, and print the report.
 
     Args:
-        run: a run that translates, or one of its checkpoints.
-        pairs: the files; without any, the pairs that the run held out.
+        run: a translation run, or one of its checkpoints.
+        pairs: the files; without any, the held-out pairs of the run.
         reading: how they are read.
         hardware: what to run on.
-        processes: how many score the pairs.
+        processes: number of scoring processes.
         as_json: print JSON instead of a table.
     """
     files = find_parallel_texts(
@@ -100,7 +99,7 @@ def measure_pairs(
 
 @contextmanager
 def _worker_processes(run: Path, hardware: HardwareConfig, processes: int) -> Iterator[Share[Batch, list[Nats]] | None]:
-    """What has batches scored by other processes, if there are any."""
+    """Start worker processes, if any, that score batches."""
     if processes == 1:
         yield None
         return
@@ -109,7 +108,7 @@ def _worker_processes(run: Path, hardware: HardwareConfig, processes: int) -> It
 
 
 def _build_worker(run: Path, hardware: HardwareConfig) -> Callable[[Batch], list[Nats]]:
-    """What a process does that scores batches of pairs."""
+    """Load the run in a worker; returns its scoring function."""
     model = load_model(run, inference_hardware(hardware)).model
     assert not isinstance(model, EncoderOnly)
     return partial(score_batch, model)
@@ -124,15 +123,15 @@ def _score(
     known: str | None,
     parallel_map: Share[Batch, list[Nats]] | None,
 ) -> PairScores:
-    """Score the pairs of one file, with their number on stderr as it grows.
+    """Score the pairs of one file, with progress on stderr.
 
     Args:
-        run: as the user named it.
+        run: as named by the user.
         loaded: the run.
         file: of the pairs.
-        language: of the targets, as the user gave it.
+        language: of the targets, if given by the user.
         known: the same, as files and runs tell it.
-        parallel_map: has batches scored by other processes.
+        parallel_map: scores batches in other processes.
     """
     if isinstance(loaded.model, EncoderOnly) or not loaded.model.config.translates:
         purpose = loaded.model.config.purpose
@@ -149,7 +148,7 @@ def _score(
 
 
 def _print_table(loaded: LoadedModel, scores: _FilePairScores) -> None:
-    """A row for each file and the total, and what the figures are of."""
+    """Print a row per file and the total, and how they were scored."""
     rows = [_row(name, one.tally) for name, one in zip(scores.names, scores.files, strict=True)]
     table(COLUMNS, [*rows, _row("total", scores.total)] if len(rows) > 1 else rows)
     paragraph(
@@ -173,7 +172,7 @@ def _row(name: str, tally: Tally) -> list[str]:
 
 
 def _report(run: Path, loaded: LoadedModel, scores: _FilePairScores) -> dict[str, Any]:
-    """The figures of each file and the total, and what they are of."""
+    """Return the results of each file and the total, and how they were scored."""
     files = [
         {"file": name, "blank": one.blank, **_figures(one.tally)}
         for name, one in zip(scores.names, scores.files, strict=True)

@@ -1,4 +1,4 @@
-"""Reports of `lm perplexity`: the figures of files as a table, JSON or CSV."""
+"""Reports of `lm perplexity`: results by file as a table, JSON or CSV."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MASKED_TOKEN = "masked token"
 
 
 def scoring_conditions(run: Path, loaded: LoadedModel, *, context: int, stride: int, every: int = 1) -> dict[str, Any]:
-    """How text was scored, and by which model."""
+    """Return how text was scored, and by which model."""
     sizes = {"context": context, "stride": stride}
     if loaded.model.config.is_masked:
         return {"unit": MASKED_TOKEN, **sizes, "every": every, **_run_facts(run, loaded)}
@@ -42,7 +42,7 @@ def scoring_conditions(run: Path, loaded: LoadedModel, *, context: int, stride: 
 
 
 def example_conditions(run: Path, loaded: LoadedModel, *, context: int, shortened: int) -> dict[str, Any]:
-    """How completions were scored, and by which model."""
+    """Return how completions were scored, and by which model."""
     return {"unit": COMPLETION_TOKEN, "context": context, "shortened": shortened, **_run_facts(run, loaded)}
 
 
@@ -60,19 +60,19 @@ def _run_facts(run: Path, loaded: LoadedModel) -> dict[str, Any]:
 
 
 def describe_lost_text(tally: Tally) -> str:
-    """Describe what a tokenizer loses of a text, as part of a sentence."""
+    """Describe what the tokenizer loses of a text, as part of a sentence."""
     unknown = f"{many(tally.unknown_tokens, 'unknown token')} and " if tally.unknown_tokens else ""
     return f"{unknown}{tally.lost_bytes:,} bytes that don't survive a round trip through the tokenizer"
 
 
 def warn_of_lost_text(tally: Tally) -> None:
-    """Warn on stderr if the tokenizer loses some of the text that was scored."""
+    """Warn on stderr if the tokenizer loses some of the text."""
     if tally.loses_text:
         fact("warning", f"{describe_lost_text(tally)}: per word and bits/byte are not comparable with other tokenizers")
 
 
 def describe_conditions(how: dict[str, Any], total: Tally) -> str:
-    """The conditions and how much was scored, as a sentence."""
+    """Describe in a sentence how, and how much, text was scored."""
     if how["unit"] == COMPLETION_TOKEN:
         return _describe_examples(how, total)
     if how["unit"] == MASKED_TOKEN:
@@ -107,7 +107,7 @@ def _describe_masks(how: dict[str, Any], total: Tally) -> str:
 
 
 def print_scores(scores: Sequence[FileScore], how: dict[str, Any], *, as_json: bool, as_csv: bool) -> None:
-    """Print the figures on stdout, as a table unless another form is asked for."""
+    """Print the results on stdout, as a table unless another form is requested."""
     total, macro = Tally.total(score.tally for score in scores), MacroAverage.of(score.tally for score in scores)
     warn_of_lost_text(total)
     if as_json:
@@ -120,7 +120,7 @@ def print_scores(scores: Sequence[FileScore], how: dict[str, Any], *, as_json: b
 
 
 def refuse_no_tokens(scores: Sequence[FileScore]) -> None:
-    """Raise InputError if no token of any file could be scored."""
+    """Raise InputError if no token was scored."""
     if not any(score.tally.tokens for score in scores):
         unscored = sum(score.tally.unscored for score in scores)
         why = "only first tokens, which nothing predicts" if unscored else "there is no text"
@@ -135,7 +135,7 @@ def print_json(scores: Sequence[FileScore], total: Tally, macro: MacroAverage, h
 
 
 def print_csv(scores: Sequence[FileScore], total: Tally) -> None:
-    """Print a header, a line for each file, and the total; figures are not rounded, and empty where there is none."""
+    """Print a header, a line per file, and the total, unrounded; empty where undefined."""
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(("file", *FIGURES))
     for name, tally in [*((score.name, score.tally) for score in scores), ("total", total)]:
@@ -147,7 +147,7 @@ def _figures(tally: Tally) -> dict[str, Any]:
 
 
 def print_table(scores: Sequence[FileScore], total: Tally, macro: MacroAverage, how: dict[str, Any]) -> None:
-    """Print a row for each file, and for several their total (micro-average) and mean (macro-average)."""
+    """Print a row per file, and for several files their total (micro-average) and mean (macro-average)."""
     rows = [_row(score.name, score.tally) for score in scores]
     if len(scores) > 1:
         means = (macro.perplexity, macro.word_perplexity, macro.bits_per_byte, macro.standard_error)

@@ -1,4 +1,4 @@
-"""What a user asks of `lm perplexity`: the form of its report, and files of pairs."""
+"""The requested report of `lm perplexity`, and files of pairs."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ _EXCLUSIVE = ({"--json", "--html"}, {"--csv", "--html"}, {"--json", "--versus"},
 
 @dataclass(frozen=True)
 class ReportFormat:
-    """The forms of a report that the user asked for.
+    """The requested forms of the report.
 
     Attributes:
-        as_json: the figures as one JSON object.
-        as_csv: the figures as CSV.
-        per_token: a line of JSON for each token.
-        show: the text itself, coloured by surprisal, before the table.
-        html: the file of a page with the coloured text.
+        as_json: one JSON object.
+        as_csv: CSV.
+        per_token: a line of JSON per token.
+        show: the text coloured by surprisal, before the table.
+        html: the file for a page with the coloured text.
         versus: another run to compare with.
-        compare_dtypes: what each type that the run can be used in costs.
+        compare_dtypes: compare all dtypes that the run can be used in.
 
     Raises:
         UsageError: two of them exclude each other, or the page cannot be written there.
@@ -49,7 +49,7 @@ class ReportFormat:
 
     @property
     def given_flags(self) -> list[str]:
-        """The flags that were given."""
+        """Return the flags that were given."""
         flags = {"--json": self.as_json, "--csv": self.as_csv, "--per-token": self.per_token, "--show": self.show,
                  "--html": self.html is not None, "--versus": self.versus is not None,
                  "--compare-dtypes": self.compare_dtypes}  # fmt: skip
@@ -61,13 +61,13 @@ class PairFiles:
     """Files of sources and of their translations, line by line.
 
     Attributes:
-        sources: files of sources.
+        sources: source files.
         targets: as many files of their translations.
-        language: of the targets, where the model has several directions and the names of the files don't tell.
-        heads: files of the heads of the sources' words.
+        language: of the targets, if the model has several directions and file names don't tell.
+        heads: files of dependency heads of the sources.
 
     Raises:
-        UsageError: there are files of one side alone, or of heads alone.
+        UsageError: sources, targets or heads are missing.
     """
 
     sources: Sequence[str]

@@ -1,4 +1,4 @@
-"""A run that scores files of text: the model, its tokenizer, and the settings."""
+"""A run that scores files of text: model, tokenizer and settings."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ _ON_PAIRS = "measure it on pairs (--source, --target)"
 
 @dataclasses.dataclass(frozen=True)
 class LoadedScorer:
-    """A loaded run with the settings to score files by.
+    """A loaded run with the settings to score files.
 
     Attributes:
-        run: the folder, as the user named it.
-        given: the settings that the user gave.
-        loaded: the model with its tokenizer and config.
+        run: the folder, as named by the user.
+        given: the given settings.
+        loaded: the model with tokenizer and config.
         data: how files are split into documents.
         text: scores files of text.
-        share: has batches of examples scored by other processes.
+        parallel_map: scores batches of examples in other processes.
     """
 
     run: Path
@@ -49,7 +49,7 @@ class LoadedScorer:
 
     @classmethod
     def load(cls, run: Path, given: ParsedOptions, *, data: DataConfig | None = None) -> LoadedScorer:
-        """Load a run; files are split into documents as `data` says, or else as they were for training it."""
+        """Load a run; files are split into documents as `data` says, else as in training."""
         config = PerplexityConfig(**given["perplexity"])
         model, loaded = load_scoring_model(run, HardwareConfig(**given["hardware"]), instead=_ON_PAIRS)
         if "perplexity__every" in given.environment and not model.config.is_masked:
@@ -58,12 +58,12 @@ class LoadedScorer:
         return cls(run, given, loaded, data, TextScorer.of(model, loaded.tokenizer, config, separator=data.separator))
 
     def with_dtype(self, dtype: str) -> LoadedScorer:
-        """The same run in another type of numbers."""
+        """Load the same run in another dtype."""
         return LoadedScorer.load(self.run, with_hardware(self.given, dtype=dtype), data=self.data)
 
     @contextmanager
     def shared(self, *, of_examples: bool = False) -> Iterator[LoadedScorer]:
-        """This scorer, with batches shared out over as many processes as the settings say."""
+        """Start the configured worker processes; yields a scorer that uses them."""
         processes = WorkersConfig(**self.given["workers"]).processes
         if processes == 1:
             yield self
@@ -79,18 +79,18 @@ class LoadedScorer:
 
     @property
     def conditions(self) -> dict[str, Any]:
-        """How text is scored, and by which model, for reports."""
+        """Return how text is scored, and by which model, for reports."""
         text = self.text
         return scoring_conditions(self.run, self.loaded, context=text.context, stride=text.stride, every=text.every)
 
 
 def divide_threads(given: ParsedOptions, processes: int) -> ParsedOptions:
-    """The settings for each of so many processes, which has its share of the threads."""
+    """Return the settings of each of so many processes, with its part of the threads."""
     return with_hardware(given, threads=share_of(HardwareConfig(**given["hardware"]), processes).threads)
 
 
 def with_hardware(given: ParsedOptions, **hardware: object) -> ParsedOptions:
-    """The settings with some of the hardware's changed."""
+    """Return the settings with some hardware settings changed."""
     return ParsedOptions(
         {**given, "hardware": given["hardware"] | hardware}, given.environment, invocation=given.invocation
     )
@@ -99,7 +99,7 @@ def with_hardware(given: ParsedOptions, **hardware: object) -> ParsedOptions:
 def _build_worker(
     run: Path, given: ParsedOptions, data: DataConfig, *, of_examples: bool
 ) -> Callable[[Any], list[Nats]]:
-    """What a process does that scores batches."""
+    """Load the run in a worker; returns its scoring function."""
     text = LoadedScorer.load(run, given, data=data).text
     if of_examples:
         assert isinstance(text.model, DecoderOnly)

@@ -1,4 +1,4 @@
-"""Text drawn by surprisal: coloured on a scale that reads on dark and light, or with digits beneath each token."""
+"""Text rendered by surprisal: in colours for dark and light terminals, or with a digit beneath each token."""
 
 from __future__ import annotations
 
@@ -17,19 +17,18 @@ from lm.evaluation.surprisal import TextSpan
 
 @dataclass(frozen=True)
 class SurprisalLevel:
-    """A step of the scale.
+    """A level of the colour scale.
 
     Attributes:
-        least: bits it begins at.
-        attributes: how a terminal shows it: faint, or a text and a background out of 256 colours, which every theme
-            shows alike.
+        least: lower bound in bits.
+        attributes: SGR codes: faint, or text and background from the 256-colour palette, which themes don't change.
     """
 
     least: float
     attributes: str
 
     def paint(self, text: str) -> str:
-        """Put the escape sequences of this level around a text."""
+        """Wrap a text in the escape sequences of this level."""
         return f"\x1b[{self.attributes}m{text}{RESET}" if self.attributes else text
 
 
@@ -51,26 +50,25 @@ LEVELS = (
 
 
 def nats_to_bits(nats: float) -> float:
-    """Surprisal in bits."""
+    """Convert nats to bits."""
     return nats / log(2)
 
 
 def find_level(nats: float) -> int:
-    """The index of the level that a surprisal is on; the first where there is no surprisal."""
+    """Return the level index of a surprisal; the first for NaN."""
     return 0 if isnan(nats) else bisect_right(LEVELS, nats_to_bits(nats), key=lambda step: step.least) - 1
 
 
 def format_ranges() -> list[str]:
-    """The range of each level, in bits."""
+    """Return the range of each level, in bits."""
     limits = [f"{step.least:g}" for step in LEVELS]
     return [f"<{limits[1]}", *(f"{a}–{b}" for a, b in pairwise(limits[1:])), f"≥{limits[-1]}"]
 
 
 def render_coloured(spans: Iterable[TextSpan], names: Sequence[str], *, width: int | None = None) -> Iterator[str]:
-    """The text with each span in the colour of its surprisal, line ends drawn as arrows.
+    """Yield the text with each span in the colour of its surprisal, line ends as arrows.
 
-    Rows end between tokens at a width, if one is given: a terminal that wraps by itself may draw a background to the
-    end of the row.
+    With a width, rows end between tokens: a terminal that wraps may fill the rest of a row with the background.
     """
     swatches = (step.paint(f" {name} ") for step, name in zip(LEVELS, format_ranges(), strict=True))
     yield f"bits per token: {' '.join(swatches)}\n"
@@ -91,7 +89,7 @@ def render_coloured(spans: Iterable[TextSpan], names: Sequence[str], *, width: i
 
 
 def render_digits(spans: Iterable[TextSpan], names: Sequence[str], *, width: int) -> Iterator[str]:
-    """The text in rows of a width, with the bits of each token as a digit beneath its first character."""
+    """Yield the text in rows, with the bits of each token as a digit beneath its first character."""
     yield "bits per token beneath its first character (+ for more than 9, · not scored)\n"
     row = _DigitRow(width)
     for heading, span in _with_headings(spans, names):
@@ -109,14 +107,14 @@ def render_digits(spans: Iterable[TextSpan], names: Sequence[str], *, width: int
 
 
 class _DigitRow:
-    """A row of text and the row of marks beneath it."""
+    """A row of text and the row of digits beneath it."""
 
     def __init__(self, width: int) -> None:
         self._width = width
         self._text, self._marks, self._column = "", "", 0
 
     def add(self, text: str, mark: str) -> Iterator[str]:
-        """Append text with a mark beneath its beginning; text without width gets no mark."""
+        """Append text with a digit beneath its beginning; zero-width text gets none."""
         size = cell_len(text)
         if self._column + size > self._width:
             yield from self.end()
@@ -126,14 +124,14 @@ class _DigitRow:
         self._column += size
 
     def end(self) -> Iterator[str]:
-        """The two rows, unless they are empty."""
+        """Yield the two rows, unless they are empty."""
         if self._text:
             yield f"{self._text}\n{self._marks.rstrip()}\n"
         self._text, self._marks, self._column = "", "", 0
 
 
 def _with_headings(spans: Iterable[TextSpan], names: Sequence[str]) -> Iterator[tuple[str, TextSpan]]:
-    """Each span with the heading before it: a file's name where there are several, a number for later documents."""
+    """Yield spans with the heading before them: a file name if there are several, a number for later documents."""
     place = (-1, 0)
     for span in spans:
         heading = ""

@@ -1,4 +1,4 @@
-"""A web page with a text coloured by surprisal: one self-contained HTML file, written as the text is scored."""
+"""A self-contained HTML page with a text coloured by surprisal, written as the text is scored."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ i[data-t]:hover::after { content: attr(data-t); position: fixed; left: 1rem; bot
 
 
 def render_opening(title: str, conditions: str) -> str:
-    """The page down to the text.
+    """Return the page up to the text.
 
     Args:
         title: what was scored.
@@ -76,7 +76,7 @@ def _palette(colours: Sequence[str]) -> str:
 
 
 def render_body(spans: Iterable[TextSpan], names: Sequence[str]) -> Iterator[str]:
-    """The text in blocks; a block ends where a line ends, if the text has lines."""
+    """Yield the text in blocks that end with lines, if the text has lines."""
     place, length = (-1, -1), 0
     for span in spans:
         if (span.file, span.document) != place:
@@ -99,7 +99,7 @@ def _heading(span: TextSpan, file: int, names: Sequence[str]) -> str:
 
 
 def _render_span(span: TextSpan) -> str:
-    """A span in its colour, with its figures for whoever points at it."""
+    """Return a span in its colour, with its surprisal as a tooltip."""
     figures = "not scored" if isnan(span.nats) else f"{nats_to_bits(span.nats):.2f} bits · {span.nats:.2f} nats"
     parts = f" · {span.tokens} tokens" if span.tokens > 1 else ""
     shown = visible(span.text)
@@ -112,7 +112,7 @@ def _render_lines(shown: str) -> str:
 
 
 def render_closing(scores: Sequence[FileScore], total: Tally) -> str:
-    """The table of figures, which the style moves above the text, and the end of the page."""
+    """Return the table of results, which the style places above the text, and the end of the page."""
     rows = [(score.name, score.tally) for score in scores]
     rows += [("total", total)] if len(rows) > 1 else []
     heads = "".join(f"<th>{name}</th>" for name in ("file", "tokens", "bytes", "perplexity", "bits per byte"))

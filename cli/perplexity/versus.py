@@ -1,4 +1,4 @@
-"""Reports of `lm perplexity RUN … --versus RUN2`: which of two models predicts files better, and how certainly."""
+"""Reports of `lm perplexity RUN … --versus RUN2`: which model predicts files better, and with what certainty."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _CLEAR = 2  # standard errors: a difference that chance makes in one case of twe
 
 @dataclass(frozen=True)
 class ComparedRuns:
-    """Two runs that scored the same text, and what their tokenizers lose of it.
+    """Two runs that scored the same text, and what their tokenizers lose.
 
     Attributes:
         runs: the two.
-        tallies: of the text as each of them scored it.
-        is_same_tokenizer: whether they have one tokenizer, so that they lose the same and can be compared.
+        tallies: the totals of each.
+        is_same_tokenizer: whether both have the same tokenizer, and so lose the same.
     """
 
     runs: tuple[Path, Path]
@@ -37,12 +37,12 @@ class ComparedRuns:
 
     @property
     def is_comparable(self) -> bool:
-        """Whether both had to predict the same text."""
+        """Return whether both predicted the same text."""
         return self.is_same_tokenizer or not any(tally.loses_text for tally in self.tallies)
 
     @property
     def losses(self) -> str:
-        """What each of the two loses, in a sentence."""
+        """Describe what each of the two loses, in a sentence."""
         pairs = zip(self.runs, self.tallies, strict=True)
         return "; ".join(f"{run}: {describe_lost_text(tally)}" for run, tally in pairs if tally.loses_text)
 
@@ -54,7 +54,7 @@ def print_json(
     models: Sequence[dict[str, Any]],
     compared: ComparedRuns,
 ) -> None:
-    """Print one object: `files`, `total`, and how each of the two models scored them."""
+    """Print one object: `files`, `total`, and how each model scored them."""
     pairs, fair = zip(files, differences, strict=True), compared.is_comparable
     first, second = (
         {**model, "unknown_tokens": tally.unknown_tokens, "lost_bytes": tally.lost_bytes}
@@ -92,7 +92,7 @@ def print_table(
     models: Sequence[dict[str, Any]],
     compared: ComparedRuns,
 ) -> None:
-    """Print a row for each file and the total, how they were scored, and the verdict."""
+    """Print a row per file and the total, how they were scored, and the verdict."""
     runs, fair = compared.runs, compared.is_comparable
     rows = [
         _row(file.name, difference, is_comparable=fair) for file, difference in zip(files, differences, strict=True)
@@ -118,7 +118,7 @@ def _number(value: float | None, decimals: int) -> str:
 
 
 def verdict(total: PairedDifference, runs: tuple[Path, Path]) -> str:
-    """The conclusion from a difference, in a sentence."""
+    """Return the conclusion from a difference, in a sentence."""
     if total.difference is None:
         return "there is no text that both score"
     if total.difference == 0:
