@@ -27,7 +27,7 @@ from cli.flags.options import (
 )
 from cli.flags.settings import with_flags
 from cli.flags.usage import format_usage_error
-from lm.distributed import launched
+from lm.distributed import launcher_env
 from lm.errors import LMError
 from lm.signals import ending
 
@@ -175,7 +175,7 @@ def _is_out_of_memory(error: Exception) -> bool:
 
 
 def _fail(message: str, code: int) -> int:
-    if launched.speaks():
+    if launcher_env.is_reporting():
         print(f"lm: {label(' '.join(message.split()))}", file=sys.stderr)
     return code
 

@@ -39,7 +39,7 @@ from lm.decoding.generator import Generator
 from lm.decoding.sampling import Finish, Token
 from lm.decoding.translation import Translated, Translator
 from lm.decoding.translation_input import TranslationModel
-from lm.distributed import launched
+from lm.distributed import launcher_env
 from lm.engine.dtype import load_to_decode
 from lm.errors import UsageError
 from lm.evaluation.attention import compute_attention
@@ -355,7 +355,7 @@ def train(
     """
     spec = run_spec(*corpus, **options)
     hardware = {name: value for name, value in spec.settings["hardware"].items() if name != "dtype"}
-    if spec.processes > 1 and launched.size() == 1:
+    if spec.processes > 1 and launcher_env.world_size() == 1:
         return _load_trained(train_in_processes(spec, on_event=on_event), **hardware)
     with Trainer(spec) as trainer:
         for event in trainer:

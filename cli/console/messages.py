@@ -6,14 +6,14 @@ import sys
 from typing import TextIO
 
 from cli.console.escapes import harmless
-from lm.distributed import launched
+from lm.distributed import launcher_env
 
 _HEADING = 8
 
 
 def note(text: str) -> None:
     """Print a line on stderr; characters that would command a terminal are drawn. One of several processes speaks."""
-    if launched.speaks():
+    if launcher_env.is_reporting():
         print(harmless(text), file=sys.stderr, flush=True)
 
 

@@ -21,7 +21,7 @@ from cli.training.plan import show_dry_run, warn_of_few_steps
 from cli.training.report import report
 from cli.training.tensorboard import check_installed, is_recorded, recorder
 from lm.config.run_spec import RunSpec
-from lm.distributed import launched
+from lm.distributed import launcher_env
 from lm.hardware import matrix_rate, peak_memory
 from lm.signals import StopSignals
 from lm.training.events import Warned
@@ -47,14 +47,14 @@ def run(spec: RunSpec, given: ParsedOptions, *, tensorboard: bool | None, as_jso
     """
     if tensorboard:
         check_installed()
-    began = given.began if (beginning := launched.beginning()) is None else beginning
+    began = given.began if (beginning := launcher_env.start_time()) is None else beginning
     with Trainer(spec, began=began, progress=encode_progress) as trainer:
         if dry_run:
             show_dry_run(_until(Planned, trainer, given), spec)
             return
         run = _until(Started, trainer, given).run
         signal_number = _train(trainer, run, tensorboard=tensorboard)
-        writes = trainer.world.writes
+        writes = trainer.world.is_main
     if as_json and writes:
         print(json_line(_summary(run)))
     if signal_number and not run.state.finished:
@@ -71,7 +71,7 @@ def _until(kind: type[E], trainer: Trainer, given: ParsedOptions) -> E:
                 given.refuse_without_effect("files", files=partial(event.corpus.files, event.config))
         elif isinstance(event, Warned):
             fact("warning", event.message)
-        elif trainer.world.writes:
+        elif trainer.world.is_main:
             report(event)
         if isinstance(event, kind):
             return event
@@ -83,11 +83,11 @@ def _train(trainer: Trainer, run: Run, *, tensorboard: bool | None) -> int:
     says_so = trainer.world.size == 1
     with StopSignals(tell=_say_stopping if says_so else lambda: None) as signals:
         trainer.stop = signals.received
-        if trainer.world.writes:
+        if trainer.world.is_main:
             _draw(run, trainer, tensorboard=tensorboard)
         else:
             deque(trainer, maxlen=0)
-        number = trainer.world.most(signals.number)
+        number = trainer.world.all_reduce_max(signals.number)
     if run.state.finished:
         _describe_finished(run)
     else:

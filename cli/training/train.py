@@ -16,7 +16,7 @@ from lm.config.presets import DEFAULT_PRESET, PRESETS, build_run_config, depth_p
 from lm.config.run import SECTIONS
 from lm.config.run_spec import DataFiles, RunSpec, merge_layers
 from lm.config.toml import read_toml
-from lm.distributed import launched
+from lm.distributed import launcher_env
 from lm.errors import UsageError
 from lm.text.files import refuse_missing
 
@@ -260,15 +260,15 @@ def train(
     )
     if dry_run and (resume or (processes or 1) > 1):
         raise UsageError("--dry-run plans a new run in one process: leave out --resume and --processes")
-    is_launched = launched.by_another()
-    together = launched.size() if is_launched else max(launched.size(), spec.processes)
+    is_launched = launcher_env.is_external_launcher()
+    together = launcher_env.world_size() if is_launched else max(launcher_env.world_size(), spec.processes)
     given.refuse_without_effect("processes", processes=together, is_launched=is_launched)
     corpus_files = [*data.text, *data.source, *data.target, *data.pairs, *data.heads]
-    if not is_launched and launched.size() == 1 and spec.processes > 1:
+    if not is_launched and launcher_env.world_size() == 1 and spec.processes > 1:
         refuse_missing(corpus_files)
         raise typer.Exit(_launched(given, processes=spec.processes))
-    launched.quieten()
-    if launched.rank() == 0:  # the first of several processes prepares the run for all, and alone reads files
+    launcher_env.silence_torch_logs()
+    if launcher_env.rank() == 0:  # the first of several processes prepares the run for all, and alone reads files
         spec = _with_settings(spec, given, preset=preset, depth=depth, file=config)
         refuse_missing(corpus_files)
     from cli.training import running
@@ -278,7 +278,7 @@ def train(
 
 def _launched(given: ParsedOptions, *, processes: int) -> int:
     """The exit code of this command line in so many processes."""
-    from lm.distributed.launching import launch
+    from lm.distributed.launcher import launch
 
     ended = launch(["-m", "cli", *given.arguments], processes=processes, began=given.began)
     if ended.were_killed:

@@ -1,1 +1,5 @@
-"""One run on several processes: who does which part of a step, and what they tell each other, by torch.distributed."""
+"""Data-parallel training on several processes: collectives, DDP and FSDP, and the launcher.
+
+Start reading at `world.World`, which training uses on one process too; `process_group` implements it on
+torch.distributed, `ddp` and `fsdp` are the parallel strategies. Imports nothing of `lm.optim` or `lm.training`.
+"""

@@ -1,4 +1,4 @@
-"""The processes that train a run together, as one of them sees them; here one that is alone."""
+"""The ranks that train a run together, as seen from one of them; here a single process."""
 
 from __future__ import annotations
 
@@ -10,66 +10,71 @@ from torch import Tensor
 
 from lm.config.hardware import DistributionConfig
 from lm.data.batch import Batch
-from lm.distributed.placement import Loss, Placement
-from lm.distributed.turns import Turn, turns
+from lm.distributed.micro_batches import MicroBatch, split_micro_batches
+from lm.distributed.strategy import LossModule, ParallelStrategy
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 
 class World:
-    """All processes of a run, of which there is one. What several would exchange, it answers from what it has.
+    """A world of one process, where collectives are trivial; the base class of `DistributedWorld`.
 
     Attributes:
-        rank: which process this is.
-        size: how many there are.
+        rank: rank of this process.
+        size: world size.
     """
 
     rank = 0
     size = 1
 
     @property
-    def writes(self) -> bool:
-        """Whether this process prepares data and writes files: one does, for all."""
+    def is_main(self) -> bool:
+        """Whether this is rank 0, which prepares data and writes files for all."""
         return self.rank == 0
 
-    def turns(self, batch: Batch, *, rows: int | None = None) -> Iterator[Turn]:
-        """What of a batch goes through the model here, at most so many rows at a time; see `turns`."""
-        return turns(batch, rank=self.rank, size=self.size, rows=rows)
+    def micro_batches(self, batch: Batch, *, rows: int | None = None) -> Iterator[MicroBatch]:
+        """Yield this rank's micro-batches of a batch, of at most `rows` rows each."""
+        return split_micro_batches(batch, rank=self.rank, size=self.size, rows=rows)
 
-    def placed(self, loss: Loss, config: DistributionConfig) -> Placement:  # noqa: ARG002
-        """The weights of a loss, put where this process needs them to train."""
-        return Placement(loss)
+    def parallelize(self, loss: LossModule, config: DistributionConfig) -> ParallelStrategy:  # noqa: ARG002
+        """Apply the parallel strategy of a run to a model and its loss."""
+        return ParallelStrategy(loss)
 
-    def told(self, value: T | None) -> T:
-        """What the first process says, to all; the others say None."""
+    def broadcast(self, value: T | None) -> T:
+        """Return rank 0's value on all ranks; the others pass None."""
         assert value is not None
         return value
 
-    def told_tensors(self, tensors: Mapping[str, Tensor] | None) -> Mapping[str, Tensor]:
-        """The same for named tensors."""
+    def broadcast_tensors(self, tensors: Mapping[str, Tensor] | None) -> Mapping[str, Tensor]:
+        """Return rank 0's named tensors on all ranks; the others pass None."""
         assert tensors is not None
         return tensors
 
-    def total(self, value: Tensor) -> Tensor:
-        """The sum of a tensor over all processes."""
+    def all_reduce(self, value: Tensor) -> Tensor:
+        """Return the sum of a tensor over all ranks."""
         return value
 
-    def summed(self, *values: float) -> Sequence[float]:
-        """The sum of each number over all processes, as exact as float64 is."""
+    def all_reduce_sum(self, *values: float) -> Sequence[float]:
+        """Return the sum of each number over all ranks, in float64."""
         return values
 
-    def most(self, value: int) -> int:
-        """The largest of the numbers that the processes have."""
+    def all_reduce_max(self, value: int) -> int:
+        """Return the maximum of a number over all ranks."""
         return value
 
-    def now(self, clock: Callable[[], float] | None = None) -> float:
-        """Seconds on the first process's clock, by default `time.monotonic`; the same for all that ask together."""
+    def synced_time(self, clock: Callable[[], float] | None = None) -> float:
+        """Return seconds of rank 0's clock [default: `time.monotonic`]; equal on all ranks."""
         return time.monotonic() if clock is None else clock()
 
-    def spread(self, items: Sequence[T], work: Callable[[Sequence[T]], list[R]]) -> list[R]:
-        """What some work makes of each item, in order; each process does its part, and all have the whole."""
-        return work(items)
+    def parallel_map(self, items: Sequence[T], function: Callable[[Sequence[T]], list[R]]) -> list[R]:
+        """Apply a function to a list of items, divided over the ranks; every rank gets all results, in order.
+
+        Args:
+            items: the same on all ranks.
+            function: maps some of the items to as many results.
+        """
+        return function(items)
 
 
-ALONE = World()
+SINGLE_PROCESS = World()

@@ -16,7 +16,7 @@ from lm.config.run import CHANGEABLE_ON_RESUME, SECTIONS, RunConfig, RunPlan
 from lm.config.run_spec import is_user_given
 from lm.config.training import LENGTHS, TrainingConfig
 from lm.data.training_data import TrainingData
-from lm.distributed.world import ALONE, World
+from lm.distributed.world import SINGLE_PROCESS, World
 from lm.errors import InputError, UsageError
 from lm.hardware import MOST_THREADS
 from lm.locks import LockFile
@@ -58,7 +58,7 @@ def plan(
     *,
     pace: Pace | None = None,
     spent: float = 0.0,
-    world: World = ALONE,
+    world: World = SINGLE_PROCESS,
 ) -> RunConfig:
     """Return the settings of a new run with its plan: hardware, arithmetic, memory and steps.
 
@@ -96,7 +96,7 @@ def start(
     corpus: TrainingCorpus,
     *,
     data: TrainingData | None = None,
-    world: World = ALONE,
+    world: World = SINGLE_PROCESS,
     **options: Unpack[StartOptions],
 ) -> Run:
     """Plan a new run and start it in a folder of its own; see `plan` and `start_planned` for the arguments."""
@@ -118,7 +118,7 @@ def start_planned(
     spent: float = 0.0,
     reasons: Mapping[str, str] = MappingProxyType({}),
     open_settings: frozenset[str] = frozenset(),
-    world: World = ALONE,
+    world: World = SINGLE_PROCESS,
     now: Now | None = None,
 ) -> Run:
     """Start a planned run in a folder of its own; its plan and what chose its settings are written down.
@@ -147,7 +147,7 @@ def start_planned(
         folder, config, state, corpus, spent,
         pace=pace, open_settings=open_settings, has_weights=weights is not None,
     )  # fmt: skip
-    run = _built(world.told(setup), world, data=data, weights=weights, now=now)
+    run = _built(world.broadcast(setup), world, data=data, weights=weights, now=now)
     check_samples(run)
     with claimed(run.lock):
         run_folder.refuse_existing(folder)  # again: another process may have been faster
@@ -168,7 +168,7 @@ def resume(
     data: Path | None = None,
     changed: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
     spent: float = 0.0,
-    world: World = ALONE,
+    world: World = SINGLE_PROCESS,
     now: Now | None = None,
 ) -> Run:
     """Resume a run from its last checkpoint (or the one given), as if it had never stopped.
@@ -226,7 +226,7 @@ def resume(
         corpus = TrainingCorpus(Path(plan.data), *checkpoint.load_tokenizers(found))
         setup = RunSetup(folder, config, state, corpus, spent, checkpoint=source)
         run = _built(
-            world.told(setup),
+            world.broadcast(setup),
             world,
             data=opened,
             lock=lock,
@@ -246,7 +246,7 @@ def resume(
 
 def follow(world: World) -> Run:
     """The run that the first process starts or resumes, in one that follows it."""
-    return _built(world.told(None), world)
+    return _built(world.broadcast(None), world)
 
 
 def _built(
@@ -279,10 +279,10 @@ def _built(
     data = data or open_data(setup.corpus.folder, setup.config)
     run = Run(setup, data=data, lock=lock, world=world, now=now)
     if setup.has_weights:
-        start_from(run, world.told_tensors(weights))
+        start_from(run, world.broadcast_tensors(weights))
     if setup.checkpoint is not None:
-        frozen = world.told_tensors(base) if setup.config.lora else {}
-        weights, optimizer = world.told_tensors(weights), world.told_tensors(optimizer)
+        frozen = world.broadcast_tensors(base) if setup.config.lora else {}
+        weights, optimizer = world.broadcast_tensors(weights), world.broadcast_tensors(optimizer)
         try:
             if frozen:
                 load_frozen(run.model, frozen)

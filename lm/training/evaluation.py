@@ -96,7 +96,7 @@ def _validate(run: Run) -> tuple[Evaluation, list[Sample]]:
     is_best, run.last_loss = _note_best(run, loss, bleu), loss
     shown = [Sample(run.state.step, *pair, is_translation=True) for pair in translated[:_SHOWN_TRANSLATIONS]]
     seconds = time.perf_counter() - began
-    use = shares({name: run.world.total(each) for name, each in counts.items()})
+    use = shares({name: run.world.all_reduce(each) for name, each in counts.items()})
     return Evaluation(run.state.step, loss, bits_per_byte, predicted, seconds, is_best, bleu, use, accuracy), shown
 
 
@@ -107,14 +107,14 @@ def validation_loss(run: Run) -> tuple[float, int]:
         for batch in _own(run):
             nats += float(summed_loss(run.model, batch, run.hardware))
             predicted += batch.predicted
-    nats, number = run.world.summed(nats, predicted)
+    nats, number = run.world.all_reduce_sum(nats, predicted)
     return nats, int(number)
 
 
 def _own(run: Run) -> Iterator[Batch]:
     """What of the validation split this process evaluates: its rows of each batch."""
     for batch in run.data.validation():
-        yield from (turn.batch for turn in run.world.turns(batch) if turn.counts)
+        yield from (micro_batch.batch for micro_batch in run.world.micro_batches(batch) if micro_batch.is_real)
 
 
 def _validation_sums(run: Run) -> tuple[float, int, int | None]:
@@ -126,7 +126,7 @@ def _validation_sums(run: Run) -> tuple[float, int, int | None]:
         for batch in _own(run):
             of_batch, guessed = summed_loss_and_correct(run.model, batch, run.hardware)
             nats, correct, predicted = nats + float(of_batch), correct + int(guessed), predicted + batch.predicted
-    nats, number, guesses = run.world.summed(nats, predicted, correct)
+    nats, number, guesses = run.world.all_reduce_sum(nats, predicted, correct)
     return nats, int(number), int(guesses)
 
 
@@ -135,7 +135,7 @@ def _label_accuracy(run: Run) -> float | None:
     labelled = _labelled(run)
     if not labelled:
         return None
-    guesses = run.world.spread(labelled, partial(_classified_here, run))
+    guesses = run.world.parallel_map(labelled, partial(_classified_here, run))
     return sum(guess == each.label for guess, each in zip(guesses, labelled, strict=True)) / len(labelled)
 
 
@@ -217,7 +217,7 @@ def _translations(run: Run) -> tuple[float | None, list[tuple[str, str]]]:
 
 def _translate(run: Run, references: Sequence[Reference]) -> list[str]:
     """Greedy translations of sources, in order; each process makes some of them."""
-    return run.world.spread(references, partial(_translated_here, run))
+    return run.world.parallel_map(references, partial(_translated_here, run))
 
 
 def _translated_here(run: Run, references: Sequence[Reference]) -> list[str]:
@@ -294,7 +294,7 @@ def _samples(run: Run) -> Iterator[Sample | Warned]:
     prompts, step = run.config.training.sample, run.state.step
     is_shared = run.config.model.translates and not isinstance(run.model, EncoderOnly)
     sample = partial(_sampled, run)
-    for prompt, text, problem in run.world.spread(prompts, sample) if is_shared else sample(prompts):
+    for prompt, text, problem in run.world.parallel_map(prompts, sample) if is_shared else sample(prompts):
         if problem is None:
             yield Sample(step, prompt, text, is_translation=is_shared or isinstance(run.model, EncoderOnly))
         else:

@@ -15,7 +15,7 @@ from lm.config.data import IGNORE_INDEX
 from lm.config.run import RunConfig
 from lm.config.training import Criterion
 from lm.data.batch import Batch, micro_batch_rows
-from lm.distributed.placement import Placement
+from lm.distributed.strategy import ParallelStrategy
 from lm.errors import OutOfMemoryError, TrainingError
 from lm.hardware import is_out_of_memory
 from lm.model.cost import training_flops
@@ -45,7 +45,7 @@ def train(
         InputError: another process is training this run, or a checkpoint cannot be saved.
         OSError: all is saved, but the last entries of the journal cannot be written.
     """
-    if run.world.writes:
+    if run.world.is_main:
         claim(run.lock)
     try:
         with run.writer:
@@ -72,7 +72,7 @@ def _events(run: Run, stop: Callable[[], bool]) -> Iterator[Event]:
         yield step
         if warning := run.journal.warning():
             yield Warned(step.step, warning)
-        stopping, is_last = bool(run.world.most(stop())), run.is_complete
+        stopping, is_last = bool(run.world.all_reduce_max(stop())), run.is_complete
         if changed := run.settle_length():
             yield changed
         evaluation_due = is_last or _evaluation_due(run)
@@ -177,7 +177,7 @@ def _step(run: Run) -> Step:
     tokens, learned = batch.tokens, learned_tokens(batch, source_loss=config.source_loss)
     with failures_in_a_line() if config.compile else nullcontext(), _naming_what_needs_memory(run, batch):
         total = _accumulate(run, batch)
-    total, norm = run.world.total(total), _clipped(run.placement, config.clip)
+    total, norm = run.world.all_reduce(total), _clipped(run.strategy, config.clip)
     total_nats, total_nll, norm = together(total, norm).tolist()  # the one wait for a GPU
     mean = total_nats / learned
     if not math.isfinite(mean) or not math.isfinite(norm):
@@ -232,11 +232,11 @@ def _accumulate(run: Run, batch: Batch) -> Tensor:
     """
     total, config = torch.zeros(2, device=run.hardware.torch_device), run.config.training
     learned = learned_tokens(batch, source_loss=config.source_loss)
-    for turn in run.world.turns(batch, rows=micro_batch_rows(run.config, batch)):
-        with run.placement.accumulating(turn):
-            loss, nats = run.placement(turn.batch)
-            (run.placement.weighed(loss, turn) / learned).backward()
-        if turn.counts:
+    for micro_batch in run.world.micro_batches(batch, rows=micro_batch_rows(run.config, batch)):
+        with run.strategy.accumulate(micro_batch):
+            loss, nats = run.strategy(micro_batch.batch)
+            (run.strategy.scale_loss(loss, micro_batch) / learned).backward()
+        if micro_batch.is_real:
             total += nats
     return total
 
@@ -246,12 +246,12 @@ def together(total: Tensor, norm: Tensor) -> Tensor:
     return torch.cat((total, norm.to(total.device)[None]))
 
 
-def _clipped(placement: Placement, most: float) -> Tensor:
+def _clipped(strategy: ParallelStrategy, most: float) -> Tensor:
     """The norm of the gradients, which are scaled down to `most` if they are above it; 0 leaves them alone."""
-    norm = placement.norm()
+    norm = strategy.gradient_norm()
     # torch's own way multiplies by 1 too, over all the memory of the gradients; to ask a GPU would be to wait for it
     if most > 0 and (norm.is_cuda or most < float(norm) < math.inf):
-        placement.clip(most, norm)
+        strategy.clip_gradients(most, norm)
     return norm
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from lm.config.data import IGNORE_INDEX
 from lm.config.training import TrainingConfig
 from lm.data.batch import Batch
-from lm.distributed.placement import Loss
+from lm.distributed.strategy import LossModule
 from lm.hardware import Hardware
 from lm.model.layers import linear
 from lm.model.loss import OutputLayer, cross_entropy, in_parts, linear_cross_entropy
@@ -32,7 +32,7 @@ def final_states(model: Model) -> States:
     return model.read if isinstance(model, EncoderDecoder) else model.hidden
 
 
-class Objective(Loss):
+class Objective(LossModule):
     """What training makes smaller, as a run's settings say; the weights are all of its model."""
 
     model: Model

@@ -17,7 +17,7 @@ from typing import Any
 
 from lm import errors
 from lm.config.run_spec import RunSpec
-from lm.distributed import launched
+from lm.distributed import launcher_env
 from lm.errors import LMError, TrainingError
 from lm.signals import StopSignals
 from lm.training import events
@@ -45,7 +45,7 @@ def train_in_processes(spec: RunSpec, *, on_event: Callable[[events.Event], None
         LMError: what one of the processes has raised.
         TrainingError: the processes were killed.
     """
-    from lm.distributed.launching import launch  # noqa: PLC0415 (takes a while, and only for several processes)
+    from lm.distributed.launcher import launch  # noqa: PLC0415 (takes a while, and only for several processes)
 
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="lm-ranks-") as place:
@@ -119,7 +119,7 @@ class _EventReader:
 
 def main(spec_file: str, happened: str) -> int:
     """Be one of the processes; returns the exit code."""
-    launched.quieten()
+    launcher_env.silence_torch_logs()
     spec = RunSpec.from_dict(json.loads(Path(spec_file).read_text(encoding="utf-8")))
     with Path(happened).open("a", encoding="utf-8") as file:
 
@@ -130,15 +130,15 @@ def main(spec_file: str, happened: str) -> int:
         try:
             with (
                 StopSignals() as signals,
-                Trainer(spec, stop=signals.received, began=launched.beginning()) as trainer,
+                Trainer(spec, stop=signals.received, began=launcher_env.start_time()) as trainer,
             ):
                 for event in trainer:
-                    if trainer.world.writes and isinstance(event, Started):
+                    if trainer.world.is_main and isinstance(event, Started):
                         tell(Started.__name__, folder=event.run.folder)
-                    elif trainer.world.writes and type(event).__name__ in _PASSED_ON:
+                    elif trainer.world.is_main and type(event).__name__ in _PASSED_ON:
                         tell(type(event).__name__, **dataclasses.asdict(event))
         except LMError as error:
-            if launched.speaks():
+            if launcher_env.is_reporting():
                 tell(type(error).__name__, message=str(error), settings=error.settings)
             return error.exit_code
     return 0

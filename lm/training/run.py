@@ -16,7 +16,7 @@ from torch import Tensor
 from lm import checkpoint, files, run_folder
 from lm.config.run import RunConfig, RunPlan
 from lm.data.training_data import TrainingData
-from lm.distributed.world import ALONE, World
+from lm.distributed.world import SINGLE_PROCESS, World
 from lm.errors import InputError, TrainingError
 from lm.hardware import Hardware, set_matmul_precision
 from lm.locks import LockFile
@@ -88,7 +88,7 @@ class Run:
         lock: held from the start to the end of training.
         clock: of a run under a budget, what says when the learning rate falls; else None.
         world: the processes that train it together.
-        placement: where they have its weights.
+        strategy: its parallel strategy.
         last_loss: validation loss of the last evaluation; None before the first.
         journal: of the run; of several processes, only one writes it.
         writer: of its checkpoints.
@@ -100,7 +100,7 @@ class Run:
         *,
         data: TrainingData,
         lock: LockFile | None = None,
-        world: World = ALONE,
+        world: World = SINGLE_PROCESS,
         now: Callable[[], float] | None = None,
     ) -> None:
         """Build the model with its initial weights, as the plan in the config says. Nothing is written.
@@ -119,8 +119,8 @@ class Run:
         self.last_loss: float | None = None
         self.overfit: Overfit | None = None
         self.lock = lock_of(setup.folder) if lock is None else lock
-        self.world, self.journal = world, Journal(setup.folder, writes=world.writes)
-        self.writer = Writer(writes=world.writes, now=now)
+        self.world, self.journal = world, Journal(setup.folder, writes=world.is_main)
+        self.writer = Writer(writes=world.is_main, now=now)
         self._build()
         self.data.plan(self.plan.steps)
         self.ahead = Ahead(data) if self.plan.device == "cuda" else None
@@ -128,7 +128,7 @@ class Run:
         if self.plan.deadline is not None:
             left = self.plan.deadline - setup.state.elapsed - setup.spent
             pause = 0.0 if setup.pace is None else setup.pace.pause
-            self.clock = Clock(left, spent=setup.spent, pause=pause, now=lambda: world.now(now))
+            self.clock = Clock(left, spent=setup.spent, pause=pause, now=lambda: world.synced_time(now))
         self._measured, self._open_settings = setup.pace, setup.open_settings
 
     def __repr__(self) -> str:
@@ -147,7 +147,7 @@ class Run:
             choose_kernels(self.model, torch.float32)  # what it is evaluated with; gradients are torch's own
         recompute(self.model, if_training=training.checkpoint_activations)
         states = compiled(self.model, device) if training.compile else final_states(self.model)
-        self.placement = self.world.placed(
+        self.strategy = self.world.parallelize(
             Objective(self.model, self.hardware, training, states=states), self.config.distribution
         )
         self.optimizers = make_optimizers(
@@ -155,7 +155,7 @@ class Run:
             training,
             dtype=self.hardware.torch_optimizer_dtype,
             processes=self.world.size,
-            is_sharded=self.placement.is_sharded,
+            is_sharded=self.strategy.is_sharded,
         )
         self.average = MovingAverage(self.model, decay=training.ema) if training.ema else None
 
@@ -163,7 +163,7 @@ class Run:
     def in_one_place(self) -> Iterator[None]:
         """While open, the model is one whose weights are all in this process; all processes open it together."""
         trained = self.model
-        self.model = self.placement.whole_model(trained)
+        self.model = self.strategy.full_model(trained)
         try:
             yield
         finally:
@@ -173,7 +173,8 @@ class Run:
         """Whole weights of this run's model, or of one with other shapes, as this process has those of its own."""
         own = self.model.state_dict()
         return {
-            name: self.placement.like(own[name], value) if name in own else value for name, value in weights.items()
+            name: self.strategy.shard_like(own[name], value) if name in own else value
+            for name, value in weights.items()
         }
 
     @property
@@ -292,7 +293,7 @@ class Run:
 
     def write_config(self) -> None:
         """Write the settings and the plan down, in the place of those that were there."""
-        if self.world.writes:
+        if self.world.is_main:
             files.write_json(self.folder / run_folder.CONFIG, self.config.to_dict())
 
     def note_elapsed(self) -> None:
@@ -314,7 +315,7 @@ class Run:
         """
         before = self.writer.wait()
         if self.clock is not None:
-            (self.clock.to_write,) = self.world.summed(self.writer.seconds)
+            (self.clock.to_write,) = self.world.all_reduce_sum(self.writer.seconds)
         weights, optimizer = self._copied()
         self.note_elapsed()
         config, state = self.config, self.state
@@ -345,7 +346,9 @@ class Run:
         if self.average is not None:
             optimizer |= {_TRAINED + name: value for name, value in weights.items()}
             weights = self.average.weights
-        copied, copied_optimizer = (self.writer.copied(self.placement.whole(each)) for each in (weights, optimizer))
+        copied, copied_optimizer = (
+            self.writer.copied(self.strategy.full_tensors(each)) for each in (weights, optimizer)
+        )
         if broken := next((name for name, value in copied.items() if not _is_finite(value)), None):
             raise diverged(self, f"{broken} is no longer finite")
         return copied, copied_optimizer
@@ -361,7 +364,7 @@ class Run:
             self.average.load(self.placed(weights))
             weights = {name: optimizer[_TRAINED + name] for name in weights}
         load_trained(self.model, self.placed(weights))
-        restore_optimizers(self.optimizers, self.model, optimizer, place=self.placement.like)
+        restore_optimizers(self.optimizers, self.model, optimizer, place=self.strategy.shard_like)
 
 
 def _is_finite(value: Tensor) -> bool:

@@ -24,9 +24,9 @@ from lm.config.training import LENGTHS, parse_duration
 from lm.corpus.corpus import read_beginnings
 from lm.corpus.shards import open_split
 from lm.data.training_data import TrainingData
-from lm.distributed import launched
-from lm.distributed.group import joined
-from lm.distributed.world import ALONE, World
+from lm.distributed import launcher_env
+from lm.distributed.process_group import init_distributed
+from lm.distributed.world import SINGLE_PROCESS, World
 from lm.errors import InputError, UsageError
 from lm.evaluation.ngram_baseline import compute_bits_per_byte
 from lm.files import check_folder
@@ -187,7 +187,7 @@ class Trainer:
         """
         self.spec, self.stop = spec, stop
         self.run: Run | None = None
-        self.world: World = ALONE
+        self.world: World = SINGLE_PROCESS
         self._progress, self._clock, self._machine = progress, clock, machine or Machine()
         self._began = self._now() if began is None else began
         self._stack, self._events, self._saves_when_left = ExitStack(), None, True
@@ -200,7 +200,7 @@ class Trainer:
 
     def __enter__(self) -> Self:
         """Meet the other processes of the run, if there are some; UsageError if they have not been started."""
-        self.world = self._stack.enter_context(joined())
+        self.world = self._stack.enter_context(init_distributed())
         if self.spec.processes > 1 and self.world.size == 1:
             raise UsageError("a trainer trains in this process, and `lm.train` starts several", settings=("processes",))
         self._saves_when_left = self.world.size == 1  # of several, the others are not there to be saved too
@@ -240,8 +240,8 @@ class Trainer:
         return self._now() - self._began
 
     def _all_events(self) -> Generator[Event, None, None]:
-        is_restarted = self.world.most(launched.restarts()) > 0
-        if not self.world.writes:
+        is_restarted = self.world.all_reduce_max(launcher_env.restart_count()) > 0
+        if not self.world.is_main:
             run = follow(self.world)
             yield Started(run)
         elif self.spec.resume is not None:
@@ -261,7 +261,7 @@ class Trainer:
         Raises:
             UsageError: the launcher may do so, and would not know the run again.
         """
-        if launched.may_restart() and self.spec.out is None:
+        if launcher_env.can_restart() and self.spec.out is None:
             raise UsageError("where processes may be restarted, name the folder of the run", settings=("out",))
         if not is_restarted or self.spec.out is None:
             return None

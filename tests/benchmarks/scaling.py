@@ -31,8 +31,8 @@ from lm.config.run import RunConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.corpus.corpus import scan_corpus, train_tokenizer
 from lm.corpus.prepare_corpus import prepare_corpus
-from lm.distributed.group import joined
-from lm.distributed.replicated import Replicated
+from lm.distributed.ddp import DDPStrategy
+from lm.distributed.process_group import init_distributed
 from lm.distributed.world import World
 from lm.hardware import Hardware, peak_memory
 from lm.run_folder import find_checkpoint, load_state, verify
@@ -67,7 +67,7 @@ def config_of(shape: str, *, shard: bool, micro: int | None = None) -> RunConfig
 
 def opened(world: World, folder: Path, config: RunConfig, threads: int) -> Run:
     """A run on the stories, as spelled in bytes, with as many spare tokens as make the vocabulary of its preset."""
-    if not world.writes:
+    if not world.is_main:
         return follow(world)
     surveyed = scan_corpus(find_text_files([str(STORIES)]), DataConfig())
     tokenizer = train_tokenizer(surveyed, TokenizerConfig(kind="byte"))
@@ -86,7 +86,7 @@ def in_one_of_them(folder: Path, shape: str, threads: int, *, shard: bool, micro
     """Train some steps and write down what they took here."""
     torch.set_num_threads(threads)
     base = peak_memory()
-    with joined() as world:
+    with init_distributed() as world:
         run = opened(world, folder / "run", config_of(shape, shard=shard, micro=micro or None), threads)
         events = train(run)
         next(events)
@@ -107,7 +107,7 @@ def held_in_a_step(run: Run, events: Iterator[Event]) -> int:
     """The most bytes of tensors at a time: weights and moments, and what the next step allocates on top of them."""
     (optimizer,) = run.optimizers
     lasting = [each for p in run.model.parameters() for each in (p, *optimizer.state[p].values())]
-    if isinstance(run.placement, Replicated):
+    if isinstance(run.strategy, DDPStrategy):
         lasting += run.model.parameters()  # the buckets of their gradients, which stay
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
         next(events)

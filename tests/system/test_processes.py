@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from cli.main import run
-from lm.distributed import launching
+from lm.distributed import launcher
 from lm.run_folder import find_checkpoint, load_state
 from tests.system.conftest import SMALL
 from tests.tolerances import approx
@@ -91,7 +91,7 @@ def test_of_several_processes_one_says_what_is_wrong(place, capsys, monkeypatch)
 def test_a_system_without_sigkill_has_a_launcher(monkeypatch):
     """As Windows."""
     monkeypatch.delattr(signal, "SIGKILL")
-    assert importlib.reload(launching)._KILLED == -9
+    assert importlib.reload(launcher)._KILLED == -9
 
 
 @pytest.mark.slow

@@ -37,7 +37,7 @@ def test_what_prints_imports_nothing_of_models_and_training(module):
     code = (
         f"import sys; import cli.console.{module}\n"
         "known = {name for name in sys.modules if name.startswith(('lm.', 'torch', 'cli.training'))}\n"
-        "known -= {'lm.distributed', 'lm.distributed.launched'}\n"
+        "known -= {'lm.distributed', 'lm.distributed.launcher_env'}\n"
         "sys.exit(f'{known}' if known else 0)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=900)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from cli.main import run
-from lm.distributed.placement import Placement
+from lm.distributed.strategy import ParallelStrategy
 from lm.run_folder import find_checkpoint, load_state
 from lm.training.events import Event
 from tests.system.conftest import SMALL
@@ -59,7 +59,7 @@ def test_a_lack_of_memory_names_the_options_that_help(place, tmp_path, capsys, m
     def fails(self, batch):
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes")
 
-    monkeypatch.setattr(Placement, "__call__", fails)
+    monkeypatch.setattr(ParallelStrategy, "__call__", fails)
     assert run(["train", str(place / "text.txt"), "-o", str(tmp_path / "run"), "--steps", "5", *SMALL]) == 1
     (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("lm: ")]
     assert "4 x 16 tokens in one pass" in line

@@ -24,7 +24,7 @@ from lm.corpus import parallel_corpus
 from lm.corpus.corpus import scan_corpus, train_tokenizer
 from lm.corpus.prepare_corpus import prepare_corpus
 from lm.corpus.prepare_pairs import prepare_pairs, train_tokenizers
-from lm.distributed.world import ALONE, World
+from lm.distributed.world import SINGLE_PROCESS, World
 from lm.text.files import find_text_files
 from lm.text.parallel import find_parallel_texts
 from lm.training.begin import follow, resume, start
@@ -130,7 +130,7 @@ def corpus(kind: str, folder: Path, config: RunConfig) -> TrainingCorpus:
     return TrainingCorpus(prepare_corpus(surveyed, tokenizer).folder, tokenizer)
 
 
-def trained(name: str, texts: Path, out: Path, world: World = ALONE) -> None:
+def trained(name: str, texts: Path, out: Path, world: World = SINGLE_PROCESS) -> None:
     """Train the run of a case to its end, in a folder of its name."""
     case = CASES[name]
     run = started(name, texts, out, world)
@@ -143,17 +143,17 @@ def trained(name: str, texts: Path, out: Path, world: World = ALONE) -> None:
         pass
 
 
-def started(name: str, texts: Path, out: Path, world: World = ALONE) -> Run:
+def started(name: str, texts: Path, out: Path, world: World = SINGLE_PROCESS) -> Run:
     case = CASES[name]
-    if not world.writes:
+    if not world.is_main:
         return follow(world)
     return start(out / name, case.config, corpus(case.kind, texts, case.config), world=world)
 
 
-def resumed(folder: Path, world: World = ALONE, *, shard: bool | None = None) -> Run:
+def resumed(folder: Path, world: World = SINGLE_PROCESS, *, shard: bool | None = None) -> Run:
     """Go on with a run, and with its weights shared out or not if that is to change."""
     changed = {} if shard is None else {"distribution": {"shard": shard}}
-    return resume(folder, world=world, changed=changed) if world.writes else follow(world)
+    return resume(folder, world=world, changed=changed) if world.is_main else follow(world)
 
 
 def halfway(run: Path, out: Path, *, step: int = 10) -> Path:
@@ -193,9 +193,9 @@ def in_processes(size: int, arguments: Sequence[str], **environment: str) -> sub
 
 def _main(texts: Path, out: Path, work: Sequence[str]) -> None:
     """In one of several processes: train the cases named, or go on with runs, named as "how:path"."""
-    from lm.distributed.group import joined
+    from lm.distributed.process_group import init_distributed
 
-    with joined() as world:
+    with init_distributed() as world:
         for name in work:
             how, _, path = name.rpartition(":")
             if not how:

@@ -80,7 +80,7 @@ def test_passes_fitted_to_memory_change_nothing_but_rounding(make_run, monkeypat
         rows.append(batch.rows)
         return self.loss(batch)
 
-    monkeypatch.setattr(type(run.placement), "__call__", noted)
+    monkeypatch.setattr(type(run.strategy), "__call__", noted)
     assert [event.loss for event in train(run) if isinstance(event, Step)] == pytest.approx(whole, abs=1e-5)
     assert set(rows) == {2}
     assert len(rows) == 3 * 12
@@ -111,7 +111,7 @@ def test_a_step_that_needs_too_much_memory_says_what_lowers_it(make_run, monkeyp
     def fails(self, batch):
         raise error
 
-    monkeypatch.setattr(type(run.placement), "__call__", fails)
+    monkeypatch.setattr(type(run.strategy), "__call__", fails)
     message = "step 1 needs more memory .* 4 x 16 tokens in one pass: pass fewer at once"
     with pytest.raises(OutOfMemoryError, match=message):
         list(train(run))
@@ -388,7 +388,7 @@ def test_activations_that_are_computed_again_are_not_kept(make_run):
             return tensor
 
         with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-            run.placement(run.data.batch(0))
+            run.strategy(run.data.batch(0))
         weights = {value.untyped_storage().data_ptr() for value in run.model.parameters()}
         return sum(size for place, size in saved.items() if place not in weights)
 
@@ -398,7 +398,7 @@ def test_activations_that_are_computed_again_are_not_kept(make_run):
 def counted_flops(run: Run, batch: Batch) -> float:
     """What torch counts in a pass forward and back, in which it leaves fused attention out."""
     with FlopCounterMode(display=False) as counter:
-        loss, *_ = run.placement(batch)
+        loss, *_ = run.strategy(batch)
         loss.backward()
     return counter.get_total_flops()
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from lm.distributed.group import is_lost_rank
+from lm.distributed.process_group import is_lost_rank
 from lm.run_folder import MODEL, find_checkpoint
 from lm.tensors import load_tensors
 from lm.training.loop import train
@@ -144,7 +144,7 @@ def test_any_number_goes_on_with_what_another_has_saved_shared_out_or_whole(size
 _WAITING = """
 import signal, sys, time
 from pathlib import Path
-from lm.distributed.group import joined
+from lm.distributed.process_group import init_distributed
 signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
 with joined() as world:
     Path(sys.argv[1]).touch()

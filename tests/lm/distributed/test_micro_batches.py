@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lm.data.batch import Batch
-from lm.distributed.turns import turns
+from lm.distributed.micro_batches import split_micro_batches
 
 
 def batch(rows: int) -> Batch:
@@ -19,22 +19,22 @@ def batch(rows: int) -> Batch:
 @pytest.mark.parametrize("rows", [1, 2, 3, 7, 8])
 def test_each_row_is_taken_once_and_all_make_as_many_passes(rows, size, at_once):
     whole = batch(rows)
-    taken = [list(turns(whole, rank=rank, size=size, rows=at_once)) for rank in range(size)]
+    taken = [list(split_micro_batches(whole, rank=rank, size=size, rows=at_once)) for rank in range(size)]
     assert len({len(of_rank) for of_rank in taken}) == 1
-    counted = [turn.batch for of_rank in taken for turn in of_rank if turn.counts]
+    counted = [micro_batch.batch for of_rank in taken for micro_batch in of_rank if micro_batch.is_real]
     assert np.array_equal(np.concatenate([part.inputs for part in counted]), whole.inputs)
     assert np.array_equal(np.concatenate([part.source_lengths for part in counted]), whole.source_lengths)
     assert all(part.rows <= (at_once or rows) for part in counted)
     for of_rank in taken:
-        assert [turn.is_last for turn in of_rank] == [False] * (len(of_rank) - 1) + [True]
-        assert all(turn.batch.rows == 1 for turn in of_rank if not turn.counts)
+        assert [micro_batch.is_last for micro_batch in of_rank] == [False] * (len(of_rank) - 1) + [True]
+        assert all(micro_batch.batch.rows == 1 for micro_batch in of_rank if not micro_batch.is_real)
 
 
 @pytest.mark.parametrize("at_once", [None, 1, 3, 8, 20])
 def test_one_process_takes_the_batch_as_it_is_split(at_once):
     whole = batch(8)
     expected = [part.inputs for part in whole.split(at_once)]
-    found = [turn.batch.inputs for turn in turns(whole, rank=0, size=1, rows=at_once)]
+    found = [micro_batch.batch.inputs for micro_batch in split_micro_batches(whole, rank=0, size=1, rows=at_once)]
     assert all(map(np.array_equal, found, expected))
     assert len(found) == len(expected)
 
@@ -42,6 +42,7 @@ def test_one_process_takes_the_batch_as_it_is_split(at_once):
 def test_what_processes_have_to_do_differs_by_a_row_at_most():
     for size in (2, 3, 5):
         rows = [
-            sum(t.batch.rows for t in turns(batch(13), rank=r, size=size, rows=None) if t.counts) for r in range(size)
+            sum(t.batch.rows for t in split_micro_batches(batch(13), rank=r, size=size, rows=None) if t.is_real)
+            for r in range(size)
         ]
         assert max(rows) - min(rows) <= 1

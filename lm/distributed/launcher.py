@@ -1,4 +1,4 @@
-"""Start several processes of this machine that train together, by torch's own launcher."""
+"""Launch several training processes on this machine with torch's elastic launcher."""
 
 from __future__ import annotations
 
@@ -20,41 +20,41 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalEx
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from lm.distributed import launched
+from lm.distributed import launcher_env
 from lm.hardware import MOST_THREADS
 from lm.signals import ending
 
 _KILLED = -getattr(signal, "SIGKILL", 9)
-"""The exit code of a process that was killed."""
+"""Exit code of a killed process."""
 
 
 @dataclass(frozen=True)
-class Ended:
-    """How processes that train together have ended.
+class LaunchResult:
+    """Result of a launch.
 
     Attributes:
-        code: of the first process that failed, or 128 and the number of a signal that came; 0 where all is well.
-        were_killed: whether all of them were killed, so that none has said why.
+        code: exit code of the first process that failed, 128 + the signal number after a signal, 0 on success.
+        were_killed: whether all failed processes were killed, so that none has reported an error.
     """
 
     code: int
     were_killed: bool = False
 
 
-def launch(command: Sequence[str], *, processes: int, began: float) -> Ended:
-    """Run a command in so many processes, each with its share of the threads, and wait until all have ended.
+def launch(command: Sequence[str], *, processes: int, began: float) -> LaunchResult:
+    """Run a command in several processes, dividing the threads among them, and wait until all have ended.
 
-    When one fails the others are ended. A signal is passed on to all of them, and waited for.
+    When one fails, the others are terminated. Signals are forwarded to all of them.
 
     Args:
-        command: arguments of Python, such as -m and a module.
-        processes: how many.
-        began: when a budget began, on the clock of `time.monotonic`.
+        command: arguments of the Python interpreter, such as `-m` and a module.
+        processes: number of processes.
+        began: start of a budget, in seconds of `time.monotonic`.
     """
     threads = os.environ.get("OMP_NUM_THREADS")
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, MOST_THREADS // processes)))
-    launched.note_beginning(began)
-    logging.disable()  # torch's launcher logs what the processes themselves say better
+    launcher_env.export_start_time(began)
+    logging.disable()  # the processes report their errors themselves
     try:
         with tempfile.TemporaryDirectory(prefix="lm-processes-") as logs:
             config = LaunchConfig(
@@ -67,52 +67,52 @@ def launch(command: Sequence[str], *, processes: int, began: float) -> Ended:
                 local_addr="127.0.0.1",
                 max_restarts=0,
                 logs_specs=DefaultLogsSpecs(log_dir=logs),
-                signals_to_handle=_signals(),
+                signals_to_handle=_forwarded_signals(),
             )
             places = (Path(logs, f"pipe-{number}", Path(name).name) for number, name in enumerate(command))
-            elastic_launch(config, sys.executable)(*map(_passed_on, command, places))
+            elastic_launch(config, sys.executable)(*map(_forward_pipe, command, places))
     except SignalException as error:
-        return Ended(128 + int(error.sigval))
+        return LaunchResult(128 + int(error.sigval))
     except ChildFailedError as error:
         _, first = error.get_first_failure()
         ended_by = [-int(number) for number in (signal.SIGINT, *ending())]
         code = 128 - first.exitcode if first.exitcode in ended_by else max(first.exitcode, 1)
-        return Ended(code, all(failure.exitcode == _KILLED for failure in error.failures.values()))
+        return LaunchResult(code, all(failure.exitcode == _KILLED for failure in error.failures.values()))
     finally:
         logging.disable(logging.NOTSET)
-        launched.forget_beginning()
+        launcher_env.clear_start_time()
         if threads is None:
             del os.environ["OMP_NUM_THREADS"]
-    return Ended(0)
+    return LaunchResult(0)
 
 
-def _signals() -> str:
-    """The names of the signals that torch's launcher passes on: not SIGHUP where that is ignored."""
+def _forwarded_signals() -> str:
+    """Names of the signals that torch's launcher forwards; without SIGHUP if that is ignored."""
     return ",".join(["SIGINT", "SIGQUIT", *(number.name for number in ending())])
 
 
-def _passed_on(argument: str, place: Path) -> str:
-    """An argument, or if it names a pipe, such as the shell's `<(command)`, the same argument with one in its place.
+def _forward_pipe(argument: str, pipe: Path) -> str:
+    """Return an argument, with a named pipe in place of a pipe such as the shell's `<(command)`.
 
-    Only this process has the shell's pipes open; the others open a named pipe, which a thread fills from the shell's.
+    Child processes don't inherit the shell's pipes; a thread copies their data into the named pipe.
 
     Args:
-        argument: of the command line; perhaps `--flag=path`.
-        place: the named pipe to make.
+        argument: of the command line; may be `--flag=path`.
+        pipe: path of the named pipe to create.
     """
     flag, equals, path = argument.partition("=") if argument.startswith("--") else ("", "", argument)
     try:
         if not stat.S_ISFIFO(Path(path).stat().st_mode):
             return argument
-    except (OSError, ValueError):  # no name of a file
+    except (OSError, ValueError):  # not a path
         return argument
-    place.parent.mkdir()
-    os.mkfifo(place)
-    threading.Thread(target=_fill, args=(place, path), daemon=True).start()
-    return f"{flag}{equals}{place}"
+    pipe.parent.mkdir()
+    os.mkfifo(pipe)
+    threading.Thread(target=_copy_into_pipe, args=(pipe, path), daemon=True).start()
+    return f"{flag}{equals}{pipe}"
 
 
-def _fill(pipe: Path, path: str) -> None:
+def _copy_into_pipe(pipe: Path, path: str) -> None:
     """Copy a file or pipe into a named pipe, once that has a reader."""
     with contextlib.suppress(OSError), pipe.open("wb") as copy, Path(path).open("rb") as original:
         shutil.copyfileobj(original, copy)

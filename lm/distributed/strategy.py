@@ -1,0 +1,78 @@
+"""Parallel strategies: where the weights are during training. This one holds all of them in one process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import TypeVar
+
+from torch import Tensor, nn
+
+from lm.data.batch import Batch
+from lm.distributed.micro_batches import MicroBatch
+
+M = TypeVar("M", bound=nn.Module)
+
+
+class LossModule(nn.Module):
+    """A model with its training loss.
+
+    Attributes:
+        model: the model; it owns all parameters.
+    """
+
+    model: nn.Module
+
+    def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return the summed loss of a batch and (2,) sums in nats, see `Objective.forward`."""
+        raise NotImplementedError
+
+
+class ParallelStrategy:
+    """Training with all weights in one process, and the interface of the other strategies.
+
+    Attributes:
+        loss: the model with its loss.
+        is_sharded: whether each rank holds only a shard of each weight.
+    """
+
+    is_sharded = False
+
+    def __init__(self, loss: LossModule) -> None:
+        self.loss = loss
+
+    def __call__(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """See `LossModule.forward`."""
+        found: tuple[Tensor, Tensor] = self.loss(batch)
+        return found
+
+    def accumulate(self, micro_batch: MicroBatch) -> AbstractContextManager[object]:  # noqa: ARG002
+        """Context of a micro-batch's backward pass: gradients are synchronised only at the last one of a batch."""
+        return nullcontext()
+
+    def scale_loss(self, loss: Tensor, micro_batch: MicroBatch) -> Tensor:  # noqa: ARG002
+        """Scale the loss of a micro-batch so that averaged gradients become summed ones, and dummy batches count 0."""
+        return loss
+
+    def gradient_norm(self) -> Tensor:
+        """Return the norm of all gradients."""
+        return nn.utils.get_total_norm(list(self._gradients()))
+
+    def clip_gradients(self, max_norm: float, norm: Tensor) -> None:
+        """Scale the gradients down to `max_norm`, given their norm."""
+        nn.utils.clip_grads_with_norm_(self.loss.model.parameters(), max_norm, norm)
+
+    def shard_like(self, weight: Tensor, value: Tensor) -> Tensor:
+        """Move a full tensor to where `weight` is, and shard it in the same way."""
+        return value.to(weight.device)
+
+    def full_tensors(self, tensors: Mapping[str, Tensor]) -> Iterable[tuple[str, Tensor]]:
+        """Yield weights, or tensors sharded like them, as full tensors; copy each before taking the next."""
+        return tensors.items()
+
+    def full_model(self, model: M) -> M:
+        """Return the model with full weights in this process, for inference; collective."""
+        return model
+
+    def _gradients(self) -> Iterable[Tensor]:
+        return (weight.grad for weight in self.loss.model.parameters() if weight.grad is not None)
