@@ -20,7 +20,7 @@ from lm.config.run import RunConfig
 from lm.errors import InputError, UsageError
 from lm.run_folder import find_checkpoint, load_config, load_state, verify
 from lm.text.examples import parse_label
-from lm.training.history import expert_use
+from lm.training.history import load_expert_use
 
 
 def info(
@@ -117,7 +117,7 @@ def _find_target(target: str) -> tuple[RunConfig, dict[str, Any]]:
     if config.lora:
         found["base"] = named_base(folder)
     if config.model.experts:
-        found["expert_use"] = expert_use(folder.parent.parent, step=state.step)
+        found["expert_use"] = load_expert_use(folder.parent.parent, step=state.step)
     return config, found
 
 

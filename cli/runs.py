@@ -21,7 +21,7 @@ from lm.errors import InputError, LMError, UsageError
 from lm.files import replaced_bytes
 from lm.run_folder import is_run
 from lm.training import history
-from lm.training.history import Curve, Summary
+from lm.training.history import MetricCurve, RunSummary
 
 _NLL, _LOSS = "nll", "loss"
 
@@ -49,7 +49,7 @@ def runs(
       lm runs
       lm runs experiments/ --json
     """
-    found, damaged = history.runs(folder)
+    found, damaged = history.list_runs(folder)
     for problem in damaged:
         note(f"left out: {problem}")
     if as_json:
@@ -64,25 +64,25 @@ def runs(
             note(f"{each.folder}: {_describe_adapters(each)}")
 
 
-def _table_row(summary: Summary) -> tuple[str, ...]:
+def _table_row(summary: RunSummary) -> tuple[str, ...]:
     size = count(summary.parameters) if summary.parameters else "–"
     return summary.folder.name, summary.origin, size, figure(summary.bits_per_byte, 4), _describe_progress(summary)
 
 
-def _describe_progress(summary: Summary) -> str:
+def _describe_progress(summary: RunSummary) -> str:
     state = summary.state
     if summary.running is not None:
         return f"running, step {summary.running:,}"
     return f"{state.step:,}" if state.finished else f"{state.step:,} of {summary.steps:,}"
 
 
-def _describe_adapters(summary: Summary) -> str:
+def _describe_adapters(summary: RunSummary) -> str:
     """Name the base run, and the adapters."""
     share = f"{count(summary.trained)} parameters, {summary.trained / summary.parameters:.1%} of all"
     return f"adapters of rank {summary.config.lora.rank} to {summary.base}: {share}"
 
 
-def _summary_to_dict(summary: Summary) -> dict[str, Any]:
+def _summary_to_dict(summary: RunSummary) -> dict[str, Any]:
     return {
         "run": str(summary.folder), "preset": summary.config.preset, "origin": summary.origin,
         "running_step": summary.running, "bits_per_byte": summary.bits_per_byte, "parameters": summary.parameters,
@@ -121,7 +121,7 @@ def plot(
                colour=sys.stdout.isatty()))  # fmt: skip
 
 
-def _choose_curves(runs: Sequence[Path], what: str) -> dict[str, Curve]:
+def _choose_curves(runs: Sequence[Path], what: str) -> dict[str, MetricCurve]:
     """Return the curves by run, skipping runs without; raises the first error if none is left."""
     chosen, problems = {}, []
     for folder in runs:
@@ -136,8 +136,8 @@ def _choose_curves(runs: Sequence[Path], what: str) -> dict[str, Curve]:
     return chosen
 
 
-def _read_curve(run: Path, what: str) -> Curve:
-    found = history.curves(run)
+def _read_curve(run: Path, what: str) -> MetricCurve:
+    found = history.load_curves(run)
     if what == _NLL and _NLL not in found and _LOSS in found:
         note(f"{run}: an earlier version did not record {_NLL}; its {_LOSS} is drawn")
         return found[_LOSS]
@@ -146,7 +146,7 @@ def _read_curve(run: Path, what: str) -> Curve:
     return found[what]
 
 
-def _write_picture(chosen: Mapping[str, Curve], what: str, out: Path) -> None:
+def _write_picture(chosen: Mapping[str, MetricCurve], what: str, out: Path) -> None:
     if out.suffix not in (".png", ".svg"):
         raise UsageError(f"{out}: a picture is a .png or an .svg (--out)")
     try:

@@ -59,7 +59,7 @@ from lm.run_folder import find_checkpoint, load_config, load_state
 from lm.text.files import TextFiles, find_text_files, select_readable
 from lm.text.normalization import normalize_like_training
 from lm.tokenizer.tokenizer import Tokenizer
-from lm.training.history import improved
+from lm.training.history import has_improved
 from lm.training.ranks import train_in_processes
 from lm.training.trainer import Event, Trainer
 
@@ -367,7 +367,7 @@ def train(
 def _load_trained(run: Path, *, device: Device = "auto", threads: int | None = None) -> Model:
     """Load the model of a trained run."""
     model, last = load(run, device=device, threads=threads), find_checkpoint(run, which="last")
-    model.improved = improved(load_config(last), load_state(last))
+    model.improved = has_improved(load_config(last), load_state(last))
     return model
 
 

@@ -17,7 +17,16 @@ from cli.console.messages import note
 from cli.console.numbers import count, duration, perplexity
 from cli.console.progress import progress
 from cli.console.wrapping import hanging
-from lm.training.events import Decay, EndMoved, Evaluation, Replanned, Sample, Step, Stopped, Warned
+from lm.training.events import (
+    DecayStarted,
+    EndRescheduled,
+    Evaluation,
+    Replanned,
+    Sample,
+    Step,
+    StoppedEarly,
+    TrainingWarning,
+)
 from lm.training.trainer import Event
 
 _PLAIN_LINES = 20
@@ -71,18 +80,18 @@ class TrainingDisplay:
             prompt, text = (re.sub(r"\s+", " ", part) for part in (event.prompt, event.text))
             shown = f"{prompt} → {text.strip()}" if event.is_translation else f'"{prompt}" goes on "{text}"'
             self._line(visible(f"step {event.step:>6,}  {shown}"))
-        elif isinstance(event, Decay | EndMoved | Replanned):
+        elif isinstance(event, DecayStarted | EndRescheduled | Replanned):
             self._expect(event.steps)
-            if isinstance(event, Decay):
+            if isinstance(event, DecayStarted):
                 why = "the validation loss no longer falls: " if event.on_plateau else ""
                 end = f"the end, about step {event.steps:,}"
                 self._line(f"step {event.step:>6,}  {why}the learning rate falls from here to {end}")
             elif isinstance(event, Replanned):
                 slower = f"a step takes {event.seconds:.3g} s, and {event.measured:.3g} s were measured"
                 self._line(f"step {event.step:>6,}  {slower}: about {event.steps:,} steps in all")
-        elif isinstance(event, Warned):
+        elif isinstance(event, TrainingWarning):
             self._line(visible(f"step {event.step:>6,}  warning: {event.message}"))
-        elif isinstance(event, Stopped) and event.patience_ran_out:
+        elif isinstance(event, StoppedEarly) and event.patience_ran_out:
             stopped = {"loss": "the validation loss has stopped falling", "bleu": "BLEU has stopped rising"}
             self._line(f"step {event.step:>6,}  {stopped[event.criterion]} (--patience)")
         elif isinstance(event, Evaluation):

@@ -142,10 +142,11 @@ def show_dry_run(event: Planned, spec: RunSpec) -> None:
     if config.training.budget is not None:
         fact("time", f"{config.training.budget}, {duration(event.spent)} of them gone")
     else:
-        pace = measuring.pace(config, event.corpus, event.data, seconds=_SECONDS_TO_MEASURE)
+        speed = measuring.measure_speed(config, event.corpus, event.data, seconds=_SECONDS_TO_MEASURE)
         fact(
             "time",
-            f"about {duration(config.plan.steps * pace.step)} and {pace.evaluation.loss:.1f} s for each evaluation",
+            f"about {duration(config.plan.steps * speed.step_seconds)} and "
+            f"{speed.evaluation_cost.loss_seconds:.1f} s for each evaluation",
         )
     memory = _PROGRAM + held(config, processes=1, dtype=config.plan.dtype).total
     fact("memory", f"about {size(memory)}")

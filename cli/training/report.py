@@ -127,8 +127,8 @@ def _report_resumption(event: Started) -> None:
     if event.lost:
         lost = f"what was learned after step {run.state.step:,} is lost"
         note(f"        {event.lost}, the last checkpoint, is gone: {lost}")
-    if run.other_branch:
-        names = ", ".join(folder.name for folder in run.other_branch)
+    if run.stale_checkpoints:
+        names = ", ".join(folder.name for folder in run.stale_checkpoints)
         note(f"        {names}: of another branch from here on; removed once this one has saved")
     if event.other_length:
         training, length = run.config.training, event.other_length
@@ -146,7 +146,9 @@ def _report_extension(run: Run) -> None:
         note(f"        it has overfit ({losses}): from the weights of step-{found.step}, the best")
     chosen = []
     if run.plan.decay_step is not None:
-        chosen.append(f"learning rate {run.rate:.1e}, {run.plan.decay_share:.0%} of its peak, falling to the end")
+        chosen.append(
+            f"learning rate {run.learning_rate:.1e}, {run.plan.decay_share:.0%} of its peak, falling to the end"
+        )
     if run.config.model.dropout:
         chosen.append(f"dropout {run.config.model.dropout}")
     if chosen:

@@ -24,8 +24,8 @@ from lm.config.run_spec import RunSpec
 from lm.distributed import launcher_env
 from lm.hardware import matrix_rate, peak_memory
 from lm.signals import StopSignals
-from lm.training.events import Warned
-from lm.training.history import improved
+from lm.training.events import TrainingWarning
+from lm.training.history import has_improved
 from lm.training.run import Run
 from lm.training.trainer import Event, Planned, SettingsChosen, Started, Trainer
 
@@ -69,7 +69,7 @@ def _until(kind: type[E], trainer: Trainer, given: ParsedOptions) -> E:
             given.refuse_without_effect("settings", config=event.config, is_regularised=chosen, is_prepared=prepared)
             if not prepared:
                 given.refuse_without_effect("files", files=partial(event.corpus.files, event.config))
-        elif isinstance(event, Warned):
+        elif isinstance(event, TrainingWarning):
             fact("warning", event.message)
         elif trainer.world.is_main:
             report(event)
@@ -106,7 +106,10 @@ def _draw(run: Run, events: Iterable[Event], *, tensorboard: bool | None) -> Non
     recording = recorder(run.folder, first_step=run.state.step + 1) if recorded else nullcontext()
     rate = run.world.size * matrix_rate(run.hardware)
     display = TrainingDisplay(
-        steps=run.plan.steps, first_step=run.state.step, matrix_rate=rate, left=None if run.clock is None else run.left
+        steps=run.plan.steps,
+        first_step=run.state.step,
+        matrix_rate=rate,
+        left=None if run.clock is None else run.seconds_left,
     )
     with _observer("TensorBoard", recording) as record, _observer("the display", _drawing(display)) as draw:
         for event in events:
@@ -164,7 +167,7 @@ def _describe_finished(run: Run) -> None:
         bleu = f", BLEU {state.best_bleu:.1f}" if state.best_bleu else ""
         scores = f"validation loss {state.best_loss:.4f}, perplexity {perplexity(state.best_loss)}{bleu}"
         fact("best", f"{scores}, at step {state.best_step:,}{_since_best(run)}")
-        if not improved(run.config, state):
+        if not has_improved(run.config, state):
             fact("", "no improvement: no later step was better than what training began with")
     for place, command in enumerate(_next_commands(run)):
         note(f"{'' if place else 'next':<8}{command}")
@@ -197,6 +200,6 @@ def _summary(run: Run) -> dict[str, object]:
     return {
         "run": str(run.folder), "steps": state.step, "finished": state.finished, "tokens": state.tokens,
         "best_loss": state.best_loss, "best_bleu": state.best_bleu, "best_step": state.best_step,
-        "last_loss": run.last_loss, "improved": improved(run.config, state),
+        "last_loss": run.last_loss, "improved": has_improved(run.config, state),
         "seconds": state.seconds, "flops": state.flops,
     }  # fmt: skip

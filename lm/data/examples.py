@@ -57,9 +57,9 @@ class ExampleData(TrainingData):
             seed=config.training.seed,
         )
 
-    def batch(self, consumed: int, *, share: float = 1.0) -> Batch:
-        """The examples that follow `consumed` ones, `share` of a batch; it may go over the end of an epoch."""
-        samples = np.arange(consumed, consumed + math.ceil(share * self._rows), dtype=np.uint64)
+    def batch(self, consumed: int, *, fraction: float = 1.0) -> Batch:
+        """The examples that follow `consumed` ones, `fraction` of a batch; it may go over the end of an epoch."""
+        samples = np.arange(consumed, consumed + math.ceil(fraction * self._rows), dtype=np.uint64)
         epochs, places = np.divmod(samples, np.uint64(self.samples))
         numbers = permute(places, self.samples, mix(self._key ^ epochs))
         return self._of(self._train, numbers.tolist())

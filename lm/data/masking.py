@@ -63,7 +63,7 @@ def _is_of_word(data: bytes, *, first: bool) -> bool:
 
 
 _MASKED, _REPLACED = 0.8, 0.1
-"""Of the tokens to be predicted, the shares that are masked and replaced by any; the rest is left as it is."""
+"""Of the tokens to be predicted, the fractions that are masked and replaced by any; the rest is left as it is."""
 
 Ids = NDArray[np.int64]
 
@@ -75,21 +75,21 @@ class Masking:
     Each token, or word, is chosen with the same probability; of a row without any, the one that was nearest to it is.
 
     Attributes:
-        share: probability that a token is chosen.
+        fraction: probability that a token is chosen.
         mask: the token that hides one.
         ordinary: ids of the tokens that are not special: those are never chosen, nor put in the place of others.
         vocab_size: above every id.
         words: tells words apart where these are chosen whole; None to choose each token apart.
     """
 
-    share: float
+    fraction: float
     mask: int
     ordinary: Ids
     vocab_size: int
     words: WordBoundaries | None = None
 
     @classmethod
-    def of(cls, tokenizer: Tokenizer, *, share: float, whole_words: bool = False) -> Self:
+    def of(cls, tokenizer: Tokenizer, *, fraction: float, whole_words: bool = False) -> Self:
         """How tokens of a tokenizer are hidden.
 
         Raises:
@@ -98,7 +98,11 @@ class Masking:
         special, size = set(tokenizer.special_tokens.values()), tokenizer.vocab_size
         ordinary = np.array([index for index in range(size) if index not in special], dtype=np.int64)
         return cls(
-            share, require_mask_token(tokenizer), ordinary, size, WordBoundaries.of(tokenizer) if whole_words else None
+            fraction,
+            require_mask_token(tokenizer),
+            ordinary,
+            size,
+            WordBoundaries.of(tokenizer) if whole_words else None,
         )
 
     def batch(self, tokens: Ids, *, keys: Indices) -> Batch:
@@ -122,8 +126,8 @@ class Masking:
             draws = np.take_along_axis(draws, np.maximum.accumulate(places, axis=1), axis=1)
         is_ordinary = np.zeros(self.vocab_size, dtype=bool)
         is_ordinary[self.ordinary] = True
-        draws = draws + ~is_ordinary[tokens]  # above every share; least of all where a row has nothing else
-        return draws < np.maximum(self.share, np.nextafter(draws.min(axis=1, keepdims=True), 3.0))
+        draws = draws + ~is_ordinary[tokens]  # above every fraction; least of all where a row has nothing else
+        return draws < np.maximum(self.fraction, np.nextafter(draws.min(axis=1, keepdims=True), 3.0))
 
 
 def keys_of(seed: int, samples: Indices) -> Indices:

@@ -120,17 +120,17 @@ class PairBatches:
         """The number of the first pair of each batch."""
         return [0, *self.ends[:-1].tolist()] if len(self) else []
 
-    def batch(self, first: int, start: int, *, share: float = 1.0) -> Batch:
-        """The rest, from pair `first` on, of the batch that it is in, or of such a share of this batch if that is less.
+    def batch(self, first: int, start: int, *, fraction: float = 1.0) -> Batch:
+        """Return the rest, from pair `first` on, of the batch that contains it; at most `fraction` of that batch.
 
         Args:
-            first: number of the pair in the order in which they are trained on.
-            start: the id that comes before a target.
-            share: of the pairs of the whole batch.
+            first: number of the pair in training order.
+            start: ID that precedes a target.
+            fraction: of the pairs of the whole batch.
         """
         number = int(np.searchsorted(self.ends, first, side="right"))
         begin, end = (int(self.ends[number - 1]) if number else 0), int(self.ends[number])
-        rows = np.arange(first, min(end, first + math.ceil(share * (end - begin))))
+        rows = np.arange(first, min(end, first + math.ceil(fraction * (end - begin))))
         return self.layout.batch(self.sources.take(rows), self.targets.take(rows), start=start)
 
     def permuted(self, key: Indices) -> PairBatches:

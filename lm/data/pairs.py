@@ -156,15 +156,15 @@ class PairData(TrainingData):
             layout=layout_of(config.model, learns_source=training.source_loss > 0),
         )
 
-    def batch(self, consumed: int, *, share: float = 1.0) -> Batch:
-        """The pairs that follow `consumed` ones, `share` of a batch; what is left of one if these end within it."""
+    def batch(self, consumed: int, *, fraction: float = 1.0) -> Batch:
+        """The pairs that follow `consumed` ones, `fraction` of a batch; what is left of one if these end within it."""
         epoch, pool, offset = self._order.place(consumed)
         until = self._dropout_samples
         dropout = self._has_dropout and (until is None or consumed - offset < until)
-        return self._batches(epoch, pool, dropout=dropout).batch(offset, self._start, share=share)
+        return self._batches(epoch, pool, dropout=dropout).batch(offset, self._start, fraction=fraction)
 
     def plan(self, steps: int) -> None:
-        """End BPE dropout with the pool in which the share of the steps is over that the settings give it."""
+        """End BPE dropout with the pool in which the fraction of the steps is over that the settings give it."""
         if self._dropout_until < 1.0:
             self._dropout_samples = round(self._dropout_until * steps / self.steps_per_epoch * self.samples)
 

@@ -77,17 +77,17 @@ class TrainingData(ABC):
         """
 
     @abstractmethod
-    def batch(self, consumed: int, *, share: float = 1.0) -> Batch:
-        """The batch that follows `consumed` samples, or such a share of its rows, rounded up."""
+    def batch(self, consumed: int, *, fraction: float = 1.0) -> Batch:
+        """The batch that follows `consumed` samples, or such a fraction of its rows, rounded up."""
 
     @abstractmethod
     def validation(self) -> Iterator[Batch]:
         """The whole validation split, each target once; nothing where there is none."""
 
     def plan(self, steps: int) -> None:  # noqa: B027 (most data do not depend on it)
-        """Be told how many steps the run takes in all: what lasts for a share of them ends there, as BPE dropout does.
+        """Set the total number of steps, which decides for instance when BPE dropout ends.
 
-        It may be told again when the end of a run is moved; until then, such things last for the whole run.
+        It may be called again when the end of a run is moved; before the first call such things last for the whole run.
         """
 
     @abstractmethod

@@ -105,9 +105,9 @@ class WindowData(TrainingData):
             seed=config.training.seed,
         )
 
-    def batch(self, consumed: int, *, share: float = 1.0) -> Batch:
-        """The windows that follow `consumed` ones; `share` of a batch."""
-        return _predicting(self._order.batch(self._train, consumed, math.ceil(share * self._rows)))
+    def batch(self, consumed: int, *, fraction: float = 1.0) -> Batch:
+        """The windows that follow `consumed` ones; `fraction` of a batch."""
+        return _predicting(self._order.batch(self._train, consumed, math.ceil(fraction * self._rows)))
 
     def validation(self) -> Iterator[Batch]:
         """Disjoint windows over the validation split, in order."""
@@ -166,12 +166,12 @@ class MaskedWindowData(WindowData):
             context=config.model.context_length,
             rows=batch_rows(config),
             seed=training.seed,
-            masking=Masking.of(tokenizer, share=training.masked_share, whole_words=training.whole_words),
+            masking=Masking.of(tokenizer, fraction=training.masked_share, whole_words=training.whole_words),
         )
 
-    def batch(self, consumed: int, *, share: float = 1.0) -> Batch:
-        """The windows that follow `consumed` ones, masked; `share` of a batch."""
-        windows = self._order.batch(self._train, consumed, math.ceil(share * self._rows))
+    def batch(self, consumed: int, *, fraction: float = 1.0) -> Batch:
+        """The windows that follow `consumed` ones, masked; `fraction` of a batch."""
+        windows = self._order.batch(self._train, consumed, math.ceil(fraction * self._rows))
         samples = np.arange(consumed, consumed + len(windows), dtype=np.uint64)
         return self._masking.batch(windows[:, :-1], keys=keys_of(self._seed, samples))
 

@@ -36,7 +36,7 @@ def _falling(step: int, since: int, share: float, *, steps: int, final: float) -
     return share - (share - final) * min(1.0, (step - since) / max(1, steps - since))
 
 
-def share_of_batch(step: int, *, config: TrainingConfig) -> float:
+def batch_fraction(step: int, *, config: TrainingConfig) -> float:
     """The share of a whole batch that a step, counted from 0, learns from: small batches serve at first.
 
     Source: McCandlish et al. 2018, An Empirical Model of Large-Batch Training.

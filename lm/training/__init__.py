@@ -1,1 +1,5 @@
-"""Training: runs that are planned, started, resumed and saved, and the loop that yields what happens."""
+"""Training: resolve a specification into a plan, start or resume the run, and the training loop.
+
+Start reading at `trainer.Trainer`, then `resolve`, `startup` and `loop`. A run (`run.Run`) is model, optimizers, data
+and progress. Imports neither `lm.interop` nor the command line.
+"""

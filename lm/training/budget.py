@@ -1,4 +1,4 @@
-"""A time budget while a run trains: how fast it goes, when its learning rate decays, and when it ends."""
+"""Time budgets: the speed of a run, when the learning rate decays, and when the run ends."""
 
 from __future__ import annotations
 
@@ -12,161 +12,176 @@ from lm.config.training import TrainingConfig
 from lm.hardware import Hardware
 from lm.optim.schedules import steps_in_all
 
-_STEPS_LOOKED_BACK_ON = 100  # fewer made runs of two minutes end 5% early (docs/recipe.md)
-_TO_FINISH = 1.0  # seconds for the end of the process
-_OFF, _OFF_BY, _OFF_BY_STEPS = 0.02, 0.5, 1.5  # share of a budget, seconds, steps: the end is moved if off by more
-_STEPS_TO_TELL, _FRACTION_TO_TELL = 10, 0.08  # steps, and fraction of a budget, after which the pace is known
-_LONG, _SHARE_OF_LONG, _SHARE_OF_SHORT = 120.0, 0.1, 0.2  # a budget of so many seconds, and what `aside` is of it
+_STEP_WINDOW = 100  # with fewer, runs of two minutes ended 5% early (docs/recipe.md)
+_EXIT_SECONDS = 1.0  # seconds to end the process
+_TOLERANCE, _TOLERANCE_SECONDS, _TOLERANCE_STEPS = (
+    0.02,
+    0.5,
+    1.5,
+)  # fraction of the budget, seconds, steps: the end is moved if it misses the deadline by more
+_MIN_STEPS, _MIN_FRACTION = 10, 0.08  # steps, and fraction of the budget, after which the speed is known
+_LONG_BUDGET, _RESERVE_OF_LONG, _RESERVE_OF_SHORT = (
+    120.0,
+    0.1,
+    0.2,
+)  # seconds, and the fractions reserved for evaluations
 
 
 @dataclass(frozen=True)
-class Cost:
-    """About how long an evaluation takes.
+class EvaluationCost:
+    """Estimated duration of an evaluation.
 
     Attributes:
-        loss: seconds for the loss on the whole validation split.
-        sentence: seconds for the translation of a sentence; 0 for a model that doesn't translate.
+        loss_seconds: for the loss on the whole validation split.
+        sentence_seconds: to translate one sentence; 0 without translation.
     """
 
-    loss: float
-    sentence: float
+    loss_seconds: float
+    sentence_seconds: float
 
 
 @dataclass(frozen=True)
-class Pace:
-    """How fast a run is on this machine.
+class TrainingSpeed:
+    """Measured speed of a run on this machine.
 
     Attributes:
-        step: seconds of an optimizer step.
-        evaluation: what an evaluation takes.
-        hardware: the hardware and arithmetic that were found to be fastest.
-        pause: seconds to evaluate and save, where it is known how much of the validation split is translated.
+        step_seconds: seconds per optimizer step.
+        evaluation_cost: of an evaluation.
+        hardware: the fastest hardware settings.
+        evaluation_seconds: seconds to evaluate and save; known once the number of sentences to translate is.
     """
 
-    step: float
-    evaluation: Cost
+    step_seconds: float
+    evaluation_cost: EvaluationCost
     hardware: Hardware
-    pause: float = 0.0
+    evaluation_seconds: float = 0.0
 
-    def shared_by(self, processes: int) -> Pace:
-        """The pace of so many processes together, each as fast as the one that was timed."""
+    def scaled_to(self, processes: int) -> TrainingSpeed:
+        """Return the speed of several processes, assuming linear scaling."""
         if processes == 1:
             return self
-        cost = Cost(self.evaluation.loss / processes, self.evaluation.sentence / processes)
-        return replace(self, step=self.step / processes, evaluation=cost)
+        cost = EvaluationCost(
+            self.evaluation_cost.loss_seconds / processes, self.evaluation_cost.sentence_seconds / processes
+        )
+        return replace(self, step_seconds=self.step_seconds / processes, evaluation_cost=cost)
 
 
-def aside(left: float) -> float:
-    """Seconds that evaluating and saving may take of those that are left of a budget when the first step begins."""
-    return max(0.0, left) * (_SHARE_OF_LONG if left >= _LONG else _SHARE_OF_SHORT)
+def evaluation_reserve(left: float) -> float:
+    """Return the seconds reserved for evaluating and saving, of those left of a budget at the first step."""
+    return max(0.0, left) * (_RESERVE_OF_LONG if left >= _LONG_BUDGET else _RESERVE_OF_SHORT)
 
 
-class Clock:
-    """How much time a run has left, and how much of it a step takes, and a pause to evaluate and save.
+class BudgetClock:
+    """Remaining time of a run under a budget, with the measured duration of steps and evaluations.
 
-    All that happens between two steps counts: reading a batch, writing the journal, drawing the display.
+    Everything between two steps counts: loading the batch, logging, rendering.
 
     Attributes:
-        to_write: seconds that it takes to write a checkpoint, which only the end has to wait for.
+        checkpoint_seconds: seconds to write a checkpoint, which delays only the end of the run.
     """
 
     to_write = 0.0
 
     def __init__(
-        self, left: float, *, spent: float = 0.0, pause: float = 0.0, now: Callable[[], float] | None = None
+        self,
+        left: float,
+        *,
+        spent: float = 0.0,
+        evaluation_seconds: float = 0.0,
+        now: Callable[[], float] | None = None,
     ) -> None:
-        """A clock that starts now.
+        """Start the clock.
 
         Args:
             left: seconds until the deadline.
-            spent: seconds of the budget that went into getting ready.
-            pause: seconds that a pause is expected to take, until the first has shown it.
-            now: tells the time, in seconds; several processes that ask one clock decide alike.
+            spent: seconds of the budget used before.
+            evaluation_seconds: expected seconds to evaluate and save, until they have been measured.
+            now: clock in seconds; the same for all ranks, so that they decide alike.
         """
         self._now = now or time.monotonic
         self._last = self._now()
         self._deadline = self._last + left
-        self._whole = max(0.0, left) + spent
-        self._aside = aside(left)
-        self._steps: deque[float] = deque(maxlen=_STEPS_LOOKED_BACK_ON)
-        self._pauses: list[float] = []
-        self._likely_pause = pause
+        self._budget = max(0.0, left) + spent
+        self._reserve = evaluation_reserve(left)
+        self._steps: deque[float] = deque(maxlen=_STEP_WINDOW)
+        self._evaluations: list[float] = []
+        self._expected_evaluation = evaluation_seconds
 
     @property
-    def left(self) -> float:
+    def seconds_left(self) -> float:
         """Seconds until the deadline."""
         return self._deadline - self._now()
 
-    def until(self, step: int, steps: int, *, config: TrainingConfig) -> float:
-        """Seconds from the last step to the last of so many, but not more than were left then; asks no clock."""
-        return min(self._deadline - self._last, self._seconds_for(step, steps, config=config))
+    def seconds_until(self, step: int, steps: int, *, config: TrainingConfig) -> float:
+        """Return seconds from the last step to step `steps`, at most to the deadline; doesn't read the clock."""
+        return min(self._deadline - self._last, self._seconds_to_end(step, steps, config=config))
 
-    def note(self, *, is_plain: bool) -> None:
-        """Note that a step was taken, after which, unless it is a plain one, the model was evaluated or saved."""
+    def record_step(self, *, is_plain: bool) -> None:
+        """Record the duration of a step; unless `is_plain`, it was followed by an evaluation or a checkpoint."""
         now = self._now()
         seconds, self._last = now - self._last, now
         if is_plain:
             self._steps.append(seconds)
         elif self._steps:
-            self._pauses.append(max(0.0, seconds - statistics.median(self._steps)))
+            self._evaluations.append(max(0.0, seconds - statistics.median(self._steps)))
 
-    def pace(self) -> tuple[float, float] | None:
-        """Seconds of a step and of a pause, once there have been enough steps to tell; None before that."""
-        is_known = len(self._steps) >= _STEPS_TO_TELL and self._whole - self.left >= _FRACTION_TO_TELL * self._whole
-        return (self._a_step, self._a_pause) if is_known else None
+    def measured_speed(self) -> tuple[float, float] | None:
+        """Return the seconds per step and per evaluation, or None before enough steps have been taken."""
+        is_known = len(self._steps) >= _MIN_STEPS and self._budget - self.seconds_left >= _MIN_FRACTION * self._budget
+        return (self._step_seconds, self._evaluation_seconds) if is_known else None
 
-    def has_time_to_pause(self) -> bool:
-        """Whether one more pause, and the last one, are within the time that may go into all that is not training."""
-        return sum(self._pauses) + 2 * self._a_pause <= self._aside
+    def can_evaluate(self) -> bool:
+        """Whether one more evaluation, and the last one, fit into the time reserved for evaluations."""
+        return sum(self._evaluations) + 2 * self._evaluation_seconds <= self._reserve
 
-    def steps_in_all(self, step: int, *, config: TrainingConfig, since: int = 0) -> int | None:
-        """How many steps there will be in all if the decay has to begin now, after `step`; None if there is time.
+    def total_if_due(self, step: int, *, config: TrainingConfig, since: int = 0) -> int | None:
+        """Return the total number of steps if the decay must start after `step`, or None if there is still time.
 
-        Where it should have begun before, as after a step that took very long, there are only as many as fit.
+        If the decay should have started earlier, for instance after a slow step, as many steps are left as fit.
 
         Args:
             step: steps taken.
             config: of the run.
-            since: the step at which the run was extended.
+            since: step at which the run was extended.
         """
         steps = steps_in_all(step, config=config, since=since)
-        if self._seconds_for(step, steps, config=config) < self.left:
+        if self._seconds_to_end(step, steps, config=config) < self.seconds_left:
             return None
-        return min(max(step + 1, steps), self.fitting(step, steps, config=config))
+        return min(max(step + 1, steps), self.affordable_total(step, steps, config=config))
 
-    def moved_end(self, step: int, steps: int, *, config: TrainingConfig) -> int | None:
-        """How many steps there should be in all, where a decay of `steps` is far from ending in time; else None."""
-        off = self._seconds_for(step, steps, config=config) - self.left
+    def rescheduled_total(self, step: int, steps: int, *, config: TrainingConfig) -> int | None:
+        """Return a new number of steps if a decay that ends at `steps` would miss the deadline by far, else None."""
+        off = self._seconds_to_end(step, steps, config=config) - self.seconds_left
         if (
             step >= steps
             or not self._steps
-            or abs(off) <= max(_OFF_BY, _OFF * self._whole, _OFF_BY_STEPS * self._a_step)
+            or abs(off) <= max(_TOLERANCE_SECONDS, _TOLERANCE * self._budget, _TOLERANCE_STEPS * self._step_seconds)
         ):
             return None
-        fitting = self.fitting(step, steps, config=config)
+        fitting = self.affordable_total(step, steps, config=config)
         return fitting if fitting != steps else None
 
     @property
-    def _a_step(self) -> float:
+    def _step_seconds(self) -> float:
         return statistics.fmean(self._steps) if self._steps else 0.0
 
     @property
-    def _a_pause(self) -> float:
-        return statistics.fmean(self._pauses) if self._pauses else self._likely_pause
+    def _evaluation_seconds(self) -> float:
+        return statistics.fmean(self._evaluations) if self._evaluations else self._expected_evaluation
 
-    def _seconds_for(self, step: int, steps: int, *, config: TrainingConfig) -> float:
-        """Seconds from now to the end of a run of so many steps in all."""
-        return (steps - step) * self._a_step + self._for_pauses(step, steps, config=config)
+    def _seconds_to_end(self, step: int, steps: int, *, config: TrainingConfig) -> float:
+        """Return seconds from now to the end of a run of `steps` steps."""
+        return (steps - step) * self._step_seconds + self._overhead_seconds(step, steps, config=config)
 
-    def _for_pauses(self, step: int, steps: int, *, config: TrainingConfig) -> float:
-        """Seconds for the evaluations that are still to come, as far as they are affordable, and for the end."""
+    def _overhead_seconds(self, step: int, steps: int, *, config: TrainingConfig) -> float:
+        """Return seconds for the remaining evaluations that are affordable, and for the end of the run."""
         pauses = 1
         if config.evaluate_every:
             pauses += (steps - 1) // config.evaluate_every - step // config.evaluate_every
-        affordable = max(self._a_pause, self._aside - sum(self._pauses))
-        return min(pauses * self._a_pause, affordable) + self.to_write + _TO_FINISH
+        affordable = max(self._evaluation_seconds, self._reserve - sum(self._evaluations))
+        return min(pauses * self._evaluation_seconds, affordable) + self.checkpoint_seconds + _EXIT_SECONDS
 
-    def fitting(self, step: int, steps: int, *, config: TrainingConfig) -> int:
-        """The number of steps in all that fits into the time left; one more than now at least."""
-        for_steps = self.left - self._for_pauses(step, steps, config=config)
-        return step + (max(1, int(for_steps / self._a_step)) if self._a_step else 1)
+    def affordable_total(self, step: int, steps: int, *, config: TrainingConfig) -> int:
+        """Return the number of steps that fit into the remaining time, at least `step` + 1."""
+        for_steps = self.seconds_left - self._overhead_seconds(step, steps, config=config)
+        return step + (max(1, int(for_steps / self._step_seconds)) if self._step_seconds else 1)

@@ -101,7 +101,7 @@ def continued(
         resolution = resolution.choose("size of the new data", {"training": length})
     steps = None
     if resolution.config.training.budget is None:
-        steps = planned_steps(resolution.config.training, data, pace=1.0)
+        steps = planned_steps(resolution.config.training, data, step_seconds=1.0)
         rhythm = {
             "warmup_steps": min(resolution.config.training.warmup_steps, round(_WARMUP * steps)),
             "evaluate_every": max(1, -(-steps // _EVALUATIONS)),
@@ -197,7 +197,7 @@ def prolong(
     if longer.budget is not None:
         lengths["schedule"] = longer.schedule  # the one that goes with a budget
     training = dataclasses.replace(config.training, **lengths)
-    steps, deadline = planned_steps(training, data, pace=state.seconds / max(1, state.step), spent=spent), None
+    steps, deadline = planned_steps(training, data, step_seconds=state.seconds / max(1, state.step), spent=spent), None
     if longer.budget is not None:
         steps, deadline = state.step + steps, state.elapsed + parse_duration(longer.budget)
     changed = dataclasses.replace(plan, steps=steps, deadline=deadline)

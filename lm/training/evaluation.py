@@ -26,10 +26,10 @@ from lm.hardware import timed
 from lm.model.transformer import DecoderOnly, EncoderOnly
 from lm.model.variants.experts import counted, shares
 from lm.text.examples import parse_label
-from lm.training.budget import Cost
-from lm.training.events import Evaluation, Sample, Warned
+from lm.training.budget import EvaluationCost
+from lm.training.events import Evaluation, Sample, TrainingWarning
 from lm.training.objective import summed_loss, summed_loss_and_correct
-from lm.training.run import Run, diverged
+from lm.training.run import Run, divergence_error
 
 _SAMPLE_TOKENS = 60
 """Of a continuation that is watched: a line or two of a terminal."""
@@ -54,7 +54,7 @@ _SHARE_OF_LONGEST = 0.5
 """The time that a model takes for a translation once it knows when to end, as a share of that for the longest."""
 
 
-def evaluate(run: Run) -> Iterator[Evaluation | Sample | Warned]:
+def evaluate(run: Run) -> Iterator[Evaluation | Sample | TrainingWarning]:
     """Evaluate the run as it is; `run.state` knows the best from then on.
 
     Yields:
@@ -77,7 +77,7 @@ def _evaluating(run: Run) -> Iterator[None]:
     """While open, the model is in eval mode and has the weights that would be saved."""
     run.model.eval()
     try:
-        with run.average.in_place() if run.average else nullcontext(), run.in_one_place():
+        with run.average.in_place() if run.average else nullcontext(), run.with_full_model():
             yield
     finally:
         run.model.train()
@@ -89,7 +89,7 @@ def _validate(run: Run) -> tuple[Evaluation, list[Sample]]:
     with counted(run.model) as counts:
         nats, predicted, correct = _validation_sums(run)
     if not math.isfinite(nats):
-        raise diverged(run, f"the validation loss is {nats / predicted}")
+        raise divergence_error(run, f"the validation loss is {nats / predicted}")
     loss, (bleu, translated) = nats / predicted, _translations(run)
     accuracy = _label_accuracy(run) if correct is None else correct / predicted
     bits_per_byte = nats / math.log(2) / run.data.validation_bytes if correct is None else None
@@ -157,10 +157,10 @@ def _classified_here(run: Run, labelled: Sequence[LabelledPrompt]) -> list[int]:
     return guesses
 
 
-def cost(run: Run, *, seconds: float) -> Cost:
+def cost(run: Run, *, seconds: float) -> EvaluationCost:
     """Measure for about so many seconds what an evaluation of this run takes."""
     with _evaluating(run):
-        return Cost(_seconds_for_loss(run, seconds) + _seconds_for_labels(run), _seconds_for_sentence(run))
+        return EvaluationCost(_seconds_for_loss(run, seconds) + _seconds_for_labels(run), _seconds_for_sentence(run))
 
 
 @torch.inference_mode()
@@ -289,7 +289,7 @@ def _read(run: Run, prompt: str) -> None:
         prompt_ids(run.tokenizer, prompt)
 
 
-def _samples(run: Run) -> Iterator[Sample | Warned]:
+def _samples(run: Run) -> Iterator[Sample | TrainingWarning]:
     """What the model makes of the prompts that are to be watched; a warning for each for which that fails."""
     prompts, step = run.config.training.sample, run.state.step
     is_shared = run.config.model.translates and not isinstance(run.model, EncoderOnly)
@@ -298,7 +298,7 @@ def _samples(run: Run) -> Iterator[Sample | Warned]:
         if problem is None:
             yield Sample(step, prompt, text, is_translation=is_shared or isinstance(run.model, EncoderOnly))
         else:
-            yield Warned(step, f"no sample of {prompt!r}: {problem}")
+            yield TrainingWarning(step, f"no sample of {prompt!r}: {problem}")
 
 
 def _sampled(run: Run, prompts: Sequence[str]) -> list[tuple[str, str, str | None]]:

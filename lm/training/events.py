@@ -1,4 +1,4 @@
-"""What happens in training, as values."""
+"""Events that training yields."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ class Step:
     """One optimizer step.
 
     Attributes:
-        step: the number of the step, from 1.
-        loss: what training minimises, a token in nats: with label smoothing, R-Drop and the source's surprisal, where
-            these are asked for, but without what balances experts.
-        learning_rate: the rate of this step.
+        step: number of the step, from 1.
+        loss: training loss in nats per token, with label smoothing, R-Drop and source loss if they are set, but without
+            the load-balancing loss of experts.
+        learning_rate: of this step.
         gradient_norm: norm of the gradient before clipping.
-        tokens: number of targets; where few of the tokens are targets, of those that are read.
-        flops: arithmetic of the step, forward and back.
-        seconds: wall-clock time of the step.
-        nll: mean surprisal of the targets alone, in nats, as in an evaluation but with dropout; None if not known.
+        tokens: number of targets; for masked models and classifiers number of tokens read.
+        flops: FLOPs of the step, forward and backward.
+        seconds: wall time of the step.
+        nll: mean surprisal of the targets in nats, as in an evaluation but with dropout; None if not known.
     """
 
     step: int
@@ -36,13 +36,13 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Decay:
-    """The learning rate falls from here on, and `steps` will be the last step: a budget, or a plateau, says so.
+class DecayStarted:
+    """The learning rate starts to decay, because of a budget or a plateau.
 
     Attributes:
-        step: after which it falls.
-        steps: the last step.
-        on_plateau: whether that is because the validation loss no longer falls.
+        step: steps taken so far.
+        steps: number of steps, now final.
+        on_plateau: whether the validation loss no longer falls.
     """
 
     step: int
@@ -52,13 +52,13 @@ class Decay:
 
 @dataclass(frozen=True)
 class Replanned:
-    """Under a budget, steps take another time than was measured before the first one, and the plan is adapted.
+    """Steps under a budget take longer or shorter than measured before, so the plan was adapted.
 
     Attributes:
-        step: after which it is.
-        steps: that there will be in all, about.
-        seconds: of a step.
-        measured: seconds of a step, as measured before.
+        step: steps taken so far.
+        steps: estimated number of steps.
+        seconds: duration of a step.
+        measured: duration of a step as measured before the run.
     """
 
     step: int
@@ -68,8 +68,8 @@ class Replanned:
 
 
 @dataclass(frozen=True)
-class EndMoved:
-    """The last step of a decay was moved to `steps`, since the machine is busier than it was, or less busy."""
+class EndRescheduled:
+    """The end of a decay was moved to step `steps`, because the speed of the machine has changed."""
 
     step: int
     steps: int
@@ -83,24 +83,24 @@ METRICS: Mapping[str, str] = {
     "validation_bleu": "bleu",
     "validation_accuracy": "accuracy",
 }
-"""Fields of an Evaluation that are logged and can be plotted, by their names in `metrics.jsonl`."""
+"""Fields of an Evaluation that are logged and plotted, by their names in `metrics.jsonl`."""
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """How good the model is on the whole validation split.
+    """Scores on the validation split.
 
     Attributes:
-        step: the step after which it was evaluated.
+        step: steps taken.
         loss: nats per token.
-        bits_per_byte: the same for each UTF-8 byte of text; None where not all of it is predicted.
+        bits_per_byte: bits per UTF-8 byte of text; None where not all of it is predicted.
         tokens: number of targets.
-        seconds: wall-clock time of the evaluation.
+        seconds: wall time of the evaluation.
         is_best: whether no earlier evaluation was better.
-        bleu: BLEU of greedy translations, of an encoder-decoder.
-        expert_use: the share of the tokens that each expert took, by the name of the layer that they are in.
-        accuracy: the fraction of the targets that are the model's likeliest, of a masked model or a classifier; of a
-            decoder that learns labels, of up to 4,096 examples whose label is the likeliest of all.
+        bleu: BLEU of greedy translations, for encoder-decoders.
+        expert_use: fraction of the tokens that each expert processed, by layer.
+        accuracy: of masked models and classifiers, the fraction of targets predicted correctly; of decoders that learn
+            labels, the fraction of up to 4,096 examples classified correctly.
     """
 
     step: int
@@ -115,17 +115,17 @@ class Evaluation:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The fields of `METRICS` that this evaluation has."""
-        found = {name: getattr(self, attribute) for name, attribute in METRICS.items()}
-        return {name: value for name, value in found.items() if value is not None}
+        """Fields of `METRICS` that are known."""
+        values = {name: getattr(self, attribute) for name, attribute in METRICS.items()}
+        return {name: value for name, value in values.items() if value is not None}
 
 
 @dataclass(frozen=True)
 class Sample:
-    """What the model makes of a fixed prompt: a continuation, or with `is_translation` a translation.
+    """A model output for a fixed prompt: a continuation or, with `is_translation`, a translation.
 
-    Of a masked model it is the prompt with its blanks filled, of a classifier its label; both are drawn as
-    translations are.
+    For masked models it is the prompt with its blanks filled, for classifiers its label; both are rendered like
+    translations.
     """
 
     step: int
@@ -136,20 +136,21 @@ class Sample:
 
 @dataclass(frozen=True)
 class Saved:
-    """A checkpoint is on the disk, whole. It was copied after its step, and training has gone on meanwhile."""
+    """A checkpoint was written; training has continued since its step."""
 
     step: int
     folder: Path
 
 
 @dataclass(frozen=True)
-class Stopped:
-    """Training ended before its last step, and the run is saved: the caller asked for it, or patience ran out.
+class StoppedEarly:
+    """Training ended before its last step, and the run is saved.
 
     Attributes:
-        step: the last step that was taken.
-        patience_ran_out: whether too many evaluations in a row were no better than the best.
-        criterion: what made one of them the best.
+        step: steps taken.
+        patience_ran_out: whether too many evaluations in a row were no better than the best; else the caller stopped
+            it.
+        criterion: what makes an evaluation the best.
     """
 
     step: int
@@ -158,11 +159,11 @@ class Stopped:
 
 
 @dataclass(frozen=True)
-class Warned:
-    """Something beside training failed, such as a sample, and training continues without it."""
+class TrainingWarning:
+    """A side task such as a sample failed; training continues."""
 
     step: int
     message: str
 
 
-Event = Step | Decay | EndMoved | Replanned | Evaluation | Sample | Saved | Stopped | Warned
+Event = Step | DecayStarted | EndRescheduled | Replanned | Evaluation | Sample | Saved | StoppedEarly | TrainingWarning

@@ -91,7 +91,7 @@ def start_from(run: Run, weights: Mapping[str, Tensor]) -> None:
         weights = _with_own_head(run, weights)
     if run.config.lora:
         weights = _with_adapters(run, weights, given)
-    weights = run.placed(weights)
+    weights = run.shard_weights(weights)
     try:
         run.model.load_state_dict(weights)
     except RuntimeError as error:

@@ -1,4 +1,4 @@
-"""The logs of a run: what was learned, which is the same whenever the run is repeated, how fast, and what chose it."""
+"""The logs of a run: metrics, timings and decisions."""
 
 from __future__ import annotations
 
@@ -17,37 +17,37 @@ from lm.config.options import list_options
 from lm.config.run import SECTIONS, RunConfig
 from lm.training.events import VALIDATION_LOSS, Evaluation, Sample, Step
 
-_OF_STEPS = {"loss", "tokens_per_second"}
-"""Entries of optimizer steps have one of these; all others are of the evaluation after one."""
+_STEP_FIELDS = {"loss", "tokens_per_second"}
+"""Entries of optimizer steps have one of these fields; other entries belong to the evaluation after a step."""
 
 EXPERT_USE = "validation_expert_use"
-"""Entry of an evaluation: the share of the tokens that each expert took, by layer."""
+"""Field of an evaluation: fraction of the tokens that each expert processed, by layer."""
 
 
-_OF_PLAN = {
+_PLAN_REASONS = {
     "device": "hardware", "dtype": "speed measured", "threads": "speed measured", "optimizer_dtype": "speed measured",
     "processes": "launcher", "micro_batch_tokens": "memory", "data": "corpus", "data_key": "corpus",
 }  # fmt: skip
-"""What chooses each value of a plan; all others follow from the length of the run."""
+"""What decides each field of a plan; all others follow from the length of the run."""
 
 
 class Journal:
-    """The logs of a run folder, one JSON object a line, each with its step.
+    """The logs in a run folder: JSON Lines, each entry with its step.
 
-    `metrics.jsonl` and `timings.jsonl` tell of steps and evaluations. `decisions.jsonl` tells what chose each setting,
-    before it is used; what is chosen otherwise later, by the clock of a budget or as a run is resumed, is appended.
+    `metrics.jsonl` and `timings.jsonl` log steps and evaluations. `decisions.jsonl` logs the reason of each setting
+    before it is used; later changes, by a budget or when the run is resumed, are appended.
     """
 
     def __init__(self, folder: Path, *, writes: bool = True) -> None:
-        """Of a run; with `writes` false, what is to be noted is not: another process does it."""
+        """Open the logs of a run; without `writes` nothing is logged, because another rank does it."""
         self._writes = writes
-        self._waiting: dict[Path, str] = {}
+        self._pending: dict[Path, str] = {}
         self._error: OSError | None = None
         self.metrics, self.timings = folder / run_folder.METRICS, folder / run_folder.TIMINGS
         self.decisions = folder / run_folder.DECISIONS
 
-    def step(self, event: Step, *, epoch: float) -> None:
-        """Note an optimizer step."""
+    def log_step(self, event: Step, *, epoch: float) -> None:
+        """Log an optimizer step."""
         nll = {} if event.nll is None else {"nll": event.nll}
         metrics = {"step": event.step, "loss": event.loss, **nll, "learning_rate": event.learning_rate,
                    "gradient_norm": event.gradient_norm, "tokens": event.tokens, "epoch": epoch}  # fmt: skip
@@ -57,8 +57,8 @@ class Journal:
             {"step": event.step, "seconds": event.seconds, "tokens_per_second": event.tokens / event.seconds},
         )
 
-    def note(self, event: Evaluation | Sample) -> None:
-        """Note an evaluation or a sample."""
+    def log_event(self, event: Evaluation | Sample) -> None:
+        """Log an evaluation or a sample."""
         if isinstance(event, Sample):
             self._append(self.metrics, {"step": event.step, "prompt": event.prompt, "sample": event.text})
             return
@@ -68,116 +68,116 @@ class Journal:
         self._append(self.metrics, metrics)
         self._append(self.timings, {"step": event.step, "evaluation_seconds": event.seconds})
 
-    def decide(self, step: int, config: RunConfig, reasons: Mapping[str, str]) -> None:
-        """Note what chose each value of a config and its plan.
+    def log_decisions(self, step: int, config: RunConfig, reasons: Mapping[str, str]) -> None:
+        """Log the reason of each value of a config and its plan.
 
         Args:
-            step: after which it is chosen.
+            step: steps taken.
             config: with a plan.
-            reasons: what chose a setting, by its name, as in "training.steps"; "given" for those that are missing.
+            reasons: by setting, such as "training.steps"; missing ones were given by the user.
         """
         reasons, by = {"label_completions": "corpus", **reasons}, defaultdict[str, dict[str, Any]](dict)
-        for name, value in _values(config).items():
+        for name, value in _settings_by_name(config).items():
             section, _, field = name.partition(".")
-            planned = _OF_PLAN.get(field, "length") if section == "plan" else "given"
+            planned = _PLAN_REASONS.get(field, "length") if section == "plan" else "given"
             by[reasons.get(name, planned)][name] = value
         for reason, chosen in by.items():
             self._append(self.decisions, {"step": step, "by": reason, "chosen": chosen})
 
-    def revise(self, step: int, before: RunConfig, after: RunConfig, *, by: str) -> None:
-        """Note what of a config or its plan was changed after a step, and by what."""
-        values, old = _values(after), _values(before)
+    def log_changes(self, step: int, before: RunConfig, after: RunConfig, *, by: str) -> None:
+        """Log the settings that were changed after a step, and the reason."""
+        values, old = _settings_by_name(after), _settings_by_name(before)
         if chosen := {name: value for name, value in values.items() if value != old.get(name)}:
             self._append(self.decisions, {"step": step, "by": by, "chosen": chosen})
 
-    def warning(self) -> str | None:
-        """Say once, after the first entry that could not be written, that entries wait for room; None otherwise."""
+    def pop_warning(self) -> str | None:
+        """Return a warning, once, if entries could not be written and are kept in memory."""
         error, self._error = self._error, None
         if error is None:
             return None
-        return f"{error.filename}: {error.strerror}; its entries are kept in memory, and written once they can be"
+        return f"{error.filename}: {error.strerror}; its entries are kept in memory until they can be written"
 
-    def finish(self) -> None:
-        """Write the entries that still wait; OSError if they cannot be."""
-        for path in list(self._waiting):
-            self._write_waiting(path)
+    def flush(self) -> None:
+        """Write entries that are still in memory; raises OSError if that fails."""
+        for path in list(self._pending):
+            self._write_pending(path)
 
     def _append(self, path: Path, values: dict[str, Any]) -> None:
-        """Add an entry. Where that fails, it waits in memory for the next: training is worth more than its log."""
+        """Add an entry; if writing fails, keep it in memory and try again with the next one."""
         if not self._writes:
             return
-        is_first = path not in self._waiting
-        self._waiting[path] = self._waiting.get(path, "") + files.json_text(values) + "\n"
+        is_first = path not in self._pending
+        self._pending[path] = self._pending.get(path, "") + files.json_text(values) + "\n"
         try:
-            self._write_waiting(path)
+            self._write_pending(path)
         except OSError as error:
             self._error = error if is_first else self._error
 
-    def _write_waiting(self, path: Path) -> None:
-        """Append the waiting entries to a log, all of them or none."""
+    def _write_pending(self, path: Path) -> None:
+        """Append the pending entries to a log, all or none."""
         with files.naming(path), path.open("ab", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size
-            left = memoryview(self._waiting[path].encode(errors="backslashreplace"))
+            left = memoryview(self._pending[path].encode(errors="backslashreplace"))
             try:
                 while left:
                     left = left[file.write(left) :]
             except OSError:
                 file.truncate(size)
                 raise
-        del self._waiting[path]
+        del self._pending[path]
 
-    def chosen_by(self, name: str) -> str | None:
-        """What chose a setting last, by its name, as in "training.steps"; None where that was not noted."""
+    def last_reason(self, name: str) -> str | None:
+        """Return the latest reason of a setting, such as "training.steps"; None if it was not logged."""
         by = None
-        for line in lines(self.decisions) if self.decisions.is_file() else []:
+        for line in read_lines(self.decisions) if self.decisions.is_file() else []:
             with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError):
                 entry = json.loads(line)
                 if name in entry["chosen"]:
                     by = str(entry["by"])
         return by
 
-    def validation_loss(self, step: int) -> float | None:
-        """The validation loss of the last evaluation up to a step; None without one."""
+    def last_validation_loss(self, step: int) -> float | None:
+        """Return the validation loss of the last evaluation up to a step; None without one."""
         name, found = VALIDATION_LOSS, None
-        for line in lines(self.metrics) if self.metrics.is_file() else []:
+        for line in read_lines(self.metrics) if self.metrics.is_file() else []:
             with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError):
                 entry = json.loads(line)
-                if name in entry and step_of(entry) <= step:
+                if name in entry and entry_step(entry) <= step:
                     found = float(entry[name])
         return found
 
-    def forget_after(self, step: int, *, evaluation_due: bool = False) -> None:
-        """Drop what is later than `step`, so that the log of a resumed run reads as if it had never stopped.
+    def truncate(self, step: int, *, evaluation_due: bool = False) -> None:
+        """Remove entries after `log_step`, so that the log of a resumed run looks uninterrupted.
 
-        Each log is replaced at one stroke, and left alone where there is nothing to drop.
+        Each log is replaced atomically, and only if it changes.
 
         Args:
-            step: the last one to keep.
-            evaluation_due: whether its evaluation is still to come, so that none of it is kept.
+            step: last step to keep.
+            evaluation_due: whether to remove the evaluation of that step too, because it will be repeated.
         """
         for path in self._paths():
-            kept = _kept(path, step, evaluation_due=evaluation_due)
+            kept = _lines_until(path, step, evaluation_due=evaluation_due)
             if kept != path.read_bytes():
-                _replace(path, kept)
+                _replace_file(path, kept)
 
-    def set_aside(self) -> None:
-        """Keep the logs as they are now, until `settle`."""
+    def back_up(self) -> None:
+        """Back up the logs until `discard_backup` or `restore_backup`."""
         for path in self._paths():
-            _replace(run_folder.set_aside(path), _kept(path, math.inf))
+            _replace_file(run_folder.set_aside(path), _lines_until(path, math.inf))
 
     def clear(self) -> None:
-        """Drop the entries of a run that was started in this folder before and has saved nothing."""
-        self.settle()
-        self.forget_after(-1)
+        """Remove the entries of an earlier run in this folder that saved no checkpoint."""
+        self.discard_backup()
+        self.truncate(-1)
         self.decisions.unlink(missing_ok=True)
 
-    def settle(self) -> None:
-        """Remove the logs that were set aside."""
+    def discard_backup(self) -> None:
+        """Remove the backup of the logs."""
         for path in (self.metrics, self.timings):
             run_folder.set_aside(path).unlink(missing_ok=True)
 
-    def restore(self) -> None:
-        """Go back to the logs that were set aside, if any still are: their branch has saved nothing."""
+    def restore_backup(self) -> None:
+        """Restore the backup of the logs, if there is one: the branch after it has saved no checkpoint."""
         for path in (self.metrics, self.timings):
             with contextlib.suppress(FileNotFoundError):
                 run_folder.set_aside(path).replace(path)
@@ -186,8 +186,8 @@ class Journal:
         return [path for path in (self.metrics, self.timings) if path.exists()]
 
 
-def _values(config: RunConfig) -> dict[str, Any]:
-    """The settings of a config and its plan by name, as in "training.steps"."""
+def _settings_by_name(config: RunConfig) -> dict[str, Any]:
+    """Return the settings of a config and its plan, by names such as "training.steps"."""
     values = {
         f"{section}.{described.name}": getattr(getattr(config, section), described.name)
         for section, kind in SECTIONS.items()
@@ -198,16 +198,16 @@ def _values(config: RunConfig) -> dict[str, Any]:
     return {"preset": config.preset, **labels, **values, **{f"plan.{name}": value for name, value in planned.items()}}
 
 
-def lines(path: Path) -> list[bytes]:
-    """The lines of a log. Without a line feed at its end, the last is torn or still being written, and left out."""
-    return path.read_bytes().split(b"\n")[:-1]  # text would be split at U+2028 too, which JSON leaves as it is
+def read_lines(path: Path) -> list[bytes]:
+    """Return the lines of a log, without a last line that is incomplete."""
+    return path.read_bytes().split(b"\n")[:-1]  # str.splitlines would split at U+2028 too, which JSON doesn't escape
 
 
-def step_of(entry: Any) -> int:  # noqa: ANN401 (whatever a line holds)
-    """The step of an entry.
+def entry_step(entry: Any) -> int:  # noqa: ANN401 (whatever a line holds)
+    """Return the step of an entry.
 
     Raises:
-        ValueError, TypeError, KeyError: it is no entry of a log, or its step is not a count.
+        ValueError, TypeError, KeyError: it is not an entry of a log, or its step is out of range.
     """
     step = entry["step"]
     if not isinstance(step, int) or not 0 <= step < 1 << 63:
@@ -215,22 +215,21 @@ def step_of(entry: Any) -> int:  # noqa: ANN401 (whatever a line holds)
     return int(step)
 
 
-def _kept(path: Path, step: float, *, evaluation_due: bool = False) -> bytes:
-    """The lines of a log up to a step."""
-    return b"".join(line + b"\n" for line in lines(path) if _is_kept(line, step, evaluation_due))
+def _lines_until(path: Path, step: float, *, evaluation_due: bool = False) -> bytes:
+    return b"".join(line + b"\n" for line in read_lines(path) if _is_kept(line, step, evaluation_due))
 
 
-def _replace(path: Path, content: bytes) -> None:
+def _replace_file(path: Path, content: bytes) -> None:
     with files.replaced_bytes(path) as file:
         file.write(content)
 
 
 def _is_kept(line: bytes, step: float, evaluation_due: bool) -> bool:
-    """Whether a line is an entry of a step up to `step`; a line torn by a crash is none."""
+    """Whether a line is a complete entry of a step up to `log_step`."""
     try:
         entry = json.loads(line)
-        of_step = step_of(entry)
+        of_step = entry_step(entry)
     except (ValueError, TypeError, KeyError, RecursionError):
         return False
-    is_later_than_the_step = evaluation_due and not _OF_STEPS & entry.keys()
+    is_later_than_the_step = evaluation_due and not _STEP_FIELDS & entry.keys()
     return of_step < step or (of_step == step and not is_later_than_the_step)

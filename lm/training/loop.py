@@ -1,4 +1,4 @@
-"""Training as a generator of events: the library yields what happened, the caller draws it."""
+"""The training loop: a generator of events."""
 
 from __future__ import annotations
 
@@ -19,135 +19,137 @@ from lm.distributed.strategy import ParallelStrategy
 from lm.errors import OutOfMemoryError, TrainingError
 from lm.hardware import is_out_of_memory
 from lm.model.cost import training_flops
-from lm.optim.schedules import share_of_batch
+from lm.optim.schedules import batch_fraction
 from lm.training.compiling import failures_in_a_line
 from lm.training.evaluation import evaluate
-from lm.training.events import Decay, Evaluation, Event, Sample, Step, Stopped, Warned
+from lm.training.events import DecayStarted, Evaluation, Event, Sample, Step, StoppedEarly, TrainingWarning
 from lm.training.objective import learned_tokens
-from lm.training.run import Run, claim, diverged
+from lm.training.run import Run, acquire_lock, divergence_error
 
 
 def train(
     run: Run, *, stop: Callable[[], bool] = lambda: False, saves_when_left: Callable[[], bool] = lambda: False
 ) -> Generator[Event, None, None]:
-    """Train to the last step of the plan, or until `stop()` is true after a step; then save.
+    """Train until the last step of the plan, or until `stop()` is true after a step; then save.
 
     Args:
-        run: from `start` or `resume`, or from `follow` in a process that is not the first of several.
-        stop: asked once a step in each process; one of them is enough.
-        saves_when_left: whether to save the run also where its caller closes this generator before the last step.
+        run: from `start_run` or `resume_run`, or from `join_run` on ranks other than 0.
+        stop: called once per step on each rank; one that returns True stops all.
+        saves_when_left: whether to save the run if the caller closes this generator early.
 
     Yields:
-        what happened, in order; it is in the run's journal by then.
+        Events in order; each has been logged before.
 
     Raises:
-        TrainingError: a loss or a weight is no longer finite. Checkpoints stay as they are.
+        TrainingError: a loss or a weight is no longer finite; checkpoints are untouched.
         InputError: another process is training this run, or a checkpoint cannot be saved.
-        OSError: all is saved, but the last entries of the journal cannot be written.
+        OSError: everything is saved except the last entries of the logs.
     """
     if run.world.is_main:
-        claim(run.lock)
+        acquire_lock(run.lock)
     try:
         with run.writer:
             try:
-                yield from _events(run, stop)
+                yield from _run_loop(run, stop)
             except GeneratorExit:
                 if saves_when_left():
-                    _save_where_left(run)
+                    _save_interrupted(run)
                 raise
-        run.journal.finish()
+        run.journal.flush()
     finally:
         run.lock.release()
 
 
-def _events(run: Run, stop: Callable[[], bool]) -> Iterator[Event]:
-    """The loop: a step, an evaluation and a checkpoint where they are due, and again."""
+def _run_loop(run: Run, stop: Callable[[], bool]) -> Iterator[Event]:
+    """Take steps, and evaluate and save when due."""
     if run.state.evaluation_due:
-        yield from _evaluation_put_off(run)
+        yield from _run_deferred_evaluation(run)
         if run.state.finished:
             return
     while not run.is_complete:
-        step = _step(run)
-        run.journal.step(step, epoch=run.epoch)
+        step = _train_step(run)
+        run.journal.log_step(step, epoch=run.epoch)
         yield step
-        if warning := run.journal.warning():
-            yield Warned(step.step, warning)
+        if warning := run.journal.pop_warning():
+            yield TrainingWarning(step.step, warning)
         stopping, is_last = bool(run.world.all_reduce_max(stop())), run.is_complete
-        if changed := run.settle_length():
+        if changed := run.update_schedule():
             yield changed
-        evaluation_due = is_last or _evaluation_due(run)
+        evaluation_due = is_last or _is_evaluation_due(run)
         run.state = dataclasses.replace(run.state, evaluation_due=evaluation_due, finished=False)
         evaluated = evaluation_due and (is_last or not stopping)
         if evaluated:
-            yield from _evaluated(run)
+            yield from _evaluate_and_log(run)
             if not run.state.finished and (decay := run.decay_on_plateau()):
                 changed = decay
                 yield decay
         is_best = run.state.best_step == run.state.step
-        ends = stopping or run.state.finished
-        saved = ends or is_best or isinstance(changed, Decay) or _checkpoint_due(run, evaluated=evaluated)
+        is_ending = stopping or run.state.finished
+        saved = (
+            is_ending or is_best or isinstance(changed, DecayStarted) or _is_checkpoint_due(run, evaluated=evaluated)
+        )
         if saved:
             yield from run.save(is_best=is_best)
-        yield from run.writer.wait() if ends else run.writer.written()
-        if ends and not is_last:
-            yield Stopped(run.state.step, patience_ran_out=run.state.finished, criterion=_criterion(run))
+        yield from run.writer.wait() if is_ending else run.writer.poll()
+        if is_ending and not is_last:
+            yield StoppedEarly(run.state.step, patience_ran_out=run.state.finished, criterion=_criterion(run))
             return
         if run.clock is not None:
-            run.clock.note(is_plain=not evaluated and not saved)
+            run.clock.record_step(is_plain=not evaluated and not saved)
 
 
-def _save_where_left(run: Run) -> None:
-    """Save a run between two events of a step, so that the rest of that step comes when it is resumed."""
+def _save_interrupted(run: Run) -> None:
+    """Save a run that was left between two events of a step; the rest of the step follows when it is resumed."""
     state = run.state
-    if state.step == run.saved_at:
+    if state.step == run.saved_step:
         return
-    is_due = run.is_complete or _due(run.config.training.evaluate_every, state.step)
+    is_due = run.is_complete or _is_due(run.config.training.evaluate_every, state.step)
     run.state = dataclasses.replace(state, evaluation_due=is_due, finished=False)
     run.save(is_best=state.best_step == state.step)
 
 
-def _evaluation_put_off(run: Run) -> Iterator[Event]:
-    """Make up for the evaluation that stopping had put off, and save what it has shown."""
-    yield from _evaluated(run)
+def _run_deferred_evaluation(run: Run) -> Iterator[Event]:
+    """Run an evaluation that was skipped when the run was stopped, and save."""
+    yield from _evaluate_and_log(run)
     yield from run.save(is_best=run.state.best_step == run.state.step)
     if run.state.finished:
         yield from run.writer.wait()
     if run.state.finished and not run.is_complete:
-        yield Stopped(run.state.step, patience_ran_out=True, criterion=_criterion(run))
+        yield StoppedEarly(run.state.step, patience_ran_out=True, criterion=_criterion(run))
     if run.clock is not None:
-        run.clock.note(is_plain=False)
+        run.clock.record_step(is_plain=False)
 
 
-def _evaluated(run: Run) -> Iterator[Evaluation | Sample | Warned]:
-    """Evaluate the run as it is and note the results; its state then says whether that was the last evaluation."""
-    for event in _evaluation(run):
-        if not isinstance(event, Warned):
-            run.journal.note(event)
+def _evaluate_and_log(run: Run) -> Iterator[Evaluation | Sample | TrainingWarning]:
+    """Evaluate and log the results; `run.state` says whether training is finished."""
+    for event in _evaluate_or_save(run):
+        if not isinstance(event, TrainingWarning):
+            run.journal.log_event(event)
         yield event
-    is_last = run.is_complete or _out_of_patience(run)
+    is_last = run.is_complete or _is_out_of_patience(run)
     run.state = dataclasses.replace(run.state, evaluation_due=False, finished=is_last)
 
 
-def _due(every: int, step: int) -> bool:
+def _is_due(every: int, step: int) -> bool:
     return every > 0 and step % every == 0
 
 
-def _evaluation_due(run: Run) -> bool:
-    """Whether it is time to evaluate, and under a budget, whether there is time to."""
-    is_due = _due(run.config.training.evaluate_every, run.state.step)
-    return is_due and (run.clock is None or run.clock.has_time_to_pause())
+def _is_evaluation_due(run: Run) -> bool:
+    """Whether an evaluation is due and, under a budget, affordable."""
+    is_due = _is_due(run.config.training.evaluate_every, run.state.step)
+    return is_due and (run.clock is None or run.clock.can_evaluate())
 
 
-def _checkpoint_due(run: Run, *, evaluated: bool) -> bool:
-    """Whether it is time to save: with each evaluation, unless a number of steps was given."""
+def _is_checkpoint_due(run: Run, *, evaluated: bool) -> bool:
+    """Whether to save: with each evaluation, or every `checkpoint_every` steps."""
     every = run.config.training.checkpoint_every
-    return evaluated if every is None else _due(every, run.state.step)
+    return evaluated if every is None else _is_due(every, run.state.step)
 
 
-def _out_of_patience(run: Run) -> bool:
-    """Whether as many evaluations in a row as the config has patience for were no better than the best.
+def _is_out_of_patience(run: Run) -> bool:
+    """Whether `patience` evaluations in a row were no better than the best.
 
-    Where the learning rate decays on a plateau, those before the decay don't count.
+    If the learning rate decays on a plateau, only evaluations after that count.
     """
     training, state, decays_since = run.config.training, run.state, run.plan.decay_step
     if training.patience is None or state.best_step is None:
@@ -161,27 +163,27 @@ def _out_of_patience(run: Run) -> bool:
 
 
 def _criterion(run: Run) -> Criterion:
-    """What makes an evaluation the best: BLEU where that is asked for and there is something to translate."""
+    """Return what makes an evaluation the best: BLEU if it is set and there is something to translate."""
     return "loss" if run.state.best_bleu is None else run.config.training.best_by
 
 
-def _step(run: Run) -> Step:
-    """Take one optimizer step; TrainingError if its loss or gradient is not finite, before a weight has changed."""
+def _train_step(run: Run) -> Step:
+    """Take an optimizer step; TrainingError, before weights change, if the loss or the gradient is not finite."""
     began = time.perf_counter()
     config, state = run.config.training, run.state
-    rate = run.rate
+    rate = run.learning_rate
     for group in (group for optimizer in run.optimizers for group in optimizer.param_groups):
         group["lr"] = rate
-    torch.manual_seed(_fold(config.seed, state.step, run.world.rank))
-    batch = _batch(run)
+    torch.manual_seed(_step_seed(config.seed, state.step, run.world.rank))
+    batch = _next_batch(run)
     tokens, learned = batch.tokens, learned_tokens(batch, source_loss=config.source_loss)
-    with failures_in_a_line() if config.compile else nullcontext(), _naming_what_needs_memory(run, batch):
-        total = _accumulate(run, batch)
-    total, norm = run.world.all_reduce(total), _clipped(run.strategy, config.clip)
-    total_nats, total_nll, norm = together(total, norm).tolist()  # the one wait for a GPU
+    with failures_in_a_line() if config.compile else nullcontext(), _converting_memory_errors(run, batch):
+        total = _accumulate_gradients(run, batch)
+    total, norm = run.world.all_reduce(total), _clip_gradients(run.strategy, config.clip)
+    total_nats, total_nll, norm = stack_totals(total, norm).tolist()  # the only GPU sync of a step
     mean = total_nats / learned
     if not math.isfinite(mean) or not math.isfinite(norm):
-        raise diverged(run, f"the loss is {mean} and the gradient's norm {norm}", step=state.step + 1)
+        raise divergence_error(run, f"the loss is {mean} and the gradient's norm {norm}", step=state.step + 1)
     for optimizer in run.optimizers:
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
@@ -200,8 +202,8 @@ def _step(run: Run) -> Step:
 
 
 @contextmanager
-def _naming_what_needs_memory(run: Run, batch: Batch) -> Iterator[None]:
-    """Turn a lack of memory in a batch's passes through the model into an OutOfMemoryError."""
+def _converting_memory_errors(run: Run, batch: Batch) -> Iterator[None]:
+    """Convert out-of-memory errors of a batch to OutOfMemoryError."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
@@ -216,19 +218,18 @@ def _naming_what_needs_memory(run: Run, batch: Batch) -> Iterator[None]:
         ) from error
 
 
-def _batch(run: Run) -> Batch:
-    """The batch of the next step."""
+def _next_batch(run: Run) -> Batch:
     config, state = run.config.training, run.state
-    share, next_share = (share_of_batch(step, config=config) for step in (state.step, state.step + 1))
-    if run.ahead is None:
-        return run.data.batch(state.samples, share=share)
-    return run.ahead.batch(state.samples, share=share, next_share=next_share)
+    fraction, next_fraction = (batch_fraction(step, config=config) for step in (state.step, state.step + 1))
+    if run.prefetcher is None:
+        return run.data.batch(state.samples, fraction=fraction)
+    return run.prefetcher.batch(state.samples, fraction=fraction, next_fraction=next_fraction)
 
 
-def _accumulate(run: Run, batch: Batch) -> Tensor:
-    """Gradients of the mean loss over all that is learned of a batch, in micro-batches; returns (2,) summed nats.
+def _accumulate_gradients(run: Run, batch: Batch) -> Tensor:
+    """Accumulate the gradients of the mean loss of a batch over micro-batches; returns (2,) sums in nats.
 
-    Each of several processes puts its rows through the model, and the nats are those of its rows.
+    The sums are over the rows of this rank.
     """
     total, config = torch.zeros(2, device=run.hardware.torch_device), run.config.training
     learned = learned_tokens(batch, source_loss=config.source_loss)
@@ -241,22 +242,22 @@ def _accumulate(run: Run, batch: Batch) -> Tensor:
     return total
 
 
-def together(total: Tensor, norm: Tensor) -> Tensor:
-    """Sums of nats and the norm of the gradients, which offloading leaves on the CPU, as one tensor."""
+def stack_totals(total: Tensor, norm: Tensor) -> Tensor:
+    """Concatenate sums of nats and the gradient norm, which offloading leaves on the CPU, so that a GPU syncs once."""
     return torch.cat((total, norm.to(total.device)[None]))
 
 
-def _clipped(strategy: ParallelStrategy, most: float) -> Tensor:
-    """The norm of the gradients, which are scaled down to `most` if they are above it; 0 leaves them alone."""
+def _clip_gradients(strategy: ParallelStrategy, max_norm: float) -> Tensor:
+    """Clip the gradients to norm `max_norm` (0: no clipping); returns the norm before."""
     norm = strategy.gradient_norm()
-    # torch's own way multiplies by 1 too, over all the memory of the gradients; to ask a GPU would be to wait for it
-    if most > 0 and (norm.is_cuda or most < float(norm) < math.inf):
-        strategy.clip_gradients(most, norm)
+    # torch would scale by 1 too, which reads all gradients; on a GPU comparing would sync
+    if max_norm > 0 and (norm.is_cuda or max_norm < float(norm) < math.inf):
+        strategy.clip_gradients(max_norm, norm)
     return norm
 
 
 def batch_flops(config: RunConfig, batch: Batch) -> float:
-    """FLOPs of training on a batch: of its padding too, but of the output layer only where a token is predicted."""
+    """Return the FLOPs of training on a batch, padding included; the output layer only where a token is predicted."""
     rows, length = batch.inputs.shape
     predicted = batch.predicted
     if batch.source_targets is not None:
@@ -273,18 +274,18 @@ def batch_flops(config: RunConfig, batch: Batch) -> float:
     )
 
 
-def _evaluation(run: Run) -> Iterator[Evaluation | Sample | Warned]:
-    """The results of an evaluation; if it fails, the run is saved first, unless its weights are what is broken."""
+def _evaluate_or_save(run: Run) -> Iterator[Evaluation | Sample | TrainingWarning]:
+    """Evaluate; if that fails, save the run first, unless its weights are broken."""
     try:
         yield from evaluate(run)
     except TrainingError:
         raise
     except Exception:
-        if run.world.size == 1:  # of several, the others are not there to be saved too
+        if run.world.size == 1:  # saving is collective
             run.save(is_best=run.state.best_step == run.state.step)
         raise
 
 
-def _fold(seed: int, step: int, rank: int) -> int:
-    """One seed for each step of a run in each of its processes; neighbouring seeds share no step's."""
+def _step_seed(seed: int, step: int, rank: int) -> int:
+    """Derive the seed of a step and rank; neighbouring seeds share none."""
     return (seed * 0x9E3779B1 + step * 0x85EBCA77 + rank * 0xC2B2AE3D27D4EB4F + 1) % 2**63

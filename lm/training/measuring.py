@@ -17,12 +17,12 @@ from lm.data.batch import batch_rows
 from lm.data.training_data import TrainingData
 from lm.hardware import Hardware, now, timed
 from lm.training import random_data
-from lm.training.begin import start
-from lm.training.budget import Pace
+from lm.training.budget import TrainingSpeed
 from lm.training.corpus import TrainingCorpus
 from lm.training.evaluation import cost
 from lm.training.loop import batch_flops, train
 from lm.training.run import Run
+from lm.training.startup import start_run
 
 Timed = Callable[[], float]
 """Does some work once; returns the seconds that counted."""
@@ -60,7 +60,7 @@ def trial(config: RunConfig, corpus: TrainingCorpus, *, data: TrainingData | Non
     )  # fmt: skip
     config = dataclasses.replace(config, training=training)
     with tempfile.TemporaryDirectory(prefix="lm-bench-") as name:
-        yield start(Path(name) / "run", config, corpus, data=data)
+        yield start_run(Path(name) / "run", config, corpus, data=data)
 
 
 def training_step(run: Run, *, passes: float = 1.0) -> Timed:
@@ -69,7 +69,7 @@ def training_step(run: Run, *, passes: float = 1.0) -> Timed:
     return whole_step(lambda: timed(lambda: next(events), run.hardware), run.optimizers, run.hardware, passes=passes)
 
 
-def pace(config: RunConfig, corpus: TrainingCorpus, data: TrainingData, *, seconds: float) -> Pace:
+def measure_speed(config: RunConfig, corpus: TrainingCorpus, data: TrainingData, *, seconds: float) -> TrainingSpeed:
     """Measure a run on its own data (how full batches of pairs are depends on their lengths) for about so long.
 
     Args:
@@ -80,7 +80,7 @@ def pace(config: RunConfig, corpus: TrainingCorpus, data: TrainingData, *, secon
     """
     with trial(config, corpus, data=data) as run:
         a_step = step_seconds(run, seconds=seconds)
-        return Pace(a_step, cost(run, seconds=seconds / 4), run.hardware)
+        return TrainingSpeed(a_step, cost(run, seconds=seconds / 4), run.hardware)
 
 
 def rate(config: RunConfig, *, seconds: float) -> float:

@@ -28,8 +28,8 @@ _SECONDS = 0.05
 _PASSED_ON = {
     kind.__name__: kind
     for kind in (
-        events.Step, events.Decay, events.EndMoved, events.Evaluation, events.Sample, events.Saved, events.Stopped,
-        events.Warned,
+        events.Step, events.DecayStarted, events.EndRescheduled, events.Evaluation, events.Sample, events.Saved,
+        events.StoppedEarly, events.TrainingWarning,
     )
 }  # fmt: skip
 

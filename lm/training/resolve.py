@@ -7,7 +7,7 @@ since, so that a better rule for one value is a change of one stage:
 2. `size_for_budget`, under a budget or where no length is given: that length as a time, depth, vocabulary and batch,
    from the bytes of the corpus and the training speed of this machine.
 3. `fit_to_corpus`: vocabulary sizes and labels, from the prepared corpus.
-4. `fit_to_pace`, only under a budget: evaluations, and regularisation unless a published preset states it, from the
+4. `fit_to_speed`, only under a budget: evaluations, and regularisation unless a published preset states it, from the
    time of a step and the statistics of the data.
 5. `plan`: steps, arithmetic and memory, from the hardware.
 
@@ -49,7 +49,7 @@ from lm.model.cost import parameters_by_part
 from lm.optim.optimizers import training_bytes
 from lm.optim.schedules import steps_for
 from lm.training import sizing
-from lm.training.budget import Cost, Pace, aside
+from lm.training.budget import EvaluationCost, TrainingSpeed, evaluation_reserve
 from lm.training.corpus import TrainingCorpus
 from lm.training.regularisation import Regularisation, novelty, regularisation_of_pairs, regularisation_of_text
 
@@ -291,16 +291,16 @@ def fit_to_corpus(config: RunConfig, corpus: TrainingCorpus) -> RunConfig:
     return dataclasses.replace(config, model=model, parallel=parallel, label_completions=completions)
 
 
-def fit_to_pace(
+def fit_to_speed(
     resolution: Resolution,
-    pace: Pace,
+    speed: TrainingSpeed,
     data: TrainingData,
     *,
     left: float,
     has_merges: bool = True,
     ngram_bits: Sequence[float] = (),
     train_tokens: int = 0,
-) -> tuple[Resolution, Pace, Outlook]:
+) -> tuple[Resolution, TrainingSpeed, Outlook]:
     """Stage 4: what depends on how many steps a budget has time for.
 
     Evaluations are so far apart that there is time for them. Regularisation follows from how often the data will be
@@ -309,14 +309,14 @@ def fit_to_pace(
 
     Args:
         resolution: fitted to the corpus.
-        pace: seconds of a step and of an evaluation, with all processes.
+        speed: seconds of a step and of an evaluation, with all processes.
         data: of the run, open.
         left: seconds of the budget that are left.
         has_merges: whether BPE dropout has merges to leave out.
         ngram_bits: bits/byte of n-gram baselines of order 1, 2, … on the held-out text, for a text.
         train_tokens: tokens of the training split of a text.
     """
-    config, steps = resolution.config, max(1.0, left / pace.step)
+    config, steps = resolution.config, max(1.0, left / speed.step_seconds)
     is_regularised = resolution.is_regularised and not config.data.supervised and not config.model.is_masked
     share, r_drop = novelty(ngram_bits) if len(ngram_bits) > 1 else 1.0, 0.0
     if data.holds_pairs:
@@ -331,20 +331,23 @@ def fit_to_pace(
         if is_regularised:
             found = _regularisation_of_text(resolution, epochs, share, steps=steps, train_tokens=train_tokens)
             resolution, r_drop = resolution.choose("epochs in the budget", found.settings()), found.r_drop
-            steps, pace = steps / found.passes, dataclasses.replace(pace, step=pace.step * found.passes)
+            steps, speed = (
+                steps / found.passes,
+                dataclasses.replace(speed, step_seconds=speed.step_seconds * found.passes),
+            )
             epochs, tokens = epochs / found.passes, tokens / found.passes
     if resolution.is_regularised and steps < 10 * resolution.config.training.warmup_steps:
         resolution = resolution.choose("steps in the budget", {"training": {"warmup_steps": round(steps / 10)}})
-    limit = aside(left)
-    evaluated, pause = evaluations(resolution.config, pace.evaluation, steps=steps, limit=limit)
+    limit = evaluation_reserve(left)
+    evaluated, evaluation_seconds = evaluations(resolution.config, speed.evaluation_cost, steps=steps, limit=limit)
     if is_regularised and not data.holds_pairs and data.validation_bytes:
         evaluated |= _stopping(steps, every=evaluated["evaluate_every"])
     outlook = Outlook(
-        steps, pace.step, epochs, is_regularised, share, tuple(ngram_bits), tokens, r_drop,
-        evaluation_seconds=pause, evaluation_limit=limit,
+        steps, speed.step_seconds, epochs, is_regularised, share, tuple(ngram_bits), tokens, r_drop,
+        evaluation_seconds=evaluation_seconds, evaluation_limit=limit,
     )  # fmt: skip
     resolution = resolution.choose("time of an evaluation", {"training": evaluated})
-    return resolution, dataclasses.replace(pace, pause=pause), outlook
+    return resolution, dataclasses.replace(speed, evaluation_seconds=evaluation_seconds), outlook
 
 
 def _stopping(steps: float, *, every: int) -> dict[str, int]:
@@ -369,7 +372,7 @@ def _regularisation_of_text(
     )
 
 
-def evaluations(config: RunConfig, cost: Cost, *, steps: float, limit: float) -> tuple[dict[str, Any], float]:
+def evaluations(config: RunConfig, cost: EvaluationCost, *, steps: float, limit: float) -> tuple[dict[str, Any], float]:
     """How often to evaluate and save, how many sentences to translate each time, and the seconds that each takes.
 
     Args:
@@ -378,12 +381,12 @@ def evaluations(config: RunConfig, cost: Cost, *, steps: float, limit: float) ->
         steps: of the run.
         limit: seconds for all evaluations.
     """
-    each = cost.loss + training_bytes(config.model, config.training, config.lora) / _SAVED_A_SECOND
+    each = cost.loss_seconds + training_bytes(config.model, config.training, config.lora) / _SAVED_A_SECOND
     chosen: dict[str, Any] = {}
-    if cost.sentence:
-        affordable = (limit / _EVALUATIONS_WITH_BLEU - each) / cost.sentence
+    if cost.sentence_seconds:
+        affordable = (limit / _EVALUATIONS_WITH_BLEU - each) / cost.sentence_seconds
         sentences = min(config.training.bleu_sentences, max(_FEWEST_SENTENCES, round(affordable)))
-        each, chosen = each + sentences * cost.sentence, {"bleu_sentences": sentences}
+        each, chosen = each + sentences * cost.sentence_seconds, {"bleu_sentences": sentences}
     number = max(1, min(_MOST_EVALUATIONS, int(limit / each)))
     # the last one but the end's is half as far from the end as from the one before
     chosen["evaluate_every"] = 0 if number == 1 else max(1, math.ceil(steps / (number - 0.5)))
@@ -419,7 +422,7 @@ def plan(
         **vars(hardware),
         processes=processes,
         micro_batch_tokens=micro_batch_tokens,
-        steps=planned_steps(config.training, data, pace=step_seconds, spent=spent),
+        steps=planned_steps(config.training, data, step_seconds=step_seconds, spent=spent),
         data=str(folder.resolve()),
         data_key=data_key,
         deadline=None if config.training.budget is None else parse_duration(config.training.budget),
@@ -427,7 +430,7 @@ def plan(
     return dataclasses.replace(config, plan=made)
 
 
-def planned_steps(config: TrainingConfig, data: TrainingData, *, pace: float, spent: float = 0.0) -> int:
+def planned_steps(config: TrainingConfig, data: TrainingData, *, step_seconds: float, spent: float = 0.0) -> int:
     """How many optimizer steps the steps, epochs or tokens asked for come to.
 
     A budget comes to what is left of it, at so many seconds a step.
@@ -441,7 +444,7 @@ def planned_steps(config: TrainingConfig, data: TrainingData, *, pace: float, sp
             raise UsageError(problem, settings=(length,))
         return steps
     if config.budget is not None:
-        return max(1, round((parse_duration(config.budget) - spent) / pace))
+        return max(1, round((parse_duration(config.budget) - spent) / step_seconds))
     if config.steps is None:
         raise UsageError("say how long to train", settings=LENGTHS)
     return config.steps

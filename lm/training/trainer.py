@@ -44,8 +44,7 @@ from lm.run_folder import (
     run_of,
 )
 from lm.training import continuation, events, measuring, merges, resolve
-from lm.training.begin import follow, plan, resume, start_planned
-from lm.training.budget import Pace
+from lm.training.budget import TrainingSpeed
 from lm.training.compiling import check_compiler
 from lm.training.continuation import Continued
 from lm.training.corpus import (
@@ -61,11 +60,12 @@ from lm.training.corpus import (
     tokenizers_of,
     without_progress,
 )
-from lm.training.history import newest_unfinished
+from lm.training.history import find_unfinished
 from lm.training.initial_weights import check_tokenizers, check_weights, initial_loss, spare_tokens
 from lm.training.loop import train
 from lm.training.resolve import Outlook, Resolution
-from lm.training.run import Run, refuse_trained
+from lm.training.run import Run, refuse_if_training
+from lm.training.startup import join_run, plan_run, resume_run, start_planned_run
 
 RUNS = Path("runs")
 """Where runs are that the user gives no folder."""
@@ -142,9 +142,11 @@ class Machine:
         """FLOP/s of the training steps of a run on random tokens, measured for about so long."""
         return measuring.rate(config, seconds=seconds)
 
-    def pace(self, config: RunConfig, corpus: TrainingCorpus, data: TrainingData, *, seconds: float) -> Pace:
-        """How long steps and evaluations of a run take on its own data; see `measuring.pace`."""
-        return measuring.pace(config, corpus, data, seconds=seconds)
+    def measure_speed(
+        self, config: RunConfig, corpus: TrainingCorpus, data: TrainingData, *, seconds: float
+    ) -> TrainingSpeed:
+        """How long steps and evaluations of a run take on its own data; see `measuring.measure_speed`."""
+        return measuring.measure_speed(config, corpus, data, seconds=seconds)
 
 
 class Trainer:
@@ -242,12 +244,12 @@ class Trainer:
     def _all_events(self) -> Generator[Event, None, None]:
         is_restarted = self.world.all_reduce_max(launcher_env.restart_count()) > 0
         if not self.world.is_main:
-            run = follow(self.world)
+            run = join_run(self.world)
             yield Started(run)
         elif self.spec.resume is not None:
             run = yield from self._resume(Path(self.spec.resume))
         elif (begun := self._begun_before(is_restarted=is_restarted)) is not None:
-            run = resume(begun, spent=self._elapsed(), world=self.world, now=self._clock)
+            run = resume_run(begun, spent=self._elapsed(), world=self.world, now=self._clock)
             self.run = run
             yield Started(run, is_resumed=True, lost=lost_last(run.folder))
         else:
@@ -271,7 +273,7 @@ class Trainer:
     def _resume(self, path: Path) -> Steps:
         """Resume a run; of its settings only the length and how it is computed can be changed."""
         if holds_runs(path) or (path == RUNS and not path.exists()):
-            path = newest_unfinished(path)
+            path = find_unfinished(path)
         data = None
         if self.spec.data:
             checkpoint = find_checkpoint(path, which="last")
@@ -279,7 +281,7 @@ class Trainer:
             data = (yield from corpus.prepare(load_config(checkpoint), checkpoint, self._progress)).folder
         lengths = {name: value for name, value in self.spec.typed("training").items() if name in LENGTHS}
         written = {} if lengths else _written_length(path)
-        run = resume(
+        run = resume_run(
             path,
             data=data,
             longer=build_run_config(DEFAULT_PRESET, {"training": lengths}).training if lengths else None,
@@ -325,14 +327,14 @@ class Trainer:
             if spec.typed("parallel").get("bpe_dropout"):
                 prepared.check_merges()
             elif chosen.fixed["parallel"].get("bpe_dropout") and not prepared.has_merges:
-                yield events.Warned(0, "no BPE dropout: a tokenizer has no merges to leave out")
+                yield events.TrainingWarning(0, "no BPE dropout: a tokenizer has no merges to leave out")
             weights = adapted = None
             if from_run is not None:
                 weights = load_weights(from_run)
                 prepared = dataclasses.replace(prepared, spare_tokens=spare_tokens(from_run, prepared.tokenizer))
                 adapted = find_checkpoint(from_run) if chosen.config.lora else None
             chosen = chosen.settle("corpus", resolve.fit_to_corpus(chosen.config, prepared))
-            data, pace, outlook = open_data(prepared.folder, chosen.config), None, None
+            data, speed, outlook = open_data(prepared.folder, chosen.config), None, None
             if from_run is not None and weights is not None:
                 chosen, continued = continuation.continued(
                     chosen,
@@ -342,23 +344,25 @@ class Trainer:
                 )
                 yield continued
             if chosen.config.training.budget is not None:
-                chosen, pace, outlook = self._fit_to_pace(chosen, prepared, data)
+                chosen, speed, outlook = self._fit_to_speed(chosen, prepared, data)
                 if data.holds_pairs and chosen.is_regularised:  # BPE dropout makes other batches
                     data = open_data(prepared.folder, chosen.config)
                     outlook = dataclasses.replace(outlook, tokens=outlook.epochs * data.tokens)
-            planned = plan(chosen.config, prepared, data, pace=pace, spent=self._elapsed(), world=self.world)
+            planned = plan_run(chosen.config, prepared, data, speed=speed, spent=self._elapsed(), world=self.world)
             yield Planned(planned, chosen.reasons, prepared, data, outlook, self._elapsed())
-            run = start_planned(
+            run = start_planned_run(
                 folder,
                 planned,
                 prepared,
                 data=data,
                 weights=weights,
                 base=adapted,
-                pace=pace,
+                speed=speed,
                 spent=self._elapsed(),
                 reasons=chosen.reasons,
-                open_settings=_REPLANNED - chosen.fixed["training"].keys() if chosen.is_regularised else frozenset(),
+                adjustable_settings=_REPLANNED - chosen.fixed["training"].keys()
+                if chosen.is_regularised
+                else frozenset(),
                 world=self.world,
                 now=self._clock,
             )
@@ -400,12 +404,12 @@ class Trainer:
             is_prepared=corpus.prepared is not None,
         )
 
-    def _fit_to_pace(
+    def _fit_to_speed(
         self, chosen: Resolution, corpus: TrainingCorpus, data: TrainingData
-    ) -> tuple[Resolution, Pace, Outlook]:
+    ) -> tuple[Resolution, TrainingSpeed, Outlook]:
         """Time steps, and choose what depends on how many a budget comes to. Of several processes, one is timed."""
         config, budget = chosen.config, str(chosen.config.training.budget)
-        pace = self._machine.pace(config, corpus, data, seconds=_seconds_to_measure(budget))
+        speed = self._machine.measure_speed(config, corpus, data, seconds=_seconds_to_measure(budget))
         left = self._left(budget)
         baselines: Sequence[float] = ()
         train_tokens = 0
@@ -414,9 +418,9 @@ class Trainer:
             train_tokens = len(split)
             if corpus.tokenizer.kind == "bpe" and len(held_out):  # a few characters are too short to tell anything
                 baselines = compute_bits_per_byte(split, held_out, vocab_size=corpus.tokenizer.vocab_size)
-        return resolve.fit_to_pace(
+        return resolve.fit_to_speed(
             chosen,
-            pace.shared_by(self.world.size),
+            speed.scaled_to(self.world.size),
             data,
             left=left,
             has_merges=corpus.has_merges,
@@ -436,7 +440,7 @@ class Trainer:
         """Refuse what would fail only after the corpus has been prepared."""
         spec, pairs, device = self.spec, self.spec.data.are_pairs, found_device(config.hardware)
         refuse_existing(folder, can_resume=True)
-        refuse_trained(folder)
+        refuse_if_training(folder)
         check_model(config.model, pairs=pairs)
         if is_portable_name(config.preset) and (differing := describe_unportable(config.model)):
             raise UsageError(

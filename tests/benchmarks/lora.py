@@ -30,11 +30,11 @@ from lm.model.lora import trained_weights
 from lm.model.transformer import count_parameters
 from lm.run_folder import find_checkpoint
 from lm.text.files import find_text_files
-from lm.training.begin import start
 from lm.training.corpus import TrainingCorpus
 from lm.training.events import Step
 from lm.training.loop import train
 from lm.training.run import Run
+from lm.training.startup import start_run
 from tests.benchmarks.supervised import Question, accuracy, pretrained, questions
 
 
@@ -93,7 +93,7 @@ def main() -> None:
         for way, rate in (each.split(":") for each in given.rates):
             for seed in given.seeds:
                 config = settings(base.config, way, float(rate), given, seed=seed)
-                run = start(
+                run = start_run(
                     folder / f"{way}-{rate}-{seed}", config, data, weights=load_weights(found),
                     base=found if config.lora else None,
                 )  # fmt: skip

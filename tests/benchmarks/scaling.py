@@ -37,12 +37,12 @@ from lm.distributed.world import World
 from lm.hardware import Hardware, peak_memory
 from lm.run_folder import find_checkpoint, load_state, verify
 from lm.text.files import find_text_files
-from lm.training.begin import follow, resume, start
 from lm.training.corpus import TrainingCorpus
 from lm.training.events import Event
 from lm.training.loop import train
 from lm.training.memory import held
 from lm.training.run import Run
+from lm.training.startup import join_run, resume_run, start_run
 from tests.lm.distributed.processes import in_processes
 
 STORIES = Path("corpora/stories/train.txt")
@@ -68,7 +68,7 @@ def config_of(shape: str, *, shard: bool, micro: int | None = None) -> RunConfig
 def opened(world: World, folder: Path, config: RunConfig, threads: int) -> Run:
     """A run on the stories, as spelled in bytes, with as many spare tokens as make the vocabulary of its preset."""
     if not world.is_main:
-        return follow(world)
+        return join_run(world)
     surveyed = scan_corpus(find_text_files([str(STORIES)]), DataConfig())
     tokenizer = train_tokenizer(surveyed, TokenizerConfig(kind="byte"))
     corpus = TrainingCorpus(
@@ -76,10 +76,10 @@ def opened(world: World, folder: Path, config: RunConfig, threads: int) -> Run:
         tokenizer,
         spare_tokens=config.model.vocab_size - tokenizer.vocab_size,
     )
-    from lm.training import begin
+    from lm.training import startup
 
-    begin.training_hardware = lambda *_: Hardware("cpu", "float32", threads, "float32")
-    return start(folder, config, corpus, world=world)
+    startup.training_hardware = lambda *_: Hardware("cpu", "float32", threads, "float32")
+    return start_run(folder, config, corpus, world=world)
 
 
 def in_one_of_them(folder: Path, shape: str, threads: int, *, shard: bool, micro: int, steps: int) -> None:
@@ -181,7 +181,7 @@ def moments(number: int, seed: int) -> None:
             saved = find_checkpoint(run, which="last")
             verify(saved)
             at = load_state(saved).step
-            for _ in () if at == 40 else train(resume(run)):
+            for _ in () if at == 40 else train(resume_run(run)):
                 pass
             off = max(abs(a / b - 1) for a, b in zip(losses(run), expected, strict=True))
             wrong = seconds > LIMIT or code == 0 or off > 1e-5

@@ -33,10 +33,10 @@ from lm.decoding.generator import Generator, prompt_ids
 from lm.model.transformer import DecoderOnly
 from lm.text.files import find_text_files
 from lm.tokenizer.special_tokens import build_text_frame
-from lm.training.begin import start
 from lm.training.corpus import TrainingCorpus
 from lm.training.loop import train
 from lm.training.run import Run
+from lm.training.startup import start_run
 
 CORPUS = Path(stories.__file__).parent
 LONGEST = 140  # characters
@@ -63,7 +63,7 @@ def pretrained(folder: Path, config: RunConfig) -> Run:
     corpus = scan_corpus(find_text_files([str(CORPUS / "train.txt")]), config.data)
     tokenizer = train_tokenizer(corpus, config.tokenizer)
     tokens = prepare_corpus(corpus, tokenizer, folder=folder / "tokens").folder
-    run = start(folder / "pretrained", config, TrainingCorpus(tokens, tokenizer))
+    run = start_run(folder / "pretrained", config, TrainingCorpus(tokens, tokenizer))
     for _ in train(run):
         pass
     return run
@@ -134,7 +134,7 @@ def main() -> None:
             found = []
             for kind, initial in (("tuned", weights), ("scratch", None)):
                 runs = [
-                    start(
+                    start_run(
                         folder / f"{kind}-{steps}-{seed}", settings(steps, given.learning_rate, seed),
                         TrainingCorpus(task, base.tokenizer), weights=initial,
                     )

@@ -19,11 +19,11 @@ from lm.config.run import RunConfig
 from lm.config.training import TrainingConfig
 from lm.decoding.sampling import Row, Sampler, Token, generate
 from lm.model.transformer import DecoderOnly, build_model
-from lm.training.begin import resume, start
 from lm.training.corpus import TrainingCorpus
 from lm.training.events import Step
 from lm.training.loop import train
 from lm.training.run import Run
+from lm.training.startup import resume_run, start_run
 from tests.lm.decoding.fed import session
 from tests.tolerances import assert_close
 
@@ -41,7 +41,7 @@ def run_on(tmp_path, shards, byte_tokenizer):
         settings = TrainingConfig(**{"steps": 12, "batch_size": 8, "warmup_steps": 2, "evaluate_every": 6, **training})
         model = ModelConfig(**{**SHAPE, "dropout": 0.0, "positions": "rotary", "qk_norm": True})
         config = RunConfig(model, training=settings, hardware=HardwareConfig(device=device, dtype=dtype))
-        return start(tmp_path / name, config, TrainingCorpus(shards, byte_tokenizer))
+        return start_run(tmp_path / name, config, TrainingCorpus(shards, byte_tokenizer))
 
     return made
 
@@ -88,7 +88,7 @@ def test_a_resumed_run_goes_on_as_if_it_had_never_stopped(device, run_on):
     steps = iter(range(1, 100))
     stopped = run_on(device, "stopped")
     first = [event.loss for event in train(stopped, stop=lambda: next(steps) == 6) if isinstance(event, Step)]
-    assert first + losses(resume(stopped.folder)) == whole
+    assert first + losses(resume_run(stopped.folder)) == whole
 
 
 def test_greedy_text_is_that_of_a_cpu(device):

@@ -20,7 +20,7 @@ from lm.config.run_spec import RunSpec
 from lm.errors import InputError, UsageError
 from lm.hardware import Hardware
 from lm.run_folder import find_checkpoint, load_config, load_state
-from lm.training.budget import Cost, Pace
+from lm.training.budget import EvaluationCost, TrainingSpeed
 from lm.training.trainer import Machine, Started, Trainer
 
 SMALL = {"kind": "byte", "d_model": 16, "n_layers": 1, "n_heads": 2, "context": 16, "batch_size": 4, "seed": 7,
@@ -129,8 +129,10 @@ class Steady(Machine):
     def rate(self, config, *, seconds):
         return 1e9
 
-    def pace(self, config, corpus, data, *, seconds):
-        return Pace(0.02, Cost(0.01, 1e-3 if data.holds_pairs else 0.0), Hardware("cpu", "float32", 1, "float32"))
+    def measure_speed(self, config, corpus, data, *, seconds):
+        return TrainingSpeed(
+            0.02, EvaluationCost(0.01, 1e-3 if data.holds_pairs else 0.0), Hardware("cpu", "float32", 1, "float32")
+        )
 
 
 def steady() -> dict[str, object]:

@@ -117,7 +117,7 @@ def test_curves_that_are_offered_are_those_that_a_run_has(tmp_path, monkeypatch)
     text, folder = tmp_path / "text.txt", tmp_path / "run"
     text.write_text("one two three four\n" * 100)
     assert run(["train", str(text), "-o", str(folder), "--steps", "1", *SMALL]) == 0
-    assert set(history.curves(folder)) <= set(ask("bash", "lm plot x --what ", tmp_path))
+    assert set(history.load_curves(folder)) <= set(ask("bash", "lm plot x --what ", tmp_path))
 
 
 @pytest.mark.parametrize("shell", SHELLS)

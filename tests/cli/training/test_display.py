@@ -6,7 +6,7 @@ import pytest
 from rich.cells import cell_len
 
 from cli.training.display import TrainingDisplay
-from lm.training.events import Decay, Evaluation, Replanned, Sample, Step, Stopped
+from lm.training.events import DecayStarted, Evaluation, Replanned, Sample, Step, StoppedEarly
 
 
 def test_a_sample_shows_where_the_model_began(capsys):
@@ -42,7 +42,7 @@ def test_training_fits_the_terminal_with_room_for_an_echoed_key(width, terminal)
 def test_a_run_out_of_patience_names_its_criterion(capsys):
     for criterion, text in (("loss", "the validation loss has stopped falling"), ("bleu", "BLEU has stopped rising")):
         with TrainingDisplay(steps=3, first_step=0, matrix_rate=1e9) as display:
-            display.show(Stopped(2, patience_ran_out=True, criterion=criterion))
+            display.show(StoppedEarly(2, patience_ran_out=True, criterion=criterion))
         assert f"{text} (--patience)" in capsys.readouterr().err
 
 
@@ -73,8 +73,8 @@ def test_what_is_left_of_a_budget_is_its_own_clocks(capsys):
 def test_why_the_plan_changes_is_said(capsys):
     display = TrainingDisplay(steps=300, first_step=0, matrix_rate=1e11)
     display.show(Replanned(12, steps=84, seconds=0.5, measured=0.14))
-    display.show(Decay(40, 80, on_plateau=True))
-    display.show(Decay(42, 84))
+    display.show(DecayStarted(40, 80, on_plateau=True))
+    display.show(DecayStarted(42, 84))
     assert display.steps == 84
     replanned, plateau, clock = capsys.readouterr().err.splitlines()
     assert "a step takes 0.5 s, and 0.14 s were measured: about 84 steps in all" in replanned

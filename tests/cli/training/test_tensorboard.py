@@ -50,7 +50,7 @@ def read(folder: Path):
 
 
 def assert_equals_the_journal(folder: Path) -> None:
-    events, journal = read(folder), history.curves(folder)
+    events, journal = read(folder), history.load_curves(folder)
     assert set(events.Tags()["scalars"]) == set(CURVES)
     for name in CURVES:
         shown = events.Scalars(name)

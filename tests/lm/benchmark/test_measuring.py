@@ -22,7 +22,7 @@ from lm.hardware import Hardware
 from lm.model.cost import training_flops, training_flops_per_token
 from lm.model.layers import Int8Embedding
 from lm.training import measuring, random_data
-from lm.training.budget import Cost
+from lm.training.budget import EvaluationCost
 from lm.training.corpus import TrainingCorpus, open_data
 from lm.training.measuring import random_run, training_step
 
@@ -171,7 +171,7 @@ def test_the_pace_is_that_of_a_run_on_its_own_data_and_what_evaluating_it_takes(
 
     def cost(run, *, seconds):
         asked.append(seconds)
-        return Cost(loss=3.0, sentence=0.5)
+        return EvaluationCost(loss=3.0, sentence=0.5)
 
     monkeypatch.setattr(measuring, "step_seconds", step_seconds)
     monkeypatch.setattr(measuring, "cost", cost)
@@ -182,8 +182,8 @@ def test_the_pace_is_that_of_a_run_on_its_own_data_and_what_evaluating_it_takes(
     )
     config = dataclasses.replace(CONFIG, training=budgeted)
     opened = open_data(tmp_path / "tokens", config)
-    found = measuring.pace(config, TrainingCorpus(tmp_path / "tokens", tokenizer), opened, seconds=8.0)
-    assert (found.step, found.evaluation, found.hardware.dtype) == (0.25, Cost(3.0, 0.5), "float32")
+    found = measuring.measure_speed(config, TrainingCorpus(tmp_path / "tokens", tokenizer), opened, seconds=8.0)
+    assert (found.step, found.evaluation, found.hardware.dtype) == (0.25, EvaluationCost(3.0, 0.5), "float32")
     (endless, for_steps), for_evaluation = asked
     assert (for_steps, for_evaluation) == (8.0, 2.0)
     assert (endless.batch_size, endless.evaluate_every, endless.checkpoint_every) == (2, 0, 0)

@@ -137,7 +137,7 @@ class TestOrder:
         wide, narrow, other = data(prepared, rows=35), data(prepared, rows=7), data(prepared, rows=35, seed=1)
         parts = [row for start in range(30, 65, 7) for row in rows(narrow.batch(start))]
         assert rows(wide.batch(30)) == parts
-        assert rows(wide.batch(30, share=0.2)) == parts[:7]
+        assert rows(wide.batch(30, fraction=0.2)) == parts[:7]
         assert rows(other.batch(30)) != parts
 
 

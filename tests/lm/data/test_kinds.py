@@ -24,10 +24,10 @@ from lm.errors import InputError, UsageError
 from lm.text.files import find_text_files
 from lm.tokenizer import training
 from lm.training import corpus
-from lm.training.begin import resume, start
 from lm.training.corpus import TrainingCorpus, check_model, data_files, data_key, open_data
 from lm.training.events import Evaluation, Step
 from lm.training.loop import train
+from lm.training.startup import resume_run, start_run
 from tests.lm.corpus.preparing import prepare
 from tests.lm.data.test_training_data import CountData, CountManifest
 
@@ -131,7 +131,7 @@ def test_a_new_kind_takes_two_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         hardware=HardwareConfig(device="cpu", dtype="float32", threads=1),
     )
     tokenizer = training.train([], TokenizerConfig(kind="byte"), corpus_bytes=0).tokenizer
-    events = list(train(start(tmp_path / "run", config, TrainingCorpus(tmp_path, tokenizer))))
+    events = list(train(start_run(tmp_path / "run", config, TrainingCorpus(tmp_path, tokenizer))))
     assert [type(event) for event in events[:3]] == [Step, Step, Evaluation]
-    resumed = resume(tmp_path / "run", longer=TrainingConfig(steps=3))
+    resumed = resume_run(tmp_path / "run", longer=TrainingConfig(steps=3))
     assert [event.step for event in train(resumed) if isinstance(event, Step)] == [3]

@@ -57,7 +57,7 @@ def test_a_batch_follows_from_the_seed_and_the_samples_before_it(folder):
     first, again, other = opened(folder, seed=3), opened(folder, seed=3), opened(folder, seed=4)
     np.testing.assert_array_equal(first.batch(12).inputs, again.batch(12).inputs)
     assert (first.batch(12).targets != other.batch(12).targets).any()
-    halves = first.batch(12, share=0.5), first.batch(14, share=0.5)
+    halves = first.batch(12, fraction=0.5), first.batch(14, fraction=0.5)
     np.testing.assert_array_equal(np.concatenate([half.targets for half in halves]), first.batch(12).targets)
 
 

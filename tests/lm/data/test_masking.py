@@ -31,7 +31,7 @@ def rows(count: int, length: int) -> np.ndarray:
 def test_shares_are_those_of_the_paper(share):
     """Within five standard errors, of 200,000 tokens."""
     tokens = rows(400, 500)
-    batch = Masking.of(BYTES, share=share).batch(tokens, keys=keys_of(1, np.arange(400, dtype=np.uint64)))
+    batch = Masking.of(BYTES, fraction=share).batch(tokens, keys=keys_of(1, np.arange(400, dtype=np.uint64)))
     chosen = batch.targets != IGNORE_INDEX
     number = chosen.sum()
     assert abs(chosen.mean() - share) < 5 * (share * (1 - share) / tokens.size) ** 0.5
@@ -45,7 +45,7 @@ def test_shares_are_those_of_the_paper(share):
 
 def test_what_replaces_a_token_is_any_token_that_is_not_special():
     tokens = np.zeros((300, 300), dtype=np.int64)
-    batch = Masking.of(BYTES, share=0.5).batch(tokens, keys=keys_of(1, np.arange(300, dtype=np.uint64)))
+    batch = Masking.of(BYTES, fraction=0.5).batch(tokens, keys=keys_of(1, np.arange(300, dtype=np.uint64)))
     others = batch.inputs[(batch.inputs != 0) & (batch.inputs != BYTES.mask)]
     counts = np.bincount(others, minlength=258)
     assert not counts[256:].any()
@@ -53,7 +53,7 @@ def test_what_replaces_a_token_is_any_token_that_is_not_special():
 
 
 def test_masks_follow_from_the_key_of_their_row_alone():
-    tokens, masking = rows(6, 40), Masking.of(BYTES, share=0.15)
+    tokens, masking = rows(6, 40), Masking.of(BYTES, fraction=0.15)
     keys = keys_of(7, np.arange(6, dtype=np.uint64))
     together = masking.batch(tokens, keys=keys)
     for row in range(6):
@@ -68,7 +68,7 @@ def test_masks_follow_from_the_key_of_their_row_alone():
 def test_special_tokens_are_never_chosen_but_each_row_has_a_target():
     tokens = np.full((50, 4), BYTES.end_of_text)
     tokens[:25, 2] = 7
-    batch = Masking.of(BYTES, share=0.001).batch(tokens, keys=keys_of(1, np.arange(50, dtype=np.uint64)))
+    batch = Masking.of(BYTES, fraction=0.001).batch(tokens, keys=keys_of(1, np.arange(50, dtype=np.uint64)))
     chosen = batch.targets != IGNORE_INDEX
     np.testing.assert_array_equal(chosen[:25], np.arange(4) == np.full((25, 1), 2))
     assert (chosen[25:].sum(axis=1) == 1).all()  # there is nothing else to learn from such a row
@@ -79,7 +79,7 @@ def test_whole_words_are_hidden_or_not(kind):
     """Each word of a text, spaces apart, is chosen with all of its tokens or none."""
     words = tokenizer(kind)
     ids = np.array(words.encode(TEXT))[None].repeat(40, axis=0)
-    masking = Masking.of(words, share=0.15, whole_words=True)
+    masking = Masking.of(words, fraction=0.15, whole_words=True)
     chosen = masking.batch(ids, keys=keys_of(1, np.arange(40, dtype=np.uint64))).targets != IGNORE_INDEX
     spelled = [words.token_bytes(index).decode() for index in ids[0]]
     start, partly = 0, 0
@@ -94,4 +94,4 @@ def test_whole_words_are_hidden_or_not(kind):
 
 def test_a_tokenizer_without_a_mask_is_refused_with_what_to_do():
     with pytest.raises(UsageError, match=r"no \[MASK\] token"):
-        Masking.of(tokenizer(special=()), share=0.15)
+        Masking.of(tokenizer(special=()), fraction=0.15)

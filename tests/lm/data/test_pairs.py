@@ -100,7 +100,7 @@ def test_shares_of_a_batch_make_up_the_batch(stored: StoredPairs, share: float) 
     given = data(stored, DROPPING)
     whole, parts, consumed = given.batch(0), [], 0
     while consumed < whole.rows:
-        part = given.batch(consumed, share=share)
+        part = given.batch(consumed, fraction=share)
         assert part.rows == min(math.ceil(share * whole.rows), whole.rows - consumed)
         parts, consumed = [*parts, *rows(part)], consumed + part.rows
     assert parts == list(rows(whole))

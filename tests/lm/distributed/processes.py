@@ -27,10 +27,10 @@ from lm.corpus.prepare_pairs import prepare_pairs, train_tokenizers
 from lm.distributed.world import SINGLE_PROCESS, World
 from lm.text.files import find_text_files
 from lm.text.parallel import find_parallel_texts
-from lm.training.begin import follow, resume, start
 from lm.training.corpus import TrainingCorpus
 from lm.training.loop import train
 from lm.training.run import Run
+from lm.training.startup import join_run, resume_run, start_run
 
 SECONDS = 300
 
@@ -146,14 +146,14 @@ def trained(name: str, texts: Path, out: Path, world: World = SINGLE_PROCESS) ->
 def started(name: str, texts: Path, out: Path, world: World = SINGLE_PROCESS) -> Run:
     case = CASES[name]
     if not world.is_main:
-        return follow(world)
-    return start(out / name, case.config, corpus(case.kind, texts, case.config), world=world)
+        return join_run(world)
+    return start_run(out / name, case.config, corpus(case.kind, texts, case.config), world=world)
 
 
 def resumed(folder: Path, world: World = SINGLE_PROCESS, *, shard: bool | None = None) -> Run:
     """Go on with a run, and with its weights shared out or not if that is to change."""
     changed = {} if shard is None else {"distribution": {"shard": shard}}
-    return resume(folder, world=world, changed=changed) if world.is_main else follow(world)
+    return resume_run(folder, world=world, changed=changed) if world.is_main else join_run(world)
 
 
 def halfway(run: Path, out: Path, *, step: int = 10) -> Path:

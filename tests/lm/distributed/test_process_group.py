@@ -146,11 +146,11 @@ import signal, sys, time
 from pathlib import Path
 from lm.distributed.process_group import init_distributed
 signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-with joined() as world:
+with init_distributed() as world:
     Path(sys.argv[1]).touch()
     if world.rank == 0:
         time.sleep(1000)
-    world.told(None)
+    world.broadcast(None)
 """
 
 

@@ -15,8 +15,8 @@ from lm.hardware import inference_hardware
 from lm.model.transformer import build_model
 from lm.optim.averaging import average, latest
 from lm.tokenizer import training
-from lm.training.begin import resume
 from lm.training.loop import train
+from lm.training.startup import resume_run
 
 
 def test_the_mean_of_the_latest(make_run, tmp_path):
@@ -32,7 +32,7 @@ def test_the_mean_of_the_latest(make_run, tmp_path):
         expected = torch.stack([each[name] for each in weights]).double().mean(0).float()
         torch.testing.assert_close(value, expected)
     with pytest.raises(InputError, match="has no plan"):
-        resume(tmp_path / "mean")
+        resume_run(tmp_path / "mean")
     with pytest.raises(InputError, match="holds a run already"):
         average(chosen, run.folder)
 

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from lm.config.training import TrainingConfig
-from lm.optim.schedules import learning_rate, share_of_batch, steps_for, steps_in_all
+from lm.optim.schedules import batch_fraction, learning_rate, steps_for, steps_in_all
 
 
 def rate(step: int, schedule: str, **fields: float) -> float:
@@ -54,8 +54,8 @@ def test_constant():
 
 def test_a_batch_grows_from_a_quarter_to_the_whole():
     config = TrainingConfig(batch_warmup=8)
-    assert [share_of_batch(step, config=config) for step in (0, 4, 8, 1000)] == [0.25, 0.625, 1, 1]
-    assert share_of_batch(0, config=TrainingConfig()) == 1
+    assert [batch_fraction(step, config=config) for step in (0, 4, 8, 1000)] == [0.25, 0.625, 1, 1]
+    assert batch_fraction(0, config=TrainingConfig()) == 1
 
 
 @pytest.mark.parametrize("growing", [0, 1, 40, 500])
@@ -63,7 +63,7 @@ def test_a_batch_grows_from_a_quarter_to_the_whole():
 def test_steps_for_so_many_batches_learn_from_as_much(growing, batches):
     config = TrainingConfig(batch_warmup=growing)
     steps = steps_for(batches, config=config)
-    learned = [sum(share_of_batch(step, config=config) for step in range(count)) for count in (steps - 2, steps + 1)]
+    learned = [sum(batch_fraction(step, config=config) for step in range(count)) for count in (steps - 2, steps + 1)]
     assert learned[0] <= batches <= learned[1]
 
 

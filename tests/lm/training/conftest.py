@@ -19,10 +19,10 @@ from lm.text.files import find_text_files
 from lm.tokenizer import training as tokenizer_training
 from lm.tokenizer.tokenizer import Tokenizer
 from lm.training import budget as clock
-from lm.training.begin import start
 from lm.training.corpus import TrainingCorpus
 from lm.training.evaluation import validation_loss
 from lm.training.run import Run
+from lm.training.startup import start_run
 from tests.lm.corpus.preparing import prepare
 
 
@@ -94,6 +94,6 @@ def make_run(tmp_path, shards, byte_tokenizer):
         shape = {"context_length": 16, "d_model": 32, "n_layers": 2, "n_heads": 2, "dropout": 0.1, **(model or {})}
         settings = {"batch_size": 6, "steps": 12, "warmup_steps": 3, "evaluate_every": 5, **training}
         config = RunConfig(ModelConfig(**shape), training=TrainingConfig(**settings))
-        return start(tmp_path / name, config, TrainingCorpus(shards, byte_tokenizer))
+        return start_run(tmp_path / name, config, TrainingCorpus(shards, byte_tokenizer))
 
     return make

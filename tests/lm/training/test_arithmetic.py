@@ -19,8 +19,8 @@ from lm.hardware import MOST_THREADS, Hardware, inference_hardware, quick_types
 from lm.optim.muon import Muon
 from lm.training import arithmetic
 from lm.training.arithmetic import fastest, training_hardware
-from lm.training.begin import resume
 from lm.training.loop import train
+from lm.training.startup import resume_run
 from tests.lm.training.conftest import journal, stop_after, sums
 
 
@@ -118,7 +118,7 @@ def test_a_resumed_run_reads_what_was_chosen(make_run, monkeypatch):
         path.write_text(json.dumps(config))
     monkeypatch.setattr(arithmetic, "fastest", lambda *_: pytest.fail("was measured again"))
     monkeypatch.setattr("lm.run_folder.verify", lambda folder, **_: None)  # the sums are of what was there before
-    again = resume(run.folder)
+    again = resume_run(run.folder)
     assert (again.hardware.dtype, again.hardware.optimizer_dtype) == ("bfloat16", "float32")
     (muon,) = [optimizer for optimizer in again.optimizers if isinstance(optimizer, Muon)]
     assert muon._dtype is torch.float32
@@ -128,14 +128,14 @@ def test_a_run_that_was_planned_with_another_dtype_of_muon_goes_on_with_it(make_
     """Float32 was asked for, and Muon's matmuls were planned in bfloat16: bit for bit as if it had never stopped."""
     with monkeypatch.context() as patch:
         planned = Hardware("cpu", "float32", 1, "bfloat16")
-        patch.setattr("lm.training.begin.training_hardware", lambda *_: planned)
+        patch.setattr("lm.training.startup.training_hardware", lambda *_: planned)
         whole, stopped = (make_run(name, optimizer="muon", steps=8) for name in ("whole", "stopped"))
     for run in (whole, stopped):
         run.config = dataclasses.replace(run.config, hardware=HardwareConfig(device="cpu", dtype="float32"))
         run.write_config()
     list(train(whole))
     list(train(stopped, stop=stop_after(3)))
-    resumed = resume(stopped.folder)
+    resumed = resume_run(stopped.folder)
     assert (resumed.config.hardware.dtype, resumed.plan.optimizer_dtype) == ("float32", "bfloat16")
     list(train(resumed))
     assert journal(resumed) == journal(whole)

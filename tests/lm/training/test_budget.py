@@ -12,11 +12,11 @@ from lm import run_folder
 from lm.config.training import TrainingConfig
 from lm.hardware import Hardware
 from lm.optim.schedules import learning_rate, steps_in_all
-from lm.training.begin import resume, start
-from lm.training.budget import Clock, Cost, Pace, aside
+from lm.training.budget import BudgetClock, EvaluationCost, TrainingSpeed, evaluation_reserve
 from lm.training.corpus import TrainingCorpus
-from lm.training.events import Decay, Evaluation, Replanned, Saved, Step, Stopped
+from lm.training.events import DecayStarted, Evaluation, Replanned, Saved, Step, StoppedEarly
 from lm.training.loop import train
+from lm.training.startup import resume_run, start_run
 from tests.lm.training.conftest import FakeTime
 
 BUDGET = {"steps": None, "budget": "100s", "schedule": "wsd", "decay_fraction": 0.5, "final_learning_rate": 0.0}
@@ -48,7 +48,7 @@ def test_a_run_takes_the_time_it_is_given(make_run, time, step, evaluation):
     events = list(driven(run, time, step=step, evaluation=evaluation))
     assert 100 - 2 * (step + evaluation) - 1 <= time.now - began <= 100
     assert run.state.finished
-    (decay,) = [event for event in events if isinstance(event, Decay)]
+    (decay,) = [event for event in events if isinstance(event, DecayStarted)]
     rates = [event.learning_rate for event in events if isinstance(event, Step)]
     assert len(rates) == run.plan.steps == pytest.approx(decay.steps, abs=2)
     assert rates[3] == rates[decay.step - 1] > rates[decay.step + 2] > rates[-1] > 0
@@ -64,7 +64,7 @@ def test_a_budget_that_is_over_before_warm_up_ends_at_once(make_run, time):
 
 def test_time_that_is_gone_before_the_first_step_counts(make_run, time):
     run = make_run(**BUDGET)
-    run.clock = Clock(run.clock.left - 60)
+    run.clock = BudgetClock(run.clock.seconds_left - 60)
     began = time.now
     list(driven(run, time, step=1.0))
     assert 36 <= time.now - began <= 40
@@ -76,7 +76,7 @@ def test_resumed_before_the_decay_it_has_what_was_left(make_run, time):
         if isinstance(event, Saved) and event.step >= 20:
             break
     time.now += 10_000
-    again = resume(run.folder)
+    again = resume_run(run.folder)
     began = time.now
     list(driven(again, time, step=1.0))
     assert again.state.finished
@@ -89,10 +89,10 @@ def test_resumed_in_the_decay_it_ends_as_if_it_had_never_stopped(make_run, time)
     list(driven(whole, time, step=1.0))
     stopped = make_run("stopped", **BUDGET, evaluate_every=5)
     events = driven(stopped, time, step=1.0)
-    list(itertools.takewhile(lambda event: not isinstance(event, Decay), events))
+    list(itertools.takewhile(lambda event: not isinstance(event, DecayStarted), events))
     next(event for event in events if isinstance(event, Saved))
     events.close()
-    again = resume(stopped.folder)
+    again = resume_run(stopped.folder)
     list(driven(again, time, step=77.0))
     logs = [(run.folder / "metrics.jsonl").read_text() for run in (whole, stopped)]
     assert logs[0] == logs[1]
@@ -103,7 +103,7 @@ def test_a_finished_run_can_be_given_more_time(make_run, time):
     run = make_run(**BUDGET)
     list(driven(run, time, step=1.0))
     steps = run.state.step
-    longer = resume(run.folder, longer=TrainingConfig(budget="50s", schedule="wsd"))
+    longer = resume_run(run.folder, longer=TrainingConfig(budget="50s", schedule="wsd"))
     began = time.now
     list(driven(longer, time, step=1.0))
     assert longer.state.step > steps
@@ -117,25 +117,25 @@ EVALUATED = dataclasses.replace(STEPS, evaluate_every=10)
 
 def clock_after(time: FakeTime, *seconds: float, pauses: tuple[float, ...] = (), left: float, budget: float = 100.0):
     """A clock that has seen plain steps, and then pauses, of so many seconds; so many are left."""
-    clock = Clock(budget - 20, spent=20)
+    clock = BudgetClock(budget - 20, spent=20)
     for each, is_plain in [*((each, True) for each in seconds), *((each, False) for each in pauses)]:
         time.now += each
-        clock.note(is_plain=is_plain)
-    time.now += clock.left - left
-    assert clock.left == left
+        clock.record_step(is_plain=is_plain)
+    time.now += clock.seconds_left - left
+    assert clock.seconds_left == left
     return clock
 
 
 @pytest.mark.parametrize(("budget", "seconds"), [(30, 6), (119, 23.8), (120, 12), (3600, 360)])
 def test_what_may_be_spent_on_all_that_is_not_training(budget, seconds):
-    assert aside(budget) == pytest.approx(seconds)
+    assert evaluation_reserve(budget) == pytest.approx(seconds)
 
 
 def test_what_is_left_is_what_was_given_less_the_time_since(time):
-    clock = Clock(80.0, spent=20.0)
-    assert clock.left == 80
+    clock = BudgetClock(80.0, spent=20.0)
+    assert clock.seconds_left == 80
     time.now += 90.5
-    assert clock.left == -10.5
+    assert clock.seconds_left == -10.5
 
 
 @pytest.mark.parametrize(
@@ -143,35 +143,35 @@ def test_what_is_left_is_what_was_given_less_the_time_since(time):
 )
 def test_another_pause_is_taken_if_it_and_the_last_one_are_within_what_may_be_spent(time, pauses, has_time):
     """A fifth of 60 s are 12: a pause of 4 and two more are just that."""
-    clock = Clock(60.0)
+    clock = BudgetClock(60.0)
     for seconds, is_plain in [(1.0, True), (1.0, True), (4.0, True), *((1.0 + each, False) for each in pauses)]:
         time.now += seconds
-        clock.note(is_plain=is_plain)
-    assert clock.has_time_to_pause() is has_time
+        clock.record_step(is_plain=is_plain)
+    assert clock.can_evaluate() is has_time
 
 
 def test_getting_ready_leaves_evaluations_their_time(time):
     """300 s are left, so 30 may go into pauses, however long it took to get ready."""
-    clock = Clock(300.0, spent=100.0)
+    clock = BudgetClock(300.0, spent=100.0)
     for seconds, is_plain in ((1.0, True), (5.0, False)):
         time.now += seconds
-        clock.note(is_plain=is_plain)
-    assert clock.has_time_to_pause()
+        clock.record_step(is_plain=is_plain)
+    assert clock.can_evaluate()
 
 
 def test_a_pause_before_any_plain_step_says_nothing(time):
-    clock = Clock(10.0)
+    clock = BudgetClock(10.0)
     time.now += 9.0
-    clock.note(is_plain=False)
-    assert clock.has_time_to_pause()
-    assert clock.moved_end(1, 100, config=STEPS) is None
+    clock.record_step(is_plain=False)
+    assert clock.can_evaluate()
+    assert clock.rescheduled_total(1, 100, config=STEPS) is None
 
 
 def test_a_pause_shorter_than_a_step_took_no_time(time):
     clock = clock_after(time, 4.0, pauses=(1.0, 6.0), left=45)
-    assert clock.steps_in_all(10, config=STEPS) is None  # 40 for steps, 1 on average for the last pause, 1 to finish
+    assert clock.total_if_due(10, config=STEPS) is None  # 40 for steps, 1 on average for the last pause, 1 to finish
     time.now += 3
-    assert clock.steps_in_all(10, config=STEPS) == 20
+    assert clock.total_if_due(10, config=STEPS) == 20
 
 
 @pytest.mark.parametrize(
@@ -189,12 +189,12 @@ def test_the_decay_begins_when_what_is_to_come_takes_what_is_left(time, config, 
     seconds = [0.5] * 23 + [1.0, 12.5]
     pauses = tuple(each - 0.5 for each in pauses)  # in which there is a step of median length
     for left, steps in ((needed + 0.5, None), (needed, 50), (needed - 3.5, 46)):
-        clock = Clock(100.0)
+        clock = BudgetClock(100.0)
         for each, is_plain in [*((each, True) for each in seconds), *((each, False) for each in pauses)]:
             time.now += each
-            clock.note(is_plain=is_plain)
-        time.now += clock.left - left
-        assert clock.steps_in_all(25, config=config) == steps
+            clock.record_step(is_plain=is_plain)
+        time.now += clock.seconds_left - left
+        assert clock.total_if_due(25, config=config) == steps
 
 
 def test_one_more_step_is_taken_however_late_it_is(time):
@@ -209,9 +209,9 @@ def test_one_more_step_is_taken_however_late_it_is(time):
 def test_the_last_hundred_steps_say_how_long_one_takes(time):
     """The first of 101 took long; the others a second each."""
     clock = clock_after(time, 50.0, *[1.0] * 100, left=102, budget=400)
-    assert clock.steps_in_all(101, config=STEPS) == 202
+    assert clock.total_if_due(101, config=STEPS) == 202
     clock = clock_after(time, 51.0, *[1.0] * 99, left=101, budget=400)
-    assert clock.steps_in_all(100, config=STEPS) == 100 + 66  # at a second and a half
+    assert clock.total_if_due(100, config=STEPS) == 100 + 66  # at a second and a half
 
 
 @pytest.mark.parametrize(
@@ -227,26 +227,26 @@ def test_the_last_hundred_steps_say_how_long_one_takes(time):
 )  # fmt: skip
 def test_the_end_of_a_decay_is_moved_if_it_is_far_from_where_time_ends(time, a_step, budget, left, steps):
     clock = clock_after(time, a_step, a_step, left=left, budget=budget)
-    assert clock.moved_end(50, 80, config=STEPS) == steps
+    assert clock.rescheduled_total(50, 80, config=STEPS) == steps
 
 
 def test_the_last_checkpoint_has_time_to_be_written(time):
     clock = clock_after(time, 1.0, left=51.0)
-    clock.to_write = 20.0
-    assert clock.moved_end(50, 80, config=STEPS) is None
-    assert clock.moved_end(40, 80, config=STEPS) == 40 + 51 - 20 - 1
+    clock.checkpoint_seconds = 20.0
+    assert clock.rescheduled_total(50, 80, config=STEPS) is None
+    assert clock.rescheduled_total(40, 80, config=STEPS) == 40 + 51 - 20 - 1
 
 
 def test_an_end_that_cannot_be_moved_stays(time):
     """The last step is the least there is; after it, and where no step was seen, nothing is known."""
     clock = clock_after(time, 1.0, left=-9.0)
-    assert clock.moved_end(78, 80, config=STEPS) == 79
-    assert clock.moved_end(79, 80, config=STEPS) is None
-    assert clock.moved_end(80, 80, config=STEPS) is None
-    assert clock_after(time, left=-9.0).moved_end(50, 80, config=STEPS) is None
+    assert clock.rescheduled_total(78, 80, config=STEPS) == 79
+    assert clock.rescheduled_total(79, 80, config=STEPS) is None
+    assert clock.rescheduled_total(80, 80, config=STEPS) is None
+    assert clock_after(time, left=-9.0).rescheduled_total(50, 80, config=STEPS) is None
 
 
-class NotingClock(Clock):
+class NotingClock(BudgetClock):
     """Remembers what it was told."""
 
     def note(self, *, is_plain: bool) -> None:
@@ -273,9 +273,9 @@ def test_the_end_is_moved_where_the_machine_slows_down_in_the_decay(make_run, ti
     for event in events:
         if isinstance(event, Step):
             time.now += 1.0 if event.step <= 50 else 2.0
-        if isinstance(event, Decay):
+        if isinstance(event, DecayStarted):
             assert (event.step, event.steps) == (50, 99)
-        found[run.state.step] = (run.plan.steps, run.plan.decay_start, run.plan.deadline, run.rate)
+        found[run.state.step] = (run.plan.steps, run.plan.decay_start, run.plan.deadline, run.learning_rate)
         if run.state.step == 54:
             events.close()
             break
@@ -292,16 +292,16 @@ def paced(tmp_path, shards, byte_tokenizer, make_run):
     like = make_run("like", **BUDGET, evaluate_every=10, weight_decay=1.0)
 
     def make(seconds: float, **options):
-        pace = Pace(seconds, Cost(0.0, 0.0), Hardware("cpu", "float32", 1))
+        speed = TrainingSpeed(seconds, EvaluationCost(0.0, 0.0), Hardware("cpu", "float32", 1))
         corpus = TrainingCorpus(shards, byte_tokenizer)
-        return start(tmp_path / "paced", like.config, corpus, pace=pace, **options)
+        return start_run(tmp_path / "paced", like.config, corpus, speed=speed, **options)
 
     return make
 
 
 def test_a_plan_made_on_a_busy_machine_is_adapted_to_the_pace_of_the_first_steps(paced, time):
     """Planned are 25 steps of 4 s; they take 1 s each."""
-    run = paced(4.0, open_settings=frozenset({"evaluate_every", "weight_decay"}))
+    run = paced(4.0, adjustable_settings=frozenset({"evaluate_every", "weight_decay"}))
     assert run.plan.steps == 25
     events = list(driven(run, time, step=1.0))
     (change,) = [event for event in events if isinstance(event, Replanned)]
@@ -316,7 +316,7 @@ def test_a_plan_made_on_a_busy_machine_is_adapted_to_the_pace_of_the_first_steps
 
 
 def test_a_plan_that_was_right_or_settings_that_were_given_stay(paced, time):
-    run = paced(1.1, open_settings=frozenset({"evaluate_every", "weight_decay"}))
+    run = paced(1.1, adjustable_settings=frozenset({"evaluate_every", "weight_decay"}))
     assert not [event for event in driven(run, time, step=1.0) if isinstance(event, Replanned)]
 
 
@@ -336,7 +336,7 @@ MEMORISING = {
 def test_the_decay_starts_on_a_plateau_and_training_stops_after_it(make_run):
     run = make_run(**MEMORISING)
     events = list(train(run))
-    (decay,) = [event for event in events if isinstance(event, Decay)]
+    (decay,) = [event for event in events if isinstance(event, DecayStarted)]
     assert decay.on_plateau
     losses = {event.step: event.loss for event in events if isinstance(event, Evaluation)}
     before = {step: loss for step, loss in losses.items() if step <= decay.step}
@@ -347,7 +347,7 @@ def test_the_decay_starts_on_a_plateau_and_training_stops_after_it(make_run):
     rates = {event.step: event.learning_rate for event in events if isinstance(event, Step)}
     assert rates[decay.step] == 0.05 > rates[decay.step + 2]
     assert json.loads((run.folder / "decisions.jsonl").read_text().splitlines()[-1])["by"].startswith("validation loss")
-    stopped = [event for event in events if isinstance(event, Stopped)]
+    stopped = [event for event in events if isinstance(event, StoppedEarly)]
     if stopped:  # the loss rose in the decay too: patience counts from its beginning
         assert run.state.step >= decay.step + 2 * 4
     assert run.state.finished
@@ -357,17 +357,17 @@ def test_on_a_plateau_a_budget_is_not_used_up(make_run, time):
     run = make_run(**{**MEMORISING, "steps": None, "budget": "400s"})
     began = time.now
     events = list(driven(run, time, step=1.0))
-    assert [event.on_plateau for event in events if isinstance(event, Decay)] == [True]
+    assert [event.on_plateau for event in events if isinstance(event, DecayStarted)] == [True]
     assert time.now - began < 300
     assert run.state.finished
 
 
 def test_resumed_in_the_decay_of_a_plateau_a_run_ends_as_if_it_had_never_stopped(make_run):
     whole, run = make_run("whole", **MEMORISING), make_run(**MEMORISING)
-    decay = next(event for event in train(whole) if isinstance(event, Decay))
+    decay = next(event for event in train(whole) if isinstance(event, DecayStarted))
     list(train(whole := make_run("again", **MEMORISING)))
     list(train(run, stop=lambda: run.state.step > decay.step))
-    run = resume(run.folder)
+    run = resume_run(run.folder)
     list(train(run))
     assert run.state.step == whole.state.step
     assert run.plan.decay_start == whole.plan.decay_start
@@ -377,4 +377,4 @@ def test_resumed_in_the_decay_of_a_plateau_a_run_ends_as_if_it_had_never_stopped
 
 def test_without_a_decay_patience_nothing_decays_early(make_run):
     run = make_run(**{**MEMORISING, "decay_patience": None, "patience": None, "steps": 40})
-    assert not [event for event in train(run) if isinstance(event, Decay)]
+    assert not [event for event in train(run) if isinstance(event, DecayStarted)]

@@ -19,14 +19,14 @@ from lm.config.model import ModelConfig
 from lm.config.run import RunConfig
 from lm.config.training import TrainingConfig
 from lm.errors import InputError
-from lm.training.begin import resume, start
 from lm.training.continuation import continued, overfit, prolong, with_optimizer_of
 from lm.training.corpus import TrainingCorpus
-from lm.training.events import Evaluation, Saved, Step, Stopped
-from lm.training.history import improved
+from lm.training.events import Evaluation, Saved, Step, StoppedEarly
+from lm.training.history import has_improved
 from lm.training.loop import train
 from lm.training.resolve import from_spec
 from lm.training.run import Run
+from lm.training.startup import resume_run, start_run
 from tests.lm.training import test_lora
 from tests.lm.training.conftest import journal, loss_of, stop_after, sums
 from tests.lm.training.test_masked import corpus, examples  # noqa: F401 (fixtures)
@@ -49,7 +49,7 @@ def tune(parent, shards, byte_tokenizer):
         settings = dataclasses.replace(parent.config.training, **{"steps": 12, "learning_rate": 1e-3, **training})
         config = dataclasses.replace(parent.config, training=settings, plan=None, lora=lora or LoraConfig())
         found, data = run_folder.find_checkpoint(parent.folder), TrainingCorpus(shards, byte_tokenizer)
-        return start(
+        return start_run(
             parent.folder.parent / name, config, data, weights=load_weights(found), base=found if lora else None
         )
 
@@ -78,7 +78,7 @@ def test_a_run_that_ends_no_better_than_it_began_has_the_weights_of_its_parent(p
     assert (events[0].step, events[0].is_best) == (0, True)
     assert events[0].loss == pytest.approx(parent.state.best_loss, rel=1e-6)
     assert run.state.best_step == 0
-    assert improved(run.config, run.state) is False
+    assert has_improved(run.config, run.state) is False
     assert run_folder.find_checkpoint(run.folder).name == "step-0"
     assert same(run.folder, parent.folder)
 
@@ -86,14 +86,14 @@ def test_a_run_that_ends_no_better_than_it_began_has_the_weights_of_its_parent(p
 def test_a_run_that_improves_says_so_and_its_first_checkpoint_goes_as_others_do(parent, tune):
     run = tune(learning_rate=3e-3, keep=1, steps=30)
     list(train(run))
-    assert improved(run.config, run.state) is True
+    assert has_improved(run.config, run.state) is True
     assert run.state.best_loss < parent.state.best_loss
     assert "step-0" not in [folder.name for folder in run_folder.checkpoints(run.folder)]
 
 
 def test_without_an_evaluation_nothing_is_said(make_run):
     run = make_run(steps=2, evaluate_every=0)
-    assert improved(run.config, run.state) is None
+    assert has_improved(run.config, run.state) is None
 
 
 def test_a_scratch_run_is_not_evaluated_before_its_first_step(make_run):
@@ -105,7 +105,7 @@ def test_a_scratch_run_is_not_evaluated_before_its_first_step(make_run):
 
 def resume_of(run: Run) -> Run:
     run.lock.release()
-    return start(run.folder.parent / "again", run.config, TrainingCorpus(Path(run.plan.data), run.tokenizer))
+    return start_run(run.folder.parent / "again", run.config, TrainingCorpus(Path(run.plan.data), run.tokenizer))
 
 
 @pytest.mark.parametrize("stop", [1, 5])
@@ -114,7 +114,7 @@ def test_an_interrupted_run_resumes_exactly(tune, lora, stop):
     whole, parts = tune("whole", lora=lora, ema=0.8), tune("parts", lora=lora, ema=0.8)
     list(train(whole))
     list(train(parts, stop=stop_after(stop)))
-    parts = resume(parts.folder)
+    parts = resume_run(parts.folder)
     list(train(parts))
     assert sums(whole)["model.safetensors"] == sums(parts)["model.safetensors"]
     assert sums(whole)["optimizer.safetensors"] == sums(parts)["optimizer.safetensors"]
@@ -128,7 +128,7 @@ def test_a_run_that_is_killed_after_its_first_evaluation_resumes_from_step_0(tun
         if isinstance(event, Saved) and event.step == 0:
             break
     events.close()
-    parts = resume(parts.folder)
+    parts = resume_run(parts.folder)
     list(train(parts))
     assert sums(whole)["model.safetensors"] == sums(parts)["model.safetensors"]
     assert journal(whole) == journal(parts)
@@ -141,7 +141,7 @@ def test_a_run_that_is_killed_before_it_has_saved_begins_again(tune):
     assert isinstance(next(events), Evaluation)  # noted in the journal, and not saved
     events.close()
     with pytest.raises(InputError, match="no checkpoint yet"):
-        resume(parts.folder)
+        resume_run(parts.folder)
     parts = tune("parts")
     list(train(parts))
     assert journal(whole) == journal(parts)
@@ -159,7 +159,7 @@ def test_a_new_head_is_not_evaluated_before_it_has_learned(tmp_path, corpus, exa
             data=dataclasses.replace(RunConfig().data, supervised=labelled),
             training=TrainingConfig(**settings),
         )
-        return start(tmp_path / name, config, data, weights=load_weights(weights))
+        return start_run(tmp_path / name, config, data, weights=load_weights(weights))
 
     labels = begin("labels", examples, first.config.model, found)
     assert 0 not in [event.step for event in train(labels) if isinstance(event, Evaluation)]
@@ -306,7 +306,7 @@ def first_weights(run: Run) -> dict[str, torch.Tensor]:
 def test_an_overfitted_run_is_extended_from_its_best_weights_and_keeps_all_checkpoints(overfitted):
     before = {folder.name: (folder / "manifest.json").read_bytes() for folder in checkpoints(overfitted)}
     log, best = journal(overfitted), load_weights(run_folder.find_checkpoint(overfitted.folder))
-    run = resume(overfitted.folder, longer=TrainingConfig(steps=24))
+    run = resume_run(overfitted.folder, longer=TrainingConfig(steps=24))
     assert run.overfit is not None
     assert run.overfit.step == overfitted.state.best_step
     assert all(torch.equal(value, best[name]) for name, value in first_weights(run).items())
@@ -330,7 +330,7 @@ def checkpoints(run: Run) -> list[Path]:
 @pytest.mark.parametrize("step", [12, 16])
 def test_a_checkpoint_that_is_named_is_always_used(overfitted, step):
     named = overfitted.folder / "checkpoints" / f"step-{step}"
-    run = resume(named, longer=TrainingConfig(steps=24))
+    run = resume_run(named, longer=TrainingConfig(steps=24))
     assert run.overfit is None
     expected = load_weights(named)
     assert all(torch.equal(value, expected[name]) for name, value in first_weights(run).items())
@@ -339,11 +339,11 @@ def test_a_checkpoint_that_is_named_is_always_used(overfitted, step):
 @pytest.mark.parametrize("stop", [1, 5])
 def test_an_extended_run_that_is_interrupted_resumes_exactly(make_overfitted, stop):
     whole, parts = make_overfitted("whole"), make_overfitted("parts")
-    whole, parts = (resume(run.folder, longer=TrainingConfig(steps=24)) for run in (whole, parts))
+    whole, parts = (resume_run(run.folder, longer=TrainingConfig(steps=24)) for run in (whole, parts))
     list(train(whole))
     list(train(parts, stop=stop_after(stop)))
-    resume(parts.folder).lock.release()
-    parts = resume(parts.folder, longer=TrainingConfig(steps=24))
+    resume_run(parts.folder).lock.release()
+    parts = resume_run(parts.folder, longer=TrainingConfig(steps=24))
     assert parts.overfit is None  # the same length again is no extension
     list(train(parts))
     assert sums(whole)["model.safetensors"] == sums(parts)["model.safetensors"]
@@ -353,10 +353,10 @@ def test_an_extended_run_that_is_interrupted_resumes_exactly(make_overfitted, st
 
 def test_an_extension_that_is_killed_before_it_has_saved_has_lost_nothing(overfitted):
     before = {name: (overfitted.folder / name).read_bytes() for name in ("metrics.jsonl", "best", "last")}
-    events = train(resume(overfitted.folder, longer=TrainingConfig(steps=24)))
+    events = train(resume_run(overfitted.folder, longer=TrainingConfig(steps=24)))
     next(events)
     events.close()
-    again = resume(overfitted.folder, longer=TrainingConfig(steps=20))
+    again = resume_run(overfitted.folder, longer=TrainingConfig(steps=20))
     assert again.overfit is not None
     again.lock.release()
     assert {name: (overfitted.folder / name).read_bytes() for name in before} == before
@@ -365,11 +365,11 @@ def test_an_extension_that_is_killed_before_it_has_saved_has_lost_nothing(overfi
 def test_the_best_of_an_extended_run_is_replaced_by_a_better_one_alone(overfitted):
     """However badly the extension goes: here at a rate that ruins the weights."""
     best = run_folder.find_checkpoint(overfitted.folder)
-    run = resume(overfitted.folder, longer=TrainingConfig(steps=24))
+    run = resume_run(overfitted.folder, longer=TrainingConfig(steps=24))
     run.config = dataclasses.replace(run.config, training=dataclasses.replace(run.config.training, learning_rate=50.0))
     list(train(run))
     assert run_folder.find_checkpoint(run.folder) == best
-    assert improved(run.config, run.state) is False
+    assert has_improved(run.config, run.state) is False
 
 
 @pytest.mark.parametrize(
@@ -394,7 +394,7 @@ def test_the_rate_of_an_extended_run_falls_from_where_it_is_or_from_a_fraction_o
     first = (
         rates(run) if stop is None else [e.learning_rate for e in train(run, stop=stop_after(stop)) if type(e) is Step]
     )
-    again = rates(resume(run.folder, longer=TrainingConfig(steps=40)))
+    again = rates(resume_run(run.folder, longer=TrainingConfig(steps=40)))
     assert again == sorted(again, reverse=True)
     assert again[0] <= max(first[-1], 0.25e-2)
     assert 0 < again[-1] < 1e-3
@@ -405,7 +405,7 @@ def test_a_schedule_that_has_not_begun_to_fall_is_that_of_a_run_of_this_length_f
     settings = {"schedule": schedule, "decay_fraction": 0.2}
     run, whole = make_run(**settings), make_run("whole", **settings, steps=20)
     list(train(run, stop=stop_after(12 if stop is None else stop)))
-    longer = resume(run.folder, longer=TrainingConfig(steps=20))
+    longer = resume_run(run.folder, longer=TrainingConfig(steps=20))
     list(train(longer))
     list(train(whole))
     assert sums(longer)["model.safetensors"] == sums(whole)["model.safetensors"]
@@ -434,8 +434,10 @@ def test_dropout_that_nobody_gave_follows_the_epochs_of_an_extended_run(make_run
 
 def test_patience_counts_from_the_extension(make_run):
     run = make_run(learning_rate=0.0, steps=100, evaluate_every=3, patience=2)
-    assert list(train(run))[-1] == Stopped(9, patience_ran_out=True)
-    assert list(train(resume(run.folder, longer=TrainingConfig(steps=200))))[-1] == Stopped(15, patience_ran_out=True)
+    assert list(train(run))[-1] == StoppedEarly(9, patience_ran_out=True)
+    assert list(train(resume_run(run.folder, longer=TrainingConfig(steps=200))))[-1] == StoppedEarly(
+        15, patience_ran_out=True
+    )
 
 
 def test_the_weights_are_not_changed_by_what_measures_their_loss(parent, tune):

@@ -24,9 +24,9 @@ from lm.config.training import TrainingConfig
 from lm.errors import LMError, UsageError
 from lm.run_folder import TrainingState, find_checkpoint
 from lm.tokenizer.tokenizer import Tokenizer
-from lm.training.begin import resume, start
 from lm.training.corpus import TrainingCorpus
 from lm.training.loop import train
+from lm.training.startup import resume_run, start_run
 from tests.lm.disk_faults import Dies, Fails, States, contents, copy_tree
 from tests.lm.training.conftest import stop_after
 
@@ -129,15 +129,15 @@ def begin(shards, byte_tokenizer):
     def begin(folder: Path, *, base: Path | None = None, **training):
         config = RunConfig(ModelConfig(**SHAPE), training=TrainingConfig(**SETTINGS | training))
         if base is None:
-            return start(folder, config, TrainingCorpus(shards, byte_tokenizer))
+            return start_run(folder, config, TrainingCorpus(shards, byte_tokenizer))
         adapted = replace(config, lora=LoraConfig(rank=1))
-        return start(folder, adapted, TrainingCorpus(shards, byte_tokenizer), weights=load_weights(base), base=base)
+        return start_run(folder, adapted, TrainingCorpus(shards, byte_tokenizer), weights=load_weights(base), base=base)
 
     return begin
 
 
 def train_to_the_end(run: Path, **longer: int) -> None:
-    list(train(resume(run, longer=TrainingConfig(**longer) if longer else None)))
+    list(train(resume_run(run, longer=TrainingConfig(**longer) if longer else None)))
 
 
 @pytest.fixture
@@ -152,7 +152,7 @@ def first_saves(tmp_path, begin) -> Callable[..., Case]:
         def recover(root: Path) -> None:
             run = root / "run"
             is_saved = run_folder.checkpoints(run) or list(run_folder.hidden_checkpoints(run))
-            list(train(resume(run) if is_saved else begun(root)))
+            list(train(resume_run(run) if is_saved else begun(root)))
 
         return Case(tmp_path / "runs", lambda root: list(train(begun(root))), recover)
 
@@ -230,7 +230,7 @@ def extending(tmp_path, begin) -> Callable[..., Case]:
         list(train(begin(tmp_path / "runs" / "run", steps=4, **settings)))
 
         def act(root: Path) -> None:
-            run = resume(root / "run", longer=TrainingConfig(steps=8))
+            run = resume_run(root / "run", longer=TrainingConfig(steps=8))
             assert run.overfit is not None or run.state.step > 4
             list(train(run))
 

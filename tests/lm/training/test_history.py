@@ -10,7 +10,7 @@ import pytest
 
 from lm.errors import InputError
 from lm.model.transformer import count_parameters
-from lm.training.history import curves, expert_use, newest_unfinished, runs, summarise
+from lm.training.history import find_unfinished, list_runs, load_curves, load_expert_use, summarise_run
 from lm.training.loop import train
 
 
@@ -36,7 +36,7 @@ def folder(make_run, tmp_path):
 def test_a_run_with_wrong_values_is_left_out(folder, name, change):
     path = folder / "other" / "checkpoints" / "step-1" / name
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
-    found, damaged = runs(folder)
+    found, damaged = list_runs(folder)
     assert [summary.folder.name for summary in found] == ["run"]
     assert [problem for problem in damaged if str(path) in problem] == damaged
     assert len(damaged) == 1
@@ -50,7 +50,7 @@ def test_a_run_whose_settings_cannot_be_read_is_left_out(folder, content):
         path.mkdir()
     else:
         path.write_bytes(content)
-    found, damaged = runs(folder)
+    found, damaged = list_runs(folder)
     assert [summary.folder.name for summary in found] == ["run"]
     assert len(damaged) == 1
     assert str(path) in damaged[0]
@@ -59,7 +59,7 @@ def test_a_run_whose_settings_cannot_be_read_is_left_out(folder, content):
 def test_a_copy_beside_the_checkpoints_is_no_harm(folder):
     checkpoints = folder / "other" / "checkpoints"
     shutil.copytree(checkpoints / "step-1", checkpoints / "step-1-backup")
-    found, damaged = runs(folder)
+    found, damaged = list_runs(folder)
     assert (len(found), damaged) == (2, [])
 
 
@@ -81,33 +81,33 @@ def test_runs_come_in_the_order_in_which_they_were_changed(make_run, tmp_path):
     os.utime(tmp_path / "d" / "metrics.jsonl", (2000, 2000))
     (tmp_path / "no run").mkdir()
     (tmp_path / "b" / "checkpoints" / "step-3" / "state.json").write_text("{")
-    found, damaged = runs(tmp_path)
+    found, damaged = list_runs(tmp_path)
     assert [summary.folder.name for summary in found] == ["c", "a", "d"]
     assert [summary.changed for summary in found] == [1002, 1003, 2000]
     assert [(summary.state.step, summary.steps) for summary in found] == [(4, 12), (12, 12), (2, 12)]
     assert found[0].parameters == count_parameters(made["c"].model)
     (message,) = damaged
     assert "state.json" in message
-    assert newest_unfinished(tmp_path).name == "d"
+    assert find_unfinished(tmp_path).name == "d"
     changed(tmp_path / "c", 3000)
-    assert newest_unfinished(tmp_path).name == "c"
+    assert find_unfinished(tmp_path).name == "c"
     with pytest.raises(InputError, match="no such folder"):
-        runs(tmp_path / "none")
+        list_runs(tmp_path / "none")
 
 
 def test_where_all_are_finished_there_is_none_to_go_on_with(make_run, tmp_path):
     stopped(make_run("a"), 12)
     with pytest.raises(InputError, match="no unfinished run"):
-        newest_unfinished(tmp_path)
-    assert summarise(tmp_path / "a").state.finished
+        find_unfinished(tmp_path)
+    assert summarise_run(tmp_path / "a").state.finished
 
 
 def test_curves_are_what_the_journals_hold(tmp_path):
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 2.5, "sample": "x"}\n{"step": 3, "loss": 2}\n')
     with pytest.raises(InputError, match=r"timings.jsonl: no such file"):
-        curves(tmp_path)
+        load_curves(tmp_path)
     (tmp_path / "timings.jsonl").write_text('{"step": 3, "seconds": 0.5}\n')
-    found = curves(tmp_path)
+    found = load_curves(tmp_path)
     assert {name: (curve.steps, curve.values) for name, curve in found.items()} == {
         "loss": ([1, 3], [2.5, 2.0]),
         "seconds": ([3], [0.5]),
@@ -115,22 +115,22 @@ def test_curves_are_what_the_journals_hold(tmp_path):
     for torn in ("[" * 200_000, "[1]", '{"loss": 1}', '{"step": 4, "lo'):
         (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 2.5}\n' + torn + "\n")
         with pytest.raises(InputError, match="metrics.jsonl, line 2: not an entry"):
-            curves(tmp_path)
+            load_curves(tmp_path)
 
 
 def test_what_is_no_number_is_in_no_curve(tmp_path):
     lines = [f'{{"step": {step}, "loss": {loss}}}' for step, loss in enumerate(("2.5", "NaN", "Infinity", "2.0"))]
     (tmp_path / "metrics.jsonl").write_text("\n".join(lines) + "\n")
     (tmp_path / "timings.jsonl").write_text('{"step": 0, "seconds": NaN}\n')
-    found = curves(tmp_path)
+    found = load_curves(tmp_path)
     assert found.keys() == {"loss"}
     assert (found["loss"].steps, found["loss"].values) == ([0, 3], [2.5, 2.0])
 
 
 def test_the_use_of_experts_is_that_of_the_last_evaluation_up_to_a_step(tmp_path):
-    assert expert_use(tmp_path, step=9) == {}
+    assert load_expert_use(tmp_path, step=9) == {}
     lines = ['{"step": 2, "loss": 1.0}', '{"step": 2, "validation_expert_use": {"a": [0.25, 0.75]}}', "[1]", "{",
              '{"step": 4, "validation_expert_use": {"a": [0.5, 0.5]}}', '{"step": 5, "loss": 1.0}']  # fmt: skip
     (tmp_path / "metrics.jsonl").write_text("\n".join(lines) + "\n")
-    found = [expert_use(tmp_path, step=step) for step in (1, 2, 3, 4, 5)]
+    found = [load_expert_use(tmp_path, step=step) for step in (1, 2, 3, 4, 5)]
     assert found == [{}, {"a": [0.25, 0.75]}, {"a": [0.25, 0.75]}, {"a": [0.5, 0.5]}, {"a": [0.5, 0.5]}]

@@ -7,9 +7,9 @@ import dataclasses
 import pytest
 
 from lm.errors import UsageError
-from lm.training.begin import start
 from lm.training.corpus import TrainingCorpus
 from lm.training.loop import train
+from lm.training.startup import start_run
 from tests.lm.training.conftest import loss_of
 
 
@@ -17,10 +17,10 @@ def test_starting_from_weights(make_run, shards, byte_tokenizer, tmp_path):
     first = make_run("first")
     list(train(first))
     weights = first.model.state_dict()
-    second = start(tmp_path / "second", first.config, TrainingCorpus(shards, byte_tokenizer), weights=weights)
+    second = start_run(tmp_path / "second", first.config, TrainingCorpus(shards, byte_tokenizer), weights=weights)
     assert loss_of(second) == loss_of(first)
     assert second.state.step == 0
     other = dataclasses.replace(first.config, model=dataclasses.replace(first.config.model, d_model=16))
     with pytest.raises(UsageError, match="don't fit this model"):
-        start(tmp_path / "third", other, TrainingCorpus(shards, byte_tokenizer), weights=weights)
+        start_run(tmp_path / "third", other, TrainingCorpus(shards, byte_tokenizer), weights=weights)
     assert not (tmp_path / "third").exists()

@@ -9,7 +9,7 @@ import pytest
 from cli.console.curves import draw
 from lm.errors import InputError
 from lm.training.events import Evaluation, Sample, Step
-from lm.training.history import curves, expert_use
+from lm.training.history import load_curves, load_expert_use
 from lm.training.journal import Journal
 from tests.lm.full_disk import full_disk
 
@@ -21,10 +21,10 @@ def journal(tmp_path) -> Journal:
     """Of twenty steps, with a sample at the tenth."""
     journal = Journal(tmp_path)
     for step in range(1, 21):
-        journal.step(Step(step, 2.0, 0.1, 1.0, 64, 1e6, 0.5), epoch=step / 20)
+        journal.log_step(Step(step, 2.0, 0.1, 1.0, 64, 1e6, 0.5), epoch=step / 20)
         if step == 10:
-            journal.note(Evaluation(step, 1.5, 2.0, 64, 0.1, is_best=True))
-            journal.note(Sample(step, "the", ANY_LINE_END))
+            journal.log_event(Evaluation(step, 1.5, 2.0, 64, 0.1, is_best=True))
+            journal.log_event(Sample(step, "the", ANY_LINE_END))
     return journal
 
 
@@ -33,50 +33,50 @@ def entries(journal: Journal) -> list[dict]:
 
 
 def test_numbers_that_json_does_not_have_are_null(journal, tmp_path):
-    journal.step(Step(21, 2.0, 0.1, float("inf"), 64, 1e6, 0.5), epoch=1.0)
+    journal.log_step(Step(21, 2.0, 0.1, float("inf"), 64, 1e6, 0.5), epoch=1.0)
     last = journal.metrics.read_text().splitlines()[-1]
     assert json.loads(last, parse_constant=pytest.fail)["gradient_norm"] is None
-    assert curves(tmp_path)["loss"].steps[-1] == 21
+    assert load_curves(tmp_path)["loss"].steps[-1] == 21
 
 
 def test_a_line_ends_with_a_line_feed_alone(journal, tmp_path):
-    journal.forget_after(15)
+    journal.truncate(15)
     assert [entry["step"] for entry in entries(journal)] == [*range(1, 11), 10, 10, *range(11, 16)]
     assert next(entry["sample"] for entry in entries(journal) if "sample" in entry) == ANY_LINE_END
-    assert curves(tmp_path)["loss"].steps == list(range(1, 16))
+    assert load_curves(tmp_path)["loss"].steps == list(range(1, 16))
 
 
 def test_a_full_disk_loses_no_line(journal):
     before = journal.metrics.read_bytes()
     with full_disk(after=200), pytest.raises(OSError, match="File too large"):
-        journal.forget_after(15)
+        journal.truncate(15)
     assert journal.metrics.read_bytes() == before
 
 
 def test_lines_for_which_there_is_no_room_wait_for_it(journal):
     with full_disk(after=journal.metrics.stat().st_size + 9):
-        journal.note(Sample(20, "the", "end"))
-        assert "metrics.jsonl: File too large" in str(journal.warning())
-        journal.step(Step(21, 2.0, 0.1, 1.0, 64, 1e6, 0.5), epoch=1.05)
-        assert journal.warning() is None  # once is enough
+        journal.log_event(Sample(20, "the", "end"))
+        assert "metrics.jsonl: File too large" in str(journal.pop_warning())
+        journal.log_step(Step(21, 2.0, 0.1, 1.0, 64, 1e6, 0.5), epoch=1.05)
+        assert journal.pop_warning() is None  # once is enough
         assert entries(journal)[-1]["step"] == 20
         assert journal.metrics.read_bytes().endswith(b"}\n")  # nothing torn
         with pytest.raises(OSError, match=r"metrics\.jsonl'"):
-            journal.finish()
-    journal.step(Step(22, 2.0, 0.1, 1.0, 64, 1e6, 0.5), epoch=1.1)
-    journal.finish()
+            journal.flush()
+    journal.log_step(Step(22, 2.0, 0.1, 1.0, 64, 1e6, 0.5), epoch=1.1)
+    journal.flush()
     assert [(entry["step"], entry.get("sample")) for entry in entries(journal)[-3:]] == [
         (20, "end"),
         (21, None),
         (22, None),
     ]
-    assert curves(journal.metrics.parent)["tokens_per_second"].steps == list(range(1, 23))
+    assert load_curves(journal.metrics.parent)["tokens_per_second"].steps == list(range(1, 23))
 
 
 def test_what_needs_no_cut_is_not_written(journal):
     before = journal.metrics.stat()
     with full_disk(after=200):
-        journal.forget_after(20)
+        journal.truncate(20)
     assert journal.metrics.stat().st_ino == before.st_ino
     assert journal.metrics.stat().st_mtime_ns == before.st_mtime_ns
 
@@ -91,8 +91,8 @@ def test_what_a_crash_has_torn_is_dropped(journal, tmp_path, torn):
     for path in (journal.metrics, journal.timings):
         path.write_bytes(path.read_bytes() + torn)
     if not torn.endswith(b"\n"):  # it may still be in the writing, which need not keep anybody from looking
-        assert curves(tmp_path)["loss"].steps[-1] == 20
-    journal.forget_after(25)
+        assert load_curves(tmp_path)["loss"].steps[-1] == 20
+    journal.truncate(25)
     assert entries(journal) == whole
 
 
@@ -100,7 +100,7 @@ def test_what_a_crash_has_torn_is_dropped(journal, tmp_path, torn):
 def test_what_is_no_entry_is_named(journal, tmp_path, line):
     journal.timings.write_bytes(line.encode("latin-1") + b"\n" + journal.timings.read_bytes())
     with pytest.raises(InputError, match="timings.jsonl, line 1: not an entry of a journal"):
-        curves(tmp_path)
+        load_curves(tmp_path)
 
 
 DAMAGED = {
@@ -119,13 +119,13 @@ DAMAGED = {
 def test_a_damaged_line_is_no_entry_and_costs_no_other(journal, tmp_path, line):
     whole = journal.metrics.read_bytes().splitlines(keepends=True)
     journal.metrics.write_bytes(b"".join([*whole[:4], line + b"\n", *whole[4:]]))
-    assert expert_use(tmp_path, step=9) == {}
+    assert load_expert_use(tmp_path, step=9) == {}
     if b"\xed" not in line:  # which JSON of bytes lets pass
         with pytest.raises(InputError, match=r"metrics.jsonl, line 5: not an entry of a journal$"):
-            curves(tmp_path)
-    journal.set_aside()
-    journal.restore()
-    journal.forget_after(15)
+            load_curves(tmp_path)
+    journal.back_up()
+    journal.restore_backup()
+    journal.truncate(15)
     left = [kept for kept in journal.metrics.read_bytes().splitlines(keepends=True) if kept != line + b"\n"]
     assert left == [kept for kept in whole if json.loads(kept)["step"] <= 15]
 
@@ -134,7 +134,7 @@ def test_a_damaged_line_is_no_entry_and_costs_no_other(journal, tmp_path, line):
 def test_what_is_no_number_to_draw_is_left_out_of_a_curve(journal, tmp_path, value):
     whole = journal.metrics.read_bytes()
     journal.metrics.write_bytes(whole + b'{"step": 21, "loss": %s}\n{"step": 22, "loss": 1.5}\n' % value)
-    curve = curves(tmp_path)["loss"]
+    curve = load_curves(tmp_path)["loss"]
     assert curve.steps == [*range(1, 21), 22]
     assert len(draw({"": (curve.steps, curve.values)}, title="", width=40, height=4, colour=False).splitlines()) == 7
 
@@ -144,4 +144,4 @@ def test_a_damaged_use_of_experts_is_none(journal, tmp_path, use):
     with journal.metrics.open("ab") as file:
         file.write(b'{"step": 7, "validation_expert_use": {"layer": [0.25, 0.75]}}\n')
         file.write(b'{"step": 8, "validation_expert_use": %s}\n' % use)
-    assert expert_use(tmp_path, step=9) == {"layer": [0.25, 0.75]}
+    assert load_expert_use(tmp_path, step=9) == {"layer": [0.25, 0.75]}

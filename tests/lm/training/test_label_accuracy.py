@@ -16,11 +16,11 @@ from lm.corpus.examples import open_examples
 from lm.decoding.classifying import CompletionClassifier
 from lm.run_folder import load_config
 from lm.training import evaluation
-from lm.training.begin import resume, start
 from lm.training.corpus import CorpusPrepared, TrainingCorpus
 from lm.training.events import Evaluation
 from lm.training.loop import train
 from lm.training.run import Run
+from lm.training.startup import resume_run, start_run
 from lm.training.trainer import Trainer
 from tests.lm.corpus import small_examples
 from tests.lm.corpus.preparing import prepare
@@ -46,7 +46,7 @@ def examples(tmp_path_factory, byte_tokenizer) -> TrainingCorpus:
 def begun(folder, corpus, **fields) -> Run:
     settings = {"batch_size": 16, "steps": 8, "warmup_steps": 3, "evaluate_every": 4, "learning_rate": 5e-3, **fields}
     config = RunConfig(ModelConfig(**SHAPE), data=DataConfig(supervised=True), training=TrainingConfig(**settings))
-    return start(folder, config, corpus)
+    return start_run(folder, config, corpus)
 
 
 def test_its_run_records_the_labels_with_their_delimiter(tmp_path, examples):
@@ -75,7 +75,7 @@ def test_it_is_journalled_and_the_same_after_resuming(tmp_path, examples):
     whole = begun(tmp_path / "whole", examples)
     list(train(whole))
     list(train(begun(tmp_path / "part", examples), stop=stop_after(5)))
-    part = resume(tmp_path / "part")
+    part = resume_run(tmp_path / "part")
     list(train(part))
     assert journal(part) == journal(whole)
     assert sum("validation_accuracy" in line for line in journal(whole)) == 2

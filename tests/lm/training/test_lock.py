@@ -8,9 +8,9 @@ import pytest
 
 from lm.errors import InputError
 from lm.run_folder import find_checkpoint
-from lm.training.begin import resume
 from lm.training.events import Saved
 from lm.training.loop import train
+from lm.training.startup import resume_run
 
 TRAINED = "run: another process is training this run; wait for it to end, or use another folder"
 
@@ -24,7 +24,7 @@ def test_a_folder_is_for_one_run_at_a_time(make_run):
     assert next(event for event in events if isinstance(event, Saved))
     for path in (run.folder, run.folder / "checkpoints" / "step-5"):
         with pytest.raises(InputError, match=TRAINED):
-            resume(path)
+            resume_run(path)
     assert (run.folder / "config.json").read_bytes() == before
     assert list(events)[-1] == Saved(12, run.folder / "checkpoints" / "step-12")
 
@@ -55,6 +55,6 @@ def test_whoever_stops_lets_others_go_on(make_run):
     events.close()
     (find_checkpoint(run.folder, which="last") / "state.json").write_text("{}")
     with pytest.raises(InputError, match="differs from its sha256"):
-        resume(run.folder)
+        resume_run(run.folder)
     with pytest.raises(InputError, match="differs from its sha256"):
-        resume(run.folder)
+        resume_run(run.folder)

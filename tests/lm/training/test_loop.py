@@ -20,12 +20,12 @@ from lm.data.batch import Batch, micro_batch_rows
 from lm.errors import InputError, OutOfMemoryError, TrainingError, UsageError
 from lm.model.cost import training_flops
 from lm.model.transformer import build_model
-from lm.optim.schedules import learning_rate, share_of_batch
-from lm.training.begin import resume
+from lm.optim.schedules import batch_fraction, learning_rate
 from lm.training.evaluation import _continue, validation_loss
-from lm.training.events import Evaluation, Sample, Saved, Step, Stopped, Warned
+from lm.training.events import Evaluation, Sample, Saved, Step, StoppedEarly, TrainingWarning
 from lm.training.loop import batch_flops, train
 from lm.training.run import Run
+from lm.training.startup import resume_run
 from tests.lm.full_disk import full_disk
 from tests.lm.training.conftest import journal, loss_of, stop_after, sums
 from tests.tolerances import approx
@@ -73,7 +73,7 @@ def test_accumulation_changes_nothing(make_run):
 
 def test_passes_fitted_to_memory_change_nothing_but_rounding(make_run, monkeypatch):
     whole = [event.loss for event in train(make_run("whole", model={"dropout": 0.0})) if isinstance(event, Step)]
-    monkeypatch.setattr("lm.training.begin.fitting_tokens", lambda *_, **__: 2 * 16)
+    monkeypatch.setattr("lm.training.startup.fitting_tokens", lambda *_, **__: 2 * 16)
     run, rows = make_run("run", model={"dropout": 0.0}), []
 
     def noted(self, batch):
@@ -88,16 +88,16 @@ def test_passes_fitted_to_memory_change_nothing_but_rounding(make_run, monkeypat
 
 def test_a_resumed_run_has_the_passes_of_its_plan(make_run, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr("lm.training.begin.fitting_tokens", lambda *_, **__: 2 * 16)
+        patch.setattr("lm.training.startup.fitting_tokens", lambda *_, **__: 2 * 16)
         whole, stopped = (make_run(name, model={"dropout": 0.2}) for name in ("whole", "stopped"))
     list(train(whole))
     list(train(stopped, stop=stop_after(5)))
-    resumed = resume(stopped.folder)
+    resumed = resume_run(stopped.folder)
     assert resumed.plan.micro_batch_tokens == 2 * 16
     list(train(resumed))
     assert journal(resumed) == journal(whole)
     longer = TrainingConfig(steps=14)
-    again = resume(stopped.folder, longer=longer, changed={"training": {"micro_batch_size": 6}})
+    again = resume_run(stopped.folder, longer=longer, changed={"training": {"micro_batch_size": 6}})
     assert micro_batch_rows(again.config, again.data.batch(0)) == 6
 
 
@@ -168,7 +168,7 @@ def test_events_and_pointers(make_run):
 def test_a_loss_that_is_no_number_stops_the_run_and_spares_its_checkpoints(make_run):
     run = make_run()
     list(train(run, stop=stop_after(4)))
-    before, broken = sums(run), resume(run.folder)
+    before, broken = sums(run), resume_run(run.folder)
     with torch.no_grad():
         broken.model.embedding.tokens.weight.fill_(torch.nan)
     with pytest.raises(TrainingError, match="the loss is nan .* at step 5"):
@@ -179,10 +179,10 @@ def test_a_loss_that_is_no_number_stops_the_run_and_spares_its_checkpoints(make_
 def test_patience_ends_a_run_that_learns_nothing(make_run):
     run = make_run(learning_rate=0.0, steps=100, evaluate_every=3, patience=2)
     events = list(train(run))
-    assert events[-1] == Stopped(9, patience_ran_out=True)
+    assert events[-1] == StoppedEarly(9, patience_ran_out=True)
     assert run_folder.load_state(run_folder.find_checkpoint(run.folder, which="last")).finished
     with pytest.raises(UsageError, match="ended after 9 of 100 steps, when patience ran out"):
-        resume(run.folder)
+        resume_run(run.folder)
 
 
 def test_samples_are_drawn_the_same_way_and_change_nothing(make_run):
@@ -208,7 +208,7 @@ def test_an_evaluation_that_fails_loses_no_training_and_is_made_up_for(make_run,
         with pytest.raises(MemoryError):
             list(train(run))
     assert run_folder.load_state(run_folder.find_checkpoint(run.folder, which="last")).step == fails_at
-    resumed = resume(run.folder)
+    resumed = resume_run(run.folder)
     list(train(resumed))
     assert resumed.state.finished
     assert journal(resumed) == journal(whole)
@@ -226,7 +226,7 @@ def test_a_sample_that_fails_is_a_warning_and_changes_nothing_else(make_run, mon
 
     monkeypatch.setattr("lm.training.evaluation._continue", fail)
     events = list(train(shown))
-    warnings = [event for event in events if isinstance(event, Warned)]
+    warnings = [event for event in events if isinstance(event, TrainingWarning)]
     assert [(warning.step, warning.message) for warning in warnings] == [
         (step, "no sample of 'du': no token for 'd'") for step in (5, 10, 12)
     ]
@@ -242,7 +242,7 @@ def test_a_full_disk_under_the_journal_ends_no_run(make_run, monkeypatch):
     with ExitStack() as disk:
         disk.enter_context(full_disk(after=600))
         for event in train(run):
-            warnings += [event] if isinstance(event, Warned) else []
+            warnings += [event] if isinstance(event, TrainingWarning) else []
             if isinstance(event, Step) and event.step == 9:
                 disk.close()
     assert {warning.message.partition(":")[0] for warning in warnings} == {
@@ -272,14 +272,14 @@ def test_the_dropout_mask_differs_at_every_step_and_for_every_seed(make_run):
 
 def test_patience_of_evaluations_after_every_step(make_run):
     run = make_run(learning_rate=0.0, steps=100, evaluate_every=1, patience=3)
-    assert list(train(run))[-1] == Stopped(4, patience_ran_out=True)
+    assert list(train(run))[-1] == StoppedEarly(4, patience_ran_out=True)
 
 
 def test_the_state_and_the_journal_are_the_sums_of_what_happened(make_run):
     run = make_run(batch_warmup=6, sample=["ba"], evaluate_every=5)
     events = list(train(run))
     steps = [event for event in events if isinstance(event, Step)]
-    rows = [run.data.batch(0, share=share_of_batch(step, config=run.config.training)).rows for step in range(12)]
+    rows = [run.data.batch(0, fraction=batch_fraction(step, config=run.config.training)).rows for step in range(12)]
     assert rows[0] < rows[-1]
     assert [step.tokens for step in steps] == [16 * count for count in rows]
     assert [step.flops for step in steps] == [training_flops(run.config.model, rows=r, length=16) for r in rows]

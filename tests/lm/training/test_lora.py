@@ -22,10 +22,10 @@ from lm.errors import InputError, UsageError
 from lm.hardware import inference_hardware
 from lm.model.lora import adapters
 from lm.optim.averaging import average
-from lm.training.begin import resume, start
 from lm.training.corpus import TrainingCorpus
-from lm.training.history import summarise
+from lm.training.history import summarise_run
 from lm.training.loop import train
+from lm.training.startup import resume_run, start_run
 from tests.lm.training import test_masked
 from tests.lm.training.conftest import journal, loss_of, stop_after, sums
 from tests.lm.training.test_masked import corpus, examples  # noqa: F401 (fixtures)
@@ -51,7 +51,7 @@ def adapt(base, shards, byte_tokenizer):
         config = dataclasses.replace(base.config, training=settings, lora=lora or LoraConfig(rank=2))
         found = run_folder.find_checkpoint(base.folder)
         data = TrainingCorpus(shards, byte_tokenizer)
-        return start(base.folder.parent / name, config, data, weights=load_weights(found), base=found)
+        return start_run(base.folder.parent / name, config, data, weights=load_weights(found), base=found)
 
     return begin
 
@@ -67,7 +67,7 @@ def test_resuming_equals_never_having_stopped(adapt, settings):
     whole = adapt("whole", lora=lora, **settings)
     list(train(whole))
     list(train(adapt("part", lora=lora, **settings), stop=stop_after(7)))
-    part = resume(whole.folder.parent / "part")
+    part = resume_run(whole.folder.parent / "part")
     list(train(part))
     ours, theirs = sums(part), sums(whole)
     assert {name for name in ours if ours[name] != theirs[name]} <= {"state.json", "config.json"}
@@ -124,16 +124,16 @@ def test_adapters_are_used_and_trained_after_their_base_has_gone(base, adapt, tm
     before, tokens = load_weights(run.folder), torch.randint(256, (2, 16))
     own, theirs = run.folder / "base.safetensors", run_folder.find_checkpoint(base.folder) / "model.safetensors"
     assert own.samefile(theirs)
-    expected, parameters = load_model(run.folder, CPU).model(tokens), summarise(run.folder).parameters
+    expected, parameters = load_model(run.folder, CPU).model(tokens), summarise_run(run.folder).parameters
     for step in range(13, 15):
-        list(train(resume(base.folder, longer=TrainingConfig(steps=step), changed={"training": {"keep": 1}})))
+        list(train(resume_run(base.folder, longer=TrainingConfig(steps=step), changed={"training": {"keep": 1}})))
     assert not theirs.exists()
     shutil.rmtree(base.folder)
     assert torch.equal(load_model(run.folder, CPU).model(tokens), expected)
-    assert summarise(run.folder).parameters == parameters
+    assert summarise_run(run.folder).parameters == parameters
     shutil.move(run.folder, tmp_path / "elsewhere")
     assert all(torch.equal(value, before[name]) for name, value in load_weights(tmp_path / "elsewhere").items())
-    list(train(resume(tmp_path / "elsewhere", longer=TrainingConfig(steps=5))))
+    list(train(resume_run(tmp_path / "elsewhere", longer=TrainingConfig(steps=5))))
     average(run_folder.checkpoints(tmp_path / "elsewhere"), tmp_path / "mean")
     merge(tmp_path / "elsewhere", tmp_path / "merged")
 
@@ -156,7 +156,7 @@ def test_a_run_of_an_earlier_version_keeps_the_weights_of_its_base_once_it_is_re
     before = load_weights(run.folder)
     (run.folder / "base.safetensors").unlink()
     assert all(torch.equal(value, before[name]) for name, value in load_weights(run.folder).items())
-    resume(run.folder, longer=TrainingConfig(steps=5))
+    resume_run(run.folder, longer=TrainingConfig(steps=5))
     shutil.rmtree(base.folder)
     assert all(torch.equal(value, before[name]) for name, value in load_weights(run.folder).items())
 
@@ -167,9 +167,9 @@ def test_the_base_of_a_run_of_an_earlier_version_is_named_and_found_where_the_ru
     (run.folder / "base.safetensors").unlink()
     before = load_weights(run.folder)
     base.folder.rename(base.folder.with_name("moved"))
-    for use in (load_weights, resume, lambda folder: load_model(folder, CPU)):
+    for use in (load_weights, resume_run, lambda folder: load_model(folder, CPU)):
         with pytest.raises(InputError, match=r"adapted/base: there is no checkpoint at \.\./base/checkpoints/step-"):
-            use(run.folder) if use is not resume else resume(run.folder, longer=TrainingConfig(steps=5))
+            use(run.folder) if use is not resume_run else resume_run(run.folder, longer=TrainingConfig(steps=5))
     step = run_folder.find_checkpoint(base.folder.with_name("moved")).name
     (run.folder / "base").write_text(f"../moved/checkpoints/{step}\n")
     assert all(torch.equal(value, before[name]) for name, value in load_weights(run.folder).items())
@@ -220,7 +220,7 @@ def test_the_mean_of_checkpoints_is_a_plain_run(base, adapt):
 def test_a_summary_tells_the_base_and_what_is_trained(base, adapt):
     run = adapt(steps=3)
     list(train(run))
-    summary, theirs = summarise(run.folder), summarise(base.folder)
+    summary, theirs = summarise_run(run.folder), summarise_run(base.folder)
     assert summary.base == str(run_folder.find_checkpoint(base.folder))
     assert summary.trained == sum(value.numel() for name, value in run.model.state_dict().items() if ".lora_" in name)
     assert summary.parameters == theirs.parameters + summary.trained
@@ -231,7 +231,9 @@ def test_all_weights_can_be_trained_on_from_adapted_ones(adapt, shards, byte_tok
     run = adapt(steps=3)
     list(train(run))
     config = dataclasses.replace(run.config, lora=LoraConfig(), plan=None)
-    full = start(tmp_path / "full", config, TrainingCorpus(shards, byte_tokenizer), weights=load_weights(run.folder))
+    full = start_run(
+        tmp_path / "full", config, TrainingCorpus(shards, byte_tokenizer), weights=load_weights(run.folder)
+    )
     assert loss_of(full)[0] == approx(loss_of(run)[0], model=full.model)
 
 
@@ -245,7 +247,7 @@ def masked(folder, data, *, base=None, model=None, **fields):
         ModelConfig(**config), data=DataConfig(supervised=supervised), training=TrainingConfig(**settings),
         lora=LoraConfig(rank=2 if base else None),
     )  # fmt: skip
-    return start(folder, made, data, weights=None if found is None else load_weights(found), base=found)
+    return start_run(folder, made, data, weights=None if found is None else load_weights(found), base=found)
 
 
 def test_a_classifier_has_a_head_of_its_own_beside_its_adapters(tmp_path, corpus, examples):  # noqa: F811
@@ -255,7 +257,7 @@ def test_a_classifier_has_a_head_of_its_own_beside_its_adapters(tmp_path, corpus
     list(train(whole))
     part = masked(tmp_path / "part", examples, base=first.folder, model={"output_transform": True})
     list(train(part, stop=stop_after(3)))
-    part = resume(tmp_path / "part")
+    part = resume_run(tmp_path / "part")
     list(train(part))
     assert sums(part)["model.safetensors"] == sums(whole)["model.safetensors"]
     saved = load_file(run_folder.find_checkpoint(whole.folder, which="last") / "model.safetensors")

@@ -19,7 +19,6 @@ from lm.config.training import TrainingConfig
 from lm.errors import UsageError
 from lm.hardware import inference_hardware
 from lm.tokenizer import training as tokenizer_training
-from lm.training.begin import resume, start
 from lm.training.corpus import TrainingCorpus
 from lm.training.evaluation import validation_loss
 from lm.training.events import Evaluation, Sample, Step
@@ -27,6 +26,7 @@ from lm.training.initial_weights import check_weights
 from lm.training.loop import train
 from lm.training.objective import summed_loss
 from lm.training.run import Run
+from lm.training.startup import resume_run, start_run
 from tests.lm.corpus import small_examples
 from tests.lm.corpus.preparing import prepare, written
 from tests.lm.training.conftest import journal, stop_after, sums
@@ -67,7 +67,7 @@ def begun(folder: Path, corpus: TrainingCorpus, *, model: dict | None = None, we
         data=DataConfig(supervised=supervised),
         training=TrainingConfig(**settings),
     )
-    return start(folder, config, corpus, weights=weights)
+    return start_run(folder, config, corpus, weights=weights)
 
 
 def evaluations(run: Run) -> list[Evaluation]:
@@ -83,7 +83,7 @@ def test_resuming_equals_never_having_stopped(tmp_path, corpus, fields, model):
     whole = begun(tmp_path / "whole", corpus, model=model, **fields)
     list(train(whole))
     list(train(begun(tmp_path / "part", corpus, model=model, **fields), stop=stop_after(7)))
-    part = resume(tmp_path / "part")
+    part = resume_run(tmp_path / "part")
     list(train(part))
     assert sums(part)["model.safetensors"] == sums(whole)["model.safetensors"]
     assert sums(part)["optimizer.safetensors"] == sums(whole)["optimizer.safetensors"]
@@ -142,7 +142,7 @@ def test_a_classifier_resumes_byte_for_byte(tmp_path, examples, fields):
     whole = begun(tmp_path / "whole", examples, **fields)
     list(train(whole))
     list(train(begun(tmp_path / "part", examples, **fields), stop=stop_after(7)))
-    part = resume(tmp_path / "part")
+    part = resume_run(tmp_path / "part")
     list(train(part))
     assert sums(part) == sums(whole) | {
         "config.json": sums(part)["config.json"],

@@ -16,7 +16,7 @@ from lm.hardware import Hardware, set_matmul_precision
 from lm.model.transformer import build_model
 from lm.training import arithmetic
 from lm.training.arithmetic import training_hardware
-from lm.training.loop import together
+from lm.training.loop import stack_totals
 from lm.training.memory import fitting_tokens, kept
 from lm.training.objective import Objective, final_states
 from tests.fake_cuda import fake_cuda
@@ -74,7 +74,7 @@ def test_tf32_is_for_what_is_left_in_float32_beside_bfloat16(dtype, precision):
 
 def test_the_norm_of_offloaded_gradients_is_read_with_the_loss():
     with fake_cuda():
-        read = together(torch.zeros(2, device="cuda:0"), torch.zeros(()))
+        read = stack_totals(torch.zeros(2, device="cuda:0"), torch.zeros(()))
     assert (read.device.type, read.shape) == ("cuda", (3,))
 
 

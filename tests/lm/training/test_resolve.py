@@ -12,8 +12,7 @@ from lm.config.presets import build_run_config
 from lm.config.training import TrainingConfig, parse_duration
 from lm.errors import UsageError
 from lm.training import budget as clock
-from lm.training.begin import resume
-from lm.training.budget import Cost, aside
+from lm.training.budget import EvaluationCost, evaluation_reserve
 from lm.training.loop import train
 from lm.training.resolve import (
     Resolution,
@@ -25,6 +24,7 @@ from lm.training.resolve import (
     planned_steps,
     size_for_budget,
 )
+from lm.training.startup import resume_run
 
 
 @pytest.mark.parametrize(
@@ -36,20 +36,22 @@ def test_length_in_steps_epochs_or_tokens(make_run, given, steps):
     """In an epoch of 100 windows of 16 tokens."""
     run = make_run(**{"batch_size": 8, "steps": None, **given})
     run.data.samples, run.data.tokens, run.data.steps_per_epoch = 100, 1600, 100 / run.data.batch(0).rows
-    assert planned_steps(run.config.training, run.data, pace=1.0) == steps
+    assert planned_steps(run.config.training, run.data, step_seconds=1.0) == steps
 
 
 @pytest.mark.parametrize(("given", "flag"), [({"epochs": 1e30}, "--epochs"), ({"tokens": 2**63 - 1}, "--tokens")])
 def test_more_steps_than_can_be_counted_are_refused(make_run, given, flag):
     config, data = TrainingConfig(**given), make_run().data
     with pytest.raises(UsageError, match=rf"{flag[2:]} come to .* steps, more than can be trained"):
-        planned_steps(config, data, pace=1.0)
+        planned_steps(config, data, step_seconds=1.0)
 
 
-@pytest.mark.parametrize(("pace", "spent", "steps"), [(0.5, 0.0, 200), (0.5, 20.0, 160), (3.0, 0.0, 33), (1e3, 0.0, 1)])
-def test_a_budget_comes_to_what_is_left_of_it_at_a_pace(make_run, pace, spent, steps):
+@pytest.mark.parametrize(
+    ("speed", "spent", "steps"), [(0.5, 0.0, 200), (0.5, 20.0, 160), (3.0, 0.0, 33), (1e3, 0.0, 1)]
+)
+def test_a_budget_comes_to_what_is_left_of_it_at_a_speed(make_run, speed, spent, steps):
     config = TrainingConfig(budget="100s", schedule="wsd")
-    assert planned_steps(config, make_run().data, pace=pace, spent=spent) == steps
+    assert planned_steps(config, make_run().data, step_seconds=speed, spent=spent) == steps
 
 
 def test_a_resumed_run_with_a_budget_has_as_many_more_steps_as_its_pace_allows(make_run, time, monkeypatch):
@@ -58,14 +60,14 @@ def test_a_resumed_run_with_a_budget_has_as_many_more_steps_as_its_pace_allows(m
     run = make_run(evaluate_every=0)
     list(train(run))
     assert run.state.seconds == 12 * 0.25
-    longer = resume(run.folder, longer=TrainingConfig(budget="50s", schedule="wsd"), spent=10.0)
+    longer = resume_run(run.folder, longer=TrainingConfig(budget="50s", schedule="wsd"), spent=10.0)
     assert (longer.plan.steps, longer.plan.deadline, longer.plan.extended_at) == (12 + 160, 50.0, 12)
     assert longer.clock is not None
-    assert longer.clock.left == 40
+    assert longer.clock.seconds_left == 40
     assert longer.config.training.schedule == "wsd"
 
 
-LIMIT = aside(600.0)
+LIMIT = evaluation_reserve(600.0)
 """Seconds for the evaluations of ten minutes."""
 
 
@@ -76,27 +78,27 @@ def budgeted():
 
 
 def test_cheap_evaluations_are_twenty_at_most(budgeted):
-    chosen, each = evaluations(budgeted, Cost(loss=0.1, sentence=0.0), steps=1950, limit=LIMIT)
+    chosen, each = evaluations(budgeted, EvaluationCost(loss=0.1, sentence=0.0), steps=1950, limit=LIMIT)
     assert chosen == {"evaluate_every": 100}
     assert 0.1 < each < 1
 
 
 def test_the_time_that_is_set_aside_is_never_exceeded(budgeted):
     for loss in (5.0, 20.0, 70.0):
-        chosen, each = evaluations(budgeted, Cost(loss=loss, sentence=0.0), steps=1000, limit=LIMIT)
+        chosen, each = evaluations(budgeted, EvaluationCost(loss=loss, sentence=0.0), steps=1000, limit=LIMIT)
         often = 1 if not chosen["evaluate_every"] else round(1000 / chosen["evaluate_every"] + 0.5)
-        assert often * each <= max(aside(600.0), each)
+        assert often * each <= max(evaluation_reserve(600.0), each)
 
 
 def test_an_evaluation_that_takes_all_the_time_comes_once(budgeted):
-    chosen, _ = evaluations(budgeted, Cost(loss=1000.0, sentence=0.0), steps=1000, limit=LIMIT)
+    chosen, _ = evaluations(budgeted, EvaluationCost(loss=1000.0, sentence=0.0), steps=1000, limit=LIMIT)
     assert chosen["evaluate_every"] == 0
 
 
 def test_as_many_sentences_are_translated_as_there_is_time_for(budgeted):
-    few, _ = evaluations(budgeted, Cost(loss=0.1, sentence=1.0), steps=1000, limit=LIMIT)
-    some, _ = evaluations(budgeted, Cost(loss=0.1, sentence=0.05), steps=1000, limit=LIMIT)
-    all_of_them, _ = evaluations(budgeted, Cost(loss=0.1, sentence=1e-4), steps=1000, limit=LIMIT)
+    few, _ = evaluations(budgeted, EvaluationCost(loss=0.1, sentence=1.0), steps=1000, limit=LIMIT)
+    some, _ = evaluations(budgeted, EvaluationCost(loss=0.1, sentence=0.05), steps=1000, limit=LIMIT)
+    all_of_them, _ = evaluations(budgeted, EvaluationCost(loss=0.1, sentence=1e-4), steps=1000, limit=LIMIT)
     assert few["bleu_sentences"] == 100 <= some["bleu_sentences"] <= all_of_them["bleu_sentences"] == 500
 
 

@@ -15,10 +15,10 @@ from lm.config.training import TrainingConfig
 from lm.errors import InputError, UsageError
 from lm.optim import averaging
 from lm.text.files import find_text_files
-from lm.training.begin import resume, start
 from lm.training.corpus import TrainingCorpus
-from lm.training.events import Evaluation, Saved, Step, Stopped
+from lm.training.events import Evaluation, Saved, Step, StoppedEarly
 from lm.training.loop import train
+from lm.training.startup import resume_run, start_run
 from tests.lm.corpus.preparing import prepare
 from tests.lm.training.conftest import journal, stop_after, sums
 
@@ -42,8 +42,8 @@ def test_resuming_equals_never_having_stopped(make_run, stop, optimizer, model):
     whole, parts = make_run("whole", **settings), make_run("parts", **settings)
     list(train(whole))
     stopped = list(train(parts, stop=stop_after(stop)))
-    assert isinstance(stopped[-1], Stopped)
-    resumed = resume(parts.folder)
+    assert isinstance(stopped[-1], StoppedEarly)
+    resumed = resume_run(parts.folder)
     assert resumed.state.step == stop
     list(train(resumed))
     assert sums(whole)["model.safetensors"] == sums(resumed)["model.safetensors"]
@@ -63,7 +63,7 @@ def test_an_evaluation_that_stopping_puts_off_comes_first_on_resuming(make_run, 
     for step in stops:
         events = list(train(parts, stop=stop_after(step - last)) if step > last else put_off_again(parts))
         assert not any(isinstance(event, Evaluation) and event.step == step for event in events)
-        parts, last = resume(parts.folder), step
+        parts, last = resume_run(parts.folder), step
     list(train(parts))
     assert journal(whole) == journal(parts)
     for which in ("best", "last"):
@@ -84,10 +84,10 @@ def put_off_again(run):
 def test_patience_may_run_out_on_resuming(make_run):
     settings = {"learning_rate": 0.0, "steps": 100, "evaluate_every": 3, "patience": 2}
     run = make_run(**settings)
-    assert list(train(run, stop=stop_after(9)))[-1] == Stopped(9)
-    assert list(train(resume(run.folder)))[-1] == Stopped(9, patience_ran_out=True)
+    assert list(train(run, stop=stop_after(9)))[-1] == StoppedEarly(9)
+    assert list(train(resume_run(run.folder)))[-1] == StoppedEarly(9, patience_ran_out=True)
     with pytest.raises(UsageError, match="when patience ran out"):
-        resume(run.folder)
+        resume_run(run.folder)
 
 
 def test_resuming_an_older_checkpoint_forgets_what_came_later(make_run):
@@ -95,7 +95,7 @@ def test_resuming_an_older_checkpoint_forgets_what_came_later(make_run):
     events = list(train(run))
     first = next(event.folder for event in events if isinstance(event, Saved) and event.step == 4)
     before = sums(run)
-    list(train(resume(first)))
+    list(train(resume_run(first)))
     assert sums(run)["model.safetensors"] == before["model.safetensors"]
     steps = [json.loads(line)["step"] for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
     assert steps == sorted(steps)
@@ -104,7 +104,7 @@ def test_resuming_an_older_checkpoint_forgets_what_came_later(make_run):
 def test_a_finished_run_can_be_trained_on(make_run):
     run = make_run(schedule="constant")
     list(train(run))
-    longer = resume(run.folder, longer=TrainingConfig(steps=20))
+    longer = resume_run(run.folder, longer=TrainingConfig(steps=20))
     list(train(longer))
     whole = make_run("whole", schedule="constant", steps=20)
     list(train(whole))
@@ -118,19 +118,19 @@ def test_what_a_run_was_started_on_is_named_where_it_is_not_the_corpus_given(
     shutil.copytree(shards, own)
     (tmp_path / "novel.txt").write_text("ba du " * 300)
     prepare(find_text_files([str(tmp_path / "novel.txt")]), byte_tokenizer, DataConfig(), other)
-    run = start(tmp_path / "another run", make_run().config, TrainingCorpus(own, byte_tokenizer))
+    run = start_run(tmp_path / "another run", make_run().config, TrainingCorpus(own, byte_tokenizer))
     list(train(run, stop=stop_after(2)))
     message = r"novel.txt: not the corpus that this run was started on; that was .*text.txt, and resuming needs no"
     with pytest.raises(InputError, match=message):
-        resume(run.folder, data=other)
+        resume_run(run.folder, data=other)
     shutil.rmtree(own)
     with pytest.raises(InputError, match="own: the tokens of this run are gone; name its corpus again"):
-        resume(run.folder)
+        resume_run(run.folder)
     shutil.copytree(other, own)
     for data in (None, other):
         with pytest.raises(InputError, match="not the .* that this run was started on; name its corpus again"):
-            resume(run.folder, data=data)
-    assert resume(run.folder, data=shards).state.step == 2
+            resume_run(run.folder, data=data)
+    assert resume_run(run.folder, data=shards).state.step == 2
 
 
 def test_a_run_killed_while_it_replaced_its_only_checkpoint_goes_on(make_run):
@@ -138,7 +138,7 @@ def test_a_run_killed_while_it_replaced_its_only_checkpoint_goes_on(make_run):
     list(train(run, stop=stop_after(3)))
     only = run.folder / "checkpoints" / "step-3"
     only.rename(only.with_name(".step-3.replaced"))
-    assert resume(run.folder).state.step == 3
+    assert resume_run(run.folder).state.step == 3
 
 
 @pytest.fixture
@@ -159,8 +159,8 @@ def contents(run) -> dict[str, bytes]:
 
 def test_what_came_after_an_older_checkpoint_goes_when_the_new_branch_has_saved(branching):
     before = names(branching)
-    resumed = resume(branching.folder / "checkpoints" / "step-4", longer=TrainingConfig(steps=9))
-    assert [folder.name for folder in resumed.other_branch] == ["step-6", "step-8", "step-10", "step-12"]
+    resumed = resume_run(branching.folder / "checkpoints" / "step-4", longer=TrainingConfig(steps=9))
+    assert [folder.name for folder in resumed.stale_checkpoints] == ["step-6", "step-8", "step-10", "step-12"]
     events = train(resumed)
     assert isinstance(next(events), Step)
     assert names(branching) == before
@@ -174,18 +174,18 @@ def test_what_came_after_an_older_checkpoint_goes_when_the_new_branch_has_saved(
 
 def test_a_branch_that_is_killed_before_it_has_saved_has_lost_nothing(branching):
     before, checkpoints = contents(branching), names(branching)
-    events = train(resume(branching.folder / "checkpoints" / "step-4"))
+    events = train(resume_run(branching.folder / "checkpoints" / "step-4"))
     assert isinstance(next(events), Step)
     events.close()
     assert names(branching) == checkpoints
     with pytest.raises(UsageError, match="finished after 12 steps"):
-        resume(branching.folder)
+        resume_run(branching.folder)
     assert contents(branching) == before
 
 
 def test_a_branch_stopped_at_once_has_its_own_best(branching):
     """The best of the other branch went with it, so it is what the older checkpoint knew as the best."""
-    run = resume(branching.folder / "checkpoints" / "step-4")
+    run = resume_run(branching.folder / "checkpoints" / "step-4")
     known = run.state.best_step
     list(train(run, stop=stop_after(1)))
     assert names(run) == ["step-2", "step-4", "step-5"]
@@ -199,11 +199,11 @@ def test_a_branch_whose_best_is_gone_finds_its_own(make_run):
     run = make_run(checkpoint_every=2, keep=0, learning_rate=0.0, evaluate_every=2)
     list(train(run))
     checkpoint.remove(run.folder / "checkpoints" / "step-2")
-    branch = resume(run.folder / "checkpoints" / "step-4")
+    branch = resume_run(run.folder / "checkpoints" / "step-4")
     assert branch.state.best_step is None
     list(train(branch, stop=stop_after(1)))
     assert run_folder.find_checkpoint(run.folder).name == "step-5"
-    list(train(resume(run.folder), stop=stop_after(2)))
+    list(train(resume_run(run.folder), stop=stop_after(2)))
     assert run_folder.find_checkpoint(run.folder).name == "step-6"
 
 
@@ -214,7 +214,7 @@ def test_a_best_checkpoint_that_is_not_named_is_kept_and_named_again(make_run, n
     list(train(run, stop=stop_after(5)))
     assert (run.folder / "best").read_text() == "step-4\n"
     (run.folder / "best").unlink() if named is None else (run.folder / "best").write_text(named)
-    resumed = resume(run.folder, changed={"training": {"keep": 1, "evaluate_every": 0}})
+    resumed = resume_run(run.folder, changed={"training": {"keep": 1, "evaluate_every": 0}})
     assert (run.folder / "best").read_text() == "step-4\n"
     list(train(resumed, stop=stop_after(2)))
     assert names(run) == ["step-4", "step-7"]
@@ -236,7 +236,7 @@ def test_weights_of_another_model_are_not_gone_on_with(make_run, average, damage
     sums = {path.name: files.sha256(path) for path in folder.iterdir() if path.name != "manifest.json"}
     files.write_json(folder / "manifest.json", {"sha256": sums})
     with pytest.raises(InputError, match=r"its weights are not of this run's model; resume from another checkpoint"):
-        resume(run.folder)
+        resume_run(run.folder)
 
 
 EDITS = [
@@ -256,12 +256,12 @@ def test_settings_that_were_edited_are_refused_by_name(make_run, section, name, 
     was, settings[section][name] = settings[section][name], value
     path.write_text(json.dumps(settings))
     with pytest.raises(InputError) as raised:
-        resume(run.folder)
+        resume_run(run.folder)
     assert str(raised.value).startswith(f"{path}: differs")
     assert f"{section}.{name} is {value!r} and was {was!r};" in str(raised.value)
     assert json.loads(path.read_text()) == settings
     path.write_bytes(before)
-    assert resume(run.folder).state.step == 2
+    assert resume_run(run.folder).state.step == 2
 
 
 def test_how_long_a_run_is_and_how_it_is_computed_may_differ(make_run):
@@ -273,9 +273,9 @@ def test_how_long_a_run_is_and_how_it_is_computed_may_differ(make_run):
     settings["training"] |= {"steps": None, "budget": "9m", "schedule": "wsd", "checkpoint_activations": True}
     settings["plan"] |= {"steps": 99, "threads": 2, "processes": 2}
     path.write_text(json.dumps(settings))
-    assert resume(run.folder).plan.steps == 4
+    assert resume_run(run.folder).plan.steps == 4
     path.unlink()
-    assert resume(run.folder).plan.steps == 4
+    assert resume_run(run.folder).plan.steps == 4
 
 
 def test_settings_that_are_damaged_are_refused_with_what_restores_them(make_run):
@@ -283,4 +283,4 @@ def test_settings_that_are_damaged_are_refused_with_what_restores_them(make_run)
     list(train(run, stop=stop_after(2)))
     (run.folder / "config.json").write_text("{")
     with pytest.raises(InputError, match=r"config.json: not JSON .*restore it: cp .*step-2/config.json"):
-        resume(run.folder)
+        resume_run(run.folder)

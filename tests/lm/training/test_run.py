@@ -8,7 +8,7 @@ import pytest
 
 from lm import run_folder
 from lm.optim.schedules import learning_rate
-from lm.training.run import diverged
+from lm.training.run import divergence_error
 
 
 def test_a_run_has_one_plan_which_is_written_down(make_run):
@@ -25,7 +25,7 @@ def test_rate_and_epoch_follow_from_the_steps_taken(make_run):
     run = make_run(learning_rate=0.01)
     for step in (0, 2, 11):
         run.state = dataclasses.replace(run.state, step=step, samples=6 * step)
-        assert run.rate == learning_rate(step, config=run.config.training, steps=12)
+        assert run.learning_rate == learning_rate(step, config=run.config.training, steps=12)
         assert run.epoch == 6 * step / run.data.samples
         assert not run.is_complete
     run.state = dataclasses.replace(run.state, step=12)
@@ -36,5 +36,5 @@ def test_rate_and_epoch_follow_from_the_steps_taken(make_run):
 def test_what_is_no_number_is_named_with_its_step(make_run, step, named):
     run = make_run()
     run.state = dataclasses.replace(run.state, step=3)
-    message = str(diverged(run, "the loss is nan", step=step))
+    message = str(divergence_error(run, "the loss is nan", step=step))
     assert message.startswith(f"{run.folder}: the loss is nan at step {named}; saved checkpoints are untouched")

@@ -10,10 +10,10 @@ import torch
 from lm import checkpoint, run_folder
 from lm.config.training import TrainingConfig
 from lm.errors import TrainingError
-from lm.training.begin import resume
 from lm.training.events import Step
-from lm.training.history import curves
+from lm.training.history import load_curves
 from lm.training.loop import train
+from lm.training.startup import resume_run
 from tests.lm.training.conftest import loss_of, stop_after, sums
 from tests.tolerances import approx, assert_close
 
@@ -37,14 +37,14 @@ def test_weights_that_are_no_numbers_are_never_saved(make_run, broken, ema):
         assert {path.name for path in (run.folder / "checkpoints").iterdir()} == {"step-3"}
         assert not (run.folder / "best").exists()
         assert run.state.best_loss is None
-        assert all(math.isfinite(value) for curve in curves(run.folder).values() for value in curve.values)
+        assert all(math.isfinite(value) for curve in load_curves(run.folder).values() for value in curve.values)
 
 
 def test_the_last_and_the_best_checkpoints_are_kept(make_run):
     run = make_run(steps=20, evaluate_every=16, checkpoint_every=2, keep=2, learning_rate=0.0)
     list(train(run))
     assert {path.name for path in (run.folder / "checkpoints").iterdir()} == {"step-16", "step-18", "step-20"}
-    list(train(resume(run.folder, longer=TrainingConfig(steps=40)), stop=stop_after(5)))
+    list(train(resume_run(run.folder, longer=TrainingConfig(steps=40)), stop=stop_after(5)))
     assert {path.name for path in (run.folder / "checkpoints").iterdir()} == {"step-16", "step-24", "step-25"}
 
 
@@ -63,7 +63,7 @@ def test_the_moving_average_is_evaluated_and_saved_and_resumes_exactly(make_run)
         assert_close(value, expected[name], depth=12)
     assert not torch.equal(saved["embedding.tokens.weight"], whole.model.embedding.tokens.weight)
     list(train(parts, stop=stop_after(7)))
-    resumed = resume(parts.folder)
+    resumed = resume_run(parts.folder)
     list(train(resumed))
     assert sums(resumed) | {"state.json": 0, "config.json": 0} == sums(whole) | {"state.json": 0, "config.json": 0}
     evaluated = resumed.state.best_loss

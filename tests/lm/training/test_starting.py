@@ -11,22 +11,22 @@ from lm.config.tokenizer import TokenizerConfig
 from lm.config.training import TrainingConfig
 from lm.errors import InputError, UsageError
 from lm.tokenizer import training as tokenizer_training
-from lm.training import begin
-from lm.training.begin import resume, start
+from lm.training import startup
 from lm.training.corpus import TrainingCorpus, open_data
-from lm.training.events import Step, Warned
+from lm.training.events import Step, TrainingWarning
 from lm.training.loop import train
+from lm.training.startup import resume_run, start_run
 from tests.lm.training.conftest import stop_after, sums
 
 
 def test_a_run_opens_its_data_once(make_run, monkeypatch):
     """When it starts and when it goes on, longer or not."""
     opened = []
-    monkeypatch.setattr(begin, "open_data", lambda *given: opened.append(given) or open_data(*given))
+    monkeypatch.setattr(startup, "open_data", lambda *given: opened.append(given) or open_data(*given))
     for at, longer in ((3, None), (3, TrainingConfig(epochs=1, steps=None))):
         begun = make_run(f"run-{longer is None}")
         list(train(begun, stop=stop_after(at)))
-        resume(begun.folder, longer=longer)
+        resume_run(begun.folder, longer=longer)
     assert len(opened) == 4
 
 
@@ -45,9 +45,9 @@ def test_a_run_is_never_overwritten(make_run, shards, byte_tokenizer):
     list(train(run))
     before = sums(run)
     with pytest.raises(InputError, match="holds a run already"):
-        start(run.folder, run.config, TrainingCorpus(shards, byte_tokenizer))
+        start_run(run.folder, run.config, TrainingCorpus(shards, byte_tokenizer))
     with pytest.raises(UsageError, match="finished after 12 steps"):
-        resume(run.folder)
+        resume_run(run.folder)
     assert sums(run) == before
 
 
@@ -61,17 +61,17 @@ def test_a_sample_that_cannot_be_encoded_is_refused_before_the_folder_is_made(ma
     run = make_run()
     config = dataclasses.replace(run.config, training=dataclasses.replace(run.config.training, sample=("ba", "ba 日")))
     with pytest.raises(InputError, match="sample 'ba 日': "):
-        start(tmp_path / "other", config, TrainingCorpus(shards, characters))
+        start_run(tmp_path / "other", config, TrainingCorpus(shards, characters))
     assert not (tmp_path / "other").exists()
 
 
 def test_a_run_that_was_begun_with_such_a_sample_goes_on(make_run, monkeypatch):
-    monkeypatch.setattr("lm.training.begin.check_samples", lambda run: None)
+    monkeypatch.setattr("lm.training.startup.check_samples", lambda run: None)
     run = make_run(sample=["ba"])
     list(train(run, stop=stop_after(3)))
     monkeypatch.setattr("lm.decoding.generator.prompt_ids", _no_token)
-    events = list(train(resume(run.folder)))
-    assert [event.step for event in events if isinstance(event, Warned)] == [5, 10, 12]
+    events = list(train(resume_run(run.folder)))
+    assert [event.step for event in events if isinstance(event, TrainingWarning)] == [5, 10, 12]
     assert run_folder.load_state(run_folder.find_checkpoint(run.folder, which="last")).finished
 
 

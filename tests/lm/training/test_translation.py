@@ -33,12 +33,12 @@ from lm.tokenizer.special_tokens import find_language_tags
 from lm.tokenizer.tokenizer import Tokenizer
 from lm.training import budget as clock
 from lm.training import evaluation
-from lm.training.begin import resume, start
 from lm.training.corpus import TrainingCorpus
-from lm.training.events import Evaluation, Sample, Step, Stopped
+from lm.training.events import Evaluation, Sample, Step, StoppedEarly
 from lm.training.loop import train
 from lm.training.objective import summed_loss
 from lm.training.run import Run
+from lm.training.startup import resume_run, start_run
 from tests.tolerances import approx, assert_close
 
 ONE_STACK = {"decoder_only": True, "n_layers": 3, "n_encoder_layers": 0}
@@ -83,7 +83,7 @@ def start_on(
     corpus = parallel_corpus.scan_parallel_corpus(found, DataConfig(), config.parallel, validation=held_out)
     tokenizers = tokenizers or train_tokenizers(corpus, TokenizerConfig(vocab_size=290), config.parallel)
     prepared = prepare_pairs(corpus, tokenizers[0], config.parallel, source_tokenizer=tokenizers[1])
-    return start(folder, config, TrainingCorpus(prepared.folder, *tokenizers))
+    return start_run(folder, config, TrainingCorpus(prepared.folder, *tokenizers))
 
 
 def sums(run: Run) -> dict[str, str]:
@@ -131,8 +131,8 @@ def test_resuming_equals_never_having_stopped(make_run, model, training):
     whole, parts = make_run(list, name="whole", **settings), make_run(list, name="parts", **settings)
     list(train(whole))
     taken = iter(range(1, 100))
-    assert isinstance(list(train(parts, stop=lambda: next(taken) >= 5))[-1], Stopped)
-    resumed = resume(parts.folder)
+    assert isinstance(list(train(parts, stop=lambda: next(taken) >= 5))[-1], StoppedEarly)
+    resumed = resume_run(parts.folder)
     list(train(resumed))
     for name in ("model.safetensors", "optimizer.safetensors"):
         assert sums(whole)[name] == sums(resumed)[name]
@@ -154,7 +154,7 @@ def test_bpe_dropout_ends_after_its_share_of_the_steps_that_a_clock_leaves(make_
     for event in train(parts, stop=lambda: parts.plan.deadline is None):
         now[0] += 5.0 * isinstance(event, Step)
     assert not parts.state.finished
-    resumed = resume(parts.folder)
+    resumed = resume_run(parts.folder)
     list(train(resumed))
     assert 15 < whole.plan.steps == resumed.plan.steps < 25
     logs = [(run.folder / "metrics.jsonl").read_text() for run in (whole, parts)]
@@ -218,7 +218,7 @@ def test_of_equal_bleu_the_lower_loss_is_the_best_and_of_equal_losses_the_first(
 @pytest.mark.parametrize("criterion", ["loss", "bleu"])
 def test_a_run_out_of_patience_says_what_has_stopped_getting_better(make_run, criterion):
     run = make_run(list, steps=9, evaluate_every=1, learning_rate=0.0, patience=2, best_by=criterion, bleu_sentences=4)
-    assert list(train(run))[-1] == Stopped(3, patience_ran_out=True, criterion=criterion)
+    assert list(train(run))[-1] == StoppedEarly(3, patience_ran_out=True, criterion=criterion)
 
 
 def test_patience_goes_on_while_the_loss_falls_and_bleu_is_still_zero(make_run):

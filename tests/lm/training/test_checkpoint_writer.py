@@ -9,9 +9,9 @@ import torch
 
 from lm import checkpoint, files, run_folder
 from lm.errors import InputError, TrainingError
-from lm.training.begin import resume
 from lm.training.events import Saved, Step
 from lm.training.loop import train
+from lm.training.startup import resume_run
 from tests.lm.full_disk import full_disk
 from tests.lm.training.conftest import stop_after, sums
 
@@ -78,7 +78,7 @@ def test_whatever_ends_training_waits_for_what_is_being_written(make_run, disk, 
     assert [folder.name for folder in found] == ["step-3"] + ["step-4"] * (end == "stopped")
     for folder in found:
         run_folder.verify(folder)
-    assert resume(run.folder).state.step == run_folder.step_of(found[-1])
+    assert resume_run(run.folder).state.step == run_folder.step_of(found[-1])
 
 
 def test_what_cannot_be_written_ends_training_and_leaves_the_last_checkpoint(make_run):
@@ -91,12 +91,14 @@ def test_what_cannot_be_written_ends_training_and_leaves_the_last_checkpoint(mak
         list(events)
     assert run_folder.checkpoints(run.folder)[-1] == last
     assert not list((run.folder / "checkpoints").glob(".*"))
-    assert resume(run.folder).state.step == run_folder.step_of(last)
+    assert resume_run(run.folder).state.step == run_folder.step_of(last)
 
 
 def test_nothing_more_is_allocated_for_the_next_checkpoint(make_run):
     run = make_run()
     tensors = {name: value.clone() for name, value in run.model.state_dict().items()}
-    places = [{name: copy.data_ptr() for name, copy in run.writer.copied(tensors.items()).items()} for _ in range(2)]
+    places = [
+        {name: copy.data_ptr() for name, copy in run.writer.copy_tensors(tensors.items()).items()} for _ in range(2)
+    ]
     assert places[0] == places[1]
     assert not set(places[0].values()) & {value.data_ptr() for value in tensors.values()}

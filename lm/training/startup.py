@@ -1,4 +1,4 @@
-"""How a run begins: new, with random weights or another run's, or resumed from a checkpoint."""
+"""Starting and resuming runs."""
 
 from __future__ import annotations
 
@@ -25,56 +25,56 @@ from lm.run_folder import TrainingState
 from lm.tensors import load_tensors
 from lm.training import continuation, resolve
 from lm.training.arithmetic import training_hardware
-from lm.training.budget import Pace
+from lm.training.budget import TrainingSpeed
 from lm.training.corpus import TrainingCorpus, data_files, data_key, open_data, verify
 from lm.training.evaluation import check_samples
 from lm.training.initial_weights import check_tokenizers, has_head_of, start_from
 from lm.training.journal import Journal
 from lm.training.memory import fitting_tokens
-from lm.training.run import Run, RunSetup, Tensors, claimed, lock_of
+from lm.training.run import Run, RunSetup, Tensors, locked, run_lock
 
-_SETTLED = ("device", "dtype", "optimizer_dtype", "data_key")
-"""What of a plan stays the same from the start of a run to its end."""
+_FIXED_PLAN_FIELDS = ("device", "dtype", "optimizer_dtype", "data_key")
+"""Fields of a plan that never change during a run."""
 
-Now = Callable[[], float]
+Clock = Callable[[], float]
 
 
 class StartOptions(TypedDict, total=False):
-    """Keywords of `start_planned` that `start` passes on."""
+    """Keywords of `start_planned_run` that `start_run` passes on."""
 
     weights: Tensors | None
     base: Path | None
-    pace: Pace | None
+    speed: TrainingSpeed | None
     spent: float
     reasons: Mapping[str, str]
-    open_settings: frozenset[str]
-    now: Now | None
+    adjustable_settings: frozenset[str]
+    now: Clock | None
 
 
-def plan(
+def plan_run(
     config: RunConfig,
     corpus: TrainingCorpus,
     data: TrainingData,
     *,
-    pace: Pace | None = None,
+    speed: TrainingSpeed | None = None,
     spent: float = 0.0,
     world: World = SINGLE_PROCESS,
 ) -> RunConfig:
-    """Return the settings of a new run with its plan: hardware, arithmetic, memory and steps.
+    """Return the config of a new run with its plan: hardware, dtypes, memory and steps.
 
     Args:
-        config: what to train; the vocabulary sizes are taken from the tokenizers, labels from the examples.
-        corpus: what to learn from.
-        data: the same, open.
-        pace: how fast the run goes, where that was measured, as a budget wants it.
-        spent: seconds of a budget that are gone already.
-        world: the processes that train the run.
+        config: of the run; vocabulary sizes and labels are taken from the corpus.
+        corpus: training corpus.
+        data: of the corpus, open.
+        speed: measured speed, for a budget.
+        spent: seconds of a budget used before.
+        world: the ranks that train the run.
     """
     config = resolve.fit_to_corpus(config, corpus)
     hardware = (
         training_hardware(config, next(data.batch(0).split(config.training.micro_batch_size)))
-        if pace is None
-        else pace.hardware
+        if speed is None
+        else speed.hardware
     )
     fitted = config.training.micro_batch_size is None
     return resolve.plan(
@@ -85,12 +85,12 @@ def plan(
         data_key=data_key(corpus.folder),
         micro_batch_tokens=fitting_tokens(config, hardware, processes=world.size) if fitted else None,
         processes=world.size,
-        step_seconds=1.0 if pace is None else pace.step,
+        step_seconds=1.0 if speed is None else speed.step_seconds,
         spent=spent,
     )
 
 
-def start(
+def start_run(
     folder: Path,
     config: RunConfig,
     corpus: TrainingCorpus,
@@ -99,14 +99,14 @@ def start(
     world: World = SINGLE_PROCESS,
     **options: Unpack[StartOptions],
 ) -> Run:
-    """Plan a new run and start it in a folder of its own; see `plan` and `start_planned` for the arguments."""
+    """Plan and start a new run; see `plan_run` and `start_planned_run` for the arguments."""
     run_folder.refuse_existing(folder)
     data = data or open_data(corpus.folder, resolve.fit_to_corpus(config, corpus))
-    planned = plan(config, corpus, data, pace=options.get("pace"), spent=options.get("spent", 0.0), world=world)
-    return start_planned(folder, planned, corpus, data=data, world=world, **options)
+    planned = plan_run(config, corpus, data, speed=options.get("speed"), spent=options.get("spent", 0.0), world=world)
+    return start_planned_run(folder, planned, corpus, data=data, world=world, **options)
 
 
-def start_planned(
+def start_planned_run(
     folder: Path,
     config: RunConfig,
     corpus: TrainingCorpus,
@@ -114,29 +114,29 @@ def start_planned(
     data: TrainingData,
     weights: Tensors | None = None,
     base: Path | None = None,
-    pace: Pace | None = None,
+    speed: TrainingSpeed | None = None,
     spent: float = 0.0,
     reasons: Mapping[str, str] = MappingProxyType({}),
-    open_settings: frozenset[str] = frozenset(),
+    adjustable_settings: frozenset[str] = frozenset(),
     world: World = SINGLE_PROCESS,
-    now: Now | None = None,
+    now: Clock | None = None,
 ) -> Run:
-    """Start a planned run in a folder of its own; its plan and what chose its settings are written down.
+    """Start a planned run in a new folder, and write down its plan and the reason of each setting.
 
     Args:
-        folder: to be made; InputError if it holds a run already or another process is about to make one there.
-        config: what to train, with its plan.
-        corpus: what to learn from.
-        data: the same, open.
-        weights: to start from, instead of random ones; UsageError if they don't fit the model. Unless a part of the
-            model starts at random all the same, they are evaluated before the first step, and are the first best.
-        base: the checkpoint that they are of, where the run has adapters to them.
-        pace: how fast the run goes, where that was measured, as a budget wants it.
-        spent: seconds of a budget that are gone already.
-        reasons: what chose each setting, by its name.
-        open_settings: those of training that may be chosen again once the pace is known better.
-        world: the processes that train the run; in the others, `follow` builds it at the same time.
-        now: the clock of a budget.
+        folder: to be created; InputError if it holds a run or another process is creating one.
+        config: with a plan.
+        corpus: training corpus.
+        data: of the corpus, open.
+        weights: initial weights [default: random]; UsageError if they don't fit the model. They are evaluated before
+            the first step, unless a part of the model starts at random.
+        base: checkpoint of the base weights, for a run with adapters.
+        speed: measured speed, for a budget.
+        spent: seconds of a budget used before.
+        reasons: of each setting, by name.
+        adjustable_settings: training settings that may still be adapted to the measured speed.
+        world: the ranks; those other than 0 call `join_run` at the same time.
+        now: clock of a budget.
     """
     if base is not None:
         check_tokenizers(base, corpus.tokenizer, corpus.source_tokenizer)
@@ -145,23 +145,23 @@ def start_planned(
     state = TrainingState(evaluation_due=is_comparable and data.validation_bytes > 0)
     setup = RunSetup(
         folder, config, state, corpus, spent,
-        pace=pace, open_settings=open_settings, has_weights=weights is not None,
+        speed=speed, adjustable_settings=adjustable_settings, has_weights=weights is not None,
     )  # fmt: skip
-    run = _built(world.broadcast(setup), world, data=data, weights=weights, now=now)
+    run = _build_run(world.broadcast(setup), world, data=data, weights=weights, now=now)
     check_samples(run)
-    with claimed(run.lock):
-        run_folder.refuse_existing(folder)  # again: another process may have been faster
+    with locked(run.lock):
+        run_folder.refuse_existing(folder)  # again: another process may have created a run meanwhile
         checkpoint.remove_leftovers(folder)
         (folder / run_folder.CHECKPOINTS).mkdir(exist_ok=True)
         if base is not None:
             refer(folder, base)
         run.journal.clear()
-        run.journal.decide(0, config, reasons)
+        run.journal.log_decisions(0, config, reasons)
         run.write_config()
     return run
 
 
-def resume(
+def resume_run(
     path: Path,
     *,
     longer: TrainingConfig | None = None,
@@ -169,50 +169,49 @@ def resume(
     changed: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
     spent: float = 0.0,
     world: World = SINGLE_PROCESS,
-    now: Now | None = None,
+    now: Clock | None = None,
 ) -> Run:
-    """Resume a run from its last checkpoint (or the one given), as if it had never stopped.
+    """Resume a run from its last or a given checkpoint, as if it had never been interrupted.
 
-    Where that is an older checkpoint, those after it belong to another branch from now on. They stay until this branch
-    has saved something, and so does the journal: a run that is killed before that has lost nothing.
+    Later checkpoints than the given one, and their logs, are kept until this run has saved its first checkpoint.
 
     Args:
-        path: a run folder, or one of its checkpoints; those after it go as soon as this run saves again.
-        longer: steps, epochs or tokens of this replace the run's own length; a budget is for what is still to come.
-            Where the last checkpoint has overfit, a run that is extended, and not one of its checkpoints, goes on with
-            the weights of its best one; steps and samples are counted on, so that all checkpoints stay as they are.
-        data: folder of the prepared data, where they are no longer where the run's plan says.
-        changed: by section, settings of `CHANGEABLE_ON_RESUME` that are not as before; losses differ by rounding then.
-        spent: seconds that are gone already of what a run under a budget has left.
-        world: the processes that train the run from now on; in the others, `follow` builds it at the same time.
-        now: the clock of a budget.
+        path: a run folder or one of its checkpoints.
+        longer: its steps, epochs or tokens replace the run's own; a budget is for the rest of the run. If the last
+            checkpoint has overfit, an extended run continues from the weights of the best one; the step count
+            continues.
+        data: folder of the prepared data, if it was moved.
+        changed: new values of settings in `CHANGEABLE_ON_RESUME`, by section.
+        spent: seconds of the remaining budget used before.
+        world: the ranks; those other than 0 call `join_run` at the same time.
+        now: clock of a budget.
 
     Raises:
         InputError: there is no such run, it or its data are damaged, or another process is training it.
-        UsageError: it has finished, and no greater length is given.
+        UsageError: the run has finished, and no greater length is given.
     """
     folder = run_folder.run_of(path)
-    lock = lock_of(folder)
-    with claimed(lock):
+    lock = run_lock(folder)
+    with locked(lock):
         checkpoint.remove_leftovers(folder)
-        Journal(folder).restore()
+        Journal(folder).restore_backup()
         found = run_folder.find_checkpoint(path, which="last")
         run_folder.verify(found)
         before = config = run_folder.load_config(found)
         _refuse_edited(folder, found, config)
-        plan, state = _plan(config, found), _without_lost_best(folder, run_folder.load_state(found))
+        plan, state = _require_plan(config, found), _drop_missing_best(folder, run_folder.load_state(found))
         if state.best_step is not None and found == run_folder.find_checkpoint(folder, which="last"):
             checkpoint.point_to(run_folder.checkpoint_folder(folder, state.best_step), "best")
-        plan = _with_data(plan, data, run=folder)
+        plan = _relocate_data(plan, data, run=folder)
         opened = open_data(Path(plan.data), config)
         source, by, overfit = found, "resume", None
         if longer is not None:
-            chosen_by = Journal(folder).chosen_by("model.dropout")
+            chosen_by = Journal(folder).last_reason("model.dropout")
             config, plan = continuation.prolong(
                 config, plan, state, longer, data=opened, spent=spent, may_drop=not is_user_given(chosen_by)
             )
             if plan.extended_at == state.step and path == folder:
-                overfit = continuation.overfit(state, Journal(folder).validation_loss(state.step))
+                overfit = continuation.overfit(state, Journal(folder).last_validation_loss(state.step))
         if overfit is not None:
             source = run_folder.checkpoint_folder(folder, overfit.step)
             run_folder.verify(source)
@@ -221,11 +220,11 @@ def resume(
         parts = {name: dataclasses.replace(getattr(config, name), **fields) for name, fields in changed.items()}
         config = dataclasses.replace(config, **parts)
         _refuse_finished(folder, plan, state, is_longer=longer is not None)
-        config = dataclasses.replace(config, plan=_shared_by(world, plan))
+        config = dataclasses.replace(config, plan=_fit_plan_to_world(world, plan))
         other_branch = run_folder.later_than(folder, state.step)
         corpus = TrainingCorpus(Path(plan.data), *checkpoint.load_tokenizers(found))
         setup = RunSetup(folder, config, state, corpus, spent, checkpoint=source)
-        run = _built(
+        run = _build_run(
             world.broadcast(setup),
             world,
             data=opened,
@@ -235,21 +234,21 @@ def resume(
             base=load_tensors(keep_weights(folder, base_weights(found, config))) if config.lora else None,
             now=now,
         )
-        run.journal.revise(state.step, before, config, by=by)
+        run.journal.log_changes(state.step, before, config, by=by)
         run.write_config()
-        run.other_branch, run.overfit = other_branch, overfit
+        run.stale_checkpoints, run.overfit = other_branch, overfit
         if other_branch:
-            run.journal.set_aside()
-        run.journal.forget_after(state.step, evaluation_due=state.evaluation_due)
+            run.journal.back_up()
+        run.journal.truncate(state.step, evaluation_due=state.evaluation_due)
     return run
 
 
-def follow(world: World) -> Run:
-    """The run that the first process starts or resumes, in one that follows it."""
-    return _built(world.broadcast(None), world)
+def join_run(world: World) -> Run:
+    """Build the run that rank 0 starts or resumes, on another rank."""
+    return _build_run(world.broadcast(None), world)
 
 
-def _built(
+def _build_run(
     setup: RunSetup,
     world: World,
     *,
@@ -258,23 +257,23 @@ def _built(
     weights: Tensors | None = None,
     optimizer: Tensors | None = None,
     base: Tensors | None = None,
-    now: Now | None = None,
+    now: Clock | None = None,
 ) -> Run:
-    """The run of a set-up with its weights, which the first process has and broadcasts.
+    """Build a run with its weights, which rank 0 broadcasts; collective.
 
     Args:
         setup: what to build.
-        world: all processes of the run, which build it at the same time.
-        data: that the run learns from, if they are open.
+        world: the ranks.
+        data: open training data, if they are.
         lock: of the run, if it is held already.
-        weights: to start from, of another run or a checkpoint.
-        optimizer: the state of the optimizers, of a checkpoint.
-        base: what the adapters of a checkpoint belong to, if it has some.
-        now: the clock of a budget.
+        weights: initial weights, or those of a checkpoint.
+        optimizer: optimizer state of a checkpoint.
+        base: base weights of adapters.
+        now: clock of a budget.
 
     Raises:
         UsageError: weights of another run don't fit.
-        InputError: those of a checkpoint don't.
+        InputError: weights of a checkpoint don't fit.
     """
     data = data or open_data(setup.corpus.folder, setup.config)
     run = Run(setup, data=data, lock=lock, world=world, now=now)
@@ -295,23 +294,23 @@ def _built(
     return run
 
 
-def _plan(config: RunConfig, found: Path) -> RunPlan:
-    """The plan of a run; InputError where it has none, as the mean of several checkpoints."""
+def _require_plan(config: RunConfig, found: Path) -> RunPlan:
+    """Return the plan of a run; InputError if it has none, like an average of checkpoints."""
     if config.plan is None:
         wrong = "has no plan, so this run cannot be resumed; start a new one from its weights"
         raise InputError(f"{found / run_folder.CONFIG}: {wrong}", settings=("from_run",))
     return config.plan
 
 
-def _with_data(plan: RunPlan, data: Path | None, *, run: Path) -> RunPlan:
-    """The plan with the data where they are now; InputError unless they are those that the run was started on."""
+def _relocate_data(plan: RunPlan, data: Path | None, *, run: Path) -> RunPlan:
+    """Return the plan with the new place of the data; InputError unless they are the same data."""
     moved = plan if data is None else dataclasses.replace(plan, data=str(data.resolve()))
     _check_data(run, moved, started_on=Path(plan.data))
     return moved
 
 
 def _check_data(run: Path, plan: RunPlan, *, started_on: Path) -> None:
-    """The tokens must be those that the run was started on, or its order of windows would mean others."""
+    """Raise InputError unless the data are those that the run was started on."""
     again, settings = "name its corpus again", (f"resume={run}",)
     if not Path(plan.data).is_dir():
         raise InputError(f"{plan.data}: the tokens of this run are gone; {again}", settings=settings)
@@ -327,7 +326,7 @@ def _check_data(run: Path, plan: RunPlan, *, started_on: Path) -> None:
 
 
 def _refuse_finished(run: Path, plan: RunPlan, state: TrainingState, *, is_longer: bool) -> None:
-    """UsageError if a run has come to its end, and none of its steps is left to take."""
+    """Raise UsageError if no steps are left."""
     if plan.deadline is None and state.step >= plan.steps and not state.evaluation_due:
         raise UsageError(f"{run}: finished after {state.step} steps; give more to train on", settings=("steps",))
     if state.finished and not is_longer:
@@ -335,25 +334,25 @@ def _refuse_finished(run: Path, plan: RunPlan, state: TrainingState, *, is_longe
         raise UsageError(f"{run}: {ended}; give more to train on all the same", settings=("steps",))
 
 
-def _shared_by(world: World, plan: RunPlan) -> RunPlan:
-    """The plan for as many processes as there are now: where others began, each has its share of the threads here."""
+def _fit_plan_to_world(world: World, plan: RunPlan) -> RunPlan:
+    """Return the plan for the current world size; threads are divided again if that has changed."""
     if world.size == plan.processes:
         return plan
     return dataclasses.replace(plan, processes=world.size, threads=MOST_THREADS)
 
 
-def _without_lost_best(run: Path, state: TrainingState) -> TrainingState:
-    """The state of a run that is resumed: where its best checkpoint is gone, the next evaluation is the best so far."""
+def _drop_missing_best(run: Path, state: TrainingState) -> TrainingState:
+    """Return the state without its best scores if the best checkpoint is missing."""
     if state.best_step in [run_folder.step_of(folder) for folder in run_folder.checkpoints(run)]:
         return state
     return dataclasses.replace(state, best_loss=None, best_bleu=None, best_step=None)
 
 
 def _refuse_edited(run: Path, found: Path, config: RunConfig) -> None:
-    """InputError if the settings in a run's folder are not those of the checkpoint that it resumes from.
+    """Raise InputError if the config in the run folder differs from that of the checkpoint.
 
-    How long the run is and how it is computed may differ: a resumed run writes that before its first checkpoint. The
-    schedule changes with a budget, and dropout with the length.
+    Length and hardware may differ: a resumed run writes them before its first checkpoint. With the length, schedule and
+    dropout may change.
     """
     path, restore = run / run_folder.CONFIG, f"restore it: cp {found / run_folder.CONFIG} {run / run_folder.CONFIG}"
     if not path.exists():
@@ -373,7 +372,7 @@ def _refuse_edited(run: Path, found: Path, config: RunConfig) -> None:
         if each.name not in changeable.get(section, ())
     ]
     if now.plan is not None and config.plan is not None:
-        places += [("plan", name) for name in _SETTLED]
+        places += [("plan", name) for name in _FIXED_PLAN_FIELDS]
     differing = [
         f"{section}.{name} is {ours!r} and was {theirs!r}"
         for section, name in places

@@ -1,4 +1,4 @@
-"""Batches made ahead are those that would have been made anyway."""
+"""Batches made prefetcher are those that would have been made anyway."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from lm.data.batch import Batch
-from lm.training.ahead import Ahead, pinned
+from lm.training.prefetcher import BatchPrefetcher, pin_batch
 
 
 class Asked:
@@ -28,40 +28,40 @@ def data() -> Asked:
 
 
 def test_the_batch_that_follows_is_made_once_and_ahead(data):
-    ahead, consumed = Ahead(data), 0
+    prefetcher, consumed = BatchPrefetcher(data), 0
     shares = [0.5, 0.75, 1.0, 1.0]
-    for share, next_share in zip(shares, [*shares[1:], 1.0], strict=True):
-        batch = ahead.batch(consumed, share=share, next_share=next_share)
+    for share, next_fraction in zip(shares, [*shares[1:], 1.0], strict=True):
+        batch = prefetcher.batch(consumed, fraction=share, next_fraction=next_fraction)
         assert batch.rows == 8 * share
         assert (batch.inputs == consumed).all()
         consumed += batch.rows
-    assert ahead.batch(26, share=1.0, next_share=1.0).rows == 8
+    assert prefetcher.batch(26, fraction=1.0, next_fraction=1.0).rows == 8
     assert data.places[:5] == [(0, 0.5), (4, 0.75), (10, 1.0), (18, 1.0), (26, 1.0)]
 
 
 @pytest.mark.parametrize(("consumed", "share"), [(100, 0.5), (4, 0.25)])
 def test_another_one_than_was_made_ahead_is_made_anew(data, consumed, share):
-    ahead = Ahead(data)
-    ahead.batch(0, share=0.5, next_share=0.5)
-    batch = ahead.batch(consumed, share=share, next_share=1.0)
+    prefetcher = BatchPrefetcher(data)
+    prefetcher.batch(0, fraction=0.5, next_fraction=0.5)
+    batch = prefetcher.batch(consumed, fraction=share, next_fraction=1.0)
     assert (batch.rows, batch.inputs[0, 0]) == (8 * share, consumed)
-    again = ahead.batch(consumed + batch.rows, share=1.0, next_share=1.0)
+    again = prefetcher.batch(consumed + batch.rows, fraction=1.0, next_fraction=1.0)
     assert (again.rows, again.inputs[0, 0]) == (8, consumed + batch.rows)
 
 
 def test_a_batch_that_is_forgotten_is_made_anew(data):
     """As when the end of a run is moved, and with it that of BPE dropout, after the batch was made."""
-    ahead = Ahead(data)
-    ahead.batch(0, share=0.5, next_share=0.5)
-    ahead.forget()
-    assert (ahead.batch(4, share=0.5, next_share=0.5).inputs == 4).all()
+    prefetcher = BatchPrefetcher(data)
+    prefetcher.batch(0, fraction=0.5, next_fraction=0.5)
+    prefetcher.discard()
+    assert (prefetcher.batch(4, fraction=0.5, next_fraction=0.5).inputs == 4).all()
     assert data.places[:3] == [(0, 0.5), (4, 0.5), (4, 0.5)]
 
 
 def test_without_a_gpu_memory_stays_as_it_is(data, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     batch = data.batch(3)
-    assert pinned(batch) is batch
+    assert pin_batch(batch) is batch
 
 
 def test_with_a_gpu_all_there_is_of_a_batch_is_pinned(data, monkeypatch):
@@ -70,7 +70,7 @@ def test_with_a_gpu_all_there_is_of_a_batch_is_pinned(data, monkeypatch):
     monkeypatch.setattr(torch.Tensor, "pin_memory", torch.Tensor.clone)
     ids = np.arange(12).reshape(3, 4)
     for batch in (Batch(ids, ids + 1), Batch(ids, ids + 1, ids + 2, np.array([4, 3, 2]))):
-        for name, value in vars(pinned(batch)).items():
+        for name, value in vars(pin_batch(batch)).items():
             given = getattr(batch, name)
             assert (value is None) == (given is None)
             assert given is None or ((value == given).all() and not np.shares_memory(value, given))
