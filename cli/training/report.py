@@ -19,8 +19,8 @@ from lm.model.lora import trained_weights
 from lm.model.transformer import count_parameters
 from lm.run_folder import CONFIG
 from lm.training.compiling import COMPILATION_SECONDS
-from lm.training.continuation import Continued
-from lm.training.corpus import CorpusPrepared, TokenizerSampled
+from lm.training.continued_training import ContinuedTrainingChosen
+from lm.training.corpus import CorpusPrepared, TokenizerSampling
 from lm.training.run import Run
 from lm.training.trainer import Event, Planned, Started
 
@@ -31,11 +31,11 @@ _SHOWN_LABELS = 12
 
 def report(event: Event) -> None:
     """Report an event that precedes the first step; nothing for others."""
-    if isinstance(event, TokenizerSampled):
+    if isinstance(event, TokenizerSampling):
         note(f"tokenizer trained on a sample: {size(event.bytes)} of {size(event.corpus_bytes)}")
     elif isinstance(event, CorpusPrepared):
         _report_corpus(event)
-    elif isinstance(event, Continued):
+    elif isinstance(event, ContinuedTrainingChosen):
         _report_continuation(event)
     elif isinstance(event, Planned):
         show_plan(event)
@@ -105,7 +105,7 @@ def _report_pairs(event: CorpusPrepared, manifest: PairManifest) -> None:
         fact("warning", f"{name}: source and target are the same text, so the model learns to copy (--target)")
 
 
-def _report_continuation(event: Continued) -> None:
+def _report_continuation(event: ContinuedTrainingChosen) -> None:
     """What was chosen for a run that starts with another one's weights, and the losses that it was chosen by."""
     rate = f"learning rate {event.config.training.learning_rate:.1e}"
     if event.fraction is not None:

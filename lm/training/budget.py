@@ -80,7 +80,7 @@ class BudgetClock:
         checkpoint_seconds: seconds to write a checkpoint, which delays only the end of the run.
     """
 
-    to_write = 0.0
+    checkpoint_seconds = 0.0
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Compiling the model: what it needs on this machine, and how long it takes."""
+"""torch.compile: its requirements on this machine, and its errors."""
 
 from __future__ import annotations
 
@@ -18,16 +18,14 @@ from lm.model.transformer import Model
 from lm.training.objective import States, final_states
 
 COMPILATION_SECONDS = 60.0
-"""About what it takes before the first step; 90 s were measured for the preset tiny on two cores."""
+"""Approximate compile time before the first step; 90 s were measured for the preset tiny on two cores."""
 
 
 def check_compiler(device: str, *, is_recurrent: bool = False) -> None:
-    """UsageError unless there is what torch.compile needs to build kernels for a device, and something to build.
+    """Raise UsageError unless torch.compile can compile the model on a device.
 
-    Recurrent layers run in kernels that torch has for them, which it does not compile.
-
-    On a CPU it writes C++ that includes Python's headers, on a GPU Triton compiles a launcher in C. Without either,
-    torch fails at the first step with pages of its own code.
+    torch.compile needs a C++ compiler and Python's headers on a CPU, a C compiler on a GPU (Triton), and doesn't
+    compile recurrent layers. Otherwise torch would fail at the first step with a long traceback.
     """
     if is_recurrent:
         problem = "only transformer blocks are compiled, not recurrent layers: leave it out"
@@ -49,11 +47,10 @@ def check_compiler(device: str, *, is_recurrent: bool = False) -> None:
         )
 
 
-def compiled(model: Model, device: torch.device) -> States:
-    """`final_states` of a model, compiled when they are first asked for.
+def compile_hidden_states(model: Model, device: torch.device) -> States:
+    """Return `final_states` of a model, compiled at the first call.
 
-    Its tables of positions are filled before that: one that came into being at the first step would make the second
-    step compile everything again.
+    Fills position tables first: one created at the first step would cause a recompilation at the second.
     """
     for module in model.modules():
         if isinstance(module, PositionTable):
@@ -63,9 +60,9 @@ def compiled(model: Model, device: torch.device) -> States:
 
 
 @contextmanager
-def failures_in_a_line() -> Iterator[None]:
-    """While open, a failure of the compiler, or of what torch wrote for it, is a TrainingError of one line."""
-    from torch._dynamo.exc import TorchDynamoException  # noqa: PLC0415 (takes a second, and only to compile)
+def converting_compile_errors() -> Iterator[None]:
+    """Convert errors of torch.compile to a one-line TrainingError."""
+    from torch._dynamo.exc import TorchDynamoException  # noqa: PLC0415 (slow import)
 
     try:
         yield

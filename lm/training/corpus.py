@@ -1,4 +1,4 @@
-"""What a run learns from: the files of a specification, the prepared data and tokenizers made of them, and batches."""
+"""Training corpora: the files of a specification, and the prepared data and tokenizers made from them."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer
 from lm.tokenizer.training import SAMPLE_BYTES
 
 Tokenizers = tuple[Tokenizer, Tokenizer | None]
-"""Of targets, and of sources if they have their own."""
+"""Tokenizer of the targets, and of the sources if they have their own."""
 ProgressCallback = Callable[[], AbstractContextManager[Callable[[int, int | None], None] | None]]
-"""Opens something that is told how many bytes are tokenized, and of how many, if that is known."""
+"""Opens a progress callback, which is called with tokenised bytes and total bytes (None if not known)."""
 
 
 @dataclass(frozen=True)
 class TrainingCorpus:
-    """A corpus that is ready to be trained on.
+    """A prepared corpus with its tokenizers.
 
     Attributes:
-        folder: the prepared data.
-        tokenizer: what made the tokens; those of the targets, where sources have a tokenizer of their own.
-        source_tokenizer: what made the tokens of the sources, if that is another one.
-        spare_tokens: ids that the model has beyond the tokenizer's, as many published ones that a run can start from.
+        folder: of the prepared data.
+        tokenizer: of the text; of the targets, if sources have their own.
+        source_tokenizer: of the sources, if they have their own.
+        spare_tokens: embedding rows of the model beyond the vocabulary, as many published models have.
     """
 
     folder: Path
@@ -60,27 +60,27 @@ class TrainingCorpus:
 
     @property
     def vocab_size(self) -> int:
-        """How many tokens a model knows that learns from this, spare ones included."""
+        """Vocabulary size of the model, including spare tokens."""
         return self.tokenizer.vocab_size + self.spare_tokens
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The labels of its examples; errors as of `labels_of`."""
+        """Labels of the examples; raises the errors of `labels_of`."""
         return labels_of(self.folder)
 
     @cached_property
     def label_completions(self) -> tuple[str, ...]:
-        """The completions of its examples, if they are labels; see `label_completions`."""
+        """Completions of the examples, if they are labels."""
         return label_completions(self.folder)
 
     @property
     def has_merges(self) -> bool:
-        """Whether BPE dropout has merges to leave out on both sides."""
+        """Whether the tokenizers of both sides have merges, as BPE dropout needs."""
         tokenizers = (self.tokenizer, self.source_tokenizer or self.tokenizer)
         return all(tokenizer.merge_rules is not None for tokenizer in tokenizers)
 
     def check_merges(self) -> None:
-        """UsageError unless BPE dropout has merges to leave out on both sides."""
+        """Raise UsageError unless BPE dropout is possible on both sides."""
         if not self.has_merges:
             side = "tokenizer" if self.source_tokenizer is None else "tokenizer of one side"
             problem = f"BPE dropout leaves out merges, and the {side} has none: leave it out"
@@ -88,12 +88,12 @@ class TrainingCorpus:
 
 
 @dataclass(frozen=True)
-class TokenizerSampled:
-    """A tokenizer is about to be trained on a sample of a large corpus.
+class TokenizerSampling:
+    """Event: a tokenizer is about to be trained on a sample of a large corpus.
 
     Attributes:
         bytes: of the sample.
-        corpus_bytes: of all of the corpus.
+        corpus_bytes: of the corpus.
     """
 
     bytes: int
@@ -102,17 +102,17 @@ class TokenizerSampled:
 
 @dataclass(frozen=True)
 class CorpusPrepared:
-    """The corpus of a run is tokenized.
+    """Event: the corpus has been tokenised.
 
     Attributes:
-        corpus: the data and their tokenizers.
+        corpus: data and tokenizers.
         manifest: of the data.
-        reused: whether they were there before; None where they were named as the corpus.
-        trained: the vocabulary size that was asked for where a tokenizer was trained on the corpus, else None.
-        seen_in_training: the fraction of the held-out pairs that are among those to train on.
-        copies: names of sources that are the same text as their targets.
-        labels: how many examples have each label, if they have labels.
-        notes: what was left out of folders, and made of files, that a person might not expect.
+        reused: whether they were found in the cache; None if prepared data were given.
+        trained: requested vocabulary size, if a tokenizer was trained.
+        seen_in_training: fraction of the held-out pairs that are also training pairs.
+        copies: sources that are identical to their targets.
+        labels: number of examples per label, for labelled examples.
+        notes: about files that were skipped or converted.
     """
 
     corpus: TrainingCorpus
@@ -125,54 +125,51 @@ class CorpusPrepared:
     notes: tuple[Advice, ...] = ()
 
 
-Preparation = Generator[TokenizerSampled | CorpusPrepared, None, TrainingCorpus]
+Preparation = Generator[TokenizerSampling | CorpusPrepared, None, TrainingCorpus]
 
 
 class TextCorpus:
-    """What a run learns from: files of text or of examples, or a folder of tokens made of them before.
-
-    Files are read once for all questions about them.
+    """Files of text or examples, or a folder of prepared tokens; files are read once.
 
     Attributes:
-        names: as the user gives them.
-        prepared: the folder, if it is one of tokens.
+        names: as given by the user.
+        prepared: the folder of prepared tokens, or None.
     """
 
     holds_pairs: ClassVar[bool] = False
 
     def __init__(self, files: DataFiles) -> None:
-        """Read nothing before it is asked for."""
         self.names = files.text
         is_prepared = len(self.names) == 1 and (Path(self.names[0]) / MANIFEST).is_file()
         self.prepared = Path(self.names[0]) if is_prepared else None
-        self._surveyed: Corpus | None = None
+        self._survey: Corpus | None = None
         self._notes: list[Advice] = []
 
     def text_bytes(self, config: RunConfig) -> int:
-        """UTF-8 bytes of text: as files were counted when they were prepared, by their sizes, or by reading them."""
+        """Return the bytes of UTF-8 text: from the manifest, from file sizes, or by reading."""
         if self.prepared:
             return sum(split.bytes for split in read_manifest(self.prepared).splits.values())
         size = total_text_bytes(self.files(config))
         return self.survey(config).bytes if size is None else size
 
     def survey(self, config: RunConfig) -> Corpus:
-        """The files after one pass over them; asked again, another fraction may be held out of what was read then."""
-        if self._surveyed is None:
+        """Return the result of reading the files, which is cached; only the held-out fraction depends on `config`."""
+        if self._survey is None:
             files = self.files(config)
             _refuse_runs(files)
-            self._surveyed, self._notes = scan_corpus(files, config.data), files.notes
-        return dataclasses.replace(self._surveyed, config=config.data)
+            self._survey, self._notes = scan_corpus(files, config.data), files.notes
+        return dataclasses.replace(self._survey, config=config.data)
 
     def data_config(self, config: DataConfig, *, typed: Mapping[str, Any]) -> DataConfig:
-        """How the tokens are made: as the config says, but where they are made already, as they were.
+        """Return the data settings: of the config, or of prepared tokens those they were made with.
 
         Args:
-            config: what was given in all.
-            typed: what of it was given for this run alone.
+            config: all given settings.
+            typed: settings given for this run alone.
 
         Raises:
-            InputError: examples are asked for, and the tokens are of text.
-            UsageError: what was given contradicts what the tokens were made with.
+            InputError: examples are asked for, but the tokens are of text.
+            UsageError: given settings contradict those of the prepared tokens.
         """
         if not self.prepared:
             return config
@@ -189,28 +186,28 @@ class TextCorpus:
         return made
 
     def files(self, config: RunConfig) -> TextFiles:
-        """The files that the names stand for."""
+        """Return the files that the names stand for."""
         return find_text_files(self.names, config.data, config.files)
 
     def prepare(self, config: RunConfig, tokenizer: Path | None, progress: ProgressCallback) -> Preparation:
-        """Find or make the tokenizer and the tokens.
+        """Find or create tokenizer and tokens.
 
         Args:
             config: of the run.
-            tokenizer: a tokenizer.json or a run, whose tokenizer is used; without it, one is trained.
-            progress: is told how far tokenizing is.
+            tokenizer: a tokenizer.json, or a run whose tokenizer is used [default: train one].
+            progress: of tokenisation.
         """
         if self.prepared:
-            corpus, manifest = self._prepared_before(self.prepared, tokenizer)
-            yield CorpusPrepared(corpus, manifest, reused=None, labels=_labels(corpus, config))
+            corpus, manifest = self._load_prepared(self.prepared, tokenizer)
+            yield CorpusPrepared(corpus, manifest, reused=None, labels=_count_labels(corpus, config))
             return corpus
         given = None if tokenizer is None else Tokenizer.load(find_tokenizer(tokenizer))
         surveyed, is_trained = self.survey(config), given is None
         if is_trained and config.tokenizer.kind == "bpe" and surveyed.files_bytes > SAMPLE_BYTES:
-            yield TokenizerSampled(SAMPLE_BYTES, surveyed.files_bytes)
+            yield TokenizerSampling(SAMPLE_BYTES, surveyed.files_bytes)
         made = given or train_tokenizer(surveyed, config.tokenizer, has_mask=config.model.is_masked)
-        with progress() as told:
-            prepared = prepare_corpus(surveyed, made, progress=told, with_labels=config.model.is_masked)
+        with progress() as report:
+            prepared = prepare_corpus(surveyed, made, progress=report, with_labels=config.model.is_masked)
         notes = (*self._notes, *surveyed.notes)
         wanted = config.tokenizer.vocab_size if is_trained and config.tokenizer.kind == "bpe" else None
         corpus = TrainingCorpus(prepared.folder, made)
@@ -219,13 +216,13 @@ class TextCorpus:
             prepared.manifest,
             reused=prepared.reused,
             trained=wanted,
-            labels=_labels(corpus, config),
+            labels=_count_labels(corpus, config),
             notes=notes,
         )
         return corpus
 
-    def _prepared_before(self, folder: Path, tokenizer: Path | None) -> tuple[TrainingCorpus, Manifest]:
-        """The tokens in a folder, with the tokenizer that made them; InputError if it is another one than is named."""
+    def _load_prepared(self, folder: Path, tokenizer: Path | None) -> tuple[TrainingCorpus, Manifest]:
+        """Load prepared tokens and their tokenizer; InputError if another tokenizer is named."""
         manifest, made = read_manifest(folder), Tokenizer.load(find_tokenizer(tokenizer or folder))
         if made.sha256 != manifest.tokenizer:
             advice = "prepare the corpus again"
@@ -233,31 +230,30 @@ class TextCorpus:
                 advice = f"prepare the corpus with {tokenizer}"
             problem = f"not the tokenizer that made the tokens in {folder}"
             raise InputError(f"{tokenizer or folder / FILE_NAME}: {problem}; {advice}")
-        verify(folder, advice="prepare the corpus again")
+        verify_data(folder, advice="prepare the corpus again")
         return TrainingCorpus(folder, made), manifest
 
 
 class PairCorpus:
-    """The sentence pairs that a run learns from; they are read once for all questions about them."""
+    """Files of a parallel corpus; they are read once."""
 
     holds_pairs: ClassVar[bool] = True
     prepared: ClassVar[None] = None
 
     def __init__(self, files: DataFiles) -> None:
-        """Read nothing before it is asked for."""
-        self._named = files
-        self._surveyed: ParallelCorpus | None = None
+        self._files = files
+        self._survey: ParallelCorpus | None = None
 
     def text_bytes(self, config: RunConfig) -> int:
-        """UTF-8 bytes of both sides, without the validation split's own files: by the files' sizes, or by reading."""
+        """Return the UTF-8 bytes of both sides, without separate validation files: from sizes, or by reading."""
         known = total_text_bytes(file for text in self.files(config) for file in text.files)
         return sum(found.bytes for found in self.survey(config).texts) if known is None else known
 
     def survey(self, config: RunConfig) -> ParallelCorpus:
-        """The files after one pass over them."""
-        if self._surveyed is None:
+        """Return the result of reading the files, which is cached."""
+        if self._survey is None:
             texts = self.files(config)
-            named = self._named
+            named = self._files
             held_out = find_parallel_texts(
                 config.parallel,
                 config.files,
@@ -265,14 +261,12 @@ class PairCorpus:
                 target=[named.validation_target] if named.validation_target else (),
                 heads=[named.validation_heads] if named.validation_heads else (),
             )
-            self._surveyed = survey_pairs(
-                texts, config.data, config.parallel, validation=held_out, reading=config.files
-            )
-        return self._surveyed
+            self._survey = survey_pairs(texts, config.data, config.parallel, validation=held_out, reading=config.files)
+        return self._survey
 
     def files(self, config: RunConfig) -> list[ParallelText]:
-        """The texts of both sides."""
-        named = self._named
+        """Return the parallel texts."""
+        named = self._files
         return find_parallel_texts(
             config.parallel,
             config.files,
@@ -283,17 +277,17 @@ class PairCorpus:
         )
 
     def prepare(self, config: RunConfig, tokenizer: Path | None, progress: ProgressCallback) -> Preparation:
-        """Find or make the tokenizers and the prepared pairs; arguments as of `TextCorpus.prepare`.
+        """Find or create tokenizers and prepared pairs; see `TextCorpus.prepare`.
 
-        A tokenizer.json is for both sides.
+        A tokenizer.json is used for both sides.
         """
         surveyed = self.survey(config)
         if tokenizer is None:
             made = train_tokenizers(surveyed, config.tokenizer, config.parallel)
         else:
-            made = pair_tokenizers(tokenizer)
-        with progress() as told:
-            prepared = prepare_pairs(surveyed, made[0], config.parallel, source_tokenizer=made[1], progress=told)
+            made = _load_pair_tokenizers(tokenizer)
+        with progress() as report:
+            prepared = prepare_pairs(surveyed, made[0], config.parallel, source_tokenizer=made[1], progress=report)
         corpus = TrainingCorpus(prepared.folder, *made)
         yield CorpusPrepared(
             corpus,
@@ -305,72 +299,72 @@ class PairCorpus:
         return corpus
 
 
-def corpus_of(files: DataFiles) -> TextCorpus | PairCorpus:
-    """The corpus of some files, of which nothing has been read."""
+def open_corpus(files: DataFiles) -> TextCorpus | PairCorpus:
+    """Return the corpus of some files, without reading them."""
     return PairCorpus(files) if files.are_pairs else TextCorpus(files)
 
 
-def tokenizers_of(path: Path, *, pairs: bool) -> Tokenizers:
-    """The tokenizer that a person names for a text, or those for the two sides of pairs."""
-    return pair_tokenizers(path) if pairs else (Tokenizer.load(find_tokenizer(path)), None)
+def load_named_tokenizers(path: Path, *, pairs: bool) -> Tokenizers:
+    """Load the tokenizer of a file, folder or run; for pairs, those of both sides."""
+    return _load_pair_tokenizers(path) if pairs else (Tokenizer.load(find_tokenizer(path)), None)
 
 
-def pair_tokenizers(path: Path) -> Tokenizers:
-    """The tokenizers of a file, of a folder that has some, or of a run."""
+def _load_pair_tokenizers(path: Path) -> Tokenizers:
+    """Load the tokenizers of both sides from a file, folder or run."""
     if path.is_file():
         return Tokenizer.load(find_tokenizer(path)), None
     return load_tokenizers(path if (path / FILE_NAME).is_file() else find_checkpoint(path))
 
 
-def _labels(corpus: TrainingCorpus, config: RunConfig) -> LabelCounts | None:
-    """How many examples have each label, if a run learns labels."""
+def _count_labels(corpus: TrainingCorpus, config: RunConfig) -> LabelCounts | None:
+    """Count the examples per label, if the run learns labels."""
     if not config.data.supervised or not (config.model.is_masked or corpus.label_completions):
         return None
     return label_counts(corpus.folder)
 
 
-def without_progress() -> AbstractContextManager[None]:
-    """Opens nothing that would be told of progress."""
+def no_progress() -> AbstractContextManager[None]:
+    """Return a progress that reports nothing."""
     return nullcontext()
 
 
 def _refuse_runs(files: list[TextFile]) -> None:
-    """Raise InputError if the journals of a run are among the files: they came with a folder."""
+    """Raise InputError if the files include logs of a run."""
     for file in files:
         if is_journal(file.path):
             run = Path(file.name).parent
             raise InputError(f"{run}: is a run, not a text; name texts, or resume the run", settings=(f"resume={run}",))
 
 
-KINDS: dict[str, tuple[type[TrainingData], type[TrainingData] | None]] = {
+DATA_CLASSES: dict[str, tuple[type[TrainingData], type[TrainingData] | None]] = {
     "text": (WindowData, MaskedWindowData),
     "examples": (ExampleData, LabelledData),
     "pairs": (PairData, None),
 }
-"""By the kind that a manifest says: the data of a model that continues texts or translates, and of a masked one."""
+"""Training data classes by the kind in the manifest: for causal and translation models, and for masked models."""
 
 
 def open_data(folder: Path, config: RunConfig) -> TrainingData:
-    """The data in a folder, batched as a run wants it.
+    """Open prepared data as batches for a run.
 
     Args:
-        folder: of prepared data of any kind.
-        config: of the run; its model must be one for such data.
+        folder: of prepared data.
+        config: of the run.
 
     Raises:
-        InputError: the folder holds no prepared data, or too little of it.
-        UsageError: the model is not one for this data.
+        InputError: the folder holds no prepared data, or too little.
+        UsageError: the model cannot be trained on this kind of data.
     """
     kind = PreparedManifest.read(folder).kind
-    if kind not in KINDS:
+    if kind not in DATA_CLASSES:
         raise InputError(f"{folder}: holds {PartitionManifest.noun}; join all of them first")
-    data, masked = KINDS[kind]
-    check_model(config.model, pairs=data.holds_pairs)
+    data, masked = DATA_CLASSES[kind]
+    check_model_fits_data(config.model, pairs=data.holds_pairs)
     return (masked or data if config.model.is_masked else data).open(folder, config)
 
 
-def check_model(config: ModelConfig, *, pairs: bool) -> None:
-    """UsageError unless a model of this kind can be trained on pairs, or on anything else."""
+def check_model_fits_data(config: ModelConfig, *, pairs: bool) -> None:
+    """Raise UsageError unless the model can be trained on pairs, or on other data."""
     if pairs and not config.translates:
         raise UsageError(
             "pairs need an encoder-decoder, as the preset translation has, or one stack that reads both sides",
@@ -382,15 +376,15 @@ def check_model(config: ModelConfig, *, pairs: bool) -> None:
 
 
 def data_key(folder: Path) -> str:
-    """A hash of what the data in a folder was made from; InputError if it holds none."""
+    """Return the hash of what prepared data were made from; InputError if the folder holds none."""
     return PreparedManifest.read(folder).key
 
 
-def verify(folder: Path, *, advice: str, settings: Sequence[str] = ()) -> None:
-    """InputError with `advice` and `settings` to change if the data in a folder are damaged, by their checksums."""
+def verify_data(folder: Path, *, advice: str, settings: Sequence[str] = ()) -> None:
+    """Raise InputError with `advice` and `settings` if prepared data don't match their checksums."""
     prepared_folder.verify_checksums(folder, PreparedManifest.read(folder).sha256, advice=advice, settings=settings)
 
 
-def data_files(folder: Path) -> list[str]:
-    """The files that the data in a folder was made from, as the user named them; InputError if it holds none."""
+def source_files(folder: Path) -> list[str]:
+    """Return the files that prepared data were made from; InputError if the folder holds none."""
     return [record.path for record in PreparedManifest.read(folder).sources]

@@ -1,4 +1,4 @@
-"""How good a run is so far: the loss on its validation split, translations of it, and what it makes of prompts."""
+"""Evaluation during training: validation loss, translations, label accuracy and samples."""
 
 from __future__ import annotations
 
@@ -32,49 +32,48 @@ from lm.training.objective import summed_loss, summed_loss_and_correct
 from lm.training.run import Run, divergence_error
 
 _SAMPLE_TOKENS = 60
-"""Of a continuation that is watched: a line or two of a terminal."""
+"""Length of continuations: a line or two of a terminal."""
 
 _SHOWN_TRANSLATIONS = 2
-"""Translations that are shown: always those of the first sentences of the split, so that progress is seen in them."""
+"""Number of translations shown: always the first sentences of the split."""
 
 _TIMED_TOKENS = 2048
-"""Of each part of the split whose loss is timed: large enough to be as quick for a token as the whole batch is."""
+"""Tokens per timed part of the split: large enough to be as fast per token as a whole batch."""
 
 _TIMED_SENTENCES = 32
-"""Sentences whose translation is timed: few, since a model that has learned nothing makes each as long as it may."""
+"""Number of timed translations: few, because an untrained model generates up to the length limit."""
 
-_SCORED, _FEWEST_LABELLED, _CLASSIFIED_AT_ONCE = 8192, 200, 64
-"""Examples times labels whose probability an evaluation computes; the fewest examples, however many labels there are;
-and how many are computed together."""
+_MAX_SCORED, _MIN_LABELLED, _CLASSIFICATION_BATCH = 8192, 200, 64
+"""Maximum examples × labels scored per evaluation; minimum number of examples; batch size."""
 
 _TIMED_LABELLED = 64
-"""Examples whose classification is timed."""
+"""Number of timed classifications."""
 
-_SHARE_OF_LONGEST = 0.5
-"""The time that a model takes for a translation once it knows when to end, as a share of that for the longest."""
+_FRACTION_OF_LONGEST = 0.5
+"""Time of a translation that ends by itself, as a fraction of one of maximum length."""
 
 
 def evaluate(run: Run) -> Iterator[Evaluation | Sample | TrainingWarning]:
-    """Evaluate the run as it is; `run.state` knows the best from then on.
+    """Evaluate the run, and record the best scores in `run.state`.
 
     Yields:
-        The evaluation, if there is a validation split, and what the model makes of its sample prompts; for
-        translation, also of the first sentences of the split. A sample that fails is a warning.
+        The evaluation, if there is a validation split; the first translations of it; and samples. A sample that fails
+            is a warning.
 
     Raises:
         TrainingError: the loss is no longer finite.
     """
-    with _evaluating(run):
+    with _evaluation_mode(run):
         if run.data.validation_bytes:
             evaluation, shown = _validate(run)
             yield evaluation
             yield from shown
-        yield from _samples(run)
+        yield from _yield_samples(run)
 
 
 @contextmanager
-def _evaluating(run: Run) -> Iterator[None]:
-    """While open, the model is in eval mode and has the weights that would be saved."""
+def _evaluation_mode(run: Run) -> Iterator[None]:
+    """Within the context, the model is in eval mode with the weights that would be saved."""
     run.model.eval()
     try:
         with run.average.in_place() if run.average else nullcontext(), run.with_full_model():
@@ -84,46 +83,46 @@ def _evaluating(run: Run) -> Iterator[None]:
 
 
 def _validate(run: Run) -> tuple[Evaluation, list[Sample]]:
-    """The scores on the validation split, and the translations of it that are shown."""
+    """Return the scores on the validation split, and translations to show."""
     began = time.perf_counter()
     with counted(run.model) as counts:
         nats, predicted, correct = _validation_sums(run)
     if not math.isfinite(nats):
         raise divergence_error(run, f"the validation loss is {nats / predicted}")
-    loss, (bleu, translated) = nats / predicted, _translations(run)
+    loss, (bleu, translated) = nats / predicted, _score_translations(run)
     accuracy = _label_accuracy(run) if correct is None else correct / predicted
     bits_per_byte = nats / math.log(2) / run.data.validation_bytes if correct is None else None
-    is_best, run.last_loss = _note_best(run, loss, bleu), loss
+    is_best, run.last_loss = _update_best(run, loss, bleu), loss
     shown = [Sample(run.state.step, *pair, is_translation=True) for pair in translated[:_SHOWN_TRANSLATIONS]]
     seconds = time.perf_counter() - began
     use = shares({name: run.world.all_reduce(each) for name, each in counts.items()})
     return Evaluation(run.state.step, loss, bits_per_byte, predicted, seconds, is_best, bleu, use, accuracy), shown
 
 
-def validation_loss(run: Run) -> tuple[float, int]:
-    """Summed nats and number of targets of the whole validation split, with the model as it is."""
+def compute_validation_loss(run: Run) -> tuple[float, int]:
+    """Return summed nats and number of targets of the validation split."""
     nats, predicted = 0.0, 0
     with torch.inference_mode():
-        for batch in _own(run):
+        for batch in _local_batches(run):
             nats += float(summed_loss(run.model, batch, run.hardware))
             predicted += batch.predicted
     nats, number = run.world.all_reduce_sum(nats, predicted)
     return nats, int(number)
 
 
-def _own(run: Run) -> Iterator[Batch]:
-    """What of the validation split this process evaluates: its rows of each batch."""
+def _local_batches(run: Run) -> Iterator[Batch]:
+    """Yield this rank's rows of each validation batch."""
     for batch in run.data.validation():
         yield from (micro_batch.batch for micro_batch in run.world.micro_batches(batch) if micro_batch.is_real)
 
 
 def _validation_sums(run: Run) -> tuple[float, int, int | None]:
-    """As `validation_loss`, and of a masked model how many of the targets it guesses."""
+    """Return the same as `compute_validation_loss`, and for masked models the number of correct predictions."""
     if not run.config.model.is_masked:
-        return *validation_loss(run), None
+        return *compute_validation_loss(run), None
     nats, predicted, correct = 0.0, 0, 0
     with torch.inference_mode():
-        for batch in _own(run):
+        for batch in _local_batches(run):
             of_batch, guessed = summed_loss_and_correct(run.model, batch, run.hardware)
             nats, correct, predicted = nats + float(of_batch), correct + int(guessed), predicted + batch.predicted
     nats, number, guesses = run.world.all_reduce_sum(nats, predicted, correct)
@@ -131,81 +130,80 @@ def _validation_sums(run: Run) -> tuple[float, int, int | None]:
 
 
 def _label_accuracy(run: Run) -> float | None:
-    """The fraction of the validation split whose label is the likeliest of all; None where there are no labels."""
-    labelled = _labelled(run)
+    """Return the fraction of validation examples classified correctly; None without labels."""
+    labelled = _labelled_prompts(run)
     if not labelled:
         return None
-    guesses = run.world.parallel_map(labelled, partial(_classified_here, run))
+    guesses = run.world.parallel_map(labelled, partial(_classify_locally, run))
     return sum(guess == each.label for guess, each in zip(guesses, labelled, strict=True)) / len(labelled)
 
 
-def _labelled(run: Run) -> list[LabelledPrompt]:
-    """Examples of the validation split that a decoder is to classify, fewer where there are more labels to score."""
+def _labelled_prompts(run: Run) -> list[LabelledPrompt]:
+    """Return the validation examples to classify; fewer if there are many labels."""
     completions = run.config.label_completions
     if not completions:
         return []
     return run.data.labelled_prompts(
-        [*map(parse_label, completions)], max(_FEWEST_LABELLED, _SCORED // len(completions))
+        [*map(parse_label, completions)], max(_MIN_LABELLED, _MAX_SCORED // len(completions))
     )
 
 
-def _classified_here(run: Run, labelled: Sequence[LabelledPrompt]) -> list[int]:
-    """The number of the likeliest label of each example, in order."""
+def _classify_locally(run: Run, labelled: Sequence[LabelledPrompt]) -> list[int]:
+    """Return the index of the likeliest label of each example."""
     assert isinstance(run.model, DecoderOnly)
-    classifier = CompletionClassifier(run.model, run.tokenizer, run.config.label_completions, _CLASSIFIED_AT_ONCE)
+    classifier = CompletionClassifier(run.model, run.tokenizer, run.config.label_completions, _CLASSIFICATION_BATCH)
     guesses: list[int] = classifier.probabilities([each.ids for each in labelled]).argmax(axis=1).tolist()
     return guesses
 
 
-def cost(run: Run, *, seconds: float) -> EvaluationCost:
-    """Measure for about so many seconds what an evaluation of this run takes."""
-    with _evaluating(run):
-        return EvaluationCost(_seconds_for_loss(run, seconds) + _seconds_for_labels(run), _seconds_for_sentence(run))
+def measure_cost(run: Run, *, seconds: float) -> EvaluationCost:
+    """Measure the cost of an evaluation, for about `seconds` seconds."""
+    with _evaluation_mode(run):
+        return EvaluationCost(
+            _estimate_loss_seconds(run, seconds) + _estimate_label_seconds(run), _estimate_sentence_seconds(run)
+        )
 
 
 @torch.inference_mode()
-def _seconds_for_loss(run: Run, limit: float) -> float:
-    """Seconds for the loss on the whole split, of which as many rows are timed as the limit allows.
-
-    The first part doesn't count: kernels are chosen and memory is claimed in it.
-    """
-    looked_at, targets, taken, is_first = 0, 0, 0.0, True
+def _estimate_loss_seconds(run: Run, limit: float) -> float:
+    """Estimate the seconds for the loss on the whole split from as many rows as `limit` allows, after a warm-up."""
+    timed_tokens, targets, elapsed, is_first = 0, 0, 0.0, True
     for batch in run.data.validation():
         targets += batch.predicted
-        for part in batch.split(max(1, _TIMED_TOKENS // batch.inputs.shape[1])) if taken <= limit else ():
+        for part in batch.split(max(1, _TIMED_TOKENS // batch.inputs.shape[1])) if elapsed <= limit else ():
             seconds = timed(partial(summed_loss, run.model, part, run.hardware), run.hardware)
             if not is_first:
-                taken, looked_at = taken + seconds, looked_at + part.predicted
+                elapsed, timed_tokens = elapsed + seconds, timed_tokens + part.predicted
             is_first = False
-            if taken > limit:
+            if elapsed > limit:
                 break
-    return taken * targets / max(1, looked_at)
+    return elapsed * targets / max(1, timed_tokens)
 
 
-def _seconds_for_labels(run: Run) -> float:
-    """Seconds for the labels of the validation split, if a decoder is to choose them."""
-    labelled = _labelled(run)
+def _estimate_label_seconds(run: Run) -> float:
+    """Estimate the seconds to classify the validation split."""
+    labelled = _labelled_prompts(run)
     if not labelled:
         return 0.0
     timed_ones = labelled[:_TIMED_LABELLED]
-    return timed(lambda: _classified_here(run, timed_ones), run.hardware) * len(labelled) / len(timed_ones)
+    return timed(lambda: _classify_locally(run, timed_ones), run.hardware) * len(labelled) / len(timed_ones)
 
 
-def _seconds_for_sentence(run: Run) -> float:
-    """Seconds for the translation of a sentence, once the model has learned to end one.
+def _estimate_sentence_seconds(run: Run) -> float:
+    """Estimate the seconds to translate a sentence once the model has learned to end one.
 
-    A model that has learned nothing does not know when to end, and its translations are as long as they may be.
+    An untrained model generates up to the length limit.
     """
     references = run.data.references(_TIMED_SENTENCES)
     if not references:
         return 0.0
-    return _SHARE_OF_LONGEST * timed(lambda: _translate(run, references), run.hardware) / len(references)
+    return _FRACTION_OF_LONGEST * timed(lambda: _translate(run, references), run.hardware) / len(references)
 
 
-def _translations(run: Run) -> tuple[float | None, list[tuple[str, str]]]:
-    """BLEU of greedy translations of the validation split, and each of them after its source.
+def _score_translations(run: Run) -> tuple[float | None, list[tuple[str, str]]]:
+    """Return BLEU of greedy translations of the validation split, and (source, translation) pairs.
 
-    None and nothing for data that has nothing to translate.
+    None and nothing for data without references.
     """
     references = run.data.references(run.config.training.bleu_sentences)
     if not references:
@@ -216,12 +214,12 @@ def _translations(run: Run) -> tuple[float | None, list[tuple[str, str]]]:
 
 
 def _translate(run: Run, references: Sequence[Reference]) -> list[str]:
-    """Greedy translations of sources, in order; each process makes some of them."""
-    return run.world.parallel_map(references, partial(_translated_here, run))
+    """Translate greedily; the ranks divide the sentences."""
+    return run.world.parallel_map(references, partial(_translate_locally, run))
 
 
-def _translated_here(run: Run, references: Sequence[Reference]) -> list[str]:
-    """Greedy translations of sources, in order, each into the language of its tag, where there are tags."""
+def _translate_locally(run: Run, references: Sequence[Reference]) -> list[str]:
+    """Translate greedily on this rank, each into the language of its tag."""
     model = _translation_model(run)
     sources = [each._replace(target="") for each in references]
     found: dict[Reference, str] = {}
@@ -234,10 +232,10 @@ def _translated_here(run: Run, references: Sequence[Reference]) -> list[str]:
     return [found[source] for source in sources]
 
 
-def _note_best(run: Run, loss: float, bleu: float | None) -> bool:
-    """Whether no evaluation of the run was better so far; then its state has these scores as the best.
+def _update_best(run: Run, loss: float, bleu: float | None) -> bool:
+    """Return whether this evaluation is the best so far, and record it in the state.
 
-    Of equal BLEU the lower loss is better: a model that has learned little has a BLEU of 0 for long.
+    At equal BLEU the lower loss is better: BLEU is 0 for long at the start.
     """
     state = run.state
     is_best = state.best_loss is None or loss < state.best_loss
@@ -249,7 +247,6 @@ def _note_best(run: Run, loss: float, bleu: float | None) -> bool:
 
 
 def _translation_model(run: Run) -> TranslationModel:
-    """The model of a run as it translates."""
     assert not isinstance(run.model, EncoderOnly)
     learned = run.config.parallel
     return TranslationModel(
@@ -258,21 +255,21 @@ def _translation_model(run: Run) -> TranslationModel:
 
 
 def check_samples(run: Run) -> None:
-    """Check, before the first step, that the model can read the prompts of the setting `sample`.
+    """Check before the first step that the model can read the sample prompts.
 
     Raises:
-        InputError: the tokenizer has no token for a character of one.
-        UsageError: the model can't read one for another reason.
+        InputError: the tokenizer has no token for a character.
+        UsageError: the model can't read a prompt for another reason.
     """
     for prompt in run.config.training.sample:
         try:
-            _read(run, prompt)
+            _check_prompt(run, prompt)
         except LMError as error:
             raise type(error)(f"sample {prompt!r}: {error}", settings=("sample",)) from None
 
 
-def _read(run: Run, prompt: str) -> None:
-    """Encode a prompt as a sample of it will, without the model's weights."""
+def _check_prompt(run: Run, prompt: str) -> None:
+    """Encode a prompt as a sample will, without using the weights."""
     model = run.model
     if isinstance(model, EncoderOnly):
         if run.config.model.labels:
@@ -289,11 +286,11 @@ def _read(run: Run, prompt: str) -> None:
         prompt_ids(run.tokenizer, prompt)
 
 
-def _samples(run: Run) -> Iterator[Sample | TrainingWarning]:
-    """What the model makes of the prompts that are to be watched; a warning for each for which that fails."""
+def _yield_samples(run: Run) -> Iterator[Sample | TrainingWarning]:
+    """Yield the samples, or a warning for each that fails."""
     prompts, step = run.config.training.sample, run.state.step
     is_shared = run.config.model.translates and not isinstance(run.model, EncoderOnly)
-    sample = partial(_sampled, run)
+    sample = partial(_sample_prompts, run)
     for prompt, text, problem in run.world.parallel_map(prompts, sample) if is_shared else sample(prompts):
         if problem is None:
             yield Sample(step, prompt, text, is_translation=is_shared or isinstance(run.model, EncoderOnly))
@@ -301,29 +298,28 @@ def _samples(run: Run) -> Iterator[Sample | TrainingWarning]:
             yield TrainingWarning(step, f"no sample of {prompt!r}: {problem}")
 
 
-def _sampled(run: Run, prompts: Sequence[str]) -> list[tuple[str, str, str | None]]:
-    """For each prompt the prompt, what the model makes of it, and why it makes nothing of it, if it fails."""
+def _sample_prompts(run: Run, prompts: Sequence[str]) -> list[tuple[str, str, str | None]]:
+    """Return (prompt, output, error) of each prompt."""
     found: list[tuple[str, str, str | None]] = []
     for prompt in prompts:
         try:
-            found.append((prompt, _sample(run, prompt), None))
-        except Exception as error:  # whatever it is, training is worth more
+            found.append((prompt, _sample_prompt(run, prompt), None))
+        except Exception as error:  # a failed sample must not stop training
             found.append((prompt, "", str(error) or type(error).__name__))
     return found
 
 
-def _sample(run: Run, prompt: str) -> str:
-    """What the model makes of a prompt."""
+def _sample_prompt(run: Run, prompt: str) -> str:
     if isinstance(run.model, EncoderOnly):
-        return _filled(run, prompt)
+        return _fill_or_classify(run, prompt)
     if run.config.model.translates:
-        (translation,) = _translated_here(run, [Reference(prompt, "", run.data.tag)])
+        (translation,) = _translate_locally(run, [Reference(prompt, "", run.data.tag)])
         return translation
-    return _continue(run, prompt)
+    return _sample_continuation(run, prompt)
 
 
-def _filled(run: Run, prompt: str) -> str:
-    """A prompt with its blanks filled, or its label."""
+def _fill_or_classify(run: Run, prompt: str) -> str:
+    """Return the prompt with its blanks filled, or its label."""
     assert isinstance(run.model, EncoderOnly)
     if run.config.model.labels:
         (classified,) = Classifier(run.model, run.tokenizer).classify([prompt])
@@ -332,8 +328,8 @@ def _filled(run: Run, prompt: str) -> str:
     return filled.filled
 
 
-def _continue(run: Run, prompt: str) -> str:
-    """A continuation of a prompt, drawn the same way each time."""
+def _sample_continuation(run: Run, prompt: str) -> str:
+    """Sample a continuation with the seed of the run."""
     assert isinstance(run.model, DecoderOnly)
     config = SamplingConfig(seed=run.config.training.seed, max_tokens=_SAMPLE_TOKENS, token_healing=False)
     (sample,) = Generator(run.model, run.tokenizer, config).samples(prompt)

@@ -20,7 +20,7 @@ from lm.errors import OutOfMemoryError, TrainingError
 from lm.hardware import is_out_of_memory
 from lm.model.cost import training_flops
 from lm.optim.schedules import batch_fraction
-from lm.training.compiling import failures_in_a_line
+from lm.training.compiling import converting_compile_errors
 from lm.training.evaluation import evaluate
 from lm.training.events import DecayStarted, Evaluation, Event, Sample, Step, StoppedEarly, TrainingWarning
 from lm.training.objective import learned_tokens
@@ -177,7 +177,7 @@ def _train_step(run: Run) -> Step:
     torch.manual_seed(_step_seed(config.seed, state.step, run.world.rank))
     batch = _next_batch(run)
     tokens, learned = batch.tokens, learned_tokens(batch, source_loss=config.source_loss)
-    with failures_in_a_line() if config.compile else nullcontext(), _converting_memory_errors(run, batch):
+    with converting_compile_errors() if config.compile else nullcontext(), _converting_memory_errors(run, batch):
         total = _accumulate_gradients(run, batch)
     total, norm = run.world.all_reduce(total), _clip_gradients(run.strategy, config.clip)
     total_nats, total_nll, norm = stack_totals(total, norm).tolist()  # the only GPU sync of a step

@@ -19,7 +19,7 @@ from lm.hardware import Hardware, now, timed
 from lm.training import random_data
 from lm.training.budget import TrainingSpeed
 from lm.training.corpus import TrainingCorpus
-from lm.training.evaluation import cost
+from lm.training.evaluation import measure_cost
 from lm.training.loop import batch_flops, train
 from lm.training.run import Run
 from lm.training.startup import start_run
@@ -80,7 +80,7 @@ def measure_speed(config: RunConfig, corpus: TrainingCorpus, data: TrainingData,
     """
     with trial(config, corpus, data=data) as run:
         a_step = step_seconds(run, seconds=seconds)
-        return TrainingSpeed(a_step, cost(run, seconds=seconds / 4), run.hardware)
+        return TrainingSpeed(a_step, measure_cost(run, seconds=seconds / 4), run.hardware)
 
 
 def rate(config: RunConfig, *, seconds: float) -> float:

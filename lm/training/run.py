@@ -28,8 +28,8 @@ from lm.optim.schedules import learning_rate, steps_in_all
 from lm.run_folder import TrainingState
 from lm.training.budget import BudgetClock, TrainingSpeed, evaluation_reserve
 from lm.training.checkpoint_writer import CheckpointWriter
-from lm.training.compiling import compiled
-from lm.training.continuation import Overfit
+from lm.training.compiling import compile_hidden_states
+from lm.training.continued_training import OverfitCheckpoint
 from lm.training.corpus import TrainingCorpus
 from lm.training.events import DecayStarted, EndRescheduled, Replanned, Saved
 from lm.training.journal import Journal
@@ -117,7 +117,7 @@ class Run:
         self.resumed_at, self.saved_step = setup.state.step, setup.state.step
         self.stale_checkpoints: list[Path] = []
         self.last_loss: float | None = None
-        self.overfit: Overfit | None = None
+        self.overfit: OverfitCheckpoint | None = None
         self.lock = run_lock(setup.folder) if lock is None else lock
         self.world, self.journal = world, Journal(setup.folder, writes=world.is_main)
         self.writer = CheckpointWriter(writes=world.is_main, now=now)
@@ -148,7 +148,7 @@ class Run:
         if device.type == "cpu":
             choose_kernels(self.model, torch.float32)  # for evaluation; training uses torch's kernels
         recompute(self.model, if_training=training.checkpoint_activations)
-        states = compiled(self.model, device) if training.compile else final_states(self.model)
+        states = compile_hidden_states(self.model, device) if training.compile else final_states(self.model)
         self.strategy = self.world.parallelize(
             Objective(self.model, self.hardware, training, states=states), self.config.distribution
         )

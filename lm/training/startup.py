@@ -23,11 +23,11 @@ from lm.locks import LockFile
 from lm.model.lora import load_frozen
 from lm.run_folder import TrainingState
 from lm.tensors import load_tensors
-from lm.training import continuation, resolve
-from lm.training.arithmetic import training_hardware
+from lm.training import continued_training, resolve
 from lm.training.budget import TrainingSpeed
-from lm.training.corpus import TrainingCorpus, data_files, data_key, open_data, verify
+from lm.training.corpus import TrainingCorpus, data_key, open_data, source_files, verify_data
 from lm.training.evaluation import check_samples
+from lm.training.hardware_selection import select_training_hardware
 from lm.training.initial_weights import check_tokenizers, has_head_of, start_from
 from lm.training.journal import Journal
 from lm.training.memory import fitting_tokens
@@ -72,7 +72,7 @@ def plan_run(
     """
     config = resolve.fit_to_corpus(config, corpus)
     hardware = (
-        training_hardware(config, next(data.batch(0).split(config.training.micro_batch_size)))
+        select_training_hardware(config, next(data.batch(0).split(config.training.micro_batch_size)))
         if speed is None
         else speed.hardware
     )
@@ -207,11 +207,11 @@ def resume_run(
         source, by, overfit = found, "resume", None
         if longer is not None:
             chosen_by = Journal(folder).last_reason("model.dropout")
-            config, plan = continuation.prolong(
-                config, plan, state, longer, data=opened, spent=spent, may_drop=not is_user_given(chosen_by)
+            config, plan = continued_training.extend_run(
+                config, plan, state, longer, data=opened, spent=spent, can_choose_dropout=not is_user_given(chosen_by)
             )
             if plan.extended_at == state.step and path == folder:
-                overfit = continuation.overfit(state, Journal(folder).last_validation_loss(state.step))
+                overfit = continued_training.find_overfit(state, Journal(folder).last_validation_loss(state.step))
         if overfit is not None:
             source = run_folder.checkpoint_folder(folder, overfit.step)
             run_folder.verify(source)
@@ -315,13 +315,13 @@ def _check_data(run: Path, plan: RunPlan, *, started_on: Path) -> None:
     if not Path(plan.data).is_dir():
         raise InputError(f"{plan.data}: the tokens of this run are gone; {again}", settings=settings)
     if data_key(Path(plan.data)) == plan.data_key:
-        verify(Path(plan.data), advice=again, settings=settings)
+        verify_data(Path(plan.data), advice=again, settings=settings)
         return
     if started_on == Path(plan.data):
         raise InputError(f"{plan.data}: not the tokens that this run was started on; {again}", settings=settings)
-    other = ", ".join(data_files(Path(plan.data))[:3])
+    other = ", ".join(source_files(Path(plan.data))[:3])
     if started_on.is_dir() and data_key(started_on) == plan.data_key:
-        again = f"that was {', '.join(data_files(started_on)[:3])}, and resuming needs no corpus"
+        again = f"that was {', '.join(source_files(started_on)[:3])}, and resuming needs no corpus"
     raise InputError(f"{other}: not the corpus that this run was started on; {again}", settings=settings)
 
 

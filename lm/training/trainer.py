@@ -43,22 +43,22 @@ from lm.run_folder import (
     refuse_existing,
     run_of,
 )
-from lm.training import continuation, events, measuring, merges, resolve
+from lm.training import continued_training, events, measuring, merges, resolve
 from lm.training.budget import TrainingSpeed
 from lm.training.compiling import check_compiler
-from lm.training.continuation import Continued
+from lm.training.continued_training import ContinuedTrainingChosen
 from lm.training.corpus import (
     CorpusPrepared,
     PairCorpus,
     ProgressCallback,
     TextCorpus,
-    TokenizerSampled,
+    TokenizerSampling,
     TrainingCorpus,
-    check_model,
-    corpus_of,
+    check_model_fits_data,
+    load_named_tokenizers,
+    no_progress,
+    open_corpus,
     open_data,
-    tokenizers_of,
-    without_progress,
 )
 from lm.training.history import find_unfinished
 from lm.training.initial_weights import check_tokenizers, check_weights, initial_loss, spare_tokens
@@ -131,7 +131,7 @@ class Started:
     other_length: Mapping[str, Any] = field(default_factory=dict)
 
 
-Event = TokenizerSampled | CorpusPrepared | SettingsChosen | Continued | Planned | Started | events.Event
+Event = TokenizerSampling | CorpusPrepared | SettingsChosen | ContinuedTrainingChosen | Planned | Started | events.Event
 Steps = Generator[Event, None, Run]
 
 
@@ -172,7 +172,7 @@ class Trainer:
         spec: RunSpec,
         *,
         stop: Callable[[], bool] = lambda: False,
-        progress: ProgressCallback = without_progress,
+        progress: ProgressCallback = no_progress,
         began: float | None = None,
         clock: Callable[[], float] | None = None,
         machine: Machine | None = None,
@@ -277,7 +277,7 @@ class Trainer:
         data = None
         if self.spec.data:
             checkpoint = find_checkpoint(path, which="last")
-            corpus = corpus_of(self.spec.data)
+            corpus = open_corpus(self.spec.data)
             data = (yield from corpus.prepare(load_config(checkpoint), checkpoint, self._progress)).folder
         lengths = {name: value for name, value in self.spec.typed("training").items() if name in LENGTHS}
         written = {} if lengths else _written_length(path)
@@ -301,12 +301,12 @@ class Trainer:
 
     def _start(self) -> Steps:
         """Start a new run: choose its settings, prepare its corpus, and write its plan down."""
-        spec, corpus = self.spec, corpus_of(self.spec.data)
+        spec, corpus = self.spec, open_corpus(self.spec.data)
         from_run = None if spec.from_run is None else Path(spec.from_run)
         parent = None if from_run is None else load_config(find_checkpoint(from_run))
         chosen = resolve.from_spec(spec, base=None if parent is None else parent.model)
         if parent is not None:
-            chosen = continuation.with_optimizer_of(parent, chosen, spec)
+            chosen = continued_training.inherit_optimizer(parent, chosen, spec)
         needs_size, needs_time = resolve.needs_size(spec), resolve.needs_time(spec)
         yield SettingsChosen(chosen.config, chosen.is_regularised or needs_size or needs_time, corpus)
         if spec.out is not None:  # before anything is measured or prepared
@@ -336,7 +336,7 @@ class Trainer:
             chosen = chosen.settle("corpus", resolve.fit_to_corpus(chosen.config, prepared))
             data, speed, outlook = open_data(prepared.folder, chosen.config), None, None
             if from_run is not None and weights is not None:
-                chosen, continued = continuation.continued(
+                chosen, continued = continued_training.choose_continued_training(
                     chosen,
                     data,
                     parent_loss=load_state(find_checkpoint(from_run)).best_loss,
@@ -441,7 +441,7 @@ class Trainer:
         spec, pairs, device = self.spec, self.spec.data.are_pairs, found_device(config.hardware)
         refuse_existing(folder, can_resume=True)
         refuse_if_training(folder)
-        check_model(config.model, pairs=pairs)
+        check_model_fits_data(config.model, pairs=pairs)
         if is_portable_name(config.preset) and (differing := describe_unportable(config.model)):
             raise UsageError(
                 f"other systems don't run {differing}: leave it out of a portable model", settings=("portable",)
@@ -449,7 +449,7 @@ class Trainer:
         if spec.from_run is not None:
             check_weights(config.model, Path(spec.from_run))
             if spec.tokenizer is not None:
-                check_tokenizers(Path(spec.from_run), *tokenizers_of(Path(spec.tokenizer), pairs=pairs))
+                check_tokenizers(Path(spec.from_run), *load_named_tokenizers(Path(spec.tokenizer), pairs=pairs))
         if config.lora:
             if spec.from_run is None:
                 raise UsageError(

@@ -13,7 +13,7 @@ from lm.config.presets import build_run_config
 from lm.config.run import RunConfig
 from lm.config.run_spec import DataFiles
 from lm.training import corpus as training_corpus
-from lm.training.corpus import PairCorpus, without_progress
+from lm.training.corpus import PairCorpus, no_progress
 
 TINY = ("--d-model", "16", "--n-layers", "1", "--n-encoder-layers", "1", "--n-heads", "1", "--steps", "1",
         "--warmup-steps", "1", "--bleu-sentences", "2")  # fmt: skip
@@ -22,7 +22,7 @@ WITHOUT_MERGES = (["--kind", "byte"], ["--vocab-size", "257"], ["--vocab-size", 
 
 def prepare(files: DataFiles, config: RunConfig) -> None:
     """Prepare pairs, with what is reported of that."""
-    for event in PairCorpus(files).prepare(config, None, without_progress):
+    for event in PairCorpus(files).prepare(config, None, no_progress):
         report(event)
 
 

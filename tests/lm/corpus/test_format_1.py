@@ -24,7 +24,7 @@ from lm.corpus.prepare_pairs import prepare_pairs
 from lm.corpus.prepared_folder import cache_folder
 from lm.text.files import find_text_files
 from lm.text.parallel import find_parallel_texts
-from lm.training.corpus import open_data, verify
+from lm.training.corpus import open_data, verify_data
 from tests.lm.corpus.preparing import byte_tokenizer
 from tests.lm.corpus.test_prepare_corpus import contents
 
@@ -77,7 +77,7 @@ def test_pairs_are_found_in_the_cache(folder: Path, tmp_path: Path) -> None:
 
 def test_data_are_opened_and_verified(folder: Path) -> None:
     for name, model in (("text", GPT), ("examples", GPT), ("pairs", TRANSLATOR)):
-        verify(folder / name, advice="")
+        verify_data(folder / name, advice="")
         data = open_data(folder / name, RunConfig(model, training=TrainingConfig(batch_size=2)))
         assert data.batch(0).rows == 2
 

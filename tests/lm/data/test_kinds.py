@@ -24,7 +24,7 @@ from lm.errors import InputError, UsageError
 from lm.text.files import find_text_files
 from lm.tokenizer import training
 from lm.training import corpus
-from lm.training.corpus import TrainingCorpus, check_model, data_files, data_key, open_data
+from lm.training.corpus import TrainingCorpus, check_model_fits_data, data_key, open_data, source_files
 from lm.training.events import Evaluation, Step
 from lm.training.loop import train
 from lm.training.startup import resume_run, start_run
@@ -59,25 +59,25 @@ def test_a_folder_is_opened_as_what_it_holds(folders: dict[str, Path], stored: S
 
 def test_a_folder_says_what_it_was_made_from(folders: dict[str, Path], stored: StoredPairs) -> None:
     assert len({data_key(folder) for folder in (*folders.values(), stored.folder)}) == 3
-    assert [Path(name).name for name in data_files(folders["text.txt"])] == ["text.txt"]
-    assert [Path(name).name for name in data_files(stored.folder)] == ["train.en", "train.de"]
+    assert [Path(name).name for name in source_files(folders["text.txt"])] == ["text.txt"]
+    assert [Path(name).name for name in source_files(stored.folder)] == ["train.en", "train.de"]
 
 
 def test_an_empty_folder_holds_no_data(tmp_path: Path) -> None:
-    for ask in (data_key, data_files, lambda folder: open_data(folder, RunConfig())):
+    for ask in (data_key, source_files, lambda folder: open_data(folder, RunConfig())):
         with pytest.raises(InputError, match="not a folder of prepared data"):
             ask(tmp_path)
 
 
 def test_pairs_are_for_an_encoder_decoder_and_nothing_else_is(folders: dict[str, Path]) -> None:
     with pytest.raises(UsageError, match="pairs need an encoder-decoder"):
-        check_model(GPT, pairs=True)
+        check_model_fits_data(GPT, pairs=True)
     for folder in folders.values():
         with pytest.raises(UsageError, match="the model is an encoder-decoder, which needs pairs"):
             open_data(folder, RunConfig(TRANSLATOR, training=TRAINING))
         with pytest.raises(UsageError, match="for translation, which needs pairs"):
             open_data(folder, RunConfig(dataclasses.replace(GPT, decoder_only=True), training=TRAINING))
-    check_model(dataclasses.replace(GPT, decoder_only=True), pairs=True)
+    check_model_fits_data(dataclasses.replace(GPT, decoder_only=True), pairs=True)
 
 
 def test_what_each_kind_says_of_its_size(folders: dict[str, Path], stored: StoredPairs) -> None:
@@ -118,13 +118,13 @@ def test_only_pairs_have_something_to_translate(folders: dict[str, Path], stored
 def test_a_new_kind_takes_two_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Then a run on it starts, evaluates, and goes on."""
     monkeypatch.setitem(manifest.MANIFEST_CLASSES, "count", CountManifest)
-    monkeypatch.setitem(corpus.KINDS, "count", (CountData, None))
+    monkeypatch.setitem(corpus.DATA_CLASSES, "count", (CountData, None))
     made = CountManifest(
         kind="count", key="count-10", sources=(SourceRecord("one to ten", 10, ""),), validation_sources=(), most=10
     )
     files.write_json(tmp_path / manifest.MANIFEST, made.to_dict())
     assert isinstance(open_data(tmp_path, RunConfig()), CountData)
-    assert (data_key(tmp_path), data_files(tmp_path)) == ("count-10", ["one to ten"])
+    assert (data_key(tmp_path), source_files(tmp_path)) == ("count-10", ["one to ten"])
     config = RunConfig(
         GPT,
         training=TrainingConfig(steps=2, warmup_steps=1, evaluate_every=2),

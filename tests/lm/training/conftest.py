@@ -20,7 +20,7 @@ from lm.tokenizer import training as tokenizer_training
 from lm.tokenizer.tokenizer import Tokenizer
 from lm.training import budget as clock
 from lm.training.corpus import TrainingCorpus
-from lm.training.evaluation import validation_loss
+from lm.training.evaluation import compute_validation_loss
 from lm.training.run import Run
 from lm.training.startup import start_run
 from tests.lm.corpus.preparing import prepare
@@ -53,7 +53,7 @@ def time(monkeypatch) -> FakeTime:
 def loss_of(run: Run) -> tuple[float, int]:
     """Summed nats and targets of the whole validation split."""
     run.model.eval()
-    return validation_loss(run)
+    return compute_validation_loss(run)
 
 
 def sums(run: Run) -> dict[str, str]:

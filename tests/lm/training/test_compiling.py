@@ -11,7 +11,7 @@ from lm.config.model import ModelConfig
 from lm.errors import TrainingError, UsageError
 from lm.model.transformer import build_model
 from lm.training import compiling
-from lm.training.compiling import check_compiler, failures_in_a_line
+from lm.training.compiling import check_compiler, converting_compile_errors
 
 
 def test_a_failure_of_the_compiler_is_one_line_that_says_how_to_go_on():
@@ -19,14 +19,14 @@ def test_a_failure_of_the_compiler_is_one_line_that_says_how_to_go_on():
         raise ValueError("this kernel\nis none")
 
     compiled = torch.compile(lambda x: x + 1, backend=broken)
-    with pytest.raises(TrainingError, match="resume without it") as caught, failures_in_a_line():
+    with pytest.raises(TrainingError, match="resume without it") as caught, converting_compile_errors():
         compiled(torch.ones(2))
     assert "this kernel" in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_other_errors_pass_through():
-    with pytest.raises(ZeroDivisionError), failures_in_a_line():
+    with pytest.raises(ZeroDivisionError), converting_compile_errors():
         1 / 0  # noqa: B018
 
 
@@ -74,7 +74,7 @@ def test_a_compiler_and_headers_are_enough(machine, monkeypatch, tmp_path, devic
 def test_tables_of_positions_are_there_before_a_model_is_compiled(monkeypatch, positions):
     monkeypatch.setattr(torch, "compile", lambda states: states)
     model = build_model(ModelConfig(vocab_size=9, context_length=8, d_model=16, n_heads=2, positions=positions))
-    compiling.compiled(model, torch.device("cpu"))
+    compiling.compile_hidden_states(model, torch.device("cpu"))
     tables = [module.table for module in model.modules() if hasattr(module, "table")]
     assert bool(tables) is (positions != "learned")
     assert all(table._values is not None for table in tables)

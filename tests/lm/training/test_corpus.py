@@ -6,7 +6,7 @@ import pytest
 
 from lm.config.presets import build_run_config
 from lm.config.run_spec import DataFiles
-from lm.training.corpus import TrainingCorpus, corpus_of, without_progress
+from lm.training.corpus import TrainingCorpus, no_progress, open_corpus
 
 
 @pytest.fixture(autouse=True)
@@ -16,13 +16,13 @@ def cache(tmp_path, monkeypatch):
 
 def prepare(corpus, config, tokenizer) -> TrainingCorpus:
     """The corpus that the last event of its preparation has."""
-    *_, event = corpus.prepare(config, tokenizer, without_progress)
+    *_, event = corpus.prepare(config, tokenizer, no_progress)
     return event.corpus
 
 
 def test_text_has_one_tokenizer(tmp_path):
     (tmp_path / "text.txt").write_text("the owl saw the fox\n" * 40)
-    corpus = corpus_of(DataFiles((str(tmp_path / "text.txt"),)))
+    corpus = open_corpus(DataFiles((str(tmp_path / "text.txt"),)))
     assert not corpus.holds_pairs
     prepared = prepare(corpus, build_run_config("tiny", {"tokenizer": {"kind": "char"}}), None)
     assert prepared.source_tokenizer is None
@@ -35,7 +35,7 @@ def test_text_has_one_tokenizer(tmp_path):
 def test_pairs_have_one_or_two(tmp_path, separate):
     for language in ("en", "de"):
         (tmp_path / f"text.{language}").write_text("".join(f"{number} {language}\n" for number in range(200)))
-    corpus = corpus_of(DataFiles(source=(str(tmp_path / "text.en"),), target=(str(tmp_path / "text.de"),)))
+    corpus = open_corpus(DataFiles(source=(str(tmp_path / "text.en"),), target=(str(tmp_path / "text.de"),)))
     assert corpus.holds_pairs
     settings = {"tokenizer": {"vocab_size": 280}, "parallel": {"separate_vocabularies": separate}}
     prepared = prepare(corpus, build_run_config("translation-tiny", settings), None)

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from lm.training import evaluation
-from lm.training.evaluation import cost, evaluate
+from lm.training.evaluation import evaluate, measure_cost
 from lm.training.events import Evaluation
 
 
@@ -27,7 +27,7 @@ def test_the_loss_of_the_whole_split_takes_what_its_first_batches_do(make_run, m
         return 2.0
 
     monkeypatch.setattr(evaluation, "timed", timed)
-    found = cost(run, seconds=seconds)
+    found = measure_cost(run, seconds=seconds)
     assert found.loss == pytest.approx(2.0 * looked_at * 901 / sum(targets[1 : 1 + looked_at]))
     assert found.sentence == 0
     assert modes == [False] * (1 + looked_at)

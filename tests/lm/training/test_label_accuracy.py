@@ -83,18 +83,18 @@ def test_it_is_journalled_and_the_same_after_resuming(tmp_path, examples):
 
 def test_a_large_split_is_sampled(tmp_path, examples, monkeypatch):
     run = begun(tmp_path / "run", examples)
-    monkeypatch.setattr(evaluation, "_SCORED", 60)
-    monkeypatch.setattr(evaluation, "_FEWEST_LABELLED", 7)
-    assert len(evaluation._labelled(run)) == 10
-    monkeypatch.setattr(evaluation, "_SCORED", 6)
-    assert len(evaluation._labelled(run)) == 7
+    monkeypatch.setattr(evaluation, "_MAX_SCORED", 60)
+    monkeypatch.setattr(evaluation, "_MIN_LABELLED", 7)
+    assert len(evaluation._labelled_prompts(run)) == 10
+    monkeypatch.setattr(evaluation, "_MAX_SCORED", 6)
+    assert len(evaluation._labelled_prompts(run)) == 7
 
 
 def test_a_budget_counts_the_time_that_labels_take(tmp_path, examples, monkeypatch):
     run = begun(tmp_path / "run", examples)
     monkeypatch.setattr(evaluation, "timed", lambda work, _hardware: 0.05 * len(work()))
     monkeypatch.setattr(evaluation, "_TIMED_LABELLED", 10)
-    assert evaluation._seconds_for_labels(run) == pytest.approx(0.05 * len(evaluation._labelled(run)))
+    assert evaluation._estimate_label_seconds(run) == pytest.approx(0.05 * len(evaluation._labelled_prompts(run)))
 
 
 def test_other_completions_have_no_accuracy(tmp_path, byte_tokenizer):

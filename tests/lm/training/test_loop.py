@@ -21,7 +21,7 @@ from lm.errors import InputError, OutOfMemoryError, TrainingError, UsageError
 from lm.model.cost import training_flops
 from lm.model.transformer import build_model
 from lm.optim.schedules import batch_fraction, learning_rate
-from lm.training.evaluation import _continue, validation_loss
+from lm.training.evaluation import _sample_continuation, compute_validation_loss
 from lm.training.events import Evaluation, Sample, Saved, Step, StoppedEarly, TrainingWarning
 from lm.training.loop import batch_flops, train
 from lm.training.run import Run
@@ -201,10 +201,10 @@ def test_an_evaluation_that_fails_loses_no_training_and_is_made_up_for(make_run,
     def fail(run):
         if run.state.step == fails_at:
             raise MemoryError
-        return validation_loss(run)
+        return compute_validation_loss(run)
 
     with monkeypatch.context() as patch:
-        patch.setattr("lm.training.evaluation.validation_loss", fail)
+        patch.setattr("lm.training.evaluation.compute_validation_loss", fail)
         with pytest.raises(MemoryError):
             list(train(run))
     assert run_folder.load_state(run_folder.find_checkpoint(run.folder, which="last")).step == fails_at
@@ -222,9 +222,9 @@ def test_a_sample_that_fails_is_a_warning_and_changes_nothing_else(make_run, mon
     def fail(run, prompt):
         if prompt == "du":
             raise InputError("no token for 'd'")
-        return _continue(run, prompt)
+        return _sample_continuation(run, prompt)
 
-    monkeypatch.setattr("lm.training.evaluation._continue", fail)
+    monkeypatch.setattr("lm.training.evaluation._sample_continuation", fail)
     events = list(train(shown))
     warnings = [event for event in events if isinstance(event, TrainingWarning)]
     assert [(warning.step, warning.message) for warning in warnings] == [

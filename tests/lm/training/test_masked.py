@@ -20,7 +20,7 @@ from lm.errors import UsageError
 from lm.hardware import inference_hardware
 from lm.tokenizer import training as tokenizer_training
 from lm.training.corpus import TrainingCorpus
-from lm.training.evaluation import validation_loss
+from lm.training.evaluation import compute_validation_loss
 from lm.training.events import Evaluation, Sample, Step
 from lm.training.initial_weights import check_weights
 from lm.training.loop import train
@@ -132,7 +132,7 @@ def test_an_evaluation_counts_what_is_guessed(tmp_path, corpus):
             guesses = run.model(torch.from_numpy(batch.inputs)).argmax(-1)
             right += int((guesses == torch.from_numpy(batch.targets))[chosen].sum())
             total += int(chosen.sum())
-    nats, predicted = validation_loss(run)
+    nats, predicted = compute_validation_loss(run)
     assert (evaluation.accuracy, evaluation.tokens) == (pytest.approx(right / total), total)
     assert evaluation.loss == approx(nats / predicted, model=run.model)
 

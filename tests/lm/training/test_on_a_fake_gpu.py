@@ -14,8 +14,8 @@ from lm.config.training import TrainingConfig
 from lm.data.batch import Batch
 from lm.hardware import Hardware, set_matmul_precision
 from lm.model.transformer import build_model
-from lm.training import arithmetic
-from lm.training.arithmetic import training_hardware
+from lm.training import hardware_selection
+from lm.training.hardware_selection import select_training_hardware
 from lm.training.loop import stack_totals
 from lm.training.memory import fitting_tokens, kept
 from lm.training.objective import Objective, final_states
@@ -49,13 +49,13 @@ def test_models_with_qk_norm_run_in_the_dtype_of_autocast(positions):
 @pytest.mark.parametrize(("has_bfloat16", "dtype"), [(True, "bfloat16"), (False, "float32")])
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_a_gpu_that_has_bfloat16_trains_in_it_without_a_probe(monkeypatch, has_bfloat16, dtype, optimizer):
-    monkeypatch.setattr(arithmetic, "fastest", lambda *_: pytest.fail("was measured"))
-    monkeypatch.setattr(arithmetic, "_Probe", lambda *_: pytest.fail("was probed"))
+    monkeypatch.setattr(hardware_selection, "select_fastest", lambda *_: pytest.fail("was measured"))
+    monkeypatch.setattr(hardware_selection, "_Probe", lambda *_: pytest.fail("was probed"))
     config = RunConfig(
         ModelConfig(**SHAPE), training=TrainingConfig(optimizer=optimizer), hardware=HardwareConfig(device="cuda")
     )
     with fake_cuda(has_bfloat16=has_bfloat16):
-        found = training_hardware(config, Batch(IDS, IDS))
+        found = select_training_hardware(config, Batch(IDS, IDS))
     of_muon = dtype if optimizer == "muon" else "float32"
     assert (found.device, found.dtype, found.optimizer_dtype) == ("cuda", dtype, of_muon)
 
@@ -66,7 +66,7 @@ def test_tf32_is_for_what_is_left_in_float32_beside_bfloat16(dtype, precision):
     config = RunConfig(ModelConfig(**SHAPE), hardware=HardwareConfig(device="cuda", dtype=dtype))
     try:
         with fake_cuda():
-            set_matmul_precision(training_hardware(config, Batch(IDS, IDS)))
+            set_matmul_precision(select_training_hardware(config, Batch(IDS, IDS)))
             assert torch.get_float32_matmul_precision() == precision
     finally:
         torch.set_float32_matmul_precision("highest")

@@ -211,7 +211,7 @@ def test_of_equal_bleu_the_lower_loss_is_the_best_and_of_equal_losses_the_first(
     for step, (found, loss) in enumerate(scores, 1):
         run.state = dataclasses.replace(run.state, step=step)
         first_best = max(range(step), key=lambda place: (scores[place][0], -scores[place][1], -place))
-        assert evaluation._note_best(run, loss, found) is (first_best == step - 1)
+        assert evaluation._update_best(run, loss, found) is (first_best == step - 1)
         assert run.state.best_step == first_best + 1
 
 
@@ -245,7 +245,7 @@ def test_operations_count_the_source(make_run):
 @pytest.mark.parametrize(("pairs", "tagged"), [({}, [None]), ({"bidirectional": True}, ["de", "en"])])
 def test_references_are_translated_to_their_languages_and_prompts_to_the_first(make_run, monkeypatch, pairs, tagged):
     run, asked = make_run(list, steps=1, bleu_sentences=4, sample=["ba du"], pairs=pairs), []
-    monkeypatch.setattr(evaluation, "_translated_here", lambda run, given: asked.append(given) or ["" for _ in given])
+    monkeypatch.setattr(evaluation, "_translate_locally", lambda run, given: asked.append(given) or ["" for _ in given])
     list(train(run))
     (references, prompts) = ([each.tag and each.tag.language for each in given] for given in asked)
     assert references == (tagged * 4)[:4]
@@ -257,7 +257,7 @@ def test_a_sentence_costs_half_of_the_longest_translation_there_may_be(make_run,
     run, translated = make_run(list), []
     monkeypatch.setattr(evaluation, "_translate", lambda *given: translated.append(given[1]) or ["" for _ in given[1]])
     monkeypatch.setattr(evaluation, "timed", lambda work, hardware: (work(), 6.4)[1])
-    found = evaluation.cost(run, seconds=0.0)
+    found = evaluation.measure_cost(run, seconds=0.0)
     assert found.sentence == pytest.approx(0.1)
     assert [len(each) for each in translated] == [32]
 

@@ -19,7 +19,7 @@ from lm.config.model import ModelConfig
 from lm.config.run import RunConfig
 from lm.config.training import TrainingConfig
 from lm.errors import InputError
-from lm.training.continuation import continued, overfit, prolong, with_optimizer_of
+from lm.training.continued_training import choose_continued_training, extend_run, find_overfit, inherit_optimizer
 from lm.training.corpus import TrainingCorpus
 from lm.training.events import Evaluation, Saved, Step, StoppedEarly
 from lm.training.history import has_improved
@@ -174,8 +174,8 @@ def chosen(
 ):
     parent = parent or RunConfig(training=TrainingConfig(optimizer="muon", steps=1))
     spec = run_spec("text.txt", from_run="runs/base", **given)
-    resolution = with_optimizer_of(parent, from_spec(spec, base=parent.model), spec)
-    return continued(resolution, data, initial_loss=losses[0], parent_loss=losses[1])
+    resolution = inherit_optimizer(parent, from_spec(spec, base=parent.model), spec)
+    return choose_continued_training(resolution, data, initial_loss=losses[0], parent_loss=losses[1])
 
 
 @pytest.fixture
@@ -378,9 +378,9 @@ def test_the_best_of_an_extended_run_is_replaced_by_a_better_one_alone(overfitte
 )
 def test_only_a_loss_well_above_the_best_one_is_overfitting(last_loss, is_overfit):
     state = run_folder.TrainingState(step=9, best_step=4, best_loss=2.0)
-    assert (overfit(state, last_loss) is not None) == is_overfit
-    assert overfit(dataclasses.replace(state, best_step=None, best_loss=None), last_loss) is None
-    assert overfit(dataclasses.replace(state, best_step=9), last_loss) is None
+    assert (find_overfit(state, last_loss) is not None) == is_overfit
+    assert find_overfit(dataclasses.replace(state, best_step=None, best_loss=None), last_loss) is None
+    assert find_overfit(dataclasses.replace(state, best_step=9), last_loss) is None
 
 
 def rates(run: Run) -> list[float]:
@@ -420,15 +420,17 @@ def test_dropout_that_nobody_gave_follows_the_epochs_of_an_extended_run(make_run
     drops = pairs or epochs > 2.5
     for given, model in ((False, run.config.model), (True, run.config.model), (False, ModelConfig(dropout=0.3))):
         config = dataclasses.replace(run.config, model=model)
-        longer, _ = prolong(config, run.plan, state, TrainingConfig(steps=20), data=run.data, may_drop=not given)
+        longer, _ = extend_run(
+            config, run.plan, state, TrainingConfig(steps=20), data=run.data, can_choose_dropout=not given
+        )
         found = longer.model.dropout
         if given or model.dropout:
             assert found == model.dropout
         else:
             assert (found > 0) == drops
         assert longer.model.replace(dropout=0.0) == model.replace(dropout=0.0)
-    unfallen, _ = prolong(run.config, run.plan, dataclasses.replace(state, step=1), TrainingConfig(steps=20),
-                          data=run.data, may_drop=True)  # fmt: skip
+    unfallen, _ = extend_run(run.config, run.plan, dataclasses.replace(state, step=1), TrainingConfig(steps=20),
+                          data=run.data, can_choose_dropout=True)  # fmt: skip
     assert unfallen.model == run.config.model
 
 

@@ -1,4 +1,4 @@
-"""Continued training: from another run's weights on other data, or beyond the end that a run was planned with.
+"""Continued training: fine-tuning another run's weights, and extending a run beyond its planned end.
 
 The constants come from the runs in docs/recipe.md, section "Continued training".
 """
@@ -21,35 +21,35 @@ from lm.training.regularisation import dropout_for
 from lm.training.resolve import Resolution, planned_steps
 
 _ADAMW_RATE = 3e-3
-"""The peak of AdamW for random weights of a model 128 wide; it falls with the width (Yang et al. 2022)."""
+"""Peak learning rate of AdamW from random weights at width 128; scaled with 1 / width (Yang et al. 2022)."""
 _ADAPTER_RATE = 4e-2
-"""The same for low-rank adapters, though they never start from random weights."""
-_GAPS, _RATES = (0.0, 3.0), (0.1, 0.7)
-"""Nats per token that the first loss on the new data is above the parent's loss on its own, and the learning rate for
-that, as a fraction of the peak for random weights; in between, its logarithm is on a line."""
-_RATE_WITHOUT_GAP = 0.1
-"""The fraction where one of the losses is not known."""
-_EPOCHS, _MOST_EPOCHS, _FEWEST_STEPS, _MOST_STEPS = 3.0, 10.0, 50, 2000
-"""Few data are seen more often, until there are enough steps, and many are not seen as often."""
+"""The same for low-rank adapters."""
+_LOSS_GAPS, _FRACTIONS = (0.0, 3.0), (0.1, 0.7)
+"""First loss on the new data minus the parent's loss on its own, in nats per token, and the learning rate for it as a
+fraction of the peak from random weights; interpolated linearly in its logarithm."""
+_DEFAULT_FRACTION = 0.1
+"""The fraction if one of the losses is not known."""
+_EPOCHS, _MAX_EPOCHS, _MIN_STEPS, _MAX_STEPS = 3.0, 10.0, 50, 2000
+"""Small data sets are seen more often, until there are enough steps; large ones less often."""
 _WARMUP, _EVALUATIONS, _PATIENCE = 0.1, 10, 3
 
 _EXTENSION_RATE = 0.1
-"""Of the peak: what the learning rate of an extended run falls from, unless it is higher anyway."""
+"""Minimum learning rate from which an extended run decays, as a fraction of the peak."""
 _OVERFIT = 0.01
-"""How far the validation loss of the last checkpoint is above the best, as a fraction of it, where it has overfit."""
+"""Relative increase of the last validation loss over the best from which a checkpoint has overfit."""
 
 
 @dataclass(frozen=True)
-class Continued:
-    """What was chosen for a run that starts with the weights of another one, and why.
+class ContinuedTrainingChosen:
+    """Event: the settings of a run that starts from another run's weights have been chosen.
 
     Attributes:
-        config: the settings.
-        initial_loss: nats per token on some of the held-out data before the first step; None where not known.
-        parent_loss: that of the other run on its own.
-        fraction: of the peak for random weights: the learning rate; None where it was given.
+        config: settings.
+        initial_loss: nats per token on held-out data before the first step, or None.
+        parent_loss: the same of the other run on its own data.
+        fraction: learning rate as a fraction of the peak from random weights; None if it was given.
         steps: of the run; None under a budget.
-        epochs: passes over the data that these are.
+        epochs: of the run; None under a budget.
     """
 
     config: RunConfig
@@ -60,44 +60,40 @@ class Continued:
     epochs: float | None
 
 
-def with_optimizer_of(parent: RunConfig, resolution: Resolution, spec: RunSpec) -> Resolution:
-    """The settings of a run that starts with the weights of another one, with its optimizer, unless a preset is named.
-
-    Adapters have an optimizer of their own.
-    """
+def inherit_optimizer(parent: RunConfig, resolution: Resolution, spec: RunSpec) -> Resolution:
+    """Choose the optimizer of the parent run, unless a preset is given or adapters are trained."""
     if spec.preset is not None or resolution.config.lora:
         return resolution
     return resolution.choose("from_run", {"training": {"optimizer": parent.training.optimizer}})
 
 
-def continued(
+def choose_continued_training(
     resolution: Resolution,
     data: TrainingData,
     *,
     parent_loss: float | None,
     initial_loss: float | None,
-) -> tuple[Resolution, Continued]:
-    """Choose the learning rate, warm-up and length of a run that starts with the weights of another one.
+) -> tuple[Resolution, ContinuedTrainingChosen]:
+    """Choose learning rate, warm-up and length of a run that starts from another run's weights.
 
-    The learning rate is a fraction of the peak for random weights that grows with the distance of the new data from
-    those that the weights were learned on, as the loss tells it.
+    The learning rate is a fraction of the peak from random weights; the fraction grows with the increase of the loss on
+    the new data.
 
     Args:
         resolution: fitted to the corpus.
         data: of the run, open.
-        parent_loss: nats per token of its weights on the data that it held out; None where not known.
-        initial_loss: the same of these weights on the data that this run holds out; None also where the model has a
-            part that starts at random.
+        parent_loss: nats per token of the weights on the parent's held-out data, or None.
+        initial_loss: the same on the new held-out data; None also if a part of the model starts at random.
     """
     fixed = resolution.fixed["training"]
-    fraction = _RATE_WITHOUT_GAP
+    fraction = _DEFAULT_FRACTION
     if initial_loss is not None and parent_loss is not None:
-        fraction = float(np.exp(np.interp(initial_loss - parent_loss, _GAPS, np.log(_RATES))))
-    rate = float(f"{fraction * peak(resolution.config):.2g}")
+        fraction = float(np.exp(np.interp(initial_loss - parent_loss, _LOSS_GAPS, np.log(_FRACTIONS))))
+    rate = float(f"{fraction * peak_learning_rate(resolution.config):.2g}")
     resolution = resolution.choose(_reason(initial_loss, parent_loss), {"training": {"learning_rate": rate}})
     has_length = any(fixed.get(name) is not None for name in LENGTHS)
     if not has_length:
-        length = {"steps": _length(data.steps_per_epoch), "epochs": None, "tokens": None}
+        length = {"steps": _default_steps(data.steps_per_epoch), "epochs": None, "tokens": None}
         resolution = resolution.choose("size of the new data", {"training": length})
     steps = None
     if resolution.config.training.budget is None:
@@ -108,7 +104,7 @@ def continued(
             **({} if has_length else {"patience": _PATIENCE}),
         }
         resolution = resolution.choose("steps of continued training", {"training": rhythm})
-    return resolution, Continued(
+    return resolution, ContinuedTrainingChosen(
         resolution.config,
         initial_loss,
         parent_loss,
@@ -124,8 +120,8 @@ def _reason(initial_loss: float | None, parent_loss: float | None) -> str:
     return f"continued training: loss {initial_loss:.2f} at step 0, and {parent_loss:.2f} where it was trained"
 
 
-def peak(config: RunConfig) -> float:
-    """The learning rate that random weights of a model would be trained with at its highest."""
+def peak_learning_rate(config: RunConfig) -> float:
+    """Return the peak learning rate for training the model from random weights."""
     width = config.model.d_model
     if config.lora:
         return _ADAPTER_RATE * (128 / width) ** 0.5
@@ -134,20 +130,20 @@ def peak(config: RunConfig) -> float:
     return _ADAMW_RATE * 128 / width
 
 
-def _length(steps_per_epoch: float) -> int:
-    """The steps that data are worth on which a trained model learns on."""
-    epochs = min(max(_EPOCHS, _FEWEST_STEPS / steps_per_epoch), _MOST_EPOCHS)
-    return max(1, min(round(epochs * steps_per_epoch), _MOST_STEPS))
+def _default_steps(steps_per_epoch: float) -> int:
+    """Return the number of steps for a number of steps per epoch."""
+    epochs = min(max(_EPOCHS, _MIN_STEPS / steps_per_epoch), _MAX_EPOCHS)
+    return max(1, min(round(epochs * steps_per_epoch), _MAX_STEPS))
 
 
 @dataclass(frozen=True)
-class Overfit:
-    """The checkpoint whose weights an extended run goes on with, since the last one has overfit.
+class OverfitCheckpoint:
+    """The checkpoint that an extended run continues from, because the last one has overfit.
 
     Attributes:
         step: of the best checkpoint.
         loss: its validation loss, in nats per token.
-        last_loss: that of the last checkpoint.
+        last_loss: validation loss of the last checkpoint.
     """
 
     step: int
@@ -155,20 +151,20 @@ class Overfit:
     last_loss: float
 
 
-def overfit(state: TrainingState, last_loss: float | None) -> Overfit | None:
-    """The best checkpoint of a run if the validation loss of the last one is well above its loss; None otherwise.
+def find_overfit(state: TrainingState, last_loss: float | None) -> OverfitCheckpoint | None:
+    """Return the best checkpoint if the validation loss of the last one is clearly higher, else None.
 
     Args:
         state: of the last checkpoint.
-        last_loss: its validation loss, if that is known.
+        last_loss: its validation loss, or None.
     """
     best_step, best_loss = state.best_step, state.best_loss
     if last_loss is None or best_loss is None or best_step is None or best_step >= state.step:
         return None
-    return Overfit(best_step, best_loss, last_loss) if last_loss > (1 + _OVERFIT) * best_loss else None
+    return OverfitCheckpoint(best_step, best_loss, last_loss) if last_loss > (1 + _OVERFIT) * best_loss else None
 
 
-def prolong(
+def extend_run(
     config: RunConfig,
     plan: RunPlan,
     state: TrainingState,
@@ -176,22 +172,21 @@ def prolong(
     *,
     data: TrainingData,
     spent: float = 0.0,
-    may_drop: bool = False,
+    can_choose_dropout: bool = False,
 ) -> tuple[RunConfig, RunPlan]:
-    """The settings and the plan of a run that is resumed with another length in the place of its own.
+    """Return config and plan of a run that is resumed with another length.
 
-    It is extended if that is more than it had. A schedule that has begun to fall would jump up again if it were
-    stretched: the learning rate falls from where it is instead, or from a tenth of the peak if that is more.
-    What sees its data many times needs dropout then, not to overfit.
+    If a decay has started, the learning rate of an extended run continues from its value, or from a tenth of the peak
+    if that is higher, instead of jumping back. Dropout is chosen if the data are seen many times.
 
     Args:
         config: of the run.
         plan: of the run.
-        state: how far it has come.
-        longer: has the steps, epochs or tokens of the whole run, or a budget for what is still to come.
+        state: progress.
+        longer: with the new steps, epochs or tokens of the whole run, or a budget for the rest of it.
         data: of the run, open.
-        spent: seconds that are gone of that budget.
-        may_drop: whether dropout can be chosen too, since nobody has given it.
+        spent: seconds of that budget used before.
+        can_choose_dropout: whether dropout can be chosen, because the user has not set it.
     """
     model, lengths = config.model, {name: getattr(longer, name) for name in LENGTHS}
     if longer.budget is not None:
@@ -202,9 +197,9 @@ def prolong(
         steps, deadline = state.step + steps, state.elapsed + parse_duration(longer.budget)
     changed = dataclasses.replace(plan, steps=steps, deadline=deadline)
     if deadline is not None or plan.deadline is not None or steps > plan.steps:
-        decay_step, share = _decay(config.training, plan, state.step)
+        decay_step, share = _decay_start(config.training, plan, state.step)
         changed = dataclasses.replace(changed, extended_at=state.step, decay_step=decay_step, decay_share=share)
-        if may_drop and decay_step is not None:
+        if can_choose_dropout and decay_step is not None:
             dropout = dropout_for(steps / data.steps_per_epoch, pairs=data.holds_pairs)
             model = model.replace(dropout=max(model.dropout, dropout))
     elif steps < plan.steps and plan.extended_at is None:
@@ -212,10 +207,10 @@ def prolong(
     return dataclasses.replace(config, model=model, training=training), changed
 
 
-def _decay(training: TrainingConfig, plan: RunPlan, step: int) -> tuple[int | None, float]:
-    """After which step the learning rate of an extended run falls, and from what share of its peak.
+def _decay_start(training: TrainingConfig, plan: RunPlan, step: int) -> tuple[int | None, float]:
+    """Return after which step the learning rate of an extended run decays, and from what fraction of its peak.
 
-    None and 1 where its schedule can be stretched, since it has not begun to fall, or does not depend on the end.
+    None and 1 if its schedule can be stretched, because it has not started to decay or does not depend on the end.
     """
     peak_rate, steps = training.learning_rate, plan.steps if plan.deadline is None else None
     rate = learning_rate(step, config=training, steps=steps, decay_start=plan.decay_start)

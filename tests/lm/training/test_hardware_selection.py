@@ -17,8 +17,8 @@ from lm.config.training import TrainingConfig
 from lm.data.batch import Batch
 from lm.hardware import MOST_THREADS, Hardware, inference_hardware, quick_types
 from lm.optim.muon import Muon
-from lm.training import arithmetic
-from lm.training.arithmetic import fastest, training_hardware
+from lm.training import hardware_selection
+from lm.training.hardware_selection import select_fastest, select_training_hardware
 from lm.training.loop import train
 from lm.training.startup import resume_run
 from tests.lm.training.conftest import journal, stop_after, sums
@@ -56,18 +56,20 @@ def taking(seconds: dict[str, float]):
 )
 def test_what_clearly_takes_least_is_chosen_and_else_the_first(seconds, found):
     work, _ = taking(seconds)
-    assert fastest(list(seconds), work, SIZES) == found
+    assert select_fastest(list(seconds), work, SIZES) == found
 
 
 def test_work_is_tried_in_sizes_as_large_as_there_is_time_for(monkeypatch):
-    monkeypatch.setattr(arithmetic.time, "perf_counter", lambda: sum(seconds[choice] * size for choice, size in asked))
-    seconds = {"a": arithmetic._SECONDS / 30, "b": arithmetic._SECONDS / 60}
+    monkeypatch.setattr(
+        hardware_selection.time, "perf_counter", lambda: sum(seconds[choice] * size for choice, size in asked)
+    )
+    seconds = {"a": hardware_selection._SECONDS / 30, "b": hardware_selection._SECONDS / 60}
     work, asked = taking(seconds)
-    assert fastest(["a", "b"], work, SIZES) == "b"
+    assert select_fastest(["a", "b"], work, SIZES) == "b"
     assert {1} <= {size for _, size in asked} < set(SIZES)
     seconds = {"a": 1e-9, "b": 1e-9}
     work, asked = taking(seconds)
-    fastest(["a", "b"], work, SIZES)
+    select_fastest(["a", "b"], work, SIZES)
     assert {size for _, size in asked} == set(SIZES)
 
 
@@ -77,11 +79,11 @@ def test_a_slow_moment_of_the_machine_slows_all_choices_alike():
     def work(choice: float, size: int) -> float:
         return choice * size * next(moments)
 
-    assert fastest([1.0, 0.5], work, [1]) == 0.5
+    assert select_fastest([1.0, 0.5], work, [1]) == 0.5
 
 
 def test_one_choice_needs_no_measuring():
-    assert fastest(["only"], lambda *_: pytest.fail("was measured"), SIZES) == "only"
+    assert select_fastest(["only"], lambda *_: pytest.fail("was measured"), SIZES) == "only"
 
 
 @pytest.mark.parametrize("is_encoder_decoder", [False, True])
@@ -91,14 +93,14 @@ def test_what_is_said_is_not_measured(is_encoder_decoder):
     batch = Batch(IDS, IDS, IDS, np.full(4, 12)) if is_encoder_decoder else Batch(IDS, IDS)
     for dtype in ("float32", "bfloat16"):
         config = RunConfig(model, hardware=HardwareConfig(device="cpu", dtype=dtype, threads=1))
-        assert training_hardware(config, batch).dtype == dtype
+        assert select_training_hardware(config, batch).dtype == dtype
         assert torch.get_num_threads() == 1
         config = dataclasses.replace(config, training=TrainingConfig(optimizer="muon"))
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(arithmetic, "fastest", lambda *_: pytest.fail("was measured"))
-            found = training_hardware(config, batch)
+            patch.setattr(hardware_selection, "select_fastest", lambda *_: pytest.fail("was measured"))
+            found = select_training_hardware(config, batch)
         assert (found.dtype, found.optimizer_dtype) == (dtype, dtype)
-    free = training_hardware(RunConfig(model, training=TrainingConfig(optimizer="muon")), batch)
+    free = select_training_hardware(RunConfig(model, training=TrainingConfig(optimizer="muon")), batch)
     assert {free.dtype, free.optimizer_dtype} <= set(quick_types(free.device))
     assert 1 <= free.threads == torch.get_num_threads() <= MOST_THREADS
 
@@ -116,7 +118,7 @@ def test_a_resumed_run_reads_what_was_chosen(make_run, monkeypatch):
         config = json.loads(path.read_text())
         config["plan"] |= {"dtype": "bfloat16", "optimizer_dtype": "float32"}
         path.write_text(json.dumps(config))
-    monkeypatch.setattr(arithmetic, "fastest", lambda *_: pytest.fail("was measured again"))
+    monkeypatch.setattr(hardware_selection, "select_fastest", lambda *_: pytest.fail("was measured again"))
     monkeypatch.setattr("lm.run_folder.verify", lambda folder, **_: None)  # the sums are of what was there before
     again = resume_run(run.folder)
     assert (again.hardware.dtype, again.hardware.optimizer_dtype) == ("bfloat16", "float32")
@@ -167,12 +169,12 @@ def test_a_part_of_a_batch_keeps_its_lengths():
 )
 def test_tries_by_hand(monkeypatch, seconds, expected):
     work, asked = taking({"a": seconds, "b": seconds})
-    monkeypatch.setattr(arithmetic, "_SECONDS", 3.0)
-    monkeypatch.setattr(arithmetic, "_AT_MOST", 1e9)
-    monkeypatch.setattr(arithmetic.time, "perf_counter", lambda: sum(seconds * size for _, size in asked))
+    monkeypatch.setattr(hardware_selection, "_SECONDS", 3.0)
+    monkeypatch.setattr(hardware_selection, "_MAX_SECONDS", 1e9)
+    monkeypatch.setattr(hardware_selection.time, "perf_counter", lambda: sum(seconds * size for _, size in asked))
     if not seconds:
         work = lambda choice, size: asked.append((choice, size)) or 1e-9  # noqa: E731
-    assert fastest(["a", "b"], work, SIZES) == "a"
+    assert select_fastest(["a", "b"], work, SIZES) == "a"
     assert asked == [(choice, size) for size, times in expected.items() for _ in range(times) for choice in "ab"]
 
 
@@ -181,10 +183,10 @@ def test_work_that_takes_too_long_is_tried_once():
     work, asked = taking({"a": 1.0, "b": 0.5})
 
     def slow(choice: str, size: int) -> float:
-        time.sleep(arithmetic._AT_MOST / 2)
+        time.sleep(hardware_selection._MAX_SECONDS / 2)
         return work(choice, size)
 
-    assert fastest(["a", "b"], slow, SIZES) == "b"
+    assert select_fastest(["a", "b"], slow, SIZES) == "b"
     assert asked == [("a", 1), ("b", 1)] * 2
 
 
@@ -197,14 +199,14 @@ def test_types_of_the_model_and_of_muon_and_threads_are_chosen_one_after_the_oth
         assert seconds(choices[-1], sizes[0]) > 0
         return choices[-1]
 
-    monkeypatch.setattr(arithmetic, "fastest", last)
-    monkeypatch.setattr(arithmetic, "quick_types", lambda device: ("float32", "bfloat16"))
-    monkeypatch.setattr(arithmetic, "MOST_THREADS", 6)
+    monkeypatch.setattr(hardware_selection, "select_fastest", last)
+    monkeypatch.setattr(hardware_selection, "quick_types", lambda device: ("float32", "bfloat16"))
+    monkeypatch.setattr(hardware_selection, "MOST_THREADS", 6)
     model = ModelConfig(vocab_size=50, context_length=16, d_model=16, n_layers=3, n_heads=2)
     config = RunConfig(model, training=TrainingConfig(optimizer=optimizer), hardware=HardwareConfig(device="cpu"))
     before = torch.get_num_threads()
     try:
-        found = training_hardware(config, Batch(np.tile(IDS, (10, 1)), np.tile(IDS, (10, 1))))
+        found = select_training_hardware(config, Batch(np.tile(IDS, (10, 1)), np.tile(IDS, (10, 1))))
         assert torch.get_num_threads() == 1
     finally:
         torch.set_num_threads(before)
@@ -226,9 +228,9 @@ def test_a_layer_of_a_small_vocabulary_is_tried_with_so_many_tokens(monkeypatch,
         seen.append((part.inputs.shape, model.config, part))
         return model.embedding.tokens.weight.sum()
 
-    monkeypatch.setattr(arithmetic, "summed_loss", watched)
+    monkeypatch.setattr(hardware_selection, "summed_loss", watched)
     model = ModelConfig(vocab_size=9999, d_model=16, n_layers=3, n_heads=2, n_encoder_layers=n_encoder_layers)
-    probe = arithmetic._Probe(model, Batch(IDS * 1000, IDS), inference_hardware(HardwareConfig(device="cpu")))
+    probe = hardware_selection._Probe(model, Batch(IDS * 1000, IDS), inference_hardware(HardwareConfig(device="cpu")))
     assert probe.sizes == [48]
     assert probe.seconds(inference_hardware(HardwareConfig(device="cpu")), tokens) > 0
     ((found, config, part),) = seen
