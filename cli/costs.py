@@ -8,7 +8,7 @@ from typing import Any
 from lm.config.run import RunConfig
 from lm.model.cost import active_parameters, cache_bytes_per_token, parameters_by_part, training_flops_per_token
 from lm.optim.optimizers import training_bytes
-from lm.training.memory import held
+from lm.training.memory import estimate_memory
 
 
 def count_parameters(config: RunConfig) -> int:
@@ -36,5 +36,5 @@ def compute_costs(config: RunConfig) -> dict[str, Any]:
 def compute_costs_per_process(config: RunConfig, processes: int) -> dict[str, Any]:
     """Compute the memory and communication per step of each process, by the keys of `lm info --json`."""
     dtype = "bfloat16" if config.hardware.dtype == "auto" else config.hardware.dtype
-    found = held(config, processes=processes, dtype=dtype)
+    found = estimate_memory(config, processes=processes, dtype=dtype)
     return {"processes": processes, "dtype": dtype, "total": found.total, **dataclasses.asdict(found)}

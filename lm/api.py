@@ -60,7 +60,7 @@ from lm.text.files import TextFiles, find_text_files, select_readable
 from lm.text.normalization import normalize_like_training
 from lm.tokenizer.tokenizer import Tokenizer
 from lm.training.history import has_improved
-from lm.training.ranks import train_in_processes
+from lm.training.multiprocess import train_in_processes
 from lm.training.trainer import Event, Trainer
 
 

@@ -15,10 +15,10 @@ from lm.config.run_spec import RunSpec
 from lm.config.training import LENGTHS
 from lm.data.training_data import TrainingData
 from lm.model.cost import parameters_by_part
-from lm.training import measuring
+from lm.training import step_timing
 from lm.training.loop import batch_flops
-from lm.training.memory import held
-from lm.training.regularisation import expected_bits
+from lm.training.memory import estimate_memory
+from lm.training.regularisation import estimate_bits_per_byte
 from lm.training.resolve import NOVEL, Outlook
 from lm.training.trainer import Planned
 
@@ -99,7 +99,7 @@ def _by(reasons: Mapping[str, str], *names: str) -> str:
 
 def _expected(outlook: Outlook) -> str:
     """The bits/byte to expect of held-out text."""
-    least, most = (factor * expected_bits(outlook.ngram_bits) for factor in _AROUND)
+    least, most = (factor * estimate_bits_per_byte(outlook.ngram_bits) for factor in _AROUND)
     if outlook.tokens < _TOKENS_TO_LEARN_FROM:
         return f"{least:.2f} bits/byte or more"
     return f"{least:.2f} to {most:.2f} bits/byte"
@@ -142,13 +142,13 @@ def show_dry_run(event: Planned, spec: RunSpec) -> None:
     if config.training.budget is not None:
         fact("time", f"{config.training.budget}, {duration(event.spent)} of them gone")
     else:
-        speed = measuring.measure_speed(config, event.corpus, event.data, seconds=_SECONDS_TO_MEASURE)
+        speed = step_timing.measure_speed(config, event.corpus, event.data, seconds=_SECONDS_TO_MEASURE)
         fact(
             "time",
             f"about {duration(config.plan.steps * speed.step_seconds)} and "
             f"{speed.evaluation_cost.loss_seconds:.1f} s for each evaluation",
         )
-    memory = _PROGRAM + held(config, processes=1, dtype=config.plan.dtype).total
+    memory = _PROGRAM + estimate_memory(config, processes=1, dtype=config.plan.dtype).total
     fact("memory", f"about {size(memory)}")
     print(harmless(command(event, spec)))
 

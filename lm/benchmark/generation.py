@@ -13,7 +13,7 @@ from lm.decoding.session import DecodeSession
 from lm.engine.selection import plan_engines
 from lm.hardware import Hardware, now, timed
 from lm.model.transformer import DecoderOnly, build_model
-from lm.training.measuring import Timed
+from lm.training.step_timing import Timer
 
 _GREEDY = Sampler(greedy=True)
 _FEW = 8
@@ -33,12 +33,12 @@ def random_prompt(config: ModelConfig) -> torch.Tensor:
     return torch.randint(config.vocab_size, (1, length), generator=torch.Generator().manual_seed(0))
 
 
-def prefill(model: DecoderOnly, prompt: torch.Tensor, hardware: Hardware) -> Timed:
+def prefill(model: DecoderOnly, prompt: torch.Tensor, hardware: Hardware) -> Timer:
     """Reading a prompt, up to the logits of the token that follows it."""
     return lambda: timed(lambda: DecodeSession(plan_engines(model)).add(prompt.tolist()), hardware)
 
 
-def decoding(model: DecoderOnly, prompt: torch.Tensor, hardware: Hardware, *, rows: int, tokens: int) -> Timed:
+def decoding(model: DecoderOnly, prompt: torch.Tensor, hardware: Hardware, *, rows: int, tokens: int) -> Timer:
     """Generating `tokens` tokens a row side by side, once the prompt is read and the first token of each is there."""
 
     def work() -> float:
@@ -54,7 +54,7 @@ def decoding(model: DecoderOnly, prompt: torch.Tensor, hardware: Hardware, *, ro
     return work
 
 
-def fitting_tokens(decoding_of: Callable[[int], Timed], *, room: int, seconds: float) -> int:
+def fitting_tokens(decoding_of: Callable[[int], Timer], *, room: int, seconds: float) -> int:
     """How many tokens a row can be generated in a small part of some time, a few at least.
 
     Args:

@@ -15,8 +15,8 @@ from lm.config.model import ModelConfig
 from lm.config.run import RunConfig
 from lm.data.batch import Batch, micro_batch_rows
 from lm.hardware import Hardware, now, timed
-from lm.training.measuring import Timed, whole_step
 from lm.training.run import Run
+from lm.training.step_timing import Timer, scaled_step_timer
 
 
 def is_installed() -> bool:
@@ -37,13 +37,13 @@ def gpt2(config: ModelConfig) -> Any:  # noqa: ANN401 (transformers is no depend
     )  # fmt: skip
 
 
-def training_step(run: Run, *, passes: float = 1.0) -> Timed:
+def training_step(run: Run, *, passes: float = 1.0) -> Timer:
     """A step of `plain_step` on a run's first batch, in its arithmetic and micro-batches."""
     return plain_step(run.config, run.hardware, lambda: run.data.batch(0), passes=passes)
 
 
-def plain_step(config: RunConfig, hardware: Hardware, batches: Callable[[], Batch], *, passes: float = 1.0) -> Timed:
-    """A step of a plain loop: AdamW and clipping, on what `batches` gives; see `whole_step`."""
+def plain_step(config: RunConfig, hardware: Hardware, batches: Callable[[], Batch], *, passes: float = 1.0) -> Timer:
+    """A step of a plain loop: AdamW and clipping, on what `batches` gives; see `scaled_step_timer`."""
     training = config.training
     model = gpt2(config.model).to(hardware.torch_device).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=training.learning_rate, fused=True)
@@ -59,7 +59,7 @@ def plain_step(config: RunConfig, hardware: Hardware, batches: Callable[[], Batc
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
-    return whole_step(lambda: timed(step, hardware), [optimizer], hardware, passes=passes)
+    return scaled_step_timer(lambda: timed(step, hardware), [optimizer], hardware, passes=passes)
 
 
 def inference_model(config: ModelConfig, hardware: Hardware) -> Any:  # noqa: ANN401
@@ -67,7 +67,7 @@ def inference_model(config: ModelConfig, hardware: Hardware) -> Any:  # noqa: AN
     return gpt2(config).to(device=hardware.torch_device, dtype=hardware.torch_dtype).eval()
 
 
-def prefill(model: Any, prompt: Tensor, hardware: Hardware) -> Timed:  # noqa: ANN401
+def prefill(model: Any, prompt: Tensor, hardware: Hardware) -> Timer:  # noqa: ANN401
     """Reading a prompt, up to the logits of the token that follows it."""
     prompt = prompt.to(hardware.torch_device)
 
@@ -78,7 +78,7 @@ def prefill(model: Any, prompt: Tensor, hardware: Hardware) -> Timed:  # noqa: A
     return lambda: timed(read, hardware)
 
 
-def decoding(model: Any, prompt: Tensor, hardware: Hardware, *, rows: int, tokens: int) -> Timed:  # noqa: ANN401
+def decoding(model: Any, prompt: Tensor, hardware: Hardware, *, rows: int, tokens: int) -> Timer:  # noqa: ANN401
     """`generate` of `tokens` tokens a row, from where the prompts are read on."""
     prompts = prompt.to(hardware.torch_device).repeat(rows, 1)
     seen = torch.ones_like(prompts)

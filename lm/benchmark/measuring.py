@@ -17,7 +17,7 @@ from lm.config.run import RunConfig
 from lm.data.batch import batch_rows
 from lm.hardware import Hardware, inference_hardware
 from lm.model.cost import training_flops
-from lm.training.measuring import Timed, alternate, random_run, training_step
+from lm.training.step_timing import Timer, random_data_run, time_interleaved, training_step_timer
 
 Task = Literal["training", "prefill", "decoding"]
 
@@ -62,7 +62,7 @@ class Measurement:
         flops: arithmetic of all of it.
         limit: FLOP/s of a large matrix product of the same type.
         timings: how long it took.
-        timed_rows: how many sequences were timed, where a step of all was worked out from fewer; see `whole_step`.
+        timed_rows: number of sequences timed, if a step was scaled from fewer; see `scaled_step_timer`.
         peak_bytes: of a GPU's memory; None elsewhere.
     """
 
@@ -149,8 +149,8 @@ def fitting_rows(config: RunConfig, *, rate: float, seconds: float) -> int:
 def _training(config: RunConfig, limits: Limits, *, seconds: float, compare: bool, rows: int | None) -> Measurement:
     model, whole = config.model, rows or batch_rows(config)
     timed = rows or fitting_rows(config, rate=max(limits.flops.values()), seconds=seconds)
-    with random_run(config, rows=timed) as run:
-        step = training_step(run, passes=whole / timed)
+    with random_data_run(config, rows=timed) as run:
+        step = training_step_timer(run, passes=whole / timed)
         peak = peak_of(step, run.hardware)
         sides = [step, hugging_face.training_step(run, passes=whole / timed)] if compare else [step]
         return Measurement(
@@ -167,7 +167,7 @@ def _training(config: RunConfig, limits: Limits, *, seconds: float, compare: boo
         )
 
 
-def peak_of(step: Timed, hardware: Hardware) -> int | None:
+def peak_of(step: Timer, hardware: Hardware) -> int | None:
     """The most bytes of a GPU's memory in a step; None elsewhere, where a process's peak is of all it did so far."""
     if hardware.device != "cuda":
         return None
@@ -199,7 +199,7 @@ class _Generation:
     def decoding(self, rows: int) -> Measurement:
         start = self._prompt.shape[1]
 
-        def ours(tokens: int) -> Timed:
+        def ours(tokens: int) -> Timer:
             return generation.decoding(self._ours, self._prompt, self._hardware, rows=rows, tokens=tokens)
 
         room = max(1, self._config.context_length - start - 1)
@@ -210,7 +210,7 @@ class _Generation:
         flops = decoding_flops(self._config, rows=rows, start=start, tokens=tokens)
         return self._measured("decoding", sides, rows=rows, length=tokens, flops=flops)
 
-    def _measured(self, task: Task, sides: Sequence[Timed], *, rows: int, length: int, flops: float) -> Measurement:
+    def _measured(self, task: Task, sides: Sequence[Timer], *, rows: int, length: int, flops: float) -> Measurement:
         limit = self._limits.flops[self._hardware.products]
         return Measurement(
             self._name, task, rows, length, self._hardware, flops, limit,
@@ -218,9 +218,9 @@ class _Generation:
         )  # fmt: skip
 
 
-def _timings(sides: Sequence[Timed], *, seconds: float) -> Timings:
+def _timings(sides: Sequence[Timer], *, seconds: float) -> Timings:
     """Ours, and theirs if there are two sides."""
-    rounds = alternate(sides, seconds=seconds)
+    rounds = time_interleaved(sides, seconds=seconds)
     ours, *theirs = (statistics.median(column) for column in zip(*rounds, strict=True))
     if not theirs:
         return Timings(len(rounds), ours)

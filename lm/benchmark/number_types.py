@@ -27,7 +27,7 @@ from lm.kernels import compiled
 from lm.model.transformer import DecoderOnly, EncoderOnly
 from lm.run_folder import find_checkpoint, load_config
 from lm.training.corpus import data_key, open_data
-from lm.training.measuring import Timed, alternate
+from lm.training.step_timing import Timer, time_interleaved
 
 _MOST_BITS = 1.001
 """Times the bits a byte of float32 that another type may have."""
@@ -137,15 +137,15 @@ def _nats(loaded: LoadedModel, batches: Sequence[Batch]) -> float:
     return sum(float(row.sum()) for batch in batches for row in score_batch(loaded.model, batch))
 
 
-def _shares(sides: Sequence[Timed]) -> list[float]:
+def _shares(sides: Sequence[Timer]) -> list[float]:
     """The share of the first side's time that each takes, as the median of rounds."""
-    rounds = alternate(sides, seconds=_SECONDS)
+    rounds = time_interleaved(sides, seconds=_SECONDS)
     return [statistics.median(taken[place] / taken[0] for taken in rounds) for place in range(len(sides))]
 
 
 def _works(
     loaded: Mapping[str, LoadedModel], data: TrainingData, hardware: Hardware
-) -> Iterator[tuple[str, list[Timed]]]:
+) -> Iterator[tuple[str, list[Timer]]]:
     """Each kind of work, done by each of the models."""
     if next(iter(loaded.values())).model.config.translates:
         for lines in _LINES:
@@ -159,10 +159,10 @@ def _works(
     yield "a prompt", [generation.prefill(model, prompt, hardware) for model in models]
 
 
-def _generating(models: Sequence[DecoderOnly], prompt: Tensor, rows: int, hardware: Hardware) -> list[Timed]:
+def _generating(models: Sequence[DecoderOnly], prompt: Tensor, rows: int, hardware: Hardware) -> list[Timer]:
     """As many tokens by each model as the first has time for."""
 
-    def decoding(model: DecoderOnly, tokens: int) -> Timed:
+    def decoding(model: DecoderOnly, tokens: int) -> Timer:
         return generation.decoding(model, prompt, hardware, rows=rows, tokens=tokens)
 
     room = max(1, models[0].config.context_length - prompt.shape[1] - 1)
@@ -170,7 +170,7 @@ def _generating(models: Sequence[DecoderOnly], prompt: Tensor, rows: int, hardwa
     return [decoding(model, tokens) for model in models]
 
 
-def _translating(loaded: LoadedModel, data: TrainingData, lines: int, hardware: Hardware) -> Timed:
+def _translating(loaded: LoadedModel, data: TrainingData, lines: int, hardware: Hardware) -> Timer:
     """Translating the first lines of the validation split that are into one language."""
     first, *others = data.references(lines)
     references = [first, *(each for each in others if each.tag == first.tag)]

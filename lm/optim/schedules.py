@@ -16,7 +16,7 @@ def learning_rate(
 
     It rises linearly over the warm-up and then follows the schedule down to `final_learning_rate` of the peak
     (inverse-sqrt and constant end where they end). With `decay_start` it falls linearly instead, after so many steps
-    and from that share of the peak, as a budget's clock or the extension of a run has decided; until the end is known,
+    and from that fraction of the peak, as a budget's clock or the extension of a run has decided; until the end is known,
     it stays there.
 
     Source: cosine: Loshchilov and Hutter 2017; inverse-sqrt: Vaswani et al. 2017; wsd: Hu et al. 2024 (MiniCPM).
@@ -31,13 +31,13 @@ def learning_rate(
     return config.learning_rate * _share(config, after, remaining)
 
 
-def _falling(step: int, since: int, share: float, *, steps: int, final: float) -> float:
-    """A share of the peak that falls linearly from `share`, after step `since`, to `final` after the last step."""
-    return share - (share - final) * min(1.0, (step - since) / max(1, steps - since))
+def _falling(step: int, since: int, fraction: float, *, steps: int, final: float) -> float:
+    """A fraction of the peak that falls linearly from `fraction`, after step `since`, to `final` after the last step."""
+    return fraction - (fraction - final) * min(1.0, (step - since) / max(1, steps - since))
 
 
 def batch_fraction(step: int, *, config: TrainingConfig) -> float:
-    """The share of a whole batch that a step, counted from 0, learns from: small batches serve at first.
+    """The fraction of a whole batch that a step, counted from 0, learns from: small batches serve at first.
 
     Source: McCandlish et al. 2018, An Empirical Model of Large-Batch Training.
     """
@@ -64,7 +64,7 @@ def steps_in_all(step: int, *, config: TrainingConfig, since: int = 0) -> int:
 
 
 def _share(config: TrainingConfig, after: int, remaining: int) -> float:
-    """The share of the peak `after` steps past the warm-up, of `remaining`."""
+    """The fraction of the peak `after` steps past the warm-up, of `remaining`."""
     progress, final = min(1.0, after / remaining), config.final_learning_rate
     if config.schedule == "cosine":
         return final + (1 - final) * (1 + math.cos(math.pi * progress)) / 2

@@ -15,7 +15,7 @@ import torch
 from lm.errors import TrainingError, UsageError
 from lm.model.positions import PositionTable
 from lm.model.transformer import Model
-from lm.training.objective import States, final_states
+from lm.training.objective import HiddenStatesFn, hidden_states_fn
 
 COMPILATION_SECONDS = 60.0
 """Approximate compile time before the first step; 90 s were measured for the preset tiny on two cores."""
@@ -47,15 +47,15 @@ def check_compiler(device: str, *, is_recurrent: bool = False) -> None:
         )
 
 
-def compile_hidden_states(model: Model, device: torch.device) -> States:
-    """Return `final_states` of a model, compiled at the first call.
+def compile_hidden_states(model: Model, device: torch.device) -> HiddenStatesFn:
+    """Return `hidden_states_fn` of a model, compiled at the first call.
 
     Fills position tables first: one created at the first step would cause a recompilation at the second.
     """
     for module in model.modules():
         if isinstance(module, PositionTable):
             module.fill(device)
-    states: States = torch.compile(final_states(model))
+    states: HiddenStatesFn = torch.compile(hidden_states_fn(model))
     return states
 
 

@@ -17,7 +17,7 @@ from lm.config.training import LENGTHS, TrainingConfig, parse_duration
 from lm.data.training_data import TrainingData
 from lm.optim.schedules import learning_rate
 from lm.run_folder import TrainingState
-from lm.training.regularisation import dropout_for
+from lm.training.regularisation import choose_dropout
 from lm.training.resolve import Resolution, planned_steps
 
 _ADAMW_RATE = 3e-3
@@ -197,10 +197,10 @@ def extend_run(
         steps, deadline = state.step + steps, state.elapsed + parse_duration(longer.budget)
     changed = dataclasses.replace(plan, steps=steps, deadline=deadline)
     if deadline is not None or plan.deadline is not None or steps > plan.steps:
-        decay_step, share = _decay_start(config.training, plan, state.step)
-        changed = dataclasses.replace(changed, extended_at=state.step, decay_step=decay_step, decay_share=share)
+        decay_step, fraction = _decay_start(config.training, plan, state.step)
+        changed = dataclasses.replace(changed, extended_at=state.step, decay_step=decay_step, decay_share=fraction)
         if can_choose_dropout and decay_step is not None:
-            dropout = dropout_for(steps / data.steps_per_epoch, pairs=data.holds_pairs)
+            dropout = choose_dropout(steps / data.steps_per_epoch, pairs=data.holds_pairs)
             model = model.replace(dropout=max(model.dropout, dropout))
     elif steps < plan.steps and plan.extended_at is None:
         changed = dataclasses.replace(changed, decay_step=None, decay_share=1.0)

@@ -196,5 +196,5 @@ def load_expert_use(run: Path, *, step: int) -> dict[str, list[float]]:
         with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError):
             entry = json.loads(line)
             if entry_step(entry) <= step:
-                found = {layer: [float(share) for share in shares] for layer, shares in entry[EXPERT_USE].items()}
+                found = {layer: [float(fraction) for fraction in shares] for layer, shares in entry[EXPERT_USE].items()}
     return found

@@ -23,7 +23,7 @@ from lm.optim.schedules import batch_fraction
 from lm.training.compiling import converting_compile_errors
 from lm.training.evaluation import evaluate
 from lm.training.events import DecayStarted, Evaluation, Event, Sample, Step, StoppedEarly, TrainingWarning
-from lm.training.objective import learned_tokens
+from lm.training.objective import count_learned_tokens
 from lm.training.run import Run, acquire_lock, divergence_error
 
 
@@ -176,7 +176,7 @@ def _train_step(run: Run) -> Step:
         group["lr"] = rate
     torch.manual_seed(_step_seed(config.seed, state.step, run.world.rank))
     batch = _next_batch(run)
-    tokens, learned = batch.tokens, learned_tokens(batch, source_loss=config.source_loss)
+    tokens, learned = batch.tokens, count_learned_tokens(batch, source_loss=config.source_loss)
     with converting_compile_errors() if config.compile else nullcontext(), _converting_memory_errors(run, batch):
         total = _accumulate_gradients(run, batch)
     total, norm = run.world.all_reduce(total), _clip_gradients(run.strategy, config.clip)
@@ -232,7 +232,7 @@ def _accumulate_gradients(run: Run, batch: Batch) -> Tensor:
     The sums are over the rows of this rank.
     """
     total, config = torch.zeros(2, device=run.hardware.torch_device), run.config.training
-    learned = learned_tokens(batch, source_loss=config.source_loss)
+    learned = count_learned_tokens(batch, source_loss=config.source_loss)
     for micro_batch in run.world.micro_batches(batch, rows=micro_batch_rows(run.config, batch)):
         with run.strategy.accumulate(micro_batch):
             loss, nats = run.strategy(micro_batch.batch)
@@ -287,5 +287,5 @@ def _evaluate_or_save(run: Run) -> Iterator[Evaluation | Sample | TrainingWarnin
 
 
 def _step_seed(seed: int, step: int, rank: int) -> int:
-    """Derive the seed of a step and rank; neighbouring seeds share none."""
+    """Derive the seed of a step and rank; those of neighbouring seeds differ."""
     return (seed * 0x9E3779B1 + step * 0x85EBCA77 + rank * 0xC2B2AE3D27D4EB4F + 1) % 2**63

@@ -1,4 +1,4 @@
-"""What each of several processes holds while it trains, and what they exchange, estimated before training."""
+"""Estimated memory and communication of training on each rank."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from lm.hardware import Hardware, free_memory
 from lm.model.loss import loss_bytes
 from lm.model.transformer import Block, build_model, recompute, without_weights
 from lm.optim.optimizers import inner_matrices, training_bytes
-from lm.training.objective import final_states
+from lm.training.objective import hidden_states_fn
 
 _CPU = torch.device("cpu")
 _FLOAT32 = 4
-_FEW = 64  # tokens of a vocabulary: what the loss holds is told apart
-_AT_WORK = 2
-"""Blocks that are gathered at a time: the one at work, and the next on its way."""
-_USED = 0.85
-"""Fraction of a GPU's free memory that is planned for: the rest is for workspaces and fragmentation."""
+_SMALL_VOCAB_SIZE = 64  # vocabulary size: the loss is estimated separately
+_GATHERED_BLOCKS = 2
+"""Number of blocks gathered at a time by FSDP: the current one and the prefetched next one."""
+_USABLE_FRACTION = 0.85
+"""Fraction of a GPU's free memory that is planned for; the rest is for workspaces and fragmentation."""
 
 
 @dataclass(frozen=True)
-class Held:
-    """Bytes in each process; of the last two, one is in the first process, and one is what is sent in a step.
+class MemoryEstimate:
+    """Bytes per rank.
 
     Attributes:
-        weights: of the model, and of their moving average, if there is one; with shares, those gathered too.
-        gradients: of the weights; with shares, those not yet added up too, which in several turns are all of them.
-        optimizer: moments.
-        activations: what the forward pass of one turn keeps for the backward pass.
-        loss: what the loss holds at a time: logits, and gradients of the output layer.
-        copied: what the first process has in the memory of the machine, whole, to write checkpoints from.
-        exchanged: what each process sends to others.
+        weights: of the model and its moving average; with FSDP including gathered blocks.
+        gradients: with FSDP including those not yet reduced, which with gradient accumulation are all.
+        optimizer: optimizer state.
+        activations: kept by the forward pass of a micro-batch for the backward pass.
+        loss: peak of the loss: logits, and gradients of the output layer.
+        copied: CPU memory of rank 0 for writing checkpoints.
+        exchanged: sent to other ranks per step.
     """
 
     weights: int
@@ -52,57 +52,58 @@ class Held:
 
     @property
     def total(self) -> int:
-        """What there must be memory for in each, where it computes."""
+        """Memory needed on the training device."""
         return self.weights + self.gradients + self.optimizer + self.activations + self.loss
 
 
-def held(config: RunConfig, *, processes: int, dtype: str) -> Held:
-    """What each process holds in a step of a run, and sends.
+def estimate_memory(config: RunConfig, *, processes: int, dtype: str) -> MemoryEstimate:
+    """Estimate the memory and communication of each rank during a training step.
 
     Args:
-        config: of the run; its batch is shared out, and goes through in micro-batches if it says so.
-        processes: how many.
-        dtype: arithmetic of the products.
+        config: of the run; its batch is divided over the ranks, and into micro-batches if it says so.
+        processes: world size.
+        dtype: of the matmuls.
     """
     with without_weights():
         model = build_model(config.model)
-    weights, matrices = _size(model), sum(weight.numel() for weight in inner_matrices(model))
+    weights, matrices = _count_parameters(model), sum(weight.numel() for weight in inner_matrices(model))
     moments = 2 * weights if config.training.optimizer == "adamw" else 2 * (weights - matrices) + matrices
     copies = 1 + bool(config.training.ema)
     rows = max(1, -(-batch_rows(config) // processes))
     at_once = min(rows, config.training.micro_batch_size or rows)
     gathered = around = 0
-    if shares := config.distribution.shard and processes > 1:
-        blocks = [_size(block) for block in model.modules() if isinstance(block, Block)]
+    if is_sharded := config.distribution.shard and processes > 1:
+        blocks = [_count_parameters(block) for block in model.modules() if isinstance(block, Block)]
         around = weights - sum(blocks)
-        gathered = around + min(_AT_WORK, len(blocks)) * max(blocks)
-    each, turns = processes if shares else 1, -(-rows // at_once)
-    of_gradients = weights // each + around + max(blocks) if shares and turns == 1 else weights
-    return Held(
+        gathered = around + min(_GATHERED_BLOCKS, len(blocks)) * max(blocks)
+    each, micro_batches = processes if is_sharded else 1, -(-rows // at_once)
+    of_gradients = weights // each + around + max(blocks) if is_sharded and micro_batches == 1 else weights
+    return MemoryEstimate(
         weights=_FLOAT32 * (copies * weights // each + gathered),
         gradients=_FLOAT32 * of_gradients,
         optimizer=_FLOAT32 * moments // each,
-        activations=kept(config, rows=at_once, dtype=dtype),
-        loss=_bytes_of_loss(config, at_once, dtype),
+        activations=measure_activation_bytes(config, rows=at_once, dtype=dtype),
+        loss=_loss_bytes(config, at_once, dtype),
         copied=_FLOAT32 * (copies * weights + moments),
-        exchanged=_exchanged(weights, around, processes, turns=turns, shares=shares)
-        + (config.training.optimizer == "muon") * _of_muon(matrices, processes, dtype, shares=shares),
+        exchanged=_communication_bytes(weights, around, processes, micro_batches=micro_batches, is_sharded=is_sharded)
+        + (config.training.optimizer == "muon")
+        * _muon_communication_bytes(matrices, processes, dtype, is_sharded=is_sharded),
     )
 
 
-def fitting_tokens(config: RunConfig, hardware: Hardware, *, processes: int = 1) -> int | None:
-    """Estimate how many positions fit into the free memory of a GPU in one pass, forward and backward.
+def estimate_micro_batch_tokens(config: RunConfig, hardware: Hardware, *, processes: int = 1) -> int | None:
+    """Estimate how many tokens fit into the free memory of a GPU in one forward and backward pass.
 
-    Weights, gradients and the optimizer's state come first; the rest is for what the forward pass keeps, for one more
-    layer of it (gradients of activations; with activation checkpointing also the recomputed layer) and for the loss.
+    Weights, gradients and optimizer state are subtracted first; the rest is for activations, another layer of them
+    (their gradients; with activation checkpointing also the recomputed layer) and the loss.
 
     Args:
-        config: of the run; positions are those of its context, of both sides of an encoder-decoder one after the other.
-        hardware: that the run trains on.
-        processes: that train it together, each on a GPU of its own.
+        config: of the run; tokens are positions of its context, for encoder-decoders of both sides together.
+        hardware: of the run.
+        processes: world size, with a GPU for each.
 
     Returns:
-        At least one sequence; None where it is not known: on other devices, or where sources come with trees.
+        At least one sequence; None on other devices, or for sources with dependency trees.
     """
     if hardware.device != "cuda" or config.model.syntax != "none":
         return None
@@ -111,56 +112,54 @@ def fitting_tokens(config: RunConfig, hardware: Hardware, *, processes: int = 1)
         first, each, of_layer = _sequence_bytes(config, dtype=hardware.dtype, device=hardware.torch_device)
     except torch.OutOfMemoryError:
         return length
-    gc.collect()  # of models that were only tried
-    free = _USED * free_memory(hardware) - _lasting_bytes(config, processes) - (first - each)
+    gc.collect()  # frees trial models
+    free = _USABLE_FRACTION * free_memory(hardware) - _static_bytes(config, processes) - (first - each)
     extra = (1 + config.training.checkpoint_activations) * of_layer
 
     def needed(rows: int) -> float:
-        return rows * (each + extra) + _bytes_of_loss(
-            config, rows * config.training.passes, hardware.dtype, on_cpu=False
-        )
+        return rows * (each + extra) + _loss_bytes(config, rows * config.training.passes, hardware.dtype, on_cpu=False)
 
     rows, more = 1, 1 << 20
-    while more := more >> 1:  # a binary search: what is needed grows with the rows
+    while more := more >> 1:  # binary search
         rows += more if needed(rows + more) <= free else 0
     return rows * length
 
 
-def _lasting_bytes(config: RunConfig, processes: int) -> int:
-    """Bytes of weights, gradients and the optimizer's state on each GPU."""
+def _static_bytes(config: RunConfig, processes: int) -> int:
+    """Bytes of weights, gradients and optimizer state on each GPU."""
     if not config.distribution.shard or processes == 1:
         return training_bytes(config.model, config.training, config.lora)
     with without_weights():
         model = build_model(config.model)
-    blocks = [_size(block) for block in model.modules() if isinstance(block, Block)]
-    gathered = _FLOAT32 * (_size(model) - sum(blocks) + min(_AT_WORK, len(blocks)) * max(blocks))
-    shares = 0 if config.distribution.offload else training_bytes(config.model, config.training) // processes
-    return shares + 2 * gathered  # weights and their gradients
+    blocks = [_count_parameters(block) for block in model.modules() if isinstance(block, Block)]
+    gathered = _FLOAT32 * (_count_parameters(model) - sum(blocks) + min(_GATHERED_BLOCKS, len(blocks)) * max(blocks))
+    sharded = 0 if config.distribution.offload else training_bytes(config.model, config.training) // processes
+    return sharded + 2 * gathered  # weights and their gradients
 
 
-def _exchanged(weights: int, around: int, processes: int, *, turns: int, shares: bool) -> int:
-    """Bytes that a process sends in a step, where each passes on what it has in a ring.
+def _communication_bytes(weights: int, around: int, processes: int, *, micro_batches: int, is_sharded: bool) -> int:
+    """Return the bytes that a rank sends per step with ring collectives.
 
-    Gradients are summed once a step: each share goes round once, and where all have all, once more. Shares of blocks
-    are gathered forward and back in each turn, those around them once.
+    DDP all-reduces the gradients once. FSDP reduce-scatters them once, gathers blocks in the forward and backward pass
+    of each micro-batch, and other weights once per micro-batch.
     """
-    of_one_round = _FLOAT32 * (processes - 1) / processes
-    if not shares:
-        return round(of_one_round * 2 * weights)
-    return round(of_one_round * (weights + turns * (2 * (weights - around) + around)))
+    ring_factor = _FLOAT32 * (processes - 1) / processes
+    if not is_sharded:
+        return round(ring_factor * 2 * weights)
+    return round(ring_factor * (weights + micro_batches * (2 * (weights - around) + around)))
 
 
-def _of_muon(matrices: int, processes: int, dtype: str, *, shares: bool) -> int:
-    """The same of what processes have orthogonalised for each other; of shares, what is to be, too, in float32."""
-    each = 2 * _FLOAT32 if shares else getattr(torch, dtype).itemsize
+def _muon_communication_bytes(matrices: int, processes: int, dtype: str, *, is_sharded: bool) -> int:
+    """Bytes sent for orthogonalised updates; with FSDP also for their inputs, in float32."""
+    each = 2 * _FLOAT32 if is_sharded else getattr(torch, dtype).itemsize
     return round(each * matrices * (processes - 1) / processes)
 
 
-def kept(config: RunConfig, *, rows: int, dtype: str, device: torch.device = _CPU) -> int:
-    """Bytes that a forward pass of so many sequences keeps for the backward pass on a device, as measured there.
+def measure_activation_bytes(config: RunConfig, *, rows: int, dtype: str, device: torch.device = _CPU) -> int:
+    """Measure the bytes of activations kept for the backward pass of `rows` sequences on a device.
 
     Raises:
-        UsageError: sources come with trees, which are not there to try.
+        UsageError: sources have dependency trees, which cannot be tried out.
     """
     if config.model.syntax != "none":
         raise UsageError("what training keeps is not known for sources with trees", settings=("syntax",))
@@ -169,19 +168,19 @@ def kept(config: RunConfig, *, rows: int, dtype: str, device: torch.device = _CP
 
 
 def _sequence_bytes(config: RunConfig, *, dtype: str, device: torch.device) -> tuple[int, int, int]:
-    """Bytes that a forward pass keeps for the backward pass, measured on a device.
-
-    Measured with one and two sequences in one and two layers: each layer keeps the same, and so does each sequence.
+    """Measure the activation bytes per sequence, with one and two sequences in one and two layers.
 
     Returns:
-        What the first sequence keeps, which includes weights cast to `dtype`; what each further one keeps; and of that
-        what one layer keeps while its activations are not recomputed. With R-Drop a sequence passes twice.
+        Bytes of the first sequence, including weights cast to `dtype`; of each further one; and of one layer of it
+            without recomputation. With R-Drop a sequence passes twice.
     """
     layers, sides, training = config.model.n_layers, (1, 2), config.training
 
     def of_layer(*, recomputed: bool) -> tuple[dict[int, int], dict[int, int]]:
         found = {
-            (rows, n): _kept(config.model, rows=rows, layers=n, dtype=dtype, device=device, recomputed=recomputed)
+            (rows, n): _measure_activations(
+                config.model, rows=rows, layers=n, dtype=dtype, device=device, recomputed=recomputed
+            )
             for rows in sides
             for n in sides
         }
@@ -194,11 +193,18 @@ def _sequence_bytes(config: RunConfig, *, dtype: str, device: torch.device) -> t
     return total[1] + (training.passes - 1) * each, training.passes * each, training.passes * (plain[2] - plain[1])
 
 
-def _kept(model: ModelConfig, *, rows: int, layers: int, dtype: str, device: torch.device, recomputed: bool) -> int:
-    """The same of so many sequences in a model of so many layers (on each side, where there are two)."""
+def _measure_activations(
+    model: ModelConfig, *, rows: int, layers: int, dtype: str, device: torch.device, recomputed: bool
+) -> int:
+    """Measure the activation bytes of a model with `layers` layers (per side, for encoder-decoders)."""
     encoders = layers if model.n_encoder_layers else 0
     shape = dataclasses.replace(
-        model, n_layers=layers, n_encoder_layers=encoders, vocab_size=_FEW, source_vocab_size=None, labels=()
+        model,
+        n_layers=layers,
+        n_encoder_layers=encoders,
+        vocab_size=_SMALL_VOCAB_SIZE,
+        source_vocab_size=None,
+        labels=(),
     )
     built, saved = build_model(shape).to(device), dict[int, int]()
     recompute(built, if_training=recomputed)
@@ -212,19 +218,19 @@ def _kept(model: ModelConfig, *, rows: int, layers: int, dtype: str, device: tor
     inputs = (ids, ids) if shape.is_encoder_decoder else (ids,)
     hooks = torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor)
     with hooks, Hardware(device.type, dtype, threads=1).autocast():
-        states = final_states(built)(*inputs)
-    assert states.requires_grad  # what it keeps is still there, each in a storage of its own
+        states = hidden_states_fn(built)(*inputs)
+    assert states.requires_grad  # keeps the saved tensors alive
     for weight in built.parameters():
         saved.pop(weight.untyped_storage()._cdata, None)
     return sum(saved.values())
 
 
-def _bytes_of_loss(config: RunConfig, rows: int, dtype: str, *, on_cpu: bool = True) -> int:
-    """Bytes that the loss of so many sequences holds at a time."""
+def _loss_bytes(config: RunConfig, rows: int, dtype: str, *, on_cpu: bool = True) -> int:
+    """Return the peak bytes of the loss of `rows` sequences."""
     model = config.model
     positions, bytes_per_value = rows * model.context_length, getattr(torch, dtype).itemsize
     return loss_bytes(positions, model.vocab_size, model.d_model, bytes_per_value=bytes_per_value, on_cpu=on_cpu)
 
 
-def _size(module: nn.Module) -> int:
+def _count_parameters(module: nn.Module) -> int:
     return sum(weight.numel() for weight in module.parameters())

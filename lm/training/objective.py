@@ -1,4 +1,4 @@
-"""What training makes smaller: the loss of a model on a batch, by the cross-entropy of `lm.model.loss`."""
+"""The training objective: cross-entropy, with label smoothing, R-Drop, source loss and expert load balancing."""
 
 from __future__ import annotations
 
@@ -19,42 +19,42 @@ from lm.model.loss import OutputLayer, cross_entropy, in_parts, linear_cross_ent
 from lm.model.transformer import EncoderDecoder, Model, capped
 from lm.model.variants.experts import balance_loss, routed
 
-States = Callable[..., Tensor]
-"""Token ids -> final states, as `hidden` of a model and `EncoderDecoder.read` give them."""
+HiddenStatesFn = Callable[..., Tensor]
+"""Maps token IDs to final hidden states, like `hidden` of a model and `EncoderDecoder.read`."""
 
 
-_GUESSES_AT_ONCE = 1024
-"""Positions whose logits are held at a time to see which is the largest."""
+_ARGMAX_CHUNK = 1024
+"""Positions per chunk of argmax predictions."""
 
 
-def final_states(model: Model) -> States:
-    """The function that gives what a model makes of its inputs before the output layer."""
+def hidden_states_fn(model: Model) -> HiddenStatesFn:
+    """Return the function that computes a model's hidden states before the output layer."""
     return model.read if isinstance(model, EncoderDecoder) else model.hidden
 
 
 class Objective(LossModule):
-    """What training makes smaller, as a run's settings say; the weights are all of its model."""
+    """A model with its training loss, as configured."""
 
     model: Model
 
-    def __init__(self, model: Model, hardware: Hardware, config: TrainingConfig, *, states: States) -> None:
-        """The objective of a model.
+    def __init__(self, model: Model, hardware: Hardware, config: TrainingConfig, *, states: HiddenStatesFn) -> None:
+        """Create the objective of a model.
 
         Args:
-            model: what learns.
-            hardware: where it is.
-            config: label smoothing, R-Drop and the weights of further losses.
-            states: `final_states(model)`, or that compiled.
+            model: to train.
+            hardware: of the model.
+            config: label smoothing, R-Drop and weights of auxiliary losses.
+            states: `hidden_states_fn(model)`, or that compiled.
         """
         super().__init__()
         self.model, self._hardware, self._config, self._states = model, hardware, config, states
 
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return the summed loss of a batch, and what is reported of it.
+        """Return the summed loss of a batch, and the sums to report.
 
         Returns:
-            The loss, to be differentiated; and (2,) sums in nats without a gradient: of the loss less what balances
-            experts, and of the surprisal of the targets alone, without label smoothing, R-Drop or a source.
+            The loss with a gradient; and (2,) sums in nats without: the loss without expert load balancing, and the
+                surprisal of the targets without label smoothing, R-Drop or source loss.
         """
         config = self._config
         with routed(self.model) as routes:
@@ -68,14 +68,14 @@ class Objective(LossModule):
                 source_loss=config.source_loss,
             )
         loss = nats
-        if routes and config.expert_balance:  # a mean, so it weighs by the targets of its part of the batch
-            weight = config.expert_balance * learned_tokens(batch, source_loss=config.source_loss)
+        if routes and config.expert_balance:  # a mean, so it is weighted by the number of targets
+            weight = config.expert_balance * count_learned_tokens(batch, source_loss=config.source_loss)
             loss = nats + weight * sum(map(balance_loss, routes))
         return loss, torch.stack((nats.detach(), nll))
 
 
 def summed_loss(model: Model, batch: Batch, hardware: Hardware, *, source_loss: float = 0.0) -> Tensor:
-    """Summed surprisal, in nats, of the targets of a batch; see `summed_loss_and_nll`."""
+    """Return the summed surprisal of the targets of a batch, in nats; see `summed_loss_and_nll`."""
     return summed_loss_and_nll(model, batch, hardware, source_loss=source_loss)[0]
 
 
@@ -84,103 +84,103 @@ def summed_loss_and_nll(
     batch: Batch,
     hardware: Hardware,
     *,
-    states: States | None = None,
+    states: HiddenStatesFn | None = None,
     label_smoothing: float = 0.0,
     r_drop: float = 0.0,
     source_loss: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
-    """Summed loss of the targets of a batch, and their surprisal, in nats; those that are IGNORED count nothing.
+    """Return the summed loss of the targets of a batch and their surprisal, in nats; IGNORED targets don't count.
 
     Args:
         model: an `EncoderDecoder` for a batch with a source.
-        batch: what to read and predict.
-        hardware: where the model is.
-        states: `final_states(model)`, or that compiled.
+        batch: inputs and targets.
+        hardware: of the model.
+        states: `hidden_states_fn(model)`, or that compiled.
         label_smoothing: see `cross_entropy`.
-        r_drop: weight of `disagreement` between two passes of the batch; the surprisal is then their mean.
-        source_loss: weight of the surprisal of the `source_targets` of a batch, which is added.
+        r_drop: weight of the divergence of two passes of the batch; the surprisal is then their mean.
+        source_loss: weight of the surprisal of `source_targets`.
 
     Returns:
-        The loss, and the surprisal of the targets alone, which has no gradient.
+        The loss, and the surprisal of the targets without a gradient.
     """
-    states = states or final_states(model)
+    states = states or hidden_states_fn(model)
     learned = [batch.targets] if batch.source_targets is None else [batch.targets, batch.source_targets]
-    counted = [_on_device(np.flatnonzero(ids != IGNORE_INDEX), hardware) for ids in learned]
-    targets = [_on_device(np.concatenate((ids, ids)) if r_drop else ids, hardware) for ids in learned]
+    counted = [_to_device(np.flatnonzero(ids != IGNORE_INDEX), hardware) for ids in learned]
+    targets = [_to_device(np.concatenate((ids, ids)) if r_drop else ids, hardware) for ids in learned]
     if r_drop:
-        batch = _twice(batch)
+        batch = _repeat_batch(batch)
     with hardware.autocast():
-        hidden = _states(model, states, batch, hardware)
+        hidden = _hidden_states(model, states, batch, hardware)
         (total, nll), *of_source = (
-            _surprisal(model, hidden, ids, places, label_smoothing=label_smoothing, r_drop=r_drop)
-            for ids, places in zip(targets, counted, strict=True)
+            _loss_and_surprisal(model, hidden, ids, positions, label_smoothing=label_smoothing, r_drop=r_drop)
+            for ids, positions in zip(targets, counted, strict=True)
         )
         return total + source_loss * of_source[0][0] if of_source else total, nll
 
 
-def learned_tokens(batch: Batch, *, source_loss: float) -> float:
-    """How many tokens the `summed_loss` of a batch is divided by: its targets, those of the source by their weight."""
+def count_learned_tokens(batch: Batch, *, source_loss: float) -> float:
+    """Return the denominator of the mean loss: number of targets, and of source targets by their weight."""
     if batch.source_targets is None:
         return batch.predicted
     return batch.predicted + source_loss * int((batch.source_targets != IGNORE_INDEX).sum())
 
 
 def summed_loss_and_correct(model: Model, batch: Batch, hardware: Hardware) -> tuple[Tensor, Tensor]:
-    """`summed_loss` of a batch, and how many of its targets the model takes for the likeliest."""
-    places = _on_device(np.flatnonzero(batch.targets != IGNORE_INDEX), hardware)
-    targets = _on_device(batch.targets, hardware)
+    """Return `summed_loss` of a batch, and the number of targets that are the likeliest tokens."""
+    positions = _to_device(np.flatnonzero(batch.targets != IGNORE_INDEX), hardware)
+    targets = _to_device(batch.targets, hardware)
     with hardware.autocast():
-        hidden = _states(model, final_states(model), batch, hardware)
-        nats, _ = _surprisal(model, hidden, targets, places)
+        hidden = _hidden_states(model, hidden_states_fn(model), batch, hardware)
+        nats, _ = _loss_and_surprisal(model, hidden, targets, positions)
         correct = torch.zeros_like(nats)
-        for some in places.split(_GUESSES_AT_ONCE):
+        for some in positions.split(_ARGMAX_CHUNK):
             guessed = model.logits(hidden.flatten(0, -2)[some]).argmax(-1)
             correct += (guessed == targets.flatten()[some]).sum()
     return nats, correct
 
 
-def _surprisal(
+def _loss_and_surprisal(
     model: Model,
     hidden: Tensor,
     targets: Tensor,
-    places: Tensor,
+    positions: Tensor,
     *,
     label_smoothing: float = 0.0,
     r_drop: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
-    """The summed loss and surprisal of a batch's final states, with R-Drop of two passes; see `_of_two_passes`."""
+    """Return the summed loss and surprisal of final hidden states; with R-Drop, of two passes."""
     if r_drop:
-        return _of_two_passes(model, hidden, targets, places, label_smoothing=label_smoothing, r_drop=r_drop)
+        return _r_drop_loss(model, hidden, targets, positions, label_smoothing=label_smoothing, r_drop=r_drop)
     weight, bias = model.output_layer
     return linear_cross_entropy(
         hidden,
         weight,
         targets,
         bias=bias,
-        places=places,
+        places=positions,
         label_smoothing=label_smoothing,
         softcap=model.config.softcap,
     )
 
 
-def _of_two_passes(
+def _r_drop_loss(
     model: Model,
     hidden: Tensor,
     targets: Tensor,
-    places: Tensor,
+    positions: Tensor,
     *,
     label_smoothing: float,
     r_drop: float,
 ) -> tuple[Tensor, Tensor]:
-    """The mean loss of two passes of a batch, with what they disagree by, weighted by `r_drop`; and their surprisal.
+    """Return the mean loss of two passes plus `r_drop` times their divergence, and the mean surprisal.
 
     Args:
-        model: what made the states.
-        hidden: (2 · rows, length, d_model), the states of the second pass below those of the first.
-        targets: (2 · rows, length), twice the same.
-        places: of the targets of one pass that count, in its flattened (rows · length).
+        model: of the states.
+        hidden: (2 · rows, length, d_model), the second pass after the first.
+        targets: (2 · rows, length), the same twice.
+        positions: indices of the targets of one pass that count, in (rows · length).
         label_smoothing: see `cross_entropy`.
-        r_drop: see `summed_loss`.
+        r_drop: weight of the divergence.
     """
 
     def loss(hidden: Tensor, output: OutputLayer, targets: Tensor) -> tuple[Tensor, Tensor]:
@@ -188,14 +188,14 @@ def _of_two_passes(
         smoothed = surprisal = cross_entropy(logits, targets.expand(2, -1), label_smoothing=label_smoothing) / 2
         if label_smoothing:
             surprisal = cross_entropy(logits.detach(), targets.expand(2, -1)) / 2
-        return smoothed + r_drop / 4 * disagreement(*logits), surprisal
+        return smoothed + r_drop / 4 * symmetric_kl(*logits), surprisal
 
     once = targets[: len(targets) // 2].flatten()
-    return in_parts(loss, hidden.unflatten(0, (2, -1)).flatten(1, 2), model.output_layer, once, places=places)
+    return in_parts(loss, hidden.unflatten(0, (2, -1)).flatten(1, 2), model.output_layer, once, places=positions)
 
 
-def disagreement(first: Tensor, second: Tensor) -> Tensor:
-    """Kullback-Leibler divergences between two predictions, one way and the other, summed over the positions.
+def symmetric_kl(first: Tensor, second: Tensor) -> Tensor:
+    """Return the symmetric Kullback-Leibler divergence of two predictions, summed over positions.
 
     Args:
         first: (positions, vocabulary) logits.
@@ -207,20 +207,20 @@ def disagreement(first: Tensor, second: Tensor) -> Tensor:
     return ((one.exp() - other.exp()) * (one - other)).sum()
 
 
-def _states(model: Model, states: States, batch: Batch, hardware: Hardware) -> Tensor:
-    """The final states of a batch. Which inputs are real is said to models that look ahead, and to experts."""
-    inputs = _on_device(batch.inputs, hardware)
+def _hidden_states(model: Model, states: HiddenStatesFn, batch: Batch, hardware: Hardware) -> Tensor:
+    """Compute the hidden states of a batch. Bidirectional models and experts are given the real lengths."""
+    inputs = _to_device(batch.inputs, hardware)
     target_lengths = batch.lengths if model.config.experts or model.config.is_masked else None
-    real = {} if target_lengths is None else {"target_lengths": _on_device(target_lengths, hardware)}
+    real = {} if target_lengths is None else {"target_lengths": _to_device(target_lengths, hardware)}
     if batch.source is None or batch.source_lengths is None:
         return states(inputs, **real)
-    source, lengths = _on_device(batch.source, hardware), _on_device(batch.source_lengths, hardware)
+    source, lengths = _to_device(batch.source, hardware), _to_device(batch.source_lengths, hardware)
     return states(source, inputs, lengths=lengths, **real)
 
 
-def _on_device(ids: NDArray[np.int64], hardware: Hardware) -> Tensor:
+def _to_device(ids: NDArray[np.int64], hardware: Hardware) -> Tensor:
     return torch.from_numpy(ids).to(hardware.torch_device, non_blocking=True)
 
 
-def _twice(batch: Batch) -> Batch:
+def _repeat_batch(batch: Batch) -> Batch:
     return batch.each(lambda ids: np.concatenate((ids, ids)))

@@ -1,6 +1,6 @@
-"""What keeps a model from memorising a text, or pairs, that there is time to see many times.
+"""Regularisation of models that see their data many times.
 
-The numbers come from the runs in docs/recipe.md that saw a text many times, unless they say otherwise.
+The constants come from the runs in docs/recipe.md that saw a text many times, unless stated otherwise.
 """
 
 from __future__ import annotations
@@ -11,25 +11,25 @@ from typing import Any
 
 import numpy as np
 
-_DROPOUT = (2.5, 5), (0.0, 0.1)  # at so many epochs, and on a line in between
-_FORGETTINGS = (2.5, 5, 7.5), (0.0, 7.0, 14.0)  # how often the weights are forgotten over a run, at so many epochs
-_BY_HEART = 200  # epochs, times parameters for each token of the text: from there on two passes of a batch are better
-_R_DROP, _DROPOUT_OF_R_DROP = 0.5, 0.2
-_LEAST_WEIGHT_DECAY = 0.1  # the default of --weight-decay
-_MOST_WEIGHT_DECAY = 2.0
-_DROPOUT_OF_PAIRS = (8, 12), (0.1, 0.2)  # at so many epochs, and on a line in between; from 12 as preset translation
+_DROPOUT = (2.5, 5), (0.0, 0.1)  # epochs and dropout, interpolated linearly
+_FORGETTING = (2.5, 5, 7.5), (0.0, 7.0, 14.0)  # epochs, and how often weights are forgotten over a run
+_MEMORISATION = 200  # epochs × parameters/token from which R-Drop is better
+_R_DROP, _DROPOUT_WITH_R_DROP = 0.5, 0.2
+_MIN_WEIGHT_DECAY = 0.1  # the default of --weight-decay
+_MAX_WEIGHT_DECAY = 2.0
+_DROPOUT_OF_PAIRS = (8, 12), (0.1, 0.2)  # epochs and dropout; from 12 as in the preset translation
 _BPE_DROPOUT, _BPE_DROPOUT_UNTIL = ((8, 12), (0.0, 0.1)), 0.8
-_SHORTEST_WARMUP, _LONGEST_WARMUP = 10, 200  # steps: those of the presets tiny and translation
+_MIN_WARMUP, _MAX_WARMUP = 10, 200  # steps: those of the presets tiny and translation
 
 
 @dataclass(frozen=True)
 class Regularisation:
-    """What keeps a model from memorising a text.
+    """Regularisation of a language model.
 
     Attributes:
-        dropout: share of embeddings and sublayer outputs.
+        dropout: dropout rate of embeddings and sublayer outputs.
         weight_decay: of the optimizer.
-        r_drop: weight of what two passes of a batch disagree by; 0 for one pass.
+        r_drop: weight of the R-Drop divergence; 0 for one pass per batch.
     """
 
     dropout: float
@@ -38,59 +38,60 @@ class Regularisation:
 
     @property
     def passes(self) -> int:
-        """How often each batch goes through the model."""
+        """Number of passes of each batch through the model."""
         return 2 if self.r_drop else 1
 
     def settings(self) -> dict[str, dict[str, Any]]:
-        """The fields of a RunConfig, by section."""
+        """Return the RunConfig fields, by section."""
         training = {"weight_decay": self.weight_decay, "r_drop": self.r_drop}
         return {"model": {"dropout": self.dropout}, "training": training}
 
 
-def regularisation_of_text(
-    epochs: float, *, parameters_a_token: float, steps: float, learning_rate: float, may_repeat: bool = True
+def choose_text_regularisation(
+    epochs: float, *, parameters_per_token: float, steps: float, learning_rate: float, can_use_r_drop: bool = True
 ) -> Regularisation:
-    """What keeps a model from memorising a text when there is time to see it so many times.
+    """Choose the regularisation of a language model for a number of epochs.
 
-    What a weight learned fades by weight_decay · learning_rate a step, so that over all steps it is the product of the
-    three that says how often it is forgotten; a text that is seen often wants that several times. Where a large model
-    would see it so often that it memorises it all the same, each batch goes through twice instead (R-Drop), and
-    half of the steps are left.
+    Weights decay by weight_decay · learning_rate per step; over the run, the product with the number of steps says how
+    often they are forgotten, which should grow with the epochs. If a large model would memorise the text all the same,
+    each batch passes twice (R-Drop), with half as many steps.
 
     Args:
-        epochs: passes over the text; over one that repeats its patterns they count less, by its `novelty`.
-        parameters_a_token: of the model, for each token of the text.
-        steps: of the optimizer, each with one pass.
-        learning_rate: at its highest.
-        may_repeat: whether batches may go through twice.
+        epochs: passes over the text, multiplied by its `compute_novelty`.
+        parameters_per_token: of the model, per token of the text.
+        steps: of the optimizer, with one pass each.
+        learning_rate: peak.
+        can_use_r_drop: whether R-Drop may be chosen.
 
-    Source: weight decay as forgetting, Wang & Aitchison 2024; R-Drop, Liang et al. 2021; how much, docs/recipe.md.
+    Source: weight decay as forgetting, Wang & Aitchison 2024; R-Drop, Liang et al. 2021; constants, docs/recipe.md.
     """
     dropout, r_drop = float(np.interp(epochs, *_DROPOUT)), 0.0
-    if may_repeat and epochs * parameters_a_token >= _BY_HEART:
-        dropout, r_drop, steps = _DROPOUT_OF_R_DROP, _R_DROP, steps / 2
-    weight_decay = adapted_weight_decay(float(np.interp(epochs, *_FORGETTINGS)) / learning_rate, 1 / max(1.0, steps))
+    if can_use_r_drop and epochs * parameters_per_token >= _MEMORISATION:
+        dropout, r_drop, steps = _DROPOUT_WITH_R_DROP, _R_DROP, steps / 2
+    weight_decay = scale_weight_decay(float(np.interp(epochs, *_FORGETTING)) / learning_rate, 1 / max(1.0, steps))
     return Regularisation(round(dropout, 2), weight_decay, r_drop)
 
 
-def adapted_weight_decay(weight_decay: float, ratio: float) -> float:
-    """Return the weight decay for a number of steps of which there were to be so many times as many."""
-    return round(min(max(_LEAST_WEIGHT_DECAY, weight_decay * ratio), _MOST_WEIGHT_DECAY), 2)
+def scale_weight_decay(weight_decay: float, ratio: float) -> float:
+    """Scale a weight decay by the ratio of planned to actual steps, within limits."""
+    return round(min(max(_MIN_WEIGHT_DECAY, weight_decay * ratio), _MAX_WEIGHT_DECAY), 2)
 
 
-def regularisation_of_pairs(epochs: float, *, steps: float, may_drop_merges: bool = True) -> dict[str, dict[str, Any]]:
-    """How an encoder-decoder is trained when there is time to see its pairs so many times, by section of a RunConfig.
+def choose_pair_regularisation(
+    epochs: float, *, steps: float, can_drop_merges: bool = True
+) -> dict[str, dict[str, Any]]:
+    """Choose regularisation and warm-up of a translation model for a number of epochs, by section of RunConfig.
 
     Args:
-        epochs: passes over the pairs, their words always in the same pieces.
+        epochs: passes over the pairs.
         steps: of the optimizer.
-        may_drop_merges: whether the tokenizer has merges, which BPE dropout leaves out.
+        can_drop_merges: whether BPE dropout is possible.
 
-    Source: BPE dropout, Provilkov et al. 2020; how much, docs/recipe.md.
+    Source: BPE dropout, Provilkov et al. 2020; constants, docs/recipe.md.
     """
     dropout = float(np.interp(epochs, *_DROPOUT_OF_PAIRS))
-    bpe_dropout = float(np.interp(epochs, *_BPE_DROPOUT)) if may_drop_merges else 0.0
-    warmup = min(max(_SHORTEST_WARMUP, round(steps / 10)), _LONGEST_WARMUP)
+    bpe_dropout = float(np.interp(epochs, *_BPE_DROPOUT)) if can_drop_merges else 0.0
+    warmup = min(max(_MIN_WARMUP, round(steps / 10)), _MAX_WARMUP)
     return {
         "model": {"dropout": round(dropout, 2)},
         "parallel": {"bpe_dropout": round(bpe_dropout, 2), "bpe_dropout_until": _BPE_DROPOUT_UNTIL},
@@ -98,22 +99,22 @@ def regularisation_of_pairs(epochs: float, *, steps: float, may_drop_merges: boo
     }
 
 
-def novelty(counted: Sequence[float]) -> float:
-    """The share of what one token leaves open about the next that several leave open too: nearly 1 in prose.
+def compute_novelty(ngram_bits: Sequence[float]) -> float:
+    """Return the ratio of the best n-gram bits/byte to that of bigrams: nearly 1 for prose.
 
-    In text made of patterns it is a third or so; such a text can be seen that much oftener before it is memorised.
+    For text made of patterns it is about a third; such a text can be seen that much more often before it is memorised.
 
     Args:
-        counted: bits that models of order 1, 2, … need (`lm.evaluation.ngram_baseline`), of order 2 at least.
+        ngram_bits: bits/byte of n-gram baselines of order 1, 2, … (at least 2).
     """
-    return min(counted[1:]) / counted[1]
+    return min(ngram_bits[1:]) / ngram_bits[1]
 
 
-def expected_bits(counted: Sequence[float]) -> float:
-    """Bits a byte that a few minutes of training lead to, where models that count need so many (docs/recipe.md)."""
-    return min(counted) * novelty(counted) ** 0.5
+def estimate_bits_per_byte(ngram_bits: Sequence[float]) -> float:
+    """Estimate the bits/byte after a few minutes of training, from n-gram baselines (docs/recipe.md)."""
+    return min(ngram_bits) * compute_novelty(ngram_bits) ** 0.5
 
 
-def dropout_for(epochs: float, *, pairs: bool) -> float:
-    """The dropout, alone, of a model that sees a text, or pairs, so many times."""
+def choose_dropout(epochs: float, *, pairs: bool) -> float:
+    """Return the dropout alone for a number of epochs."""
     return round(float(np.interp(epochs, *(_DROPOUT_OF_PAIRS if pairs else _DROPOUT))), 2)

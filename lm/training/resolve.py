@@ -51,7 +51,12 @@ from lm.optim.schedules import steps_for
 from lm.training import sizing
 from lm.training.budget import EvaluationCost, TrainingSpeed, evaluation_reserve
 from lm.training.corpus import TrainingCorpus
-from lm.training.regularisation import Regularisation, novelty, regularisation_of_pairs, regularisation_of_text
+from lm.training.regularisation import (
+    Regularisation,
+    choose_pair_regularisation,
+    choose_text_regularisation,
+    compute_novelty,
+)
 
 _MOST_STEPS = 1 << 53
 """Steps that a float64 can still count one by one."""
@@ -62,7 +67,7 @@ _EVALUATIONS_TO_STOP, _DECAY_PATIENCE, _PATIENCE = 8, 3, 2
 _FEWEST_SENTENCES = 100
 _SAVED_A_SECOND = 1.5e8  # bytes of a checkpoint, its checksums and the disk's own time included
 NOVEL = 0.8
-"""The `novelty` from which a text repeats its patterns too little for that to count."""
+"""Novelty (`compute_novelty`) from which a text repeats its patterns too little for that to count."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +128,7 @@ class Outlook:
     step_seconds: float
     epochs: float
     is_regularised: bool
-    novelty: float
+    compute_novelty: float
     ngram_bits: tuple[float, ...]
     tokens: float
     r_drop: float
@@ -273,7 +278,7 @@ def _is_fixed(name: str, fixed: Settings) -> bool:
 def fit_to_corpus(config: RunConfig, corpus: TrainingCorpus) -> RunConfig:
     """Stage 3: an embedding for each token and, of a classifier, an output for each label, or a decoder's completions.
 
-    Sources whose tokens are those of the targets, cut otherwise, share their embedding. Without merges there is no BPE
+    Sources whose tokens are those of the targets, cut otherwise, use the same embedding. Without merges there is no BPE
     dropout, which presets and budgets choose before the tokenizers are known.
     """
     source = corpus.source_tokenizer
@@ -318,18 +323,18 @@ def fit_to_speed(
     """
     config, steps = resolution.config, max(1.0, left / speed.step_seconds)
     is_regularised = resolution.is_regularised and not config.data.supervised and not config.model.is_masked
-    share, r_drop = novelty(ngram_bits) if len(ngram_bits) > 1 else 1.0, 0.0
+    fraction, r_drop = compute_novelty(ngram_bits) if len(ngram_bits) > 1 else 1.0, 0.0
     if data.holds_pairs:
         epochs = steps / data.steps_per_epoch
         tokens = epochs * data.tokens
         if is_regularised := resolution.is_regularised:
-            chosen = regularisation_of_pairs(epochs, steps=steps, may_drop_merges=has_merges)
+            chosen = choose_pair_regularisation(epochs, steps=steps, can_drop_merges=has_merges)
             resolution = resolution.choose("epochs in the budget", chosen)
     else:
         tokens = steps * batch_rows(config) * config.model.context_length
         epochs = tokens / max(1, train_tokens)
         if is_regularised:
-            found = _regularisation_of_text(resolution, epochs, share, steps=steps, train_tokens=train_tokens)
+            found = _regularisation_of_text(resolution, epochs, fraction, steps=steps, train_tokens=train_tokens)
             resolution, r_drop = resolution.choose("epochs in the budget", found.settings()), found.r_drop
             steps, speed = (
                 steps / found.passes,
@@ -343,7 +348,7 @@ def fit_to_speed(
     if is_regularised and not data.holds_pairs and data.validation_bytes:
         evaluated |= _stopping(steps, every=evaluated["evaluate_every"])
     outlook = Outlook(
-        steps, speed.step_seconds, epochs, is_regularised, share, tuple(ngram_bits), tokens, r_drop,
+        steps, speed.step_seconds, epochs, is_regularised, fraction, tuple(ngram_bits), tokens, r_drop,
         evaluation_seconds=evaluation_seconds, evaluation_limit=limit,
     )  # fmt: skip
     resolution = resolution.choose("time of an evaluation", {"training": evaluated})
@@ -358,17 +363,17 @@ def _stopping(steps: float, *, every: int) -> dict[str, int]:
 
 
 def _regularisation_of_text(
-    resolution: Resolution, epochs: float, share: float, *, steps: float, train_tokens: int
+    resolution: Resolution, epochs: float, fraction: float, *, steps: float, train_tokens: int
 ) -> Regularisation:
     """Regularisation for a text that is seen so often, where an epoch counts for a fraction of one."""
     config, fixed = resolution.config, resolution.fixed
     passes_differ, is_open = fixed["model"].get("dropout") != 0, "r_drop" not in fixed["training"]
-    return regularisation_of_text(
-        share * epochs,
-        parameters_a_token=sum(parameters_by_part(config.model).values()) / max(1, train_tokens),
+    return choose_text_regularisation(
+        fraction * epochs,
+        parameters_per_token=sum(parameters_by_part(config.model).values()) / max(1, train_tokens),
         steps=steps,
         learning_rate=config.training.learning_rate,
-        may_repeat=is_open and passes_differ and share >= NOVEL,
+        can_use_r_drop=is_open and passes_differ and fraction >= NOVEL,
     )
 
 

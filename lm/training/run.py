@@ -33,9 +33,9 @@ from lm.training.continued_training import OverfitCheckpoint
 from lm.training.corpus import TrainingCorpus
 from lm.training.events import DecayStarted, EndRescheduled, Replanned, Saved
 from lm.training.journal import Journal
-from lm.training.objective import Objective, final_states
+from lm.training.objective import Objective, hidden_states_fn
 from lm.training.prefetcher import BatchPrefetcher
-from lm.training.regularisation import adapted_weight_decay
+from lm.training.regularisation import scale_weight_decay
 
 _TRAINED_PREFIX = "trained."
 """Prefix, in the optimizer file, of the trained weights when the model file holds their moving average."""
@@ -148,7 +148,7 @@ class Run:
         if device.type == "cpu":
             choose_kernels(self.model, torch.float32)  # for evaluation; training uses torch's kernels
         recompute(self.model, if_training=training.checkpoint_activations)
-        states = compile_hidden_states(self.model, device) if training.compile else final_states(self.model)
+        states = compile_hidden_states(self.model, device) if training.compile else hidden_states_fn(self.model)
         self.strategy = self.world.parallelize(
             Objective(self.model, self.hardware, training, states=states), self.config.distribution
         )
@@ -224,13 +224,13 @@ class Run:
         step, training = self.state.step, self.config.training
         if is_open := self.plan.deadline is not None:
             steps = self.clock.total_if_due(step, config=training, since=self.plan.decay_step or 0)
-            share = self.plan.decay_share
+            fraction = self.plan.decay_share
         else:
             steps = self.clock.rescheduled_total(step, self.plan.steps, config=training)
-            share = self.learning_rate / training.learning_rate if training.learning_rate else 1.0
+            fraction = self.learning_rate / training.learning_rate if training.learning_rate else 1.0
         if steps is None:
             return self._replan() if is_open else None
-        plan = dataclasses.replace(self.plan, steps=steps, deadline=None, decay_step=step, decay_share=share)
+        plan = dataclasses.replace(self.plan, steps=steps, deadline=None, decay_step=step, decay_share=fraction)
         self._apply_plan(plan, self.config, by="clock of the budget")
         return DecayStarted(step, steps) if is_open else EndRescheduled(step, steps)
 
@@ -256,7 +256,7 @@ class Run:
             )
             adapted["evaluate_every"] = max(1, math.ceil(steps / number))
         if "weight_decay" in self._adjustable_settings:
-            adapted["weight_decay"] = adapted_weight_decay(training.weight_decay, plan.steps / steps)
+            adapted["weight_decay"] = scale_weight_decay(training.weight_decay, plan.steps / steps)
         for group in (group for optimizer in self.optimizers for group in optimizer.param_groups):
             if group["weight_decay"]:
                 group["weight_decay"] = adapted.get("weight_decay", group["weight_decay"])
@@ -281,8 +281,8 @@ class Run:
             steps = min(steps, plan.steps)
         else:
             steps = min(steps, self.clock.affordable_total(step, steps, config=training))
-        share = self.learning_rate / training.learning_rate if training.learning_rate else 1.0
-        settled = dataclasses.replace(plan, steps=steps, deadline=None, decay_step=step, decay_share=share)
+        fraction = self.learning_rate / training.learning_rate if training.learning_rate else 1.0
+        settled = dataclasses.replace(plan, steps=steps, deadline=None, decay_step=step, decay_share=fraction)
         self._apply_plan(settled, self.config, by="validation loss no longer falls")
         return DecayStarted(step, steps, on_plateau=True)
 

@@ -197,7 +197,7 @@ def _parameters(kind: _Kind, vocabulary: int, depth: int) -> int:
 
 
 def held_out(tokens: float, *, text_bytes: int) -> float:
-    """The share of a text to hold out where there is time to learn from so many tokens: usually a tenth.
+    """The fraction of a text to hold out where there is time to learn from so many tokens: usually a tenth.
 
     Of a large text it is less, or to evaluate a model would take as long as to train it: a token takes a third as long,
     and there are several evaluations. But never too little to tell one model from another.

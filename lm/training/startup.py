@@ -30,7 +30,7 @@ from lm.training.evaluation import check_samples
 from lm.training.hardware_selection import select_training_hardware
 from lm.training.initial_weights import check_tokenizers, has_head_of, start_from
 from lm.training.journal import Journal
-from lm.training.memory import fitting_tokens
+from lm.training.memory import estimate_micro_batch_tokens
 from lm.training.run import Run, RunSetup, Tensors, locked, run_lock
 
 _FIXED_PLAN_FIELDS = ("device", "dtype", "optimizer_dtype", "data_key")
@@ -83,7 +83,7 @@ def plan_run(
         data,
         folder=corpus.folder,
         data_key=data_key(corpus.folder),
-        micro_batch_tokens=fitting_tokens(config, hardware, processes=world.size) if fitted else None,
+        micro_batch_tokens=estimate_micro_batch_tokens(config, hardware, processes=world.size) if fitted else None,
         processes=world.size,
         step_seconds=1.0 if speed is None else speed.step_seconds,
         spent=spent,

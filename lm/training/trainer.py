@@ -43,7 +43,7 @@ from lm.run_folder import (
     refuse_existing,
     run_of,
 )
-from lm.training import continued_training, events, measuring, merges, resolve
+from lm.training import continued_training, events, merge_selection, resolve, step_timing
 from lm.training.budget import TrainingSpeed
 from lm.training.compiling import check_compiler
 from lm.training.continued_training import ContinuedTrainingChosen
@@ -138,15 +138,15 @@ Steps = Generator[Event, None, Run]
 class Machine:
     """What is measured of this machine for a budget. A test passes one that always gives the same figures."""
 
-    def rate(self, config: RunConfig, *, seconds: float) -> float:
+    def measure_flop_rate(self, config: RunConfig, *, seconds: float) -> float:
         """FLOP/s of the training steps of a run on random tokens, measured for about so long."""
-        return measuring.rate(config, seconds=seconds)
+        return step_timing.measure_flop_rate(config, seconds=seconds)
 
     def measure_speed(
         self, config: RunConfig, corpus: TrainingCorpus, data: TrainingData, *, seconds: float
     ) -> TrainingSpeed:
         """How long steps and evaluations of a run take on its own data; see `measuring.measure_speed`."""
-        return measuring.measure_speed(config, corpus, data, seconds=seconds)
+        return step_timing.measure_speed(config, corpus, data, seconds=seconds)
 
 
 class Trainer:
@@ -319,8 +319,8 @@ class Trainer:
         with _new_folder(spec, str(chosen.config.preset)) as folder:
             self._check_before_work(folder, chosen.config)
             if isinstance(corpus, TextCorpus) and not corpus.prepared and resolve.are_merges_open(spec, chosen.config):
-                sample = read_beginnings(corpus.survey(chosen.config), limit=merges.SAMPLE_BYTES)
-                measured = merges.baselines(sample, chosen.config.tokenizer)
+                sample = read_beginnings(corpus.survey(chosen.config), limit=merge_selection.SAMPLE_BYTES)
+                measured = merge_selection.measure_merge_baselines(sample, chosen.config.tokenizer)
                 chosen = chosen if measured is None else chosen.choose(measured.reason, measured.settings())
             named = spec.tokenizer or spec.from_run
             prepared = yield from corpus.prepare(chosen.config, Path(named) if named else None, self._progress)
@@ -390,7 +390,7 @@ class Trainer:
         rate = _NO_RATE  # of an empty corpus, which preparing it refuses
         if text_bytes:
             probe, seconds = resolve.probe(chosen, pairs=pairs), _seconds_to_measure(budget)
-            rate = self.world.size * self._machine.rate(probe, seconds=seconds)
+            rate = self.world.size * self._machine.measure_flop_rate(probe, seconds=seconds)
         if budget is None:
             chosen = resolve.choose_time(chosen, rate=rate, text_bytes=text_bytes)
         if not needs_size:

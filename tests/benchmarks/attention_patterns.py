@@ -35,7 +35,7 @@ from lm.model.module import initialise
 from lm.model.positions import relative_positions
 from lm.model.transformer import self_attention
 from lm.model.variants.block_sparse import in_chunks
-from lm.training.measuring import alternate
+from lm.training.step_timing import time_interleaved
 
 KINDS = {
     "full": {}, "window": {"attention": "window"}, "bigbird": {"attention": "bigbird"},
@@ -97,7 +97,7 @@ def costs(lengths: Sequence[int], kinds: Sequence[str], setting: Setting, *, sec
     torch.set_num_threads(setting.threads)
     measured = list(dict.fromkeys([*(_full(kind) for kind in kinds), *kinds]))
     sides = [(kind, length) for length in lengths for kind in measured]
-    rounds = alternate([_timed(pass_of(*side, setting)) for side in sides], seconds=seconds)
+    rounds = time_interleaved([_timed(pass_of(*side, setting)) for side in sides], seconds=seconds)
     times = dict(zip(sides, zip(*rounds, strict=True), strict=True))
     found = []
     for length in lengths:

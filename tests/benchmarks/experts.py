@@ -16,7 +16,7 @@ from lm.config.presets import build_run_config
 from lm.config.run import RunConfig
 from lm.data.batch import batch_rows
 from lm.model.cost import active_parameters, parameters_by_part
-from lm.training.measuring import alternate, random_run, training_step
+from lm.training.step_timing import random_data_run, time_interleaved, training_step_timer
 
 
 def configuration(preset: str, *, experts: int, optimizer: str) -> RunConfig:
@@ -32,8 +32,8 @@ def compare(preset: str, *, experts: int, optimizer: str, rows: int | None, seco
     configs = [configuration(preset, experts=number, optimizer=optimizer) for number in (experts, 0)]
     rows = rows or batch_rows(configs[0])
     with ExitStack() as stack:
-        runs = [stack.enter_context(random_run(config, rows=rows)) for config in configs]
-        rounds = alternate([training_step(run) for run in runs], seconds=seconds)
+        runs = [stack.enter_context(random_data_run(config, rows=rows)) for config in configs]
+        rounds = time_interleaved([training_step_timer(run) for run in runs], seconds=seconds)
     sparse, dense = (1000 * statistics.median(column) for column in zip(*rounds, strict=True))
     ratio = statistics.median(ours / theirs for ours, theirs in rounds)
     model = configs[0].model

@@ -24,7 +24,7 @@ from lm.model import attention
 from lm.model.attention import Mask
 from lm.model.layers import _by_onednn, dropout, linear
 from lm.model.loss import linear_cross_entropy
-from lm.training.measuring import alternate
+from lm.training.step_timing import time_interleaved
 
 Ways = dict[str, Callable[[], object]]
 PRODUCTS = ((16, 160, 480), (64, 128, 512), (160, 160, 480), (256, 384, 1536), (1024, 768, 3072))
@@ -115,7 +115,7 @@ def losses(dtype: torch.dtype) -> Iterator[tuple[str, Ways]]:
 def show(what: str, found: Iterator[tuple[str, Ways]], *, seconds: float, hardware: Hardware) -> None:
     """A line for each shape."""
     for shape, ways in found:
-        rounds = alternate([partial(timed, way, hardware) for way in ways.values()], seconds=seconds)
+        rounds = time_interleaved([partial(timed, way, hardware) for way in ways.values()], seconds=seconds)
         medians = [1000 * statistics.median(column) for column in zip(*rounds, strict=True)]
         taken = ", ".join(f"{name} {each:.2f}" for name, each in zip(ways, medians, strict=True))
         print(f"{what}, {shape}: {taken} ms; {medians[0] / min(medians[1:]):.2f}", flush=True)

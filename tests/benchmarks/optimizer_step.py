@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from lm.config.presets import PRESETS, build_run_config
 from lm.config.run import RunConfig
 from lm.data.batch import batch_rows
-from lm.training.measuring import alternate, random_run, training_step
+from lm.training.step_timing import random_data_run, time_interleaved, training_step_timer
 
 BATCH_TOKENS = 4096
 
@@ -32,13 +32,13 @@ def compare(preset: str, *, seconds: float, threads: int | None) -> None:
     config = configuration(preset, threads)
     rows = batch_rows(config)
     with ExitStack() as stack:
-        muon = stack.enter_context(random_run(config, rows=rows))
+        muon = stack.enter_context(random_data_run(config, rows=rows))
         chosen = muon.hardware
         training = dataclasses.replace(config.training, optimizer="adamw")
         same = dataclasses.replace(config.hardware, dtype=chosen.dtype, threads=chosen.threads)
         config = dataclasses.replace(config, training=training, hardware=same)
-        adamw = stack.enter_context(random_run(config, rows=rows))
-        rounds = alternate([training_step(muon), training_step(adamw)], seconds=seconds)
+        adamw = stack.enter_context(random_data_run(config, rows=rows))
+        rounds = time_interleaved([training_step_timer(muon), training_step_timer(adamw)], seconds=seconds)
     ours, theirs = (1000 * statistics.median(column) for column in zip(*rounds, strict=True))
     ratio = statistics.median(with_muon / with_adamw for with_muon, with_adamw in rounds)
     print(

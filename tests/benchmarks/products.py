@@ -20,7 +20,7 @@ import torch.nn.functional as F
 
 from lm.kernels import compiled
 from lm.model.layers import _by_onednn
-from lm.training.measuring import alternate
+from lm.training.step_timing import time_interleaved
 
 SHAPES = ((192, 192), (768, 192), (192, 768), (8000, 192), (1024, 256), (1536, 384), (384, 1536), (2304, 768))
 """(outputs, inputs)."""
@@ -63,7 +63,7 @@ def main() -> None:
     for rows in given.rows:
         for outputs, inputs in SHAPES:
             found = ways(rows, outputs, inputs)
-            rounds = alternate([partial(seconds, work) for work in found.values()], seconds=given.seconds)
+            rounds = time_interleaved([partial(seconds, work) for work in found.values()], seconds=given.seconds)
             speeds = (rows * outputs * inputs / statistics.median(each) / 1e9 for each in zip(*rounds, strict=True))
             line = "  ".join(f"{name} {speed:4.0f}" for name, speed in zip(found, speeds, strict=True))
             print(f"{rows:4} rows, {outputs:5} x {inputs:4}: {line}", flush=True)

@@ -40,7 +40,7 @@ from lm.text.files import find_text_files
 from lm.training.corpus import TrainingCorpus
 from lm.training.events import Event
 from lm.training.loop import train
-from lm.training.memory import held
+from lm.training.memory import estimate_memory
 from lm.training.run import Run
 from lm.training.startup import join_run, resume_run, start_run
 from tests.lm.distributed.processes import in_processes
@@ -146,7 +146,9 @@ def memory() -> None:
         micro = SHAPES[shape][2] // size // turns
         each = measured(size, shape, 1, shard=shard, micro=micro, steps=1)
         is_held, peak = (max(one[name] for one in each) / 1e6 for name in ("held", "peak"))
-        expected = held(config_of(shape, shard=shard, micro=micro), processes=size, dtype="float32").total / 1e6
+        expected = (
+            estimate_memory(config_of(shape, shard=shard, micro=micro), processes=size, dtype="float32").total / 1e6
+        )
         print(
             f"{shape}, {size} processes, shard {shard}, {turns} turns: {is_held:.0f} MB of tensors at most, "
             f"{expected:.0f} MB expected; the process grew by {peak:.0f} MB",

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from lm.benchmark import hugging_face
 from lm.config.presets import build_run_config
-from lm.training.measuring import random_run
+from lm.training.step_timing import random_data_run
 from tests.benchmarks.runs import trained
 
 NANOGPT_LOSS, NANOGPT_STEPS = 1.886, 2000
@@ -35,7 +35,7 @@ LARGE_FLAGS = ("--depth", "5", "--kind", "char", "--context", "256", "--budget",
 def nanogpt_seconds() -> float:
     """A step of nanoGPT's recipe, by the stand-in; the median of many."""
     config = build_run_config("nanogpt-cpu", {"hardware": {"dtype": "float32"}})
-    with random_run(config, rows=config.training.batch_size) as run:
+    with random_data_run(config, rows=config.training.batch_size) as run:
         step = hugging_face.training_step(run)
         step()
         return statistics.median(step() for _ in range(TIMED_STEPS))

@@ -25,7 +25,7 @@ from lm.data.batch import Batch
 from lm.hardware import Hardware, timed
 from lm.model.cost import training_flops
 from lm.model.layers import linear
-from lm.training.measuring import alternate, random_run, training_step
+from lm.training.step_timing import random_data_run, time_interleaved, training_step_timer
 from tests.benchmarks.sides import KEPT_MEMORY, Side, serve
 
 SHAPES: dict[str, tuple[int, dict[str, int]]] = {
@@ -51,8 +51,8 @@ def ours(connection: Connection, shape: str, threads: int) -> None:
     def product() -> float:
         return min(timed(lambda: linear(matrix, matrix), run.hardware) for _ in range(PRODUCTS_A_TURN))
 
-    with random_run(configuration(shape, threads), rows=SHAPES[shape][0]) as run:
-        serve(connection, {"step": training_step(run), "product": product})
+    with random_data_run(configuration(shape, threads), rows=SHAPES[shape][0]) as run:
+        serve(connection, {"step": training_step_timer(run), "product": product})
 
 
 def theirs(connection: Connection, shape: str, threads: int) -> None:
@@ -73,8 +73,8 @@ def compare(shape: str, *, seconds: float, threads: int) -> None:
     }
     turns = [partial(sides["lm"].ask, "product"), *(partial(side.ask, "step") for side in sides.values())]
     for _ in range(WARM_UP):
-        alternate(turns, seconds=0)
-    rounds = alternate(turns, seconds=seconds)
+        time_interleaved(turns, seconds=0)
+    rounds = time_interleaved(turns, seconds=seconds)
     config, (rows, _) = configuration(shape, threads), SHAPES[shape]
     length = config.model.context_length
     flops = training_flops(config.model, rows=rows, length=length)

@@ -54,7 +54,7 @@ def test_activations_are_as_many_as_a_forward_pass_keeps(preset):
         config = dataclasses.replace(
             config, training=dataclasses.replace(config.training, checkpoint_activations=again)
         )
-        whole = memory._kept(
+        whole = memory._measure_activations(
             config.model,
             rows=5,
             layers=config.model.n_layers,
@@ -62,4 +62,4 @@ def test_activations_are_as_many_as_a_forward_pass_keeps(preset):
             device=torch.device("cpu"),
             recomputed=again,
         )
-        assert memory.kept(config, rows=5, dtype="float32") == pytest.approx(whole, rel=0.02)
+        assert memory.measure_activation_bytes(config, rows=5, dtype="float32") == pytest.approx(whole, rel=0.02)

@@ -16,7 +16,7 @@ import pytest
 from cli.main import run
 from lm.config.presets import build_run_config
 from lm.training import budget as run_clock
-from lm.training import measuring as training
+from lm.training import step_timing as training
 from lm.training.trainer import Trainer
 from tests.cli.toy_translation import DICTIONARY
 from tests.lm.training.texts import of_characters, of_words
@@ -27,8 +27,8 @@ from tests.system.conftest import SMALL
 def steady(monkeypatch):
     """A machine on which everything takes the same time: getting ready none, a step what a clock of its own says."""
     monkeypatch.setattr(Trainer, "_elapsed", lambda self: 0.0)
-    monkeypatch.setattr(training, "rate", lambda config, *, seconds: 1e9)
-    monkeypatch.setattr(training, "step_seconds", lambda run, *, seconds: 0.02)
+    monkeypatch.setattr(training, "measure_flop_rate", lambda config, *, seconds: 1e9)
+    monkeypatch.setattr(training, "measure_step_seconds", lambda run, *, seconds: 0.02)
     monkeypatch.setattr(run_clock, "time", SimpleNamespace(monotonic=itertools.count(0.0, 0.02).__next__))
 
 
@@ -57,7 +57,7 @@ def test_a_time_is_all_that_has_to_be_said(place, steady, tmp_path, capsys):
 
 def test_nothing_has_to_be_said(place, steady, tmp_path, capsys, monkeypatch):
     """The time is chosen too; the clock of this run moves on by a second each time it is asked."""
-    monkeypatch.setattr(training, "rate", lambda config, *, seconds: 1e11)
+    monkeypatch.setattr(training, "measure_flop_rate", lambda config, *, seconds: 1e11)
     monkeypatch.setattr(run_clock, "time", SimpleNamespace(monotonic=itertools.count(0.0, 1.0).__next__))
     assert run(["train", str(place / "text.txt"), "-o", str(tmp_path / "run")]) == 0
     said = capsys.readouterr().err
@@ -225,7 +225,7 @@ def pairs(tmp_path, steady):
 
 
 def test_for_pairs_too_a_time_is_all_that_has_to_be_said(pairs, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(training, "step_seconds", lambda run, *, seconds: 1e-4)
+    monkeypatch.setattr(training, "measure_step_seconds", lambda run, *, seconds: 1e-4)
     assert run(["train", *pairs, "--budget", "2s", "-o", str(tmp_path / "run")]) == 0
     said = capsys.readouterr().err
     assert re.search(r"^BPE dropout +0\.1 +epochs in the budget$", said, re.M)  # the pairs are few, and seen often
@@ -248,7 +248,7 @@ def test_a_time_makes_one_stack_for_both_sides_too(pairs, tmp_path, capsys):
 
 
 def test_too_little_time_to_learn_from_pairs_is_said_before_it_is_spent(pairs, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(training, "step_seconds", lambda run, *, seconds: 10.0)
+    monkeypatch.setattr(training, "measure_step_seconds", lambda run, *, seconds: 10.0)
     assert run(["train", *pairs, "--budget", "1s", "-o", str(tmp_path / "run")]) == 0
     said = capsys.readouterr().err
     assert said.index("teach hardly any translation") < said.index("the learning rate falls")

@@ -21,10 +21,10 @@ from lm.config.training import TrainingConfig
 from lm.hardware import Hardware
 from lm.model.cost import training_flops, training_flops_per_token
 from lm.model.layers import Int8Embedding
-from lm.training import measuring, random_data
+from lm.training import random_data, step_timing
 from lm.training.budget import EvaluationCost
 from lm.training.corpus import TrainingCorpus, open_data
-from lm.training.measuring import random_run, training_step
+from lm.training.step_timing import random_data_run, training_step_timer
 
 CPU = Hardware("cpu", "float32", torch.get_num_threads())
 MODEL = ModelConfig(vocab_size=64, context_length=16, d_model=32, n_layers=1, n_heads=2)
@@ -86,9 +86,9 @@ def test_a_comparison_has_the_other_side_too(found):
 
 
 def test_the_step_is_that_of_training_and_leaves_nothing_behind():
-    with random_run(CONFIG, rows=3) as run:
+    with random_data_run(CONFIG, rows=3) as run:
         before = {name: value.clone() for name, value in run.model.state_dict().items()}
-        step = training_step(run)
+        step = training_step_timer(run)
         assert step() > 0
         assert step() > 0
         assert (run.state.step, run.state.tokens) == (2, 2 * 3 * 16)
@@ -106,25 +106,25 @@ def test_the_step_is_that_of_training_and_leaves_nothing_behind():
 def test_random_pairs_are_batches_of_short_sentences_for_an_encoder_decoder():
     shape = dataclasses.replace(MODEL, n_encoder_layers=1)
     config = dataclasses.replace(CONFIG, model=shape, parallel=ParallelConfig(bpe_dropout=0.3))
-    with random_run(config, rows=3) as run:
+    with random_data_run(config, rows=3) as run:
         batch = run.data.batch(0)
         assert batch.source is not None
-        assert batch.source.shape == batch.inputs.shape == (3, random_data.LENGTH)
-        assert (batch.source_lengths == random_data.LENGTH).all()
+        assert batch.source.shape == batch.inputs.shape == (3, random_data.SENTENCE_LENGTH)
+        assert (batch.source_lengths == random_data.SENTENCE_LENGTH).all()
         assert 0 <= batch.source.min() <= batch.source.max() < 64
-        assert training_step(run)() > 0
+        assert training_step_timer(run)() > 0
         assert run.config.model == shape
 
 
 def test_the_rate_is_that_of_a_whole_batch(monkeypatch):
     """A step is made to take half a second."""
-    monkeypatch.setattr(measuring, "step_seconds", lambda run, seconds: 0.5)
+    monkeypatch.setattr(step_timing, "measure_step_seconds", lambda run, seconds: 0.5)
     shape = dataclasses.replace(MODEL, n_encoder_layers=1)
     for model, lengths in ((MODEL, {"length": 16}), (shape, {"length": 16, "source_length": 16})):
         config = dataclasses.replace(
             CONFIG, model=model, training=dataclasses.replace(CONFIG.training, batch_tokens=160, micro_batch_size=None)
         )
-        assert measuring.rate(config, seconds=0) == training_flops(model, rows=10, **lengths) / 0.5
+        assert step_timing.measure_flop_rate(config, seconds=0) == training_flops(model, rows=10, **lengths) / 0.5
 
 
 def test_hugging_face_generates_as_many_tokens():
@@ -173,16 +173,16 @@ def test_the_pace_is_that_of_a_run_on_its_own_data_and_what_evaluating_it_takes(
         asked.append(seconds)
         return EvaluationCost(loss=3.0, sentence=0.5)
 
-    monkeypatch.setattr(measuring, "step_seconds", step_seconds)
-    monkeypatch.setattr(measuring, "cost", cost)
-    tokenizer = random_data.tokenizer_of(64)
-    random_data.write_tokens(tmp_path / "tokens", tokens=500, vocab_size=64)
+    monkeypatch.setattr(step_timing, "measure_step_seconds", step_seconds)
+    monkeypatch.setattr(step_timing, "cost", cost)
+    tokenizer = random_data.placeholder_tokenizer(64)
+    random_data.write_random_tokens(tmp_path / "tokens", tokens=500, vocab_size=64)
     budgeted = TrainingConfig(
         budget="1m", schedule="wsd", batch_size=2, evaluate_every=3, checkpoint_every=2, patience=4
     )
     config = dataclasses.replace(CONFIG, training=budgeted)
     opened = open_data(tmp_path / "tokens", config)
-    found = measuring.measure_speed(config, TrainingCorpus(tmp_path / "tokens", tokenizer), opened, seconds=8.0)
+    found = step_timing.measure_speed(config, TrainingCorpus(tmp_path / "tokens", tokenizer), opened, seconds=8.0)
     assert (found.step, found.evaluation, found.hardware.dtype) == (0.25, EvaluationCost(3.0, 0.5), "float32")
     (endless, for_steps), for_evaluation = asked
     assert (for_steps, for_evaluation) == (8.0, 2.0)
@@ -194,7 +194,7 @@ def test_the_pace_is_that_of_a_run_on_its_own_data_and_what_evaluating_it_takes(
 def test_a_step_takes_the_median_of_those_after_the_first(monkeypatch):
     times = iter([90.0, 2.0, 7.0, 3.0])
     clock = iter([0.0, 1.0, 2.0, 3.0])  # seconds when a round has been taken
-    monkeypatch.setattr(measuring, "training_step", lambda run: times.__next__)
-    monkeypatch.setattr("lm.training.measuring.time", SimpleNamespace(perf_counter=clock.__next__))
-    assert measuring.step_seconds(None, seconds=3.0) == 3.0
+    monkeypatch.setattr(step_timing, "training_step_timer", lambda run: times.__next__)
+    monkeypatch.setattr("lm.training.step_timing.time", SimpleNamespace(perf_counter=clock.__next__))
+    assert step_timing.measure_step_seconds(None, seconds=3.0) == 3.0
     assert next(times, None) is None

@@ -1,4 +1,4 @@
-"""Masks: the shares of the paper, whole words, and the same for the same key."""
+"""Masks: the fractions of the paper, whole words, and the same for the same key."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def rows(count: int, length: int) -> np.ndarray:
     return np.random.default_rng(1).integers(256, size=(count, length))
 
 
-@pytest.mark.parametrize("share", [0.15, 0.4])
-def test_shares_are_those_of_the_paper(share):
+@pytest.mark.parametrize("fraction", [0.15, 0.4])
+def test_shares_are_those_of_the_paper(fraction):
     """Within five standard errors, of 200,000 tokens."""
     tokens = rows(400, 500)
-    batch = Masking.of(BYTES, fraction=share).batch(tokens, keys=keys_of(1, np.arange(400, dtype=np.uint64)))
+    batch = Masking.of(BYTES, fraction=fraction).batch(tokens, keys=keys_of(1, np.arange(400, dtype=np.uint64)))
     chosen = batch.targets != IGNORE_INDEX
     number = chosen.sum()
-    assert abs(chosen.mean() - share) < 5 * (share * (1 - share) / tokens.size) ** 0.5
+    assert abs(chosen.mean() - fraction) < 5 * (fraction * (1 - fraction) / tokens.size) ** 0.5
     masked = (batch.inputs == BYTES.mask) & chosen
     kept = (batch.inputs == tokens) & chosen
     assert abs(masked.sum() / number - 0.8) < 5 * (0.16 / number) ** 0.5

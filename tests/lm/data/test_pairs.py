@@ -95,13 +95,13 @@ def test_within_a_batch_the_rest_of_it_follows(stored: StoredPairs) -> None:
     assert list(rows(rest)) == list(rows(whole))[2:]
 
 
-@pytest.mark.parametrize("share", [0.01, 0.3, 0.5, 1.0])
-def test_shares_of_a_batch_make_up_the_batch(stored: StoredPairs, share: float) -> None:
+@pytest.mark.parametrize("fraction", [0.01, 0.3, 0.5, 1.0])
+def test_shares_of_a_batch_make_up_the_batch(stored: StoredPairs, fraction: float) -> None:
     given = data(stored, DROPPING)
     whole, parts, consumed = given.batch(0), [], 0
     while consumed < whole.rows:
-        part = given.batch(consumed, fraction=share)
-        assert part.rows == min(math.ceil(share * whole.rows), whole.rows - consumed)
+        part = given.batch(consumed, fraction=fraction)
+        assert part.rows == min(math.ceil(fraction * whole.rows), whole.rows - consumed)
         parts, consumed = [*parts, *rows(part)], consumed + part.rows
     assert parts == list(rows(whole))
 

@@ -34,7 +34,7 @@ class CountData(TrainingData):
         self.samples = self.tokens = self.validation_bytes = most
         self.steps_per_epoch = most / 2
 
-    def batch(self, consumed: int, *, share: float = 1.0) -> Batch:
+    def batch(self, consumed: int, *, fraction: float = 1.0) -> Batch:
         rows = [np.array([0, number % self.samples]) for number in range(consumed, consumed + 2)]
         return Batch.of_rows(rows, [1, 1])
 

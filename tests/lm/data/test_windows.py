@@ -97,7 +97,7 @@ def test_one_window_takes_a_token_more_than_the_context():
 def test_what_an_epoch_comes_to():
     data = window_data(16 * 11 + 3)
     assert (data.samples, data.tokens, data.steps_per_epoch, data.validation_bytes) == (10, 160, 2.5, 123)
-    assert [data.batch(0, fraction=share).rows for share in (1.0, 0.75, 0.7, 0.25, 0.01)] == [4, 3, 3, 1, 1]
+    assert [data.batch(0, fraction=fraction).rows for fraction in (1.0, 0.75, 0.7, 0.25, 0.01)] == [4, 3, 3, 1, 1]
 
 
 @pytest.mark.parametrize(

@@ -198,12 +198,12 @@ def test_the_decay_begins_when_what_is_to_come_takes_what_is_left(time, config, 
 
 
 def test_one_more_step_is_taken_however_late_it_is(time):
-    assert clock_after(time, 1.0, left=-9.0).steps_in_all(30, config=STEPS) == 31
-    assert clock_after(time, left=0.5).steps_in_all(7, config=STEPS) == 8
-    assert clock_after(time, left=5.0).steps_in_all(7, config=STEPS) is None  # no step was seen
+    assert clock_after(time, 1.0, left=-9.0).total_if_due(30, config=STEPS) == 31
+    assert clock_after(time, left=0.5).total_if_due(7, config=STEPS) == 8
+    assert clock_after(time, left=5.0).total_if_due(7, config=STEPS) is None  # no step was seen
     warming_up = dataclasses.replace(STEPS, warmup_steps=50)
-    assert clock_after(time, 1.0, left=1.0).steps_in_all(30, config=warming_up) == 31
-    assert clock_after(time, 1.0, left=1.5).steps_in_all(30, config=warming_up) is None
+    assert clock_after(time, 1.0, left=1.0).total_if_due(30, config=warming_up) == 31
+    assert clock_after(time, 1.0, left=1.5).total_if_due(30, config=warming_up) is None
 
 
 def test_the_last_hundred_steps_say_how_long_one_takes(time):

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from lm.training.loop import train
-from lm.training.objective import disagreement
+from lm.training.objective import symmetric_kl
 from tests.lm.training.conftest import journal, loss_of
 from tests.tolerances import approx
 
@@ -31,7 +31,7 @@ def test_r_drop_is_the_mean_surprisal_and_what_two_passes_disagree_by(make_run):
     first, second = torch.randn(3, 7), torch.randn(3, 7)
     one, other = first.log_softmax(-1), second.log_softmax(-1)
     expected = sum(F.kl_div(a, b, reduction="sum", log_target=True) for a, b in ((one, other), (other, one)))
-    assert disagreement(first, second).item() == approx(expected.item(), terms=21)
+    assert symmetric_kl(first, second).item() == approx(expected.item(), terms=21)
     wild = make_run("c", model={"dropout": 0.5}, r_drop=5.0)
     assert next(train(wild)).loss > next(train(make_run("d", model={"dropout": 0.5}))).loss
 

@@ -17,8 +17,8 @@ from lm.model.transformer import build_model
 from lm.training import hardware_selection
 from lm.training.hardware_selection import select_training_hardware
 from lm.training.loop import stack_totals
-from lm.training.memory import fitting_tokens, kept
-from lm.training.objective import Objective, final_states
+from lm.training.memory import estimate_micro_batch_tokens, measure_activation_bytes
+from lm.training.objective import Objective, hidden_states_fn
 from tests.fake_cuda import fake_cuda
 
 SHAPE = {"vocab_size": 64, "context_length": 32, "d_model": 32, "n_layers": 2, "n_heads": 2}
@@ -33,7 +33,7 @@ def loss_on_gpu(model: ModelConfig, **training: float) -> torch.Tensor:
     if model.n_encoder_layers:
         batch = Batch(IDS, IDS, source=IDS, source_lengths=np.array([32, 9]))
     built = build_model(model).to(GPU.torch_device)
-    objective = Objective(built, GPU, TrainingConfig(steps=1, **training), states=final_states(built))
+    objective = Objective(built, GPU, TrainingConfig(steps=1, **training), states=hidden_states_fn(built))
     return objective(batch)[0]
 
 
@@ -91,7 +91,7 @@ def test_bytes_a_token_that_gpt2_keeps_for_the_backward_pass(dropout, least, mos
     config, sizes = build_run_config("gpt2", {"model": {"dropout": dropout}}), []
     with fake_cuda():
         for rows in (1, 2):
-            sizes.append(kept(config, rows=rows, dtype="bfloat16", device=torch.device("cuda", 0)))
+            sizes.append(measure_activation_bytes(config, rows=rows, dtype="bfloat16", device=torch.device("cuda", 0)))
     assert least < (sizes[1] - sizes[0]) / 1024 < most
 
 
@@ -99,7 +99,7 @@ def fitting(free: float, hardware: Hardware = GPU, processes: int = 1, **trainin
     """Sequences of a small model that fit into so many bytes."""
     config = RunConfig(ModelConfig(**SHAPE), training=TrainingConfig(steps=1, **training))
     with fake_cuda(free=int(free)):
-        tokens = fitting_tokens(config, hardware, processes=processes)
+        tokens = estimate_micro_batch_tokens(config, hardware, processes=processes)
     return None if tokens is None else tokens // SHAPE["context_length"]
 
 
@@ -111,7 +111,9 @@ def test_as_many_sequences_are_in_a_pass_as_fit_into_free_memory():
     each = 0.85e8 / (rows[3] - rows[2])
     config = RunConfig(ModelConfig(**SHAPE))
     with fake_cuda():
-        found = [kept(config, rows=n, dtype="bfloat16", device=torch.device("cuda", 0)) for n in (1, 2)]
+        found = [
+            measure_activation_bytes(config, rows=n, dtype="bfloat16", device=torch.device("cuda", 0)) for n in (1, 2)
+        ]
     assert (
         found[1] - found[0] < each < 3 * (found[1] - found[0])
     )  # and the gradients of a layer, and what the loss holds
@@ -128,5 +130,5 @@ def test_the_batch_of_gpt2_is_parted_on_a_gpu_of_80_gigabytes():
     """480 rows of 1,024 tokens keep 183 GB: at least three passes."""
     config = build_run_config("gpt2")
     with fake_cuda(free=79 * 10**9):
-        tokens = fitting_tokens(config, GPU)
+        tokens = estimate_micro_batch_tokens(config, GPU)
     assert 3 <= 480 * 1024 / tokens < 4

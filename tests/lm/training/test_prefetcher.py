@@ -16,9 +16,9 @@ class Asked:
     def __init__(self) -> None:
         self.places: list[tuple[int, float]] = []
 
-    def batch(self, consumed: int, *, share: float = 1.0) -> Batch:
-        self.places.append((consumed, share))
-        ids = np.full((round(8 * share), 2), consumed)
+    def batch(self, consumed: int, *, fraction: float = 1.0) -> Batch:
+        self.places.append((consumed, fraction))
+        ids = np.full((round(8 * fraction), 2), consumed)
         return Batch(ids, ids)
 
 
@@ -29,22 +29,22 @@ def data() -> Asked:
 
 def test_the_batch_that_follows_is_made_once_and_ahead(data):
     prefetcher, consumed = BatchPrefetcher(data), 0
-    shares = [0.5, 0.75, 1.0, 1.0]
-    for share, next_fraction in zip(shares, [*shares[1:], 1.0], strict=True):
-        batch = prefetcher.batch(consumed, fraction=share, next_fraction=next_fraction)
-        assert batch.rows == 8 * share
+    fractions = [0.5, 0.75, 1.0, 1.0]
+    for fraction, next_fraction in zip(fractions, [*fractions[1:], 1.0], strict=True):
+        batch = prefetcher.batch(consumed, fraction=fraction, next_fraction=next_fraction)
+        assert batch.rows == 8 * fraction
         assert (batch.inputs == consumed).all()
         consumed += batch.rows
     assert prefetcher.batch(26, fraction=1.0, next_fraction=1.0).rows == 8
     assert data.places[:5] == [(0, 0.5), (4, 0.75), (10, 1.0), (18, 1.0), (26, 1.0)]
 
 
-@pytest.mark.parametrize(("consumed", "share"), [(100, 0.5), (4, 0.25)])
-def test_another_one_than_was_made_ahead_is_made_anew(data, consumed, share):
+@pytest.mark.parametrize(("consumed", "fraction"), [(100, 0.5), (4, 0.25)])
+def test_another_one_than_was_prefetched_is_loaded_again(data, consumed, fraction):
     prefetcher = BatchPrefetcher(data)
     prefetcher.batch(0, fraction=0.5, next_fraction=0.5)
-    batch = prefetcher.batch(consumed, fraction=share, next_fraction=1.0)
-    assert (batch.rows, batch.inputs[0, 0]) == (8 * share, consumed)
+    batch = prefetcher.batch(consumed, fraction=fraction, next_fraction=1.0)
+    assert (batch.rows, batch.inputs[0, 0]) == (8 * fraction, consumed)
     again = prefetcher.batch(consumed + batch.rows, fraction=1.0, next_fraction=1.0)
     assert (again.rows, again.inputs[0, 0]) == (8, consumed + batch.rows)
 

@@ -6,30 +6,30 @@ import pytest
 
 from lm.training.regularisation import (
     Regularisation,
-    expected_bits,
-    novelty,
-    regularisation_of_pairs,
-    regularisation_of_text,
+    choose_pair_regularisation,
+    choose_text_regularisation,
+    compute_novelty,
+    estimate_bits_per_byte,
 )
 
 
 def regularised(epochs, parameters=20, steps=500, learning_rate=0.01, **settings):
-    return regularisation_of_text(
-        epochs, parameters_a_token=parameters, steps=steps, learning_rate=learning_rate, **settings
+    return choose_text_regularisation(
+        epochs, parameters_per_token=parameters, steps=steps, learning_rate=learning_rate, **settings
     )
 
 
 def test_pairs_seen_often_lose_more_of_what_the_model_reads_and_knows():
-    seldom, between, often = (regularisation_of_pairs(epochs, steps=1000) for epochs in (2, 10, 30))
+    seldom, between, often = (choose_pair_regularisation(epochs, steps=1000) for epochs in (2, 10, 30))
     assert [each["model"]["dropout"] for each in (seldom, between, often)] == [0.1, 0.15, 0.2]
     assert [each["parallel"]["bpe_dropout"] for each in (seldom, between, often)] == [0.0, 0.05, 0.1]
-    whole = regularisation_of_pairs(30, steps=1000, may_drop_merges=False)
+    whole = choose_pair_regularisation(30, steps=1000, can_drop_merges=False)
     assert (whole["parallel"]["bpe_dropout"], whole["model"]) == (0.0, often["model"])
 
 
 @pytest.mark.parametrize(("steps", "warmup"), [(1, 10), (300, 30), (1999, 200), (100_000, 200)])
 def test_few_steps_warm_up_shortly(steps, warmup):
-    assert regularisation_of_pairs(1, steps=steps)["training"]["warmup_steps"] == warmup
+    assert choose_pair_regularisation(1, steps=steps)["training"]["warmup_steps"] == warmup
 
 
 def test_a_text_seen_often_is_regularised_more():
@@ -63,10 +63,10 @@ def test_weight_decay_never_undoes_a_step(steps):
 
 def test_a_text_of_patterns_is_less_new_and_easier():
     prose, patterned = [4.0, 2.0, 1.95, 1.96, 2.0], [4.0, 2.0, 1.0, 0.7, 0.5]
-    assert novelty(prose) == pytest.approx(0.975)
-    assert novelty(patterned) == pytest.approx(0.25)
-    assert novelty([4.0, 5.0, 6.0]) == 1
-    assert expected_bits(prose) / min(prose) > expected_bits(patterned) / min(patterned)
+    assert compute_novelty(prose) == pytest.approx(0.975)
+    assert compute_novelty(patterned) == pytest.approx(0.25)
+    assert compute_novelty([4.0, 5.0, 6.0]) == 1
+    assert estimate_bits_per_byte(prose) / min(prose) > estimate_bits_per_byte(patterned) / min(patterned)
 
 
 @pytest.mark.parametrize(
@@ -105,5 +105,5 @@ def test_what_is_known_by_heart_goes_through_twice_in_half_of_the_steps():
 
 def test_what_several_tokens_leave_open_is_a_share_of_what_one_does():
     counted = [1.0, 4.0, 3.0, 2.0, 5.0]
-    assert novelty(counted) == 0.5
-    assert expected_bits([9.0, 4.0, 3.0, 1.0]) == 0.5  # 1 · √¼
+    assert compute_novelty(counted) == 0.5
+    assert estimate_bits_per_byte([9.0, 4.0, 3.0, 1.0]) == 0.5  # 1 · √¼

@@ -139,7 +139,7 @@ def test_no_model_is_deeper_than_24_and_no_time_shorter_than_a_second():
 
 
 @pytest.mark.parametrize(
-    ("tokens", "text_bytes", "share"),
+    ("tokens", "text_bytes", "fraction"),
     [
         (1e6, 1_000_000, 0.1),
         (400_000, 42_000_000, 0.06 * 1_320_000 / 42e6),
@@ -147,5 +147,5 @@ def test_no_model_is_deeper_than_24_and_no_time_shorter_than_a_second():
         (1000, 5_000, 0.1),
     ],
 )
-def test_of_a_large_text_that_is_seen_in_part_less_is_held_out(tokens, text_bytes, share):
-    assert held_out(tokens, text_bytes=text_bytes) == pytest.approx(share)
+def test_of_a_large_text_that_is_seen_in_part_less_is_held_out(tokens, text_bytes, fraction):
+    assert held_out(tokens, text_bytes=text_bytes) == pytest.approx(fraction)

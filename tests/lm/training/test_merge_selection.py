@@ -11,7 +11,7 @@ from lm.config.data import DataConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.corpus.corpus import read_beginnings, scan_corpus
 from lm.text.files import find_text_files
-from lm.training.merges import SAMPLE_BYTES, baselines, best_merges
+from lm.training.merge_selection import SAMPLE_BYTES, choose_merges, measure_merge_baselines
 from tests.lm.training.texts import of_characters, of_words
 
 
@@ -26,17 +26,17 @@ from tests.lm.training.texts import of_characters, of_words
     ],
 )
 def test_characters_have_to_be_two_percent_better(words, characters, chosen):
-    assert best_merges(words=words, characters=characters) == chosen
+    assert choose_merges(words=words, characters=characters) == chosen
 
 
 def test_a_text_of_characters_and_one_of_words():
     config = TokenizerConfig(vocab_size=1024)
-    found = baselines([of_characters(30_000)], config)
+    found = measure_merge_baselines([of_characters(30_000)], config)
     assert found is not None
     assert found.settings()["tokenizer"] == {"merges": "characters", "vocab_size": found.vocab_size}
     assert 256 < found.vocab_size < 3000
     assert f"characters {found.characters:.2f}, BPE {found.words:.2f}" in found.reason
-    found = baselines([of_words(30_000, letters="абвгдежзиклмнопр")], config)
+    found = measure_merge_baselines([of_words(30_000, letters="абвгдежзиклмнопр")], config)
     assert found is not None
     assert found.settings() == {"tokenizer": {"merges": "words"}}
 
@@ -44,14 +44,14 @@ def test_a_text_of_characters_and_one_of_words():
 def test_rare_characters_are_not_free():
     """Of characters that occur once each, neither tokenizer knows any: all of them are three bytes."""
     rare = [chr(point) for point in np.random.default_rng(3).permutation(np.arange(0x4E00, 0x9FA5))[:12_000]]
-    found = baselines(["".join(rare)], TokenizerConfig(vocab_size=1024))
+    found = measure_merge_baselines(["".join(rare)], TokenizerConfig(vocab_size=1024))
     assert found is not None
     assert found.characters > np.log2(len(rare) / 10) / 3
 
 
 @pytest.mark.parametrize("texts", [[], [""], ["short"], ["字" * 1000], [of_words(30_000)]])
 def test_too_little_text_tells_nothing_nor_does_one_of_single_bytes(texts):
-    assert baselines(texts, TokenizerConfig()) is None
+    assert measure_merge_baselines(texts, TokenizerConfig()) is None
 
 
 def test_a_sample_is_the_beginning_of_each_file(tmp_path: Path):

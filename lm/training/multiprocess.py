@@ -1,6 +1,6 @@
-"""Train a specification in several processes of this machine, from Python: each is this module, run as a program.
+"""Training in several processes started from Python; each runs this module as a program.
 
-The first process writes what happens to a file, an event a line, which the caller reads meanwhile.
+Rank 0 writes its events to a file, one JSON object per line, which the parent reads.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from lm.signals import StopSignals
 from lm.training import events
 from lm.training.trainer import Started, Trainer
 
-_SECONDS = 0.05
-"""Between two looks at the file of events."""
-_PASSED_ON = {
+_POLL_SECONDS = 0.05
+"""Poll interval of the event file."""
+_FORWARDED_EVENTS = {
     kind.__name__: kind
     for kind in (
         events.Step, events.DecayStarted, events.EndRescheduled, events.Evaluation, events.Sample, events.Saved,
@@ -35,40 +35,40 @@ _PASSED_ON = {
 
 
 def train_in_processes(spec: RunSpec, *, on_event: Callable[[events.Event], None] = lambda _: None) -> Path:
-    """Train in as many processes as a specification says; returns the folder of the run.
+    """Train in `spec.processes` processes; returns the run folder.
 
     Args:
         spec: of a new run, or of one to resume.
-        on_event: called with the events of training, in a thread.
+        on_event: called with training events, on a thread.
 
     Raises:
-        LMError: what one of the processes has raised.
+        LMError: raised by one of the processes.
         TrainingError: the processes were killed.
     """
-    from lm.distributed.launcher import launch  # noqa: PLC0415 (takes a while, and only for several processes)
+    from lm.distributed.launcher import launch  # noqa: PLC0415 (slow import)
 
     began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="lm-ranks-") as place:
-        spec_file, happened = Path(place) / "spec.json", Path(place) / "events.jsonl"
+    with tempfile.TemporaryDirectory(prefix="lm-ranks-") as folder:
+        spec_file, event_file = Path(folder) / "spec.json", Path(folder) / "events.jsonl"
         spec_file.write_text(json.dumps(spec.to_dict()), encoding="utf-8")
-        happened.touch()
-        reader = _EventReader(happened, on_event)
+        event_file.touch()
+        reader = _EventReader(event_file, on_event)
         with reader:
-            command = ["-m", __name__, str(spec_file), str(happened)]
-            ended = launch(command, processes=spec.processes, began=began)
+            command = ["-m", __name__, str(spec_file), str(event_file)]
+            result = launch(command, processes=spec.processes, began=began)
     if reader.error is not None:
         raise reader.error
-    if ended.code or reader.folder is None:
-        raise TrainingError(f"the {spec.processes} processes of this training ended with code {ended.code}")
+    if result.code or reader.folder is None:
+        raise TrainingError(f"the {spec.processes} processes of this training ended with code {result.code}")
     return reader.folder
 
 
 class _EventReader:
-    """While open, reads the file of events on a thread.
+    """Reads the event file on a thread while it is open.
 
     Attributes:
-        folder: of the run, once it has begun.
-        error: what a process has raised, or the caller's function of events.
+        folder: of the run, once it has started.
+        error: raised by a process or by the callback.
     """
 
     def __init__(self, path: Path, on_event: Callable[[events.Event], None]) -> None:
@@ -88,12 +88,12 @@ class _EventReader:
     def _read(self) -> None:
         try:
             for line in self._lines():
-                self._take(json.loads(line))
+                self._handle(json.loads(line))
         except Exception as error:
             self.error = self.error or error
 
     def _lines(self) -> Iterator[str]:
-        """Complete lines as they come, until the processes have ended."""
+        """Yield complete lines as they are written, until the processes have ended."""
         with self._path.open(encoding="utf-8") as file:
             rest = ""
             while True:
@@ -103,27 +103,27 @@ class _EventReader:
                 yield from lines
                 if is_last:
                     return
-                self._ended.wait(_SECONDS)
+                self._ended.wait(_POLL_SECONDS)
 
-    def _take(self, entry: dict[str, Any]) -> None:
+    def _handle(self, entry: dict[str, Any]) -> None:
         name = entry.pop("event")
         if name == Started.__name__:
             self.folder = Path(entry["folder"])
-        elif name in _PASSED_ON:
+        elif name in _FORWARDED_EVENTS:
             if "folder" in entry:
                 entry["folder"] = Path(entry["folder"])
-            self._on_event(_PASSED_ON[name](**entry))
+            self._on_event(_FORWARDED_EVENTS[name](**entry))
         else:
             self.error = getattr(errors, name, LMError)(entry["message"], settings=entry["settings"])
 
 
-def main(spec_file: str, happened: str) -> int:
-    """Be one of the processes; returns the exit code."""
+def main(spec_file: str, event_file: str) -> int:
+    """Run one of the processes; returns the exit code."""
     launcher_env.silence_torch_logs()
     spec = RunSpec.from_dict(json.loads(Path(spec_file).read_text(encoding="utf-8")))
-    with Path(happened).open("a", encoding="utf-8") as file:
+    with Path(event_file).open("a", encoding="utf-8") as file:
 
-        def tell(name: str, **values: Any) -> None:  # noqa: ANN401 (the fields of an event)
+        def send(name: str, **values: Any) -> None:  # noqa: ANN401 (the fields of an event)
             file.write(json.dumps({"event": name, **values}, default=str) + "\n")
             file.flush()
 
@@ -134,12 +134,12 @@ def main(spec_file: str, happened: str) -> int:
             ):
                 for event in trainer:
                     if trainer.world.is_main and isinstance(event, Started):
-                        tell(Started.__name__, folder=event.run.folder)
-                    elif trainer.world.is_main and type(event).__name__ in _PASSED_ON:
-                        tell(type(event).__name__, **dataclasses.asdict(event))
+                        send(Started.__name__, folder=event.run.folder)
+                    elif trainer.world.is_main and type(event).__name__ in _FORWARDED_EVENTS:
+                        send(type(event).__name__, **dataclasses.asdict(event))
         except LMError as error:
             if launcher_env.is_reporting():
-                tell(type(error).__name__, message=str(error), settings=error.settings)
+                send(type(error).__name__, message=str(error), settings=error.settings)
             return error.exit_code
     return 0
 

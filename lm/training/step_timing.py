@@ -1,0 +1,152 @@
+"""Timing of training steps on this machine, on random tokens or a run's own data."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+from lm.config.run import RunConfig
+from lm.data.batch import batch_rows
+from lm.data.training_data import TrainingData
+from lm.hardware import Hardware, now, timed
+from lm.training import random_data
+from lm.training.budget import TrainingSpeed
+from lm.training.corpus import TrainingCorpus
+from lm.training.evaluation import measure_cost
+from lm.training.loop import batch_flops, train
+from lm.training.run import Run
+from lm.training.startup import start_run
+
+Timer = Callable[[], float]
+"""Does some work once; returns the seconds it took."""
+
+_UNLIMITED_STEPS = 1 << 40
+_N_BATCHES = 4
+
+
+@contextmanager
+def random_data_run(config: RunConfig, *, rows: int) -> Iterator[Run]:
+    """Yield a `trial_run` with batches of `rows` random sequences, or short random pairs for translation models."""
+    training = dataclasses.replace(config.training, batch_size=rows, batch_tokens=None)
+    config = dataclasses.replace(config, training=training)
+    with tempfile.TemporaryDirectory(prefix="lm-bench-") as name:
+        data, tokenizer = Path(name) / "tokens", random_data.placeholder_tokenizer(config.model.vocab_size)
+        if config.model.translates:
+            config = dataclasses.replace(config, parallel=dataclasses.replace(config.parallel, bpe_dropout=0.0))
+            random_data.write_random_pairs(data, tokenizer, pairs=_N_BATCHES * rows)
+        else:
+            length = config.model.context_length
+            random_data.write_random_tokens(
+                data, tokens=_N_BATCHES * rows * length + length, vocab_size=config.model.vocab_size
+            )
+        with trial_run(config, TrainingCorpus(data, tokenizer)) as run:
+            yield run
+
+
+@contextmanager
+def trial_run(config: RunConfig, corpus: TrainingCorpus, *, data: TrainingData | None = None) -> Iterator[Run]:
+    """Yield a run on prepared data in a temporary folder, which never ends, evaluates or saves."""
+    training = dataclasses.replace(
+        config.training, steps=_UNLIMITED_STEPS, epochs=None, tokens=None, budget=None, evaluate_every=0,
+        checkpoint_every=0, patience=None,
+    )  # fmt: skip
+    config = dataclasses.replace(config, training=training)
+    with tempfile.TemporaryDirectory(prefix="lm-bench-") as name:
+        yield start_run(Path(name) / "run", config, corpus, data=data)
+
+
+def training_step_timer(run: Run, *, passes: float = 1.0) -> Timer:
+    """Return a timer of optimizer steps, including data loading and logging; see `scaled_step_timer`."""
+    events = train(run)
+    return scaled_step_timer(
+        lambda: timed(lambda: next(events), run.hardware), run.optimizers, run.hardware, passes=passes
+    )
+
+
+def measure_speed(config: RunConfig, corpus: TrainingCorpus, data: TrainingData, *, seconds: float) -> TrainingSpeed:
+    """Measure a run on its own data, because the padding of pair batches depends on their lengths.
+
+    Args:
+        config: of the run.
+        corpus: of the run.
+        data: of the corpus, open.
+        seconds: for steps; a quarter of that is for evaluations.
+    """
+    with trial_run(config, corpus, data=data) as run:
+        seconds_per_step = measure_step_seconds(run, seconds=seconds)
+        return TrainingSpeed(seconds_per_step, measure_cost(run, seconds=seconds / 4), run.hardware)
+
+
+def measure_flop_rate(config: RunConfig, *, seconds: float) -> float:
+    """Return the FLOP/s of training steps on random tokens."""
+    with random_data_run(config, rows=_batch_rows(config)) as run:
+        return batch_flops(run.config, run.data.batch(0)) / measure_step_seconds(run, seconds=seconds)
+
+
+def measure_step_seconds(run: Run, *, seconds: float) -> float:
+    """Return the median step time in seconds, excluding one warm-up step."""
+    step = training_step_timer(run)
+    return statistics.median(each for (each,) in time_interleaved([step], seconds=seconds))
+
+
+def _batch_rows(config: RunConfig) -> int:
+    """Return the number of random sequences or pairs in a batch."""
+    tokens = config.training.batch_tokens
+    if config.model.translates and tokens is not None:
+        return max(1, tokens // random_data.SENTENCE_LENGTH)
+    return batch_rows(config)
+
+
+def scaled_step_timer(
+    step: Timer, optimizers: Sequence[torch.optim.Optimizer], hardware: Hardware, *, passes: float
+) -> Timer:
+    """Return a timer of an optimizer step with `passes` times the forward and backward passes of `step`.
+
+    The optimizer update is counted once: with one sequence of a batch of 64 it would dominate otherwise.
+    """
+    began, updating = 0.0, 0.0
+
+    def begin(*_: object) -> None:
+        nonlocal began
+        began = now(hardware)
+
+    def end(*_: object) -> None:
+        nonlocal updating
+        updating += now(hardware) - began
+
+    for optimizer in optimizers:
+        optimizer.register_step_pre_hook(begin)
+        optimizer.register_step_post_hook(end)
+
+    def whole() -> float:
+        nonlocal updating
+        updating = 0.0
+        return passes * (step() - updating) + updating
+
+    return whole
+
+
+def time_interleaved(timers: Sequence[Timer], *, seconds: float) -> list[list[float]]:
+    """Time functions in interleaved rounds, so that other load slows all of them.
+
+    Args:
+        timers: what is compared, or one alone.
+        seconds: per side, approximately; at least one round follows a warm-up.
+
+    Returns:
+        The seconds of each side, round by round.
+    """
+    for side in timers:
+        side()
+    rounds: list[list[float]] = []
+    began = time.perf_counter()
+    while not rounds or time.perf_counter() - began < seconds * len(timers):
+        rounds.append([side() for side in timers])
+    return rounds
