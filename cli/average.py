@@ -34,15 +34,15 @@ def average(runs: Checkpoints, *, out: Out, last: Last = 5) -> None:
       lm average runs/a/checkpoints/step-800 runs/a/checkpoints/step-900 -o runs/averaged
     """
     from cli.console.messages import note
-    from lm.optim import averaging
+    from lm.optim import checkpoint_averaging
 
     if len(runs) == 1:
         find_checkpoint(runs[0], which="last")
-        chosen = averaging.latest(runs[0], last)
+        chosen = checkpoint_averaging.latest_checkpoints(runs[0], last)
     else:
         chosen = [find_checkpoint(path) for path in runs]
         if len(set(chosen)) < len(chosen):
             raise UsageError("the same checkpoint is named twice")
-    folder = averaging.average(chosen, out)
+    folder = checkpoint_averaging.average_checkpoints(chosen, out)
     note(f"mean of  {', '.join(path.name for path in chosen)}")
     note(f"wrote    {folder}")

@@ -1,1 +1,4 @@
-"""Steps on weights: optimizers, schedules, averages."""
+"""Optimizers (AdamW, Muon), learning-rate and batch-size schedules, and weight averaging.
+
+Start reading at `optimizers.build_optimizers`. Imports models, not `lm.training`.
+"""

@@ -1,4 +1,4 @@
-"""A moving average of the weights, which generalises better than the weights after the last, noisy steps."""
+"""Exponential moving average (EMA) of the weights."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from lm.model.lora import load_trained, trained_weights
 
 
 class MovingAverage:
-    """Weights that follow a model's slowly, those that are trained.
+    """EMA of the trainable weights of a model.
 
-    Source: Polyak and Juditsky 1992; exponential, with a decay that grows to its value, as in TensorFlow.
+    Source: Polyak and Juditsky 1992; exponential, with a decay that grows to its final value, as in TensorFlow.
     """
 
     def __init__(self, model: nn.Module, *, decay: float) -> None:
-        """An average that starts at the model's weights, with this decay once it has grown to it."""
+        """Start at the model's weights; `decay` is the final value."""
         self._model, self._decay = model, decay
         self.weights = {name: value.detach().clone() for name, value in trained_weights(self._model).items()}
 
     def update(self, step: int) -> None:
-        """Take the model's weights into the average, after optimizer step number `step`, counted from 1."""
+        """Update the average after optimizer step `step`, counted from 1."""
         decay = min(self._decay, (1 + step) / (10 + step))
         averages, weights = list(self.weights.values()), list(trained_weights(self._model).values())
         torch._foreach_lerp_(averages, weights, 1 - decay)
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
-        """Replace the average by one that was saved; KeyError if a weight is missing there."""
+        """Load a saved average; KeyError if a weight is missing."""
         for name, value in self.weights.items():
             value.copy_(weights[name])
 
     @contextmanager
-    def in_place(self) -> Iterator[None]:
-        """While open, the model has the average for its weights; afterwards those that are trained again."""
+    def swapped_in(self) -> Iterator[None]:
+        """Within the context, the model has the averaged weights."""
         trained = {name: value.clone() for name, value in trained_weights(self._model).items()}
         load_trained(self._model, self.weights)
         try:

@@ -1,4 +1,4 @@
-"""Muon, with matrices of one shape orthogonalised together."""
+"""The Muon optimizer, with batched orthogonalisation of matrices of one shape."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ _RMS_OF_ADAMW = 0.2
 
 
 class Muon(torch.optim.Optimizer):
-    """Momentum whose update of each matrix has all its singular values brought near one.
+    """Momentum with orthogonalised updates of matrices.
 
-    An update is as large as AdamW's would be (root mean square 0.2), so that the learning rate and weight decay of
-    AdamW serve. `torch.optim.Muon(adjust_lr_fn="match_rms_adamw")` is the same, one matrix at a time, which on small
-    models takes longer than the rest of the step.
+    Updates are scaled to the RMS of AdamW's (0.2), so that its learning rate and weight decay can be used. Equals
+    `torch.optim.Muon(adjust_lr_fn="match_rms_adamw")`, which handles one matrix at a time and is slow for small models.
 
-    Source: Jordan et al. 2024; the size of the update: Liu et al. 2025 (Moonlight), section 2.2.
+    Source: Jordan et al. 2024; scale of the update: Liu et al. 2025 (Moonlight), section 2.2.
     """
 
     def __init__(
@@ -33,14 +32,14 @@ class Muon(torch.optim.Optimizer):
         momentum: float = 0.95,
         dtype: torch.dtype = torch.bfloat16,
     ) -> None:
-        """An optimizer of matrices of hidden layers, (outputs, inputs) each; several may be stacked in one parameter.
+        """Create the optimizer for matrices of hidden layers, (outputs, inputs); several may be stacked in a parameter.
 
         Args:
-            parameters: each with the numbers of outputs of the matrices that are stacked in it.
+            parameters: each with the numbers of rows of the matrices stacked in it.
             lr: learning rate.
-            weight_decay: share of the learning rate by which weights shrink.
-            momentum: decay of the mean gradient.
-            dtype: of the products that orthogonalise an update; it need not be exact.
+            weight_decay: multiplied by the learning rate.
+            momentum: decay of the gradient's moving average.
+            dtype: of the orthogonalisation, which may be approximate.
         """
         super().__init__(list(parameters), {"lr": lr, "weight_decay": weight_decay, "momentum": momentum})
         self._dtype = dtype
@@ -60,7 +59,7 @@ class Muon(torch.optim.Optimizer):
                 self._update(*map(list, zip(*matrices, strict=True)), group=group)
 
     def _matrices(self, parameter: Tensor) -> Iterator[tuple[Tensor, ...]]:
-        """Weights, gradient and momentum of each matrix in a parameter: parts of it, not copies."""
+        """Yield views of weights, gradient and momentum of each matrix in a parameter."""
         assert parameter.grad is not None
         if "momentum" not in self.state[parameter]:
             self.state[parameter]["momentum"] = torch.zeros_like(parameter)
@@ -72,24 +71,24 @@ class Muon(torch.optim.Optimizer):
     ) -> None:
         """Update matrices of one shape."""
         torch._foreach_lerp_(momenta, gradients, 1 - group["momentum"])
-        ahead = torch.stack(torch._foreach_lerp(gradients, momenta, group["momentum"]))
-        size = size_of_update(weights[0].shape)
-        updates = self._orthogonalised(ahead.to(self._dtype)).to(weights[0].dtype)
+        nesterov = torch.stack(torch._foreach_lerp(gradients, momenta, group["momentum"]))
+        scale = update_scale(weights[0].shape)
+        updates = self._orthogonalise(nesterov.to(self._dtype)).to(weights[0].dtype)
         torch._foreach_mul_(weights, 1 - group["lr"] * group["weight_decay"])
-        torch._foreach_add_(weights, list(updates.unbind()), alpha=-group["lr"] * size)
+        torch._foreach_add_(weights, list(updates.unbind()), alpha=-group["lr"] * scale)
 
-    def _orthogonalised(self, matrices: Tensor) -> Tensor:
-        """See `orthogonalised`; where several processes have the same to do, they may share it out."""
-        return orthogonalised(matrices)
+    def _orthogonalise(self, matrices: Tensor) -> Tensor:
+        """Orthogonalise (matrices, rows, columns); subclasses divide the work over ranks."""
+        return orthogonalise(matrices)
 
 
-def size_of_update(shape: torch.Size) -> float:
-    """What an orthogonalised matrix is multiplied by, besides the learning rate."""
+def update_scale(shape: torch.Size) -> float:
+    """Return the factor of an orthogonalised update, besides the learning rate."""
     return _RMS_OF_ADAMW * max(shape) ** 0.5
 
 
-def orthogonalised(matrices: Tensor) -> Tensor:
-    """(matrices, rows, columns) -> the same shape and type, each with singular values between about 0.7 and 1.2.
+def orthogonalise(matrices: Tensor) -> Tensor:
+    """Orthogonalise (matrices, rows, columns): singular values become about 0.7 to 1.2.
 
     Source: the Newton-Schulz iteration of Jordan et al. 2024.
     """

@@ -1,4 +1,4 @@
-"""The optimizers, and their state as named tensors."""
+"""Creating the optimizers of a model; their state as named tensors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lm.optim.muon import Muon
 _NO_ADAPTERS = LoraConfig()
 
 
-def make_optimizers(
+def build_optimizers(
     model: nn.Module,
     config: TrainingConfig,
     *,
@@ -28,14 +28,20 @@ def make_optimizers(
     processes: int = 1,
     is_sharded: bool = False,
 ) -> list[torch.optim.Optimizer]:
-    """AdamW for everything; or Muon for the matrices of the blocks, and AdamW for embeddings, output and vectors.
+    """Create AdamW for all parameters, or Muon for the matrices of blocks and AdamW for the rest.
 
-    Matrices and embeddings are decayed, vectors (norms, biases) are not. The products of Muon are of type `dtype`. Each
-    of several processes has all weights or, with `is_sharded`, its share of each.
+    Matrices and embeddings are decayed, vectors (norms, biases) are not.
 
-    Source: Loshchilov and Hutter 2019; what decays: Radford et al. 2018, section 4.1.
+    Args:
+        model: to train.
+        config: of training.
+        dtype: of Muon's matmuls.
+        processes: world size.
+        is_sharded: whether each rank has only a shard of the weights.
+
+    Source: Loshchilov and Hutter 2019; weight decay groups: Radford et al. 2018, section 4.1.
     """
-    matrices = inner_matrices(model) if config.optimizer == "muon" else {}
+    matrices = hidden_matrices(model) if config.optimizer == "muon" else {}
     others = [parameter for parameter in model.parameters() if parameter.requires_grad and parameter not in matrices]
     groups = [
         {"params": [p for p in others if p.ndim >= 2], "weight_decay": config.weight_decay},
@@ -47,31 +53,27 @@ def make_optimizers(
         betas = (config.beta1, config.beta2)
         optimizers.append(torch.optim.AdamW(kept, lr=config.learning_rate, betas=betas, eps=config.epsilon, fused=True))
     if matrices:
-        muon = _muon(processes, is_sharded=is_sharded)
+        muon = _muon_class(processes, is_sharded=is_sharded)
         optimizers.append(muon(matrices, lr=config.learning_rate, weight_decay=config.weight_decay, dtype=dtype))
     return optimizers
 
 
-def _muon(processes: int, *, is_sharded: bool) -> type[Muon]:
-    """Muon as so many processes do it; what only several need takes a while to import."""
-    if is_sharded:
-        from lm.optim.sharded_muon import ShardedMuon  # noqa: PLC0415
+def _muon_class(processes: int, *, is_sharded: bool) -> type[Muon]:
+    """Return the Muon class of a parallel strategy; imports torch.distributed only if needed."""
+    if processes == 1 and not is_sharded:
+        return Muon
+    from lm.optim.distributed_muon import ReplicatedMuon, ShardedMuon  # noqa: PLC0415 (slow import)
 
-        return ShardedMuon
-    if processes > 1:
-        from lm.optim.replicated_muon import ReplicatedMuon  # noqa: PLC0415
-
-        return ReplicatedMuon
-    return Muon
+    return ShardedMuon if is_sharded else ReplicatedMuon
 
 
-def inner_matrices(model: nn.Module) -> dict[Tensor, Sequence[int]]:
-    """The matrices of the blocks, or of recurrent layers and their attention; each gate's is one of its own.
+def hidden_matrices(model: nn.Module) -> dict[Tensor, Sequence[int]]:
+    """Return the matrices of blocks, or of recurrent layers and their attention, one per gate.
 
-    Of a model with adapters, it is theirs alone.
+    For a model with adapters, only theirs.
 
     Returns:
-        Each parameter with the numbers of outputs of the matrices stacked in it, such as queries, keys and values.
+        Parameters with the numbers of rows of the matrices stacked in them, such as queries, keys and values.
     """
     found: dict[Tensor, Sequence[int]] = {}
     for block in (module for module in model.modules() if isinstance(module, Block)):
@@ -90,22 +92,21 @@ def inner_matrices(model: nn.Module) -> dict[Tensor, Sequence[int]]:
 
 
 def training_bytes(model: ModelConfig, config: TrainingConfig, lora: LoraConfig = _NO_ADAPTERS) -> int:
-    """Bytes of float32 weights, their gradients, their average if there is one, and the optimizers' state.
+    """Return the bytes of float32 weights, gradients, moving average and optimizer state; without activations.
 
-    AdamW keeps the mean of a gradient and of its square, Muon a momentum. What adapters leave alone has none of these.
-    Activations come on top.
+    AdamW keeps two moments, Muon one. Weights frozen by adapters have none of these.
     """
     with without_weights():
         built = build_adapted(model, lora)
     weights = sum(parameter.numel() for parameter in built.parameters())
     trained = sum(parameter.numel() for parameter in built.parameters() if parameter.requires_grad)
-    of_muon = sum(parameter.numel() for parameter in inner_matrices(built)) if config.optimizer == "muon" else 0
+    of_muon = sum(parameter.numel() for parameter in hidden_matrices(built)) if config.optimizer == "muon" else 0
     copies = 1 + bool(config.ema)
     return 4 * (weights + copies * trained + 2 * (trained - of_muon) + of_muon)
 
 
-def optimizer_tensors(optimizers: Sequence[torch.optim.Optimizer], model: nn.Module) -> dict[str, Tensor]:
-    """The optimizers' state as {"parameter.what": tensor}."""
+def optimizer_state_tensors(optimizers: Sequence[torch.optim.Optimizer], model: nn.Module) -> dict[str, Tensor]:
+    """Return the optimizer state as {"parameter.key": tensor}."""
     return {
         f"{name}.{key}": value
         for optimizer in optimizers
@@ -114,14 +115,14 @@ def optimizer_tensors(optimizers: Sequence[torch.optim.Optimizer], model: nn.Mod
     }
 
 
-def restore_optimizers(
+def load_optimizer_state(
     optimizers: Sequence[torch.optim.Optimizer],
     model: nn.Module,
     tensors: Mapping[str, Tensor],
     *,
     place: Callable[[Tensor, Tensor], Tensor] = lambda parameter, value: value.to(parameter.device),
 ) -> None:
-    """Put back what `optimizer_tensors` took out; `place` makes of a whole tensor one as a parameter is."""
+    """Load what `optimizer_state_tensors` returned; `place` makes a full tensor like a parameter (device, shard)."""
     owners = {
         id(parameter): optimizer
         for optimizer in optimizers

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from lm.config.training import TrainingConfig
 from lm.hardware import Hardware
-from lm.optim.schedules import steps_in_all
+from lm.optim.schedules import total_steps_from_decay
 
 _STEP_WINDOW = 100  # with fewer, runs of two minutes ended 5% early (docs/recipe.md)
 _EXIT_SECONDS = 1.0  # seconds to end the process
@@ -144,7 +144,7 @@ class BudgetClock:
             config: of the run.
             since: step at which the run was extended.
         """
-        steps = steps_in_all(step, config=config, since=since)
+        steps = total_steps_from_decay(step, config=config, since=since)
         if self._seconds_to_end(step, steps, config=config) < self.seconds_left:
             return None
         return min(max(step + 1, steps), self.affordable_total(step, steps, config=config))

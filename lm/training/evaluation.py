@@ -76,7 +76,7 @@ def _evaluation_mode(run: Run) -> Iterator[None]:
     """Within the context, the model is in eval mode with the weights that would be saved."""
     run.model.eval()
     try:
-        with run.average.in_place() if run.average else nullcontext(), run.with_full_model():
+        with run.average.swapped_in() if run.average else nullcontext(), run.with_full_model():
             yield
     finally:
         run.model.train()

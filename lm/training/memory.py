@@ -16,7 +16,7 @@ from lm.errors import UsageError
 from lm.hardware import Hardware, free_memory
 from lm.model.loss import loss_bytes
 from lm.model.transformer import Block, build_model, recompute, without_weights
-from lm.optim.optimizers import inner_matrices, training_bytes
+from lm.optim.optimizers import hidden_matrices, training_bytes
 from lm.training.objective import hidden_states_fn
 
 _CPU = torch.device("cpu")
@@ -66,7 +66,7 @@ def estimate_memory(config: RunConfig, *, processes: int, dtype: str) -> MemoryE
     """
     with without_weights():
         model = build_model(config.model)
-    weights, matrices = _count_parameters(model), sum(weight.numel() for weight in inner_matrices(model))
+    weights, matrices = _count_parameters(model), sum(weight.numel() for weight in hidden_matrices(model))
     moments = 2 * weights if config.training.optimizer == "adamw" else 2 * (weights - matrices) + matrices
     copies = 1 + bool(config.training.ema)
     rows = max(1, -(-batch_rows(config) // processes))

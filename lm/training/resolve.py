@@ -47,7 +47,7 @@ from lm.errors import UsageError
 from lm.hardware import Hardware
 from lm.model.cost import parameters_by_part
 from lm.optim.optimizers import training_bytes
-from lm.optim.schedules import steps_for
+from lm.optim.schedules import steps_for_batches
 from lm.training import sizing
 from lm.training.budget import EvaluationCost, TrainingSpeed, evaluation_reserve
 from lm.training.corpus import TrainingCorpus
@@ -442,7 +442,7 @@ def planned_steps(config: TrainingConfig, data: TrainingData, *, step_seconds: f
     """
     epochs = config.epochs if config.tokens is None else config.tokens / data.tokens
     if epochs is not None:
-        steps = max(1, steps_for(epochs * data.steps_per_epoch, config=config))
+        steps = max(1, steps_for_batches(epochs * data.steps_per_epoch, config=config))
         if steps > _MOST_STEPS:
             length = "epochs" if config.tokens is None else "tokens"
             problem = f"{length} come to {steps:.1e} steps, more than can be trained; give fewer"

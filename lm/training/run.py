@@ -23,8 +23,8 @@ from lm.locks import LockFile
 from lm.model.lora import build_adapted, load_trained, trained_weights
 from lm.model.transformer import choose_kernels, recompute
 from lm.optim.moving_average import MovingAverage
-from lm.optim.optimizers import make_optimizers, optimizer_tensors, restore_optimizers
-from lm.optim.schedules import learning_rate, steps_in_all
+from lm.optim.optimizers import build_optimizers, load_optimizer_state, optimizer_state_tensors
+from lm.optim.schedules import learning_rate, total_steps_from_decay
 from lm.run_folder import TrainingState
 from lm.training.budget import BudgetClock, TrainingSpeed, evaluation_reserve
 from lm.training.checkpoint_writer import CheckpointWriter
@@ -152,7 +152,7 @@ class Run:
         self.strategy = self.world.parallelize(
             Objective(self.model, self.hardware, training, states=states), self.config.distribution
         )
-        self.optimizers = make_optimizers(
+        self.optimizers = build_optimizers(
             self.model,
             training,
             dtype=self.hardware.torch_optimizer_dtype,
@@ -276,7 +276,7 @@ class Run:
         step = state.step
         if step - state.best_step < training.decay_patience * max(1, training.evaluate_every):
             return None
-        steps = max(step + 1, steps_in_all(step, config=training))
+        steps = max(step + 1, total_steps_from_decay(step, config=training))
         if self.clock is None or plan.deadline is None:
             steps = min(steps, plan.steps)
         else:
@@ -345,7 +345,7 @@ class Run:
 
     def _snapshot(self) -> tuple[Tensors, Tensors]:
         """Copy the weights, or their moving average, and the optimizer state."""
-        weights, optimizer = trained_weights(self.model), optimizer_tensors(self.optimizers, self.model)
+        weights, optimizer = trained_weights(self.model), optimizer_state_tensors(self.optimizers, self.model)
         if self.average is not None:
             optimizer |= {_TRAINED_PREFIX + name: value for name, value in weights.items()}
             weights = self.average.weights
@@ -367,7 +367,7 @@ class Run:
             self.average.load(self.shard_weights(weights))
             weights = {name: optimizer[_TRAINED_PREFIX + name] for name in weights}
         load_trained(self.model, self.shard_weights(weights))
-        restore_optimizers(self.optimizers, self.model, optimizer, place=self.strategy.shard_like)
+        load_optimizer_state(self.optimizers, self.model, optimizer, place=self.strategy.shard_like)
 
 
 def _is_finite(value: Tensor) -> bool:

@@ -35,7 +35,7 @@ def test_it_follows_by_a_decay_that_grows_to_its_value(model):
 def test_the_model_gets_its_own_weights_back(model):
     average = MovingAverage(model, decay=0.9)
     set_weight(model, 5.0)
-    with average.in_place():
+    with average.swapped_in():
         assert model.weight.item() == 1.0
     assert model.weight.item() == 5.0
     assert average.weights["weight"].item() == 1.0

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from lm.optim.muon import Muon, orthogonalised
+from lm.optim.muon import Muon, orthogonalise
 
 SHAPES = [(24, 8), (24, 8), (8, 24), (16, 16), (24, 8)]
 
@@ -47,7 +47,7 @@ def test_matrices_in_one_parameter_are_as_if_they_were_apart():
 
 def test_singular_values_come_near_one():
     torch.manual_seed(0)
-    values = torch.linalg.svdvals(orthogonalised(torch.randn(3, 60, 20) * 7).float())
+    values = torch.linalg.svdvals(orthogonalise(torch.randn(3, 60, 20) * 7).float())
     assert values.min() > 0.4
     assert values.max() < 1.4
 

@@ -11,10 +11,10 @@ from lm.config.training import TrainingConfig
 from lm.model.lora import build_adapted
 from lm.model.transformer import build_model
 from lm.optim.optimizers import (
-    inner_matrices,
-    make_optimizers,
-    optimizer_tensors,
-    restore_optimizers,
+    build_optimizers,
+    hidden_matrices,
+    load_optimizer_state,
+    optimizer_state_tensors,
     training_bytes,
 )
 from lm.training.loop import train
@@ -23,7 +23,7 @@ from lm.training.loop import train
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_vectors_are_not_decayed(make_run, optimizer):
     run = make_run(model={"bias": True, "norm": "layernorm", "positions": "learned"})
-    optimizers = make_optimizers(run.model, TrainingConfig(steps=1, weight_decay=0.3, optimizer=optimizer))
+    optimizers = build_optimizers(run.model, TrainingConfig(steps=1, weight_decay=0.3, optimizer=optimizer))
     groups = [group for each in optimizers for group in each.param_groups]
     decay = {id(p): group["weight_decay"] for group in groups for p in group["params"]}
     for name, parameter in run.model.named_parameters():
@@ -45,7 +45,7 @@ def test_training_takes_the_memory_that_is_foreseen(make_run, optimizer, ema):
 def test_queries_keys_values_and_gates_are_matrices_of_their_own():
     config = ModelConfig(vocab_size=50, d_model=32, n_layers=2, n_encoder_layers=1, n_heads=4, n_kv_heads=2, d_ff=48)
     model = build_model(config)
-    matrices = inner_matrices(model)
+    matrices = hidden_matrices(model)
     names = {name: matrices[p] for name, p in model.named_parameters() if p in matrices}
     assert list(names["decoder.blocks.1.cross_attention.input.weight"]) == [32, 16, 16]
     assert list(names["encoder.blocks.0.feed_forward.up.weight"]) == [48, 48]
@@ -59,12 +59,12 @@ def test_each_matrix_of_each_expert_is_orthogonalised_alone(activation):
     """Its update has the root mean square of 0.2 that a dense matrix's has, whatever the other experts' gradients."""
     shape = {"vocab_size": 50, "d_model": 32, "n_layers": 1, "n_heads": 4, "d_ff": 48, "activation": activation}
     model = build_model(ModelConfig(**shape, experts=3))
-    matrices = inner_matrices(model)
+    matrices = hidden_matrices(model)
     names = {name: matrices[p] for name, p in model.named_parameters() if ".experts." in name and p in matrices}
     gate = 2 if activation == "swiglu" else 1
     assert len(names) == 3 * 2
     config = TrainingConfig(steps=1, optimizer="muon", weight_decay=0.0, learning_rate=1.0)
-    (_, muon) = make_optimizers(model, config, dtype=torch.float32)
+    (_, muon) = build_optimizers(model, config, dtype=torch.float32)
     torch.manual_seed(0)
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     for number, p in enumerate(model.parameters()):
@@ -83,11 +83,11 @@ def test_what_is_taken_out_of_the_optimizers_goes_back(make_run, optimizer):
     """Into optimizers that have taken no step, which then go on with the same moments."""
     run = make_run(steps=2, optimizer=optimizer)
     list(train(run))
-    fresh = make_optimizers(run.model, run.config.training)
-    assert optimizer_tensors(fresh, run.model) == {}
-    taken = optimizer_tensors(run.optimizers, run.model)
-    restore_optimizers(fresh, run.model, taken)
-    found = optimizer_tensors(fresh, run.model)
+    fresh = build_optimizers(run.model, run.config.training)
+    assert optimizer_state_tensors(fresh, run.model) == {}
+    taken = optimizer_state_tensors(run.optimizers, run.model)
+    load_optimizer_state(fresh, run.model, taken)
+    found = optimizer_state_tensors(fresh, run.model)
     assert found.keys() == taken.keys()
     assert all(torch.equal(found[name], taken[name]) for name in taken)
 
@@ -95,7 +95,7 @@ def test_what_is_taken_out_of_the_optimizers_goes_back(make_run, optimizer):
 def test_each_gate_of_a_recurrent_layer_is_a_matrix_of_its_own():
     config = ModelConfig(vocab_size=9, architecture="lstm", d_model=8, n_layers=2, n_encoder_layers=1)
     model = build_model(config)
-    found = inner_matrices(model)
+    found = hidden_matrices(model)
     assert found[model.decoder.recurrent[0].weight_ih_l0] == (8, 8, 8, 8)
     assert found[model.encoder.recurrent[0].weight_hh_l0_reverse] == (4, 4, 4, 4)
     assert found[model.decoder.recurrent_start.weight] == (8,) * 4  # two layers of two states each
@@ -109,8 +109,8 @@ def test_tables_of_positions_are_trained_as_embeddings_are(positions):
     model = build_model(ModelConfig(vocab_size=50, n_encoder_layers=1, positions=positions))
     tables = [parameter for name, parameter in model.named_parameters() if ".positions." in name]
     assert len(tables) == (2 if positions == "t5" else 4)
-    assert not set(tables) & set(inner_matrices(model))
-    adamw, _ = make_optimizers(model, TrainingConfig(optimizer="muon", weight_decay=0.3))
+    assert not set(tables) & set(hidden_matrices(model))
+    adamw, _ = build_optimizers(model, TrainingConfig(optimizer="muon", weight_decay=0.3))
     decayed = {id(parameter) for group in adamw.param_groups if group["weight_decay"] for parameter in group["params"]}
     assert {id(table) for table in tables} <= decayed
 
@@ -121,7 +121,7 @@ def test_adapters_alone_are_optimized_and_take_memory(optimizer, ema):
     model = ModelConfig(vocab_size=50, d_model=32, n_layers=2, n_heads=4, objective="masked", labels=("a", "b"))
     lora, config = LoraConfig(rank=3), TrainingConfig(steps=1, optimizer=optimizer, ema=ema)
     built = build_adapted(model, lora)
-    optimizers = make_optimizers(built, config, dtype=torch.float32)
+    optimizers = build_optimizers(built, config, dtype=torch.float32)
     for parameter in built.parameters():
         parameter.grad = torch.ones_like(parameter) if parameter.requires_grad else None
     for each in optimizers:
@@ -137,7 +137,7 @@ def test_the_matrices_of_adapters_are_those_of_each_projection():
     built = build_adapted(
         ModelConfig(vocab_size=50, d_model=32, n_layers=1, n_heads=4, n_kv_heads=2), LoraConfig(rank=3)
     )
-    matrices = inner_matrices(built)
+    matrices = hidden_matrices(built)
     names = {name: list(matrices[p]) for name, p in built.named_parameters() if p in matrices}
     assert names["decoder.blocks.0.attention.input.lora_a"] == [3, 3, 3]
     assert names["decoder.blocks.0.attention.input.lora_b"] == [32, 16, 16]

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from lm.config.training import TrainingConfig
-from lm.optim.schedules import batch_fraction, learning_rate, steps_for, steps_in_all
+from lm.optim.schedules import batch_fraction, learning_rate, steps_for_batches, total_steps_from_decay
 
 
 def rate(step: int, schedule: str, **fields: float) -> float:
@@ -62,7 +62,7 @@ def test_a_batch_grows_from_a_quarter_to_the_whole():
 @pytest.mark.parametrize("batches", [1, 20, 300])
 def test_steps_for_so_many_batches_learn_from_as_much(growing, batches):
     config = TrainingConfig(batch_warmup=growing)
-    steps = steps_for(batches, config=config)
+    steps = steps_for_batches(batches, config=config)
     learned = [sum(batch_fraction(step, config=config) for step in range(count)) for count in (steps - 2, steps + 1)]
     assert learned[0] <= batches <= learned[1]
 
@@ -89,10 +89,10 @@ def test_under_a_budget_it_falls_from_where_the_clock_said(step, decay_start, ex
 @pytest.mark.parametrize(("step", "steps"), [(5, 5), (10, 10), (11, 12), (40, 60), (41, 62)])
 def test_steps_in_all_of_a_decay_over_two_fifths_that_begins_now(step, steps):
     config = TrainingConfig(schedule="wsd", decay_fraction=0.4, warmup_steps=10)
-    assert steps_in_all(step, config=config) == steps
+    assert total_steps_from_decay(step, config=config) == steps
 
 
 @pytest.mark.parametrize(("batches", "steps"), [(2, 5), (4, 7), (5, 8), (6, 9), (6.5, 10)])
 def test_steps_for_batches_by_hand(batches, steps):
     """Over eight steps a batch grows to the whole: 5 of them, at 5/8 on average."""
-    assert steps_for(batches, config=TrainingConfig(batch_warmup=8)) == steps
+    assert steps_for_batches(batches, config=TrainingConfig(batch_warmup=8)) == steps

@@ -11,7 +11,7 @@ import pytest
 from lm import run_folder
 from lm.config.training import TrainingConfig
 from lm.hardware import Hardware
-from lm.optim.schedules import learning_rate, steps_in_all
+from lm.optim.schedules import learning_rate, total_steps_from_decay
 from lm.training.budget import BudgetClock, EvaluationCost, TrainingSpeed, evaluation_reserve
 from lm.training.corpus import TrainingCorpus
 from lm.training.events import DecayStarted, Evaluation, Replanned, Saved, Step, StoppedEarly
@@ -34,7 +34,7 @@ def driven(run, time: FakeTime, *, step: float, evaluation: float = 0.0):
 @pytest.mark.parametrize("step", [11, 100, 999])
 def test_the_decay_of_a_run_begins_where_it_was_decided(fraction, step):
     config = TrainingConfig(schedule="wsd", decay_fraction=fraction, warmup_steps=10, learning_rate=1.0)
-    steps = steps_in_all(step, config=config)
+    steps = total_steps_from_decay(step, config=config)
     assert learning_rate(step, config=config, steps=steps) > 0.9 or steps - step < 10
     assert learning_rate(step - 1, config=config, steps=steps) == 1.0
     assert learning_rate(step + 2, config=config, steps=steps) < 1.0

@@ -21,7 +21,7 @@ from lm.config.training import TrainingConfig
 from lm.errors import InputError, UsageError
 from lm.hardware import inference_hardware
 from lm.model.lora import adapters
-from lm.optim.averaging import average
+from lm.optim.checkpoint_averaging import average_checkpoints
 from lm.training.corpus import TrainingCorpus
 from lm.training.history import summarise_run
 from lm.training.loop import train
@@ -134,7 +134,7 @@ def test_adapters_are_used_and_trained_after_their_base_has_gone(base, adapt, tm
     shutil.move(run.folder, tmp_path / "elsewhere")
     assert all(torch.equal(value, before[name]) for name, value in load_weights(tmp_path / "elsewhere").items())
     list(train(resume_run(tmp_path / "elsewhere", longer=TrainingConfig(steps=5))))
-    average(run_folder.checkpoints(tmp_path / "elsewhere"), tmp_path / "mean")
+    average_checkpoints(run_folder.checkpoints(tmp_path / "elsewhere"), tmp_path / "mean")
     merge(tmp_path / "elsewhere", tmp_path / "merged")
 
 
@@ -211,7 +211,7 @@ def test_the_mean_of_checkpoints_is_a_plain_run(base, adapt):
     run = adapt(checkpoint_every=3, keep=0)
     list(train(run))
     chosen = run_folder.checkpoints(run.folder)[-2:]
-    average(chosen, run.folder.parent / "mean")
+    average_checkpoints(chosen, run.folder.parent / "mean")
     first, second = map(load_weights, chosen)
     for name, value in load_weights(run.folder.parent / "mean").items():
         torch.testing.assert_close(value, (first[name] + second[name]) / 2)

@@ -13,7 +13,7 @@ from lm.config.tokenizer import TokenizerConfig
 from lm.errors import InputError, UsageError
 from lm.hardware import inference_hardware
 from lm.model.transformer import build_model
-from lm.optim.averaging import average, latest
+from lm.optim.checkpoint_averaging import average_checkpoints, latest_checkpoints
 from lm.tokenizer import training
 from lm.training.loop import train
 from lm.training.startup import resume_run
@@ -22,9 +22,9 @@ from lm.training.startup import resume_run
 def test_the_mean_of_the_latest(make_run, tmp_path):
     run = make_run(checkpoint_every=3, keep=0)
     list(train(run))
-    chosen = latest(run.folder, 3)
+    chosen = latest_checkpoints(run.folder, 3)
     assert [path.name for path in chosen] == ["step-9", "step-10", "step-12"]
-    folder = average(chosen, tmp_path / "mean")
+    folder = average_checkpoints(chosen, tmp_path / "mean")
     weights = [checkpoint.load_weights(path) for path in chosen]
     loaded = checkpoint.load_model(tmp_path / "mean", inference_hardware(HardwareConfig()))
     assert loaded.folder == folder
@@ -34,7 +34,7 @@ def test_the_mean_of_the_latest(make_run, tmp_path):
     with pytest.raises(InputError, match="has no plan"):
         resume_run(tmp_path / "mean")
     with pytest.raises(InputError, match="holds a run already"):
-        average(chosen, run.folder)
+        average_checkpoints(chosen, run.folder)
 
 
 def test_what_cannot_be_averaged(make_run, tmp_path):
@@ -42,10 +42,10 @@ def test_what_cannot_be_averaged(make_run, tmp_path):
     for run in (wide, narrow):
         list(train(run))
     with pytest.raises(UsageError, match="has 1 checkpoint"):
-        latest(wide.folder, 1)
+        latest_checkpoints(wide.folder, 1)
     chosen = [run_folder.find_checkpoint(run.folder) for run in (wide, narrow)]
     with pytest.raises(InputError, match="narrow.*another model than .*wide"):
-        average(chosen, tmp_path / "mean")
+        average_checkpoints(chosen, tmp_path / "mean")
     assert not (tmp_path / "mean").exists()
 
 
@@ -64,4 +64,4 @@ def test_checkpoints_of_other_tokenizers_are_not_averaged(tmp_path, side):
             state=run_folder.TrainingState(), is_best=True, **tokenizers,
         ))  # fmt: skip
     with pytest.raises(InputError, match="two.*another tokenizer than .*one"):
-        average(chosen, tmp_path / "mean")
+        average_checkpoints(chosen, tmp_path / "mean")
