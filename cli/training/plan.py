@@ -19,7 +19,7 @@ from lm.training import step_timing
 from lm.training.loop import batch_flops
 from lm.training.memory import estimate_memory
 from lm.training.regularisation import estimate_bits_per_byte
-from lm.training.resolve import NOVEL, Outlook
+from lm.training.resolve import NOVEL, BudgetForecast
 from lm.training.trainer import Planned
 
 _SECONDS_TO_MEASURE = 1.5
@@ -44,13 +44,13 @@ def show_plan(event: Planned) -> None:
     names, values = (max(len(row[place]) for row in rows) for place in (0, 1))
     for name, value, by in rows:
         note(f"{name:<{names}}  {value:<{values}}  {by}".rstrip())
-    if event.outlook is not None:
-        _warn(event, event.outlook)
+    if event.forecast is not None:
+        _warn(event, event.forecast)
 
 
 def plan_rows(event: Planned) -> Iterator[Row]:
     """Yield a row for each decision that a person may want to make otherwise."""
-    config, reasons, data, outlook = event.config, event.reasons, event.data, event.outlook
+    config, reasons, data, forecast = event.config, event.reasons, event.data, event.forecast
     model, training, plan = config.model, config.training, config.plan
     assert plan is not None
     parameters = sum(parameters_by_part(model).values())
@@ -86,8 +86,8 @@ def plan_rows(event: Planned) -> Iterator[Row]:
     yield "evaluation", every, _by(reasons, "training.evaluate_every")
     yield "arithmetic", f"{plan.dtype} on {plan.device}, {threads(plan.threads)}", _by(reasons, "hardware.dtype")
     yield "FLOPs", quantity(plan.steps * _flops_of_a_step(config, data), "FLOPs"), ""
-    if outlook is not None and len(outlook.ngram_bits) > 1:
-        yield "expected", _expected(outlook), f"n-gram baseline: {min(outlook.ngram_bits):.2f}"
+    if forecast is not None and len(forecast.ngram_bits) > 1:
+        yield "expected", _expected(forecast), f"n-gram baseline: {min(forecast.ngram_bits):.2f}"
 
 
 def _by(reasons: Mapping[str, str], *names: str) -> str:
@@ -97,28 +97,28 @@ def _by(reasons: Mapping[str, str], *names: str) -> str:
     return "time and corpus" if by == "budget" else by
 
 
-def _expected(outlook: Outlook) -> str:
+def _expected(forecast: BudgetForecast) -> str:
     """The bits/byte to expect of held-out text."""
-    least, most = (factor * estimate_bits_per_byte(outlook.ngram_bits) for factor in _AROUND)
-    if outlook.tokens < _TOKENS_TO_LEARN_FROM:
+    least, most = (factor * estimate_bits_per_byte(forecast.ngram_bits) for factor in _AROUND)
+    if forecast.tokens < _TOKENS_TO_LEARN_FROM:
         return f"{least:.2f} bits/byte or more"
     return f"{least:.2f} to {most:.2f} bits/byte"
 
 
-def _warn(event: Planned, outlook: Outlook) -> None:
+def _warn(event: Planned, forecast: BudgetForecast) -> None:
     """Warn where a budget is too short for what it is to bring, or text repeats its patterns."""
     budget = str(event.config.training.budget)
-    if outlook.is_regularised and outlook.novelty < NOVEL and outlook.epochs >= 1:
-        worth = f"{outlook.epochs:.1f} epochs count as {outlook.novelty * outlook.epochs:.1f}"
+    if forecast.is_regularised and forecast.novelty < NOVEL and forecast.epochs >= 1:
+        worth = f"{forecast.epochs:.1f} epochs count as {forecast.novelty * forecast.epochs:.1f}"
         fact("note", f"the text repeats its patterns, so its {worth} where regularisation is chosen")
-    if event.config.model.translates and outlook.tokens < _TARGETS_TO_LEARN_FROM:
-        enough = event.spent + outlook.steps * outlook.step_seconds * _TARGETS_TO_LEARN_FROM / outlook.tokens
-        too_few = f"{count(outlook.tokens)} tokens of targets teach hardly any translation"
+    if event.config.model.translates and forecast.tokens < _TARGETS_TO_LEARN_FROM:
+        enough = event.spent + forecast.steps * forecast.step_seconds * _TARGETS_TO_LEARN_FROM / forecast.tokens
+        too_few = f"{count(forecast.tokens)} tokens of targets teach hardly any translation"
         fact("warning", f"{too_few}: {duration(enough)} or more would be enough to begin with (--budget)")
-    warn_of_few_steps(outlook.steps, f"{budget} is enough for about")
-    if outlook.evaluation_seconds > outlook.evaluation_limit:
-        taken = f"one evaluation and checkpoint take {duration(outlook.evaluation_seconds)}"
-        limit = f"more than the {duration(outlook.evaluation_limit)} of {budget} that are for them"
+    warn_of_few_steps(forecast.steps, f"{budget} is enough for about")
+    if forecast.evaluation_seconds > forecast.evaluation_limit:
+        taken = f"one evaluation and checkpoint take {duration(forecast.evaluation_seconds)}"
+        limit = f"more than the {duration(forecast.evaluation_limit)} of {budget} that are for them"
         fact("warning", f"{taken}, {limit}: hold out less (--validation), or give more time (--budget)")
 
 

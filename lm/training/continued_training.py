@@ -18,7 +18,7 @@ from lm.data.training_data import TrainingData
 from lm.optim.schedules import learning_rate
 from lm.run_folder import TrainingState
 from lm.training.regularisation import choose_dropout
-from lm.training.resolve import Resolution, planned_steps
+from lm.training.resolve import Resolution, compute_steps
 
 _ADAMW_RATE = 3e-3
 """Peak learning rate of AdamW from random weights at width 128; scaled with 1 / width (Yang et al. 2022)."""
@@ -97,7 +97,7 @@ def choose_continued_training(
         resolution = resolution.choose("size of the new data", {"training": length})
     steps = None
     if resolution.config.training.budget is None:
-        steps = planned_steps(resolution.config.training, data, step_seconds=1.0)
+        steps = compute_steps(resolution.config.training, data, step_seconds=1.0)
         rhythm = {
             "warmup_steps": min(resolution.config.training.warmup_steps, round(_WARMUP * steps)),
             "evaluate_every": max(1, -(-steps // _EVALUATIONS)),
@@ -192,7 +192,7 @@ def extend_run(
     if longer.budget is not None:
         lengths["schedule"] = longer.schedule  # the one that goes with a budget
     training = dataclasses.replace(config.training, **lengths)
-    steps, deadline = planned_steps(training, data, step_seconds=state.seconds / max(1, state.step), spent=spent), None
+    steps, deadline = compute_steps(training, data, step_seconds=state.seconds / max(1, state.step), spent=spent), None
     if longer.budget is not None:
         steps, deadline = state.step + steps, state.elapsed + parse_duration(longer.budget)
     changed = dataclasses.replace(plan, steps=steps, deadline=deadline)

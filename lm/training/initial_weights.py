@@ -1,4 +1,4 @@
-"""The weights that a new run starts from, where they are another run's instead of random ones."""
+"""Initial weights of a new run that come from another run: compatibility checks, loading, first loss."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from lm.training.objective import summed_loss
 from lm.training.run import Run
 
 _EVALUATED_TOKENS = 8192
-"""To know a loss to about 0.03 nats."""
+"""Enough to measure a loss to about 0.03 nats."""
 
 
-def check_weights(model: ModelConfig, path: Path) -> None:
-    """UsageError unless a model can start from the weights of a run or checkpoint, vocabularies and labels aside."""
+def check_compatible(model: ModelConfig, path: Path) -> None:
+    """Raise UsageError unless a model can start from the weights of a run, apart from vocabulary and labels."""
     theirs = load_config(find_checkpoint(path)).model.replace(labels=())
     ours = model.replace(vocab_size=theirs.vocab_size, source_vocab_size=theirs.source_vocab_size, labels=())
     if _shapes(ours) == _shapes(theirs):
         return
-    settings = ours.settings()  # what follows from others is not the cause
+    settings = ours.settings()  # derived settings are not the cause
     differing = [
         described.name
         for described in list_options(ModelConfig)
-        if _reshapes(theirs, {described.name: settings[described.name]})
+        if _changes_shapes(theirs, {described.name: settings[described.name]})
     ]
     values = "; ".join(
         f"{name} is {getattr(ours, name)} here and {getattr(theirs, name)} in {path}" for name in differing
@@ -47,12 +47,12 @@ def check_weights(model: ModelConfig, path: Path) -> None:
 
 
 def check_tokenizers(path: Path, tokenizer: Tokenizer, source_tokenizer: Tokenizer | None = None) -> None:
-    """UsageError unless the weights of a run or checkpoint were learned with tokens that these tokenizers have too.
+    """Raise UsageError unless the tokenizers have the token IDs that the weights were trained with.
 
     Args:
-        path: the run or checkpoint to start from.
-        tokenizer: of the targets; of both sides, if there is no other.
-        source_tokenizer: of the sources, where they have their own.
+        path: run or checkpoint to start from.
+        tokenizer: of the targets; of both sides if there is no other.
+        source_tokenizer: of the sources, if they have their own.
     """
     theirs, of_sources = load_tokenizers(find_checkpoint(path))
     sides = ((tokenizer, theirs), (source_tokenizer or tokenizer, of_sources or theirs))
@@ -62,8 +62,8 @@ def check_tokenizers(path: Path, tokenizer: Tokenizer, source_tokenizer: Tokeniz
     raise UsageError(f"{problem}: use that one, or train a new model", settings=("tokenizer", "from_run"))
 
 
-def spare_tokens(path: Path, tokenizer: Tokenizer) -> int:
-    """The ids that the model of a run has beyond those of its tokenizer, whose vocabulary this one has."""
+def count_spare_tokens(path: Path, tokenizer: Tokenizer) -> int:
+    """Return the number of embedding rows of a run's model beyond its tokenizer's vocabulary."""
     return load_config(find_checkpoint(path)).model.vocab_size - tokenizer.vocab_size
 
 
@@ -72,19 +72,18 @@ def _shapes(model: ModelConfig) -> dict[str, torch.Size]:
         return {name: value.shape for name, value in build_model(model).state_dict().items()}
 
 
-def _reshapes(model: ModelConfig, change: dict[str, Any]) -> bool:
-    """Whether a model's weights have other shapes with a setting changed."""
+def _changes_shapes(model: ModelConfig, change: dict[str, Any]) -> bool:
+    """Whether a setting changes the shapes of a model's weights."""
     try:
         return _shapes(model.replace(**change)) != _shapes(model)
-    except UsageError:  # it goes only with another setting that differs too
+    except UsageError:  # valid only together with another differing setting
         return True
 
 
-def start_from(run: Run, weights: Mapping[str, Tensor]) -> None:
-    """Give a run these weights before its first step; UsageError if they don't fit its model.
+def load_initial_weights(run: Run, weights: Mapping[str, Tensor]) -> None:
+    """Load initial weights into a run; UsageError if they don't fit its model.
 
-    What stands behind the layers of a masked model may have another shape, for labels instead of tokens, or for more
-    or fewer labels. Then it starts at random.
+    The head of a masked model may differ (labels instead of tokens, or other labels); then it starts at random.
     """
     given = weights
     if run.config.model.is_masked:
@@ -102,8 +101,8 @@ def start_from(run: Run, weights: Mapping[str, Tensor]) -> None:
         run.average.load(run.model.state_dict())
 
 
-def has_head_of(model: ModelConfig, weights: Mapping[str, Tensor]) -> bool:
-    """Whether what stands behind the layers of a model has the shape that it has in some weights; else it is random."""
+def has_matching_head(model: ModelConfig, weights: Mapping[str, Tensor]) -> bool:
+    """Whether the weights have a head of the shape that the model needs; otherwise it starts at random."""
     if not model.is_masked:
         return True
     with without_weights():
@@ -116,19 +115,19 @@ def has_head_of(model: ModelConfig, weights: Mapping[str, Tensor]) -> bool:
 
 
 @torch.inference_mode()
-def initial_loss(config: RunConfig, weights: Mapping[str, Tensor], data: TrainingData) -> float | None:
-    """Nats per token of the weights to start from on the beginning of the held-out data.
+def measure_initial_loss(config: RunConfig, weights: Mapping[str, Tensor], data: TrainingData) -> float | None:
+    """Return nats per token of the initial weights on the start of the held-out data.
 
-    None where nothing is held out, or the weights aren't all of the model's.
+    None if nothing is held out, or a part of the model starts at random.
     """
-    if not data.validation_bytes or not has_head_of(config.model, weights):
+    if not data.validation_bytes or not has_matching_head(config.model, weights):
         return None
     hardware = inference_hardware(dataclasses.replace(config.hardware, dtype="float32"))
     with without_weights():
         model = build_model(config.model)
     try:
         model.load_state_dict(weights, assign=True)
-    except RuntimeError:  # `start_from` says what is wrong
+    except RuntimeError:  # `load_initial_weights` says what is wrong
         return None
     model, nats, predicted = ready(model, hardware), 0.0, 0
     for batch in data.validation():
@@ -140,19 +139,19 @@ def initial_loss(config: RunConfig, weights: Mapping[str, Tensor], data: Trainin
 
 
 def _with_own_head(run: Run, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    """Weights with the run's own head in the place of one of another shape."""
-    if has_head_of(run.config.model, weights):
+    """Return the weights with the run's own head, if the head has another shape."""
+    if has_matching_head(run.config.model, weights):
         return weights
     head, theirs = (run.model.head_of(tensors) for tensors in (run.model.state_dict(), weights))
     return {name: value for name, value in weights.items() if name not in theirs} | head
 
 
 def _with_adapters(run: Run, weights: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    """Weights with the run's adapters; UsageError if what is to stay as it is would start at random.
+    """Return the weights with the run's adapters; UsageError if a frozen weight would start at random.
 
     Args:
-        run: the run.
-        weights: to start from, with its own head if it has one.
+        run: to start.
+        weights: to start from, including the run's own head if it needs one.
         given: the same, without that.
     """
     own = trained_weights(run.model)

@@ -1,17 +1,16 @@
-"""Choose everything about a run that its specification leaves open, and say what chose each value.
+"""Resolve a run specification: choose all settings that it leaves open, and record the reason of each.
 
-The stages follow one another, each a pure function of what the stages before it chose and of what has been measured
-since, so that a better rule for one value is a change of one stage:
+Each stage is a pure function of the previous one and of what has been measured since:
 
-1. `from_spec`: the specification over the preset, or over the model of the run that is fine-tuned.
-2. `size_for_budget`, under a budget or where no length is given: that length as a time, depth, vocabulary and batch,
-   from the bytes of the corpus and the training speed of this machine.
+1. `resolve_spec`: the specification over the preset, or over the model that is fine-tuned.
+2. `choose_size`, under a budget or without a length: training time, depth, vocabulary and batch size, from the
+   size of the corpus and the training speed of this machine.
 3. `fit_to_corpus`: vocabulary sizes and labels, from the prepared corpus.
-4. `fit_to_speed`, only under a budget: evaluations, and regularisation unless a published preset states it, from the
+4. `fit_to_speed`, under a budget: evaluation interval, and regularisation unless a published preset sets it, from the
    time of a step and the statistics of the data.
-5. `plan`: steps, arithmetic and memory, from the hardware.
+5. `add_plan`: steps, dtypes and memory, from the hardware.
 
-A value that the person gave is never changed by a later stage.
+A value that the user has set is never changed.
 """
 
 from __future__ import annotations
@@ -58,27 +57,27 @@ from lm.training.regularisation import (
     compute_novelty,
 )
 
-_MOST_STEPS = 1 << 53
-"""Steps that a float64 can still count one by one."""
-_PROBES = {False: (4, 4096), True: (3, 2048)}
-"""Depth and tokens of a step of the model whose speed is measured for a budget; for text, and for pairs."""
-_MOST_EVALUATIONS, _EVALUATIONS_WITH_BLEU = 20, 4
-_EVALUATIONS_TO_STOP, _DECAY_PATIENCE, _PATIENCE = 8, 3, 2
-_FEWEST_SENTENCES = 100
-_SAVED_A_SECOND = 1.5e8  # bytes of a checkpoint, its checksums and the disk's own time included
+_MAX_STEPS = 1 << 53
+"""Largest number of steps that float64 counts exactly."""
+_PROBE_SIZES = {False: (4, 4096), True: (3, 2048)}
+"""Depth and batch tokens of the model whose speed is measured, for text (False) and pairs (True)."""
+_MAX_EVALUATIONS, _EVALUATIONS_WITH_BLEU = 20, 4
+_MIN_EVALUATIONS_TO_STOP, _DECAY_PATIENCE, _PATIENCE = 8, 3, 2
+_MIN_SENTENCES = 100
+_SAVE_BYTES_PER_SECOND = 1.5e8  # bytes of a checkpoint per second, including checksums and fsync
 NOVEL = 0.8
-"""Novelty (`compute_novelty`) from which a text repeats its patterns too little for that to count."""
+"""Novelty (`compute_novelty`) from which a text counts as having few repeated patterns."""
 
 
 @dataclass(frozen=True)
 class Resolution:
-    """The settings of a run as far as they are chosen.
+    """The settings chosen so far.
 
     Attributes:
-        config: the settings; those that are still open have the preset's or default value.
-        fixed: what the person, or the run that is fine-tuned, has set, by section.
-        is_regularised: whether regularisation is chosen by how often a budget lets the model see the data.
-        reasons: what chose each value, by its name, as in "training.steps".
+        config: settings; open ones have the value of the preset or the default.
+        fixed: settings given by the user or by the run that is fine-tuned, by section.
+        is_regularised: whether regularisation is chosen from the number of epochs in the budget.
+        reasons: of each setting, by names such as "training.steps".
     """
 
     config: RunConfig
@@ -87,7 +86,7 @@ class Resolution:
     reasons: Mapping[str, str] = field(default_factory=dict)
 
     def choose(self, reason: str, values: Mapping[str, Mapping[str, Any]]) -> Resolution:
-        """The resolution with values chosen, by section, except for those that are fixed."""
+        """Return the resolution with values chosen, by section, except for fixed ones."""
         config, reasons = self.config, dict(self.reasons)
         for section, fields in values.items():
             left_open = {name: value for name, value in fields.items() if name not in self.fixed[section]}
@@ -95,8 +94,8 @@ class Resolution:
             reasons |= {f"{section}.{name}": reason for name in left_open}
         return dataclasses.replace(self, config=config, reasons=reasons)
 
-    def settle(self, reason: str, config: RunConfig) -> Resolution:
-        """The resolution with another config; what differs is chosen for a reason."""
+    def replace_config(self, reason: str, config: RunConfig) -> Resolution:
+        """Return the resolution with another config; `reason` is recorded for all differences."""
         differing = {
             f"{section}.{described.name}"
             for section, kind in SECTIONS.items()
@@ -108,20 +107,20 @@ class Resolution:
 
 
 @dataclass(frozen=True)
-class Outlook:
-    """What a budget comes to, as measured before the first step.
+class BudgetForecast:
+    """What a budget is enough for, estimated before the first step.
 
     Attributes:
-        steps: that there is time for.
-        step_seconds: seconds of a step.
+        steps: number of steps.
+        step_seconds: duration of a step.
         epochs: passes over the data.
-        is_regularised: whether regularisation was chosen from that.
-        novelty: what an epoch counts for where a text repeats its patterns, as a fraction.
-        ngram_bits: bits/byte of n-gram baselines of growing order on the held-out text; empty where not measured.
-        tokens: that will be seen; of pairs, targets.
-        r_drop: weight of R-Drop that was chosen, for which each batch goes through the model twice.
-        evaluation_seconds: seconds to evaluate and save.
-        evaluation_limit: seconds that all evaluations may take.
+        is_regularised: whether regularisation was chosen from these.
+        novelty: factor of the epochs for text with repeated patterns.
+        ngram_bits: bits/byte of n-gram baselines of order 1, 2, … on held-out text; empty if not measured.
+        tokens: training tokens; for pairs, target tokens.
+        r_drop: chosen weight of R-Drop, which takes two passes per batch.
+        evaluation_seconds: to evaluate and save.
+        evaluation_limit: seconds reserved for all evaluations.
     """
 
     steps: float
@@ -136,12 +135,12 @@ class Outlook:
     evaluation_limit: float
 
 
-def from_spec(spec: RunSpec, *, base: ModelConfig | None = None) -> Resolution:
-    """Stage 1: the preset, or the model that is fine-tuned, with the settings of the specification.
+def resolve_spec(spec: RunSpec, *, base: ModelConfig | None = None) -> Resolution:
+    """Stage 1: return the preset, or the model that is fine-tuned, with the settings of the specification.
 
     Args:
         spec: of a new run.
-        base: the model of `spec.from_run`.
+        base: model of `spec.from_run`.
 
     Raises:
         UsageError: there is no such preset, or settings contradict each other.
@@ -156,12 +155,12 @@ def from_spec(spec: RunSpec, *, base: ModelConfig | None = None) -> Resolution:
     named = "default" if spec.preset is None else spec.sources.get("preset", "given")
     from_base = {f"model.{field}": "from_run" for field in fixed["model"]} if base is not None else {}
     is_regularised = base is None and config.training.budget is not None and not has_training_recipe(name)
-    reasons = {**_of_preset(config), "preset": named, **from_base, **spec.sources}
+    reasons = {**_preset_reasons(config), "preset": named, **from_base, **spec.sources}
     return Resolution(config, fixed, is_regularised, reasons)
 
 
-def needs_time(spec: RunSpec) -> bool:
-    """Whether the time to train is chosen: for a new model of a text, where nothing else says how long."""
+def should_choose_time(spec: RunSpec) -> bool:
+    """Whether the training time is chosen: for a new language model whose length is not given."""
     training, data = spec.settings["training"], spec.settings["data"]
     is_said = any(training.get(name) is not None for name in LENGTHS) or bool(
         spec.preset and has_training_recipe(spec.preset)
@@ -171,44 +170,44 @@ def needs_time(spec: RunSpec) -> bool:
     return is_new and suits_a_time and not is_said
 
 
-def needs_size(spec: RunSpec) -> bool:
-    """Whether the size of the model follows from corpus and time, since nothing, or only a depth, says it."""
-    has_time = spec.settings["training"].get("budget") is not None or needs_time(spec)
+def should_choose_size(spec: RunSpec) -> bool:
+    """Whether the model size is chosen from corpus and time, because at most the depth is given."""
+    has_time = spec.settings["training"].get("budget") is not None or should_choose_time(spec)
     is_open = spec.preset is None or preset_depth(spec.preset) is not None
     return has_time and is_open and spec.from_run is None
 
 
-def are_merges_open(spec: RunSpec, config: RunConfig) -> bool:
-    """Whether nothing says what BPE merges, for a new model of a text whose size is chosen too.
+def should_choose_merges(spec: RunSpec, config: RunConfig) -> bool:
+    """Whether BPE merges within words or characters are chosen: for a new language model of chosen size.
 
-    Other tools have no BPE within characters, so that portable models keep that of words.
+    Portable models keep merges within words, because other tools don't support merges within characters.
     """
     is_text = not (spec.data.are_pairs or config.data.supervised or config.model.is_masked)
     is_open = spec.tokenizer is None and not {"kind", "vocab_size", "merges"} & spec.settings["tokenizer"].keys()
-    return needs_size(spec) and is_text and is_open and not is_portable_name(config.preset)
+    return should_choose_size(spec) and is_text and is_open and not is_portable_name(config.preset)
 
 
 def choose_time(resolution: Resolution, *, rate: float, text_bytes: int) -> Resolution:
-    """Stage 2, first half: the time to train, where nothing says how long; arguments are those of `size_for_budget`."""
+    """Stage 2a: choose the training time if no length is given; see `choose_size` for the arguments."""
     config, is_open = resolution.config, resolution.reasons["preset"] == "default"
-    seconds = sizing.default_seconds(
+    seconds = sizing.choose_default_seconds(
         rate=rate,
         text_bytes=text_bytes,
         kind=config.tokenizer.kind,
         parameters=None if is_open else sum(parameters_by_part(config.model).values()),
     )
-    lengths = {**dict.fromkeys(LENGTHS), "budget": _written(seconds), "schedule": "wsd"}
+    lengths = {**dict.fromkeys(LENGTHS), "budget": _format_budget(seconds), "schedule": "wsd"}
     chosen = resolution.choose("size of the corpus", {"training": lengths})
     return dataclasses.replace(chosen, is_regularised=True)
 
 
-def _written(seconds: int) -> str:
-    """Seconds as a budget is written, as in 90s or 5m."""
+def _format_budget(seconds: int) -> str:
+    """Format seconds as a budget, such as 90s or 5m."""
     return f"{seconds}s" if seconds % 60 else f"{seconds // 60}m"
 
 
-def _of_preset(config: RunConfig) -> dict[str, str]:
-    """What chose each value of a preset: the preset, the default of the option, or a setting that it follows from."""
+def _preset_reasons(config: RunConfig) -> dict[str, str]:
+    """Return the reason of each value of a preset: preset, default, or other settings."""
     row, reasons = find_preset(str(config.preset)), {}
     for section, kind in SECTIONS.items():
         values = getattr(row, section, {})
@@ -220,50 +219,50 @@ def _of_preset(config: RunConfig) -> dict[str, str]:
     return reasons
 
 
-def probe(resolution: Resolution, *, pairs: bool) -> RunConfig:
-    """The settings of the small model whose training speed tells how large a model a budget is enough for."""
-    config, (depth, tokens) = resolution.config, _PROBES[pairs]
+def probe_config(resolution: Resolution, *, pairs: bool) -> RunConfig:
+    """Return the config of the small model whose training speed is measured."""
+    config, (depth, tokens) = resolution.config, _PROBE_SIZES[pairs]
     like = build_run_config(
-        _named_like(config, depth, pairs=pairs),
+        _preset_of_depth(config, depth, pairs=pairs),
         {"training": {"batch_tokens": tokens}, "model": {"decoder_only": config.model.decoder_only}},
     )
     return dataclasses.replace(like, hardware=config.hardware)
 
 
-def _named_like(config: RunConfig, depth: int, *, pairs: bool) -> str:
-    """The preset of so many layers, portable if that of a config is."""
+def _preset_of_depth(config: RunConfig, depth: int, *, pairs: bool) -> str:
+    """Return the preset of a depth, portable if that of the config is."""
     name = depth_preset_name(depth, pairs=pairs)
     return portable_name(name) if is_portable_name(config.preset) else name
 
 
-def size_for_budget(
+def choose_size(
     resolution: Resolution, *, seconds: float, rate: float, text_bytes: int, pairs: bool, is_prepared: bool = False
 ) -> Resolution:
-    """Stage 2: the largest model that sees enough tokens in a time on this machine.
+    """Stage 2b: choose the largest model that sees enough tokens in the time.
 
     Args:
         resolution: of stage 1.
-        seconds: of the budget that are left.
-        rate: FLOP/s of training, as measured with `probe`, of all processes.
-        text_bytes: of the corpus.
-        pairs: whether it is of sentence pairs.
-        is_prepared: whether the corpus is prepared already, so that nothing can be held out otherwise.
+        seconds: left of the budget.
+        rate: FLOP/s of training, measured with `probe_config`, of all processes.
+        text_bytes: size of the corpus.
+        pairs: whether it is a parallel corpus.
+        is_prepared: whether the corpus is prepared, so that the held-out split is fixed.
     """
-    fitting, given, before = sizing.fitting, resolution.fixed, resolution.config
+    fitting, given, before = sizing.size_language_model, resolution.fixed, resolution.config
     if pairs:
-        fitting = partial(sizing.fitting_pairs, in_one_stack=before.model.decoder_only)
+        fitting = partial(sizing.size_translation_model, in_one_stack=before.model.decoder_only)
     depth = None if resolution.reasons["preset"] == "default" else preset_depth(before.preset)
     found = fitting(seconds, rate=rate, text_bytes=text_bytes, kind=before.tokenizer.kind, depth=depth)
     chosen = found.settings()
     if "budget" not in given["training"]:
         chosen["training"]["budget"] = before.training.budget
     if not pairs and not is_prepared:
-        chosen["data"] = {"validation": f"{sizing.held_out(found.tokens, text_bytes=text_bytes):.2g}"}
-    name = _named_like(before, found.depth, pairs=pairs)
+        chosen["data"] = {"validation": f"{sizing.choose_held_out_fraction(found.tokens, text_bytes=text_bytes):.2g}"}
+    name = _preset_of_depth(before, found.depth, pairs=pairs)
     config = build_run_config(name, {section: overlay(chosen.get(section, {}), given[section]) for section in SECTIONS})
     by_budget = {f"{section}.{name}": "budget" for section, values in chosen.items() for name in values}
     given_by = {name: by for name, by in resolution.reasons.items() if _is_fixed(name, given)}
-    reasons = {**_of_preset(config), **by_budget, **given_by}
+    reasons = {**_preset_reasons(config), **by_budget, **given_by}
     reasons["preset"] = "budget" if depth is None else resolution.reasons["preset"]
     if "budget" not in given["training"]:
         reasons["training.budget"] = resolution.reasons["training.budget"]
@@ -276,10 +275,10 @@ def _is_fixed(name: str, fixed: Settings) -> bool:
 
 
 def fit_to_corpus(config: RunConfig, corpus: TrainingCorpus) -> RunConfig:
-    """Stage 3: an embedding for each token and, of a classifier, an output for each label, or a decoder's completions.
+    """Stage 3: return the config with vocabulary sizes and labels of the corpus.
 
-    Sources whose tokens are those of the targets, cut otherwise, use the same embedding. Without merges there is no BPE
-    dropout, which presets and budgets choose before the tokenizers are known.
+    Sources with the same token IDs as the targets use the same embedding. BPE dropout is dropped if a tokenizer has no
+    merges.
     """
     source = corpus.source_tokenizer
     source_size = None if source is None or source.has_same_ids(corpus.tokenizer) else source.vocab_size
@@ -305,20 +304,20 @@ def fit_to_speed(
     has_merges: bool = True,
     ngram_bits: Sequence[float] = (),
     train_tokens: int = 0,
-) -> tuple[Resolution, TrainingSpeed, Outlook]:
-    """Stage 4: what depends on how many steps a budget has time for.
+) -> tuple[Resolution, TrainingSpeed, BudgetForecast]:
+    """Stage 4: choose what depends on the number of steps in the budget.
 
-    Evaluations are so far apart that there is time for them. Regularisation follows from how often the data will be
-    seen, unless a published preset states it; where there are enough evaluations to see that the loss no longer falls,
-    the learning rate then decays, and training stops when that helps no more.
+    Evaluations are spaced so that they are affordable. Regularisation is chosen from the number of epochs; if there are
+    enough evaluations to see a plateau, the learning rate decays at the plateau, and training ends when that no longer
+    helps.
 
     Args:
         resolution: fitted to the corpus.
-        speed: seconds of a step and of an evaluation, with all processes.
+        speed: with all processes.
         data: of the run, open.
-        left: seconds of the budget that are left.
-        has_merges: whether BPE dropout has merges to leave out.
-        ngram_bits: bits/byte of n-gram baselines of order 1, 2, … on the held-out text, for a text.
+        left: seconds left of the budget.
+        has_merges: whether BPE dropout is possible.
+        ngram_bits: bits/byte of n-gram baselines of order 1, 2, … on the held-out text.
         train_tokens: tokens of the training split of a text.
     """
     config, steps = resolution.config, max(1.0, left / speed.step_seconds)
@@ -334,7 +333,7 @@ def fit_to_speed(
         tokens = steps * batch_rows(config) * config.model.context_length
         epochs = tokens / max(1, train_tokens)
         if is_regularised:
-            found = _regularisation_of_text(resolution, epochs, fraction, steps=steps, train_tokens=train_tokens)
+            found = _choose_text_regularisation(resolution, epochs, fraction, steps=steps, train_tokens=train_tokens)
             resolution, r_drop = resolution.choose("epochs in the budget", found.settings()), found.r_drop
             steps, speed = (
                 steps / found.passes,
@@ -344,28 +343,30 @@ def fit_to_speed(
     if resolution.is_regularised and steps < 10 * resolution.config.training.warmup_steps:
         resolution = resolution.choose("steps in the budget", {"training": {"warmup_steps": round(steps / 10)}})
     limit = evaluation_reserve(left)
-    evaluated, evaluation_seconds = evaluations(resolution.config, speed.evaluation_cost, steps=steps, limit=limit)
+    evaluated, evaluation_seconds = choose_evaluations(
+        resolution.config, speed.evaluation_cost, steps=steps, limit=limit
+    )
     if is_regularised and not data.holds_pairs and data.validation_bytes:
-        evaluated |= _stopping(steps, every=evaluated["evaluate_every"])
-    outlook = Outlook(
+        evaluated |= _choose_patience(steps, every=evaluated["evaluate_every"])
+    forecast = BudgetForecast(
         steps, speed.step_seconds, epochs, is_regularised, fraction, tuple(ngram_bits), tokens, r_drop,
         evaluation_seconds=evaluation_seconds, evaluation_limit=limit,
     )  # fmt: skip
     resolution = resolution.choose("time of an evaluation", {"training": evaluated})
-    return resolution, dataclasses.replace(speed, evaluation_seconds=evaluation_seconds), outlook
+    return resolution, dataclasses.replace(speed, evaluation_seconds=evaluation_seconds), forecast
 
 
-def _stopping(steps: float, *, every: int) -> dict[str, int]:
-    """When to decay the learning rate early, and then to stop; nothing where there are too few evaluations to tell."""
-    if not every or steps / every < _EVALUATIONS_TO_STOP:
+def _choose_patience(steps: float, *, every: int) -> dict[str, int]:
+    """Return the patience of decay and stopping; nothing with too few evaluations."""
+    if not every or steps / every < _MIN_EVALUATIONS_TO_STOP:
         return {}
     return {"decay_patience": _DECAY_PATIENCE, "patience": _PATIENCE}
 
 
-def _regularisation_of_text(
+def _choose_text_regularisation(
     resolution: Resolution, epochs: float, fraction: float, *, steps: float, train_tokens: int
 ) -> Regularisation:
-    """Regularisation for a text that is seen so often, where an epoch counts for a fraction of one."""
+    """Choose the regularisation of a language model from its effective epochs."""
     config, fixed = resolution.config, resolution.fixed
     passes_differ, is_open = fixed["model"].get("dropout") != 0, "r_drop" not in fixed["training"]
     return choose_text_regularisation(
@@ -377,8 +378,10 @@ def _regularisation_of_text(
     )
 
 
-def evaluations(config: RunConfig, cost: EvaluationCost, *, steps: float, limit: float) -> tuple[dict[str, Any], float]:
-    """How often to evaluate and save, how many sentences to translate each time, and the seconds that each takes.
+def choose_evaluations(
+    config: RunConfig, cost: EvaluationCost, *, steps: float, limit: float
+) -> tuple[dict[str, Any], float]:
+    """Choose the evaluation interval and number of sentences to translate; return them and the seconds per evaluation.
 
     Args:
         config: of the run.
@@ -386,19 +389,19 @@ def evaluations(config: RunConfig, cost: EvaluationCost, *, steps: float, limit:
         steps: of the run.
         limit: seconds for all evaluations.
     """
-    each = cost.loss_seconds + training_bytes(config.model, config.training, config.lora) / _SAVED_A_SECOND
+    each = cost.loss_seconds + training_bytes(config.model, config.training, config.lora) / _SAVE_BYTES_PER_SECOND
     chosen: dict[str, Any] = {}
     if cost.sentence_seconds:
         affordable = (limit / _EVALUATIONS_WITH_BLEU - each) / cost.sentence_seconds
-        sentences = min(config.training.bleu_sentences, max(_FEWEST_SENTENCES, round(affordable)))
+        sentences = min(config.training.bleu_sentences, max(_MIN_SENTENCES, round(affordable)))
         each, chosen = each + sentences * cost.sentence_seconds, {"bleu_sentences": sentences}
-    number = max(1, min(_MOST_EVALUATIONS, int(limit / each)))
-    # the last one but the end's is half as far from the end as from the one before
+    number = max(1, min(_MAX_EVALUATIONS, int(limit / each)))
+    # the last interval is half as long
     chosen["evaluate_every"] = 0 if number == 1 else max(1, math.ceil(steps / (number - 0.5)))
     return chosen, each
 
 
-def plan(
+def add_plan(
     config: RunConfig,
     hardware: Hardware,
     data: TrainingData,
@@ -410,24 +413,24 @@ def plan(
     step_seconds: float = 1.0,
     spent: float = 0.0,
 ) -> RunConfig:
-    """Stage 5: the settings with a plan.
+    """Stage 5: return the config with a plan.
 
     Args:
         config: fitted to the corpus.
-        hardware: with the arithmetic that is fastest on it.
+        hardware: device, dtypes and threads.
         data: of the run, open.
         folder: of the data.
         data_key: hash of everything that the data were made from.
-        micro_batch_tokens: positions that fit into the memory of a GPU at once.
-        processes: that train the run together.
-        step_seconds: seconds of a step, for a budget.
-        spent: seconds of the budget that are gone.
+        micro_batch_tokens: tokens that fit into GPU memory in one pass.
+        processes: world size.
+        step_seconds: for a budget.
+        spent: seconds of the budget used before.
     """
     made = RunPlan(
         **vars(hardware),
         processes=processes,
         micro_batch_tokens=micro_batch_tokens,
-        steps=planned_steps(config.training, data, step_seconds=step_seconds, spent=spent),
+        steps=compute_steps(config.training, data, step_seconds=step_seconds, spent=spent),
         data=str(folder.resolve()),
         data_key=data_key,
         deadline=None if config.training.budget is None else parse_duration(config.training.budget),
@@ -435,15 +438,15 @@ def plan(
     return dataclasses.replace(config, plan=made)
 
 
-def planned_steps(config: TrainingConfig, data: TrainingData, *, step_seconds: float, spent: float = 0.0) -> int:
-    """How many optimizer steps the steps, epochs or tokens asked for come to.
+def compute_steps(config: TrainingConfig, data: TrainingData, *, step_seconds: float, spent: float = 0.0) -> int:
+    """Return the number of optimizer steps for the configured steps, epochs, tokens or budget.
 
-    A budget comes to what is left of it, at so many seconds a step.
+    For a budget, the rest of it is divided by `step_seconds`.
     """
     epochs = config.epochs if config.tokens is None else config.tokens / data.tokens
     if epochs is not None:
         steps = max(1, steps_for_batches(epochs * data.steps_per_epoch, config=config))
-        if steps > _MOST_STEPS:
+        if steps > _MAX_STEPS:
             length = "epochs" if config.tokens is None else "tokens"
             problem = f"{length} come to {steps:.1e} steps, more than can be trained; give fewer"
             raise UsageError(problem, settings=(length,))

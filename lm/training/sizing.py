@@ -1,6 +1,6 @@
-"""How large a model a time is enough for on this machine.
+"""Model size, vocabulary and batch size for a time budget on this machine.
 
-The numbers come from the runs of equal time in docs/recipe.md, unless they say otherwise.
+The constants come from the runs of equal time in docs/recipe.md, unless stated otherwise.
 """
 
 from __future__ import annotations
@@ -10,58 +10,59 @@ from typing import Any
 
 from lm.config.tokenizer import TokenizerKind
 
-_TOKENS_A_PARAMETER, _ARITHMETIC = 0.25, 2.5e13
-"""So many tokens for each parameter of the blocks are enough in so many operations: the best depths of the runs of 200
-and 500 seconds in docs/recipe.md."""
+_TOKENS_PER_PARAMETER, _REFERENCE_FLOPS = 0.25, 2.5e13
+"""Sufficient tokens per block parameter at a compute budget in FLOPs: the best depths of the runs of 200 and 500
+seconds in docs/recipe.md."""
 _EXPONENT = 0.28
-"""With more operations more tokens are wanted: with this power of them, 10 tokens for 470 M parameters (1.3e19)."""
-_TOKENS_OF_A_STEP, _FEWEST_STEPS = 4, 200
-"""Tokens of a step by the square root of all, and at most a 200th of them: the same runs."""
-_FEWEST_TOKENS_A_STEP = 512  # four windows of the shallow presets' context
-_LARGEST_VOCABULARY = 16_384  # as of the preset base, for texts of more bytes than any in the table below
-_BYTES_A_TOKEN = 3.3  # of English in a vocabulary of some thousands, about; the stories, of few words, have 4.2
-_HELD_OUT = 0.1  # of the text, the default of --validation
-_HELD_OUT_OF_SEEN = 0.06  # ten evaluations, each token at a third of what training on it takes, are a fifth of it
-_LEAST_HELD_OUT = 40_000  # bytes: about twelve thousand tokens, whose mean loss is known to about 0.02 nats
-_BYTES = 257  # and the token that ends a text: about the vocabulary where no BPE is trained
-_USEFUL_TOKENS, _USEFUL_BYTES = 1.5e6, 1e6
-"""Tokens to train on a megabyte of text, five epochs, from which more time brings little: two minutes and ten differ by
-one percent (docs/recipe.md). They grow with the square root of the bytes: short texts are seen oftener."""
-_TOKENS_A_PARAMETER_OF_SIZE = 20  # of a model whose size is given: Hoffmann et al. 2022, as in `of_depth`
-_TIMES = (60, 90, 120, 180, 240, 300, 420, 600, 900, 1200, 1800)
-"""Seconds from which a default time is chosen."""
-_DEEPEST = 24  # 680 M parameters in its blocks, far more than any of these numbers was tried on
-_ATTENTION = 1.1  # arithmetic of attention (5% to 15% at depths 2 to 12) and of the optimizer, beside the matrices'
+"""Tokens per parameter grow with this power of compute, up to 10 for 470 M parameters (1.3e19 FLOPs)."""
+_BATCH_TOKENS_FACTOR, _MIN_STEPS = 4, 200
+"""Batch tokens per square root of training tokens, and the minimum number of steps, from the same runs."""
+_MIN_BATCH_TOKENS = 512  # four windows of the context of shallow presets
+_MAX_VOCAB_SIZE = 16_384  # of the preset base; for texts larger than those in the tables below
+_BYTES_PER_TOKEN = 3.3  # English with a vocabulary of some thousands; the stories corpus has 4.2
+_HELD_OUT_FRACTION = 0.1  # of the text, the default of --validation
+_HELD_OUT_PER_TRAINING_TOKEN = 0.06  # ten evaluations at a third of the cost per token are a fifth of training
+_MIN_HELD_OUT_BYTES = 40_000  # about 12,000 tokens, which measure the loss to about 0.02 nats
+_BYTE_VOCAB_SIZE = 257  # bytes and the end-of-text token: approximate vocabulary without BPE
+_USEFUL_TOKENS_PER_MB, _MEGABYTE = 1.5e6, 1e6
+"""Training tokens for a megabyte of text, five epochs, beyond which more time brings little: two minutes and ten differ
+by one percent (docs/recipe.md). They grow with the square root of the size."""
+_CHINCHILLA_TOKENS_PER_PARAMETER = 20  # for a given model size: Hoffmann et al. 2022, as in `build_depth_preset`
+_DEFAULT_TIMES = (60, 90, 120, 180, 240, 300, 420, 600, 900, 1200, 1800)
+"""Seconds among which a default time is chosen."""
+_MAX_DEPTH = 24  # 680 M block parameters, far more than in any of the runs
+_FLOPS_OVERHEAD = 1.1  # factor for attention (5% to 15% at depths 2 to 12) and the optimizer
 
 
 @dataclass(frozen=True)
-class _Kind:
-    """What differs between texts and pairs, of which bytes count on both sides.
+class _SizingRules:
+    """Constants for text or for pairs.
 
     Attributes:
-        parameters_of_one: of the blocks of a model of depth 1; they grow with the cube of the depth.
-        batch_tokens: of a step, for each layer, at most.
-        vocabularies: each with the bytes below which it serves.
-        bytes_a_token: of those that are learned.
-        short: bytes below which a corpus that is seen often gets a smaller vocabulary: rare words are memorised.
-        seen_often: epochs from which it does.
-        vocabulary_seen_often: its size then.
+        parameters_at_depth_1: block parameters at depth 1; they grow with depth³.
+        batch_tokens: maximum tokens per step and layer.
+        vocab_sizes: (bytes of the corpus below which it is used, vocabulary size).
+        bytes_per_token: bytes per learned token.
+        short_corpus_bytes: below which a corpus that is seen often gets a smaller vocabulary, against memorised rare
+            words.
+        frequent_epochs: epochs from which it is seen often.
+        frequent_vocab_size: that smaller vocabulary.
     """
 
-    parameters_of_one: int
+    parameters_at_depth_1: int
     batch_tokens: int
-    vocabularies: tuple[tuple[int, int], ...]
-    bytes_a_token: float
-    short: int = 0
-    seen_often: int = 0
-    vocabulary_seen_often: int = 0
+    vocab_sizes: tuple[tuple[int, int], ...]
+    bytes_per_token: float
+    short_corpus_bytes: int = 0
+    frequent_epochs: int = 0
+    frequent_vocab_size: int = 0
 
 
-_TEXT = _Kind(
-    parameters_of_one=12 * 64**2,
+_TEXT = _SizingRules(
+    parameters_at_depth_1=12 * 64**2,
     batch_tokens=2048,
     # compared on unseen text of the same source, for 20 kB to 4 MB; the smallest are 256 bytes and a few merges
-    vocabularies=(
+    vocab_sizes=(
         (30_000, 320),
         (100_000, 512),
         (600_000, 1024),
@@ -69,30 +70,32 @@ _TEXT = _Kind(
         (3_000_000, 4096),
         (20_000_000, 8192),
     ),
-    bytes_a_token=_BYTES_A_TOKEN,
+    bytes_per_token=_BYTES_PER_TOKEN,
 )
-_PAIRS = _Kind(
-    parameters_of_one=28 * 64**2,  # 12 in the encoder, and 16 in the decoder, which reads from it
+_PAIRS = _SizingRules(
+    parameters_at_depth_1=28 * 64**2,  # 12 in the encoder, 16 in the decoder with cross-attention
     batch_tokens=1024,
     # 4,000 and 8,000 were compared on four megabytes
-    vocabularies=((100_000, 1000), (1_000_000, 4000), (50_000_000, 8000)),
-    bytes_a_token=2 * 4.2,
-    short=10_000_000,
-    seen_often=8,
-    vocabulary_seen_often=4000,
+    vocab_sizes=((100_000, 1000), (1_000_000, 4000), (50_000_000, 8000)),
+    bytes_per_token=2 * 4.2,
+    short_corpus_bytes=10_000_000,
+    frequent_epochs=8,
+    frequent_vocab_size=4000,
 )
 
-_ONE_STACK = replace(_PAIRS, parameters_of_one=48 * 64**2)  # 24 in two layers, which sources go through and targets
+# 24 in each of two layers, for source and target tokens
+_DECODER_ONLY_PAIRS = replace(_PAIRS, parameters_at_depth_1=48 * 64**2)
 
 
 @dataclass(frozen=True)
-class Size:
-    """What a budget is spent on.
+class ModelSize:
+    """Model size for a budget.
 
     Attributes:
-        depth: of `lm.config.presets.build_depth_preset`, or of `translation_of_depth`, which in one stack has twice the
-        layers. vocab_size: of the tokenizer, if one is trained. batch_tokens: in one optimizer step. tokens: that there
-        is time for, about; of pairs, those of the targets.
+        depth: of `lm.config.presets.build_depth_preset` or `translation_of_depth`.
+        vocab_size: of a trained tokenizer.
+        batch_tokens: per optimizer step.
+        tokens: estimated training tokens; for pairs, target tokens.
     """
 
     depth: int
@@ -101,111 +104,115 @@ class Size:
     tokens: float
 
     def settings(self) -> dict[str, dict[str, Any]]:
-        """What of it differs from the preset of its depth, by section of a RunConfig."""
+        """Return the RunConfig fields that differ from the preset of this depth, by section."""
         return {"tokenizer": {"vocab_size": self.vocab_size}, "training": {"batch_tokens": self.batch_tokens}}
 
 
-def fitting(
+def size_language_model(
     seconds: float, *, rate: float, text_bytes: int, kind: TokenizerKind = "bpe", depth: int | None = None
-) -> Size:
-    """The size of a model that has seen enough tokens when the time is up.
+) -> ModelSize:
+    """Return the size of a language model for a time budget.
 
-    The deepest model is taken that sees enough tokens for each parameter of its blocks: a quarter of one in 2.5e13
-    operations, as in runs of minutes on megabytes of text (docs/recipe.md), growing with a power of the operations that
-    leads to the 10 tokens which serve models of hundreds of millions of parameters trained by Muon. The vocabulary
-    follows the bytes of the text.
+    The deepest model is chosen that sees enough tokens per block parameter: 0.25 at 2.5e13 FLOPs, as in runs of minutes
+    on megabytes of text (docs/recipe.md), growing with a power of compute to the 10 tokens of models with hundreds of
+    millions of parameters trained by Muon. The vocabulary follows the size of the corpus.
 
     Args:
         seconds: of training.
-        rate: FLOP/s of training on this machine, as measured on a small model.
-        text_bytes: of the corpus.
+        rate: FLOP/s of training on this machine, measured on a small model.
+        text_bytes: size of the corpus.
         kind: of the tokenizer; only a BPE vocabulary can be chosen.
-        depth: of the model, where it is given.
+        depth: of the model, if it is given.
 
-    Source: 6 operations a parameter and token, Kaplan et al. 2020; the 10 tokens, nanochat (Karpathy 2025).
+    Source: 6 FLOPs per parameter and token, Kaplan et al. 2020; the 10 tokens, nanochat (Karpathy 2025).
     """
-    return _fitting(_TEXT, seconds, rate=rate, corpus_bytes=text_bytes, tokenizer=kind, depth=depth)
+    return _choose_size(_TEXT, seconds, rate=rate, corpus_bytes=text_bytes, tokenizer=kind, depth=depth)
 
 
-def default_seconds(*, rate: float, text_bytes: int, kind: TokenizerKind = "bpe", parameters: int | None = None) -> int:
-    """Return the seconds to train on a text where nobody says how long: from one minute to half an hour.
+def choose_default_seconds(
+    *, rate: float, text_bytes: int, kind: TokenizerKind = "bpe", parameters: int | None = None
+) -> int:
+    """Return the default training time for a text, between one minute and half an hour.
 
     Args:
-        rate: FLOP/s of training on this machine, as measured on a small model.
+        rate: FLOP/s of training on this machine, measured on a small model.
         text_bytes: size of the corpus.
         kind: of the tokenizer.
-        parameters: of the model, where its size is given.
+        parameters: of the model, if its size is given.
     """
-    useful = _USEFUL_TOKENS * (text_bytes / _USEFUL_BYTES) ** 0.5
+    useful = _USEFUL_TOKENS_PER_MB * (text_bytes / _MEGABYTE) ** 0.5
 
     def is_enough(seconds: float) -> bool:
         if parameters is not None:
-            wanted = min(useful, _TOKENS_A_PARAMETER_OF_SIZE * parameters)
-            return seconds * rate >= wanted * 6 * _ATTENTION * parameters
-        return fitting(seconds, rate=rate, text_bytes=text_bytes, kind=kind).tokens >= useful
+            wanted = min(useful, _CHINCHILLA_TOKENS_PER_PARAMETER * parameters)
+            return seconds * rate >= wanted * 6 * _FLOPS_OVERHEAD * parameters
+        return size_language_model(seconds, rate=rate, text_bytes=text_bytes, kind=kind).tokens >= useful
 
-    return next((seconds for seconds in _TIMES if is_enough(seconds)), _TIMES[-1])
+    return next((seconds for seconds in _DEFAULT_TIMES if is_enough(seconds)), _DEFAULT_TIMES[-1])
 
 
-def _fitting(
-    kind: _Kind,
+def _choose_size(
+    rules: _SizingRules,
     seconds: float,
     *,
     rate: float,
     corpus_bytes: int,
     tokenizer: TokenizerKind,
     depth: int | None,
-) -> Size:
-    vocabulary = next((size for limit, size in kind.vocabularies if corpus_bytes < limit), _LARGEST_VOCABULARY)
+) -> ModelSize:
+    vocab_size = next((size for limit, size in rules.vocab_sizes if corpus_bytes < limit), _MAX_VOCAB_SIZE)
     if tokenizer != "bpe":
-        vocabulary = _BYTES
-    operations = max(1.0, seconds) * rate
-    found = _sized(kind, vocabulary, operations, depth)
-    is_seen_often = found.tokens * kind.bytes_a_token > kind.seen_often * corpus_bytes
-    if corpus_bytes < kind.short and is_seen_often and vocabulary > kind.vocabulary_seen_often:
-        return _sized(kind, kind.vocabulary_seen_often, operations, depth)
+        vocab_size = _BYTE_VOCAB_SIZE
+    flops = max(1.0, seconds) * rate
+    found = _size_for_flops(rules, vocab_size, flops, depth)
+    is_seen_often = found.tokens * rules.bytes_per_token > rules.frequent_epochs * corpus_bytes
+    if corpus_bytes < rules.short_corpus_bytes and is_seen_often and vocab_size > rules.frequent_vocab_size:
+        return _size_for_flops(rules, rules.frequent_vocab_size, flops, depth)
     return found
 
 
-def _sized(kind: _Kind, vocabulary: int, operations: float, depth: int | None) -> Size:
-    """The model with a vocabulary for so many operations: of a depth, or the deepest that sees enough tokens."""
-    depth = _deepest(kind, vocabulary, operations) if depth is None else depth
-    seen = _tokens(kind, vocabulary, operations, depth)
-    most = kind.batch_tokens * depth
-    batch = max(_FEWEST_TOKENS_A_STEP, min(most, round(_TOKENS_OF_A_STEP * seen**0.5), round(seen / _FEWEST_STEPS)))
-    return Size(depth, vocabulary, batch, seen)
+def _size_for_flops(rules: _SizingRules, vocab_size: int, flops: float, depth: int | None) -> ModelSize:
+    """Return the size for a compute budget: of a given depth, or the deepest that sees enough tokens."""
+    depth = _max_depth(rules, vocab_size, flops) if depth is None else depth
+    tokens = _training_tokens(rules, vocab_size, flops, depth)
+    maximum = rules.batch_tokens * depth
+    batch = max(_MIN_BATCH_TOKENS, min(maximum, round(_BATCH_TOKENS_FACTOR * tokens**0.5), round(tokens / _MIN_STEPS)))
+    return ModelSize(depth, vocab_size, batch, tokens)
 
 
-def _deepest(kind: _Kind, vocabulary: int, operations: float) -> int:
-    """The depth of the deepest model that sees enough tokens in so many operations."""
-    enough = _TOKENS_A_PARAMETER * (operations / _ARITHMETIC) ** _EXPONENT
+def _max_depth(rules: _SizingRules, vocab_size: int, flops: float) -> int:
+    """Return the depth of the deepest model that sees enough tokens."""
+    enough = _TOKENS_PER_PARAMETER * (flops / _REFERENCE_FLOPS) ** _EXPONENT
     depth = 1
-    while depth < _DEEPEST and (
-        _tokens(kind, vocabulary, operations, depth + 1) >= enough * kind.parameters_of_one * (depth + 1) ** 3
+    while depth < _MAX_DEPTH and (
+        _training_tokens(rules, vocab_size, flops, depth + 1) >= enough * rules.parameters_at_depth_1 * (depth + 1) ** 3
     ):
         depth += 1
     return depth
 
 
-def _tokens(kind: _Kind, vocabulary: int, operations: float, depth: int) -> float:
-    """The tokens that a model of a depth is trained on in so many operations."""
-    return operations / (6 * _ATTENTION * _parameters(kind, vocabulary, depth))
+def _training_tokens(rules: _SizingRules, vocab_size: int, flops: float, depth: int) -> float:
+    """Return the training tokens of a model for a compute budget."""
+    return flops / (6 * _FLOPS_OVERHEAD * _count_parameters(rules, vocab_size, depth))
 
 
-def _parameters(kind: _Kind, vocabulary: int, depth: int) -> int:
-    return kind.parameters_of_one * depth**3 + vocabulary * 64 * depth
+def _count_parameters(rules: _SizingRules, vocab_size: int, depth: int) -> int:
+    return rules.parameters_at_depth_1 * depth**3 + vocab_size * 64 * depth
 
 
-def held_out(tokens: float, *, text_bytes: int) -> float:
-    """The fraction of a text to hold out where there is time to learn from so many tokens: usually a tenth.
+def choose_held_out_fraction(tokens: float, *, text_bytes: int) -> float:
+    """Return the fraction of a text to hold out: a tenth, or less for a large text.
 
-    Of a large text it is less, or to evaluate a model would take as long as to train it: a token takes a third as long,
-    and there are several evaluations. But never too little to tell one model from another.
+    Otherwise evaluation would take as long as training: it costs a third per token, several times. But at least enough
+    to compare models.
     """
-    return min(_HELD_OUT, max(_HELD_OUT_OF_SEEN * tokens * _BYTES_A_TOKEN, _LEAST_HELD_OUT) / max(1, text_bytes))
+    return min(
+        _HELD_OUT_FRACTION,
+        max(_HELD_OUT_PER_TRAINING_TOKEN * tokens * _BYTES_PER_TOKEN, _MIN_HELD_OUT_BYTES) / max(1, text_bytes),
+    )
 
 
-def fitting_pairs(
+def size_translation_model(
     seconds: float,
     *,
     rate: float,
@@ -213,22 +220,20 @@ def fitting_pairs(
     kind: TokenizerKind = "bpe",
     depth: int | None = None,
     in_one_stack: bool = False,
-) -> Size:
-    """The size of a model that has seen enough pairs when the time is up.
+) -> ModelSize:
+    """Return the size of a translation model for a time budget.
 
-    As for texts the deepest model is taken that sees enough tokens of targets for each parameter of its blocks, with
-    as many tokens of sources beside them: the same numbers serve (docs/recipe.md). The vocabulary follows the bytes;
-    for few pairs that are seen often it is smaller.
+    As for text, by target tokens per block parameter (docs/recipe.md).
 
     Args:
         seconds: of training.
-        rate: FLOP/s of training on this machine, as measured on a small model.
-        text_bytes: of the pairs, both sides.
+        rate: FLOP/s of training on this machine, measured on a small model.
+        text_bytes: size of both sides.
         kind: of the tokenizer; only a BPE vocabulary can be chosen.
-        depth: of each side, where it is given.
-        in_one_stack: whether the model reads both sides in one stack, of twice the layers.
+        depth: of each side, if it is given.
+        in_one_stack: whether the model is decoder-only, with twice the layers.
 
-    Source: as `fitting`.
+    Source: as `size_language_model`.
     """
-    sides = _ONE_STACK if in_one_stack else _PAIRS
-    return _fitting(sides, seconds, rate=rate, corpus_bytes=text_bytes, tokenizer=kind, depth=depth)
+    sides = _DECODER_ONLY_PAIRS if in_one_stack else _PAIRS
+    return _choose_size(sides, seconds, rate=rate, corpus_bytes=text_bytes, tokenizer=kind, depth=depth)

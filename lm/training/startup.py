@@ -28,7 +28,7 @@ from lm.training.budget import TrainingSpeed
 from lm.training.corpus import TrainingCorpus, data_key, open_data, source_files, verify_data
 from lm.training.evaluation import check_samples
 from lm.training.hardware_selection import select_training_hardware
-from lm.training.initial_weights import check_tokenizers, has_head_of, start_from
+from lm.training.initial_weights import check_tokenizers, has_matching_head, load_initial_weights
 from lm.training.journal import Journal
 from lm.training.memory import estimate_micro_batch_tokens
 from lm.training.run import Run, RunSetup, Tensors, locked, run_lock
@@ -77,7 +77,7 @@ def plan_run(
         else speed.hardware
     )
     fitted = config.training.micro_batch_size is None
-    return resolve.plan(
+    return resolve.add_plan(
         config,
         hardware,
         data,
@@ -141,7 +141,7 @@ def start_planned_run(
     if base is not None:
         check_tokenizers(base, corpus.tokenizer, corpus.source_tokenizer)
         config = adapting(config, base)
-    is_comparable = weights is not None and has_head_of(config.model, weights)
+    is_comparable = weights is not None and has_matching_head(config.model, weights)
     state = TrainingState(evaluation_due=is_comparable and data.validation_bytes > 0)
     setup = RunSetup(
         folder, config, state, corpus, spent,
@@ -278,7 +278,7 @@ def _build_run(
     data = data or open_data(setup.corpus.folder, setup.config)
     run = Run(setup, data=data, lock=lock, world=world, now=now)
     if setup.has_weights:
-        start_from(run, world.broadcast_tensors(weights))
+        load_initial_weights(run, world.broadcast_tensors(weights))
     if setup.checkpoint is not None:
         frozen = world.broadcast_tensors(base) if setup.config.lora else {}
         weights, optimizer = world.broadcast_tensors(weights), world.broadcast_tensors(optimizer)

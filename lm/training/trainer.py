@@ -1,4 +1,4 @@
-"""Train a run from its specification: prepare, start or resume, train, evaluate, save."""
+"""The Trainer: prepares, starts or resumes the run of a specification, trains, evaluates and saves."""
 
 from __future__ import annotations
 
@@ -61,29 +61,29 @@ from lm.training.corpus import (
     open_data,
 )
 from lm.training.history import find_unfinished
-from lm.training.initial_weights import check_tokenizers, check_weights, initial_loss, spare_tokens
+from lm.training.initial_weights import check_compatible, check_tokenizers, count_spare_tokens, measure_initial_loss
 from lm.training.loop import train
-from lm.training.resolve import Outlook, Resolution
+from lm.training.resolve import BudgetForecast, Resolution
 from lm.training.run import Run, refuse_if_training
 from lm.training.startup import join_run, plan_run, resume_run, start_planned_run
 
 RUNS = Path("runs")
-"""Where runs are that the user gives no folder."""
+"""Folder of runs without an output folder."""
 
-_NO_RATE = 1.0
-_REPLANNED = frozenset({"evaluate_every", "weight_decay"})
-_SECONDS, _FRACTION_TO_MEASURE = 1.5, 0.01
-_PREPARING = 1e-6  # seconds for a byte of text, about
+_EMPTY_CORPUS_RATE = 1.0
+_ADJUSTABLE = frozenset({"evaluate_every", "weight_decay"})
+_MEASURE_SECONDS, _MEASURE_FRACTION = 1.5, 0.01
+_PREPARE_SECONDS_PER_BYTE = 1e-6  # seconds per byte of text
 
 
 @dataclass(frozen=True)
 class SettingsChosen:
-    """The settings of a new run are known, as far as they are before its text is tokenized; nothing is made yet.
+    """Event: the settings of a new run are chosen as far as possible before tokenisation.
 
     Attributes:
-        config: the settings.
-        is_regularised: whether regularisation is still to be chosen, by how often the data will be seen.
-        corpus: what the run learns from.
+        config: settings.
+        is_regularised: whether regularisation will be chosen from the number of epochs.
+        corpus: training corpus.
     """
 
     config: RunConfig
@@ -93,35 +93,35 @@ class SettingsChosen:
 
 @dataclass(frozen=True)
 class Planned:
-    """A new run is planned; nothing of it is made yet.
+    """Event: a new run is planned, but not created yet.
 
     Attributes:
-        config: the settings, with the plan.
-        reasons: what chose each value, by its name, as in "training.steps".
-        corpus: what the run learns from, prepared.
-        data: the same, as batches.
-        outlook: what a budget comes to, if there is one.
-        spent: seconds since the budget began.
+        config: settings, with the plan.
+        reasons: of each setting, by names such as "training.steps".
+        corpus: prepared corpus.
+        data: of the corpus, open.
+        forecast: what a budget is enough for, if there is one.
+        spent: seconds of the budget used before.
     """
 
     config: RunConfig
     reasons: Mapping[str, str]
     corpus: TrainingCorpus
     data: TrainingData
-    outlook: Outlook | None
+    forecast: BudgetForecast | None
     spent: float
 
 
 @dataclass(frozen=True)
 class Started:
-    """A run has begun or is resumed; its plan is written down, and the next event is of training.
+    """Event: a run has been created or resumed; training events follow.
 
     Attributes:
-        run: the model, what trains it, and how far it has come.
-        is_tuned: whether a new run begins with the weights of another one.
-        is_resumed: whether it continues from a checkpoint of its own.
-        lost: the last checkpoint of a resumed run, if that is gone.
-        other_length: the length in the settings in its folder, by name, where that is not its checkpoint's.
+        run: the run.
+        is_tuned: whether it starts from the weights of another run.
+        is_resumed: whether it continues from its own checkpoint.
+        lost: last checkpoint of a resumed run, if it is missing.
+        other_length: length settings in the run folder that differ from the checkpoint's.
     """
 
     run: Run
@@ -132,39 +132,39 @@ class Started:
 
 
 Event = TokenizerSampling | CorpusPrepared | SettingsChosen | ContinuedTrainingChosen | Planned | Started | events.Event
-Steps = Generator[Event, None, Run]
+_TrainingEvents = Generator[Event, None, Run]
 
 
-class Machine:
-    """What is measured of this machine for a budget. A test passes one that always gives the same figures."""
+class SpeedMeter:
+    """Measures training speed for budgets. Tests pass a subclass with fixed results."""
 
     def measure_flop_rate(self, config: RunConfig, *, seconds: float) -> float:
-        """FLOP/s of the training steps of a run on random tokens, measured for about so long."""
+        """Return the FLOP/s of training on random tokens, measured for about `seconds`."""
         return step_timing.measure_flop_rate(config, seconds=seconds)
 
     def measure_speed(
         self, config: RunConfig, corpus: TrainingCorpus, data: TrainingData, *, seconds: float
     ) -> TrainingSpeed:
-        """How long steps and evaluations of a run take on its own data; see `measuring.measure_speed`."""
+        """Return the speed of steps and evaluations on the run's data; see `step_timing.measure_speed`."""
         return step_timing.measure_speed(config, corpus, data, seconds=seconds)
 
 
 class Trainer:
-    """Trains the run of a specification: a context manager, and an iterator of what happens.
+    """Trains the run of a specification: a context manager, and an iterator of events.
 
         with Trainer(spec) as trainer:
             for event in trainer:
                 ...
 
     Preparation, start or resumption, steps, evaluations and checkpoints are events. A run whose loop is left early is
-    saved as it is, unless several processes train it, and closed; `RunSpec(resume=...)` continues it. All processes of
-    a run iterate over a trainer of their own, and the first one prepares the run for all.
+    saved, unless several processes train it; `RunSpec(resume=...)` continues it. Each rank iterates over a trainer of
+    its own, and rank 0 prepares the run.
 
     Attributes:
-        spec: what was asked for.
-        run: the run, once it has begun.
-        world: the processes that train together, while the trainer is open.
-        stop: asked once a step in each process; where one says yes, training is saved and ends.
+        spec: specification.
+        run: the run, once it has started.
+        world: the ranks, while the trainer is open.
+        stop: called once per step on each rank; if one returns True, the run is saved and training ends.
     """
 
     def __init__(
@@ -175,81 +175,81 @@ class Trainer:
         progress: ProgressCallback = no_progress,
         began: float | None = None,
         clock: Callable[[], float] | None = None,
-        machine: Machine | None = None,
+        speed_meter: SpeedMeter | None = None,
     ) -> None:
-        """Do nothing yet.
+        """Create a trainer; nothing is done yet.
 
         Args:
-            spec: what is asked for.
+            spec: specification.
             stop: see the attributes.
-            progress: is told how far tokenizing is.
-            began: when a budget began, on the clock [default: now].
-            clock: tells seconds, for budgets [default: `time.monotonic`].
-            machine: measures for budgets.
+            progress: of tokenisation.
+            began: start of a budget, on the clock [default: now].
+            clock: in seconds, for budgets [default: `time.monotonic`].
+            speed_meter: measures training speed for budgets.
         """
         self.spec, self.stop = spec, stop
         self.run: Run | None = None
         self.world: World = SINGLE_PROCESS
-        self._progress, self._clock, self._machine = progress, clock, machine or Machine()
+        self._progress, self._clock, self._meter = progress, clock, speed_meter or SpeedMeter()
         self._began = self._now() if began is None else began
         self._stack, self._events, self._saves_when_left = ExitStack(), None, True
 
     _events: Generator[Event, None, None] | None
 
     def __repr__(self) -> str:
-        """Its run, or what that is to learn from."""
+        """Its run, or the corpus."""
         return f"<Trainer of {self.run or self.spec.resume or self.spec.data.first}>"
 
     def __enter__(self) -> Self:
-        """Meet the other processes of the run, if there are some; UsageError if they have not been started."""
+        """Join the process group; UsageError if the other processes have not been started."""
         self.world = self._stack.enter_context(init_distributed())
         if self.spec.processes > 1 and self.world.size == 1:
             raise UsageError("a trainer trains in this process, and `lm.train` starts several", settings=("processes",))
-        self._saves_when_left = self.world.size == 1  # of several, the others are not there to be saved too
-        self._events = self._all_events()
+        self._saves_when_left = self.world.size == 1  # saving is collective
+        self._events = self._generate_events()
         self._stack.callback(self._events.close)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Save a run whose loop was left early, and close it; on SystemExit, which ends the process, only close."""
+        """Save a run whose loop was left early, unless on SystemExit, and close it."""
         if kind is not None and issubclass(kind, SystemExit):
             self._saves_when_left = False
         self._stack.__exit__(kind, error, trace)
 
     def __iter__(self) -> Iterator[Event]:
-        """What happens, from the first to the last event; opens the trainer if it isn't open.
+        """Iterate over all events; opens the trainer if it isn't open.
 
         Raises:
-            InputError: a file is wrong, or the folder holds a run already, or there is none to resume.
-            UsageError: settings do not fit together, or not to the files.
-            TrainingError: a loss or a weight is no longer finite; checkpoints stay as they are.
+            InputError: a file is wrong, the folder holds a run, or there is no run to resume.
+            UsageError: settings don't fit together, or don't fit the files.
+            TrainingError: a loss or a weight is no longer finite; checkpoints are untouched.
         """
         if self._events is not None:
             return self._events
-        return self._opened()
+        return self._iterate_open()
 
-    def _opened(self) -> Iterator[Event]:
+    def _iterate_open(self) -> Iterator[Event]:
         with self:
             yield from self
 
     def _now(self) -> float:
         return time.monotonic() if self._clock is None else self._clock()
 
-    def _elapsed(self) -> float:
+    def _seconds_elapsed(self) -> float:
         """Seconds since the budget began."""
         return self._now() - self._began
 
-    def _all_events(self) -> Generator[Event, None, None]:
+    def _generate_events(self) -> Generator[Event, None, None]:
         is_restarted = self.world.all_reduce_max(launcher_env.restart_count()) > 0
         if not self.world.is_main:
             run = join_run(self.world)
             yield Started(run)
         elif self.spec.resume is not None:
             run = yield from self._resume(Path(self.spec.resume))
-        elif (begun := self._begun_before(is_restarted=is_restarted)) is not None:
-            run = resume_run(begun, spent=self._elapsed(), world=self.world, now=self._clock)
+        elif (begun := self._find_restarted_run(is_restarted=is_restarted)) is not None:
+            run = resume_run(begun, spent=self._seconds_elapsed(), world=self.world, now=self._clock)
             self.run = run
             yield Started(run, is_resumed=True, lost=lost_last(run.folder))
         else:
@@ -257,11 +257,11 @@ class Trainer:
         self.run = run
         yield from train(run, stop=self.stop, saves_when_left=lambda: self._saves_when_left)
 
-    def _begun_before(self, *, is_restarted: bool) -> Path | None:
-        """The run that these processes had begun and saved when the launcher restarted them, since one had failed.
+    def _find_restarted_run(self, *, is_restarted: bool) -> Path | None:
+        """Return the run that these processes had saved before the launcher restarted them.
 
         Raises:
-            UsageError: the launcher may do so, and would not know the run again.
+            UsageError: the launcher may restart them, but the run has no fixed folder.
         """
         if launcher_env.can_restart() and self.spec.out is None:
             raise UsageError("where processes may be restarted, name the folder of the run", settings=("out",))
@@ -270,8 +270,8 @@ class Trainer:
         out = Path(self.spec.out)
         return out if is_run(out) and checkpoints(out) else None
 
-    def _resume(self, path: Path) -> Steps:
-        """Resume a run; of its settings only the length and how it is computed can be changed."""
+    def _resume(self, path: Path) -> _TrainingEvents:
+        """Resume a run; only its length and hardware settings can be changed."""
         if holds_runs(path) or (path == RUNS and not path.exists()):
             path = find_unfinished(path)
         data = None
@@ -280,7 +280,7 @@ class Trainer:
             corpus = open_corpus(self.spec.data)
             data = (yield from corpus.prepare(load_config(checkpoint), checkpoint, self._progress)).folder
         lengths = {name: value for name, value in self.spec.typed("training").items() if name in LENGTHS}
-        written = {} if lengths else _written_length(path)
+        written = {} if lengths else _saved_length(path)
         run = resume_run(
             path,
             data=data,
@@ -289,36 +289,40 @@ class Trainer:
                 section: {name: value for name, value in self.spec.typed(section).items() if name in names}
                 for section, names in CHANGEABLE_ON_RESUME.items()
             },
-            spent=self._elapsed(),
+            spent=self._seconds_elapsed(),
             world=self.world,
             now=self._clock,
         )
         if run.config.training.compile:
             check_compiler(run.plan.device, is_recurrent=run.config.model.is_recurrent)
-        other_length = written if written != _length(run.config) else {}
+        other_length = written if written != _length_settings(run.config) else {}
         yield Started(run, is_resumed=True, lost=lost_last(run.folder), other_length=other_length)
         return run
 
-    def _start(self) -> Steps:
-        """Start a new run: choose its settings, prepare its corpus, and write its plan down."""
+    def _start(self) -> _TrainingEvents:
+        """Start a new run: choose its settings, prepare its corpus, and write its plan."""
         spec, corpus = self.spec, open_corpus(self.spec.data)
         from_run = None if spec.from_run is None else Path(spec.from_run)
         parent = None if from_run is None else load_config(find_checkpoint(from_run))
-        chosen = resolve.from_spec(spec, base=None if parent is None else parent.model)
+        chosen = resolve.resolve_spec(spec, base=None if parent is None else parent.model)
         if parent is not None:
             chosen = continued_training.inherit_optimizer(parent, chosen, spec)
-        needs_size, needs_time = resolve.needs_size(spec), resolve.needs_time(spec)
+        needs_size, needs_time = resolve.should_choose_size(spec), resolve.should_choose_time(spec)
         yield SettingsChosen(chosen.config, chosen.is_regularised or needs_size or needs_time, corpus)
         if spec.out is not None:  # before anything is measured or prepared
             refuse_existing(Path(spec.out), can_resume=True)
         if needs_size or needs_time:
-            chosen = self._size(chosen, corpus, needs_size=needs_size)
+            chosen = self._choose_size(chosen, corpus, needs_size=needs_size)
         if isinstance(corpus, TextCorpus):
             made_with = corpus.data_config(chosen.config.data, typed=spec.typed("data"))
-            chosen = chosen.settle("prepared corpus", dataclasses.replace(chosen.config, data=made_with))
+            chosen = chosen.replace_config("prepared corpus", dataclasses.replace(chosen.config, data=made_with))
         with _new_folder(spec, str(chosen.config.preset)) as folder:
-            self._check_before_work(folder, chosen.config)
-            if isinstance(corpus, TextCorpus) and not corpus.prepared and resolve.are_merges_open(spec, chosen.config):
+            self._check_early(folder, chosen.config)
+            if (
+                isinstance(corpus, TextCorpus)
+                and not corpus.prepared
+                and resolve.should_choose_merges(spec, chosen.config)
+            ):
                 sample = read_beginnings(corpus.survey(chosen.config), limit=merge_selection.SAMPLE_BYTES)
                 measured = merge_selection.measure_merge_baselines(sample, chosen.config.tokenizer)
                 chosen = chosen if measured is None else chosen.choose(measured.reason, measured.settings())
@@ -331,25 +335,27 @@ class Trainer:
             weights = adapted = None
             if from_run is not None:
                 weights = load_weights(from_run)
-                prepared = dataclasses.replace(prepared, spare_tokens=spare_tokens(from_run, prepared.tokenizer))
+                prepared = dataclasses.replace(prepared, spare_tokens=count_spare_tokens(from_run, prepared.tokenizer))
                 adapted = find_checkpoint(from_run) if chosen.config.lora else None
-            chosen = chosen.settle("corpus", resolve.fit_to_corpus(chosen.config, prepared))
-            data, speed, outlook = open_data(prepared.folder, chosen.config), None, None
+            chosen = chosen.replace_config("corpus", resolve.fit_to_corpus(chosen.config, prepared))
+            data, speed, forecast = open_data(prepared.folder, chosen.config), None, None
             if from_run is not None and weights is not None:
                 chosen, continued = continued_training.choose_continued_training(
                     chosen,
                     data,
                     parent_loss=load_state(find_checkpoint(from_run)).best_loss,
-                    initial_loss=initial_loss(chosen.config, weights, data),
+                    initial_loss=measure_initial_loss(chosen.config, weights, data),
                 )
                 yield continued
             if chosen.config.training.budget is not None:
-                chosen, speed, outlook = self._fit_to_speed(chosen, prepared, data)
-                if data.holds_pairs and chosen.is_regularised:  # BPE dropout makes other batches
+                chosen, speed, forecast = self._fit_to_speed(chosen, prepared, data)
+                if data.holds_pairs and chosen.is_regularised:  # BPE dropout changes the batches
                     data = open_data(prepared.folder, chosen.config)
-                    outlook = dataclasses.replace(outlook, tokens=outlook.epochs * data.tokens)
-            planned = plan_run(chosen.config, prepared, data, speed=speed, spent=self._elapsed(), world=self.world)
-            yield Planned(planned, chosen.reasons, prepared, data, outlook, self._elapsed())
+                    forecast = dataclasses.replace(forecast, tokens=forecast.epochs * data.tokens)
+            planned = plan_run(
+                chosen.config, prepared, data, speed=speed, spent=self._seconds_elapsed(), world=self.world
+            )
+            yield Planned(planned, chosen.reasons, prepared, data, forecast, self._seconds_elapsed())
             run = start_planned_run(
                 folder,
                 planned,
@@ -358,9 +364,9 @@ class Trainer:
                 weights=weights,
                 base=adapted,
                 speed=speed,
-                spent=self._elapsed(),
+                spent=self._seconds_elapsed(),
                 reasons=chosen.reasons,
-                adjustable_settings=_REPLANNED - chosen.fixed["training"].keys()
+                adjustable_settings=_ADJUSTABLE - chosen.fixed["training"].keys()
                 if chosen.is_regularised
                 else frozenset(),
                 world=self.world,
@@ -371,33 +377,33 @@ class Trainer:
         yield Started(run, is_tuned=from_run is not None)
         return run
 
-    def _size(self, chosen: Resolution, corpus: TextCorpus | PairCorpus, *, needs_size: bool) -> Resolution:
-        """Choose the time to train if there is none, and the size of the model for it.
+    def _choose_size(self, chosen: Resolution, corpus: TextCorpus | PairCorpus, *, needs_size: bool) -> Resolution:
+        """Choose the training time, if none is given, and the model size.
 
         Raises:
-            UsageError: the budget is too short to begin with.
+            UsageError: the budget is too short.
         """
         pairs, budget = corpus.holds_pairs, chosen.config.training.budget
         if budget is not None:
-            self._left(budget)
+            self._seconds_left(budget)
         text_bytes = corpus.text_bytes(chosen.config)
         if budget is not None and not corpus.prepared:
-            preparing = text_bytes * _PREPARING
-            if self._elapsed() + preparing >= parse_duration(budget):
+            preparing = text_bytes * _PREPARE_SECONDS_PER_BYTE
+            if self._seconds_elapsed() + preparing >= parse_duration(budget):
                 takes = f"preparing {text_bytes / 1e6:.3g} MB of text takes about {preparing:.1f} s"
                 problem = f"{budget} is too short: {takes}; give more, or prepare it first"
                 raise UsageError(problem, settings=("budget",))
-        rate = _NO_RATE  # of an empty corpus, which preparing it refuses
+        rate = _EMPTY_CORPUS_RATE  # of an empty corpus, which preparing it refuses
         if text_bytes:
-            probe, seconds = resolve.probe(chosen, pairs=pairs), _seconds_to_measure(budget)
-            rate = self.world.size * self._machine.measure_flop_rate(probe, seconds=seconds)
+            probe, seconds = resolve.probe_config(chosen, pairs=pairs), _measuring_seconds(budget)
+            rate = self.world.size * self._meter.measure_flop_rate(probe, seconds=seconds)
         if budget is None:
             chosen = resolve.choose_time(chosen, rate=rate, text_bytes=text_bytes)
         if not needs_size:
             return chosen
-        return resolve.size_for_budget(
+        return resolve.choose_size(
             chosen,
-            seconds=self._left(str(chosen.config.training.budget)),
+            seconds=self._seconds_left(str(chosen.config.training.budget)),
             rate=rate,
             text_bytes=text_bytes,
             pairs=pairs,
@@ -406,11 +412,11 @@ class Trainer:
 
     def _fit_to_speed(
         self, chosen: Resolution, corpus: TrainingCorpus, data: TrainingData
-    ) -> tuple[Resolution, TrainingSpeed, Outlook]:
-        """Time steps, and choose what depends on how many a budget comes to. Of several processes, one is timed."""
+    ) -> tuple[Resolution, TrainingSpeed, BudgetForecast]:
+        """Measure the training speed, on rank 0 only, and choose what depends on the number of steps."""
         config, budget = chosen.config, str(chosen.config.training.budget)
-        speed = self._machine.measure_speed(config, corpus, data, seconds=_seconds_to_measure(budget))
-        left = self._left(budget)
+        speed = self._meter.measure_speed(config, corpus, data, seconds=_measuring_seconds(budget))
+        left = self._seconds_left(budget)
         baselines: Sequence[float] = ()
         train_tokens = 0
         if chosen.is_regularised and not (data.holds_pairs or config.data.supervised or config.model.is_masked):
@@ -428,16 +434,16 @@ class Trainer:
             train_tokens=train_tokens,
         )
 
-    def _left(self, budget: str) -> float:
-        """Seconds of a budget from now on; UsageError if there are none."""
-        gone = self._elapsed()
+    def _seconds_left(self, budget: str) -> float:
+        """Return the seconds left of a budget; UsageError if there are none."""
+        gone = self._seconds_elapsed()
         if gone >= parse_duration(budget):
             problem = f"{gone:.1f} s went into getting ready; give several times that"
             raise UsageError(f"{budget} is too short: {problem}", settings=("budget",))
         return parse_duration(budget) - gone
 
-    def _check_before_work(self, folder: Path, config: RunConfig) -> None:
-        """Refuse what would fail only after the corpus has been prepared."""
+    def _check_early(self, folder: Path, config: RunConfig) -> None:
+        """Raise errors that would otherwise occur only after the corpus is prepared."""
         spec, pairs, device = self.spec, self.spec.data.are_pairs, found_device(config.hardware)
         refuse_existing(folder, can_resume=True)
         refuse_if_training(folder)
@@ -447,7 +453,7 @@ class Trainer:
                 f"other systems don't run {differing}: leave it out of a portable model", settings=("portable",)
             )
         if spec.from_run is not None:
-            check_weights(config.model, Path(spec.from_run))
+            check_compatible(config.model, Path(spec.from_run))
             if spec.tokenizer is not None:
                 check_tokenizers(Path(spec.from_run), *load_named_tokenizers(Path(spec.tokenizer), pairs=pairs))
         if config.lora:
@@ -462,27 +468,27 @@ class Trainer:
         check_heads_given(config.model, are_given=bool(spec.data.heads))
 
 
-def _seconds_to_measure(budget: str | None) -> float:
-    """Seconds for which a step is timed, under a budget or to choose one."""
-    return _SECONDS if budget is None else min(_SECONDS, _FRACTION_TO_MEASURE * parse_duration(budget))
+def _measuring_seconds(budget: str | None) -> float:
+    """Return for how long to time steps."""
+    return _MEASURE_SECONDS if budget is None else min(_MEASURE_SECONDS, _MEASURE_FRACTION * parse_duration(budget))
 
 
-def _length(config: RunConfig) -> dict[str, Any]:
+def _length_settings(config: RunConfig) -> dict[str, Any]:
     return {name: value for name in LENGTHS if (value := getattr(config.training, name)) is not None}
 
 
-def _written_length(path: Path) -> dict[str, Any]:
-    """The length in the settings in the folder of a run; none where these are missing or damaged."""
+def _saved_length(path: Path) -> dict[str, Any]:
+    """Return the length settings in the config of a run folder; none if it is missing or damaged."""
     with contextlib.suppress(InputError):
-        return _length(load_config(run_of(path)))
+        return _length_settings(load_config(run_of(path)))
     return {}
 
 
 @contextlib.contextmanager
 def _new_folder(spec: RunSpec, preset: str) -> Iterator[Path]:
-    """The folder of a new run: that of the specification, or a new one under runs/, named after corpus and preset.
+    """Yield the folder of a new run: given, or created under runs/ and named after corpus and preset.
 
-    Of several trainers that begin together, each makes a folder of its own; it is removed if the block fails.
+    Concurrent trainers get different folders; the folder is removed if the block fails.
     """
     if spec.out is not None:
         yield Path(spec.out)

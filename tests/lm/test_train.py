@@ -21,7 +21,7 @@ from lm.errors import InputError, UsageError
 from lm.hardware import Hardware
 from lm.run_folder import find_checkpoint, load_config, load_state
 from lm.training.budget import EvaluationCost, TrainingSpeed
-from lm.training.trainer import Machine, Started, Trainer
+from lm.training.trainer import SpeedMeter, Started, Trainer
 
 SMALL = {"kind": "byte", "d_model": 16, "n_layers": 1, "n_heads": 2, "context": 16, "batch_size": 4, "seed": 7,
          "evaluate_every": 2}  # fmt: skip
@@ -123,7 +123,7 @@ def test_labels(tmp_path):
     assert tensors(tmp_path / "ours" / "labels") == tensors(tmp_path / "theirs" / "labels")
 
 
-class Steady(Machine):
+class Steady(SpeedMeter):
     """A machine of which everything takes the same time."""
 
     def rate(self, config, *, seconds):

@@ -14,18 +14,20 @@ from lm.config.run import RunPlan
 from lm.config.run_spec import DataFiles, RunSpec
 from lm.config.tokenizer import TokenizerConfig
 from lm.tokenizer.training import train
-from lm.training.resolve import Outlook, from_spec
+from lm.training.resolve import BudgetForecast, resolve_spec
 from lm.training.trainer import Planned
 from tests.lm.data.test_training_data import CountData
 
 
-def planned(reasons: dict[str, str], given: dict[str, dict[str, Any]], *, outlook: Outlook | None = None) -> Planned:
+def planned(
+    reasons: dict[str, str], given: dict[str, dict[str, Any]], *, forecast: BudgetForecast | None = None
+) -> Planned:
     """A run of the preset tiny with settings, and what chose them."""
     spec = RunSpec(data=DataFiles(text=("a text.txt",)), settings=given)
     config = build_run_config("tiny", {"model": {"vocab_size": 10, "context_length": 4}, **given})
     config = SimpleNamespace(**{**vars(config), "plan": RunPlan("cpu", "float32", 2, 40, "tokens", "key")})
     corpus = SimpleNamespace(tokenizer=train(["abc"], TokenizerConfig(kind="char"), corpus_bytes=3).tokenizer)
-    return Planned(config, {**from_spec(spec).reasons, **reasons}, corpus, CountData(10), outlook, 3.0)  # type: ignore[arg-type]
+    return Planned(config, {**resolve_spec(spec).reasons, **reasons}, corpus, CountData(10), forecast, 3.0)  # type: ignore[arg-type]
 
 
 def table(event: Planned) -> dict[str, tuple[str, str]]:
@@ -53,8 +55,8 @@ def test_of_settings_that_exclude_each_other_the_one_that_counts_is_told():
 
 @pytest.mark.parametrize(("tokens", "text"), [(2e6, "1.76 to 2.04 bits/byte"), (2e5, "1.76 bits/byte or more")])
 def test_what_to_expect_stands_beside_the_baseline(tokens, text):
-    outlook = Outlook(40, 0.1, 2.0, True, 1.0, (3.0, 2.0, 2.0), tokens, 0.0, 1.0, 10.0)
-    assert table(planned({}, {}, outlook=outlook))["expected"] == (text, "n-gram baseline: 2.00")
+    forecast = BudgetForecast(40, 0.1, 2.0, True, 1.0, (3.0, 2.0, 2.0), tokens, 0.0, 1.0, 10.0)
+    assert table(planned({}, {}, forecast=forecast))["expected"] == (text, "n-gram baseline: 2.00")
 
 
 def test_the_command_has_what_was_chosen_and_no_default():

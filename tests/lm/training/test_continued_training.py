@@ -24,7 +24,7 @@ from lm.training.corpus import TrainingCorpus
 from lm.training.events import Evaluation, Saved, Step, StoppedEarly
 from lm.training.history import has_improved
 from lm.training.loop import train
-from lm.training.resolve import from_spec
+from lm.training.resolve import resolve_spec
 from lm.training.run import Run
 from lm.training.startup import resume_run, start_run
 from tests.lm.training import test_lora
@@ -174,7 +174,7 @@ def chosen(
 ):
     parent = parent or RunConfig(training=TrainingConfig(optimizer="muon", steps=1))
     spec = run_spec("text.txt", from_run="runs/base", **given)
-    resolution = inherit_optimizer(parent, from_spec(spec, base=parent.model), spec)
+    resolution = inherit_optimizer(parent, resolve_spec(spec, base=parent.model), spec)
     return choose_continued_training(resolution, data, initial_loss=losses[0], parent_loss=losses[1])
 
 

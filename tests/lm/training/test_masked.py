@@ -22,7 +22,7 @@ from lm.tokenizer import training as tokenizer_training
 from lm.training.corpus import TrainingCorpus
 from lm.training.evaluation import compute_validation_loss
 from lm.training.events import Evaluation, Sample, Step
-from lm.training.initial_weights import check_weights
+from lm.training.initial_weights import check_compatible
 from lm.training.loop import train
 from lm.training.objective import summed_loss
 from lm.training.run import Run
@@ -164,7 +164,7 @@ def test_a_classifier_learns_labels_and_shows_them(tmp_path, examples):
 
 def test_a_classifier_starts_from_the_layers_of_a_masked_model(tmp_path, corpus, examples):
     list(train(begun(tmp_path / "masked", corpus, model={"output_transform": True})))
-    check_weights(ModelConfig(**SHAPE, output_transform=True, vocab_size=258), tmp_path / "masked")
+    check_compatible(ModelConfig(**SHAPE, output_transform=True, vocab_size=258), tmp_path / "masked")
     theirs = load_weights(tmp_path / "masked")
     run = begun(tmp_path / "tuned", examples, model={"output_transform": True}, weights=theirs, ema=0.9)
     ours = run.model.state_dict()
@@ -184,7 +184,7 @@ def test_a_classifier_starts_from_the_layers_of_a_masked_model(tmp_path, corpus,
 def test_weights_of_another_shape_are_refused_all_the_same(tmp_path, corpus):
     list(train(begun(tmp_path / "masked", corpus)))
     with pytest.raises(UsageError, match="d_model is 16 here and 32"):
-        check_weights(ModelConfig(**{**SHAPE, "d_model": 16}), tmp_path / "masked")
+        check_compatible(ModelConfig(**{**SHAPE, "d_model": 16}), tmp_path / "masked")
 
 
 @pytest.mark.parametrize("fields", [{"masked_share": 0.3}, {"whole_words": True}])

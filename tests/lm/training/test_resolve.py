@@ -16,13 +16,13 @@ from lm.training.budget import EvaluationCost, evaluation_reserve
 from lm.training.loop import train
 from lm.training.resolve import (
     Resolution,
+    choose_evaluations,
+    choose_size,
     choose_time,
-    evaluations,
-    from_spec,
-    needs_size,
-    needs_time,
-    planned_steps,
-    size_for_budget,
+    compute_steps,
+    resolve_spec,
+    should_choose_size,
+    should_choose_time,
 )
 from lm.training.startup import resume_run
 
@@ -36,14 +36,14 @@ def test_length_in_steps_epochs_or_tokens(make_run, given, steps):
     """In an epoch of 100 windows of 16 tokens."""
     run = make_run(**{"batch_size": 8, "steps": None, **given})
     run.data.samples, run.data.tokens, run.data.steps_per_epoch = 100, 1600, 100 / run.data.batch(0).rows
-    assert planned_steps(run.config.training, run.data, step_seconds=1.0) == steps
+    assert compute_steps(run.config.training, run.data, step_seconds=1.0) == steps
 
 
 @pytest.mark.parametrize(("given", "flag"), [({"epochs": 1e30}, "--epochs"), ({"tokens": 2**63 - 1}, "--tokens")])
 def test_more_steps_than_can_be_counted_are_refused(make_run, given, flag):
     config, data = TrainingConfig(**given), make_run().data
     with pytest.raises(UsageError, match=rf"{flag[2:]} come to .* steps, more than can be trained"):
-        planned_steps(config, data, step_seconds=1.0)
+        compute_steps(config, data, step_seconds=1.0)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_more_steps_than_can_be_counted_are_refused(make_run, given, flag):
 )
 def test_a_budget_comes_to_what_is_left_of_it_at_a_speed(make_run, speed, spent, steps):
     config = TrainingConfig(budget="100s", schedule="wsd")
-    assert planned_steps(config, make_run().data, step_seconds=speed, spent=spent) == steps
+    assert compute_steps(config, make_run().data, step_seconds=speed, spent=spent) == steps
 
 
 def test_a_resumed_run_with_a_budget_has_as_many_more_steps_as_its_pace_allows(make_run, time, monkeypatch):
@@ -78,32 +78,32 @@ def budgeted():
 
 
 def test_cheap_evaluations_are_twenty_at_most(budgeted):
-    chosen, each = evaluations(budgeted, EvaluationCost(loss=0.1, sentence=0.0), steps=1950, limit=LIMIT)
+    chosen, each = choose_evaluations(budgeted, EvaluationCost(loss=0.1, sentence=0.0), steps=1950, limit=LIMIT)
     assert chosen == {"evaluate_every": 100}
     assert 0.1 < each < 1
 
 
 def test_the_time_that_is_set_aside_is_never_exceeded(budgeted):
     for loss in (5.0, 20.0, 70.0):
-        chosen, each = evaluations(budgeted, EvaluationCost(loss=loss, sentence=0.0), steps=1000, limit=LIMIT)
+        chosen, each = choose_evaluations(budgeted, EvaluationCost(loss=loss, sentence=0.0), steps=1000, limit=LIMIT)
         often = 1 if not chosen["evaluate_every"] else round(1000 / chosen["evaluate_every"] + 0.5)
         assert often * each <= max(evaluation_reserve(600.0), each)
 
 
 def test_an_evaluation_that_takes_all_the_time_comes_once(budgeted):
-    chosen, _ = evaluations(budgeted, EvaluationCost(loss=1000.0, sentence=0.0), steps=1000, limit=LIMIT)
+    chosen, _ = choose_evaluations(budgeted, EvaluationCost(loss=1000.0, sentence=0.0), steps=1000, limit=LIMIT)
     assert chosen["evaluate_every"] == 0
 
 
 def test_as_many_sentences_are_translated_as_there_is_time_for(budgeted):
-    few, _ = evaluations(budgeted, EvaluationCost(loss=0.1, sentence=1.0), steps=1000, limit=LIMIT)
-    some, _ = evaluations(budgeted, EvaluationCost(loss=0.1, sentence=0.05), steps=1000, limit=LIMIT)
-    all_of_them, _ = evaluations(budgeted, EvaluationCost(loss=0.1, sentence=1e-4), steps=1000, limit=LIMIT)
+    few, _ = choose_evaluations(budgeted, EvaluationCost(loss=0.1, sentence=1.0), steps=1000, limit=LIMIT)
+    some, _ = choose_evaluations(budgeted, EvaluationCost(loss=0.1, sentence=0.05), steps=1000, limit=LIMIT)
+    all_of_them, _ = choose_evaluations(budgeted, EvaluationCost(loss=0.1, sentence=1e-4), steps=1000, limit=LIMIT)
     assert few["bleu_sentences"] == 100 <= some["bleu_sentences"] <= all_of_them["bleu_sentences"] == 500
 
 
 def given(*corpus: str, **options: object) -> Resolution:
-    return from_spec(run_spec(*corpus, **options))
+    return resolve_spec(run_spec(*corpus, **options))
 
 
 def test_each_value_has_what_chose_it(tmp_path):
@@ -119,7 +119,7 @@ def test_each_value_has_what_chose_it(tmp_path):
 
 def test_a_fine_tuned_model_is_that_of_its_run_where_nothing_else_is_given():
     base = ModelConfig(d_model=96, n_layers=3, n_heads=3, dropout=0.3)
-    chosen = from_spec(run_spec("text.txt", from_run="runs/base", dropout=0.1, portable=True), base=base)
+    chosen = resolve_spec(run_spec("text.txt", from_run="runs/base", dropout=0.1, portable=True), base=base)
     assert chosen.config.model == base.replace(dropout=0.1)
     assert (chosen.config.preset, chosen.reasons["model.d_model"]) == ("tiny", "from_run")
     assert chosen.reasons["model.dropout"] == "python"
@@ -130,11 +130,11 @@ def test_a_budget_sizes_what_is_open_and_nothing_else(pairs):
     files = {"source": "a.en", "target": "a.de"} if pairs else {}
     corpus = () if pairs else ("text.txt",)
     spec = run_spec(*corpus, budget="10m", vocab_size=300, batch_size=5, **files)
-    assert needs_size(spec)
-    assert not needs_size(run_spec(*corpus, budget="10m", preset="tiny", **files))
-    assert not needs_size(run_spec(*corpus, steps=5, **files))
+    assert should_choose_size(spec)
+    assert not should_choose_size(run_spec(*corpus, budget="10m", preset="tiny", **files))
+    assert not should_choose_size(run_spec(*corpus, steps=5, **files))
     small, large = (
-        size_for_budget(from_spec(spec), seconds=seconds, rate=1e11, text_bytes=10_000_000, pairs=pairs)
+        choose_size(resolve_spec(spec), seconds=seconds, rate=1e11, text_bytes=10_000_000, pairs=pairs)
         for seconds in (60.0, 60_000.0)
     )
     for chosen in (small, large):
@@ -150,19 +150,19 @@ def sized(*, text_bytes: int, **options: object) -> Resolution:
     """Stages 1 and 2 of a run without a budget, on a machine of 100 GFLOP/s."""
     chosen = choose_time(given("text.txt", **options), rate=1e11, text_bytes=text_bytes)
     seconds = parse_duration(str(chosen.config.training.budget))
-    return size_for_budget(chosen, seconds=seconds, rate=1e11, text_bytes=text_bytes, pairs=False)
+    return choose_size(chosen, seconds=seconds, rate=1e11, text_bytes=text_bytes, pairs=False)
 
 
 def test_the_time_is_chosen_where_nothing_says_how_long():
-    assert needs_time(run_spec("text.txt"))
-    assert needs_time(run_spec("text.txt", preset="tiny", dropout=0.1, vocab_size=300, learning_rate=0.01))
-    assert needs_time(run_spec("text.txt", depth=3))
+    assert should_choose_time(run_spec("text.txt"))
+    assert should_choose_time(run_spec("text.txt", preset="tiny", dropout=0.1, vocab_size=300, learning_rate=0.01))
+    assert should_choose_time(run_spec("text.txt", depth=3))
     for said in ({"steps": 5}, {"epochs": 1.0}, {"tokens": 100}, {"budget": "1m"}, {"from_run": "runs/a"}):
-        assert not needs_time(run_spec("text.txt", **said))
-    assert not needs_time(run_spec("text.txt", preset="gpt2"))  # which says how long itself
-    assert not needs_time(run_spec("text.txt", schedule="cosine"))
-    assert not needs_time(run_spec("text.jsonl", supervised=True))
-    assert not needs_time(run_spec(source="a.en", target="a.de"))
+        assert not should_choose_time(run_spec("text.txt", **said))
+    assert not should_choose_time(run_spec("text.txt", preset="gpt2"))  # which says how long itself
+    assert not should_choose_time(run_spec("text.txt", schedule="cosine"))
+    assert not should_choose_time(run_spec("text.jsonl", supervised=True))
+    assert not should_choose_time(run_spec(source="a.en", target="a.de"))
 
 
 def test_more_text_gets_more_time_from_one_minute_to_half_an_hour():
@@ -193,7 +193,7 @@ def test_a_depth_replaces_the_depth_alone():
 def test_a_published_preset_says_how_to_regularise_and_a_size_does_not(preset, is_regularised):
     chosen = given("text.txt", preset=preset, budget="5m")
     assert chosen.is_regularised is is_regularised
-    assert not needs_size(run_spec("text.txt", preset=preset, budget="5m"))
+    assert not should_choose_size(run_spec("text.txt", preset=preset, budget="5m"))
 
 
 def test_texts_of_few_bytes_get_few_tokens():
