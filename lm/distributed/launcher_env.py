@@ -70,7 +70,7 @@ _REPORTING = SimpleNamespace(override=None)
 
 def is_reporting() -> bool:
     """Whether this process reports to the user: rank 0, unless `set_reporting` decided otherwise."""
-    return rank() == 0 if _REPORTING.override is None else bool(_REPORTING.speaks)
+    return rank() == 0 if _REPORTING.override is None else bool(_REPORTING.override)
 
 
 def set_reporting(is_reporting: bool | None) -> None:

@@ -127,7 +127,7 @@ class BudgetForecast:
     step_seconds: float
     epochs: float
     is_regularised: bool
-    compute_novelty: float
+    novelty: float
     ngram_bits: tuple[float, ...]
     tokens: float
     r_drop: float

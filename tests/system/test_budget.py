@@ -26,7 +26,7 @@ from tests.system.conftest import SMALL
 @pytest.fixture
 def steady(monkeypatch):
     """A machine on which everything takes the same time: getting ready none, a step what a clock of its own says."""
-    monkeypatch.setattr(Trainer, "_elapsed", lambda self: 0.0)
+    monkeypatch.setattr(Trainer, "_seconds_elapsed", lambda self: 0.0)
     monkeypatch.setattr(training, "measure_flop_rate", lambda config, *, seconds: 1e9)
     monkeypatch.setattr(training, "measure_step_seconds", lambda run, *, seconds: 0.02)
     monkeypatch.setattr(run_clock, "time", SimpleNamespace(monotonic=itertools.count(0.0, 0.02).__next__))
@@ -309,7 +309,7 @@ def test_a_finished_run_is_given_more_time_by_flag(place, steady, tmp_path):
 
 
 def test_a_budget_that_is_over_before_training_begins_says_so(place, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(Trainer, "_elapsed", lambda self: 12.0)
+    monkeypatch.setattr(Trainer, "_seconds_elapsed", lambda self: 12.0)
     assert run(["train", str(place / "text.txt"), "--budget", "10s", "-o", str(tmp_path / "run")]) == 2
     assert (
         capsys.readouterr().err

@@ -174,7 +174,7 @@ def test_the_pace_is_that_of_a_run_on_its_own_data_and_what_evaluating_it_takes(
         return EvaluationCost(loss=3.0, sentence=0.5)
 
     monkeypatch.setattr(step_timing, "measure_step_seconds", step_seconds)
-    monkeypatch.setattr(step_timing, "cost", cost)
+    monkeypatch.setattr(step_timing, "measure_cost", cost)
     tokenizer = random_data.placeholder_tokenizer(64)
     random_data.write_random_tokens(tmp_path / "tokens", tokens=500, vocab_size=64)
     budgeted = TrainingConfig(

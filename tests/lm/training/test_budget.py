@@ -249,9 +249,9 @@ def test_an_end_that_cannot_be_moved_stays(time):
 class NotingClock(BudgetClock):
     """Remembers what it was told."""
 
-    def note(self, *, is_plain: bool) -> None:
+    def record_step(self, *, is_plain: bool) -> None:
         self.noted = [*getattr(self, "noted", []), is_plain]
-        super().note(is_plain=is_plain)
+        super().record_step(is_plain=is_plain)
 
 
 def test_steps_after_which_the_model_is_evaluated_or_saved_are_no_plain_ones(make_run, time):

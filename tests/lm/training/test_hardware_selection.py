@@ -130,7 +130,7 @@ def test_a_run_that_was_planned_with_another_dtype_of_muon_goes_on_with_it(make_
     """Float32 was asked for, and Muon's matmuls were planned in bfloat16: bit for bit as if it had never stopped."""
     with monkeypatch.context() as patch:
         planned = Hardware("cpu", "float32", 1, "bfloat16")
-        patch.setattr("lm.training.startup.training_hardware", lambda *_: planned)
+        patch.setattr("lm.training.startup.select_training_hardware", lambda *_: planned)
         whole, stopped = (make_run(name, optimizer="muon", steps=8) for name in ("whole", "stopped"))
     for run in (whole, stopped):
         run.config = dataclasses.replace(run.config, hardware=HardwareConfig(device="cpu", dtype="float32"))

@@ -73,7 +73,7 @@ def test_accumulation_changes_nothing(make_run):
 
 def test_passes_fitted_to_memory_change_nothing_but_rounding(make_run, monkeypatch):
     whole = [event.loss for event in train(make_run("whole", model={"dropout": 0.0})) if isinstance(event, Step)]
-    monkeypatch.setattr("lm.training.startup.fitting_tokens", lambda *_, **__: 2 * 16)
+    monkeypatch.setattr("lm.training.startup.estimate_micro_batch_tokens", lambda *_, **__: 2 * 16)
     run, rows = make_run("run", model={"dropout": 0.0}), []
 
     def noted(self, batch):
@@ -88,7 +88,7 @@ def test_passes_fitted_to_memory_change_nothing_but_rounding(make_run, monkeypat
 
 def test_a_resumed_run_has_the_passes_of_its_plan(make_run, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr("lm.training.startup.fitting_tokens", lambda *_, **__: 2 * 16)
+        patch.setattr("lm.training.startup.estimate_micro_batch_tokens", lambda *_, **__: 2 * 16)
         whole, stopped = (make_run(name, model={"dropout": 0.2}) for name in ("whole", "stopped"))
     list(train(whole))
     list(train(stopped, stop=stop_after(5)))
