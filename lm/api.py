@@ -32,7 +32,7 @@ from lm.config.keywords import (
     run_spec,
 )
 from lm.config.model import ModelConfig
-from lm.data.labels import completions_of
+from lm.data.labels import read_completions
 from lm.decoding.classifying import Classified, Classifier, CompletionClassifier, classifier_of
 from lm.decoding.filling import Filled, Filler
 from lm.decoding.generator import Generator
@@ -324,7 +324,7 @@ class Model:
 
     def _classifier(self, labels: PathLike | None, batch_size: int) -> Classifier | CompletionClassifier:
         config = ClassificationConfig(batch_size=batch_size)
-        completions = () if labels is None else completions_of(os.fspath(labels))
+        completions = () if labels is None else read_completions(os.fspath(labels))
         return classifier_of(self.loaded, completions, batch_size=config.batch_size)
 
 

@@ -110,10 +110,10 @@ def load_classifier(
         InputError: the run is missing or damaged, or the file of labels has no examples.
         UsageError: the run is not a classifier, or its labels are unknown.
     """
-    from lm.data.labels import completions_of
+    from lm.data.labels import read_completions
     from lm.decoding.classifying import classifier_of
 
-    completions = () if labels is None else completions_of(labels)
+    completions = () if labels is None else read_completions(labels)
     loaded = _load(run, hardware)
     config = loaded.config
     learned_examples = config.data.supervised and not config.model.is_masked

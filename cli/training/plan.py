@@ -69,7 +69,7 @@ def plan_rows(event: Planned) -> Iterator[Row]:
     chosen = _by(reasons, "tokenizer.vocab_size", "tokenizer.kind", "tokenizer.merges")
     yield "vocabulary", f"{model.vocab_size:,} {kind}", chosen
     yield "context", many(model.context_length, "token"), _by(reasons, "model.context_length")
-    yield "batch", data.batch_size(), _by(reasons, "training.batch_tokens", "training.batch_size")
+    yield "batch", data.describe_batch_size(), _by(reasons, "training.batch_tokens", "training.batch_size")
     epochs = plan.steps / data.steps_per_epoch
     length = f"{'about ' if training.budget else ''}{many(plan.steps, 'step')}, {epochs:.1f} epochs"
     chosen = "time" if training.budget else _by(reasons, *(f"training.{name}" for name in LENGTHS))

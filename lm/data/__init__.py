@@ -1,1 +1,5 @@
-"""Tokens on disk to batches: sample order, bucketing by length, padding, targets."""
+"""Training data: from prepared tokens on disk to batches, with a reproducible sample order.
+
+Start reading at `training_data.TrainingData` and `batch.Batch`; each kind of data has a module. Batches are NumPy
+arrays: imports neither torch nor models.
+"""

@@ -1,4 +1,4 @@
-"""What a training step reads: rows of tokens, and which of them are to be predicted."""
+"""Batches: token IDs and targets of a training step."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from lm.corpus.ragged import RaggedArray
 Ids = NDArray[np.int64]
 
 _PADDING = 0
-"""What rows are padded with: any token would do, since nothing attends to it and nothing follows it."""
+"""Padding ID; any token would do, because padding is neither attended to nor predicted."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows of tokens, padded on the right to the longest.
+    """Rows of token IDs, padded on the right.
 
     Attributes:
-        inputs: (rows, length) ids that the model reads; of an encoder-decoder, its decoder.
-        targets: (rows, length) the id to be predicted at each position; IGNORED where none is.
-        source: (rows, source length) ids that an encoder reads; (rows, source length, 4) where they come with trees,
-            see `lm.corpus.tree_positions`.
-        source_lengths: (rows,) how many of them are real.
-        source_targets: (rows, length) like `targets`, of the source within a row, where it is predicted too.
-        input_lengths: (rows,) how many inputs are real, where targets do not tell: of masked tokens, and of texts with
-            labels, whose targets are (rows, 1).
+        inputs: (rows, length) IDs that the model reads; for encoder-decoders, the decoder.
+        targets: (rows, length) ID to predict at each position, or IGNORED.
+        source: (rows, source length) IDs that an encoder reads; (rows, source length, 4) with dependency trees, see
+            `lm.corpus.trees`.
+        source_lengths: (rows,) lengths of the sources.
+        source_targets: (rows, length) targets of source tokens, for decoder-only translation with source loss.
+        input_lengths: (rows,) lengths of the inputs, where targets don't tell: for masked models and classifiers, whose
+            targets are (rows, 1).
     """
 
     inputs: Ids
@@ -43,12 +43,12 @@ class Batch:
     input_lengths: Ids | None = None
 
     @classmethod
-    def of_rows(cls, rows: Sequence[NDArray[Any]], predicted: Sequence[int]) -> Batch:
-        """Rows of ids of which the last ones are predicted, each from all that are before it.
+    def from_rows(cls, rows: Sequence[NDArray[Any]], predicted: Sequence[int]) -> Batch:
+        """Return rows of IDs of which the last ones are predicted.
 
         Args:
-            rows: (tokens,) ids of each row, at least one; the model reads all but the last.
-            predicted: how many tokens of each row count, at most all but the first.
+            rows: (tokens,) IDs of each row; the model reads all but the last.
+            predicted: number of predicted tokens of each row, at most all but the first.
         """
         inputs, following = RaggedArray.of([row[:-1] for row in rows]), RaggedArray.of([row[1:] for row in rows])
         only_read, targets = following.lengths() - np.array(predicted), following.padded(IGNORE_INDEX)
@@ -56,13 +56,13 @@ class Batch:
         return cls(inputs.padded(_PADDING), targets)
 
     @classmethod
-    def of_pairs(cls, sources: RaggedArray, targets: RaggedArray, *, start: int) -> Batch:
-        """Sources with their targets, of which every token is predicted: teacher forcing.
+    def from_pairs(cls, sources: RaggedArray, targets: RaggedArray, *, start: int) -> Batch:
+        """Return sources and targets for an encoder-decoder, with teacher forcing.
 
         Args:
-            sources: (rows,) ids that the encoder reads, with trees or without.
-            targets: (rows,) ids that the decoder predicts, the end of the text included.
-            start: the id that the decoder reads before them.
+            sources: (rows,) IDs for the encoder, with or without dependency trees.
+            targets: (rows,) IDs to predict, including the end token.
+            start: first ID that the decoder reads.
         """
         predicted = targets.padded(IGNORE_INDEX)
         inputs = np.concatenate([np.full((len(targets), 1), start), predicted[:, :-1]], axis=1)
@@ -74,23 +74,23 @@ class Batch:
         )
 
     @classmethod
-    def of_texts(cls, texts: Sequence[NDArray[Any]], labels: Sequence[int]) -> Batch:
-        """Texts that are read whole, and the number of the label of each."""
+    def from_texts(cls, texts: Sequence[NDArray[Any]], labels: Sequence[int]) -> Batch:
+        """Return texts and their label indices for a classifier."""
         inputs = RaggedArray.of(texts)
         targets = np.array(labels, dtype=np.int64)[:, None]
         return cls(inputs.padded(_PADDING), targets, input_lengths=inputs.lengths())
 
     @classmethod
-    def of_sequences(
+    def from_pair_sequences(
         cls, sources: RaggedArray, targets: RaggedArray, *, start: int, learns_source: bool = False
     ) -> Batch:
-        """Sources with their targets behind them, each pair a row, of which every token of the target is predicted.
+        """Return pairs as single sequences for decoder-only translation.
 
         Args:
-            sources: (rows,) ids that come first.
-            targets: (rows,) ids that are predicted, the end of the text included.
-            start: the id between them.
-            learns_source: whether the tokens of the source, from the second on, are `source_targets`.
+            sources: (rows,) source IDs.
+            targets: (rows,) IDs to predict, including the end token.
+            start: ID between source and target.
+            learns_source: whether source tokens from the second on are `source_targets`.
         """
         halves = np.arange(2 * len(sources)).reshape(2, -1).T.flatten()
         rows = RaggedArray.join([sources.framed((), (start,)), targets]).take(halves)
@@ -105,49 +105,49 @@ class Batch:
 
     @property
     def rows(self) -> int:
-        """How many samples the batch holds."""
+        """Number of rows."""
         return len(self.inputs)
 
     @property
     def predicted(self) -> int:
-        """How many targets count."""
+        """Number of targets."""
         return int((self.targets != IGNORE_INDEX).sum())
 
     @property
     def tokens(self) -> int:
-        """How many tokens are learned from: the targets, but where they are few of what is read, all that is read."""
+        """Number of training tokens: targets, but for masked models and classifiers all tokens read."""
         return self.predicted if self.input_lengths is None else int(self.input_lengths.sum())
 
     @property
     def lengths(self) -> Ids | None:
-        """(rows,) how many inputs of each row come before its padding, which has no targets; None if all do."""
+        """(rows,) number of inputs before the padding; None if there is no padding."""
         length, lengths = self.inputs.shape[1], self.input_lengths
         if lengths is None:
             lengths = ((self.targets != IGNORE_INDEX) * np.arange(1, length + 1)).max(axis=1, initial=0)
         return None if (lengths == length).all() else lengths
 
-    def part(self, *, rows: int, length: int) -> Batch:
-        """The first rows, cut to a length."""
-        return self.each(lambda ids: np.minimum(ids[:rows], length) if ids.ndim == 1 else ids[:rows, :length])
+    def truncate(self, *, rows: int, length: int) -> Batch:
+        """Return the first rows, truncated to a length."""
+        return self.map_arrays(lambda ids: np.minimum(ids[:rows], length) if ids.ndim == 1 else ids[:rows, :length])
 
-    def within(self, vocab_size: int) -> Batch:
-        """The same shape with ids of a smaller vocabulary, to try out what such a batch takes."""
-        return self.each(lambda ids: _within(ids, vocab_size))
+    def with_vocab_size(self, vocab_size: int) -> Batch:
+        """Return a batch of the same shape with IDs below `vocab_size`, for timing."""
+        return self.map_arrays(lambda ids: _limit_ids(ids, vocab_size))
 
     def split(self, rows: int | None) -> Iterator[Batch]:
-        """Parts of at most `rows` rows each; the batch itself for None."""
+        """Yield micro-batches of at most `rows` rows; the batch itself for None."""
         for start in range(0, self.rows, rows or self.rows):
-            yield self.each(itemgetter(slice(start, start + (rows or self.rows))))
+            yield self.map_arrays(itemgetter(slice(start, start + (rows or self.rows))))
 
-    def each(self, change: Callable[[Ids], Ids]) -> Batch:
-        """The batch with the same change made to each of its arrays."""
+    def map_arrays(self, change: Callable[[Ids], Ids]) -> Batch:
+        """Apply a function to each array."""
         arrays = {field.name: getattr(self, field.name) for field in fields(self)}
         changed: dict[str, Any] = {name: None if ids is None else change(ids) for name, ids in arrays.items()}
         return Batch(**changed)
 
 
-def _within(ids: Ids, vocab_size: int) -> Ids:
-    """Ids of a smaller vocabulary; lengths are none, and neither are places in trees, which stand beside ids."""
+def _limit_ids(ids: Ids, vocab_size: int) -> Ids:
+    """Map IDs below `vocab_size`; lengths and tree positions, which stand beside IDs, stay."""
     if ids.ndim == 1:
         return ids
     if ids.ndim == 3:
@@ -156,7 +156,7 @@ def _within(ids: Ids, vocab_size: int) -> Ids:
 
 
 def batch_rows(config: RunConfig) -> int:
-    """Sequences in an optimizer step, of text or of examples: as many as asked for, or as its tokens fill."""
+    """Return the number of sequences per optimizer step of text or examples."""
     training = config.training
     if training.batch_tokens is None:
         return training.batch_size
@@ -164,10 +164,10 @@ def batch_rows(config: RunConfig) -> int:
 
 
 def micro_batch_rows(config: RunConfig, batch: Batch) -> int | None:
-    """Sequences of a batch in one pass through the model of each process; None: all at once.
+    """Return the number of sequences of a micro-batch on each rank; None for the whole batch.
 
-    As many as `micro_batch_size` says, or as fit into the plan's `micro_batch_tokens`: as few passes as possible, of
-    equal size up to one sequence.
+    It is `micro_batch_size`, or what fits into the plan's `micro_batch_tokens`: as few passes as possible, of nearly
+    equal size.
     """
     if config.training.micro_batch_size is not None or config.plan is None or config.plan.micro_batch_tokens is None:
         return config.training.micro_batch_size

@@ -1,7 +1,6 @@
-"""Bucketing: batches of items of similar length, so that little of them is padding.
+"""Bucketing: batches of items of similar length, to reduce padding.
 
-Whatever is batched by length is batched here: pairs in training, examples and pairs that are scored, windows of
-documents, lines that are translated, and the words of BPE dropout.
+Used for pairs in training, scored examples and pairs, windows of documents, translated lines, and words in BPE dropout.
 """
 
 from __future__ import annotations
@@ -22,17 +21,17 @@ def length_batches(
     ratio: float | None = None,
     order: Integers | None = None,
 ) -> list[Integers]:
-    """Batches of items of similar length, each as large as the limits allow.
+    """Return batches of items of similar length, each as large as the limits allow.
 
     Args:
-        lengths: (items,) of each item.
-        tokens: most positions of a batch, padding included; one item may have more.
-        rows: most items of a batch.
-        ratio: of the longest item of a batch to its first, which is the shortest, at most.
-        order: (items,) their numbers, those of similar length together [default: the shortest first].
+        lengths: (items,) length of each item.
+        tokens: maximum positions of a batch, including padding; a single item may exceed it.
+        rows: maximum items of a batch.
+        ratio: maximum ratio of the longest to the shortest item of a batch.
+        order: (items,) indices with similar lengths together [default: sorted by length].
 
     Returns:
-        The numbers of the items of each batch.
+        The item indices of each batch.
     """
     lengths = np.asarray(lengths, dtype=np.int64)
     order = np.argsort(lengths, kind="stable") if order is None else order
@@ -42,10 +41,10 @@ def length_batches(
 def batch_ends(
     lengths: Integers, *, tokens: int | None = None, rows: int | None = None, ratio: float | None = None
 ) -> Integers:
-    """(batches,) where batches of neighbours end: each takes items until the next exceeds a limit of `length_batches`.
+    """Return (batches,) where batches of consecutive items end, within the limits of `length_batches`.
 
     Args:
-        lengths: (items,) in the order of the batches; ascending if there is a `ratio`.
+        lengths: (items,) in batch order; ascending if there is a `ratio`.
         tokens: see `length_batches`.
         rows: see `length_batches`.
         ratio: see `length_batches`.

@@ -1,8 +1,7 @@
-"""Labels in prepared examples: how many have each, which completions are labels, and batches for masked classifiers.
+"""Labels of prepared examples: counting, detection of labels among completions, and batches for classifiers.
 
-A decoder learns completions of any kind. They are labels, which are recorded in its run, scored in evaluations and
-chosen among by `lm classify`, where there are 2 to 200 different ones of at most 100 bytes, with five examples each on
-average (`label_completions`).
+Completions that a decoder learns count as labels if there are 2 to 200 different ones of at most 100 bytes, with five
+examples each on average (`find_label_completions`). They are recorded in the run and used by `lm classify`.
 """
 
 from __future__ import annotations
@@ -23,18 +22,18 @@ from lm.corpus.examples import StoredExamples, open_examples
 from lm.corpus.manifest import SPLITS
 from lm.corpus.shards import read_manifest
 from lm.data.batch import Batch, batch_rows
-from lm.data.examples import ExampleData, beginning
+from lm.data.examples import ExampleData, truncate_text
 from lm.errors import Advice, InputError, UsageError
 from lm.text.examples import LABEL_DELIMITER, parse_label
 from lm.text.files import find_text_files
 from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer
 
-_MOST_LABELS, _LONGEST_LABEL, _FEWEST_EXAMPLES = 200, 100, 5
-"""Of completions that are labels: how many, the bytes of one, and examples of each on average."""
+_MAX_LABELS, _MAX_LABEL_BYTES, _MIN_EXAMPLES = 200, 100, 5
+"""Limits of completions that are labels: number, bytes, and mean number of examples of each."""
 
 
 class LabelledData(ExampleData):
-    """Training data of a classifier: each text is a row, read whole or from its beginning, and has one target."""
+    """Training data of a masked classifier: one text per row, with its label as the only target."""
 
     def __init__(
         self,
@@ -47,30 +46,30 @@ class LabelledData(ExampleData):
         labels: Sequence[str],
         tokenizer: Tokenizer,
     ) -> None:
-        """Batches of `rows` texts, the first `context` tokens of each.
+        """Create batches of `rows` texts.
 
         Args:
-            train: the examples of the training split.
-            validation: those that are held out.
-            context: tokens of a text that are read.
-            rows: texts in a batch.
+            train: examples of the training split.
+            validation: held-out examples.
+            context: maximum tokens of a text.
+            rows: texts per batch.
             seed: of their order.
-            labels: what the model chooses among.
-            tokenizer: that made the tokens.
+            labels: of the model.
+            tokenizer: of the tokens.
 
         Raises:
             InputError: an example has none of these labels.
         """
         super().__init__(train, validation, context=context, rows=rows, seed=seed)
         self._labels, self._are_decoded = labels, train.labels is None
-        self._numbers = _numbers((train, validation), labels, tokenizer)
+        self._numbers = _label_indices((train, validation), labels, tokenizer)
         lengths = train.lengths() - train.index["learned"] + 1
         self.tokens = int(np.minimum(lengths, context).sum())
-        self.shortened = int((lengths > context).sum())
+        self.n_truncated = int((lengths > context).sum())
 
     @classmethod
     def open(cls, folder: Path, config: RunConfig) -> Self:
-        """The texts in a folder, cut to the context of a run, with the labels of its model."""
+        """Open the texts in a folder for a run."""
         train, validation = (open_examples(folder, split) for split in SPLITS)
         return cls(
             train,
@@ -86,14 +85,14 @@ class LabelledData(ExampleData):
         """Labels are not read, so none is too long."""
 
     def epoch_size(self, parameters: int) -> tuple[float, str]:  # noqa: ARG002
-        """How much there is to learn from."""
+        """Return the number of tokens per epoch, and what they are."""
         return self.tokens, "tokens of text in each"
 
     def warnings(self, *, parameters: int, epochs: float, patience: int | None) -> list[Advice]:  # noqa: ARG002
-        """Whether texts are longer than the context, or labels as many as examples."""
+        """Warn about truncated texts, and about nearly as many labels as examples."""
         found: list[Advice] = []
-        if self.shortened:
-            too_long = f"{self.shortened:,} of {self.samples:,} texts are longer than the context"
+        if self.n_truncated:
+            too_long = f"{self.n_truncated:,} of {self.samples:,} texts are longer than the context"
             found.append(Advice(f"{too_long}: their ends are left out", settings=["context_length"]))
         if self._are_decoded:
             decoded = "an earlier version prepared the examples, so labels are what the tokenizer decodes"
@@ -104,21 +103,21 @@ class LabelledData(ExampleData):
             found.append(Advice(f"{many}: {few}"))
         return found
 
-    def _of(self, examples: StoredExamples, numbers: Sequence[int]) -> Batch:
+    def _make_batch(self, examples: StoredExamples, numbers: Sequence[int]) -> Batch:
         rows, learned = zip(*map(examples.read, numbers), strict=True)
         texts = [
-            beginning(np.concatenate([ids[:-count], ids[-1:]]), context=self._context)
+            truncate_text(np.concatenate([ids[:-count], ids[-1:]]), context=self._context)
             for ids, count in zip(rows, learned, strict=True)
         ]
-        return Batch.of_texts(texts, self._numbers[examples is self._validation][list(numbers)].tolist())
+        return Batch.from_texts(texts, self._numbers[examples is self._validation][list(numbers)].tolist())
 
 
-def labels_of(folder: Path) -> tuple[str, ...]:
-    """The labels of all examples in a folder, those held out included, in alphabetical order.
+def load_labels(folder: Path) -> tuple[str, ...]:
+    """Return the labels of all examples in a folder, including held-out ones, sorted.
 
     Raises:
         InputError: the folder holds no prepared examples.
-        UsageError: all have the same label, so there is nothing to learn, or they are too many.
+        UsageError: there is only one label, or there are too many.
     """
     if read_manifest(folder).labels == 0:
         raise UsageError(
@@ -126,22 +125,22 @@ def labels_of(folder: Path) -> tuple[str, ...]:
         )
     splits = [open_examples(folder, split) for split in SPLITS]
     tokenizer = Tokenizer.load(folder / FILE_NAME)
-    found = sorted({label for examples in splits for label in _stored_or_decoded(examples, tokenizer)})
+    found = sorted({label for examples in splits for label in _read_labels(examples, tokenizer)})
     if len(found) < 2:
         raise UsageError(f"all examples have the same label, {found[0]!r}: a classifier needs two or more")
     return tuple(found)
 
 
-def label_completions(folder: Path) -> tuple[str, ...]:
-    """The completions of the examples in a folder in alphabetical order, if they are labels; else none.
+def find_label_completions(folder: Path) -> tuple[str, ...]:
+    """Return the completions of the examples in a folder, sorted, if they are labels; else none.
 
-    They are labels if they are few, short and seen often, as this module says, and differ in their tokens, whatever the
-    form of the examples. Folders of earlier versions may lack the text of completions: then there are none.
+    They are labels if they are few, short and frequent, and differ in their tokens. Folders of earlier versions may
+    lack the text of completions; then there are none.
 
     Raises:
         InputError: the folder holds no prepared examples.
     """
-    if not 2 <= (read_manifest(folder).labels or 0) <= _MOST_LABELS:
+    if not 2 <= (read_manifest(folder).labels or 0) <= _MAX_LABELS:
         return ()
     examples, found = 0, set[str]()
     for split in (open_examples(folder, name) for name in SPLITS):
@@ -153,16 +152,16 @@ def label_completions(folder: Path) -> tuple[str, ...]:
         }
         examples += len(split)
     completions = tuple(sorted(found, key=parse_label))
-    is_seen_often = examples >= _FEWEST_EXAMPLES * len(completions)
-    if not is_seen_often or max(len(parse_label(each).encode()) for each in completions) > _LONGEST_LABEL:
+    is_seen_often = examples >= _MIN_EXAMPLES * len(completions)
+    if not is_seen_often or max(len(parse_label(each).encode()) for each in completions) > _MAX_LABEL_BYTES:
         return ()
     encoded = Tokenizer.load(folder / FILE_NAME).encode_batch(list(completions))
     are_distinct = len({ids.tobytes() for ids in encoded}) == len({*map(parse_label, completions)}) == len(completions)
     return completions if are_distinct else ()
 
 
-def completions_of(name: str) -> tuple[str, ...]:
-    """The different completions of a file of examples, in alphabetical order of the labels that they are.
+def read_completions(name: str) -> tuple[str, ...]:
+    """Return the different completions of a file of examples, sorted by label.
 
     Raises:
         InputError: there is no such file, or it has no examples.
@@ -177,11 +176,11 @@ def completions_of(name: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class LabelCounts:
-    """How many examples have each label, the most frequent first.
+    """Number of examples per label, most frequent first.
 
     Attributes:
         train: of the training split; 0 for a label that is only held out.
-        validation: of the examples that are held out.
+        validation: of the held-out examples.
     """
 
     train: Mapping[str, int]
@@ -189,41 +188,43 @@ class LabelCounts:
 
     @property
     def majority(self) -> tuple[str, float]:
-        """The most frequent label, and the fraction of the training split that has it."""
+        """The most frequent label, and its fraction of the training split."""
         label, count = next(iter(self.train.items()))
         return label, count / max(1, sum(self.train.values()))
 
 
-def label_counts(folder: Path) -> LabelCounts:
+def count_labels(folder: Path) -> LabelCounts:
     """Count the labels of the examples in a folder; InputError if it holds none."""
     tokenizer = Tokenizer.load(folder / FILE_NAME)
-    train, validation = (Counter(_stored_or_decoded(open_examples(folder, split), tokenizer)) for split in SPLITS)
+    train, validation = (Counter(_read_labels(open_examples(folder, split), tokenizer)) for split in SPLITS)
     labels = sorted({*train, *validation}, key=lambda label: (-train[label], label))
     return LabelCounts(*({label: counts[label] for label in labels} for counts in (train, validation)))
 
 
-def _numbers(splits: Sequence[StoredExamples], labels: Sequence[str], tokenizer: Tokenizer) -> list[NDArray[np.int64]]:
-    """(examples,) which of the labels each example of each split has.
+def _label_indices(
+    splits: Sequence[StoredExamples], labels: Sequence[str], tokenizer: Tokenizer
+) -> list[NDArray[np.int64]]:
+    """Return (examples,) label indices of each split.
 
-    A run of an earlier version has labels that were decoded from tokens, even if their text is stored now.
+    A run of an earlier version has labels decoded from tokens, even if their text is stored now.
 
     Raises:
         InputError: an example has none of these labels.
     """
     places = {label: number for number, label in enumerate(labels)}
-    for read in (_stored_or_decoded, _decoded):
+    for read in (_read_labels, _decode_labels):
         with contextlib.suppress(KeyError):
             return [np.array([places[label] for label in read(each, tokenizer)], dtype=np.int64) for each in splits]
     raise InputError("the examples have labels that the model has not learned; name the corpus of the run")
 
 
-def _stored_or_decoded(examples: StoredExamples, tokenizer: Tokenizer) -> Iterable[str]:
-    """The label of each example, as it was written or, in folders without their text, as its tokens are decoded."""
-    return _decoded(examples, tokenizer) if examples.labels is None else examples.labels.tolist()
+def _read_labels(examples: StoredExamples, tokenizer: Tokenizer) -> Iterable[str]:
+    """Return the label of each example: its stored text, or decoded tokens in older folders."""
+    return _decode_labels(examples, tokenizer) if examples.labels is None else examples.labels.tolist()
 
 
-def _decoded(examples: StoredExamples, tokenizer: Tokenizer) -> Iterator[str]:
-    """The label of each example, of which the last learned tokens are the label and the end; each is decoded once."""
+def _decode_labels(examples: StoredExamples, tokenizer: Tokenizer) -> Iterator[str]:
+    """Yield the label of each example, decoded from its tokens."""
     decoded = dict[bytes, str]()
     for ids, learned in map(examples.read, range(len(examples))):
         completion = ids[-learned:-1]

@@ -1,6 +1,6 @@
-"""Masked language modelling: which tokens are to be predicted, and what is read in their place.
+"""Masked language modelling: selection and replacement of masked tokens.
 
-Source: Devlin et al. 2019, section 3.1; masks that differ each time, Liu et al. 2019 (RoBERTa).
+Source: Devlin et al. 2019, section 3.1; new masks in each epoch, Liu et al. 2019 (RoBERTa).
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ Flags = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class WordBoundaries:
-    """For each token of a vocabulary, whether a word may go on in it.
+    """Which tokens of a vocabulary can continue a word.
 
-    A token goes on with the word before it if that ends, and it begins, with a letter, a digit or a part of a
-    character: white space and punctuation part words, and special tokens are none.
+    A token continues the word of the previous one if that ends, and it begins, with a letter, a digit or a part of a
+    character.
 
     Attributes:
         begins: (vocabulary,) whether a token begins within a word.
@@ -36,23 +36,23 @@ class WordBoundaries:
     ends: Flags
 
     @classmethod
-    def of(cls, tokenizer: Tokenizer) -> Self:
-        """The table of a tokenizer's vocabulary."""
+    def from_tokenizer(cls, tokenizer: Tokenizer) -> Self:
+        """Build the table of a tokenizer."""
         special = set(tokenizer.special_tokens.values())
         spelled = [b"" if index in special else tokenizer.token_bytes(index) for index in range(tokenizer.vocab_size)]
         return cls(
-            np.array([_is_of_word(data, first=True) for data in spelled]),
-            np.array([_is_of_word(data, first=False) for data in spelled]),
+            np.array([_is_word_byte(data, first=True) for data in spelled]),
+            np.array([_is_word_byte(data, first=False) for data in spelled]),
         )
 
     def starts(self, tokens: NDArray[Any]) -> Flags:
-        """(rows, length) ids -> (rows, length) whether a word, or what is none, starts at each."""
+        """Return (rows, length) whether a word starts at each token."""
         goes_on = self.ends[tokens[:, :-1]] & self.begins[tokens[:, 1:]]
         return np.concatenate([np.ones((len(tokens), 1), dtype=bool), ~goes_on], axis=1)
 
 
-def _is_of_word(data: bytes, *, first: bool) -> bool:
-    """Whether the first, or the last, of some bytes belongs to a word; what is no whole character may."""
+def _is_word_byte(data: bytes, *, first: bool) -> bool:
+    """Whether the first or last byte belongs to a word; partial characters may."""
     if not data:
         return False
     try:
@@ -62,38 +62,38 @@ def _is_of_word(data: bytes, *, first: bool) -> bool:
     return text[0 if first else -1].isalnum()
 
 
-_MASKED, _REPLACED = 0.8, 0.1
-"""Of the tokens to be predicted, the fractions that are masked and replaced by any; the rest is left as it is."""
+_MASKED_FRACTION, _REPLACED_FRACTION = 0.8, 0.1
+"""Fractions of the predicted tokens that are masked, and replaced by random tokens; the rest is unchanged."""
 
 Ids = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Masking:
-    """Hides tokens of rows, as a pure function of the rows and a key for each.
+    """Masks tokens as a pure function of rows and keys.
 
-    Each token, or word, is chosen with the same probability; of a row without any, the one that was nearest to it is.
+    Each token or word is selected with the same probability, and at least one per row.
 
     Attributes:
-        fraction: probability that a token is chosen.
-        mask: the token that hides one.
-        ordinary: ids of the tokens that are not special: those are never chosen, nor put in the place of others.
-        vocab_size: above every id.
-        words: tells words apart where these are chosen whole; None to choose each token apart.
+        fraction: probability that a token is selected.
+        mask_id: ID of the mask token.
+        ordinary_ids: IDs of tokens that are not special; special tokens are neither selected nor used as replacements.
+        vocab_size: above every ID.
+        words: for whole-word masking, or None.
     """
 
     fraction: float
-    mask: int
-    ordinary: Ids
+    mask_id: int
+    ordinary_ids: Ids
     vocab_size: int
     words: WordBoundaries | None = None
 
     @classmethod
-    def of(cls, tokenizer: Tokenizer, *, fraction: float, whole_words: bool = False) -> Self:
-        """How tokens of a tokenizer are hidden.
+    def from_tokenizer(cls, tokenizer: Tokenizer, *, fraction: float, whole_words: bool = False) -> Self:
+        """Create the masking for a tokenizer.
 
         Raises:
-            UsageError: it has no mask.
+            UsageError: it has no mask token.
         """
         special, size = set(tokenizer.special_tokens.values()), tokenizer.vocab_size
         ordinary = np.array([index for index in range(size) if index not in special], dtype=np.int64)
@@ -102,34 +102,38 @@ class Masking:
             require_mask_token(tokenizer),
             ordinary,
             size,
-            WordBoundaries.of(tokenizer) if whole_words else None,
+            WordBoundaries.from_tokenizer(tokenizer) if whole_words else None,
         )
 
     def batch(self, tokens: Ids, *, keys: Indices) -> Batch:
-        """(rows, length) ids as a batch in which some are hidden, and these are the targets; a key for each row."""
+        """Return (rows, length) IDs as a batch with masked inputs and their targets; `keys` has one key per row."""
         length = tokens.shape[1]
         draws = uniforms(keys, 3 * length)
-        chosen = self._chosen(tokens, draws[:, :length])
+        chosen = self._select(tokens, draws[:, :length])
         what, which = draws[:, length : 2 * length], draws[:, 2 * length :]
-        others = self.ordinary[(which * len(self.ordinary)).astype(np.int64)]
-        replaced = np.where(what < _MASKED, self.mask, np.where(what < _MASKED + _REPLACED, others, tokens))
+        others = self.ordinary_ids[(which * len(self.ordinary_ids)).astype(np.int64)]
+        replaced = np.where(
+            what < _MASKED_FRACTION,
+            self.mask_id,
+            np.where(what < _MASKED_FRACTION + _REPLACED_FRACTION, others, tokens),
+        )
         return Batch(
             inputs=np.where(chosen, replaced, tokens),
             targets=np.where(chosen, tokens, IGNORE_INDEX),
             input_lengths=np.full(len(tokens), length, dtype=np.int64),
         )
 
-    def _chosen(self, tokens: Ids, draws: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """(rows, length) which tokens are to be predicted: in each row at least one."""
-        if self.words is not None:  # all tokens of a word have the draw of its first
+    def _select(self, tokens: Ids, draws: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Return (rows, length) which tokens are selected."""
+        if self.words is not None:  # all tokens of a word have the draw of its first token
             places = np.where(self.words.starts(tokens), np.arange(tokens.shape[1]), 0)
             draws = np.take_along_axis(draws, np.maximum.accumulate(places, axis=1), axis=1)
         is_ordinary = np.zeros(self.vocab_size, dtype=bool)
-        is_ordinary[self.ordinary] = True
-        draws = draws + ~is_ordinary[tokens]  # above every fraction; least of all where a row has nothing else
+        is_ordinary[self.ordinary_ids] = True
+        draws = draws + ~is_ordinary[tokens]  # special tokens are selected only if a row has no others
         return draws < np.maximum(self.fraction, np.nextafter(draws.min(axis=1, keepdims=True), 3.0))
 
 
-def keys_of(seed: int, samples: Indices) -> Indices:
-    """A key for each sample of a run; of neighbouring seeds they have nothing in common."""
+def sample_keys(seed: int, samples: Indices) -> Indices:
+    """Derive a key for each sample of a run."""
     return mix(mix(mix(np.array([seed], dtype=np.uint64))) ^ samples)

@@ -1,4 +1,4 @@
-"""Sentence pairs in batches: bucketed by length, and laid out on two sides or as one sequence for a model."""
+"""Batches of sentence pairs: bucketed, and laid out for encoder-decoders or decoder-only models."""
 
 from __future__ import annotations
 
@@ -18,43 +18,43 @@ Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class TwoSides:
-    """An encoder reads the source, and a decoder the target beside it."""
+class EncoderDecoderLayout:
+    """Layout of encoder-decoders: source and target side by side."""
 
     sides = 1
-    """Of a pair that stand in one row."""
+    """Number of sides in one row."""
     unit = "tokens a side"
-    """Of a batch."""
+    """Unit of the batch size."""
 
     def lengths(self, sources: RaggedArray, targets: RaggedArray) -> Integers:
-        """(pairs,) how many positions of a row each takes: its longer side."""
+        """Return (pairs,) row lengths: the longer side."""
         return np.maximum(sources.lengths(), targets.lengths())
 
     def order(self, sources: RaggedArray, targets: RaggedArray) -> Integers:
-        """(pairs,) their numbers, those of like length together.
+        """Return (pairs,) indices with similar lengths together.
 
-        They are sorted by their targets; sources of equally long targets become longer and shorter in turn, so that
-        neighbours are alike on both sides.
+        Sorted by target length; source lengths alternately ascend and descend within equal target lengths, so that
+        neighbours are similar on both sides.
         """
         of_source, of_target = sources.lengths(), targets.lengths()
         return np.lexsort((np.where(of_target % 2, of_source, -of_source), of_target))
 
     @property
-    def evaluated(self) -> TwoSides:
-        """The layout of what is only scored."""
+    def for_scoring(self) -> EncoderDecoderLayout:
+        """Layout for scoring."""
         return self
 
     def batch(self, sources: RaggedArray, targets: RaggedArray, *, start: int) -> Batch:
-        """The batch of some pairs; `start` is the id that the decoder reads first."""
-        return Batch.of_pairs(sources, targets, start=start)
+        """Return pairs as a batch; `start` is the first ID that the decoder reads."""
+        return Batch.from_pairs(sources, targets, start=start)
 
 
 @dataclass(frozen=True)
-class OneSequence:
-    """One stack reads the source, the token that starts a target, and the target.
+class DecoderOnlyLayout:
+    """Layout of decoder-only models: source, start token and target in one sequence.
 
     Attributes:
-        learns_source: whether the tokens of the source are predicted as well.
+        learns_source: whether source tokens are predicted too.
 
     Source: Liu et al. 2018, section 4.2.3.
     """
@@ -65,45 +65,45 @@ class OneSequence:
     unit = "tokens of both sides"
 
     def lengths(self, sources: RaggedArray, targets: RaggedArray) -> Integers:
-        """(pairs,) how many positions of a row each takes; the last token is not read, and the start token is."""
+        """Return (pairs,) row lengths; the start token counts, the last token isn't read."""
         return sources.lengths() + targets.lengths()
 
     def order(self, sources: RaggedArray, targets: RaggedArray) -> Integers:
-        """(pairs,) their numbers, those of like length together."""
+        """Return (pairs,) indices with similar lengths together."""
         return np.argsort(self.lengths(sources, targets), kind="stable")
 
     @property
-    def evaluated(self) -> OneSequence:
-        """The layout of what is only scored, and that is the target."""
-        return OneSequence()
+    def for_scoring(self) -> DecoderOnlyLayout:
+        """Layout for scoring, which predicts only targets."""
+        return DecoderOnlyLayout()
 
     def batch(self, sources: RaggedArray, targets: RaggedArray, *, start: int) -> Batch:
-        """The batch of some pairs; `start` is the id between source and target."""
-        return Batch.of_sequences(sources, targets, start=start, learns_source=self.learns_source)
+        """Return pairs as a batch; `start` is the ID between source and target."""
+        return Batch.from_pair_sequences(sources, targets, start=start, learns_source=self.learns_source)
 
 
-PairLayout = TwoSides | OneSequence
+PairLayout = EncoderDecoderLayout | DecoderOnlyLayout
 
 
-def layout_of(model: ModelConfig, *, learns_source: bool = False) -> PairLayout:
-    """How pairs are laid out for a model that translates.
+def select_layout(model: ModelConfig, *, learns_source: bool = False) -> PairLayout:
+    """Return the layout of a translation model.
 
     Args:
         model: its config.
-        learns_source: see `OneSequence`; there is nothing that an encoder could predict.
+        learns_source: see `DecoderOnlyLayout`; ignored for encoder-decoders.
     """
-    return OneSequence(learns_source) if model.decoder_only else TwoSides()
+    return DecoderOnlyLayout(learns_source) if model.decoder_only else EncoderDecoderLayout()
 
 
 @dataclass(frozen=True)
 class PairBatches:
-    """Some pairs cut into batches.
+    """Pairs divided into batches.
 
     Attributes:
-        sources: (pairs,) ids of the sources, in the order in which they are trained on.
-        targets: (pairs,) ids to be predicted.
+        sources: (pairs,) source IDs, in training order.
+        targets: (pairs,) target IDs.
         ends: (batches,) where each batch ends.
-        layout: how they are laid out in a batch.
+        layout: of the batches.
     """
 
     sources: RaggedArray
@@ -112,12 +112,12 @@ class PairBatches:
     layout: PairLayout
 
     def __len__(self) -> int:
-        """How many batches there are."""
+        """Number of batches."""
         return len(self.ends)
 
     @property
     def firsts(self) -> list[int]:
-        """The number of the first pair of each batch."""
+        """Index of the first pair of each batch."""
         return [0, *self.ends[:-1].tolist()] if len(self) else []
 
     def batch(self, first: int, start: int, *, fraction: float = 1.0) -> Batch:
@@ -134,23 +134,23 @@ class PairBatches:
         return self.layout.batch(self.sources.take(rows), self.targets.take(rows), start=start)
 
     def permuted(self, key: Indices) -> PairBatches:
-        """The same batches in another order, which follows from a key."""
+        """Return the batches in another order, derived from a key."""
         batches = RaggedArray(np.arange(len(self.sources)), self.ends)
         order = batches.take(np.argsort(mix(key ^ np.arange(len(self), dtype=np.uint64)), kind="stable"))
         return PairBatches(self.sources.take(order.values), self.targets.take(order.values), order.ends, self.layout)
 
 
-def bucketed(
+def bucket_pairs(
     sources: RaggedArray, targets: RaggedArray, *, tokens: int | None, rows: int | None, layout: PairLayout
 ) -> PairBatches:
-    """Pairs sorted by length and cut into batches, each as large as the limits allow.
+    """Bucket pairs by length into batches.
 
     Args:
-        sources: (pairs,) ids.
-        targets: (pairs,) ids.
-        tokens: most positions of a batch on any side, padding included; one pair may have more.
-        rows: most pairs of a batch.
-        layout: says how long pairs are, and which are alike.
+        sources: (pairs,) IDs.
+        targets: (pairs,) IDs.
+        tokens: maximum positions of a batch per side, including padding; a single pair may exceed it.
+        rows: maximum pairs of a batch.
+        layout: of the batches.
     """
     order, lengths = layout.order(sources, targets), layout.lengths(sources, targets)
     ends = batch_ends(lengths[order], tokens=tokens, rows=rows)

@@ -1,4 +1,4 @@
-"""Stored pairs as the ids that a model reads: each side within its frame, segmented as the tokenizer does or anew."""
+"""Token IDs of stored pairs with special tokens, optionally with BPE dropout."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from lm.corpus.manifest import SplitName
 from lm.corpus.pairs import SIDES, SideName, StoredPairs
 from lm.corpus.ragged import RaggedArray
 from lm.corpus.tree_positions import attach_positions, wrap_sources
-from lm.data.bpe_dropout import Merges, segment
-from lm.data.pair_batches import PairLayout, TwoSides
+from lm.data.bpe_dropout import Merges, segment_words
+from lm.data.pair_batches import EncoderDecoderLayout, PairLayout
 from lm.errors import UsageError
 from lm.pseudorandom import Indices, mix
 from lm.text.dependency_trees import TreePositions
@@ -30,18 +30,18 @@ from lm.tokenizer.tokenizer import Tokenizer
 
 Integers = NDArray[np.int64]
 
-_TWO_SIDES = TwoSides()
-_SOURCE, _TARGET = np.uint64(0), np.uint64(1)  # keep the keys of the two sides of a pair apart
+_ENCODER_DECODER = EncoderDecoderLayout()
+_SOURCE, _TARGET = np.uint64(0), np.uint64(1)  # separate the keys of both sides
 
 
 @dataclass(frozen=True)
 class Direction:
-    """A way to translate the pairs of a folder.
+    """A translation direction.
 
     Attributes:
-        source: the side to translate from.
-        target: the side to translate to.
-        tag: asks for the language of the target, where pairs are translated in both directions.
+        source: side to translate from.
+        target: side to translate to.
+        tag: language tag of the target, for bidirectional models.
     """
 
     source: SideName
@@ -50,10 +50,10 @@ class Direction:
 
 
 def directions(stored: StoredPairs, *, bidirectional: bool) -> list[Direction]:
-    """The directions in which a model learns to translate; from source to target first.
+    """Return the translation directions of a model, from source to target first.
 
     Raises:
-        UsageError: the tokenizer has no tags for both directions.
+        UsageError: the tokenizer lacks the language tags.
     """
     if not bidirectional:
         return [Direction("source", "target")]
@@ -76,30 +76,29 @@ class FramedPairs:
         *,
         dropout: float = 0.0,
         context: int | None = None,
-        layout: PairLayout = _TWO_SIDES,
+        layout: PairLayout = _ENCODER_DECODER,
     ) -> None:
         """Read the pairs of a folder.
 
         Args:
             stored: the folder.
-            dropout: of BPE, for the rows that are asked for with keys.
-            context: most positions of a row. What BPE dropout makes longer is left as it is: a sentence, or in one
-                sequence a pair.
+            dropout: BPE dropout, for rows with keys.
+            context: maximum row length; sentences or pairs that BPE dropout makes longer are segmented without it.
             layout: of the rows.
 
         Raises:
-            UsageError: the tokenizer has no merges to leave out.
+            UsageError: the tokenizer has no merges.
         """
         self._dropout, self._context, self._layout = dropout, context, layout
         self._tokenizers: dict[SideName, Tokenizer] = {
             "source": stored.source_tokenizer or stored.tokenizer,
             "target": stored.tokenizer,
         }
-        self._merges = {side: _merges(side, self._tokenizers[side]) for side in SIDES} if dropout else {}
+        self._merges = {side: _require_merges(side, self._tokenizers[side]) for side in SIDES} if dropout else {}
         self._sentences, self._places = cache(stored.sentences), cache(stored.places)
 
-    def frames(self, direction: Direction) -> PairSpecialTokens:
-        """The tokens around sources and targets."""
+    def special_tokens(self, direction: Direction) -> PairSpecialTokens:
+        """Return the special tokens around sources and targets."""
         target, source = self._tokenizers[direction.target], self._tokenizers[direction.source]
         return build_pair_frames(target, source, tag=direction.tag)
 
@@ -114,7 +113,7 @@ class FramedPairs:
             numbers: (pairs,) their places in the split.
             keys: (pairs,) what their BPE dropout follows from; without keys there is none.
         """
-        frames = self.frames(direction)
+        frames = self.special_tokens(direction)
         of_source, of_target = (None, None) if keys is None else (mix(keys ^ _SOURCE), mix(keys ^ _TARGET))
         rows = (
             self._side(split, direction.source, frames.source, numbers, of_source),
@@ -123,10 +122,10 @@ class FramedPairs:
         if keys is None or self._context is None or self._layout.sides == 1:
             return rows
         too_long, plain = self._layout.lengths(*rows) > self._context, self.rows(split, direction, numbers)
-        return _unless(too_long, rows[0], plain[0]), _unless(too_long, rows[1], plain[1])
+        return _replace_too_long(too_long, rows[0], plain[0]), _replace_too_long(too_long, rows[1], plain[1])
 
-    def longest(self, split: SplitName, direction: Direction) -> int:
-        """The most positions of a row that a pair of a split takes, without BPE dropout; 0 where there is none."""
+    def max_length(self, split: SplitName, direction: Direction) -> int:
+        """Return the longest row of a split without BPE dropout, or 0."""
         numbers = np.arange(len(self._sentences(split, direction.source)))
         return int(self._layout.lengths(*self.rows(split, direction, numbers)).max(initial=0))
 
@@ -138,24 +137,26 @@ class FramedPairs:
         plain = sentences.table.take(words.values)  # of each word
         places = self._places(split) if side == "source" else None
         of_words = None if places is None else places.take(numbers).values[plain.ends - plain.lengths()]
-        tokens = _beside_places(plain, of_words).grouped(words.ends)
+        tokens = _with_tree_positions(plain, of_words).grouped(words.ends)
         if keys is not None:
-            dropped = _beside_places(self._dropped(words, plain, self._merges[side], keys), of_words)
+            dropped = _with_tree_positions(self._segment_with_dropout(words, plain, self._merges[side], keys), of_words)
             dropped = dropped.grouped(words.ends)
             room = math.inf if self._context is None else self._context - len(frame)
-            tokens = _unless(dropped.lengths() > room, dropped, tokens)
+            tokens = _replace_too_long(dropped.lengths() > room, dropped, tokens)
         return wrap_sources(tokens, frame)
 
-    def _dropped(self, words: RaggedArray, tokens: RaggedArray, merges: Merges, keys: Indices) -> RaggedArray:
-        """The words segmented with BPE dropout, each with a key made from its sentence's and its place there."""
+    def _segment_with_dropout(
+        self, words: RaggedArray, tokens: RaggedArray, merges: Merges, keys: Indices
+    ) -> RaggedArray:
+        """Segment words with BPE dropout; keys are derived from those of sentences and word positions."""
         lengths = words.lengths()
         places = np.arange(len(words.values)) - np.repeat(words.ends - lengths, lengths)
         of_words = mix(np.repeat(keys, lengths) ^ places.astype(np.uint64))
-        return segment(merges.letters(tokens), merges, dropout=self._dropout, keys=of_words)
+        return segment_words(merges.characters(tokens), merges, dropout=self._dropout, keys=of_words)
 
 
-def _merges(side: SideName, tokenizer: Tokenizer) -> Merges:
-    if (found := Merges.of(tokenizer)) is None:
+def _require_merges(side: SideName, tokenizer: Tokenizer) -> Merges:
+    if (found := Merges.from_tokenizer(tokenizer)) is None:
         raise UsageError(
             f"BPE dropout leaves out merges, and the {side} tokenizer has none: leave it out",
             settings=["bpe_dropout"],
@@ -163,15 +164,15 @@ def _merges(side: SideName, tokenizer: Tokenizer) -> Merges:
     return found
 
 
-def _unless(too_long: NDArray[np.bool_], dropped: RaggedArray, plain: RaggedArray) -> RaggedArray:
-    """The sentences with BPE dropout, but plain where they would be too long."""
+def _replace_too_long(too_long: NDArray[np.bool_], dropped: RaggedArray, plain: RaggedArray) -> RaggedArray:
+    """Return sentences with BPE dropout, but plain ones where that is too long."""
     if not too_long.any():
         return dropped
     return RaggedArray.join([dropped, plain]).take(np.arange(len(plain)) + len(plain) * too_long)
 
 
-def _beside_places(words: RaggedArray, places: TreePositions | None) -> RaggedArray:
-    """The tokens of words, however they are segmented, beside (words, 3) places in trees if there are some."""
+def _with_tree_positions(words: RaggedArray, places: TreePositions | None) -> RaggedArray:
+    """Return tokens of words with (words, 3) tree positions beside them, if there are any."""
     if places is None:
         return words
     return RaggedArray(attach_positions(words.values, np.repeat(places, words.lengths(), axis=0)), words.ends)

@@ -1,4 +1,4 @@
-"""Pairs as training data: their order in each epoch, their directions, BPE dropout, and the batches of a step."""
+"""Training data of sentence pairs: sample order, directions, BPE dropout and batches."""
 
 from __future__ import annotations
 
@@ -16,32 +16,31 @@ from lm.corpus.manifest import SPLITS
 from lm.corpus.pairs import StoredPairs, open_pairs
 from lm.corpus.ragged import RaggedArray
 from lm.data.batch import Batch
-from lm.data.pair_batches import PairBatches, PairLayout, TwoSides, bucketed, layout_of
+from lm.data.pair_batches import EncoderDecoderLayout, PairBatches, PairLayout, bucket_pairs, select_layout
 from lm.data.pair_tokens import FramedPairs, directions
-from lm.data.training_data import Reference, TrainingData, too_large
+from lm.data.training_data import Reference, TrainingData, warn_model_too_large
 from lm.errors import Advice, InputError, UsageError
 from lm.pseudorandom import Indices, mix, permute
 
 Integers = NDArray[np.int64]
 
-_TWO_SIDES = TwoSides()
-_POOL = 1 << 14
-"""Pairs that are sorted by length together: so many that little of their batches is padding, and so few that the
-batches of an epoch are made while training goes on."""
+_ENCODER_DECODER = EncoderDecoderLayout()
+_POOL_SIZE = 1 << 14
+"""Pairs that are bucketed together: enough to reduce padding, few enough to prepare during training."""
 
 _EVALUATION_TOKENS = 8192
-"""Of a batch of validation, on either side and padding included. The loss does not depend on it."""
+"""Positions of a validation batch per side, including padding; the loss doesn't depend on it."""
 
-_BATCHES = np.uint64(2)  # keeps the keys that permute batches apart from others made from the key of an epoch
+_BATCH_ORDER_KEY = np.uint64(2)  # distinguishes the keys of batch permutations
 
 
-class _Place(NamedTuple):
-    """Where a run is in its data.
+class _Position(NamedTuple):
+    """Position of a run in its data.
 
     Attributes:
-        epoch: epochs that are over.
-        pool: the pool of this epoch.
-        offset: pairs of the pool that are over.
+        epoch: completed epochs.
+        pool: pool of this epoch.
+        offset: consumed pairs of the pool.
     """
 
     epoch: int
@@ -50,47 +49,46 @@ class _Place(NamedTuple):
 
 
 class PairOrder:
-    """The order in which training sees pairs: an epoch is a permutation of them, cut into pools of equal size.
+    """Order of training pairs: a permutation per epoch, divided into pools of equal size.
 
     Attributes:
-        samples: pairs in an epoch.
-        starts: (pools + 1,) where each pool starts in the order of an epoch, and where the last one ends.
+        samples: pairs per epoch.
+        starts: (pools + 1,) boundaries of the pools in the order of an epoch.
     """
 
     def __init__(self, *, samples: int, seed: int) -> None:
-        """For so many pairs, at least one."""
         self.samples = samples
-        pools = max(1, round(samples / _POOL))
+        pools = max(1, round(samples / _POOL_SIZE))
         self.starts = np.arange(pools + 1) * samples // pools
         self._key = mix(np.array([seed], dtype=np.uint64))
 
-    def place(self, consumed: int) -> _Place:
-        """Where a run is that has seen so many pairs."""
+    def position(self, consumed: int) -> _Position:
+        """Return the position after `consumed` pairs."""
         epoch, place = divmod(consumed, self.samples)
         pool = int(np.searchsorted(self.starts, place, side="right")) - 1
-        return _Place(epoch, pool, place - int(self.starts[pool]))
+        return _Position(epoch, pool, place - int(self.starts[pool]))
 
     def key(self, epoch: int) -> Indices:
-        """(1,) what all that is random in an epoch follows from."""
+        """Return the (1,) key from which all randomness of an epoch is derived."""
         return mix(self._key ^ np.uint64(epoch))
 
     def pairs(self, epoch: int, pool: int) -> Integers:
-        """(pairs,) the numbers of the pairs of a pool, in the order of the epoch."""
+        """Return the indices of the pairs of a pool, in the order of the epoch."""
         places = np.arange(self.starts[pool], self.starts[pool + 1], dtype=np.uint64)
         return permute(places, self.samples, np.repeat(self.key(epoch), len(places))).astype(np.int64)
 
 
 class PairData(TrainingData):
-    """Training data of pairs, in both directions if asked.
+    """Training data of sentence pairs, optionally in both directions.
 
-    The pairs of a pool are sorted by length and cut into batches, and the batches permuted. With BPE dropout all words
-    are segmented anew in each epoch, and the lengths that count are those that this gives.
+    The pairs of a pool are bucketed into batches, which are permuted. With BPE dropout words are segmented again in
+    each epoch, before bucketing.
 
     Attributes:
-        samples: pairs in an epoch; with both directions each pair counts twice.
-        tokens: targets in an epoch, without BPE dropout.
-        steps_per_epoch: batches in an epoch: as the first pool of the first epoch has it.
-        validation_bytes: UTF-8 bytes of the targets of the validation split.
+        samples: pairs per epoch; twice the number of pairs with both directions.
+        tokens: target tokens per epoch, without BPE dropout.
+        steps_per_epoch: estimated from the first pool.
+        validation_bytes: UTF-8 bytes of the validation targets.
         tag: of the first direction.
     """
 
@@ -105,23 +103,23 @@ class PairData(TrainingData):
         rows: int | None = None,
         seed: int,
         context: int | None = None,
-        layout: PairLayout = _TWO_SIDES,
+        layout: PairLayout = _ENCODER_DECODER,
     ) -> None:
-        """Batches of the pairs in a folder.
+        """Create batches of the pairs in a folder.
 
         Args:
             stored: the folder.
             config: directions and BPE dropout.
-            batch_tokens: most positions of a batch on either side, padding included; one pair may have more. Where
-                both sides are one sequence, it has twice as many, so that there are as many pairs in a batch.
-            rows: most pairs of a batch.
+            batch_tokens: maximum positions of a batch per side, including padding; a single pair may exceed it.
+                Decoder-only models get twice as many, so that batches have as many pairs.
+            rows: maximum pairs of a batch.
             seed: of the order and of BPE dropout.
-            context: most positions of a row. What BPE dropout makes longer is left as it is.
+            context: maximum row length.
             layout: of the batches.
 
         Raises:
             InputError: there are no pairs, or a pair is too long for the context.
-            UsageError: the tokenizer has no merges to leave out, or no tags for the directions.
+            UsageError: the tokenizer has no merges, or no language tags.
         """
         if batch_tokens is None and rows is None:
             raise UsageError("batches of pairs need a size", settings=["batch_tokens", "batch_size"])
@@ -132,18 +130,18 @@ class PairData(TrainingData):
         self._framed = FramedPairs(stored, dropout=config.bpe_dropout, context=context, layout=layout)
         if context is not None:
             self._check_lengths(context)
-        self._start = self._framed.frames(self._directions[0]).start  # of the one vocabulary of targets
+        self._start = self._framed.special_tokens(self._directions[0]).start  # of the one vocabulary of targets
         self._count()
         self._order = PairOrder(samples=self.samples, seed=seed)
         self._has_dropout, self._dropout_until = config.bpe_dropout > 0, config.bpe_dropout_until
         self._dropout_samples: int | None = None  # consumed when BPE dropout ends; None: it lasts for the whole run
         self._pool: tuple[tuple[int, int, bool], PairBatches] | None = None  # made last, and which it is
-        first = self._batches(0, 0, dropout=self._has_dropout)
+        first = self._pool_batches(0, 0, dropout=self._has_dropout)
         self.steps_per_epoch = len(first) * self.samples / int(self._order.starts[1])
 
     @classmethod
     def open(cls, folder: Path, config: RunConfig) -> Self:
-        """The pairs in a folder, in the directions and the batches of a run."""
+        """Open the pairs in a folder for a run."""
         training, stored = config.training, open_pairs(folder)
         check_heads_given(config.model, are_given=stored.manifest.heads)
         return cls(
@@ -153,45 +151,47 @@ class PairData(TrainingData):
             rows=training.batch_size if training.batch_tokens is None else None,
             seed=training.seed,
             context=config.model.position_limit,
-            layout=layout_of(config.model, learns_source=training.source_loss > 0),
+            layout=select_layout(config.model, learns_source=training.source_loss > 0),
         )
 
     def batch(self, consumed: int, *, fraction: float = 1.0) -> Batch:
-        """The pairs that follow `consumed` ones, `fraction` of a batch; what is left of one if these end within it."""
-        epoch, pool, offset = self._order.place(consumed)
+        """Return the pairs after `consumed` ones; the rest of the batch if they end within one."""
+        epoch, pool, offset = self._order.position(consumed)
         until = self._dropout_samples
         dropout = self._has_dropout and (until is None or consumed - offset < until)
-        return self._batches(epoch, pool, dropout=dropout).batch(offset, self._start, fraction=fraction)
+        return self._pool_batches(epoch, pool, dropout=dropout).batch(offset, self._start, fraction=fraction)
 
-    def plan(self, steps: int) -> None:
-        """End BPE dropout with the pool in which the fraction of the steps is over that the settings give it."""
+    def set_total_steps(self, steps: int) -> None:
+        """Set the number of steps: BPE dropout ends after the configured fraction of them, at the end of a pool."""
         if self._dropout_until < 1.0:
             self._dropout_samples = round(self._dropout_until * steps / self.steps_per_epoch * self.samples)
 
     def validation(self) -> Iterator[Batch]:
-        """The validation split, pairs of similar length together; with both directions, one after the other."""
+        """Yield the validation split, bucketed by length, one direction after the other."""
         numbers = np.arange(self._stored.manifest.splits["validation"].pairs)
         for direction in self._directions:
             sources, targets = self._framed.rows("validation", direction, numbers)
-            batches = bucketed(sources, targets, tokens=_EVALUATION_TOKENS, rows=None, layout=self._layout.evaluated)
+            batches = bucket_pairs(
+                sources, targets, tokens=_EVALUATION_TOKENS, rows=None, layout=self._layout.for_scoring
+            )
             yield from (batches.batch(first, self._start) for first in batches.firsts)
 
-    def batch_size(self) -> str:
-        """How much a batch is: so many tokens, or pairs."""
+    def describe_batch_size(self) -> str:
+        """Describe the batch size."""
         if self._batch_tokens is None:
             return f"{self.batch(0).rows} pairs"
         return f"up to {self._batch_tokens:,} {self._layout.unit}"
 
     def epoch_size(self, parameters: int) -> tuple[float, str]:  # noqa: ARG002
-        """How much there is to learn; sources are only read."""
+        """Return the number of target tokens per epoch, and what they are."""
         return self.tokens, "tokens of targets in each"
 
     def warnings(self, *, parameters: int, epochs: float, patience: int | None) -> list[Advice]:  # noqa: ARG002
-        """Whether there are too few pairs for so large a model."""
-        return too_large(self.tokens, parameters)
+        """Warn if there are too few pairs for the size of the model."""
+        return warn_model_too_large(self.tokens, parameters)
 
     def references(self, limit: int | None = None) -> list[Reference]:
-        """The validation split as text: all of it, or the first `limit` sentences; both directions in turn."""
+        """Return the validation split as text, or its first `limit` sentences; directions alternate."""
         found: list[Reference] = []
         for source, target, heads in self._stored.validation_texts():
             texts = {"source": source, "target": target}
@@ -201,13 +201,13 @@ class PairData(TrainingData):
         return found
 
     def _check_lengths(self, context: int) -> None:
-        """InputError if a pair of either split does not fit into the context."""
+        """Raise InputError if a pair does not fit into the context."""
         if self._layout.sides == 1:
             what = "sentence"
             longest = max(split.longest for split in self._stored.manifest.splits.values()) + 1 + (self.tag is not None)
         else:
             what = "pair"
-            longest = max(self._framed.longest(split, each) for split in SPLITS for each in self._directions)
+            longest = max(self._framed.max_length(split, each) for split in SPLITS for each in self._directions)
         if longest > context:
             raise InputError(
                 f"the longest {what} takes {longest} tokens, more than the context of {context}",
@@ -215,28 +215,27 @@ class PairData(TrainingData):
             )
 
     def _count(self) -> None:
-        """How much there is in an epoch, and in the validation split."""
         train, validation = (self._stored.manifest.splits[split] for split in ("train", "validation"))
         targets = [direction.target for direction in self._directions]
         self.samples = train.pairs * len(targets)
         self.tokens = sum(getattr(train, f"{side}_tokens") + train.pairs for side in targets)
         self.validation_bytes = sum(getattr(validation, f"{side}_bytes") for side in targets)
 
-    def _batches(self, epoch: int, pool: int, *, dropout: bool) -> PairBatches:
-        """The batches of a pool in an epoch; the last pool is kept, as batches are asked for one after another."""
+    def _pool_batches(self, epoch: int, pool: int, *, dropout: bool) -> PairBatches:
+        """Return the batches of a pool; the last pool is cached."""
         wanted, made = (epoch, pool, dropout), self._pool
         if made is None or made[0] != wanted:
-            made = self._pool = wanted, self._make(epoch, pool, dropout)
+            made = self._pool = wanted, self._build_pool(epoch, pool, dropout)
         return made[1]
 
-    def _make(self, epoch: int, pool: int, dropout: bool) -> PairBatches:
+    def _build_pool(self, epoch: int, pool: int, dropout: bool) -> PairBatches:
         key, samples = self._order.key(epoch), self._order.pairs(epoch, pool)
-        sources, targets = self._rows(samples, key if dropout else None)
-        batches = bucketed(sources, targets, tokens=self._batch_tokens, rows=self._batch_rows, layout=self._layout)
-        return batches.permuted(mix(mix(key ^ np.uint64(pool)) ^ _BATCHES))
+        sources, targets = self._encode_rows(samples, key if dropout else None)
+        batches = bucket_pairs(sources, targets, tokens=self._batch_tokens, rows=self._batch_rows, layout=self._layout)
+        return batches.permuted(mix(mix(key ^ np.uint64(pool)) ^ _BATCH_ORDER_KEY))
 
-    def _rows(self, samples: Integers, key: Indices | None) -> tuple[RaggedArray, RaggedArray]:
-        """Source and target ids of samples; those of the first direction are numbered before those of the second.
+    def _encode_rows(self, samples: Integers, key: Indices | None) -> tuple[RaggedArray, RaggedArray]:
+        """Return source and target IDs of samples; those of the first direction come first in the numbering.
 
         Args:
             samples: (pairs,) their numbers.

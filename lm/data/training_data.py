@@ -1,4 +1,4 @@
-"""What every kind of training data can be asked: its batches and its size, and what there is to say about it."""
+"""The interface of training data: batches, sizes and warnings."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from lm.tokenizer.special_tokens import LanguageTag
 
 
 class Reference(NamedTuple):
-    """A sentence that is to be translated, and how a person has translated it.
+    """A sentence to translate, with its reference translation.
 
     Attributes:
         source: the sentence.
         target: its translation.
-        tag: of the target's language, in a model with several directions.
-        heads: of the source's words, for a model that reads dependency trees.
+        tag: language tag of the target, for bidirectional models.
+        heads: of the source's words, for models with dependency trees.
     """
 
     source: str
@@ -34,11 +34,11 @@ class Reference(NamedTuple):
 
 
 class LabelledPrompt(NamedTuple):
-    """A text whose label is known.
+    """A text with a known label.
 
     Attributes:
-        ids: (tokens,) of the text, without start of text.
-        label: its number among the labels that were asked about.
+        ids: (tokens,) of the text, without the start token.
+        label: index of its label.
     """
 
     ids: NDArray[np.int64]
@@ -46,17 +46,17 @@ class LabelledPrompt(NamedTuple):
 
 
 class TrainingData(ABC):
-    """What a model is trained on; its order is a pure function of (data, seed, samples consumed).
+    """Data that a model is trained on; the order is a pure function of (data, seed, samples consumed).
 
-    Each kind has a module beside this one, and a line in `lm.training.corpus`.
+    Each kind has a module in this package, and an entry in `lm.training.corpus.DATA_CLASSES`.
 
     Attributes:
-        holds_pairs: whether it is for models that translate, which learn from nothing else.
-        samples: in one epoch: windows, examples or pairs.
-        tokens: predicted in one epoch.
-        steps_per_epoch: batches in one epoch, on average.
-        validation_bytes: UTF-8 bytes of text that the targets of the validation split stand for.
-        tag: of the language to translate into unless another one is asked for, in a model with several directions.
+        holds_pairs: whether it is for translation models.
+        samples: windows, examples or pairs per epoch.
+        tokens: predicted tokens per epoch.
+        steps_per_epoch: mean number of batches per epoch.
+        validation_bytes: UTF-8 bytes of the text of validation targets.
+        tag: default target language of bidirectional models.
     """
 
     holds_pairs: ClassVar[bool] = False
@@ -69,84 +69,84 @@ class TrainingData(ABC):
     @classmethod
     @abstractmethod
     def open(cls, folder: Path, config: RunConfig) -> Self:
-        """The data in a folder, in the batches that a run wants.
+        """Open the data in a folder for a run.
 
         Raises:
-            InputError: the data are damaged, or too few, or a sample does not fit into the context.
-            UsageError: the settings of the run don't go with these data.
+            InputError: the data are damaged, too small, or a sample does not fit into the context.
+            UsageError: the settings of the run don't fit the data.
         """
 
     @abstractmethod
     def batch(self, consumed: int, *, fraction: float = 1.0) -> Batch:
-        """The batch that follows `consumed` samples, or such a fraction of its rows, rounded up."""
+        """Return the batch after `consumed` samples, or a fraction of its rows, rounded up."""
 
     @abstractmethod
     def validation(self) -> Iterator[Batch]:
-        """The whole validation split, each target once; nothing where there is none."""
+        """Yield the validation split, each target once."""
 
-    def plan(self, steps: int) -> None:  # noqa: B027 (most data do not depend on it)
+    def set_total_steps(self, steps: int) -> None:  # noqa: B027 (most data do not depend on it)
         """Set the total number of steps, which decides for instance when BPE dropout ends.
 
         It may be called again when the end of a run is moved; before the first call such things last for the whole run.
         """
 
     @abstractmethod
-    def batch_size(self) -> str:
-        """How much a batch is, in words."""
+    def describe_batch_size(self) -> str:
+        """Describe the batch size."""
 
     @abstractmethod
     def epoch_size(self, parameters: int) -> tuple[float, str]:
-        """How much an epoch is for a model with so many parameters: a number, and what it counts."""
+        """Return the size of an epoch for a model with `parameters` parameters: a number, and its unit."""
 
     def warnings(self, *, parameters: int, epochs: float, patience: int | None) -> list[Advice]:  # noqa: ARG002
-        """What speaks against these data and a run together, in sentences that advise what to change.
+        """Return warnings about data and run together, with advice.
 
         Args:
             parameters: of the model.
-            epochs: how often the run sees the data.
-            patience: evaluations without progress that end the run, if any do.
+            epochs: of the run.
+            patience: of the run, or None.
         """
         return []
 
     def references(self, limit: int | None = None) -> list[Reference]:  # noqa: ARG002
-        """What the validation split has for translation: all of it, or the first `limit` sentences."""
+        """Return the validation sentences to translate, or the first `limit` of them."""
         return []
 
     def labelled_prompts(self, labels: Sequence[str], limit: int) -> list[LabelledPrompt]:  # noqa: ARG002
-        """Examples of the validation split whose completions are labels: all, or `limit` spread over it evenly."""
+        """Return validation examples with these labels: all, or `limit` evenly spaced ones."""
         return []
 
 
-_FEWEST_TOKENS_A_PARAMETER = 0.02
-"""A thousandth of the 20 tokens a parameter that spend a budget of arithmetic best (Hoffmann et al. 2022). Such
-a model memorises the text before it has learned anything else."""
+_MIN_TOKENS_PER_PARAMETER = 0.02
+"""A thousandth of the compute-optimal 20 tokens per parameter (Hoffmann et al. 2022); with less, a model memorises the
+text before it learns anything else."""
 
-_MOST_TOKENS_A_PARAMETER = 1000
-"""Fifty times as many as the same rule has: a larger model would be better after the same arithmetic."""
+_MAX_TOKENS_PER_PARAMETER = 1000
+"""Fifty times the compute-optimal number: a larger model would be better at the same compute."""
 
-_MANY_EPOCHS = 20
-"""Up to 4 epochs are nearly as good as new text, and beyond 16 little is left to gain (Muennighoff et al. 2023)."""
+_MAX_EPOCHS = 20
+"""Up to 4 epochs are nearly as good as new text; beyond 16 little is gained (Muennighoff et al. 2023)."""
 
 
-def too_large(tokens: int, parameters: int) -> list[Advice]:
-    """Whether a model has far more parameters than so many tokens can teach."""
-    if tokens >= _FEWEST_TOKENS_A_PARAMETER * parameters:
+def warn_model_too_large(tokens: int, parameters: int) -> list[Advice]:
+    """Warn if a model has far too many parameters for the data."""
+    if tokens >= _MIN_TOKENS_PER_PARAMETER * parameters:
         return []
     overfits = "the model is far too large for this text and will memorise it"
     return [Advice(f"{overfits}: a smaller one, or more text, would do better", settings=["depth", "d_model"])]
 
 
-def too_small(tokens: int, parameters: int, *, epochs: float) -> list[Advice]:
-    """Whether a model will see far more tokens of a text than its parameters can hold."""
-    if min(tokens, epochs * tokens) <= _MOST_TOKENS_A_PARAMETER * parameters:
+def warn_model_too_small(tokens: int, parameters: int, *, epochs: float) -> list[Advice]:
+    """Warn if a model has far too few parameters for the data."""
+    if min(tokens, epochs * tokens) <= _MAX_TOKENS_PER_PARAMETER * parameters:
         return []
     advice = "the model is far too small for this much text: a larger one would do better"
     return [Advice(advice, settings=["depth", "d_model"])]
 
 
-def too_often(tokens: int, parameters: int, *, epochs: float, is_evaluated: bool) -> list[Advice]:
-    """Whether a text is so small, and comes so often, that the model is all but certain to overfit."""
-    if epochs <= _MANY_EPOCHS or tokens >= parameters:
+def warn_too_many_epochs(tokens: int, parameters: int, *, epochs: float, is_evaluated: bool) -> list[Advice]:
+    """Warn if a small text is seen so often that the model will overfit."""
+    if epochs <= _MAX_EPOCHS or tokens >= parameters:
         return []
     problem = f"{epochs:.0f} times the same small text: validation will get worse long before the end"
     if is_evaluated:

@@ -1,4 +1,4 @@
-"""A corpus as windows of tokens, for language modelling and, with masks, for masked language modelling."""
+"""Language-modelling data: fixed-length windows of a token stream, optionally masked."""
 
 from __future__ import annotations
 
@@ -13,35 +13,34 @@ from numpy.typing import NDArray
 from lm.config.run import RunConfig
 from lm.corpus.shards import TokenReader, TokenShards, open_split
 from lm.data.batch import Batch, batch_rows
-from lm.data.masking import Masking, keys_of
-from lm.data.training_data import TrainingData, too_large, too_often, too_small
+from lm.data.masking import Masking, sample_keys
+from lm.data.training_data import TrainingData, warn_model_too_large, warn_model_too_small, warn_too_many_epochs
 from lm.errors import Advice, InputError
 from lm.pseudorandom import mix, permute
 from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer
 
 _EVALUATION_TOKENS = 16_384
-"""Of a batch of validation: enough to keep a processor busy, and no more activations than a training step has. The loss
-does not depend on it."""
+"""Positions of a validation batch; the loss doesn't depend on it."""
 
 
 class WindowOrder:
-    """The order in which training sees the windows of a corpus.
+    """Order of training windows.
 
-    Every epoch visits disjoint windows, each once, in an order and from an offset of its own.
+    Each epoch visits disjoint windows once, in a new order and from a new offset.
 
     Attributes:
-        windows: how many there are in an epoch.
+        windows: per epoch.
     """
 
     def __init__(self, *, tokens: int, context: int, seed: int) -> None:
-        """For a corpus of `tokens` > `context` tokens; a window holds context + 1, its last being only a target."""
+        """Create the order for `tokens` > `context` tokens; windows have context + 1, the last only as a target."""
         self.context = context
         self.windows = max(1, tokens // context - 1)
         self._offsets = np.uint64(tokens - self.windows * context)
         self._key = mix(np.array([seed], dtype=np.uint64))
 
     def starts(self, first: int, count: int) -> list[int]:
-        """Where the windows of samples first … first + count - 1 start in the corpus."""
+        """Return where the windows of samples first … first + count - 1 start."""
         samples = np.arange(first, first + count, dtype=np.uint64)
         epochs, places = np.divmod(samples, np.uint64(self.windows))
         keys = mix(self._key ^ epochs)
@@ -50,16 +49,16 @@ class WindowOrder:
         return [int(start) for start in starts]
 
     def batch(self, tokens: TokenReader, first: int, count: int) -> NDArray[np.int64]:
-        """(count, context + 1) tokens of samples first … first + count - 1."""
+        """Return the (count, context + 1) tokens of samples first … first + count - 1."""
         rows = [tokens.read(start, start + self.context + 1) for start in self.starts(first, count)]
         return np.stack(rows).astype(np.int64)
 
 
 def evaluation_batches(tokens: TokenReader, *, context: int, rows: int) -> Iterator[NDArray[np.int64]]:
-    """Disjoint windows that predict every token but the first exactly once.
+    """Yield disjoint windows that predict every token but the first exactly once.
 
     Yields:
-        (up to rows, context + 1) tokens, and last one window with what is left.
+        (up to `rows`, context + 1) tokens, and a last window with the rest.
     """
     predicted = len(tokens) - 1
     whole = predicted // context
@@ -72,10 +71,10 @@ def evaluation_batches(tokens: TokenReader, *, context: int, rows: int) -> Itera
 
 
 class WindowData(TrainingData):
-    """Training data of a language model: windows of the training split, and the whole validation split in order."""
+    """Training data of a language model: windows of the training split, and the validation split in order."""
 
     def __init__(self, train: TokenShards, validation: TokenShards, *, context: int, rows: int, seed: int) -> None:
-        """Batches of `rows` windows of `context` tokens; InputError if there is not one, or nothing to evaluate on."""
+        """Create batches of `rows` windows; InputError if a split is too short."""
         if len(train) <= context:
             raise InputError(
                 f"the training split has {len(train)} tokens, but one window takes {context + 1}: "
@@ -96,7 +95,7 @@ class WindowData(TrainingData):
 
     @classmethod
     def open(cls, folder: Path, config: RunConfig) -> Self:
-        """The tokens in a folder, in windows as long as the context of a run."""
+        """Open the tokens in a folder for a run."""
         return cls(
             open_split(folder, "train"),
             open_split(folder, "validation"),
@@ -106,58 +105,58 @@ class WindowData(TrainingData):
         )
 
     def batch(self, consumed: int, *, fraction: float = 1.0) -> Batch:
-        """The windows that follow `consumed` ones; `fraction` of a batch."""
-        return _predicting(self._order.batch(self._train, consumed, math.ceil(fraction * self._rows)))
+        """Return the windows after `consumed` ones."""
+        return _next_token_batch(self._order.batch(self._train, consumed, math.ceil(fraction * self._rows)))
 
     def validation(self) -> Iterator[Batch]:
-        """Disjoint windows over the validation split, in order."""
-        yield from map(_predicting, self._validation_windows())
+        """Yield disjoint windows of the validation split, in order."""
+        yield from map(_next_token_batch, self._validation_windows())
 
     def _validation_windows(self) -> Iterator[NDArray[np.int64]]:
         if len(self._validation) > 1:
             rows = max(1, _EVALUATION_TOKENS // self._context)
             yield from evaluation_batches(self._validation, context=self._context, rows=rows)
 
-    def batch_size(self) -> str:
-        """How much a batch is: windows of so many tokens."""
+    def describe_batch_size(self) -> str:
+        """Describe the batch size."""
         return f"{self._rows} x {self._context} tokens"
 
     def epoch_size(self, parameters: int) -> tuple[float, str]:
-        """How much text there is for a model to hold."""
+        """Return tokens per parameter, and their unit."""
         return self.tokens / parameters, "tokens of text a parameter"
 
     def warnings(self, *, parameters: int, epochs: float, patience: int | None) -> list[Advice]:
-        """Whether a text is too little or too much for a model, or comes so often that the model overfits."""
-        often = too_often(self.tokens, parameters, epochs=epochs, is_evaluated=self.validation_bytes > 0)
+        """Warn if the text is too small or too large for the model, or seen too often."""
+        often = warn_too_many_epochs(self.tokens, parameters, epochs=epochs, is_evaluated=self.validation_bytes > 0)
         return [
-            *too_large(self.tokens, parameters),
-            *too_small(self.tokens, parameters, epochs=epochs),
+            *warn_model_too_large(self.tokens, parameters),
+            *warn_model_too_small(self.tokens, parameters, epochs=epochs),
             *(often if patience is None else []),
         ]
 
 
-def _predicting(windows: NDArray[np.int64]) -> Batch:
-    """(rows, length + 1) tokens as a batch in which each but the first is predicted."""
+def _next_token_batch(windows: NDArray[np.int64]) -> Batch:
+    """Return (rows, length + 1) tokens as a batch that predicts each but the first."""
     return Batch(windows[:, :-1], windows[:, 1:])
 
 
 _VALIDATION_SEED = 0
-"""What is masked of the validation split is the same whenever it is evaluated, and for every seed of a run."""
+"""Validation masks are the same in every evaluation and for every seed."""
 
 
 class MaskedWindowData(WindowData):
-    """Windows as of `WindowData`, with masks that depend on (seed, sample) alone: other ones in each epoch."""
+    """Windows with masks that depend on (seed, sample), so that they differ in each epoch."""
 
     def __init__(
         self, train: TokenShards, validation: TokenShards, *, context: int, rows: int, seed: int, masking: Masking
     ) -> None:
-        """Batches as of `WindowData`, whose tokens `masking` hides."""
+        """Create batches as `WindowData`, masked by `masking`."""
         super().__init__(train, validation, context=context, rows=rows, seed=seed)
         self._seed, self._masking = seed, masking
 
     @classmethod
     def open(cls, folder: Path, config: RunConfig) -> Self:
-        """The tokens in a folder, in windows as long as the context of a run; UsageError if they have no mask."""
+        """Open the tokens in a folder for a run; UsageError if the tokenizer has no mask token."""
         training = config.training
         tokenizer = Tokenizer.load(folder / FILE_NAME)
         return cls(
@@ -166,19 +165,19 @@ class MaskedWindowData(WindowData):
             context=config.model.context_length,
             rows=batch_rows(config),
             seed=training.seed,
-            masking=Masking.of(tokenizer, fraction=training.masked_share, whole_words=training.whole_words),
+            masking=Masking.from_tokenizer(tokenizer, fraction=training.masked_share, whole_words=training.whole_words),
         )
 
     def batch(self, consumed: int, *, fraction: float = 1.0) -> Batch:
-        """The windows that follow `consumed` ones, masked; `fraction` of a batch."""
+        """Return the masked windows after `consumed` ones."""
         windows = self._order.batch(self._train, consumed, math.ceil(fraction * self._rows))
         samples = np.arange(consumed, consumed + len(windows), dtype=np.uint64)
-        return self._masking.batch(windows[:, :-1], keys=keys_of(self._seed, samples))
+        return self._masking.batch(windows[:, :-1], keys=sample_keys(self._seed, samples))
 
     def validation(self) -> Iterator[Batch]:
-        """Disjoint windows over the validation split, in order, masked as always."""
+        """Yield disjoint windows of the validation split, with fixed masks."""
         first = 0
         for windows in self._validation_windows():
             samples = np.arange(first, first + len(windows), dtype=np.uint64)
-            yield self._masking.batch(windows[:, :-1], keys=keys_of(_VALIDATION_SEED, samples))
+            yield self._masking.batch(windows[:, :-1], keys=sample_keys(_VALIDATION_SEED, samples))
             first += len(windows)

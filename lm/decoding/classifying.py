@@ -19,7 +19,7 @@ from lm.checkpoint import LoadedModel
 from lm.config.data import IGNORE_INDEX
 from lm.corpus.ragged import RaggedArray
 from lm.data.bucketing import length_batches
-from lm.data.examples import beginning
+from lm.data.examples import truncate_text
 from lm.decoding.session import DecodeSession
 from lm.engine.engine import Want
 from lm.engine.selection import plan_engines
@@ -85,7 +85,7 @@ class Classifier:
         frame, config = build_example_frame(self.tokenizer), self.model.config
         rows = RaggedArray.of(
             [
-                beginning(frame.wrap(ids), context=config.context_length)
+                truncate_text(frame.wrap(ids), context=config.context_length)
                 for ids in self.tokenizer.encode_batch(list(texts))
             ]
         )

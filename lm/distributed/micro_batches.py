@@ -40,4 +40,6 @@ def split_micro_batches(batch: Batch, *, rank: int, size: int, rows: int | None)
         first = begin + start
         is_real = first < end
         row_slice = slice(first, min(first + rows_per_pass, end)) if is_real else slice(0, 1)
-        yield MicroBatch(batch.each(itemgetter(row_slice)), is_real, is_last=start + rows_per_pass >= rows_per_rank)
+        yield MicroBatch(
+            batch.map_arrays(itemgetter(row_slice)), is_real, is_last=start + rows_per_pass >= rows_per_rank
+        )

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from lm.data.batch import Batch
 from lm.data.bucketing import length_batches
-from lm.data.examples import shortened, too_long
+from lm.data.examples import completion_length_error, truncate_prompt
 from lm.errors import InputError, not_a_number
 from lm.evaluation.perplexity import Tally
 from lm.evaluation.scoring import Nats, score_batches
@@ -37,7 +37,7 @@ class CompletionScores:
     """
 
     tally: Tally
-    shortened: int
+    truncate_prompt: int
 
 
 def score_completions(
@@ -74,7 +74,7 @@ def score_completions(
         count += sum(example.is_shortened for example in framed)
         numbers = length_batches([len(example.ids) for example in framed], rows=batch_size)
         parts = [[framed[row] for row in rows] for rows in numbers]
-        batches = (Batch.of_rows([each.ids for each in part], [each.learned for each in part]) for part in parts)
+        batches = (Batch.from_rows([each.ids for each in part], [each.learned for each in part]) for part in parts)
         for part, scored in zip(parts, score_batches(model, batches, parallel_map), strict=True):
             for each, nats in zip(part, scored, strict=True):
                 _add_scores(tally, each, nats, name)
@@ -124,10 +124,10 @@ def _encode_examples(
         except InputError as error:
             raise error.at(where) from None
         learned = len(completion) + len(frame.after)
-        if problem := too_long(learned, context=context):
+        if problem := completion_length_error(learned, context=context):
             raise InputError(f"{where}: {problem}; leave it out")
         whole = frame.wrap(prompt, completion)
-        ids = shortened(whole, context=context)
+        ids = truncate_prompt(whole, context=context)
         loss = offsets.loss(TextPiece(example.completion, starts_document=True), completion)
         framed.append(_EncodedExample(example, ids, learned, len(ids) < len(whole), loss))
     return framed

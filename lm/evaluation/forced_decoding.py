@@ -14,7 +14,7 @@ from lm.corpus.ragged import RaggedArray
 from lm.corpus.tree_positions import TreeReader, wrap_sources
 from lm.data.batch import Batch
 from lm.data.bucketing import length_batches
-from lm.data.pair_batches import PairLayout, layout_of
+from lm.data.pair_batches import PairLayout, select_layout
 from lm.errors import InputError, not_a_number
 from lm.evaluation.perplexity import Tally
 from lm.evaluation.scoring import Nats, score_batches
@@ -118,7 +118,7 @@ def score_pairs(
     Returns:
         (target tokens,) nats in float64 for each pair.
     """
-    order, layout = np.lexsort((pairs.sources.lengths(), pairs.targets.lengths())), layout_of(model.config)
+    order, layout = np.lexsort((pairs.sources.lengths(), pairs.targets.lengths())), select_layout(model.config)
     numbers = length_batches(pairs.lengths(layout), tokens=batch_tokens, order=order)
     batches = (pairs.batch(rows, layout) for rows in numbers)
     scored = [np.zeros(0)] * len(pairs)
@@ -189,7 +189,7 @@ def _check_lengths(
     limit = model.config.position_limit
     if limit is None:
         return
-    for pair, length in zip(pairs, tokens.lengths(layout_of(model.config)).tolist(), strict=True):
+    for pair, length in zip(pairs, tokens.lengths(select_layout(model.config)).tolist(), strict=True):
         if length > limit:
             raise InputError(
                 f"{name}: line {pair.line} has {length:,} tokens, but the model's positions end at {limit:,}; "

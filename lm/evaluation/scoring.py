@@ -58,7 +58,7 @@ def _batches(windows: Iterable[CausalWindow], size: int) -> Iterator[list[Causal
 
 def score_windows(model: DecoderOnly, windows: Sequence[CausalWindow]) -> list[Nats]:
     """Return the surprisal of the scored tokens of each window, after NaN for the unscored."""
-    batch = Batch.of_rows([window.tokens for window in windows], [window.scored for window in windows])
+    batch = Batch.from_rows([window.tokens for window in windows], [window.scored for window in windows])
     scored = score_batch(model, batch)
     return [
         np.concatenate((np.full(window.unscored, np.nan), nats)) for window, nats in zip(windows, scored, strict=True)

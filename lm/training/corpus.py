@@ -25,7 +25,7 @@ from lm.corpus.prepare_corpus import prepare_corpus
 from lm.corpus.prepare_pairs import prepare_pairs, train_tokenizers
 from lm.corpus.shards import read_manifest
 from lm.data.examples import ExampleData
-from lm.data.labels import LabelCounts, LabelledData, label_completions, label_counts, labels_of
+from lm.data.labels import LabelCounts, LabelledData, count_labels, find_label_completions, load_labels
 from lm.data.pairs import PairData
 from lm.data.training_data import TrainingData
 from lm.data.windows import MaskedWindowData, WindowData
@@ -65,13 +65,13 @@ class TrainingCorpus:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Labels of the examples; raises the errors of `labels_of`."""
-        return labels_of(self.folder)
+        """Labels of the examples; raises the errors of `load_labels`."""
+        return load_labels(self.folder)
 
     @cached_property
-    def label_completions(self) -> tuple[str, ...]:
+    def find_label_completions(self) -> tuple[str, ...]:
         """Completions of the examples, if they are labels."""
-        return label_completions(self.folder)
+        return find_label_completions(self.folder)
 
     @property
     def has_merges(self) -> bool:
@@ -320,7 +320,7 @@ def _count_labels(corpus: TrainingCorpus, config: RunConfig) -> LabelCounts | No
     """Count the examples per label, if the run learns labels."""
     if not config.data.supervised or not (config.model.is_masked or corpus.label_completions):
         return None
-    return label_counts(corpus.folder)
+    return count_labels(corpus.folder)
 
 
 def no_progress() -> AbstractContextManager[None]:

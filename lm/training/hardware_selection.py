@@ -110,7 +110,7 @@ class _Probe:
             expert_every=1,
         )
         self._model = build_model(one_layer).to(hardware.torch_device)
-        self._batch = batch.within(one_layer.vocab_size)
+        self._batch = batch.with_vocab_size(one_layer.vocab_size)
         tokens = batch.inputs.size
         first = int(_FIRST_FLOPS / training_flops(one_layer, rows=1, length=1, source_length=1))
         self.sizes = _powers_of_two(min(max(_MIN_TOKENS, first), tokens), tokens)
@@ -118,7 +118,7 @@ class _Probe:
     def seconds(self, hardware: Hardware, tokens: int) -> float:
         """Time a forward and backward pass of `tokens` tokens of the batch."""
         length = min(tokens, self._batch.inputs.shape[1])
-        part = self._batch.part(rows=max(1, tokens // length), length=length)
+        part = self._batch.truncate(rows=max(1, tokens // length), length=length)
         return timed(lambda: summed_loss(self._model, part, hardware).backward(), hardware)
 
     def seconds_with_threads(self, hardware: Hardware, tokens: int) -> float:

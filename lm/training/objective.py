@@ -223,4 +223,4 @@ def _to_device(ids: NDArray[np.int64], hardware: Hardware) -> Tensor:
 
 
 def _repeat_batch(batch: Batch) -> Batch:
-    return batch.each(lambda ids: np.concatenate((ids, ids)))
+    return batch.map_arrays(lambda ids: np.concatenate((ids, ids)))

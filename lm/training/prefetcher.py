@@ -42,7 +42,7 @@ class BatchPrefetcher:
 
 def pin_batch(batch: Batch) -> Batch:
     """Return the batch in pinned memory if there is a GPU."""
-    return batch.each(_pin) if torch.cuda.is_available() else batch
+    return batch.map_arrays(_pin) if torch.cuda.is_available() else batch
 
 
 def _pin(ids: NDArray[np.int64]) -> NDArray[np.int64]:

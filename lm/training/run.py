@@ -122,7 +122,7 @@ class Run:
         self.world, self.journal = world, Journal(setup.folder, writes=world.is_main)
         self.writer = CheckpointWriter(writes=world.is_main, now=now)
         self._build()
-        self.data.plan(self.plan.steps)
+        self.data.set_total_steps(self.plan.steps)
         self.prefetcher = BatchPrefetcher(data) if self.plan.device == "cuda" else None
         self.clock: BudgetClock | None = None
         if self.plan.deadline is not None:
@@ -289,7 +289,7 @@ class Run:
     def _apply_plan(self, plan: RunPlan, config: RunConfig, *, by: str) -> None:
         before, self.config = self.config, dataclasses.replace(config, plan=plan)
         self.journal.log_changes(self.state.step, before, self.config, by=by)
-        self.data.plan(plan.steps)
+        self.data.set_total_steps(plan.steps)
         if self.prefetcher is not None:
             self.prefetcher.discard()
         self.write_config()

@@ -119,7 +119,7 @@ def batches() -> dict[str, str]:
         config = load_config(RUNS / name)
         assert config.plan is not None
         data, consumed, digest = open_data(RUNS / config.plan.data, config), 0, hashlib.sha256()
-        data.plan(_BATCHES)
+        data.set_total_steps(_BATCHES)
         for _ in range(_BATCHES):
             batch = data.batch(consumed)
             consumed += len(batch.inputs)

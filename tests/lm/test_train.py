@@ -126,7 +126,7 @@ def test_labels(tmp_path):
 class Steady(SpeedMeter):
     """A machine of which everything takes the same time."""
 
-    def rate(self, config, *, seconds):
+    def measure_flop_rate(self, config, *, seconds):
         return 1e9
 
     def measure_speed(self, config, corpus, data, *, seconds):
@@ -142,7 +142,7 @@ def steady() -> dict[str, object]:
     def clock() -> float:
         return next(ticks) if threading.current_thread() is threading.main_thread() else 0.0
 
-    return {"clock": clock, "began": 0.0, "machine": Steady()}
+    return {"clock": clock, "began": 0.0, "speed_meter": Steady()}
 
 
 @pytest.mark.parametrize("pairs", [False, True])

@@ -16,26 +16,26 @@ N = IGNORE_INDEX
 
 
 def test_of_rows_the_last_tokens_are_predicted_from_those_before():
-    batch = Batch.of_rows([np.array([1, 2, 3, 4]), np.array([5, 6]), [7]], [2, 1, 0])
+    batch = Batch.from_rows([np.array([1, 2, 3, 4]), np.array([5, 6]), [7]], [2, 1, 0])
     assert batch.inputs.tolist() == [[1, 2, 3], [5, 0, 0], [0, 0, 0]]
     assert batch.targets.tolist() == [[N, 3, 4], [6, N, N], [N, N, N]]
     assert (batch.source, batch.source_lengths, batch.predicted) == (None, None, 3)
 
 
 def test_lengths_leave_out_the_padding_and_no_prompt():
-    batch = Batch.of_rows([np.array([1, 2, 3, 4]), np.array([5, 6]), np.array([7, 8, 9])], [2, 1, 2])
+    batch = Batch.from_rows([np.array([1, 2, 3, 4]), np.array([5, 6]), np.array([7, 8, 9])], [2, 1, 2])
     assert batch.lengths.tolist() == [3, 1, 2]
-    assert Batch.of_rows([np.array([1, 2, 3]), np.array([4, 5, 6])], [1, 2]).lengths is None
-    assert Batch.of_rows([[7], [8]], [0, 0]).lengths is None
+    assert Batch.from_rows([np.array([1, 2, 3]), np.array([4, 5, 6])], [1, 2]).lengths is None
+    assert Batch.from_rows([[7], [8]], [0, 0]).lengths is None
 
 
 def test_of_rows_of_a_single_token_nothing_is_predicted():
-    batch = Batch.of_rows([[7], [8]], [0, 0])
+    batch = Batch.from_rows([[7], [8]], [0, 0])
     assert batch.inputs.shape == batch.targets.shape == (2, 0)
 
 
 def test_of_pairs_every_token_of_a_target_is_predicted_from_its_source_and_those_before():
-    batch = Batch.of_pairs(RaggedArray.of([[1, 2, 9], [9]]), RaggedArray.of([[3, 9], [4, 5, 9]]), start=8)
+    batch = Batch.from_pairs(RaggedArray.of([[1, 2, 9], [9]]), RaggedArray.of([[3, 9], [4, 5, 9]]), start=8)
     assert batch.inputs.tolist()[1] == [8, 4, 5]
     assert batch.inputs.tolist()[0][:2] == [8, 3]
     assert batch.targets.tolist() == [[3, 9, N], [4, 5, 9]]
@@ -44,8 +44,8 @@ def test_of_pairs_every_token_of_a_target_is_predicted_from_its_source_and_those
 
 
 def test_within_a_smaller_vocabulary_all_else_stays():
-    batch = Batch.of_pairs(RaggedArray.of([[1, 12, 9], [9]]), RaggedArray.of([[13, 9], [4, 25, 9]]), start=8)
-    small = batch.within(10)
+    batch = Batch.from_pairs(RaggedArray.of([[1, 12, 9], [9]]), RaggedArray.of([[13, 9], [4, 25, 9]]), start=8)
+    small = batch.with_vocab_size(10)
     assert small.inputs.tolist() == [[8, 3, *batch.inputs.tolist()[0][2:]], [8, 4, 5]]
     assert small.targets.tolist() == [[3, 9, N], [4, 5, 9]]
     assert small.source.tolist() == [[1, 2, 9], [9, 0, 0]]
@@ -54,11 +54,11 @@ def test_within_a_smaller_vocabulary_all_else_stays():
 
 def test_places_in_trees_stay_beside_the_ids_that_they_are_of():
     sources = [[[15, 0, 0, 2], [7, 1, 1, 2], [9, -1, -1, -1]], [[3, -1, -1, -1]]]
-    batch = Batch.of_pairs(RaggedArray.of(sources), RaggedArray.of([[3, 9], [9]]), start=8)
+    batch = Batch.from_pairs(RaggedArray.of(sources), RaggedArray.of([[3, 9], [9]]), start=8)
     assert batch.source.shape == (2, 3, 4)
     assert batch.source_lengths.tolist() == [3, 1]
-    assert batch.within(10).source[0].tolist() == [[5, 0, 0, 2], [7, 1, 1, 2], [9, -1, -1, -1]]
-    part = batch.part(rows=1, length=2)
+    assert batch.with_vocab_size(10).source[0].tolist() == [[5, 0, 0, 2], [7, 1, 1, 2], [9, -1, -1, -1]]
+    part = batch.truncate(rows=1, length=2)
     assert part.source.tolist() == [sources[0][:2]]
     assert part.source_lengths.tolist() == [2]
 

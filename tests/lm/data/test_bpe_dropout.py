@@ -10,7 +10,7 @@ import pytest
 
 from lm.config.tokenizer import TokenizerConfig
 from lm.corpus.ragged import RaggedArray
-from lm.data.bpe_dropout import Merges, segment
+from lm.data.bpe_dropout import Merges, segment_words
 from lm.tokenizer import training
 from lm.tokenizer.tokenizer import Tokenizer
 from tests.lm.tokenizers_elsewhere import TEXT
@@ -45,7 +45,7 @@ def distribution(letters: list[str], dropout: float) -> dict[tuple[str, ...], fl
 def test_distribution_is_that_of_the_paper(word: str, dropout: float) -> None:
     draws = 20_000
     words = RaggedArray.of([[VOCABULARY[letter] for letter in word]] * draws)
-    segmented = segment(words, MERGES, dropout=dropout, keys=keys(draws))
+    segmented = segment_words(words, MERGES, dropout=dropout, keys=keys(draws))
     drawn = Counter(tuple(NAMES[token] for token in segmented.row(number)) for number in range(draws))
     expected = distribution(list(word), dropout)
     assert sum(expected.values()) == pytest.approx(1)
@@ -62,46 +62,46 @@ def words_of(tokenizer: Tokenizer, text: str) -> RaggedArray:
 
 
 def merges_of(tokenizer: Tokenizer) -> Merges:
-    found = Merges.of(tokenizer)
+    found = Merges.from_tokenizer(tokenizer)
     assert found
     return found
 
 
 def test_without_dropout_it_is_the_tokenizer(elsewhere: Tokenizer) -> None:
-    merges = Merges.of(elsewhere)
+    merges = Merges.from_tokenizer(elsewhere)
     if merges is None:
         assert elsewhere.kind != "bpe"
         return
     words = words_of(elsewhere, TEXT)
-    segmented = segment(merges.letters(words), merges, dropout=0, keys=keys(len(words)))
+    segmented = segment_words(merges.characters(words), merges, dropout=0, keys=keys(len(words)))
     assert segmented.values.tolist() == elsewhere.encode(TEXT)
     assert segmented.ends.tolist() == words.ends.tolist()
 
 
 def test_with_full_dropout_there_are_only_bytes(gpt2: Tokenizer) -> None:
     merges, words = merges_of(gpt2), words_of(gpt2, TEXT)
-    segmented = segment(merges.letters(words), merges, dropout=1, keys=keys(len(words)))
+    segmented = segment_words(merges.characters(words), merges, dropout=1, keys=keys(len(words)))
     assert [gpt2.token_bytes(token) for token in segmented.values.tolist()] == [bytes([byte]) for byte in TEXT.encode()]
 
 
 @pytest.mark.parametrize("dropout", [0.05, 0.3, 0.9])
 def test_text_stays_the_same(elsewhere: Tokenizer, dropout: float) -> None:
-    merges, words = Merges.of(elsewhere), words_of(elsewhere, TEXT)
+    merges, words = Merges.from_tokenizer(elsewhere), words_of(elsewhere, TEXT)
     if merges is None:
         return
-    segmented = segment(merges.letters(words), merges, dropout=dropout, keys=keys(len(words)))
+    segmented = segment_words(merges.characters(words), merges, dropout=dropout, keys=keys(len(words)))
     assert len(segmented.values) > len(words.values) or dropout < 0.5
     assert elsewhere.decode(segmented.values) == elsewhere.decode(words.values)
 
 
 def test_a_word_depends_on_nothing_but_its_key(gpt2: Tokenizer) -> None:
     merges = merges_of(gpt2)
-    letters = merges.letters(words_of(gpt2, TEXT))
-    together = segment(letters, merges, dropout=0.3, keys=keys(len(letters)))
+    letters = merges.characters(words_of(gpt2, TEXT))
+    together = segment_words(letters, merges, dropout=0.3, keys=keys(len(letters)))
     order = np.random.default_rng(0).permutation(len(letters))
-    shuffled = segment(letters.take(order), merges, dropout=0.3, keys=keys(len(letters))[order])
+    shuffled = segment_words(letters.take(order), merges, dropout=0.3, keys=keys(len(letters))[order])
     assert shuffled.values.tolist() == together.take(order).values.tolist()
-    alone = segment(letters.take(np.array([5])), merges, dropout=0.3, keys=np.array([5], dtype=np.uint64))
+    alone = segment_words(letters.take(np.array([5])), merges, dropout=0.3, keys=np.array([5], dtype=np.uint64))
     assert alone.values.tolist() == together.row(5).tolist()
 
 
@@ -109,14 +109,14 @@ def test_added_tokens_stay_whole() -> None:
     trained = training.train([TEXT], TokenizerConfig(vocab_size=300), corpus_bytes=len(TEXT.encode()))
     merges, end = merges_of(trained.tokenizer), trained.tokenizer.end_of_text
     assert end is not None
-    assert merges.letters(RaggedArray.of([[end]])).values.tolist() == [end]
+    assert merges.characters(RaggedArray.of([[end]])).values.tolist() == [end]
 
 
 def test_no_words_give_none() -> None:
-    assert len(segment(RaggedArray.of([]), MERGES, dropout=0.5, keys=keys(0))) == 0
+    assert len(segment_words(RaggedArray.of([]), MERGES, dropout=0.5, keys=keys(0))) == 0
 
 
 def test_tokenizers_without_rules_have_no_merges() -> None:
     for kind in ("char", "byte"):
         made = training.train(["ab"], TokenizerConfig(kind=kind), corpus_bytes=2)  # type: ignore[arg-type]
-        assert Merges.of(made.tokenizer) is None
+        assert Merges.from_tokenizer(made.tokenizer) is None

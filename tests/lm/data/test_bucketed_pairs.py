@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lm.corpus.ragged import RaggedArray
-from lm.data.pair_batches import PairBatches, TwoSides, bucketed
+from lm.data.pair_batches import EncoderDecoderLayout, PairBatches, bucket_pairs
 
 START = 1000
 
@@ -19,12 +19,14 @@ def rows(lengths: list[int], first: int = 0) -> RaggedArray:
 def made(*, tokens: int | None = None, most: int | None = None, count: int = 40) -> PairBatches:
     chance = np.random.default_rng(1)
     lengths = chance.integers(1, 30, size=(2, count)).tolist()
-    return bucketed(rows(lengths[0]), rows(lengths[1]), tokens=tokens, rows=most, layout=TwoSides())
+    return bucket_pairs(rows(lengths[0]), rows(lengths[1]), tokens=tokens, rows=most, layout=EncoderDecoderLayout())
 
 
 def test_batches_are_as_large_as_the_tokens_allow_worked_out_by_hand() -> None:
     """Eight positions a side: 2, 2, 3 are nine if padded, and one that is longer than all has a batch of its own."""
-    found = bucketed(rows([2, 9, 2, 3, 1]), rows([1, 9, 2, 3, 4]), tokens=8, rows=None, layout=TwoSides())
+    found = bucket_pairs(
+        rows([2, 9, 2, 3, 1]), rows([1, 9, 2, 3, 4]), tokens=8, rows=None, layout=EncoderDecoderLayout()
+    )
     assert [found.batch(first, START).targets.shape for first in found.firsts] == [(2, 2), (2, 4), (1, 9)]
     assert found.ends.tolist() == [2, 4, 5]
     assert found.firsts == [0, 2, 4]
@@ -57,5 +59,5 @@ def test_a_permutation_moves_whole_batches() -> None:
 
 
 def test_no_pairs_make_no_batches() -> None:
-    found = bucketed(RaggedArray.of([]), RaggedArray.of([]), tokens=8, rows=None, layout=TwoSides())
+    found = bucket_pairs(RaggedArray.of([]), RaggedArray.of([]), tokens=8, rows=None, layout=EncoderDecoderLayout())
     assert (len(found), found.firsts) == (0, [])

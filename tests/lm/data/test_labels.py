@@ -19,7 +19,7 @@ from lm.corpus import corpus, examples
 from lm.corpus.corpus import scan_corpus
 from lm.corpus.examples import open_examples
 from lm.corpus.prepare_corpus import prepare_corpus
-from lm.data.labels import LabelledData, completions_of, label_completions, label_counts, labels_of
+from lm.data.labels import LabelledData, count_labels, find_label_completions, load_labels, read_completions
 from lm.errors import InputError, UsageError
 from lm.tokenizer.tokenizer import Tokenizer
 from lm.training.corpus import open_data
@@ -37,7 +37,9 @@ def prepared(folder: Path, pairs, *, form=("text", "label"), validation: str = "
 
 
 def opened(folder: Path, *, context: int = 40, rows: int = 4, labels: tuple[str, ...] | None = None) -> LabelledData:
-    model = ModelConfig(vocab_size=257, context_length=context, objective="masked", labels=labels or labels_of(folder))
+    model = ModelConfig(
+        vocab_size=257, context_length=context, objective="masked", labels=labels or load_labels(folder)
+    )
     config = RunConfig(model, data=DataConfig(supervised=True), training=TrainingConfig(batch_size=rows))
     data = open_data(folder, config)
     assert isinstance(data, LabelledData)
@@ -53,7 +55,7 @@ def rows(batch) -> list[tuple[list[int], int]]:
 def test_every_text_comes_once_an_epoch_with_the_number_of_its_label(tmp_path, form):
     folder = prepared(tmp_path, TEXTS, form=form)
     data, tokenizer = opened(folder), small_examples.tokenizer()
-    labels, end = labels_of(folder), tokenizer.end_of_text
+    labels, end = load_labels(folder), tokenizer.end_of_text
     assert labels == ("anger", "joy", "true")
     trained = [row for first in range(0, data.samples, 4) for row in rows(data.batch(first))][: data.samples]
     held_out = [row for batch in data.validation() for row in rows(batch)]
@@ -89,13 +91,13 @@ def test_numbers_and_truth_values_are_labels_as_they_are_written(tmp_path):
     lines = "".join(json.dumps({"text": text, "label": label}) + "\n" for text, label in (("a", 1), ("b", True)))
     source = small_examples.source(tmp_path, lines)
     folder = prepare([source], small_examples.tokenizer(), small_examples.WHOLE, tmp_path / "tokens").folder
-    assert labels_of(folder) == ("1", "true")
+    assert load_labels(folder) == ("1", "true")
 
 
 def test_a_single_label_is_refused(tmp_path):
     folder = prepared(tmp_path, [("a", "joy"), ("b", "joy")], validation="0")
     with pytest.raises(UsageError, match="the same label, 'joy'"):
-        labels_of(folder)
+        load_labels(folder)
 
 
 def test_batches_are_the_same_for_the_same_place(tmp_path):
@@ -143,7 +145,7 @@ def test_labels_are_the_text_that_was_given_whatever_the_tokenizer_makes_of_it(t
     monkeypatch.setattr(corpus, "CHUNK_BYTES", 300)
     tokenizer = Tokenizer(made())
     folder, given = of_labels(tmp_path, tokenizer)
-    labels = labels_of(folder)
+    labels = load_labels(folder)
     assert labels == tuple(sorted({*given})) == tuple(sorted(LABELS))
     data = opened(folder, context=100, labels=labels)
     if made is bert_like:
@@ -164,7 +166,7 @@ def test_folders_without_the_text_of_labels_have_them_as_their_tokens_are_decode
     tokenizer = Tokenizer(bert_like())
     folder, given = of_labels(tmp_path, tokenizer)
     without_labels(folder)
-    labels = labels_of(folder)
+    labels = load_labels(folder)
     assert "us" in labels
     assert "US" not in labels
     data = opened(folder, context=100, labels=labels)
@@ -178,7 +180,7 @@ def test_a_run_with_decoded_labels_goes_on_with_examples_that_are_prepared_again
     before, _ = of_labels(tmp_path, tokenizer, name="before")
     without_labels(before)
     again, _ = of_labels(tmp_path, tokenizer, name="again")
-    old, new = (opened(folder, context=100, labels=labels_of(before)) for folder in (before, again))
+    old, new = (opened(folder, context=100, labels=load_labels(before)) for folder in (before, again))
     for first in range(0, old.samples, 4):
         np.testing.assert_array_equal(old.batch(first).targets, new.batch(first).targets)
     with pytest.raises(InputError, match="labels that the model has not learned"):
@@ -203,13 +205,13 @@ def test_completions_that_are_too_many_to_be_labels_are_not_stored_as_such(tmp_p
     folder = prepared(tmp_path, [(f"{n} + 1 = ", str(n + 1)) for n in range(30)], form=("prompt", "completion"))
     assert not list(folder.glob("*labels*"))
     with pytest.raises(UsageError, match="too many different completions"):
-        labels_of(folder)
+        load_labels(folder)
     config = RunConfig(ModelConfig(vocab_size=257, context_length=40), data=DataConfig(supervised=True))
     assert open_data(folder, config).samples
 
 
 def completions(folder: Path, pairs, *, form=("prompt", "completion"), kind: str = "byte") -> tuple[str, ...]:
-    return label_completions(prepared(folder, pairs, form=form, kind=kind))
+    return find_label_completions(prepared(folder, pairs, form=form, kind=kind))
 
 
 @pytest.mark.parametrize(
@@ -251,18 +253,18 @@ def test_two_hundred_are_labels_and_so_are_labels_of_a_hundred_bytes(tmp_path):
 def test_labels_with_the_same_tokens_are_none(tmp_path):
     lines = small_examples.lines([(f"text {n}", ("US", "us")[n % 2]) for n in range(40)], "text", "label")
     source, config = small_examples.source(tmp_path, lines), DataConfig(supervised=True)
-    assert label_completions(prepare([source], Tokenizer(bert_like()), config, tmp_path / "tokens").folder) == ()
+    assert find_label_completions(prepare([source], Tokenizer(bert_like()), config, tmp_path / "tokens").folder) == ()
 
 
 def test_completions_of_earlier_versions_are_none_as_their_text_is_not_known(tmp_path):
     folder = prepared(tmp_path, TEXTS)
     without_labels(folder)
-    assert label_completions(folder) == ()
+    assert find_label_completions(folder) == ()
 
 
 def test_a_file_tells_the_completions_that_it_has(tmp_path):
     source = small_examples.source(tmp_path, small_examples.lines(TEXTS, "text", "label"))
-    assert completions_of(str(source.path)) == ("\nanger", "\njoy", "\ntrue")
+    assert read_completions(str(source.path)) == ("\nanger", "\njoy", "\ntrue")
 
 
 def test_labels_are_counted_the_most_frequent_first(tmp_path):
@@ -273,7 +275,7 @@ def test_labels_are_counted_the_most_frequent_first(tmp_path):
     source = small_examples.source(tmp_path, small_examples.lines(pairs, "text", "label"))
     config = DataConfig(validation=str(held_out.path), supervised=True)
     folder = prepare([source], small_examples.tokenizer(), config, tmp_path / "tokens").folder
-    counts = label_counts(folder)
+    counts = count_labels(folder)
     assert list(counts.train.items()) == [("joy", 30), ("anger", 10), ("fear", 0)]
     assert counts.validation == {"joy": 1, "anger": 0, "fear": 1}
     assert counts.majority == ("joy", 0.75)

@@ -11,7 +11,7 @@ from lm.config.data import IGNORE_INDEX
 from lm.config.model import ModelConfig
 from lm.corpus.pairs import StoredPairs
 from lm.corpus.ragged import RaggedArray
-from lm.data.pair_batches import OneSequence, TwoSides, layout_of
+from lm.data.pair_batches import DecoderOnlyLayout, EncoderDecoderLayout, select_layout
 from lm.data.pairs import PairData
 from lm.errors import InputError
 from tests.lm.data.test_pairs import ALL, PLAIN, epoch
@@ -21,16 +21,16 @@ SOURCES, TARGETS = RaggedArray.of([[1, 2, 9], [9], [6, 7, 9]]), RaggedArray.of([
 
 
 def test_a_sequence_is_source_start_and_target_worked_out_by_hand() -> None:
-    batch = OneSequence().batch(SOURCES, TARGETS, start=START)
+    batch = DecoderOnlyLayout().batch(SOURCES, TARGETS, start=START)
     assert batch.inputs.tolist() == [[1, 2, 9, 8, 3], [9, 8, 4, 5, 0], [6, 7, 9, 8, 5]]
     assert batch.targets.tolist() == [[N, N, N, 3, 9], [N, 4, 5, 9, N], [N, N, N, 5, 9]]
     assert (batch.source, batch.source_targets, batch.predicted) == (None, None, 7)
     assert batch.lengths is not None
-    assert batch.lengths.tolist() == OneSequence().lengths(SOURCES, TARGETS).tolist() == [5, 4, 5]
+    assert batch.lengths.tolist() == DecoderOnlyLayout().lengths(SOURCES, TARGETS).tolist() == [5, 4, 5]
 
 
 def test_of_a_source_all_but_the_first_token_are_predicted_and_not_the_start_of_the_target() -> None:
-    layout = OneSequence(learns_source=True)
+    layout = DecoderOnlyLayout(learns_source=True)
     batch = layout.batch(SOURCES, TARGETS, start=START)
     assert batch.source_targets is not None
     assert batch.source_targets.tolist() == [[2, 9, N, N, N], [N, N, N, N, N], [7, 9, N, N, N]]
@@ -44,19 +44,19 @@ def test_of_a_source_all_but_the_first_token_are_predicted_and_not_the_start_of_
 
 
 def test_no_pairs_are_a_batch_without_rows() -> None:
-    assert OneSequence().batch(RaggedArray.of([]), RaggedArray.of([]), start=START).rows == 0
+    assert DecoderOnlyLayout().batch(RaggedArray.of([]), RaggedArray.of([]), start=START).rows == 0
 
 
 def test_a_model_with_an_encoder_reads_two_sides() -> None:
-    assert layout_of(ModelConfig(n_encoder_layers=1), learns_source=True) == TwoSides()
-    assert layout_of(ModelConfig(decoder_only=True), learns_source=True) == OneSequence(learns_source=True)
+    assert select_layout(ModelConfig(n_encoder_layers=1), learns_source=True) == EncoderDecoderLayout()
+    assert select_layout(ModelConfig(decoder_only=True), learns_source=True) == DecoderOnlyLayout(learns_source=True)
 
 
 @pytest.mark.parametrize("config", ALL)
 def test_an_epoch_has_the_same_pairs_in_either_layout(stored: StoredPairs, config) -> None:
     """Nothing but the layout differs, BPE dropout included, and no batch has more positions than it may."""
     found = []
-    for layout in (TwoSides(), OneSequence()):
+    for layout in (EncoderDecoderLayout(), DecoderOnlyLayout()):
         given = PairData(stored, config, batch_tokens=200, seed=3, layout=layout)
         start, seen = given._start, []
         for batch in epoch(given):
@@ -75,20 +75,20 @@ def test_an_epoch_has_the_same_pairs_in_either_layout(stored: StoredPairs, confi
 
 def test_a_pair_fits_into_learned_positions_or_is_refused(stored: StoredPairs) -> None:
     """What BPE dropout makes too long is read as it is without."""
-    plain = PairData(stored, PLAIN, rows=4, seed=3, layout=OneSequence())
+    plain = PairData(stored, PLAIN, rows=4, seed=3, layout=DecoderOnlyLayout())
     longest = max(batch.inputs.shape[1] for batch in [*epoch(plain), *plain.validation()])
     dropping = dataclasses.replace(PLAIN, bpe_dropout=0.9)
-    data = PairData(stored, dropping, rows=4, seed=3, layout=OneSequence(), context=longest)
+    data = PairData(stored, dropping, rows=4, seed=3, layout=DecoderOnlyLayout(), context=longest)
     widths = [batch.inputs.shape[1] for batch in epoch(data)]
     assert max(widths) <= longest
-    free = PairData(stored, dropping, rows=4, seed=3, layout=OneSequence())
+    free = PairData(stored, dropping, rows=4, seed=3, layout=DecoderOnlyLayout())
     assert max(batch.inputs.shape[1] for batch in epoch(free)) > longest
     with pytest.raises(InputError, match=rf"the longest pair takes {longest} tokens, more than the context of 3"):
-        PairData(stored, PLAIN, rows=4, seed=3, layout=OneSequence(), context=3)
+        PairData(stored, PLAIN, rows=4, seed=3, layout=DecoderOnlyLayout(), context=3)
 
 
 def test_validation_predicts_each_target_once_and_no_source(stored: StoredPairs) -> None:
-    layouts = (TwoSides(), OneSequence(learns_source=True))
+    layouts = (EncoderDecoderLayout(), DecoderOnlyLayout(learns_source=True))
     two, one = (PairData(stored, PLAIN, rows=4, seed=0, layout=layout) for layout in layouts)
     assert all(batch.source_targets is None for batch in one.validation())
     assert sum(batch.predicted for batch in two.validation()) == sum(batch.predicted for batch in one.validation())

@@ -12,7 +12,7 @@ from lm.config.tokenizer import TokenizerConfig
 from lm.corpus.pairs import StoredPairs, open_pairs
 from lm.corpus.prepare_pairs import prepare_pairs, train_tokenizers
 from lm.data.batch import Batch
-from lm.data.pair_batches import TwoSides
+from lm.data.pair_batches import EncoderDecoderLayout
 from lm.data.pair_tokens import Direction, FramedPairs, directions
 from lm.data.pairs import PairData
 from lm.decoding.translation import Translator
@@ -51,7 +51,7 @@ def test_training_and_scoring_give_a_model_the_same_ids(stored: StoredPairs, dir
     for trained_on, read in ((sources, evaluated.sources), (targets, evaluated.targets)):
         assert trained_on.ends.tolist() == read.ends.tolist()
         assert trained_on.values.tolist() == read.values.tolist()
-    assert FramedPairs(stored).frames(direction).start == evaluated.start
+    assert FramedPairs(stored).special_tokens(direction).start == evaluated.start
 
 
 def test_training_and_scoring_give_a_model_the_same_batches(stored: StoredPairs) -> None:
@@ -66,7 +66,7 @@ def test_training_and_scoring_give_a_model_the_same_batches(stored: StoredPairs)
             assert batch.source_lengths is not None
             rows = zip(batch.source, batch.source_lengths, strict=True)
             same = [numbers[tuple(row[:length].tolist())] for row, length in rows]
-            assert_equal(batch, pairs.batch(np.array(same), TwoSides()))
+            assert_equal(batch, pairs.batch(np.array(same), EncoderDecoderLayout()))
             seen += batch.rows
     assert next(batches, None) is None
 

@@ -33,7 +33,7 @@ ALL = [PLAIN, DROPPING, BOTH, ParallelConfig(bidirectional=True, bpe_dropout=0.2
 
 @pytest.fixture(autouse=True)
 def small_pools(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pairs, "_POOL", 256)
+    monkeypatch.setattr(pairs, "_POOL_SIZE", 256)
 
 
 def data(stored: StoredPairs, config: ParallelConfig, *, seed: int = 3, **options: int) -> PairData:
@@ -136,7 +136,7 @@ def test_no_batch_is_beyond_its_limits(stored: StoredPairs, config: ParallelConf
 
 @pytest.mark.parametrize("config", ALL)
 def test_little_is_padding(stored: StoredPairs, config: ParallelConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pairs, "_POOL", 1 << 14)
+    monkeypatch.setattr(pairs, "_POOL_SIZE", 1 << 14)
     real = positions = 0
     for batch in epoch(data(stored, config)):
         assert batch.source is not None

@@ -36,7 +36,7 @@ class CountData(TrainingData):
 
     def batch(self, consumed: int, *, fraction: float = 1.0) -> Batch:
         rows = [np.array([0, number % self.samples]) for number in range(consumed, consumed + 2)]
-        return Batch.of_rows(rows, [1, 1])
+        return Batch.from_rows(rows, [1, 1])
 
     def validation(self) -> Iterator[Batch]:
         yield self.batch(0)
@@ -53,7 +53,7 @@ def test_a_kind_need_not_know_of_translation_or_of_the_length_of_runs() -> None:
     assert (data.holds_pairs, data.tag, data.references(), data.references(3)) == (False, None, [], [])
     assert data.warnings(parameters=10**9, epochs=1e9, patience=None) == []
     before = data.batch(4).targets.tolist()
-    data.plan(7)
+    data.set_total_steps(7)
     assert data.batch(4).targets.tolist() == before == [[4], [5]]
 
 

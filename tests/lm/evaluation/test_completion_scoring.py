@@ -61,7 +61,7 @@ def test_training_and_scoring_give_a_model_the_same_rows(data):
     )
     (batch,) = read
     assert rows(batch) == rows(data.batch(0))
-    assert last.shortened == data.shortened == 1
+    assert last.shortened == data.n_truncated == 1
 
 
 def test_what_is_read_begins_as_a_prompt_does_when_text_is_generated(data):

@@ -9,7 +9,7 @@ import pytest
 
 from lm.config.tokenizer import TokenizerConfig
 from lm.corpus.ragged import RaggedArray
-from lm.data.bpe_dropout import Merges, segment
+from lm.data.bpe_dropout import Merges, segment_words
 from lm.decoding.healing import Ending
 from lm.errors import UsageError
 from lm.interop.gguf.vocabulary import build_vocabulary
@@ -95,12 +95,12 @@ def test_tokens_end_where_their_bytes_do(tokenizer):
 
 
 def test_dropout_of_merges_leaves_bytes_of_the_same_characters(tokenizer):
-    merges = Merges.of(tokenizer)
+    merges = Merges.from_tokenizer(tokenizer)
     characters = list(dict.fromkeys(TEXT[:200]))
-    letters = merges.letters(RaggedArray.of([tokenizer.encode(character) for character in characters]))
+    letters = merges.characters(RaggedArray.of([tokenizer.encode(character) for character in characters]))
     keys = np.arange(len(characters), dtype=np.uint64)
     for dropout, is_whole in ((0.0, True), (1.0, False)):
-        words = segment(letters, merges, dropout=dropout, keys=keys)
+        words = segment_words(letters, merges, dropout=dropout, keys=keys)
         for place, character in enumerate(characters):
             ids = words.take(np.array([place])).values.tolist()
             assert b"".join(map(tokenizer.token_bytes, ids)) == character.encode()

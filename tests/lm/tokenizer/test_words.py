@@ -21,7 +21,7 @@ def trained(kind: str) -> Tokenizer:
 
 def words(tokenizer: Tokenizer, ids: list[int]) -> list[bytes]:
     found: list[bytes] = []
-    starts = WordBoundaries.of(tokenizer).starts(np.array([ids]))[0]
+    starts = WordBoundaries.from_tokenizer(tokenizer).starts(np.array([ids]))[0]
     for index, begins in zip(ids, starts, strict=True):
         found = [*found, b""] if begins else found
         found[-1] += tokenizer.token_bytes(index)

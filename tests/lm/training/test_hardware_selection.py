@@ -145,12 +145,12 @@ def test_a_run_that_was_planned_with_another_dtype_of_muon_goes_on_with_it(make_
 
 
 def test_a_part_of_a_batch_keeps_its_lengths():
-    batch = Batch(IDS, IDS, IDS, np.array([12, 3, 5, 9])).part(rows=3, length=4)
+    batch = Batch(IDS, IDS, IDS, np.array([12, 3, 5, 9])).truncate(rows=3, length=4)
     assert batch.inputs.shape == batch.targets.shape == (3, 4)
     assert batch.source is not None
     assert batch.source.shape == (3, 4)
     assert batch.source_lengths.tolist() == [4, 3, 4]
-    assert dataclasses.replace(batch.within(10)).inputs.max() < 10
+    assert dataclasses.replace(batch.with_vocab_size(10)).inputs.max() < 10
 
 
 @pytest.mark.parametrize(

@@ -412,9 +412,9 @@ def test_flops_are_those_that_torch_counts(make_run, kind):
     sides = RaggedArray.of(rows), RaggedArray.of([row[:5] for row in rows])
     batch = {
         "text": Batch(np.tile(ids, (3, 1)), np.tile(ids, (3, 1))),
-        "examples": Batch.of_rows(rows, [3, 6, 2]),
-        "pairs in one stack": Batch.of_sequences(*sides, start=0),
-        "sources that are predicted too": Batch.of_sequences(*sides, start=0, learns_source=True),
+        "examples": Batch.from_rows(rows, [3, 6, 2]),
+        "pairs in one stack": Batch.from_pair_sequences(*sides, start=0),
+        "sources that are predicted too": Batch.from_pair_sequences(*sides, start=0, learns_source=True),
     }[kind]
     pairs = 2 * 32 * run.config.model.n_layers * batch.rows * batch.inputs.shape[1] ** 2 / 2
     assert batch_flops(run.config, batch) - 6 * pairs == pytest.approx(counted_flops(run, batch), rel=0.01)

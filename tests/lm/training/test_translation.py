@@ -277,7 +277,7 @@ def test_padding_changes_no_loss_of_experts(make_run):
     run.model.zero_grad()
     for row in range(batch.rows):
         length = batch.lengths[row]
-        alone = batch.each(lambda ids, row=row: ids[row : row + 1])
+        alone = batch.map_arrays(lambda ids, row=row: ids[row : row + 1])
         alone = Batch(
             alone.inputs[:, :length], alone.targets[:, :length], alone.source[:, : alone.source_lengths[0]],
             alone.source_lengths,
@@ -298,7 +298,7 @@ def test_padding_changes_no_loss_of_one_sequence(make_run, model, source_loss):
     with torch.inference_mode():
         together, alone = float(summed_loss(run.model, batch, run.hardware, source_loss=source_loss)), 0.0
         for row, length in enumerate(batch.lengths):
-            one = batch.each(lambda ids, row=row, length=length: ids[row : row + 1, :length])
+            one = batch.map_arrays(lambda ids, row=row, length=length: ids[row : row + 1, :length])
             alone += float(summed_loss(run.model, one, run.hardware, source_loss=source_loss))
     assert together == approx(alone, model=run.model)
 
