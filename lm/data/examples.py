@@ -115,8 +115,8 @@ def _refuse_long_completions(examples: StoredExamples, context: int) -> None:
         others = f", and {len(found) - 1:,} more are too long" if len(found) > 1 else ""
         problem = completion_length_error(record["learned"], context=context)
         raise InputError(
-            f"{examples.files[record['file']]}: line {record['line']}: {problem}{others}; leave it out, or use a longer "
-            "context",
+            f"{examples.files[record['file']]}: line {record['line']}: {problem}{others}; leave it out, or use a "
+            "longer context",
             settings=["context_length"],
         )
 
