@@ -171,7 +171,7 @@ def test_the_pace_is_that_of_a_run_on_its_own_data_and_what_evaluating_it_takes(
 
     def cost(run, *, seconds):
         asked.append(seconds)
-        return EvaluationCost(loss=3.0, sentence=0.5)
+        return EvaluationCost(loss_seconds=3.0, sentence_seconds=0.5)
 
     monkeypatch.setattr(step_timing, "measure_step_seconds", step_seconds)
     monkeypatch.setattr(step_timing, "measure_cost", cost)
@@ -183,7 +183,11 @@ def test_the_pace_is_that_of_a_run_on_its_own_data_and_what_evaluating_it_takes(
     config = dataclasses.replace(CONFIG, training=budgeted)
     opened = open_data(tmp_path / "tokens", config)
     found = step_timing.measure_speed(config, TrainingCorpus(tmp_path / "tokens", tokenizer), opened, seconds=8.0)
-    assert (found.step, found.evaluation, found.hardware.dtype) == (0.25, EvaluationCost(3.0, 0.5), "float32")
+    assert (found.step_seconds, found.evaluation_cost, found.hardware.dtype) == (
+        0.25,
+        EvaluationCost(3.0, 0.5),
+        "float32",
+    )
     (endless, for_steps), for_evaluation = asked
     assert (for_steps, for_evaluation) == (8.0, 2.0)
     assert (endless.batch_size, endless.evaluate_every, endless.checkpoint_every) == (2, 0, 0)

@@ -28,8 +28,8 @@ def test_the_loss_of_the_whole_split_takes_what_its_first_batches_do(make_run, m
 
     monkeypatch.setattr(evaluation, "timed", timed)
     found = measure_cost(run, seconds=seconds)
-    assert found.loss == pytest.approx(2.0 * looked_at * 901 / sum(targets[1 : 1 + looked_at]))
-    assert found.sentence == 0
+    assert found.loss_seconds == pytest.approx(2.0 * looked_at * 901 / sum(targets[1 : 1 + looked_at]))
+    assert found.sentence_seconds == 0
     assert modes == [False] * (1 + looked_at)
     assert run.model.training
 

@@ -44,7 +44,7 @@ def test_batches_go_through_twice_where_a_text_would_be_known_by_heart_unless_th
     assert (small.passes, seldom.passes, known.passes) == (1, 1, 2)
     assert known.settings()["training"]["r_drop"] > 0
     assert known.dropout > small.dropout  # without dropout the two passes are the same
-    assert regularised(10, parameters=30, may_repeat=False) == small
+    assert regularised(10, parameters=30, can_use_r_drop=False) == small
 
 
 @pytest.mark.parametrize("learning_rate", [0.001, 0.02])

@@ -78,27 +78,39 @@ def budgeted():
 
 
 def test_cheap_evaluations_are_twenty_at_most(budgeted):
-    chosen, each = choose_evaluations(budgeted, EvaluationCost(loss=0.1, sentence=0.0), steps=1950, limit=LIMIT)
+    chosen, each = choose_evaluations(
+        budgeted, EvaluationCost(loss_seconds=0.1, sentence_seconds=0.0), steps=1950, limit=LIMIT
+    )
     assert chosen == {"evaluate_every": 100}
     assert 0.1 < each < 1
 
 
 def test_the_time_that_is_set_aside_is_never_exceeded(budgeted):
     for loss in (5.0, 20.0, 70.0):
-        chosen, each = choose_evaluations(budgeted, EvaluationCost(loss=loss, sentence=0.0), steps=1000, limit=LIMIT)
+        chosen, each = choose_evaluations(
+            budgeted, EvaluationCost(loss_seconds=loss, sentence_seconds=0.0), steps=1000, limit=LIMIT
+        )
         often = 1 if not chosen["evaluate_every"] else round(1000 / chosen["evaluate_every"] + 0.5)
         assert often * each <= max(evaluation_reserve(600.0), each)
 
 
 def test_an_evaluation_that_takes_all_the_time_comes_once(budgeted):
-    chosen, _ = choose_evaluations(budgeted, EvaluationCost(loss=1000.0, sentence=0.0), steps=1000, limit=LIMIT)
+    chosen, _ = choose_evaluations(
+        budgeted, EvaluationCost(loss_seconds=1000.0, sentence_seconds=0.0), steps=1000, limit=LIMIT
+    )
     assert chosen["evaluate_every"] == 0
 
 
 def test_as_many_sentences_are_translated_as_there_is_time_for(budgeted):
-    few, _ = choose_evaluations(budgeted, EvaluationCost(loss=0.1, sentence=1.0), steps=1000, limit=LIMIT)
-    some, _ = choose_evaluations(budgeted, EvaluationCost(loss=0.1, sentence=0.05), steps=1000, limit=LIMIT)
-    all_of_them, _ = choose_evaluations(budgeted, EvaluationCost(loss=0.1, sentence=1e-4), steps=1000, limit=LIMIT)
+    few, _ = choose_evaluations(
+        budgeted, EvaluationCost(loss_seconds=0.1, sentence_seconds=1.0), steps=1000, limit=LIMIT
+    )
+    some, _ = choose_evaluations(
+        budgeted, EvaluationCost(loss_seconds=0.1, sentence_seconds=0.05), steps=1000, limit=LIMIT
+    )
+    all_of_them, _ = choose_evaluations(
+        budgeted, EvaluationCost(loss_seconds=0.1, sentence_seconds=1e-4), steps=1000, limit=LIMIT
+    )
     assert few["bleu_sentences"] == 100 <= some["bleu_sentences"] <= all_of_them["bleu_sentences"] == 500
 
 
