@@ -258,7 +258,7 @@ def test_a_sentence_costs_half_of_the_longest_translation_there_may_be(make_run,
     monkeypatch.setattr(evaluation, "_translate", lambda *given: translated.append(given[1]) or ["" for _ in given[1]])
     monkeypatch.setattr(evaluation, "timed", lambda work, hardware: (work(), 6.4)[1])
     found = evaluation.measure_cost(run, seconds=0.0)
-    assert found.sentence == pytest.approx(0.1)
+    assert found.sentence_seconds == pytest.approx(0.1)
     assert [len(each) for each in translated] == [32]
 
 
