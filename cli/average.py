@@ -33,7 +33,7 @@ def average(runs: Checkpoints, *, out: Out, last: Last = 5) -> None:
       lm average runs/translate --last 5 -o runs/averaged
       lm average runs/a/checkpoints/step-800 runs/a/checkpoints/step-900 -o runs/averaged
     """
-    from cli.console.messages import note
+    from cli.console.messages import print_note
     from lm.optim import checkpoint_averaging
 
     if len(runs) == 1:
@@ -44,5 +44,5 @@ def average(runs: Checkpoints, *, out: Out, last: Last = 5) -> None:
         if len(set(chosen)) < len(chosen):
             raise UsageError("the same checkpoint is named twice")
     folder = checkpoint_averaging.average_checkpoints(chosen, out)
-    note(f"mean of  {', '.join(path.name for path in chosen)}")
-    note(f"wrote    {folder}")
+    print_note(f"mean of  {', '.join(path.name for path in chosen)}")
+    print_note(f"wrote    {folder}")

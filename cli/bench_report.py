@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 
-from cli.console.escapes import json_line
-from cli.console.messages import note
-from cli.console.numbers import quantity, size, threads
-from cli.console.progress import progress
-from cli.console.tables import table
+from cli.console.escapes import format_json_line
+from cli.console.messages import print_note
+from cli.console.numbers import format_bytes, format_quantity, format_threads
+from cli.console.progress import create_progress
+from cli.console.tables import print_table
 from lm.benchmark.limits import Limits
 from lm.benchmark.measuring import Measurement
 from lm.config.hardware import HardwareConfig
@@ -26,7 +26,7 @@ from lm.hardware import inference_hardware
 def show_progress(total: int) -> Iterator[Callable[[str], None]]:
     """Show on stderr what is being measured: a bar on a terminal, else a line each."""
     columns = (MofNCompleteColumn(), BarColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
-    with progress(*columns) as bar:
+    with create_progress(*columns) as bar:
         task, begun = bar.add_task("", total=total), 0
 
         def show(what: str) -> None:
@@ -34,7 +34,7 @@ def show_progress(total: int) -> Iterator[Callable[[str], None]]:
             bar.update(task, completed=begun, description=what)
             begun += 1
             if bar.disable:
-                note(f"measuring {what}")
+                print_note(f"measuring {what}")
 
         yield show
 
@@ -43,7 +43,7 @@ def print_json(hardware: HardwareConfig, limits: Limits, found: Sequence[Measure
     """Print one object: the machine, its `limits`, and its `measurements`."""
     figures = [_measurement_values(measurement) for measurement in found]
     print(
-        json_line({**_describe_machine(hardware, comparing=comparing), "limits": vars(limits), "measurements": figures})
+        format_json_line({**_describe_machine(hardware, comparing=comparing), "limits": vars(limits), "measurements": figures})
     )
 
 
@@ -51,16 +51,16 @@ def print_tables(hardware: HardwareConfig, limits: Limits, found: Sequence[Measu
     """Print the machine, a table of its limits, and a table with a row per measurement."""
     machine = _describe_machine(hardware, comparing=comparing)
     packages = [f"{name} {machine[name]}" for name in ("torch", "transformers") if machine[name]]
-    print(", ".join([machine["device_name"] or machine["device"], threads(machine["threads"]), *packages]))
+    print(", ".join([machine["device_name"] or machine["device"], format_threads(machine["threads"]), *packages]))
     print()
     products = [
-        (f"products of {limits.matrix_size:,}³, {dtype}", quantity(rate, "FLOP/s"))
+        (f"products of {limits.matrix_size:,}³, {dtype}", format_quantity(rate, "FLOP/s"))
         for dtype, rate in limits.flops.items()
     ]
-    table(("limit", "measured"), [*products, ("reading memory", quantity(limits.memory_bandwidth, "B/s"))])
+    print_table(("limit", "measured"), [*products, ("reading memory", format_quantity(limits.memory_bandwidth, "B/s"))])
     print()
     columns = ("preset", "task", "tokens", "arithmetic", "tokens/s", "MFU", "Hugging Face", "ratio")
-    table(columns if comparing else columns[:-2], [_row(measurement) for measurement in found])
+    print_table(columns if comparing else columns[:-2], [_row(measurement) for measurement in found])
 
 
 def _row(measurement: Measurement) -> tuple[str, ...]:
@@ -85,23 +85,27 @@ def print_notes(configs: Sequence[RunConfig], found: Sequence[Measurement], *, c
         comparing: whether Hugging Face's were measured too.
         wanted: whether they may be, if its package is installed.
     """
-    note("MFU is against the product of the same arithmetic above, measured in this process.")
+    print_note("MFU is against the product of the same arithmetic above, measured in this process.")
     if comparing:
-        note("Hugging Face is GPT-2's block in the same shape, in turns with ours; a ratio above 1 is in our favour.")
+        print_note(
+            "Hugging Face is GPT-2's block in the same shape, in turns with ours; a ratio above 1 is in our favour."
+        )
         if any(measurement.hardware.dtype == "int8" for measurement in found):
-            note("Where ours has weights of 8 bits, its are in float32.")
+            print_note("Where ours has weights of 8 bits, its are in float32.")
     elif wanted:
-        note("No comparison with Hugging Face: transformers is not installed (pip install transformers).")
+        print_note("No comparison with Hugging Face: transformers is not installed (pip install transformers).")
     steps = [measurement for measurement in found if measurement.task == "training"]
     for config, step in zip(configs, steps, strict=True):
-        chosen = f"{step.preset}: lm train takes {step.hardware.dtype} and {threads(step.hardware.threads)} here"
+        chosen = f"{step.preset}: lm train takes {step.hardware.dtype} and {format_threads(step.hardware.threads)} here"
         muon = f", {step.hardware.optimizer_dtype} in Muon" if config.training.optimizer == "muon" else ""
-        note(f"{chosen}{muon}: what was fastest just before.")
+        print_note(f"{chosen}{muon}: what was fastest just before.")
         if step.timed_rows is not None and step.timed_rows < step.rows:
             worked_out = f"a training step of {step.rows} sequences is worked out from steps of {step.timed_rows}"
-            note(f"{step.preset}: {worked_out}, the optimizer's part of them counted once.")
+            print_note(f"{step.preset}: {worked_out}, the optimizer's part of them counted once.")
         if step.peak_bytes is not None:
-            note(f"{step.preset}: a training step takes {size(step.peak_bytes)} of the GPU's memory at most.")
+            print_note(
+                f"{step.preset}: a training step takes {format_bytes(step.peak_bytes)} of the GPU's memory at most."
+            )
 
 
 def _describe_machine(config: HardwareConfig, *, comparing: bool) -> dict[str, Any]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from cli.console.escapes import json_line
-from cli.console.messages import fact, paragraph
-from cli.console.numbers import many
-from cli.console.tables import table
+from cli.console.escapes import format_json_line
+from cli.console.messages import print_labelled, print_paragraph
+from cli.console.numbers import format_number_of
+from cli.console.tables import print_table
 from lm.evaluation.classification import CONFIDENCE, ClassificationScores
 
 _WIDEST_MATRIX = 12
@@ -19,11 +19,11 @@ def print_report(scores: ClassificationScores, *, run: str) -> None:
     """Print accuracy, interval and baseline, then tables of labels and confusions."""
     low, high = scores.interval
     counted = f"{scores.correct:,} of {scores.examples:,} examples by {run}"
-    paragraph(f"accuracy {scores.accuracy:.1%} ({CONFIDENCE:.0%} interval {low:.1%} to {high:.1%}): {counted}")
-    paragraph(f"majority baseline {scores.majority_accuracy:.1%}: always {scores.majority.label!r}")
-    paragraph(f"macro F1 {scores.macro_f1:.3f}")
+    print_paragraph(f"accuracy {scores.accuracy:.1%} ({CONFIDENCE:.0%} interval {low:.1%} to {high:.1%}): {counted}")
+    print_paragraph(f"majority baseline {scores.majority_accuracy:.1%}: always {scores.majority.label!r}")
+    print_paragraph(f"macro F1 {scores.macro_f1:.3f}")
     print()
-    table(
+    print_table(
         ("label", "precision", "recall", "F1", "support"),
         [
             (each.label, _percent(each.precision), _percent(each.recall), _percent(each.f1), f"{each.support:,}")
@@ -41,9 +41,9 @@ def _percent(value: float | None) -> str:
 def _print_confusions(scores: ClassificationScores) -> None:
     """Print the confusion matrix or, with many labels, the most frequent confusions."""
     if len(scores.labels) <= _WIDEST_MATRIX:
-        paragraph("confusion matrix: a row for each label, a column for each prediction")
+        print_paragraph("confusion matrix: a row for each label, a column for each prediction")
         rows = zip(scores.labels, scores.confusion.tolist(), strict=True)
-        table(("", *scores.labels), [(label, *(f"{count:,}" for count in counts)) for label, counts in rows])
+        print_table(("", *scores.labels), [(label, *(f"{count:,}" for count in counts)) for label, counts in rows])
         return
     confused = sorted(
         (-count, label, guess)
@@ -51,8 +51,8 @@ def _print_confusions(scores: ClassificationScores) -> None:
         for guess, count in zip(scores.labels, counts, strict=True)
         if count and guess != label
     )
-    paragraph(f"what is confused most often, of {len(scores.labels)} labels (--json has the whole matrix)")
-    table(
+    print_paragraph(f"what is confused most often, of {len(scores.labels)} labels (--json has the whole matrix)")
+    print_table(
         ("label", "predicted", "texts"),
         [(label, guess, f"{-count:,}") for count, label, guess in confused[:_SHOWN_CONFUSIONS]],
     )
@@ -63,20 +63,20 @@ def warn(scores: ClassificationScores) -> None:
     if scores.unknown:
         names = list(scores.unknown)
         some = ", ".join(map(repr, names[:_SHOWN_UNKNOWN])) + (", …" if len(names) > _SHOWN_UNKNOWN else "")
-        texts = many(sum(scores.unknown.values()), "text")
-        fact("warning", f"the run has not learned {some}: {texts} with such labels count as wrong")
+        texts = format_number_of(sum(scores.unknown.values()), "text")
+        print_labelled("warning", f"the run has not learned {some}: {texts} with such labels count as wrong")
     low, high = scores.interval
     if low <= scores.majority_accuracy <= high:
-        fact("note", "the accuracy does not differ clearly from the majority baseline")
+        print_labelled("note", "the accuracy does not differ clearly from the majority baseline")
     elif high < scores.majority_accuracy:
-        fact("warning", "the accuracy is below the majority baseline")
+        print_labelled("warning", "the accuracy is below the majority baseline")
 
 
 def print_json(scores: ClassificationScores, *, run: str) -> None:
     """Print one object; the confusion matrix has a row for each label and a column for each prediction."""
     low, high = scores.interval
     print(
-        json_line({
+        format_json_line({
             "run": run,
             "examples": scores.examples,
             "correct": scores.correct,

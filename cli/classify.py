@@ -100,7 +100,7 @@ def _print_labels(
     texts: Sequence[_LabelledText], found: Iterator[Classified], *, top_k: int | None, as_json: bool
 ) -> int:
     """Print the likeliest labels of each text with probabilities; returns the number of correct ones."""
-    from cli.console.escapes import for_stream, json_line
+    from cli.console.escapes import escape_for_stream, format_json_line
 
     correct = 0
     for each, classified in zip(texts, found, strict=True):
@@ -108,24 +108,24 @@ def _print_labels(
         if as_json:
             probabilities = dict(islice(classified.probabilities.items(), top_k))
             values = {"text": each.text, "label": classified.label, "probabilities": probabilities}
-            print(json_line(values if each.expected is None else {**values, "expected": each.expected}))
+            print(format_json_line(values if each.expected is None else {**values, "expected": each.expected}))
         else:
             ranked = islice(classified.probabilities.items(), top_k or 1)
-            print("\t".join(f"{for_stream(label)}\t{probability:.4f}" for label, probability in ranked))
+            print("\t".join(f"{escape_for_stream(label)}\t{probability:.4f}" for label, probability in ranked))
     return correct
 
 
 def _print_accuracy(correct: int, known: int) -> None:
-    from cli.console.messages import fact
+    from cli.console.messages import print_labelled
 
     if known:
-        fact("accuracy", f"{correct / known:.1%}: {correct:,} of {known:,} labels")
+        print_labelled("accuracy", f"{correct / known:.1%}: {correct:,} of {known:,} labels")
 
 
 def _print_unknown_labels(labels: Sequence[str]) -> None:
     """Report labels of the texts that the run cannot predict."""
-    from cli.console.messages import fact
+    from cli.console.messages import print_labelled
 
     if labels:
         some = ", ".join(map(repr, labels[:3])) + (", …" if len(labels) > 3 else "")
-        fact("warning", f"the run has not learned {some}: texts with such labels count as wrong")
+        print_labelled("warning", f"the run has not learned {some}: texts with such labels count as wrong")

@@ -41,8 +41,8 @@ def compile_(
       lm compile runs/novel
       lm generate runs/novel "It was" --dtype int8
     """
-    from cli.console.messages import note
-    from cli.console.numbers import duration
+    from cli.console.messages import print_note
+    from cli.console.numbers import format_duration
     from lm.engine.compiled.compiling import compile_step
     from lm.files import check_cache
     from lm.kernels.compiled import is_installed
@@ -55,14 +55,14 @@ def compile_(
     if checkpoint is None or is_installed():
         with ended_at_once():  # an exception would be lost where the compiler calls Python
             seconds = compile_step()
-        note(f"compiled the step of generation in {duration(seconds)}")
+        print_note(f"compiled the step of generation in {format_duration(seconds)}")
     if run is not None and checkpoint is not None:
         _choose_dtype(run, checkpoint)
 
 
 def _choose_dtype(run: Path, checkpoint: Path) -> None:
     """Measure the fastest dtype of a run and store it; only report it if the corpus is gone."""
-    from cli.console.messages import note
+    from cli.console.messages import print_note
     from lm.benchmark.number_types import compare_types, fastest
     from lm.config.hardware import HardwareConfig
     from lm.engine.dtype import remember
@@ -73,10 +73,10 @@ def _choose_dtype(run: Path, checkpoint: Path) -> None:
     try:
         figures = compare_types(run, hardware)
     except InputError as error:
-        return note(f"{error}: --dtype auto stays what it is")
+        return print_note(f"{error}: --dtype auto stays what it is")
     for each in figures:
         speeds = ", ".join(f"{1 / share:.2f} ({work})" for work, share in each.shares.items())
-        note(f"{each.dtype}: {speeds} times as fast as float32, {each.bits - 1:+.3%} bits a byte")
+        print_note(f"{each.dtype}: {speeds} times as fast as float32, {each.bits - 1:+.3%} bits a byte")
     chosen = fastest(figures)
     remember(checkpoint, found_device(hardware), chosen)
-    return note(f"{run}: --dtype auto is {chosen} here from now on")
+    return print_note(f"{run}: --dtype auto is {chosen} here from now on")

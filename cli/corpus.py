@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from cli.console.escapes import for_stream, json_line
+from cli.console.escapes import escape_for_stream, format_json_line
 from cli.flags import completion
 from cli.flags.arguments import AsJson
 
@@ -20,15 +20,15 @@ FOLDER = Path("data")
 @app.command("list")
 def list_corpora(*, as_json: AsJson = False) -> None:
     """List the corpora that ship with lm, and public ones that lm corpus get fetches."""
-    from cli.console.tables import table
+    from cli.console.tables import print_table
     from cli.corpus_download import corpus_to_dict, download_size
     from lm.text.public.catalogue import CORPORA
 
     if as_json:
-        print(json_line([corpus_to_dict(corpus) for corpus in CORPORA]))
+        print(format_json_line([corpus_to_dict(corpus) for corpus in CORPORA]))
         return
     rows = [(corpus.name, download_size(corpus), corpus.licence, corpus.description) for corpus in CORPORA]
-    table(("name", "download", "licence", "what it is"), rows)
+    print_table(("name", "download", "licence", "what it is"), rows)
 
 
 @app.command()
@@ -53,7 +53,7 @@ def get(
       lm corpus get tinyshakespeare
       lm corpus get tinystories -o /data/stories
     """
-    from cli.console.messages import note
+    from cli.console.messages import print_note
     from cli.corpus_download import copy_files, fetch_files
     from lm.text.public import catalogue
 
@@ -68,8 +68,8 @@ def get(
         files = [{**vars(file), "path": str(file.path)} for file in fetched]
     validation = "" if corpus.validation is None else f" --validation {corpus.validation}"
     command = f"lm train {' '.join(corpus.train)}{validation}".format(folder=shlex.quote(str(folder)))
-    note(f"licence: {corpus.licence}\ntrain on it: {command}")
+    print_note(f"licence: {corpus.licence}\ntrain on it: {command}")
     if as_json:
-        print(json_line({"name": corpus.name, "folder": str(folder), "files": files, "train": command}))
+        print(format_json_line({"name": corpus.name, "folder": str(folder), "files": files, "train": command}))
     else:
-        print("\n".join(for_stream(str(path)) for path in paths))
+        print("\n".join(escape_for_stream(str(path)) for path in paths))

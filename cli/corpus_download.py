@@ -11,9 +11,9 @@ from typing import Any
 from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 import corpora
-from cli.console.messages import note
-from cli.console.numbers import size
-from cli.console.progress import progress
+from cli.console.messages import print_note
+from cli.console.numbers import format_bytes
+from cli.console.progress import create_progress
 from lm.files import replaced_bytes
 from lm.text.public import unpacking
 from lm.text.public.catalogue import PublicCorpus
@@ -28,7 +28,7 @@ _CHECKS = {
 
 def download_size(corpus: PublicCorpus) -> str:
     """Return the download size; a dash for a corpus that ships."""
-    return "–" if corpus.shipped else ("" if corpus.is_size_exact else "~ ") + size(corpus.size)
+    return "–" if corpus.shipped else ("" if corpus.is_size_exact else "~ ") + format_bytes(corpus.size)
 
 
 def corpus_to_dict(corpus: PublicCorpus) -> dict[str, Any]:
@@ -68,7 +68,9 @@ def fetch_files(corpus: PublicCorpus, folder: Path) -> list[FetchedFile]:
     with _download_bars() as bar:
         fetched = [fetch_file(file, folder, progress=bar(file.name)) for file in corpus.files]
     for one in fetched:
-        note(f"{one.path}: {size(one.size)}, {'there already, ' if one.reused else ''}{_CHECKS[one.check]}")
+        print_note(
+            f"{one.path}: {format_bytes(one.size)}, {'there already, ' if one.reused else ''}{_CHECKS[one.check]}"
+        )
     return fetched
 
 
@@ -79,7 +81,7 @@ def _download_bars() -> Iterator[Callable[[str], Callable[[int, int | None], Non
         yield lambda _: None
         return
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with progress(*columns, TimeRemainingColumn(compact=True)) as bars:
+    with create_progress(*columns, TimeRemainingColumn(compact=True)) as bars:
 
         def bar(name: str) -> Callable[[int, int | None], None]:
             task = bars.add_task(name, total=None, visible=False)

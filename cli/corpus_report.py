@@ -8,9 +8,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from cli.console.escapes import json_line
-from cli.console.messages import fact, note
-from cli.console.numbers import size
+from cli.console.escapes import format_json_line
+from cli.console.messages import print_labelled, print_note
+from cli.console.numbers import format_bytes
 from cli.flags.settings import with_flags
 from lm.config.tokenizer import TokenizerConfig
 from lm.corpus.corpus import Corpus, train_tokenizer
@@ -33,14 +33,14 @@ def train_or_load_tokenizer(
 ) -> Tokenizer:
     """Train a tokenizer on a corpus, or load it from the cache."""
     if config.kind == "bpe" and corpus.files_bytes > SAMPLE_BYTES:
-        note(f"tokenizer trained on a sample: {size(SAMPLE_BYTES)} of {size(corpus.files_bytes)}")
+        print_note(f"tokenizer trained on a sample: {format_bytes(SAMPLE_BYTES)} of {format_bytes(corpus.files_bytes)}")
     return train_tokenizer(corpus, config, special_tokens=special or (), unknown=unknown, has_mask=has_mask)
 
 
 def print_notes(found: Iterable[Advice]) -> None:
     """Print notes about skipped and normalised files on stderr."""
     for advice in found:
-        fact("note", with_flags(advice, every=None))
+        print_labelled("note", with_flags(advice, every=None))
 
 
 def print_prepared(prepared: PreparedFolder[Manifest], *, as_json: bool) -> None:
@@ -49,7 +49,7 @@ def print_prepared(prepared: PreparedFolder[Manifest], *, as_json: bool) -> None
     print_report(made)
     warn_of_repetition(prepared.manifest)
     if as_json:
-        print(json_line(made))
+        print(format_json_line(made))
 
 
 def build_report(prepared: PreparedFolder[Manifest]) -> dict[str, Any]:
@@ -77,12 +77,14 @@ def print_report(report: Mapping[str, Any]) -> None:
         table.add_column(column, justify="right")
     for name, split in report["splits"].items():
         compression = f"{split['bytes'] / split['tokens']:.2f}" if split["tokens"] else "–"
-        table.add_row(name, f"{split['documents']:,}", f"{split['tokens']:,}", size(split["bytes"]), compression)
+        table.add_row(
+            name, f"{split['documents']:,}", f"{split['tokens']:,}", format_bytes(split["bytes"]), compression
+        )
     console = Console(stderr=True, highlight=False)
     console.print(table)
     if report["parts_found"]:
-        note(f"found {report['parts_found']:,} finished chunks of a preparation that was interrupted")
-    note(f"{'reused' if report['reused'] else 'wrote'} {report['folder']}")
+        print_note(f"found {report['parts_found']:,} finished chunks of a preparation that was interrupted")
+    print_note(f"{'reused' if report['reused'] else 'wrote'} {report['folder']}")
 
 
 def warn_of_repetition(manifest: Manifest) -> None:
@@ -92,12 +94,12 @@ def warn_of_repetition(manifest: Manifest) -> None:
         return
     documents = sum(split.documents for split in manifest.splits.values())
     if found.documents:
-        fact(
+        print_labelled(
             "copies",
             f"{found.documents:,} of {documents:,} documents ({found.documents / documents:.1%}) repeat another",
         )
     if found.held_out is not None and found.held_out >= MUCH_REPEATED:
-        fact(
+        print_labelled(
             "warning",
             f"{found.held_out:.0%} of the held-out text occurs in the training text too: the validation loss "
             "will look better than it is",

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cli.console.messages import fact
+from cli.console.messages import print_labelled
 from cli.flags.loading import RunPath
 from cli.flags.options import ParsedOptions, with_options
 from lm.config.export import ExportConfig
@@ -44,5 +44,5 @@ def export(
     from lm.interop import exporting
 
     for name, text in exporting.export_run(run, out, ExportConfig(**given["export"])).items():
-        fact(name, text)
-    fact("wrote", str(out))
+        print_labelled(name, text)
+    print_labelled("wrote", str(out))

@@ -86,16 +86,16 @@ def _read_texts(text: str | None, files: Sequence[Path] | None) -> Iterable[str]
 def _print_json(found: Iterator[Filled]) -> None:
     import dataclasses
 
-    from cli.console.escapes import json_line
+    from cli.console.escapes import format_json_line
 
     for each in found:
-        print(json_line(dataclasses.asdict(each)), flush=True)
+        print(format_json_line(dataclasses.asdict(each)), flush=True)
 
 
 def _print_table(found: Sequence[Filled], *, is_one: bool) -> None:
     """Print the candidates for each blank; for a single text also the filled text."""
-    from cli.console.messages import paragraph
-    from cli.console.tables import table
+    from cli.console.messages import print_paragraph
+    from cli.console.tables import print_table
     from lm.tokenizer.inspection import format_token
 
     rows = [
@@ -107,6 +107,6 @@ def _print_table(found: Sequence[Filled], *, is_one: bool) -> None:
     if not rows:
         raise UsageError("there is no blank to fill: write [MASK] for each")
     columns = ("line", "blank", "guess", "probability")
-    table(columns[is_one:], [row[is_one:] for row in rows])
+    print_table(columns[is_one:], [row[is_one:] for row in rows])
     if is_one:
-        paragraph(found[0].filled)
+        print_paragraph(found[0].filled)

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from cli.console.messages import fact
-from cli.console.numbers import count
+from cli.console.messages import print_labelled
+from cli.console.numbers import format_count
 from cli.flags import completion
 from cli.flags.ineffective_options import refuse_ineffective
 from cli.flags.options import build_invocation
@@ -54,14 +54,18 @@ def import_(
 
     if is_peft_folder(folder) and base is not None:
         checkpoint = import_adapters(folder, base, out)
-        lora, size = load_config(checkpoint).lora, count(count_parameters(checkpoint))
-        fact("lora", f"rank {lora.rank} on {' and '.join(lora.kinds)}, {size} parameters, beside those of {base}")
-        fact("wrote", str(checkpoint))
+        lora, size = load_config(checkpoint).lora, format_count(count_parameters(checkpoint))
+        print_labelled(
+            "lora", f"rank {lora.rank} on {' and '.join(lora.kinds)}, {size} parameters, beside those of {base}"
+        )
+        print_labelled("wrote", str(checkpoint))
         return
     if is_peft_folder(folder):
         raise InputError(f"{folder}: has adapters, and no model: name the run of the model that they are for (--from)")
     refuse_ineffective(build_invocation(context), "files", is_adapter=False)
     imported = import_model(folder, out)
-    size = count(count_parameters(imported.checkpoint))
-    fact("model", f"{imported.family.architecture}, {size} parameters, context {imported.model.context_length:,}")
-    fact("wrote", str(imported.checkpoint))
+    size = format_count(count_parameters(imported.checkpoint))
+    print_labelled(
+        "model", f"{imported.family.architecture}, {size} parameters, context {imported.model.context_length:,}"
+    )
+    print_labelled("wrote", str(imported.checkpoint))

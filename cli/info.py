@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.console.escapes import json_line, label
-from cli.console.numbers import count, duration, perplexity, quantity, size
-from cli.console.tables import table
+from cli.console.escapes import format_json_line, format_label
+from cli.console.numbers import format_bytes, format_count, format_duration, format_perplexity, format_quantity
+from cli.console.tables import print_table
 from cli.flags import completion
 from lm.base import named_base
 from lm.config.model import ModelConfig
@@ -74,7 +74,7 @@ def info(
     if processes is not None:
         described["each"] = compute_costs_per_process(_distribute(config, changed, shard=shard), processes)
     if as_json:
-        print(json_line(described))
+        print(format_json_line(described))
         return
     _print_report(described)
 
@@ -95,9 +95,12 @@ def _list_presets(as_json: bool) -> None:
 
     rows = {name: (count_parameters(build_run_config(name)), row.summary) for name, row in PRESETS.items()}
     if as_json:
-        print(json_line({name: {"parameters": n, "summary": summary} for name, (n, summary) in rows.items()}))
+        print(format_json_line({name: {"parameters": n, "summary": summary} for name, (n, summary) in rows.items()}))
         return
-    table(("preset", "parameters", "what it is"), [(name, count(n), summary) for name, (n, summary) in rows.items()])
+    print_table(
+        ("preset", "parameters", "what it is"),
+        [(name, format_count(n), summary) for name, (n, summary) in rows.items()],
+    )
 
 
 def _find_target(target: str) -> tuple[RunConfig, dict[str, Any]]:
@@ -126,10 +129,10 @@ def _print_report(described: dict[str, Any]) -> None:
     shares = [
         (part, f"{number:,}", f"{100 * number / parameters['total']:.1f}%") for part, number in parameters.items()
     ]
-    table(("parameters", "number", "share"), shares)
+    print_table(("parameters", "number", "share"), shares)
     print()
     for name, text in [*_list_facts(described), *_describe_process_costs(described), *_describe_progress(described)]:
-        print(f"{name:<12}{label(text)}")
+        print(f"{name:<12}{format_label(text)}")
 
 
 def _list_facts(described: dict[str, Any]) -> list[tuple[str, str]]:
@@ -145,13 +148,13 @@ def _list_facts(described: dict[str, Any]) -> list[tuple[str, str]]:
         *_describe_objective(described),
         *_describe_experts(described),
         *_describe_adapters(described),
-        ("weights", f"{size(weights['float32'])} in float32, {size(weights['bfloat16'])} in bfloat16"),
+        ("weights", f"{format_bytes(weights['float32'])} in float32, {format_bytes(weights['bfloat16'])} in bfloat16"),
         (
             "training",
-            f"{size(described['training_bytes'])} for weights, {_describe_train_memory(described)}; activations on top",
+            f"{format_bytes(described['training_bytes'])} for weights, {_describe_train_memory(described)}; activations on top",
         ),
-        ("", quantity(described["training_flops_per_token"], "FLOPs") + " a token"),
-        *([("cache", f"{size(cache)} a token of each sequence, in float32")] if cache else []),
+        ("", format_quantity(described["training_flops_per_token"], "FLOPs") + " a token"),
+        *([("cache", f"{format_bytes(cache)} a token of each sequence, in float32")] if cache else []),
     ]
 
 
@@ -159,11 +162,11 @@ def _describe_process_costs(described: dict[str, Any]) -> list[tuple[str, str]]:
     """Describe the memory and communication of each process, if requested."""
     if (each := described.get("each")) is None:
         return []
-    parts = ", ".join(f"{size(each[part])} {part}" for part in _PROCESS_COSTS)
+    parts = ", ".join(f"{format_bytes(each[part])} {part}" for part in _PROCESS_COSTS)
     who = "one process" if each["processes"] == 1 else f"each of {each['processes']}"
-    sent = [("", f"{size(each['exchanged'])} sent to others in a step")] if each["processes"] > 1 else []
-    copied = f"{size(each['copied'])} more {_WHERE_COPIED[each['processes'] > 1]}, to write checkpoints from"
-    return [(who, f"{size(each['total'])} in {each['dtype']}: {parts}"), ("", copied), *sent]
+    sent = [("", f"{format_bytes(each['exchanged'])} sent to others in a step")] if each["processes"] > 1 else []
+    copied = f"{format_bytes(each['copied'])} more {_WHERE_COPIED[each['processes'] > 1]}, to write checkpoints from"
+    return [(who, f"{format_bytes(each['total'])} in {each['dtype']}: {parts}"), ("", copied), *sent]
 
 
 _WHERE_COPIED = {False: "in the machine's memory", True: "in the machine's memory, of the first"}
@@ -251,7 +254,7 @@ def _describe_experts(described: dict[str, Any]) -> list[tuple[str, str]]:
     if not model["experts"]:
         return []
     every = "every block" if model["expert_every"] == 1 else f"one block in {model['expert_every']}"
-    active = f"{count(described['active_parameters'])} parameters active a token"
+    active = f"{format_count(described['active_parameters'])} parameters active a token"
     used = described.get("expert_use", {}).items()
     return [
         ("experts", f"{model['experts']} in {every}, {model['experts_per_token']} a token: {active}"),
@@ -265,7 +268,7 @@ def _describe_adapters(described: dict[str, Any]) -> list[tuple[str, str]]:
     if lora["rank"] is None:
         return []
     trained = parameters["adapters"] + parameters.get("label head", 0)
-    share = f"{count(trained)} parameters are trained, {trained / parameters['total']:.1%} of all"
+    share = f"{format_count(trained)} parameters are trained, {trained / parameters['total']:.1%} of all"
     return [
         ("adapters", f"rank {lora['rank']} on {lora['on'].replace(',', ' and ')}: {share}"),
         ("base", described.get("base") or "missing"),
@@ -276,12 +279,16 @@ def _describe_progress(described: dict[str, Any]) -> list[tuple[str, str]]:
     if "progress" not in described:
         return []
     state, plan = described["progress"], described["config"]["plan"]
-    spent = f"{count(state['tokens'])} tokens, {quantity(state['flops'], 'FLOPs')}, {duration(state['seconds'])}"
+    spent = f"{format_count(state['tokens'])} tokens, {format_quantity(state['flops'], 'FLOPs')}"
+    spent += f", {format_duration(state['seconds'])}"
     planned = "" if plan is None else f" of {plan['steps']:,}"  # a mean of checkpoints has no plan
     lines = [("trained", f"step {state['step']:,}{planned}: {spent}")]
     if state["best_loss"] is not None:
         loss = state["best_loss"]
         lines.append(
-            ("best", f"validation loss {loss:.4f}, perplexity {perplexity(loss)}, at step {state['best_step']:,}")
+            (
+                "best",
+                f"validation loss {loss:.4f}, perplexity {format_perplexity(loss)}, at step {state['best_step']:,}",
+            )
         )
     return lines

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from cli.console import streams
-from cli.console.escapes import label
+from cli.console.escapes import format_label
 from cli.flags.options import (
     CONTEXT_SETTINGS,
     CommandLine,
@@ -68,13 +68,13 @@ def _print_version(wanted: bool) -> None:
 
         import torch
 
-        from cli.console.numbers import threads
+        from cli.console.numbers import format_threads
         from lm.config.hardware import HardwareConfig
         from lm.hardware import inference_hardware
 
         found = inference_hardware(HardwareConfig())
         device = f"cuda: {torch.cuda.get_device_name()}" if found.device == "cuda" else found.device
-        print(f"lm {version('lm-toolkit')} (torch {torch.__version__}, {device}, {threads(found.threads)})")
+        print(f"lm {version('lm-toolkit')} (torch {torch.__version__}, {device}, {format_threads(found.threads)})")
         raise typer.Exit
 
 
@@ -176,7 +176,7 @@ def _is_out_of_memory(error: Exception) -> bool:
 
 def _fail(message: str, code: int) -> int:
     if launcher_env.is_reporting():
-        print(f"lm: {label(' '.join(message.split()))}", file=sys.stderr)
+        print(f"lm: {format_label(' '.join(message.split()))}", file=sys.stderr)
     return code
 
 
@@ -188,7 +188,7 @@ def _terminate(number: int, _frame: FrameType | None) -> None:
 
 def main() -> None:
     """Entry point of the `lm` command."""
-    streams.prepare()
+    streams.prepare_standard_streams()
     for number in ending():
         signal.signal(number, _terminate)
     _warn_of_unknown_variables()
@@ -203,7 +203,7 @@ def _warn_of_unknown_variables() -> None:
     set_here = find_option_variables(os.environ)
     if set_here and "_LM_COMPLETE" not in os.environ:
         for line in find_misspelled_variables(set_here, typer.main.get_command(build_app())):
-            print(f"lm: note: {label(line)}", file=sys.stderr)
+            print(f"lm: note: {format_label(line)}", file=sys.stderr)
 
 
 if __name__ == "__main__":

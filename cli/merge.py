@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cli.console.messages import fact
+from cli.console.messages import print_labelled
 from cli.flags.loading import RunPath
 
 
@@ -28,4 +28,4 @@ def merge(
     from lm import checkpoint
 
     folder = checkpoint.merge(run, out)
-    fact("wrote", str(folder))
+    print_labelled("wrote", str(folder))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.console.escapes import json_line
+from cli.console.escapes import format_json_line
 from cli.flags.arguments import AsJson, CorpusFiles, SpecialTokens, UnknownToken
 from cli.flags.loading import load_tokenizer
 from cli.flags.options import ParsedOptions, with_options
@@ -126,11 +126,11 @@ def _prepare_all(
     corpus: Corpus, tokenizer: Tokenizer, out: Path | None, *, force: bool, processes: int | None, as_json: bool
 ) -> None:
     """Prepare a corpus and report it."""
-    from cli.console.progress import encode_progress
+    from cli.console.progress import show_tokenization_progress
     from cli.corpus_report import print_prepared
     from lm.corpus.prepare_corpus import prepare_corpus
 
-    with encode_progress() as progress:
+    with show_tokenization_progress() as progress:
         prepared = prepare_corpus(corpus, tokenizer, folder=out, force=force, processes=processes, progress=progress)
     print_prepared(prepared, as_json=as_json)
 
@@ -146,11 +146,11 @@ def _prepare_partition(
     as_json: bool,
 ) -> None:
     """Prepare a partition of a corpus and report it."""
-    from cli.console.messages import note
-    from cli.console.progress import encode_progress
+    from cli.console.messages import print_note
+    from cli.console.progress import show_tokenization_progress
     from lm.corpus.partitions import prepare_partition
 
-    with encode_progress() as progress:
+    with show_tokenization_progress() as progress:
         made = prepare_partition(
             corpus,
             tokenizer,
@@ -163,9 +163,15 @@ def _prepare_partition(
         )
     own, found = len(made.manifest.own_chunks), made.chunks_found
     before = f", {found:,} of them made before" if found else ""
-    note(f"wrote {out}: partition {number[0]} of {number[1]}, {own:,} of {len(made.manifest.chunks):,} chunks{before}")
+    print_note(
+        f"wrote {out}: partition {number[0]} of {number[1]}, {own:,} of {len(made.manifest.chunks):,} chunks{before}"
+    )
     if as_json:
-        print(json_line({"folder": str(out), "share": number[0], "of": number[1], "parts": own, "parts_found": found}))
+        print(
+            format_json_line(
+                {"folder": str(out), "share": number[0], "of": number[1], "parts": own, "parts_found": found}
+            )
+        )
 
 
 def _join_partitions(partitions: list[str], out: Path | None, *, force: bool, as_json: bool) -> None:

@@ -10,11 +10,11 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.console.curves import draw
-from cli.console.escapes import json_line, label
-from cli.console.messages import note
-from cli.console.numbers import count, figure
-from cli.console.tables import table
+from cli.console.curves import plot_curves
+from cli.console.escapes import format_json_line, format_label
+from cli.console.messages import print_note
+from cli.console.numbers import format_count, format_value
+from cli.console.tables import print_table
 from cli.flags import completion
 from lm.config.options import did_you_mean
 from lm.errors import InputError, LMError, UsageError
@@ -51,22 +51,24 @@ def runs(
     """
     found, damaged = history.list_runs(folder)
     for problem in damaged:
-        note(f"left out: {problem}")
+        print_note(f"left out: {problem}")
     if as_json:
-        print(json_line([_summary_to_dict(summary) for summary in found]))
+        print(format_json_line([_summary_to_dict(summary) for summary in found]))
         return
     if not found:
-        note(f"{folder}: " + (f"is a run, not a folder of runs; see lm info {folder}" if is_run(folder) else "no runs"))
+        print_note(
+            f"{folder}: " + (f"is a run, not a folder of runs; see lm info {folder}" if is_run(folder) else "no runs")
+        )
         return
-    table(("run", "preset", "size", "bits/byte", "steps"), [_table_row(each) for each in found])
+    print_table(("run", "preset", "size", "bits/byte", "steps"), [_table_row(each) for each in found])
     for each in found:
         if each.base:
-            note(f"{each.folder}: {_describe_adapters(each)}")
+            print_note(f"{each.folder}: {_describe_adapters(each)}")
 
 
 def _table_row(summary: RunSummary) -> tuple[str, ...]:
-    size = count(summary.parameters) if summary.parameters else "–"
-    return summary.folder.name, summary.origin, size, figure(summary.bits_per_byte, 4), _describe_progress(summary)
+    size = format_count(summary.parameters) if summary.parameters else "–"
+    return summary.folder.name, summary.origin, size, format_value(summary.bits_per_byte, 4), _describe_progress(summary)
 
 
 def _describe_progress(summary: RunSummary) -> str:
@@ -78,7 +80,7 @@ def _describe_progress(summary: RunSummary) -> str:
 
 def _describe_adapters(summary: RunSummary) -> str:
     """Name the base run, and the adapters."""
-    share = f"{count(summary.trained)} parameters, {summary.trained / summary.parameters:.1%} of all"
+    share = f"{format_count(summary.trained)} parameters, {summary.trained / summary.parameters:.1%} of all"
     return f"adapters of rank {summary.config.lora.rank} to {summary.base}: {share}"
 
 
@@ -116,9 +118,9 @@ def plot(
     if out is not None:
         _write_picture(chosen, what, out)
         return
-    print(draw({label(name): (curve.steps, curve.values) for name, curve in chosen.items()}, title=label(what),
-               width=width or min(get_terminal_size().columns, 120), height=height,
-               colour=sys.stdout.isatty()))  # fmt: skip
+    curves = {format_label(name): (curve.steps, curve.values) for name, curve in chosen.items()}
+    width = width or min(get_terminal_size().columns, 120)
+    print(plot_curves(curves, title=format_label(what), width=width, height=height, colour=sys.stdout.isatty()))
 
 
 def _choose_curves(runs: Sequence[Path], what: str) -> dict[str, MetricCurve]:
@@ -132,14 +134,14 @@ def _choose_curves(runs: Sequence[Path], what: str) -> dict[str, MetricCurve]:
     if not chosen:
         raise problems[0]
     for problem in problems:
-        note(f"left out: {problem}")
+        print_note(f"left out: {problem}")
     return chosen
 
 
 def _read_curve(run: Path, what: str) -> MetricCurve:
     found = history.load_curves(run)
     if what == _NLL and _NLL not in found and _LOSS in found:
-        note(f"{run}: an earlier version did not record {_NLL}; its {_LOSS} is drawn")
+        print_note(f"{run}: an earlier version did not record {_NLL}; its {_LOSS} is drawn")
         return found[_LOSS]
     if what not in found:
         raise UsageError(f"{run}: no {what!r}{did_you_mean(what, found)}; there is {', '.join(found)} (--what)")
@@ -165,4 +167,4 @@ def _write_picture(chosen: Mapping[str, MetricCurve], what: str, out: Path) -> N
     axes.legend(frameon=False)
     with replaced_bytes(out) as file:
         figure.savefig(file, format=out.suffix[1:], dpi=150)
-    pyplot.close(figure)
+    pyplot.close(format_value)

@@ -13,9 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from cli.console.colours import BANDS, BLACK
-from cli.console.escapes import label
-from cli.console.numbers import size
-from cli.console.progress import encode_progress
+from cli.console.escapes import format_label
+from cli.console.numbers import format_bytes
+from cli.console.progress import show_tokenization_progress
 from lm.text.files import TextFile
 from lm.tokenizer.inspection import CompressionStats, format_token, measure_compression
 from lm.tokenizer.tokenizer import Tokenizer
@@ -54,13 +54,13 @@ def tokenizer_to_dict(
 
 def measure_with_progress(tokenizer: Tokenizer, files: Sequence[TextFile], separator: str) -> CompressionStats:
     """Measure the compression of files, with a bar on stderr if that is a terminal."""
-    with encode_progress() as progress:
+    with show_tokenization_progress() as progress:
         return measure_compression(tokenizer, files, separator, progress=progress)
 
 
 def print_summary(tokenizer: Tokenizer, longest: Tokens, fit: CompressionStats | None) -> None:
     """Print vocabulary and compression on stdout; long lines wrap on a terminal."""
-    special = ", ".join(f"{label(name)} ({index})" for name, index in tokenizer.special_tokens.items())
+    special = ", ".join(f"{format_label(name)} ({index})" for name, index in tokenizer.special_tokens.items())
     rows = [
         ("kind", tokenizer.kind),
         ("vocabulary", f"{tokenizer.vocab_size:,}"),
@@ -69,7 +69,7 @@ def print_summary(tokenizer: Tokenizer, longest: Tokens, fit: CompressionStats |
     ]
     if fit:
         rows += [
-            ("files", f"{size(fit.bytes)}, {fit.tokens:,} tokens, {fit.words:,} words"),
+            ("files", f"{format_bytes(fit.bytes)}, {fit.tokens:,} tokens, {fit.words:,} words"),
             ("bytes per token", _ratio(fit.bytes_per_token)),
             ("tokens per word", _ratio(fit.tokens_per_word)),
         ]

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from cli.console.escapes import for_stream, json_line
+from cli.console.escapes import escape_for_stream, format_json_line
 from cli.flags.arguments import AsJson, CorpusFiles, SpecialTokens, TokenizerPath, UnknownToken
 from cli.flags.loading import load_tokenizer
 from cli.flags.options import ParsedOptions, with_options
@@ -46,7 +46,7 @@ def train(
     if out.exists() and not force:
         raise InputError(f"{out}: is there already; choose another name, or --force")
     from cli import tokenizer_report
-    from cli.console.messages import note
+    from cli.console.messages import print_note
     from cli.corpus_report import print_notes
     from lm.corpus.corpus import read_training_texts, scan_corpus
     from lm.text.files import find_text_files
@@ -69,9 +69,9 @@ def train(
     )
     trained.tokenizer.save(out)
     report = tokenizer_report.build_report(trained, surveyed, config, out)
-    note(tokenizer_report.format_report(report))
+    print_note(tokenizer_report.format_report(report))
     if as_json:
-        print(json_line(report))
+        print(format_json_line(report))
 
 
 @app.command()
@@ -93,7 +93,7 @@ def encode(
     if text is not None:
         check_text(text, name="TEXT")
     ids = load_tokenizer(tokenizer).encode(_read_stdin() if text is None else text, parse_special=parse_special)
-    print(json_line(ids) if as_json else " ".join(map(str, ids)))
+    print(format_json_line(ids) if as_json else " ".join(map(str, ids)))
 
 
 @app.command()
@@ -113,12 +113,12 @@ def decode(
     loaded = load_tokenizer(tokenizer)
     text = loaded.decode(_parse_ids(" ".join(ids) if ids else _read_stdin()), skip_special=skip_special)
     if as_json:
-        print(json_line({"text": text}))
+        print(format_json_line({"text": text}))
         return
     if sys.stdout.isatty() and not text.endswith("\n"):
         text += "\n"
     sys.stdout.flush()
-    sys.stdout.buffer.write(for_stream(text).encode())
+    sys.stdout.buffer.write(escape_for_stream(text).encode())
     sys.stdout.buffer.flush()
 
 
@@ -144,7 +144,8 @@ def inspect(
 ) -> None:
     r"""Show what is in a tokenizer, how well it fits files, and how a text splits.
 
-    In tokens a space is shown as ·, a line end as ⏎, a tab as ⇥, and bytes that are only part of a character as \xed.
+    In tokens a space is shown as ·, a line end as 
+, a tab as ⇥, and bytes that are only part of a character as \xed.
     On a terminal the tokens of a text stand above their ids; elsewhere each has a line.
 
     Examples:
@@ -171,7 +172,7 @@ def inspect(
     fit = token_view.measure_with_progress(loaded, files, data.separator) if files else None
     longest = inspection.find_longest_tokens(loaded, _LONGEST)
     if as_json:
-        print(json_line(token_view.tokenizer_to_dict(loaded, longest, fit, ids)))
+        print(format_json_line(token_view.tokenizer_to_dict(loaded, longest, fit, ids)))
         return
     token_view.print_summary(loaded, longest, fit)
     if ids is not None:

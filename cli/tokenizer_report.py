@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from cli.console.numbers import size
+from cli.console.numbers import format_bytes
 from lm.config.tokenizer import TokenizerConfig
 from lm.corpus.corpus import Corpus, read_training_texts
 from lm.tokenizer.training import TextSample, TrainedTokenizer
@@ -37,7 +37,7 @@ def format_report(report: Mapping[str, Any]) -> str:
     if report["kind"] == "byte":
         used = "nothing to train"
     elif sample < whole:
-        used = f"trained on a sample: {size(sample)} of {size(whole)}"
+        used = f"trained on a sample: {format_bytes(sample)} of {format_bytes(whole)}"
     else:
-        used = f"trained on {size(whole)}"
+        used = f"trained on {format_bytes(whole)}"
     return f"{report['path']}: {report['kind']}, vocabulary {report['vocab_size']:,}{compression}; {used}"

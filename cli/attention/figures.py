@@ -6,8 +6,8 @@ import shutil
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from cli.console.escapes import json_line
-from cli.console.heat_map import HeatMap, colours_of_terminal, draw, label
+from cli.console.escapes import format_json_line
+from cli.console.heat_map import HeatMap, detect_colours, draw_heat_map, format_name
 from lm.config.evaluation import AttentionConfig
 from lm.evaluation.attention import TextAttention
 from lm.evaluation.attention_maps import AttentionMap, Axis, Weights
@@ -21,13 +21,13 @@ _WHOSE = {
 
 def print_lines(one: TextAttention, config: AttentionConfig) -> None:
     """Print a map as text that fits the terminal, in its colours."""
-    for line in lines(one, config, width=shutil.get_terminal_size().columns, colours=colours_of_terminal()):
+    for line in lines(one, config, width=shutil.get_terminal_size().columns, colours=detect_colours()):
         print(line)
 
 
 def print_json(one: TextAttention, config: AttentionConfig) -> None:
     """Print all layers and heads on one line of JSON."""
-    print(json_line(as_json(one, config)))
+    print(format_json_line(as_json(one, config)))
 
 
 def lines(one: TextAttention, config: AttentionConfig, *, width: int | None, colours: int) -> Iterator[str]:
@@ -35,8 +35,8 @@ def lines(one: TextAttention, config: AttentionConfig, *, width: int | None, col
     drawn = heat_map(one.map, config)
     names = ("source", "target") if one.map.is_of_translation else ("text",)
     for name, text in zip(names, one.texts, strict=True):
-        yield f"{name}  {label(text).replace('␣', ' ')}".rstrip()
-    yield from draw(drawn, width=width, colours=colours)
+        yield f"{name}  {format_name(text).replace('␣', ' ')}".rstrip()
+    yield from draw_heat_map(drawn, width=width, colours=colours)
     if one.map.is_of_translation:
         yield ""
         yield f"alignments (source-target words, from 0): {one.map.to_pharaoh(layer=config.layer, head=config.head)}"

@@ -8,9 +8,9 @@ from pathlib import Path
 from cli.attention import picture
 from cli.attention.figures import as_json, lines
 from cli.attention.page import page
-from cli.console.escapes import json_line
+from cli.console.escapes import format_json_line
 from cli.console.heat_map import NO_COLOURS
-from cli.console.messages import note
+from cli.console.messages import print_note
 from lm.config.evaluation import AttentionConfig
 from lm.decoding.translation import Translated
 from lm.decoding.translation_input import TranslationModel
@@ -81,7 +81,7 @@ def write(path: Path, shown: Iterable[TextAttention], config: AttentionConfig) -
     Maps are written as they come. A picture holds one map: the files of further ones are named FILE-2.png and so on.
     """
     for written in _written(path, shown, config):
-        note(f"wrote {written}")
+        print_note(f"wrote {written}")
 
 
 def _written(path: Path, shown: Iterable[TextAttention], config: AttentionConfig) -> list[Path]:
@@ -115,7 +115,7 @@ def _json(shown: Iterable[TextAttention], config: AttentionConfig) -> Iterator[s
 
 def _lines(shown: Iterable[TextAttention], config: AttentionConfig) -> Iterator[str]:
     for one in shown:
-        yield json_line(as_json(one, config)) + "\n"
+        yield format_json_line(as_json(one, config)) + "\n"
 
 
 def _pharaoh(shown: Iterable[TextAttention], config: AttentionConfig) -> Iterator[str]:

@@ -11,7 +11,7 @@ from html import escape
 import numpy as np
 
 from cli.attention.figures import described, shares
-from cli.console.heat_map import colour, is_light, label
+from cli.console.heat_map import format_name, fraction_colour, is_light
 from lm.config.evaluation import AttentionConfig
 from lm.evaluation.attention import TextAttention
 from lm.evaluation.attention_maps import AttentionMap, Weights
@@ -61,7 +61,7 @@ def page(shown: Iterable[TextAttention], config: AttentionConfig) -> Iterator[st
 
 
 def _colours() -> str:
-    shades = (f"#{''.join(f'{part:02x}' for part in colour(percent / 100))}" for percent in range(101))
+    shades = (f"#{''.join(f'{part:02x}' for part in fraction_colour(percent / 100))}" for percent in range(101))
     return "".join(f".w{percent} {{ background: {shade}; }}\n" for percent, shade in enumerate(shades))
 
 
@@ -72,7 +72,7 @@ def _section(one: TextAttention, config: AttentionConfig) -> Iterator[str]:
         facts.append(("alignments", one.map.to_pharaoh(layer=config.layer, head=config.head)))
     yield "<section>\n<dl>"
     for name, text in facts:
-        yield f'<dt>{name}</dt><dd dir="auto">{escape(label(text).replace("␣", " "))}</dd>\n'
+        yield f'<dt>{name}</dt><dd dir="auto">{escape(format_name(text).replace("␣", " "))}</dd>\n'
     yield f'</dl>\n<p class="what">{escape(described(one.map, config))}; the lighter, the more</p>\n'
     yield from _table(one.map, config)
     yield from _all(one.map)
@@ -81,11 +81,11 @@ def _section(one: TextAttention, config: AttentionConfig) -> Iterator[str]:
 
 def _table(of: AttentionMap, config: AttentionConfig) -> Iterator[str]:
     """The chosen map with its numbers, and the words for whoever points at one."""
-    columns = [escape(label(name), quote=True) for name in of.keys.labels]
+    columns = [escape(format_name(name), quote=True) for name in of.keys.labels]
     heads = "".join(f"<th><span>{name}</span></th>" for name in columns)
     yield f'<div class="map"><table><thead><tr><th></th>{heads}</tr></thead>\n<tbody>\n'
     for name, row in zip(of.queries.labels, shares(of, config), strict=True):
-        head = escape(label(name), quote=True)
+        head = escape(format_name(name), quote=True)
         cells = "".join(_cell(share, head, column) for share, column in zip(row, columns, strict=True))
         yield f"<tr><th>{head}</th>{cells}</tr>\n"
     yield "</tbody></table></div>\n"
@@ -95,7 +95,7 @@ def _cell(share: float | None, row: str, column: str) -> str:
     if share is None:
         return "<td></td>"
     percent = round(100 * share)
-    light = " l" if is_light(colour(percent / 100)) else ""
+    light = " l" if is_light(fraction_colour(percent / 100)) else ""
     return f'<td class="w{percent}{light}" title="{row} → {column}: {share:.1%}">{percent or "·"}</td>'
 
 
@@ -124,7 +124,7 @@ def _png(weights: Weights, *, is_causal: bool) -> bytes:
     """
     height, width = weights.shape
     seen = (np.tri(height, width) if is_causal else np.ones((height, width))) > 0
-    dots = [[(*colour(share), 255 * is_seen) for share, is_seen in zip(*row, strict=True)]
+    dots = [[(*fraction_colour(share), 255 * is_seen) for share, is_seen in zip(*row, strict=True)]
             for row in zip(weights.tolist(), seen.tolist(), strict=True)]  # fmt: skip
     rows = (bytes(part for dot in row for part in dot) for row in dots)
     return b"\x89PNG\r\n\x1a\n" + b"".join((

@@ -13,8 +13,8 @@ import numpy as np
 from rich.cells import cell_len
 
 from cli.attention.figures import described
-from cli.console.heat_map import label
-from cli.console.messages import note
+from cli.console.heat_map import format_name
+from cli.console.messages import print_note
 from lm.config.evaluation import AttentionConfig
 from lm.errors import InputError
 from lm.evaluation.attention import TextAttention
@@ -50,7 +50,7 @@ def save(path: Path, one: TextAttention, config: AttentionConfig) -> Path:
             figure.savefig(file, format=path.suffix[1:], dpi=150)
         plot.close(figure)
     if any("missing from font" in str(warning.message) for warning in raised):
-        note(f"{path}: no font of this machine has all the characters; boxes stand for them (.html shows them)")
+        print_note(f"{path}: no font of this machine has all the characters; boxes stand for them (.html shows them)")
     return path
 
 
@@ -114,5 +114,5 @@ def _image(axes: Any, values: Weights) -> Any:  # noqa: ANN401
 def _labels(names: Iterable[str]) -> Iterable[str]:
     """Labels cut to a length, with what matplotlib would take for mathematics escaped."""
     for name in names:
-        shown = label(name).replace("$", r"\$")
+        shown = format_name(name).replace("$", r"\$")
         yield shown if cell_len(shown) <= _LONGEST else shown[: _LONGEST - 1] + "…"

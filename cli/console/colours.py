@@ -1,8 +1,6 @@
-"""Colours that read on a dark background and on a light one.
+"""Colours that are readable on dark and light backgrounds.
 
-They are numbers out of 256: the first sixteen are left to the user's theme, in which yellow may be next to invisible
-on white and blue on black, but those from 16 on are the same everywhere. Text without a colour of its own is in the
-theme's, and faint where it matters less.
+They are indices of the 256-colour palette from 16 on, because the first sixteen depend on the user's theme.
 """
 
 from __future__ import annotations
@@ -12,12 +10,12 @@ import sys
 
 BLUE, ORANGE, MAGENTA, GREEN, VIOLET, OCHRE = 32, 166, 162, 28, 98, 136
 LINES = (BLUE, ORANGE, MAGENTA, GREEN, VIOLET, OCHRE)
-"""Colours of curves and bars, neither light nor dark; the colour-blind can tell neighbours apart too."""
+"""Colours of curves and bars, of medium lightness; neighbours are distinguishable with colour blindness."""
 
 RESET = "\x1b[0m"
 BLACK, WHITE = 16, 231
 BANDS = (117, 222)
-"""Light blue and light orange: backgrounds of black text."""
+"""Light blue and light orange, as backgrounds of black text."""
 
 BARS = {
     "bar.back": "dim", "bar.complete": f"color({BLUE})", "bar.finished": f"color({GREEN})",
@@ -25,11 +23,11 @@ BARS = {
     "progress.elapsed": "none", "progress.percentage": "none", "progress.remaining": "none",
     "progress.spinner": f"color({GREEN})",
 }  # fmt: skip
-"""Rich's styles of progress bars; its own are cyan, green and red of the theme, and a bar of dark grey."""
+"""Rich styles of progress bars; its defaults depend on the theme."""
 
 
-def in_colour() -> bool:
-    """Whether stdout takes colours: as NO_COLOR and FORCE_COLOR say, else if it is a terminal."""
+def is_colour_enabled() -> bool:
+    """Whether stdout is coloured: by NO_COLOR and FORCE_COLOR, else if it is a terminal."""
     if os.environ.get("NO_COLOR"):
         return False
     return bool(os.environ.get("FORCE_COLOR")) or (sys.stdout.isatty() and os.environ.get("TERM") != "dumb")

@@ -1,4 +1,4 @@
-"""Curves in a terminal: each character is a grid of 2 x 4 dots (Unicode's Braille patterns)."""
+"""Line plots in a terminal, in Unicode Braille patterns of 2 x 4 dots per character."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _MARKS = "ox+*#@"
 Points = tuple[Sequence[float], Sequence[float]]
 
 
-def draw(curves: Mapping[str, Points], *, title: str, width: int, height: int, colour: bool) -> str:
-    """Several curves over common axes, with the range of each axis and a legend.
+def plot_curves(curves: Mapping[str, Points], *, title: str, width: int, height: int, colour: bool) -> str:
+    """Draw curves over common axes, with the range of each axis and a legend.
 
     Args:
         curves: name to (x values, y values).
         title: of the y axis.
-        width: of the whole drawing, in characters.
-        height: of the area of the curves, in lines.
-        colour: give each curve a colour; otherwise several curves are drawn in a letter or sign each.
+        width: of the plot in characters.
+        height: of the plot area in lines.
+        colour: whether to draw curves in colours instead of different characters.
     """
     xs = [x for points in curves.values() for x in points[0]]
     ys = [y for points in curves.values() for y in points[1]]
@@ -33,7 +33,7 @@ def draw(curves: Mapping[str, Points], *, title: str, width: int, height: int, c
         labels = [f"{low:.4g}" if row == (height - 1) // 2 else "" for row in range(height)]
     margin = max(map(len, labels))
     columns = width - margin - 2
-    canvases = [_canvas(points, box, columns, height) for points in curves.values()]
+    canvases = [_rasterise(points, box, columns, height) for points in curves.values()]
     colour = colour and "NO_COLOR" not in os.environ
     marked = len(curves) > 1 and not colour
     lines, cell = [title], _marked_cell if marked else partial(_cell, colour=colour)
@@ -44,29 +44,29 @@ def draw(curves: Mapping[str, Points], *, title: str, width: int, height: int, c
     between = first.center(columns).rstrip() if left == right else first + last.rjust(columns - len(first))
     lines.append(" " * (margin + 2) + between)
     for index, name in enumerate(curves):
-        lines.append((f"{_mark(index)}  " if marked else _painted("⠤⠤ ", index, colour)) + name)
+        lines.append((f"{_mark(index)}  " if marked else _colourise("⠤⠤ ", index, colour)) + name)
     return "\n".join(lines)
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """A curve of the last values, one line high; empty for fewer than two values."""
+    """Return a one-line curve of the last values; empty for fewer than two."""
     shown = list(values)[-2 * width :]
     if len(shown) < 2:
         return ""
     box = (0.0, len(shown) - 1.0, min(shown), max(shown))
-    cells = _canvas((range(len(shown)), shown), box, -(-len(shown) // 2), 1)[0]
+    cells = _rasterise((range(len(shown)), shown), box, -(-len(shown) // 2), 1)[0]
     return "".join(chr(_BLANK + cell) for cell in cells)
 
 
-def _canvas(points: Points, box: tuple[float, float, float, float], width: int, height: int) -> list[list[int]]:
-    """Which dots of which characters a curve passes through, its points joined by lines."""
+def _rasterise(points: Points, box: tuple[float, float, float, float], width: int, height: int) -> list[list[int]]:
+    """Rasterise a curve to the dots of each character."""
     cells = [[0] * width for _ in range(height)]
     left, right, low, high = box
-    places = [
-        (_scaled(x, left, right, 2 * width - 1), _scaled(high - y + low, low, high, 4 * height - 1))
+    dots = [
+        (_scale(x, left, right, 2 * width - 1), _scale(high - y + low, low, high, 4 * height - 1))
         for x, y in zip(*points, strict=True)
     ]
-    for (x0, y0), (x1, y1) in zip(places, places[1:] or places, strict=False):
+    for (x0, y0), (x1, y1) in zip(dots, dots[1:] or dots, strict=False):
         steps = max(abs(x1 - x0), abs(y1 - y0), 1)
         for step in range(steps + 1):
             x, y = round(x0 + (x1 - x0) * step / steps), round(y0 + (y1 - y0) * step / steps)
@@ -74,22 +74,22 @@ def _canvas(points: Points, box: tuple[float, float, float, float], width: int, 
     return cells
 
 
-def _scaled(value: float, low: float, high: float, most: int) -> int:
-    return round((value - low) / (high - low) * most) if high > low else most // 2
+def _scale(value: float, low: float, high: float, maximum: int) -> int:
+    return round((value - low) / (high - low) * maximum) if high > low else maximum // 2
 
 
 def _cell(dots: Sequence[int], colour: bool) -> str:
-    """One character of all curves together, in the colour of the first one that passes through it."""
-    together = 0
+    """Return one character of all curves, in the colour of the first one in it."""
+    combined = 0
     for dot in dots:
-        together |= dot
-    if not together:
+        combined |= dot
+    if not combined:
         return " "
-    return _painted(chr(_BLANK + together), next(index for index, dot in enumerate(dots) if dot), colour)
+    return _colourise(chr(_BLANK + combined), next(index for index, dot in enumerate(dots) if dot), colour)
 
 
 def _marked_cell(dots: Sequence[int]) -> str:
-    """One character of all curves together: the mark of the first one that passes through it."""
+    """Return the mark of the first curve in a character."""
     return next((_mark(index) for index, dot in enumerate(dots) if dot), " ")
 
 
@@ -97,5 +97,5 @@ def _mark(index: int) -> str:
     return _MARKS[index % len(_MARKS)]
 
 
-def _painted(text: str, index: int, colour: bool) -> str:
+def _colourise(text: str, index: int, colour: bool) -> str:
     return f"\x1b[38;5;{LINES[index % len(LINES)]}m{text}\x1b[0m" if colour else text

@@ -1,4 +1,4 @@
-"""Text from files and models made harmless for a terminal: control characters, which could command it, are drawn."""
+"""Escaping of control characters in text from files and models, which could control a terminal."""
 
 from __future__ import annotations
 
@@ -14,46 +14,45 @@ _LINE_ENDS = re.compile(r"\r\n|[\x85\u2028\u2029]")
 _ESCAPED_IN_JSON = re.compile(r"[\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
-def visible(text: str) -> str:
-    """Text that can do nothing to a terminal: control characters are drawn, all line ends are line feeds."""
-    return harmless(_LINE_ENDS.sub("\n", text).replace("\t", TAB))
+def escape_controls_and_line_ends(text: str) -> str:
+    """Replace control characters by symbols, and all line ends by line feeds."""
+    return escape_controls(_LINE_ENDS.sub("\n", text).replace("\t", TAB))
 
 
-def label(text: object) -> str:
-    """The name of a file, a key or a token on one line: line ends and tabs are drawn too."""
-    return harmless(str(text)).replace("\n", _picture("\n"))
+def format_label(text: object) -> str:
+    """Format the name of a file, a key or a token on one line, with symbols for line ends and tabs."""
+    return escape_controls(str(text)).replace("\n", _symbol("\n"))
 
 
-def harmless(text: str) -> str:
-    """Text with all control characters but line feeds drawn; bytes that are no UTF-8, in file names, are escaped."""
-    return text if text.isprintable() else _CONTROLS.sub(lambda match: _picture(match[0]), text)
+def escape_controls(text: str) -> str:
+    """Replace control characters except line feeds by symbols, and escape undecodable bytes of file names."""
+    return text if text.isprintable() else _CONTROLS.sub(lambda match: _symbol(match[0]), text)
 
 
-def for_stream(text: str, stream: IO[str] | None = None) -> str:
-    """Text as it is for a pipe or a file; for a terminal with control characters drawn, but for tabs.
+def escape_for_stream(text: str, stream: IO[str] | None = None) -> str:
+    """Return text unchanged for a pipe or a file; for a terminal with control characters replaced, except tabs.
 
     Args:
-        text: what a model or a person wrote, or a part of it.
-        stream: where it goes [default: stdout].
+        text: from a model or a file.
+        stream: where it is written [default: stdout].
     """
     if not (stream or sys.stdout).isatty():
         return text
-    return "\t".join(map(harmless, text.replace("\r\n", "\n").split("\t")))
+    return "\t".join(map(escape_controls, text.replace("\r\n", "\n").split("\t")))
 
 
-def json_line(values: object) -> str:
-    r"""JSON on one line, also for readers to whom U+0085, U+2028 and U+2029 end a line as \n does, and for terminals.
+def format_json_line(values: object) -> str:
+    """Return values as one line of JSON that is safe for terminals and line-based readers.
 
-    The characters that could command one are escaped, as JSON may: they are the same to a reader. NaN and infinite
-    numbers are null.
+    U+0085, U+2028, U+2029 and control characters are escaped; NaN and infinity become null.
     """
-    from lm.files import json_text  # noqa: PLC0415 (what prints imports nothing of the library by itself)
+    from lm.files import json_text  # noqa: PLC0415 (fast start)
 
     line = json_text(values)
     return _ESCAPED_IN_JSON.sub(lambda match: f"\\u{ord(match[0]):04x}", line)
 
 
-def _picture(control: str) -> str:
+def _symbol(control: str) -> str:
     code = ord(control)
     if 0xD800 <= code <= 0xDFFF:
         return f"\\u{code:04x}"

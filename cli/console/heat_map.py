@@ -1,4 +1,4 @@
-"""Heat maps as text: numbers on coloured cells, with aligned labels above and beside them in any script."""
+"""Heat maps as text: numbers on coloured cells, with aligned labels in any script."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from itertools import zip_longest
 
 from rich.cells import cell_len, set_cell_size
 
-from cli.console.colours import RESET, in_colour
-from cli.console.escapes import LINE_END, visible
+from cli.console.colours import RESET, is_colour_enabled
+from cli.console.escapes import LINE_END, escape_controls_and_line_ends
 
 Colour = tuple[int, int, int]
 
 NO_COLOURS, FEW_COLOURS, ALL_COLOURS = 0, 256, 1 << 24
 
 _CELL = 3  # columns: a percentage, and room for a character of any width above it
-_TALLEST = 12
-_WIDEST = 24
+_MAX_NAME_HEIGHT = 12
+_MAX_NAME_WIDTH = 24
 
 # viridis at tenths (van der Walt and Smith 2015): even steps for the eye, in grey too and for the colour-blind.
 _VIRIDIS = (
@@ -29,91 +29,92 @@ _VIRIDIS = (
 
 @dataclass(frozen=True)
 class HeatMap:
-    """Shares between 0 and 1 in rows and columns with names.
+    """Fractions between 0 and 1 in named rows and columns.
 
     Attributes:
-        title: a line above it.
-        rows: what each row is called.
-        columns: what each column is called.
-        shares: one list a row; None where there can be nothing.
+        title: line above the map.
+        rows: row names.
+        columns: column names.
+        fractions: one list per row; None for empty cells.
     """
 
     title: str
     rows: Sequence[str]
     columns: Sequence[str]
-    shares: Sequence[Sequence[float | None]]
+    fractions: Sequence[Sequence[float | None]]
 
 
-def colour(share: float) -> Colour:
-    """A colour from dark violet through green to yellow, by the square root, so that small shares can be told apart."""
-    place = min(1.0, max(0.0, share)) ** 0.5 * (len(_VIRIDIS) - 1)
-    low = min(int(place), len(_VIRIDIS) - 2)
+def fraction_colour(fraction: float) -> Colour:
+    """Map a fraction to viridis by its square root, so that small fractions are distinguishable."""
+    position = min(1.0, max(0.0, fraction)) ** 0.5 * (len(_VIRIDIS) - 1)
+    low = min(int(position), len(_VIRIDIS) - 2)
     red, green, blue = (
-        round(a + (b - a) * (place - low)) for a, b in zip(_VIRIDIS[low], _VIRIDIS[low + 1], strict=True)
+        round(a + (b - a) * (position - low)) for a, b in zip(_VIRIDIS[low], _VIRIDIS[low + 1], strict=True)
     )
     return red, green, blue
 
 
 def is_light(background: Colour) -> bool:
-    """Whether black reads better on it than white. Source: WCAG 2.1, contrast by relative luminance, about."""
+    """Whether black text is more readable on it than white. Source: WCAG 2.1, relative luminance (approximate)."""
     red, green, blue = ((part / 255) ** 2.2 for part in background)
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.179
 
 
-def colours_of_terminal() -> int:
-    """How many colours stdout takes."""
-    if not in_colour():
+def detect_colours() -> int:
+    """Return the number of colours of stdout."""
+    if not is_colour_enabled():
         return NO_COLOURS
     return ALL_COLOURS if os.environ.get("COLORTERM") in ("truecolor", "24bit") else FEW_COLOURS
 
 
-def draw(heat_map: HeatMap, *, width: int | None, colours: int) -> Iterator[str]:
-    """The lines of a heat map, in bands of as many columns as fit.
+def draw_heat_map(heat_map: HeatMap, *, width: int | None, colours: int) -> Iterator[str]:
+    """Yield the lines of a heat map, in bands of as many columns as fit.
 
     Args:
-        heat_map: what to draw.
-        width: columns of the terminal; None for lines of any length.
+        heat_map: to draw.
+        width: of the terminal in columns; None for unlimited.
         colours: NO_COLOURS, FEW_COLOURS or ALL_COLOURS.
     """
-    rows, columns = [label(name) for name in heat_map.rows], [label(name) for name in heat_map.columns]
-    limit = _WIDEST if width is None else max(4, min(_WIDEST, width // 3))
+    rows, columns = [format_name(name) for name in heat_map.rows], [format_name(name) for name in heat_map.columns]
+    limit = _MAX_NAME_WIDTH if width is None else max(4, min(_MAX_NAME_WIDTH, width // 3))
     margin = min(limit, max(map(cell_len, rows), default=0))
     at_once = len(columns) if width is None else max(1, (width - margin - 1) // _CELL)
     yield heat_map.title
     for start in range(0, len(columns), max(1, at_once)):
         band = slice(start, start + at_once)
         yield ""
-        for line in _heads(columns[band]):
+        for line in _column_names(columns[band]):
             yield " " * (margin + 1) + line
-        for name, shares in zip(rows, heat_map.shares, strict=True):
-            if all(share is None for share in shares[band]):
+        for name, fractions in zip(rows, heat_map.fractions, strict=True):
+            if all(fraction is None for fraction in fractions[band]):
                 continue
-            yield f"{_clipped(name, margin)} {''.join(_cell(share, colours) for share in shares[band])}".rstrip()
+            cells = "".join(_cell(fraction, colours) for fraction in fractions[band])
+            yield f"{_fit_name(name, margin)} {cells}".rstrip()
 
 
-def label(name: str) -> str:
-    """A name on one line, with its spaces made visible and no character that could command a terminal."""
-    return visible(name).replace("\n", LINE_END).replace(" ", "␣")
+def format_name(name: str) -> str:
+    """Format a name on one line, with visible spaces."""
+    return escape_controls_and_line_ends(name).replace("\n", LINE_END).replace(" ", "␣")
 
 
-def _clipped(name: str, width: int) -> str:
-    """Right-aligned in so many columns, cut where it is longer."""
+def _fit_name(name: str, width: int) -> str:
+    """Align right, and truncate if too long."""
     if cell_len(name) > width:
         name = set_cell_size(name, width - 1).rstrip() + "…"
     return " " * (width - cell_len(name)) + name
 
 
-def _heads(names: Sequence[str]) -> Iterator[str]:
-    """The lines of names that are written downwards and end on the same line."""
-    stacks = [_characters(name) for name in names]
-    stacks = [stack if len(stack) <= _TALLEST else [*stack[: _TALLEST - 1], "⋮"] for stack in stacks]
+def _column_names(names: Sequence[str]) -> Iterator[str]:
+    """Yield the lines of vertical column names, aligned at the bottom."""
+    stacks = [_grapheme_clusters(name) for name in names]
+    stacks = [stack if len(stack) <= _MAX_NAME_HEIGHT else [*stack[: _MAX_NAME_HEIGHT - 1], "⋮"] for stack in stacks]
     rising = zip_longest(*(reversed(stack) for stack in stacks), fillvalue="")
     for line in reversed(list(rising)):
         yield "".join(" " * (_CELL - cell_len(character)) + character for character in line).rstrip()
 
 
-def _characters(name: str) -> list[str]:
-    """Characters with the marks that combine with them."""
+def _grapheme_clusters(name: str) -> list[str]:
+    """Split into characters with their combining marks."""
     characters: list[str] = []
     for character in name:
         if characters and cell_len(character) == 0:
@@ -123,19 +124,19 @@ def _characters(name: str) -> list[str]:
     return characters
 
 
-def _cell(share: float | None, colours: int) -> str:
-    if share is None:
+def _cell(fraction: float | None, colours: int) -> str:
+    if fraction is None:
         return " " * _CELL
-    text = f"{share:{_CELL}.0%}".rstrip("%").rjust(_CELL) if share >= 0.005 else "·".rjust(_CELL)
+    text = f"{fraction:{_CELL}.0%}".rstrip("%").rjust(_CELL) if fraction >= 0.005 else "·".rjust(_CELL)
     if colours == NO_COLOURS:
         return text
-    background = colour(share)
+    background = fraction_colour(fraction)
     ink = (0, 0, 0) if is_light(background) else (255, 255, 255)
-    return f"\x1b[{_code(38, ink, colours)};{_code(48, background, colours)}m{text}{RESET}"
+    return f"\x1b[{_colour_code(38, ink, colours)};{_colour_code(48, background, colours)}m{text}{RESET}"
 
 
-def _code(layer: int, shade: Colour, colours: int) -> str:
-    """The parameters of an escape sequence for text (38) or background (48)."""
+def _colour_code(layer: int, shade: Colour, colours: int) -> str:
+    """Return the parameters of an escape sequence for text (38) or background (48)."""
     if colours == ALL_COLOURS:
         return f"{layer};2;{';'.join(map(str, shade))}"
     red, green, blue = (round(part / 51) for part in shade)  # nearest of the 6 x 6 x 6 cube, about

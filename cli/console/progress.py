@@ -1,4 +1,4 @@
-"""Progress bars on stderr, for as long as that is a terminal."""
+"""Progress bars on stderr, if it is a terminal."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ from rich.theme import Theme
 
 from cli.console.colours import BARS
 
-_ECHO = len("^C") + 1
+_ECHO_WIDTH = len("^C") + 1
 
 
 class _BarConsole(Console):
-    """Stderr without its last columns: the ^C that a terminal echoes there would move a bar to the next line."""
+    """Stderr without its last columns: an echoed ^C would wrap a bar to the next line."""
 
     @property
     def options(self) -> ConsoleOptions:
-        """How to draw."""
-        return super().options.update(width=max(1, self.width - _ECHO))
+        """Drawing options."""
+        return super().options.update(width=max(1, self.width - _ECHO_WIDTH))
 
 
-def progress(*columns: ProgressColumn, hidden: bool = False, transient: bool = True) -> Progress:
-    """Progress bars on stderr, in colours that read on any background; nothing is drawn where that is no terminal.
+def create_progress(*columns: ProgressColumn, hidden: bool = False, transient: bool = True) -> Progress:
+    """Create progress bars on stderr in readable colours; hidden if it isn't a terminal.
 
-    What is printed meanwhile stands above the bars, but a stdout that is no terminal is left alone.
+    Other output is printed above the bars; a stdout that isn't a terminal is not redirected.
 
     Args:
         columns: of each bar.
-        hidden: draw nothing in any case.
-        transient: take the bars away in the end.
+        hidden: whether to draw nothing.
+        transient: whether to remove the bars at the end.
     """
     return Progress(
         *columns,
@@ -53,28 +53,28 @@ def progress(*columns: ProgressColumn, hidden: bool = False, transient: bool = T
 
 
 @contextmanager
-def counter(doing: str, things: str) -> Iterator[Callable[[int], None]]:
-    """How many things are done, on stderr if that is a terminal; the function it yields takes their number so far.
+def show_counter(doing: str, things: str) -> Iterator[Callable[[int], None]]:
+    """Show a counter on stderr if it is a terminal; yields a function that sets the count.
 
     Args:
-        doing: "scoring", for instance.
+        doing: such as "scoring".
         things: what is counted, in the plural.
     """
-    with progress(SpinnerColumn(), TextColumn(f"{doing}: {{task.completed:,}} {things}")) as bar:
+    with create_progress(SpinnerColumn(), TextColumn(f"{doing}: {{task.completed:,}} {things}")) as bar:
         task = bar.add_task("", total=None)
         yield lambda done: bar.update(task, completed=done)
 
 
 @contextmanager
-def encode_progress() -> Iterator[Callable[[int, int | None], None] | None]:
-    """A progress bar for tokenizing; None where stderr is no terminal.
+def show_tokenization_progress() -> Iterator[Callable[[int, int | None], None] | None]:
+    """Show a progress bar of tokenisation; yields None if stderr isn't a terminal.
 
-    The function it yields takes the bytes that are done, and how many there are in all, if that is known.
+    The yielded function takes the bytes done, and the total if it is known.
     """
     if not sys.stderr.isatty():
         yield None
         return
     columns = (TextColumn("tokenizing"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    with progress(*columns) as bar:
+    with create_progress(*columns) as bar:
         task = bar.add_task("tokenizing", total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)

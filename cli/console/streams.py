@@ -1,4 +1,4 @@
-"""The standard streams of a command: they exist, speak UTF-8, and a broken stderr never ends a command."""
+"""Standard streams: make sure that they exist, use UTF-8, and that a broken stderr doesn't end a command."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from pathlib import Path
 from typing import Any
 
 
-def prepare() -> None:
-    """Prepare stdin, stdout and stderr of this process for a command; called once, before anything is printed."""
+def prepare_standard_streams() -> None:
+    """Prepare stdin, stdout and stderr; called once, before anything is printed."""
     _open_missing()
     _use_utf8()
-    sys.stderr = _forgiving(sys.stderr)
+    sys.stderr = _ignoring_errors(sys.stderr)
 
 
 def _open_missing() -> None:
-    """Replace streams that the caller has closed: by an empty input, and by outputs that nobody reads.
+    """Replace closed streams by /dev/null.
 
-    Otherwise a file that is opened later would take their place, and receive what was never meant for it.
+    Otherwise a file that is opened later would get their file descriptor, and receive their output.
     """
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):  # each gets the lowest number that is free
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):  # each gets the lowest free descriptor
         if getattr(sys, name) is None:
             stream = Path(os.devnull).open(mode, encoding="utf-8")  # noqa: SIM115 (it stays)
             os.set_inheritable(stream.fileno(), True)  # worker processes have the same streams
@@ -30,9 +30,9 @@ def _open_missing() -> None:
 
 
 def _use_utf8() -> None:
-    """Read and write UTF-8 in pipes and files whatever the locale is; a terminal keeps its own encoding.
+    """Use UTF-8 in pipes and files regardless of the locale; a terminal keeps its encoding.
 
-    Line ends are written as they are. File names that are not UTF-8 are escaped.
+    Line ends are written unchanged. File names that are not UTF-8 are escaped.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -43,31 +43,31 @@ def _use_utf8() -> None:
         sys.stdin.reconfigure(encoding="utf-8", errors="strict")
 
 
-def _forgiving(stream: Any) -> Any:  # noqa: ANN401 (tests and notebooks have streams of their own)
-    """A text stream as `stream`, which drops what cannot be written: see `_Forgiving`."""
+def _ignoring_errors(stream: Any) -> Any:  # noqa: ANN401 (tests and notebooks have streams of their own)
+    """Wrap a text stream in `_ErrorIgnoringStream`."""
     if not isinstance(stream, io.TextIOWrapper):
         return stream
     with contextlib.suppress(OSError):
         stream.flush()
-    raw: Any = _Forgiving(stream)
+    raw: Any = _ErrorIgnoringStream(stream)
     return io.TextIOWrapper(
         raw, encoding=stream.encoding, errors=stream.errors, newline="\n", line_buffering=True, write_through=True
     )
 
 
-class _Forgiving(io.RawIOBase):
-    """A raw stream that drops what cannot be written: nobody reads the pipe, the terminal is closed, the disk is full.
+class _ErrorIgnoringStream(io.RawIOBase):
+    """A raw stream that ignores write errors: closed pipe or terminal, full disk.
 
-    It has no buffer, so that a signal handler can print while an earlier write is still waiting.
+    It is unbuffered, so that a signal handler can print during another write.
     """
 
     def __init__(self, text: io.TextIOWrapper) -> None:
         buffer: Any = text.buffer
         self._stream: io.RawIOBase = getattr(buffer, "raw", buffer)
-        self._text = text  # which would close the stream if nothing referred to it
+        self._text = text  # keeps the stream open
 
     def write(self, data: Any) -> int:  # noqa: ANN401 (any buffer)
-        """Write all of the data, or drop what is left of it at the first error; returns their number of bytes."""
+        """Write the data, or drop the rest at the first error; returns the number of bytes."""
         left = memoryview(data).cast("B")
         number = len(left)
         with contextlib.suppress(OSError, ValueError):
@@ -76,11 +76,11 @@ class _Forgiving(io.RawIOBase):
         return number
 
     def writable(self) -> bool:
-        """Whether it can be written to: always."""
+        """Always True."""
         return True
 
     def fileno(self) -> int:
-        """The file descriptor."""
+        """Return the file descriptor."""
         return self._stream.fileno()
 
     def isatty(self) -> bool:

@@ -1,4 +1,4 @@
-"""Tables on stdout: framed on a terminal that is wide enough, plain lines elsewhere."""
+"""Tables on stdout: framed on a wide terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -12,52 +12,55 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from cli.console.escapes import label
+from cli.console.escapes import format_label
 
 _NUMBER = re.compile(r"((~ ?|-)?\d[\d.,:/e+-]*%?( ?\w{1,2})?|–)?")
-_NARROWEST_COLUMN = 8
+_MIN_COLUMN_WIDTH = 8
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print a table on stdout, numbers to the right.
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print a table on stdout, with numbers aligned right.
 
-    On a terminal that is wide enough it is framed; on a narrower one its widest text is broken between words;
-    elsewhere each row is a line. Characters that would command a terminal are drawn.
+    On a wide terminal it is framed; on a narrower one its widest text column is wrapped; elsewhere each row is a line.
+    Control characters are escaped.
     """
-    rows = [list(map(label, row)) for row in rows]
-    is_number = [all(_NUMBER.fullmatch(row[place]) for row in rows) for place in range(len(columns))]
-    if sys.stdout.isatty() and (drawn := _drawn(columns, rows, is_number)):
-        Console().print(drawn)
+    rows = [list(map(format_label, row)) for row in rows]
+    is_number = [all(_NUMBER.fullmatch(row[index]) for row in rows) for index in range(len(columns))]
+    if sys.stdout.isatty() and (framed_table := _build_table(columns, rows, is_number)):
+        Console().print(framed_table)
         return
     lines = [list(columns), *rows]
-    widths = _widths(lines)
+    widths = _column_widths(lines)
     for line in lines:
         spaces = [" " * (width - cell_len(cell)) for cell, width in zip(line, widths, strict=True)]
         cells = zip(line, spaces, is_number, strict=True)
         print("  ".join(space + cell if right else cell + space for cell, space, right in cells).rstrip())
 
 
-def _widths(lines: Sequence[Sequence[str]]) -> list[int]:
-    """Columns of the terminal that each column of a table needs."""
+def _column_widths(lines: Sequence[Sequence[str]]) -> list[int]:
+    """Return the width of each column."""
     return [max(max(map(cell_len, cell.split("\n"))) for cell in cells) for cells in zip(*lines, strict=True)]
 
 
-def _drawn(columns: Sequence[str], rows: Sequence[Sequence[str]], is_number: Sequence[bool]) -> Table | None:
-    """The table as it fits the terminal; None if that is too narrow for one."""
-    widths, room, gaps = _widths([columns, *rows]), Console().width, 2 * (len(columns) - 1)
-    framed, wrapped = sum(widths) + 3 * len(widths) + 1 <= room, None
-    if sum(widths) + gaps > room:
+def _build_table(columns: Sequence[str], rows: Sequence[Sequence[str]], is_number: Sequence[bool]) -> Table | None:
+    """Return the table for a terminal; None if that is too narrow."""
+    widths, terminal_width, gaps = _column_widths([columns, *rows]), Console().width, 2 * (len(columns) - 1)
+    framed, wrapped = sum(widths) + 3 * len(widths) + 1 <= terminal_width, None
+    if sum(widths) + gaps > terminal_width:
         columns = [re.sub(r" |(?<=/)", "\n", name) for name in columns]
-        widths = _widths([columns, *rows])
-    if sum(widths) + gaps > room:
-        texts = [place for place, right in enumerate(is_number) if not right]
-        wrapped = max(texts, key=lambda place: widths[place], default=None)
-        if wrapped is None or sum(widths) - widths[wrapped] + gaps + min(widths[wrapped], _NARROWEST_COLUMN) > room:
+        widths = _column_widths([columns, *rows])
+    if sum(widths) + gaps > terminal_width:
+        texts = [index for index, right in enumerate(is_number) if not right]
+        wrapped = max(texts, key=lambda index: widths[index], default=None)
+        if (
+            wrapped is None
+            or sum(widths) - widths[wrapped] + gaps + min(widths[wrapped], _MIN_COLUMN_WIDTH) > terminal_width
+        ):
             return None
     style, padding = (box.HEAVY_HEAD, (0, 1)) if framed else (None, (0, 2, 0, 0))
     drawn = Table(header_style="bold", box=style, pad_edge=framed, padding=padding)
-    for place, (name, right) in enumerate(zip(columns, is_number, strict=True)):
-        drawn.add_column(Text(name), justify="right" if right else "left", no_wrap=place != wrapped, overflow="fold")
+    for index, (name, right) in enumerate(zip(columns, is_number, strict=True)):
+        drawn.add_column(Text(name), justify="right" if right else "left", no_wrap=index != wrapped, overflow="fold")
     for row in rows:
         drawn.add_row(*map(Text, row))
     return drawn

@@ -1,4 +1,4 @@
-"""Lines that fit a terminal: broken between words, those after the first indented."""
+"""Wrapping of lines with a hanging indent."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-_NARROWEST = 10
+_MIN_WIDTH = 10
 
 
-def hanging(text: str, *, width: int, indent: int = 0) -> str:
-    """A line as it is if it fits, else broken between words.
+def wrap_hanging(text: str, *, width: int, indent: int = 0) -> str:
+    """Wrap a line between words if it is too long.
 
     Args:
         text: one line.
-        width: columns of the terminal.
-        indent: columns before each line after the first; the text begins with a heading that is as wide.
+        width: of the terminal.
+        indent: of the lines after the first.
     """
     if cell_len(text) <= width:
         return text
-    room = max(width - indent, _NARROWEST)
+    room = max(width - indent, _MIN_WIDTH)
     lines = Text(text[indent:]).wrap(Console(width=width), room)
     return text[:indent] + ("\n" + " " * indent).join(line.plain.rstrip() for line in lines)

@@ -10,8 +10,8 @@ from typing import Any
 
 from rich.console import Console
 
-from cli.console.messages import note
-from cli.console.wrapping import hanging
+from cli.console.messages import print_note
+from cli.console.wrapping import wrap_hanging
 from cli.flags.settings import with_flags
 from cli.generation.samples import Texts, Watch
 from lm.config.decoding import SamplingConfig
@@ -58,15 +58,15 @@ def converse(generator: Generator, *, opening: str, stats: bool) -> None:
     session = _Session(generator, stats=stats)
     if sys.stdin.isatty():
         _remember_lines()
-        note(INTRODUCTION)
+        print_note(INTRODUCTION)
     act, line = (session.take_text, opening) if opening else (session.take, _read())
     while line is not None:
         try:
             act(line)
         except LMError as error:
-            note(f"lm: {with_flags(error)}")
+            print_note(f"lm: {with_flags(error)}")
         except KeyboardInterrupt:  # before the first token
-            note("")
+            print_note("")
         act, line = session.take, _read()
 
 
@@ -137,12 +137,12 @@ class _Session:
             self.take_text(self._undo().text)
         elif command == "undo":
             self._undo()
-            note("the last line and its continuation are taken back")
+            print_note("the last line and its continuation are taken back")
         elif command == "reset":
             self.reset()
-            note("the text is forgotten; a new one begins")
+            print_note("the text is forgotten; a new one begins")
         elif command == "help":
-            note(HELP)
+            print_note(HELP)
         else:
             raise UsageError(f"no command /{command}{_hint(command, rest.strip())}; /help lists them")
 
@@ -218,7 +218,7 @@ class _Session:
 def _tell(text: str) -> None:
     """Write notes; a terminal gets them broken between words."""
     width = Console(stderr=True).width
-    note("\n".join(hanging(line, width=width) for line in text.split("\n")) if sys.stderr.isatty() else text)
+    print_note("\n".join(wrap_hanging(line, width=width) for line in text.split("\n")) if sys.stderr.isatty() else text)
 
 
 def _settings() -> dict[str, Option]:

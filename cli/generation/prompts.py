@@ -15,9 +15,9 @@ from typing import IO
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
-from cli.console.messages import note
-from cli.console.numbers import duration, many
-from cli.console.progress import progress
+from cli.console.messages import print_note
+from cli.console.numbers import format_duration, format_number_of
+from cli.console.progress import create_progress
 from cli.flags.loading import load_decoder, load_tokenizer
 from cli.generation.samples import drawn_values, found_values, write_json, write_whole
 from lm.config.data import DataConfig
@@ -124,7 +124,7 @@ def continue_file(file: str, asked: Asked, form: Form, *, processes: int) -> Non
     """
     prompts = _read(file, load_config(find_checkpoint(asked.run)).data)
     if not prompts:
-        note(f"{file}: no prompts, so nothing to do")
+        print_note(f"{file}: no prompts, so nothing to do")
     asked = dataclasses.replace(asked, sampling=_seeded(asked.sampling))
     beginning = shared_beginning([prompt.text for prompt in prompts])
     tokenizer = load_tokenizer(asked.run) if form.as_json and asked.alternatives else None
@@ -171,7 +171,7 @@ def _watched(
     """The same results, with their number and speed on stderr if that is a terminal."""
     began, tokens, done = time.perf_counter(), 0, 0
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("prompts  {task.fields[speed]}"), TimeRemainingColumn())
-    with progress(*columns) as bar:
+    with create_progress(*columns) as bar:
         task = bar.add_task("", total=total, speed="")
         for done, (number, (prompt, found)) in enumerate(results, 1):
             tokens += sum(len(one.tokens) for one in found)
@@ -180,10 +180,13 @@ def _watched(
             yield number, (prompt, found)
     if done and (form.stats or (form.stats is None and sys.stderr.isatty())):
         drawn = not asked.sampling.greedy and asked.beam.beam is None
-        took = duration(time.perf_counter() - began)
+        took = format_duration(time.perf_counter() - began)
         seed = f", seed {asked.sampling.seed}" if drawn else ""
         number_type = type_to_decode(asked.run, asked.hardware)
-        note(f"{many(done, 'prompt')}, {many(tokens, 'token')} in {took}, {speed}, {number_type}{seed}")
+        print_note(
+            f"{format_number_of(done, 'prompt')}, {format_number_of(tokens, 'token')} in {took}, {speed}, "
+            f"{number_type}{seed}"
+        )
 
 
 def _write(  # noqa: PLR0917

@@ -10,9 +10,9 @@ from typing import IO, Any
 
 import typer
 
-from cli.console.escapes import for_stream, json_line
-from cli.console.messages import note
-from cli.console.numbers import duration
+from cli.console.escapes import escape_for_stream, format_json_line
+from cli.console.messages import print_note
+from cli.console.numbers import format_duration
 from lm.config.tokenizer import END_OF_TEXT
 from lm.decoding.generator import Generator
 from lm.decoding.sampling import Alternatives, Continuation, Sampler
@@ -24,7 +24,7 @@ from lm.tokenizer.tokenizer import Tokenizer
 def write_text(text: str, stream: IO[str] | None = None) -> None:
     """Text to a stream, or on stdout at once; a terminal gets its control characters drawn."""
     if text:
-        (stream or sys.stdout).write(for_stream(text, stream or sys.stdout))
+        (stream or sys.stdout).write(escape_for_stream(text, stream or sys.stdout))
         if stream is None:
             sys.stdout.flush()
 
@@ -71,7 +71,7 @@ class Texts(Output):
         if self.written < 0:
             bold = sys.stdout.isatty() and "NO_COLOR" not in os.environ
             write_text(f"{END_OF_TEXT}\n" if self.current else "")
-            prompt = for_stream(self.prompt, sys.stdout)
+            prompt = escape_for_stream(self.prompt, sys.stdout)
             sys.stdout.write(typer.style(prompt, bold=True) if bold and prompt else prompt)
             self.written = 0
         # Counted as written before it is, or Ctrl-C could repeat text.
@@ -130,7 +130,7 @@ def found_values(found: Continuation, prompt: str) -> dict[str, Any]:
 
 def write_json(values: dict[str, Any], stream: IO[str] | None = None) -> None:
     """One object on one line."""
-    print(json_line(values), file=stream, flush=stream is None)
+    print(format_json_line(values), file=stream, flush=stream is None)
 
 
 def write_whole(text: str, *, is_first: bool, stream: IO[str] | None = None) -> None:
@@ -164,8 +164,8 @@ class Watch:
         """Speed, dtype and engine, seed and how often a draft was right, on stderr."""
         seconds = time.perf_counter() - self.first
         speed = f"{tokens / seconds:.0f} tokens/s" if tokens > 1 and seconds > 0 else "–"
-        note(
-            f"{tokens} tokens, {speed} after {duration(self.first - self.began)} for the prompt, {engines}"
+        print_note(
+            f"{tokens} tokens, {speed} after {format_duration(self.first - self.began)} for the prompt, {engines}"
             + ("" if sampler.greedy else f", seed {sampler.seed}")
             + (f", {agreement.kept} of {agreement.guessed} guesses kept" if agreement.guessed else "")
         )

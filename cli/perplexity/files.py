@@ -11,12 +11,12 @@ from typing import Any
 
 from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
 
-from cli.console.colours import in_colour
-from cli.console.escapes import json_line
-from cli.console.messages import fact, note, paragraph
-from cli.console.numbers import figure, size
-from cli.console.progress import counter, progress
-from cli.console.tables import table
+from cli.console.colours import is_colour_enabled
+from cli.console.escapes import format_json_line
+from cli.console.messages import print_labelled, print_note, print_paragraph
+from cli.console.numbers import format_bytes, format_value
+from cli.console.progress import create_progress, show_counter
+from cli.console.tables import print_table
 from cli.corpus_report import print_notes
 from cli.flags.options import ParsedOptions
 from cli.perplexity import report, surprisal_page, versus
@@ -106,7 +106,7 @@ def measure_text(scorer: LoadedScorer, files: Sequence[TextFile], output: Report
     _warn_of_training_text(training_text, files)
     if output.per_token:
         report.warn_of_lost_text(Tally.total(score.tally for score in scores))
-        note(report.describe_conditions(scorer.conditions, Tally.total(score.tally for score in scores)))
+        print_note(report.describe_conditions(scorer.conditions, Tally.total(score.tally for score in scores)))
     else:
         report.print_scores(scores, scorer.conditions, as_json=output.as_json, as_csv=output.as_csv)
 
@@ -114,12 +114,12 @@ def measure_text(scorer: LoadedScorer, files: Sequence[TextFile], output: Report
 def _warn_of_training_text(training_text: ContaminationCheck, files: Sequence[TextFile]) -> None:
     """Warn of files that were training text of the run."""
     for warning in training_text.warnings([file.name for file in files]):
-        fact("warning", warning)
+        print_labelled("warning", warning)
 
 
 def _print_token_scores(segments: Iterator[ScoredSegment], files: Sequence[TextFile]) -> None:
     for token in iterate_token_scores(segments, files):
-        print(json_line(vars(token)))
+        print(format_json_line(vars(token)))
 
 
 def _print_coloured(segments: Iterator[ScoredSegment], files: Sequence[TextFile]) -> None:
@@ -129,7 +129,7 @@ def _print_coloured(segments: Iterator[ScoredSegment], files: Sequence[TextFile]
     columns = shutil.get_terminal_size().columns
     width = columns if sys.stdout.isatty() else None  # a pager breaks lines at a width of its own
     for part in (
-        render_coloured(whole, names, width=width) if in_colour() else render_digits(whole, names, width=columns)
+        render_coloured(whole, names, width=width) if is_colour_enabled() else render_digits(whole, names, width=columns)
     ):
         sys.stdout.write(part)
     print()
@@ -150,7 +150,7 @@ def _write_page(
         page.write(surprisal_page.render_opening(title, conditions))
         page.writelines(surprisal_page.render_body(merge_into_spans(segments), names))
         page.write(surprisal_page.render_closing(scores, Tally.total(score.tally for score in scores)))
-    note(f"wrote {path}")
+    print_note(f"wrote {path}")
 
 
 def _compare(scorer: LoadedScorer, other: LoadedScorer, files: Sequence[TextFile], *, as_json: bool) -> None:
@@ -177,7 +177,7 @@ def _compare(scorer: LoadedScorer, other: LoadedScorer, files: Sequence[TextFile
     if as_json:
         versus.print_json(files, differences, total, models, compared)
     else:
-        versus.print_table(files, differences, total, models, compared)
+        versus.print_comparison_table(files, differences, total, models, compared)
 
 
 def _count_into(segments: Iterator[ScoredSegment], tally: Tally) -> Iterator[ScoredSegment]:
@@ -191,7 +191,7 @@ def _count_into(segments: Iterator[ScoredSegment], tally: Tally) -> Iterator[Sco
 def scoring_progress(files: Sequence[TextFile], *, hidden: bool = False) -> Iterator[Callable[[BatchScored], None]]:
     """Show a progress bar on stderr if it is a free terminal."""
     columns = (TextColumn("scoring"), BarColumn(), DownloadColumn(), TextColumn("{task.fields[speed]} tokens/s"))
-    with progress(*columns, TimeRemainingColumn(), hidden=hidden) as bar:
+    with create_progress(*columns, TimeRemainingColumn(), hidden=hidden) as bar:
         task = bar.add_task("scoring", total=total_text_bytes(files), speed="–")
 
         def show(event: BatchScored) -> None:
@@ -222,7 +222,7 @@ def are_examples(scorer: LoadedScorer, files: Sequence[TextFile]) -> bool:
 def measure_examples(scorer: LoadedScorer, files: Sequence[TextFile], output: ReportFormat) -> None:
     """Score the completions of files of examples, and print the report."""
     scores, shortened, training_text = [], 0, ContaminationCheck(scorer.loaded)
-    with counter("scoring", "examples") as on_batch:
+    with show_counter("scoring", "examples") as on_batch:
         for number, file in enumerate(files):
             training_text.add_examples(number, file.examples())
             last = _score(scorer, file, on_batch)
@@ -264,17 +264,17 @@ def _compare_dtypes(scorer: LoadedScorer, files: Sequence[TextFile], *, as_json:
             on_batch(event)
     report.refuse_no_tokens([FileScore(", ".join(file.name for file in files), costs[0].tally)])
     if as_json:
-        print(json_line({"types": [_figures(cost, costs[0]) for cost in costs], **scorer.conditions}))
+        print(format_json_line({"types": [_figures(cost, costs[0]) for cost in costs], **scorer.conditions}))
         return
-    table(_DTYPE_COLUMNS, [_row(cost, costs[0]) for cost in costs])
-    paragraph(report.describe_conditions(scorer.conditions, costs[0].tally))
+    print_table(_DTYPE_COLUMNS, [_row(cost, costs[0]) for cost in costs])
+    print_paragraph(report.describe_conditions(scorer.conditions, costs[0].tally))
 
 
 def _row(cost: DtypeCost, first: DtypeCost) -> list[str]:
     beyond = cost.relative_increase(first) if cost is not first else None
     difference = "–" if beyond is None else f"{beyond:+.3%}"
-    bits = figure(cost.tally.bits_per_byte, 4)
-    return [cost.dtype, bits, difference, size(cost.weight_bytes), f"{cost.tokens_per_second:,.0f}"]
+    bits = format_value(cost.tally.bits_per_byte, 4)
+    return [cost.dtype, bits, difference, format_bytes(cost.weight_bytes), f"{cost.tokens_per_second:,.0f}"]
 
 
 def _figures(cost: DtypeCost, first: DtypeCost) -> dict[str, Any]:

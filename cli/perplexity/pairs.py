@@ -9,11 +9,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from cli.console.escapes import json_line
-from cli.console.messages import note, paragraph
-from cli.console.numbers import figure
-from cli.console.progress import counter
-from cli.console.tables import table
+from cli.console.escapes import format_json_line
+from cli.console.messages import print_note, print_paragraph
+from cli.console.numbers import format_value
+from cli.console.progress import show_counter
+from cli.console.tables import print_table
 from cli.perplexity.report import warn_of_lost_text
 from cli.perplexity.request import PairFiles
 from lm.checkpoint import LoadedModel, load_model
@@ -92,7 +92,7 @@ def measure_pairs(
         raise InputError(f"{files[0].name}: nothing to score: there is no pair with two sides")
     warn_of_lost_text(scores.total)
     if as_json:
-        print(json_line(_report(run, loaded, scores)))
+        print(format_json_line(_report(run, loaded, scores)))
     else:
         _print_table(loaded, scores)
 
@@ -139,7 +139,7 @@ def _score(
     check_heads_given(loaded.config.model, are_given=file.heads is not None)
     tag = TranslationModel.of(loaded).tag_to(language, file_language=known)
     encoder = forced_decoding.PairEncoder(loaded.tokenizer, loaded.source_tokenizer, tag=tag)
-    with counter("scoring", "pairs") as watch:
+    with show_counter("scoring", "pairs") as watch:
         for scored in forced_decoding.score_pairs_streaming(
             loaded.model, encoder, file.pairs(), name=file.name, parallel_map=parallel_map
         ):
@@ -150,13 +150,13 @@ def _score(
 def _print_table(loaded: LoadedModel, scores: _FilePairScores) -> None:
     """Print a row per file and the total, and how they were scored."""
     rows = [_row(name, one.tally) for name, one in zip(scores.names, scores.files, strict=True)]
-    table(COLUMNS, [*rows, _row("total", scores.total)] if len(rows) > 1 else rows)
-    paragraph(
+    print_table(COLUMNS, [*rows, _row("total", scores.total)] if len(rows) > 1 else rows)
+    print_paragraph(
         f"of each target token ({loaded.tokenizer.vocab_size:,} in the vocabulary), the end of the sentence included, "
         "after its source and the tokens before it"
     )
     if scores.blank:
-        note(f"{scores.blank:,} {'pair' if scores.blank == 1 else 'pairs'} with a blank side left out")
+        print_note(f"{scores.blank:,} {'pair' if scores.blank == 1 else 'pairs'} with a blank side left out")
 
 
 def _row(name: str, tally: Tally) -> list[str]:
@@ -168,7 +168,7 @@ def _row(name: str, tally: Tally) -> list[str]:
         tally.word_perplexity,
         tally.bits_per_byte,
     )
-    return [name, *counts, *map(figure, figures, (4, 4, 3, 3, 4))]
+    return [name, *counts, *map(format_value, figures, (4, 4, 3, 3, 4))]
 
 
 def _report(run: Path, loaded: LoadedModel, scores: _FilePairScores) -> dict[str, Any]:

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from cli.console.escapes import for_stream, json_line
-from cli.console.messages import fact, note, paragraph
-from cli.console.numbers import figure, many
-from cli.console.tables import table
+from cli.console.escapes import escape_for_stream, format_json_line
+from cli.console.messages import print_labelled, print_note, print_paragraph
+from cli.console.numbers import format_number_of, format_value
+from cli.console.tables import print_table
 from lm.checkpoint import LoadedModel
 from lm.errors import InputError
 from lm.evaluation.perplexity import FileScore, MacroAverage, Tally
@@ -61,14 +61,16 @@ def _run_facts(run: Path, loaded: LoadedModel) -> dict[str, Any]:
 
 def describe_lost_text(tally: Tally) -> str:
     """Describe what the tokenizer loses of a text, as part of a sentence."""
-    unknown = f"{many(tally.unknown_tokens, 'unknown token')} and " if tally.unknown_tokens else ""
+    unknown = f"{format_number_of(tally.unknown_tokens, 'unknown token')} and " if tally.unknown_tokens else ""
     return f"{unknown}{tally.lost_bytes:,} bytes that don't survive a round trip through the tokenizer"
 
 
 def warn_of_lost_text(tally: Tally) -> None:
     """Warn on stderr if the tokenizer loses some of the text."""
     if tally.loses_text:
-        fact("warning", f"{describe_lost_text(tally)}: per word and bits/byte are not comparable with other tokenizers")
+        print_labelled(
+            "warning", f"{describe_lost_text(tally)}: per word and bits/byte are not comparable with other tokenizers"
+        )
 
 
 def describe_conditions(how: dict[str, Any], total: Tally) -> str:
@@ -81,7 +83,7 @@ def describe_conditions(how: dict[str, Any], total: Tally) -> str:
     return (
         f"perplexity per token ({how['tokenizer']['vocab_size']:,} in the vocabulary), "
         f"context {how['context']}, stride {how['stride']}; "
-        f"{many(total.documents, 'document')}, of each {start} "
+        f"{format_number_of(total.documents, 'document')}, of each {start} "
         f"({total.unscored:,} tokens unscored)"
     )
 
@@ -91,7 +93,7 @@ def _describe_examples(how: dict[str, Any], total: Tally) -> str:
     return (
         f"perplexity per token of the completions ({how['tokenizer']['vocab_size']:,} in the vocabulary), the end of "
         f"each included, after its prompt, as the run is supervised; context {how['context']}; "
-        f"{many(total.documents, 'example')}"
+        f"{format_number_of(total.documents, 'example')}"
         + (f", of which {shortened:,} lost the beginning of the prompt" if shortened else "")
     )
 
@@ -102,7 +104,7 @@ def _describe_masks(how: dict[str, Any], total: Tally) -> str:
         f"pseudo-perplexity per token ({how['tokenizer']['vocab_size']:,} in the vocabulary): each is masked in turn "
         f"and guessed from both sides, which no perplexity from one side compares with; {left_out}"
         f"context {how['context']}, stride {how['stride']}; "
-        f"{many(total.documents, 'document')}"
+        f"{format_number_of(total.documents, 'document')}"
     )
 
 
@@ -114,9 +116,9 @@ def print_scores(scores: Sequence[FileScore], how: dict[str, Any], *, as_json: b
         print_json(scores, total, macro, how)
     elif as_csv:
         print_csv(scores, total)
-        note(describe_conditions(how, total))
+        print_note(describe_conditions(how, total))
     else:
-        print_table(scores, total, macro, how)
+        print_score_table(scores, total, macro, how)
 
 
 def refuse_no_tokens(scores: Sequence[FileScore]) -> None:
@@ -131,7 +133,7 @@ def print_json(scores: Sequence[FileScore], total: Tally, macro: MacroAverage, h
     """Print one object: `files`, `total` (micro-average), `macro` (means over files), and the conditions."""
     files = [{"file": score.name, **_figures(score.tally)} for score in scores]
     report = {"files": files, "total": _figures(total), "macro": dataclasses.asdict(macro), **how}
-    print(json_line(report))
+    print(format_json_line(report))
 
 
 def print_csv(scores: Sequence[FileScore], total: Tally) -> None:
@@ -139,25 +141,25 @@ def print_csv(scores: Sequence[FileScore], total: Tally) -> None:
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(("file", *FIGURES))
     for name, tally in [*((score.name, score.tally) for score in scores), ("total", total)]:
-        writer.writerow((for_stream(name), *_figures(tally).values()))
+        writer.writerow((escape_for_stream(name), *_figures(tally).values()))
 
 
 def _figures(tally: Tally) -> dict[str, Any]:
     return {name: getattr(tally, name) for name in FIGURES}
 
 
-def print_table(scores: Sequence[FileScore], total: Tally, macro: MacroAverage, how: dict[str, Any]) -> None:
+def print_score_table(scores: Sequence[FileScore], total: Tally, macro: MacroAverage, how: dict[str, Any]) -> None:
     """Print a row per file, and for several files their total (micro-average) and mean (macro-average)."""
     rows = [_row(score.name, score.tally) for score in scores]
     if len(scores) > 1:
         means = (macro.perplexity, macro.word_perplexity, macro.bits_per_byte, macro.standard_error)
-        counts = [figure(None, 0)] * 3
-        rows += [_row("total", total), ["mean", *counts, *map(figure, means, (3, 3, 4, 4))]]
-    table(COLUMNS, rows)
-    paragraph(describe_conditions(how, total))
+        counts = [format_value(None, 0)] * 3
+        rows += [_row("total", total), ["mean", *counts, *map(format_value, means, (3, 3, 4, 4))]]
+    print_table(COLUMNS, rows)
+    print_paragraph(describe_conditions(how, total))
 
 
 def _row(name: str, tally: Tally) -> list[str]:
     counts = [f"{count:,}" for count in (tally.tokens, tally.words, tally.bytes)]
     figures = (tally.perplexity, tally.word_perplexity, tally.bits_per_byte, tally.standard_error)
-    return [name, *counts, *map(figure, figures, (3, 3, 4, 4))]
+    return [name, *counts, *map(format_value, figures, (3, 3, 4, 4))]

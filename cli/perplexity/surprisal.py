@@ -11,7 +11,7 @@ from math import isnan, log
 from rich.cells import cell_len
 
 from cli.console.colours import BLACK, RESET, WHITE
-from cli.console.escapes import LINE_END, visible
+from cli.console.escapes import LINE_END, escape_controls_and_line_ends
 from lm.evaluation.surprisal import TextSpan
 
 
@@ -77,7 +77,7 @@ def render_coloured(spans: Iterable[TextSpan], names: Sequence[str], *, width: i
         if heading:
             yield "\n" * bool(column) + f"\x1b[1m{heading}{RESET}\n"
             column = 0
-        for line in visible(span.text).splitlines(keepends=True):
+        for line in escape_controls_and_line_ends(span.text).splitlines(keepends=True):
             shown = line.replace("\n", LINE_END)
             size = cell_len(shown)
             if width is not None and column and column + size > width:
@@ -99,7 +99,7 @@ def render_digits(spans: Iterable[TextSpan], names: Sequence[str], *, width: int
         mark = (
             "·" if isnan(span.nats) else str(round(nats_to_bits(span.nats))) if nats_to_bits(span.nats) < 9.5 else "+"
         )
-        for number, line in enumerate(visible(span.text).splitlines(keepends=True)):
+        for number, line in enumerate(escape_controls_and_line_ends(span.text).splitlines(keepends=True)):
             yield from row.add(line.replace("\n", LINE_END), "" if number else mark)
             if line.endswith("\n"):
                 yield from row.end()
@@ -136,7 +136,7 @@ def _with_headings(spans: Iterable[TextSpan], names: Sequence[str]) -> Iterator[
     for span in spans:
         heading = ""
         if span.file != place[0] and len(names) > 1:
-            heading = f"── {visible(names[span.file])} ──"
+            heading = f"── {escape_controls_and_line_ends(names[span.file])} ──"
         elif span.file == place[0] and span.document != place[1]:
             heading = f"── document {span.document + 1} ──"
         place = span.file, span.document

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from math import isnan
 
-from cli.console.escapes import LINE_END, visible
-from cli.console.numbers import figure
+from cli.console.escapes import LINE_END, escape_controls_and_line_ends
+from cli.console.numbers import format_value
 from cli.perplexity.surprisal import LEVELS, find_level, format_ranges, nats_to_bits
 from lm.evaluation.perplexity import FileScore, Tally
 from lm.evaluation.surprisal import TextSpan
@@ -94,7 +94,7 @@ def render_body(spans: Iterable[TextSpan], names: Sequence[str]) -> Iterator[str
 
 def _heading(span: TextSpan, file: int, names: Sequence[str]) -> str:
     if span.file != file:
-        return f"<h2>{escape(visible(names[span.file]))}</h2>\n"
+        return f"<h2>{escape(escape_controls_and_line_ends(names[span.file]))}</h2>\n"
     return f"<h2>document {span.document + 1}</h2>\n"
 
 
@@ -102,7 +102,7 @@ def _render_span(span: TextSpan) -> str:
     """Return a span in its colour, with its surprisal as a tooltip."""
     figures = "not scored" if isnan(span.nats) else f"{nats_to_bits(span.nats):.2f} bits · {span.nats:.2f} nats"
     parts = f" · {span.tokens} tokens" if span.tokens > 1 else ""
-    shown = visible(span.text)
+    shown = escape_controls_and_line_ends(span.text)
     about = escape(f"{shown.replace(chr(10), LINE_END)!r} · {figures}{parts}")
     return f'<i class="l{find_level(span.nats)}" data-t="{about}">{_render_lines(shown)}</i>'
 
@@ -121,5 +121,5 @@ def render_closing(scores: Sequence[FileScore], total: Tally) -> str:
 
 
 def _cells(name: str, tally: Tally) -> list[str]:
-    figures = figure(tally.perplexity, 2), figure(tally.bits_per_byte, 4)
-    return [visible(name), f"{tally.tokens:,}", f"{tally.bytes:,}", *figures]
+    figures = format_value(tally.perplexity, 2), format_value(tally.bits_per_byte, 4)
+    return [escape_controls_and_line_ends(name), f"{tally.tokens:,}", f"{tally.bytes:,}", *figures]

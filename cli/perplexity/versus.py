@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cli.console.escapes import json_line
-from cli.console.messages import paragraph
-from cli.console.tables import table
+from cli.console.escapes import format_json_line
+from cli.console.messages import print_paragraph
+from cli.console.tables import print_table
 from cli.perplexity.report import describe_lost_text
 from lm.evaluation.perplexity import Tally
 from lm.evaluation.perplexity_comparison import PairedDifference
@@ -68,7 +68,7 @@ def print_json(
         "first": first,
         "second": second,
     }
-    print(json_line(report))
+    print(format_json_line(report))
 
 
 def _figures(difference: PairedDifference, *, is_comparable: bool) -> dict[str, Any]:
@@ -85,7 +85,7 @@ def _figures(difference: PairedDifference, *, is_comparable: bool) -> dict[str, 
     }
 
 
-def print_table(
+def print_comparison_table(
     files: Sequence[TextFile],
     differences: Sequence[PairedDifference],
     total: PairedDifference,
@@ -97,14 +97,14 @@ def print_table(
     rows = [
         _row(file.name, difference, is_comparable=fair) for file, difference in zip(files, differences, strict=True)
     ]
-    table(COLUMNS, [*rows, _row("total", total, is_comparable=fair)] if len(rows) > 1 else rows)
+    print_table(COLUMNS, [*rows, _row("total", total, is_comparable=fair)] if len(rows) > 1 else rows)
     how = "; ".join(
         f"{run}: context {model['context']}, stride {model['stride']}" for run, model in zip(runs, models, strict=True)
     )
-    paragraph(f"bits per byte of the same text; {total.segments:,} segments in {total.blocks:,} blocks; {how}")
+    print_paragraph(f"bits per byte of the same text; {total.segments:,} segments in {total.blocks:,} blocks; {how}")
     if compared.losses:
-        paragraph(f"not all of the text is scored: {compared.losses}")
-    paragraph(verdict(total, runs) if fair else _NO_VERDICT)
+        print_paragraph(f"not all of the text is scored: {compared.losses}")
+    print_paragraph(verdict(total, runs) if fair else _NO_VERDICT)
 
 
 def _row(name: str, difference: PairedDifference, *, is_comparable: bool) -> list[str]:

@@ -1,13 +1,13 @@
-"""What `lm train` says on stderr before the first step: the corpus, what a budget chose, and the plan."""
+"""Report of `lm train` before the first step: corpus, settings, plan and warnings, on stderr."""
 
 from __future__ import annotations
 
-from cli.console.messages import fact, note
-from cli.console.numbers import count, duration, many, size
+from cli.console.messages import print_labelled, print_note
+from cli.console.numbers import format_bytes, format_count, format_duration, format_number_of
 from cli.corpus_report import MUCH_REPEATED, print_notes, warn_of_repetition
 from cli.flags.ineffective_options import has_no_dropout
 from cli.flags.settings import with_flags
-from cli.training.plan import shortest_seconds, show_plan
+from cli.training.plan import minimum_seconds, show_plan
 from lm.config.model import ModelConfig
 from lm.config.presets import could_be_portable
 from lm.config.run import RunConfig
@@ -25,14 +25,14 @@ from lm.training.run import Run
 from lm.training.trainer import Event, Planned, Started
 
 _BLOCKS_AROUND = 2
-"""Of BigBird's window: a query's own block and the one before it, which encoders have too."""
+"""Window of BigBird: a query's own block and the previous one."""
 _SHOWN_LABELS = 12
 
 
 def report(event: Event) -> None:
-    """Report an event that precedes the first step; nothing for others."""
+    """Report an event before the first step; ignores others."""
     if isinstance(event, TokenizerSampling):
-        note(f"tokenizer trained on a sample: {size(event.bytes)} of {size(event.corpus_bytes)}")
+        print_note(f"tokenizer trained on a sample: {format_bytes(event.bytes)} of {format_bytes(event.corpus_bytes)}")
     elif isinstance(event, CorpusPrepared):
         _report_corpus(event)
     elif isinstance(event, ContinuedTrainingChosen):
@@ -46,10 +46,10 @@ def report(event: Event) -> None:
 
 
 def _report_corpus(event: CorpusPrepared) -> None:
-    """How much there is to train on and how much is held out, and what of it is unlikely to be meant."""
+    """Report the sizes of both splits, and warn about likely mistakes."""
     if event.reused is not None:
         print_notes(event.notes)
-        note(f"tokens  {event.corpus.folder}{' (made before)' if event.reused else ''}")
+        print_note(f"tokens  {event.corpus.folder}{' (made before)' if event.reused else ''}")
     if isinstance(event.manifest, PairManifest):
         _report_pairs(event, event.manifest)
     else:
@@ -61,52 +61,58 @@ def _report_text(event: CorpusPrepared, manifest: Manifest) -> None:
     if manifest.supervised:
         parts = f"{train.documents:,} examples to train on, {held_out.documents:,} held out"
     else:
-        parts = f"{count(train.tokens)} tokens to train on, {count(held_out.tokens)} held out"
+        parts = f"{format_count(train.tokens)} tokens to train on, {format_count(held_out.tokens)} held out"
         parts += f", {train.bytes / train.tokens:.2f} bytes a token"
-    fact("corpus", f"{size(train.bytes + held_out.bytes)}, vocabulary {tokenizer.vocab_size:,}: {parts}")
+    print_labelled(
+        "corpus", f"{format_bytes(train.bytes + held_out.bytes)}, vocabulary {tokenizer.vocab_size:,}: {parts}"
+    )
     if event.trained is not None and tokenizer.vocab_size < event.trained:
-        fact("", f"(no more pairs occur often enough for a vocabulary of {event.trained:,})")
+        print_labelled("", f"(no more pairs occur often enough for a vocabulary of {event.trained:,})")
     if event.labels is not None:
         _report_labels(event.labels)
     warn_of_repetition(manifest)
 
 
 def _report_labels(counts: LabelCounts) -> None:
-    """How many examples have each label, the most frequent first, and what is learned by none."""
+    """Report the number of examples per label."""
     total, (majority, fraction) = max(1, sum(counts.train.values())), counts.majority
     shown = [f"{label} {number:,} ({number / total:.1%})" for label, number in counts.train.items()]
     more = f" and {len(shown) - _SHOWN_LABELS:,} more" if len(shown) > _SHOWN_LABELS else ""
-    fact("labels", f"{len(shown):,}: {', '.join(shown[:_SHOWN_LABELS])}{more}")
-    fact("", f"always {majority!r} would be right for {fraction:.1%} of the examples to train on")
+    print_labelled("labels", f"{len(shown):,}: {', '.join(shown[:_SHOWN_LABELS])}{more}")
+    print_labelled("", f"always {majority!r} would be right for {fraction:.1%} of the examples to train on")
     if unseen := [label for label, number in counts.train.items() if not number]:
         some = ", ".join(map(repr, unseen[:_SHOWN_LABELS]))
-        fact("warning", f"no example to train on has the label {some}: hold out less, or other examples (--validation)")
+        print_labelled(
+            "warning", f"no example to train on has the label {some}: hold out less, or other examples (--validation)"
+        )
 
 
 def _report_pairs(event: CorpusPrepared, manifest: PairManifest) -> None:
     train, held_out = (manifest.splits[name] for name in ("train", "validation"))
     target, source = event.corpus.tokenizer, event.corpus.source_tokenizer
     vocabulary = f"{target.vocab_size:,}" if source is None else f"{source.vocab_size:,} and {target.vocab_size:,}"
-    fact("corpus", f"{train.pairs:,} pairs to train on, {held_out.pairs:,} held out, vocabulary {vocabulary}")
+    print_labelled("corpus", f"{train.pairs:,} pairs to train on, {held_out.pairs:,} held out, vocabulary {vocabulary}")
     reasons = {
         "with a blank side": train.blank + held_out.blank,
         "too long (--max-length)": train.too_long + held_out.too_long,
         "of unequal lengths (--max-ratio)": train.ratio + held_out.ratio,
     }
     if left_out := [f"{number:,} {reason}" for reason, number in reasons.items() if number]:
-        fact("", f"left out: {', '.join(left_out)}")
+        print_labelled("", f"left out: {', '.join(left_out)}")
     if event.seen_in_training >= MUCH_REPEATED:
-        fact(
+        print_labelled(
             "warning",
             f"{event.seen_in_training:.0%} of the held-out pairs are among those to train on: the validation loss will "
             "look better than it is (--validation-source)",
         )
     for name in event.copies:
-        fact("warning", f"{name}: source and target are the same text, so the model learns to copy (--target)")
+        print_labelled(
+            "warning", f"{name}: source and target are the same text, so the model learns to copy (--target)"
+        )
 
 
 def _report_continuation(event: ContinuedTrainingChosen) -> None:
-    """What was chosen for a run that starts with another one's weights, and the losses that it was chosen by."""
+    """Report the settings chosen for fine-tuning, and the losses they are based on."""
     rate = f"learning rate {event.config.training.learning_rate:.1e}"
     if event.fraction is not None:
         rate += f" ({event.fraction:.1%} of a new model's)"
@@ -114,36 +120,36 @@ def _report_continuation(event: ContinuedTrainingChosen) -> None:
     if event.initial_loss is not None:
         losses = f"loss {event.initial_loss:.2f} on this text"
         losses += "" if event.parent_loss is None else f", {event.parent_loss:.2f} on the one it was trained on"
-    length = "" if event.steps is None else f", {many(event.steps, 'step')} ({event.epochs:.1f} epochs)"
-    fact("from", f"{losses}{': ' if losses else ''}{rate}{length}")
+    length = "" if event.steps is None else f", {format_number_of(event.steps, 'step')} ({event.epochs:.1f} epochs)"
+    print_labelled("from", f"{losses}{': ' if losses else ''}{rate}{length}")
 
 
 def _report_resumption(event: Started) -> None:
-    """Where a run goes on, and what of it is lost or differs."""
+    """Report where a run continues, and what is lost or differs."""
     run = event.run
-    note(f"resume  {run.folder} at step {run.state.step:,} of {run.plan.steps:,}")
+    print_note(f"resume  {run.folder} at step {run.state.step:,} of {run.plan.steps:,}")
     if run.plan.extended_at == run.state.step:
         _report_extension(run)
     if event.lost:
         lost = f"what was learned after step {run.state.step:,} is lost"
-        note(f"        {event.lost}, the last checkpoint, is gone: {lost}")
+        print_note(f"        {event.lost}, the last checkpoint, is gone: {lost}")
     if run.stale_checkpoints:
         names = ", ".join(folder.name for folder in run.stale_checkpoints)
-        note(f"        {names}: of another branch from here on; removed once this one has saved")
+        print_note(f"        {names}: of another branch from here on; removed once this one has saved")
     if event.other_length:
         training, length = run.config.training, event.other_length
         flags = " ".join(f"--{name} {value}" for name, value in length.items())
         was = ", ".join(f"{name} {value}" for name in LENGTHS if (value := getattr(training, name)) is not None)
-        fact(
+        print_labelled(
             "note", f"{run.folder / CONFIG} had another length than the checkpoint ({was}); to train that long: {flags}"
         )
 
 
 def _report_extension(run: Run) -> None:
-    """What an extended run continues with: the weights of which checkpoint, and which learning rate."""
+    """Report the weights and learning rate that an extended run continues with."""
     if (found := run.overfit) is not None:
         losses = f"validation loss {found.last_loss:.4f} at step {run.state.step:,}, {found.loss:.4f} at its best"
-        note(f"        it has overfit ({losses}): from the weights of step-{found.step}, the best")
+        print_note(f"        it has overfit ({losses}): from the weights of step-{found.step}, the best")
     chosen = []
     if run.plan.decay_step is not None:
         chosen.append(
@@ -152,31 +158,29 @@ def _report_extension(run: Run) -> None:
     if run.config.model.dropout:
         chosen.append(f"dropout {run.config.model.dropout}")
     if chosen:
-        note(f"        {'; '.join(chosen)}")
+        print_note(f"        {'; '.join(chosen)}")
 
 
 def describe_run(run: Run, *, is_tuned: bool = False) -> None:
-    """Say on stderr where a new run is and what isn't in its plan, and warn of what is unlikely to be meant.
+    """Report what the plan doesn't contain, and warn about likely mistakes.
 
     Args:
         run: before its first step.
-        is_tuned: whether it starts from the weights of another run, which settle its blocks.
+        is_tuned: whether it starts from the weights of another run.
     """
     training, parameters = run.config.training, count_parameters(run.model)
     epochs = run.plan.steps / run.data.steps_per_epoch
     watches_loss = training.decay_patience is not None  # so that it ends before it memorises its text
     if not is_tuned and could_be_portable(run.config):
-        fact(
+        print_labelled(
             "blocks", "the recipe's, which llama.cpp and CTranslate2 can't run: --portable has theirs (docs/recipe.md)"
         )
     if run.config.lora:
-        fact("lora", _adapters(run))
+        print_labelled("lora", _adapters(run))
     if run.plan.micro_batch_tokens is not None:
-        fact("memory", f"at most {run.plan.micro_batch_tokens:,} tokens in one pass (--micro-batch-size)")
-    note(f"run     {run.folder}")
-    shortest = (
-        shortest_seconds(run.config, run.data, matrix_rate(run.hardware)) if run.config.training.compile else None
-    )
+        print_labelled("memory", f"at most {run.plan.micro_batch_tokens:,} tokens in one pass (--micro-batch-size)")
+    print_note(f"run     {run.folder}")
+    shortest = minimum_seconds(run.config, run.data, matrix_rate(run.hardware)) if run.config.training.compile else None
     for warning in (
         *([] if shortest is None else compiling_warnings(shortest)),
         *_schedule_warnings(run),
@@ -184,28 +188,28 @@ def describe_run(run: Run, *, is_tuned: bool = False) -> None:
         *_attention_warnings(run.config.model),
         *([] if watches_loss else run.data.warnings(parameters=parameters, epochs=epochs, patience=training.patience)),
     ):
-        fact("warning", with_flags(warning))
+        print_labelled("warning", with_flags(warning))
 
 
 def _adapters(run: Run) -> str:
-    """What is trained beside the weights of another run."""
+    """Format the trainable parameters of adapters."""
     trained = sum(value.numel() for value in trained_weights(run.model).values())
-    share = f"{count(trained)} parameters are trained, {trained / count_parameters(run.model):.1%} of all"
-    return f"rank {run.config.lora.rank} on {' and '.join(run.config.lora.kinds)}: {share}"
+    fraction = f"{format_count(trained)} parameters are trained, {trained / count_parameters(run.model):.1%} of all"
+    return f"rank {run.config.lora.rank} on {' and '.join(run.config.lora.kinds)}: {fraction}"
 
 
 def compiling_warnings(seconds: float) -> list[str]:
-    """A warning if compiling a model takes longer than its training would, in so many seconds at full speed."""
+    """Warn if compilation takes longer than `seconds` of training."""
     if seconds >= COMPILATION_SECONDS:
         return []
     return [
-        f"--compile takes a minute or more first, and this run is {duration(seconds)} of arithmetic at full speed: "
-        "it will hardly repay it"
+        f"--compile takes a minute or more first, and this run is {format_duration(seconds)} of arithmetic at full "
+        "speed: it will hardly repay it"
     ]
 
 
 def _schedule_warnings(run: Run) -> list[str]:
-    """A warning for each quantity that rises over more than half of the steps."""
+    """Warn if a warm-up takes more than half of the steps."""
     training, steps = run.config.training, run.plan.steps
     rises = (
         ("learning rate", training.warmup_steps, "--warmup-steps"),
@@ -219,14 +223,14 @@ def _schedule_warnings(run: Run) -> list[str]:
 
 
 def _r_drop_warnings(config: RunConfig) -> list[str]:
-    """A warning if R-Drop compares two passes that are the same, as nothing is dropped."""
+    """Warn if R-Drop is used without dropout."""
     if config.training.passes == 1 or not has_no_dropout(config):
         return []
     return ["without dropout the two passes of R-Drop are the same: it takes twice as long for nothing (--dropout)"]
 
 
 def _attention_warnings(model: ModelConfig) -> list[str]:
-    """A warning if what a pattern of attention lets a query see is the whole context anyway."""
+    """Warn if sparse attention covers the whole context anyway."""
     settings = model.attention_settings
     if model.attention == "window":
         seen, flag = settings["attention_window"], "--attention-window"

@@ -1,4 +1,4 @@
-"""A run of `lm train` from beginning to end: drawn as it happens, stopped by signals, summed up when it is over."""
+"""Running `lm train`: rendering of events, signals, and the summary at the end."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import TypeVar
 
 import typer
 
-from cli.console.escapes import json_line, label
-from cli.console.messages import fact, note
-from cli.console.numbers import duration, many, perplexity, size
-from cli.console.progress import encode_progress
+from cli.console.escapes import format_json_line, format_label
+from cli.console.messages import print_labelled, print_note
+from cli.console.numbers import format_bytes, format_duration, format_number_of, format_perplexity
+from cli.console.progress import show_tokenization_progress
 from cli.flags.options import ParsedOptions
 from cli.training.display import TrainingDisplay
-from cli.training.plan import show_dry_run, warn_of_few_steps
+from cli.training.plan import show_dry_run, warn_about_few_steps
 from cli.training.report import report
-from cli.training.tensorboard import check_installed, is_recorded, recorder
+from cli.training.tensorboard import check_installed, has_recordings, open_recorder
 from lm.config.run_spec import RunSpec
 from lm.distributed import launcher_env
 from lm.hardware import matrix_rate, peak_memory
@@ -33,36 +33,36 @@ E = TypeVar("E", Planned, Started)
 
 
 def run(spec: RunSpec, given: ParsedOptions, *, tensorboard: bool | None, as_json: bool, dry_run: bool = False) -> None:
-    """Train the run of a specification to its end, or until a signal comes; or only plan it.
+    """Train the run of a specification until its end or a signal; or only plan it.
 
     Args:
-        spec: what the user asks for.
-        given: the flags, of which some may turn out to have no effect.
-        tensorboard: write for TensorBoard too; None if the run has done so before.
-        as_json: print a summary in the end.
-        dry_run: print the plan, what it takes and the command that repeats it, and stop.
+        spec: specification.
+        given: flags, to refuse those without effect.
+        tensorboard: whether to write TensorBoard files; None: if the run has some.
+        as_json: whether to print a JSON summary.
+        dry_run: whether to print the plan and an equivalent command, and stop.
 
     Raises:
-        typer.Exit: a signal came; with 128 and its number.
+        typer.Exit: after a signal, with 128 + its number.
     """
     if tensorboard:
         check_installed()
-    began = given.began if (beginning := launcher_env.start_time()) is None else beginning
-    with Trainer(spec, began=began, progress=encode_progress) as trainer:
+    began = given.began if (launch_time := launcher_env.start_time()) is None else launch_time
+    with Trainer(spec, began=began, progress=show_tokenization_progress) as trainer:
         if dry_run:
-            show_dry_run(_until(Planned, trainer, given), spec)
+            show_dry_run(_wait_for(Planned, trainer, given), spec)
             return
-        run = _until(Started, trainer, given).run
+        run = _wait_for(Started, trainer, given).run
         signal_number = _train(trainer, run, tensorboard=tensorboard)
-        writes = trainer.world.is_main
-    if as_json and writes:
-        print(json_line(_summary(run)))
+        is_main = trainer.world.is_main
+    if as_json and is_main:
+        print(format_json_line(_summarise(run)))
     if signal_number and not run.state.finished:
         raise typer.Exit(128 + signal_number)
 
 
-def _until(kind: type[E], trainer: Trainer, given: ParsedOptions) -> E:
-    """The first event of a kind; those before it are reported, and flags without effect are refused."""
+def _wait_for(kind: type[E], trainer: Trainer, given: ParsedOptions) -> E:
+    """Return the first event of a kind; reports earlier ones, and refuses flags without effect."""
     for event in trainer:
         if isinstance(event, SettingsChosen):
             prepared, chosen = event.corpus.prepared is not None, event.is_regularised
@@ -70,40 +70,40 @@ def _until(kind: type[E], trainer: Trainer, given: ParsedOptions) -> E:
             if not prepared:
                 given.refuse_without_effect("files", files=partial(event.corpus.files, event.config))
         elif isinstance(event, TrainingWarning):
-            fact("warning", event.message)
+            print_labelled("warning", event.message)
         elif trainer.world.is_main:
             report(event)
         if isinstance(event, kind):
             return event
-    raise AssertionError("a run is planned and begins, or is refused")
+    raise AssertionError("no such event")
 
 
 def _train(trainer: Trainer, run: Run, *, tensorboard: bool | None) -> int:
-    """Train, drawing what happens; returns the number of the signal that stopped it, or 0."""
-    says_so = trainer.world.size == 1
-    with StopSignals(tell=_say_stopping if says_so else lambda: None) as signals:
+    """Train and render; returns the number of the signal that stopped training, or 0."""
+    is_single = trainer.world.size == 1
+    with StopSignals(tell=_announce_stop if is_single else lambda: None) as signals:
         trainer.stop = signals.received
         if trainer.world.is_main:
-            _draw(run, trainer, tensorboard=tensorboard)
+            _render(run, trainer, tensorboard=tensorboard)
         else:
             deque(trainer, maxlen=0)
         number = trainer.world.all_reduce_max(signals.number)
     if run.state.finished:
-        _describe_finished(run)
+        _report_results(run)
     else:
-        fact("stopped", f"at step {run.state.step:,}, saved")
-        note(f"next    lm train --resume {run.folder}")
+        print_labelled("stopped", f"at step {run.state.step:,}, saved")
+        print_note(f"next    lm train --resume {run.folder}")
     return number
 
 
-def _say_stopping() -> None:
+def _announce_stop() -> None:
     print("stopping after this step; once more to stop at once, without saving", file=sys.stderr)
 
 
-def _draw(run: Run, events: Iterable[Event], *, tensorboard: bool | None) -> None:
-    """Show what happens, and write it for TensorBoard if asked."""
-    recorded = is_recorded(run.folder) if tensorboard is None else tensorboard
-    recording = recorder(run.folder, first_step=run.state.step + 1) if recorded else nullcontext()
+def _render(run: Run, events: Iterable[Event], *, tensorboard: bool | None) -> None:
+    """Render events, and write them for TensorBoard if asked."""
+    recorded = has_recordings(run.folder) if tensorboard is None else tensorboard
+    recording = open_recorder(run.folder, first_step=run.state.step + 1) if recorded else nullcontext()
     rate = run.world.size * matrix_rate(run.hardware)
     display = TrainingDisplay(
         steps=run.plan.steps,
@@ -111,24 +111,27 @@ def _draw(run: Run, events: Iterable[Event], *, tensorboard: bool | None) -> Non
         matrix_rate=rate,
         left=None if run.clock is None else run.seconds_left,
     )
-    with _observer("TensorBoard", recording) as record, _observer("the display", _drawing(display)) as draw:
+    with (
+        _fault_tolerant("TensorBoard", recording) as record,
+        _fault_tolerant("the display", _opened_display(display)) as draw,
+    ):
         for event in events:
             draw(event)
             record(event)
 
 
 @contextmanager
-def _drawing(display: TrainingDisplay) -> Iterator[Callable[[Event], None]]:
-    """The function that draws an event, while the display is open."""
+def _opened_display(display: TrainingDisplay) -> Iterator[Callable[[Event], None]]:
+    """Yield the function that renders events."""
     with display:
         yield display.show
 
 
 @contextmanager
-def _observer(
+def _fault_tolerant(
     name: str, opened: AbstractContextManager[Callable[[Event], None] | None]
 ) -> Iterator[Callable[[Event], None]]:
-    """Something that events are passed to; if it fails, as on a full disk, training continues without it.
+    """Yield a function that passes events on; if that fails, for instance on a full disk, training continues.
 
     Args:
         name: for the warning.
@@ -137,7 +140,9 @@ def _observer(
     observe = opened.__enter__()
 
     def warn(error: Exception) -> None:
-        fact("warning", f"{name} failed ({label(error) or type(error).__name__}); training continues without it")
+        print_labelled(
+            "warning", f"{name} failed ({format_label(error) or type(error).__name__}); training continues without it"
+        )
 
     def observed(event: Event) -> None:
         nonlocal observe
@@ -157,45 +162,62 @@ def _observer(
             warn(error)
 
 
-def _describe_finished(run: Run) -> None:
-    """What training came to, and commands to go on with."""
+def _report_results(run: Run) -> None:
+    """Print the results of training and next commands."""
     state = run.state
     if run.config.training.budget is not None:
-        warn_of_few_steps(state.step, f"{run.config.training.budget} was enough for")
-    fact("done", f"{duration(state.seconds)} of training in all, peak memory {size(peak_memory())}")
+        warn_about_few_steps(state.step, f"{run.config.training.budget} was enough for")
+    print_labelled(
+        "done", f"{format_duration(state.seconds)} of training in all, peak memory {format_bytes(peak_memory())}"
+    )
     if state.best_loss is not None:
         bleu = f", BLEU {state.best_bleu:.1f}" if state.best_bleu else ""
-        scores = f"validation loss {state.best_loss:.4f}, perplexity {perplexity(state.best_loss)}{bleu}"
-        fact("best", f"{scores}, at step {state.best_step:,}{_since_best(run)}")
+        scores = f"validation loss {state.best_loss:.4f}, perplexity {format_perplexity(state.best_loss)}{bleu}"
+        print_labelled("best", f"{scores}, at step {state.best_step:,}{_format_later_steps(run)}")
         if not has_improved(run.config, state):
-            fact("", "no improvement: no later step was better than what training began with")
+            print_labelled("", "no improvement: no later step was better than what training began with")
     for place, command in enumerate(_next_commands(run)):
-        note(f"{'' if place else 'next':<8}{command}")
+        print_note(f"{'' if place else 'next':<8}{command}")
 
 
-def _since_best(run: Run) -> str:
-    """What the steps after the best one changed; nothing where there were none."""
+def _format_later_steps(run: Run) -> str:
+    """Format how the steps after the best checkpoint changed the loss."""
     state, last = run.state, run.last_loss
     if state.best_loss is None or state.best_step is None or state.best_step == state.step or last is None:
         return ""
-    later = many(state.step - state.best_step, "later step")
+    later = format_number_of(state.step - state.best_step, "later step")
     changed = f"changed the loss by {last / state.best_loss - 1:+.1%}"
     return f"; {later} {changed}, and are not in the best checkpoint"
 
 
 def _next_commands(run: Run) -> list[str]:
     if run.config.model.translates:
-        return [f"lm translate {run.folder} < FILE", f"lm evaluate {run.folder} --source FILE --target FILE"]
+        return [
+            f"lm translate {run.folder} < FILE",
+            f"lm evaluate {run.folder} --source FILE --target FILE",
+        ]
     if run.config.model.labels or run.config.label_completions:
-        return [f"lm classify {run.folder} FILE", f"lm evaluate {run.folder} FILE.jsonl", f"lm info {run.folder}"]
+        return [
+            f"lm classify {run.folder} FILE",
+            f"lm evaluate {run.folder} FILE.jsonl",
+            f"lm info {run.folder}",
+        ]
     if run.config.model.is_masked:
         fill = f'lm fill {run.folder} "... [MASK] ..."'
-        return [fill, f"lm train FILE.jsonl --supervised --from {run.folder}", f"lm info {run.folder}"]
-    return [f'lm generate {run.folder} "..."', f"lm perplexity {run.folder} FILE", f"lm info {run.folder}"]
+        return [
+            fill,
+            f"lm train FILE.jsonl --supervised --from {run.folder}",
+            f"lm info {run.folder}",
+        ]
+    return [
+        f'lm generate {run.folder} "..."',
+        f"lm perplexity {run.folder} FILE",
+        f"lm info {run.folder}",
+    ]
 
 
-def _summary(run: Run) -> dict[str, object]:
-    """What training came to, as plain values."""
+def _summarise(run: Run) -> dict[str, object]:
+    """Return the results of training for --json."""
     state = run.state
     return {
         "run": str(run.folder), "steps": state.step, "finished": state.finished, "tokens": state.tokens,

@@ -1,4 +1,4 @@
-"""The events of training written for TensorBoard, in RUN/tensorboard/."""
+"""TensorBoard files of training events, in RUN/tensorboard/."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ def check_installed() -> None:
     _writer_class()
 
 
-def is_recorded(run: Path) -> bool:
-    """Whether a run has written for TensorBoard before."""
+def has_recordings(run: Path) -> bool:
+    """Whether a run has TensorBoard files."""
     return (run / TENSORBOARD).is_dir()
 
 
 @contextmanager
-def recorder(run: Path, *, first_step: int) -> Iterator[Callable[[Event], None]]:
-    """Write events to files; the function it yields takes each event. Curves have the names of the run's journals.
+def open_recorder(run: Path, *, first_step: int) -> Iterator[Callable[[Event], None]]:
+    """Write events to TensorBoard files; yields the function that takes them. Names are those of the logs.
 
     Args:
-        run: the run's folder.
-        first_step: the first step to be recorded; what an earlier process has recorded from there on is hidden.
+        run: run folder.
+        first_step: first step to record; earlier records from there on are hidden.
     """
     writer = _writer_class()(str(run / TENSORBOARD), purge_step=first_step, flush_secs=_FLUSH_SECONDS)
 
     def record(event: Event) -> None:
         if isinstance(event, Step | Evaluation):
-            for name, value in _curves(event).items():
+            for name, value in _scalars(event).items():
                 writer.add_scalar(name, value, event.step)
         if isinstance(event, Sample):
-            writer.add_text(f"sample/{event.prompt}", _as_it_stands(event.text), event.step)
+            writer.add_text(f"sample/{event.prompt}", _code_block(event.text), event.step)
 
     try:
         yield record
@@ -56,7 +56,7 @@ def _writer_class() -> Any:  # noqa: ANN401 (TensorBoard is not always there)
     return SummaryWriter
 
 
-def _curves(event: Step | Evaluation) -> dict[str, float]:
+def _scalars(event: Step | Evaluation) -> dict[str, float]:
     if isinstance(event, Step):
         return {
             "loss": event.loss,
@@ -68,6 +68,6 @@ def _curves(event: Step | Evaluation) -> dict[str, float]:
     return {name: value for name, value in event.metrics.items() if name != "validation_tokens"}
 
 
-def _as_it_stands(text: str) -> str:
-    """Text that TensorBoard, which takes it for Markdown, shows as it is."""
+def _code_block(text: str) -> str:
+    """Format text as a Markdown code block."""
     return "".join(f"    {line}\n" for line in text.split("\n"))

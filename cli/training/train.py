@@ -1,4 +1,4 @@
-"""`lm train`: from flags to the specification of a run, which a `Trainer` trains."""
+"""`lm train`: from flags to the specification of a run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from cli.console.messages import note
+from cli.console.messages import print_note
 from cli.flags import completion
 from cli.flags.options import ParsedOptions, with_options
 from lm.config.presets import DEFAULT_PRESET, PRESETS, build_run_config, depth_preset_name
@@ -251,64 +251,64 @@ def train(
     )
     spec = RunSpec(
         data=data,
-        out=_text(out),
+        out=_optional_text(out),
         portable=portable,
-        from_run=_text(from_run),
-        resume=_text(resume),
-        tokenizer=_text(tokenizer),
+        from_run=_optional_text(from_run),
+        resume=_optional_text(resume),
+        tokenizer=_optional_text(tokenizer),
         processes=processes or 1,
     )
     if dry_run and (resume or (processes or 1) > 1):
         raise UsageError("--dry-run plans a new run in one process: leave out --resume and --processes")
     is_launched = launcher_env.is_external_launcher()
-    together = launcher_env.world_size() if is_launched else max(launcher_env.world_size(), spec.processes)
-    given.refuse_without_effect("processes", processes=together, is_launched=is_launched)
+    processes_in_all = launcher_env.world_size() if is_launched else max(launcher_env.world_size(), spec.processes)
+    given.refuse_without_effect("processes", processes=processes_in_all, is_launched=is_launched)
     corpus_files = [*data.text, *data.source, *data.target, *data.pairs, *data.heads]
     if not is_launched and launcher_env.world_size() == 1 and spec.processes > 1:
         refuse_missing(corpus_files)
-        raise typer.Exit(_launched(given, processes=spec.processes))
+        raise typer.Exit(_launch_processes(given, processes=spec.processes))
     launcher_env.silence_torch_logs()
-    if launcher_env.rank() == 0:  # the first of several processes prepares the run for all, and alone reads files
-        spec = _with_settings(spec, given, preset=preset, depth=depth, file=config)
+    if launcher_env.rank() == 0:  # rank 0 prepares the run for all
+        spec = _add_settings(spec, given, preset=preset, depth=depth, file=config)
         refuse_missing(corpus_files)
     from cli.training import running
 
-    running.run(spec, given, tensorboard=tensorboard, as_json=as_json, dry_run=dry_run)
+    running.run_training(spec, given, tensorboard=tensorboard, as_json=as_json, dry_run=dry_run)
 
 
-def _launched(given: ParsedOptions, *, processes: int) -> int:
-    """The exit code of this command line in so many processes."""
+def _launch_processes(given: ParsedOptions, *, processes: int) -> int:
+    """Run this command line in several processes; returns the exit code."""
     from lm.distributed.launcher import launch
 
-    ended = launch(["-m", "cli", *given.arguments], processes=processes, began=given.began)
-    if ended.were_killed:
-        note(
+    result = launch(["-m", "cli", *given.arguments], processes=processes, began=given.began)
+    if result.were_killed:
+        print_note(
             "lm: all processes of this training were killed; what was saved is there: go on with --resume, or anew if "
             "nothing was"
         )
-    return ended.code
+    return result.code
 
 
-def _text(path: Path | None) -> str | None:
+def _optional_text(path: Path | None) -> str | None:
     return None if path is None else str(path)
 
 
-def _with_settings(
+def _add_settings(
     spec: RunSpec, given: ParsedOptions, *, preset: str | None, depth: int | None, file: Path | None
 ) -> RunSpec:
-    """A specification with its preset and settings: a file's, over which the environment wins, and flags over both.
+    """Return a specification with preset and settings: flags override the environment, which overrides a file.
 
     Args:
         spec: without them.
         given: environment and flags.
-        preset: the name of a preset.
-        depth: the number of layers that names one.
-        file: a TOML file of settings.
+        preset: name of a preset.
+        depth: number of layers of a preset.
+        file: TOML file of settings.
 
     Raises:
-        UsageError: preset and depth are given in the same way, or something in the file is wrong.
+        UsageError: both preset and depth are given, or something in the file is wrong.
     """
-    sources = {name: "environment" if name in given.environment else "flag" for name in _NAMES}
+    sources = {name: "environment" if name in given.environment else "flag" for name in _SPEC_FIELDS}
     sources["preset"] = "environment" if {"preset", "depth"} & given.environment.keys() else "flag"
     if depth is not None:
         named = depth_preset_name(depth, pairs=spec.data.are_pairs)
@@ -328,4 +328,4 @@ def _with_settings(
     return dataclasses.replace(spec, preset=preset, settings=settings, sources={**named_by, **by_setting})
 
 
-_NAMES = ("out", "preset", "portable", "from_run", "resume", "tokenizer")
+_SPEC_FIELDS = ("out", "preset", "portable", "from_run", "resume", "tokenizer")

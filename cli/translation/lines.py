@@ -12,10 +12,10 @@ from typing import IO
 
 from rich.progress import SpinnerColumn, TextColumn
 
-from cli.console.escapes import for_stream, json_line
-from cli.console.messages import note
-from cli.console.numbers import duration, many
-from cli.console.progress import progress
+from cli.console.escapes import escape_for_stream, format_json_line
+from cli.console.messages import print_note
+from cli.console.numbers import format_duration, format_number_of
+from cli.console.progress import create_progress
 from cli.flags.arguments import STDIN, read_input_lines
 from lm.decoding.translation import Translated
 from lm.errors import UsageError
@@ -64,14 +64,16 @@ def write(stream: IO[str], number: int, result: Translated, *, n_best: int, as_j
         as_json: write one line of JSON instead.
     """
     if result.left_out:
-        note(f"line {number}: its last {result.left_out} tokens were not read: the line is too long for the model")
+        print_note(
+            f"line {number}: its last {result.left_out} tokens were not read: the line is too long for the model"
+        )
     if as_json:
         translations = [dataclasses.asdict(one) for one in result.translations]
-        print(json_line({"line": number, "source": result.source, "translations": translations}), file=stream)
+        print(format_json_line({"line": number, "source": result.source, "translations": translations}), file=stream)
     else:
         texts = [one.text for one in result.translations]
         blank = [""] * (n_best - len(texts))
-        stream.writelines(for_stream(text, stream) + "\n" for text in [*texts, *blank])
+        stream.writelines(escape_for_stream(text, stream) + "\n" for text in [*texts, *blank])
     if stream is sys.stdout:
         stream.flush()
 
@@ -85,7 +87,7 @@ def watched(results: Iterable[Translated], *, shown: bool) -> Iterator[Translate
     began = noted = time.perf_counter()
     number = 0
     columns = (SpinnerColumn(), TextColumn("{task.completed:,} lines"), TextColumn("{task.fields[speed]}"))
-    with progress(*columns, hidden=not drawn) as bar:
+    with create_progress(*columns, hidden=not drawn) as bar:
         task = bar.add_task("", total=None, speed="")
         for number, result in enumerate(results, 1):
             yield result
@@ -94,6 +96,6 @@ def watched(results: Iterable[Translated], *, shown: bool) -> Iterator[Translate
             bar.update(task, completed=number, speed=speed)
             if shown and not drawn and now - noted > _SECONDS_BETWEEN_NOTES:
                 noted = now
-                note(f"{many(number, 'line')}, {speed}")
+                print_note(f"{format_number_of(number, 'line')}, {speed}")
     if shown and number and (drawn or noted > began):
-        note(f"{many(number, 'line')} in {duration(time.perf_counter() - began)}, {speed}")
+        print_note(f"{format_number_of(number, 'line')} in {format_duration(time.perf_counter() - began)}, {speed}")

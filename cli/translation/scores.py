@@ -10,10 +10,10 @@ from typing import Any
 
 from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from cli.console.escapes import json_line, label
-from cli.console.messages import note, paragraph
-from cli.console.progress import progress
-from cli.console.tables import table
+from cli.console.escapes import format_json_line, format_label
+from cli.console.messages import print_note, print_paragraph
+from cli.console.progress import create_progress
+from cli.console.tables import print_table
 from cli.flags.options import ParsedOptions
 from lm.config.decoding import TranslationConfig
 from lm.config.evaluation import ScoringConfig
@@ -74,10 +74,10 @@ class Translators:
         model = TranslationModel.of(load_to_decode(run, HardwareConfig(**self.given["hardware"])))
         translator = Translator([model], TranslationConfig(**self.given["translation"]), to=self._language(model))
         columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn())
-        with progress(*columns, TimeRemainingColumn(elapsed_when_finished=True)) as bar:
+        with create_progress(*columns, TimeRemainingColumn(elapsed_when_finished=True)) as bar:
             heads = None if model.model.config.syntax == "none" else self.heads
             results = translator.translate(sources, heads=heads)
-            done = bar.track(results, total=len(sources), description=f"translating with {label(run)}")
+            done = bar.track(results, total=len(sources), description=f"translating with {format_label(run)}")
             return [one.translations[0].text for one in done]
 
     def _language(self, model: TranslationModel) -> str | None:
@@ -122,14 +122,16 @@ def write(path: Path, system: System) -> None:
     """Write translations to a file, line by line."""
     with replaced(path) as file:
         file.writelines(line + "\n" for line in system.lines)
-    note(f"wrote {path}")
+    print_note(f"wrote {path}")
 
 
 def warn_of_tokenized_text(system: System, config: ScoringConfig) -> None:
     """Note that translations look tokenized, where they are about to be tokenized again."""
     tokenized = sum(line.endswith(" .") for line in system.lines)
     if config.tokenize != "none" and tokenized > _LOOKS_TOKENIZED * len(system.lines):
-        note("the translations look tokenized (they end in ' .'): scores of plain text compare, or use --tokenize none")
+        print_note(
+            "the translations look tokenized (they end in ' .'): scores of plain text compare, or use --tokenize none"
+        )
 
 
 _CLEAR = 0.05
@@ -154,11 +156,11 @@ def report_comparison(
 
 def print_scores(scores: Sequence[TranslationScore], *, name: str, lines: int, exact: int) -> None:
     """Print a row for each metric, and what each figure depends on; `exact` lines are the same as a reference."""
-    table(
+    print_table(
         ("metric", "score", "95% interval"),
         [[score.metric, _number(score.value), _interval(score)] for score in scores],
     )
-    paragraph(f"{lines:,} lines of {name}, {exact:,} of them exactly as a reference has it")
+    print_paragraph(f"{lines:,} lines of {name}, {exact:,} of them exactly as a reference has it")
     _print_signatures(scores)
 
 
@@ -169,12 +171,12 @@ def print_comparisons(comparisons: Sequence[SystemComparison], names: tuple[str,
          _interval(one.second), f"{one.difference:+.2f}", "–" if one.p_value is None else f"{one.p_value:.3f}"]
         for one in comparisons
     ]  # fmt: skip
-    table(("metric", "first", "95% interval", "second", "95% interval", "difference", "p"), rows)
+    print_table(("metric", "first", "95% interval", "second", "95% interval", "difference", "p"), rows)
     tested = any(one.first.mean is not None for one in comparisons)
     method = "; p by paired bootstrap resampling" if tested else ""
-    paragraph(f"{lines:,} lines; first: {names[0]}, second: {names[1]}{method}")
+    print_paragraph(f"{lines:,} lines; first: {names[0]}, second: {names[1]}{method}")
     _print_signatures([one.first for one in comparisons])
-    paragraph(verdict(comparisons[0], names))
+    print_paragraph(verdict(comparisons[0], names))
 
 
 def _print_signatures(scores: Sequence[TranslationScore]) -> None:
@@ -212,7 +214,7 @@ def print_comparisons_json(comparisons: Sequence[SystemComparison], names: tuple
 
 
 def _print_json(report: dict[str, Any]) -> None:
-    print(json_line(report))
+    print(format_json_line(report))
 
 
 def _by_metric(scores: Sequence[TranslationScore]) -> dict[str, dict[str, Any]]:

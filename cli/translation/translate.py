@@ -129,7 +129,7 @@ def translate(
     _check_prefixes(prefix, prefix_file, has_maps=attention is not None)
     import_torch()
     from cli.attention.files import Maps
-    from cli.console.messages import note
+    from cli.console.messages import print_note
     from cli.translation.lines import read_parsed, read_prefixes, watched, write
     from cli.translation.translator import translator_of
 
@@ -140,7 +140,7 @@ def translate(
         replaced(out) if out is not None else nullcontext(sys.stdout) as stream,
     ):
         if is_typed:
-            note("type a line to have it translated; Ctrl-D ends")
+            print_note("type a line to have it translated; Ctrl-D ends")
         lines, trees = read_parsed(files or [], heads) if heads else (read_input_lines(files or []), None)
         results = translator.translate(lines, prefixes=read_prefixes(prefix, prefix_file), heads=trees)
         try:

@@ -93,10 +93,8 @@ class ExampleData(TrainingData):
         """Warn about examples longer than the context."""
         if not self.n_truncated:
             return []
-        completion_length_error = f"{self.n_truncated:,} of {self.samples:,} examples are longer than the context"
-        return [
-            Advice(f"{completion_length_error}: the beginning of the prompt is left out", settings=["context_length"])
-        ]
+        problem = f"{self.n_truncated:,} of {self.samples:,} examples are longer than the context"
+        return [Advice(f"{problem}: the beginning of the prompt is left out", settings=["context_length"])]
 
     def _check(self, examples: StoredExamples) -> None:
         """Raise InputError if a completion does not fit into the context."""

@@ -37,7 +37,7 @@ class CompletionScores:
     """
 
     tally: Tally
-    truncate_prompt: int
+    shortened: int
 
 
 def score_completions(

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from cli.console.colours import BANDS, BARS, BLACK, LINES, WHITE, in_colour
+from cli.console.colours import BANDS, BARS, BLACK, LINES, WHITE, is_colour_enabled
 from cli.perplexity import surprisal_page
 from cli.perplexity.surprisal import LEVELS
 
@@ -87,12 +87,12 @@ def test_no_color_and_dumb_terminals_are_respected(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("FORCE_COLOR", raising=False)
     monkeypatch.setenv("NO_COLOR", "1")
-    assert not in_colour()
+    assert not is_colour_enabled()
     monkeypatch.delenv("NO_COLOR")
-    assert in_colour()
+    assert is_colour_enabled()
     monkeypatch.setenv("TERM", "dumb")
-    assert not in_colour()
+    assert not is_colour_enabled()
     monkeypatch.setenv("FORCE_COLOR", "1")
-    assert in_colour()
+    assert is_colour_enabled()
     monkeypatch.setenv("NO_COLOR", "1")
-    assert not in_colour()
+    assert not is_colour_enabled()

@@ -12,7 +12,13 @@ import sys
 
 import pytest
 
-from cli.console.escapes import for_stream, harmless, json_line, label, visible
+from cli.console.escapes import (
+    escape_controls,
+    escape_controls_and_line_ends,
+    escape_for_stream,
+    format_json_line,
+    format_label,
+)
 from cli.main import run
 from lm.run_folder import find_checkpoint, load_config
 from tests.cli.small_runs import TEXT, make_run
@@ -26,27 +32,27 @@ IN_A_NAME = "\x1b]0;name\x07\x9b31m"
 
 
 def test_what_is_drawn_has_no_control_characters():
-    assert set(CONTROLS.findall(harmless(EVERYTHING))) == {"\n"}
-    assert set(CONTROLS.findall(visible(EVERYTHING))) == {"\n"}
-    assert CONTROLS.findall(label(EVERYTHING)) == []
-    assert set(CONTROLS.findall(for_stream(EVERYTHING, Terminal()))) == {"\n", "\t"}
-    for text in (harmless(EVERYTHING), visible(EVERYTHING), label(EVERYTHING)):
+    assert set(CONTROLS.findall(escape_controls(EVERYTHING))) == {"\n"}
+    assert set(CONTROLS.findall(escape_controls_and_line_ends(EVERYTHING))) == {"\n"}
+    assert CONTROLS.findall(format_label(EVERYTHING)) == []
+    assert set(CONTROLS.findall(escape_for_stream(EVERYTHING, Terminal()))) == {"\n", "\t"}
+    for text in (escape_controls(EVERYTHING), escape_controls_and_line_ends(EVERYTHING), format_label(EVERYTHING)):
         text.encode()
 
 
 def test_a_pipe_gets_text_as_it_is():
-    assert for_stream(EVERYTHING, io.StringIO()) == EVERYTHING
-    assert for_stream("고양이 — ü\n", Terminal()) == "고양이 — ü\n"
+    assert escape_for_stream(EVERYTHING, io.StringIO()) == EVERYTHING
+    assert escape_for_stream("고양이 — ü\n", Terminal()) == "고양이 — ü\n"
 
 
 def test_json_is_one_line_to_every_reader_and_commands_no_terminal():
     values = {"text": EVERYTHING}
-    line = json_line(values)
+    line = format_json_line(values)
     assert len(line.splitlines()) == 1
     assert json.loads(line) == values
     assert CONTROLS.findall(line) == []
-    assert "고양이" in json_line("고양이")
-    assert json_line([float("nan"), {"a": float("-inf")}]) == '[null, {"a": null}]'
+    assert "고양이" in format_json_line("고양이")
+    assert format_json_line([float("nan"), {"a": float("-inf")}]) == '[null, {"a": null}]'
 
 
 @pytest.fixture

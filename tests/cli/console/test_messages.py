@@ -8,7 +8,7 @@ import sys
 import pytest
 from rich.cells import cell_len
 
-from cli.console.messages import fact, note, paragraph
+from cli.console.messages import print_labelled, print_note, print_paragraph
 
 LONG = "300 steps of 8 x 128 tokens: 5.2 epochs, 0.0627 tokens of text a parameter, 1.84 TFLOPs, and so on and on"
 
@@ -16,16 +16,16 @@ LONG = "300 steps of 8 x 128 tokens: 5.2 epochs, 0.0627 tokens of text a paramet
 @pytest.mark.parametrize("width", [40, 60, 80, 200])
 def test_no_line_is_wider_than_the_terminal(width, terminal):
     screen = terminal(width)
-    fact("plan", LONG)
-    paragraph(LONG)
+    print_labelled("plan", LONG)
+    print_paragraph(LONG)
     assert max(map(cell_len, screen.lines)) <= width
     assert " ".join(screen.getvalue().split()) == f"plan {LONG} {LONG}"
 
 
 def test_a_pipe_gets_a_line_for_each(capsys):
-    fact("plan", LONG)
-    note("wrote a\x1bb.txt")
-    paragraph(LONG)
+    print_labelled("plan", LONG)
+    print_note("wrote a\x1bb.txt")
+    print_paragraph(LONG)
     output = capsys.readouterr()
     assert output.err == f"plan    {LONG}\nwrote a␛b.txt\n"
     assert output.out == LONG + "\n"

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from cli.console.numbers import count, duration, figure, many, perplexity, quantity, size, threads
+from cli.console.numbers import (
+    format_bytes,
+    format_count,
+    format_duration,
+    format_number_of,
+    format_perplexity,
+    format_quantity,
+    format_threads,
+    format_value,
+)
 
 
 @pytest.mark.parametrize(
@@ -21,23 +30,23 @@ from cli.console.numbers import count, duration, figure, many, perplexity, quant
     ],
 )
 def test_count(number, shown):
-    assert count(number) == shown
+    assert format_count(number) == shown
 
 
 def test_units():
-    assert size(812) == "812 B"
-    assert size(73_728) == "73.7 kB"
-    assert quantity(798e6, "FLOPs") == "798 MFLOPs"
+    assert format_bytes(812) == "812 B"
+    assert format_bytes(73_728) == "73.7 kB"
+    assert format_quantity(798e6, "FLOPs") == "798 MFLOPs"
 
 
 @pytest.mark.parametrize(("seconds", "shown"), [(8.14, "8.1 s"), (59.4, "59.4 s"), (125, "2:05"), (3725.4, "1:02:05")])
 def test_duration(seconds, shown):
-    assert duration(seconds) == shown
+    assert format_duration(seconds) == shown
 
 
 def test_perplexity_of_a_hopeless_model_is_no_endless_number():
-    assert perplexity(1.0) == "2.72"
-    assert perplexity(1000.0) == "over 1e8"
+    assert format_perplexity(1.0) == "2.72"
+    assert format_perplexity(1000.0) == "over 1e8"
 
 
 @pytest.mark.parametrize(
@@ -45,9 +54,9 @@ def test_perplexity_of_a_hopeless_model_is_no_endless_number():
     [(None, 2, "–"), (0.12345, 4, "0.1235"), (12_345.6, 1, "12,345.6"), (999_999.0, 0, "999,999"), (1e6, 3, "1e+06")],
 )
 def test_a_figure_stays_short(value, decimals, shown):
-    assert figure(value, decimals) == shown
+    assert format_value(value, decimals) == shown
 
 
 def test_one_thread_and_several():
-    assert [threads(number) for number in (1, 2)] == ["1 thread", "2 threads"]
-    assert [many(number, "line") for number in (0, 1, 2000)] == ["0 lines", "1 line", "2,000 lines"]
+    assert [format_threads(number) for number in (1, 2)] == ["1 thread", "2 threads"]
+    assert [format_number_of(number, "line") for number in (0, 1, 2000)] == ["0 lines", "1 line", "2,000 lines"]

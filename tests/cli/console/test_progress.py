@@ -7,21 +7,21 @@ import sys
 
 from rich.progress import TextColumn
 
-from cli.console.progress import counter, encode_progress, progress
+from cli.console.progress import create_progress, show_counter, show_tokenization_progress
 from tests.cli.terminal import Terminal
 
 
 def test_a_terminal_sees_the_number_grow(terminal):
     screen = terminal(60)
-    with counter("scoring", "pairs") as watch:
+    with show_counter("scoring", "pairs") as watch:
         watch(1234)
     assert any(line.endswith("scoring: 1,234 pairs") for line in screen.lines)
 
 
 def test_a_pipe_sees_nothing(capsys):
-    with counter("scoring", "pairs") as watch:
+    with show_counter("scoring", "pairs") as watch:
         watch(1234)
-    with encode_progress() as watch:
+    with show_tokenization_progress() as watch:
         assert watch is None
     output = capsys.readouterr()
     assert output.out == output.err == ""
@@ -30,7 +30,7 @@ def test_a_pipe_sees_nothing(capsys):
 def test_what_is_printed_meanwhile_reaches_a_pipe(terminal, monkeypatch):
     screen = terminal(60)
     monkeypatch.setattr(sys, "stdout", piped := io.StringIO())
-    with progress(TextColumn("working")) as bar:
+    with create_progress(TextColumn("working")) as bar:
         bar.add_task("")
         print("data")
     assert piped.getvalue() == "data\n"
@@ -39,7 +39,7 @@ def test_what_is_printed_meanwhile_reaches_a_pipe(terminal, monkeypatch):
 
 def test_a_terminal_has_what_is_printed_above_the_bar(terminal):
     screen = terminal(60)
-    with progress(TextColumn("working")) as bar:
+    with create_progress(TextColumn("working")) as bar:
         bar.add_task("")
         print("data")
     assert "data" in screen.lines
@@ -47,7 +47,7 @@ def test_a_terminal_has_what_is_printed_above_the_bar(terminal):
 
 def test_room_is_left_for_an_echoed_key(terminal):
     screen = terminal(40)
-    with progress(TextColumn("x" * 100)) as bar:
+    with create_progress(TextColumn("x" * 100)) as bar:
         bar.add_task("")
     assert isinstance(screen, Terminal)
     assert max(map(len, screen.lines)) <= 40 - len("^C")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cli.training.plan import command, plan_rows
+from cli.training.plan import equivalent_command, plan_rows
 from lm.config.presets import build_run_config
 from lm.config.run import RunPlan
 from lm.config.run_spec import DataFiles, RunSpec
@@ -64,7 +64,7 @@ def test_the_command_has_what_was_chosen_and_no_default():
         {"model.dropout": "epochs in the budget", "training.seed": "flag", "training.budget": "flag"},
         {"model": {"dropout": 0.2}, "training": {"seed": 3, "budget": "1m"}},
     )
-    words = shlex.split(command(event, RunSpec(data=DataFiles(text=("a text.txt",)))))
+    words = shlex.split(equivalent_command(event, RunSpec(data=DataFiles(text=("a text.txt",)))))
     assert words[:3] == ["lm", "train", "a text.txt"]
     flags = dict(zip(words[3::2], words[4::2], strict=True))
     assert flags == {

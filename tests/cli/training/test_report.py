@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cli.training.plan import warn_of_few_steps
+from cli.training.plan import warn_about_few_steps
 from cli.training.report import describe_run
 from lm.config.model import ModelConfig
 from lm.config.presets import build_run_config
@@ -116,7 +116,7 @@ def test_who_trains_blocks_that_others_cannot_run_is_told_of_those_they_can(
 
 
 def test_few_steps_are_warned_of(capsys):
-    warn_of_few_steps(50, "1m is enough for about")
+    warn_about_few_steps(50, "1m is enough for about")
     assert capsys.readouterr().err == ""
-    warn_of_few_steps(0.4, "1m is enough for about")
+    warn_about_few_steps(0.4, "1m is enough for about")
     assert capsys.readouterr().err.startswith("warning 1m is enough for about 1 step only: more time would teach more")

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from cli.console.curves import draw
+from cli.console.curves import plot_curves
 from lm.errors import InputError
 from lm.training.events import Evaluation, Sample, Step
 from lm.training.history import load_curves, load_expert_use
@@ -136,7 +136,10 @@ def test_what_is_no_number_to_draw_is_left_out_of_a_curve(journal, tmp_path, val
     journal.metrics.write_bytes(whole + b'{"step": 21, "loss": %s}\n{"step": 22, "loss": 1.5}\n' % value)
     curve = load_curves(tmp_path)["loss"]
     assert curve.steps == [*range(1, 21), 22]
-    assert len(draw({"": (curve.steps, curve.values)}, title="", width=40, height=4, colour=False).splitlines()) == 7
+    assert (
+        len(plot_curves({"": (curve.steps, curve.values)}, title="", width=40, height=4, colour=False).splitlines())
+        == 7
+    )
 
 
 @pytest.mark.parametrize("use", [b"3", b'{"a": 3}', b'{"a": ["b"]}', b'{"a": [null]}', b"[]"])
