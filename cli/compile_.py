@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from cli.flags import completion
-from lm.signals import ended_at_once
+from lm.signals import default_signal_handling
 
 
 def compile_(
@@ -53,7 +53,7 @@ def compile_(
         verify(checkpoint, to_train=False)  # before anything is compiled
     check_cache()
     if checkpoint is None or is_installed():
-        with ended_at_once():  # an exception would be lost where the compiler calls Python
+        with default_signal_handling():  # an exception would be lost where the compiler calls Python
             seconds = compile_step()
         print_note(f"compiled the step of generation in {format_duration(seconds)}")
     if run is not None and checkpoint is not None:

@@ -16,7 +16,7 @@ from lm.config.decoding import ClassificationConfig, TranslationConfig
 from lm.config.evaluation import ScoringConfig
 from lm.config.hardware import HardwareConfig
 from lm.errors import UsageError
-from lm.files import check_place
+from lm.files import check_writable
 from lm.run_folder import find_checkpoint, load_config
 from lm.text.files import find_text_files, refuse_stdin_twice, select_readable
 
@@ -210,4 +210,4 @@ def _refuse_contradictions(run: Path | None, source: str | None, hypotheses: str
     if hypotheses is not None and out is not None:
         raise UsageError("--out writes the translations of a run; these are there already (--hypotheses)")
     if out is not None:
-        check_place(out)
+        check_writable(out)

@@ -12,7 +12,7 @@ from cli.console.escapes import format_json_line, format_label
 from cli.console.numbers import format_bytes, format_count, format_duration, format_perplexity, format_quantity
 from cli.console.tables import print_table
 from cli.flags import completion
-from lm.base import named_base
+from lm.adapter_base import read_base_path
 from lm.config.model import ModelConfig
 from lm.config.options import did_you_mean
 from lm.config.presets import PRESETS, build_run_config, is_preset
@@ -118,7 +118,7 @@ def _find_target(target: str) -> tuple[RunConfig, dict[str, Any]]:
     config, state = load_config(folder), load_state(folder)
     found: dict[str, Any] = {"checkpoint": str(folder), "progress": dataclasses.asdict(state)}
     if config.lora:
-        found["base"] = named_base(folder)
+        found["base"] = read_base_path(folder)
     if config.model.experts:
         found["expert_use"] = load_expert_use(folder.parent.parent, step=state.step)
     return config, found

@@ -29,7 +29,7 @@ from cli.flags.settings import with_flags
 from cli.flags.usage import format_usage_error
 from lm.distributed import launcher_env
 from lm.errors import LMError
-from lm.signals import ending
+from lm.signals import termination_signals
 
 COMMANDS = {
     "demo": "cli.demo:demo",
@@ -189,11 +189,11 @@ def _terminate(number: int, _frame: FrameType | None) -> None:
 def main() -> None:
     """Entry point of the `lm` command."""
     streams.prepare_standard_streams()
-    for number in ending():
+    for number in termination_signals():
         signal.signal(number, _terminate)
     _warn_of_unknown_variables()
     code = run(sys.argv[1:], alone=True)
-    for number in ending():
+    for number in termination_signals():
         signal.signal(number, signal.SIG_IGN)  # a launcher sends it to processes that are ending already
     sys.exit(code)
 

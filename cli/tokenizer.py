@@ -17,7 +17,7 @@ from lm.config.data import DataConfig, FilesConfig
 from lm.config.options import check_text
 from lm.config.tokenizer import TokenizerConfig
 from lm.errors import InputError, UsageError
-from lm.files import check_place, is_file
+from lm.files import check_writable, is_file
 
 app = typer.Typer(help="Train a tokenizer, encode text, decode ids, and look into one.", rich_markup_mode=None)
 
@@ -42,7 +42,7 @@ def train(
     """
     if out.is_dir():
         raise UsageError(f"{out} is a folder; name the file to write, for instance {out / 'tokenizer.json'} (--out)")
-    check_place(out)
+    check_writable(out)
     if out.exists() and not force:
         raise InputError(f"{out}: is there already; choose another name, or --force")
     from cli import tokenizer_report

@@ -17,7 +17,7 @@ from typing import TypeVar
 from safetensors import SafetensorError
 from torch import Tensor
 
-from lm import base, files, run_folder
+from lm import adapter_base, files, run_folder
 from lm.config.lora import LoraConfig
 from lm.config.run import RunConfig
 from lm.errors import InputError, UsageError
@@ -332,7 +332,7 @@ def load_weights(path: Path) -> dict[str, Tensor]:
 
 def load_base(checkpoint: Path, config: RunConfig) -> dict[str, Tensor]:
     """The weights that the adapters of a checkpoint belong to; InputError if they are gone or have changed."""
-    return load_tensors(base.base_weights(checkpoint, config))
+    return load_tensors(adapter_base.find_base_weights(checkpoint, config))
 
 
 def _weights(folder: Path, config: RunConfig) -> dict[str, Tensor]:

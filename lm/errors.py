@@ -1,4 +1,4 @@
-"""The errors a user can cause, each with the exit code it ends the program with, and advice beside them."""
+"""Errors that a user can cause, with exit codes, and warnings with advice."""
 
 from __future__ import annotations
 
@@ -8,63 +8,63 @@ from typing import Self
 
 
 class LMError(Exception):
-    """Something the user can put right: the message names the file, field or offset and says what to do.
+    """An error that the user can fix; the message names the file or field and says what to do.
 
     Attributes:
-        settings: the names of settings to change, such as "batch_size"; the command line adds their flags.
+        settings: names of settings to change, such as "batch_size"; the command line adds their flags.
     """
 
     exit_code = 1
 
     def __init__(self, message: str = "", *, settings: Sequence[str] = ()) -> None:
-        """Say what is wrong, without flags, and which settings put it right."""
+        """Create the error; the message names no flags."""
         super().__init__(message)
         self.settings = tuple(settings)
 
     def at(self, place: str) -> Self:
-        """The same error with a place in front of the message, such as a file and its line."""
+        """Return the same error with a place in front of the message, such as a file and line."""
         return type(self)(f"{place}: {self}", settings=self.settings)
 
 
 class UsageError(LMError):
-    """A flag, preset or field with a value that cannot be used."""
+    """A flag, preset or field has an invalid value."""
 
     exit_code = 2
 
 
 class InputError(LMError):
-    """A file or folder that is missing, unreadable, or not what was asked for."""
+    """A file or folder is missing, unreadable or invalid."""
 
 
 class TrainingError(LMError):
-    """Training cannot go on, for instance because the loss is no longer a number."""
+    """Training cannot continue, for instance because the loss is NaN."""
 
 
 class OutOfMemoryError(TrainingError):
-    """A training step needs more memory than there is; the message names the settings that lower it."""
+    """A training step needs more memory than available; the settings lower it."""
 
 
 class Advice(str):
     """A warning as plain text.
 
     Attributes:
-        settings: the names of settings that the advice is about; the command line adds their flags.
+        settings: names of settings that it is about; the command line adds their flags.
     """
 
     settings: tuple[str, ...]
 
     def __new__(cls, text: str, *, settings: Sequence[str] = ()) -> Self:
-        """Say what is likely to go wrong, without flags, and which settings would help."""
+        """Create the warning, without flags."""
         advice = super().__new__(cls, text)
         advice.settings = tuple(settings)
         return advice
 
 
-def not_a_number(where: str = "") -> InputError:
-    """The error to raise where logits, or what is computed from them, are NaN or infinite.
+def nan_logits_error(where: str = "") -> InputError:
+    """Return the error for NaN or infinite logits.
 
     Args:
-        where: the file or line that was read, for the message; nothing if no file is to blame.
+        where: file or line that was read, for the message.
     """
     return InputError(
         f"{where}{': ' * bool(where)}the model's output is not a number; the model is damaged, or its values are too "
@@ -72,7 +72,7 @@ def not_a_number(where: str = "") -> InputError:
     )
 
 
-def check_number(value: float) -> None:
-    """Raise InputError if a probability of a row of logits, or a log-probability, is NaN."""
+def check_not_nan(value: float) -> None:
+    """Raise InputError if a probability or log-probability is NaN."""
     if math.isnan(value):
-        raise not_a_number()
+        raise nan_logits_error()

@@ -1,4 +1,4 @@
-"""Files that must not be lost: written whole, waited for, and known by their sums."""
+"""Atomic file writes, checksums, JSON and the cache folder."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ except ImportError:  # on Windows
 
 
 def is_file(name: str | None) -> bool:
-    """Whether a word, which may be any text, is the name of a file."""
+    """Whether a string, which may be any text, is the path of a file."""
     with contextlib.suppress(OSError, ValueError):  # too long for a name
         return name is not None and Path(name).is_file()
     return False
 
 
 def read_json(path: Path) -> Any:  # noqa: ANN401 (whatever the file holds)
-    """The contents of a JSON file; InputError if it is missing or not JSON."""
+    """Read a JSON file; InputError if it is missing or invalid."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -39,8 +39,8 @@ def read_json(path: Path) -> Any:  # noqa: ANN401 (whatever the file holds)
         raise InputError(f"{path}: not JSON ({error})") from None
 
 
-def json_text(values: object, *, indent: int | None = None) -> str:
-    """Values as JSON, in which NaN and infinite numbers are null: the format has no such numbers."""
+def to_json(values: object, *, indent: int | None = None) -> str:
+    """Serialise values as JSON, with null for NaN and infinity."""
     try:
         return json.dumps(values, indent=indent, ensure_ascii=False, allow_nan=False)
     except ValueError:
@@ -56,13 +56,13 @@ def _without_nan(values: object) -> object:
 
 
 def write_json(path: Path, values: Mapping[str, Any]) -> None:
-    """Replace a JSON file, and wait until it is on the disk; names of files that are no UTF-8 are escaped."""
-    replace_text(path, json_text(values, indent=2) + "\n")
+    """Replace a JSON file atomically."""
+    replace_text(path, to_json(values, indent=2) + "\n")
 
 
 @contextlib.contextmanager
-def naming(path: Path) -> Iterator[None]:
-    """While open, an OSError names this file: that of a write, as on a full disk, knows no name by itself."""
+def naming_errors(path: Path) -> Iterator[None]:
+    """Within the context, OSErrors without a file name get this one."""
     try:
         yield
     except OSError as error:
@@ -71,7 +71,7 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def check_folder(folder: Path) -> None:
-    """InputError unless a folder can be written to, or made: what is above it may be a file, or somebody else's."""
+    """Raise InputError unless a folder can be written to or created."""
     there = next(path for path in (folder, *folder.parents) if path.exists())
     if not there.is_dir():
         problem = "is a file, not a folder" if there == folder else f"cannot be made, since {there} is a file"
@@ -82,7 +82,7 @@ def check_folder(folder: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and those above it, unless it is there; InputError if that cannot be."""
+    """Create a folder and its parents; InputError if that fails."""
     check_folder(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -90,8 +90,8 @@ def make_folder(folder: Path) -> None:
         raise InputError(f"{folder}: cannot be made: {error.strerror}; choose another place") from None
 
 
-def check_place(path: Path) -> None:
-    """InputError if no file can be written at a path, which is better known before long work than after."""
+def check_writable(path: Path) -> None:
+    """Raise InputError if no file can be written to a path; call it before long work."""
     if path.is_dir():
         raise InputError(f"{path}: is a folder; name a file to write")
     if path.is_file() or not path.exists():
@@ -99,38 +99,37 @@ def check_place(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def replaced(path: Path) -> Iterator[TextIO]:
-    """A file to write text to that takes the place of `path` at one stroke once it is whole, and not at all if not.
+def replacing_text(path: Path) -> Iterator[TextIO]:
+    """Yield a text file that atomically replaces `path` when the block succeeds.
 
-    A link stays one, and what it leads to is replaced. What cannot be replaced is written to as it stands: a device, a
-    pipe, or where standard output goes.
+    Symbolic links are followed. Devices, pipes and the target of stdout are written in place.
 
     Raises:
-        InputError: it is a folder, or its folder cannot be made or written to.
+        InputError: the path is a folder, or cannot be written to.
     """
-    with _replaced(path, "w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
+    with _replacing(path, "w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
         yield file
 
 
 @contextlib.contextmanager
-def replaced_bytes(path: Path) -> Iterator[BinaryIO]:
-    """As `replaced`, for what is no text."""
-    with _replaced(path, "wb") as file:
+def replacing_bytes(path: Path) -> Iterator[BinaryIO]:
+    """Like `replacing_text`, for binary files."""
+    with _replacing(path, "wb") as file:
         yield file
 
 
 @contextlib.contextmanager
-def _replaced(path: Path, mode: str, **how: str) -> Iterator[Any]:
-    check_place(path)
-    if (place := _lasting(path)) is not None:
-        with naming(path), open(place, mode, **how) as file:  # type: ignore[call-overload]  # noqa: PTH123 (a descriptor)
+def _replacing(path: Path, mode: str, **how: str) -> Iterator[Any]:
+    check_writable(path)
+    if (place := _in_place_target(path)) is not None:
+        with naming_errors(path), open(place, mode, **how) as file:  # type: ignore[call-overload]  # noqa: PTH123 (a descriptor)
             yield file
         return
     path = path.resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with naming(path), fresh.open(mode, **how) as file:  # type: ignore[call-overload]
+        with naming_errors(path), fresh.open(mode, **how) as file:  # type: ignore[call-overload]
             yield file
         sync(fresh)
         if path.exists():
@@ -141,10 +140,10 @@ def _replaced(path: Path, mode: str, **how: str) -> Iterator[Any]:
         fresh.unlink(missing_ok=True)
 
 
-def _lasting(path: Path) -> Path | int | None:
-    """What to open to write to a path that cannot be replaced by a file; None if it can.
+def _in_place_target(path: Path) -> Path | int | None:
+    """Return what to open for a path that must be written in place; None for others.
 
-    Standard output and error have an offset of their own in the file they go to, so it is they that are written to.
+    The targets of stdout and stderr are written through a duplicate of their descriptor, which has the right offset.
     """
     try:
         status = path.stat()
@@ -159,20 +158,20 @@ def _lasting(path: Path) -> Path | int | None:
 
 
 @contextlib.contextmanager
-def new_file(path: Path) -> Iterator[Path]:
-    """A place to write a file that takes the name `path` once it is whole, and is not there at all if not.
+def creating_file(path: Path) -> Iterator[Path]:
+    """Yield a temporary path that is renamed to `path` when the block succeeds.
 
     Raises:
-        InputError: there is something of this name, or its folder cannot be made or written to.
+        InputError: the path exists, or cannot be written to.
     """
-    check_place(path)
+    check_writable(path)
     if path.exists():
         raise InputError(f"{path}: is there already; choose a new file", settings=("out",))
     path = path.resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with naming(path):
+        with naming_errors(path):
             yield fresh
         sync(fresh)
         fresh.replace(path)
@@ -182,11 +181,11 @@ def new_file(path: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def new_folder(folder: Path) -> Iterator[Path]:
-    """A folder to fill that takes the name `folder` once it is whole, and is not there at all if not.
+def creating_folder(folder: Path) -> Iterator[Path]:
+    """Yield a temporary folder that is renamed to `folder` when the block succeeds.
 
     Raises:
-        InputError: there is a folder of this name that holds anything, or it cannot be made.
+        InputError: the folder exists and is not empty, or it cannot be created.
     """
     folder = folder.resolve()
     check_folder(folder)
@@ -195,7 +194,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
     fresh = folder.with_name(f".{folder.name}.{os.getpid()}")
     try:
         fresh.mkdir(parents=True)
-        with naming(folder):
+        with naming_errors(folder):
             yield fresh
         for path in fresh.iterdir():
             sync(path)
@@ -207,30 +206,30 @@ def new_folder(folder: Path) -> Iterator[Path]:
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Replace a file's text: a reader finds the old or the new."""
-    with replaced(path) as file:
+    """Replace the text of a file atomically."""
+    with replacing_text(path) as file:
         file.write(text)
 
 
 def link_or_copy(source: Path, path: Path) -> None:
-    """Give a file a second name, which takes the place of what has it; a copy on a file system without hard links."""
+    """Create a hard link, replacing what has the name; a copy if the file system has no hard links."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with naming(path):
+        with naming_errors(path):
             try:
                 os.link(source.resolve(), fresh)
-            except OSError:  # no links here, none between file systems, or the file is somebody else's
-                with source.open("rb") as read, fresh.open("wb") as written:  # whose errors name no file
+            except OSError:  # unsupported, across file systems, or no permission
+                with source.open("rb") as read, fresh.open("wb") as written:
                     shutil.copyfileobj(read, written)
                 sync(fresh)
             fresh.replace(path)
             sync(path.parent)
     finally:
-        fresh.unlink(missing_ok=True)  # it is still there where both names were of one file already
+        fresh.unlink(missing_ok=True)  # rename does nothing if both names are links of one file
 
 
-def open_up(path: Path) -> None:
-    """Give a file the permissions of any new one."""
+def set_default_permissions(path: Path) -> None:
+    """Give a file the permissions of a new file."""
     like = path.with_name(f".{path.name}.mode")
     like.touch()
     shutil.copymode(like, path)
@@ -238,28 +237,28 @@ def open_up(path: Path) -> None:
 
 
 def sha256(path: Path) -> str:
-    """The sum of a file, in hexadecimal."""
+    """Return the SHA-256 of a file, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def sync(path: Path) -> None:
-    """Wait until a file, or the entries of a folder, are on the disk.
+    """Wait until a file or the entries of a folder are on disk.
 
-    Windows opens no folders, and writes the entries of one by itself; and it syncs only what is open for writing.
+    On Windows folders cannot be synced, and files must be opened for writing.
     """
     on_windows = os.name == "nt"
     if on_windows and path.is_dir():
         return
     descriptor = os.open(path, os.O_RDWR if on_windows else os.O_RDONLY)
     try:
-        sync_open(descriptor)
+        sync_descriptor(descriptor)
     finally:
         os.close(descriptor)
 
 
-def sync_open(descriptor: int) -> None:
-    """Wait until an open file is on the disk; on macOS, `fsync` would wait only until it is in the disk's own cache."""
+def sync_descriptor(descriptor: int) -> None:
+    """Wait until an open file is on disk; macOS needs F_FULLFSYNC instead of fsync."""
     if fcntl is not None and hasattr(fcntl, "F_FULLFSYNC"):
         with contextlib.suppress(OSError):  # a file system without it
             fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
@@ -282,7 +281,7 @@ def cache_root() -> Path:
 
 
 def check_cache() -> None:
-    """InputError if nothing can be kept in the cache, which is better known before long work than after."""
+    """Raise InputError if the cache cannot be written to; call it before long work."""
     root = cache_root()
     try:
         make_folder(root)

@@ -1,4 +1,4 @@
-"""Locks between processes. One ends with the process that holds it, however that ends; some systems have none."""
+"""File locks between processes; released when the process ends. Some file systems have none."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ except ImportError:  # elsewhere
     msvcrt = None  # type: ignore[assignment]
 
 _LOCKED_BYTE = (1 << 31) - 2
-"""Where Windows locks a file: no other process can read or write there, so it is far behind the end of the file."""
+"""Offset of the lock on Windows, beyond the end of the file, because locked bytes cannot be read or written."""
 
 
-def lock(descriptor: int) -> bool:
-    """Lock an open file or folder; returns whether that worked: without locks, on some file systems, it does not.
+def try_lock(descriptor: int) -> bool:
+    """Lock an open file or folder without waiting; returns False if the file system has no locks.
 
     Raises:
-        BlockingIOError: another process has locked it.
+        BlockingIOError: another process holds the lock.
     """
     if fcntl is None:
         return msvcrt is not None and _lock_on_windows(descriptor)
@@ -53,13 +53,13 @@ def _lock_on_windows(descriptor: int) -> bool:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether a process has locked a file just now."""
+    """Whether a process holds the lock of a file."""
     try:
         descriptor = os.open(path, os.O_RDWR)
-    except OSError:  # there is none, or it is somebody else's
+    except OSError:  # missing, or no permission
         return False
     try:
-        lock(descriptor)
+        try_lock(descriptor)
     except BlockingIOError:
         return True
     finally:
@@ -68,8 +68,8 @@ def is_locked(path: Path) -> bool:
 
 
 @contextlib.contextmanager
-def opened_folder(folder: Path) -> Iterator[int]:
-    """Open a folder to lock it; on Windows, which opens no folders, a file beside it, which is removed at the end.
+def open_folder_for_locking(folder: Path) -> Iterator[int]:
+    """Yield the descriptor of a folder for locking; on Windows, of a temporary file beside it.
 
     Raises:
         FileNotFoundError: there is no such folder.
@@ -87,35 +87,35 @@ def opened_folder(folder: Path) -> Iterator[int]:
                 beside.unlink()
 
 
-def is_still(folder: Path, descriptor: int) -> bool:
-    """Whether a folder is the one that was opened, not another one of this name; FileNotFoundError if it is gone."""
+def is_same_folder(folder: Path, descriptor: int) -> bool:
+    """Whether the folder is still the one that was opened; FileNotFoundError if it is gone."""
     found = folder.stat()
     return os.name == "nt" or os.path.samestat(found, os.fstat(descriptor))
 
 
 class LockFile:
-    """A file that is locked while something beside it is worked on; it stays there, and means nothing by itself."""
+    """An empty file that is locked to protect what is beside it; the file remains."""
 
     def __init__(self, path: Path) -> None:
-        """Of this path, in a folder that need not exist yet; nothing is locked so far."""
+        """Create the lock of a path, whose folder need not exist; nothing is locked yet."""
         self.path = path
         self._close: weakref.finalize[[int], LockFile] | None = None
 
     def acquire(self) -> None:
-        """Lock it, unless this object has done so already; BlockingIOError if another holds it."""
+        """Acquire the lock; BlockingIOError if another process holds it."""
         if self._close is not None:
             return
         self.path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
-            lock(descriptor)
+            try_lock(descriptor)
         except BlockingIOError:
             os.close(descriptor)
             raise
         self._close = weakref.finalize(self, os.close, descriptor)
 
     def release(self) -> None:
-        """Let others lock it; they can too once this object is gone."""
+        """Release the lock, as happens also when this object is deleted."""
         if self._close is not None:
             self._close()
             self._close = None

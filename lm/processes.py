@@ -1,8 +1,7 @@
-"""Work divided among processes or threads: items go in, results come out, and each process is set up once.
+"""Worker processes and threads: parallel maps with results in order.
 
-A process is a fresh Python that imports what its work needs and nothing else of its caller, so that one who works on
-text never loads torch, and a script that calls this needs no guard around its own lines. Its standard input ends when
-its parent does, however that ends, and so does it.
+A worker is a fresh Python process that imports only what its work needs, so that work on text never loads torch, and
+scripts need no `__main__` guard. It ends when its standard input closes, as it does when its parent ends.
 """
 
 from __future__ import annotations
@@ -31,100 +30,100 @@ Result = TypeVar("Result")
 T = TypeVar("T")
 
 Work = Callable[[Iterator[Item]], Iterator[Result]]
-"""Makes results of items; of how many items each, and in which order, is its own affair."""
+"""Maps an iterator of items to results; not necessarily one per item."""
 
-Outcome = tuple[Any, Exception | None]
-"""A result, or the error that there was in its place."""
+_Outcome = tuple[Any, Exception | None]
+"""A result, or the error in its place."""
 
-Share = Callable[[Iterable[Item]], Iterator[Result]]
-"""Makes a result of each item, in their order, somewhere else: what `map` does here."""
+ParallelMap = Callable[[Iterable[Item]], Iterator[Result]]
+"""A parallel `map`: one result per item, in order."""
 
-_START = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from lm.processes import serve; serve(int(sys.argv[2]))"
+_WORKER_CODE = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    "from lm.processes import run_worker; run_worker(int(sys.argv[2]))"
 )
 
-_WANTED, _RESULT, _DONE, _FAILED = range(4)
+_REQUEST, _RESULT, _DONE, _FAILED = range(4)
 
 
-def cores() -> int:
-    """How many processors this process may use."""
+def available_cores() -> int:
+    """Return the number of CPU cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):  # not on every system
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
-def in_order(
+def map_in_processes(
     work: Callable[[Item], Result],
     items: Iterable[Item],
     *,
     processes: int,
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[Result]:
-    """What a function makes of each item, in the order of the items, by several processes; one is this process itself.
+    """Apply a function to items in several processes; yields results in order.
 
     Args:
-        work: a function of a module, or a partial of one; it, the items and the results can be pickled.
-        items: the items; each is read when a process is free to work on it.
-        processes: how many.
-        environment: variables that are set in the processes, where there are several.
+        work: a picklable function of a module, or a partial of one.
+        items: read when a process is free.
+        processes: number of processes; 1 for this process itself.
+        environment: variables to set in the processes.
 
     Raises:
         InputError: a process was killed.
-        Exception: what the function raised, of the first item for which it did; all processes are ended then.
+        Exception: raised by the function, for the first item that failed.
     """
     if processes == 1:
         yield from map(work, items)
         return
-    with mapping(partial(_same, work), processes, environment=environment) as share:
+    with open_process_map(partial(_identity, work), processes, environment=environment) as share:
         yield from share(items)
 
 
 @contextlib.contextmanager
-def mapping(
+def open_process_map(
     prepare: Callable[[], Callable[[Item], Result]], processes: int, *, environment: Mapping[str, str] | None = None
-) -> Iterator[Share[Item, Result]]:
-    """A `map` of several processes, each set up once: results are in the order of the items.
+) -> Iterator[ParallelMap[Item, Result]]:
+    """Yield a parallel map over several processes.
 
     Args:
-        prepare: called once in each process, gives the function; a function of a module, perhaps with arguments
-            (`functools.partial`).
-        processes: how many.
-        environment: variables that are set in them.
+        prepare: called once in each process, returns the function; picklable.
+        processes: number of processes.
+        environment: variables to set in them.
     """
-    with Workers(partial(_numbered, prepare), processes, environment=environment) as workers:
-        yield partial(_in_turn, workers)
+    with WorkerPool(partial(_numbered_work, prepare), processes, environment=environment) as workers:
+        yield partial(_map_ordered, workers)
 
 
-def _same(work: T) -> T:
+def _identity(work: T) -> T:
     return work
 
 
-def on_threads(
+def map_on_threads(
     work: Callable[[Item], Result],
     items: Iterable[Item],
     *,
     threads: int,
-    ahead: int | None = None,
+    max_pending: int | None = None,
     prepare: Callable[[], object] | None = None,
 ) -> Iterator[Result]:
-    """What a function makes of each item, in the order of the items, by threads of this process.
+    """Apply a function to items on threads of this process; yields results in order.
 
     Args:
-        work: lets go of Python's lock for most of its time, as compiled code does.
+        work: releases the GIL most of the time, like compiled code.
         items: the items.
-        threads: how many.
-        ahead: most results that wait for the caller [default: all of them].
-        prepare: called once in each thread.
+        threads: number of threads.
+        max_pending: maximum number of results that wait for the caller [default: unlimited].
+        prepare: called once on each thread.
 
     Raises:
-        Exception: what the function raised, of the first item for which it did; no other item is begun then.
+        Exception: raised by the function, for the first item that failed; no further items are started.
     """
     pool = ThreadPoolExecutor(threads, initializer=prepare)
     waiting: deque[Future[Result]] = deque()
     try:
         for item in items:
             waiting.append(pool.submit(work, item))
-            if ahead is not None and len(waiting) > ahead:
+            if max_pending is not None and len(waiting) > max_pending:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
@@ -132,11 +131,10 @@ def on_threads(
         pool.shutdown(cancel_futures=True)
 
 
-class Workers(Generic[Item, Result]):
-    """Processes that take items as they have time for them.
+class WorkerPool(Generic[Item, Result]):
+    """A pool of worker processes that pull items.
 
-    The one that shares out reads and writes, and a worker asks it for its next item. Items and results are pickled on
-    the way. The interrupt of a terminal is for the one that shares out alone, which ends the others.
+    The parent reads and writes all data, pickled. Workers ignore SIGINT; the parent ends them.
     """
 
     def __init__(
@@ -146,27 +144,26 @@ class Workers(Generic[Item, Result]):
         *,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        """Say what there is to do; the processes begin with the `with`.
+        """Create the pool; the processes start when it is entered.
 
         Args:
-            prepare: called once in each process, gives what is called there for each `share`; a function of a module,
-                perhaps with arguments (`functools.partial`).
-            processes: how many.
-            environment: variables that are set in them.
+            prepare: called once in each process, returns the function that `imap_unordered` calls; picklable.
+            processes: number of processes.
+            environment: variables to set in them.
         """
         self._prepare, self._number, self._environment = prepare, processes, environment or {}
         self._workers: dict[Connection, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> Self:
-        """Begin the processes."""
+        """Start the processes."""
         for _ in range(self._number):
             ours, theirs = Pipe()
-            with theirs:  # closed here, or their end would not be noticed
+            with theirs:  # so that EOF is noticed
                 self._workers[ours] = subprocess.Popen(
-                    [sys.executable, "-c", _START, json.dumps(sys.path), str(theirs.fileno())],
+                    [sys.executable, "-c", _WORKER_CODE, json.dumps(sys.path), str(theirs.fileno())],
                     stdin=subprocess.PIPE,
                     env={**os.environ, **self._environment},
-                    **_inheriting(theirs),
+                    **_popen_arguments(theirs),
                 )
         for pipe in self._workers:
             self._send(pipe, self._prepare)
@@ -175,7 +172,7 @@ class Workers(Generic[Item, Result]):
     def __exit__(
         self, _kind: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None
     ) -> None:
-        """End the processes at once, whatever they are at."""
+        """Kill the processes."""
         for pipe, process in self._workers.items():
             process.kill()
             pipe.close()
@@ -185,12 +182,12 @@ class Workers(Generic[Item, Result]):
             process.wait()
         self._workers = {}
 
-    def share(self, items: Iterable[Item]) -> Iterator[Result]:
-        """The results of all items, as they come.
+    def imap_unordered(self, items: Iterable[Item]) -> Iterator[Result]:
+        """Yield the results of all items, as they are completed.
 
         Raises:
             InputError: a worker was killed.
-            Exception: what a worker raised.
+            Exception: raised by a worker.
         """
         source, busy = iter(items), list(self._workers)
         for pipe in busy:
@@ -201,8 +198,8 @@ class Workers(Generic[Item, Result]):
                 kind, value = self._receive(pipe)
                 if kind == _RESULT:
                     yield value
-                elif kind == _WANTED:
-                    self._send(pipe, list(_first(source)))
+                elif kind == _REQUEST:
+                    self._send(pipe, list(_take_one(source)))
                 elif kind == _DONE:
                     busy.remove(pipe)
                 else:
@@ -212,29 +209,26 @@ class Workers(Generic[Item, Result]):
         try:
             pipe.send(message)
         except ConnectionError:
-            raise self._death(pipe) from None
+            raise self._worker_error(pipe) from None
 
     def _receive(self, pipe: Connection) -> tuple[int, Any]:
         try:
             kind, value = pipe.recv()
         except (EOFError, ConnectionError):
-            raise self._death(pipe) from None
+            raise self._worker_error(pipe) from None
         return kind, value
 
-    def _death(self, pipe: Connection) -> InputError:
-        """What to raise for a worker that is there no more."""
+    def _worker_error(self, pipe: Connection) -> InputError:
+        """Return the error for a worker that has ended."""
         return InputError(
-            f"a process that shares the work has ended (exit code {self._workers[pipe].wait()}), perhaps because "
+            f"a worker process has ended (exit code {self._workers[pipe].wait()}), perhaps because "
             "memory ran out; try again with fewer",
             settings=["processes"],
         )
 
 
-def _inheriting(pipe: Connection) -> dict[str, Any]:
-    """How to start a process that has its end of a pipe, and not the interrupts of the terminal.
-
-    The interrupt is its parent's alone, which ends it.
-    """
+def _popen_arguments(pipe: Connection) -> dict[str, Any]:
+    """Return the Popen arguments for a process that inherits a pipe but not the terminal's interrupts."""
     if sys.platform != "win32":
         return {"pass_fds": [pipe.fileno()], "process_group": 0}
     os.set_handle_inheritable(pipe.fileno(), True)
@@ -242,35 +236,35 @@ def _inheriting(pipe: Connection) -> dict[str, Any]:
     return {"startupinfo": startup, "creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
 
 
-def _first(items: Iterator[T]) -> Iterator[T]:
-    """The next item, or nothing."""
+def _take_one(items: Iterator[T]) -> Iterator[T]:
+    """Yield the next item, if there is one."""
     with contextlib.suppress(StopIteration):
         yield next(items)
 
 
-def _numbered(prepare: Callable[[], Callable[[Item], Result]]) -> Work[tuple[int, Item], tuple[int, Outcome]]:
-    """What workers do where each item has one result: see `mapping`."""
+def _numbered_work(prepare: Callable[[], Callable[[Item], Result]]) -> Work[tuple[int, Item], tuple[int, _Outcome]]:
+    """Create the work of `open_process_map`: numbered outcomes."""
     work = prepare()
-    return lambda items: ((number, _outcome(work, item)) for number, item in items)
+    return lambda items: ((number, _run_item(work, item)) for number, item in items)
 
 
-def _outcome(work: Callable[[Item], Result], item: Item) -> Outcome:
+def _run_item(work: Callable[[Item], Result], item: Item) -> _Outcome:
     try:
         return work(item), None
-    except Exception as error:  # raised again in its turn
-        return None, _sendable(error)
+    except Exception as error:  # raised again in order
+        return None, _picklable_error(error)
 
 
-def _in_turn(workers: Workers[tuple[int, Item], tuple[int, Outcome]], items: Iterable[Item]) -> Iterator[Any]:
-    """The results of workers whose work is `_numbered`, in the order of the items."""
-    for result, error in ordered(workers.share(enumerate(items))):
+def _map_ordered(workers: WorkerPool[tuple[int, Item], tuple[int, _Outcome]], items: Iterable[Item]) -> Iterator[Any]:
+    """Yield numbered outcomes of workers in order; raises their errors."""
+    for result, error in in_numbered_order(workers.imap_unordered(enumerate(items))):
         if error is not None:
             raise error
         yield result
 
 
-def ordered(results: Iterable[tuple[int, T]]) -> Iterator[T]:
-    """Numbered results in the order of their numbers, from 0 on; those that come early wait."""
+def in_numbered_order(results: Iterable[tuple[int, T]]) -> Iterator[T]:
+    """Yield numbered results in order from 0; early ones wait."""
     waiting: dict[int, T] = {}
     number = 0
     for place, result in results:
@@ -280,50 +274,50 @@ def ordered(results: Iterable[tuple[int, T]]) -> Iterator[T]:
             number += 1
 
 
-def serve(descriptor: int) -> None:
-    """The life of a worker, as a process of `Workers`; what is printed goes to standard error.
+def run_worker(descriptor: int) -> None:
+    """Run a worker of `WorkerPool`; printed output goes to stderr.
 
     Args:
         descriptor: of its end of the pipe; on Windows its handle.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.dup2(2, 1)
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # or what is printed is lost when it is killed
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # so that output isn't lost when killed
     threading.Thread(target=_end_with_parent, daemon=True).start()
     pipe: Connection = getattr(connection, "PipeConnection", Connection)(descriptor)  # on Windows the former
-    with contextlib.suppress(EOFError, ConnectionError):  # there is nobody to work for
+    with contextlib.suppress(EOFError, ConnectionError):  # the parent has ended
         try:
             work = pipe.recv()()
             while pipe.recv():
-                for result in work(_wanted(pipe)):
+                for result in work(_requested_items(pipe)):
                     pipe.send((_RESULT, result))
                 pipe.send((_DONE, None))
         except (EOFError, ConnectionError):
             raise
         except Exception as error:
-            pipe.send((_FAILED, _sendable(error)))
+            pipe.send((_FAILED, _picklable_error(error)))
 
 
 def _end_with_parent() -> None:
-    """End when standard input does, whatever there is to do."""
+    """End when standard input closes."""
     sys.stdin.buffer.read()
     os._exit(0)
 
 
-def _wanted(pipe: Connection) -> Iterator[Any]:
-    """Items, each asked for when it is wanted."""
+def _requested_items(pipe: Connection) -> Iterator[Any]:
+    """Yield items, requesting each when it is needed."""
     while True:
-        pipe.send((_WANTED, None))
+        pipe.send((_REQUEST, None))
         item = pipe.recv()
         if not item:
             return
         yield item[0]
 
 
-def _sendable(error: Exception) -> Exception:
-    """An error that arrives as it is, or at least in words."""
+def _picklable_error(error: Exception) -> Exception:
+    """Return the error, or if it cannot be pickled an LMError with its message."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:
-        return LMError(f"a process that shares the work failed: {type(error).__name__}: {error}")
+        return LMError(f"a worker process failed: {type(error).__name__}: {error}")
     return error

@@ -1,4 +1,4 @@
-"""Pseudo-random orders as pure functions: nothing is shuffled, and nothing has to be remembered."""
+"""Counter-based pseudo-random numbers and permutations, as pure functions of keys."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ Indices = NDArray[np.uint64]
 _ROUNDS = 6
 
 
-def mix(x: Indices) -> Indices:
-    """A bijection of 64-bit integers whose values look random (the finaliser of SplitMix64, Steele et al. 2014)."""
+def hash64(x: Indices) -> Indices:
+    """Hash 64-bit integers bijectively (finaliser of SplitMix64, Steele et al. 2014)."""
     with np.errstate(over="ignore"):
         x = x + np.uint64(0x9E3779B97F4A7C15)
         x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -19,21 +19,21 @@ def mix(x: Indices) -> Indices:
     return x ^ (x >> np.uint64(31))
 
 
-def uniforms(keys: Indices, count: int) -> NDArray[np.float64]:
-    """(keys, count) numbers from [0, 1) that look random, and follow from the key of their row and their column."""
-    drawn = mix(mix(keys)[:, None] ^ np.arange(count, dtype=np.uint64))
+def uniform(keys: Indices, count: int) -> NDArray[np.float64]:
+    """Return (keys, count) pseudo-random numbers in [0, 1), derived from key and column."""
+    drawn = hash64(hash64(keys)[:, None] ^ np.arange(count, dtype=np.uint64))
     return (drawn >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
-def permute(indices: Indices, size: int, keys: Indices) -> Indices:
-    """Where each index lands in a pseudo-random permutation of 0 … size - 1; no list is shuffled or kept.
+def permute_indices(indices: Indices, size: int, keys: Indices) -> Indices:
+    """Return where each index is in a pseudo-random permutation of 0 … size - 1, without storing it.
 
-    A Feistel network over the next power of four, walked until the value falls inside (Black and Rogaway 2002).
+    A Feistel network over the next power of four, repeated until the value is inside (Black and Rogaway 2002).
 
     Args:
         indices: values below `size`.
         size: of the permuted range.
-        keys: one for each index; each key gives another permutation.
+        keys: one per index; each key gives another permutation.
     """
     half = np.uint64(max(1, -(-(size - 1).bit_length() // 2)))
     low = (np.uint64(1) << half) - np.uint64(1)
@@ -42,7 +42,7 @@ def permute(indices: Indices, size: int, keys: Indices) -> Indices:
     while outside.any():
         left, right = permuted[outside] >> half, permuted[outside] & low
         for number in range(_ROUNDS):
-            left, right = right, left ^ (mix(right ^ mix(keys[outside] ^ np.uint64(number))) & low)
+            left, right = right, left ^ (hash64(right ^ hash64(keys[outside] ^ np.uint64(number))) & low)
         permuted[outside] = (left << half) | right
         outside = permuted >= np.uint64(size)
     return permuted

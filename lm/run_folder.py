@@ -361,7 +361,7 @@ def _damage() -> Iterator[None]:
 
 def count_parameters(folder: Path, file: str = MODEL) -> int:
     """Parameters in the weights of a checkpoint, or in another file, by its header; InputError if it is damaged."""
-    return sum(math.prod(entry.shape) for entry in tensor_file.entries(folder / file).values())
+    return sum(math.prod(entry.shape) for entry in tensor_file.read_tensor_header(folder / file).values())
 
 
 def verify(checkpoint: Path, *, to_train: bool = True) -> None:

@@ -1,4 +1,4 @@
-"""The signals that end a process: as a wish to stop, or at once where Python cannot handle them."""
+"""Signals that end a process: stop requests, or immediate termination in compiled code."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from types import FrameType
 
 
-def ending() -> list[signal.Signals]:
-    """The signals besides Ctrl-C that end a command: SIGTERM, and SIGHUP unless it is ignored, as `nohup` wants it."""
+def termination_signals() -> list[signal.Signals]:
+    """Return the signals besides SIGINT that end a command: SIGTERM, and SIGHUP unless it is ignored (`nohup`)."""
     hang_up = getattr(signal, "SIGHUP", None)  # not on Windows
     if hang_up is None or signal.getsignal(hang_up) is signal.SIG_IGN:
         return [signal.SIGTERM]
@@ -18,17 +18,17 @@ def ending() -> list[signal.Signals]:
 
 
 @contextmanager
-def ended_at_once() -> Iterator[None]:
-    """While open, Ctrl-C and the signals of `ending` end the process at once, without Python's handlers.
+def default_signal_handling() -> Iterator[None]:
+    """Within the context, SIGINT and the signals of `termination_signals` end the process immediately.
 
-    For work in compiled code that waits, in which no handler would run, or from which no exception would come back.
-    Ignored signals stay ignored. Threads other than the main one have no say in signals, and nothing changes in them.
+    For blocking compiled code, in which Python's handlers would not run. Ignored signals stay ignored. Only in the main
+    thread.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     before = {}
-    for number in (signal.SIGINT, *ending()):
+    for number in (signal.SIGINT, *termination_signals()):
         if signal.getsignal(number) not in (signal.SIG_IGN, None):  # None: a handler that is not Python's
             before[number] = signal.signal(number, signal.SIG_DFL)
     try:
@@ -39,19 +39,19 @@ def ended_at_once() -> Iterator[None]:
 
 
 class StopSignals:
-    """While open, the first signal to end a command asks training to stop after its step; the second ends it at once.
+    """Within the context, the first signal requests a stop after the current step; the second ends the process.
 
-    The signals are Ctrl-C and those of `lm.signals.ending`. SIGHUP never counts as one of two: when a terminal is
-    closed, the shell and the system may both send one, and a service manager sends one right after SIGTERM.
+    Signals are SIGINT and those of `termination_signals`. SIGHUP never counts as the second: shell, system and service
+    managers may send several.
     """
 
-    def __init__(self, *, tell: Callable[[], None] = lambda: None) -> None:
-        """Note no signal yet; `tell` is called when the first one comes."""
-        self.number, self._asked, self._tell = 0, False, tell
+    def __init__(self, *, on_first: Callable[[], None] = lambda: None) -> None:
+        """Create the handler; `on_first` is called at the first signal."""
+        self.number, self._stop_requested, self._on_first = 0, False, on_first
         self._before: dict[signal.Signals, Callable[[int, FrameType | None], object] | int | None] = {}
 
     def __enter__(self) -> StopSignals:
-        for number in (signal.SIGINT, *ending()):
+        for number in (signal.SIGINT, *termination_signals()):
             self._before[number] = signal.signal(number, self._note)
         return self
 
@@ -63,11 +63,11 @@ class StopSignals:
         if number == getattr(signal, "SIGHUP", None):
             self.number = self.number or number
             return
-        if self._asked:
+        if self._stop_requested:
             raise SystemExit(128 + number)
-        self.number, self._asked = number, True
-        self._tell()
+        self.number, self._stop_requested = number, True
+        self._on_first()
 
     def received(self) -> bool:
-        """Whether a signal has come."""
+        """Whether a signal has been received."""
         return self.number != 0

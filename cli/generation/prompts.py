@@ -27,9 +27,9 @@ from lm.decoding.generator import Generator, by_length, shared_beginning
 from lm.decoding.sampling import Continuation, Sampler
 from lm.engine.dtype import type_to_decode
 from lm.errors import InputError
-from lm.files import replaced
+from lm.files import replacing_text
 from lm.hardware import share_of
-from lm.processes import Work, Workers, ordered
+from lm.processes import Work, WorkerPool, in_numbered_order
 from lm.run_folder import find_checkpoint, load_config
 from lm.text.files import find_text_files
 from lm.text.prompts import Prompt, read_prompts
@@ -129,10 +129,12 @@ def continue_file(file: str, asked: Asked, form: Form, *, processes: int) -> Non
     beginning = shared_beginning([prompt.text for prompt in prompts])
     tokenizer = load_tokenizer(asked.run) if form.as_json and asked.alternatives else None
     with ExitStack() as stack:
-        stream = None if form.out is None else stack.enter_context(replaced(form.out))
+        stream = None if form.out is None else stack.enter_context(replacing_text(form.out))
         results = stack.enter_context(_results(asked, beginning, prompts, processes=processes))
         try:
-            for number, (prompt, found) in enumerate(ordered(_watched(results, asked, form, total=len(prompts)))):
+            for number, (prompt, found) in enumerate(
+                in_numbered_order(_watched(results, asked, form, total=len(prompts)))
+            ):
                 _write(prompt, found, asked, form, stream, tokenizer, is_first=not number)
         except KeyboardInterrupt:
             raise typer.Abort from None
@@ -156,13 +158,13 @@ def _results(
     asked: Asked, beginning: str, prompts: Sequence[Prompt], *, processes: int
 ) -> Iterator[Iterator[tuple[int, Continued]]]:
     """What follows the prompts, numbered, as it comes; in this process, or in others."""
-    ordered = by_length(prompts)
+    by_size = by_length(prompts)
     if processes == 1:
-        yield asked.load(beginning)(ordered)
+        yield asked.load(beginning)(by_size)
         return
     shared = dataclasses.replace(asked, hardware=share_of(asked.hardware, processes))
-    with Workers(partial(shared.load, beginning), processes) as workers:
-        yield workers.share(ordered)
+    with WorkerPool(partial(shared.load, beginning), processes) as workers:
+        yield workers.imap_unordered(by_size)
 
 
 def _watched(

@@ -30,7 +30,7 @@ from lm.evaluation.perplexity import Tally
 from lm.evaluation.scoring import Nats, score_batch
 from lm.hardware import inference_hardware, share_of
 from lm.model.transformer import EncoderOnly, count_parameters
-from lm.processes import Share, mapping
+from lm.processes import ParallelMap, open_process_map
 from lm.text.parallel import ParallelText, find_parallel_texts
 
 COLUMNS = ("target", "pairs", "tokens", "words", "nats/token", "std error", "perplexity", "per word", "bits/byte")
@@ -98,12 +98,12 @@ def measure_pairs(
 
 
 @contextmanager
-def _worker_processes(run: Path, hardware: HardwareConfig, processes: int) -> Iterator[Share[Batch, list[Nats]] | None]:
+def _worker_processes(run: Path, hardware: HardwareConfig, processes: int) -> Iterator[ParallelMap[Batch, list[Nats]] | None]:
     """Start worker processes, if any, that score batches."""
     if processes == 1:
         yield None
         return
-    with mapping(partial(_build_worker, run, share_of(hardware, processes)), processes) as parallel_map:
+    with open_process_map(partial(_build_worker, run, share_of(hardware, processes)), processes) as parallel_map:
         yield parallel_map
 
 
@@ -121,7 +121,7 @@ def _score(
     *,
     language: str | None,
     known: str | None,
-    parallel_map: Share[Batch, list[Nats]] | None,
+    parallel_map: ParallelMap[Batch, list[Nats]] | None,
 ) -> PairScores:
     """Score the pairs of one file, with progress on stderr.
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lm.errors import UsageError
-from lm.files import check_place
+from lm.files import check_writable
 
 _EXCLUSIVE = ({"--json", "--html"}, {"--csv", "--html"}, {"--json", "--versus"}, {"--json", "--compare-dtypes"})
 
@@ -45,7 +45,7 @@ class ReportFormat:
             return
         if self.html.is_dir():
             raise UsageError(f"{self.html} is a folder; name the file to write, for instance {self.html / 'text.html'}")
-        check_place(self.html)
+        check_writable(self.html)
 
     @property
     def given_flags(self) -> list[str]:

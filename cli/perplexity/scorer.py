@@ -22,7 +22,7 @@ from lm.evaluation.scorer import TextScorer
 from lm.evaluation.scoring import Nats, score_batch
 from lm.hardware import share_of
 from lm.model.transformer import DecoderOnly
-from lm.processes import Share, mapping
+from lm.processes import ParallelMap, open_process_map
 
 _ON_PAIRS = "measure it on pairs (--source, --target)"
 
@@ -45,7 +45,7 @@ class LoadedScorer:
     loaded: LoadedModel
     data: DataConfig
     text: TextScorer
-    parallel_map: Share[Batch, list[Nats]] | None = None
+    parallel_map: ParallelMap[Batch, list[Nats]] | None = None
 
     @classmethod
     def load(cls, run: Path, given: ParsedOptions, *, data: DataConfig | None = None) -> LoadedScorer:
@@ -71,7 +71,7 @@ class LoadedScorer:
         prepare = partial(
             _build_worker, self.run, divide_threads(self.given, processes), self.data, of_examples=of_examples
         )
-        with mapping(prepare, processes) as parallel_map:
+        with open_process_map(prepare, processes) as parallel_map:
             if of_examples:
                 yield dataclasses.replace(self, parallel_map=parallel_map)
             else:

@@ -81,7 +81,7 @@ def _wait_for(kind: type[E], trainer: Trainer, given: ParsedOptions) -> E:
 def _train(trainer: Trainer, run: Run, *, tensorboard: bool | None) -> int:
     """Train and render; returns the number of the signal that stopped training, or 0."""
     is_single = trainer.world.size == 1
-    with StopSignals(tell=_announce_stop if is_single else lambda: None) as signals:
+    with StopSignals(on_first=_announce_stop if is_single else lambda: None) as signals:
         trainer.stop = signals.received
         if trainer.world.is_main:
             _render(run, trainer, tensorboard=tensorboard)

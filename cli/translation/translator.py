@@ -17,7 +17,7 @@ from lm.decoding.translation import Translated, Translator
 from lm.decoding.translation_input import Line, TranslationModel
 from lm.engine.dtype import load_to_decode
 from lm.hardware import share_of
-from lm.processes import Share, mapping
+from lm.processes import ParallelMap, open_process_map
 
 
 def load_translator(
@@ -27,7 +27,7 @@ def load_translator(
     to: str | None,
     sample: bool,
     at_once: bool,
-    share: Share[list[Line], list[Translated]] | None = None,
+    share: ParallelMap[list[Line], list[Translated]] | None = None,
 ) -> Translator:
     """Load runs that translate together.
 
@@ -67,7 +67,7 @@ def translator_of(
     if sample:
         given["sampling"]["seed"] = Sampler.of(SamplingConfig(**given["sampling"])).seed
     prepare = partial(_prepare, tuple(runs), given, to=to, sample=sample)
-    with mapping(prepare, processes) as share:
+    with open_process_map(prepare, processes) as share:
         yield load_translator(runs, given, to=to, sample=sample, at_once=at_once, share=share)
 
 

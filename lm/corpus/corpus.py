@@ -22,7 +22,7 @@ from lm import processes
 from lm.config.data import DataConfig
 from lm.config.tokenizer import END_OF_TEXT, MASK, TokenizerConfig
 from lm.errors import Advice, InputError, UsageError
-from lm.processes import on_threads
+from lm.processes import map_on_threads
 from lm.text import documents
 from lm.text.documents import FileSummary, Fragment, group_by_size, split_into_spans
 from lm.text.encodings import UnreadableError
@@ -186,8 +186,8 @@ def scan_corpus(files: Sequence[TextFile], config: DataConfig, *, workers: int |
 
 def _scan_files(files: Sequence[TextFile], separator: str, workers: int | None) -> tuple[FileSummary, ...]:
     is_little = sum(file.path.stat().st_size for file in files) < _MULTIPROCESSING_BYTES
-    used = 1 if is_little else max(1, min(workers or processes.cores(), len(files)))
-    found = list(processes.in_order(partial(_try_scan_file, separator=separator), files, processes=used))
+    used = 1 if is_little else max(1, min(workers or processes.available_cores(), len(files)))
+    found = list(processes.map_in_processes(partial(_try_scan_file, separator=separator), files, processes=used))
     surveys = tuple(replace(one, file=file) for file, one in drop_unreadable(files, found))
     if files and not any(found.bytes for found in surveys):
         raise InputError(f"{', '.join(file.name for file in files[:3])}: the corpus is empty; there is no text")
@@ -452,8 +452,8 @@ def encode_groups(
 def encode_groups_unchecked(items: Iterable[E], encode: Callable[[Sequence[E]], R]) -> Iterator[tuple[list[E], R]]:
     """Encode as `encode_groups`, without comparing the amount of text."""
     groups = group_by_size(items, _count_characters, limit=GROUP_CHARACTERS)
-    yield from on_threads(
-        partial(_encode_group, encode=encode), groups, threads=_PREFETCHED_GROUPS, ahead=_PREFETCHED_GROUPS
+    yield from map_on_threads(
+        partial(_encode_group, encode=encode), groups, threads=_PREFETCHED_GROUPS, max_pending=_PREFETCHED_GROUPS
     )
 
 

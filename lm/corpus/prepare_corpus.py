@@ -298,7 +298,7 @@ def tokenize_chunks(
         InputError: a character has no token, or a process was killed.
     """
     _remove_incomplete(folder)
-    cores = processes.cores()
+    cores = processes.available_cores()
     used = max(1, min(workers or cores, len(chunks)))
     if used == 1:
         for chunk in chunks:
@@ -307,7 +307,7 @@ def tokenize_chunks(
     work = partial(_load_or_tokenize, write=write, tokenizer=saved, folder=folder)
     threads = {"RAYON_NUM_THREADS": str(max(1, cores // used))}
     try:
-        for stored in processes.in_order(work, chunks, processes=used, environment=threads):
+        for stored in processes.map_in_processes(work, chunks, processes=used, environment=threads):
             yield stored
             if done:
                 done(stored.bytes)

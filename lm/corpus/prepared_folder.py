@@ -59,7 +59,7 @@ def resumable_folder(place: Path) -> Iterator[Path]:
     """
     folder = _parts_folder(place)
     files.make_folder(folder.absolute())
-    with locks.opened_folder(folder) as descriptor:
+    with locks.open_folder_for_locking(folder) as descriptor:
         try:
             if _try_lock(folder, descriptor):
                 yield folder
@@ -75,8 +75,8 @@ def resumable_folder(place: Path) -> Iterator[Path]:
 def _try_lock(folder: Path, descriptor: int) -> bool:
     """Lock a folder; False if another process holds the lock or has just removed the folder."""
     try:
-        locks.lock(descriptor)
-        return locks.is_still(folder, descriptor)
+        locks.try_lock(descriptor)
+        return locks.is_same_folder(folder, descriptor)
     except (BlockingIOError, FileNotFoundError):
         return False
 
@@ -120,7 +120,7 @@ def remove_leftover_parts(place: Path) -> None:
 def locked_folder(folder: Path) -> Iterator[None]:
     """Create and lock a folder; InputError if another process holds the lock."""
     files.make_folder(folder.absolute())
-    with locks.opened_folder(folder) as descriptor:
+    with locks.open_folder_for_locking(folder) as descriptor:
         if not _try_lock(folder, descriptor):
             raise InputError(f"{folder}: another process is at work on it; wait for its end")
         yield
@@ -143,13 +143,13 @@ def _remove_old(folders: Iterable[Path], seconds: float) -> None:
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[bool]:
     """Hold the lock of a folder if possible; yields whether it is held."""
-    with locks.opened_folder(folder) as descriptor:
+    with locks.open_folder_for_locking(folder) as descriptor:
         yield _lock(descriptor)
 
 
 def _lock(descriptor: int) -> bool:
     try:
-        return locks.lock(descriptor)
+        return locks.try_lock(descriptor)
     except BlockingIOError:
         return False
 
@@ -318,5 +318,5 @@ def _read_record(record: Path) -> Any:  # noqa: ANN401 (whatever the file holds)
 
 def _hash_files(paths: list[Path]) -> dict[str, str]:
     """Return the SHA-256 of files, hashed concurrently."""
-    found = processes.on_threads(files.sha256, paths, threads=processes.cores())
+    found = processes.map_on_threads(files.sha256, paths, threads=processes.available_cores())
     return dict(zip((path.name for path in paths), found, strict=True))

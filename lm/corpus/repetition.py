@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from lm.corpus.manifest import Repetition
 from lm.corpus.shards import TokenReader
-from lm.pseudorandom import mix
+from lm.pseudorandom import hash64
 
 WINDOW_BYTES = 200
 """About 50 tokens of English: Lee et al. 2022 (section 4.1) count repetitions of this length or more."""
@@ -134,7 +134,7 @@ class RollingHash:
 
     def __init__(self, vocab_size: int, stretch: int) -> None:
         self.stretch = stretch
-        self.values = mix(np.arange(vocab_size, dtype=np.uint64))
+        self.values = hash64(np.arange(vocab_size, dtype=np.uint64))
         self.powers = _compute_powers(_BASE, _BLOCK + stretch)
         self.inverses = _compute_powers(pow(_BASE, -1, 1 << 64), _BLOCK + stretch)
 

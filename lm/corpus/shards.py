@@ -48,19 +48,19 @@ class ArrayWriter:
 
     def append(self, values: npt.NDArray[Any]) -> None:
         """Append values."""
-        with files.naming(self._path):
+        with files.naming_errors(self._path):
             self._stream.write(values.astype(self._dtype, copy=False).tobytes())
         self._length += len(values)
 
     def close(self) -> None:
         """Finish the file, durably if `lasting`."""
         if not self._stream.closed:
-            with files.naming(self._path):
+            with files.naming_errors(self._path):
                 self._stream.seek(0)
                 self._write_header()  # the first one was written with room for any length
                 self._stream.flush()
                 if self._lasting:
-                    files.sync_open(self._stream.fileno())
+                    files.sync_descriptor(self._stream.fileno())
                 self._stream.close()
 
     def discard(self) -> None:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from lm.corpus.ragged import RaggedArray
 from lm.data.bucketing import length_batches
-from lm.pseudorandom import Indices, mix
+from lm.pseudorandom import Indices, hash64
 from lm.tokenizer.tokenizer import Tokenizer
 
 Integers = NDArray[np.int64]
@@ -137,7 +137,7 @@ def _merge_words(words: RaggedArray, merges: Merges, dropout: float, keys: Indic
         rows, column = rows[unfinished], column[unfinished]
         with np.errstate(over="ignore"):
             draw += _STEP
-        skipped = (mix(keys[rows] ^ draw) >> np.uint64(11)) < dropout * 2.0**53
+        skipped = (hash64(keys[rows] ^ draw) >> np.uint64(11)) < dropout * 2.0**53
         candidates[rows[skipped], column[skipped]] = _NO_RULE
         merged = rows[~skipped]
         table.merge(merged, column[~skipped])

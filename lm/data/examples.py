@@ -19,7 +19,7 @@ from lm.data.batch import Batch, batch_rows
 from lm.data.bucketing import length_batches
 from lm.data.training_data import LabelledPrompt, TrainingData
 from lm.errors import Advice, InputError
-from lm.pseudorandom import mix, permute
+from lm.pseudorandom import hash64, permute_indices
 
 _EVALUATION_TOKENS = 16_384
 """Positions of a validation batch, including padding; the loss doesn't depend on it."""
@@ -39,7 +39,7 @@ class ExampleData(TrainingData):
         self._train, self._validation, self._context, self._rows = train, validation, context, rows
         for examples in (train, validation):
             self._check(examples)
-        self._key = mix(np.array([seed], dtype=np.uint64))
+        self._key = hash64(np.array([seed], dtype=np.uint64))
         self.samples = len(train)
         self.tokens = int(train.index["learned"].sum())
         self.steps_per_epoch = self.samples / rows
@@ -61,7 +61,7 @@ class ExampleData(TrainingData):
         """Return the examples after `consumed` ones; a batch may cross the end of an epoch."""
         samples = np.arange(consumed, consumed + math.ceil(fraction * self._rows), dtype=np.uint64)
         epochs, places = np.divmod(samples, np.uint64(self.samples))
-        numbers = permute(places, self.samples, mix(self._key ^ epochs))
+        numbers = permute_indices(places, self.samples, hash64(self._key ^ epochs))
         return self._make_batch(self._train, numbers.tolist())
 
     def validation(self) -> Iterator[Batch]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from lm.config.data import IGNORE_INDEX
 from lm.data.batch import Batch
-from lm.pseudorandom import Indices, mix, uniforms
+from lm.pseudorandom import Indices, hash64, uniform
 from lm.tokenizer.special_tokens import require_mask_token
 from lm.tokenizer.tokenizer import Tokenizer
 
@@ -108,7 +108,7 @@ class Masking:
     def batch(self, tokens: Ids, *, keys: Indices) -> Batch:
         """Return (rows, length) IDs as a batch with masked inputs and their targets; `keys` has one key per row."""
         length = tokens.shape[1]
-        draws = uniforms(keys, 3 * length)
+        draws = uniform(keys, 3 * length)
         chosen = self._select(tokens, draws[:, :length])
         what, which = draws[:, length : 2 * length], draws[:, 2 * length :]
         others = self.ordinary_ids[(which * len(self.ordinary_ids)).astype(np.int64)]
@@ -136,4 +136,4 @@ class Masking:
 
 def sample_keys(seed: int, samples: Indices) -> Indices:
     """Derive a key for each sample of a run."""
-    return mix(mix(mix(np.array([seed], dtype=np.uint64))) ^ samples)
+    return hash64(hash64(hash64(np.array([seed], dtype=np.uint64))) ^ samples)

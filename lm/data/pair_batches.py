@@ -12,7 +12,7 @@ from lm.config.model import ModelConfig
 from lm.corpus.ragged import RaggedArray
 from lm.data.batch import Batch
 from lm.data.bucketing import batch_ends
-from lm.pseudorandom import Indices, mix
+from lm.pseudorandom import Indices, hash64
 
 Integers = NDArray[np.int64]
 
@@ -136,7 +136,7 @@ class PairBatches:
     def permuted(self, key: Indices) -> PairBatches:
         """Return the batches in another order, derived from a key."""
         batches = RaggedArray(np.arange(len(self.sources)), self.ends)
-        order = batches.take(np.argsort(mix(key ^ np.arange(len(self), dtype=np.uint64)), kind="stable"))
+        order = batches.take(np.argsort(hash64(key ^ np.arange(len(self), dtype=np.uint64)), kind="stable"))
         return PairBatches(self.sources.take(order.values), self.targets.take(order.values), order.ends, self.layout)
 
 

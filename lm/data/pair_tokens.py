@@ -16,7 +16,7 @@ from lm.corpus.tree_positions import attach_positions, wrap_sources
 from lm.data.bpe_dropout import Merges, segment_words
 from lm.data.pair_batches import EncoderDecoderLayout, PairLayout
 from lm.errors import UsageError
-from lm.pseudorandom import Indices, mix
+from lm.pseudorandom import Indices, hash64
 from lm.text.dependency_trees import TreePositions
 from lm.tokenizer.special_tokens import (
     LanguageTag,
@@ -114,7 +114,7 @@ class FramedPairs:
             keys: (pairs,) what their BPE dropout follows from; without keys there is none.
         """
         frames = self.special_tokens(direction)
-        of_source, of_target = (None, None) if keys is None else (mix(keys ^ _SOURCE), mix(keys ^ _TARGET))
+        of_source, of_target = (None, None) if keys is None else (hash64(keys ^ _SOURCE), hash64(keys ^ _TARGET))
         rows = (
             self._side(split, direction.source, frames.source, numbers, of_source),
             self._side(split, direction.target, frames.target, numbers, of_target),
@@ -151,7 +151,7 @@ class FramedPairs:
         """Segment words with BPE dropout; keys are derived from those of sentences and word positions."""
         lengths = words.lengths()
         places = np.arange(len(words.values)) - np.repeat(words.ends - lengths, lengths)
-        of_words = mix(np.repeat(keys, lengths) ^ places.astype(np.uint64))
+        of_words = hash64(np.repeat(keys, lengths) ^ places.astype(np.uint64))
         return segment_words(merges.characters(tokens), merges, dropout=self._dropout, keys=of_words)
 
 

@@ -20,7 +20,7 @@ from lm.data.pair_batches import EncoderDecoderLayout, PairBatches, PairLayout, 
 from lm.data.pair_tokens import FramedPairs, directions
 from lm.data.training_data import Reference, TrainingData, warn_model_too_large
 from lm.errors import Advice, InputError, UsageError
-from lm.pseudorandom import Indices, mix, permute
+from lm.pseudorandom import Indices, hash64, permute_indices
 
 Integers = NDArray[np.int64]
 
@@ -60,7 +60,7 @@ class PairOrder:
         self.samples = samples
         pools = max(1, round(samples / _POOL_SIZE))
         self.starts = np.arange(pools + 1) * samples // pools
-        self._key = mix(np.array([seed], dtype=np.uint64))
+        self._key = hash64(np.array([seed], dtype=np.uint64))
 
     def position(self, consumed: int) -> _Position:
         """Return the position after `consumed` pairs."""
@@ -70,12 +70,12 @@ class PairOrder:
 
     def key(self, epoch: int) -> Indices:
         """Return the (1,) key from which all randomness of an epoch is derived."""
-        return mix(self._key ^ np.uint64(epoch))
+        return hash64(self._key ^ np.uint64(epoch))
 
     def pairs(self, epoch: int, pool: int) -> Integers:
         """Return the indices of the pairs of a pool, in the order of the epoch."""
         places = np.arange(self.starts[pool], self.starts[pool + 1], dtype=np.uint64)
-        return permute(places, self.samples, np.repeat(self.key(epoch), len(places))).astype(np.int64)
+        return permute_indices(places, self.samples, np.repeat(self.key(epoch), len(places))).astype(np.int64)
 
 
 class PairData(TrainingData):
@@ -232,7 +232,7 @@ class PairData(TrainingData):
         key, samples = self._order.key(epoch), self._order.pairs(epoch, pool)
         sources, targets = self._encode_rows(samples, key if dropout else None)
         batches = bucket_pairs(sources, targets, tokens=self._batch_tokens, rows=self._batch_rows, layout=self._layout)
-        return batches.permuted(mix(mix(key ^ np.uint64(pool)) ^ _BATCH_ORDER_KEY))
+        return batches.permuted(hash64(hash64(key ^ np.uint64(pool)) ^ _BATCH_ORDER_KEY))
 
     def _encode_rows(self, samples: Integers, key: Indices | None) -> tuple[RaggedArray, RaggedArray]:
         """Return source and target IDs of samples; those of the first direction come first in the numbering.
@@ -245,7 +245,7 @@ class PairData(TrainingData):
         places, parts = [], []
         for number, direction in enumerate(self._directions):
             mine = np.flatnonzero(of_direction == number)
-            keys = None if key is None else mix(key ^ samples[mine].astype(np.uint64))
+            keys = None if key is None else hash64(key ^ samples[mine].astype(np.uint64))
             places.append(mine)
             parts.append(self._framed.rows("train", direction, pairs[mine], keys))
         back = np.argsort(np.concatenate(places), kind="stable")

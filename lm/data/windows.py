@@ -16,7 +16,7 @@ from lm.data.batch import Batch, batch_rows
 from lm.data.masking import Masking, sample_keys
 from lm.data.training_data import TrainingData, warn_model_too_large, warn_model_too_small, warn_too_many_epochs
 from lm.errors import Advice, InputError
-from lm.pseudorandom import mix, permute
+from lm.pseudorandom import hash64, permute_indices
 from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer
 
 _EVALUATION_TOKENS = 16_384
@@ -37,15 +37,15 @@ class WindowOrder:
         self.context = context
         self.windows = max(1, tokens // context - 1)
         self._offsets = np.uint64(tokens - self.windows * context)
-        self._key = mix(np.array([seed], dtype=np.uint64))
+        self._key = hash64(np.array([seed], dtype=np.uint64))
 
     def starts(self, first: int, count: int) -> list[int]:
         """Return where the windows of samples first … first + count - 1 start."""
         samples = np.arange(first, first + count, dtype=np.uint64)
         epochs, places = np.divmod(samples, np.uint64(self.windows))
-        keys = mix(self._key ^ epochs)
-        windows = permute(places, self.windows, keys)
-        starts = windows * np.uint64(self.context) + mix(keys) % self._offsets
+        keys = hash64(self._key ^ epochs)
+        windows = permute_indices(places, self.windows, keys)
+        starts = windows * np.uint64(self.context) + hash64(keys) % self._offsets
         return [int(start) for start in starts]
 
     def batch(self, tokens: TokenReader, first: int, count: int) -> NDArray[np.int64]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lm.errors import not_a_number
+from lm.errors import nan_logits_error
 from lm.kernels.tensors import Best, best
 
 _ROWS_AT_A_TIME = 64
@@ -45,7 +45,7 @@ class Candidates:
         """
         logprobs = following.logprobs.cpu().double()
         if bool(logprobs.isnan().any()):
-            raise not_a_number()
+            raise nan_logits_error()
         continued = totals[:, :, None] + logprobs.reshape(*totals.shape, -1)
         ordered, order = continued.flatten(1).sort(stable=True, descending=True)
         tokens = following.places.cpu().reshape(len(totals), -1)

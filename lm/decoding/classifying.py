@@ -23,7 +23,7 @@ from lm.data.examples import truncate_text
 from lm.decoding.session import DecodeSession
 from lm.engine.engine import Want
 from lm.engine.selection import plan_engines
-from lm.errors import UsageError, check_number
+from lm.errors import UsageError, check_not_nan
 from lm.model.transformer import DecoderOnly, EncoderOnly
 from lm.text.examples import parse_label
 from lm.tokenizer.special_tokens import SpecialTokenFrame, build_example_frame
@@ -244,5 +244,5 @@ def classifier_of(
 
 def _ranked(text: str, labels: Sequence[str], probabilities: Sequence[float]) -> Classified:
     """A text with its labels, the likeliest first; InputError if the probabilities are no numbers."""
-    check_number(probabilities[0])
+    check_not_nan(probabilities[0])
     return Classified(text, dict(sorted(zip(labels, probabilities, strict=True), key=lambda pair: -pair[1])))

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from lm.corpus.ragged import RaggedArray
-from lm.errors import UsageError, check_number
+from lm.errors import UsageError, check_not_nan
 from lm.model.transformer import EncoderOnly
 from lm.tokenizer.special_tokens import build_text_frame, require_mask_token
 from lm.tokenizer.tokenizer import Tokenizer
@@ -96,7 +96,7 @@ class Filler:
         found = known.topk(min(k, known.shape[-1]))
         guesses = []
         for ids, of_ids in zip(found.indices.tolist(), found.values.tolist(), strict=True):
-            check_number(of_ids[0])
+            check_not_nan(of_ids[0])
             guesses.append(tuple(map(self._guess, ids, of_ids)))
         return guesses
 

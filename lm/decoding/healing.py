@@ -23,7 +23,7 @@ from torch import Tensor
 
 from lm.decoding.sampling import NOTHING_LEFT, History, Sampler, drawn, filtered, nothing_left
 from lm.decoding.session import DecodeSession
-from lm.errors import check_number
+from lm.errors import check_not_nan
 from lm.tokenizer.tokenizer import Tokenizer
 
 _KINDS = ("bpe", "unigram")
@@ -174,7 +174,7 @@ def covers(
         longer: list[tuple[int, tuple[int, Spelling, float]]] = []  # each with the row that it continues
         for row, (place, spelling, score) in enumerate(reached):
             ending = endings[place]
-            check_number(float(logprobs[row, 0]))
+            check_not_nan(float(logprobs[row, 0]))
             if spelling in ending.spellings:
                 found[place] += _covers_after(spelling, ending, logprobs[row] + score, tokenizer, sampler)
             for token in ending.following(spelling):

@@ -24,7 +24,7 @@ from torch import Tensor
 from lm.config.decoding import SamplingConfig
 from lm.decoding.candidates import among_best
 from lm.decoding.session import DecodeSession, Source
-from lm.errors import UsageError, check_number
+from lm.errors import UsageError, check_not_nan
 from lm.tokenizer.tokenizer import DecodeStream, Tokenizer
 
 FinishReason = Literal["length", "end_of_text", "stop"]
@@ -321,7 +321,7 @@ class Sample:
             InputError: the log-probability is not a number.
             UsageError: there is no token.
         """
-        check_number(logprob)
+        check_not_nan(logprob)
         if token == NOTHING_LEFT:
             raise nothing_left()
         number, text = self.row.number, self.row.text

@@ -21,7 +21,7 @@ from lm.decoding.session import DecodeSession, Source
 from lm.decoding.translation_input import Ids, Line, TranslationModel, line_of, padded
 from lm.engine.selection import plan_engines
 from lm.errors import InputError, UsageError
-from lm.processes import Share, on_threads
+from lm.processes import ParallelMap, map_on_threads
 from lm.text.dependency_trees import Heads, check_heads
 from lm.text.prompts import RepeatCounter
 from lm.tokenizer.special_tokens import PairSpecialTokens, SpecialTokenFrame, build_pair_frames
@@ -85,7 +85,7 @@ class Translator:
         *,
         sampler: Sampler = _GREEDY,
         to: str | None = None,
-        share: Share[list[Line], list[Translated]] | None = None,
+        share: ParallelMap[list[Line], list[Translated]] | None = None,
     ) -> None:
         """Check that the models fit together, and the settings them.
 
@@ -166,7 +166,7 @@ class Translator:
             yield from map(self.translate_batch, batches)
             return
         try:
-            yield from on_threads(
+            yield from map_on_threads(
                 self.translate_batch, batches, threads=workers, prepare=partial(torch.set_num_threads, 1)
             )
         finally:

@@ -22,7 +22,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from lm.distributed import launcher_env
 from lm.hardware import MOST_THREADS
-from lm.signals import ending
+from lm.signals import termination_signals
 
 _KILLED = -getattr(signal, "SIGKILL", 9)
 """Exit code of a killed process."""
@@ -75,7 +75,7 @@ def launch(command: Sequence[str], *, processes: int, began: float) -> LaunchRes
         return LaunchResult(128 + int(error.sigval))
     except ChildFailedError as error:
         _, first = error.get_first_failure()
-        ended_by = [-int(number) for number in (signal.SIGINT, *ending())]
+        ended_by = [-int(number) for number in (signal.SIGINT, *termination_signals())]
         code = 128 - first.exitcode if first.exitcode in ended_by else max(first.exitcode, 1)
         return LaunchResult(code, all(failure.exitcode == _KILLED for failure in error.failures.values()))
     finally:
@@ -88,7 +88,7 @@ def launch(command: Sequence[str], *, processes: int, began: float) -> LaunchRes
 
 def _forwarded_signals() -> str:
     """Names of the signals that torch's launcher forwards; without SIGHUP if that is ignored."""
-    return ",".join(["SIGINT", "SIGQUIT", *(number.name for number in ending())])
+    return ",".join(["SIGINT", "SIGQUIT", *(number.name for number in termination_signals())])
 
 
 def _forward_pipe(argument: str, pipe: Path) -> str:

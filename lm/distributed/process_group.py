@@ -19,7 +19,7 @@ from lm.distributed.rendezvous import join_process_group
 from lm.distributed.strategy import LossModule, ParallelStrategy
 from lm.distributed.world import SINGLE_PROCESS, World
 from lm.errors import TrainingError, UsageError
-from lm.signals import ended_at_once
+from lm.signals import default_signal_handling
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -72,7 +72,7 @@ class DistributedWorld(World):
     def broadcast(self, value: T | None) -> T:
         """See `World.broadcast`."""
         objects = [value]
-        with ended_at_once():
+        with default_signal_handling():
             dist.broadcast_object_list(objects, src=0, group=self._patient_group)
         assert objects[0] is not None
         return objects[0]
@@ -128,10 +128,10 @@ def init_distributed() -> Iterator[World]:
     if launcher_env.world_size() == 1:
         yield SINGLE_PROCESS
         return
-    with ended_at_once():
+    with default_signal_handling():
         store = join_process_group()
     try:
-        with ended_at_once():
+        with default_signal_handling():
             group = DistributedWorld()
         yield group
         dist.destroy_process_group()

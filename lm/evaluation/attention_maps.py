@@ -16,7 +16,7 @@ from torch import Tensor
 
 from lm.config.evaluation import AttentionUnit
 from lm.corpus.tree_positions import OUTSIDE_TREE
-from lm.errors import UsageError, not_a_number
+from lm.errors import UsageError, nan_logits_error
 from lm.model.attention import captured
 from lm.model.transformer import DecoderOnly, EncoderDecoder, EncoderOnly, Model
 from lm.text.dependency_trees import compute_tree_positions
@@ -349,5 +349,5 @@ def _merge_to_units(layers: Sequence[Tensor], queries: Axis, keys: Axis) -> Weig
     of_queries = queries.members / np.maximum(queries.members.sum(axis=0), 1)
     weights = torch.cat(tuple(layers)).cpu().numpy()
     if not np.isfinite(weights).all():
-        raise not_a_number()
+        raise nan_logits_error()
     return np.asarray(of_queries.T @ (weights @ keys.members), dtype=np.float32)

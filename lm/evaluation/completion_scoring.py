@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from lm.data.batch import Batch
 from lm.data.bucketing import length_batches
 from lm.data.examples import completion_length_error, truncate_prompt
-from lm.errors import InputError, not_a_number
+from lm.errors import InputError, nan_logits_error
 from lm.evaluation.perplexity import Tally
 from lm.evaluation.scoring import Nats, score_batches
 from lm.model.transformer import DecoderOnly
-from lm.processes import Share
+from lm.processes import ParallelMap
 from lm.text.examples import Example
 from lm.tokenizer.offsets import RoundTripLoss, TokenOffsets
 from lm.tokenizer.special_tokens import build_example_frame
@@ -48,7 +48,7 @@ def score_completions(
     context: int,
     batch_size: int,
     name: str,
-    parallel_map: Share[Batch, list[Nats]] | None = None,
+    parallel_map: ParallelMap[Batch, list[Nats]] | None = None,
 ) -> Iterator[CompletionScores]:
     """Score examples in bounded memory, as in training (see `lm.data.examples`).
 
@@ -86,7 +86,7 @@ def _add_scores(tally: Tally, framed: _EncodedExample, nats: Nats, name: str) ->
     """Count a completion; InputError if its surprisal is NaN."""
     example = framed.example
     if not np.isfinite(nats).all():
-        raise not_a_number(f"{name}: line {example.line}")
+        raise nan_logits_error(f"{name}: line {example.line}")
     tally.add(nats)
     tally.documents += 1
     tally.words += len(example.completion.split())

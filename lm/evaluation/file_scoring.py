@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lm.data.bucketing import length_batches
-from lm.errors import InputError, not_a_number
+from lm.errors import InputError, nan_logits_error
 from lm.evaluation.scoring import Nats
 from lm.evaluation.windows import Ids
-from lm.processes import Share
+from lm.processes import ParallelMap
 from lm.text.documents import read_fragments
 from lm.text.files import TextFile
 from lm.tokenizer.offsets import ByteOffsets, RoundTripLoss, TokenOffsets
@@ -179,7 +179,7 @@ def score_files(
     *,
     separator: str,
     batch_size: int,
-    parallel_map: Share[list[W], list[Nats]] | None = None,
+    parallel_map: ParallelMap[list[W], list[Nats]] | None = None,
 ) -> Iterator[list[ScoredSegment]]:
     """Score files in bounded memory, each document on its own.
 
@@ -207,7 +207,7 @@ def score_files(
         taken = list(reader.take(np.concatenate(scored)))
         for segment in taken:
             if np.isinf(segment.nats).any() or np.isnan(segment.nats).sum() > window_scorer.unscored(segment):
-                raise not_a_number(files[segment.passage.file].name)
+                raise nan_logits_error(files[segment.passage.file].name)
         yield taken
     if rest := list(reader.take(np.zeros(0))):
         yield rest

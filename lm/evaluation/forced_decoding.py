@@ -15,11 +15,11 @@ from lm.corpus.tree_positions import TreeReader, wrap_sources
 from lm.data.batch import Batch
 from lm.data.bucketing import length_batches
 from lm.data.pair_batches import PairLayout, select_layout
-from lm.errors import InputError, not_a_number
+from lm.errors import InputError, nan_logits_error
 from lm.evaluation.perplexity import Tally
 from lm.evaluation.scoring import Nats, score_batches
 from lm.model.transformer import DecoderOnly, EncoderDecoder
-from lm.processes import Share
+from lm.processes import ParallelMap
 from lm.text.parallel import SentencePair
 from lm.tokenizer.offsets import RoundTripLoss, TokenOffsets
 from lm.tokenizer.special_tokens import LanguageTag, build_pair_frames
@@ -105,7 +105,7 @@ def score_pairs(
     pairs: EncodedPairs,
     *,
     batch_tokens: int = _BATCH_TOKENS,
-    parallel_map: Share[Batch, list[Nats]] | None = None,
+    parallel_map: ParallelMap[Batch, list[Nats]] | None = None,
 ) -> list[Nats]:
     """Compute the surprisal of each target token of each pair.
 
@@ -147,7 +147,7 @@ def score_pairs_streaming(
     pairs: Iterable[SentencePair],
     *,
     name: str,
-    parallel_map: Share[Batch, list[Nats]] | None = None,
+    parallel_map: ParallelMap[Batch, list[Nats]] | None = None,
 ) -> Iterator[PairScores]:
     """Score any number of pairs in bounded memory.
 
@@ -172,7 +172,7 @@ def score_pairs_streaming(
         _check_lengths(model, whole, tokens, name)
         for pair, nats in zip(whole, score_pairs(model, tokens, parallel_map=parallel_map), strict=True):
             if not np.isfinite(nats).all():
-                raise not_a_number(f"{name}: line {pair.line}")
+                raise nan_logits_error(f"{name}: line {pair.line}")
             tally.add(nats)
             tally.documents += 1
             tally.words += len(pair.target.split())

@@ -11,7 +11,7 @@ import numpy as np
 
 from lm.evaluation.file_scoring import ScoredSegment, W, WindowScorer, score_files
 from lm.evaluation.scoring import Nats
-from lm.processes import Share
+from lm.processes import ParallelMap
 from lm.text.files import TextFile
 from lm.tokenizer.offsets import RoundTripLoss
 from lm.tokenizer.tokenizer import Tokenizer
@@ -204,7 +204,7 @@ def measure_perplexity(
     *,
     separator: str,
     batch_size: int,
-    parallel_map: Share[list[W], list[Nats]] | None = None,
+    parallel_map: ParallelMap[list[W], list[Nats]] | None = None,
 ) -> Iterator[BatchScored | FileScore]:
     """Score files in bounded memory; arguments and errors as of `score_files`.
 

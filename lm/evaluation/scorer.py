@@ -22,7 +22,7 @@ from lm.evaluation.windows import (
     resolve_window_sizes,
 )
 from lm.model.transformer import DecoderOnly, EncoderOnly
-from lm.processes import Share
+from lm.processes import ParallelMap
 from lm.text.files import TextFile
 from lm.tokenizer.special_tokens import SpecialTokenFrame, build_text_frame, require_mask_token
 from lm.tokenizer.tokenizer import Tokenizer
@@ -162,7 +162,7 @@ class TextScorer:
     stride: int
     batch_size: int
     every: int = 1
-    parallel_map: Share[list[Any], list[Nats]] | None = None
+    parallel_map: ParallelMap[list[Any], list[Nats]] | None = None
 
     @classmethod
     def of(

@@ -14,7 +14,7 @@ from lm.config.data import IGNORE_INDEX
 from lm.data.batch import Batch
 from lm.evaluation.windows import CausalWindow, CausalWindowSplitter, Ids
 from lm.model.transformer import DecoderOnly, EncoderDecoder, Transformer
-from lm.processes import Share
+from lm.processes import ParallelMap
 
 Nats = npt.NDArray[np.float64]
 
@@ -94,7 +94,7 @@ def score_batch(model: DecoderOnly | EncoderDecoder, batch: Batch) -> list[Nats]
 
 
 def score_batches(
-    model: DecoderOnly | EncoderDecoder, batches: Iterable[Batch], parallel_map: Share[Batch, list[Nats]] | None = None
+    model: DecoderOnly | EncoderDecoder, batches: Iterable[Batch], parallel_map: ParallelMap[Batch, list[Nats]] | None = None
 ) -> Iterator[list[Nats]]:
     """Score batches with `score_batch`, in order; in other processes if `parallel_map` is given."""
     return (score_batch(model, batch) for batch in batches) if parallel_map is None else parallel_map(batches)

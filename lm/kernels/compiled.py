@@ -122,7 +122,7 @@ def compiling() -> Iterator[None]:
         time.sleep(_WAIT)
     _is_saving = True
     try:
-        with files.naming(folder):
+        with files.naming_errors(folder):
             yield
             note_compiled()
     finally:

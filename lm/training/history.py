@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lm import run_folder
-from lm.base import named_base, own_weights
+from lm.adapter_base import linked_base_weights, read_base_path
 from lm.config.run import RunConfig
 from lm.errors import InputError
 from lm.locks import is_locked
@@ -87,7 +87,7 @@ def summarise_run(run: Path) -> RunSummary:
     config, state = run_folder.load_config(last), run_folder.load_state(last)
     changed = max(path.stat().st_mtime for path in (last, log) if path.exists())
     trained = run_folder.count_parameters(last)
-    base = named_base(last) if config.lora else None
+    base = read_base_path(last) if config.lora else None
     of_base = _count_base_parameters(last, base) if config.lora else 0
     bits = None if state.best_step is None else _bits_per_byte(log, state.best_step)
     running = _last_step(log) if is_running else None
@@ -123,7 +123,7 @@ def _bits_per_byte(log: Path, step: int) -> float | None:
 
 def _count_base_parameters(checkpoint: Path, base: str | None) -> int:
     """Count the parameters of the base of a checkpoint; 0 if it is gone."""
-    if (own := own_weights(checkpoint)) is not None:
+    if (own := linked_base_weights(checkpoint)) is not None:
         return run_folder.count_parameters(own.parent, own.name)
     return run_folder.count_parameters(Path(base)) if base and run_folder.is_checkpoint(Path(base)) else 0
 

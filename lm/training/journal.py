@@ -107,7 +107,7 @@ class Journal:
         if not self._writes:
             return
         is_first = path not in self._pending
-        self._pending[path] = self._pending.get(path, "") + files.json_text(values) + "\n"
+        self._pending[path] = self._pending.get(path, "") + files.to_json(values) + "\n"
         try:
             self._write_pending(path)
         except OSError as error:
@@ -115,7 +115,7 @@ class Journal:
 
     def _write_pending(self, path: Path) -> None:
         """Append the pending entries to a log, all or none."""
-        with files.naming(path), path.open("ab", buffering=0) as file:
+        with files.naming_errors(path), path.open("ab", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size
             left = memoryview(self._pending[path].encode(errors="backslashreplace"))
             try:
@@ -220,7 +220,7 @@ def _lines_until(path: Path, step: float, *, evaluation_due: bool = False) -> by
 
 
 def _replace_file(path: Path, content: bytes) -> None:
-    with files.replaced_bytes(path) as file:
+    with files.replacing_bytes(path) as file:
         file.write(content)
 
 

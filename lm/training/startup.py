@@ -11,7 +11,7 @@ from typing import Any, TypedDict, Unpack
 import torch
 
 from lm import checkpoint, run_folder
-from lm.base import adapting, base_weights, keep_weights, refer
+from lm.adapter_base import find_base_weights, link_base, link_base_weights, with_base_hash
 from lm.config.run import CHANGEABLE_ON_RESUME, SECTIONS, RunConfig, RunPlan
 from lm.config.run_spec import is_user_given
 from lm.config.training import LENGTHS, TrainingConfig
@@ -140,7 +140,7 @@ def start_planned_run(
     """
     if base is not None:
         check_tokenizers(base, corpus.tokenizer, corpus.source_tokenizer)
-        config = adapting(config, base)
+        config = with_base_hash(config, base)
     is_comparable = weights is not None and has_matching_head(config.model, weights)
     state = TrainingState(evaluation_due=is_comparable and data.validation_bytes > 0)
     setup = RunSetup(
@@ -154,7 +154,7 @@ def start_planned_run(
         checkpoint.remove_leftovers(folder)
         (folder / run_folder.CHECKPOINTS).mkdir(exist_ok=True)
         if base is not None:
-            refer(folder, base)
+            link_base(folder, base)
         run.journal.clear()
         run.journal.log_decisions(0, config, reasons)
         run.write_config()
@@ -231,7 +231,7 @@ def resume_run(
             lock=lock,
             weights=load_tensors(source / run_folder.MODEL),
             optimizer=load_tensors(source / run_folder.OPTIMIZER),
-            base=load_tensors(keep_weights(folder, base_weights(found, config))) if config.lora else None,
+            base=load_tensors(link_base_weights(folder, find_base_weights(found, config))) if config.lora else None,
             now=now,
         )
         run.journal.log_changes(state.step, before, config, by=by)

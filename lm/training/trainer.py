@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from lm.base import refuse_adapted
+from lm.adapter_base import refuse_adapters
 from lm.checkpoint import load_weights
 from lm.config.model import check_heads_given
 from lm.config.portable import describe_unportable
@@ -462,7 +462,7 @@ class Trainer:
                     "adapters are trained beside the weights of a run: name it, or leave them out",
                     settings=("from_run", "lora"),
                 )
-            refuse_adapted(find_checkpoint(Path(spec.from_run)))
+            refuse_adapters(find_checkpoint(Path(spec.from_run)))
         if config.training.compile:
             check_compiler(device, is_recurrent=config.model.is_recurrent)
         check_heads_given(config.model, are_given=bool(spec.data.heads))

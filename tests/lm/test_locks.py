@@ -54,7 +54,7 @@ def test_a_system_without_locks_goes_on(tmp_path, monkeypatch):
     monkeypatch.setattr(locks, "fcntl", None)
     LockFile(tmp_path / ".lock").acquire()
     with Path(tmp_path / ".lock").open() as file:
-        assert not locks.lock(file.fileno())
+        assert not locks.try_lock(file.fileno())
     LockFile(tmp_path / ".lock").acquire()
 
 
@@ -70,7 +70,7 @@ def test_windows_locks_files_too(tmp_path, monkeypatch):
     with (tmp_path / "part").open("ab") as file:
         file.write(b"abc")
         file.flush()
-        assert locks.lock(file.fileno())
+        assert locks.try_lock(file.fileno())
         assert file.tell() == 3
         file.write(b"def")
     assert (tmp_path / "part").read_bytes() == b"abcdef"

@@ -14,11 +14,18 @@ import pytest
 
 from lm import processes
 from lm.errors import InputError, LMError
-from lm.processes import Workers, cores, in_order, mapping, on_threads, ordered
+from lm.processes import (
+    WorkerPool,
+    available_cores,
+    in_numbered_order,
+    map_in_processes,
+    map_on_threads,
+    open_process_map,
+)
 
 
 def test_results_are_in_the_order_of_the_items_whatever_each_takes() -> None:
-    found = list(in_order(map_slowly, [0.2, 0.0, 0.1], processes=2))
+    found = list(map_in_processes(map_slowly, [0.2, 0.0, 0.1], processes=2))
     assert [seconds for seconds, _, _ in found] == [0.2, 0.0, 0.1]
     assert os.getpid() not in {process for _, process, _ in found}
     assert not any(torch for _, _, torch in found)
@@ -31,30 +38,30 @@ def map_slowly(seconds: float) -> tuple[float, int, bool]:
 
 
 def test_one_process_is_this_one() -> None:
-    assert [process for _, process, _ in in_order(map_slowly, [0.0], processes=1)] == [os.getpid()]
+    assert [process for _, process, _ in map_in_processes(map_slowly, [0.0], processes=1)] == [os.getpid()]
 
 
 def test_variables_are_set_and_what_is_printed_is_no_result(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
-    assert list(in_order(os.getenv, ["PIECES"], processes=2, environment={"PIECES": "7"})) == ["7"]
-    assert list(in_order(print, ["loud"], processes=2)) == [None]
+    assert list(map_in_processes(os.getenv, ["PIECES"], processes=2, environment={"PIECES": "7"})) == ["7"]
+    assert list(map_in_processes(print, ["loud"], processes=2)) == [None]
     out, err = capfd.readouterr()
     assert (out, err) == ("", "loud\n")
 
 
 def test_an_error_is_raised_as_it_is() -> None:
     with pytest.raises(InputError, match="no such thing"):
-        list(in_order(refuse, ["no such thing"], processes=2))
+        list(map_in_processes(refuse, ["no such thing"], processes=2))
     with pytest.raises(LMError, match="process that shares the work failed: ValueError: .*no good"):
-        list(in_order(fail, [1], processes=2))
-    with pytest.raises(InputError, match="no such run"), Workers(refuse_to_begin, 2) as workers:
-        list(workers.share([1]))
+        list(map_in_processes(fail, [1], processes=2))
+    with pytest.raises(InputError, match="no such run"), WorkerPool(refuse_to_begin, 2) as workers:
+        list(workers.imap_unordered([1]))
 
 
 def test_results_before_an_error_are_there() -> None:
-    found = in_order(refuse_three, [1, 2, 3, 4], processes=2)
+    found = map_in_processes(refuse_three, [1, 2, 3, 4], processes=2)
     assert [next(found), next(found)] == [1, 2]
     with pytest.raises(InputError, match="three"):
         next(found)
@@ -80,7 +87,7 @@ def refuse(message: str) -> None:
 
 def test_a_killed_process_is_told_of() -> None:
     with pytest.raises(InputError, match=r"has ended \(exit code -9\), perhaps because memory ran out"):
-        list(in_order(kill_oneself, [signal.SIGKILL], processes=2))
+        list(map_in_processes(kill_oneself, [signal.SIGKILL], processes=2))
 
 
 def kill_oneself(number: int) -> None:
@@ -89,7 +96,7 @@ def kill_oneself(number: int) -> None:
 
 def test_who_stops_asking_ends_them_at_once() -> None:
     began = time.monotonic()
-    found = in_order(map_slowly, [0.0, 60.0, 60.0], processes=2)
+    found = map_in_processes(map_slowly, [0.0, 60.0, 60.0], processes=2)
     process = next(found)[1]
     found.close()
     assert time.monotonic() - began < 30
@@ -98,7 +105,7 @@ def test_who_stops_asking_ends_them_at_once() -> None:
 
 PARENT = """
 import sys
-from lm.processes import in_order
+from lm.processes import map_in_processes
 from tests.lm.test_processes import map_slowly
 for seconds, process, _ in in_order(map_slowly, [0.0, 0.0, 60.0, 60.0], processes=2):
     print(process, flush=True)
@@ -133,13 +140,13 @@ def test_on_windows_a_worker_inherits_a_handle(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(processes.subprocess, "CREATE_NEW_PROCESS_GROUP", 512, raising=False)
     ours, theirs = Pipe()
     with ours, theirs:
-        how = processes._inheriting(theirs)
+        how = processes._popen_arguments(theirs)
         assert how == {"startupinfo": {"lpAttributeList": {"handle_list": [theirs.fileno()]}}, "creationflags": 512}
         assert inheritable == [(theirs.fileno(), True)]
 
 
 def test_there_is_a_processor() -> None:
-    assert cores() >= 1
+    assert available_cores() >= 1
 
 
 def double(number: int) -> int:
@@ -167,27 +174,27 @@ def make_double():
 
 
 def test_workers_are_set_up_once_and_work_again() -> None:
-    with mapping(make_double, 3) as double_all:
+    with open_process_map(make_double, 3) as double_all:
         assert list(double_all(range(50))) == list(range(0, 100, 2))
         assert list(double_all([])) == []
         assert list(double_all(range(3))) == [0, 2, 4]
 
 
 def test_a_worker_may_make_as_many_results_of_items_as_it_likes() -> None:
-    with Workers(make_pairs, 2) as workers:
-        results = list(workers.share(range(11)))
+    with WorkerPool(make_pairs, 2) as workers:
+        results = list(workers.imap_unordered(range(11)))
     assert sorted(number for result in results for number in result) == list(range(11))
 
 
 def test_items_are_read_only_as_they_are_wanted() -> None:
     read = []
-    with mapping(make_double, 2) as double_all:
+    with open_process_map(make_double, 2) as double_all:
         next(double_all(read.append(number) or number for number in range(1000)))
         assert len(read) <= 6
 
 
 def test_order_is_kept_by_waiting() -> None:
-    assert list(ordered([(2, "c"), (0, "a"), (1, "b"), (3, "d")])) == ["a", "b", "c", "d"]
+    assert list(in_numbered_order([(2, "c"), (0, "a"), (1, "b"), (3, "d")])) == ["a", "b", "c", "d"]
 
 
 def test_an_interrupt_of_the_terminal_ends_them() -> None:
@@ -205,7 +212,7 @@ def test_results_of_threads_are_in_order_and_errors_come_in_their_turn() -> None
         time.sleep(seconds)
         return 1 / (0.5 - seconds)
 
-    found = on_threads(wait, [0.1, 0.0, 0.5, 0.2], threads=2)
+    found = map_on_threads(wait, [0.1, 0.0, 0.5, 0.2], threads=2)
     assert [next(found), next(found)] == [2.5, 2.0]
     with pytest.raises(ZeroDivisionError):
         next(found)
@@ -213,7 +220,7 @@ def test_results_of_threads_are_in_order_and_errors_come_in_their_turn() -> None
 
 def test_threads_run_ahead_by_a_bounded_number_of_items() -> None:
     taken: list[int] = []
-    found = on_threads(abs, (taken.append(one) or one for one in range(100)), threads=2, ahead=3)
+    found = map_on_threads(abs, (taken.append(one) or one for one in range(100)), threads=2, max_pending=3)
     assert next(found) == 0
     assert taken == [0, 1, 2, 3]
     assert list(found) == list(range(1, 100))

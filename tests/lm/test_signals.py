@@ -14,7 +14,7 @@ from lm.signals import StopSignals
 def test_one_signal_asks_and_a_second_ends(number):
     before = signal.getsignal(number)
     told: list[int] = []
-    with StopSignals(tell=lambda: told.append(1)) as signals:
+    with StopSignals(on_first=lambda: told.append(1)) as signals:
         assert not signals.received()
         os.kill(os.getpid(), number)
         assert signals.received()

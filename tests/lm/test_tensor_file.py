@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 
 from lm.errors import InputError
-from lm.tensor_file import entries
+from lm.tensor_file import read_tensor_header
 
 
 def header(values: object) -> bytes:
@@ -22,7 +22,7 @@ def test_every_tensor_is_found_where_it_is(tmp_path):
     tensors = {"a": torch.arange(6.0).view(2, 3), "b": torch.tensor(7), "c": torch.ones(5, dtype=torch.bfloat16)}
     save_file(tensors, tmp_path / "x.safetensors", metadata={"format": "pt"})
     content = (tmp_path / "x.safetensors").read_bytes()
-    found = entries(tmp_path / "x.safetensors")
+    found = read_tensor_header(tmp_path / "x.safetensors")
     assert {name: (entry.dtype, entry.shape) for name, entry in found.items()} == {
         "a": ("F32", (2, 3)), "b": ("I64", ()), "c": ("BF16", (5,)),
     }  # fmt: skip
@@ -51,11 +51,11 @@ WRONG = {
 def test_a_long_header_is_not_read(length, tmp_path):
     (tmp_path / "x.safetensors").write_bytes(struct.pack("<Q", length) + b"{}")
     with pytest.raises(InputError, match=f"its header would have {length:,} bytes"):
-        entries(tmp_path / "x.safetensors")
+        read_tensor_header(tmp_path / "x.safetensors")
 
 
 @pytest.mark.parametrize("content", WRONG.values(), ids=WRONG)
 def test_a_header_that_cannot_be_is_refused(content, tmp_path):
     (tmp_path / "x.safetensors").write_bytes(content + b"1234")
     with pytest.raises(InputError, match="x.safetensors: not a .safetensors file that can be read"):
-        entries(tmp_path / "x.safetensors")
+        read_tensor_header(tmp_path / "x.safetensors")

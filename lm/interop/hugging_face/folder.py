@@ -19,8 +19,8 @@ from torch import Tensor
 
 from lm import files
 from lm.errors import InputError
-from lm.tensor_file import Entry, entries
-from lm.tensors import FLOATS
+from lm.tensor_file import TensorEntry, read_tensor_header
+from lm.tensors import FLOAT_DTYPES
 from lm.tokenizer.tokenizer import FILE_NAME
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
@@ -50,14 +50,14 @@ def find_tokenizer_file(folder: Path) -> Path:
     return _check_size(folder / FILE_NAME)
 
 
-def find_weights(folder: Path) -> dict[str, Entry]:
+def find_weights(folder: Path) -> dict[str, TensorEntry]:
     """Return the tensors of a folder by name, in one file or several with an index; none is read.
 
     Raises:
         InputError: there are none, they are pickles, or the index is invalid.
     """
     if (folder / WEIGHTS).is_file():
-        return entries(folder / WEIGHTS)
+        return read_tensor_header(folder / WEIGHTS)
     if (folder / INDEX).is_file():
         return _read_index(folder)
     pickles = sorted(path.name for path in folder.iterdir() if path.suffix in _PICKLES)
@@ -68,11 +68,13 @@ def find_weights(folder: Path) -> dict[str, Entry]:
     raise InputError(f"{folder}: has neither {WEIGHTS} nor {INDEX}")
 
 
-def read_tensor(entry: Entry) -> Tensor:
+def read_tensor(entry: TensorEntry) -> Tensor:
     """Read a tensor; InputError if it is quantized or the file too short."""
-    if entry.dtype not in FLOATS:
-        raise InputError(f"{entry.path}: has numbers of the type {entry.dtype}; only {', '.join(FLOATS)} can be read")
-    numbers = torch.empty(entry.shape, dtype=FLOATS[entry.dtype])
+    if entry.dtype not in FLOAT_DTYPES:
+        raise InputError(
+            f"{entry.path}: has numbers of the type {entry.dtype}; only {', '.join(FLOAT_DTYPES)} can be read"
+        )
+    numbers = torch.empty(entry.shape, dtype=FLOAT_DTYPES[entry.dtype])
     with entry.path.open("rb") as file:
         file.seek(entry.start)
         if file.readinto(numbers.flatten().view(torch.uint8).numpy()) != entry.size:  # type: ignore[arg-type]
@@ -80,7 +82,7 @@ def read_tensor(entry: Entry) -> Tensor:
     return numbers
 
 
-def _read_index(folder: Path) -> dict[str, Entry]:
+def _read_index(folder: Path) -> dict[str, TensorEntry]:
     path = folder / INDEX
     index = read_json(path)
     places = index.get("weight_map") if isinstance(index, Mapping) else None
@@ -92,7 +94,7 @@ def _read_index(folder: Path) -> dict[str, Entry]:
             raise InputError(f"{path}: {name!r} is no .safetensors file in this folder")
         if not (folder / name).is_file():
             raise InputError(f"{folder / name}: missing; get it again")
-        found[name] = entries(folder / name)
+        found[name] = read_tensor_header(folder / name)
     missing = next((tensor for tensor, name in places.items() if tensor not in found[name]), None)
     if missing is not None:
         raise InputError(f"{folder / places[missing]}: has no tensor {missing!r}, which {INDEX} says it has")

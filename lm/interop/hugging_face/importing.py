@@ -21,7 +21,7 @@ from lm.interop.hugging_face.family import Family
 from lm.interop.hugging_face.folder import CONFIG, find_weights, read_config, read_tensor
 from lm.interop.hugging_face.tensors import family_shape, from_family_tensors, locate_tensor
 from lm.model.transformer import build_model, without_weights
-from lm.tensor_file import Entry
+from lm.tensor_file import TensorEntry
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def import_model(folder: Path, out: Path) -> ImportedModel:
     return ImportedModel(family, model, checkpoint)
 
 
-def _normalize_names(weights: Mapping[str, Entry], model: ModelConfig, family: Family) -> dict[str, Entry]:
+def _normalize_names(weights: Mapping[str, TensorEntry], model: ModelConfig, family: Family) -> dict[str, TensorEntry]:
     """Return the tensors by current names, without unused ones."""
     is_prefixed = any(name.startswith(family.prefix) for name in weights)
     heads = {f"{name}.weight" for name in family.head}
@@ -93,7 +93,7 @@ def _current_name(name: str, family: Family) -> str:
 
 
 def _check_shapes(
-    weights: Mapping[str, Entry], model: ModelConfig, family: Family, folder: Path
+    weights: Mapping[str, TensorEntry], model: ModelConfig, family: Family, folder: Path
 ) -> dict[str, torch.Size]:
     """Return the shapes of our tensors after checking those of the folder.
 
@@ -118,7 +118,7 @@ def _check_shapes(
     return shapes
 
 
-def _check_layers(weights: Mapping[str, Entry], model: ModelConfig, family: Family, folder: Path) -> None:
+def _check_layers(weights: Mapping[str, TensorEntry], model: ModelConfig, family: Family, folder: Path) -> None:
     """Raise InputError unless the weights have the configured number of layers, before such a model is built."""
     for block, field in ((family.block, "n_layers"), (family.encoder_block, "n_encoder_layers")):
         pattern = re.compile(re.escape(family.prefix + block).replace(r"\{\}", r"(\d+)"))

@@ -23,7 +23,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from lm import checkpoint, files, run_folder
-from lm.base import adapting, named_base, refer, refuse_adapted
+from lm.adapter_base import link_base, read_base_path, refuse_adapters, with_base_hash
 from lm.config.export import ExportConfig
 from lm.config.lora import LAYER_KINDS, LoraConfig
 from lm.config.model import ModelConfig
@@ -35,7 +35,7 @@ from lm.interop.hugging_face.folder import CARD, read_json, read_tensor
 from lm.interop.hugging_face.tensors import locate_tensor, swap_groups
 from lm.model.lora import LoraLinear, adapters, build_adapted
 from lm.model.transformer import without_weights
-from lm.tensor_file import Entry, entries
+from lm.tensor_file import TensorEntry, read_tensor_header
 from lm.tensors import load_tensors, save_tensors
 
 _PREFIX = "base_model.model."
@@ -66,7 +66,7 @@ class LoraMatrices(NamedTuple):
 
 def to_peft(run: Path, out: Path, _config: ExportConfig) -> Mapping[str, str]:
     """Export a run's adapters to a folder and return what to report; see `EXPORTERS`."""
-    architecture, base = export_adapters(run, out).architecture, named_base(run_folder.find_checkpoint(run))
+    architecture, base = export_adapters(run, out).architecture, read_base_path(run_folder.find_checkpoint(run))
     return {"lora": f"for a {architecture}, as which {base} is exported"}
 
 
@@ -98,7 +98,7 @@ def export_adapters(run: Path, folder: Path) -> Family:
     saved = load_tensors(found / run_folder.MODEL)
     theirs = dict(_to_peft_layers(saved, config, family))
     try:
-        with files.new_folder(folder) as fresh:
+        with files.creating_folder(folder) as fresh:
             _write(fresh, theirs, config, family)
     except SafetensorError as error:
         raise InputError(f"{folder}: cannot be written ({error})") from None
@@ -173,18 +173,18 @@ def import_adapters(folder: Path, base: Path, out: Path) -> Path:
     settings = PeftConfig.read(folder)
     found = run_folder.find_checkpoint(base)
     run_folder.verify(found, to_train=False)
-    refuse_adapted(found)
+    refuse_adapters(found)
     config, (tokenizer, of_sources) = run_folder.load_config(found), checkpoint.load_tokenizers(found)
     low = _from_peft_layers(folder, config.model, find_family(config.model, tokenizer), settings)
     rank = max(len(part.a) for parts in low.values() for part in parts)
     kinds = [kind for kind in LAYER_KINDS if low.keys() & _layers(config.model, LoraConfig(rank=1, on=kind)).keys()]
     lora = LoraConfig(rank=rank, on=",".join(kinds), alpha=settings.scale * rank, dropout=settings.dropout)
     (out / run_folder.CHECKPOINTS).mkdir(parents=True, exist_ok=True)
-    refer(out, found)
+    link_base(out, found)
     run_folder.begun_from(out, found)
     return checkpoint.save_checkpoint(
         out,
-        config=adapting(dataclasses.replace(config, plan=None, lora=lora), found),
+        config=with_base_hash(dataclasses.replace(config, plan=None, lora=lora), found),
         tokenizer=tokenizer,
         source_tokenizer=of_sources,
         model=_pad_to_rank(low, config.model, lora),
@@ -202,7 +202,7 @@ def _from_peft_layers(
     Raises:
         InputError: there are none for this model, or one has another shape or an unknown layer.
     """
-    there, found = entries(folder / WEIGHTS), {}
+    there, found = read_tensor_header(folder / WEIGHTS), {}
     left = set(there)
     for name, layer in _layers(model, LoraConfig(rank=1)).items():
         place = locate_tensor(f"{name}.weight", layer.out_features, model, family)
@@ -227,7 +227,7 @@ def _from_peft_layers(
     return found
 
 
-def _read_matrices(places: list[Entry], names: list[str], sizes: tuple[int, int, int]) -> LoraMatrices:
+def _read_matrices(places: list[TensorEntry], names: list[str], sizes: tuple[int, int, int]) -> LoraMatrices:
     """Read A and B of a given rank, input and output size."""
     rank, inputs, outputs = sizes
     for entry, name, shape in zip(places, names, ((rank, inputs), (outputs, rank)), strict=True):

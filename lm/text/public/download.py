@@ -59,7 +59,7 @@ def download(url: str, part: Path, *, progress: ProgressCallback | None = None) 
 
 def _lock(stream: BinaryIO, part: Path) -> None:
     try:
-        locks.lock(stream.fileno())
+        locks.try_lock(stream.fileno())
     except BlockingIOError:
         raise InputError(f"{part}: another process is fetching this file; wait for it") from None
 

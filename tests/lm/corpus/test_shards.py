@@ -13,7 +13,7 @@ from lm.corpus.manifest import MANIFEST, Manifest, SourceRecord, SplitRecord
 from lm.corpus.shards import ShardWriter, TokenShards, open_split
 from lm.data.windows import WindowData, WindowOrder
 from lm.errors import InputError
-from lm.pseudorandom import permute
+from lm.pseudorandom import permute_indices
 
 
 def write(folder: Path, values: np.ndarray, *, dtype: str = "uint16", shard_tokens: int = 10) -> Manifest:
@@ -141,7 +141,7 @@ class TestMoreThan32Bits:
         size = (1 << 32) + 12_345
         keys = np.full(1 << 16, 7, dtype=np.uint64)
         indices = np.arange(size - (1 << 16), size, dtype=np.uint64)
-        found = permute(indices, size, keys)
+        found = permute_indices(indices, size, keys)
         assert len(np.unique(found)) == len(indices)
         assert found.max() < size
         assert found.max() > 1 << 31

@@ -19,7 +19,7 @@ from lm.decoding.translation import Translator
 from lm.decoding.translation_input import Line, TranslationModel
 from lm.evaluation.forced_decoding import EncodedPairs, PairEncoder
 from lm.model.transformer import build_model
-from lm.pseudorandom import mix
+from lm.pseudorandom import hash64
 from lm.text.dependency_trees import compute_tree_positions
 from lm.text.parallel import SentencePair
 from tests.lm.corpus.parallel_text import lines
@@ -156,7 +156,7 @@ def test_words_keep_their_places_however_they_are_segmented(parsed: tuple[list[S
         pytest.skip("it has no merges to leave out")
     numbers = np.arange(len(pairs))
     plain, _ = FramedPairs(stored).rows("validation", FORTH, numbers)
-    dropped, _ = FramedPairs(stored, dropout=0.5).rows("validation", FORTH, numbers, mix(numbers.astype(np.uint64)))
+    dropped, _ = FramedPairs(stored, dropout=0.5).rows("validation", FORTH, numbers, hash64(numbers.astype(np.uint64)))
     assert len(dropped.values) > len(plain.values)
     for number, pair in enumerate(pairs):
         assert pair.heads is not None
@@ -175,7 +175,7 @@ def test_a_sentence_that_no_longer_fits_is_left_as_it_is_with_its_places(
     if stored.tokenizer.kind != "bpe":
         pytest.skip("it has no merges to leave out")
     numbers = np.arange(len(pairs))
-    keys, context = mix(numbers.astype(np.uint64)), 40
+    keys, context = hash64(numbers.astype(np.uint64)), 40
     plain, _ = FramedPairs(stored).rows("validation", FORTH, numbers)
     free, _ = FramedPairs(stored, dropout=0.5).rows("validation", FORTH, numbers, keys)
     held, _ = FramedPairs(stored, dropout=0.5, context=context).rows("validation", FORTH, numbers, keys)

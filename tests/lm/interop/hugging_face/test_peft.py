@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from lm import run_folder
-from lm.base import adapting, refer
+from lm.adapter_base import link_base, with_base_hash
 from lm.checkpoint import load_model, load_tokenizers, load_weights, save_checkpoint
 from lm.config.lora import LoraConfig
 from lm.errors import InputError, UsageError
@@ -42,14 +42,14 @@ def adapted(folder, base, lora):
     model = trained_weights(build_adapted(config.model, lora))
     save_checkpoint(
         folder,
-        config=adapting(config.__class__(model=config.model, lora=lora), found),
+        config=with_base_hash(config.__class__(model=config.model, lora=lora), found),
         tokenizer=load_tokenizers(found)[0],
         model={name: torch.randn_like(value) / 5 for name, value in model.items()},
         optimizer={},
         state=TrainingState(),
         is_best=True,
     )
-    refer(folder, found)
+    link_base(folder, found)
     return folder
 
 

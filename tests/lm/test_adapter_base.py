@@ -9,9 +9,9 @@ from pathlib import PureWindowsPath
 
 import pytest
 
-from lm import base as lm_base
+from lm import adapter_base as lm_base
 from lm import run_folder
-from lm.base import adapting, base_weights, find_base, named_base, refer, refuse_adapted
+from lm.adapter_base import find_base, find_base_weights, link_base, read_base_path, refuse_adapters, with_base_hash
 from lm.checkpoint import load_tokenizers, save_checkpoint
 from lm.config.lora import LoraConfig
 from lm.errors import InputError, UsageError
@@ -27,21 +27,21 @@ def base(tmp_path):
 @pytest.fixture
 def run(tmp_path, base):
     """The checkpoint of a run that says to have adapters to `base`."""
-    config = adapting(dataclasses.replace(load_config(base), lora=LoraConfig(rank=2)), base)
+    config = with_base_hash(dataclasses.replace(load_config(base), lora=LoraConfig(rank=2)), base)
     made = save_checkpoint(
         tmp_path / "runs" / "adapted", config=config, tokenizer=load_tokenizers(base)[0], model={}, optimizer={},
         state=TrainingState(step=3), is_best=True,
     )  # fmt: skip
-    refer(tmp_path / "runs" / "adapted", base)
+    link_base(tmp_path / "runs" / "adapted", base)
     return made
 
 
 def test_the_line_is_as_seen_from_the_run(run, base, tmp_path, monkeypatch):
     assert (tmp_path / "runs" / "adapted" / "base").read_text() == "../base/checkpoints/step-0\n"
     assert find_base(run).samefile(base)
-    assert base_weights(run, load_config(run)).samefile(base / "model.safetensors")
+    assert find_base_weights(run, load_config(run)).samefile(base / "model.safetensors")
     monkeypatch.chdir(tmp_path)
-    assert named_base(find_checkpoint(run.parent.parent.relative_to(tmp_path))) == "runs/base/checkpoints/step-0"
+    assert read_base_path(find_checkpoint(run.parent.parent.relative_to(tmp_path))) == "runs/base/checkpoints/step-0"
 
 
 def test_a_link_to_the_run_leads_to_the_same_base(run, base, tmp_path):
@@ -53,8 +53,8 @@ def test_a_checkpoint_that_was_taken_out_of_its_run_has_a_line_of_its_own(run, b
     alone = shutil.copytree(run, tmp_path / "alone")
     with pytest.raises(InputError, match="alone/base: missing; write into it where the run is"):
         find_base(alone)
-    assert named_base(alone) is None
-    refer(alone, base)
+    assert read_base_path(alone) is None
+    link_base(alone, base)
     assert find_base(alone).samefile(base)
     run_folder.verify(alone)
 
@@ -71,13 +71,13 @@ def test_another_file_is_not_taken_for_the_weights(run, base):
     with (base / "model.safetensors").open("ab") as file:
         file.write(b"x")
     with pytest.raises(InputError, match=r"not the weights that .* adapts \(another sha256\); put those"):
-        base_weights(run, load_config(run))
+        find_base_weights(run, load_config(run))
 
 
 def test_adapters_are_no_base(run, base):
-    refuse_adapted(base)
+    refuse_adapters(base)
     with pytest.raises(UsageError, match="has adapters itself; merge them into a plain run first"):
-        refuse_adapted(run)
+        refuse_adapters(run)
 
 
 @pytest.mark.parametrize(
@@ -86,4 +86,4 @@ def test_adapters_are_no_base(run, base):
 )
 def test_a_line_written_on_windows_is_read_elsewhere_and_leads_to_other_drives(base_path, line, monkeypatch):
     monkeypatch.setattr(lm_base.os.path, "relpath", ntpath.relpath)
-    assert lm_base.seen_from(PureWindowsPath("C:/runs/adapted"), PureWindowsPath(base_path)) == line
+    assert lm_base.relative_path(PureWindowsPath("C:/runs/adapted"), PureWindowsPath(base_path)) == line
