@@ -69,7 +69,7 @@ class TrainingCorpus:
         return load_labels(self.folder)
 
     @cached_property
-    def find_label_completions(self) -> tuple[str, ...]:
+    def label_completions(self) -> tuple[str, ...]:
         """Completions of the examples, if they are labels."""
         return find_label_completions(self.folder)
 

@@ -80,7 +80,7 @@ class TestRows:
         prepared = prepare([source(tmp_path, lines([("abcde", "xyz")]))], tokenizer(), WHOLE, tmp_path / "out")
         made = data(prepared, context=context, rows=1)
         assert Counter(rows(made.batch(0))) == expected(tokenizer(), [(kept, "xyz")])
-        assert made.shortened == (kept != "abcde")
+        assert made.n_truncated == (kept != "abcde")
         assert made.batch(0).inputs.shape[1] <= context
 
     def test_a_completion_that_does_not_fit_is_refused_by_line(self, tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ class TestRows:
             InputError, match=r"task.jsonl: line 3: the completion is 4 tokens.* context of 4, and 1 more"
         ):
             data(prepared, context=4)
-        assert data(prepared, context=6).shortened == 1
+        assert data(prepared, context=6).n_truncated == 1
 
     def test_padding_and_prompts_never_change_the_loss(self, tmp_path: Path) -> None:
         pairs = drawn(12)

@@ -34,8 +34,8 @@ def test_of_a_source_all_but_the_first_token_are_predicted_and_not_the_start_of_
     batch = layout.batch(SOURCES, TARGETS, start=START)
     assert batch.source_targets is not None
     assert batch.source_targets.tolist() == [[2, 9, N, N, N], [N, N, N, N, N], [7, 9, N, N, N]]
-    assert batch.targets.tolist() == layout.evaluated.batch(SOURCES, TARGETS, start=START).targets.tolist()
-    assert layout.evaluated.batch(SOURCES, TARGETS, start=START).source_targets is None
+    assert batch.targets.tolist() == layout.for_scoring.batch(SOURCES, TARGETS, start=START).targets.tolist()
+    assert layout.for_scoring.batch(SOURCES, TARGETS, start=START).source_targets is None
     halves = list(batch.split(2))
     assert [half.source_targets.tolist() for half in halves if half.source_targets is not None] == [
         batch.source_targets[:2].tolist(),

@@ -189,7 +189,7 @@ def test_dropout_ends(stored: StoredPairs) -> None:
     whole = data(stored, PLAIN)
     dropping = data(stored, DROPPING)
     ending = data(stored, dataclasses.replace(DROPPING, bpe_dropout_until=0.5))
-    ending.plan(2 * dropping.steps_per_epoch)
+    ending.set_total_steps(2 * dropping.steps_per_epoch)
     assert ending.steps_per_epoch == dropping.steps_per_epoch
     assert all(equal(*both) for both in zip(epoch(ending), epoch(dropping), strict=True))
     assert all(equal(*both) for both in zip(epoch(ending, 1), epoch(whole, 1), strict=True))
@@ -200,10 +200,10 @@ def test_the_end_of_dropout_moves_with_the_end_of_the_run(stored: StoredPairs) -
     config = dataclasses.replace(DROPPING, bpe_dropout_until=0.5)
     moved, fresh = data(stored, config), data(stored, config)
     steps = moved.steps_per_epoch
-    moved.plan(round(4 * steps))
+    moved.set_total_steps(round(4 * steps))
     assert all(equal(*both) for both in zip(epoch(moved, 1), epoch(data(stored, DROPPING), 1), strict=True))
     for given in (moved, fresh):
-        given.plan(round(2 * steps))
+        given.set_total_steps(round(2 * steps))
     assert all(equal(*both) for both in zip(epoch(moved, 1), epoch(fresh, 1), strict=True))
     assert not all(equal(*both) for both in zip(epoch(moved), epoch(moved, 1), strict=False))
 
@@ -285,7 +285,7 @@ def test_what_cannot_be_batched(stored: StoredPairs, tmp_path: Path, monkeypatch
 def test_dropout_for_the_whole_of_a_run_goes_on_where_it_takes_longer(stored: StoredPairs) -> None:
     whole = dataclasses.replace(DROPPING, bpe_dropout_until=1.0)
     planned = data(stored, whole)
-    planned.plan(int(planned.steps_per_epoch))
+    planned.set_total_steps(int(planned.steps_per_epoch))
     unplanned = data(stored, dataclasses.replace(DROPPING, bpe_dropout_until=0.5))
     for given in (planned, unplanned):
         assert all(equal(*both) for both in zip(epoch(given, 3), epoch(data(stored, DROPPING), 3), strict=True))

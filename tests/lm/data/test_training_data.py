@@ -41,7 +41,7 @@ class CountData(TrainingData):
     def validation(self) -> Iterator[Batch]:
         yield self.batch(0)
 
-    def batch_size(self) -> str:
+    def describe_batch_size(self) -> str:
         return "2 numbers"
 
     def epoch_size(self, parameters: int) -> tuple[float, str]:
