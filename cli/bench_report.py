@@ -19,7 +19,7 @@ from lm.benchmark.limits import Limits
 from lm.benchmark.measuring import Measurement
 from lm.config.hardware import HardwareConfig
 from lm.config.run import RunConfig
-from lm.hardware import inference_hardware
+from lm.hardware import select_inference_hardware
 
 
 @contextmanager
@@ -110,7 +110,7 @@ def print_notes(configs: Sequence[RunConfig], found: Sequence[Measurement], *, c
 
 def _describe_machine(config: HardwareConfig, *, comparing: bool) -> dict[str, Any]:
     """Return the measured machine, and the versions of the software."""
-    found = inference_hardware(config)
+    found = select_inference_hardware(config)
     return {
         "device": found.device,
         "device_name": torch.cuda.get_device_name() if found.device == "cuda" else None,
@@ -134,7 +134,7 @@ def _measurement_values(measurement: Measurement) -> dict[str, Any]:
         "length": measurement.length,
         "timed_rows": measurement.timed_rows,
         "dtype": measurement.hardware.dtype,
-        "product_dtype": measurement.hardware.products,
+        "product_dtype": measurement.hardware.matmul_dtype,
         "threads": measurement.hardware.threads,
         "optimizer_dtype": measurement.hardware.optimizer_dtype if measurement.task == "training" else None,
         "rounds": timings.rounds,

@@ -46,11 +46,11 @@ def compile_(
     from lm.engine.compiled.compiling import compile_step
     from lm.files import check_cache
     from lm.kernels.compiled import is_installed
-    from lm.run_folder import find_checkpoint, verify
+    from lm.run_folder import find_checkpoint, verify_checkpoint
 
     checkpoint = None if run is None else find_checkpoint(run)
     if checkpoint is not None:
-        verify(checkpoint, to_train=False)  # before anything is compiled
+        verify_checkpoint(checkpoint, to_train=False)  # before anything is compiled
     check_cache()
     if checkpoint is None or is_installed():
         with default_signal_handling():  # an exception would be lost where the compiler calls Python
@@ -67,7 +67,7 @@ def _choose_dtype(run: Path, checkpoint: Path) -> None:
     from lm.config.hardware import HardwareConfig
     from lm.engine.dtype import remember
     from lm.errors import InputError
-    from lm.hardware import found_device
+    from lm.hardware import select_device
 
     hardware = HardwareConfig()
     try:
@@ -78,5 +78,5 @@ def _choose_dtype(run: Path, checkpoint: Path) -> None:
         speeds = ", ".join(f"{1 / share:.2f} ({work})" for work, share in each.shares.items())
         print_note(f"{each.dtype}: {speeds} times as fast as float32, {each.bits - 1:+.3%} bits a byte")
     chosen = fastest(figures)
-    remember(checkpoint, found_device(hardware), chosen)
+    remember(checkpoint, select_device(hardware), chosen)
     return print_note(f"{run}: --dtype auto is {chosen} here from now on")

@@ -18,7 +18,7 @@ from lm.config.options import did_you_mean
 from lm.config.presets import PRESETS, build_run_config, is_preset
 from lm.config.run import RunConfig
 from lm.errors import InputError, UsageError
-from lm.run_folder import find_checkpoint, load_config, load_state, verify
+from lm.run_folder import find_checkpoint, load_config, load_state, verify_checkpoint
 from lm.text.examples import parse_label
 from lm.training.history import load_expert_use
 
@@ -114,7 +114,7 @@ def _find_target(target: str) -> tuple[RunConfig, dict[str, Any]]:
         problem = f"{target}: neither a run nor a preset{hint}; `lm info` lists presets"
         raise UsageError(problem) if hint else InputError(problem)
     folder = find_checkpoint(Path(target), which="last")
-    verify(folder)
+    verify_checkpoint(folder)
     config, state = load_config(folder), load_state(folder)
     found: dict[str, Any] = {"checkpoint": str(folder), "progress": dataclasses.asdict(state)}
     if config.lora:

@@ -70,9 +70,9 @@ def _print_version(wanted: bool) -> None:
 
         from cli.console.numbers import format_threads
         from lm.config.hardware import HardwareConfig
-        from lm.hardware import inference_hardware
+        from lm.hardware import select_inference_hardware
 
-        found = inference_hardware(HardwareConfig())
+        found = select_inference_hardware(HardwareConfig())
         device = f"cuda: {torch.cuda.get_device_name()}" if found.device == "cuda" else found.device
         print(f"lm {version('lm-toolkit')} (torch {torch.__version__}, {device}, {format_threads(found.threads)})")
         raise typer.Exit

@@ -27,5 +27,5 @@ def merge(
     """
     from lm import checkpoint
 
-    folder = checkpoint.merge(run, out)
+    folder = checkpoint.merge_adapters(run, out)
     print_labelled("wrote", str(folder))

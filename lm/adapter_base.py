@@ -59,14 +59,14 @@ def refuse_adapters(base: Path) -> None:
 def read_base_path(checkpoint: Path) -> str | None:
     """Return the path of the base of a checkpoint as written in its run; None without one."""
     owner = _base_folder(checkpoint)
-    place = run_folder.pointed_to(owner, "base")
+    place = run_folder.read_pointer(owner, "base")
     return os.path.normpath(owner / place) if place else None
 
 
 def find_base(checkpoint: Path) -> Path:
     """Return the base checkpoint of adapters; InputError if it is missing."""
     owner = _base_folder(checkpoint)
-    place = run_folder.pointed_to(owner, "base")
+    place = run_folder.read_pointer(owner, "base")
     if not place:
         raise InputError(f"{owner / BASE}: missing; write into it where the run is that {checkpoint} adapts")
     with contextlib.suppress(OSError):  # an impossible name

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from lm.checkpoint import LoadedModel
-from lm.checkpoint import merge as write_merged
+from lm.checkpoint import merge_adapters as write_merged
 from lm.config.decoding import ClassificationConfig
 from lm.config.evaluation import AttentionUnit, PerplexityConfig
 from lm.config.export import ExportConfig, ExportDtype, ExportSystem

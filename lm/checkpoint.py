@@ -1,7 +1,4 @@
-"""Checkpoints: written whole or not at all, verified when read, and removed when they are too many. No pickle.
-
-Where they are and what their files are called is known to `lm.run_folder`.
-"""
+"""Checkpoints: atomic writing, loading with checksums, pruning. Paths are in `lm.run_folder`."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ from lm import adapter_base, files, run_folder
 from lm.config.lora import LoraConfig
 from lm.config.run import RunConfig
 from lm.errors import InputError, UsageError
-from lm.hardware import Hardware, give_back_freed_memory
+from lm.hardware import Hardware, trim_malloc_memory
 from lm.model.layers import quantise
 from lm.model.lora import merged
 from lm.model.transformer import (
@@ -41,7 +38,7 @@ M = TypeVar("M", bound=Transformer)
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model ready to be used, and where it came from; `source_tokenizer` is None where one serves for both sides."""
+    """A model ready for inference, with its tokenizers; `source_tokenizer` is None if both sides use one."""
 
     model: Model
     tokenizer: Tokenizer
@@ -50,7 +47,7 @@ class LoadedModel:
     source_tokenizer: Tokenizer | None = None
 
     def __repr__(self) -> str:
-        """Its folder, size, purpose and device."""
+        """Folder, size, purpose and device."""
         size, device = count_parameters(self.model), next(self.model.parameters()).device.type
         return f"<{self.folder}: {size:,} parameters, {self.model.config.purpose}, on {device}>"
 
@@ -67,27 +64,27 @@ def save_checkpoint(
     source_tokenizer: Tokenizer | None = None,
     resumed_at: int | None = None,
 ) -> Path:
-    """Write `RUN/checkpoints/step-N` so that it is there whole or not at all; returns its folder.
+    """Write `RUN/checkpoints/step-N` atomically; returns its folder.
 
     Args:
-        run: the run's folder.
-        config: its settings and its plan.
+        run: run folder.
+        config: settings and plan.
         tokenizer: of the run, or of its targets.
-        model: the weights.
-        optimizer: the state of the optimizers.
-        state: how far the run has come.
-        is_best: whether `best` names this checkpoint from now on.
+        model: weights.
+        optimizer: optimizer state.
+        state: progress.
+        is_best: whether `best` points to this checkpoint from now on.
         source_tokenizer: of the sources, if they have their own.
-        resumed_at: the step of an older checkpoint that the run was resumed from, if this is the first one since. The
-            checkpoints after that step and the log set aside are then of another branch, and are removed.
+        resumed_at: set for the first checkpoint after the run was resumed from an older one, at that step; later
+            checkpoints and the log backups belong to another branch, and are removed.
 
     Raises:
-        InputError: it cannot be written, on a full disk for instance; what was there before still is.
+        InputError: it cannot be written, for instance on a full disk; existing checkpoints are untouched.
     """
     folder = run_folder.checkpoint_folder(run, state.step)
     unfinished = folder.with_name(f".{folder.name}.{os.getpid()}")
     try:
-        remove_leftovers(run)
+        clean_up(run)
         unfinished.mkdir(parents=True)
         files.write_json(unfinished / run_folder.CONFIG, config.to_dict())
         tokenizer.save(unfinished / run_folder.TOKENIZER)
@@ -96,13 +93,13 @@ def save_checkpoint(
         save_tensors(model, unfinished / run_folder.MODEL)
         save_tensors(optimizer, unfinished / run_folder.OPTIMIZER)
         files.write_json(unfinished / run_folder.STATE, dataclasses.asdict(state))
-        _seal(unfinished)
+        _write_manifest(unfinished)
         if resumed_at is None:
-            _add(unfinished, folder, is_best=is_best)
+            _publish(unfinished, folder, is_best=is_best)
         else:
-            unfinished.rename(run_folder.first_of_branch(folder, resumed_at=resumed_at))
+            unfinished.rename(run_folder.branch_checkpoint_path(folder, resumed_at=resumed_at))
             files.sync(folder.parent)
-            _finish_branches(run)
+            _remove_old_branch(run)
     except (OSError, SafetensorError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise InputError(f"{folder}: cannot be saved ({reason}); earlier checkpoints are untouched") from error
@@ -111,64 +108,62 @@ def save_checkpoint(
     return folder
 
 
-def _add(unfinished: Path, folder: Path, *, is_best: bool) -> None:
-    """Give a checkpoint its name, and have `best`, then `last` name it.
+def _publish(unfinished: Path, folder: Path, *, is_best: bool) -> None:
+    """Rename a checkpoint into place, and point `best`, then `last`, to it.
 
-    `last` comes last: until then the run is resumed from the checkpoint before, whose best one is still there. A
-    checkpoint of the same step has the same weights, but was perhaps saved before their evaluation; so it can be named
-    as the best one before it is replaced.
+    Until `last` is updated, the run is resumed from the previous checkpoint. An existing checkpoint of the same step
+    has the same weights, so `best` may point to it before it is replaced.
     """
     if is_best and run_folder.is_checkpoint(folder):
-        point_to(folder, "best")
-    _put_in_place(unfinished, folder)
+        set_pointer(folder, "best")
+    _move_into_place(unfinished, folder)
     if is_best:
-        point_to(folder, "best")
-    point_to(folder, "last")
+        set_pointer(folder, "best")
+    set_pointer(folder, "last")
 
 
-def point_to(folder: Path, pointer: run_folder.Pointer) -> None:
-    """Have `best` or `last` of a run name one of its checkpoints."""
+def set_pointer(folder: Path, pointer: run_folder.Pointer) -> None:
+    """Let `best` or `last` of a run point to one of its checkpoints."""
     path = folder.parent.parent / pointer
-    if run_folder.pointed_to(path.parent, pointer) != folder.name:
+    if run_folder.read_pointer(path.parent, pointer) != folder.name:
         files.replace_text(path, folder.name + "\n")
 
 
-def _finish_branches(run: Path) -> None:
-    """Remove the other branch of a run whose first checkpoint after it was resumed is complete, and name that.
+def _remove_old_branch(run: Path) -> None:
+    """Remove the old branch of a run once the first checkpoint of the new branch is complete.
 
-    Whatever part of this has been done before a process was killed, it can be repeated. `best` and `last` name complete
-    checkpoints all the time, first those up to the step at which the run was resumed.
+    Idempotent, so that it can be repeated after a crash. `best` and `last` always point to complete checkpoints.
     """
     for begun, folder, resumed_at in run_folder.hidden_checkpoints(run):
         if resumed_at is None:
             continue
         best_step = run_folder.load_state(begun).best_step
-        kept = {run_folder.step_of(path): path for path in run_folder.checkpoints(run)}
+        kept = {run_folder.checkpoint_step(path): path for path in run_folder.list_checkpoints(run)}
         kept = {step: path for step, path in kept.items() if step <= resumed_at}
         best_of_kept = run_folder.load_state(kept[max(kept)]).best_step if kept else None
         if best_of_kept in kept:
-            point_to(kept[best_of_kept], "best")
+            set_pointer(kept[best_of_kept], "best")
         else:
             (run / run_folder.BEST).unlink(missing_ok=True)
         if kept:
-            point_to(kept[max(kept)], "last")
+            set_pointer(kept[max(kept)], "last")
         for name in (run_folder.METRICS, run_folder.TIMINGS):
-            run_folder.set_aside(run / name).unlink(missing_ok=True)
+            run_folder.log_backup_path(run / name).unlink(missing_ok=True)
         files.sync(run)
-        for other in run_folder.later_than(run, resumed_at):
-            remove(other)
-        if best_step == run_folder.step_of(folder):
-            point_to(folder, "best")
+        for other in run_folder.checkpoints_after(run, resumed_at):
+            remove_checkpoint(other)
+        if best_step == run_folder.checkpoint_step(folder):
+            set_pointer(folder, "best")
         elif best_step in kept:
-            point_to(kept[best_step], "best")
+            set_pointer(kept[best_step], "best")
         else:
             (run / run_folder.BEST).unlink(missing_ok=True)
-        point_to(folder, "last")
-        _put_in_place(begun, folder)
+        set_pointer(folder, "last")
+        _move_into_place(begun, folder)
 
 
-def _seal(folder: Path) -> None:
-    """Wait until the files of a checkpoint are on the disk, and write down their sums."""
+def _write_manifest(folder: Path) -> None:
+    """Sync the files of a checkpoint, and write their checksums."""
     sums = {path.name: files.sha256(path) for path in sorted(folder.iterdir())}
     for name in sums:
         files.sync(folder / name)
@@ -176,9 +171,9 @@ def _seal(folder: Path) -> None:
     files.sync(folder)
 
 
-def _put_in_place(unfinished: Path, folder: Path) -> None:
-    """Give a checkpoint its name; one that had the name before is whole, here or set aside, until this one has it."""
-    aside = run_folder.replaced(folder)
+def _move_into_place(unfinished: Path, folder: Path) -> None:
+    """Rename a checkpoint into place; a previous one of that name is kept until then."""
+    aside = run_folder.replaced_checkpoint_path(folder)
     with contextlib.suppress(FileNotFoundError):
         folder.rename(aside)
     try:
@@ -191,66 +186,66 @@ def _put_in_place(unfinished: Path, folder: Path) -> None:
     shutil.rmtree(aside, ignore_errors=True)
 
 
-def remove_leftovers(run: Path) -> None:
-    """Remove what a process that was killed had begun to write, or to remove; what it had set aside goes back.
+def clean_up(run: Path) -> None:
+    """Clean up after a killed process: unfinished files are removed, checkpoints moved aside are restored.
 
-    A branch whose first checkpoint is complete takes the place of the other one. What another thread of this process is
-    writing beside the checkpoints stays.
+    A branch whose first checkpoint is complete replaces the other one. Files that another thread of this process is
+    writing are kept.
     """
     for hidden, folder, resumed_at in run_folder.hidden_checkpoints(run):
         if resumed_at is None and not folder.exists():
             hidden.rename(folder)
-    _finish_branches(run)
+    _remove_old_branch(run)
     for path in run.glob(f"{run_folder.CHECKPOINTS}/.{run_folder.STEP}*"):
         shutil.rmtree(path, ignore_errors=True)
     logs = (run_folder.METRICS, run_folder.TIMINGS)
     written = (run_folder.CONFIG, run_folder.LAST, run_folder.BEST, run_folder.BASE, run_folder.BASE_WEIGHTS, *logs)
-    for name in (*written, *(run_folder.set_aside(Path(log)).name for log in logs)):
+    for name in (*written, *(run_folder.log_backup_path(Path(log)).name for log in logs)):
         for path in run.glob(f".{name}.[0-9]*"):
             if path.name != f".{name}.{os.getpid()}":
                 path.unlink(missing_ok=True)
 
 
-def remove(folder: Path) -> None:
-    """Remove a checkpoint at one stroke: half of one is never taken for a whole."""
+def remove_checkpoint(folder: Path) -> None:
+    """Remove a checkpoint atomically."""
     going = folder.with_name(f".{folder.name}.removed")
     folder.rename(going)
     shutil.rmtree(going)
 
 
-def remove_old(run: Path, *, keep: int) -> None:
-    """Remove all checkpoints but the latest `keep` and those that `best` and `last` name; none at all for 0."""
-    named = {run_folder.pointed_to(run, "best"), run_folder.pointed_to(run, "last")}
-    for folder in run_folder.checkpoints(run)[:-keep] if keep else []:
+def prune_checkpoints(run: Path, *, keep: int) -> None:
+    """Remove all checkpoints except the latest `keep`, `best` and `last`; none for 0."""
+    named = {run_folder.read_pointer(run, "best"), run_folder.read_pointer(run, "last")}
+    for folder in run_folder.list_checkpoints(run)[:-keep] if keep else []:
         if folder.name not in named:
-            with contextlib.suppress(PermissionError):  # on Windows, a process that uses it; the next save tries again
-                remove(folder)
+            with contextlib.suppress(PermissionError):  # in use on Windows; the next save tries again
+                remove_checkpoint(folder)
 
 
 def load_model(path: Path, hardware: Hardware, *, which: run_folder.Pointer = "best") -> LoadedModel:
-    """The model of a run or checkpoint, in eval mode, on the device and in the type that `hardware` says.
+    """Load the model of a run or checkpoint for inference.
 
-    Adapters are added to the weights that they belong to, so that the model is as fast as the one they were made for.
+    Adapters are merged into their base weights.
 
     Args:
         path: a run or a checkpoint.
-        hardware: what to run on.
-        which: of the checkpoints of a run.
+        hardware: device and dtype.
+        which: checkpoint of a run.
 
     Raises:
         InputError: there is no checkpoint, or a file of it is missing or damaged.
     """
     folder = run_folder.find_checkpoint(path, which=which)
-    run_folder.verify(folder, to_train=False)
+    run_folder.verify_checkpoint(folder, to_train=False)
     config = run_folder.load_config(folder)
     with without_weights():
         model = build_model(config.model)
     try:
-        model.load_state_dict(_weights(folder, config), assign=True)
+        model.load_state_dict(_load_merged_weights(folder, config), assign=True)
     except RuntimeError:
-        raise _other_weights(folder) from None
-    model = ready(model, hardware)
-    give_back_freed_memory()
+        raise _weights_error(folder) from None
+    model = prepare_for_inference(model, hardware)
+    trim_malloc_memory()
     tokenizer, source_tokenizer = load_tokenizers(folder)
     if tokenizer.vocab_size > config.model.vocab_size:
         problem = f"has {tokenizer.vocab_size:,} tokens, but the model {config.model.vocab_size:,}"
@@ -258,8 +253,8 @@ def load_model(path: Path, hardware: Hardware, *, which: run_folder.Pointer = "b
     return LoadedModel(model, tokenizer, config, folder, source_tokenizer)
 
 
-def ready(model: M, hardware: Hardware) -> M:
-    """A model to be used and no more trained, as `load_model` has it: changed in place."""
+def prepare_for_inference(model: M, hardware: Hardware) -> M:
+    """Convert a model for inference in place: device, dtype, eval mode, quantisation and kernels."""
     model.to(device=hardware.torch_device, dtype=hardware.torch_dtype).eval().requires_grad_(False)
     if hardware.dtype == "int8":
         quantise(model)
@@ -268,17 +263,17 @@ def ready(model: M, hardware: Hardware) -> M:
     return model
 
 
-def derive(source: Path, out: Path, weights: Mapping[str, Tensor], *, is_same: bool = False) -> Path:
-    """Write a run whose only checkpoint has weights that were made of another; it can be used, not resumed.
+def write_derived_run(source: Path, out: Path, weights: Mapping[str, Tensor], *, is_same: bool = False) -> Path:
+    """Write a run whose only checkpoint has weights derived from another one; it cannot be resumed.
 
     Args:
-        source: the other checkpoint, whose settings, tokenizers and progress are taken.
-        out: the folder of the new run, which holds nothing.
-        weights: of the whole model; adapters are none any more.
-        is_same: whether it is the same model, so that its scores are those of the other.
+        source: checkpoint whose settings, tokenizers and progress are copied.
+        out: folder of the new run.
+        weights: of the whole model, without adapters.
+        is_same: whether the model is equivalent, so that scores are kept.
 
     Returns:
-        The new checkpoint's folder.
+        The folder of the new checkpoint.
     """
     tokenizer, source_tokenizer = load_tokenizers(source)
     state = dataclasses.replace(run_folder.load_state(source), finished=True)
@@ -296,56 +291,56 @@ def derive(source: Path, out: Path, weights: Mapping[str, Tensor], *, is_same: b
     )
 
 
-def merge(path: Path, out: Path) -> Path:
-    """Write a plain run of one that has adapters, in which they are added to the weights that they belong to.
+def merge_adapters(path: Path, out: Path) -> Path:
+    """Write a run with adapters merged into their base weights.
 
     Args:
-        path: the run, whose best checkpoint is taken, or a checkpoint.
-        out: the folder of the new run; InputError if it holds one already.
+        path: a run, whose best checkpoint is used, or a checkpoint.
+        out: folder of the new run; InputError if it holds one.
 
     Returns:
-        The new checkpoint's folder.
+        The folder of the new checkpoint.
 
     Raises:
-        InputError: the run is damaged, or the weights that it adapts are gone or have changed.
+        InputError: the run is damaged, or its base weights are missing or have changed.
         UsageError: it has no adapters.
     """
     run_folder.refuse_existing(out)
     found = run_folder.find_checkpoint(path)
     if not run_folder.load_config(found).lora:
         raise UsageError(f"{path}: has no adapters, so there is nothing to merge", settings=["lora"])
-    return derive(found, out, load_weights(found), is_same=True)
+    return write_derived_run(found, out, load_weights(found), is_same=True)
 
 
 def load_tokenizers(folder: Path) -> tuple[Tokenizer, Tokenizer | None]:
-    """The tokenizer of a checkpoint, and that of its sources if they have their own."""
+    """Load the tokenizer of a checkpoint, and that of its sources if they have their own."""
     of_source = folder / run_folder.SOURCE_TOKENIZER
     return Tokenizer.load(folder / run_folder.TOKENIZER), Tokenizer.load(of_source) if of_source.is_file() else None
 
 
 def load_weights(path: Path) -> dict[str, Tensor]:
-    """The weights of a run's best checkpoint, or of a checkpoint, as they were saved; adapters added in."""
+    """Load the weights of a checkpoint, or of a run's best one, with adapters merged."""
     folder = run_folder.find_checkpoint(path)
-    run_folder.verify(folder, to_train=False)
-    return _weights(folder, run_folder.load_config(folder))
+    run_folder.verify_checkpoint(folder, to_train=False)
+    return _load_merged_weights(folder, run_folder.load_config(folder))
 
 
-def load_base(checkpoint: Path, config: RunConfig) -> dict[str, Tensor]:
-    """The weights that the adapters of a checkpoint belong to; InputError if they are gone or have changed."""
+def load_base_weights(checkpoint: Path, config: RunConfig) -> dict[str, Tensor]:
+    """Load the base weights of adapters; InputError if they are missing or have changed."""
     return load_tensors(adapter_base.find_base_weights(checkpoint, config))
 
 
-def _weights(folder: Path, config: RunConfig) -> dict[str, Tensor]:
-    """The weights of the model of a checkpoint, with its adapters added in if it has only these."""
+def _load_merged_weights(folder: Path, config: RunConfig) -> dict[str, Tensor]:
+    """Load the weights of a checkpoint, with adapters merged."""
     saved = load_tensors(folder / run_folder.MODEL)
     if not config.lora:
         return saved
     try:
-        return merged(config.model, config.lora, load_base(folder, config) | saved)
+        return merged(config.model, config.lora, load_base_weights(folder, config) | saved)
     except RuntimeError:
-        raise _other_weights(folder) from None
+        raise _weights_error(folder) from None
 
 
-def _other_weights(folder: Path) -> InputError:
+def _weights_error(folder: Path) -> InputError:
     problem = f"has not the weights of the model in {run_folder.CONFIG}"
     return InputError(f"{folder / run_folder.MODEL}: {problem}; use another one")

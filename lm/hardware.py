@@ -1,4 +1,4 @@
-"""The machine: which device, how many threads, which arithmetic."""
+"""Hardware: device, threads, dtypes, timing and memory."""
 
 from __future__ import annotations
 
@@ -23,29 +23,38 @@ import torch
 from lm.config.hardware import HardwareConfig
 from lm.errors import UsageError
 
-_TYPES = ("float32", "bfloat16")
-_PRODUCT, _TRIES = 256, 3
-_FAR_SLOWER = 4.0  # than float32: emulated
+_DTYPES = ("float32", "bfloat16")
+_MATMUL_SIZE, _MATMUL_REPEATS = 256, 3
+_EMULATED_RATIO = 4.0  # slower than float32: emulated
 _MATRIX_ON_CPU, _MATRIX_ON_GPU = 1024, 8192  # rows and columns
-_LAUNCHES = 4  # of some work on a GPU between two synchronisations
-_CHANGING = ("processor", "cpu MHz", "bogomips", "apicid", "initial apicid", "core id", "physical id", "microcode")
+_LAUNCHES = 4  # per GPU synchronisation
+_VARIABLE_CPUINFO = (
+    "processor",
+    "cpu MHz",
+    "bogomips",
+    "apicid",
+    "initial apicid",
+    "core id",
+    "physical id",
+    "microcode",
+)
 _WINDOWS_TICKS = 10 / 64
-"""Seconds of ten ticks of Windows's clock of CPU time, which make a time measured by it right to a tenth."""
+"""Ten ticks of the CPU clock of Windows, so that measured times are accurate to a tenth."""
 _TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # M_TRIM_THRESHOLD and M_MMAP_MAX of glibc's malloc.h
 
-MOST_THREADS = torch.get_num_threads()
-"""As torch starts with: one for each core, or what the environment says."""
+MAX_THREADS = torch.get_num_threads()
+"""Default threads of torch: one per core, or as the environment says."""
 
 
 @dataclass(frozen=True)
 class Hardware:
-    """What was found and decided: plain values that a run writes down before its first step.
+    """Hardware settings of a run or of inference.
 
     Attributes:
         device: "cpu", "cuda" or "mps".
-        dtype: arithmetic of the products of a model.
-        threads: of a CPU.
-        optimizer_dtype: arithmetic of the products of Muon.
+        dtype: of the model's matmuls.
+        threads: of the CPU.
+        optimizer_dtype: of Muon's matmuls.
     """
 
     device: str
@@ -55,72 +64,72 @@ class Hardware:
 
     @property
     def torch_device(self) -> torch.device:
-        """The device as torch names it."""
+        """The torch device."""
         return torch.device(self.device)
 
     @property
-    def products(self) -> str:
-        """The type that products are computed in: weights of 8 bits are multiplied by numbers in float32."""
+    def matmul_dtype(self) -> str:
+        """Dtype of the matmuls: int8 weights are multiplied by float32 activations."""
         return "float32" if self.dtype == "int8" else self.dtype
 
     @property
     def torch_dtype(self) -> torch.dtype:
-        """`products` as torch names it."""
-        return getattr(torch, self.products)
+        """`matmul_dtype` as a torch dtype."""
+        return getattr(torch, self.matmul_dtype)
 
     @property
     def torch_optimizer_dtype(self) -> torch.dtype:
-        """The arithmetic of Muon as torch names it."""
+        """The dtype of Muon's matmuls as a torch dtype."""
         return getattr(torch, self.optimizer_dtype)
 
     def autocast(self) -> AbstractContextManager[object]:
-        """Matrix products in `dtype`, weights and sums in float32."""
+        """Context in which matmuls are in `dtype`, and weights and sums in float32."""
         if self.torch_dtype is torch.float32:
             return contextlib.nullcontext()
         return torch.autocast(self.device, dtype=self.torch_dtype)
 
 
-def inference_hardware(config: HardwareConfig, *, auto: str = "float32") -> Hardware:
-    """The device asked for or found; `auto`, unless another type is asked for. Sets the number of threads."""
-    threads = config.threads or MOST_THREADS
+def select_inference_hardware(config: HardwareConfig, *, auto: str = "float32") -> Hardware:
+    """Select device and dtype (`auto` unless one is configured), and set the number of threads."""
+    threads = config.threads or MAX_THREADS
     torch.set_num_threads(threads)
-    _keep_freed_memory()
+    _keep_malloc_memory()
     dtype = config.dtype if config.dtype != "auto" else auto
-    hardware = Hardware(device=found_device(config), dtype=dtype, threads=threads)
+    hardware = Hardware(device=select_device(config), dtype=dtype, threads=threads)
     set_matmul_precision(hardware)
     if hardware.device == "cpu" and hardware.torch_dtype is not torch.float32:
-        _try_product(hardware.device, hardware.products)
+        _trigger_dtype_warnings(hardware.device, hardware.matmul_dtype)
     return hardware
 
 
 def set_matmul_precision(hardware: Hardware) -> None:
-    """Let a GPU use TF32 for the float32 matmuls beside those in bfloat16; float32 itself is computed as float32.
+    """Allow TF32 on a GPU for the float32 matmuls of runs in bfloat16, not of runs in float32.
 
-    TF32 has the mantissa of float16, which is more than that of bfloat16, and is about eight times as fast as float32.
+    TF32 has more mantissa bits than bfloat16, and is about eight times as fast as float32.
     """
     if hardware.device == "cuda":
         torch.set_float32_matmul_precision("highest" if hardware.torch_dtype is torch.float32 else "high")
 
 
-def share_of(config: HardwareConfig, processes: int) -> HardwareConfig:
-    """What each of so many processes gets: its share of the threads, at least one."""
-    return replace(config, threads=max(1, (config.threads or MOST_THREADS) // processes))
+def divide_threads(config: HardwareConfig, processes: int) -> HardwareConfig:
+    """Return the hardware settings of each of several processes, which divide the threads."""
+    return replace(config, threads=max(1, (config.threads or MAX_THREADS) // processes))
 
 
 @cache
-def _keep_freed_memory() -> None:
-    """Have glibc keep the memory of freed tensors for the next ones.
+def _keep_malloc_memory() -> None:
+    """Let glibc keep the memory of freed tensors.
 
-    It gives blocks of megabytes back to the system at once, and each new one is then faulted in page by page: a
-    training step of GPT-2 (124 M parameters, one row of 512) takes 2.8 s in fresh memory and 1.3 s in kept memory.
+    By default it returns blocks of megabytes to the system, and new ones page-fault: a training step of GPT-2 (124 M
+    parameters, one row of 512) takes 2.8 s in fresh memory and 1.3 s in kept memory.
     """
     if library := _glibc():
         library.mallopt(_MMAP_MAX, 0)
         library.mallopt(_TRIM_THRESHOLD, -1)
 
 
-def give_back_freed_memory() -> None:
-    """Have glibc give back what is kept of tensors that were freed: after work that needed more than what follows."""
+def trim_malloc_memory() -> None:
+    """Return the kept memory of freed tensors to the system."""
     if library := _glibc():
         library.malloc_trim(0)
 
@@ -131,23 +140,23 @@ def _glibc() -> ctypes.CDLL | None:
 
 
 @cache
-def processor(device: str) -> str:
-    """What tells the processor of a device from others: its name, what it can do, and what torch makes of that."""
+def describe_processor(device: str) -> str:
+    """Return a description that identifies the processor of a device: name, features, and torch's capability."""
     if device == "cuda":
         return torch.cuda.get_device_name()
     told = Path("/proc/cpuinfo")
     first = told.read_text(encoding="utf-8").partition("\n\n")[0] if told.is_file() else _processor_name()
-    lasting = [line for line in first.splitlines() if not line.startswith(_CHANGING)]
+    lasting = [line for line in first.splitlines() if not line.startswith(_VARIABLE_CPUINFO)]
     return "\n".join([device, platform.machine(), torch.backends.cpu.get_cpu_capability(), *lasting])
 
 
 def _processor_name() -> str:
-    """The name of the processor where there is no /proc; on macOS that of the chip, since `platform` says arm."""
+    """Return the processor name where there is no /proc; on macOS that of the chip."""
     return (_sysctl(b"machdep.cpu.brand_string") if sys.platform == "darwin" else "") or platform.processor()
 
 
 def _sysctl(name: bytes) -> str:
-    """A text that the kernel of macOS knows by this name; an empty one if it has none."""
+    """Return a sysctl string of macOS, or an empty one."""
     library, size = ctypes.CDLL(None), ctypes.c_size_t()
     if library.sysctlbyname(name, None, ctypes.byref(size), None, 0) != 0:
         return ""
@@ -158,54 +167,54 @@ def _sysctl(name: bytes) -> str:
 
 
 @cache
-def quick_types(device: str) -> tuple[str, ...]:
-    """Float32, and the dtypes that this device multiplies natively: the last is the fastest of a GPU.
+def native_dtypes(device: str) -> tuple[str, ...]:
+    """Return float32, and the dtypes that a device multiplies natively, fastest last on a GPU.
 
-    A GPU says whether it has bfloat16. Elsewhere a dtype whose matmuls take far longer is taken for emulated, and one
-    whose matmuls fail, or write to stderr, for missing.
+    A GPU reports whether it supports bfloat16. Elsewhere a dtype is timed: much slower ones are emulated, and ones that
+    fail or write to stderr are missing.
     """
     if device == "cuda":
-        return _TYPES if torch.cuda.is_bf16_supported(including_emulation=False) else _TYPES[:1]
-    first, *others = _TYPES
-    most = _FAR_SLOWER * _product_seconds(device, first)
-    return (first, *(dtype for dtype in others if _quiet_product_seconds(device, dtype) <= most))
+        return _DTYPES if torch.cuda.is_bf16_supported(including_emulation=False) else _DTYPES[:1]
+    first, *others = _DTYPES
+    most = _EMULATED_RATIO * _matmul_seconds(device, first)
+    return (first, *(dtype for dtype in others if _silent_matmul_seconds(device, dtype) <= most))
 
 
-def usable_types(device: str) -> tuple[str, ...]:
-    """The types that it makes sense to use a trained model in on this device, float32 first."""
-    return (*quick_types(device), *(["float16"] if device == "cuda" else []), "int8")
+def inference_dtypes(device: str) -> tuple[str, ...]:
+    """Return the dtypes that are sensible for inference on a device, float32 first."""
+    return (*native_dtypes(device), *(["float16"] if device == "cuda" else []), "int8")
 
 
-def _product_seconds(device: str, dtype: str) -> float:
-    """The fastest of a few small square products, after one that doesn't count."""
+def _matmul_seconds(device: str, dtype: str) -> float:
+    """Return the minimum time of a few small matmuls, after a warm-up."""
     hardware = Hardware(device, dtype, threads=1)
-    matrix = torch.ones(_PRODUCT, _PRODUCT, dtype=hardware.torch_dtype, device=device)
-    with one_thread():
-        return min([timed(lambda: matrix @ matrix, hardware) for _ in range(1 + _TRIES)][1:])
+    matrix = torch.ones(_MATMUL_SIZE, _MATMUL_SIZE, dtype=hardware.torch_dtype, device=device)
+    with single_threaded():
+        return min([time_work(lambda: matrix @ matrix, hardware) for _ in range(1 + _MATMUL_REPEATS)][1:])
 
 
-def _quiet_product_seconds(device: str, dtype: str) -> float:
-    """The same; infinity where torch fails, or complains on stderr.
+def _silent_matmul_seconds(device: str, dtype: str) -> float:
+    """Return the same; infinity if torch fails or writes to stderr.
 
-    On ARM without bfloat16 the first product writes a stack trace of C++ there, before torch computes it otherwise.
+    On ARM without bfloat16 the first matmul prints a C++ stack trace before falling back.
     """
-    with _stderr_kept_back() as is_written:
+    with _suppressed_stderr() as is_written:
         try:
-            seconds = _product_seconds(device, dtype)
+            seconds = _matmul_seconds(device, dtype)
         except RuntimeError:
             return math.inf
         return math.inf if is_written() else seconds
 
 
 @cache
-def _try_product(device: str, dtype: str) -> None:
-    """Have torch complain of a dtype where nobody hears it: it does so only once, and computes what is asked for."""
-    _quiet_product_seconds(device, dtype)
+def _trigger_dtype_warnings(device: str, dtype: str) -> None:
+    """Trigger torch's one-time complaints about a dtype while stderr is suppressed."""
+    _silent_matmul_seconds(device, dtype)
 
 
 @contextmanager
-def _stderr_kept_back() -> Iterator[Callable[[], bool]]:
-    """While open, what this process and its libraries write to stderr is lost; gives whether that is anything."""
+def _suppressed_stderr() -> Iterator[Callable[[], bool]]:
+    """Within the context, stderr is discarded; yields a function that tells whether anything was written."""
     try:
         before = os.dup(2)
     except OSError:  # it is closed
@@ -221,8 +230,8 @@ def _stderr_kept_back() -> Iterator[Callable[[], bool]]:
 
 
 @contextmanager
-def one_thread() -> Iterator[None]:
-    """For what is to be compared while other processes may be at work: several threads would wait for each other."""
+def single_threaded() -> Iterator[None]:
+    """Within the context, torch uses one thread, for comparisons while other processes run."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -231,18 +240,18 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def times_as_fast(work: Callable[[], object], other: Callable[[], object], *, tries: int) -> float:
-    """How many times as fast some work is as other work of the calling thread: the median of rounds in turns.
+def measure_speedup(work: Callable[[], object], other: Callable[[], object], *, tries: int) -> float:
+    """Return the speed-up of `work` over `other`: the median of interleaved rounds after a warm-up.
 
-    By the processor's time and with one thread, since other processes may be at work. The first round doesn't count.
+    Measured in CPU time with one thread, because other processes may be running.
     """
-    with one_thread():
-        rounds = [(_thread_seconds(work), _thread_seconds(other)) for _ in range(1 + tries)]
+    with single_threaded():
+        rounds = [(_cpu_seconds(work), _cpu_seconds(other)) for _ in range(1 + tries)]
     return statistics.median(others / ours for ours, others in rounds[1:])
 
 
-def _thread_seconds(work: Callable[[], object]) -> float:
-    """CPU seconds that some work takes; where the clock is coarse, on average over as many calls as it can measure."""
+def _cpu_seconds(work: Callable[[], object]) -> float:
+    """Return the CPU time of some work; repeated where the clock is coarse."""
     least = _WINDOWS_TICKS if sys.platform == "win32" else 0.0
     began, calls = time.thread_time(), 0
     while True:
@@ -252,22 +261,22 @@ def _thread_seconds(work: Callable[[], object]) -> float:
             return taken / calls
 
 
-def now(hardware: Hardware) -> float:
-    """Seconds on a clock that is read when the device has done all it was asked for."""
+def synchronized_time(hardware: Hardware) -> float:
+    """Synchronise the device, and return seconds of a monotonic clock."""
     if hardware.device != "cpu":
         getattr(torch, hardware.device).synchronize()
     return time.perf_counter()
 
 
-def timed(work: Callable[[], object], hardware: Hardware) -> float:
-    """Seconds that some work takes."""
-    began = now(hardware)
+def time_work(work: Callable[[], object], hardware: Hardware) -> float:
+    """Return the seconds of some work, including device synchronisation."""
+    began = synchronized_time(hardware)
     work()
-    return now(hardware) - began
+    return synchronized_time(hardware) - began
 
 
-def found_device(config: HardwareConfig) -> str:
-    """The device asked for, or the best there is; UsageError if it is not there."""
+def select_device(config: HardwareConfig) -> str:
+    """Return the configured device, or the best available; UsageError if it isn't available."""
     found = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if config.device == "auto":
         return next(name for name, is_there in found.items() if is_there)
@@ -276,54 +285,54 @@ def found_device(config: HardwareConfig) -> str:
     return config.device
 
 
-def matrix_rate(hardware: Hardware, *, size: int | None = None, repeats: int = 7) -> float:
-    """FLOP/s of a square matmul in the dtype of a run: the peak that model-FLOPs utilisation is a fraction of.
+def measure_matmul_flops(hardware: Hardware, *, size: int | None = None, repeats: int = 7) -> float:
+    """Return the FLOP/s of a square matmul in a dtype: the peak for model-FLOPs utilisation.
 
     Args:
-        hardware: what multiplies.
-        size: rows and columns [default: `matrix_size`].
-        repeats: measurements, of which the median counts.
+        hardware: device and dtype.
+        size: rows and columns [default: `matmul_size`].
+        repeats: measurements, of which the median is returned.
     """
-    size = matrix_size(hardware.device) if size is None else size
-    matrix = varied_matrix(size, hardware)
-    return 2 * size**3 / statistics.median(launch_seconds(lambda: matrix @ matrix, hardware) for _ in range(repeats))
+    size = matmul_size(hardware.device) if size is None else size
+    matrix = random_like_matrix(size, hardware)
+    return 2 * size**3 / statistics.median(time_launches(lambda: matrix @ matrix, hardware) for _ in range(repeats))
 
 
-def matrix_size(device: str) -> int:
-    """Rows and columns of the matmul that measures a device: a GPU finishes a small one before the next is launched."""
+def matmul_size(device: str) -> int:
+    """Return the size of the measured matmul; on a GPU large, because small ones are bound by launches."""
     return _MATRIX_ON_CPU if device == "cpu" else _MATRIX_ON_GPU
 
 
-def varied_matrix(size: int, hardware: Hardware) -> torch.Tensor:
-    """A square matrix of numbers that vary: on constants, which take less power, a GPU is about an eighth faster."""
+def random_like_matrix(size: int, hardware: Hardware) -> torch.Tensor:
+    """Return a square matrix of varied values: on constants, which take less power, a GPU is about 12% faster."""
     numbers = torch.arange(size * size, dtype=torch.float32, device=hardware.torch_device)
     return numbers.sin_().view(size, size).to(hardware.torch_dtype)
 
 
-def launch_seconds(work: Callable[[], object], hardware: Hardware) -> float:
-    """Seconds that some work takes; on a GPU, as the mean of several launches, so that waiting for it hardly counts."""
+def time_launches(work: Callable[[], object], hardware: Hardware) -> float:
+    """Return the seconds of some work; on a GPU the mean of several launches."""
     launches = 1 if hardware.device == "cpu" else _LAUNCHES
 
     def launched() -> None:
         for _ in range(launches):
             work()
 
-    return timed(launched, hardware) / launches
+    return time_work(launched, hardware) / launches
 
 
-def free_memory(hardware: Hardware) -> int:
-    """Bytes of a GPU's memory that are free, or that this process keeps for tensors to come."""
+def free_gpu_memory(hardware: Hardware) -> int:
+    """Return the bytes of GPU memory that are free or cached by this process."""
     free, _ = torch.cuda.mem_get_info(hardware.torch_device)
     return free + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that the memory of the device, or of the machine, was not enough."""
+    """Whether an error says that memory of the device or the machine ran out."""
     return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in str(error)
 
 
 def peak_memory() -> int:
-    """The most bytes this process has held so far: on the GPU if it used one, else resident."""
+    """Return the peak memory of this process in bytes: on the GPU if it used one, else resident."""
     if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
         return torch.cuda.max_memory_allocated()
     try:
@@ -346,7 +355,7 @@ class _MemoryCounters(ctypes.Structure):
 
 
 def _peak_on_windows() -> int:
-    """The most bytes of this process that were resident; 0 if Windows doesn't say."""
+    """Return the peak resident memory on Windows, or 0 if it is unknown."""
     counters = _MemoryCounters(size=ctypes.sizeof(_MemoryCounters))
     kernel: Any = ctypes.windll.kernel32  # type: ignore[attr-defined]
     kernel.GetCurrentProcess.restype = ctypes.c_void_p

@@ -1,4 +1,4 @@
-"""The folder of a run: the names in it, which checkpoint is meant, and what can be read of it without torch.
+"""The layout of run folders: file names, pointers to checkpoints, config and state, without torch.
 
 RUN/config.json                  the settings and the plan of the run, with a format_version
 RUN/metrics.jsonl                what was learned; RUN/timings.jsonl: how fast
@@ -18,7 +18,7 @@ RUN/checkpoints/.step-N.after-M  a complete checkpoint of a run that was resumed
                                  step M, which are of another branch, are removed
 RUN/.metrics.jsonl.before        the log of the other branch, until this one has saved a checkpoint; for timings too
 
-No other module spells these names.
+No other module contains these names.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ BASE_WEIGHTS = "base.safetensors"
 LOCK = ".lock"
 
 Pointer = Literal["best", "last"]
-"""The files of a run that name one of its checkpoints."""
+"""Files of a run that name one of its checkpoints."""
 
 _CHECKPOINT_NAME = re.compile(rf"{STEP}[0-9]+")
-FIRST_OF_BRANCH = ".after-"
-_HIDDEN_NAME = re.compile(rf"\.({STEP}[0-9]+)(?:\.replaced|{re.escape(FIRST_OF_BRANCH)}([0-9]+))")
-_BEFORE_THE_FIRST_CHECKPOINT = {
+BRANCH_SUFFIX = ".after-"
+_HIDDEN_NAME = re.compile(rf"\.({STEP}[0-9]+)(?:\.replaced|{re.escape(BRANCH_SUFFIX)}([0-9]+))")
+_INITIAL_FILES = {
     CONFIG,
     CHECKPOINTS,
     METRICS,
@@ -68,20 +68,20 @@ _BEFORE_THE_FIRST_CHECKPOINT = {
 
 @dataclass(frozen=True)
 class TrainingState:
-    """How far a run has come; `state.json` of a checkpoint is this, as JSON.
+    """Progress of a run; saved as `state.json` of a checkpoint.
 
     Attributes:
         step: optimizer steps taken.
-        samples: windows, examples or pairs consumed; with the seed, this is the place in the data.
-        tokens: tokens trained on.
-        flops: arithmetic spent on them.
-        seconds: time spent training, evaluations aside.
-        elapsed: seconds of a budget that are gone, until the decay of the learning rate has begun.
-        best_loss: validation loss of the best checkpoint, nats per token.
-        best_bleu: BLEU of the best checkpoint, of an encoder-decoder.
-        best_step: the step of the best checkpoint.
-        evaluation_due: whether the evaluation of this step was put off, as by stopping, and is still to come.
-        finished: whether all the planned steps are done.
+        samples: windows, examples or pairs consumed; with the seed, the position in the data.
+        tokens: training tokens.
+        flops: FLOPs of training.
+        seconds: of training, without evaluations.
+        elapsed: seconds of a budget used, until the learning rate starts to decay.
+        best_loss: validation loss of the best checkpoint, in nats per token.
+        best_bleu: BLEU of the best checkpoint, for encoder-decoders.
+        best_step: step of the best checkpoint.
+        evaluation_due: whether the evaluation of this step was deferred, for instance by stopping.
+        finished: whether training has finished.
     """
 
     step: int = 0
@@ -98,126 +98,126 @@ class TrainingState:
 
 
 def is_run(path: Path) -> bool:
-    """Whether a folder is a run's, be it one without a checkpoint yet."""
+    """Whether a folder is a run, possibly without a checkpoint."""
     return (path / CHECKPOINTS).is_dir()
 
 
-def runs_in(folder: Path) -> list[Path]:
-    """The runs that stand side by side in a folder, in no order; OSError if it cannot be read."""
+def list_run_folders(folder: Path) -> list[Path]:
+    """Return the runs in a folder, unordered; OSError if it cannot be read."""
     return [path for path in folder.iterdir() if is_run(path)]
 
 
-def holds_runs(folder: Path) -> bool:
-    """Whether a folder is no run itself, and has runs in it."""
+def contains_runs(folder: Path) -> bool:
+    """Whether a folder is not a run, but contains runs."""
     return folder.is_dir() and not (folder / CHECKPOINTS).exists() and any(folder.glob(f"*/{CHECKPOINTS}"))
 
 
-def is_journal(path: Path) -> bool:
-    """Whether a file is one of the logs of a run."""
+def is_log(path: Path) -> bool:
+    """Whether a file is a log of a run."""
     return path.name in (METRICS, TIMINGS, DECISIONS) and is_run(path.parent)
 
 
 def is_checkpoint(path: Path) -> bool:
-    """Whether a folder is a complete checkpoint itself."""
+    """Whether a folder is a complete checkpoint."""
     return (path / MANIFEST).is_file() and (path / MODEL).is_file()
 
 
-def is_name_of_checkpoint(name: str) -> bool:
-    """Whether a checkpoint of a run can be called so; a copy such as step-20-backup is not one of the run's."""
+def is_checkpoint_name(name: str) -> bool:
+    """Whether a name is that of a checkpoint; not of a copy such as step-20-backup."""
     return _CHECKPOINT_NAME.fullmatch(name) is not None
 
 
 def checkpoint_folder(run: Path, step: int) -> Path:
-    """Where the checkpoint after a step is, or would be."""
+    """Return the folder of the checkpoint of a step."""
     return run / CHECKPOINTS / f"{STEP}{step}"
 
 
-def replaced(checkpoint: Path) -> Path:
-    """Where a checkpoint is kept while another takes its name."""
+def replaced_checkpoint_path(checkpoint: Path) -> Path:
+    """Return where a checkpoint is moved while another one replaces it."""
     return checkpoint.with_name(f".{checkpoint.name}.replaced")
 
 
-def first_of_branch(checkpoint: Path, *, resumed_at: int) -> Path:
-    """Where the first checkpoint of a branch is until those of the other branch are removed."""
-    return checkpoint.with_name(f".{checkpoint.name}{FIRST_OF_BRANCH}{resumed_at}")
+def branch_checkpoint_path(checkpoint: Path, *, resumed_at: int) -> Path:
+    """Return where the first checkpoint of a branch is written until the old branch is removed."""
+    return checkpoint.with_name(f".{checkpoint.name}{BRANCH_SUFFIX}{resumed_at}")
 
 
 def hidden_checkpoints(run: Path) -> Iterator[tuple[Path, Path, int | None]]:
-    """The checkpoints that do not have their names at the moment: each with its place, and the M of `.after-M`."""
+    """Yield the checkpoints under temporary names, with their final path and the M of `.after-M`."""
     for folder in sorted((run / CHECKPOINTS).glob(f".{STEP}*")):
         if (found := _HIDDEN_NAME.fullmatch(folder.name)) is not None:
             name, resumed_at = found.groups()
             yield folder, folder.with_name(name), None if resumed_at is None else int(resumed_at)
 
 
-def set_aside(log: Path) -> Path:
-    """Where a log of another branch is kept."""
+def log_backup_path(log: Path) -> Path:
+    """Return the path of the backup of a log."""
     return log.with_name(f".{log.name}.before")
 
 
-def begun_from(run: Path, other: Path) -> None:
-    """Note that a run began with the weights of another one, or of one of its checkpoints."""
-    files.replace_text(run / ORIGIN, f"{from_run(other)}\n")
+def record_parent_run(run: Path, other: Path) -> None:
+    """Record that a run started from the weights of another run."""
+    files.replace_text(run / ORIGIN, f"{describe_parent(other)}\n")
 
 
-def from_run(path: Path) -> str:
-    """`from` and the name of a run, or of the one that a path names a checkpoint of."""
+def describe_parent(path: Path) -> str:
+    """Return `from` and the name of the run of a path."""
     return f"from {(path.parent.parent if path.parent.name == CHECKPOINTS else path).resolve().name}"
 
 
-def imported_as(run: Path, kind: str) -> None:
-    """Note that a run is a model of some kind that was trained elsewhere."""
+def record_import(run: Path, kind: str) -> None:
+    """Record that a run was imported."""
     files.replace_text(run / ORIGIN, f"import {kind}\n")
 
 
-def step_of(checkpoint: Path) -> int:
-    """The step of a checkpoint of a run, by its name."""
+def checkpoint_step(checkpoint: Path) -> int:
+    """Return the step of a checkpoint, from its name."""
     return int(checkpoint.name.removeprefix(STEP))
 
 
-def checkpoints(run: Path) -> list[Path]:
-    """The complete checkpoints of a run, oldest first."""
+def list_checkpoints(run: Path) -> list[Path]:
+    """Return the complete checkpoints of a run, oldest first."""
     found = [manifest.parent for manifest in run.glob(f"{CHECKPOINTS}/{STEP}*/{MANIFEST}")]
-    return sorted((folder for folder in found if is_name_of_checkpoint(folder.name)), key=step_of)
+    return sorted((folder for folder in found if is_checkpoint_name(folder.name)), key=checkpoint_step)
 
 
-def later_than(run: Path, step: int) -> list[Path]:
-    """The complete checkpoints of a run that come after a step, oldest first."""
-    return [folder for folder in checkpoints(run) if step_of(folder) > step]
+def checkpoints_after(run: Path, step: int) -> list[Path]:
+    """Return the complete checkpoints of a run after a step, oldest first."""
+    return [folder for folder in list_checkpoints(run) if checkpoint_step(folder) > step]
 
 
-def pointed_to(run: Path, pointer: Pointer | Literal["base", "origin"]) -> str | None:
-    """What the file `best`, `last`, `base` or `origin` of a run holds, whatever that is; None without such a file."""
+def read_pointer(run: Path, pointer: Pointer | Literal["base", "origin"]) -> str | None:
+    """Return the content of `best`, `last`, `base` or `origin` of a run; None if there is no such file."""
     path = run / pointer
     return path.read_text(encoding="utf-8", errors="replace").strip() if path.is_file() else None
 
 
-def lost_last(run: Path) -> str | None:
-    """The name of the checkpoint that a run calls its last, if that is gone."""
-    name = pointed_to(run, "last")
-    return name if name is not None and is_name_of_checkpoint(name) and _complete(run, name) is None else None
+def find_missing_last(run: Path) -> str | None:
+    """Return the name of the last checkpoint of a run if it is missing, else None."""
+    name = read_pointer(run, "last")
+    return name if name is not None and is_checkpoint_name(name) and _find_complete(run, name) is None else None
 
 
 def find_checkpoint(path: Path, *, which: Pointer = "best") -> Path:
-    """The checkpoint that a path means: itself, or the best or last one of a run.
+    """Return the checkpoint of a path: itself, or the best or last one of a run.
 
     Args:
         path: a run folder or a checkpoint folder.
-        which: "best" (the last one where no best is known) or "last" (the latest that is complete).
+        which: "best" (the last if no best is known) or "last" (the latest complete one).
 
     Raises:
-        InputError: there is none, or the best one is gone: another would be taken for it.
+        InputError: there is none, or the best one is missing.
     """
     _check_name(path)
     if is_checkpoint(path):
         return path
     if not path.exists():
-        raise _missing(path)
+        raise _not_found_error(path)
     pointers: tuple[Pointer, ...] = (which, "last")
     for pointer in pointers:
         if (named := _named_checkpoint(path, pointer)) is not None:
             return named
-    if found := checkpoints(path):
+    if found := list_checkpoints(path):
         return found[-1]
     if (path / CONFIG).is_file() and is_run(path):
         raise InputError(
@@ -227,30 +227,30 @@ def find_checkpoint(path: Path, *, which: Pointer = "best") -> Path:
 
 
 def _named_checkpoint(run: Path, pointer: Pointer) -> Path | None:
-    """The complete checkpoint that `best` or `last` names; None if it names none. InputError if the best is gone."""
-    if (name := pointed_to(run, pointer)) is None:
+    """Return the checkpoint that `best` or `last` points to, or None; InputError if the best is missing."""
+    if (name := read_pointer(run, pointer)) is None:
         return None
     named = run / pointer  # for the message: what the file holds may be anything, of any length
-    if is_name_of_checkpoint(name):
-        if (found := _complete(run, name)) is not None:
+    if is_checkpoint_name(name):
+        if (found := _find_complete(run, name)) is not None:
             return found
         named = run / CHECKPOINTS / name
-    if pointer == "best" and (others := checkpoints(run)):
+    if pointer == "best" and (others := list_checkpoints(run)):
         raise InputError(f"{named}: the best checkpoint is missing; name another one, such as {others[-1]}")
     return None
 
 
-def _complete(run: Path, name: str) -> Path | None:
-    """The complete checkpoint of a name, wherever it is while it is replaced or put in place; None if it is gone."""
+def _find_complete(run: Path, name: str) -> Path | None:
+    """Return a complete checkpoint by name, also while it is being moved into place; None if it is missing."""
     named = run / CHECKPOINTS / name
     hidden = (folder for folder, place, _ in hidden_checkpoints(run) if place == named)
     places = itertools.chain([named], hidden, [named])  # again, since another process may just have put it in place
     return next((place for place in places if (place / MANIFEST).is_file()), None)
 
 
-def _missing(path: Path) -> InputError:
-    """The error for a run or checkpoint that is not there, with what may have been meant."""
-    if path.parent.name == CHECKPOINTS and (found := checkpoints(path.parent.parent)):
+def _not_found_error(path: Path) -> InputError:
+    """Return the error for a missing run or checkpoint, with suggestions."""
+    if path.parent.name == CHECKPOINTS and (found := list_checkpoints(path.parent.parent)):
         return InputError(f"{path}: no such checkpoint; there is {', '.join(folder.name for folder in found)}")
     runs = [found.parent.name for found in path.parent.glob(f"*/{CHECKPOINTS}")]
     near = options.find_nearest(path.name, runs)
@@ -258,15 +258,15 @@ def _missing(path: Path) -> InputError:
 
 
 def _check_name(folder: Path) -> None:
-    """InputError for a name that is not UTF-8: safetensors cannot read a file that is called so."""
+    """Raise InputError for a name that is not UTF-8, which safetensors cannot read."""
     try:
         str(folder).encode()
     except UnicodeEncodeError:
         raise InputError(f"{folder}: the name of a run must be valid UTF-8; choose another name") from None
 
 
-def run_of(path: Path) -> Path:
-    """The run that a path names, or of which it names a checkpoint; InputError if there is none."""
+def find_run(path: Path) -> Path:
+    """Return the run of a path, which may be a checkpoint; InputError if there is none."""
     if is_run(path):
         return path
     found = find_checkpoint(path, which="last")
@@ -278,15 +278,15 @@ def run_of(path: Path) -> Path:
 
 
 def find_tokenizer(path: Path) -> Path:
-    """The file of a tokenizer: itself, in a folder of any kind, or in the last checkpoint of a run.
+    """Return a tokenizer file: itself, in a folder, or in the last checkpoint of a run.
 
     Raises:
-        InputError: it is a folder without one.
+        InputError: the folder has none.
     """
     if not path.is_dir():
         return path
-    last = pointed_to(path, "last")
-    folders = [path, *([path / CHECKPOINTS / last] if last and is_name_of_checkpoint(last) else [])]
+    last = read_pointer(path, "last")
+    folders = [path, *([path / CHECKPOINTS / last] if last and is_checkpoint_name(last) else [])]
     found = next((folder / TOKENIZER for folder in folders if (folder / TOKENIZER).is_file()), None)
     if found is None:
         raise InputError(f"{path}: no {TOKENIZER} in this folder, and it is no run with {CHECKPOINTS}")
@@ -294,11 +294,11 @@ def find_tokenizer(path: Path) -> Path:
 
 
 def refuse_existing(folder: Path, *, can_resume: bool = False) -> None:
-    """InputError if a folder holds a run or anything else, or cannot be made: nothing is written over.
+    """Raise InputError if a folder holds a run or other files, or cannot be created.
 
     Args:
         folder: of the new run.
-        can_resume: whether a run that is there could be resumed instead, for the message.
+        can_resume: whether the message suggests to resume an existing run.
     """
     _check_name(folder)
     if any(folder.glob(f"{CHECKPOINTS}/{STEP}*")):
@@ -307,22 +307,22 @@ def refuse_existing(folder: Path, *, can_resume: bool = False) -> None:
             raise InputError(f"{problem}, or resume it", settings=("out", *instead))
         raise InputError(problem, settings=("out",))
     files.check_folder(folder)
-    if (others := _visible(folder)) and not _is_begun(folder):
+    if (others := _visible_files(folder)) and not _is_unsaved_run(folder):
         some = ", ".join(others[:3]) + (", …" if len(others) > 3 else "")
         raise InputError(
             f"{folder}: holds what is no run's ({some}); choose an empty or a new folder", settings=("out",)
         )
 
 
-def _visible(folder: Path) -> list[str]:
-    """The names in a folder, those of hidden files left out."""
+def _visible_files(folder: Path) -> list[str]:
+    """Return the names of the files in a folder that are not hidden."""
     return sorted(path.name for path in folder.glob("[!.]*"))
 
 
-def _is_begun(folder: Path) -> bool:
-    """Whether a folder holds what a run writes before its first checkpoint, and nothing else."""
-    is_expected = set(_visible(folder)) <= _BEFORE_THE_FIRST_CHECKPOINT
-    if not is_expected or not is_run(folder) or _visible(folder / CHECKPOINTS):
+def _is_unsaved_run(folder: Path) -> bool:
+    """Whether a folder holds only what a run writes before its first checkpoint."""
+    is_expected = set(_visible_files(folder)) <= _INITIAL_FILES
+    if not is_expected or not is_run(folder) or _visible_files(folder / CHECKPOINTS):
         return False
     try:
         return not (folder / CONFIG).exists() or bool(load_config(folder))
@@ -331,16 +331,16 @@ def _is_begun(folder: Path) -> bool:
 
 
 def load_config(folder: Path) -> RunConfig:
-    """The settings in a run or checkpoint folder; InputError if they are missing, damaged or of a newer format."""
+    """Load the config of a run or checkpoint; InputError if it is missing, damaged or of a newer format."""
     path = folder / CONFIG
-    with _damage():
+    with _as_input_error():
         return RunConfig.from_dict(files.read_json(path), where=str(path))
 
 
 def load_state(checkpoint: Path) -> TrainingState:
-    """How far the run was at a checkpoint; InputError if that is missing or damaged."""
+    """Load the progress of a checkpoint; InputError if it is missing or damaged."""
     path = checkpoint / STATE
-    with _damage():
+    with _as_input_error():
         state = options.build_config(TrainingState, files.read_json(path), where=str(path))
     for name, value in vars(state).items():
         if isinstance(value, float) and not math.isfinite(value):
@@ -351,8 +351,8 @@ def load_state(checkpoint: Path) -> TrainingState:
 
 
 @contextlib.contextmanager
-def _damage() -> Iterator[None]:
-    """While open, a wrong value is an error of a file that lm wrote, not of how a flag was used."""
+def _as_input_error() -> Iterator[None]:
+    """Within the context, UsageErrors become InputErrors, because lm wrote the file."""
     try:
         yield
     except UsageError as error:
@@ -360,18 +360,18 @@ def _damage() -> Iterator[None]:
 
 
 def count_parameters(folder: Path, file: str = MODEL) -> int:
-    """Parameters in the weights of a checkpoint, or in another file, by its header; InputError if it is damaged."""
+    """Return the number of parameters in a weights file, from its header; InputError if it is damaged."""
     return sum(math.prod(entry.shape) for entry in tensor_file.read_tensor_header(folder / file).values())
 
 
-def verify(checkpoint: Path, *, to_train: bool = True) -> None:
-    """InputError unless the files of a checkpoint are what was written, by the sums in its manifest.
+def verify_checkpoint(checkpoint: Path, *, to_train: bool = True) -> None:
+    """Raise InputError unless the files of a checkpoint match the checksums in its manifest.
 
     Args:
         checkpoint: the folder.
-        to_train: whether training goes on from it, which reads the optimizer: up to twice the weights.
+        to_train: whether to verify the optimizer state too, which is up to twice as large as the weights.
     """
-    for name, expected in _sums(checkpoint).items():
+    for name, expected in _read_checksums(checkpoint).items():
         if name == OPTIMIZER and not to_train:
             continue
         path = checkpoint / name
@@ -384,12 +384,12 @@ def verify(checkpoint: Path, *, to_train: bool = True) -> None:
 
 
 def weights_key(checkpoint: Path) -> str:
-    """A hash of the weights of a checkpoint, with those that its adapters belong to; InputError if it is damaged."""
-    return _sums(checkpoint)[MODEL] + (load_config(checkpoint).base_sha256 or "")
+    """Return a hash of the weights of a checkpoint, including base weights of adapters."""
+    return _read_checksums(checkpoint)[MODEL] + (load_config(checkpoint).base_sha256 or "")
 
 
-def _sums(checkpoint: Path) -> dict[str, str]:
-    """The sums in a checkpoint's manifest, by file; InputError unless it has them all."""
+def _read_checksums(checkpoint: Path) -> dict[str, str]:
+    """Return the checksums in a checkpoint's manifest, by file; InputError unless it is complete."""
     values = files.read_json(checkpoint / MANIFEST)
     sums = values.get("sha256") if isinstance(values, dict) else None
     expected = {CONFIG, TOKENIZER, MODEL, OPTIMIZER, STATE}

@@ -90,7 +90,7 @@ def attention(
     from cli.attention import figures, files
     from lm.checkpoint import load_model
     from lm.evaluation.attention import compute_attention
-    from lm.hardware import inference_hardware
+    from lm.hardware import select_inference_hardware
     from lm.text.dependency_trees import parse_heads
 
     if out is not None:
@@ -101,7 +101,7 @@ def attention(
     if not read.strip():
         raise UsageError("there is no text to look at: give one, or - to read it from stdin")
     tree = None if heads is None else parse_heads(heads, read, where="--heads")
-    loaded = load_model(run, inference_hardware(HardwareConfig(**given["hardware"])))
+    loaded = load_model(run, select_inference_hardware(HardwareConfig(**given["hardware"])))
     shown = compute_attention(loaded, read, target, unit=config.unit, to=to, heads=tree)
     if out is not None:
         files.write(out, [shown], config)

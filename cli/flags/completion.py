@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from lm.config.presets import PRESETS
-from lm.run_folder import CHECKPOINTS, is_name_of_checkpoint, is_run, runs_in, step_of
+from lm.run_folder import CHECKPOINTS, checkpoint_step, is_checkpoint_name, is_run, list_run_folders
 from lm.training.events import METRICS
 
 Complete = Callable[[str], list[str]]
@@ -63,12 +63,12 @@ def complete_runs_or_presets(incomplete: str) -> list[str]:
 
 def _runs_in(folder: Path) -> list[str]:
     try:
-        return sorted(run.name for run in runs_in(folder))
+        return sorted(run.name for run in list_run_folders(folder))
     except OSError:
         return []
 
 
 def _checkpoints(folder: Path) -> list[str]:
     """Return the checkpoints in a folder, newest first, complete or not."""
-    found = [path for path in folder.glob("*") if is_name_of_checkpoint(path.name)]
-    return [path.name for path in sorted(found, key=step_of, reverse=True)]
+    found = [path for path in folder.glob("*") if is_checkpoint_name(path.name)]
+    return [path.name for path in sorted(found, key=checkpoint_step, reverse=True)]

@@ -141,9 +141,9 @@ _COMMANDS = {"continues texts": "lm generate", "fills blanks": "lm fill", "class
 
 def _load(run: Path, hardware: HardwareConfig) -> LoadedModel:
     from lm.checkpoint import load_model
-    from lm.hardware import inference_hardware
+    from lm.hardware import select_inference_hardware
 
-    return load_model(run, inference_hardware(hardware))
+    return load_model(run, select_inference_hardware(hardware))
 
 
 def _wrong_kind_error(run: Path, loaded: LoadedModel, *, instead: str | None = None) -> UsageError:

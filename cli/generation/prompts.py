@@ -28,7 +28,7 @@ from lm.decoding.sampling import Continuation, Sampler
 from lm.engine.dtype import type_to_decode
 from lm.errors import InputError
 from lm.files import replacing_text
-from lm.hardware import share_of
+from lm.hardware import divide_threads
 from lm.processes import Work, WorkerPool, in_numbered_order
 from lm.run_folder import find_checkpoint, load_config
 from lm.text.files import find_text_files
@@ -162,7 +162,7 @@ def _results(
     if processes == 1:
         yield asked.load(beginning)(by_size)
         return
-    shared = dataclasses.replace(asked, hardware=share_of(asked.hardware, processes))
+    shared = dataclasses.replace(asked, hardware=divide_threads(asked.hardware, processes))
     with WorkerPool(partial(shared.load, beginning), processes) as workers:
         yield workers.imap_unordered(by_size)
 

@@ -36,7 +36,7 @@ from lm.evaluation.perplexity import BatchScored, FileScore, Tally
 from lm.evaluation.perplexity_comparison import PairedDifference
 from lm.evaluation.surprisal import iterate_token_scores, merge_into_spans
 from lm.files import replacing_text
-from lm.hardware import found_device, usable_types
+from lm.hardware import inference_dtypes, select_device
 from lm.model.transformer import DecoderOnly
 from lm.text.files import TextFile, TextFiles, find_text_files, select_readable, total_text_bytes
 
@@ -256,7 +256,7 @@ def _dtype_settings(given: ParsedOptions) -> ParsedOptions:
 
 def _compare_dtypes(scorer: LoadedScorer, files: Sequence[TextFile], *, as_json: bool) -> None:
     """Score files in each dtype, and print what that costs."""
-    first, *others = usable_types(found_device(HardwareConfig(**scorer.given["hardware"])))
+    first, *others = inference_dtypes(select_device(HardwareConfig(**scorer.given["hardware"])))
     loaded = {first: scorer, **{dtype: scorer.with_dtype(dtype) for dtype in others}}
     costs: list[DtypeCost] = []
     with scoring_progress(files) as on_batch:

@@ -28,7 +28,7 @@ from lm.evaluation.forced_decoding import PairScores
 from lm.evaluation.held_out import open_held_out_pairs
 from lm.evaluation.perplexity import Tally
 from lm.evaluation.scoring import Nats, score_batch
-from lm.hardware import inference_hardware, share_of
+from lm.hardware import divide_threads, select_inference_hardware
 from lm.model.transformer import EncoderOnly, count_parameters
 from lm.processes import ParallelMap, open_process_map
 from lm.text.parallel import ParallelText, find_parallel_texts
@@ -74,7 +74,7 @@ def measure_pairs(
     files = find_parallel_texts(
         ParallelConfig(), reading, source=pairs.sources, target=pairs.targets, heads=pairs.heads
     )
-    loaded = load_model(run, inference_hardware(hardware))
+    loaded = load_model(run, select_inference_hardware(hardware))
     known = None
     if not files:
         held_out, known = open_held_out_pairs(loaded)
@@ -103,13 +103,13 @@ def _worker_processes(run: Path, hardware: HardwareConfig, processes: int) -> It
     if processes == 1:
         yield None
         return
-    with open_process_map(partial(_build_worker, run, share_of(hardware, processes)), processes) as parallel_map:
+    with open_process_map(partial(_build_worker, run, divide_threads(hardware, processes)), processes) as parallel_map:
         yield parallel_map
 
 
 def _build_worker(run: Path, hardware: HardwareConfig) -> Callable[[Batch], list[Nats]]:
     """Load the run in a worker; returns its scoring function."""
-    model = load_model(run, inference_hardware(hardware)).model
+    model = load_model(run, select_inference_hardware(hardware)).model
     assert not isinstance(model, EncoderOnly)
     return partial(score_batch, model)
 

@@ -20,7 +20,7 @@ from lm.config.workers import WorkersConfig
 from lm.data.batch import Batch
 from lm.evaluation.scorer import TextScorer
 from lm.evaluation.scoring import Nats, score_batch
-from lm.hardware import share_of
+from lm.hardware import divide_threads
 from lm.model.transformer import DecoderOnly
 from lm.processes import ParallelMap, open_process_map
 
@@ -86,7 +86,7 @@ class LoadedScorer:
 
 def divide_threads(given: ParsedOptions, processes: int) -> ParsedOptions:
     """Return the settings of each of so many processes, with its part of the threads."""
-    return with_hardware(given, threads=share_of(HardwareConfig(**given["hardware"]), processes).threads)
+    return with_hardware(given, threads=divide_threads(HardwareConfig(**given["hardware"]), processes).threads)
 
 
 def with_hardware(given: ParsedOptions, **hardware: object) -> ParsedOptions:

@@ -14,7 +14,7 @@ from lm.config.run import RunConfig
 from lm.config.training import LENGTHS
 from lm.corpus.manifest import Manifest, PairManifest
 from lm.data.labels import LabelCounts
-from lm.hardware import matrix_rate
+from lm.hardware import measure_matmul_flops
 from lm.model.lora import trained_weights
 from lm.model.transformer import count_parameters
 from lm.run_folder import CONFIG
@@ -180,7 +180,11 @@ def describe_run(run: Run, *, is_tuned: bool = False) -> None:
     if run.plan.micro_batch_tokens is not None:
         print_labelled("memory", f"at most {run.plan.micro_batch_tokens:,} tokens in one pass (--micro-batch-size)")
     print_note(f"run     {run.folder}")
-    shortest = minimum_seconds(run.config, run.data, matrix_rate(run.hardware)) if run.config.training.compile else None
+    shortest = (
+        minimum_seconds(run.config, run.data, measure_matmul_flops(run.hardware))
+        if run.config.training.compile
+        else None
+    )
     for warning in (
         *([] if shortest is None else compiling_warnings(shortest)),
         *_schedule_warnings(run),

@@ -22,7 +22,7 @@ from cli.training.report import report
 from cli.training.tensorboard import check_installed, has_recordings, open_recorder
 from lm.config.run_spec import RunSpec
 from lm.distributed import launcher_env
-from lm.hardware import matrix_rate, peak_memory
+from lm.hardware import measure_matmul_flops, peak_memory
 from lm.signals import StopSignals
 from lm.training.events import TrainingWarning
 from lm.training.history import has_improved
@@ -104,7 +104,7 @@ def _render(run: Run, events: Iterable[Event], *, tensorboard: bool | None) -> N
     """Render events, and write them for TensorBoard if asked."""
     recorded = has_recordings(run.folder) if tensorboard is None else tensorboard
     recording = open_recorder(run.folder, first_step=run.state.step + 1) if recorded else nullcontext()
-    rate = run.world.size * matrix_rate(run.hardware)
+    rate = run.world.size * measure_matmul_flops(run.hardware)
     display = TrainingDisplay(
         steps=run.plan.steps,
         first_step=run.state.step,

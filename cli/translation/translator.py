@@ -16,7 +16,7 @@ from lm.decoding.sampling import Sampler, read_biases
 from lm.decoding.translation import Translated, Translator
 from lm.decoding.translation_input import Line, TranslationModel
 from lm.engine.dtype import load_to_decode
-from lm.hardware import share_of
+from lm.hardware import divide_threads
 from lm.processes import ParallelMap, open_process_map
 
 
@@ -63,7 +63,7 @@ def translator_of(
     if processes == 1:
         yield load_translator(runs, given, to=to, sample=sample, at_once=at_once)
         return
-    given["hardware"] |= {"threads": share_of(hardware, processes).threads}
+    given["hardware"] |= {"threads": divide_threads(hardware, processes).threads}
     if sample:
         given["sampling"]["seed"] = Sampler.of(SamplingConfig(**given["sampling"])).seed
     prepare = partial(_prepare, tuple(runs), given, to=to, sample=sample)

@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import torch
 
-from lm.checkpoint import ready
+from lm.checkpoint import prepare_for_inference
 from lm.config.model import ModelConfig
 from lm.decoding.sampling import Row, Sampler, generate
 from lm.decoding.session import DecodeSession
 from lm.engine.selection import plan_engines
-from lm.hardware import Hardware, now, timed
+from lm.hardware import Hardware, synchronized_time, time_work
 from lm.model.transformer import DecoderOnly, build_model
 from lm.training.step_timing import Timer
 
@@ -24,7 +24,7 @@ def random_model(config: ModelConfig, hardware: Hardware) -> DecoderOnly:
     """A decoder-only model as a checkpoint would be loaded."""
     model = build_model(config)
     assert isinstance(model, DecoderOnly)
-    return ready(model, hardware)
+    return prepare_for_inference(model, hardware)
 
 
 def random_prompt(config: ModelConfig) -> torch.Tensor:
@@ -35,7 +35,7 @@ def random_prompt(config: ModelConfig) -> torch.Tensor:
 
 def prefill(model: DecoderOnly, prompt: torch.Tensor, hardware: Hardware) -> Timer:
     """Reading a prompt, up to the logits of the token that follows it."""
-    return lambda: timed(lambda: DecodeSession(plan_engines(model)).add(prompt.tolist()), hardware)
+    return lambda: time_work(lambda: DecodeSession(plan_engines(model)).add(prompt.tolist()), hardware)
 
 
 def decoding(model: DecoderOnly, prompt: torch.Tensor, hardware: Hardware, *, rows: int, tokens: int) -> Timer:
@@ -46,10 +46,10 @@ def decoding(model: DecoderOnly, prompt: torch.Tensor, hardware: Hardware, *, ro
         events = generate(DecodeSession(plan_engines(model)), prompt, asked, _GREEDY)
         for _ in range(rows):
             next(events)
-        began = now(hardware)
+        began = synchronized_time(hardware)
         for _ in events:
             pass
-        return now(hardware) - began
+        return synchronized_time(hardware) - began
 
     return work
 

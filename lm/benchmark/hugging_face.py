@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from lm.config.model import ModelConfig
 from lm.config.run import RunConfig
 from lm.data.batch import Batch, micro_batch_rows
-from lm.hardware import Hardware, now, timed
+from lm.hardware import Hardware, synchronized_time, time_work
 from lm.training.run import Run
 from lm.training.step_timing import Timer, scaled_step_timer
 
@@ -59,7 +59,7 @@ def plain_step(config: RunConfig, hardware: Hardware, batches: Callable[[], Batc
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
-    return scaled_step_timer(lambda: timed(step, hardware), [optimizer], hardware, passes=passes)
+    return scaled_step_timer(lambda: time_work(step, hardware), [optimizer], hardware, passes=passes)
 
 
 def inference_model(config: ModelConfig, hardware: Hardware) -> Any:  # noqa: ANN401
@@ -75,7 +75,7 @@ def prefill(model: Any, prompt: Tensor, hardware: Hardware) -> Timer:  # noqa: A
     def read() -> None:
         model(prompt, use_cache=True, logits_to_keep=1)
 
-    return lambda: timed(read, hardware)
+    return lambda: time_work(read, hardware)
 
 
 def decoding(model: Any, prompt: Tensor, hardware: Hardware, *, rows: int, tokens: int) -> Timer:  # noqa: ANN401
@@ -89,7 +89,7 @@ def decoding(model: Any, prompt: Tensor, hardware: Hardware, *, rows: int, token
             prompts, attention_mask=seen, max_new_tokens=1 + tokens, do_sample=False, logits_processor=[clock]
         )
         assert clock.began is not None
-        return now(hardware) - clock.began
+        return synchronized_time(hardware) - clock.began
 
     return work
 
@@ -103,5 +103,5 @@ class _SincePrompt:
 
     def __call__(self, _ids: Tensor, scores: Tensor) -> Tensor:
         if self.began is None:
-            self.began = now(self._hardware)
+            self.began = synchronized_time(self._hardware)
         return scores

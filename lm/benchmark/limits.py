@@ -12,12 +12,12 @@ import torch
 from lm.config.hardware import HardwareConfig
 from lm.hardware import (
     Hardware,
-    inference_hardware,
-    launch_seconds,
-    matrix_size,
-    quick_types,
-    timed,
-    varied_matrix,
+    matmul_size,
+    native_dtypes,
+    random_like_matrix,
+    select_inference_hardware,
+    time_launches,
+    time_work,
 )
 from lm.model.layers import linear
 
@@ -43,9 +43,9 @@ class Limits:
 
 def measure_limits(config: HardwareConfig) -> Limits:
     """The limits in each type that the machine multiplies natively, and in that of the products asked for."""
-    hardware = inference_hardware(config)
-    size = matrix_size(hardware.device)
-    names = dict.fromkeys((*quick_types(hardware.device), hardware.products))
+    hardware = select_inference_hardware(config)
+    size = matmul_size(hardware.device)
+    names = dict.fromkeys((*native_dtypes(hardware.device), hardware.matmul_dtype))
     flops = {name: _product_rate(dataclasses.replace(hardware, dtype=name), size) for name in names}
     return Limits(size, flops, _memory_bandwidth(hardware))
 
@@ -53,15 +53,15 @@ def measure_limits(config: HardwareConfig) -> Limits:
 @torch.inference_mode()
 def _product_rate(hardware: Hardware, size: int) -> float:
     """By the library that `linear` takes: on some CPUs the one behind `@` is half as fast, and no limit."""
-    matrix = varied_matrix(size, hardware)
-    return _best(lambda: 2 * size**3 / launch_seconds(lambda: linear(matrix, matrix), hardware))
+    matrix = random_like_matrix(size, hardware)
+    return _best(lambda: 2 * size**3 / time_launches(lambda: linear(matrix, matrix), hardware))
 
 
 def _memory_bandwidth(hardware: Hardware) -> float:
     """Bytes read a second in adding up numbers that no cache holds."""
     count = _VALUES_ON_CPU if hardware.device == "cpu" else _VALUES_ON_GPU
     values = torch.ones(count, device=hardware.torch_device)
-    return _best(lambda: values.nbytes / timed(values.sum, hardware))
+    return _best(lambda: values.nbytes / time_work(values.sum, hardware))
 
 
 def _best(rate: Callable[[], float]) -> float:

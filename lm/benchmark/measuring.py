@@ -15,7 +15,7 @@ from lm.benchmark.limits import Limits
 from lm.config.hardware import HardwareConfig
 from lm.config.run import RunConfig
 from lm.data.batch import batch_rows
-from lm.hardware import Hardware, inference_hardware
+from lm.hardware import Hardware, select_inference_hardware
 from lm.model.cost import training_flops
 from lm.training.step_timing import Timer, random_data_run, time_interleaved, training_step_timer
 
@@ -160,7 +160,7 @@ def _training(config: RunConfig, limits: Limits, *, seconds: float, compare: boo
             length=model.context_length,
             hardware=run.hardware,
             flops=training_flops(model, rows=whole, length=model.context_length),
-            limit=limits.flops[run.hardware.products],
+            limit=limits.flops[run.hardware.matmul_dtype],
             timings=_timings(sides, seconds=seconds),
             timed_rows=timed,
             peak_bytes=peak,
@@ -183,7 +183,7 @@ class _Generation:
         self, config: RunConfig, hardware: HardwareConfig, limits: Limits, *, seconds: float, compare: bool
     ) -> None:
         self._name, self._config = str(config.preset), config.model
-        self._hardware, self._limits, self._seconds = inference_hardware(hardware), limits, seconds
+        self._hardware, self._limits, self._seconds = select_inference_hardware(hardware), limits, seconds
         self._ours = generation.random_model(config.model, self._hardware)
         self._theirs = hugging_face.inference_model(config.model, self._hardware) if compare else None
         self._prompt = generation.random_prompt(config.model)

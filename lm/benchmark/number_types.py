@@ -22,7 +22,7 @@ from lm.decoding.translation_input import TranslationModel
 from lm.engine.dtype import load_in
 from lm.errors import InputError, UsageError
 from lm.evaluation.scoring import score_batch
-from lm.hardware import Hardware, found_device, inference_hardware, timed, usable_types
+from lm.hardware import Hardware, inference_dtypes, select_device, select_inference_hardware, time_work
 from lm.kernels import compiled
 from lm.model.transformer import DecoderOnly, EncoderOnly
 from lm.run_folder import find_checkpoint, load_config
@@ -89,13 +89,13 @@ def compare_types(path: Path, config: HardwareConfig) -> list[TypeFigures]:
         raise UsageError(f"{path}: this run {run.model.purpose}; name one that continues texts or translates, or none")
     data = _data(path, run)
     loaded, delays = {}, []
-    for dtype in _candidates(found_device(config)):
+    for dtype in _candidates(select_device(config)):
         began = time.perf_counter()
         loaded[dtype] = load_in(checkpoint, config, dtype)
         delays.append(time.perf_counter() - began)
     batches = list(_bounded(data.validation()))
     nats = [_nats(each, batches) for each in loaded.values()]
-    shares = {work: _shares(sides) for work, sides in _works(loaded, data, inference_hardware(config))}
+    shares = {work: _shares(sides) for work, sides in _works(loaded, data, select_inference_hardware(config))}
     return [
         TypeFigures(
             dtype, {work: of[place] for work, of in shares.items()}, nats[place] / nats[0], delays[place] - delays[0]
@@ -106,7 +106,7 @@ def compare_types(path: Path, config: HardwareConfig) -> list[TypeFigures]:
 
 def _candidates(device: str) -> list[str]:
     """Float32, and what may be faster; 8 bits are where compiled code multiplies them."""
-    return [dtype for dtype in usable_types(device) if dtype != "int8" or (device == "cpu" and compiled.is_ready())]
+    return [dtype for dtype in inference_dtypes(device) if dtype != "int8" or (device == "cpu" and compiled.is_ready())]
 
 
 def _data(path: Path, run: RunConfig) -> TrainingData:
@@ -178,4 +178,4 @@ def _translating(loaded: LoadedModel, data: TrainingData, lines: int, hardware: 
     translator = Translator([TranslationModel.of(loaded)], to=to)
     sources = [each.source for each in references]
     heads = None if first.heads is None else [each.heads or () for each in references]
-    return lambda: timed(lambda: list(translator.translate(sources, heads=heads)), hardware)
+    return lambda: time_work(lambda: list(translator.translate(sources, heads=heads)), hardware)

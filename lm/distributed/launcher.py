@@ -21,7 +21,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from lm.distributed import launcher_env
-from lm.hardware import MOST_THREADS
+from lm.hardware import MAX_THREADS
 from lm.signals import termination_signals
 
 _KILLED = -getattr(signal, "SIGKILL", 9)
@@ -52,7 +52,7 @@ def launch(command: Sequence[str], *, processes: int, began: float) -> LaunchRes
         began: start of a budget, in seconds of `time.monotonic`.
     """
     threads = os.environ.get("OMP_NUM_THREADS")
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, MOST_THREADS // processes)))
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, MAX_THREADS // processes)))
     launcher_env.export_start_time(began)
     logging.disable()  # the processes report their errors themselves
     try:

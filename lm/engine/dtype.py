@@ -13,7 +13,7 @@ from lm import files
 from lm.checkpoint import LoadedModel, load_model
 from lm.config.hardware import HardwareConfig
 from lm.errors import InputError
-from lm.hardware import found_device, inference_hardware, processor, usable_types
+from lm.hardware import describe_processor, inference_dtypes, select_device, select_inference_hardware
 from lm.kernels import compiled
 from lm.run_folder import find_checkpoint, weights_key
 
@@ -29,12 +29,12 @@ def type_to_decode(path: Path, config: HardwareConfig) -> str:
     """The type that a run or checkpoint generates or translates in: what is asked for, else what is remembered."""
     if config.dtype != "auto":
         return config.dtype
-    return remembered(find_checkpoint(path), found_device(config))
+    return remembered(find_checkpoint(path), select_device(config))
 
 
 def load_in(checkpoint: Path, config: HardwareConfig, dtype: str) -> LoadedModel:
     """The model of a checkpoint in a type that was chosen for speed."""
-    return load_model(checkpoint, inference_hardware(config, auto=dtype))
+    return load_model(checkpoint, select_inference_hardware(config, auto=dtype))
 
 
 def remembered(checkpoint: Path, device: str) -> str:
@@ -43,7 +43,7 @@ def remembered(checkpoint: Path, device: str) -> str:
         found = _place(checkpoint, device).read_text(encoding="utf-8").strip()
     except (InputError, OSError, ValueError):  # none was written, or what was is damaged
         return _ELSE
-    is_usable = found in usable_types(device) and (found != "int8" or compiled.is_ready())
+    is_usable = found in inference_dtypes(device) and (found != "int8" or compiled.is_ready())
     return found if is_usable else _ELSE
 
 
@@ -55,5 +55,5 @@ def remember(checkpoint: Path, device: str, dtype: str) -> None:
 
 
 def _place(checkpoint: Path, device: str) -> Path:
-    key = f"{weights_key(checkpoint)} {processor(device)}"
+    key = f"{weights_key(checkpoint)} {describe_processor(device)}"
     return files.cache_root() / "types" / hashlib.sha256(key.encode()).hexdigest()[:32]

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lm.hardware import times_as_fast
+from lm.hardware import measure_speedup
 
 _BLOCK = 128
 """Queries that are computed together, with the keys up to the last of them."""
@@ -68,7 +68,7 @@ def attend_by_blocks(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 def _were_faster() -> bool:
     """Whether they clearly are here, in turns with the fused kernel."""
     heads = torch.zeros(_TIMED, dtype=torch.bfloat16)
-    return times_as_fast(partial(attend_by_blocks, *3 * [heads]), partial(_fused, heads), tries=_TRIES) > _CLEARLY
+    return measure_speedup(partial(attend_by_blocks, *3 * [heads]), partial(_fused, heads), tries=_TRIES) > _CLEARLY
 
 
 def _fused(heads: Tensor) -> Tensor:

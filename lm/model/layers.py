@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lm.config.model import ModelConfig
-from lm.hardware import times_as_fast
+from lm.hardware import measure_speedup
 from lm.kernels.tensors import product
 from lm.model.module import Module, multiplied
 
@@ -305,7 +305,7 @@ def _is_clearly_faster(by_onednn: Callable[[], object], otherwise: Callable[[], 
     if not torch.backends.mkldnn.is_available():
         return False
     try:
-        return times_as_fast(by_onednn, otherwise, tries=_TRIES) > _CLEARLY
+        return measure_speedup(by_onednn, otherwise, tries=_TRIES) > _CLEARLY
     except (AttributeError, RuntimeError):  # a torch without this operator, or one that does not know the processor
         return False
 

@@ -28,14 +28,14 @@ def average_checkpoints(checkpoints: Sequence[Path], out: Path) -> Path:
     Source: Vaswani et al. 2017, section 6.1, who averaged the last 5 checkpoints.
     """
     run_folder.refuse_existing(out)
-    return checkpoint.derive(checkpoints[-1], out, _average_weights(checkpoints))
+    return checkpoint.write_derived_run(checkpoints[-1], out, _average_weights(checkpoints))
 
 
 def latest_checkpoints(run: Path, count: int) -> list[Path]:
     """Return the latest checkpoints of a run, oldest first; UsageError if it has fewer than two."""
     if run_folder.is_checkpoint(run):
         raise UsageError(f"{run}: is one checkpoint, but a mean takes two: name another one too, or their run")
-    found = run_folder.checkpoints(run)[-count:]
+    found = run_folder.list_checkpoints(run)[-count:]
     if len(found) < 2:
         raise UsageError(
             f"{run}: has {len(found)} checkpoint(s), but a mean takes two: train with more kept", settings=["keep"]

@@ -30,7 +30,7 @@ from lm.data.pairs import PairData
 from lm.data.training_data import TrainingData
 from lm.data.windows import MaskedWindowData, WindowData
 from lm.errors import Advice, InputError, UsageError
-from lm.run_folder import find_checkpoint, find_tokenizer, is_journal
+from lm.run_folder import find_checkpoint, find_tokenizer, is_log
 from lm.text.files import TextFile, TextFiles, find_text_files, total_text_bytes
 from lm.text.parallel import ParallelText, find_parallel_texts
 from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer
@@ -331,7 +331,7 @@ def no_progress() -> AbstractContextManager[None]:
 def _refuse_runs(files: list[TextFile]) -> None:
     """Raise InputError if the files include logs of a run."""
     for file in files:
-        if is_journal(file.path):
+        if is_log(file.path):
             run = Path(file.name).parent
             raise InputError(f"{run}: is a run, not a text; name texts, or resume the run", settings=(f"resume={run}",))
 

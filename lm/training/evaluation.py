@@ -22,7 +22,7 @@ from lm.decoding.translation import Translator
 from lm.decoding.translation_input import TranslationModel
 from lm.errors import LMError
 from lm.evaluation.translation_scores import compute_bleu
-from lm.hardware import timed
+from lm.hardware import time_work
 from lm.model.transformer import DecoderOnly, EncoderOnly
 from lm.model.variants.experts import counted, shares
 from lm.text.examples import parse_label
@@ -171,7 +171,7 @@ def _estimate_loss_seconds(run: Run, limit: float) -> float:
     for batch in run.data.validation():
         targets += batch.predicted
         for part in batch.split(max(1, _TIMED_TOKENS // batch.inputs.shape[1])) if elapsed <= limit else ():
-            seconds = timed(partial(summed_loss, run.model, part, run.hardware), run.hardware)
+            seconds = time_work(partial(summed_loss, run.model, part, run.hardware), run.hardware)
             if not is_first:
                 elapsed, timed_tokens = elapsed + seconds, timed_tokens + part.predicted
             is_first = False
@@ -186,7 +186,7 @@ def _estimate_label_seconds(run: Run) -> float:
     if not labelled:
         return 0.0
     timed_ones = labelled[:_TIMED_LABELLED]
-    return timed(lambda: _classify_locally(run, timed_ones), run.hardware) * len(labelled) / len(timed_ones)
+    return time_work(lambda: _classify_locally(run, timed_ones), run.hardware) * len(labelled) / len(timed_ones)
 
 
 def _estimate_sentence_seconds(run: Run) -> float:
@@ -197,7 +197,7 @@ def _estimate_sentence_seconds(run: Run) -> float:
     references = run.data.references(_TIMED_SENTENCES)
     if not references:
         return 0.0
-    return _FRACTION_OF_LONGEST * timed(lambda: _translate(run, references), run.hardware) / len(references)
+    return _FRACTION_OF_LONGEST * time_work(lambda: _translate(run, references), run.hardware) / len(references)
 
 
 def _score_translations(run: Run) -> tuple[float | None, list[tuple[str, str]]]:

@@ -16,7 +16,7 @@ import torch
 from lm.config.model import ModelConfig
 from lm.config.run import RunConfig
 from lm.data.batch import Batch
-from lm.hardware import MOST_THREADS, Hardware, inference_hardware, one_thread, quick_types, timed
+from lm.hardware import MAX_THREADS, Hardware, native_dtypes, select_inference_hardware, single_threaded, time_work
 from lm.model.cost import training_flops
 from lm.model.transformer import build_model
 from lm.training.objective import summed_loss
@@ -42,10 +42,10 @@ def select_training_hardware(config: RunConfig, batch: Batch) -> Hardware:
         config: of the run.
         batch: a micro-batch; as much of it is timed as time allows.
     """
-    hardware = inference_hardware(config.hardware)
+    hardware = select_inference_hardware(config.hardware)
     probe = _Probe(config.model, batch, hardware) if hardware.device != "cuda" else None
     if config.hardware.dtype != "auto" or probe is None:
-        dtype = hardware.dtype if config.hardware.dtype != "auto" else quick_types(hardware.device)[-1]
+        dtype = hardware.dtype if config.hardware.dtype != "auto" else native_dtypes(hardware.device)[-1]
         of_muon = dtype if config.training.optimizer == "muon" else "float32"
         hardware = dataclasses.replace(hardware, dtype=dtype, optimizer_dtype=of_muon)
     else:
@@ -59,8 +59,8 @@ def select_training_hardware(config: RunConfig, batch: Batch) -> Hardware:
 
 def _select_dtypes(config: RunConfig, hardware: Hardware, probe: _Probe) -> Hardware:
     """Time the model, then Muon's matmuls, in each native dtype."""
-    types, hardware = quick_types(hardware.device), dataclasses.replace(hardware, optimizer_dtype="float32")
-    with one_thread():
+    types, hardware = native_dtypes(hardware.device), dataclasses.replace(hardware, optimizer_dtype="float32")
+    with single_threaded():
         hardware = select_fastest(
             [dataclasses.replace(hardware, dtype=dtype) for dtype in types], probe.seconds, probe.sizes
         )
@@ -119,7 +119,7 @@ class _Probe:
         """Time a forward and backward pass of `tokens` tokens of the batch."""
         length = min(tokens, self._batch.inputs.shape[1])
         part = self._batch.truncate(rows=max(1, tokens // length), length=length)
-        return timed(lambda: summed_loss(self._model, part, hardware).backward(), hardware)
+        return time_work(lambda: summed_loss(self._model, part, hardware).backward(), hardware)
 
     def seconds_with_threads(self, hardware: Hardware, tokens: int) -> float:
         """The same, with `hardware.threads` threads."""
@@ -133,14 +133,14 @@ def _matmul_timer(n: int) -> Callable[[Hardware, int], float]:
     def seconds(hardware: Hardware, matrices: int) -> float:
         dtype = getattr(torch, hardware.optimizer_dtype)
         stack = torch.ones(matrices, n, n, dtype=dtype, device=hardware.torch_device)
-        return timed(lambda: stack @ stack, hardware)
+        return time_work(lambda: stack @ stack, hardware)
 
     return seconds
 
 
 def _thread_counts() -> list[int]:
     """Return all threads, and the powers of two below."""
-    return [MOST_THREADS, *(number for number in reversed(_powers_of_two(1, MOST_THREADS)) if number < MOST_THREADS)]
+    return [MAX_THREADS, *(number for number in reversed(_powers_of_two(1, MAX_THREADS)) if number < MAX_THREADS)]
 
 
 def _powers_of_two(first: int, last: int) -> list[int]:

@@ -49,8 +49,8 @@ class RunSummary:
     @property
     def origin(self) -> str:
         """What the weights started from: a preset, `from RUN` or `import KIND`; – if not known."""
-        told = run_folder.pointed_to(self.folder, "origin")
-        return told or (run_folder.from_run(Path(self.base)) if self.base else self.config.preset or "–")
+        told = run_folder.read_pointer(self.folder, "origin")
+        return told or (run_folder.describe_parent(Path(self.base)) if self.base else self.config.preset or "–")
 
     @property
     def steps(self) -> int:
@@ -67,7 +67,7 @@ def list_runs(folder: Path) -> tuple[list[RunSummary], list[str]]:
         raise InputError(f"{folder}: " + ("is a file, not a folder of runs" if folder.exists() else "no such folder"))
     found, damaged = [], []
     for path in folder.iterdir():
-        if run_folder.checkpoints(path) or ((path / run_folder.CONFIG).is_file() and _is_running(path)):
+        if run_folder.list_checkpoints(path) or ((path / run_folder.CONFIG).is_file() and _is_running(path)):
             try:
                 found.append(summarise_run(path))
             except InputError as error:
@@ -80,7 +80,7 @@ def list_runs(folder: Path) -> tuple[list[RunSummary], list[str]]:
 def summarise_run(run: Path) -> RunSummary:
     """Return the summary of a run; InputError if the folder is not a run or is damaged."""
     log, is_running = run / run_folder.METRICS, _is_running(run)
-    if is_running and not run_folder.checkpoints(run):
+    if is_running and not run_folder.list_checkpoints(run):
         config, changed = run_folder.load_config(run), (run / run_folder.CONFIG).stat().st_mtime
         return RunSummary(run, config, TrainingState(), 0, 0, None, changed, running=_last_step(log))
     last = run_folder.find_checkpoint(run, which="last")

@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lm.checkpoint import load_tokenizers, ready
+from lm.checkpoint import load_tokenizers, prepare_for_inference
 from lm.config.model import ModelConfig
 from lm.config.options import list_options
 from lm.config.run import RunConfig
 from lm.data.training_data import TrainingData
 from lm.errors import UsageError
-from lm.hardware import inference_hardware
+from lm.hardware import select_inference_hardware
 from lm.model.lora import trained_weights
 from lm.model.transformer import build_model, without_weights
 from lm.run_folder import find_checkpoint, load_config
@@ -122,14 +122,14 @@ def measure_initial_loss(config: RunConfig, weights: Mapping[str, Tensor], data:
     """
     if not data.validation_bytes or not has_matching_head(config.model, weights):
         return None
-    hardware = inference_hardware(dataclasses.replace(config.hardware, dtype="float32"))
+    hardware = select_inference_hardware(dataclasses.replace(config.hardware, dtype="float32"))
     with without_weights():
         model = build_model(config.model)
     try:
         model.load_state_dict(weights, assign=True)
     except RuntimeError:  # `load_initial_weights` says what is wrong
         return None
-    model, nats, predicted = ready(model, hardware), 0.0, 0
+    model, nats, predicted = prepare_for_inference(model, hardware), 0.0, 0
     for batch in data.validation():
         for part in batch.split(max(1, _EVALUATED_TOKENS // batch.inputs.shape[1])):
             nats, predicted = nats + float(summed_loss(model, part, hardware)), predicted + part.predicted

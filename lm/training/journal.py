@@ -163,7 +163,7 @@ class Journal:
     def back_up(self) -> None:
         """Back up the logs until `discard_backup` or `restore_backup`."""
         for path in self._paths():
-            _replace_file(run_folder.set_aside(path), _lines_until(path, math.inf))
+            _replace_file(run_folder.log_backup_path(path), _lines_until(path, math.inf))
 
     def clear(self) -> None:
         """Remove the entries of an earlier run in this folder that saved no checkpoint."""
@@ -174,13 +174,13 @@ class Journal:
     def discard_backup(self) -> None:
         """Remove the backup of the logs."""
         for path in (self.metrics, self.timings):
-            run_folder.set_aside(path).unlink(missing_ok=True)
+            run_folder.log_backup_path(path).unlink(missing_ok=True)
 
     def restore_backup(self) -> None:
         """Restore the backup of the logs, if there is one: the branch after it has saved no checkpoint."""
         for path in (self.metrics, self.timings):
             with contextlib.suppress(FileNotFoundError):
-                run_folder.set_aside(path).replace(path)
+                run_folder.log_backup_path(path).replace(path)
 
     def _paths(self) -> list[Path]:
         return [path for path in (self.metrics, self.timings) if path.exists()]

@@ -13,7 +13,7 @@ from lm.config.model import ModelConfig
 from lm.config.run import RunConfig
 from lm.data.batch import batch_rows
 from lm.errors import UsageError
-from lm.hardware import Hardware, free_memory
+from lm.hardware import Hardware, free_gpu_memory
 from lm.model.loss import loss_bytes
 from lm.model.transformer import Block, build_model, recompute, without_weights
 from lm.optim.optimizers import hidden_matrices, training_bytes
@@ -113,7 +113,7 @@ def estimate_micro_batch_tokens(config: RunConfig, hardware: Hardware, *, proces
     except torch.OutOfMemoryError:
         return length
     gc.collect()  # frees trial models
-    free = _USABLE_FRACTION * free_memory(hardware) - _static_bytes(config, processes) - (first - each)
+    free = _USABLE_FRACTION * free_gpu_memory(hardware) - _static_bytes(config, processes) - (first - each)
     extra = (1 + config.training.checkpoint_activations) * of_layer
 
     def needed(rows: int) -> float:

@@ -336,7 +336,7 @@ class Run:
                 resumed_at=self.resumed_at if self.stale_checkpoints else None,
             )
             self.stale_checkpoints = []
-            checkpoint.remove_old(self.folder, keep=config.training.keep)
+            checkpoint.prune_checkpoints(self.folder, keep=config.training.keep)
             return Saved(state.step, folder)
 
         self.writer.submit(write)

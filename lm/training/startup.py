@@ -18,7 +18,7 @@ from lm.config.training import LENGTHS, TrainingConfig
 from lm.data.training_data import TrainingData
 from lm.distributed.world import SINGLE_PROCESS, World
 from lm.errors import InputError, UsageError
-from lm.hardware import MOST_THREADS
+from lm.hardware import MAX_THREADS
 from lm.locks import LockFile
 from lm.model.lora import load_frozen
 from lm.run_folder import TrainingState
@@ -151,7 +151,7 @@ def start_planned_run(
     check_samples(run)
     with locked(run.lock):
         run_folder.refuse_existing(folder)  # again: another process may have created a run meanwhile
-        checkpoint.remove_leftovers(folder)
+        checkpoint.clean_up(folder)
         (folder / run_folder.CHECKPOINTS).mkdir(exist_ok=True)
         if base is not None:
             link_base(folder, base)
@@ -190,18 +190,18 @@ def resume_run(
         InputError: there is no such run, it or its data are damaged, or another process is training it.
         UsageError: the run has finished, and no greater length is given.
     """
-    folder = run_folder.run_of(path)
+    folder = run_folder.find_run(path)
     lock = run_lock(folder)
     with locked(lock):
-        checkpoint.remove_leftovers(folder)
+        checkpoint.clean_up(folder)
         Journal(folder).restore_backup()
         found = run_folder.find_checkpoint(path, which="last")
-        run_folder.verify(found)
+        run_folder.verify_checkpoint(found)
         before = config = run_folder.load_config(found)
         _refuse_edited(folder, found, config)
         plan, state = _require_plan(config, found), _drop_missing_best(folder, run_folder.load_state(found))
         if state.best_step is not None and found == run_folder.find_checkpoint(folder, which="last"):
-            checkpoint.point_to(run_folder.checkpoint_folder(folder, state.best_step), "best")
+            checkpoint.set_pointer(run_folder.checkpoint_folder(folder, state.best_step), "best")
         plan = _relocate_data(plan, data, run=folder)
         opened = open_data(Path(plan.data), config)
         source, by, overfit = found, "resume", None
@@ -214,14 +214,14 @@ def resume_run(
                 overfit = continued_training.find_overfit(state, Journal(folder).last_validation_loss(state.step))
         if overfit is not None:
             source = run_folder.checkpoint_folder(folder, overfit.step)
-            run_folder.verify(source)
+            run_folder.verify_checkpoint(source)
             state = dataclasses.replace(state, evaluation_due=False)
             by = f"extended from the weights of {source.name}, as {found.name} has overfit"
         parts = {name: dataclasses.replace(getattr(config, name), **fields) for name, fields in changed.items()}
         config = dataclasses.replace(config, **parts)
         _refuse_finished(folder, plan, state, is_longer=longer is not None)
         config = dataclasses.replace(config, plan=_fit_plan_to_world(world, plan))
-        other_branch = run_folder.later_than(folder, state.step)
+        other_branch = run_folder.checkpoints_after(folder, state.step)
         corpus = TrainingCorpus(Path(plan.data), *checkpoint.load_tokenizers(found))
         setup = RunSetup(folder, config, state, corpus, spent, checkpoint=source)
         run = _build_run(
@@ -338,12 +338,12 @@ def _fit_plan_to_world(world: World, plan: RunPlan) -> RunPlan:
     """Return the plan for the current world size; threads are divided again if that has changed."""
     if world.size == plan.processes:
         return plan
-    return dataclasses.replace(plan, processes=world.size, threads=MOST_THREADS)
+    return dataclasses.replace(plan, processes=world.size, threads=MAX_THREADS)
 
 
 def _drop_missing_best(run: Path, state: TrainingState) -> TrainingState:
     """Return the state without its best scores if the best checkpoint is missing."""
-    if state.best_step in [run_folder.step_of(folder) for folder in run_folder.checkpoints(run)]:
+    if state.best_step in [run_folder.checkpoint_step(folder) for folder in run_folder.list_checkpoints(run)]:
         return state
     return dataclasses.replace(state, best_loss=None, best_bleu=None, best_step=None)
 

@@ -15,7 +15,7 @@ import torch
 from lm.config.run import RunConfig
 from lm.data.batch import batch_rows
 from lm.data.training_data import TrainingData
-from lm.hardware import Hardware, now, timed
+from lm.hardware import Hardware, synchronized_time, time_work
 from lm.training import random_data
 from lm.training.budget import TrainingSpeed
 from lm.training.corpus import TrainingCorpus
@@ -66,7 +66,7 @@ def training_step_timer(run: Run, *, passes: float = 1.0) -> Timer:
     """Return a timer of optimizer steps, including data loading and logging; see `scaled_step_timer`."""
     events = train(run)
     return scaled_step_timer(
-        lambda: timed(lambda: next(events), run.hardware), run.optimizers, run.hardware, passes=passes
+        lambda: time_work(lambda: next(events), run.hardware), run.optimizers, run.hardware, passes=passes
     )
 
 
@@ -115,11 +115,11 @@ def scaled_step_timer(
 
     def begin(*_: object) -> None:
         nonlocal began
-        began = now(hardware)
+        began = synchronized_time(hardware)
 
     def end(*_: object) -> None:
         nonlocal updating
-        updating += now(hardware) - began
+        updating += synchronized_time(hardware) - began
 
     for optimizer in optimizers:
         optimizer.register_step_pre_hook(begin)

@@ -30,18 +30,18 @@ from lm.distributed.world import SINGLE_PROCESS, World
 from lm.errors import InputError, UsageError
 from lm.evaluation.ngram_baseline import compute_bits_per_byte
 from lm.files import check_folder
-from lm.hardware import found_device
+from lm.hardware import select_device
 from lm.run_folder import (
-    begun_from,
-    checkpoints,
+    contains_runs,
     find_checkpoint,
-    holds_runs,
+    find_missing_last,
+    find_run,
     is_run,
+    list_checkpoints,
     load_config,
     load_state,
-    lost_last,
+    record_parent_run,
     refuse_existing,
-    run_of,
 )
 from lm.training import continued_training, events, merge_selection, resolve, step_timing
 from lm.training.budget import TrainingSpeed
@@ -251,7 +251,7 @@ class Trainer:
         elif (begun := self._find_restarted_run(is_restarted=is_restarted)) is not None:
             run = resume_run(begun, spent=self._seconds_elapsed(), world=self.world, now=self._clock)
             self.run = run
-            yield Started(run, is_resumed=True, lost=lost_last(run.folder))
+            yield Started(run, is_resumed=True, lost=find_missing_last(run.folder))
         else:
             run = yield from self._start()
         self.run = run
@@ -268,11 +268,11 @@ class Trainer:
         if not is_restarted or self.spec.out is None:
             return None
         out = Path(self.spec.out)
-        return out if is_run(out) and checkpoints(out) else None
+        return out if is_run(out) and list_checkpoints(out) else None
 
     def _resume(self, path: Path) -> _TrainingEvents:
         """Resume a run; only its length and hardware settings can be changed."""
-        if holds_runs(path) or (path == RUNS and not path.exists()):
+        if contains_runs(path) or (path == RUNS and not path.exists()):
             path = find_unfinished(path)
         data = None
         if self.spec.data:
@@ -296,7 +296,7 @@ class Trainer:
         if run.config.training.compile:
             check_compiler(run.plan.device, is_recurrent=run.config.model.is_recurrent)
         other_length = written if written != _length_settings(run.config) else {}
-        yield Started(run, is_resumed=True, lost=lost_last(run.folder), other_length=other_length)
+        yield Started(run, is_resumed=True, lost=find_missing_last(run.folder), other_length=other_length)
         return run
 
     def _start(self) -> _TrainingEvents:
@@ -373,7 +373,7 @@ class Trainer:
                 now=self._clock,
             )
             if from_run is not None:
-                begun_from(folder, from_run)
+                record_parent_run(folder, from_run)
         yield Started(run, is_tuned=from_run is not None)
         return run
 
@@ -444,7 +444,7 @@ class Trainer:
 
     def _check_early(self, folder: Path, config: RunConfig) -> None:
         """Raise errors that would otherwise occur only after the corpus is prepared."""
-        spec, pairs, device = self.spec, self.spec.data.are_pairs, found_device(config.hardware)
+        spec, pairs, device = self.spec, self.spec.data.are_pairs, select_device(config.hardware)
         refuse_existing(folder, can_resume=True)
         refuse_if_training(folder)
         check_model_fits_data(config.model, pairs=pairs)
@@ -480,7 +480,7 @@ def _length_settings(config: RunConfig) -> dict[str, Any]:
 def _saved_length(path: Path) -> dict[str, Any]:
     """Return the length settings in the config of a run folder; none if it is missing or damaged."""
     with contextlib.suppress(InputError):
-        return _length_settings(load_config(run_of(path)))
+        return _length_settings(load_config(find_run(path)))
     return {}
 
 

@@ -30,7 +30,7 @@ from lm.decoding.sampling import Row, Sampler, Token, generate
 from lm.decoding.session import DecodeSession
 from lm.engine.compiled.compiling import compile_step
 from lm.engine.selection import plan_engines
-from lm.hardware import inference_hardware
+from lm.hardware import select_inference_hardware
 from lm.interop.hugging_face.exporting import export_hugging_face as to_hugging_face
 from lm.kernels import compiled
 from lm.model.transformer import DecoderOnly
@@ -76,7 +76,7 @@ def ours(run: Path, config: ModelConfig, dtype: str, threads: int) -> dict[str, 
         compile_step()  # which is loaded
 
     def decode(note: Note) -> int:
-        hardware = inference_hardware(HardwareConfig("cpu", dtype, threads))
+        hardware = select_inference_hardware(HardwareConfig("cpu", dtype, threads))
         model = load_model(run, hardware).model
         assert isinstance(model, DecoderOnly)
         asked = [Row(0, config.context_length - len(PROMPT) + 1)]  # the last is not read

@@ -21,7 +21,7 @@ from lm.config.decoding import SamplingConfig
 from lm.config.hardware import HardwareConfig
 from lm.decoding.generator import PROMPT, Generator
 from lm.decoding.sampling import Token
-from lm.hardware import Hardware, inference_hardware
+from lm.hardware import Hardware, select_inference_hardware
 from lm.model.transformer import DecoderOnly
 
 _WORDS, _TOKENS = 4, 100
@@ -59,7 +59,7 @@ def main() -> None:
     for name, default in (("threads", 1), ("rounds", 3), ("prompts", 8)):
         parser.add_argument(f"--{name}", type=int, default=default)
     given = parser.parse_args()
-    hardware = inference_hardware(HardwareConfig("cpu", given.dtype, given.threads))
+    hardware = select_inference_hardware(HardwareConfig("cpu", given.dtype, given.threads))
     torch.set_num_threads(given.threads)
     loaded = load_model(given.run, hardware)
     drafts = {"": None, **{name: _draft(name, hardware) for name in given.draft}}

@@ -27,7 +27,7 @@ from lm.checkpoint import LoadedModel, load_model
 from lm.config.hardware import HardwareConfig
 from lm.corpus.shards import open_split
 from lm.evaluation.ngram_baseline import compute_ngram_surprisals
-from lm.hardware import inference_hardware
+from lm.hardware import select_inference_hardware
 from lm.model.transformer import EncoderOnly
 from lm.text.documents import read_fragments
 from lm.text.files import find_text_files
@@ -102,7 +102,7 @@ def counted(train: Ids, tokens: Ids, blanks: Ids, *, vocab_size: int) -> Iterato
 
 def compare(run: Path, *, number: int, seed: int) -> None:
     """Print how many blanks each guesses."""
-    loaded = load_model(run, inference_hardware(HardwareConfig(threads=1)))
+    loaded = load_model(run, select_inference_hardware(HardwareConfig(threads=1)))
     tokens, size = held_out(loaded), loaded.tokenizer.vocab_size
     blanks = blanks_of(tokens, number, seed=seed, special=loaded.tokenizer.start_of_text)
     assert loaded.config.plan is not None

@@ -37,7 +37,7 @@ from lm.config.run import RunConfig
 from lm.decoding.sampling import Sampler
 from lm.engine.compiled.compiling import compile_step
 from lm.errors import LMError
-from lm.hardware import inference_hardware
+from lm.hardware import select_inference_hardware
 from lm.interop.ctranslate2.exporting import export_ctranslate2 as to_ctranslate2
 from lm.interop.gguf.exporting import export_gguf as to_gguf
 from lm.interop.hugging_face.exporting import export_hugging_face as to_hugging_face
@@ -73,7 +73,7 @@ def random_run(folder: Path, config: ModelConfig) -> Path:
 
 
 def ours(run: Path, dtype: str, *, rows: int, tokens: int, by_step: bool) -> Work:
-    model = load_model(run, inference_hardware(HardwareConfig("cpu", dtype, torch.get_num_threads()))).model
+    model = load_model(run, select_inference_hardware(HardwareConfig("cpu", dtype, torch.get_num_threads()))).model
     assert isinstance(model, DecoderOnly)
     compiled._LOADING = 0.0 if by_step else 1e9
     return partial(run_ours, model, rows, tokens, Sampler(greedy=True))

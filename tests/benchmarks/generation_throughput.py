@@ -19,7 +19,7 @@ from lm.config.model import ModelConfig
 from lm.decoding.sampling import Row, Sampler, Token, generate
 from lm.decoding.session import DecodeSession
 from lm.engine.selection import plan_engines
-from lm.hardware import Hardware, timed
+from lm.hardware import Hardware, time_work
 from lm.model.transformer import DecoderOnly, build_model
 from tests.lm.model import hugging_face
 
@@ -71,7 +71,7 @@ def compare(ours: DecoderOnly, theirs: torch.nn.Module, *, rows: int, rounds: in
         lambda: run_ours(ours, rows, tokens, drawn),
     )
     hardware = Hardware(next(ours.parameters()).device.type, "float32", torch.get_num_threads())
-    seconds = [[timed(work, hardware) for work in works] for _ in range(rounds)]
+    seconds = [[time_work(work, hardware) for work in works] for _ in range(rounds)]
     our, their, sampled = (rows * tokens / statistics.median(column) for column in zip(*seconds, strict=True))
     ratio = statistics.median(theirs / ours for ours, theirs, _ in seconds)
     note = "" if same else "  (the tokens differ)"

@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lm.hardware import Hardware, quick_types, timed
+from lm.hardware import Hardware, native_dtypes, time_work
 from lm.model import attention
 from lm.model.attention import Mask
 from lm.model.layers import _by_onednn, dropout, linear
@@ -115,7 +115,7 @@ def losses(dtype: torch.dtype) -> Iterator[tuple[str, Ways]]:
 def show(what: str, found: Iterator[tuple[str, Ways]], *, seconds: float, hardware: Hardware) -> None:
     """A line for each shape."""
     for shape, ways in found:
-        rounds = time_interleaved([partial(timed, way, hardware) for way in ways.values()], seconds=seconds)
+        rounds = time_interleaved([partial(time_work, way, hardware) for way in ways.values()], seconds=seconds)
         medians = [1000 * statistics.median(column) for column in zip(*rounds, strict=True)]
         taken = ", ".join(f"{name} {each:.2f}" for name, each in zip(ways, medians, strict=True))
         print(f"{what}, {shape}: {taken} ms; {medians[0] / min(medians[1:]):.2f}", flush=True)
@@ -131,7 +131,7 @@ def main() -> None:
     hardware = Hardware("cpu", "float32", given.threads)
     with torch.no_grad():
         show("product", products(), seconds=given.seconds, hardware=hardware)
-    for name in quick_types("cpu"):
+    for name in native_dtypes("cpu"):
         dtype = getattr(torch, name)
         for what, kind in (("attention", attentions), ("dropout", dropouts), ("loss", losses)):
             show(f"{what} in {name}", kind(dtype), seconds=given.seconds, hardware=hardware)

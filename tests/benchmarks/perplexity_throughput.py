@@ -25,12 +25,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lm.checkpoint import ready
+from lm.checkpoint import prepare_for_inference
 from lm.config.evaluation import PerplexityConfig
 from lm.config.hardware import HardwareConfig
 from lm.config.model import ModelConfig
 from lm.evaluation.scoring import score_document
-from lm.hardware import inference_hardware
+from lm.hardware import select_inference_hardware
 from lm.model.transformer import DecoderOnly, build_model
 from tests.benchmarks.sides import KEPT_MEMORY, Side, serve
 from tests.lm.model import hugging_face
@@ -94,8 +94,8 @@ def processor_seconds(work: Callable[[], object]) -> float:
 
 def our_side(connection: Connection, dtype: str, threads: int, ids: Tensor) -> None:
     """As `lm perplexity` does it."""
-    hardware = inference_hardware(HardwareConfig("cpu", dtype, threads))
-    model = ready(build()[0], hardware)
+    hardware = select_inference_hardware(HardwareConfig("cpu", dtype, threads))
+    model = prepare_for_inference(build()[0], hardware)
     serve(connection, {"score": lambda: processor_seconds(partial(ours, model, ids))})
 
 

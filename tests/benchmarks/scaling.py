@@ -35,7 +35,7 @@ from lm.distributed.ddp import DDPStrategy
 from lm.distributed.process_group import init_distributed
 from lm.distributed.world import World
 from lm.hardware import Hardware, peak_memory
-from lm.run_folder import find_checkpoint, load_state, verify
+from lm.run_folder import find_checkpoint, load_state, verify_checkpoint
 from lm.text.files import find_text_files
 from lm.training.corpus import TrainingCorpus
 from lm.training.events import Event
@@ -181,7 +181,7 @@ def moments(number: int, seed: int) -> None:
             process.communicate()
             seconds, code = time.monotonic() - began, process.returncode
             saved = find_checkpoint(run, which="last")
-            verify(saved)
+            verify_checkpoint(saved)
             at = load_state(saved).step
             for _ in () if at == 40 else train(resume_run(run)):
                 pass

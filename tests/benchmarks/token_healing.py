@@ -24,7 +24,7 @@ from lm.config.hardware import HardwareConfig
 from lm.decoding.generator import Generator, prompt_ids
 from lm.decoding.healing import Ending, covers
 from lm.decoding.session import DecodeSession
-from lm.hardware import inference_hardware
+from lm.hardware import select_inference_hardware
 from lm.model.transformer import DecoderOnly
 
 _PROMPT, _WORD = 300, 40
@@ -77,7 +77,7 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, default=default)
     given = parser.parse_args()
     loaded, text = (
-        load_model(given.run, inference_hardware(HardwareConfig("cpu", "float32", 1))),
+        load_model(given.run, select_inference_hardware(HardwareConfig("cpu", "float32", 1))),
         given.text.read_text(),
     )
     assert isinstance(loaded.model, DecoderOnly)

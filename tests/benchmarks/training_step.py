@@ -22,7 +22,7 @@ from lm.benchmark import hugging_face
 from lm.config.presets import build_run_config
 from lm.config.run import RunConfig
 from lm.data.batch import Batch
-from lm.hardware import Hardware, timed
+from lm.hardware import Hardware, time_work
 from lm.model.cost import training_flops
 from lm.model.layers import linear
 from lm.training.step_timing import random_data_run, time_interleaved, training_step_timer
@@ -49,7 +49,7 @@ def ours(connection: Connection, shape: str, threads: int) -> None:
 
     @torch.no_grad()
     def product() -> float:
-        return min(timed(lambda: linear(matrix, matrix), run.hardware) for _ in range(PRODUCTS_A_TURN))
+        return min(time_work(lambda: linear(matrix, matrix), run.hardware) for _ in range(PRODUCTS_A_TURN))
 
     with random_data_run(configuration(shape, threads), rows=SHAPES[shape][0]) as run:
         serve(connection, {"step": training_step_timer(run), "product": product})

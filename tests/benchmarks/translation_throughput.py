@@ -26,7 +26,7 @@ from lm.config.decoding import TranslationConfig
 from lm.config.hardware import HardwareConfig
 from lm.decoding.translation import Translator
 from lm.decoding.translation_input import TranslationModel
-from lm.hardware import inference_hardware
+from lm.hardware import select_inference_hardware
 from lm.interop.ctranslate2.exporting import export_ctranslate2
 from lm.text.files import read_file_lines
 
@@ -87,7 +87,7 @@ def main() -> None:
     for name, default in (("threads", 2), ("rounds", 5), ("sentences", 1000)):
         parser.add_argument(f"--{name}", type=int, default=default)
     given = parser.parse_args()
-    hardware = inference_hardware(HardwareConfig(device="cpu", dtype=given.dtype, threads=given.threads))
+    hardware = select_inference_hardware(HardwareConfig(device="cpu", dtype=given.dtype, threads=given.threads))
     clock = time.process_time if given.threads == 1 else time.perf_counter
     loaded = load_model(given.run, hardware)
     model = TranslationModel.of(loaded)

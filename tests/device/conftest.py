@@ -6,7 +6,7 @@ import pytest
 
 from lm.config.hardware import HardwareConfig
 from lm.errors import UsageError
-from lm.hardware import found_device
+from lm.hardware import select_device
 from tests.lm.training.conftest import byte_tokenizer, shards
 
 __all__ = ["byte_tokenizer", "shards"]
@@ -16,6 +16,6 @@ __all__ = ["byte_tokenizer", "shards"]
 def device(request: pytest.FixtureRequest) -> str:
     asked: str = request.config.getoption("--device")
     try:
-        return found_device(HardwareConfig(device=asked))
+        return select_device(HardwareConfig(device=asked))
     except UsageError as error:
         pytest.skip(str(error))

@@ -56,7 +56,7 @@ def test_a_checkpoint_that_was_taken_out_of_its_run_has_a_line_of_its_own(run, b
     assert read_base_path(alone) is None
     link_base(alone, base)
     assert find_base(alone).samefile(base)
-    run_folder.verify(alone)
+    run_folder.verify_checkpoint(alone)
 
 
 @pytest.mark.parametrize("line", ["../nowhere", "/", "\0", "x" * 5000, "../base/checkpoints"])

@@ -9,7 +9,7 @@ import torch
 
 import lm
 from lm.files import creating_file, creating_folder
-from lm.hardware import MOST_THREADS
+from lm.hardware import MAX_THREADS
 from tests.golden.make_runs import RUNS
 
 
@@ -59,7 +59,7 @@ def test_a_trained_model_and_its_run(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("keyword", "variable", "expected"), [(2, None, 2), (None, "3", 3), (2, "3", 2), (None, "", MOST_THREADS)]
+    ("keyword", "variable", "expected"), [(2, None, 2), (None, "3", 3), (2, "3", 2), (None, "", MAX_THREADS)]
 )
 def test_threads_of_a_model(monkeypatch, keyword, variable, expected):
     if variable is not None:

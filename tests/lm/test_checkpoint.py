@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from lm import checkpoint, files, run_folder, tensors
-from lm.checkpoint import load_model, ready, save_checkpoint
+from lm.checkpoint import load_model, prepare_for_inference, save_checkpoint
 from lm.config.model import ModelConfig
 from lm.config.run import RunConfig
 from lm.config.tokenizer import TokenizerConfig
@@ -46,7 +46,7 @@ def test_models_are_used_in_half_of_the_memory(fields, dtype):
     ids = torch.arange(9)[None]
     with torch.inference_mode():
         before = model(ids)
-        after = ready(model, Hardware("cpu", dtype, 1))(ids)
+        after = prepare_for_inference(model, Hardware("cpu", dtype, 1))(ids)
     assert {parameter.dtype for parameter in model.parameters()} == {getattr(torch, dtype)}
     most = 0.3 if "experts" in fields else 0.05  # a token may be sent to another expert
     assert float((after.float() - before).norm() / before.norm()) < most
@@ -147,7 +147,7 @@ def test_a_checkpoint_that_is_replaced_is_never_lost(save, tmp_path):
     old = save(3)
     content, aside = (old / "model.safetensors").stat().st_ino, old.with_name(".step-3.replaced")
     old.rename(aside)
-    checkpoint.remove_leftovers(tmp_path)
+    checkpoint.clean_up(tmp_path)
     assert (find_checkpoint(tmp_path) / "model.safetensors").stat().st_ino == content
     shutil.copytree(old, aside)
     assert (save(3) / "model.safetensors").stat().st_ino != content
@@ -157,8 +157,8 @@ def test_a_checkpoint_that_is_replaced_is_never_lost(save, tmp_path):
 def test_a_copy_beside_the_checkpoints_is_none_of_them(save, tmp_path):
     shutil.copytree(save(20), tmp_path / "checkpoints" / "step-20-backup")
     save(30)
-    assert [folder.name for folder in run_folder.checkpoints(tmp_path)] == ["step-20", "step-30"]
-    checkpoint.remove_old(tmp_path, keep=1)
+    assert [folder.name for folder in run_folder.list_checkpoints(tmp_path)] == ["step-20", "step-30"]
+    checkpoint.prune_checkpoints(tmp_path, keep=1)
     assert {path.name for path in (tmp_path / "checkpoints").iterdir()} == {"step-20-backup", "step-30"}
     assert load_model(tmp_path / "checkpoints" / "step-20-backup", CPU).folder.name == "step-20-backup"
 
@@ -167,19 +167,19 @@ def test_a_checkpoint_that_is_in_use_is_removed_later(save, tmp_path, monkeypatc
     """Windows removes no file that another process has open, as one that generates text."""
     for step in (1, 2, 3, 4):
         save(step)
-    real = checkpoint.remove
+    real = checkpoint.remove_checkpoint
 
     def remove(folder):
         if folder.name == "step-1":
             raise PermissionError(13, "The process cannot access the file because it is being used by another process")
         real(folder)
 
-    monkeypatch.setattr(checkpoint, "remove", remove)
-    checkpoint.remove_old(tmp_path, keep=2)
-    assert [folder.name for folder in run_folder.checkpoints(tmp_path)] == ["step-1", "step-3", "step-4"]
-    monkeypatch.setattr(checkpoint, "remove", real)
-    checkpoint.remove_old(tmp_path, keep=2)
-    assert [folder.name for folder in run_folder.checkpoints(tmp_path)] == ["step-3", "step-4"]
+    monkeypatch.setattr(checkpoint, "remove_checkpoint", remove)
+    checkpoint.prune_checkpoints(tmp_path, keep=2)
+    assert [folder.name for folder in run_folder.list_checkpoints(tmp_path)] == ["step-1", "step-3", "step-4"]
+    monkeypatch.setattr(checkpoint, "remove_checkpoint", real)
+    checkpoint.prune_checkpoints(tmp_path, keep=2)
+    assert [folder.name for folder in run_folder.list_checkpoints(tmp_path)] == ["step-3", "step-4"]
 
 
 def test_a_checkpoint_is_on_the_disk_before_it_is_renamed_and_named_after(save, disk):
@@ -237,14 +237,14 @@ def test_a_branch_takes_the_place_of_the_other_one(save, tmp_path, best_step, be
     """With or without a best checkpoint, be it one before the branches part."""
     for step in (2, 4, 6, 8):
         save(step, is_best=step in (2, 8))
-    log = run_folder.set_aside(tmp_path / "metrics.jsonl")
+    log = run_folder.log_backup_path(tmp_path / "metrics.jsonl")
     log.write_text("of the other branch")
     old = (tmp_path / "checkpoints" / "step-6" / "model.safetensors").stat().st_ino
     save(6, best_step=best_step, is_best=best_step == 6, resumed_at=4)
-    assert [path.name for path in run_folder.checkpoints(tmp_path)] == ["step-2", "step-4", "step-6"]
+    assert [path.name for path in run_folder.list_checkpoints(tmp_path)] == ["step-2", "step-4", "step-6"]
     assert (tmp_path / "checkpoints" / "step-6" / "model.safetensors").stat().st_ino != old
-    assert run_folder.pointed_to(tmp_path, "best") == best
-    assert run_folder.pointed_to(tmp_path, "last") == "step-6"
+    assert run_folder.read_pointer(tmp_path, "best") == best
+    assert run_folder.read_pointer(tmp_path, "last") == "step-6"
     assert not log.exists()
     assert not list((tmp_path / "checkpoints").glob(".*"))
 
@@ -256,8 +256,8 @@ def test_a_checkpoint_without_its_name_is_found_by_it(save, tmp_path, hidden):
     folder.rename(folder.with_name(hidden))
     for which in ("best", "last"):
         assert load_model(tmp_path, CPU, which=which).folder.name == hidden
-    assert run_folder.lost_last(tmp_path) is None
-    checkpoint.remove_leftovers(tmp_path)
+    assert run_folder.find_missing_last(tmp_path) is None
+    checkpoint.clean_up(tmp_path)
     assert load_model(tmp_path, CPU).folder == folder
 
 

@@ -18,14 +18,14 @@ from lm.config.hardware import HardwareConfig
 from lm.errors import UsageError
 from lm.hardware import (
     Hardware,
-    found_device,
-    inference_hardware,
-    matrix_rate,
-    one_thread,
+    measure_matmul_flops,
+    measure_speedup,
+    native_dtypes,
     peak_memory,
-    quick_types,
-    times_as_fast,
-    varied_matrix,
+    random_like_matrix,
+    select_device,
+    select_inference_hardware,
+    single_threaded,
 )
 from tests.fake_cuda import fake_cuda
 
@@ -36,17 +36,17 @@ def test_the_rate_of_a_product_is_that_of_its_median_time(monkeypatch):
     """2·size³ operations in 2 s, where one of three took much longer."""
     times = itertools.accumulate([10.0, 1.0, 0.0, 50.0, 0.0, 2.0])
     monkeypatch.setattr(hardware.time, "perf_counter", lambda: next(times))
-    assert matrix_rate(CPU, size=8, repeats=3) == 2 * 8**3 / 2.0
+    assert measure_matmul_flops(CPU, size=8, repeats=3) == 2 * 8**3 / 2.0
     assert next(times, None) is None
 
 
 def test_the_rate_of_a_gpu_is_that_of_several_large_matmuls_at_a_time(monkeypatch):
     """A launch and the wait for it take as long as a small matmul, and constants are multiplied faster than data."""
     clock = itertools.count()
-    monkeypatch.setattr(hardware, "now", lambda _: next(clock))  # each measurement takes a second
+    monkeypatch.setattr(hardware, "synchronized_time", lambda _: next(clock))  # each measurement takes a second
     with fake_cuda():
-        assert matrix_rate(Hardware("cuda", "bfloat16", 1)) == 4 * 2 * 8192**3
-    matrix = varied_matrix(32, CPU)
+        assert measure_matmul_flops(Hardware("cuda", "bfloat16", 1)) == 4 * 2 * 8192**3
+    matrix = random_like_matrix(32, CPU)
     assert len(matrix.unique()) > 1000
     assert matrix.std().item() == pytest.approx(0.5**0.5, rel=0.05)  # of a sine
 
@@ -62,7 +62,7 @@ def test_ways_are_compared_by_the_median_of_rounds_in_turns_on_one_thread(monkey
         threads.append(torch.get_num_threads())
 
     monkeypatch.setattr(hardware.time, "thread_time", lambda: now)
-    assert times_as_fast(work, work, tries=3) == 3.0
+    assert measure_speedup(work, work, tries=3) == 3.0
     assert next(taken, None) is None
     assert set(threads) == {1}
 
@@ -77,7 +77,7 @@ def test_work_shorter_than_a_tick_of_the_clock_is_repeated(monkeypatch):
 
     monkeypatch.setattr(hardware.sys, "platform", "win32")
     monkeypatch.setattr(hardware.time, "thread_time", lambda: int(now * 64) / 64)
-    assert times_as_fast(lambda: work(0.001), lambda: work(0.003), tries=3) == pytest.approx(3, rel=0.2)
+    assert measure_speedup(lambda: work(0.001), lambda: work(0.003), tries=3) == pytest.approx(3, rel=0.2)
 
 
 def test_windows_says_what_was_resident(monkeypatch):
@@ -118,7 +118,7 @@ def test_each_chip_of_apple_has_a_name_of_its_own(monkeypatch, name, expected):
     monkeypatch.setattr(ctypes, "CDLL", lambda _: SimpleNamespace(sysctlbyname=sysctlbyname))
     monkeypatch.setattr(hardware.platform, "processor", lambda: "arm")
     monkeypatch.setattr(hardware.Path, "is_file", lambda _: False)
-    assert hardware.processor.__wrapped__("cpu").splitlines()[-1] == expected
+    assert hardware.describe_processor.__wrapped__("cpu").splitlines()[-1] == expected
 
 
 @pytest.mark.parametrize(("platform", "expected"), [("linux", 3000 * 1024), ("darwin", 3000)])
@@ -145,8 +145,8 @@ def test_peak_memory_is_about_what_this_process_has_held():
 @pytest.mark.parametrize(("seconds", "types"), [(1.0, 2), (8.0, 2), (8.1, 1)])
 def test_a_type_that_takes_more_than_four_times_as_long_is_emulated(monkeypatch, seconds, types):
     taken = {"float32": 2.0, "bfloat16": seconds}
-    monkeypatch.setattr(hardware, "_product_seconds", lambda device, dtype: taken[dtype])
-    assert quick_types.__wrapped__("cpu") == ("float32", "bfloat16")[:types]
+    monkeypatch.setattr(hardware, "_matmul_seconds", lambda device, dtype: taken[dtype])
+    assert native_dtypes.__wrapped__("cpu") == ("float32", "bfloat16")[:types]
 
 
 @pytest.mark.parametrize("fails", [True, False])
@@ -162,8 +162,8 @@ def test_a_type_of_which_torch_complains_is_missing_and_nobody_hears_of_it(fails
             raise RuntimeError("could not create a primitive")
         return 1.0
 
-    monkeypatch.setattr(hardware, "timed", timed)
-    assert quick_types.__wrapped__("cpu") == ("float32",)
+    monkeypatch.setattr(hardware, "time_work", timed)
+    assert native_dtypes.__wrapped__("cpu") == ("float32",)
     os.write(2, b"heard\n")
     assert capfd.readouterr().err == "heard\n"
 
@@ -176,16 +176,16 @@ def test_a_type_that_is_asked_for_is_tried_before_it_is_used(monkeypatch, capfd)
         tried.append(found.dtype)
         return os.write(2, b"could not create a primitive")
 
-    monkeypatch.setattr(hardware, "timed", timed)
-    hardware._try_product.cache_clear()
-    assert inference_hardware(HardwareConfig(device="cpu", dtype="bfloat16", threads=1)).dtype == "bfloat16"
-    assert inference_hardware(HardwareConfig(device="cpu", dtype="float32", threads=1)).dtype == "float32"
+    monkeypatch.setattr(hardware, "time_work", timed)
+    hardware._trigger_dtype_warnings.cache_clear()
+    assert select_inference_hardware(HardwareConfig(device="cpu", dtype="bfloat16", threads=1)).dtype == "bfloat16"
+    assert select_inference_hardware(HardwareConfig(device="cpu", dtype="float32", threads=1)).dtype == "float32"
     assert set(tried) == {"bfloat16"}
     assert capfd.readouterr().err == ""
 
 
 def test_what_is_written_after_stderr_was_closed_is_no_concern():
-    program = "import os; os.close(2); from lm.hardware import quick_types; print(*quick_types('cpu'))"
+    program = "import os; os.close(2); from lm.hardware import native_dtypes; print(*quick_types('cpu'))"
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=200, check=True)
     assert told.stdout.startswith("float32")
 
@@ -199,8 +199,8 @@ def test_a_product_takes_as_long_as_the_fastest_after_the_first(monkeypatch):
         assert found == Hardware("cpu", "bfloat16", 1)
         return next(times)
 
-    monkeypatch.setattr(hardware, "timed", timed)
-    assert hardware._product_seconds("cpu", "bfloat16") == 3.0
+    monkeypatch.setattr(hardware, "time_work", timed)
+    assert hardware._matmul_seconds("cpu", "bfloat16") == 3.0
     assert threads == [1] * 4
 
 
@@ -214,22 +214,22 @@ def three_threads():
 
 @pytest.mark.usefixtures("three_threads")
 def test_for_a_while_there_is_one_thread():
-    with one_thread():
+    with single_threaded():
         assert torch.get_num_threads() == 1
     assert torch.get_num_threads() == 3
-    with pytest.raises(ValueError, match="wrong"), one_thread():
+    with pytest.raises(ValueError, match="wrong"), single_threaded():
         raise ValueError("wrong")
     assert torch.get_num_threads() == 3
 
 
 @pytest.mark.usefixtures("three_threads")
 def test_what_is_asked_for_is_what_a_model_runs_on(monkeypatch):
-    monkeypatch.setattr(hardware, "MOST_THREADS", 2)
-    assert inference_hardware(HardwareConfig(device="cpu")) == Hardware("cpu", "float32", 2)
+    monkeypatch.setattr(hardware, "MAX_THREADS", 2)
+    assert select_inference_hardware(HardwareConfig(device="cpu")) == Hardware("cpu", "float32", 2)
     assert torch.get_num_threads() == 2
-    assert inference_hardware(HardwareConfig(device="cpu"), auto="int8").dtype == "int8"
+    assert select_inference_hardware(HardwareConfig(device="cpu"), auto="int8").dtype == "int8"
     asked = HardwareConfig(device="cpu", dtype="bfloat16", threads=1)
-    assert inference_hardware(asked, auto="int8") == Hardware("cpu", "bfloat16", 1)
+    assert select_inference_hardware(asked, auto="int8") == Hardware("cpu", "bfloat16", 1)
     assert torch.get_num_threads() == 1
 
 
@@ -239,22 +239,22 @@ def test_what_is_asked_for_is_what_a_model_runs_on(monkeypatch):
 def test_the_best_device_there_is(monkeypatch, cuda, mps, found):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: mps)
-    assert found_device(HardwareConfig()) == found
-    assert found_device(HardwareConfig(device="cpu")) == "cpu"
+    assert select_device(HardwareConfig()) == found
+    assert select_device(HardwareConfig(device="cpu")) == "cpu"
     for name, is_there in (("cuda", cuda), ("mps", mps)):
         if is_there:
-            assert found_device(HardwareConfig(device=name)) == name
+            assert select_device(HardwareConfig(device=name)) == name
         else:
             with pytest.raises(UsageError, match=f"no {name} device"):
-                found_device(HardwareConfig(device=name))
+                select_device(HardwareConfig(device=name))
 
 
 def test_a_clock_is_read_when_the_device_is_done(monkeypatch):
     done = []
     monkeypatch.setattr(torch.mps, "synchronize", lambda: done.append("waited"))
     monkeypatch.setattr(hardware.time, "perf_counter", itertools.count(0.0, 2.5).__next__)
-    assert hardware.timed(lambda: done.append("worked"), Hardware("mps", "float32", 1)) == 2.5
-    assert hardware.timed(lambda: None, CPU) == 2.5
+    assert hardware.time_work(lambda: done.append("worked"), Hardware("mps", "float32", 1)) == 2.5
+    assert hardware.time_work(lambda: None, CPU) == 2.5
     assert done == ["waited", "worked", "waited"]
 
 

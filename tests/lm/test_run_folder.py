@@ -86,11 +86,11 @@ def test_what_is_read_of_a_checkpoint(save, tmp_path):
     assert run_folder.load_config(folder) == RunConfig()
     assert run_folder.load_state(folder) == TrainingState(step=3, best_loss=1.5)
     assert run_folder.count_parameters(folder) == 5 * 3 + 3 + 1
-    run_folder.verify(folder)
+    run_folder.verify_checkpoint(folder)
     assert run_folder.is_checkpoint(folder)
     assert run_folder.is_run(tmp_path)
     assert not run_folder.is_run(folder)
-    assert run_folder.run_of(folder) == run_folder.run_of(tmp_path) == tmp_path
+    assert run_folder.find_run(folder) == run_folder.find_run(tmp_path) == tmp_path
 
 
 @pytest.mark.parametrize(
@@ -108,16 +108,16 @@ def test_a_folder_of_runs_is_told_from_a_run(save, tmp_path):
     runs = tmp_path / "runs"
     shutil.copytree(tmp_path / "checkpoints", runs / "novel" / "checkpoints")
     (runs / "notes").mkdir()
-    assert run_folder.runs_in(runs) == [runs / "novel"]
-    assert run_folder.holds_runs(runs)
-    assert not any(run_folder.holds_runs(runs / name) for name in ("novel", "notes", "nowhere"))
+    assert run_folder.list_run_folders(runs) == [runs / "novel"]
+    assert run_folder.contains_runs(runs)
+    assert not any(run_folder.contains_runs(runs / name) for name in ("novel", "notes", "nowhere"))
 
 
 def test_a_checkpoint_that_stands_alone_is_of_no_run(save, tmp_path):
     moved = save(3).rename(tmp_path / "elsewhere")
     assert find_checkpoint(moved) == moved
     with pytest.raises(InputError, match=r"elsewhere: not in the checkpoints/ of a run"):
-        run_folder.run_of(moved)
+        run_folder.find_run(moved)
 
 
 def test_the_tokenizer_of_a_run_is_that_of_its_last_checkpoint(save, tmp_path):
@@ -133,18 +133,18 @@ def test_the_tokenizer_of_a_run_is_that_of_its_last_checkpoint(save, tmp_path):
 
 def test_a_journal_is_a_log_beside_checkpoints(save, tmp_path):
     save(3)
-    assert run_folder.is_journal(tmp_path / "metrics.jsonl")
-    assert not run_folder.is_journal(tmp_path / "notes.jsonl")
-    assert not run_folder.is_journal(tmp_path.parent / "metrics.jsonl")
+    assert run_folder.is_log(tmp_path / "metrics.jsonl")
+    assert not run_folder.is_log(tmp_path / "notes.jsonl")
+    assert not run_folder.is_log(tmp_path.parent / "metrics.jsonl")
 
 
 def test_checkpoints_come_in_the_order_of_their_steps(save, tmp_path):
     made = [save(step) for step in (20, 3, 100)]
     shutil.copytree(made[0], tmp_path / "checkpoints" / "step-20-backup")
-    assert [folder.name for folder in run_folder.checkpoints(tmp_path)] == ["step-3", "step-20", "step-100"]
-    assert [folder.name for folder in run_folder.later_than(tmp_path, 3)] == ["step-20", "step-100"]
+    assert [folder.name for folder in run_folder.list_checkpoints(tmp_path)] == ["step-3", "step-20", "step-100"]
+    assert [folder.name for folder in run_folder.checkpoints_after(tmp_path, 3)] == ["step-20", "step-100"]
     assert run_folder.checkpoint_folder(tmp_path, 20) == made[0]
-    assert run_folder.step_of(made[2]) == 100
+    assert run_folder.checkpoint_step(made[2]) == 100
 
 
 def test_which_one(save, tmp_path):
@@ -173,7 +173,7 @@ def test_a_manifest_that_is_none(save, content):
     folder = save(3)
     (folder / "manifest.json").write_text(content)
     with pytest.raises(InputError, match="step-3/manifest.json: not the manifest of a checkpoint"):
-        run_folder.verify(folder)
+        run_folder.verify_checkpoint(folder)
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "state.json"])
@@ -183,7 +183,7 @@ def test_a_checksum_that_is_no_text_is_of_no_manifest(save, name, checksum):
     values = json.loads((folder / "manifest.json").read_text())
     values["sha256"][name] = checksum
     (folder / "manifest.json").write_text(json.dumps(values))
-    for read in (run_folder.verify, run_folder.weights_key):
+    for read in (run_folder.verify_checkpoint, run_folder.weights_key):
         with pytest.raises(InputError, match="step-3/manifest.json: not the manifest of a checkpoint"):
             read(folder)
 
@@ -216,7 +216,7 @@ def test_a_file_of_a_checkpoint_is_read_or_refused_in_a_line_however_it_is_damag
     refused = 0
     for _ in range(150):
         (folder / name).write_bytes(damaged(whole, chance))
-        readers = (run_folder.load_config, run_folder.load_state, run_folder.verify, run_folder.weights_key)
+        readers = (run_folder.load_config, run_folder.load_state, run_folder.verify_checkpoint, run_folder.weights_key)
         said = [_refusal(each, folder) for each in readers]
         assert all(str(folder) in each for each in said if each)
         refused += any(said)
@@ -370,9 +370,9 @@ def test_three_of_what_is_no_runs_are_named(tmp_path, names, said):
 def test_who_does_not_train_on_needs_no_optimizer(save):
     folder = save(3)
     (folder / "optimizer.safetensors").write_bytes(b"damaged")
-    run_folder.verify(folder, to_train=False)
+    run_folder.verify_checkpoint(folder, to_train=False)
     with pytest.raises(InputError, match="optimizer.safetensors: differs"):
-        run_folder.verify(folder)
+        run_folder.verify_checkpoint(folder)
     (folder / "model.safetensors").write_bytes(b"damaged")
     with pytest.raises(InputError, match="model.safetensors: differs"):
-        run_folder.verify(folder, to_train=False)
+        run_folder.verify_checkpoint(folder, to_train=False)

@@ -9,7 +9,7 @@ import pytest
 from cli.main import run
 from lm.benchmark import number_types
 from lm.engine.dtype import remembered
-from lm.hardware import quick_types
+from lm.hardware import native_dtypes
 from lm.kernels import compiled
 from lm.run_folder import find_checkpoint
 from tests.cli.small_runs import TEXT, make_run
@@ -72,10 +72,10 @@ def test_what_is_measured_to_be_fastest_is_remembered(place, tmp_path, capsys, m
     capsys.readouterr()
     assert run(["compile", str(compared)]) == 0
     *figures, last = capsys.readouterr().err.splitlines()
-    assert [line.split(":")[0] for line in figures] == [*quick_types("cpu")[1:]]
+    assert [line.split(":")[0] for line in figures] == [*native_dtypes("cpu")[1:]]
     assert all("times as fast as float32" in line and "bits a byte" in line for line in figures)
     chosen = remembered(find_checkpoint(compared), "cpu")
-    assert chosen == quick_types("cpu")[-1]
+    assert chosen == native_dtypes("cpu")[-1]
     assert last == f"{compared}: --dtype auto is {chosen} here from now on"
     told_auto, told_chosen = (
         told(capsys, "generate", compared, "one", "--dtype", dtype, "--seed", "1", "--json")

@@ -12,7 +12,7 @@ import sys
 
 import pytest
 
-from lm.hardware import MOST_THREADS, quick_types
+from lm.hardware import MAX_THREADS, native_dtypes
 from tests.system.test_commands import lm
 from tests.tolerances import approx
 
@@ -32,8 +32,8 @@ def trained(tmp_path_factory):
 def test_it_learns_in_arithmetic_that_the_processor_is_not_far_slower_in(trained):
     config = json.loads((trained / "config.json").read_text())
     assert config["training"]["optimizer"] == "muon"
-    assert {config["plan"]["dtype"], config["plan"]["optimizer_dtype"]} <= set(quick_types("cpu"))
-    assert config["plan"]["threads"] <= MOST_THREADS
+    assert {config["plan"]["dtype"], config["plan"]["optimizer_dtype"]} <= set(native_dtypes("cpu"))
+    assert config["plan"]["threads"] <= MAX_THREADS
     lines = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
     losses = [line["loss"] for line in lines if "loss" in line]
     assert losses[-1] < losses[0] - 0.5

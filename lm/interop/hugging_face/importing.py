@@ -67,7 +67,7 @@ def import_model(folder: Path, out: Path) -> ImportedModel:
         state=run_folder.TrainingState(finished=True),
         is_best=True,
     )
-    run_folder.imported_as(out, family.model_type)
+    run_folder.record_import(out, family.model_type)
     return ImportedModel(family, model, checkpoint)
 
 

@@ -85,7 +85,7 @@ def export_adapters(run: Path, folder: Path) -> Family:
         UsageError: it has no adapters, or transformers has no such model.
     """
     found = run_folder.find_checkpoint(run)
-    run_folder.verify(found, to_train=False)
+    run_folder.verify_checkpoint(found, to_train=False)
     config = run_folder.load_config(found)
     if not config.lora:
         raise UsageError(f"{run}: has no adapters; export the whole model", settings=["to=huggingface"])
@@ -172,7 +172,7 @@ def import_adapters(folder: Path, base: Path, out: Path) -> Path:
     run_folder.refuse_existing(out)
     settings = PeftConfig.read(folder)
     found = run_folder.find_checkpoint(base)
-    run_folder.verify(found, to_train=False)
+    run_folder.verify_checkpoint(found, to_train=False)
     refuse_adapters(found)
     config, (tokenizer, of_sources) = run_folder.load_config(found), checkpoint.load_tokenizers(found)
     low = _from_peft_layers(folder, config.model, find_family(config.model, tokenizer), settings)
@@ -181,7 +181,7 @@ def import_adapters(folder: Path, base: Path, out: Path) -> Path:
     lora = LoraConfig(rank=rank, on=",".join(kinds), alpha=settings.scale * rank, dropout=settings.dropout)
     (out / run_folder.CHECKPOINTS).mkdir(parents=True, exist_ok=True)
     link_base(out, found)
-    run_folder.begun_from(out, found)
+    run_folder.record_parent_run(out, found)
     return checkpoint.save_checkpoint(
         out,
         config=with_base_hash(dataclasses.replace(config, plan=None, lora=lora), found),

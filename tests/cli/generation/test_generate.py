@@ -90,10 +90,10 @@ def test_json_describes_each_sample(lm, runs):
 def test_log_probabilities_are_the_models(lm, runs):
     from lm.checkpoint import load_model
     from lm.config.hardware import HardwareConfig
-    from lm.hardware import inference_hardware
+    from lm.hardware import select_inference_hardware
 
     (sample,) = records(lm, runs["bpe"], "The owl", "--max-tokens", 9, "--temperature", 0.5, "--top-k", 3)
-    loaded = load_model(runs["bpe"], inference_hardware(HardwareConfig(device="cpu")))
+    loaded = load_model(runs["bpe"], select_inference_hardware(HardwareConfig(device="cpu")))
     prompt = [loaded.tokenizer.start_of_text, *loaded.tokenizer.encode("The owl")]
     logits = Fed(loaded.model, cached=False).feed(torch.tensor([prompt + sample["tokens"]]))[0]
     expected = logits[len(prompt) - 1 : -1].log_softmax(-1)[torch.arange(9), sample["tokens"]]

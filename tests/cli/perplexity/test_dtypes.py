@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from cli.main import run
-from lm.hardware import usable_types
+from lm.hardware import inference_dtypes
 from tests.cli.small_runs import make_run
 
 
 def test_each_type_is_measured_as_alone(report, succeed, runs, texts):
     reported = report(runs["bpe"], texts, "--compare-dtypes", "--device", "cpu")
-    assert tuple(cost["dtype"] for cost in reported["types"]) == usable_types("cpu")
+    assert tuple(cost["dtype"] for cost in reported["types"]) == inference_dtypes("cpu")
     first = reported["types"][0]
     for cost in reported["types"]:
         alone = report(runs["bpe"], texts, "--dtype", cost["dtype"], "--device", "cpu")["total"]
@@ -20,7 +20,7 @@ def test_each_type_is_measured_as_alone(report, succeed, runs, texts):
     assert (reported["context"], reported["model"]["run"]) == (32, str(runs["bpe"]))
     table = succeed(runs["bpe"], texts, "--compare-dtypes", "--device", "cpu").splitlines()
     assert table[0].split() == ["type", "bits/byte", "difference", "weights", "tokens/s"]
-    assert [line.split()[0] for line in table[1 : 1 + len(reported["types"])]] == list(usable_types("cpu"))
+    assert [line.split()[0] for line in table[1 : 1 + len(reported["types"])]] == list(inference_dtypes("cpu"))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import torch
 from cli.main import run
 from lm.checkpoint import load_model
 from lm.config.hardware import HardwareConfig
-from lm.hardware import inference_hardware
+from lm.hardware import select_inference_hardware
 from tests.cli.small_runs import make_run
 from tests.tolerances import approx
 
@@ -32,7 +32,7 @@ def examples(tmp_path):
 
 
 def test_completions_and_their_ends_are_scored_given_their_prompts(report, supervised, examples):
-    loaded = load_model(supervised, inference_hardware(HardwareConfig()))
+    loaded = load_model(supervised, select_inference_hardware(HardwareConfig()))
     tokenizer, expected, tokens = loaded.tokenizer, 0.0, 0
     for prompt, completion in EXAMPLES:
         learned = [*tokenizer.encode(completion), tokenizer.end_of_text]

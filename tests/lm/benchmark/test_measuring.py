@@ -71,7 +71,7 @@ def test_it_generates_in_a_type_that_it_is_not_trained_in():
     step, *others = measure(CONFIG, LIMITS, seconds=0, generating=in_8_bits)
     assert step.hardware.dtype == "float32"
     assert {each.hardware.dtype for each in others} == {"int8"}
-    assert {each.hardware.products for each in (step, *others)} == {"float32"}
+    assert {each.hardware.matmul_dtype for each in (step, *others)} == {"float32"}
     assert {each.limit for each in (step, *others)} == {1e12}
     assert isinstance(generation.random_model(MODEL, others[0].hardware).embedding.tokens, Int8Embedding)
 

@@ -487,7 +487,7 @@ def test_learned_positions_end_with_the_context():
 
 def test_machine_code_of_another_processor_is_left_alone(monkeypatch):
     config = ModelConfig(vocab_size=37, context_length=8, d_model=16, n_layers=1)
-    monkeypatch.setattr(compiled, "processor", lambda: "another")
+    monkeypatch.setattr(compiled, "describe_processor", lambda: "another")
     compiled.forget()
     assert plan_engines(built(config)).other is None
     compiled.forget()

@@ -31,7 +31,7 @@ def test_it_is_of_these_weights_and_this_processor(run, tmp_path, monkeypatch):
     (tmp_path / "moved").mkdir()
     assert remembered(checkpoint.rename(tmp_path / "moved" / "step-0"), "cpu") == "int8"
     assert remembered(find_checkpoint(make_run(tmp_path / "other", init_std=0.2)), "cpu") == "float32"
-    monkeypatch.setattr(dtype, "processor", lambda _: "another")
+    monkeypatch.setattr(dtype, "describe_processor", lambda _: "another")
     assert remembered(tmp_path / "moved" / "step-0", "cpu") == "float32"
 
 

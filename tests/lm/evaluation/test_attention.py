@@ -10,7 +10,7 @@ from lm.config.hardware import HardwareConfig
 from lm.decoding.translation_input import TranslationModel
 from lm.errors import UsageError
 from lm.evaluation.attention import compute_attention, compute_translation_attention
-from lm.hardware import inference_hardware
+from lm.hardware import select_inference_hardware
 from tests.cli.small_runs import make_run
 from tests.cli.toy_translation import make_translation_run
 from tests.tolerances import approx
@@ -18,13 +18,13 @@ from tests.tolerances import approx
 
 @pytest.fixture(scope="module")
 def writer(tmp_path_factory):
-    return load_model(make_run(tmp_path_factory.mktemp("run") / "writer"), inference_hardware(HardwareConfig()))
+    return load_model(make_run(tmp_path_factory.mktemp("run") / "writer"), select_inference_hardware(HardwareConfig()))
 
 
 @pytest.fixture(scope="module")
 def translator(tmp_path_factory):
     folder = make_translation_run(tmp_path_factory.mktemp("run") / "translator", steps=20)
-    return load_model(folder, inference_hardware(HardwareConfig()))
+    return load_model(folder, select_inference_hardware(HardwareConfig()))
 
 
 def test_a_text_begins_with_its_start_and_sees_no_future(writer):

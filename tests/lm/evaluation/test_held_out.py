@@ -15,7 +15,7 @@ from lm.checkpoint import load_model
 from lm.config.hardware import HardwareConfig
 from lm.errors import InputError
 from lm.evaluation.held_out import open_held_out_pairs, open_held_out_text
-from lm.hardware import inference_hardware
+from lm.hardware import select_inference_hardware
 from tests.cli.small_runs import make_run
 from tests.golden.make_runs import RUNS
 
@@ -53,7 +53,7 @@ def trained(tmp_path_factory, documents):
 
 
 def loaded(folder):
-    return load_model(folder, inference_hardware(HardwareConfig(threads=1)))
+    return load_model(folder, select_inference_hardware(HardwareConfig(threads=1)))
 
 
 def reported(capsys, *arguments) -> dict:

@@ -41,7 +41,7 @@ def test_machine_code_of_other_sources_is_not_loaded(monkeypatch, tmp_path):
 def code(monkeypatch, tmp_path):
     """The folder of code that was compiled for a processor called one."""
     monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(compiled, "processor", lambda: "one")
+    monkeypatch.setattr(compiled, "describe_processor", lambda: "one")
     compiled.forget()
     write()
     yield compiled.code_folder()
@@ -60,12 +60,12 @@ def write() -> None:
 def test_code_serves_the_processor_that_it_was_compiled_for(code, monkeypatch):
     """Others that share a home have code of their own, and take nothing away."""
     assert compiled.is_ready()
-    monkeypatch.setattr(compiled, "processor", lambda: "another")
+    monkeypatch.setattr(compiled, "describe_processor", lambda: "another")
     compiled.forget()
     assert not compiled.is_ready()
     write()
     assert compiled.is_ready()
-    monkeypatch.setattr(compiled, "processor", lambda: "one")
+    monkeypatch.setattr(compiled, "describe_processor", lambda: "one")
     compiled.forget()
     assert compiled.is_ready()
 

@@ -111,7 +111,7 @@ def test_onednn_multiplies_large_float32_matrices_alone(monkeypatch):
 def test_nothing_is_timed_by_a_forward_pass(monkeypatch):
     """Only `choose_products`, before the first one, asks how fast what is; of types that a model has."""
     monkeypatch.setattr(module, "_by_onednn_here", module._Kernels())
-    monkeypatch.setattr(module, "times_as_fast", lambda *_, **__: pytest.fail("timed"))
+    monkeypatch.setattr(module, "measure_speedup", lambda *_, **__: pytest.fail("timed"))
     layer = Linear(1000, 1000)
     with torch.no_grad():
         layer.activated(layer(torch.ones(10, 1000)), "gelu-tanh")

@@ -11,7 +11,7 @@ from lm.config.model import ModelConfig
 from lm.config.run import RunConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.errors import InputError, UsageError
-from lm.hardware import inference_hardware
+from lm.hardware import select_inference_hardware
 from lm.model.transformer import build_model
 from lm.optim.checkpoint_averaging import average_checkpoints, latest_checkpoints
 from lm.tokenizer import training
@@ -26,7 +26,7 @@ def test_the_mean_of_the_latest(make_run, tmp_path):
     assert [path.name for path in chosen] == ["step-9", "step-10", "step-12"]
     folder = average_checkpoints(chosen, tmp_path / "mean")
     weights = [checkpoint.load_weights(path) for path in chosen]
-    loaded = checkpoint.load_model(tmp_path / "mean", inference_hardware(HardwareConfig()))
+    loaded = checkpoint.load_model(tmp_path / "mean", select_inference_hardware(HardwareConfig()))
     assert loaded.folder == folder
     for name, value in loaded.model.state_dict().items():
         expected = torch.stack([each[name] for each in weights]).double().mean(0).float()

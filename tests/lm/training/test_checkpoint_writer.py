@@ -46,8 +46,8 @@ def test_what_is_written_is_what_there_was_when_it_was_begun(make_run, disk, ema
     weights = run.average.weights if run.average else run.model.state_dict()
     expected = {name: value.clone() for name, value in weights.items()}
     after(events, 5)
-    assert not run_folder.checkpoints(run.folder)
-    assert run_folder.pointed_to(run.folder, "last") is None
+    assert not run_folder.list_checkpoints(run.folder)
+    assert run_folder.read_pointer(run.folder, "last") is None
     disk.set()
     saved = next(event for event in events if isinstance(event, Saved))
     assert saved.step == 3
@@ -74,11 +74,11 @@ def test_whatever_ends_training_waits_for_what_is_being_written(make_run, disk, 
         events.close()
     else:
         list(events)
-    found = run_folder.checkpoints(run.folder)
+    found = run_folder.list_checkpoints(run.folder)
     assert [folder.name for folder in found] == ["step-3"] + ["step-4"] * (end == "stopped")
     for folder in found:
-        run_folder.verify(folder)
-    assert resume_run(run.folder).state.step == run_folder.step_of(found[-1])
+        run_folder.verify_checkpoint(folder)
+    assert resume_run(run.folder).state.step == run_folder.checkpoint_step(found[-1])
 
 
 def test_what_cannot_be_written_ends_training_and_leaves_the_last_checkpoint(make_run):
@@ -89,9 +89,9 @@ def test_what_cannot_be_written_ends_training_and_leaves_the_last_checkpoint(mak
     last = run_folder.find_checkpoint(run.folder, which="last")
     with full_disk(after=20_000), pytest.raises(InputError, match="cannot be saved .*[Ff]ile too large"):
         list(events)
-    assert run_folder.checkpoints(run.folder)[-1] == last
+    assert run_folder.list_checkpoints(run.folder)[-1] == last
     assert not list((run.folder / "checkpoints").glob(".*"))
-    assert resume_run(run.folder).state.step == run_folder.step_of(last)
+    assert resume_run(run.folder).state.step == run_folder.checkpoint_step(last)
 
 
 def test_nothing_more_is_allocated_for_the_next_checkpoint(make_run):

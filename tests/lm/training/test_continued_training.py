@@ -88,7 +88,7 @@ def test_a_run_that_improves_says_so_and_its_first_checkpoint_goes_as_others_do(
     list(train(run))
     assert has_improved(run.config, run.state) is True
     assert run.state.best_loss < parent.state.best_loss
-    assert "step-0" not in [folder.name for folder in run_folder.checkpoints(run.folder)]
+    assert "step-0" not in [folder.name for folder in run_folder.list_checkpoints(run.folder)]
 
 
 def test_without_an_evaluation_nothing_is_said(make_run):
@@ -324,7 +324,7 @@ def test_an_overfitted_run_is_extended_from_its_best_weights_and_keeps_all_check
 
 
 def checkpoints(run: Run) -> list[Path]:
-    return run_folder.checkpoints(run.folder)
+    return run_folder.list_checkpoints(run.folder)
 
 
 @pytest.mark.parametrize("step", [12, 16])

@@ -64,7 +64,7 @@ class Branch:
 
 
 def sums(run: Path) -> dict[str, str]:
-    return {folder.name: files.sha256(folder / run_folder.MODEL) for folder in run_folder.checkpoints(run)}
+    return {folder.name: files.sha256(folder / run_folder.MODEL) for folder in run_folder.list_checkpoints(run)}
 
 
 @dataclass
@@ -102,20 +102,20 @@ class Case:
     def check_as_found(self, run: Path) -> None:
         """`best` and `last` lead to complete checkpoints, and `best` to the best one that the last one knows of."""
         hidden = [found[0] for found in run_folder.hidden_checkpoints(run)]
-        if not hidden and not run_folder.checkpoints(run):
+        if not hidden and not run_folder.list_checkpoints(run):
             assert not any((run / pointer).exists() for pointer in ("best", "last"))
             return
         best, last = (find_checkpoint(run, which=which) for which in ("best", "last"))
         for folder in (best, last):
-            run_folder.verify(folder)
-        if any(run_folder.FIRST_OF_BRANCH in folder.name for folder in hidden):
+            run_folder.verify_checkpoint(folder)
+        if any(run_folder.BRANCH_SUFFIX in folder.name for folder in hidden):
             return  # resuming will first complete what was begun
         of_best, of_last = run_folder.load_state(best), run_folder.load_state(last)
         is_put_off = of_last.evaluation_due and of_best.step == of_last.step
         is_newer = of_best.step > of_last.step and of_best.best_step == of_best.step
         assert of_last.best_step in (None, of_best.step) or is_put_off or is_newer
         if self.before is not None:  # both are of the same branch
-            later = [folder for folder in {best, last} if run_folder.step_of(folder) > 4]
+            later = [folder for folder in {best, last} if run_folder.checkpoint_step(folder) > 4]
             assert len({files.sha256(each / run_folder.MODEL) == self.before.sums.get(each.name) for each in later}) < 2
 
     def check_adapted(self, root: Path) -> None:
@@ -151,7 +151,7 @@ def first_saves(tmp_path, begin) -> Callable[..., Case]:
 
         def recover(root: Path) -> None:
             run = root / "run"
-            is_saved = run_folder.checkpoints(run) or list(run_folder.hidden_checkpoints(run))
+            is_saved = run_folder.list_checkpoints(run) or list(run_folder.hidden_checkpoints(run))
             list(train(resume_run(run) if is_saved else begun(root)))
 
         return Case(tmp_path / "runs", lambda root: list(train(begun(root))), recover)
@@ -215,7 +215,7 @@ def base_trained_on(tmp_path, begin) -> Callable[..., Case]:
 
         def recover(root: Path) -> None:
             last = find_checkpoint(root / "run", which="last")
-            train_to_the_end(root / "run", **({} if run_folder.step_of(last) == 4 else {"steps": 4}))
+            train_to_the_end(root / "run", **({} if run_folder.checkpoint_step(last) == 4 else {"steps": 4}))
 
         return Case(tmp_path / "runs", act, recover, adapted=load_weights(adapted))
 
@@ -375,7 +375,7 @@ def one_save(tmp_path, byte_tokenizer) -> Callable[[str], Case]:
             save(run, each, byte_tokenizer)
         (run / run_folder.METRICS).write_text("of this branch")
         if resumed_at is not None:
-            run_folder.set_aside(run / run_folder.METRICS).write_text("of the other branch")
+            run_folder.log_backup_path(run / run_folder.METRICS).write_text("of the other branch")
 
         def act(root: Path) -> None:
             save(root / "run", state, byte_tokenizer, resumed_at=resumed_at)

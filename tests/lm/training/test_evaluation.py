@@ -26,7 +26,7 @@ def test_the_loss_of_the_whole_split_takes_what_its_first_batches_do(make_run, m
         assert work().isfinite()
         return 2.0
 
-    monkeypatch.setattr(evaluation, "timed", timed)
+    monkeypatch.setattr(evaluation, "time_work", timed)
     found = measure_cost(run, seconds=seconds)
     assert found.loss_seconds == pytest.approx(2.0 * looked_at * 901 / sum(targets[1 : 1 + looked_at]))
     assert found.sentence_seconds == 0

@@ -15,7 +15,7 @@ from lm.config.model import ModelConfig
 from lm.config.run import RunConfig
 from lm.config.training import TrainingConfig
 from lm.data.batch import Batch
-from lm.hardware import MOST_THREADS, Hardware, inference_hardware, quick_types
+from lm.hardware import MAX_THREADS, Hardware, native_dtypes, select_inference_hardware
 from lm.optim.muon import Muon
 from lm.training import hardware_selection
 from lm.training.hardware_selection import select_fastest, select_training_hardware
@@ -101,13 +101,13 @@ def test_what_is_said_is_not_measured(is_encoder_decoder):
             found = select_training_hardware(config, batch)
         assert (found.dtype, found.optimizer_dtype) == (dtype, dtype)
     free = select_training_hardware(RunConfig(model, training=TrainingConfig(optimizer="muon")), batch)
-    assert {free.dtype, free.optimizer_dtype} <= set(quick_types(free.device))
-    assert 1 <= free.threads == torch.get_num_threads() <= MOST_THREADS
+    assert {free.dtype, free.optimizer_dtype} <= set(native_dtypes(free.device))
+    assert 1 <= free.threads == torch.get_num_threads() <= MAX_THREADS
 
 
 def test_the_first_of_the_types_is_float32():
     """So that nearly equal ones leave it at that."""
-    assert quick_types("cpu")[0] == "float32"
+    assert native_dtypes("cpu")[0] == "float32"
 
 
 def test_a_resumed_run_reads_what_was_chosen(make_run, monkeypatch):
@@ -119,7 +119,9 @@ def test_a_resumed_run_reads_what_was_chosen(make_run, monkeypatch):
         config["plan"] |= {"dtype": "bfloat16", "optimizer_dtype": "float32"}
         path.write_text(json.dumps(config))
     monkeypatch.setattr(hardware_selection, "select_fastest", lambda *_: pytest.fail("was measured again"))
-    monkeypatch.setattr("lm.run_folder.verify", lambda folder, **_: None)  # the sums are of what was there before
+    monkeypatch.setattr(
+        "lm.run_folder.verify_checkpoint", lambda folder, **_: None
+    )  # the sums are of what was there before
     again = resume_run(run.folder)
     assert (again.hardware.dtype, again.hardware.optimizer_dtype) == ("bfloat16", "float32")
     (muon,) = [optimizer for optimizer in again.optimizers if isinstance(optimizer, Muon)]
@@ -200,8 +202,8 @@ def test_types_of_the_model_and_of_muon_and_threads_are_chosen_one_after_the_oth
         return choices[-1]
 
     monkeypatch.setattr(hardware_selection, "select_fastest", last)
-    monkeypatch.setattr(hardware_selection, "quick_types", lambda device: ("float32", "bfloat16"))
-    monkeypatch.setattr(hardware_selection, "MOST_THREADS", 6)
+    monkeypatch.setattr(hardware_selection, "native_dtypes", lambda device: ("float32", "bfloat16"))
+    monkeypatch.setattr(hardware_selection, "MAX_THREADS", 6)
     model = ModelConfig(vocab_size=50, context_length=16, d_model=16, n_layers=3, n_heads=2)
     config = RunConfig(model, training=TrainingConfig(optimizer=optimizer), hardware=HardwareConfig(device="cpu"))
     before = torch.get_num_threads()
@@ -212,7 +214,7 @@ def test_types_of_the_model_and_of_muon_and_threads_are_chosen_one_after_the_oth
         torch.set_num_threads(before)
     of_muon = "bfloat16" if optimizer == "muon" else "float32"
     assert (found.device, found.dtype, found.optimizer_dtype, found.threads) == ("cpu", "bfloat16", of_muon, 1)
-    threads = MOST_THREADS
+    threads = MAX_THREADS
     types = ([("float32", "float32", threads), ("bfloat16", "float32", threads)], [480])
     of_optimizer = ([("bfloat16", "float32", threads), ("bfloat16", "bfloat16", threads)], [1, 2, 4, 8, 16])
     numbers = ([("bfloat16", of_muon, number) for number in (6, 4, 2, 1)], [480])
@@ -230,9 +232,11 @@ def test_a_layer_of_a_small_vocabulary_is_tried_with_so_many_tokens(monkeypatch,
 
     monkeypatch.setattr(hardware_selection, "summed_loss", watched)
     model = ModelConfig(vocab_size=9999, d_model=16, n_layers=3, n_heads=2, n_encoder_layers=n_encoder_layers)
-    probe = hardware_selection._Probe(model, Batch(IDS * 1000, IDS), inference_hardware(HardwareConfig(device="cpu")))
+    probe = hardware_selection._Probe(
+        model, Batch(IDS * 1000, IDS), select_inference_hardware(HardwareConfig(device="cpu"))
+    )
     assert probe.sizes == [48]
-    assert probe.seconds(inference_hardware(HardwareConfig(device="cpu")), tokens) > 0
+    assert probe.seconds(select_inference_hardware(HardwareConfig(device="cpu")), tokens) > 0
     ((found, config, part),) = seen
     assert found == shape
     assert (config.n_layers, config.n_encoder_layers, config.vocab_size) == (1, min(1, n_encoder_layers), 4096)

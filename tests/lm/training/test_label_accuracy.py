@@ -92,7 +92,7 @@ def test_a_large_split_is_sampled(tmp_path, examples, monkeypatch):
 
 def test_a_budget_counts_the_time_that_labels_take(tmp_path, examples, monkeypatch):
     run = begun(tmp_path / "run", examples)
-    monkeypatch.setattr(evaluation, "timed", lambda work, _hardware: 0.05 * len(work()))
+    monkeypatch.setattr(evaluation, "time_work", lambda work, _hardware: 0.05 * len(work()))
     monkeypatch.setattr(evaluation, "_TIMED_LABELLED", 10)
     assert evaluation._estimate_label_seconds(run) == pytest.approx(0.05 * len(evaluation._labelled_prompts(run)))
 

@@ -12,14 +12,14 @@ import torch
 from safetensors.torch import load_file
 
 from lm import run_folder
-from lm.checkpoint import load_model, load_weights, merge
+from lm.checkpoint import load_model, load_weights, merge_adapters
 from lm.config.data import DataConfig
 from lm.config.hardware import HardwareConfig
 from lm.config.lora import LoraConfig
 from lm.config.model import ModelConfig
 from lm.config.training import TrainingConfig
 from lm.errors import InputError, UsageError
-from lm.hardware import inference_hardware
+from lm.hardware import select_inference_hardware
 from lm.model.lora import adapters
 from lm.optim.checkpoint_averaging import average_checkpoints
 from lm.training.corpus import TrainingCorpus
@@ -31,7 +31,7 @@ from tests.lm.training.conftest import journal, loss_of, stop_after, sums
 from tests.lm.training.test_masked import corpus, examples  # noqa: F401 (fixtures)
 from tests.tolerances import approx, assert_close
 
-CPU = inference_hardware(HardwareConfig())
+CPU = select_inference_hardware(HardwareConfig())
 
 
 @pytest.fixture
@@ -104,17 +104,17 @@ def test_a_loaded_run_is_the_base_with_the_adapters_added(base, adapt):
         loaded = load_model(run.folder, CPU)
         assert_close(loaded.model(tokens), expected, model=run.model)
     assert not adapters(loaded.model)
-    made = merge(run.folder, run.folder.parent / "merged")
-    assert run_folder.pointed_to(run.folder.parent / "merged", "best") == made.name
+    made = merge_adapters(run.folder, run.folder.parent / "merged")
+    assert run_folder.read_pointer(run.folder.parent / "merged", "best") == made.name
     shutil.rmtree(base.folder)
     again = load_model(run.folder.parent / "merged", CPU)
     for name, value in loaded.model.state_dict().items():
         assert torch.equal(again.model.state_dict()[name], value)
     assert not again.config.lora
     assert run_folder.load_state(made).best_loss == run.state.best_loss
-    assert {run_folder.pointed_to(made.parent.parent, which) for which in ("best", "last")} == {made.name}
+    assert {run_folder.read_pointer(made.parent.parent, which) for which in ("best", "last")} == {made.name}
     with pytest.raises(UsageError, match="has no adapters"):
-        merge(run.folder.parent / "merged", run.folder.parent / "twice")
+        merge_adapters(run.folder.parent / "merged", run.folder.parent / "twice")
 
 
 def test_adapters_are_used_and_trained_after_their_base_has_gone(base, adapt, tmp_path):
@@ -134,8 +134,8 @@ def test_adapters_are_used_and_trained_after_their_base_has_gone(base, adapt, tm
     shutil.move(run.folder, tmp_path / "elsewhere")
     assert all(torch.equal(value, before[name]) for name, value in load_weights(tmp_path / "elsewhere").items())
     list(train(resume_run(tmp_path / "elsewhere", longer=TrainingConfig(steps=5))))
-    average_checkpoints(run_folder.checkpoints(tmp_path / "elsewhere"), tmp_path / "mean")
-    merge(tmp_path / "elsewhere", tmp_path / "merged")
+    average_checkpoints(run_folder.list_checkpoints(tmp_path / "elsewhere"), tmp_path / "mean")
+    merge_adapters(tmp_path / "elsewhere", tmp_path / "merged")
 
 
 def test_a_base_on_another_file_system_is_copied(base, adapt, monkeypatch):
@@ -210,7 +210,7 @@ def test_other_weights_are_never_taken_for_the_base(base, adapt, make_run):
 def test_the_mean_of_checkpoints_is_a_plain_run(base, adapt):
     run = adapt(checkpoint_every=3, keep=0)
     list(train(run))
-    chosen = run_folder.checkpoints(run.folder)[-2:]
+    chosen = run_folder.list_checkpoints(run.folder)[-2:]
     average_checkpoints(chosen, run.folder.parent / "mean")
     first, second = map(load_weights, chosen)
     for name, value in load_weights(run.folder.parent / "mean").items():

@@ -17,7 +17,7 @@ from lm.config.run import RunConfig
 from lm.config.tokenizer import MASK, TokenizerConfig
 from lm.config.training import TrainingConfig
 from lm.errors import UsageError
-from lm.hardware import inference_hardware
+from lm.hardware import select_inference_hardware
 from lm.tokenizer import training as tokenizer_training
 from lm.training.corpus import TrainingCorpus
 from lm.training.evaluation import compute_validation_loss
@@ -149,7 +149,7 @@ def test_a_classifier_resumes_byte_for_byte(tmp_path, examples, fields):
         "state.json": sums(part)["state.json"],
     }
     assert journal(part) == journal(whole)
-    assert load_model(part.folder, inference_hardware(HardwareConfig())).config.model.labels == ("x", "y", "z")
+    assert load_model(part.folder, select_inference_hardware(HardwareConfig())).config.model.labels == ("x", "y", "z")
 
 
 def test_a_classifier_learns_labels_and_shows_them(tmp_path, examples):
@@ -202,7 +202,7 @@ def test_what_was_saved_is_loaded_the_same(tmp_path, corpus):
     run = begun(tmp_path / "run", corpus)
     list(train(run))
     shutil.copytree(run.folder, tmp_path / "copy")
-    loaded = load_model(tmp_path / "copy", inference_hardware(HardwareConfig()), which="last")
+    loaded = load_model(tmp_path / "copy", select_inference_hardware(HardwareConfig()), which="last")
     tokens = torch.randint(256, (2, 9))
     run.model.eval()
     with torch.inference_mode():

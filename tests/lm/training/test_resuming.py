@@ -150,7 +150,7 @@ def branching(make_run):
 
 
 def names(run, step=0) -> list[str]:
-    return [folder.name for folder in run_folder.later_than(run.folder, step)]
+    return [folder.name for folder in run_folder.checkpoints_after(run.folder, step)]
 
 
 def contents(run) -> dict[str, bytes]:
@@ -202,7 +202,7 @@ def test_a_branch_whose_best_is_gone_finds_its_own(make_run):
     """What has been removed since, as `--keep` does, cannot be the best; nothing was better than the first here."""
     run = make_run(checkpoint_every=2, keep=0, learning_rate=0.0, evaluate_every=2)
     list(train(run))
-    checkpoint.remove(run.folder / "checkpoints" / "step-2")
+    checkpoint.remove_checkpoint(run.folder / "checkpoints" / "step-2")
     branch = resume_run(run.folder / "checkpoints" / "step-4")
     assert branch.state.best_step is None
     list(train(branch, stop=stop_after(1)))

@@ -25,7 +25,7 @@ from lm.data.batch import Batch
 from lm.decoding.translation import Translator
 from lm.decoding.translation_input import TranslationModel
 from lm.errors import UsageError
-from lm.hardware import inference_hardware
+from lm.hardware import select_inference_hardware
 from lm.model.cost import training_flops
 from lm.model.variants.experts import counted
 from lm.text.parallel import find_parallel_texts
@@ -184,7 +184,7 @@ def test_one_direction_is_learned_with_the_tokenizer_of_a_run_that_has_language_
     scores = [event.bleu for event in train(one) if isinstance(event, Evaluation)]
     assert len(scores) == 2
     assert None not in scores
-    model = TranslationModel.of(load_model(one.folder, inference_hardware(HardwareConfig(device="cpu"))))
+    model = TranslationModel.of(load_model(one.folder, select_inference_hardware(HardwareConfig(device="cpu"))))
     source = "the old mill"
     (line,) = Translator([model])._read([(0, source, "", None)])
     assert line.sources == ([*one.tokenizer.encode(source), one.tokenizer.end_of_text],)
@@ -256,7 +256,7 @@ def test_a_sentence_costs_half_of_the_longest_translation_there_may_be(make_run,
     """A run that has learned nothing does not know when to end. 32 of 100 sentences are translated, in 6.4 seconds."""
     run, translated = make_run(list), []
     monkeypatch.setattr(evaluation, "_translate", lambda *given: translated.append(given[1]) or ["" for _ in given[1]])
-    monkeypatch.setattr(evaluation, "timed", lambda work, hardware: (work(), 6.4)[1])
+    monkeypatch.setattr(evaluation, "time_work", lambda work, hardware: (work(), 6.4)[1])
     found = evaluation.measure_cost(run, seconds=0.0)
     assert found.sentence_seconds == pytest.approx(0.1)
     assert [len(each) for each in translated] == [32]

@@ -192,7 +192,7 @@ def test_a_killed_import_leaves_no_adapters_without_their_base(folder, tmp_path)
     with disk.watching():
         import_adapters(folder, tmp_path / "base", root / "out")
     for state in disk.found:
-        if not run_folder.checkpoints(state / "out"):
+        if not run_folder.list_checkpoints(state / "out"):
             import_adapters(folder, tmp_path / "base", state / "out")
         found, expected = load_weights(state / "out"), load_weights(root / "out")
         assert all(torch.equal(value, expected[name]) for name, value in found.items())
