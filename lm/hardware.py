@@ -144,10 +144,10 @@ def describe_processor(device: str) -> str:
     """Return a description that identifies the processor of a device: name, features, and torch's capability."""
     if device == "cuda":
         return torch.cuda.get_device_name()
-    told = Path("/proc/cpuinfo")
-    first = told.read_text(encoding="utf-8").partition("\n\n")[0] if told.is_file() else _processor_name()
-    lasting = [line for line in first.splitlines() if not line.startswith(_VARIABLE_CPUINFO)]
-    return "\n".join([device, platform.machine(), torch.backends.cpu.get_cpu_capability(), *lasting])
+    cpuinfo = Path("/proc/cpuinfo")
+    first = cpuinfo.read_text(encoding="utf-8").partition("\n\n")[0] if cpuinfo.is_file() else _processor_name()
+    lines = [line for line in first.splitlines() if not line.startswith(_VARIABLE_CPUINFO)]
+    return "\n".join([device, platform.machine(), torch.backends.cpu.get_cpu_capability(), *lines])
 
 
 def _processor_name() -> str:

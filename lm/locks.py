@@ -74,17 +74,17 @@ def open_folder_for_locking(folder: Path) -> Iterator[int]:
     Raises:
         FileNotFoundError: there is no such folder.
     """
-    beside, there = None, folder.resolve(strict=True)
+    lock_path, resolved = None, folder.resolve(strict=True)
     if os.name == "nt":
-        beside = there.parent / f".{there.name.removeprefix('.')}.locked"
-    descriptor = os.open(folder, os.O_RDONLY) if beside is None else os.open(beside, os.O_RDWR | os.O_CREAT)
+        lock_path = resolved.parent / f".{resolved.name.removeprefix('.')}.locked"
+    descriptor = os.open(folder, os.O_RDONLY) if lock_path is None else os.open(lock_path, os.O_RDWR | os.O_CREAT)
     try:
         yield descriptor
     finally:
         os.close(descriptor)
-        if beside is not None:
+        if lock_path is not None:
             with contextlib.suppress(OSError):  # another process has it open
-                beside.unlink()
+                lock_path.unlink()
 
 
 def is_same_folder(folder: Path, descriptor: int) -> bool:

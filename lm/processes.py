@@ -75,8 +75,8 @@ def map_in_processes(
     if processes == 1:
         yield from map(work, items)
         return
-    with open_process_map(partial(_identity, work), processes, environment=environment) as share:
-        yield from share(items)
+    with open_process_map(partial(_identity, work), processes, environment=environment) as process_map:
+        yield from process_map(items)
 
 
 @contextlib.contextmanager

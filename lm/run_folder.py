@@ -3,7 +3,7 @@
 RUN/config.json                  the settings and the plan of the run, with a format_version
 RUN/metrics.jsonl                what was learned; RUN/timings.jsonl: how fast
 RUN/decisions.jsonl              what chose each setting, and what was chosen otherwise later
-RUN/tensorboard/                 the same curves for TensorBoard, where that was asked for
+RUN/tensorboard/                 TensorBoard files, if enabled
 RUN/last, RUN/best               one line each: the name of a checkpoint
 RUN/base                         one line: where the checkpoint is whose weights this run's adapters belong to
 RUN/base.safetensors             a hard link to those weights, or a copy of them
@@ -221,7 +221,7 @@ def find_checkpoint(path: Path, *, which: Pointer = "best") -> Path:
         return found[-1]
     if (path / CONFIG).is_file() and is_run(path):
         raise InputError(
-            f"{path}: this run has no checkpoint yet, so there is nothing to use or to go on with; train it anew"
+            f"{path}: this run has no checkpoint yet, so there is nothing to use or to resume; train it again"
         )
     raise InputError(f"{path}: not a run (a folder that `lm train` made, with {CHECKPOINTS}/ in it)")
 

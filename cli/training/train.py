@@ -54,7 +54,7 @@ _ValidationSource = Annotated[
     typer.Option(
         "--validation-source",
         metavar="FILE",
-        help="Hold out these sentences, with --validation-target, instead of a share of the pairs.",
+        help="Hold out these sentences, with --validation-target, instead of a fraction of the pairs.",
     ),
 ]
 _ValidationTarget = Annotated[

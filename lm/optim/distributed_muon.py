@@ -95,13 +95,13 @@ def _gather(shard: Tensor, parameter: DTensor, *, to: int) -> Tensor | None:
     return torch.cat(found)[: len(parameter)] if found is not None else None
 
 
-def _scatter(whole: Tensor | None, parameter: DTensor, *, source: int) -> Tensor:
+def _scatter(full: Tensor | None, parameter: DTensor, *, source: int) -> Tensor:
     """Scatter the rows of a full tensor from rank `source`; returns this rank's."""
     rows, weight = _rows_per_shard(parameter), parameter.to_local()
     shard = weight.new_empty(rows, parameter.shape[1], device=parameter.device_mesh.device_type)
     parts = None
-    if whole is not None:
-        padding = rows * dist.get_world_size() - len(whole)
-        parts = list(F.pad(whole, (0, 0, 0, padding)).split(rows))
+    if full is not None:
+        padding = rows * dist.get_world_size() - len(full)
+        parts = list(F.pad(full, (0, 0, 0, padding)).split(rows))
     dist.scatter(shard, parts, src=source)
     return shard[: len(weight)].to(weight.device)

@@ -49,8 +49,8 @@ class RunSummary:
     @property
     def origin(self) -> str:
         """What the weights started from: a preset, `from RUN` or `import KIND`; – if not known."""
-        told = run_folder.read_pointer(self.folder, "origin")
-        return told or (run_folder.describe_parent(Path(self.base)) if self.base else self.config.preset or "–")
+        pointer = run_folder.read_pointer(self.folder, "origin")
+        return pointer or (run_folder.describe_parent(Path(self.base)) if self.base else self.config.preset or "–")
 
     @property
     def steps(self) -> int:
@@ -196,5 +196,7 @@ def load_expert_use(run: Path, *, step: int) -> dict[str, list[float]]:
         with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError):
             entry = json.loads(line)
             if entry_step(entry) <= step:
-                found = {layer: [float(fraction) for fraction in shares] for layer, shares in entry[EXPERT_USE].items()}
+                found = {
+                    layer: [float(fraction) for fraction in fractions] for layer, fractions in entry[EXPERT_USE].items()
+                }
     return found

@@ -147,7 +147,7 @@ class Journal:
         return found
 
     def truncate(self, step: int, *, evaluation_due: bool = False) -> None:
-        """Remove entries after `log_step`, so that the log of a resumed run looks uninterrupted.
+        """Remove entries after `step`, so that the log of a resumed run looks uninterrupted.
 
         Each log is replaced atomically, and only if it changes.
 
@@ -225,7 +225,7 @@ def _replace_file(path: Path, content: bytes) -> None:
 
 
 def _is_kept(line: bytes, step: float, evaluation_due: bool) -> bool:
-    """Whether a line is a complete entry of a step up to `log_step`."""
+    """Whether a line is a complete entry of a step up to `step`."""
     try:
         entry = json.loads(line)
         of_step = entry_step(entry)

@@ -459,7 +459,7 @@ class Trainer:
         if config.lora:
             if spec.from_run is None:
                 raise UsageError(
-                    "adapters are trained beside the weights of a run: name it, or leave them out",
+                    "adapters need the weights of a run: name it, or leave them out",
                     settings=("from_run", "lora"),
                 )
             refuse_adapters(find_checkpoint(Path(spec.from_run)))
