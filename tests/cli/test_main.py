@@ -43,9 +43,9 @@ def test_a_closed_stdin_is_an_empty_one(tmp_path, arguments):
 
 def test_worker_processes_start_though_stderr_is_closed(tmp_path):
     code = (
-        "from cli.console import streams; streams.prepare()\n"
+        "from cli.console import streams; streams.prepare_standard_streams()\n"
         "from lm.processes import map_in_processes\n"
-        "print(list(in_order(len, ['a', 'bc'], processes=2)))"
+        "print(list(map_in_processes(len, ['a', 'bc'], processes=2)))"
     )
     command = ["sh", "-c", 'exec "$@" 2>&-', "sh", sys.executable, "-c", code]
     assert subprocess.run(command, capture_output=True, text=True, timeout=900, check=False).stdout == "[1, 2]\n"

@@ -256,11 +256,11 @@ def test_a_new_folder_takes_its_name_once_it_is_whole(tmp_path):
         pass
 
 
-@pytest.mark.parametrize("kind", ["new_file", "new_folder"])
+@pytest.mark.parametrize("kind", ["creating_file", "creating_folder"])
 def test_what_fails_leaves_nothing_behind(kind, tmp_path):
     def fail() -> None:
         with getattr(files, kind)(tmp_path / "new") as fresh:
-            path = fresh if kind == "new_file" else fresh / "a"
+            path = fresh if kind == "creating_file" else fresh / "a"
             path.write_text("a beginning")
             raise ValueError
 

@@ -54,7 +54,7 @@ def test_variables_are_set_and_what_is_printed_is_no_result(
 def test_an_error_is_raised_as_it_is() -> None:
     with pytest.raises(InputError, match="no such thing"):
         list(map_in_processes(refuse, ["no such thing"], processes=2))
-    with pytest.raises(LMError, match="process that shares the work failed: ValueError: .*no good"):
+    with pytest.raises(LMError, match="a worker process failed: ValueError: .*no good"):
         list(map_in_processes(fail, [1], processes=2))
     with pytest.raises(InputError, match="no such run"), WorkerPool(refuse_to_begin, 2) as workers:
         list(workers.imap_unordered([1]))
@@ -107,7 +107,7 @@ PARENT = """
 import sys
 from lm.processes import map_in_processes
 from tests.lm.test_processes import map_slowly
-for seconds, process, _ in in_order(map_slowly, [0.0, 0.0, 60.0, 60.0], processes=2):
+for seconds, process, _ in map_in_processes(map_slowly, [0.0, 0.0, 60.0, 60.0], processes=2):
     print(process, flush=True)
 """
 

@@ -110,5 +110,5 @@ def test_tensors_may_be_anywhere_in_the_file(tmp_path, padding):
 def test_numbers_that_no_model_has_are_refused(tmp_path):
     header = json.dumps({"a": {"dtype": "U64", "shape": [1], "data_offsets": [0, 8]}}).encode()
     (tmp_path / "x.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + bytes(8))
-    with pytest.raises(InputError, match="has numbers of the type U64, which no model has"):
+    with pytest.raises(InputError, match="has tensors of the dtype U64, which no model has"):
         load_tensors(tmp_path / "x.safetensors")

@@ -43,9 +43,9 @@ def test_an_observer_that_fails_is_left_out_with_a_warning(place, tmp_path, caps
         yield record
         raise ValueError("closed")
 
-    monkeypatch.setattr("cli.training.running.recorder", recorder)
-    monkeypatch.setattr("cli.training.running.is_recorded", lambda run: True)
-    monkeypatch.setattr("cli.training.display.duration", lambda seconds: 1 / 0)
+    monkeypatch.setattr("cli.training.running.open_recorder", recorder)
+    monkeypatch.setattr("cli.training.running.has_recordings", lambda run: True)
+    monkeypatch.setattr("cli.training.display.format_duration", lambda seconds: 1 / 0)
     folder = tmp_path / "run"
     assert run(["train", str(place / "text.txt"), "-o", str(folder), "--steps", "5", *SMALL]) == 0
     said = capsys.readouterr().err

@@ -267,7 +267,7 @@ FOLDERS = {
     ),
     "quantized": (
         lambda folder: with_tensor(folder, "model.norm.weight", load_file(folder / "model.safetensors")[
-            "model.norm.weight"].to(torch.int8)), "numbers of the type I8"
+            "model.norm.weight"].to(torch.int8)), "tensors of the dtype I8"
     ),
 }  # fmt: skip
 
