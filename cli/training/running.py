@@ -32,7 +32,9 @@ from lm.training.trainer import Event, Planned, SettingsChosen, Started, Trainer
 E = TypeVar("E", Planned, Started)
 
 
-def run_training(spec: RunSpec, given: ParsedOptions, *, tensorboard: bool | None, as_json: bool, dry_run: bool = False) -> None:
+def run_training(
+    spec: RunSpec, given: ParsedOptions, *, tensorboard: bool | None, as_json: bool, dry_run: bool = False
+) -> None:
     """Train the run of a specification until its end or a signal; or only plan it.
 
     Args:

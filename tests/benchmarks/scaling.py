@@ -78,7 +78,7 @@ def opened(world: World, folder: Path, config: RunConfig, threads: int) -> Run:
     )
     from lm.training import startup
 
-    startup.training_hardware = lambda *_: Hardware("cpu", "float32", threads, "float32")
+    startup.select_training_hardware = lambda *_: Hardware("cpu", "float32", threads, "float32")
     return start_run(folder, config, corpus, world=world)
 
 
