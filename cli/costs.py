@@ -8,7 +8,7 @@ from typing import Any
 from lm.config.run import RunConfig
 from lm.model.cost import active_parameters, cache_bytes_per_token, parameters_by_part, training_flops_per_token
 from lm.optim.optimizers import training_bytes
-from lm.training.memory import estimate_memory
+from lm.training.planning.memory import estimate_memory
 
 
 def count_parameters(config: RunConfig) -> int:

@@ -101,7 +101,7 @@ def _keep_cases(items: list[pytest.Item], most: int) -> None:
 def the_first_is_fastest(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs train in float32 and multiply with MKL wherever they may choose, so that they learn the same every time."""
     from lm.model import layers as linear
-    from lm.training import hardware_selection
+    from lm.training.planning import hardware_selection
 
     def first(choices: Sequence[object], seconds: Callable[..., float], sizes: Sequence[int]) -> object:
         return choices[0]

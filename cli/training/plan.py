@@ -24,9 +24,9 @@ from lm.data.training_data import TrainingData
 from lm.model.cost import parameters_by_part
 from lm.training import step_timing
 from lm.training.loop import batch_flops
-from lm.training.memory import estimate_memory
-from lm.training.regularisation import estimate_bits_per_byte
-from lm.training.resolve import NOVEL, BudgetForecast
+from lm.training.planning.memory import estimate_memory
+from lm.training.planning.regularisation import estimate_bits_per_byte
+from lm.training.planning.resolve import NOVEL, BudgetForecast
 from lm.training.trainer import Planned
 
 _SECONDS_TO_MEASURE = 1.5

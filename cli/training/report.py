@@ -19,8 +19,8 @@ from lm.model.lora import trained_weights
 from lm.model.transformer import count_parameters
 from lm.run_folder import CONFIG
 from lm.training.compiling import COMPILATION_SECONDS
-from lm.training.continued_training import ContinuedTrainingChosen
 from lm.training.corpus import CorpusPrepared, TokenizerSampling
+from lm.training.planning.continued_training import ContinuedTrainingChosen
 from lm.training.run import Run
 from lm.training.trainer import Event, Planned, Started
 

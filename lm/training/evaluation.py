@@ -26,9 +26,9 @@ from lm.hardware import time_work
 from lm.model.transformer import DecoderOnly, EncoderOnly
 from lm.model.variants.experts import counted, shares
 from lm.text.examples import parse_label
-from lm.training.budget import EvaluationCost
 from lm.training.events import Evaluation, Sample, TrainingWarning
 from lm.training.objective import summed_loss, summed_loss_and_correct
+from lm.training.planning.budget import EvaluationCost
 from lm.training.run import Run, divergence_error
 
 _SAMPLE_TOKENS = 60

@@ -26,16 +26,16 @@ from lm.optim.moving_average import MovingAverage
 from lm.optim.optimizers import build_optimizers, load_optimizer_state, optimizer_state_tensors
 from lm.optim.schedules import learning_rate, total_steps_from_decay
 from lm.run_folder import TrainingState
-from lm.training.budget import BudgetClock, TrainingSpeed, evaluation_reserve
 from lm.training.checkpoint_writer import CheckpointWriter
 from lm.training.compiling import compile_hidden_states
-from lm.training.continued_training import OverfitCheckpoint
 from lm.training.corpus import TrainingCorpus
 from lm.training.events import DecayStarted, EndRescheduled, Replanned, Saved
 from lm.training.journal import Journal
 from lm.training.objective import Objective, hidden_states_fn
+from lm.training.planning.budget import BudgetClock, TrainingSpeed, evaluation_reserve
+from lm.training.planning.continued_training import OverfitCheckpoint
+from lm.training.planning.regularisation import scale_weight_decay
 from lm.training.prefetcher import BatchPrefetcher
-from lm.training.regularisation import scale_weight_decay
 
 _TRAINED_PREFIX = "trained."
 """Prefix, in the optimizer file, of the trained weights when the model file holds their moving average."""

@@ -23,14 +23,14 @@ from lm.locks import LockFile
 from lm.model.lora import load_frozen
 from lm.run_folder import TrainingState
 from lm.tensors import load_tensors
-from lm.training import continued_training, resolve
-from lm.training.budget import TrainingSpeed
 from lm.training.corpus import TrainingCorpus, data_key, open_data, source_files, verify_data
 from lm.training.evaluation import check_samples
-from lm.training.hardware_selection import select_training_hardware
 from lm.training.initial_weights import check_tokenizers, has_matching_head, load_initial_weights
 from lm.training.journal import Journal
-from lm.training.memory import estimate_micro_batch_tokens
+from lm.training.planning import continued_training, resolve
+from lm.training.planning.budget import TrainingSpeed
+from lm.training.planning.hardware_selection import select_training_hardware
+from lm.training.planning.memory import estimate_micro_batch_tokens
 from lm.training.run import Run, RunSetup, Tensors, locked, run_lock
 
 _FIXED_PLAN_FIELDS = ("device", "dtype", "optimizer_dtype", "data_key")

@@ -17,10 +17,10 @@ from lm.data.batch import batch_rows
 from lm.data.training_data import TrainingData
 from lm.hardware import Hardware, synchronized_time, time_work
 from lm.training import random_data
-from lm.training.budget import TrainingSpeed
 from lm.training.corpus import TrainingCorpus
 from lm.training.evaluation import measure_cost
 from lm.training.loop import batch_flops, train
+from lm.training.planning.budget import TrainingSpeed
 from lm.training.run import Run
 from lm.training.startup import start_run
 

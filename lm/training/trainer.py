@@ -43,10 +43,8 @@ from lm.run_folder import (
     record_parent_run,
     refuse_existing,
 )
-from lm.training import continued_training, events, merge_selection, resolve, step_timing
-from lm.training.budget import TrainingSpeed
+from lm.training import events, step_timing
 from lm.training.compiling import check_compiler
-from lm.training.continued_training import ContinuedTrainingChosen
 from lm.training.corpus import (
     CorpusPrepared,
     PairCorpus,
@@ -63,7 +61,10 @@ from lm.training.corpus import (
 from lm.training.history import find_unfinished
 from lm.training.initial_weights import check_compatible, check_tokenizers, count_spare_tokens, measure_initial_loss
 from lm.training.loop import train
-from lm.training.resolve import BudgetForecast, Resolution
+from lm.training.planning import continued_training, merge_selection, resolve
+from lm.training.planning.budget import TrainingSpeed
+from lm.training.planning.continued_training import ContinuedTrainingChosen
+from lm.training.planning.resolve import BudgetForecast, Resolution
 from lm.training.run import Run, refuse_if_training
 from lm.training.startup import join_run, plan_run, resume_run, start_planned_run
 

@@ -40,7 +40,7 @@ from lm.text.files import find_text_files
 from lm.training.corpus import TrainingCorpus
 from lm.training.events import Event
 from lm.training.loop import train
-from lm.training.memory import estimate_memory
+from lm.training.planning.memory import estimate_memory
 from lm.training.run import Run
 from lm.training.startup import join_run, resume_run, start_run
 from tests.lm.distributed.processes import in_processes

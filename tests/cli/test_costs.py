@@ -10,7 +10,7 @@ import torch
 from cli.costs import compute_costs, compute_costs_per_process, count_parameters
 from lm.config.hardware import DistributionConfig
 from lm.config.presets import build_run_config
-from lm.training import memory
+from lm.training.planning import memory
 
 
 def test_the_costs_of_gpt2():

@@ -20,7 +20,7 @@ from lm.config.run_spec import RunSpec
 from lm.errors import InputError, UsageError
 from lm.hardware import Hardware
 from lm.run_folder import find_checkpoint, load_config, load_state
-from lm.training.budget import EvaluationCost, TrainingSpeed
+from lm.training.planning.budget import EvaluationCost, TrainingSpeed
 from lm.training.trainer import SpeedMeter, Started, Trainer
 
 SMALL = {"kind": "byte", "d_model": 16, "n_layers": 1, "n_heads": 2, "context": 16, "batch_size": 4, "seed": 7,

@@ -15,8 +15,8 @@ import pytest
 
 from cli.main import run
 from lm.config.presets import build_run_config
-from lm.training import budget as run_clock
 from lm.training import step_timing as training
+from lm.training.planning import budget as run_clock
 from lm.training.trainer import Trainer
 from tests.cli.toy_translation import DICTIONARY
 from tests.lm.training.texts import of_characters, of_words

@@ -14,7 +14,7 @@ from lm.config.run import RunPlan
 from lm.config.run_spec import DataFiles, RunSpec
 from lm.config.tokenizer import TokenizerConfig
 from lm.tokenizer.training import train
-from lm.training.resolve import BudgetForecast, resolve_spec
+from lm.training.planning.resolve import BudgetForecast, resolve_spec
 from lm.training.trainer import Planned
 from tests.lm.data.test_training_data import CountData
 

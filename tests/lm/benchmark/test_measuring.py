@@ -22,8 +22,8 @@ from lm.hardware import Hardware
 from lm.model.cost import training_flops, training_flops_per_token
 from lm.model.layers import Int8Embedding
 from lm.training import random_data, step_timing
-from lm.training.budget import EvaluationCost
 from lm.training.corpus import TrainingCorpus, open_data
+from lm.training.planning.budget import EvaluationCost
 from lm.training.step_timing import random_data_run, training_step_timer
 
 CPU = Hardware("cpu", "float32", torch.get_num_threads())

@@ -18,9 +18,9 @@ from lm.run_folder import find_checkpoint
 from lm.text.files import find_text_files
 from lm.tokenizer import training as tokenizer_training
 from lm.tokenizer.tokenizer import Tokenizer
-from lm.training import budget as clock
 from lm.training.corpus import TrainingCorpus
 from lm.training.evaluation import compute_validation_loss
+from lm.training.planning import budget as clock
 from lm.training.run import Run
 from lm.training.startup import start_run
 from tests.lm.corpus.preparing import prepare

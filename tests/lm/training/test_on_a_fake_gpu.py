@@ -14,11 +14,11 @@ from lm.config.training import TrainingConfig
 from lm.data.batch import Batch
 from lm.hardware import Hardware, set_matmul_precision
 from lm.model.transformer import build_model
-from lm.training import hardware_selection
-from lm.training.hardware_selection import select_training_hardware
 from lm.training.loop import stack_totals
-from lm.training.memory import estimate_micro_batch_tokens, measure_activation_bytes
 from lm.training.objective import Objective, hidden_states_fn
+from lm.training.planning import hardware_selection
+from lm.training.planning.hardware_selection import select_training_hardware
+from lm.training.planning.memory import estimate_micro_batch_tokens, measure_activation_bytes
 from tests.fake_cuda import fake_cuda
 
 SHAPE = {"vocab_size": 64, "context_length": 32, "d_model": 32, "n_layers": 2, "n_heads": 2}

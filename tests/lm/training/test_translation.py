@@ -31,12 +31,12 @@ from lm.model.variants.experts import counted
 from lm.text.parallel import find_parallel_texts
 from lm.tokenizer.special_tokens import find_language_tags
 from lm.tokenizer.tokenizer import Tokenizer
-from lm.training import budget as clock
 from lm.training import evaluation
 from lm.training.corpus import TrainingCorpus
 from lm.training.events import Evaluation, Sample, Step, StoppedEarly
 from lm.training.loop import train
 from lm.training.objective import summed_loss
+from lm.training.planning import budget as clock
 from lm.training.run import Run
 from lm.training.startup import resume_run, start_run
 from tests.tolerances import approx, assert_close

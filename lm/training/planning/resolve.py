@@ -47,10 +47,10 @@ from lm.hardware import Hardware
 from lm.model.cost import parameters_by_part
 from lm.optim.optimizers import training_bytes
 from lm.optim.schedules import steps_for_batches
-from lm.training import sizing
-from lm.training.budget import EvaluationCost, TrainingSpeed, evaluation_reserve
 from lm.training.corpus import TrainingCorpus
-from lm.training.regularisation import (
+from lm.training.planning import sizing
+from lm.training.planning.budget import EvaluationCost, TrainingSpeed, evaluation_reserve
+from lm.training.planning.regularisation import (
     Regularisation,
     choose_pair_regularisation,
     choose_text_regularisation,

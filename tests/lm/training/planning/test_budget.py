@@ -12,10 +12,10 @@ from lm import run_folder
 from lm.config.training import TrainingConfig
 from lm.hardware import Hardware
 from lm.optim.schedules import learning_rate, total_steps_from_decay
-from lm.training.budget import BudgetClock, EvaluationCost, TrainingSpeed, evaluation_reserve
 from lm.training.corpus import TrainingCorpus
 from lm.training.events import DecayStarted, Evaluation, Replanned, Saved, Step, StoppedEarly
 from lm.training.loop import train
+from lm.training.planning.budget import BudgetClock, EvaluationCost, TrainingSpeed, evaluation_reserve
 from lm.training.startup import resume_run, start_run
 from tests.lm.training.conftest import FakeTime
 

@@ -11,10 +11,10 @@ from lm.config.model import ModelConfig
 from lm.config.presets import build_run_config
 from lm.config.training import TrainingConfig, parse_duration
 from lm.errors import UsageError
-from lm.training import budget as clock
-from lm.training.budget import EvaluationCost, evaluation_reserve
 from lm.training.loop import train
-from lm.training.resolve import (
+from lm.training.planning import budget as clock
+from lm.training.planning.budget import EvaluationCost, evaluation_reserve
+from lm.training.planning.resolve import (
     Resolution,
     choose_evaluations,
     choose_size,

@@ -19,12 +19,17 @@ from lm.config.model import ModelConfig
 from lm.config.run import RunConfig
 from lm.config.training import TrainingConfig
 from lm.errors import InputError
-from lm.training.continued_training import choose_continued_training, extend_run, find_overfit, inherit_optimizer
 from lm.training.corpus import TrainingCorpus
 from lm.training.events import Evaluation, Saved, Step, StoppedEarly
 from lm.training.history import has_improved
 from lm.training.loop import train
-from lm.training.resolve import resolve_spec
+from lm.training.planning.continued_training import (
+    choose_continued_training,
+    extend_run,
+    find_overfit,
+    inherit_optimizer,
+)
+from lm.training.planning.resolve import resolve_spec
 from lm.training.run import Run
 from lm.training.startup import resume_run, start_run
 from tests.lm.training import test_lora

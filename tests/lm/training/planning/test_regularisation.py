@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lm.training.regularisation import (
+from lm.training.planning.regularisation import (
     Regularisation,
     choose_pair_regularisation,
     choose_text_regularisation,

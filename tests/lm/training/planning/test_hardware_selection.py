@@ -17,9 +17,9 @@ from lm.config.training import TrainingConfig
 from lm.data.batch import Batch
 from lm.hardware import MAX_THREADS, Hardware, native_dtypes, select_inference_hardware
 from lm.optim.muon import Muon
-from lm.training import hardware_selection
-from lm.training.hardware_selection import select_fastest, select_training_hardware
 from lm.training.loop import train
+from lm.training.planning import hardware_selection
+from lm.training.planning.hardware_selection import select_fastest, select_training_hardware
 from lm.training.startup import resume_run
 from tests.lm.training.conftest import journal, stop_after, sums
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lm.config.presets import build_run_config
-from lm.training.sizing import (
+from lm.training.planning.sizing import (
     ModelSize,
     choose_held_out_fraction,
     size_language_model,

@@ -17,8 +17,8 @@ from lm.config.training import LENGTHS, TrainingConfig, parse_duration
 from lm.data.training_data import TrainingData
 from lm.optim.schedules import learning_rate
 from lm.run_folder import TrainingState
-from lm.training.regularisation import choose_dropout
-from lm.training.resolve import Resolution, compute_steps
+from lm.training.planning.regularisation import choose_dropout
+from lm.training.planning.resolve import Resolution, compute_steps
 
 _ADAMW_RATE = 3e-3
 """Peak learning rate of AdamW from random weights at width 128; scaled with 1 / width (Yang et al. 2022)."""
