@@ -167,4 +167,4 @@ def _write_picture(chosen: Mapping[str, MetricCurve], what: str, out: Path) -> N
     axes.legend(frameon=False)
     with replacing_bytes(out) as file:
         figure.savefig(file, format=out.suffix[1:], dpi=150)
-    pyplot.close(format_value)
+    pyplot.close(figure)
