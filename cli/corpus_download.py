@@ -14,7 +14,7 @@ import corpora
 from cli.console.messages import print_note
 from cli.console.numbers import format_bytes
 from cli.console.progress import create_progress
-from lm.files import replacing_bytes
+from lm.files import atomic_write_bytes
 from lm.text.public import unpacking
 from lm.text.public.catalogue import PublicCorpus
 from lm.text.public.fetching import FetchedFile, fetch_file
@@ -55,7 +55,7 @@ def copy_files(corpus: PublicCorpus, out: Path | None) -> tuple[Path, list[Path]
         return paths[0].parent, paths
     copies = [out / path.name for path in paths]
     for path, copy in zip(paths, copies, strict=True):
-        with replacing_bytes(copy) as file:
+        with atomic_write_bytes(copy) as file:
             file.write(path.read_bytes())
     return out, copies
 

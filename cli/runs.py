@@ -18,7 +18,7 @@ from cli.console.tables import print_table
 from cli.flags import completion
 from lm.config.options import did_you_mean
 from lm.errors import InputError, LMError, UsageError
-from lm.files import replacing_bytes
+from lm.files import atomic_write_bytes
 from lm.run_folder import is_run
 from lm.training import history
 from lm.training.history import MetricCurve, RunSummary
@@ -165,6 +165,6 @@ def _write_picture(chosen: Mapping[str, MetricCurve], what: str, out: Path) -> N
     axes.set_ylabel(what.replace("_", " "))
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)
-    with replacing_bytes(out) as file:
+    with atomic_write_bytes(out) as file:
         figure.savefig(file, format=out.suffix[1:], dpi=150)
     pyplot.close(figure)

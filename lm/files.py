@@ -99,7 +99,7 @@ def check_writable(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def replacing_text(path: Path) -> Iterator[TextIO]:
+def atomic_write_text(path: Path) -> Iterator[TextIO]:
     """Yield a text file that atomically replaces `path` when the block succeeds.
 
     Symbolic links are followed. Devices, pipes and the target of stdout are written in place.
@@ -107,19 +107,19 @@ def replacing_text(path: Path) -> Iterator[TextIO]:
     Raises:
         InputError: the path is a folder, or cannot be written to.
     """
-    with _replacing(path, "w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
+    with _atomic_write(path, "w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
         yield file
 
 
 @contextlib.contextmanager
-def replacing_bytes(path: Path) -> Iterator[BinaryIO]:
-    """Like `replacing_text`, for binary files."""
-    with _replacing(path, "wb") as file:
+def atomic_write_bytes(path: Path) -> Iterator[BinaryIO]:
+    """Like `atomic_write_text`, for binary files."""
+    with _atomic_write(path, "wb") as file:
         yield file
 
 
 @contextlib.contextmanager
-def _replacing(path: Path, mode: str, **how: str) -> Iterator[Any]:
+def _atomic_write(path: Path, mode: str, **how: str) -> Iterator[Any]:
     check_writable(path)
     if (place := _in_place_target(path)) is not None:
         with naming_errors(path), open(place, mode, **how) as file:  # type: ignore[call-overload]  # noqa: PTH123 (a descriptor)
@@ -158,7 +158,7 @@ def _in_place_target(path: Path) -> Path | int | None:
 
 
 @contextlib.contextmanager
-def creating_file(path: Path) -> Iterator[Path]:
+def atomic_new_file(path: Path) -> Iterator[Path]:
     """Yield a temporary path that is renamed to `path` when the block succeeds.
 
     Raises:
@@ -181,7 +181,7 @@ def creating_file(path: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def creating_folder(folder: Path) -> Iterator[Path]:
+def atomic_new_folder(folder: Path) -> Iterator[Path]:
     """Yield a temporary folder that is renamed to `folder` when the block succeeds.
 
     Raises:
@@ -207,7 +207,7 @@ def creating_folder(folder: Path) -> Iterator[Path]:
 
 def replace_text(path: Path, text: str) -> None:
     """Replace the text of a file atomically."""
-    with replacing_text(path) as file:
+    with atomic_write_text(path) as file:
         file.write(text)
 
 

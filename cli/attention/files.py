@@ -16,7 +16,7 @@ from lm.decoding.translation import Translated
 from lm.decoding.translation_input import TranslationModel
 from lm.errors import UsageError
 from lm.evaluation.attention import TextAttention, compute_translation_attention
-from lm.files import check_writable, replacing_text
+from lm.files import atomic_write_text, check_writable
 
 _PICTURES = (".png", ".svg")
 SUFFIXES = (".html", ".png", ".svg", ".txt", ".json", ".jsonl", ".pharaoh")
@@ -89,7 +89,7 @@ def _written(path: Path, shown: Iterable[TextAttention], config: AttentionConfig
     if path.suffix in _PICTURES:
         return [picture.save(_numbered(path, number), one, config) for number, one in enumerate(shown, 1)]
     writers = {".html": page, ".txt": _text, ".json": _json, ".jsonl": _lines, ".pharaoh": _pharaoh}
-    with replacing_text(path) as file:
+    with atomic_write_text(path) as file:
         for part in writers[path.suffix](shown, config):
             file.write(part)
     return [path]

@@ -19,7 +19,7 @@ from lm.config.evaluation import AttentionConfig
 from lm.errors import InputError
 from lm.evaluation.attention import TextAttention
 from lm.evaluation.attention_maps import AttentionMap, Weights
-from lm.files import replacing_bytes
+from lm.files import atomic_write_bytes
 
 _LONGEST = 24  # columns that a label takes
 _TICKS = (0, 0.01, 0.1, 0.25, 0.5, 1)
@@ -46,7 +46,7 @@ def save(path: Path, one: TextAttention, config: AttentionConfig) -> Path:
     with plot.rc_context({"font.family": _fonts()}), warnings.catch_warnings(record=True) as raised:
         warnings.simplefilter("always")
         figure = _drawn(plot, one.map, config)
-        with replacing_bytes(path) as file:
+        with atomic_write_bytes(path) as file:
             figure.savefig(file, format=path.suffix[1:], dpi=150)
         plot.close(figure)
     if any("missing from font" in str(warning.message) for warning in raised):

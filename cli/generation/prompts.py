@@ -27,7 +27,7 @@ from lm.decoding.generator import Generator, by_length, shared_beginning
 from lm.decoding.sampling import Continuation, Sampler
 from lm.engine.dtype import type_to_decode
 from lm.errors import InputError
-from lm.files import replacing_text
+from lm.files import atomic_write_text
 from lm.hardware import divide_threads
 from lm.processes import Work, WorkerPool, in_numbered_order
 from lm.run_folder import find_checkpoint, load_config
@@ -129,7 +129,7 @@ def continue_file(file: str, asked: Asked, form: Form, *, processes: int) -> Non
     beginning = shared_beginning([prompt.text for prompt in prompts])
     tokenizer = load_tokenizer(asked.run) if form.as_json and asked.alternatives else None
     with ExitStack() as stack:
-        stream = None if form.out is None else stack.enter_context(replacing_text(form.out))
+        stream = None if form.out is None else stack.enter_context(atomic_write_text(form.out))
         results = stack.enter_context(_results(asked, beginning, prompts, processes=processes))
         try:
             for number, (prompt, found) in enumerate(

@@ -35,7 +35,7 @@ from lm.evaluation.held_out import open_held_out_text
 from lm.evaluation.perplexity import BatchScored, FileScore, Tally
 from lm.evaluation.perplexity_comparison import PairedDifference
 from lm.evaluation.surprisal import iterate_token_scores, merge_into_spans
-from lm.files import replacing_text
+from lm.files import atomic_write_text
 from lm.hardware import inference_dtypes, select_device
 from lm.model.transformer import DecoderOnly
 from lm.text.files import TextFile, TextFiles, find_text_files, select_readable, total_text_bytes
@@ -146,7 +146,7 @@ def _write_page(
     names = [file.name for file in files]
     title = names[0] if len(names) == 1 else f"{len(names)} files"
     conditions = f"Surprisal under {scorer.run}, context {scorer.text.context}, stride {scorer.text.stride}"
-    with replacing_text(path) as page:
+    with atomic_write_text(path) as page:
         page.write(surprisal_page.render_opening(title, conditions))
         page.writelines(surprisal_page.render_body(merge_into_spans(segments), names))
         page.write(surprisal_page.render_closing(scores, Tally.total(score.tally for score in scores)))

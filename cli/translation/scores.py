@@ -25,7 +25,7 @@ from lm.engine.dtype import load_to_decode
 from lm.errors import UsageError
 from lm.evaluation import translation_scores
 from lm.evaluation.translation_scores import SystemComparison, TranslationScore
-from lm.files import replacing_text
+from lm.files import atomic_write_text
 from lm.run_folder import find_checkpoint, load_config
 from lm.text.dependency_trees import Heads, attach_heads
 from lm.text.files import find_text_files, read_file_lines
@@ -120,7 +120,7 @@ def check_runs(runs: Sequence[Path], *, has_heads: bool) -> None:
 
 def write(path: Path, system: System) -> None:
     """Write translations to a file, line by line."""
-    with replacing_text(path) as file:
+    with atomic_write_text(path) as file:
         file.writelines(line + "\n" for line in system.lines)
     print_note(f"wrote {path}")
 

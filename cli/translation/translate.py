@@ -19,7 +19,7 @@ from lm.config.hardware import HardwareConfig
 from lm.config.options import check_text
 from lm.config.workers import WorkersConfig
 from lm.errors import UsageError
-from lm.files import replacing_text
+from lm.files import atomic_write_text
 
 _Files = Annotated[
     list[Path] | None,
@@ -137,7 +137,7 @@ def translate(
     is_typed = not files and sys.stdin.isatty()
     with (
         translator_of([run, *ensemble], given, to=to, sample=sample, at_once=is_typed) as translator,
-        replacing_text(out) if out is not None else nullcontext(sys.stdout) as stream,
+        atomic_write_text(out) if out is not None else nullcontext(sys.stdout) as stream,
     ):
         if is_typed:
             print_note("type a line to have it translated; Ctrl-D ends")

@@ -35,7 +35,7 @@ _SOURCE, _TARGET = np.uint64(0), np.uint64(1)  # separate the keys of both sides
 
 
 @dataclass(frozen=True)
-class Direction:
+class TranslationDirection:
     """A translation direction.
 
     Attributes:
@@ -49,14 +49,14 @@ class Direction:
     tag: LanguageTag | None = None
 
 
-def directions(stored: StoredPairs, *, bidirectional: bool) -> list[Direction]:
+def translation_directions(stored: StoredPairs, *, bidirectional: bool) -> list[TranslationDirection]:
     """Return the translation directions of a model, from source to target first.
 
     Raises:
         UsageError: the tokenizer lacks the language tags.
     """
     if not bidirectional:
-        return [Direction("source", "target")]
+        return [TranslationDirection("source", "target")]
     source, target = (language or "" for language in stored.manifest.languages)
     tags = find_language_tags(stored.tokenizer)
     if missing := [language for language in (target, source) if language not in tags]:
@@ -64,7 +64,10 @@ def directions(stored: StoredPairs, *, bidirectional: bool) -> list[Direction]:
             f"the tokenizer has no special token {format_language_tag(missing[0])}, which asks for a direction",
             settings=["bidirectional"],
         )
-    return [Direction("source", "target", tags[target]), Direction("target", "source", tags[source])]
+    return [
+        TranslationDirection("source", "target", tags[target]),
+        TranslationDirection("target", "source", tags[source]),
+    ]
 
 
 class FramedPairs:
@@ -97,13 +100,13 @@ class FramedPairs:
         self._merges = {side: _require_merges(side, self._tokenizers[side]) for side in SIDES} if dropout else {}
         self._sentences, self._places = cache(stored.sentences), cache(stored.places)
 
-    def special_tokens(self, direction: Direction) -> PairSpecialTokens:
+    def special_tokens(self, direction: TranslationDirection) -> PairSpecialTokens:
         """Return the special tokens around sources and targets."""
         target, source = self._tokenizers[direction.target], self._tokenizers[direction.source]
         return build_pair_frames(target, source, tag=direction.tag)
 
     def rows(
-        self, split: SplitName, direction: Direction, numbers: Integers, keys: Indices | None = None
+        self, split: SplitName, direction: TranslationDirection, numbers: Integers, keys: Indices | None = None
     ) -> tuple[RaggedArray, RaggedArray]:
         """The ids of the sources and of the targets of pairs; for sources with trees see `lm.corpus.tree_positions`.
 
@@ -124,7 +127,7 @@ class FramedPairs:
         too_long, plain = self._layout.lengths(*rows) > self._context, self.rows(split, direction, numbers)
         return _replace_too_long(too_long, rows[0], plain[0]), _replace_too_long(too_long, rows[1], plain[1])
 
-    def max_length(self, split: SplitName, direction: Direction) -> int:
+    def max_length(self, split: SplitName, direction: TranslationDirection) -> int:
         """Return the longest row of a split without BPE dropout, or 0."""
         numbers = np.arange(len(self._sentences(split, direction.source)))
         return int(self._layout.lengths(*self.rows(split, direction, numbers)).max(initial=0))

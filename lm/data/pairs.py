@@ -17,8 +17,8 @@ from lm.corpus.pairs import StoredPairs, open_pairs
 from lm.corpus.ragged import RaggedArray
 from lm.data.batch import Batch
 from lm.data.pair_batches import EncoderDecoderLayout, PairBatches, PairLayout, bucket_pairs, select_layout
-from lm.data.pair_tokens import FramedPairs, directions
-from lm.data.training_data import Reference, TrainingData, warn_model_too_large
+from lm.data.pair_tokens import FramedPairs, translation_directions
+from lm.data.training_data import ReferenceTranslation, TrainingData, warn_model_too_large
 from lm.errors import Advice, InputError, UsageError
 from lm.pseudorandom import Indices, hash64, permute_indices
 
@@ -72,7 +72,7 @@ class PairOrder:
         """Return the (1,) key from which all randomness of an epoch is derived."""
         return hash64(self._key ^ np.uint64(epoch))
 
-    def pairs(self, epoch: int, pool: int) -> Integers:
+    def pair_indices(self, epoch: int, pool: int) -> Integers:
         """Return the indices of the pairs of a pool, in the order of the epoch."""
         places = np.arange(self.starts[pool], self.starts[pool + 1], dtype=np.uint64)
         return permute_indices(places, self.samples, np.repeat(self.key(epoch), len(places))).astype(np.int64)
@@ -125,7 +125,7 @@ class PairData(TrainingData):
             raise UsageError("batches of pairs need a size", settings=["batch_tokens", "batch_size"])
         self._stored, self._batch_rows, self._layout = stored, rows, layout
         self._batch_tokens = None if batch_tokens is None else layout.sides * batch_tokens
-        self._directions = directions(stored, bidirectional=config.bidirectional)
+        self._directions = translation_directions(stored, bidirectional=config.bidirectional)
         self.tag = self._directions[0].tag
         self._framed = FramedPairs(stored, dropout=config.bpe_dropout, context=context, layout=layout)
         if context is not None:
@@ -190,12 +190,15 @@ class PairData(TrainingData):
         """Warn if there are too few pairs for the size of the model."""
         return warn_model_too_large(self.tokens, parameters)
 
-    def references(self, limit: int | None = None) -> list[Reference]:
+    def references(self, limit: int | None = None) -> list[ReferenceTranslation]:
         """Return the validation split as text, or its first `limit` sentences; directions alternate."""
-        found: list[Reference] = []
+        found: list[ReferenceTranslation] = []
         for source, target, heads in self._stored.validation_texts():
             texts = {"source": source, "target": target}
-            found += [Reference(texts[each.source], texts[each.target], each.tag, heads) for each in self._directions]
+            found += [
+                ReferenceTranslation(texts[each.source], texts[each.target], each.tag, heads)
+                for each in self._directions
+            ]
             if limit is not None and len(found) >= limit:
                 return found[:limit]
         return found
@@ -229,7 +232,7 @@ class PairData(TrainingData):
         return made[1]
 
     def _build_pool(self, epoch: int, pool: int, dropout: bool) -> PairBatches:
-        key, samples = self._order.key(epoch), self._order.pairs(epoch, pool)
+        key, samples = self._order.key(epoch), self._order.pair_indices(epoch, pool)
         sources, targets = self._encode_rows(samples, key if dropout else None)
         batches = bucket_pairs(sources, targets, tokens=self._batch_tokens, rows=self._batch_rows, layout=self._layout)
         return batches.permuted(hash64(hash64(key ^ np.uint64(pool)) ^ _BATCH_ORDER_KEY))

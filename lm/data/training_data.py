@@ -17,7 +17,7 @@ from lm.text.dependency_trees import Heads
 from lm.tokenizer.special_tokens import LanguageTag
 
 
-class Reference(NamedTuple):
+class ReferenceTranslation(NamedTuple):
     """A sentence to translate, with its reference translation.
 
     Attributes:
@@ -108,7 +108,7 @@ class TrainingData(ABC):
         """
         return []
 
-    def references(self, limit: int | None = None) -> list[Reference]:  # noqa: ARG002
+    def references(self, limit: int | None = None) -> list[ReferenceTranslation]:  # noqa: ARG002
         """Return the validation sentences to translate, or the first `limit` of them."""
         return []
 

@@ -121,7 +121,7 @@ class Tokenizer:
 
     def save(self, path: Path | str) -> None:
         """Write a `tokenizer.json` atomically."""
-        with files.replacing_bytes(Path(path)) as file:
+        with files.atomic_write_bytes(Path(path)) as file:
             file.write(self._canonical)
 
     @cached_property

@@ -14,7 +14,7 @@ import torch
 from lm.config.decoding import SamplingConfig, TranslationConfig
 from lm.config.model import check_heads_given
 from lm.data.batch import Batch
-from lm.data.training_data import LabelledPrompt, Reference
+from lm.data.training_data import LabelledPrompt, ReferenceTranslation
 from lm.decoding.classifying import Classifier, CompletionClassifier
 from lm.decoding.filling import Filler
 from lm.decoding.generator import Generator, prompt_ids
@@ -213,16 +213,16 @@ def _score_translations(run: Run) -> tuple[float | None, list[tuple[str, str]]]:
     return compute_bleu(translated, [each.target for each in references]), shown
 
 
-def _translate(run: Run, references: Sequence[Reference]) -> list[str]:
+def _translate(run: Run, references: Sequence[ReferenceTranslation]) -> list[str]:
     """Translate greedily; the ranks divide the sentences."""
     return run.world.parallel_map(references, partial(_translate_locally, run))
 
 
-def _translate_locally(run: Run, references: Sequence[Reference]) -> list[str]:
+def _translate_locally(run: Run, references: Sequence[ReferenceTranslation]) -> list[str]:
     """Translate greedily on this rank, each into the language of its tag."""
     model = _translation_model(run)
     sources = [each._replace(target="") for each in references]
-    found: dict[Reference, str] = {}
+    found: dict[ReferenceTranslation, str] = {}
     for tag in dict.fromkeys(source.tag for source in sources):
         mine = [source for source in sources if source.tag == tag]
         translator = Translator([model], TranslationConfig(beam=1), to=None if tag is None else tag.language)
@@ -313,7 +313,7 @@ def _sample_prompt(run: Run, prompt: str) -> str:
     if isinstance(run.model, EncoderOnly):
         return _fill_or_classify(run, prompt)
     if run.config.model.translates:
-        (translation,) = _translate_locally(run, [Reference(prompt, "", run.data.tag)])
+        (translation,) = _translate_locally(run, [ReferenceTranslation(prompt, "", run.data.tag)])
         return translation
     return _sample_continuation(run, prompt)
 

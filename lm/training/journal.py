@@ -220,7 +220,7 @@ def _lines_until(path: Path, step: float, *, evaluation_due: bool = False) -> by
 
 
 def _replace_file(path: Path, content: bytes) -> None:
-    with files.replacing_bytes(path) as file:
+    with files.atomic_write_bytes(path) as file:
         file.write(content)
 
 

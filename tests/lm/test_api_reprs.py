@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import lm
-from lm.files import creating_file, creating_folder
+from lm.files import atomic_new_file, atomic_new_folder
 from lm.hardware import MAX_THREADS
 from tests.golden.make_runs import RUNS
 
@@ -93,7 +93,7 @@ def test_a_wrong_number_of_threads_is_told_as_the_variable(monkeypatch, value):
 
 def test_messages_about_places_name_settings(tmp_path):
     (tmp_path / "file").write_text("taken")
-    for place, opened in ((tmp_path / "file", creating_file), (tmp_path, creating_folder)):
+    for place, opened in ((tmp_path / "file", atomic_new_file), (tmp_path, atomic_new_folder)):
         with pytest.raises(lm.LMError, match="choose a") as raised, opened(place):
             pass
         assert raised.value.settings == ("out",)

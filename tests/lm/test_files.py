@@ -120,7 +120,7 @@ def test_json_is_waited_for(tmp_path, disk):
 def test_what_fails_on_the_way_leaves_the_old_file_alone(tmp_path, disk):
     path = tmp_path / "a.txt"
     path.write_text("old")
-    with pytest.raises(ZeroDivisionError), files.replacing_text(path) as file:
+    with pytest.raises(ZeroDivisionError), files.atomic_write_text(path) as file:
         file.write("half of the new" + "!" * (1 // 0))
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
@@ -131,10 +131,10 @@ def test_bytes_are_replaced_as_text_is(tmp_path):
     path = tmp_path / "a.png"
     path.write_bytes(b"old")
     with full_disk(after=100), pytest.raises(OSError, match=r"File too large: '.*a\.png'"):  # noqa: SIM117
-        with files.replacing_bytes(path) as file:
+        with files.atomic_write_bytes(path) as file:
             file.write(b"new" * 1000)
     assert path.read_bytes() == b"old"
-    with files.replacing_bytes(path) as file:
+    with files.atomic_write_bytes(path) as file:
         file.write(b"\xffnew\r\n")
     assert path.read_bytes() == b"\xffnew\r\n"
     assert list(tmp_path.iterdir()) == [path]
@@ -232,35 +232,35 @@ def test_a_folder_that_the_system_will_not_make_is_told(tmp_path, monkeypatch):
 
 def test_a_new_file_takes_its_name_once_it_is_whole(tmp_path):
     place = tmp_path / "below" / "new.bin"
-    with files.creating_file(place) as fresh:
+    with files.atomic_new_file(place) as fresh:
         fresh.write_bytes(b"text")
         assert not place.exists()
     assert place.read_bytes() == b"text"
     assert [path.name for path in place.parent.iterdir()] == ["new.bin"]
-    with pytest.raises(InputError, match="new.bin: is there already; choose a new file"), files.creating_file(place):
+    with pytest.raises(InputError, match="new.bin: is there already; choose a new file"), files.atomic_new_file(place):
         pass
 
 
 def test_a_new_folder_takes_its_name_once_it_is_whole(tmp_path):
     place = tmp_path / "below" / "new"
     place.mkdir(parents=True)  # an empty one may stand there
-    with files.creating_folder(place) as fresh:
+    with files.atomic_new_folder(place) as fresh:
         (fresh / "a").write_text("text")
         assert not any(place.iterdir())
     assert (place / "a").read_text() == "text"
     assert [path.name for path in place.parent.iterdir()] == ["new"]
     with (
         pytest.raises(InputError, match="new: is not empty; choose an empty or a new folder"),
-        files.creating_folder(place),
+        files.atomic_new_folder(place),
     ):
         pass
 
 
-@pytest.mark.parametrize("kind", ["creating_file", "creating_folder"])
+@pytest.mark.parametrize("kind", ["atomic_new_file", "atomic_new_folder"])
 def test_what_fails_leaves_nothing_behind(kind, tmp_path):
     def fail() -> None:
         with getattr(files, kind)(tmp_path / "new") as fresh:
-            path = fresh if kind == "creating_file" else fresh / "a"
+            path = fresh if kind == "atomic_new_file" else fresh / "a"
             path.write_text("a beginning")
             raise ValueError
 
@@ -272,9 +272,9 @@ def test_what_fails_leaves_nothing_behind(kind, tmp_path):
 def test_windows_waits_for_files_and_opens_no_folder(tmp_path, disk, monkeypatch):
     as_on_windows(monkeypatch, files)
     files.replace_text(tmp_path / "a.txt", "whole\n")
-    with files.creating_file(tmp_path / "b.txt") as fresh:
+    with files.atomic_new_file(tmp_path / "b.txt") as fresh:
         fresh.write_text("whole")
-    with files.creating_folder(tmp_path / "c") as fresh:
+    with files.atomic_new_folder(tmp_path / "c") as fresh:
         (fresh / "part").write_text("whole")
     files.link_or_copy(tmp_path / "a.txt", tmp_path / "d.txt")
     files.sync(tmp_path)

@@ -58,7 +58,7 @@ def export_ctranslate2(run: Path, folder: Path, *, number_type: ExportDtype = "f
         source_tokenizer=loaded.source_tokenizer,
         number_type=number_type,
     )
-    with files.creating_folder(folder) as fresh:
+    with files.atomic_new_folder(folder) as fresh:
         spec.save(str(fresh))
         loaded.tokenizer.save(fresh / TOKENIZER)
         if loaded.source_tokenizer is not None:

@@ -64,7 +64,7 @@ def export_gguf(run: Path, path: Path, *, number_type: ExportDtype = "float32") 
     config = run_folder.load_config(found).model
     architecture = find_architecture(config)
     vocabulary = build_vocabulary(checkpoint.load_tokenizers(found)[0], config.vocab_size)
-    with files.creating_file(path) as fresh:
+    with files.atomic_new_file(path) as fresh:
         writer = package.GGUFWriter(fresh, architecture.model_type)
         about = {"general.type": "model", "general.name": path.stem, "general.file_type": _FILE_TYPES[number_type]}
         if number_type == "q8_0":

@@ -63,7 +63,7 @@ def export_hugging_face(run: Path, folder: Path) -> ExportedModel:
     tokenizer, of_source = checkpoint.load_tokenizers(found)
     family = find_family(config.model, tokenizer)
     try:
-        with files.creating_folder(folder) as fresh:
+        with files.atomic_new_folder(folder) as fresh:
             _write(fresh, found, config, family, of_source or tokenizer)
     except SafetensorError as error:
         raise InputError(f"{folder}: cannot be written ({error})") from None

@@ -98,7 +98,7 @@ def export_adapters(run: Path, folder: Path) -> Family:
     saved = load_tensors(found / run_folder.MODEL)
     theirs = dict(_to_peft_layers(saved, config, family))
     try:
-        with files.creating_folder(folder) as fresh:
+        with files.atomic_new_folder(folder) as fresh:
             _write(fresh, theirs, config, family)
     except SafetensorError as error:
         raise InputError(f"{folder}: cannot be written ({error})") from None

@@ -13,7 +13,7 @@ from lm.corpus.pairs import StoredPairs, open_pairs
 from lm.corpus.prepare_pairs import prepare_pairs, train_tokenizers
 from lm.data.batch import Batch
 from lm.data.pair_batches import EncoderDecoderLayout
-from lm.data.pair_tokens import Direction, FramedPairs, directions
+from lm.data.pair_tokens import FramedPairs, TranslationDirection, translation_directions
 from lm.data.pairs import PairData
 from lm.decoding.translation import Translator
 from lm.decoding.translation_input import Line, TranslationModel
@@ -29,7 +29,7 @@ from tests.lm.data.conftest import BOTH
 HELD = 60
 
 
-def texts(direction: Direction) -> list[SentencePair]:
+def texts(direction: TranslationDirection) -> list[SentencePair]:
     """The validation split, as its files have it."""
     sides = dict(zip(("source", "target"), lines(HELD, seed=1), strict=True))
     both = zip(sides[direction.source], sides[direction.target], strict=True)
@@ -37,15 +37,15 @@ def texts(direction: Direction) -> list[SentencePair]:
 
 
 @pytest.fixture(params=[0, 1], ids=["forth", "back"])
-def direction(stored: StoredPairs, request: pytest.FixtureRequest) -> Direction:
-    return directions(stored, bidirectional=True)[request.param]
+def direction(stored: StoredPairs, request: pytest.FixtureRequest) -> TranslationDirection:
+    return translation_directions(stored, bidirectional=True)[request.param]
 
 
-def scored(stored: StoredPairs, direction: Direction) -> EncodedPairs:
+def scored(stored: StoredPairs, direction: TranslationDirection) -> EncodedPairs:
     return PairEncoder(stored.tokenizer, stored.source_tokenizer, tag=direction.tag).encode(texts(direction))
 
 
-def test_training_and_scoring_give_a_model_the_same_ids(stored: StoredPairs, direction: Direction) -> None:
+def test_training_and_scoring_give_a_model_the_same_ids(stored: StoredPairs, direction: TranslationDirection) -> None:
     sources, targets = FramedPairs(stored).rows("validation", direction, np.arange(HELD))
     evaluated = scored(stored, direction)
     for trained_on, read in ((sources, evaluated.sources), (targets, evaluated.targets)):
@@ -57,7 +57,7 @@ def test_training_and_scoring_give_a_model_the_same_ids(stored: StoredPairs, dir
 def test_training_and_scoring_give_a_model_the_same_batches(stored: StoredPairs) -> None:
     """Of the validation split, the first direction first."""
     batches = PairData(stored, BOTH, rows=4, seed=0).validation()
-    for direction in directions(stored, bidirectional=True):
+    for direction in translation_directions(stored, bidirectional=True):
         pairs, seen = scored(stored, direction), 0
         numbers = {tuple(pairs.sources.row(number).tolist()): number for number in range(HELD)}
         while seen < HELD:
@@ -78,7 +78,7 @@ def assert_equal(one: Batch, other: Batch) -> None:
 
 @pytest.mark.parametrize("limit", [None, 9])
 def test_a_translator_reads_the_sources_that_training_does(
-    stored: StoredPairs, direction: Direction, limit: int | None
+    stored: StoredPairs, direction: TranslationDirection, limit: int | None
 ) -> None:
     """Cut where the positions of the model end, but for their frame."""
     assert direction.tag is not None
@@ -97,7 +97,9 @@ def test_a_translator_reads_the_sources_that_training_does(
         assert line.sources == ([*whole[: len(whole) - 1 - line.left_out], whole[-1]],)
 
 
-def test_with_keys_a_sentence_is_segmented_anew_and_spells_the_same(stored: StoredPairs, direction: Direction) -> None:
+def test_with_keys_a_sentence_is_segmented_anew_and_spells_the_same(
+    stored: StoredPairs, direction: TranslationDirection
+) -> None:
     framed, numbers = FramedPairs(stored, dropout=0.5), np.arange(HELD)
     plain, dropped = framed.rows("validation", direction, numbers), framed.rows(
         "validation", direction, numbers, np.arange(HELD, dtype=np.uint64)
@@ -109,8 +111,8 @@ def test_with_keys_a_sentence_is_segmented_anew_and_spells_the_same(stored: Stor
 
 
 def test_a_single_direction_has_no_tag(stored: StoredPairs) -> None:
-    assert directions(stored, bidirectional=False) == [Direction("source", "target", None)]
-    forth, back = directions(stored, bidirectional=True)
+    assert translation_directions(stored, bidirectional=False) == [TranslationDirection("source", "target", None)]
+    forth, back = translation_directions(stored, bidirectional=True)
     assert (forth.source, forth.target, back.source, back.target) == ("source", "target", "target", "source")
     assert [each.tag.language for each in (forth, back) if each.tag] == ["de", "en"]
 
@@ -127,7 +129,7 @@ def parsed(
     return [item.pair for item in corpus.split_pairs() if item.split == "validation"], stored
 
 
-FORTH = Direction("source", "target")
+FORTH = TranslationDirection("source", "target")
 
 
 def test_trees_are_the_same_for_training_scoring_and_translation(
