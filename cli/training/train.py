@@ -21,7 +21,7 @@ from lm.errors import UsageError
 from lm.text.files import refuse_missing
 
 _RUNS = "runs"
-"""Where `--resume` without a run looks for the newest one."""
+"""Folder in which `--resume` without a value finds the newest run."""
 
 _Corpus = Annotated[
     list[str] | None,
@@ -65,8 +65,7 @@ _Heads = Annotated[
     typer.Option(
         "--heads",
         metavar="FILE",
-        help="Dependency trees of the sources, for --syntax: on each line the head of each word of the sentence, as in "
-        "2 0 2: the number of the word it depends on, or 0 for the root. One file for each of --source, or of --pairs.",
+        help="Dependency trees for --syntax: per source sentence a line of heads, such as 2 0 2 (0 is the root).",
     ),
 ]
 _ValidationHeads = Annotated[
@@ -93,18 +92,14 @@ _Depth = Annotated[
         metavar="N",
         min=1,
         max=99,
-        help="Size a model by one number, its layers: each brings 64 of width and a head, and vocabulary, context, "
-        "batch, learning rate and length follow. The preset depth-N is the same; for pairs, with as many layers on "
-        "each side, translation-depth-N.",
+        help="Number of layers; width (64 N), heads, context, batch and length follow. Same as --preset depth-N.",
     ),
 ]
 _Portable = Annotated[
     bool,
     typer.Option(
         "--portable",
-        help="Build the model of blocks that other systems run too (Qwen3's: RMSNorm, SwiGLU, QK-norm, rotary "
-        "positions), so that lm export needs no code of ours. For tiny, small, base, --depth and --budget; the preset "
-        "portable-NAME is the same. docs/recipe.md says what it costs.",
+        help="Use Qwen3 blocks, which other systems run after lm export, at some cost in quality (docs/recipe.md).",
     ),
 ]
 _Config = Annotated[
@@ -137,9 +132,7 @@ _Resume = Annotated[
     Path | None,
     typer.Option(
         "--resume",
-        help="Go on with this run from its last checkpoint; without a name, with the newest one in runs/ that "
-        "is not finished. More --steps, --epochs or --budget extend it, from its best weights if the last have "
-        "overfit. A corpus is needed only if the run's tokens are gone.",
+        help="Resume this run, or the newest unfinished one; a greater --steps, --epochs or --budget extends it.",
         metavar="RUN",
         autocompletion=completion.complete_runs,
     ),
@@ -150,16 +143,14 @@ _Processes = Annotated[
         "--processes",
         metavar="N",
         min=1,
-        help="Train in N processes on this machine, each with its share of every batch, and a GPU of its own where "
-        "there are GPUs; a run can go on with another number. Several machines: torchrun (docs/scaling.md).",
+        help="Data-parallel processes on this machine, one per GPU; for several machines see docs/scaling.md.",
     ),
 ]
 _TensorBoard = Annotated[
     bool | None,
     typer.Option(
         "--tensorboard/--no-tensorboard",
-        help="Write curves and samples for TensorBoard too, into the run's tensorboard/ [default: if a run that goes "
-        "on did before].",
+        help="Write curves and samples for TensorBoard [default: if a resumed run did].",
         show_default=False,
     ),
 ]
@@ -167,16 +158,16 @@ _DryRun = Annotated[
     bool,
     typer.Option(
         "--dry-run",
-        help="Print the plan of a new run, what it takes, and the command that repeats it; then stop.",
+        help="Print the plan of a new run, its time and memory, and an equivalent command; don't train.",
     ),
 ]
 _AsJson = Annotated[bool, typer.Option("--json", help="Print a summary as JSON when done.")]
 
 
 def newest_by_default(arguments: Sequence[str]) -> list[str]:
-    """A command line in which `--resume` without a run means the newest unfinished one in runs/.
+    """Insert the value of `--resume` without a run: the newest unfinished one in runs/.
 
-    Typer has no options whose value can be left out.
+    Typer has no options with optional values.
     """
     given = list(arguments)
     if given[:1] == ["train"] and "--resume" in given:
