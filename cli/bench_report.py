@@ -43,7 +43,9 @@ def print_json(hardware: HardwareConfig, limits: Limits, found: Sequence[Measure
     """Print one object: the machine, its `limits`, and its `measurements`."""
     figures = [_measurement_values(measurement) for measurement in found]
     print(
-        format_json_line({**_describe_machine(hardware, comparing=comparing), "limits": vars(limits), "measurements": figures})
+        format_json_line(
+            {**_describe_machine(hardware, comparing=comparing), "limits": vars(limits), "measurements": figures}
+        )
     )
 
 

@@ -151,7 +151,8 @@ def _list_facts(described: dict[str, Any]) -> list[tuple[str, str]]:
         ("weights", f"{format_bytes(weights['float32'])} in float32, {format_bytes(weights['bfloat16'])} in bfloat16"),
         (
             "training",
-            f"{format_bytes(described['training_bytes'])} for weights, {_describe_train_memory(described)}; activations on top",
+            f"{format_bytes(described['training_bytes'])} for weights, {_describe_train_memory(described)}; "
+            "activations on top",
         ),
         ("", format_quantity(described["training_flops_per_token"], "FLOPs") + " a token"),
         *([("cache", f"{format_bytes(cache)} a token of each sequence, in float32")] if cache else []),

@@ -68,7 +68,13 @@ def runs(
 
 def _table_row(summary: RunSummary) -> tuple[str, ...]:
     size = format_count(summary.parameters) if summary.parameters else "–"
-    return summary.folder.name, summary.origin, size, format_value(summary.bits_per_byte, 4), _describe_progress(summary)
+    return (
+        summary.folder.name,
+        summary.origin,
+        size,
+        format_value(summary.bits_per_byte, 4),
+        _describe_progress(summary),
+    )
 
 
 def _describe_progress(summary: RunSummary) -> str:

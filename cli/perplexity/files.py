@@ -129,7 +129,9 @@ def _print_coloured(segments: Iterator[ScoredSegment], files: Sequence[TextFile]
     columns = shutil.get_terminal_size().columns
     width = columns if sys.stdout.isatty() else None  # a pager breaks lines at a width of its own
     for part in (
-        render_coloured(whole, names, width=width) if is_colour_enabled() else render_digits(whole, names, width=columns)
+        render_coloured(whole, names, width=width)
+        if is_colour_enabled()
+        else render_digits(whole, names, width=columns)
     ):
         sys.stdout.write(part)
     print()

@@ -98,7 +98,9 @@ def measure_pairs(
 
 
 @contextmanager
-def _worker_processes(run: Path, hardware: HardwareConfig, processes: int) -> Iterator[ParallelMap[Batch, list[Nats]] | None]:
+def _worker_processes(
+    run: Path, hardware: HardwareConfig, processes: int
+) -> Iterator[ParallelMap[Batch, list[Nats]] | None]:
     """Start worker processes, if any, that score batches."""
     if processes == 1:
         yield None

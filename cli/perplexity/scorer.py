@@ -69,7 +69,7 @@ class LoadedScorer:
             yield self
             return
         prepare = partial(
-            _build_worker, self.run, divide_threads(self.given, processes), self.data, of_examples=of_examples
+            _build_worker, self.run, with_divided_threads(self.given, processes), self.data, of_examples=of_examples
         )
         with open_process_map(prepare, processes) as parallel_map:
             if of_examples:
@@ -84,7 +84,7 @@ class LoadedScorer:
         return scoring_conditions(self.run, self.loaded, context=text.context, stride=text.stride, every=text.every)
 
 
-def divide_threads(given: ParsedOptions, processes: int) -> ParsedOptions:
+def with_divided_threads(given: ParsedOptions, processes: int) -> ParsedOptions:
     """Return the settings of each of so many processes, with its part of the threads."""
     return with_hardware(given, threads=divide_threads(HardwareConfig(**given["hardware"]), processes).threads)
 

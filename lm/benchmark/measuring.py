@@ -211,7 +211,7 @@ class _Generation:
         return self._measured("decoding", sides, rows=rows, length=tokens, flops=flops)
 
     def _measured(self, task: Task, sides: Sequence[Timer], *, rows: int, length: int, flops: float) -> Measurement:
-        limit = self._limits.flops[self._hardware.products]
+        limit = self._limits.flops[self._hardware.matmul_dtype]
         return Measurement(
             self._name, task, rows, length, self._hardware, flops, limit,
             _timings(sides, seconds=self._seconds),

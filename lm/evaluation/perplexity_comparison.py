@@ -79,7 +79,7 @@ class PairedDifference(Sums):
         self.first += first
         self.second += second
         self.squares += difference**2
-        self.matmul_dtype += difference * size
+        self.products += difference * size
         self.square_bytes += size**2
 
     @property
@@ -103,7 +103,7 @@ class PairedDifference(Sums):
         if self.difference is None or self.blocks < 2:
             return None
         ratio = self.difference
-        residuals = self.squares - 2 * ratio * self.matmul_dtype + ratio**2 * self.square_bytes
+        residuals = self.squares - 2 * ratio * self.products + ratio**2 * self.square_bytes
         return math.sqrt(self.blocks / (self.blocks - 1) * max(0.0, residuals)) / self.bytes
 
     @property

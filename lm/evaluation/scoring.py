@@ -94,7 +94,9 @@ def score_batch(model: DecoderOnly | EncoderDecoder, batch: Batch) -> list[Nats]
 
 
 def score_batches(
-    model: DecoderOnly | EncoderDecoder, batches: Iterable[Batch], parallel_map: ParallelMap[Batch, list[Nats]] | None = None
+    model: DecoderOnly | EncoderDecoder,
+    batches: Iterable[Batch],
+    parallel_map: ParallelMap[Batch, list[Nats]] | None = None,
 ) -> Iterator[list[Nats]]:
     """Score batches with `score_batch`, in order; in other processes if `parallel_map` is given."""
     return (score_batch(model, batch) for batch in batches) if parallel_map is None else parallel_map(batches)

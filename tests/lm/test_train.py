@@ -209,7 +209,7 @@ def test_a_specification_is_json_with_the_source_of_each_value(tmp_path):
         (["text.txt"], {"steps": "many"}, "steps must be"),
         (["text.txt"], {"steps": 5, "epochs": 1.0}, "only one of"),
         (["text.txt"], {"preset": "small", "depth": 3}, "leave out preset"),
-        (["text.txt"], {"lora": 3, "steps": 1}, "adapters are trained beside the weights of a run"),
+        (["text.txt"], {"lora": 3, "steps": 1}, "adapters need the weights of a run"),
         ([], {"resume": "runs/base", "learning_rate": 1.0}, "keeps its training.learning_rate"),
         ([], {"resume": "runs/base", "out": "runs/other"}, "keeps its out"),
     ],

@@ -76,11 +76,11 @@ def test_commands_that_begin_together_have_folders_of_their_own(place, monkeypat
     command, prepare = ["train", str(place / "text.txt"), "--steps", "2", *SMALL], TextCorpus.prepare
 
     def meanwhile(*arguments):
-        monkeypatch.setattr(TextCorpus, "prepare_standard_streams", prepare)
+        monkeypatch.setattr(TextCorpus, "prepare", prepare)
         assert run(command) == 0
         return prepare(*arguments)
 
-    monkeypatch.setattr(TextCorpus, "prepare_standard_streams", meanwhile)
+    monkeypatch.setattr(TextCorpus, "prepare", meanwhile)
     assert run(command) == 0
     assert sorted(path.parent.parent.name for path in tmp_path.glob("runs/*/checkpoints/step-2")) == [
         "text-tiny",
