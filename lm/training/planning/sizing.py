@@ -92,7 +92,7 @@ class ModelSize:
     """Model size for a budget.
 
     Attributes:
-        depth: of `lm.config.presets.build_depth_preset` or `translation_of_depth`.
+        depth: of `lm.config.presets.build_depth_preset` or its counterpart for translation.
         vocab_size: of a trained tokenizer.
         batch_tokens: per optimizer step.
         tokens: estimated training tokens; for pairs, target tokens.
