@@ -21,14 +21,14 @@ class CheckpointWriter:
         seconds: duration of the last write.
     """
 
-    def __init__(self, *, writes: bool = True, now: Callable[[], float] | None = None) -> None:
+    def __init__(self, *, writes: bool = True, clock: Callable[[], float] | None = None) -> None:
         """Create the writer of a run.
 
         Args:
             writes: whether this rank writes; on the others nothing is copied.
-            now: clock in seconds [default: `time.monotonic`].
+            clock: in seconds [default: `time.monotonic`].
         """
-        self.seconds, self._writes, self._now = 0.0, writes, now or time.monotonic
+        self.seconds, self._writes, self._clock = 0.0, writes, clock or time.monotonic
         self._thread = ThreadPoolExecutor(1, "writer")
         self._copies: dict[str, Tensor] = {}
         self._pending: Future[Saved] | None = None
@@ -67,8 +67,8 @@ class CheckpointWriter:
         return [pending.result()]
 
     def _write_timed(self, write: Callable[[], Saved]) -> Saved:
-        began = self._now()
+        began = self._clock()
         try:
             return write()
         finally:
-            self.seconds = self._now() - began
+            self.seconds = self._clock() - began

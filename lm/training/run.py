@@ -101,7 +101,7 @@ class Run:
         data: TrainingData,
         lock: LockFile | None = None,
         world: World = SINGLE_PROCESS,
-        now: Callable[[], float] | None = None,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         """Build the model with its initial weights according to the plan; writes nothing.
 
@@ -110,7 +110,7 @@ class Run:
             data: of the corpus, open.
             lock: of the run, if it is held already.
             world: the ranks; all of them build the run at the same time.
-            now: clock of a budget, in seconds [default: `time.monotonic`].
+            clock: of a budget, in seconds [default: `time.monotonic`].
         """
         self.folder, self.config, self.state, self.data = setup.folder, setup.config, setup.state, data
         self.tokenizer, self.source_tokenizer = setup.corpus.tokenizer, setup.corpus.source_tokenizer
@@ -120,7 +120,7 @@ class Run:
         self.overfit: OverfitCheckpoint | None = None
         self.lock = run_lock(setup.folder) if lock is None else lock
         self.world, self.journal = world, Journal(setup.folder, writes=world.is_main)
-        self.writer = CheckpointWriter(writes=world.is_main, now=now)
+        self.writer = CheckpointWriter(writes=world.is_main, clock=clock)
         self._build()
         self.data.set_total_steps(self.plan.steps)
         self.prefetcher = BatchPrefetcher(data) if self.plan.device == "cuda" else None
@@ -129,7 +129,7 @@ class Run:
             left = self.plan.deadline - setup.state.elapsed - setup.spent
             evaluation_seconds = 0.0 if setup.speed is None else setup.speed.evaluation_seconds
             self.clock = BudgetClock(
-                left, spent=setup.spent, evaluation_seconds=evaluation_seconds, now=lambda: world.synced_time(now)
+                left, spent=setup.spent, evaluation_seconds=evaluation_seconds, clock=lambda: world.synced_time(clock)
             )
         self._expected_speed, self._adjustable_settings = setup.speed, setup.adjustable_settings
 

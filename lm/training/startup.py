@@ -48,7 +48,7 @@ class StartOptions(TypedDict, total=False):
     spent: float
     reasons: Mapping[str, str]
     adjustable_settings: frozenset[str]
-    now: Clock | None
+    clock: Clock | None
 
 
 def plan_run(
@@ -119,7 +119,7 @@ def start_planned_run(
     reasons: Mapping[str, str] = MappingProxyType({}),
     adjustable_settings: frozenset[str] = frozenset(),
     world: World = SINGLE_PROCESS,
-    now: Clock | None = None,
+    clock: Clock | None = None,
 ) -> Run:
     """Start a planned run in a new folder, and write down its plan and the reason of each setting.
 
@@ -136,7 +136,7 @@ def start_planned_run(
         reasons: of each setting, by name.
         adjustable_settings: training settings that may still be adapted to the measured speed.
         world: the ranks; those other than 0 call `join_run` at the same time.
-        now: clock of a budget.
+        clock: of a budget, in seconds.
     """
     if base is not None:
         check_tokenizers(base, corpus.tokenizer, corpus.source_tokenizer)
@@ -147,7 +147,7 @@ def start_planned_run(
         folder, config, state, corpus, spent,
         speed=speed, adjustable_settings=adjustable_settings, has_weights=weights is not None,
     )  # fmt: skip
-    run = _build_run(world.broadcast(setup), world, data=data, weights=weights, now=now)
+    run = _build_run(world.broadcast(setup), world, data=data, weights=weights, clock=clock)
     check_samples(run)
     with locked(run.lock):
         run_folder.refuse_existing(folder)  # again: another process may have created a run meanwhile
@@ -169,7 +169,7 @@ def resume_run(
     changed: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
     spent: float = 0.0,
     world: World = SINGLE_PROCESS,
-    now: Clock | None = None,
+    clock: Clock | None = None,
 ) -> Run:
     """Resume a run from its last or a given checkpoint, as if it had never been interrupted.
 
@@ -184,7 +184,7 @@ def resume_run(
         changed: new values of settings in `CHANGEABLE_ON_RESUME`, by section.
         spent: seconds of the remaining budget used before.
         world: the ranks; those other than 0 call `join_run` at the same time.
-        now: clock of a budget.
+        clock: of a budget, in seconds.
 
     Raises:
         InputError: there is no such run, it or its data are damaged, or another process is training it.
@@ -232,7 +232,7 @@ def resume_run(
             weights=load_tensors(source / run_folder.MODEL),
             optimizer=load_tensors(source / run_folder.OPTIMIZER),
             base=load_tensors(link_base_weights(folder, find_base_weights(found, config))) if config.lora else None,
-            now=now,
+            clock=clock,
         )
         run.journal.log_changes(state.step, before, config, by=by)
         run.write_config()
@@ -257,7 +257,7 @@ def _build_run(
     weights: Tensors | None = None,
     optimizer: Tensors | None = None,
     base: Tensors | None = None,
-    now: Clock | None = None,
+    clock: Clock | None = None,
 ) -> Run:
     """Build a run with its weights, which rank 0 broadcasts; collective.
 
@@ -269,14 +269,14 @@ def _build_run(
         weights: initial weights, or those of a checkpoint.
         optimizer: optimizer state of a checkpoint.
         base: base weights of adapters.
-        now: clock of a budget.
+        clock: of a budget, in seconds.
 
     Raises:
         UsageError: weights of another run don't fit.
         InputError: weights of a checkpoint don't fit.
     """
     data = data or open_data(setup.corpus.folder, setup.config)
-    run = Run(setup, data=data, lock=lock, world=world, now=now)
+    run = Run(setup, data=data, lock=lock, world=world, clock=clock)
     if setup.has_weights:
         load_initial_weights(run, world.broadcast_tensors(weights))
     if setup.checkpoint is not None:

@@ -176,7 +176,7 @@ class Trainer:
         progress: ProgressCallback = no_progress,
         began: float | None = None,
         clock: Callable[[], float] | None = None,
-        speed_meter: SpeedMeter | None = None,
+        machine: SpeedMeter | None = None,
     ) -> None:
         """Create a trainer; nothing is done yet.
 
@@ -186,12 +186,12 @@ class Trainer:
             progress: of tokenisation.
             began: start of a budget, on the clock [default: now].
             clock: in seconds, for budgets [default: `time.monotonic`].
-            speed_meter: measures training speed for budgets.
+            machine: measures training speed for budgets.
         """
         self.spec, self.stop = spec, stop
         self.run: Run | None = None
         self.world: World = SINGLE_PROCESS
-        self._progress, self._clock, self._meter = progress, clock, speed_meter or SpeedMeter()
+        self._progress, self._clock, self._meter = progress, clock, machine or SpeedMeter()
         self._began = self._now() if began is None else began
         self._stack, self._events, self._saves_when_left = ExitStack(), None, True
 
@@ -250,7 +250,7 @@ class Trainer:
         elif self.spec.resume is not None:
             run = yield from self._resume(Path(self.spec.resume))
         elif (begun := self._find_restarted_run(is_restarted=is_restarted)) is not None:
-            run = resume_run(begun, spent=self._seconds_elapsed(), world=self.world, now=self._clock)
+            run = resume_run(begun, spent=self._seconds_elapsed(), world=self.world, clock=self._clock)
             self.run = run
             yield Started(run, is_resumed=True, lost=find_missing_last(run.folder))
         else:
@@ -292,7 +292,7 @@ class Trainer:
             },
             spent=self._seconds_elapsed(),
             world=self.world,
-            now=self._clock,
+            clock=self._clock,
         )
         if run.config.training.compile:
             check_compiler(run.plan.device, is_recurrent=run.config.model.is_recurrent)
@@ -371,7 +371,7 @@ class Trainer:
                 if chosen.is_regularised
                 else frozenset(),
                 world=self.world,
-                now=self._clock,
+                clock=self._clock,
             )
             if from_run is not None:
                 record_parent_run(folder, from_run)

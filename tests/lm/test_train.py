@@ -142,7 +142,7 @@ def steady() -> dict[str, object]:
     def clock() -> float:
         return next(ticks) if threading.current_thread() is threading.main_thread() else 0.0
 
-    return {"clock": clock, "began": 0.0, "speed_meter": Steady()}
+    return {"clock": clock, "began": 0.0, "machine": Steady()}
 
 
 @pytest.mark.parametrize("pairs", [False, True])

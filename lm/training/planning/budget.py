@@ -88,7 +88,7 @@ class BudgetClock:
         *,
         spent: float = 0.0,
         evaluation_seconds: float = 0.0,
-        now: Callable[[], float] | None = None,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         """Start the clock.
 
@@ -96,10 +96,10 @@ class BudgetClock:
             left: seconds until the deadline.
             spent: seconds of the budget used before.
             evaluation_seconds: expected seconds to evaluate and save, until they have been measured.
-            now: clock in seconds; the same for all ranks, so that they decide alike.
+            clock: in seconds; the same for all ranks, so that they decide alike.
         """
-        self._now = now or time.monotonic
-        self._last = self._now()
+        self._clock = clock or time.monotonic
+        self._last = self._clock()
         self._deadline = self._last + left
         self._budget = max(0.0, left) + spent
         self._reserve = evaluation_reserve(left)
@@ -110,7 +110,7 @@ class BudgetClock:
     @property
     def seconds_left(self) -> float:
         """Seconds until the deadline."""
-        return self._deadline - self._now()
+        return self._deadline - self._clock()
 
     def seconds_until(self, step: int, steps: int, *, config: TrainingConfig) -> float:
         """Return seconds from the last step to step `steps`, at most to the deadline; doesn't read the clock."""
@@ -118,7 +118,7 @@ class BudgetClock:
 
     def record_step(self, *, is_plain: bool) -> None:
         """Record the duration of a step; unless `is_plain`, it was followed by an evaluation or a checkpoint."""
-        now = self._now()
+        now = self._clock()
         seconds, self._last = now - self._last, now
         if is_plain:
             self._steps.append(seconds)
