@@ -18,8 +18,8 @@ from lm.config.run import RunConfig
 from lm.errors import InputError, UsageError
 
 if TYPE_CHECKING:
-    from lm.benchmark.limits import Limits
-    from lm.benchmark.measuring import Measurement
+    from lm.benchmark.hardware_limits import HardwareLimits
+    from lm.benchmark.speed import Measurement
 
 _DEFAULT = ("tiny", "small")
 
@@ -109,19 +109,19 @@ def bench(
 
 def _measure(
     configs: Sequence[RunConfig], generating: HardwareConfig, *, seconds: float, compare: bool, rows: int | None
-) -> tuple[Limits, list[Measurement]]:
+) -> tuple[HardwareLimits, list[Measurement]]:
     """Measure the limits of the machine and each model."""
     from cli.bench_report import show_progress
-    from lm.benchmark.limits import measure_limits
-    from lm.benchmark.measuring import TASKS, measure
+    from lm.benchmark.hardware_limits import measure_hardware_limits
+    from lm.benchmark.speed import TASKS, measure_speed
 
     with show_progress(1 + TASKS * len(configs)) as progress:
         progress("the limits of the machine")
-        limits = measure_limits(generating)
+        limits = measure_hardware_limits(generating)
         found = [
             measurement
             for config in configs
-            for measurement in measure(
+            for measurement in measure_speed(
                 config, limits, seconds=seconds, generating=generating, compare=compare, rows=rows, progress=progress
             )
         ]

@@ -15,8 +15,8 @@ from cli.console.messages import note
 from cli.console.numbers import quantity, size, threads
 from cli.console.progress import progress
 from cli.console.tables import table
-from lm.benchmark.limits import Limits
-from lm.benchmark.measuring import Measurement
+from lm.benchmark.hardware_limits import HardwareLimits
+from lm.benchmark.speed import Measurement
 from lm.config.hardware import HardwareConfig
 from lm.config.run import RunConfig
 from lm.hardware import inference_hardware
@@ -39,7 +39,9 @@ def show_progress(total: int) -> Iterator[Callable[[str], None]]:
         yield show
 
 
-def print_json(hardware: HardwareConfig, limits: Limits, found: Sequence[Measurement], *, comparing: bool) -> None:
+def print_json(
+    hardware: HardwareConfig, limits: HardwareLimits, found: Sequence[Measurement], *, comparing: bool
+) -> None:
     """Print one object: the machine, its `limits`, and its `measurements`."""
     figures = [_measurement_values(measurement) for measurement in found]
     print(
@@ -47,7 +49,9 @@ def print_json(hardware: HardwareConfig, limits: Limits, found: Sequence[Measure
     )
 
 
-def print_tables(hardware: HardwareConfig, limits: Limits, found: Sequence[Measurement], *, comparing: bool) -> None:
+def print_tables(
+    hardware: HardwareConfig, limits: HardwareLimits, found: Sequence[Measurement], *, comparing: bool
+) -> None:
     """Print the machine, a table of its limits, and a table with a row per measurement."""
     machine = _describe_machine(hardware, comparing=comparing)
     packages = [f"{name} {machine[name]}" for name in ("torch", "transformers") if machine[name]]

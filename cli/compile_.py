@@ -43,9 +43,9 @@ def compile_(
     """
     from cli.console.messages import note
     from cli.console.numbers import duration
-    from lm.engine.compiled.compiling import compile_step
+    from lm.engine.compiled.build import compile_decode_step
     from lm.files import check_cache
-    from lm.kernels.compiled import is_installed
+    from lm.kernels.code_cache import is_installed
     from lm.run_folder import find_checkpoint, verify
 
     checkpoint = None if run is None else find_checkpoint(run)
@@ -54,7 +54,7 @@ def compile_(
     check_cache()
     if checkpoint is None or is_installed():
         with ended_at_once():  # an exception would be lost where the compiler calls Python
-            seconds = compile_step()
+            seconds = compile_decode_step()
         note(f"compiled the step of generation in {duration(seconds)}")
     if run is not None and checkpoint is not None:
         _choose_dtype(run, checkpoint)
@@ -63,20 +63,20 @@ def compile_(
 def _choose_dtype(run: Path, checkpoint: Path) -> None:
     """Measure the fastest dtype of a run and store it; only report it if the corpus is gone."""
     from cli.console.messages import note
-    from lm.benchmark.number_types import compare_types, fastest
+    from lm.benchmark.dtypes import compare_dtypes, select_fastest_dtype
     from lm.config.hardware import HardwareConfig
-    from lm.engine.dtype import remember
+    from lm.engine.fastest_dtype import save_fastest_dtype
     from lm.errors import InputError
     from lm.hardware import found_device
 
     hardware = HardwareConfig()
     try:
-        figures = compare_types(run, hardware)
+        figures = compare_dtypes(run, hardware)
     except InputError as error:
         return note(f"{error}: --dtype auto stays what it is")
     for each in figures:
         speeds = ", ".join(f"{1 / share:.2f} ({work})" for work, share in each.shares.items())
         note(f"{each.dtype}: {speeds} times as fast as float32, {each.bits - 1:+.3%} bits a byte")
-    chosen = fastest(figures)
-    remember(checkpoint, found_device(hardware), chosen)
+    chosen = select_fastest_dtype(figures)
+    save_fastest_dtype(checkpoint, found_device(hardware), chosen)
     return note(f"{run}: --dtype auto is {chosen} here from now on")

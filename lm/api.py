@@ -33,14 +33,14 @@ from lm.config.keywords import (
 )
 from lm.config.model import ModelConfig
 from lm.data.labels import completions_of
-from lm.decoding.classifying import Classified, Classifier, CompletionClassifier, classifier_of
-from lm.decoding.filling import Filled, Filler
+from lm.decoding.classifier import ClassifiedText, Classifier, CompletionClassifier, build_classifier
 from lm.decoding.generator import Generator
+from lm.decoding.mask_filling import FilledText, MaskFiller
 from lm.decoding.sampling import Finish, Token
-from lm.decoding.translation import Translated, Translator
+from lm.decoding.translation import TranslatedLine, Translator
 from lm.decoding.translation_input import TranslationModel
 from lm.distributed import launched
-from lm.engine.dtype import load_to_decode
+from lm.engine.fastest_dtype import load_for_decoding
 from lm.errors import UsageError
 from lm.evaluation.attention import compute_attention
 from lm.evaluation.attention_maps import AttentionMap
@@ -78,7 +78,7 @@ def load(run: PathLike, *, device: Device = "auto", dtype: DType = "auto", threa
         UsageError: the device or dtype is not available.
     """
     threads = read_threads_variable() if threads is None else threads
-    return Model(load_to_decode(Path(run), HardwareConfig(device, dtype, threads)))
+    return Model(load_for_decoding(Path(run), HardwareConfig(device, dtype, threads)))
 
 
 class Model:
@@ -178,7 +178,7 @@ class Model:
         to: str | None = None,
         heads: Iterable[Sequence[int]] | None = None,
         **options: Unpack[TranslationOptions],
-    ) -> Iterator[Translated]:
+    ) -> Iterator[TranslatedLine]:
         """Translate lines in batches, in order; yields the best translations of each with their scores.
 
         Args:
@@ -190,19 +190,19 @@ class Model:
         config = build_translation_config(options)
         return Translator([TranslationModel.of(self.loaded)], config, to=to).translate(lines, heads=heads)
 
-    def fill(self, text: str, *, k: int = 5) -> Filled:
+    def fill(self, text: str, *, k: int = 5) -> FilledText:
         """Return the `k` likeliest tokens for each blank (`[MASK]`) of a text, by a masked model.
 
         Raises:
             InputError: a character has no token.
             UsageError: the text exceeds the context.
         """
-        (filled,) = Filler(self._masked, self.tokenizer).fill([text], k=k)
+        (filled,) = MaskFiller(self._masked, self.tokenizer).fill([text], k=k)
         return filled
 
     def classify(
         self, texts: Iterable[str], *, labels: PathLike | None = None, batch_size: int = 16
-    ) -> Iterator[Classified]:
+    ) -> Iterator[ClassifiedText]:
         """Yield the label of each text, with the probabilities of all labels.
 
         Args:
@@ -325,7 +325,7 @@ class Model:
     def _classifier(self, labels: PathLike | None, batch_size: int) -> Classifier | CompletionClassifier:
         config = ClassificationConfig(batch_size=batch_size)
         completions = () if labels is None else completions_of(os.fspath(labels))
-        return classifier_of(self.loaded, completions, batch_size=config.batch_size)
+        return build_classifier(self.loaded, completions, batch_size=config.batch_size)
 
 
 def train(

@@ -23,14 +23,14 @@ from lm.config.run import RunConfig
 from lm.errors import InputError, UsageError
 from lm.hardware import Hardware, give_back_freed_memory
 from lm.model.layers import quantise
-from lm.model.lora import merged
+from lm.model.lora import merge_adapters
 from lm.model.transformer import (
     Model,
     Transformer,
     build_model,
     choose_kernels,
     count_parameters,
-    without_weights,
+    init_empty_weights,
 )
 from lm.run_folder import TrainingState
 from lm.tensors import load_tensors, save_tensors
@@ -243,7 +243,7 @@ def load_model(path: Path, hardware: Hardware, *, which: run_folder.Pointer = "b
     folder = run_folder.find_checkpoint(path, which=which)
     run_folder.verify(folder, to_train=False)
     config = run_folder.load_config(folder)
-    with without_weights():
+    with init_empty_weights():
         model = build_model(config.model)
     try:
         model.load_state_dict(_weights(folder, config), assign=True)
@@ -341,7 +341,7 @@ def _weights(folder: Path, config: RunConfig) -> dict[str, Tensor]:
     if not config.lora:
         return saved
     try:
-        return merged(config.model, config.lora, load_base(folder, config) | saved)
+        return merge_adapters(config.model, config.lora, load_base(folder, config) | saved)
     except RuntimeError:
         raise _other_weights(folder) from None
 

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 from lm import files
-from lm.kernels import compiled
+from lm.kernels import code_cache
 from tests.conftest import FOLDERS
 
 ASK = "import os; from pathlib import Path; from lm import files; print(Path.home(), files.cache_root())"
@@ -20,7 +20,7 @@ def test_tests_do_not_see_the_users_home_cache_or_configuration():
     assert Path.home() != home_of_the_user()
     assert files.cache_root().is_relative_to(Path.home())
     assert all(Path(os.environ[name]).is_relative_to(Path.home()) for name in FOLDERS)
-    assert not compiled.is_compiled()
+    assert not code_cache.is_compiled()
 
 
 def test_neither_do_commands_that_tests_start():

@@ -87,14 +87,14 @@ def attention(
     config = AttentionConfig(**given["attention"])
     if out is not None and as_json:
         raise UsageError("--json and --out exclude each other; a file named .json gets the same")
-    from cli.attention import figures, files
+    from cli.attention import output, rendering
     from lm.checkpoint import load_model
     from lm.evaluation.attention import compute_attention
     from lm.hardware import inference_hardware
     from lm.text.dependency_trees import parse_heads
 
     if out is not None:
-        files.check(out)
+        output.check_output_path(out)
     if target is not None:
         check_text(target, name="target", settings=("target",))
     read = read_text_argument(text) or ""
@@ -104,8 +104,8 @@ def attention(
     loaded = load_model(run, inference_hardware(HardwareConfig(**given["hardware"])))
     shown = compute_attention(loaded, read, target, unit=config.unit, to=to, heads=tree)
     if out is not None:
-        files.write(out, [shown], config)
+        output.write_maps(out, [shown], config)
     elif as_json:
-        figures.print_json(shown, config)
+        rendering.print_json(shown, config)
     else:
-        figures.print_lines(shown, config)
+        rendering.print_map(shown, config)

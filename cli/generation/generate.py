@@ -161,40 +161,40 @@ def generate(
         trained = run_folder.load_config(run_folder.find_checkpoint(run))
         given.refuse_without_effect("files", holds_examples=trained.data.supervised)
         import_torch()
-        from cli.generation.prompts import Asked, Form, continue_file
+        from cli.generation.prompt_file import GenerationRequest, OutputFormat, generate_for_prompts
 
         size = batch_size or _OF_MANY
-        asked = Asked(run, config, beam, hardware, samples, use_cache, size, top_alternatives)
-        form = Form(out, as_json=as_json, echo=echo, stats=stats)
-        return continue_file(prompts, asked, form, processes=processes)
+        asked = GenerationRequest(run, config, beam, hardware, samples, use_cache, size, top_alternatives)
+        form = OutputFormat(out, as_json=as_json, echo=echo, stats=stats)
+        return generate_for_prompts(prompts, asked, form, processes=processes)
     if prompt is not None and "prompt_file" in given.environment:
         prompt_file = None
-    text = _prompt(prompt, prompt_file, interactive=interactive)
+    text = _read_prompt(prompt, prompt_file, interactive=interactive)
 
     import_torch()
-    from lm.decoding.generator import PROMPT, Generator
+    from lm.decoding.generator import PROMPT_LOOKUP, Generator
     from lm.text.normalization import normalize_like_training
 
     model, loaded = load_decoder(run, hardware, instead="use lm translate")
     given.refuse_without_effect("files", holds_examples=loaded.config.data.supervised)
     text = normalize_like_training(text, loaded.config.data)
     size = batch_size or _SIDE_BY_SIDE
-    drafting = draft if draft is None or draft == PROMPT else load_draft(Path(draft), hardware, loaded)
+    drafting = draft if draft is None or draft == PROMPT_LOOKUP else load_draft(Path(draft), hardware, loaded)
     generator = Generator(
         model, loaded.tokenizer, config, use_cache=use_cache, batch_size=size, draft=drafting,
         follows_examples=loaded.config.data.supervised,
     )  # fmt: skip
     if interactive:
-        from cli.generation.interactive import converse
+        from cli.generation.interactive import run_interactive
 
-        return converse(generator, opening=text, stats=bool(stats))
+        return run_interactive(generator, opening=text, stats=bool(stats))
     shown = text if echo or as_json else ""
     if beam.beam is not None:
         return _search(generator, text, beam, samples, shown, as_json=as_json)
     return _sample(generator, text, samples, shown, as_json=as_json, alternatives=top_alternatives, stats=stats)
 
 
-def _prompt(argument: str | None, file: Path | None, *, interactive: bool) -> str:
+def _read_prompt(argument: str | None, file: Path | None, *, interactive: bool) -> str:
     """The prompt: the argument, a file, or what a pipe holds; never waits for a terminal unless asked with `-`."""
     if file is not None and argument is not None:
         raise UsageError("give either a prompt or --prompt-file")
@@ -207,22 +207,24 @@ def _prompt(argument: str | None, file: Path | None, *, interactive: bool) -> st
 
 def _search(generator: Generator, prompt: str, beam: BeamConfig, n: int, shown: str, *, as_json: bool) -> None:
     """Write the likeliest texts, each after what is shown of the prompt."""
-    from cli.generation.samples import write_found
+    from cli.generation.writers import write_hypotheses
 
     assert beam.beam is not None
     found = generator.search(prompt, beam_size=beam.beam, length_penalty=beam.length_penalty, n=n)
-    write_found(found, shown, as_json=as_json)
+    write_hypotheses(found, shown, as_json=as_json)
 
 
 def _sample(
     generator: Generator, prompt: str, n: int, shown: str, *, as_json: bool, alternatives: int, stats: bool | None
 ) -> None:
     """Write samples as they are drawn, each after what is shown of the prompt."""
-    from cli.generation.samples import JsonLines, Texts, Watch
+    from cli.generation.writers import GenerationTimer, JsonLinesWriter, TextWriter
     from lm.decoding.sampling import Continuation
 
-    drawn, watch = [Continuation() for _ in range(n)], Watch()
-    output = JsonLines(drawn, shown, generator, alternatives=alternatives > 0) if as_json else Texts(drawn, shown)
+    drawn, watch = [Continuation() for _ in range(n)], GenerationTimer()
+    output = (
+        JsonLinesWriter(drawn, shown, generator, alternatives=alternatives > 0) if as_json else TextWriter(drawn, shown)
+    )
     try:
         for event in generator.generate(prompt, n=n, alternatives=alternatives):
             drawn[event.row].take(event)

@@ -13,11 +13,11 @@ from rich.console import Console
 from cli.console.messages import note
 from cli.console.wrapping import hanging
 from cli.flags.settings import with_flags
-from cli.generation.samples import Texts, Watch
+from cli.generation.writers import GenerationTimer, TextWriter
 from lm.config.decoding import SamplingConfig
 from lm.config.options import Option, check_text, did_you_mean, find_nearest, list_options
-from lm.decoding.generator import Generator, prolonged
-from lm.decoding.sampling import Continuation, read_biases
+from lm.decoding.generator import Generator, encode_after
+from lm.decoding.sampling import Continuation, parse_logit_biases
 from lm.errors import InputError, LMError, UsageError
 from lm.tokenizer.special_tokens import build_text_frame
 
@@ -47,7 +47,7 @@ _OTHER_WORDS = {"settings": "/set", "quit": "Ctrl-D", "exit": "Ctrl-D"}
 _SPELLED = {"none": None, "on": True, "yes": True, "off": False, "no": False}
 
 
-def converse(generator: Generator, *, opening: str, stats: bool) -> None:
+def run_interactive(generator: Generator, *, opening: str, stats: bool) -> None:
     """Read lines from stdin to its end, and write what the model makes of each to stdout.
 
     Args:
@@ -55,11 +55,11 @@ def converse(generator: Generator, *, opening: str, stats: bool) -> None:
         opening: continued before the first line is read, unless empty.
         stats: speed and seed on stderr after each turn.
     """
-    session = _Session(generator, stats=stats)
+    session = _InteractiveSession(generator, stats=stats)
     if sys.stdin.isatty():
-        _remember_lines()
+        _enable_line_editing()
         note(INTRODUCTION)
-    act, line = (session.take_text, opening) if opening else (session.take, _read())
+    act, line = (session.take_text, opening) if opening else (session.take, _read_line())
     while line is not None:
         try:
             act(line)
@@ -67,16 +67,16 @@ def converse(generator: Generator, *, opening: str, stats: bool) -> None:
             note(f"lm: {with_flags(error)}")
         except KeyboardInterrupt:  # before the first token
             note("")
-        act, line = session.take, _read()
+        act, line = session.take, _read_line()
 
 
-def _remember_lines() -> None:
+def _enable_line_editing() -> None:
     """Let `input` edit lines and recall earlier ones with the arrow keys, where the system can."""
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401 (`input` uses it once it is imported)
 
 
-def _read() -> str | None:
+def _read_line() -> str | None:
     """The next line, with those that a backslash joins to it; None at the end of the input."""
     terminal = sys.stdin.isatty()
     marks = ("> ", ". ") if terminal and sys.stdout.isatty() else ("", "")
@@ -99,7 +99,7 @@ def _read() -> str | None:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Turn:
+class _InteractiveTurn:
     """A text that was added, and what there was before it."""
 
     text: str
@@ -107,7 +107,7 @@ class _Turn:
     at_line_start: bool
 
 
-class _Session:
+class _InteractiveSession:
     """The text so far, and how it is continued."""
 
     def __init__(self, generator: Generator, *, stats: bool) -> None:
@@ -122,7 +122,7 @@ class _Session:
     def reset(self) -> None:
         """Forget the text."""
         self.context: list[int] = []
-        self.past: list[_Turn] = []
+        self.past: list[_InteractiveTurn] = []
         self.turns, self.at_line_start = 0, True
 
     def take(self, line: str) -> None:
@@ -132,7 +132,7 @@ class _Session:
             return
         command, _, rest = line[1:].partition(" ")
         if command == "set":
-            _tell(self.set(*rest.strip().split(maxsplit=1)))
+            _print_wrapped(self.set(*rest.strip().split(maxsplit=1)))
         elif command == "retry":
             self.take_text(self._undo().text)
         elif command == "undo":
@@ -144,9 +144,9 @@ class _Session:
         elif command == "help":
             note(HELP)
         else:
-            raise UsageError(f"no command /{command}{_hint(command, rest.strip())}; /help lists them")
+            raise UsageError(f"no command /{command}{_suggest_command(command, rest.strip())}; /help lists them")
 
-    def _undo(self) -> _Turn:
+    def _undo(self) -> _InteractiveTurn:
         """Take back the last turn; it still counts, so that a seed draws something else in its place."""
         if not self.past:
             raise UsageError("there is no continuation to take back")
@@ -157,11 +157,11 @@ class _Session:
     def take_text(self, text: str) -> None:
         """Add a text and write its continuation, until it ends or Ctrl-C."""
         added = self._with(text)
-        prompt = prolonged(self.generator.tokenizer, self.context, added)
+        prompt = encode_after(self.generator.tokenizer, self.context, added)
         generator = dataclasses.replace(self.generator)  # without a seed in the settings, each turn has a fresh one
         sampler = generator.sampler  # made before the text begins, as a logit bias may be wrong
-        sample, watch = Continuation(), Watch()
-        output = Texts([sample], prompt="")
+        sample, watch = Continuation(), GenerationTimer()
+        output = TextWriter([sample], prompt="")
         try:
             for event in generator.generate(added, context=self.context, first=self.turns):
                 sample.take(event)
@@ -172,7 +172,7 @@ class _Session:
             output.write(sample)
         finally:
             output.end(sample)
-        self.past.append(_Turn(text, self.context, self.at_line_start))
+        self.past.append(_InteractiveTurn(text, self.context, self.at_line_start))
         self._keep(prompt, added, sample)
         if self.stats:
             watch.report(len(sample.tokens), sampler, generator.agreement, engines=generator.plan(1))
@@ -188,7 +188,7 @@ class _Session:
         tokenizer = self.generator.tokenizer
         if sample.overlap:  # its first token begins in what was added
             ended = sample.tokens[-1:] if sample.finish_reason == "end_of_text" else []
-            self.context = prolonged(tokenizer, self.context, added + sample.text) + ended
+            self.context = encode_after(tokenizer, self.context, added + sample.text) + ended
         else:
             is_stopped = sample.finish_reason == "stop"
             self.context = prompt + (tokenizer.encode(sample.text) if is_stopped else sample.tokens)
@@ -199,23 +199,27 @@ class _Session:
         """Change a setting, or explain one or all of them; returns what to tell."""
         settings = _settings()
         if not name:
-            return "\n".join(f"  {key:<20}{_shown(getattr(self.config, settings[key].name))}" for key in settings)
+            return "\n".join(
+                f"  {key:<20}{_format_value(getattr(self.config, settings[key].name))}" for key in settings
+            )
         key = name.removeprefix("--").replace("_", "-")
         if key not in settings:
             raise UsageError(f"no setting {name!r}{did_you_mean(key, settings)}; /set lists them")
         described = settings[key]
         if value is not None:
             self._change(described, _read_value(described, value))
-        return f"{key} = {_shown(getattr(self.config, described.name))}" + ("" if value else f"  {described.help}")
+        return f"{key} = {_format_value(getattr(self.config, described.name))}" + (
+            "" if value else f"  {described.help}"
+        )
 
     def _change(self, described: Option, value: Any) -> None:  # noqa: ANN401
         changes: dict[str, Any] = {described.name: value}
         config = dataclasses.replace(self.config, **changes)
-        read_biases(config.logit_bias, self.generator.tokenizer)
+        parse_logit_biases(config.logit_bias, self.generator.tokenizer)
         self.generator = dataclasses.replace(self.generator, config=config)
 
 
-def _tell(text: str) -> None:
+def _print_wrapped(text: str) -> None:
     """Write notes; a terminal gets them broken between words."""
     width = Console(stderr=True).width
     note("\n".join(hanging(line, width=width) for line in text.split("\n")) if sys.stderr.isatty() else text)
@@ -226,7 +230,7 @@ def _settings() -> dict[str, Option]:
     return {described.flag[2:]: described for described in list_options(SamplingConfig)}
 
 
-def _hint(command: str, rest: str) -> str:
+def _suggest_command(command: str, rest: str) -> str:
     """What an unknown command may be meant to be."""
     settings = {name: f"/set {name} {rest}".rstrip() for name in _settings()}
     known = {**settings, **_OTHER_WORDS, **_COMMANDS}
@@ -246,7 +250,7 @@ def _read_value(described: Option, text: str) -> Any:  # noqa: ANN401
     return tuple(value) if isinstance(value, list) else (value if isinstance(value, str) else text,)
 
 
-def _shown(value: Any) -> str:  # noqa: ANN401
+def _format_value(value: Any) -> str:  # noqa: ANN401
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, tuple):

@@ -128,24 +128,28 @@ def translate(
     """
     _check_prefixes(prefix, prefix_file, has_maps=attention is not None)
     import_torch()
-    from cli.attention.files import Maps
+    from cli.attention.output import AttentionMapWriter
     from cli.console.messages import note
-    from cli.translation.lines import read_parsed, read_prefixes, watched, write
-    from cli.translation.translator import translator_of
+    from cli.translation.line_io import read_lines_with_heads, read_prefixes, with_progress, write_translations
+    from cli.translation.loading import open_translator
 
-    maps = None if attention is None else Maps(attention, AttentionConfig(**given["attention"]), prefix or "")
+    maps = (
+        None
+        if attention is None
+        else AttentionMapWriter(attention, AttentionConfig(**given["attention"]), prefix or "")
+    )
     is_typed = not files and sys.stdin.isatty()
     with (
-        translator_of([run, *ensemble], given, to=to, sample=sample, at_once=is_typed) as translator,
+        open_translator([run, *ensemble], given, to=to, sample=sample, at_once=is_typed) as translator,
         replaced(out) if out is not None else nullcontext(sys.stdout) as stream,
     ):
         if is_typed:
             note("type a line to have it translated; Ctrl-D ends")
-        lines, trees = read_parsed(files or [], heads) if heads else (read_input_lines(files or []), None)
+        lines, trees = read_lines_with_heads(files or [], heads) if heads else (read_input_lines(files or []), None)
         results = translator.translate(lines, prefixes=read_prefixes(prefix, prefix_file), heads=trees)
         try:
-            for number, result in enumerate(watched(results, shown=not is_typed), 1):
-                write(stream, number, result, n_best=translator.config.n_best, as_json=as_json)
+            for number, result in enumerate(with_progress(results, shown=not is_typed), 1):
+                write_translations(stream, number, result, n_best=translator.config.n_best, as_json=as_json)
                 if maps is not None:
                     maps.add(result)
         except KeyboardInterrupt:

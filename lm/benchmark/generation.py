@@ -8,7 +8,7 @@ import torch
 
 from lm.checkpoint import ready
 from lm.config.model import ModelConfig
-from lm.decoding.sampling import Row, Sampler, generate
+from lm.decoding.sampling import Sampler, SampleSpec, generate
 from lm.decoding.session import DecodeSession
 from lm.engine.selection import plan_engines
 from lm.hardware import Hardware, now, timed
@@ -33,16 +33,16 @@ def random_prompt(config: ModelConfig) -> torch.Tensor:
     return torch.randint(config.vocab_size, (1, length), generator=torch.Generator().manual_seed(0))
 
 
-def prefill(model: DecoderOnly, prompt: torch.Tensor, hardware: Hardware) -> Timed:
+def prefill_timer(model: DecoderOnly, prompt: torch.Tensor, hardware: Hardware) -> Timed:
     """Reading a prompt, up to the logits of the token that follows it."""
     return lambda: timed(lambda: DecodeSession(plan_engines(model)).add(prompt.tolist()), hardware)
 
 
-def decoding(model: DecoderOnly, prompt: torch.Tensor, hardware: Hardware, *, rows: int, tokens: int) -> Timed:
+def decode_timer(model: DecoderOnly, prompt: torch.Tensor, hardware: Hardware, *, rows: int, tokens: int) -> Timed:
     """Generating `tokens` tokens a row side by side, once the prompt is read and the first token of each is there."""
 
     def work() -> float:
-        asked = [Row(number, max_tokens=1 + tokens) for number in range(rows)]
+        asked = [SampleSpec(number, max_tokens=1 + tokens) for number in range(rows)]
         events = generate(DecodeSession(plan_engines(model)), prompt, asked, _GREEDY)
         for _ in range(rows):
             next(events)
@@ -54,7 +54,7 @@ def decoding(model: DecoderOnly, prompt: torch.Tensor, hardware: Hardware, *, ro
     return work
 
 
-def fitting_tokens(decoding_of: Callable[[int], Timed], *, room: int, seconds: float) -> int:
+def choose_timed_tokens(decoding_of: Callable[[int], Timed], *, room: int, seconds: float) -> int:
     """How many tokens a row can be generated in a small part of some time, a few at least.
 
     Args:

@@ -37,12 +37,14 @@ def gpt2(config: ModelConfig) -> Any:  # noqa: ANN401 (transformers is no depend
     )  # fmt: skip
 
 
-def training_step(run: Run, *, passes: float = 1.0) -> Timed:
-    """A step of `plain_step` on a run's first batch, in its arithmetic and micro-batches."""
-    return plain_step(run.config, run.hardware, lambda: run.data.batch(0), passes=passes)
+def training_timer(run: Run, *, passes: float = 1.0) -> Timed:
+    """A step of `plain_training_timer` on a run's first batch, in its arithmetic and micro-batches."""
+    return plain_training_timer(run.config, run.hardware, lambda: run.data.batch(0), passes=passes)
 
 
-def plain_step(config: RunConfig, hardware: Hardware, batches: Callable[[], Batch], *, passes: float = 1.0) -> Timed:
+def plain_training_timer(
+    config: RunConfig, hardware: Hardware, batches: Callable[[], Batch], *, passes: float = 1.0
+) -> Timed:
     """A step of a plain loop: AdamW and clipping, on what `batches` gives; see `whole_step`."""
     training = config.training
     model = gpt2(config.model).to(hardware.torch_device).train()
@@ -67,7 +69,7 @@ def inference_model(config: ModelConfig, hardware: Hardware) -> Any:  # noqa: AN
     return gpt2(config).to(device=hardware.torch_device, dtype=hardware.torch_dtype).eval()
 
 
-def prefill(model: Any, prompt: Tensor, hardware: Hardware) -> Timed:  # noqa: ANN401
+def prefill_timer(model: Any, prompt: Tensor, hardware: Hardware) -> Timed:  # noqa: ANN401
     """Reading a prompt, up to the logits of the token that follows it."""
     prompt = prompt.to(hardware.torch_device)
 
@@ -78,13 +80,13 @@ def prefill(model: Any, prompt: Tensor, hardware: Hardware) -> Timed:  # noqa: A
     return lambda: timed(read, hardware)
 
 
-def decoding(model: Any, prompt: Tensor, hardware: Hardware, *, rows: int, tokens: int) -> Timed:  # noqa: ANN401
+def decode_timer(model: Any, prompt: Tensor, hardware: Hardware, *, rows: int, tokens: int) -> Timed:  # noqa: ANN401
     """`generate` of `tokens` tokens a row, from where the prompts are read on."""
     prompts = prompt.to(hardware.torch_device).repeat(rows, 1)
     seen = torch.ones_like(prompts)
 
     def work() -> float:
-        clock = _SincePrompt(hardware)
+        clock = _PrefillClock(hardware)
         model.generate(
             prompts, attention_mask=seen, max_new_tokens=1 + tokens, do_sample=False, logits_processor=[clock]
         )
@@ -94,7 +96,7 @@ def decoding(model: Any, prompt: Tensor, hardware: Hardware, *, rows: int, token
     return work
 
 
-class _SincePrompt:
+class _PrefillClock:
     """Notes when the first logits are there, and leaves them as they are."""
 
     def __init__(self, hardware: Hardware) -> None:

@@ -19,12 +19,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from lm.decoding.candidates import Candidates, best_following
-from lm.decoding.sampling import Filter, FinishReason, History, filtered
-from lm.decoding.session import DecodeSession, Next, Source
-from lm.engine.engine import Want
+from lm.decoding.candidates import Candidates, top_k_tokens
+from lm.decoding.sampling import Filter, FinishReason, History, apply_filters
+from lm.decoding.session import DecodeSession, SourceBatch, StepOutput
+from lm.engine.engine import OutputSpec
 from lm.errors import UsageError
-from lm.kernels.tensors import Best
+from lm.kernels.torch_ops import TopK
 
 _GONE_BEFORE_ROWS_MOVE = 1 / 8
 """Share of the sources that are done, before they leave the batch: moving costs about as much as a step."""
@@ -33,7 +33,7 @@ _SOURCES_ROUNDED_TO = 8
 """Sources stay in the batch in multiples of this number."""
 
 
-class Coverage:
+class CoveragePenalty:
     """How much of its source each hypothesis has attended to so far, by each of the models that translate.
 
     Counted is the attention of a model's last layer to each source token, the mean over heads.
@@ -41,7 +41,7 @@ class Coverage:
     Source: Wu et al. 2016, section 7.
     """
 
-    def __init__(self, weight: float, sources: Sequence[Source]) -> None:
+    def __init__(self, weight: float, sources: Sequence[SourceBatch]) -> None:
         """Nothing is attended to yet.
 
         Args:
@@ -106,8 +106,8 @@ def beam_search(
     filters: Sequence[Filter] = (),
     most_added: float = math.inf,
     first: Tensor | None = None,
-    sources: Sequence[Source] | None = None,
-    coverage: Coverage | None = None,
+    sources: Sequence[SourceBatch] | None = None,
+    coverage: CoveragePenalty | None = None,
 ) -> list[list[Hypothesis]]:
     """Find the most likely continuations of each source.
 
@@ -141,9 +141,9 @@ def beam_search(
     limits = [max_tokens] * len(prompts) if isinstance(max_tokens, int) else max_tokens
     enough = beam_size if refill else None
     gain = most_added if filters else 0.0
-    searched = [_Source(row, limit, n, enough, length_penalty, gain) for row, limit in enumerate(limits)]
+    searched = [_SourceState(row, limit, n, enough, length_penalty, gain) for row, limit in enumerate(limits)]
     stops = torch.tensor([*stop_ids], dtype=torch.long)
-    search, beams = _Search(prompts, beam_size, stops, refill, filters, coverage), _Beams.start(searched)
+    search, beams = _BeamSearch(prompts, beam_size, stops, refill, filters, coverage), _Beams.start(searched)
     if first is None:
         found = session.add(prompts.tolist(), sources, search.want)
     else:
@@ -160,7 +160,7 @@ def beam_search(
 
 
 @dataclass(frozen=True, slots=True)
-class _Search:
+class _BeamSearch:
     """What stays the same from step to step; see `beam_search`.
 
     Attributes:
@@ -177,7 +177,7 @@ class _Search:
     stops: Tensor
     refill: bool
     filters: Sequence[Filter]
-    coverage: Coverage | None
+    coverage: CoveragePenalty | None
 
     @property
     def k(self) -> int:
@@ -185,28 +185,28 @@ class _Search:
         return self.beam_size + len(self.stops)
 
     @property
-    def want(self) -> Want:
+    def want(self) -> OutputSpec:
         """What the session is to compute."""
-        return Want(top_k=0 if self.filters else self.k, attention=int(self.coverage is not None))
+        return OutputSpec(top_k=0 if self.filters else self.k, attention=int(self.coverage is not None))
 
-    def following(self, found: Next, beams: _Beams, session: DecodeSession) -> Best:
+    def following(self, found: StepOutput, beams: _Beams, session: DecodeSession) -> TopK:
         """The best tokens to follow each hypothesis."""
         if self.coverage is not None:
             self.coverage.add(found.attention)
         if found.best is not None:
             return found.best
         left = self._left(beams, found.last)
-        return best_following(found.last, left, self.k, by_compiled_code=session.is_compiled)
+        return top_k_tokens(found.last, left, self.k, by_compiled_code=session.is_compiled)
 
-    def beginning(self, found: Next, first: Tensor, session: DecodeSession) -> Next:
+    def beginning(self, found: StepOutput, first: Tensor, session: DecodeSession) -> StepOutput:
         """What follows the prompts, of which only some tokens may be first."""
         others = torch.ones_like(found.last, dtype=torch.bool)
         others[:, first.to(others.device)] = False
         left = found.last.masked_fill(others, -torch.inf)
-        best = best_following(found.last, left, self.k, by_compiled_code=session.is_compiled)
+        best = top_k_tokens(found.last, left, self.k, by_compiled_code=session.is_compiled)
         return replace(found, best=best)
 
-    def step(self, beams: _Beams, following: Best, *, at_once: bool) -> tuple[_Beams, Tensor]:
+    def step(self, beams: _Beams, following: TopK, *, at_once: bool) -> tuple[_Beams, Tensor]:
         """Go on by a token: the best candidates end hypotheses or make longer ones.
 
         Args:
@@ -230,7 +230,7 @@ class _Search:
         sources = [source.row for source in beams.sources]
         before = self.prompts.cpu()[sources, None].expand(-1, beams.tokens.shape[1], -1)
         tokens = torch.cat((before, beams.tokens), dim=2).flatten(0, 1).to(logits.device)
-        return filtered(logits, self.filters, History(tokens, self.prompts.shape[1]))
+        return apply_filters(logits, self.filters, History(tokens, self.prompts.shape[1]))
 
     def _chosen(self, beams: _Beams, candidates: Candidates) -> tuple[Tensor, Tensor]:
         """Which candidates end a hypothesis, and which go on: (sources, n) booleans."""
@@ -243,7 +243,7 @@ class _Search:
         return first & is_stop, others & (others.cumsum(1) <= self.beam_size)
 
 
-class _Finished(NamedTuple):
+class _FinishedHypothesis(NamedTuple):
     """A hypothesis that has ended, of which most are not among the best.
 
     Attributes:
@@ -265,7 +265,7 @@ class _Finished(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Source:
+class _SourceState:
     """What is known of one source.
 
     Attributes:
@@ -284,12 +284,12 @@ class _Source:
     enough: int | None
     length_penalty: float
     gain: float
-    finished: list[_Finished] = field(default_factory=list)
+    finished: list[_FinishedHypothesis] = field(default_factory=list)
 
     def finish(self, tokens: Sequence[int], sums: Sequence[float], reason: FinishReason, added: float) -> None:
         """Take a hypothesis, with the summed log-probability up to each of its tokens."""
         score = sums[-1] / len(tokens) ** self.length_penalty + added
-        insort(self.finished, _Finished(score, tokens, sums, reason), key=lambda finished: -finished.score)
+        insort(self.finished, _FinishedHypothesis(score, tokens, sums, reason), key=lambda finished: -finished.score)
 
     def is_done(self, best: float, length: int) -> bool:
         """Whether no unfinished hypothesis can end among the `n` best.
@@ -336,13 +336,13 @@ class _Beams:
         sums: (sources, width, length) float64, summed log-probabilities up to each token.
     """
 
-    sources: Sequence[_Source]
+    sources: Sequence[_SourceState]
     totals: Tensor
     tokens: Tensor
     sums: Tensor
 
     @classmethod
-    def start(cls, sources: Sequence[_Source]) -> _Beams:
+    def start(cls, sources: Sequence[_SourceState]) -> _Beams:
         """One hypothesis each, without tokens."""
         totals = torch.zeros(len(sources), 1, dtype=torch.float64)
         nothing = totals[:, :, None][..., :0]
@@ -378,7 +378,7 @@ class _Beams:
         best = candidates.totals[:, 0].tolist() if candidates.totals.shape[1] else [-math.inf] * len(self.sources)
         length = self.tokens.shape[2] + 1
         done = [source.is_done(total, length) for source, total in zip(self.sources, best, strict=True)]
-        kept = _kept(done, at_once=at_once)
+        kept = _sources_to_keep(done, at_once=at_once)
         parents, tokens = candidates.parents[kept], candidates.tokens[kept]
         totals = candidates.totals[kept].masked_fill(torch.tensor(done)[kept, None], -torch.inf)
         before = parents[:, :, None].expand(-1, -1, self.tokens.shape[2])
@@ -392,7 +392,7 @@ class _Beams:
         return grown, rows.flatten()
 
 
-def _kept(done: Sequence[bool], *, at_once: bool) -> Tensor:
+def _sources_to_keep(done: Sequence[bool], *, at_once: bool) -> Tensor:
     """The places of the sources that stay in the batch: those that go on, and others unless they leave at once.
 
     Else all stay while few are done, and then some, to round their number.

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lm.errors import not_a_number
-from lm.kernels.tensors import Best, best
+from lm.kernels.torch_ops import TopK, top_k
 
 _ROWS_AT_A_TIME = 64
 """Rows of logits that a CPU looks at together: what is made of them stays in its second-level cache."""
@@ -32,7 +32,7 @@ class Candidates:
     tokens: Tensor
 
     @classmethod
-    def of(cls, totals: Tensor, following: Best) -> Candidates:
+    def of(cls, totals: Tensor, following: TopK) -> Candidates:
         """The continuations of each hypothesis by some tokens.
 
         Args:
@@ -59,14 +59,14 @@ class Candidates:
         return Candidates(totals, self.parents.gather(1, order), self.tokens.gather(1, order))
 
 
-def among_best(scores: Tensor, k: int) -> Tensor:
+def top_k_mask(scores: Tensor, k: int) -> Tensor:
     """Which are the `k` best of each row, of equal ones those that come first; (rows, n) -> the same, booleans."""
     worst = scores.topk(k).values[:, -1:]
     better, equal = scores > worst, scores == worst
     return better | (equal & (equal.cumsum(-1) <= k - better.sum(-1, keepdim=True)))
 
 
-def best_following(logits: Tensor, filtered: Tensor, k: int, *, by_compiled_code: bool = False) -> Best:
+def top_k_tokens(logits: Tensor, filtered: Tensor, k: int, *, by_compiled_code: bool = False) -> TopK:
     """The `k` best tokens of each row.
 
     Args:
@@ -75,8 +75,8 @@ def best_following(logits: Tensor, filtered: Tensor, k: int, *, by_compiled_code
         k: fewer are found where the vocabulary is smaller.
         by_compiled_code: whether that has been loaded, and finds them where it can.
     """
-    compiled = best(logits, filtered, min(k, logits.shape[1])) if by_compiled_code else None
-    found = compiled or _best_of_all(logits, filtered, k)
+    compiled = top_k(logits, filtered, min(k, logits.shape[1])) if by_compiled_code else None
+    found = compiled or _top_k_in_chunks(logits, filtered, k)
     if filtered is logits:
         return found
     ruled_out = found.values == -torch.inf  # -inf less a logit of -inf would be NaN
@@ -84,31 +84,31 @@ def best_following(logits: Tensor, filtered: Tensor, k: int, *, by_compiled_code
     return found._replace(logprobs=found.logprobs + added)
 
 
-def _best_of_all(logits: Tensor, filtered: Tensor, k: int) -> Best:
+def _top_k_in_chunks(logits: Tensor, filtered: Tensor, k: int) -> TopK:
     """The `k` best filtered logits of each row, their tokens, and the log-probabilities before the filters."""
     rows = _ROWS_AT_A_TIME if logits.device.type == "cpu" else len(logits)
-    parts = [_best_of_rows(*part, k) for part in zip(logits.split(rows), filtered.split(rows), strict=True)]
-    return Best(*map(torch.cat, zip(*parts, strict=True)))
+    parts = [_top_k_of_rows(*part, k) for part in zip(logits.split(rows), filtered.split(rows), strict=True)]
+    return TopK(*map(torch.cat, zip(*parts, strict=True)))
 
 
-def _best_of_rows(logits: Tensor, filtered: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+def _top_k_of_rows(logits: Tensor, filtered: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
     """The same of as many rows as are looked at together."""
-    values, tokens = _best(filtered, k)
+    values, tokens = _stable_top_k(filtered, k)
     return values, tokens, logits.log_softmax(-1).gather(1, tokens)
 
 
-def _best(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+def _stable_top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The `k` best of each row of (rows, n) and their places, best first, of equal ones the first ones first."""
     k = min(k, scores.shape[1])
-    values, places = _largest(scores, min(k + 1, scores.shape[1]))
+    values, places = _unordered_top_k(scores, min(k + 1, scores.shape[1]))
     if not bool((values[:, 1:] == values[:, :-1]).any()):
         return values[:, :k], places[:, :k]
-    places = among_best(scores, k).nonzero()[:, 1].view(len(scores), k)  # topk takes any of those that are equal
+    places = top_k_mask(scores, k).nonzero()[:, 1].view(len(scores), k)  # topk takes any of those that are equal
     values, order = scores.gather(1, places).sort(stable=True, descending=True)
     return values, places.gather(1, order)
 
 
-def _largest(scores: Tensor, n: int) -> tuple[Tensor, Tensor]:
+def _unordered_top_k(scores: Tensor, n: int) -> tuple[Tensor, Tensor]:
     """What topk gives; of many numbers a CPU looks only into the blocks with the largest maxima.
 
     The maxima are quick to find, and the `n` largest numbers are in the `n` blocks whose maxima are largest.

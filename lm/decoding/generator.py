@@ -12,21 +12,21 @@ import torch
 
 from lm.config.decoding import SamplingConfig
 from lm.decoding.beam_search import Hypothesis, beam_search
-from lm.decoding.healing import Cover, Ending, beyond, choose, covers
 from lm.decoding.sampling import (
     Continuation,
     Finish,
     Request,
-    Row,
     Sampler,
-    TextUntil,
+    SampleSpec,
+    StopStringStream,
     Token,
     generate,
-    read_biases,
-    refilled,
+    generate_continuously,
+    parse_logit_biases,
 )
 from lm.decoding.session import DecodeSession
-from lm.decoding.speculative import Agreement, Draft, ModelDraft, PromptDraft, speculate
+from lm.decoding.speculative import AcceptanceStats, Drafter, ModelDrafter, PromptLookupDrafter, generate_speculatively
+from lm.decoding.token_healing import HealedPrompt, PromptEnding, choose_healed_prompt, heal_prompts, text_after_overlap
 from lm.engine.selection import EnginePlan, plan_engines
 from lm.errors import LMError, UsageError
 from lm.model.transformer import DecoderOnly
@@ -34,7 +34,7 @@ from lm.text.prompts import Prompt
 from lm.tokenizer.special_tokens import build_text_frame
 from lm.tokenizer.tokenizer import Tokenizer
 
-PROMPT = "prompt"
+PROMPT_LOOKUP = "prompt"
 """The draft that guesses that a text goes on as it did before."""
 _LEAST_SHARED = 8
 """Tokens of a beginning that is worth reading once for all."""
@@ -63,7 +63,7 @@ class Generator:
     use_cache: bool = True
     batch_size: int = 16
     draft: DecoderOnly | str | None = None
-    agreement: Agreement = field(default_factory=Agreement)
+    agreement: AcceptanceStats = field(default_factory=AcceptanceStats)
     follows_examples: bool = False
 
     def __post_init__(self) -> None:
@@ -83,7 +83,7 @@ class Generator:
         Raises:
             UsageError: a logit bias of the settings is malformed, or names no token.
         """
-        return Sampler.of(self.config, read_biases(self.config.logit_bias, self.tokenizer))
+        return Sampler.of(self.config, parse_logit_biases(self.config.logit_bias, self.tokenizer))
 
     def generate(
         self,
@@ -98,7 +98,7 @@ class Generator:
 
         Args:
             prompt: a text; or ids, at least one, which are followed as they are.
-            context: ids before a text, see `prolonged`; without them it begins a document.
+            context: ids before a text, see `encode_after`; without them it begins a document.
             n: how many samples; one batch of them after another.
             first: number of the first sample, the others follow. With a seed, sample i of a prompt is the same in
                 every call, and in `continue_prompts`.
@@ -110,16 +110,16 @@ class Generator:
                 token.
         """
         ids, plan = self._ids(prompt, context), self.plan(n)
-        session, found = DecodeSession(plan), list[Cover]()
+        session, found = DecodeSession(plan), list[HealedPrompt]()
         if (ending := self._ending(prompt, ids)) is not None:
             session.share(ending.kept[:-1])  # all covers and samples begin with it
-            (found,) = covers(session, [ending], self.tokenizer, self.sampler)
+            (found,) = heal_prompts(session, [ending], self.tokenizer, self.sampler)
         streams = ((number, self.sampler.stream(number, prompt=ids)) for number in range(first, first + n))
         requests = (self._request(ids, number, self.config.max_tokens, stream, found) for number, stream in streams)
         if self.draft is not None:
             yield from self._speculate(requests, plan, n, alternatives)
         elif found:
-            yield from refilled(
+            yield from generate_continuously(
                 session, requests, self.sampler, rows=self.batch_size,
                 stop_ids=self._stop_ids, alternatives=alternatives,
             )  # fmt: skip
@@ -135,30 +135,30 @@ class Generator:
     ) -> Iterator[Token | Finish]:
         """`n` samples one after another, with a draft."""
         for request in requests:
-            draft: Draft = PromptDraft()
+            draft: Drafter = PromptLookupDrafter()
             if isinstance(self.draft, DecoderOnly):
                 guessing = plan_engines(self.draft, tokens=self._all_tokens(n), uses_cache=self.use_cache)
-                draft = ModelDraft(DecodeSession(guessing), self.sampler)
-            yield from speculate(
+                draft = ModelDrafter(DecodeSession(guessing), self.sampler)
+            yield from generate_speculatively(
                 DecodeSession(plan), draft, torch.tensor([[*request.prompt]]), request.row, self.sampler,
                 agreement=self.agreement, stop_ids=self._stop_ids, alternatives=alternatives,
             )  # fmt: skip
 
-    def _ending(self, prompt: str | Sequence[int], ids: Sequence[int]) -> Ending | None:
+    def _ending(self, prompt: str | Sequence[int], ids: Sequence[int]) -> PromptEnding | None:
         """The end of a prompt that is chosen again with what follows, if it has one."""
         if not self.config.token_healing or self.follows_examples or not isinstance(prompt, str):
             return None
-        return Ending.of(self.tokenizer, prompt, ids)
+        return PromptEnding.of(self.tokenizer, prompt, ids)
 
     def _request(
-        self, ids: Sequence[int], number: int, max_tokens: int, stream: random.Random, found: Sequence[Cover]
+        self, ids: Sequence[int], number: int, max_tokens: int, stream: random.Random, found: Sequence[HealedPrompt]
     ) -> Request:
         """A sample that follows some ids; or the same text, whose end is covered in one of several ways."""
         if not found:
-            return Request(ids, Row(number, max_tokens, self._text(), stream))
-        cover, token = choose(found, self.sampler, stream)
-        begun = None if token is None else beyond(self.tokenizer, token, cover.overlap)
-        return Request(cover.prompt, Row(number, max_tokens, self._text(begun), stream, token, cover.overlap))
+            return Request(ids, SampleSpec(number, max_tokens, self._text(), stream))
+        cover, token = choose_healed_prompt(found, self.sampler, stream)
+        begun = None if token is None else text_after_overlap(self.tokenizer, token, cover.overlap)
+        return Request(cover.prompt, SampleSpec(number, max_tokens, self._text(begun), stream, token, cover.overlap))
 
     def samples(self, prompt: str | Sequence[int], *, n: int = 1, alternatives: int = 0) -> list[Continuation]:
         """Draw samples to their ends; see `generate`."""
@@ -173,9 +173,9 @@ class Generator:
         """Draw samples of what follows each of many prompts; see `lm.decoding.sampling.generate`.
 
         Args:
-            prompts: taken one after the other, as there is room for them: see `by_length`.
+            prompts: taken one after the other, as there is room for them: see `sort_by_length`.
             n: how many samples of each.
-            beginning: with which many of them begin: see `shared_beginning`. It is read once.
+            beginning: with which many of them begin: see `common_prefix`. It is read once.
             alternatives: how many of the most likely tokens come with each token.
 
         Yields:
@@ -186,11 +186,11 @@ class Generator:
             UsageError: there is nothing to begin from, or the settings rule out every token.
         """
         session = DecodeSession(self.plan())
-        shared = prompt_ids(self.tokenizer, beginning) if beginning else []
+        shared = encode_prompt(self.tokenizer, beginning) if beginning else []
         session.share(shared if len(shared) >= _LEAST_SHARED else [])
         drawn: dict[int, tuple[Prompt, list[Continuation]]] = {}
         requests = self._requests(prompts, n, drawn)
-        for event in refilled(
+        for event in generate_continuously(
             session, requests, self.sampler, rows=self.batch_size, stop_ids=self._stop_ids, alternatives=alternatives
         ):
             number, sample = divmod(event.row, n)
@@ -210,19 +210,19 @@ class Generator:
                 stream = self.sampler.stream(sample, prompt=ids, repeat=prompt.repeat, seed=prompt.seed)
                 yield self._request(ids, prompt.number * n + sample, max_tokens, stream, found)
 
-    def _covered(self, prompts: Iterable[Prompt]) -> Iterator[tuple[Prompt, list[int], list[Cover]]]:
+    def _covered(self, prompts: Iterable[Prompt]) -> Iterator[tuple[Prompt, list[int], list[HealedPrompt]]]:
         """Prompts with their ids, and the ways to cover their ends."""
         waiting, session = iter(prompts), DecodeSession(self.plan())
         while some := list(itertools.islice(waiting, _HEALED_TOGETHER if self.config.token_healing else 1)):
             ids = [self._ids_of(prompt) for prompt in some]
             endings = [self._ending(prompt.text, each) for prompt, each in zip(some, ids, strict=True)]
             healed = [ending for ending in endings if ending is not None]
-            found = iter(covers(session, healed, self.tokenizer, self.sampler) if healed else ())
+            found = iter(heal_prompts(session, healed, self.tokenizer, self.sampler) if healed else ())
             yield from zip(some, ids, [[] if ending is None else next(found) for ending in endings], strict=True)
 
     def _ids_of(self, prompt: Prompt) -> list[int]:
         try:
-            return prompt_ids(self.tokenizer, prompt.text)
+            return encode_prompt(self.tokenizer, prompt.text)
         except LMError as error:
             raise type(error)(f"{prompt.where}: {error}") from None
 
@@ -247,8 +247,8 @@ class Generator:
         limit, ids = max_tokens or self.config.max_tokens, self._ids(prompt)
         first, overlap, greedy = None, 0, Sampler(greedy=True)
         if (ending := self._ending(prompt, ids)) is not None:  # the beam begins with the best spelling of the prompt
-            (found,) = covers(DecodeSession(self.plan(1)), [ending], self.tokenizer, greedy)
-            cover, token = choose(found, greedy, greedy.stream(0))
+            (found,) = heal_prompts(DecodeSession(self.plan(1)), [ending], self.tokenizer, greedy)
+            cover, token = choose_healed_prompt(found, greedy, greedy.stream(0))
             ids, overlap, first = [*cover.prompt], cover.overlap, None if token is None else cover.tokens
         (best,) = beam_search(
             DecodeSession(plan_engines(self.model, tokens=limit, shares=True, uses_cache=self.use_cache)),
@@ -259,7 +259,9 @@ class Generator:
 
     def interrupt(self, sample: Continuation) -> None:
         """End a sample that grows no more, with all the text of its tokens."""
-        text = self._text(beyond(self.tokenizer, sample.tokens[0], sample.overlap) if sample.overlap else None)
+        text = self._text(
+            text_after_overlap(self.tokenizer, sample.tokens[0], sample.overlap) if sample.overlap else None
+        )
         sample.text = "".join(map(text.feed, sample.tokens)) + text.finish()
         sample.finish_reason = "interrupted"
 
@@ -273,7 +275,7 @@ class Generator:
 
     def _ids(self, prompt: str | Sequence[int], context: Sequence[int] = ()) -> list[int]:
         if isinstance(prompt, str):
-            return prolonged(self.tokenizer, context, prompt)
+            return encode_after(self.tokenizer, context, prompt)
         ids, size = list(prompt), self.model.config.vocab_size
         if not ids:
             raise UsageError("there is nothing to begin from: give at least one token")
@@ -286,12 +288,12 @@ class Generator:
         """Decode steps of `n` samples, drawn in batches or with a draft one by one."""
         return self.config.max_tokens * -(-n // (self.batch_size if self.draft is None else 1))
 
-    def _text(self, first: str | None = None) -> TextUntil:
-        return TextUntil(self.tokenizer.decode_stream(), self.config.stop, first=first)
+    def _text(self, first: str | None = None) -> StopStringStream:
+        return StopStringStream(self.tokenizer.decode_stream(), self.config.stop, first=first)
 
     def _found(self, hypothesis: Hypothesis, overlap: int) -> Continuation:
-        first = beyond(self.tokenizer, hypothesis.tokens[0], overlap) if overlap else None
-        text = TextUntil(self.tokenizer.decode_stream(), first=first)
+        first = text_after_overlap(self.tokenizer, hypothesis.tokens[0], overlap) if overlap else None
+        text = StopStringStream(self.tokenizer.decode_stream(), first=first)
         return Continuation(
             text="".join(map(text.feed, hypothesis.tokens)) + text.finish(),
             tokens=list(hypothesis.tokens),
@@ -302,7 +304,7 @@ class Generator:
         )
 
 
-def prompt_ids(tokenizer: Tokenizer, prompt: str) -> list[int]:
+def encode_prompt(tokenizer: Tokenizer, prompt: str) -> list[int]:
     """A prompt's ids, after the document-start token if the tokenizer has one.
 
     Raises:
@@ -315,7 +317,7 @@ def prompt_ids(tokenizer: Tokenizer, prompt: str) -> list[int]:
     return ids
 
 
-def prolonged(tokenizer: Tokenizer, context: Sequence[int], text: str) -> list[int]:
+def encode_after(tokenizer: Tokenizer, context: Sequence[int], text: str) -> list[int]:
     """The ids of a context with a text put after it; after a document that has ended the text begins a new one.
 
     Raises:
@@ -323,7 +325,7 @@ def prolonged(tokenizer: Tokenizer, context: Sequence[int], text: str) -> list[i
         UsageError: there is neither a context nor a text nor a start token to begin from.
     """
     if not context:
-        return prompt_ids(tokenizer, text)
+        return encode_prompt(tokenizer, text)
     frame = build_text_frame(tokenizer)
     is_ended = context[-1] in frame.after
     # In GPT-2's manner one token both ends a document and starts the next.
@@ -335,14 +337,14 @@ _AT_ONCE = 4096
 """Prompts that are put in order of length together; results wait for the last of them at most."""
 
 
-def by_length(prompts: Iterable[Prompt]) -> Iterator[Prompt]:
+def sort_by_length(prompts: Iterable[Prompt]) -> Iterator[Prompt]:
     """Prompts of like length one after the other, the shortest first; some are read ahead."""
     waiting = iter(prompts)
     while some := list(itertools.islice(waiting, _AT_ONCE)):
         yield from sorted(some, key=lambda prompt: len(prompt.text))
 
 
-def shared_beginning(texts: Sequence[str]) -> str:
+def common_prefix(texts: Sequence[str]) -> str:
     """The words with which all of some texts begin, and go on with others.
 
     The white space after them is no part of it: it may belong to the next token.

@@ -22,8 +22,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lm.config.decoding import SamplingConfig
-from lm.decoding.candidates import among_best
-from lm.decoding.session import DecodeSession, Source
+from lm.decoding.candidates import top_k_mask
+from lm.decoding.session import DecodeSession, SourceBatch
 from lm.errors import UsageError, check_number
 from lm.tokenizer.tokenizer import DecodeStream, Tokenizer
 
@@ -102,7 +102,7 @@ class Continuation:
         self.text += event.text
 
 
-class TextUntil:
+class StopStringStream:
     """The text of one sample as its tokens come, up to the first of some strings.
 
     The string that is complete first ends the text, of two that end together the longer one; so the text is the same
@@ -145,18 +145,18 @@ class TextUntil:
         if found:
             self.stopped, self._held = True, ""
             return text[: min(found)[1]]
-        certain = len(text) - max((_begun(text, stop) for stop in self._stops), default=0)
+        certain = len(text) - max((_partial_match_length(text, stop) for stop in self._stops), default=0)
         self._held = text[certain:]
         return text[:certain]
 
 
-def _begun(text: str, stop: str) -> int:
+def _partial_match_length(text: str, stop: str) -> int:
     """How many characters at the end of a text are the longest beginning of a string, short of all of it."""
     return next(size for size in range(min(len(text), len(stop) - 1), -1, -1) if text.endswith(stop[:size]))
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class SampleSpec:
     """A sample that is asked for.
 
     Attributes:
@@ -170,7 +170,7 @@ class Row:
 
     number: int
     max_tokens: int
-    text: TextUntil | None = None
+    text: StopStringStream | None = None
     stream: random.Random | None = None
     first: int | None = None
     overlap: int = 0
@@ -179,10 +179,10 @@ class Row:
 def generate(
     session: DecodeSession,
     prompts: Tensor,
-    rows: Sequence[Row],
+    rows: Sequence[SampleSpec],
     sampler: Sampler,
     *,
-    sources: Sequence[Source] | None = None,
+    sources: Sequence[SourceBatch] | None = None,
     stop_ids: Collection[int] = (),
     alternatives: int = 0,
 ) -> Iterator[Token | Finish]:
@@ -211,20 +211,20 @@ def generate(
         session.select(numbers.tolist())
         tokens, logits = tokens[numbers], logits[numbers.to(logits.device)]
     history = History(tokens, prompts.shape[1])
-    batch = Batch(session, sampler, rows, history, logits, stop_ids=stop_ids, alternatives=alternatives)
+    batch = SampleBatch(session, sampler, rows, history, logits, stop_ids=stop_ids, alternatives=alternatives)
     while len(batch):
         yield from batch.choose()
         batch.extend()
 
 
-class Batch:
+class SampleBatch:
     """Samples that grow side by side, a token each in a round; those that end leave."""
 
     def __init__(
         self,
         session: DecodeSession,
         sampler: Sampler,
-        rows: Sequence[Row],
+        rows: Sequence[SampleSpec],
         history: History,
         logits: Tensor,
         *,
@@ -257,7 +257,7 @@ class Batch:
         chosen, logprobs = self._sampler.choose(self._logits, streams, self._history)
         if any(sample.first is not None for sample in self._samples):
             chosen, logprobs = self._given(chosen)
-        choices = zip(*_transferred(chosen, logprobs), most_likely(self._logits, self._alternatives), strict=True)
+        choices = zip(*_to_lists(chosen, logprobs), top_alternatives(self._logits, self._alternatives), strict=True)
         self._history = self._history.to(chosen.device).followed(chosen)
         events: list[Token | Finish] = []
         for sample, (token, logprob, others) in zip(self._samples, choices, strict=True):
@@ -285,12 +285,12 @@ class Batch:
         """Keep only some samples in the session."""
         self._session.select(kept)
 
-    def _begun(self, rows: Sequence[Row]) -> list[Sample]:
-        return [Sample.of(row, self._sampler) for row in rows]
+    def _begun(self, rows: Sequence[SampleSpec]) -> list[SampleState]:
+        return [SampleState.of(row, self._sampler) for row in rows]
 
 
 @dataclass(slots=True)
-class Sample:
+class SampleState:
     """A sample as it grows.
 
     Attributes:
@@ -301,14 +301,14 @@ class Sample:
         is_finished: whether it has ended.
     """
 
-    row: Row
+    row: SampleSpec
     stream: random.Random
     left: int
     first: int | None
     is_finished: bool = False
 
     @classmethod
-    def of(cls, row: Row, sampler: Sampler) -> Sample:
+    def of(cls, row: SampleSpec, sampler: Sampler) -> SampleState:
         """A sample with no tokens yet."""
         return cls(row, row.stream or sampler.stream(row.number), row.max_tokens, row.first)
 
@@ -322,8 +322,8 @@ class Sample:
             UsageError: there is no token.
         """
         check_number(logprob)
-        if token == NOTHING_LEFT:
-            raise nothing_left()
+        if token == NO_TOKEN_LEFT:
+            raise no_token_left()
         number, text = self.row.number, self.row.text
         overlap, self.first = 0 if self.first is None else self.row.overlap, None
         self.left -= 1
@@ -336,13 +336,13 @@ class Sample:
         return [event, Finish(number, "stop" if text and text.stopped else reason, rest)]
 
 
-def _transferred(chosen: Tensor, logprobs: Tensor) -> tuple[list[int], list[float]]:
+def _to_lists(chosen: Tensor, logprobs: Tensor) -> tuple[list[int], list[float]]:
     """Ids and nats as Python's numbers, in one transfer from the device."""
     ids, nats = torch.stack((chosen.double(), logprobs.double())).tolist()
     return list(map(int, ids)), nats
 
 
-def most_likely(logits: Tensor, k: int) -> list[Alternatives]:
+def top_alternatives(logits: Tensor, k: int) -> list[Alternatives]:
     """The `k` best tokens of each row of (rows, vocabulary) logits, and their log-probabilities."""
     if not k:
         return [()] * len(logits)
@@ -365,10 +365,10 @@ class Request:
     """
 
     prompt: Sequence[int]
-    row: Row
+    row: SampleSpec
 
 
-def refilled(
+def generate_continuously(
     session: DecodeSession,
     requests: Iterable[Request],
     sampler: Sampler,
@@ -396,7 +396,7 @@ def refilled(
 
     Source: Yu et al. 2022 (Orca), section 3.2.
     """
-    batch = _RefilledBatch(session, sampler, stop_ids=stop_ids, alternatives=alternatives)
+    batch = _ContinuousBatch(session, sampler, stop_ids=stop_ids, alternatives=alternatives)
     waiting = iter(requests)
     while True:
         free = rows - len(batch)
@@ -408,14 +408,16 @@ def refilled(
         batch.extend()
 
 
-class _RefilledBatch(Batch):
+class _ContinuousBatch(SampleBatch):
     """A batch into which samples come."""
 
     def __init__(
         self, session: DecodeSession, sampler: Sampler, *, stop_ids: Collection[int], alternatives: int
     ) -> None:
-        """No samples yet; see `refilled`."""
-        super().__init__(session, sampler, [], _nothing(), torch.empty(0), stop_ids=stop_ids, alternatives=alternatives)
+        """No samples yet; see `generate_continuously`."""
+        super().__init__(
+            session, sampler, [], _empty_history(), torch.empty(0), stop_ids=stop_ids, alternatives=alternatives
+        )
 
     def join(self, requests: Sequence[Request]) -> None:
         """Read the prompts of further samples, if there are any."""
@@ -423,7 +425,7 @@ class _RefilledBatch(Batch):
             return
         if not self._samples:
             self._session.release(range(len(self._session)))
-            self._history = _nothing()
+            self._history = _empty_history()
         prompts = [request.prompt for request in requests]
         logits = self._session.add(prompts).last
         self._logits = torch.cat((self._logits, logits)) if self._samples else logits
@@ -435,7 +437,7 @@ class _RefilledBatch(Batch):
         self._session.release({*range(len(self._session))} - {*kept})
 
 
-def _nothing() -> History:
+def _empty_history() -> History:
     return History(torch.empty(0, 0, dtype=torch.long), 0)
 
 
@@ -499,11 +501,11 @@ Filter = Callable[[Tensor, History], Tensor]
 
 _AS_GOOD_AS_GREEDY = 1e-6  # a temperature below it would overflow float32
 
-NOTHING_LEFT = -1
+NO_TOKEN_LEFT = -1
 """In the place of a token, where every one is ruled out."""
 
 
-def nothing_left() -> UsageError:
+def no_token_left() -> UsageError:
     """What to raise where every token is ruled out."""
     return UsageError(
         "no token is left to choose: biases or repeated n-grams rule out every one",
@@ -527,7 +529,7 @@ class Sampler:
     truncations: tuple[Filter, ...] = ()
     greedy: bool = False
     seed: int = 0
-    most_added: float = math.inf
+    max_added_bias: float = math.inf
 
     @classmethod
     def of(cls, config: SamplingConfig, biases: Biases | None = None) -> Sampler:
@@ -538,12 +540,12 @@ class Sampler:
 
         Args:
             config: its `logit_bias` is not read here, for that needs a tokenizer.
-            biases: what `read_biases` reads from it.
+            biases: what `parse_logit_biases` reads from it.
         """
         greedy = config.greedy or config.temperature < _AS_GOOD_AS_GREEDY
         kept = () if greedy else tuple(truncations(config))
         seed = secrets.randbits(32) if config.seed is None else config.seed
-        return cls(tuple(penalties(config, biases or {})), kept, greedy, seed, most_added(config, biases or {}))
+        return cls(tuple(penalties(config, biases or {})), kept, greedy, seed, max_added_bias(config, biases or {}))
 
     @property
     def filters(self) -> tuple[Filter, ...]:
@@ -567,7 +569,7 @@ class Sampler:
 
     def probabilities(self, logits: Tensor, history: History) -> Tensor:
         """(rows, vocabulary) probabilities that tokens are drawn with, from as many logits; unless greedy."""
-        return filtered(logits, self.filters, history.to(logits.device)).softmax(-1)
+        return apply_filters(logits, self.filters, history.to(logits.device)).softmax(-1)
 
     def choose(self, logits: Tensor, streams: Sequence[random.Random], history: History) -> tuple[Tensor, Tensor]:
         """Choose the next token of each row.
@@ -590,17 +592,17 @@ class Sampler:
 
     def tokens(self, logits: Tensor, streams: Sequence[random.Random], history: History) -> Tensor:
         """What `choose` chooses, from logits that are on a device with float64."""
-        left = filtered(logits, self.filters, history.to(logits.device))
-        return _most_likely(left) if self.greedy else drawn(left.softmax(-1), streams)
+        left = apply_filters(logits, self.filters, history.to(logits.device))
+        return _argmax(left) if self.greedy else draw(left.softmax(-1), streams)
 
 
-def _most_likely(logits: Tensor) -> Tensor:
+def _argmax(logits: Tensor) -> Tensor:
     """The best token of each row, or NOTHING_LEFT."""
     best = logits.argmax(-1)
-    return best.masked_fill(logits.gather(-1, best[:, None]).squeeze(-1) == -torch.inf, NOTHING_LEFT)
+    return best.masked_fill(logits.gather(-1, best[:, None]).squeeze(-1) == -torch.inf, NO_TOKEN_LEFT)
 
 
-def drawn(probabilities: Tensor, streams: Sequence[random.Random]) -> Tensor:
+def draw(probabilities: Tensor, streams: Sequence[random.Random]) -> Tensor:
     """Where a uniform number falls among the cumulative probabilities; one a row, whatever the vocabulary.
 
     Args:
@@ -615,7 +617,7 @@ def drawn(probabilities: Tensor, streams: Sequence[random.Random]) -> Tensor:
     uniform = torch.tensor([[stream.random()] for stream in streams], dtype=torch.float64)
     # Below the total even when the product rounds up to it: a token without probability is never drawn.
     place = (uniform.to(cumulative.device) * total).minimum(total * (1 - 2**-52))
-    return torch.searchsorted(cumulative, place, right=True).masked_fill(total.isnan(), NOTHING_LEFT).squeeze(-1)
+    return torch.searchsorted(cumulative, place, right=True).masked_fill(total.isnan(), NO_TOKEN_LEFT).squeeze(-1)
 
 
 def log_normaliser(logits: Tensor) -> Tensor:
@@ -694,7 +696,7 @@ def ban_repeated_ngrams(logits: Tensor, tokens: Tensor, size: int) -> Tensor:
     return logits.masked_fill(hits > 0, -torch.inf)
 
 
-def temper(logits: Tensor, temperature: float) -> Tensor:
+def apply_temperature(logits: Tensor, temperature: float) -> Tensor:
     """Logits divided by a temperature above 0."""
     return logits / temperature
 
@@ -704,7 +706,7 @@ def keep_top_k(logits: Tensor, k: int) -> Tensor:
 
     Source: Fan et al. 2018.
     """
-    return logits if k >= logits.shape[-1] else logits.masked_fill(~among_best(logits, k), -torch.inf)
+    return logits if k >= logits.shape[-1] else logits.masked_fill(~top_k_mask(logits, k), -torch.inf)
 
 
 def keep_top_p(logits: Tensor, p: float) -> Tensor:
@@ -766,7 +768,7 @@ def penalties(config: SamplingConfig, biases: Biases) -> Iterator[Filter]:
         yield lambda logits, history: ban_repeated_ngrams(logits, history.tokens, size)
 
 
-def most_added(config: SamplingConfig, biases: Biases) -> float:
+def max_added_bias(config: SamplingConfig, biases: Biases) -> float:
     """How much `penalties` add to a logit at most; infinity where that depends on the logit or the length of the text.
 
     Args:
@@ -784,7 +786,7 @@ def most_added(config: SamplingConfig, biases: Biases) -> float:
 def truncations(config: SamplingConfig) -> Iterator[Filter]:
     """The filters that leave the tokens to draw from, in the order in which they apply, which is Hugging Face's too."""
     if config.temperature != 1:
-        yield lambda logits, _: temper(logits, config.temperature)
+        yield lambda logits, _: apply_temperature(logits, config.temperature)
     if (k := config.top_k) is not None:
         yield lambda logits, _: keep_top_k(logits, k)
     if (top := config.top_p) is not None:
@@ -795,14 +797,14 @@ def truncations(config: SamplingConfig) -> Iterator[Filter]:
         yield lambda logits, _: keep_typical(logits, mass)
 
 
-def filtered(logits: Tensor, filters: Iterable[Filter], history: History) -> Tensor:
+def apply_filters(logits: Tensor, filters: Iterable[Filter], history: History) -> Tensor:
     """(rows, vocabulary) logits after some filters, one applied to what the one before has left."""
     for apply in filters:
         logits = apply(logits, history)
     return logits
 
 
-def read_biases(written: Iterable[str], tokenizer: Tokenizer) -> dict[tuple[int, ...], float]:
+def parse_logit_biases(written: Iterable[str], tokenizer: Tokenizer) -> dict[tuple[int, ...], float]:
     """The sequences of tokens to favour or disfavour, and by how much.
 
     Args:
@@ -813,7 +815,7 @@ def read_biases(written: Iterable[str], tokenizer: Tokenizer) -> dict[tuple[int,
     Raises:
         UsageError: one is not of this form, names no token, or its value is neither -inf nor between -1e20 and 1e20.
     """
-    return dict(_read(text, tokenizer) for text in written)
+    return dict(_parse_logit_bias(text, tokenizer) for text in written)
 
 
 _GREATEST = 1e20
@@ -824,7 +826,7 @@ _DIGITS = 18
 """More than any id has; Python refuses to read thousands of them."""
 
 
-def _read(written: str, tokenizer: Tokenizer) -> tuple[tuple[int, ...], float]:
+def _parse_logit_bias(written: str, tokenizer: Tokenizer) -> tuple[tuple[int, ...], float]:
     text, _, value = written.rpartition("=")
     try:
         bias = float(value)

@@ -9,16 +9,16 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from lm.decoding.candidates import best_following
-from lm.engine.engine import LAST, NOTHING, KVCache, Output, Want
+from lm.decoding.candidates import top_k_tokens
+from lm.engine.engine import LAST_LOGITS, NO_OUTPUT, EngineOutput, KVCache, OutputSpec
 from lm.engine.pytorch import RowCache
 from lm.engine.selection import EnginePlan, Operation
-from lm.kernels.tensors import Best
+from lm.kernels.torch_ops import TopK
 
 _TOKENS_AT_ONCE = 4096
 """Tokens, padding included, that are read together."""
 
-Source = tuple[Tensor, Tensor]
+SourceBatch = tuple[Tensor, Tensor]
 """(sources, length) ids, or (sources, length, 4) with trees, padded on the right; and (sources,) their lengths."""
 
 
@@ -33,7 +33,7 @@ def window_start(length: int, context_length: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Next:
+class StepOutput:
     """What follows the tokens of each row.
 
     Attributes:
@@ -43,7 +43,7 @@ class Next:
     """
 
     logits: Tensor | None = None
-    best: Best | None = None
+    best: TopK | None = None
     attention: Sequence[Tensor] = ()
 
     @property
@@ -65,7 +65,7 @@ class DecodeSession:
 
     def __init__(self, *plans: EnginePlan) -> None:
         """No rows yet; an engine plan for each model."""
-        self._models = [_Rows(plan, self) for plan in plans]
+        self._models = [_ModelRows(plan, self) for plan in plans]
         self.tokens: list[list[int]] = []
 
     def __len__(self) -> int:
@@ -92,7 +92,12 @@ class DecodeSession:
             model.share(prefix)
 
     @torch.inference_mode()
-    def add(self, prompts: Sequence[Sequence[int]], sources: Sequence[Source] | None = None, want: Want = LAST) -> Next:
+    def add(
+        self,
+        prompts: Sequence[Sequence[int]],
+        sources: Sequence[SourceBatch] | None = None,
+        want: OutputSpec = LAST_LOGITS,
+    ) -> StepOutput:
         """Append rows, and read their prompts.
 
         Args:
@@ -109,28 +114,28 @@ class DecodeSession:
         for place, model in enumerate(self._models):
             model.add(len(prompts), None if sources is None else sources[place])
         tokens = None if sources is None else torch.tensor([[*prompt] for prompt in prompts])
-        return self._read(new, tokens, _over(want, max(map(len, prompts))))
+        return self._read(new, tokens, _with_attention_of(want, max(map(len, prompts))))
 
     @torch.inference_mode()
-    def extend(self, tokens: Tensor, want: Want = LAST) -> Next:
+    def extend(self, tokens: Tensor, want: OutputSpec = LAST_LOGITS) -> StepOutput:
         """Append (rows, n) tokens on any device, n at least 1, and say what follows the rows."""
         for row, ids in zip(self.tokens, tokens.tolist(), strict=True):
             row.extend(ids)
         rows = range(len(self))
         if want.last <= 1:
-            return self._read(rows, tokens, _over(want, tokens.shape[1]))
+            return self._read(rows, tokens, _with_attention_of(want, tokens.shape[1]))
         logits, left = [], tokens.shape[1]
         while left > (together := min(model.together(left) for model in self._models)):
             first, tokens = tokens.split((together, left - together), 1)
             left -= together
-            logits.append(self._read(rows, first, Want(last=together), ahead=left).logits)
-        found = self._read(rows, tokens, _over(replace(want, last=min(want.last, left)), left))
+            logits.append(self._read(rows, first, OutputSpec(last=together), ahead=left).logits)
+        found = self._read(rows, tokens, _with_attention_of(replace(want, last=min(want.last, left)), left))
         if not logits:
             return found
         joined = torch.cat([part for part in (*logits, found.logits) if part is not None], dim=1)
-        return Next(joined[:, -want.last :], found.best, found.attention)
+        return StepOutput(joined[:, -want.last :], found.best, found.attention)
 
-    def _read(self, rows: Sequence[int], tokens: Tensor | None, want: Want, ahead: int = 0) -> Next:
+    def _read(self, rows: Sequence[int], tokens: Tensor | None, want: OutputSpec, ahead: int = 0) -> StepOutput:
         """Have the models read some rows, up to so many tokens `ahead`.
 
         Args:
@@ -149,8 +154,8 @@ class DecodeSession:
             if parts:
                 logits = torch.stack([part[..., :size] for part in parts]).logsumexp(0) - math.log(len(parts))
         if want.top_k and best is None and logits is not None:
-            best = best_following(logits[:, -1], logits[:, -1], want.top_k, by_compiled_code=self.is_compiled)
-        return Next(logits, best, attended)
+            best = top_k_tokens(logits[:, -1], logits[:, -1], want.top_k, by_compiled_code=self.is_compiled)
+        return StepOutput(logits, best, attended)
 
     @torch.inference_mode()
     def select(self, rows: Sequence[int]) -> None:
@@ -176,7 +181,7 @@ class DecodeSession:
             model.truncate()
 
 
-class _Rows:
+class _ModelRows:
     """What one model has read of the rows of a session."""
 
     def __init__(self, plan: EnginePlan, session: DecodeSession) -> None:
@@ -192,7 +197,7 @@ class _Rows:
         if isinstance(self.cache, RowCache):
             self.cache.share(self.plan.model, prefix if fits else ())  # type: ignore[arg-type]
 
-    def add(self, rows: int, source: Source | None) -> None:
+    def add(self, rows: int, source: SourceBatch | None) -> None:
         """Take in rows, and read their sources."""
         self._starts += [0] * rows
         if self.cache is None:
@@ -206,7 +211,7 @@ class _Rows:
         ids, lengths = source[0], source[1].tolist()
         self._sources = [row[:length] for row, length in zip(ids.tolist(), lengths, strict=True)]
         if self.plan.layout == "shared":
-            self.plan.pytorch.forward(ids, range(rows), [0] * rows, self.cache, NOTHING, lengths=lengths)
+            self.plan.pytorch.forward(ids, range(rows), [0] * rows, self.cache, NO_OUTPUT, lengths=lengths)
 
     def together(self, n: int) -> int:
         """How many of the last `n` tokens of the rows are read in one window each, at most."""
@@ -220,7 +225,7 @@ class _Rows:
         tokens = self._sources[row] + self._session.tokens[row]
         return tokens[self._starts[row] : len(tokens) - ahead]
 
-    def read(self, rows: Sequence[int], tokens: Tensor | None, want: Want, ahead: int) -> Output:
+    def read(self, rows: Sequence[int], tokens: Tensor | None, want: OutputSpec, ahead: int) -> EngineOutput:
         """See `DecodeSession._read`: one step for rows in the cache, then a prefill of those that are not."""
         assert self.cache is not None
         if self._context is not None:
@@ -238,19 +243,19 @@ class _Rows:
         assert not want.attention
         cached = [row for row in rows if not self.cache.is_new(row)]
         of_cached = tokens[[place for place, row in enumerate(rows) if not self.cache.is_new(row)]]
-        parts = [self._step(cached, of_cached, Want(want.last)), self._begin(uncached, want, ahead)]
+        parts = [self._step(cached, of_cached, OutputSpec(want.last)), self._begin(uncached, want, ahead)]
         number = {row: place for place, row in enumerate([*cached, *uncached])}
         logits = [part.logits for part in parts if part.logits is not None]
-        return Output(torch.cat(logits)[[number[row] for row in rows]] if logits else None)
+        return EngineOutput(torch.cat(logits)[[number[row] for row in rows]] if logits else None)
 
-    def _step(self, rows: Sequence[int], tokens: Tensor, want: Want) -> Output:
+    def _step(self, rows: Sequence[int], tokens: Tensor, want: OutputSpec) -> EngineOutput:
         """What follows rows after (rows, n) tokens that the cache has not read yet."""
         assert self.cache is not None
         positions = [self.cache.lengths[row] for row in rows]
         engine = self.plan.engine(self._operation(positions, tokens.shape[1], want), tokens.numel())
         return engine.forward(tokens, rows, positions, self.cache, want)
 
-    def _operation(self, positions: Sequence[int], n: int, want: Want) -> Operation:
+    def _operation(self, positions: Sequence[int], n: int, want: OutputSpec) -> Operation:
         if want.attention:
             return "attention"
         if not positions[0]:
@@ -258,21 +263,21 @@ class _Rows:
         is_beyond = self._context is None and max(positions) + n > self.plan.model.config.context_length
         return "beyond_context" if is_beyond else "step" if n == 1 else "verify"
 
-    def _begin(self, rows: Sequence[int], want: Want, ahead: int) -> Output:
+    def _begin(self, rows: Sequence[int], want: OutputSpec, ahead: int) -> EngineOutput:
         """What follows rows whose windows are read from their beginning; equal ones are read once."""
         assert self.cache is not None
         windows = [self._window(row, ahead) for row in rows]
         forward, cache = self.plan.pytorch.forward, self.cache
         if not isinstance(cache, RowCache) or self._context is None:
-            ids, lengths = _padded(windows)
+            ids, lengths = _pad(windows)
             return forward(ids, rows, [0] * len(rows), cache, want, lengths=lengths)
         readers: dict[tuple[int, ...], list[int]] = {}
         for row, ids_of_row in zip(rows, windows, strict=True):
             readers.setdefault(tuple(ids_of_row), []).append(row)
         logits: dict[int, Tensor] = {}
         for group in self._groups(list(readers), cache.prefix):
-            shared = _shared(group[0], cache.prefix)
-            ids, lengths = _padded([window[shared:] for window in group])
+            shared = _shared_prefix_length(group[0], cache.prefix)
+            ids, lengths = _pad([window[shared:] for window in group])
             firsts = [readers[window][0] for window in group]
             found = forward(ids, firsts, [shared] * len(group), cache, want, lengths=lengths).logits
             if found is not None:
@@ -280,14 +285,14 @@ class _Rows:
             copied = [(row, readers[window][0]) for window in group for row in readers[window][1:]]
             if copied:
                 cache.copy(*map(list, zip(*copied, strict=True)))
-        return Output(torch.stack([logits[row] for row in rows]) if logits else None)
+        return EngineOutput(torch.stack([logits[row] for row in rows]) if logits else None)
 
     def _groups(self, windows: Sequence[tuple[int, ...]], prefix: tuple[int, ...]) -> Iterator[list[tuple[int, ...]]]:
         """Windows to be read together: of like length, for recurrent layers of the same."""
         group: list[tuple[int, ...]] = []
-        for window in sorted(windows, key=lambda window: (_shared(window, prefix), len(window))):
+        for window in sorted(windows, key=lambda window: (_shared_prefix_length(window, prefix), len(window))):
             is_full = (len(group) + 1) * len(window) > _TOKENS_AT_ONCE
-            is_other = group and _shared(window, prefix) != _shared(group[0], prefix)
+            is_other = group and _shared_prefix_length(window, prefix) != _shared_prefix_length(group[0], prefix)
             differs = self.plan.model.config.is_recurrent and group and len(window) != len(group[0])
             if group and (is_full or is_other or differs):
                 yield group
@@ -314,19 +319,19 @@ class _Rows:
         ])  # fmt: skip
 
 
-def _over(want: Want, n: int) -> Want:
+def _with_attention_of(want: OutputSpec, n: int) -> OutputSpec:
     """The same, and if attention is wanted, that of `n` tokens."""
     return replace(want, attention=n) if want.attention else want
 
 
-def _padded(windows: Sequence[Sequence[int]]) -> tuple[Tensor, list[int]]:
+def _pad(windows: Sequence[Sequence[int]]) -> tuple[Tensor, list[int]]:
     """(windows, longest) ids, padded on the right, and how many of each are real."""
     lengths = list(map(len, windows))
     longest = max(lengths)
     return torch.tensor([[*window, *[0] * (longest - len(window))] for window in windows]), lengths
 
 
-def _shared(window: tuple[int, ...], prefix: tuple[int, ...]) -> int:
+def _shared_prefix_length(window: tuple[int, ...], prefix: tuple[int, ...]) -> int:
     """How many tokens at the beginning of a window are the prefix, which the cache has read."""
     length = len(prefix)
     return length if len(window) > length and window[:length] == prefix else 0

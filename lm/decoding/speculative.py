@@ -16,19 +16,19 @@ import torch
 from torch import Tensor
 
 from lm.decoding.sampling import (
-    NOTHING_LEFT,
+    NO_TOKEN_LEFT,
     Finish,
     History,
-    Row,
-    Sample,
     Sampler,
+    SampleSpec,
+    SampleState,
     Token,
-    drawn,
+    draw,
     log_normaliser,
-    most_likely,
+    top_alternatives,
 )
 from lm.decoding.session import DecodeSession
-from lm.engine.engine import Want
+from lm.engine.engine import OutputSpec
 
 _FIRST, _MOST, _MORE, _FEWER = 4, 15, 2, 1
 """Tokens guessed at first and at most; by how many more after all were kept, and by how many fewer after some weren't.
@@ -43,7 +43,7 @@ _LONGEST, _SHORTEST = 3, 1
 
 
 @dataclass(frozen=True, slots=True)
-class Guess:
+class DraftToken:
     """A token that may come next.
 
     Attributes:
@@ -55,40 +55,40 @@ class Guess:
     probabilities: Tensor | None = None
 
 
-class Draft(Protocol):
+class Drafter(Protocol):
     """What guesses."""
 
-    def guesses(self, history: History, count: int, stream: random.Random) -> list[Guess]:
+    def guesses(self, history: History, count: int, stream: random.Random) -> list[DraftToken]:
         """At most so many tokens that may follow (1, length) others; none if nothing comes to mind."""
 
 
-class PromptDraft:
+class PromptLookupDrafter:
     """Guesses that the last tokens go on as they did when they last occurred.
 
     Source: Saxena 2023 (prompt lookup decoding).
     """
 
-    def guesses(self, history: History, count: int, stream: random.Random) -> list[Guess]:  # noqa: ARG002
-        """See `Draft`."""
+    def guesses(self, history: History, count: int, stream: random.Random) -> list[DraftToken]:  # noqa: ARG002
+        """See `Drafter`."""
         tokens: list[int] = history.tokens[0].tolist()
         for length in range(min(_LONGEST, len(tokens) - 1), _SHORTEST - 1, -1):
             last = tokens[-length:]
             for begin in range(len(tokens) - length - 1, -1, -1):
                 if tokens[begin : begin + length] == last:
-                    return [Guess(token) for token in tokens[begin + length : begin + length + count]]
+                    return [DraftToken(token) for token in tokens[begin + length : begin + length + count]]
         return []
 
 
-class ModelDraft:
+class ModelDrafter:
     """Guesses what a smaller model draws, by the same sampler."""
 
     def __init__(self, session: DecodeSession, sampler: Sampler) -> None:
         """Of a session with no rows yet, of a model with the same vocabulary."""
         self._session, self._sampler = session, sampler
 
-    def guesses(self, history: History, count: int, stream: random.Random) -> list[Guess]:
-        """See `Draft`."""
-        found: list[Guess] = []
+    def guesses(self, history: History, count: int, stream: random.Random) -> list[DraftToken]:
+        """See `Drafter`."""
+        found: list[DraftToken] = []
         unread = self._go_back(history.tokens[0].tolist())
         while len(found) < count:
             read = self._session.extend(torch.tensor([unread])) if len(self._session) else self._session.add([unread])
@@ -97,10 +97,10 @@ class ModelDraft:
             if probabilities is None:
                 token = self._sampler.tokens(logits, [stream], history)
             else:
-                token = drawn(probabilities, [stream])
-            if token == NOTHING_LEFT:
+                token = draw(probabilities, [stream])
+            if token == NO_TOKEN_LEFT:
                 break
-            found.append(Guess(int(token), None if probabilities is None else probabilities[0]))
+            found.append(DraftToken(int(token), None if probabilities is None else probabilities[0]))
             unread, history = [int(token)], history.followed(token)
         return found
 
@@ -118,7 +118,7 @@ class ModelDraft:
 
 
 @dataclass
-class Agreement:
+class AcceptanceStats:
     """How often a draft was right.
 
     Attributes:
@@ -131,7 +131,7 @@ class Agreement:
 
 
 @dataclass
-class _Pace:
+class _DraftLength:
     """How many tokens to guess next.
 
     Attributes:
@@ -160,14 +160,14 @@ class _Pace:
 
 
 @torch.inference_mode()
-def speculate(
+def generate_speculatively(
     session: DecodeSession,
-    draft: Draft,
+    draft: Drafter,
     prompt: Tensor,
-    row: Row,
+    row: SampleSpec,
     sampler: Sampler,
     *,
-    agreement: Agreement,
+    agreement: AcceptanceStats,
     stop_ids: Collection[int] = (),
     alternatives: int = 0,
 ) -> Iterator[Token | Finish]:
@@ -190,9 +190,9 @@ def speculate(
         InputError: the model's output is not a number.
         UsageError: the sampler rules out every token.
     """
-    sample = Sample.of(row, sampler)
-    history, pace = History(prompt.cpu(), prompt.shape[1]), _Pace()
-    guesses: Sequence[Guess] = ()
+    sample = SampleState.of(row, sampler)
+    history, pace = History(prompt.cpu(), prompt.shape[1]), _DraftLength()
+    guesses: Sequence[DraftToken] = ()
     read = session.add(prompt.tolist())
     while True:
         assert read.logits is not None
@@ -201,9 +201,9 @@ def speculate(
         for logits, guess in zip(following[:, None], (*guesses, None), strict=True):
             token = sample.first
             if token is None:
-                token = _chosen(logits, guess, sampler, sample.stream, history)
+                token = _accept_or_resample(logits, guess, sampler, sample.stream, history)
             logprob = float(logits[0, max(token, 0)] - log_normaliser(logits))
-            yield from sample.take(token, logprob, most_likely(logits, alternatives)[0], stop_ids)
+            yield from sample.take(token, logprob, top_alternatives(logits, alternatives)[0], stop_ids)
             history = history.followed(torch.tensor([token]))
             kept += 1
             if sample.is_finished or guess is None or token != guess.token:
@@ -216,10 +216,12 @@ def speculate(
         count = min(pace.count, sample.left - 1)
         guesses = draft.guesses(history, count, sample.stream) if count else ()
         unread = [int(history.tokens[0, -1]), *(guess.token for guess in guesses)]
-        read = session.extend(torch.tensor([unread]), Want(last=len(unread)))
+        read = session.extend(torch.tensor([unread]), OutputSpec(last=len(unread)))
 
 
-def _chosen(logits: Tensor, guess: Guess | None, sampler: Sampler, stream: random.Random, history: History) -> int:
+def _accept_or_resample(
+    logits: Tensor, guess: DraftToken | None, sampler: Sampler, stream: random.Random, history: History
+) -> int:
     """The token that comes next: the guess, with the probability that keeps the distribution, or another.
 
     Args:
@@ -240,4 +242,4 @@ def _chosen(logits: Tensor, guess: Guess | None, sampler: Sampler, stream: rando
     if stream.random() * float(theirs[guess.token]) < float(ours[guess.token]):
         return guess.token
     rest = (ours - theirs).clamp(min=0)
-    return int(drawn(rest[None] if rest.any() else ours[None], [stream]))
+    return int(draw(rest[None] if rest.any() else ours[None], [stream]))

@@ -15,10 +15,10 @@ from torch import Tensor
 from lm.config.decoding import SamplingConfig, TranslationConfig
 from lm.config.model import check_heads_given
 from lm.data.bucketing import length_batches
-from lm.decoding.beam_search import Coverage, Hypothesis, beam_search
-from lm.decoding.sampling import Continuation, Filter, History, Row, Sampler, generate, nothing_left
-from lm.decoding.session import DecodeSession, Source
-from lm.decoding.translation_input import Ids, Line, TranslationModel, line_of, padded
+from lm.decoding.beam_search import CoveragePenalty, Hypothesis, beam_search
+from lm.decoding.sampling import Continuation, Filter, History, Sampler, SampleSpec, generate, no_token_left
+from lm.decoding.session import DecodeSession, SourceBatch
+from lm.decoding.translation_input import Ids, SourceLine, TranslationModel, build_source_line, pad_sources
 from lm.engine.selection import plan_engines
 from lm.errors import InputError, UsageError
 from lm.processes import Share, on_threads
@@ -55,7 +55,7 @@ class Translation:
 
 
 @dataclass(frozen=True, slots=True)
-class Translated:
+class TranslatedLine:
     """A line, and what became of it.
 
     Attributes:
@@ -85,7 +85,7 @@ class Translator:
         *,
         sampler: Sampler = _GREEDY,
         to: str | None = None,
-        share: Share[list[Line], list[Translated]] | None = None,
+        share: Share[list[SourceLine], list[TranslatedLine]] | None = None,
     ) -> None:
         """Check that the models fit together, and the settings them.
 
@@ -107,9 +107,9 @@ class Translator:
         self._frames = [
             build_pair_frames(model.tokenizer, model.source_tokenizer, tag=model.tag_to(to)) for model in self.models
         ]
-        kept = (*map(_after_start, sampler.truncations), *_without_start(self._frames[0]))
+        kept = (*map(_skip_start_token, sampler.truncations), *_ban_start_token(self._frames[0]))
         self._sampler = dataclasses.replace(
-            sampler, penalties=tuple(map(_after_start, sampler.penalties)), truncations=kept
+            sampler, penalties=tuple(map(_skip_start_token, sampler.penalties)), truncations=kept
         )
         if self.config.n_best > self.config.beam and sampler.greedy:
             raise UsageError(f"{self.config.n_best} best need a beam at least as wide", settings=["beam", "n_best"])
@@ -124,7 +124,7 @@ class Translator:
         *,
         prefixes: Iterable[str] | None = None,
         heads: Iterable[Sequence[int]] | None = None,
-    ) -> Iterator[Translated]:
+    ) -> Iterator[TranslatedLine]:
         """Translate lines, in order; some are read ahead.
 
         Args:
@@ -140,18 +140,18 @@ class Translator:
         """
         check_heads_given(*(each.model.config for each in self.models), are_given=heads is not None)
         begun = itertools.chain(prefixes or (), itertools.repeat(""))
-        numbered, repeats = zip(itertools.count(), lines, begun, _without_end(heads)), RepeatCounter()
+        numbered, repeats = zip(itertools.count(), lines, begun, _pad_with_none(heads)), RepeatCounter()
         while chunk := list(itertools.islice(numbered, self.config.read_ahead or _READ_AHEAD)):
             read = self._read(chunk)
             if not self._sampler.greedy:
-                read = [dataclasses.replace(line, repeat=repeats.count(_drawn_for(line))) for line in read]
+                read = [dataclasses.replace(line, repeat=repeats.count(_seed_text(line))) for line in read]
             done = {line.number: self._blank(line) for line in read if line.is_blank}
             batches = list(self._batches([line for line in read if not line.is_blank]))
             for batch, results in zip(batches, self._side_by_side(batches), strict=True):
                 done |= zip([line.number for line in batch], results, strict=True)
             yield from (done[line.number] for line in read)
 
-    def _side_by_side(self, batches: Sequence[list[Line]]) -> Iterator[list[Translated]]:
+    def _side_by_side(self, batches: Sequence[list[SourceLine]]) -> Iterator[list[TranslatedLine]]:
         """Results of batches in order; on a CPU each thread has batches of its own, if no other processes have them.
 
         Steps are too small to share: with two threads a batch each, both are busy; two threads on one batch wait for
@@ -172,13 +172,13 @@ class Translator:
         finally:
             torch.set_num_threads(threads)
 
-    def _read(self, chunk: Sequence[tuple[int, str, str, Sequence[int] | None]]) -> list[Line]:
+    def _read(self, chunk: Sequence[tuple[int, str, str, Sequence[int] | None]]) -> list[SourceLine]:
         """Numbers, texts, prefixes and heads as lines."""
         numbers, texts, prefixes, _ = zip(*chunk, strict=True)
-        heads = [_checked(given, text, number) for number, text, _, given in chunk]
+        heads = [_check_heads(given, text, number) for number, text, _, given in chunk]
         sources = zip(*(self._sources(place, texts, heads) for place in range(len(self.models))), strict=True)
         begun = [ids.tolist() for ids in self.tokenizer.encode_batch(prefixes)]
-        return [line_of(*line) for line in zip(numbers, texts, sources, begun, heads, strict=True)]
+        return [build_source_line(*line) for line in zip(numbers, texts, sources, begun, heads, strict=True)]
 
     def _sources(
         self, place: int, texts: Sequence[str], heads: Sequence[Heads | None]
@@ -187,11 +187,11 @@ class Translator:
         model, frame = self.models[place], self._frames[place].source
         return [(model, frame, ids) for ids in model.read([text.strip() for text in texts], heads)]
 
-    def _blank(self, line: Line) -> Translated:
+    def _blank(self, line: SourceLine) -> TranslatedLine:
         """What becomes of a blank line, which no model reads."""
-        return Translated(line.text, (Translation(""),) * self.config.n_best, heads=line.heads)
+        return TranslatedLine(line.text, (Translation(""),) * self.config.n_best, heads=line.heads)
 
-    def _batches(self, lines: Sequence[Line]) -> Iterator[list[Line]]:
+    def _batches(self, lines: Sequence[SourceLine]) -> Iterator[list[SourceLine]]:
         """Batches of lines of similar length, those with prefixes of one length together; the longest first."""
         begun = sorted(lines, key=lambda line: len(line.prefix), reverse=True)
         for _, same in itertools.groupby(begun, key=lambda line: len(line.prefix)):
@@ -201,22 +201,22 @@ class Translator:
             for rows in length_batches(lengths, tokens=self.config.batch_tokens, order=order):
                 yield [some[row] for row in rows]
 
-    def translate_batch(self, batch: Sequence[Line]) -> list[Translated]:
+    def translate_batch(self, batch: Sequence[SourceLine]) -> list[TranslatedLine]:
         """Translate lines side by side, all of which were read as this translator reads them."""
         session = DecodeSession(*(plan_engines(member.model) for member in self.models))
-        sources = [padded([line.sources[i] for line in batch]) for i in range(len(self.models))]
+        sources = [pad_sources([line.sources[i] for line in batch]) for i in range(len(self.models))]
         prompts = torch.tensor([[self._frames[0].start, *line.prefix] for line in batch])
         if self._sampler.greedy:
             found = self._searched(session, prompts, batch, sources)
         else:
             found = self._drawn(session, prompts, batch, sources)
         return [
-            Translated(line.text, tuple(self._translation(line, one) for one in best), line.left_out, line.heads)
+            TranslatedLine(line.text, tuple(self._translation(line, one) for one in best), line.left_out, line.heads)
             for line, best in zip(batch, found, strict=True)
         ]
 
     def _searched(
-        self, session: DecodeSession, prompts: Tensor, batch: Sequence[Line], sources: Sequence[Source]
+        self, session: DecodeSession, prompts: Tensor, batch: Sequence[SourceLine], sources: Sequence[SourceBatch]
     ) -> list[list[Hypothesis]]:
         """The most likely translations of each line, best first."""
         penalty = self.config.coverage_penalty
@@ -232,21 +232,21 @@ class Translator:
             filters=self._sampler.filters,
             most_added=self._sampler.most_added,
             sources=sources,
-            coverage=Coverage(penalty, sources) if penalty else None,
+            coverage=CoveragePenalty(penalty, sources) if penalty else None,
         )
         if not all(found):
-            raise nothing_left()
+            raise no_token_left()
         return found
 
     def _drawn(
-        self, session: DecodeSession, prompts: Tensor, batch: Sequence[Line], sources: Sequence[Source]
+        self, session: DecodeSession, prompts: Tensor, batch: Sequence[SourceLine], sources: Sequence[SourceBatch]
     ) -> list[list[Hypothesis]]:
         """Samples of each line's translations; those of a line are the same whatever batch it is in."""
         n = self.config.n_best
         rows = [
-            Row(
+            SampleSpec(
                 line.number * n + sample, self._limit(line),
-                stream=self._sampler.stream(sample, prompt=_drawn_for(line), repeat=line.repeat),
+                stream=self._sampler.stream(sample, prompt=_seed_text(line), repeat=line.repeat),
             )
             for line in batch
             for sample in range(n)
@@ -255,10 +255,10 @@ class Translator:
         stop_ids = self._frames[0].target.after
         for event in generate(session, prompts, rows, self._sampler, sources=sources, stop_ids=stop_ids):
             drawn[event.row].take(event)
-        samples = [_hypothesis(drawn[row.number]) for row in rows]
+        samples = [_to_hypothesis(drawn[row.number]) for row in rows]
         return [samples[start : start + n] for start in range(0, len(samples), n)]
 
-    def _limit(self, line: Line) -> int:
+    def _limit(self, line: SourceLine) -> int:
         """Tokens that a translation may have after its prefix."""
         config = self.config
         longest = max(1, int(config.max_length_ratio * line.length + config.max_length_extra) - len(line.prefix))
@@ -268,7 +268,7 @@ class Translator:
             raise UsageError(f"the prefix of line {line.number + 1} fills all of the model's positions")
         return min(longest, room)
 
-    def _translation(self, line: Line, found: Hypothesis) -> Translation:
+    def _translation(self, line: SourceLine, found: Hypothesis) -> Translation:
         """A hypothesis as text: one line, with the prefix."""
         known = [token for token in found.tokens if token < self.tokenizer.vocab_size]  # the others have no text
         text = self.tokenizer.decode([*line.prefix, *known])
@@ -276,12 +276,12 @@ class Translator:
         return Translation(text, found.tokens, found.logprobs, found.score, found.finish_reason)
 
 
-def _drawn_for(line: Line) -> str:
+def _seed_text(line: SourceLine) -> str:
     """What decides the random numbers of a line's samples, besides the seed."""
     return f"{line.prefix} {line.text.strip()}"
 
 
-def _without_end(heads: Iterable[Sequence[int]] | None) -> Iterator[Sequence[int] | None]:
+def _pad_with_none(heads: Iterable[Sequence[int]] | None) -> Iterator[Sequence[int] | None]:
     """Heads for as many lines as there are; InputError if they end before the lines."""
     if heads is None:
         yield from itertools.repeat(None)
@@ -290,7 +290,7 @@ def _without_end(heads: Iterable[Sequence[int]] | None) -> Iterator[Sequence[int
         raise InputError("there are heads for fewer lines than are to be translated")
 
 
-def _checked(heads: Sequence[int] | None, text: str, number: int) -> Heads | None:
+def _check_heads(heads: Sequence[int] | None, text: str, number: int) -> Heads | None:
     """The heads of a line's words, if they are given and a tree; `number` is the line's, from 0."""
     if heads is None:
         return None
@@ -298,12 +298,12 @@ def _checked(heads: Sequence[int] | None, text: str, number: int) -> Heads | Non
     return tuple(heads)
 
 
-def _after_start(apply: Filter) -> Filter:
+def _skip_start_token(apply: Filter) -> Filter:
     """A filter that does not see the start token, which may be the one that ends a text as well."""
     return lambda logits, history: apply(logits, History(history.tokens[:, 1:], history.prompt_length - 1))
 
 
-def _without_start(frames: PairSpecialTokens) -> list[Filter]:
+def _ban_start_token(frames: PairSpecialTokens) -> list[Filter]:
     """A filter that keeps the start token out of translations, unless it ends them: it only begins what is read."""
     if frames.start in frames.target.after:
         return []
@@ -311,7 +311,7 @@ def _without_start(frames: PairSpecialTokens) -> list[Filter]:
     return [lambda logits, _: logits.index_fill(-1, start.to(logits.device), -torch.inf)]
 
 
-def _hypothesis(sample: Continuation) -> Hypothesis:
+def _to_hypothesis(sample: Continuation) -> Hypothesis:
     """A sample as if it had been found, its score the sum of its log-probabilities."""
     assert sample.finish_reason is not None
     assert sample.finish_reason != "interrupted"

@@ -89,18 +89,18 @@ class TranslationModel:
             return max(LONGEST_SOURCE, 2 * self.max_length)
         return limit // 2 if self.model.config.decoder_only else limit
 
-    def room(self, source: Source) -> int | None:
+    def room(self, source: SourceIds) -> int | None:
         """How many ids of a target the model has positions for after a source; None if there is no limit."""
         limit = self.model.config.position_limit
         return limit - len(source) if limit is not None and self.model.config.decoder_only else limit
 
 
-Source = list[int] | list[list[int]]
+SourceIds = list[int] | list[list[int]]
 Ids = NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class SourceLine:
     """A line as ids.
 
     Attributes:
@@ -115,7 +115,7 @@ class Line:
 
     number: int
     text: str
-    sources: tuple[Source, ...]
+    sources: tuple[SourceIds, ...]
     prefix: list[int]
     left_out: int
     heads: Heads | None = None
@@ -132,13 +132,13 @@ class Line:
         return max(map(len, self.sources))
 
 
-def line_of(
+def build_source_line(
     number: int,
     text: str,
     sources: Sequence[tuple[TranslationModel, SpecialTokenFrame, Sequence[int] | NDArray[Any]]],
     prefix: list[int],
     heads: Heads | None = None,
-) -> Line:
+) -> SourceLine:
     """A line as each model reads it: within its frame, and as much of it as the model reads.
 
     Args:
@@ -152,18 +152,18 @@ def line_of(
     for model, frame, ids in sources:
         room = max(0, model.source_limit - len(frame))
         left_out = max(left_out, len(ids) - room)
-        read.append(_framed(np.asarray(ids[:room]), frame))
-    return Line(number, text, tuple(read), prefix, left_out, heads)
+        read.append(_add_frame(np.asarray(ids[:room]), frame))
+    return SourceLine(number, text, tuple(read), prefix, left_out, heads)
 
 
-def _framed(ids: NDArray[Any], frame: SpecialTokenFrame) -> Source:
+def _add_frame(ids: NDArray[Any], frame: SpecialTokenFrame) -> SourceIds:
     """One source within its frame."""
     if ids.ndim == 1:
         return [*frame.before, *ids.tolist(), *frame.after]
     return wrap_sources(RaggedArray.of([ids]), frame).values.tolist()
 
 
-def padded(sources: Sequence[Source]) -> tuple[Tensor, Tensor]:
+def pad_sources(sources: Sequence[SourceIds]) -> tuple[Tensor, Tensor]:
     """(sources, length) ids, or (sources, length, 4) with trees, and (sources,) how many of each are real."""
     rows = RaggedArray.of(sources)
     return torch.from_numpy(rows.padded(0)), torch.from_numpy(rows.lengths())

@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from lm.data.batch import Batch
 from lm.distributed.placement import Loss, M, Placement
 from lm.distributed.turns import Turn
-from lm.model.transformer import Block, without_weights
+from lm.model.transformer import Block, init_empty_weights
 
 
 class Sharded(Placement):
@@ -88,7 +88,7 @@ class Sharded(Placement):
 
     def whole_model(self, model: M) -> M:
         """See `Placement.whole_model`: another one, in eval mode."""
-        with without_weights():
+        with init_empty_weights():
             copy = type(model)(model.config)
         copy.load_state_dict({name: _whole(value) for name, value in model.state_dict().items()}, assign=True)
         return copy.eval().requires_grad_(False)

@@ -12,9 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lm.engine.engine import KVCache, Output, Want
-from lm.engine.pytorch import RowCache, RowLayer, TorchEngine, row_scope
-from lm.model.attention import KeyValueCache
+from lm.engine.engine import EngineOutput, KVCache, OutputSpec
+from lm.engine.pytorch import RowCache, RowLayerCache, TorchEngine, row_attention_inputs
+from lm.model.attention import LayerKVCache
 from lm.model.positions import PositionTable
 from lm.model.transformer import DecoderOnly
 
@@ -27,7 +27,7 @@ _WARM_UPS = 2
 """Runs before the recorded one, in which libraries choose their kernels and take what memory they keep."""
 
 
-class CudaRecorder:
+class CudaGraphRecorder:
     """Records what some work launches on a GPU, so that it is launched again: at the same addresses, without Python.
 
     Nothing that Python does is done again, so the work must ask no tensor for its numbers, and copy nothing to the GPU;
@@ -39,7 +39,7 @@ class CudaRecorder:
 
     def __init__(self, device: torch.device) -> None:
         """Of work on one device, with nothing recorded."""
-        self._stream, self._pool = _stream(device), torch.cuda.graph_pool_handle()
+        self._stream, self._pool = _recording_stream(device), torch.cuda.graph_pool_handle()
 
     def __call__(self, work: Work) -> Work:
         """Run some work a few times, and record it.
@@ -70,27 +70,27 @@ class CudaRecorder:
 
 
 @cache
-def _stream(device: torch.device) -> torch.cuda.Stream:
+def _recording_stream(device: torch.device) -> torch.cuda.Stream:
     """The one for recording: libraries keep memory for each that they are used on."""
     return torch.cuda.Stream(device)
 
 
-RECORDERS: Mapping[str, Callable[[torch.device], Callable[[Work], Work]]] = {"cuda": CudaRecorder}
+RECORDERS: Mapping[str, Callable[[torch.device], Callable[[Work], Work]]] = {"cuda": CudaGraphRecorder}
 """What makes of work something that repeats it, by the type of the device; on others steps are not recorded."""
-_steps: WeakKeyDictionary[DecoderOnly, StaticStep] = WeakKeyDictionary()
+_steps: WeakKeyDictionary[DecoderOnly, StaticDecodeStep] = WeakKeyDictionary()
 
 
-class GraphEngine:
+class CudaGraphEngine:
     """A model's decode step for one token a row, recorded; all else, and all other sessions, run in PyTorch."""
 
     name = "CUDA graph"
 
     def __init__(self, model: DecoderOnly) -> None:
-        """Of a model in eval mode, of which `lm.engine.selection.CUDA_GRAPH` supports all settings."""
+        """Of a model in eval mode, of which `lm.engine.selection.CUDA_GRAPH_SUPPORT` supports all settings."""
         self._pytorch = TorchEngine(model)
         self._model = model
         if model not in _steps or not _steps[model].has_weights_of(model):
-            _steps[model] = StaticStep(model)
+            _steps[model] = StaticDecodeStep(model)
         self._step = _steps[model]
 
     def forward(
@@ -99,15 +99,15 @@ class GraphEngine:
         rows: Sequence[int],
         positions: Sequence[int],
         cache: KVCache,
-        want: Want,
+        want: OutputSpec,
         *,
         lengths: Sequence[int] | None = None,
-    ) -> Output:
+    ) -> EngineOutput:
         """See `Engine`; of rows that are not new to the cache."""
         if isinstance(cache, RowCache) and tokens.shape[1] == 1 and self._step.lends_to(cache):
             logits = self._replayed(tokens, rows, positions, cache)
             if logits is not None:
-                return Output(logits=logits[:, None] if want.last else None)
+                return EngineOutput(logits=logits[:, None] if want.last else None)
         return self._pytorch.forward(tokens, rows, positions, cache, want, lengths=lengths)
 
     def _replayed(
@@ -127,7 +127,7 @@ class GraphEngine:
         return logits.index_select(0, torch.tensor(cache.places_of(rows), device=logits.device))
 
 
-class StaticStep:
+class StaticDecodeStep:
     """A step of one model, recorded for each number of rows and of positions that attention reads, in powers of two.
 
     Keys and values lie in buffers that stay where they are: a cache goes on in their first rows, and has them for
@@ -182,7 +182,7 @@ class StaticStep:
         """
         rows, end, most = len(tokens), int(positions.max()) + 1, model.config.context_length
         self._take_in(cache.own, rows, end, most)
-        shape = (_power(rows), min(most, _power(end, least=_LEAST_KEYS)))
+        shape = (_next_power_of_two(rows), min(most, _next_power_of_two(end, least=_LEAST_KEYS)))
         self._tokens[:rows, 0] = tokens
         self._positions[: shape[0]] = F.pad(positions, (0, shape[0] - rows))  # where nobody is, the first
         if shape not in self._recorded:
@@ -195,23 +195,23 @@ class StaticStep:
         """(rows, vocabulary) logits after the next token of each row, computed by the model itself."""
         positions, config = self._positions[:rows], model.config
         buffers = [(key[:rows, :, :keys], value[:rows, :, :keys]) for key, value in self._buffers]
-        layers = [RowLayer.within(key, value, positions) for key, value in buffers]
-        scope = row_scope(layers, positions, 1, keys, self._first.dtype, places_keys=config.places_keys)
+        layers = [RowLayerCache.within(key, value, positions) for key, value in buffers]
+        scope = row_attention_inputs(layers, positions, 1, keys, self._first.dtype, places_keys=config.places_keys)
         hidden = model.decode(self._tokens[:rows], scope)
         return model.logits(hidden[:, -1]).float()
 
-    def _take_in(self, layers: Sequence[KeyValueCache], rows: int, end: int, most: int) -> None:
+    def _take_in(self, layers: Sequence[LayerKVCache], rows: int, end: int, most: int) -> None:
         """Have the keys and values of a cache in the buffers, with room for its next positions."""
         has_rows, has_length = (len(self._tokens), self._buffers[0][0].shape[2]) if self._buffers else (0, 0)
         if rows > has_rows or end > has_length:
-            length = min(most, _power(end, least=_LEAST_ROOM))
-            self._make_room(layers, max(has_rows, _power(rows)), max(has_length, length))
+            length = min(most, _next_power_of_two(end, least=_LEAST_ROOM))
+            self._make_room(layers, max(has_rows, _next_power_of_two(rows)), max(has_length, length))
         key, _ = layers[0].buffers()
         if key.data_ptr() != self._buffers[0][0].data_ptr():
             for layer, (key, value) in zip(layers, self._buffers, strict=True):
                 layer.move(key[:rows], value[:rows])
 
-    def _make_room(self, layers: Sequence[KeyValueCache], rows: int, length: int) -> None:
+    def _make_room(self, layers: Sequence[LayerKVCache], rows: int, length: int) -> None:
         """Other buffers, for so many rows and positions; what was recorded with those from before is given up."""
         self._recorded, self._read, self._buffers = {}, [], []
         self._record = RECORDERS[self._first.device.type](self._first.device)
@@ -223,6 +223,6 @@ class StaticStep:
             self._buffers.append((room[0], room[1]))
 
 
-def _power(number: int, *, least: int = 1) -> int:
+def _next_power_of_two(number: int, *, least: int = 1) -> int:
     """The least power of two that is as large as both."""
     return 1 << (max(number, least) - 1).bit_length()

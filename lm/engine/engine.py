@@ -15,8 +15,8 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
-from lm.kernels.tensors import Best
-from lm.model.attention import KeyValueCache
+from lm.kernels.torch_ops import TopK
+from lm.model.attention import LayerKVCache
 from lm.model.transformer import DecoderOnly, EncoderDecoder
 
 DecoderModel = DecoderOnly | EncoderDecoder
@@ -25,7 +25,7 @@ Layout = Literal["rows", "shared", "none"]
 
 
 @dataclass(frozen=True, slots=True)
-class Want:
+class OutputSpec:
     """What is wanted of a forward pass.
 
     Attributes:
@@ -39,11 +39,11 @@ class Want:
     attention: int = 0
 
 
-NOTHING, LAST = Want(last=0), Want()
+NO_OUTPUT, LAST_LOGITS = OutputSpec(last=0), OutputSpec()
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
+class EngineOutput:
     """What a forward pass gave.
 
     Attributes:
@@ -53,7 +53,7 @@ class Output:
     """
 
     logits: Tensor | None = None
-    best: Best | None = None
+    best: TopK | None = None
     attention: Tensor | None = None
 
 
@@ -68,10 +68,10 @@ class Engine(Protocol):
         rows: Sequence[int],
         positions: Sequence[int],
         cache: KVCache,
-        want: Want,
+        want: OutputSpec,
         *,
         lengths: Sequence[int] | None = None,
-    ) -> Output:
+    ) -> EngineOutput:
         """Read tokens, and have their keys and values in the cache.
 
         Args:
@@ -103,7 +103,7 @@ class KVCache(Protocol):
     ) -> Tensor:
         """(rows, n, d_model) final states by PyTorch; arguments as of `Engine.forward`."""
 
-    def reading(self, tokens: Tensor, rows: Sequence[int], positions: Sequence[int]) -> Reading:
+    def reading(self, tokens: Tensor, rows: Sequence[int], positions: Sequence[int]) -> StepInputs:
         """What compiled code is to read; the positions count as held then."""
 
     def add(self, rows: int) -> None:
@@ -123,7 +123,7 @@ class KVCache(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class StepInputs:
     """Tokens that compiled code is to read, and where their keys and values go.
 
     Attributes:
@@ -140,14 +140,14 @@ class Reading:
     tokens: Tensor
     rows: Tensor
     positions: Tensor
-    layers: Sequence[KeyValueCache]
+    layers: Sequence[LayerKVCache]
     end: int
     slots: Tensor | None = None
-    memory: Sequence[KeyValueCache] = ()
+    memory: Sequence[LayerKVCache] = ()
     lengths: Tensor | None = None
 
 
-class Source:
+class EncodedSource:
     """What an encoder made of the sources, one a row of the cache.
 
     Attributes:
@@ -159,7 +159,7 @@ class Source:
     def __init__(self, model: EncoderDecoder, source: Tensor, lengths: Tensor | None) -> None:
         """Encode (sources, length) ids, or (sources, length, 4) with trees, on the model's device."""
         self.output, self.lengths = model.encode(source, lengths=lengths), lengths
-        self.layers: Sequence[KeyValueCache] = ()
+        self.layers: Sequence[LayerKVCache] = ()
         self._of = torch.arange(len(source), device=source.device)
 
     def select(self, rows: Tensor, *, layers: bool = True) -> None:

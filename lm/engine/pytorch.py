@@ -8,11 +8,18 @@ from collections.abc import Collection, Sequence
 import torch
 from torch import Tensor
 
-from lm.engine.engine import DecoderModel, KVCache, Layout, Output, Reading, Source, Want
+from lm.engine.engine import DecoderModel, EncodedSource, EngineOutput, KVCache, Layout, OutputSpec, StepInputs
 from lm.engine.shared_cache import SharedCache
-from lm.model.attention import DecoderCache, KeyValueCache, Mask, Scope, captured, padding
+from lm.model.attention import (
+    AttentionInputs,
+    DecoderCache,
+    LayerKVCache,
+    Mask,
+    capture_attention_weights,
+    padding_bias,
+)
 from lm.model.transformer import DecoderOnly, EncoderDecoder
-from lm.model.variants.recurrent import RecurrentCache, RecurrentScope, RowStates
+from lm.model.variants.recurrent import RecurrentCache, RecurrentInputs, RowRecurrentCache
 
 
 class TorchEngine:
@@ -37,7 +44,7 @@ class TorchEngine:
             device = next(model.parameters()).device
             if layout == "shared" and lengths is not None and int(lengths.min()) == source.shape[1]:
                 lengths = None
-            encoded = Source(model, source.to(device), None if lengths is None else lengths.to(device))  # type: ignore[arg-type]
+            encoded = EncodedSource(model, source.to(device), None if lengths is None else lengths.to(device))  # type: ignore[arg-type]
         if layout == "shared":
             return SharedCache(model, source=encoded)
         return RowCache(model, remembers=layout == "rows", source=encoded)
@@ -48,26 +55,28 @@ class TorchEngine:
         rows: Sequence[int],
         positions: Sequence[int],
         cache: KVCache,
-        want: Want,
+        want: OutputSpec,
         *,
         lengths: Sequence[int] | None = None,
-    ) -> Output:
+    ) -> EngineOutput:
         """See `Engine`."""
         n = tokens.shape[1]
-        with captured(self.model.decoder.attentions(cross=True)[-1:] if want.attention else ()) as weights:
+        with capture_attention_weights(
+            self.model.decoder.attentions(cross=True)[-1:] if want.attention else ()
+        ) as weights:
             hidden = cache.hidden(self.model, tokens, rows, positions, lengths or [n] * len(rows))
         attention = None
         if want.attention:  # (places, heads, rows of each · n, source length)
             attention = weights[0].mean(1).view(len(rows), n, -1)[:, -want.attention :].sum(1)
         if not want.last:
-            return Output(attention=attention)
+            return EngineOutput(attention=attention)
         if lengths is None or min(lengths) == n:
             hidden = hidden[:, -want.last :]
         else:
             ends = torch.tensor(lengths, device=hidden.device)[:, None]
             last = ends - want.last + torch.arange(want.last, device=hidden.device)
             hidden = hidden[torch.arange(len(hidden), device=hidden.device)[:, None], last]
-        return Output(logits=self.model.logits(hidden).float(), attention=attention)
+        return EngineOutput(logits=self.model.logits(hidden).float(), attention=attention)
 
 
 class RowCache:
@@ -88,7 +97,7 @@ class RowCache:
 
     moves_freely = False
 
-    def __init__(self, model: DecoderModel, *, remembers: bool = True, source: Source | None = None) -> None:
+    def __init__(self, model: DecoderModel, *, remembers: bool = True, source: EncodedSource | None = None) -> None:
         """Of no rows yet, or of one for each source.
 
         Args:
@@ -106,8 +115,8 @@ class RowCache:
         self.n_places = 0
         self.prefix: tuple[int, ...] = ()
         self._read_prefix: DecoderCache | RecurrentCache | None = None
-        self._states = RowStates() if config.is_recurrent else None
-        self.own = [] if config.is_recurrent else [RowLayer(config.context_length) for _ in range(config.n_layers)]
+        self._states = RowRecurrentCache() if config.is_recurrent else None
+        self.own = [] if config.is_recurrent else [RowLayerCache(config.context_length) for _ in range(config.n_layers)]
         if source is not None:
             self.add(len(source.output))
 
@@ -201,7 +210,7 @@ class RowCache:
         least = min(positions)
         return batch, [of_place.get(place, least) for place in range(self.n_places)]
 
-    def reading(self, tokens: Tensor, rows: Sequence[int], positions: Sequence[int]) -> Reading:
+    def reading(self, tokens: Tensor, rows: Sequence[int], positions: Sequence[int]) -> StepInputs:
         """See `KVCache`."""
         n = tokens.shape[1]
         end = max(positions) + n
@@ -211,7 +220,7 @@ class RowCache:
         places, starts = torch.tensor(self.places_of(rows)), torch.tensor(positions)
         if n > 1:
             places, starts = places.repeat_interleave(n), (starts[:, None] + torch.arange(n)).flatten()
-        return Reading(tokens.flatten(), places, starts, self.own, end)
+        return StepInputs(tokens.flatten(), places, starts, self.own, end)
 
     def make_room(self, end: int) -> None:
         """See that positions before `end` can be written into the layers' buffers."""
@@ -223,25 +232,25 @@ class RowCache:
         for row in rows:
             self.lengths[row] += n
 
-    def _scope(self, starts: Sequence[int], n: int) -> Scope:
+    def _scope(self, starts: Sequence[int], n: int) -> AttentionInputs:
         """What the next `n` tokens of each place see: what it holds, and themselves up to their own position."""
         first = max(starts)
         is_even = min(starts) == first
         if self._states is not None:
             at = None if is_even else self._index(starts)[:, None] + torch.arange(n, device=self._like.device)
-            return RecurrentScope(Mask.causal(), recurrent=self._states, start=first, query_positions=at)
+            return RecurrentInputs(Mask.causal(), recurrent=self._states, start=first, query_positions=at)
         places = first if is_even else self._index(starts)
         for layer in self.own:
             layer.aim(places, first + n)
         if isinstance(places, int):
-            return Scope(Mask.causal(), caches=self.own, start=first)
-        return row_scope(self.own, places, n, first + n, self._like.dtype, places_keys=self._places_keys)
+            return AttentionInputs(Mask.causal(), caches=self.own, start=first)
+        return row_attention_inputs(self.own, places, n, first + n, self._like.dtype, places_keys=self._places_keys)
 
-    def _seen_source(self) -> Scope | None:
+    def _seen_source(self) -> AttentionInputs | None:
         source = self._source
         if source is None:
             return None
-        return Scope(mask=Mask.keys(source.lengths), memory=source.output, caches=source.layers)
+        return AttentionInputs(mask=Mask.keys(source.lengths), memory=source.output, caches=source.layers)
 
     def select(self, rows: Sequence[int]) -> None:
         """Row i becomes what row `rows[i]` was; rows may be repeated or left out. All move, in one copy."""
@@ -290,7 +299,7 @@ class RowCache:
         return torch.tensor(numbers, dtype=torch.long, device=self._like.device)
 
 
-class RowLayer(KeyValueCache):
+class RowLayerCache(LayerKVCache):
     """Keys and values of one layer, of each row at the places of its positions.
 
     What a row has beyond its own length is left over from others, and a mask hides it. It was a number at least: what
@@ -304,7 +313,7 @@ class RowLayer(KeyValueCache):
         self._places: Tensor | int = 0
 
     @classmethod
-    def within(cls, key: Tensor, value: Tensor, places: Tensor) -> RowLayer:
+    def within(cls, key: Tensor, value: Tensor, places: Tensor) -> RowLayerCache:
         """A cache that is all of these (rows, kv_heads, length, head) buffers, aimed at (rows,) `places` in them."""
         cache = cls(key.shape[2])
         cache._key, cache._value, cache._places, cache.length = key, value, places, key.shape[2]
@@ -317,7 +326,7 @@ class RowLayer(KeyValueCache):
             return
         n_rows, length = int(rows.max()) + 1, key.shape[2]
         self._key, self._value = (
-            _with_room(buffer, like, n_rows, length, most=self._most)
+            _grow(buffer, like, n_rows, length, most=self._most)
             for buffer, like in ((self._key, key), (self._value, value))
         )
         self.length = max(self.length, length)
@@ -331,7 +340,7 @@ class RowLayer(KeyValueCache):
         self._places, self.length = places, end
         if self._key.shape[2] < end:
             self._key, self._value = (
-                _with_room(buffer, buffer, len(buffer), end, most=self._most) for buffer in (self._key, self._value)
+                _grow(buffer, buffer, len(buffer), end, most=self._most) for buffer in (self._key, self._value)
             )
 
     def extend(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
@@ -346,7 +355,7 @@ class RowLayer(KeyValueCache):
         return self.contents()
 
 
-def _with_room(buffer: Tensor | None, like: Tensor, rows: int, length: int, *, most: int) -> Tensor:
+def _grow(buffer: Tensor | None, like: Tensor, rows: int, length: int, *, most: int) -> Tensor:
     """A buffer for so many rows and positions or more that holds what the old one held; it grows by doubling."""
     if buffer is None:
         return like.new_zeros(rows, like.shape[1], length, like.shape[3])
@@ -359,9 +368,9 @@ def _with_room(buffer: Tensor | None, like: Tensor, rows: int, length: int, *, m
     return grown
 
 
-def row_scope(
-    layers: Sequence[KeyValueCache], places: Tensor, n: int, end: int, dtype: torch.dtype, *, places_keys: bool
-) -> Scope:
+def row_attention_inputs(
+    layers: Sequence[LayerKVCache], places: Tensor, n: int, end: int, dtype: torch.dtype, *, places_keys: bool
+) -> AttentionInputs:
     """What the next `n` tokens of each row see: what its row holds, and themselves up to their own position.
 
     Args:
@@ -373,8 +382,8 @@ def row_scope(
         places_keys: whether attention has to know where keys stand.
     """
     queries = places[:, None] if n == 1 else places[:, None] + torch.arange(n, device=places.device)
-    return Scope(
-        Mask(bias=padding(queries.flatten() + 1, end).view(len(places), 1, n, end).to(dtype)), caches=layers,
+    return AttentionInputs(
+        Mask(bias=padding_bias(queries.flatten() + 1, end).view(len(places), 1, n, end).to(dtype)), caches=layers,
         start=end - n, end=end, query_positions=queries,
         key_positions=torch.arange(end, device=places.device)[None] if places_keys else None,
     )  # fmt: skip

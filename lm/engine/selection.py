@@ -12,10 +12,10 @@ from weakref import WeakKeyDictionary
 import torch
 
 from lm.config.model import ModelConfig
-from lm.engine.cuda_graph import RECORDERS, GraphEngine
+from lm.engine.cuda_graph import RECORDERS, CudaGraphEngine
 from lm.engine.engine import DecoderModel, Engine, Layout
 from lm.engine.pytorch import TorchEngine
-from lm.kernels import compiled
+from lm.kernels import code_cache
 from lm.model.transformer import DecoderOnly, EncoderDecoder, count_parameters
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ _SHAPE = (
 _PLAIN = {"architecture": {"transformer"}, "attention": {"full", "window"}, "objective": {"causal"}, "experts": {0}}
 """What both need: a step of fixed shapes, of blocks."""
 
-COMPILED: Mapping[str, object] = {
+COMPILED_SUPPORT: Mapping[str, object] = {
     **dict.fromkeys(_SHAPE, ANY),
     **_PLAIN,
     "n_encoder_layers": ANY,
@@ -68,20 +68,20 @@ COMPILED: Mapping[str, object] = {
 }
 """For every field of `ModelConfig`, the values that the compiled engine computes."""
 
-CUDA_GRAPH: Mapping[str, object] = {
-    **dict.fromkeys(COMPILED, ANY),  # the graph replays PyTorch's own kernels
+CUDA_GRAPH_SUPPORT: Mapping[str, object] = {
+    **dict.fromkeys(COMPILED_SUPPORT, ANY),  # the graph replays PyTorch's own kernels
     **_PLAIN,
     "n_encoder_layers": {0},
 }
 """For every field of `ModelConfig`, the values of which a step can be recorded: those with fixed shapes."""
 
 
-def unsupported(config: ModelConfig, declared: Mapping[str, object]) -> str | None:
+def find_unsupported(config: ModelConfig, declared: Mapping[str, object]) -> str | None:
     """The first setting of a model that an engine does not support, as `field=value`; None if it supports all.
 
     Args:
         config: of the model.
-        declared: `COMPILED` or `CUDA_GRAPH`; a field that is missing supports nothing.
+        declared: `COMPILED_SUPPORT` or `CUDA_GRAPH_SUPPORT`; a field that is missing supports nothing.
     """
     for field in fields(config):
         value, values = getattr(config, field.name), declared.get(field.name, frozenset())
@@ -173,74 +173,74 @@ def plan_engines(
     if config.is_recurrent:
         layout = "rows"
     device = next(model.parameters()).device.type
-    not_loaded = _not_loaded(model, tokens) if device == "cpu" else f"no compiled code for device {device}"
+    not_loaded = _why_not_loaded(model, tokens) if device == "cpu" else f"no compiled code for device {device}"
     is_loaded = not_loaded is None
     if config.attention == "compressed" or not uses_cache:
         return EnginePlan(model, "none", pytorch, None, {}, "nothing is cached", is_loaded)
-    reason = _not_compiled(model) or not_loaded
+    reason = _why_not_compiled(model) or not_loaded
     if reason is None:
-        other, why = _compiled_engine(model), "CPU, compiled code is installed"
-        return EnginePlan(model, layout, pytorch, other, _most(config), why, is_loaded)
+        other, why = _get_compiled_engine(model), "CPU, compiled code is installed"
+        return EnginePlan(model, layout, pytorch, other, _max_tokens(config), why, is_loaded)
     layout = layout if config.translates else "rows"  # a mask that keeps a prompt's rows apart costs more than a copy
     if device in RECORDERS:
-        reason = _not_recorded(model, layout)
+        reason = _why_not_recorded(model, layout)
         if reason is None:
             assert isinstance(model, DecoderOnly)
-            return EnginePlan(model, layout, pytorch, GraphEngine(model), CUDA_GRAPH_OPERATIONS, f"device {device}")
+            return EnginePlan(model, layout, pytorch, CudaGraphEngine(model), CUDA_GRAPH_OPERATIONS, f"device {device}")
     return EnginePlan(model, layout, pytorch, None, {}, reason, is_loaded)
 
 
-def _most(config: ModelConfig) -> Mapping[Operation, float]:
+def _max_tokens(config: ModelConfig) -> Mapping[Operation, float]:
     if not config.is_encoder_decoder:
         return COMPILED_OPERATIONS
     return {operation: math.inf if most else 0 for operation, most in COMPILED_OPERATIONS.items()}
 
 
-def _not_compiled(model: DecoderModel) -> str | None:
+def _why_not_compiled(model: DecoderModel) -> str | None:
     """Why compiled code does not compute a model on the CPU; None if it does."""
     (weights, _), first = model.output_layer, next(model.parameters())
     if weights.dtype not in _DTYPES or first.dtype is not torch.float32:
         return f"no compiled code for {str(first.dtype).removeprefix('torch.')}"
-    if (setting := unsupported(model.config, COMPILED)) is not None:
+    if (setting := find_unsupported(model.config, COMPILED_SUPPORT)) is not None:
         return f"no compiled code for {setting}"
     if any(parameter.requires_grad for parameter in model.parameters()):  # adapters may be trained alone
         return "the weights are being trained, which may move them"
     return None
 
 
-def _not_loaded(model: DecoderModel, tokens: int | None) -> str | None:
+def _why_not_loaded(model: DecoderModel, tokens: int | None) -> str | None:
     """Why compiled code is not loaded for a model on the CPU; None if it is."""
-    if not compiled.is_compiled():
-        return "lm compile has not been run" if compiled.is_installed() else "numba is not installed"
+    if not code_cache.is_compiled():
+        return "lm compile has not been run" if code_cache.is_installed() else "numba is not installed"
     weights, _ = model.output_layer
     is_loaded = "numba" in sys.modules or weights.dtype is torch.int8  # which compiled matmuls read everywhere
-    if tokens is not None and not is_loaded and tokens * _step_seconds(model) <= _LOADING:
+    if tokens is not None and not is_loaded and tokens * _estimate_step_seconds(model) <= _LOADING:
         return f"{tokens} tokens are generated before compiled code is loaded"
-    return None if compiled.is_ready() else "the compiled code is damaged, or for another processor"
+    return None if code_cache.is_ready() else "the compiled code is damaged, or for another processor"
 
 
-def _step_seconds(model: DecoderModel) -> float:
+def _estimate_step_seconds(model: DecoderModel) -> float:
     """About what PyTorch takes for a decode step of one row: estimated, so that results don't depend on a clock."""
     parameters = count_parameters(model)
     return _OVERHEAD + max(torch.float32.itemsize * parameters / _READ, parameters / _MULTIPLIED)
 
 
-def _compiled_engine(model: DecoderModel) -> CompiledEngine:
+def _get_compiled_engine(model: DecoderModel) -> CompiledEngine:
     found = _compiled.get(model)
     if found is None or not found.has_weights_of(model):
-        compiled.begin()
+        code_cache.initialise()
         from lm.engine.compiled.engine import CompiledEngine
 
         found = _compiled[model] = CompiledEngine(model)
     return found
 
 
-def _not_recorded(model: DecoderModel, layout: Layout) -> str | None:
+def _why_not_recorded(model: DecoderModel, layout: Layout) -> str | None:
     """Why steps of a model are not recorded as CUDA graphs; None if they are."""
     device = next(model.parameters()).device.type
     if isinstance(model, EncoderDecoder) or layout != "rows":
         return "rows share their past, and steps of changing shapes are not recorded"
-    if (setting := unsupported(model.config, CUDA_GRAPH)) is not None:
+    if (setting := find_unsupported(model.config, CUDA_GRAPH_SUPPORT)) is not None:
         return f"no CUDA graphs for {setting}"
     if model.training or torch.is_autocast_enabled(device) or next(model.parameters()).requires_grad:
         return "the weights are being trained, or converted for each operation"

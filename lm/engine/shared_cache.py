@@ -8,8 +8,8 @@ from collections.abc import Collection, Sequence
 import torch
 from torch import Tensor
 
-from lm.engine.engine import DecoderModel, Reading, Source
-from lm.model.attention import DecoderCache, Mask, Scope, padding
+from lm.engine.engine import DecoderModel, EncodedSource, StepInputs
+from lm.model.attention import AttentionInputs, DecoderCache, Mask, padding_bias
 from lm.model.transformer import DecoderOnly
 
 _FIRST_SLOTS = 32
@@ -27,16 +27,16 @@ class SharedCache:
         moves_freely: see `KVCache`; compiled code finds prompts and sources where they are.
     """
 
-    def __init__(self, model: DecoderModel, *, source: Source | None = None) -> None:
+    def __init__(self, model: DecoderModel, *, source: EncodedSource | None = None) -> None:
         """Of no rows yet, or of one for each source."""
         self._like, self._places_keys, self._source = next(model.parameters()), model.config.places_keys, source
         self.lengths: list[int] = []
         self.moves_freely = False
-        self._slots: Slots | None
+        self._slots: SlotTable | None
         self._cache, self._slots = _new_cache(model), None
         if source is not None:
             self.add(len(source.output))
-            self._slots = Slots(self._cache, len(source.output), source.output)
+            self._slots = SlotTable(self._cache, len(source.output), source.output)
 
     def is_new(self, row: int) -> bool:  # noqa: ARG002 (they are all alike)
         """See `KVCache`: what is before the slots of continuations is read at once."""
@@ -63,7 +63,7 @@ class SharedCache:
         self._settle()
         start = slots.position
         mask = slots.add(n)
-        own = Scope(
+        own = AttentionInputs(
             mask, caches=self._cache.own, start=start, branches=slots.width, query_positions=slots.query_positions(n),
             key_positions=slots.key_positions(n) if self._places_keys else None,
         )  # fmt: skip
@@ -79,20 +79,22 @@ class SharedCache:
         real = None if is_even else torch.tensor(lengths, device=self._like.device)
         self._cache = _new_cache(model)
         hidden = model.hidden(tokens, cache=self._cache, target_lengths=real)
-        self._slots = Slots(self._cache, len(tokens), self._like, prefix=real)
+        self._slots = SlotTable(self._cache, len(tokens), self._like, prefix=real)
         self.lengths = list(lengths)
         return hidden
 
-    def _seen_source(self) -> Scope | None:
+    def _seen_source(self) -> AttentionInputs | None:
         source = self._source
         if source is None:
             return None
         mask = Mask()
         if source.lengths is not None:
-            mask = Mask(bias=padding(source.lengths, source.output.shape[1])[:, None, None].to(source.output.dtype))
-        return Scope(mask=mask, memory=source.output, caches=self._cache.memory)
+            mask = Mask(
+                bias=padding_bias(source.lengths, source.output.shape[1])[:, None, None].to(source.output.dtype)
+            )
+        return AttentionInputs(mask=mask, memory=source.output, caches=self._cache.memory)
 
-    def reading(self, tokens: Tensor, rows: Sequence[int], positions: Sequence[int]) -> Reading:  # noqa: ARG002
+    def reading(self, tokens: Tensor, rows: Sequence[int], positions: Sequence[int]) -> StepInputs:  # noqa: ARG002
         """See `KVCache`; of all rows."""
         assert self._slots is not None
         slots, n, source = self._slots, tokens.shape[1], self._source
@@ -106,10 +108,10 @@ class SharedCache:
         places = slots.rows.repeat_interleave(slots.width * n)
         seen = slots.table() if n == 1 else slots.table().repeat_interleave(n, 0)
         if source is None:
-            return Reading(tokens.flatten(), places, at, self._cache.own, seen.shape[1], slots=seen)
+            return StepInputs(tokens.flatten(), places, at, self._cache.own, seen.shape[1], slots=seen)
         sentences, longest, _ = source.output.shape
         real = torch.full((sentences,), longest) if source.lengths is None else source.lengths
-        return Reading(
+        return StepInputs(
             tokens.flatten(),
             places,
             at,
@@ -139,7 +141,7 @@ class SharedCache:
         self._follow(self._slots.settle())
 
     def _follow(self, moved: Tensor | None) -> None:
-        """Have the sources follow to where `Slots.settle` has put their rows; the cache has moved their keys."""
+        """Have the sources follow to where `SlotTable.settle` has put their rows; the cache has moved their keys."""
         if moved is not None and self._source is not None:
             self._source.select(moved, layers=False)
 
@@ -166,7 +168,7 @@ def _new_cache(model: DecoderModel) -> DecoderCache:
     return cache
 
 
-class Slots:
+class SlotTable:
     """Gives the tokens of hypotheses their places in a cache, and says which of them each hypothesis sees.
 
     To the model a sentence is one row, and the hypotheses of a step are positions in it, beside each other. Each
@@ -229,7 +231,7 @@ class Slots:
             future = torch.ones(n, self.length, dtype=torch.bool, device=self._device).triu(start + 1)
             seen = torch.where(future, past[:, start:, None], seen)
         hidden = torch.full((self.sentences, self.width * n, slots), -torch.inf, device=self._device)
-        hidden[:, :, : self._prefix] = 0.0 if self._real is None else padding(self._real, self._prefix)[:, None]
+        hidden[:, :, : self._prefix] = 0.0 if self._real is None else padding_bias(self._real, self._prefix)[:, None]
         seen = seen.reshape(self.sentences, self.width * n, self.length)
         return Mask(bias=hidden.scatter_(2, seen, 0.0).to(self._dtype)[:, None])
 

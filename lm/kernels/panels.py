@@ -12,17 +12,17 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from lm.kernels.instructions import (
+from lm.kernels.simd import (
     BITS_32,
     FLOAT,
     INDEX,
     INPUTS,
     LANES,
     Matrix,
-    floats_added,
-    nothing,
-    picked,
-    whole_added,
+    multiply_add_floats,
+    multiply_add_integers,
+    shuffle,
+    zeros,
 )
 from lm.kernels.tiles import MOST_INPUTS
 
@@ -33,7 +33,7 @@ ROWS = 12 if LANES == 16 else 6
 
 
 @intrinsic
-def lay_out(_context, weights, output, times, panel):
+def pack_panel(_context, weights, output, times, panel):
     """Fill a panel with some weights; whole numbers are widened to 16 bits.
 
     Args:
@@ -54,7 +54,7 @@ def lay_out(_context, weights, output, times, panel):
                 read = [of_weights.vector(output, first, at_once) for output in range(begin, begin + LANES)]
                 wide = [builder.sext(vector, kind) for vector in read] if of_weights.is_whole else read
                 in_32_bits = [builder.bitcast(vector, ir.VectorType(BITS_32, LANES)) for vector in wide]
-                for index, vector in enumerate(_turned(builder, in_32_bits)):
+                for index, vector in enumerate(_transpose(builder, in_32_bits)):
                     place = builder.add(row, INDEX(index))
                     of_panel.store(builder.bitcast(vector, kind), place, INDEX(begin * of_panel.in_32_bits))
         return context.get_dummy_value()
@@ -63,11 +63,11 @@ def lay_out(_context, weights, output, times, panel):
 
 
 @intrinsic
-def multiply(_context, panel, x, units, scales, bias, out, output, row, times, add):
+def multiply_panel(_context, panel, x, units, scales, bias, out, output, row, times, add):
     """Make the outputs of a panel for `ROWS` rows.
 
     Args:
-        panel: as `lay_out` fills it.
+        panel: as `pack_panel` fills it.
         x: (rows, inputs) float32 or int16.
         units: (rows,) float32, what a one of each row counts for, of whole numbers.
         scales: (outputs,) float32, of the weights, if these are whole numbers.
@@ -89,22 +89,22 @@ def multiply(_context, panel, x, units, scales, bias, out, output, row, times, a
         scaled, shifts = (
             [one.seen_from(INDEX(0), output).vector(0, first, LANES) for first in columns] for one in (scales, bias)
         )
-        for index, totals in enumerate(_totals(builder, panel, of_x, times)):
+        for index, totals in enumerate(_accumulate(builder, panel, of_x, times)):
             unit = of_units.spread(0, INDEX(index))
             for first, total, scale, shift in zip(columns, totals, scaled, shifts, strict=True):
                 value = builder.fmul(builder.fmul(total, unit), scale) if x.is_whole else total
-                there = builder.select(add, of_out.vector(index, first, LANES), nothing(FLOAT))
+                there = builder.select(add, of_out.vector(index, first, LANES), zeros(FLOAT))
                 of_out.store(builder.fadd(there, builder.fadd(value, shift)), index, first)
         return context.get_dummy_value()
 
     return types.void(panel, x, units, scales, bias, out, *[types.intp] * 3, types.boolean), generate
 
 
-def _totals(builder: ir.IRBuilder, panel: Matrix, x: Matrix, times: ir.Value) -> list[list[ir.Value]]:
+def _accumulate(builder: ir.IRBuilder, panel: Matrix, x: Matrix, times: ir.Value) -> list[list[ir.Value]]:
     """The sums of products of each row in float32: those of `MOST_INPUTS`, and then of these."""
-    add, number = (whole_added, BITS_32) if panel.is_whole else (floats_added, FLOAT)
+    add, number = (multiply_add_integers, BITS_32) if panel.is_whole else (multiply_add_floats, FLOAT)
     totals, sums = (
-        [[cgutils.alloca_once_value(builder, nothing(of)) for _ in range(2)] for _ in range(ROWS)]
+        [[cgutils.alloca_once_value(builder, zeros(of)) for _ in range(2)] for _ in range(ROWS)]
         for of in (FLOAT, number)
     )
     half = LANES * panel.in_32_bits
@@ -113,7 +113,7 @@ def _totals(builder: ir.IRBuilder, panel: Matrix, x: Matrix, times: ir.Value) ->
         end = builder.add(begin, of_part)
         end = builder.select(builder.icmp_signed("<", end, inputs), end, inputs)
         for place in itertools.chain(*sums):
-            builder.store(nothing(number), place)
+            builder.store(zeros(number), place)
         with cgutils.for_range_slice(builder, begin, end, INDEX(1), INDEX) as (index, _):
             weights = [panel.vector(index, INDEX(first), half) for first in (0, half)]
             for row, of_row in enumerate(sums):
@@ -127,13 +127,13 @@ def _totals(builder: ir.IRBuilder, panel: Matrix, x: Matrix, times: ir.Value) ->
     return [[builder.load(total) for total in of_row] for of_row in totals]
 
 
-def _turned(builder: ir.IRBuilder, vectors: list[ir.Value]) -> list[ir.Value]:
+def _transpose(builder: ir.IRBuilder, vectors: list[ir.Value]) -> list[ir.Value]:
     """As many vectors as each has numbers: the first number of each, the second of each, and so on."""
     half = len(vectors) // 2
     places = [place for index in range(len(vectors)) for place in (index, index + len(vectors))]
     for _ in range(half.bit_length()):
         vectors = [
-            picked(builder, a, b, part)
+            shuffle(builder, a, b, part)
             for a, b in zip(vectors[:half], vectors[half:], strict=True)
             for part in (places[: len(vectors)], places[len(vectors) :])
         ]

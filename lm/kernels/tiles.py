@@ -14,17 +14,17 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from lm.kernels.instructions import (
+from lm.kernels.simd import (
     BITS_32,
     FLOAT,
     INDEX,
     INPUTS,
     LANES,
     Matrix,
-    floats_added,
-    nothing,
-    picked,
-    whole_added,
+    multiply_add_floats,
+    multiply_add_integers,
+    shuffle,
+    zeros,
 )
 
 ROWS, OUTPUTS = 4, LANES // 4
@@ -33,7 +33,7 @@ MOST_INPUTS = 512
 """Of a tile: so many products of numbers of 16 and of 8 bits have a sum within 32 bits."""
 
 
-def tile_of(rows: int, outputs: int) -> Any:
+def build_tile_kernel(rows: int, outputs: int) -> Any:
     """A function of compiled code that makes a tile.
 
     It takes (outputs, inputs) weights in float32 or int8; (rows, inputs) inputs in float32 or int16; (rows, outputs)
@@ -51,10 +51,10 @@ def tile_of(rows: int, outputs: int) -> Any:
             output, row, first, times = arguments[3:]
             of_weights, of_x = weights.seen_from(output, first), x.seen_from(row, first)
             of_out = out.seen_from(row, output)
-            totals = totals_of(builder, _sums(builder, of_weights, of_x, times, rows, outputs))
+            totals = horizontal_sums(builder, _accumulate(builder, of_weights, of_x, times, rows, outputs))
             for index in range(rows):
                 of_row = range(index * outputs, (index + 1) * outputs)
-                of_out.add(picked(builder, totals, totals, of_row), index)
+                of_out.add(shuffle(builder, totals, totals, of_row), index)
             return context.get_dummy_value()
 
         assert (weights.dtype, x.dtype) in {(types.float32, types.float32), (types.int8, types.int16)}
@@ -63,12 +63,12 @@ def tile_of(rows: int, outputs: int) -> Any:
     return tile
 
 
-def _sums(
+def _accumulate(
     builder: ir.IRBuilder, weights: Matrix, x: Matrix, times: ir.Value, rows: int, outputs: int
 ) -> list[ir.Value]:
     """A vector, whose sum is wanted, for each output of each row."""
-    add, number = (whole_added, BITS_32) if weights.is_whole else (_halves_added, FLOAT)
-    places = [cgutils.alloca_once_value(builder, nothing(number)) for _ in range(rows * outputs)]
+    add, number = (multiply_add_integers, BITS_32) if weights.is_whole else (_multiply_add_halves, FLOAT)
+    places = [cgutils.alloca_once_value(builder, zeros(number)) for _ in range(rows * outputs)]
     with cgutils.for_range(builder, times) as loop:
         first = builder.mul(loop.index, INDEX(INPUTS))
         of_rows = [x.vector(row, first) for row in range(rows)]
@@ -81,14 +81,16 @@ def _sums(
     return [builder.load(place) for place in places]
 
 
-def _halves_added(builder: ir.IRBuilder, total: ir.Value, weights: ir.Value, x: ir.Value) -> ir.Value:
+def _multiply_add_halves(builder: ir.IRBuilder, total: ir.Value, weights: ir.Value, x: ir.Value) -> ir.Value:
     """Sums, and the products of `INPUTS` weights with as many inputs."""
     for half in (range(LANES), range(LANES, INPUTS)):
-        total = floats_added(builder, total, *(picked(builder, vector, vector, half) for vector in (weights, x)))
+        total = multiply_add_floats(
+            builder, total, *(shuffle(builder, vector, vector, half) for vector in (weights, x))
+        )
     return total
 
 
-def totals_of(builder: ir.IRBuilder, vectors: Sequence[ir.Value]) -> ir.Value:
+def horizontal_sums(builder: ir.IRBuilder, vectors: Sequence[ir.Value]) -> ir.Value:
     """A vector of float32 that begins with the sum of each; its numbers are always added in the same order."""
     is_whole = vectors[0].type.element != FLOAT
     add = builder.add if is_whole else builder.fadd
@@ -97,7 +99,7 @@ def totals_of(builder: ir.IRBuilder, vectors: Sequence[ir.Value]) -> ir.Value:
         group //= 2
         left, right = ([place for place in range(2 * LANES) if place // group % 2 == side] for side in (0, 1))
         vectors = [
-            add(picked(builder, a, b, left), picked(builder, a, b, right))
+            add(shuffle(builder, a, b, left), shuffle(builder, a, b, right))
             for a, b in zip(vectors[::2], vectors[1::2] or vectors, strict=True)
         ]
     return builder.sitofp(vectors[0], ir.VectorType(FLOAT, LANES)) if is_whole else vectors[0]

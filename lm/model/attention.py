@@ -16,22 +16,22 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lm.config.model import ModelConfig
-from lm.kernels.causal_blocks import attend_by_blocks, blocks_are_faster
+from lm.kernels.blockwise_attention import blockwise_causal_attention, is_blockwise_faster
 from lm.model.layers import Linear, RMSNorm, output_std
 from lm.model.layers import dropout as dropped_out
-from lm.model.module import Module, multiplied
+from lm.model.module import Module, count_macs
 
 _LONGEST_FOR_PRODUCTS = 512
 """Keys up to which two products beat torch's fused kernel forward and backward in bfloat16."""
 _MANY_HEADS, _FEW_QUERIES, _FEW_KEYS = 64, 16, 64
 """Heads of all rows from which, and queries and keys up to which, they beat it forward in float32."""
 _FEWEST_KEYS = 16
-"""Keys that a softmax on a CPU is given at least; see `_filled_up`."""
+"""Keys that a softmax on a CPU is given at least; see `_pad_keys`."""
 _VECTOR = 32
-"""Numbers in bfloat16 that fill a vector of 512 bits; see `_two_products`."""
+"""Numbers in bfloat16 that fill a vector of 512 bits; see `_matmul_attention`."""
 
 
-class Pattern(Protocol):
+class SparsityPattern(Protocol):
     """Which keys each query sees, besides what makes it causal; it can be compared and hashed."""
 
     @property
@@ -76,12 +76,12 @@ class Mask:
 
     is_causal: bool = False
     key_lengths: Tensor | None = None
-    pattern: Pattern | None = None
+    pattern: SparsityPattern | None = None
     pairs: Tensor | None = None
     bias: Tensor | None = None
 
     @classmethod
-    def causal(cls, *, pattern: Pattern | None = None, bias: Tensor | None = None) -> Mask:
+    def causal(cls, *, pattern: SparsityPattern | None = None, bias: Tensor | None = None) -> Mask:
         """Each position sees itself and what came before, of which a pattern may leave some out."""
         return cls(is_causal=True, pattern=pattern, bias=bias)
 
@@ -94,7 +94,7 @@ class Mask:
         """This mask, with a bias more; it is broadcastable to (batch, heads, queries, keys)."""
         return replace(self, bias=bias if self.bias is None else self.bias + bias)
 
-    def within(self, pattern: Pattern) -> Mask:
+    def within(self, pattern: SparsityPattern) -> Mask:
         """This mask, restricted to a pattern."""
         return replace(self, pattern=pattern)
 
@@ -127,14 +127,14 @@ class Mask:
         return (seen & (queries >= keys) if self.is_causal else seen)[None, None]
 
 
-def padding(lengths: Tensor, longest: int) -> Tensor:
+def padding_bias(lengths: Tensor, longest: int) -> Tensor:
     """(rows, longest): -inf where a row of so many positions has ended, else zero; float32."""
     is_padding = torch.arange(longest, device=lengths.device) >= lengths[:, None]
     return torch.zeros(is_padding.shape, device=lengths.device).masked_fill_(is_padding, -torch.inf)
 
 
 @dataclass(frozen=True)
-class RelativeTables:
+class RelativeEmbeddings:
     """The vectors of one layer that are added to its keys and values, as far as each lies from the query.
 
     Neither sum is ever made: a query is multiplied by each vector once, and the products are handed to the keys; the
@@ -152,11 +152,11 @@ class RelativeTables:
     rows: Tensor
     keys: Tensor
     values: Tensor
-    also: RelativeTables | None = None
+    also: RelativeEmbeddings | None = None
 
     def scores(self, query: Tensor) -> Tensor:
         """What the keys' vectors add to the scores of (batch, heads, queries, head): (batch, heads, queries, keys)."""
-        products = _by_group(query * query.shape[-1] ** -0.5, self.keys.transpose(-1, -2))
+        products = _matmul_by_group(query * query.shape[-1] ** -0.5, self.keys.transpose(-1, -2))
         scores = products.gather(-1, self._rows_of(products))
         return scores if self.also is None else scores + self.also.scores(query)
 
@@ -168,7 +168,7 @@ class RelativeTables:
         exact = weights.to(torch.promote_types(weights.dtype, torch.float32))
         summed = exact.new_zeros(*weights.shape[:-1], self.values.shape[1])
         summed = summed.scatter_add(-1, self._rows_of(weights), exact)
-        output = _by_group(summed.to(weights.dtype), self.values)
+        output = _matmul_by_group(summed.to(weights.dtype), self.values)
         return output if self.also is None else output + self.also.output(weights)
 
     def _rows_of(self, of_pairs: Tensor) -> Tensor:
@@ -176,7 +176,7 @@ class RelativeTables:
         return self.rows.expand(batch, heads, -1, -1)
 
 
-def _by_group(x: Tensor, tables: Tensor) -> Tensor:
+def _matmul_by_group(x: Tensor, tables: Tensor) -> Tensor:
     """(batch, heads, queries, n) times the (kv_heads, n, m) of each head's group -> (batch, heads, queries, m)."""
     batch, heads, queries, n = x.shape
     with torch.autocast(x.device.type, enabled=False):
@@ -184,7 +184,7 @@ def _by_group(x: Tensor, tables: Tensor) -> Tensor:
     return grouped.view(batch, heads, queries, -1)
 
 
-class FirstValues:
+class FirstLayerValues:
     """The values of the first layer of a stack, which every layer mixes with its own.
 
     Source: Zhou et al. 2024 (Value Residual Learning); for the first layer too, as in Jordan et al. 2024
@@ -212,10 +212,10 @@ class FirstValues:
         return of_first * self._values + of_own * value
 
 
-class ByDistance(Protocol):
+class DistanceBias(Protocol):
     """Positions that attention asks for what the distances of some pairs add, where it never looks at all pairs."""
 
-    def between(self, query: Tensor, distances: Tensor, *, layer: int) -> tuple[Tensor, RelativeTables | None]:
+    def between(self, query: Tensor, distances: Tensor, *, layer: int) -> tuple[Tensor, RelativeEmbeddings | None]:
         """What distances add in a layer, counted from 0.
 
         Args:
@@ -229,7 +229,7 @@ class ByDistance(Protocol):
         """
 
 
-class KeyValueCache:
+class LayerKVCache:
     """Keys and values of the positions that one attention layer has read so far, in buffers that grow by doubling."""
 
     def __init__(self) -> None:
@@ -243,8 +243,8 @@ class KeyValueCache:
         if self._key is None or self._value is None:  # without room: a memory never grows
             self._key, self._value = key.contiguous(), value.contiguous()
             return self._key, self._value
-        self._key = _with_room(self._key, key, start, self.length)
-        self._value = _with_room(self._value, value, start, self.length)
+        self._key = _grow(self._key, key, start, self.length)
+        self._value = _grow(self._value, value, start, self.length)
         self._key[:, :, start : self.length] = key
         self._value[:, :, start : self.length] = value
         return self.contents()
@@ -254,7 +254,7 @@ class KeyValueCache:
         start, self.length = self.length, self.length + positions
         key, value = self.buffers()
         if key.shape[2] < self.length:
-            self._key, self._value = (_with_room(buffer, buffer, start, self.length) for buffer in (key, value))
+            self._key, self._value = (_grow(buffer, buffer, start, self.length) for buffer in (key, value))
 
     def buffers(self) -> tuple[Tensor, Tensor]:
         """Keys and values with the room that they have, (batch, kv_heads, room, head) each."""
@@ -296,7 +296,7 @@ class KeyValueCache:
         self.length = min(self.length, length)
 
 
-def _with_room(buffer: Tensor, like: Tensor, used: int, needed: int) -> Tensor:
+def _grow(buffer: Tensor, like: Tensor, used: int, needed: int) -> Tensor:
     """A buffer for `needed` positions or more that holds the first `used` positions of the old one."""
     if buffer.shape[2] >= needed:
         return buffer
@@ -314,9 +314,9 @@ class DecoderCache:
         memory: for each layer, keys and values of the memory that cross-attention reads; they are computed once.
     """
 
-    def __init__(self, own: Sequence[KeyValueCache]) -> None:
+    def __init__(self, own: Sequence[LayerKVCache]) -> None:
         self.own = own
-        self.memory = [KeyValueCache() for _ in own]
+        self.memory = [LayerKVCache() for _ in own]
 
     @property
     def length(self) -> int:
@@ -340,7 +340,7 @@ class DecoderCache:
 
 
 @dataclass(frozen=True)
-class Scope:
+class AttentionInputs:
     """What the positions of a batch attend to in each layer of a stack, and where they stand.
 
     Self-attention has one scope, and the cross-attention of a decoder that reads a source another. A model says what
@@ -370,23 +370,23 @@ class Scope:
 
     mask: Mask
     memory: Tensor | None = None
-    caches: Sequence[KeyValueCache] | None = None
+    caches: Sequence[LayerKVCache] | None = None
     start: int = 0
     branches: int = 1
     end: int | None = None
     query_positions: Tensor | None = None
     key_positions: Tensor | None = None
     rotation: Callable[[Tensor], Tensor] | None = None
-    relative: Sequence[RelativeTables] | None = None
-    by_distance: ByDistance | None = None
-    first_values: FirstValues | None = None
+    relative: Sequence[RelativeEmbeddings] | None = None
+    by_distance: DistanceBias | None = None
+    first_values: FirstLayerValues | None = None
     lengths: Tensor | None = None
 
-    def cache(self, layer: int) -> KeyValueCache | None:
+    def cache(self, layer: int) -> LayerKVCache | None:
         """The cache of a layer, counted from 0, if there are caches."""
         return None if self.caches is None else self.caches[layer]
 
-    def tables(self, layer: int) -> RelativeTables | None:
+    def tables(self, layer: int) -> RelativeEmbeddings | None:
         """What a layer, counted from 0, adds to keys and values by their distance, if anything."""
         return None if self.relative is None else self.relative[layer]
 
@@ -397,7 +397,7 @@ class Scope:
         end = self.start + length // self.branches
         return torch.arange(self.start, end, device=device).repeat(self.branches)[None]
 
-    def with_tables(self, tables: Sequence[RelativeTables]) -> Scope:
+    def with_tables(self, tables: Sequence[RelativeEmbeddings]) -> AttentionInputs:
         """This scope, with what a kind of distance adds to the keys and values of each layer, besides others."""
         if self.relative is not None:
             tables = [replace(one, also=other) for one, other in zip(tables, self.relative, strict=True)]
@@ -415,24 +415,24 @@ class Scope:
         return keys[:, None, :] - queries[:, :, None]
 
 
-def _by_head(projected: Tensor, heads: tuple[int, ...]) -> tuple[Tensor, ...]:
+def _view_heads(projected: Tensor, heads: tuple[int, ...]) -> tuple[Tensor, ...]:
     """(batch, length, sum(heads)·head) -> views (batch, heads[i], length, head)."""
     return projected.unflatten(-1, (sum(heads), -1)).transpose(1, 2).split(heads, dim=1)
 
 
-class _Heads(torch.autograd.Function):
-    """Contiguous copies of what `_by_head` gives, faster to multiply; their gradients go into one tensor at once."""
+class _SplitHeads(torch.autograd.Function):
+    """Contiguous copies of what `_view_heads` gives, faster to multiply; their gradients go into one tensor at once."""
 
     @staticmethod
     def forward(ctx: Any, projected: Tensor, heads: tuple[int, ...]) -> tuple[Tensor, ...]:  # noqa: ANN401 (torch's own)
         ctx.heads = heads
-        return tuple(part.clone(memory_format=torch.contiguous_format) for part in _by_head(projected, heads))
+        return tuple(part.clone(memory_format=torch.contiguous_format) for part in _view_heads(projected, heads))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:  # noqa: ANN401
         batch, _, length, head = gradients[0].shape
         of_projected = gradients[0].new_empty(batch, length, sum(ctx.heads) * head)
-        for part, gradient in zip(_by_head(of_projected, ctx.heads), gradients, strict=True):
+        for part, gradient in zip(_view_heads(of_projected, ctx.heads), gradients, strict=True):
             part.copy_(gradient)
         return of_projected, None
 
@@ -440,7 +440,7 @@ class _Heads(torch.autograd.Function):
 class Attention(Module):
     """Attention of a layer, whose weights can be computed for looking at."""
 
-    def weights(self, x: Tensor, scope: Scope) -> Tensor:
+    def weights(self, x: Tensor, scope: AttentionInputs) -> Tensor:
         """What each position of `x`, (batch, length, d_model), weighs those of its keys by, without dropout.
 
         Returns:
@@ -488,7 +488,7 @@ class MultiHeadAttention(Attention):
         """How many numbers a cache holds for each position."""
         return Fraction(2 * self.kv_heads * self.head_size)
 
-    def forward(self, x: Tensor, scope: Scope) -> Tensor:
+    def forward(self, x: Tensor, scope: AttentionInputs) -> Tensor:
         """Attend from each position of `x` to what `scope` lets it see.
 
         Args:
@@ -503,7 +503,7 @@ class MultiHeadAttention(Attention):
         attended = self.attended(*self.project(x, scope), scope)
         return self.output(attended.transpose(1, 2).flatten(2))
 
-    def attended(self, query: Tensor, key: Tensor, value: Tensor, scope: Scope) -> Tensor:
+    def attended(self, query: Tensor, key: Tensor, value: Tensor, scope: AttentionInputs) -> Tensor:
         """What (batch, heads, length, head) queries find in the values: as many."""
         relative = scope.tables(self.layer)
         return attend(query, key, value, mask=self.mask(query, scope), dropout=self.dropped, relative=relative)
@@ -513,22 +513,22 @@ class MultiHeadAttention(Attention):
         """The share of attention weights that is dropped now."""
         return self.dropout if self.training else 0.0
 
-    def new_cache(self) -> KeyValueCache:
+    def new_cache(self) -> LayerKVCache:
         """What this layer remembers of earlier positions: nothing yet."""
-        return KeyValueCache()
+        return LayerKVCache()
 
-    def weights(self, x: Tensor, scope: Scope) -> Tensor:
+    def weights(self, x: Tensor, scope: AttentionInputs) -> Tensor:
         """See `Attention.weights`; self-attention has to be called without a cache, which would be extended twice."""
         assert scope.memory is not None or scope.caches is None, "a cache would be extended twice"
         query, key, _ = self.project(x, replace(scope, first_values=None))
-        found = attention_weights(query, key, mask=self.mask(query, scope))
+        found = compute_attention_weights(query, key, mask=self.mask(query, scope))
         return found if scope.memory is not None else self.over_positions(found, x.shape[1])
 
     def over_positions(self, weights: Tensor, length: int) -> Tensor:  # noqa: ARG002 (it matters where keys are fewer)
         """Weights of keys, (batch, heads, queries, keys), as those of the `length` positions that they come from."""
         return weights
 
-    def project(self, x: Tensor, scope: Scope) -> tuple[Tensor, Tensor, Tensor]:
+    def project(self, x: Tensor, scope: AttentionInputs) -> tuple[Tensor, Tensor, Tensor]:
         """Queries (batch, heads, length, head) of `x`, and all the keys and values that they may meet."""
         cache = scope.cache(self.layer)
         if scope.memory is not None:
@@ -542,7 +542,7 @@ class MultiHeadAttention(Attention):
             key, value = cache.extend(key, value)
         return query, key, value
 
-    def mask(self, query: Tensor, scope: Scope) -> Mask:
+    def mask(self, query: Tensor, scope: AttentionInputs) -> Mask:
         """Which keys each query may see, and what is added to its scores, by their distances among others."""
         relative = scope.tables(self.layer)
         return scope.mask if relative is None else scope.mask.with_bias(relative.scores(query))
@@ -551,7 +551,7 @@ class MultiHeadAttention(Attention):
         query, key, value = self._split(self.input(x), (self.heads, self.kv_heads, self.kv_heads))
         return self._normalise(self.query_norm, query), self._normalise(self.key_norm, key), value
 
-    def _project_across(self, x: Tensor, memory: Tensor, cache: KeyValueCache | None) -> tuple[Tensor, Tensor, Tensor]:
+    def _project_across(self, x: Tensor, memory: Tensor, cache: LayerKVCache | None) -> tuple[Tensor, Tensor, Tensor]:
         width = self.heads * self.head_size
         of_query = self.input.some(x, slice(0, width))
         query = self._normalise(self.query_norm, *self._split(of_query, (self.heads,)))
@@ -565,8 +565,8 @@ class MultiHeadAttention(Attention):
     def _split(self, projected: Tensor, heads: tuple[int, ...]) -> tuple[Tensor, ...]:
         """(batch, length, sum(heads)·head) -> one (batch, heads[i], length, head) each."""
         if projected.requires_grad:
-            return _Heads.apply(projected, heads)  # type: ignore[no-untyped-call]
-        return _by_head(projected, heads)
+            return _SplitHeads.apply(projected, heads)  # type: ignore[no-untyped-call]
+        return _view_heads(projected, heads)
 
     @staticmethod
     def _normalise(norm: nn.RMSNorm | None, x: Tensor) -> Tensor:
@@ -587,7 +587,7 @@ class CrossAttention(MultiHeadAttention):
 
     def weights_per_source_position(self) -> float:
         """The weights that a position of the memory is multiplied by: those of keys and values."""
-        return multiplied(self.input.weight) * 2 * self.kv_heads / (self.heads + 2 * self.kv_heads)
+        return count_macs(self.input.weight) * 2 * self.kv_heads / (self.heads + 2 * self.kv_heads)
 
 
 def attend(
@@ -597,7 +597,7 @@ def attend(
     *,
     mask: Mask,
     dropout: float = 0.0,
-    relative: RelativeTables | None = None,
+    relative: RelativeEmbeddings | None = None,
 ) -> Tensor:
     """Scaled dot-product attention with grouped key/value heads; a query that sees nothing gets zeros.
 
@@ -615,13 +615,13 @@ def attend(
     Source: Vaswani et al. 2017, section 3.2.1; grouped heads: Ainslie et al. 2023.
     """
     n_queries, n_keys = query.shape[2], key.shape[2]
-    if relative is not None or _products_are_faster(query, n_keys, dropout, mask.bias):
-        return _two_products(query, key, value, mask, dropout, relative)
+    if relative is not None or _matmuls_are_faster(query, n_keys, dropout, mask.bias):
+        return _matmul_attention(query, key, value, mask, dropout, relative)
     grouped = query.shape[1] != key.shape[1]
     if mask.is_flag(n_queries, n_keys):
         flag = mask.is_causal and n_queries > 1
-        if flag and not dropout and blocks_are_faster(query, n_keys):
-            return attend_by_blocks(query, key, value)
+        if flag and not dropout and is_blockwise_faster(query, n_keys):
+            return blockwise_causal_attention(query, key, value)
         return F.scaled_dot_product_attention(query, key, value, is_causal=flag, dropout_p=dropout, enable_gqa=grouped)
     scores_mask = mask.allowed(n_queries, n_keys, query.device)
     if mask.bias is not None:
@@ -632,7 +632,7 @@ def attend(
     )
 
 
-def _products_are_faster(query: Tensor, n_keys: int, dropout: float, bias: Tensor | None) -> bool:
+def _matmuls_are_faster(query: Tensor, n_keys: int, dropout: float, bias: Tensor | None) -> bool:
     """Whether attention written out as two products is faster than torch's fused kernel, as it often is on a CPU.
 
     There the fused kernel has neither dropout nor the gradient of a bias, and its backward pass in bfloat16 is slow.
@@ -653,8 +653,8 @@ def _products_are_faster(query: Tensor, n_keys: int, dropout: float, bias: Tenso
     )
 
 
-def _two_products(  # noqa: PLR0917 (as `attend` has them)
-    query: Tensor, key: Tensor, value: Tensor, mask: Mask, dropout: float, relative: RelativeTables | None = None
+def _matmul_attention(  # noqa: PLR0917 (as `attend` has them)
+    query: Tensor, key: Tensor, value: Tensor, mask: Mask, dropout: float, relative: RelativeEmbeddings | None = None
 ) -> Tensor:
     """Attention written out: softmax(query keyᵀ / √head) value, with one key/value head for a group of query heads.
 
@@ -673,13 +673,13 @@ def _two_products(  # noqa: PLR0917 (as `attend` has them)
             scores = scores + mask.bias.to(scores.dtype)
         allowed = mask.allowed(n_queries, n_keys, scores.device)
         if n_keys < _FEWEST_KEYS:
-            scores, value, allowed = _filled_up(scores, value, allowed)
+            scores, value, allowed = _pad_keys(scores, value, allowed)
         weights = dropped_out(_masked_softmax(scores, allowed).to(query.dtype), dropout)
         output = (weights.view(batch, kv_heads, groups * n_queries, -1) @ value).view(batch, heads, n_queries, head)
         return output if relative is None else output + relative.output(weights[..., :n_keys])
 
 
-def _filled_up(scores: Tensor, value: Tensor, allowed: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+def _pad_keys(scores: Tensor, value: Tensor, allowed: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """Add keys that no query sees until there are 16: a softmax over 16 takes a tenth of the time of one over 15."""
     added = _FEWEST_KEYS - scores.shape[-1]
     if allowed is None:
@@ -699,7 +699,7 @@ def _masked_softmax(scores: Tensor, allowed: Tensor | None) -> Tensor:
     return weights
 
 
-def attention_weights(query: Tensor, key: Tensor, *, mask: Mask) -> Tensor:
+def compute_attention_weights(query: Tensor, key: Tensor, *, mask: Mask) -> Tensor:
     """What `attend` weighs the values by, without dropout.
 
     Args:
@@ -724,7 +724,7 @@ def attention_weights(query: Tensor, key: Tensor, *, mask: Mask) -> Tensor:
 
 
 @contextmanager
-def captured(attentions: Iterable[Attention]) -> Iterator[list[Tensor]]:
+def capture_attention_weights(attentions: Iterable[Attention]) -> Iterator[list[Tensor]]:
     """The weights of some attention layers while the model runs inside the `with`.
 
     Args:
@@ -736,7 +736,7 @@ def captured(attentions: Iterable[Attention]) -> Iterator[list[Tensor]]:
     """
     weights: list[Tensor] = []
 
-    def note(attention: nn.Module, inputs: tuple[Tensor, Scope]) -> None:
+    def note(attention: nn.Module, inputs: tuple[Tensor, AttentionInputs]) -> None:
         assert isinstance(attention, Attention)
         with torch.no_grad():
             weights.append(attention.weights(*inputs))

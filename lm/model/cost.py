@@ -8,8 +8,8 @@ from functools import cache, lru_cache
 from lm.config.lora import LoraConfig
 from lm.config.model import ModelConfig
 from lm.model import module
-from lm.model.lora import build_adapted
-from lm.model.transformer import Model, count_parameters, without_weights
+from lm.model.lora import build_model_with_lora
+from lm.model.transformer import Model, count_parameters, init_empty_weights
 
 PARTS = (
     "token embeddings", "token types", "positions", "attention", "cross-attention", "feed-forward", "gates", "experts",
@@ -21,16 +21,16 @@ _NO_ADAPTERS = LoraConfig()
 
 
 @lru_cache(maxsize=16)
-def _shapes(config: ModelConfig, lora: LoraConfig) -> Model:
+def _meta_model(config: ModelConfig, lora: LoraConfig) -> Model:
     """A model without weights."""
-    with without_weights():
-        return build_adapted(config, lora)
+    with init_empty_weights():
+        return build_model_with_lora(config, lora)
 
 
 @cache
 def parameters_by_part(config: ModelConfig, lora: LoraConfig = _NO_ADAPTERS) -> Mapping[str, int]:
     """The number of parameters of each of `PARTS`, with shared ones counted once."""
-    model = _shapes(config, lora)
+    model = _meta_model(config, lora)
     found = module.parameters_by_part(model)
     assert found.keys() <= set(PARTS)
     assert found.total() == count_parameters(model)
@@ -70,14 +70,14 @@ def training_flops(
 
     Source: Kaplan et al. 2020, section 2.1.
     """
-    return 6.0 * passes * rows * _multiplications(config, lora, length, source_length, predicted)
+    return 6.0 * passes * rows * _forward_macs(config, lora, length, source_length, predicted)
 
 
 @lru_cache(maxsize=1024)
-def _multiplications(
+def _forward_macs(
     config: ModelConfig, lora: LoraConfig, length: int, source_length: int, predicted: float | None
 ) -> float:
-    model = _shapes(config, lora)
+    model = _meta_model(config, lora)
     return model.multiplications(length=length, source_length=source_length, predicted=predicted)
 
 
@@ -100,4 +100,4 @@ def training_flops_per_token(
 
 def cache_bytes_per_token(config: ModelConfig, *, bytes_per_value: int = 4) -> int:
     """Bytes of the key/value cache for one token of one sequence."""
-    return int(_shapes(config, _NO_ADAPTERS).cached_values() * bytes_per_value)
+    return int(_meta_model(config, _NO_ADAPTERS).cached_values() * bytes_per_value)

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from lm.config.model import ModelConfig
 from lm.hardware import times_as_fast
-from lm.kernels.tensors import product
-from lm.model.module import Module, multiplied
+from lm.kernels.torch_ops import int8_matmul
+from lm.model.module import Module, count_macs
 
 _LEAST_PRODUCTS = 1_000_000
 """Multiplications from which a product may go to oneDNN."""
@@ -57,7 +57,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 @dataclass
-class _Kernels:
+class _OneDNNKernels:
     """What oneDNN computes in this process in place of torch's own kernels.
 
     Attributes:
@@ -69,18 +69,18 @@ class _Kernels:
     fused: set[torch.dtype] = field(default_factory=set)
 
 
-_by_onednn_here = _Kernels()
+_onednn = _OneDNNKernels()
 
 
-def choose_products(dtype: torch.dtype, activation: str) -> None:
+def choose_matmul_kernels(dtype: torch.dtype, activation: str) -> None:
     """Settle which products of a type go to oneDNN, before the first of them: those that it computes clearly faster.
 
     Both are timed once in a process, in turns. Until then torch computes all of them.
     """
     if dtype is torch.float32:
-        _by_onednn_here.products = _onednn_is_faster()
+        _onednn.products = _onednn_is_faster()
     if activation == _FUSED and _fused_is_faster(dtype):
-        _by_onednn_here.fused.add(dtype)
+        _onednn.fused.add(dtype)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -90,12 +90,12 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     of 160 by 480 weights, one thread of an AMD EPYC with AVX-512: MKL 103, oneDNN 206 GFLOP/s; with AVX2 103 and 111.
     Below a million multiplications neither is ahead by much.
     """
-    if _by_onednn_here.products and weight.dtype is torch.float32 and _may_go_to_onednn(x, weight):
-        return _by_onednn(x, weight, bias)
+    if _onednn.products and weight.dtype is torch.float32 and _onednn_applies(x, weight):
+        return _onednn_linear(x, weight, bias)
     return F.linear(x, weight, bias)
 
 
-def _may_go_to_onednn(x: Tensor, weight: Tensor) -> bool:
+def _onednn_applies(x: Tensor, weight: Tensor) -> bool:
     """Whether a product is one of plain numbers of a single type, without a gradient, and large enough to matter."""
     return (
         weight.dtype is x.dtype
@@ -129,7 +129,7 @@ class Linear(nn.Linear, Module):
 
     def weights_per_position(self) -> float:
         """See `Module`."""
-        return multiplied(self.weight)
+        return count_macs(self.weight)
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (torch's name)
         """(…, inputs) -> (…, outputs)."""
@@ -154,9 +154,9 @@ class Linear(nn.Linear, Module):
         5,120 rows of 768 by 3,072 weights, one thread of an AMD EPYC with AVX512-BF16: 89 ms, in one go 67; in float32
         144 and 129. With AVX2 oneDNN's is the slower one.
         """
-        may_fuse = activation == _FUSED and x.dtype in _by_onednn_here.fused
-        if may_fuse and _may_go_to_onednn(x, self.weight):
-            return _fused_by_onednn(x, self.weight, self.bias)
+        may_fuse = activation == _FUSED and x.dtype in _onednn.fused
+        if may_fuse and _onednn_applies(x, self.weight):
+            return _onednn_linear_gelu(x, self.weight, self.bias)
         return ACTIVATIONS[activation](self(x))
 
     def some(self, x: Tensor, outputs: slice) -> Tensor:
@@ -191,12 +191,12 @@ class Int8Linear(Linear):
         nn.Module.__init__(self)
         self.in_features, self.out_features = layer.in_features, layer.out_features
         self.std, self.projected = layer.std, layer.projected
-        _round(self, layer.weight)
+        _quantise_rows(self, layer.weight)
         self.register_parameter("bias", layer.bias)
 
     def product(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
         """See `Linear.product`; computed in the type of `x`."""
-        return _int8_product(x, self.weight, self.scale, bias)
+        return _int8_matmul(x, self.weight, self.scale, bias)
 
     def in_type_of(self, x: Tensor) -> Tensor:
         """See `Linear.in_type_of`."""
@@ -209,7 +209,7 @@ class Int8Linear(Linear):
     def some(self, x: Tensor, outputs: slice) -> Tensor:
         """(…, inputs) -> (…, some of the outputs)."""
         bias = None if self.bias is None else self.bias[outputs]
-        return _int8_product(x, self.weight[outputs], self.scale[outputs], bias)
+        return _int8_matmul(x, self.weight[outputs], self.scale[outputs], bias)
 
 
 class Int8Embedding(TokenEmbedding):
@@ -221,7 +221,7 @@ class Int8Embedding(TokenEmbedding):
         """An embedding in the place of another."""
         nn.Module.__init__(self)
         self.num_embeddings, self.embedding_dim = embedding.num_embeddings, embedding.embedding_dim
-        _round(self, embedding.weight)
+        _quantise_rows(self, embedding.weight)
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (torch's name)
         """(…,) tokens -> (…, d_model) float32."""
@@ -229,7 +229,7 @@ class Int8Embedding(TokenEmbedding):
 
     def product(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
         """See `TokenEmbedding.product`; computed in the type of `x`."""
-        return _int8_product(x, self.weight, self.scale, bias)
+        return _int8_matmul(x, self.weight, self.scale, bias)
 
 
 def quantise(model: nn.Module) -> None:
@@ -242,10 +242,10 @@ def quantise(model: nn.Module) -> None:
 
 
 @torch.no_grad()
-def _round(layer: nn.Module, weight: Tensor) -> None:
+def _quantise_rows(layer: nn.Module, weight: Tensor) -> None:
     """Give a layer the nearest to (outputs, inputs) weights: the largest of each output becomes 127, or -127."""
     values, scales = torch.empty_like(weight, dtype=torch.int8), weight.new_empty(len(weight), dtype=torch.float32)
-    at_once = _outputs_at_once(weight)
+    at_once = _outputs_per_chunk(weight)
     for part, rounded, scale in zip(*(of.split(at_once) for of in (weight, values, scales)), strict=True):
         torch.amax(part.float().abs(), 1, out=scale).clamp_(min=torch.finfo(torch.float32).tiny).div_(_LARGEST)
         rounded.copy_((part.float() / scale[:, None]).round_())
@@ -253,12 +253,12 @@ def _round(layer: nn.Module, weight: Tensor) -> None:
     layer.register_buffer("scale", scales)
 
 
-def _int8_product(x: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
+def _int8_matmul(x: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
     """(…, inputs) -> (…, outputs), computed in the type of `x`; by compiled code, where that is ready."""
-    compiled = product(weight, scale, bias, x)
+    compiled = int8_matmul(weight, scale, bias, x)
     if compiled is not None:
         return compiled
-    at_once = min(len(weight), _outputs_at_once(weight))
+    at_once = min(len(weight), _outputs_per_chunk(weight))
     wide = x.new_empty(at_once, x.shape[-1])  # one for all parts, or each would have a place of its own
     found = x.new_empty(*x.shape[:-1], len(weight))
     for part, into in zip(weight.split(at_once), found.split(at_once, -1), strict=True):
@@ -267,15 +267,15 @@ def _int8_product(x: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None)
     return found if bias is None else found + bias
 
 
-def _outputs_at_once(weight: Tensor) -> int:
+def _outputs_per_chunk(weight: Tensor) -> int:
     return max(1, _WIDENED_AT_ONCE // weight.shape[1])
 
 
-def _by_onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def _onednn_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
 
 
-def _fused_by_onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def _onednn_linear_gelu(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """`_FUSED` of the product."""
     return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "gelu", [], "tanh")
 
@@ -285,7 +285,7 @@ def _fused_by_onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 def _onednn_is_faster() -> bool:
     """Whether oneDNN clearly is faster here: both multiply in turns."""
     x, weight = torch.ones(_ROWS, _INPUTS), torch.ones(_OUTPUTS, _INPUTS)
-    return _is_clearly_faster(lambda: _by_onednn(x, weight, None), lambda: F.linear(x, weight))
+    return _is_clearly_faster(lambda: _onednn_linear(x, weight, None), lambda: F.linear(x, weight))
 
 
 @cache
@@ -298,7 +298,9 @@ def _fused_is_faster(dtype: torch.dtype) -> bool:
     numbers = torch.Generator().manual_seed(0)
     x, weight = (torch.randn(rows, _INPUTS, generator=numbers).to(dtype) for rows in (_ROWS, _OUTPUTS))
     weight *= _INPUTS**-0.5
-    return _is_clearly_faster(lambda: _fused_by_onednn(x, weight, None), lambda: ACTIVATIONS[_FUSED](linear(x, weight)))
+    return _is_clearly_faster(
+        lambda: _onednn_linear_gelu(x, weight, None), lambda: ACTIVATIONS[_FUSED](linear(x, weight))
+    )
 
 
 def _is_clearly_faster(by_onednn: Callable[[], object], otherwise: Callable[[], object]) -> bool:
@@ -322,7 +324,7 @@ class LayerNorm(nn.LayerNorm, Module):
     part = "norms"
 
 
-def make_norm(config: ModelConfig, *, part: str = "norms") -> RMSNorm | LayerNorm:
+def build_norm(config: ModelConfig, *, part: str = "norms") -> RMSNorm | LayerNorm:
     """The kind of normalisation that a model has, over d_model, counted in a part of it."""
     if config.norm == "rmsnorm":
         norm: RMSNorm | LayerNorm = RMSNorm(config.d_model, config.norm_eps)
@@ -363,11 +365,11 @@ def dropout(x: Tensor, share: float) -> Tensor:
         return x
     if x.device.type != "cpu":
         return F.dropout(x, share)
-    draw = torch.ops.lm.kept if torch.compiler.is_compiling() else _kept
+    draw = torch.ops.lm.dropout_mask if torch.compiler.is_compiling() else _dropout_mask
     return x * draw(x.detach(), max(1, round(256 * share)))
 
 
-def _kept(like: Tensor, dropped: int) -> Tensor:
+def _dropout_mask(like: Tensor, dropped: int) -> Tensor:
     """Zeros for `dropped` of 256 values, and for the others what keeps the mean; shape and type of `like`."""
     words = torch.empty(-(-like.numel() // 8), dtype=torch.int64).random_(-(2**63), None)
     bytes_ = words.view(torch.uint8)[: like.numel()].view(like.shape)
@@ -376,10 +378,12 @@ def _kept(like: Tensor, dropped: int) -> Tensor:
 
 
 # A compiled model draws its masks so too: what torch.compile makes of F.dropout on a CPU costs more than it saves
-_compilable = torch.library.custom_op("lm::kept", _kept, mutates_args=(), tags=torch.Tag.nondeterministic_seeded)
+_dropout_mask_op = torch.library.custom_op(
+    "lm::dropout_mask", _dropout_mask, mutates_args=(), tags=torch.Tag.nondeterministic_seeded
+)
 
 
-@_compilable.register_fake
+@_dropout_mask_op.register_fake
 def _(like: Tensor, dropped: int) -> Tensor:  # noqa: ARG001
     return torch.empty_like(like, memory_format=torch.contiguous_format)
 
@@ -414,14 +418,14 @@ class OutputTransform(Module):
         widths = 2 if config.activation == "swiglu" else 1  # a gate, and what it lets through
         self.up = Linear(config.d_model, widths * config.d_model, bias=config.bias, std=config.init_std)
         self.activation = config.activation
-        self.norm = make_norm(config, part=self.part)
+        self.norm = build_norm(config, part=self.part)
 
     def forward(self, x: Tensor) -> Tensor:
         """(…, d_model) -> the same shape."""
         return self.norm(self.up.activated(x, self.activation))
 
 
-class LabelHead(Module):
+class ClassificationHead(Module):
     """What a classifier makes of a text: the state of its first token, pooled, and a row of weights for each label.
 
     The first token is the one that starts a text, as BERT's [CLS].

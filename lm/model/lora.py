@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from lm.config.lora import LoraConfig
 from lm.config.model import ModelConfig
 from lm.model.attention import MultiHeadAttention
-from lm.model.layers import ACTIVATIONS, FeedForward, Int8Linear, LabelHead, Linear, dropout, linear
-from lm.model.module import multiplied
-from lm.model.transformer import Model, build_model, without_weights
+from lm.model.layers import ACTIVATIONS, ClassificationHead, FeedForward, Int8Linear, Linear, dropout, linear
+from lm.model.module import count_macs
+from lm.model.transformer import Model, build_model, init_empty_weights
 
 _OWNERS = {"attention": MultiHeadAttention, "feed-forward": FeedForward}
 
@@ -39,7 +39,7 @@ class LoraLinear(Linear):
 
     def __init__(self, layer: Linear, config: LoraConfig) -> None:
         """A layer in the place of another, whose weights it takes."""
-        with without_weights():
+        with init_empty_weights():
             super().__init__(
                 layer.in_features, layer.out_features, bias=False, std=layer.std, projected=layer.projected
             )
@@ -52,7 +52,7 @@ class LoraLinear(Linear):
 
     def weights_per_position(self) -> float:
         """See `Module`."""
-        return super().weights_per_position() + multiplied(self.lora_a) + multiplied(self.lora_b)
+        return super().weights_per_position() + count_macs(self.lora_a) + count_macs(self.lora_b)
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (torch's name)
         """(…, inputs) -> (…, outputs)."""
@@ -87,19 +87,19 @@ class LoraLinear(Linear):
         """The plain layer that computes the same: W + scale · B A, in float32 at least."""
         parts = zip(self.lora_a.split(self.rank), self.lora_b.split(self.projected), strict=True)
         products = [b.float() * self.scale @ a for a, b in parts]
-        with without_weights():
+        with init_empty_weights():
             plain = Linear(self.in_features, self.out_features, bias=False, std=self.std, projected=self.projected)
         plain.weight, plain.bias = nn.Parameter(self.weight + torch.cat(products)), self.bias
         return plain
 
 
-def build_adapted(model: ModelConfig, lora: LoraConfig, *, seed: int = 0) -> Model:
+def build_model_with_lora(model: ModelConfig, lora: LoraConfig, *, seed: int = 0) -> Model:
     """`build_model`, and if there is a rank, with adapters, all other weights being frozen but those for labels."""
     built = build_model(model, seed=seed)
     if lora:
         built.requires_grad_(False)
         for module in built.modules():
-            if isinstance(module, LabelHead):  # it starts at random
+            if isinstance(module, ClassificationHead):  # it starts at random
                 module.requires_grad_()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
@@ -118,12 +118,12 @@ def _linear_layers(
             yield from ((owner, name, layer) for name, layer in owner.named_children() if isinstance(layer, Linear))
 
 
-def adapters(model: nn.Module) -> dict[str, LoraLinear]:
+def lora_layers(model: nn.Module) -> dict[str, LoraLinear]:
     """The layers of a model that have an adapter, by name."""
     return {name: module for name, module in model.named_modules() if isinstance(module, LoraLinear)}
 
 
-def merged(model: ModelConfig, lora: LoraConfig, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def merge_adapters(model: ModelConfig, lora: LoraConfig, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The weights of a plain model that computes the same as one with adapters; in float32, if the base has fewer bits.
 
     Args:
@@ -134,32 +134,32 @@ def merged(model: ModelConfig, lora: LoraConfig, weights: Mapping[str, Tensor]) 
     Raises:
         RuntimeError: a weight is missing, or has another shape.
     """
-    with without_weights():
-        built = build_adapted(model, lora)
+    with init_empty_weights():
+        built = build_model_with_lora(model, lora)
     built.load_state_dict({name: weights[name] for name in built.state_dict() if name in weights}, assign=True)
-    for name, layer in adapters(built).items():
+    for name, layer in lora_layers(built).items():
         owner, _, own_name = name.rpartition(".")
         setattr(built.get_submodule(owner), own_name, layer.merged())
     made = built.state_dict()
     return {name: value.to(torch.promote_types(value.dtype, torch.float32)) for name, value in made.items()}
 
 
-def trained_weights(model: nn.Module) -> dict[str, Tensor]:
+def trainable_weights(model: nn.Module) -> dict[str, Tensor]:
     """The weights of a model that training changes, by name: all of them, but for those that adapters leave alone."""
-    return _by_training(model, is_trained=True)
+    return _weights_by_trainability(model, is_trained=True)
 
 
-def load_trained(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Put back what `trained_weights` gave; RuntimeError if one is missing, or has another shape."""
-    model.load_state_dict(_by_training(model, is_trained=False) | dict(weights))
+def load_trainable(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Put back what `trainable_weights` gave; RuntimeError if one is missing, or has another shape."""
+    model.load_state_dict(_weights_by_trainability(model, is_trained=False) | dict(weights))
 
 
 def load_frozen(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
     """Give a model with adapters the weights of its base; KeyError or RuntimeError if they don't fit."""
-    frozen = _by_training(model, is_trained=False)
-    model.load_state_dict(trained_weights(model) | {name: weights[name] for name in frozen})
+    frozen = _weights_by_trainability(model, is_trained=False)
+    model.load_state_dict(trainable_weights(model) | {name: weights[name] for name in frozen})
 
 
-def _by_training(model: nn.Module, *, is_trained: bool) -> dict[str, Tensor]:
+def _weights_by_trainability(model: nn.Module, *, is_trained: bool) -> dict[str, Tensor]:
     frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
     return {name: value for name, value in model.state_dict().items() if (name not in frozen) is is_trained}

@@ -23,7 +23,7 @@ _LOGITS_IN_PARTS = 1 << 22
 OutputLayer = tuple[Tensor, Tensor | None]
 """(vocabulary, d_model) weights, and a (vocabulary,) bias if there is one."""
 
-PartLoss = Callable[[Tensor, OutputLayer, Tensor], tuple[Tensor, Tensor]]
+ChunkLoss = Callable[[Tensor, OutputLayer, Tensor], tuple[Tensor, Tensor]]
 """(passes, some, d_model) final states, an output layer, (some,) ids -> a loss and a surprisal, sums over positions."""
 
 
@@ -77,19 +77,19 @@ def linear_cross_entropy(
     device = hidden.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
     targets = targets.flatten()
-    places = _places(targets) if places is None else places
+    places = _target_positions(targets) if places is None else places
     found: tuple[Tensor, Tensor] = _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]
         hidden.flatten(0, -2), weight, bias, targets, places, label_smoothing, softcap, dtype
     )
     return found
 
 
-def _places(targets: Tensor) -> Tensor:
+def _target_positions(targets: Tensor) -> Tensor:
     return (targets != IGNORE_INDEX).nonzero()[:, 0]
 
 
-def in_parts(
-    loss: PartLoss, hidden: Tensor, output: OutputLayer, targets: Tensor, *, places: Tensor | None = None
+def chunked_loss(
+    loss: ChunkLoss, hidden: Tensor, output: OutputLayer, targets: Tensor, *, places: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """The sum of a loss over all positions that have a target, some positions at a time, together with its gradient.
 
@@ -98,24 +98,24 @@ def in_parts(
     Memory does not grow with positions × vocabulary, as in `linear_cross_entropy`, and autograd does the rest.
 
     Args:
-        loss: what makes logits of final states and the output layer, and sums over the positions; see `PartLoss`.
+        loss: what makes logits of final states and the output layer, and sums over the positions; see `ChunkLoss`.
         hidden: (passes, positions, d_model).
         output: the output layer.
         targets: (positions,) ids, IGNORED where none.
         places: see `linear_cross_entropy`.
     """
-    places = _places(targets) if places is None else places
-    found: tuple[Tensor, Tensor] = _InParts.apply(loss, hidden, *output, targets, places)  # type: ignore[no-untyped-call]
+    places = _target_positions(targets) if places is None else places
+    found: tuple[Tensor, Tensor] = _ChunkedLoss.apply(loss, hidden, *output, targets, places)  # type: ignore[no-untyped-call]
     return found
 
 
-class _InParts(torch.autograd.Function):
+class _ChunkedLoss(torch.autograd.Function):
     """Like `_LinearCrossEntropy`, with each part differentiated by autograd."""
 
     @staticmethod
     def forward(  # noqa: PLR0917 (apply takes no keywords)
         ctx: Any,  # noqa: ANN401 (torch's own)
-        loss: PartLoss,
+        loss: ChunkLoss,
         hidden: Tensor,
         weight: Tensor,
         bias: Tensor | None,
@@ -164,7 +164,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         inputs, wanted, matrix = hidden[places].to(dtype), targets[places, None], weight.to(dtype)
         wants_gradient = hidden.requires_grad or weight.requires_grad
-        rows, rows_of_softmax = _rows_at_a_time(len(places), len(weight), on_cpu=hidden.device.type == "cpu")
+        rows, rows_of_softmax = _rows_per_chunk(len(places), len(weight), on_cpu=hidden.device.type == "cpu")
         products = matrix.new_empty(rows, len(weight))  # fresh memory for each part would cost more than arithmetic
         probabilities = torch.empty(min(rows, rows_of_softmax), len(weight), device=hidden.device)
         of_inputs, of_weight = torch.empty_like(inputs), None
@@ -206,7 +206,9 @@ class _LinearCrossEntropy(torch.autograd.Function):
         return of_hidden.mul_(of_total), of_weight, of_bias, *[None] * 5
 
 
-def loss_bytes(positions: int, vocab_size: int, d_model: int, *, bytes_per_value: int, on_cpu: bool = True) -> int:
+def estimate_loss_bytes(
+    positions: int, vocab_size: int, d_model: int, *, bytes_per_value: int, on_cpu: bool = True
+) -> int:
     """Bytes that `linear_cross_entropy` holds at a time, besides final states and weights.
 
     Args:
@@ -216,14 +218,14 @@ def loss_bytes(positions: int, vocab_size: int, d_model: int, *, bytes_per_value
         bytes_per_value: of the type of the products.
         on_cpu: whether it is computed on a CPU, where fewer logits are held at a time.
     """
-    rows, rows_of_softmax = _rows_at_a_time(positions, vocab_size, on_cpu=on_cpu)
+    rows, rows_of_softmax = _rows_per_chunk(positions, vocab_size, on_cpu=on_cpu)
     of_logits = vocab_size * (bytes_per_value * rows + 4 * rows_of_softmax)
     of_states = positions * d_model * (2 * bytes_per_value + 4)  # read, with their gradient in either type
     of_weight = vocab_size * d_model * bytes_per_value * (2 if bytes_per_value == 4 else 3)  # two gradients, and a copy
     return of_logits + of_states + of_weight
 
 
-def _rows_at_a_time(positions: int, vocabulary: int, *, on_cpu: bool) -> tuple[int, int]:
+def _rows_per_chunk(positions: int, vocabulary: int, *, on_cpu: bool) -> tuple[int, int]:
     """How many positions are multiplied at a time, and for how many of these softmax is computed at a time."""
     rows = min(positions, max(_FEWEST_ROWS, (_LOGITS_ON_CPU if on_cpu else _LOGITS_ON_GPU) // vocabulary))
     return rows, max(1, _PROBABILITIES_ON_CPU // vocabulary) if on_cpu else rows

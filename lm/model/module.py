@@ -30,7 +30,7 @@ class Module(nn.Module):
 
     def weights_per_position(self) -> float:
         """The weights that each position is multiplied by on its way through; frozen ones count two thirds."""
-        return sum(map(weights_per_position, self.children()))
+        return sum(map(macs_per_position, self.children()))
 
 
 def initialise(model: nn.Module) -> None:
@@ -43,14 +43,14 @@ def initialise(model: nn.Module) -> None:
             module.initialise()
 
 
-def weights_per_position(module: nn.Module) -> float:
+def macs_per_position(module: nn.Module) -> float:
     """See `Module.weights_per_position`; of a list of modules, their sum."""
     if isinstance(module, Module):
         return module.weights_per_position()
-    return sum(map(weights_per_position, module.children()))
+    return sum(map(macs_per_position, module.children()))
 
 
-def multiplied(weight: Tensor) -> float:
+def count_macs(weight: Tensor) -> float:
     """How many weights a position is multiplied by in a matrix; one that is frozen has no gradient and counts less."""
     return weight.numel() if weight.requires_grad else weight.numel() * _FROZEN
 
@@ -69,7 +69,7 @@ def parameters_by_part(module: nn.Module, part: str = "other") -> Counter[str]:
 P = ParamSpec("P")
 
 
-def remembered(compute: Callable[P, Tensor]) -> Callable[P, Tensor]:
+def memoised(compute: Callable[P, Tensor]) -> Callable[P, Tensor]:
     """A function that keeps what it gave for the latest arguments; torch.compile sees one that keeps nothing."""
     kept = lru_cache(maxsize=64)(compute)
 

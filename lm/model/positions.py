@@ -1,8 +1,8 @@
 """How a model knows where a token stands: the position schemes, one class each, and the embedding.
 
 An absolute scheme gives vectors that are added to the embeddings: it is called with the first position and the number
-of positions. A relative scheme changes what attention sees: it is made for a stack, called with the scope of its
-self-attention, and returns it with what its positions add. Only `ABSOLUTE` and `RELATIVE` tie schemes to their names.
+of positions. A relative scheme belongs to a stack: it is called with attention inputs and adds a bias, a rotation or
+relative embeddings to them. `ABSOLUTE_SCHEMES` and `RELATIVE_SCHEMES` list the schemes by name.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from torch import Tensor, nn
 
 from lm.config.model import ModelConfig
 from lm.errors import UsageError
-from lm.model.attention import RelativeTables, Scope
-from lm.model.layers import Dropout, TokenEmbedding, make_norm
-from lm.model.module import Module, multiplied, remembered
+from lm.model.attention import AttentionInputs, RelativeEmbeddings
+from lm.model.layers import Dropout, TokenEmbedding, build_norm
+from lm.model.module import Module, count_macs, memoised
 
-BUCKETS = 32
+T5_BUCKETS = 32
 """Of T5's distances, in encoders half of them for each direction."""
 _AT_ONCE = 8192
 """Positions of a context whose values are computed before they are needed; more take memory that few texts use."""
 
 
-def sinusoids(length: int, d_model: int, *, interleaved: bool) -> Tensor:
-    """`waves` of the positions 0 … length - 1: (length, d_model) float32."""
-    return waves(torch.arange(length, dtype=torch.float64), d_model, interleaved=interleaved).float()
+def sinusoidal_table(length: int, d_model: int, *, interleaved: bool) -> Tensor:
+    """`sinusoidal_encoding` of the positions 0 … length - 1: (length, d_model) float32."""
+    return sinusoidal_encoding(torch.arange(length, dtype=torch.float64), d_model, interleaved=interleaved).float()
 
 
-def waves(positions: Tensor, d_model: int, *, interleaved: bool) -> Tensor:
+def sinusoidal_encoding(positions: Tensor, d_model: int, *, interleaved: bool) -> Tensor:
     """Sine and cosine waves of geometrically growing length.
 
     Args:
@@ -106,11 +106,11 @@ class LearnedPositions(Module):
 
 
 class SinusoidalPositions(nn.Module):
-    """Vectors of sines and cosines, `sinusoids`; they go on beyond the trained length."""
+    """Vectors of sines and cosines, `sinusoidal_table`; they go on beyond the trained length."""
 
     def __init__(self, config: ModelConfig, *, interleaved: bool) -> None:
         super().__init__()
-        compute = partial(sinusoids, d_model=config.d_model, interleaved=interleaved)
+        compute = partial(sinusoidal_table, d_model=config.d_model, interleaved=interleaved)
         self.table = PositionTable(compute, config.context_length)
 
     def forward(self, start: int, length: int, device: torch.device) -> Tensor:
@@ -142,7 +142,7 @@ class Rotation:
         return torch.cat((self._turn(x[..., :turned]), x[..., turned:]), dim=-1)
 
     def _turn(self, x: Tensor) -> Tensor:
-        return _Rotated.apply(x, self.cos.to(x.dtype), self.sin.to(x.dtype))  # type: ignore[no-untyped-call]
+        return _ApplyRotation.apply(x, self.cos.to(x.dtype), self.sin.to(x.dtype))  # type: ignore[no-untyped-call]
 
     def repeated(self, times: int) -> Rotation:
         """The rotation of as many sequences of the same positions, one after the other."""
@@ -153,25 +153,25 @@ class Rotation:
         return Rotation(self.cos[first::step], self.sin[first::step])
 
 
-class _Rotated(torch.autograd.Function):
+class _ApplyRotation(torch.autograd.Function):
     """The gradient of a rotation is turned back: three passes, where torch on its own takes seven."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:  # noqa: ANN401 (torch's own)
         ctx.save_for_backward(cos, sin)
-        return _turned(x, cos, sin)
+        return _apply_rotation(x, cos, sin)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:  # noqa: ANN401
         cos, sin = ctx.saved_tensors
-        return _turned(gradient, cos, -sin), None, None
+        return _apply_rotation(gradient, cos, -sin), None, None
 
 
-def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def _apply_rotation(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return (x * cos).addcmul_(x.roll(x.shape[-1] // 2, -1), sin)
 
 
-def rotations(length: int, frequencies: Tensor, *, scale: float = 1.0) -> Tensor:
+def rotary_table(length: int, frequencies: Tensor, *, scale: float = 1.0) -> Tensor:
     """Cosines and sines of the angles by which rotary positions turn each pair of features, as `Rotation` has them.
 
     Args:
@@ -194,30 +194,30 @@ class RotaryPositions(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.table = PositionTable(partial(_rotations, config=config), config.context_length)
+        self.table = PositionTable(partial(_rotary_table_of, config=config), config.context_length)
 
-    def forward(self, scope: Scope, length: int, device: torch.device) -> Scope:
+    def forward(self, scope: AttentionInputs, length: int, device: torch.device) -> AttentionInputs:
         """The scope of `length` tokens, with their rotation."""
         if scope.query_positions is not None:
-            end = _end(scope.query_positions) if scope.end is None else scope.end
+            end = _end_position(scope.query_positions) if scope.end is None else scope.end
             found = self.table.rows(0, end, device)[scope.query_positions][:, None]
             return replace(scope, rotation=Rotation(*found.unbind(-2)))
         cos, sin = self.table.rows(scope.start, length // scope.branches, device).unbind(1)
         return replace(scope, rotation=Rotation(cos, sin).repeated(scope.branches))
 
 
-def _rotations(length: int, config: ModelConfig) -> Tensor:
-    return rotations(
-        length, frequencies(config), scale=1.0 if config.rope_temperature is None else config.rope_temperature
+def _rotary_table_of(length: int, config: ModelConfig) -> Tensor:
+    return rotary_table(
+        length, rotary_frequencies(config), scale=1.0 if config.rope_temperature is None else config.rope_temperature
     )
 
 
-def _end(positions: Tensor) -> int:
+def _end_position(positions: Tensor) -> int:
     """The first position after all of these."""
     return int(positions.max()) + 1
 
 
-def frequencies(config: ModelConfig) -> Tensor:
+def rotary_frequencies(config: ModelConfig) -> Tensor:
     """How far each pair of features turns from one position to the next.
 
     Returns:
@@ -225,22 +225,22 @@ def frequencies(config: ModelConfig) -> Tensor:
 
     Source: Su et al. 2021, section 3.2.
     """
-    plain = unscaled(config)
+    plain = unscaled_rotary_frequencies(config)
     if config.rope_scaling == "none":
         return plain
     slowed = plain / config.rope_factor
     if config.rope_scaling == "linear":
         return slowed
-    kept = _by_turns(plain, config) if config.rope_scaling == "llama3" else _by_number(config)
+    kept = _llama3_weights(plain, config) if config.rope_scaling == "llama3" else _yarn_weights(config)
     return torch.lerp(slowed, plain, kept)
 
 
-def unscaled(config: ModelConfig) -> Tensor:
-    """As `frequencies`, whatever `rope_scaling` says."""
+def unscaled_rotary_frequencies(config: ModelConfig) -> Tensor:
+    """As `rotary_frequencies`, whatever `rope_scaling` says."""
     return config.rope_base ** (-torch.arange(0, config.rotated, 2, dtype=torch.float64) / config.rotated)
 
 
-def _by_turns(plain: Tensor, config: ModelConfig) -> Tensor:
+def _llama3_weights(plain: Tensor, config: ModelConfig) -> Tensor:
     """The share of each frequency that is kept: none of slow ones, all of fast ones, a ramp between in their turns.
 
     Source: Grattafiori et al. 2024 (Llama 3), as published with the weights of version 3.1.
@@ -249,8 +249,8 @@ def _by_turns(plain: Tensor, config: ModelConfig) -> Tensor:
     return ((turns - config.rope_slow) / (config.rope_fast - config.rope_slow)).clamp(0, 1)
 
 
-def _by_number(config: ModelConfig) -> Tensor:
-    """As `_by_turns`, with the ramp in the number of the frequency, which goes with the logarithm of its turns.
+def _yarn_weights(config: ModelConfig) -> Tensor:
+    """As `_llama3_weights`, with the ramp in the number of the frequency, which goes with the logarithm of its turns.
 
     Source: Peng et al. 2023 (YaRN), section 3.2, with the ends of the ramp rounded outward as in its program.
     """
@@ -265,7 +265,7 @@ def _by_number(config: ModelConfig) -> Tensor:
     return 1 - ((numbers - first) / ((last - first) or 0.001)).clamp(0, 1)
 
 
-class LinearBiases(nn.Module):
+class ALiBi(nn.Module):
     """Attention scores that fall with distance, each head at a rate of its own; they go on beyond the trained length.
 
     Source: Press et al. 2022 (ALiBi).
@@ -275,37 +275,37 @@ class LinearBiases(nn.Module):
         super().__init__()
         self.heads, self.is_asked = config.n_heads, config.attention != "full"
 
-    def forward(self, scope: Scope, length: int, device: torch.device) -> Scope:
+    def forward(self, scope: AttentionInputs, length: int, device: torch.device) -> AttentionInputs:
         """The scope of `length` tokens, with a bias in its mask."""
         if self.is_asked:
             return replace(scope, by_distance=self)
         return replace(scope, mask=scope.mask.with_bias(self._biases(scope.distances(length, device))))
 
     def between(self, query: Tensor, distances: Tensor, *, layer: int) -> tuple[Tensor, None]:  # noqa: ARG002
-        """What some distances add to the scores; see `ByDistance`."""
+        """What some distances add to the scores; see `DistanceBias`."""
         return self._biases(distances), None
 
     def _biases(self, distances: Tensor) -> Tensor:
-        return -(_rates(self.heads, distances.device)[:, None, None] * distances[:, None].abs())
+        return -(_slopes_tensor(self.heads, distances.device)[:, None, None] * distances[:, None].abs())
 
 
-@remembered
-def _rates(heads: int, device: torch.device) -> Tensor:
-    """(heads,) float32 `slopes`, which are brought to a device once."""
-    return torch.tensor(slopes(heads), device=device)
+@memoised
+def _slopes_tensor(heads: int, device: torch.device) -> Tensor:
+    """(heads,) float32 `alibi_slopes`, which are brought to a device once."""
+    return torch.tensor(alibi_slopes(heads), device=device)
 
 
-def slopes(heads: int) -> list[float]:
+def alibi_slopes(heads: int) -> list[float]:
     """The rates of the heads: 2^(-8/heads), its square and so on; between powers of two, every other of the next one's.
 
     Source: Press et al. 2022, section 3 and their code.
     """
     power = 1 << (heads.bit_length() - 1)
     whole = [2.0 ** (-8 * (head + 1) / power) for head in range(power)]
-    return whole if power == heads else whole + slopes(2 * power)[::2][: heads - power]
+    return whole if power == heads else whole + alibi_slopes(2 * power)[::2][: heads - power]
 
 
-class BucketedBiases(Module):
+class T5Bias(Module):
     """A learned bias of the scores for each head and bucket of distances, the same in all layers of a stack.
 
     Source: Raffel et al. 2020 (T5), section 2.1.
@@ -316,28 +316,28 @@ class BucketedBiases(Module):
     def __init__(self, config: ModelConfig, _n_layers: int, is_causal: bool) -> None:
         super().__init__()
         self.is_causal, self.farthest, self.is_asked = is_causal, config.max_distance, config.attention != "full"
-        self.biases, self.std = nn.Parameter(torch.empty(BUCKETS, config.n_heads)), config.init_std
+        self.biases, self.std = nn.Parameter(torch.empty(T5_BUCKETS, config.n_heads)), config.init_std
 
     def initialise(self) -> None:
         """Draw the biases from a normal distribution."""
         nn.init.normal_(self.biases, std=self.std)
 
-    def forward(self, scope: Scope, length: int, device: torch.device) -> Scope:
+    def forward(self, scope: AttentionInputs, length: int, device: torch.device) -> AttentionInputs:
         """The scope of `length` tokens, with a bias in its mask."""
         if self.is_asked:
             return replace(scope, by_distance=self)
         return replace(scope, mask=scope.mask.with_bias(self._biases(scope.distances(length, device))))
 
     def between(self, query: Tensor, distances: Tensor, *, layer: int) -> tuple[Tensor, None]:  # noqa: ARG002
-        """What some distances add to the scores; see `ByDistance`."""
+        """What some distances add to the scores; see `DistanceBias`."""
         return self._biases(distances), None
 
     def _biases(self, distances: Tensor) -> Tensor:
-        found = buckets(distances, is_causal=self.is_causal, farthest=self.farthest)
+        found = t5_buckets(distances, is_causal=self.is_causal, farthest=self.farthest)
         return F.embedding(found, self.biases).movedim(-1, 1).contiguous()
 
 
-def buckets(distances: Tensor, *, is_causal: bool, farthest: int) -> Tensor:
+def t5_buckets(distances: Tensor, *, is_causal: bool, farthest: int) -> Tensor:
     """The bucket of each distance of a key from its query, negative where the key comes first.
 
     Half of the buckets of a direction have one distance each, and the others grow with its logarithm up to `farthest`;
@@ -345,7 +345,7 @@ def buckets(distances: Tensor, *, is_causal: bool, farthest: int) -> Tensor:
 
     Source: Raffel et al. 2020 (T5), section 2.1 and their code.
     """
-    of_direction = BUCKETS if is_causal else BUCKETS // 2
+    of_direction = T5_BUCKETS if is_causal else T5_BUCKETS // 2
     single = of_direction // 2
     far = (-distances).clamp(min=0) if is_causal else distances.abs()
     share = (far.clamp(min=single).float() / single).log() / math.log(farthest / single)
@@ -354,7 +354,7 @@ def buckets(distances: Tensor, *, is_causal: bool, farthest: int) -> Tensor:
     return found if is_causal else found + of_direction * (distances > 0)
 
 
-class DistanceTables(Module):
+class RelativeEmbeddingTables(Module):
     """Learned vectors for keys and values by a clipped distance from the query, for each layer and head.
 
     Source: Shaw et al. 2018, sections 3.1 and 3.2.
@@ -377,19 +377,19 @@ class DistanceTables(Module):
 
     def weights_per_position(self) -> float:
         """See `Module`; each head of a group multiplies by all of its vectors."""
-        return self.heads_of_group * (multiplied(self.keys) + multiplied(self.values))
+        return self.heads_of_group * (count_macs(self.keys) + count_macs(self.values))
 
-    def added(self, scope: Scope, distances: Tensor) -> Scope:
+    def added(self, scope: AttentionInputs, distances: Tensor) -> AttentionInputs:
         """The scope with the tables of each layer, given (batch or 1, queries, keys) distances."""
         rows = self._rows(distances)
         layers = zip(self.keys, self.values, strict=True)
-        return scope.with_tables([RelativeTables(rows, keys, values) for keys, values in layers])
+        return scope.with_tables([RelativeEmbeddings(rows, keys, values) for keys, values in layers])
 
     def _rows(self, distances: Tensor) -> Tensor:
         return distances[:, None].clamp(-self.before, self.after) + self.before
 
 
-class RelativePositions(DistanceTables):
+class RelativePositions(RelativeEmbeddingTables):
     """Vectors for keys and values by how far they stand from the query in the sequence.
 
     A causal stack has none for keys after the query, which it never sees.
@@ -398,46 +398,46 @@ class RelativePositions(DistanceTables):
     def __init__(self, config: ModelConfig, n_layers: int, is_causal: bool) -> None:
         super().__init__(config, n_layers, before=config.max_distance, after=0 if is_causal else config.max_distance)
 
-    def forward(self, scope: Scope, length: int, device: torch.device) -> Scope:
+    def forward(self, scope: AttentionInputs, length: int, device: torch.device) -> AttentionInputs:
         """The scope of `length` tokens, with the tables of each layer."""
         if self.is_asked:
             return replace(scope, by_distance=self)
         return self.added(scope, scope.distances(length, device))
 
-    def between(self, query: Tensor, distances: Tensor, *, layer: int) -> tuple[Tensor, RelativeTables]:
-        """What some distances add to the scores of queries, and to the values; see `ByDistance`."""
-        tables = RelativeTables(self._rows(distances), self.keys[layer], self.values[layer])
+    def between(self, query: Tensor, distances: Tensor, *, layer: int) -> tuple[Tensor, RelativeEmbeddings]:
+        """What some distances add to the scores of queries, and to the values; see `DistanceBias`."""
+        tables = RelativeEmbeddings(self._rows(distances), self.keys[layer], self.values[layer])
         return tables.scores(query), tables
 
 
-ABSOLUTE: Mapping[str, Callable[[ModelConfig], nn.Module]] = {
+ABSOLUTE_SCHEMES: Mapping[str, Callable[[ModelConfig], nn.Module]] = {
     "learned": LearnedPositions,
     "sinusoidal": partial(SinusoidalPositions, interleaved=True),
     "sinusoidal-half": partial(SinusoidalPositions, interleaved=False),
 }
 """Schemes for the embedding, by name."""
-RELATIVE: Mapping[str, Callable[[ModelConfig, int, bool], nn.Module]] = {
+RELATIVE_SCHEMES: Mapping[str, Callable[[ModelConfig, int, bool], nn.Module]] = {
     "rotary": lambda config, *_: RotaryPositions(config),
-    "alibi": lambda config, *_: LinearBiases(config),
+    "alibi": lambda config, *_: ALiBi(config),
     "relative": RelativePositions,
-    "t5": BucketedBiases,
+    "t5": T5Bias,
 }
 """Schemes for a stack, by name: made with its number of layers, and whether it is causal."""
 
 
-def absolute_positions(config: ModelConfig) -> nn.Module | None:
+def build_absolute_positions(config: ModelConfig) -> nn.Module | None:
     """The positions of an embedding, if the scheme is absolute."""
-    scheme = ABSOLUTE.get(config.positions)
+    scheme = ABSOLUTE_SCHEMES.get(config.positions)
     return None if scheme is None else scheme(config)
 
 
-def relative_positions(config: ModelConfig, n_layers: int, *, is_causal: bool) -> nn.Module | None:
+def build_relative_positions(config: ModelConfig, n_layers: int, *, is_causal: bool) -> nn.Module | None:
     """The positions of a stack of so many layers, if the scheme is relative."""
-    scheme = RELATIVE.get(config.positions)
+    scheme = RELATIVE_SCHEMES.get(config.positions)
     return None if scheme is None else scheme(config, n_layers, is_causal)
 
 
-class Embedding(Module):
+class InputEmbedding(Module):
     """Tokens to vectors: the token's own, scaled if asked, plus its position's in an absolute scheme, with dropout.
 
     If asked, their sum is normalised, and the vector of the first type of tokens added before, which all are of.
@@ -453,8 +453,8 @@ class Embedding(Module):
         self.tokens = TokenEmbedding(vocab_size, config.d_model)
         self.scale = math.sqrt(config.d_model) if config.scale_embeddings else 1.0
         self.types = nn.Parameter(torch.empty(config.token_types, config.d_model)) if config.token_types else None
-        self.positions = absolute_positions(config)
-        self.norm = make_norm(config) if config.embedding_norm else None
+        self.positions = build_absolute_positions(config)
+        self.norm = build_norm(config) if config.embedding_norm else None
         self.dropout = Dropout(config.dropout)
         self.std = config.init_std
         self.token_std = config.d_model**-0.5 if config.scale_embeddings else self.std
@@ -496,7 +496,7 @@ class Embedding(Module):
             x = x + self.types[0].to(x.dtype)
         vectors = None
         if self.positions is not None and positions is not None:
-            vectors = self.positions(0, _end(positions) if end is None else end, tokens.device)[positions]
+            vectors = self.positions(0, _end_position(positions) if end is None else end, tokens.device)[positions]
         elif self.positions is not None:
             vectors = self.positions(start, tokens.shape[1] // branches, tokens.device)
             vectors = vectors if branches == 1 else vectors.repeat(branches, 1)

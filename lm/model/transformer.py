@@ -15,26 +15,26 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
 from lm.config.model import ModelConfig
-from lm.kernels.causal_blocks import choose_causal_blocks
-from lm.model.attention import CrossAttention, DecoderCache, FirstValues, Mask, MultiHeadAttention, Scope
+from lm.kernels.blockwise_attention import choose_blockwise_attention
+from lm.model.attention import AttentionInputs, CrossAttention, DecoderCache, FirstLayerValues, Mask, MultiHeadAttention
 from lm.model.layers import (
+    ClassificationHead,
     Dropout,
     FeedForward,
-    LabelHead,
     Linear,
     OutputTransform,
     TokenEmbedding,
-    choose_products,
-    make_norm,
+    build_norm,
+    choose_matmul_kernels,
 )
-from lm.model.module import Module, initialise, multiplied
-from lm.model.positions import Embedding, relative_positions
-from lm.model.variants.block_sparse import PatternedAttention, pattern_of
+from lm.model.module import Module, count_macs, initialise
+from lm.model.positions import InputEmbedding, build_relative_positions
+from lm.model.variants.block_sparse import BlockSparseAttention, build_pattern
 from lm.model.variants.compressed import CompressedAttention
-from lm.model.variants.experts import Experts
+from lm.model.variants.experts import MixtureOfExperts
 from lm.model.variants.low_rank import LowRankAttention
-from lm.model.variants.recurrent import RecurrentCache, RecurrentDecoder, RecurrentEncoder, RecurrentScope
-from lm.model.variants.syntax import SyntaxPositions, without_padding
+from lm.model.variants.recurrent import RecurrentCache, RecurrentDecoder, RecurrentEncoder, RecurrentInputs
+from lm.model.variants.syntax import SyntaxPositions, zero_padding
 
 
 class Block(Module):
@@ -52,15 +52,15 @@ class Block(Module):
         super().__init__()
         self.norm_first = config.norm_position == "pre"
         self.is_parallel = config.parallel_residual
-        self.attention_norm = make_norm(config)
-        self.attention = self_attention(config, layer=layer, is_causal=is_causal)
-        self.cross_attention_norm = make_norm(config) if cross_attention else None
+        self.attention_norm = build_norm(config)
+        self.attention = build_self_attention(config, layer=layer, is_causal=is_causal)
+        self.cross_attention_norm = build_norm(config) if cross_attention else None
         self.cross_attention = CrossAttention(config, layer=layer) if cross_attention else None
-        self.feed_forward_norm = make_norm(config)
-        self.feed_forward = Experts(config) if config.has_experts(layer) else FeedForward(config)
+        self.feed_forward_norm = build_norm(config)
+        self.feed_forward = MixtureOfExperts(config) if config.has_experts(layer) else FeedForward(config)
         self.dropout = Dropout(config.dropout)
 
-    def forward(self, x: Tensor, own: Scope, memory: Scope | None = None) -> Tensor:
+    def forward(self, x: Tensor, own: AttentionInputs, memory: AttentionInputs | None = None) -> Tensor:
         """Transform each position by what it sees.
 
         Args:
@@ -78,17 +78,17 @@ class Block(Module):
             x = self._residual(x, self.cross_attention_norm, self.cross_attention, memory)
         return self._residual(x, self.feed_forward_norm, self.feed_forward, *self._seen(own))
 
-    def _parallel(self, x: Tensor, own: Scope) -> Tensor:
+    def _parallel(self, x: Tensor, own: AttentionInputs) -> Tensor:
         """Source: Wang and Komatsuzaki 2021 (GPT-J); with a norm for each, Black et al. 2022 (GPT-NeoX-20B)."""
         attended = self.attention(self.attention_norm(x), own)
         fed = self.feed_forward(self.feed_forward_norm(x), *self._seen(own))
         return x + self.dropout(attended) + self.dropout(fed)
 
-    def _seen(self, own: Scope) -> tuple[Scope, ...]:
+    def _seen(self, own: AttentionInputs) -> tuple[AttentionInputs, ...]:
         """What the feed-forward layer is told of the positions: experts need to know which of them are real."""
-        return (own,) if isinstance(self.feed_forward, Experts) else ()
+        return (own,) if isinstance(self.feed_forward, MixtureOfExperts) else ()
 
-    def _residual(self, x: Tensor, norm: nn.Module, sublayer: nn.Module, *seen: Scope | None) -> Tensor:
+    def _residual(self, x: Tensor, norm: nn.Module, sublayer: nn.Module, *seen: AttentionInputs | None) -> Tensor:
         """`x` and what a sublayer makes of it, given what it sees; normalised before or after."""
         if self.norm_first:
             return x + self.dropout(sublayer(norm(x), *seen))
@@ -109,12 +109,12 @@ class Stack(Module):
     ) -> None:
         """A stack of so many layers; an encoder's is not causal, and may have positions after a query."""
         super().__init__()
-        self.positions = relative_positions(config, n_layers, is_causal=is_causal)
+        self.positions = build_relative_positions(config, n_layers, is_causal=is_causal)
         self.blocks = nn.ModuleList(
             Block(config, layer=layer, cross_attention=cross_attention, is_causal=is_causal)
             for layer in range(n_layers)
         )
-        self.final_norm = make_norm(config) if config.norm_position == "pre" else nn.Identity()
+        self.final_norm = build_norm(config) if config.norm_position == "pre" else nn.Identity()
         self.stream_shares = nn.Parameter(torch.empty(n_layers)) if config.embedding_shortcut else None
         self.embedding_shares = nn.Parameter(torch.empty(n_layers)) if config.embedding_shortcut else None
         self.recomputes, self.is_causal = False, is_causal
@@ -125,11 +125,11 @@ class Stack(Module):
             nn.init.ones_(self.stream_shares)
             nn.init.zeros_(self.embedding_shares)
 
-    def forward(self, x: Tensor, own: Scope, memory: Scope | None = None) -> Tensor:
+    def forward(self, x: Tensor, own: AttentionInputs, memory: AttentionInputs | None = None) -> Tensor:
         """Transform (batch, length, d_model) embeddings, block by block, by what `Block.forward` is given to see."""
         if self.positions is not None:
             own = self.positions(own, x.shape[1], x.device)
-        own = replace(own, first_values=FirstValues())
+        own = replace(own, first_values=FirstLayerValues())
         embedding = x
         for index, block in enumerate(self.blocks):
             if self.stream_shares is not None and self.embedding_shares is not None:
@@ -175,7 +175,7 @@ class Stack(Module):
         return 2 * own[0].heads * own[0].head_size * (pairs + len(across) * length * source_length)
 
 
-def recompute(model: nn.Module, *, if_training: bool) -> None:
+def set_activation_checkpointing(model: nn.Module, *, if_training: bool) -> None:
     """Settle whether the backward pass computes again what is in each block, which then need not be kept for it.
 
     Source: Chen et al. 2016.
@@ -190,10 +190,10 @@ def count_parameters(module: nn.Module) -> int:
     return sum(tensor.numel() for tensor in chain(module.parameters(), in_8_bits))
 
 
-def self_attention(config: ModelConfig, *, layer: int, is_causal: bool) -> MultiHeadAttention:
+def build_self_attention(config: ModelConfig, *, layer: int, is_causal: bool) -> MultiHeadAttention:
     """The self-attention of a layer, counted from 0 in its stack, which is causal but in an encoder."""
-    if (pattern := pattern_of(config, layer, is_causal=is_causal)) is not None:
-        return PatternedAttention(config, pattern, layer=layer)
+    if (pattern := build_pattern(config, layer, is_causal=is_causal)) is not None:
+        return BlockSparseAttention(config, pattern, layer=layer)
     if config.compresses(layer):
         return CompressedAttention(config, layer=layer, is_causal=is_causal)
     if config.attention == "linformer" and not is_causal:
@@ -201,7 +201,7 @@ def self_attention(config: ModelConfig, *, layer: int, is_causal: bool) -> Multi
     return MultiHeadAttention(config, layer=layer, value_residual=config.value_residual)
 
 
-class Head(Linear):
+class LMHead(Linear):
     """An output layer of its own, without a bias; `zero_init` starts it at zero."""
 
     part = "output layer"
@@ -224,7 +224,7 @@ class Transformer(Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
-        self.embedding = Embedding(config, config.vocab_size)
+        self.embedding = InputEmbedding(config, config.vocab_size)
         self.decoder = (
             RecurrentDecoder(config)
             if config.is_recurrent
@@ -237,7 +237,7 @@ class Transformer(Module):
         )
         predicts_tokens = not config.labels
         has_head = predicts_tokens and not config.tie_embeddings
-        self.head = Head(config) if has_head else None
+        self.head = LMHead(config) if has_head else None
         transforms = predicts_tokens and config.output_transform
         self.transform = OutputTransform(config) if transforms else None
         has_bias = transforms or (predicts_tokens and config.output_bias)
@@ -269,7 +269,7 @@ class Transformer(Module):
     def output_weights(self) -> float:
         """The weights that a position which is predicted is multiplied by."""
         weight, _ = self.output_layer
-        return multiplied(weight)
+        return count_macs(weight)
 
     def cached_values(self) -> Fraction:
         """How many numbers its cache holds for each position of a sequence."""
@@ -279,7 +279,7 @@ class Transformer(Module):
         """An empty cache for decoding step by step."""
         return self.decoder.new_cache()
 
-    def decode(self, tokens: Tensor, own: Scope, memory: Scope | None = None) -> Tensor:
+    def decode(self, tokens: Tensor, own: AttentionInputs, memory: AttentionInputs | None = None) -> Tensor:
         """Final states of target tokens, of which each sees what it is given to see, as the output layer reads them.
 
         Args:
@@ -314,17 +314,17 @@ class Transformer(Module):
         return self.output.weight, self.output_bias
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """(…, d_model) -> (…, vocabulary), `capped` as the config says.
+        """(…, d_model) -> (…, vocabulary), `soft_cap` as the config says.
 
         A matrix is multiplied: for each row of a slice of positions torch would copy the weights. One state of a text,
         50,257 by 768 weights in bfloat16, one thread of an AMD EPYC: 208 ms, and 5 as a matrix.
         """
         _, bias = self.output_layer
         logits = self.output.product(hidden.reshape(-1, hidden.shape[-1]), bias)
-        return capped(logits.view(*hidden.shape[:-1], logits.shape[-1]), self.config.softcap)
+        return soft_cap(logits.view(*hidden.shape[:-1], logits.shape[-1]), self.config.softcap)
 
 
-def capped(logits: Tensor, cap: float) -> Tensor:
+def soft_cap(logits: Tensor, cap: float) -> Tensor:
     """cap·tanh(logits / cap), in float32 at least; a cap of 0 leaves them alone.
 
     Source: Gemma Team 2024 (Gemma 2), section 2.
@@ -334,16 +334,16 @@ def capped(logits: Tensor, cap: float) -> Tensor:
     return logits.to(torch.promote_types(logits.dtype, torch.float32)).div(cap).tanh_() * cap
 
 
-def _causal(cache: DecoderCache | RecurrentCache | None, lengths: Tensor | None) -> Scope:
+def _causal_inputs(cache: DecoderCache | RecurrentCache | None, lengths: Tensor | None) -> AttentionInputs:
     """What a target sees of itself: each token the tokens before it, those in the cache among them.
 
     Of each row only as many tokens as `lengths` (batch,) says are real.
     """
     if cache is None:
-        return Scope(mask=Mask.causal(), lengths=lengths)
+        return AttentionInputs(mask=Mask.causal(), lengths=lengths)
     if isinstance(cache, RecurrentCache):
-        return RecurrentScope(mask=Mask.causal(), recurrent=cache, start=cache.length)
-    return Scope(mask=Mask.causal(), caches=cache.own, start=cache.length, lengths=lengths)
+        return RecurrentInputs(mask=Mask.causal(), recurrent=cache, start=cache.length)
+    return AttentionInputs(mask=Mask.causal(), caches=cache.own, start=cache.length, lengths=lengths)
 
 
 class DecoderOnly(Transformer):
@@ -367,7 +367,7 @@ class DecoderOnly(Transformer):
             cache: extended in place.
             target_lengths: (batch,) how many ids are real, where padding follows them.
         """
-        return self.decode(tokens, _causal(cache, target_lengths))
+        return self.decode(tokens, _causal_inputs(cache, target_lengths))
 
     def forward(self, tokens: Tensor, *, cache: DecoderCache | RecurrentCache | None = None) -> Tensor:
         """(batch, length) ids, after those in the cache -> (batch, length, vocabulary) logits."""
@@ -386,7 +386,7 @@ class EncoderOnly(Transformer):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
-        self.classifier = LabelHead(config) if config.labels else None
+        self.classifier = ClassificationHead(config) if config.labels else None
 
     @property
     def output_weights(self) -> float:
@@ -414,7 +414,7 @@ class EncoderOnly(Transformer):
 
         Of a classifier it is one state for each text: (batch, 1, d_model).
         """
-        x = self.decode(tokens, Scope(mask=Mask.keys(target_lengths), lengths=target_lengths))
+        x = self.decode(tokens, AttentionInputs(mask=Mask.keys(target_lengths), lengths=target_lengths))
         return x if self.classifier is None else self.classifier(x)
 
     def forward(self, tokens: Tensor, *, lengths: Tensor | None = None) -> Tensor:
@@ -428,7 +428,7 @@ class EncoderDecoder(Transformer):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
         self.source_embedding = (
-            None if config.source_vocab_size is None else Embedding(config, config.source_vocab_size)
+            None if config.source_vocab_size is None else InputEmbedding(config, config.source_vocab_size)
         )
         self.encoder = (
             RecurrentEncoder(config) if config.is_recurrent else Stack(config, config.n_encoder_layers, is_causal=False)
@@ -451,10 +451,10 @@ class EncoderDecoder(Transformer):
             "trees are for models that read them, and no other"
         )
         embedding = self.embedding if self.source_embedding is None else self.source_embedding
-        own = Scope(mask=Mask.keys(lengths), lengths=lengths)
+        own = AttentionInputs(mask=Mask.keys(lengths), lengths=lengths)
         if self.syntax_positions is None:
             return self.encoder(embedding(source), own)
-        ids, places = source[..., 0], without_padding(source[..., 1:], lengths)
+        ids, places = source[..., 0], zero_padding(source[..., 1:], lengths)
         x = embedding(ids, combine=self.syntax_positions.combine(places))
         return self.encoder(x, self.syntax_positions.seen(own, places))
 
@@ -476,8 +476,8 @@ class EncoderDecoder(Transformer):
             cache: extended in place.
             target_lengths: (batch,) how many target ids are real, where padding follows them.
         """
-        source = Scope(mask=Mask.keys(lengths), memory=memory, caches=None if cache is None else cache.memory)
-        return self.decode(target, _causal(cache, target_lengths), source)
+        source = AttentionInputs(mask=Mask.keys(lengths), memory=memory, caches=None if cache is None else cache.memory)
+        return self.decode(target, _causal_inputs(cache, target_lengths), source)
 
     def read(
         self,
@@ -505,9 +505,9 @@ def choose_kernels(model: Transformer, dtype: torch.dtype) -> None:
 
     Where nobody did, torch's own choice is used.
     """
-    choose_products(dtype, model.config.activation)
+    choose_matmul_kernels(dtype, model.config.activation)
     if not model.config.is_recurrent:
-        choose_causal_blocks(dtype, model.config.context_length)
+        choose_blockwise_attention(dtype, model.config.context_length)
 
 
 def build_model(config: ModelConfig, *, seed: int = 0) -> Model:
@@ -521,16 +521,16 @@ def build_model(config: ModelConfig, *, seed: int = 0) -> Model:
 
 
 @contextmanager
-def without_weights() -> Iterator[None]:
+def init_empty_weights() -> Iterator[None]:
     """What is built within has shapes alone, on torch's meta device, until weights are assigned.
 
     No numbers are drawn for it: torch has to load its compiler to draw them on that device, which takes a second.
     """
-    with torch.device("meta"), _Undrawn():
+    with torch.device("meta"), _SkipInit():
         yield
 
 
-class _Undrawn(TorchFunctionMode):
+class _SkipInit(TorchFunctionMode):
     """Leaves tensors as they are where `torch.nn.init` would fill them."""
 
     def __torch_function__(

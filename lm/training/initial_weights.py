@@ -17,8 +17,8 @@ from lm.config.run import RunConfig
 from lm.data.training_data import TrainingData
 from lm.errors import UsageError
 from lm.hardware import inference_hardware
-from lm.model.lora import trained_weights
-from lm.model.transformer import build_model, without_weights
+from lm.model.lora import trainable_weights
+from lm.model.transformer import build_model, init_empty_weights
 from lm.run_folder import find_checkpoint, load_config
 from lm.tokenizer.tokenizer import Tokenizer
 from lm.training.objective import summed_loss
@@ -68,7 +68,7 @@ def spare_tokens(path: Path, tokenizer: Tokenizer) -> int:
 
 
 def _shapes(model: ModelConfig) -> dict[str, torch.Size]:
-    with without_weights():
+    with init_empty_weights():
         return {name: value.shape for name, value in build_model(model).state_dict().items()}
 
 
@@ -106,7 +106,7 @@ def has_head_of(model: ModelConfig, weights: Mapping[str, Tensor]) -> bool:
     """Whether what stands behind the layers of a model has the shape that it has in some weights; else it is random."""
     if not model.is_masked:
         return True
-    with without_weights():
+    with init_empty_weights():
         built = build_model(model)
     own, theirs = (
         {name: value.shape for name, value in built.head_of(tensors).items()}
@@ -124,7 +124,7 @@ def initial_loss(config: RunConfig, weights: Mapping[str, Tensor], data: Trainin
     if not data.validation_bytes or not has_head_of(config.model, weights):
         return None
     hardware = inference_hardware(dataclasses.replace(config.hardware, dtype="float32"))
-    with without_weights():
+    with init_empty_weights():
         model = build_model(config.model)
     try:
         model.load_state_dict(weights, assign=True)
@@ -155,7 +155,7 @@ def _with_adapters(run: Run, weights: Mapping[str, Tensor], given: Mapping[str, 
         weights: to start from, with its own head if it has one.
         given: the same, without that.
     """
-    own = trained_weights(run.model)
+    own = trainable_weights(run.model)
     if random := next((name for name in weights if weights[name] is not given.get(name) and name not in own), None):
         problem = f"the run to start from has no {random} for this model, which adapters leave as it is"
         raise UsageError(f"{problem}: train all weights instead", settings=("lora",))

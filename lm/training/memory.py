@@ -14,8 +14,8 @@ from lm.config.run import RunConfig
 from lm.data.batch import batch_rows
 from lm.errors import UsageError
 from lm.hardware import Hardware, free_memory
-from lm.model.loss import loss_bytes
-from lm.model.transformer import Block, build_model, recompute, without_weights
+from lm.model.loss import estimate_loss_bytes
+from lm.model.transformer import Block, build_model, init_empty_weights, set_activation_checkpointing
 from lm.optim.optimizers import inner_matrices, training_bytes
 from lm.training.objective import final_states
 
@@ -64,7 +64,7 @@ def held(config: RunConfig, *, processes: int, dtype: str) -> Held:
         processes: how many.
         dtype: arithmetic of the products.
     """
-    with without_weights():
+    with init_empty_weights():
         model = build_model(config.model)
     weights, matrices = _size(model), sum(weight.numel() for weight in inner_matrices(model))
     moments = 2 * weights if config.training.optimizer == "adamw" else 2 * (weights - matrices) + matrices
@@ -130,7 +130,7 @@ def _lasting_bytes(config: RunConfig, processes: int) -> int:
     """Bytes of weights, gradients and the optimizer's state on each GPU."""
     if not config.distribution.shard or processes == 1:
         return training_bytes(config.model, config.training, config.lora)
-    with without_weights():
+    with init_empty_weights():
         model = build_model(config.model)
     blocks = [_size(block) for block in model.modules() if isinstance(block, Block)]
     gathered = _FLOAT32 * (_size(model) - sum(blocks) + min(_AT_WORK, len(blocks)) * max(blocks))
@@ -201,7 +201,7 @@ def _kept(model: ModelConfig, *, rows: int, layers: int, dtype: str, device: tor
         model, n_layers=layers, n_encoder_layers=encoders, vocab_size=_FEW, source_vocab_size=None, labels=()
     )
     built, saved = build_model(shape).to(device), dict[int, int]()
-    recompute(built, if_training=recomputed)
+    set_activation_checkpointing(built, if_training=recomputed)
 
     def note(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
@@ -223,7 +223,9 @@ def _bytes_of_loss(config: RunConfig, rows: int, dtype: str, *, on_cpu: bool = T
     """Bytes that the loss of so many sequences holds at a time."""
     model = config.model
     positions, bytes_per_value = rows * model.context_length, getattr(torch, dtype).itemsize
-    return loss_bytes(positions, model.vocab_size, model.d_model, bytes_per_value=bytes_per_value, on_cpu=on_cpu)
+    return estimate_loss_bytes(
+        positions, model.vocab_size, model.d_model, bytes_per_value=bytes_per_value, on_cpu=on_cpu
+    )
 
 
 def _size(module: nn.Module) -> int:

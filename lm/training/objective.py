@@ -15,9 +15,9 @@ from lm.data.batch import Batch
 from lm.distributed.placement import Loss
 from lm.hardware import Hardware
 from lm.model.layers import linear
-from lm.model.loss import OutputLayer, cross_entropy, in_parts, linear_cross_entropy
-from lm.model.transformer import EncoderDecoder, Model, capped
-from lm.model.variants.experts import balance_loss, routed
+from lm.model.loss import OutputLayer, chunked_loss, cross_entropy, linear_cross_entropy
+from lm.model.transformer import EncoderDecoder, Model, soft_cap
+from lm.model.variants.experts import capture_routing, load_balancing_loss
 
 States = Callable[..., Tensor]
 """Token ids -> final states, as `hidden` of a model and `EncoderDecoder.read` give them."""
@@ -57,7 +57,7 @@ class Objective(Loss):
             experts, and of the surprisal of the targets alone, without label smoothing, R-Drop or a source.
         """
         config = self._config
-        with routed(self.model) as routes:
+        with capture_routing(self.model) as routes:
             nats, nll = summed_loss_and_nll(
                 self.model,
                 batch,
@@ -70,7 +70,7 @@ class Objective(Loss):
         loss = nats
         if routes and config.expert_balance:  # a mean, so it weighs by the targets of its part of the batch
             weight = config.expert_balance * learned_tokens(batch, source_loss=config.source_loss)
-            loss = nats + weight * sum(map(balance_loss, routes))
+            loss = nats + weight * sum(map(load_balancing_loss, routes))
         return loss, torch.stack((nats.detach(), nll))
 
 
@@ -184,14 +184,14 @@ def _of_two_passes(
     """
 
     def loss(hidden: Tensor, output: OutputLayer, targets: Tensor) -> tuple[Tensor, Tensor]:
-        logits = capped(linear(hidden, *output), model.config.softcap)
+        logits = soft_cap(linear(hidden, *output), model.config.softcap)
         smoothed = surprisal = cross_entropy(logits, targets.expand(2, -1), label_smoothing=label_smoothing) / 2
         if label_smoothing:
             surprisal = cross_entropy(logits.detach(), targets.expand(2, -1)) / 2
         return smoothed + r_drop / 4 * disagreement(*logits), surprisal
 
     once = targets[: len(targets) // 2].flatten()
-    return in_parts(loss, hidden.unflatten(0, (2, -1)).flatten(1, 2), model.output_layer, once, places=places)
+    return chunked_loss(loss, hidden.unflatten(0, (2, -1)).flatten(1, 2), model.output_layer, once, places=places)
 
 
 def disagreement(first: Tensor, second: Tensor) -> Tensor:

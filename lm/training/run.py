@@ -20,8 +20,8 @@ from lm.distributed.world import ALONE, World
 from lm.errors import InputError, TrainingError
 from lm.hardware import Hardware, set_matmul_precision
 from lm.locks import LockFile
-from lm.model.lora import build_adapted, load_trained, trained_weights
-from lm.model.transformer import choose_kernels, recompute
+from lm.model.lora import build_model_with_lora, load_trainable, trainable_weights
+from lm.model.transformer import choose_kernels, set_activation_checkpointing
 from lm.optim.moving_average import MovingAverage
 from lm.optim.optimizers import make_optimizers, optimizer_tensors, restore_optimizers
 from lm.optim.schedules import learning_rate, steps_in_all
@@ -142,10 +142,10 @@ class Run:
         torch.set_num_threads(plan.threads)
         set_matmul_precision(self.hardware)
         device = self.hardware.torch_device
-        self.model = build_adapted(self.config.model, self.config.lora, seed=training.seed).to(device)
+        self.model = build_model_with_lora(self.config.model, self.config.lora, seed=training.seed).to(device)
         if device.type == "cpu":
             choose_kernels(self.model, torch.float32)  # what it is evaluated with; gradients are torch's own
-        recompute(self.model, if_training=training.checkpoint_activations)
+        set_activation_checkpointing(self.model, if_training=training.checkpoint_activations)
         states = compiled(self.model, device) if training.compile else final_states(self.model)
         self.placement = self.world.placed(
             Objective(self.model, self.hardware, training, states=states), self.config.distribution
@@ -341,7 +341,7 @@ class Run:
 
     def _copied(self) -> tuple[Tensors, Tensors]:
         """The weights, or their moving average if there is one, and all that training goes on with, as they are now."""
-        weights, optimizer = trained_weights(self.model), optimizer_tensors(self.optimizers, self.model)
+        weights, optimizer = trainable_weights(self.model), optimizer_tensors(self.optimizers, self.model)
         if self.average is not None:
             optimizer |= {_TRAINED + name: value for name, value in weights.items()}
             weights = self.average.weights
@@ -360,7 +360,7 @@ class Run:
         if self.average is not None:
             self.average.load(self.placed(weights))
             weights = {name: optimizer[_TRAINED + name] for name in weights}
-        load_trained(self.model, self.placed(weights))
+        load_trainable(self.model, self.placed(weights))
         restore_optimizers(self.optimizers, self.model, optimizer, place=self.placement.like)
 
 

@@ -19,7 +19,7 @@ import torch
 from lm.checkpoint import load_model
 from lm.config.decoding import SamplingConfig
 from lm.config.hardware import HardwareConfig
-from lm.decoding.generator import PROMPT, Generator
+from lm.decoding.generator import PROMPT_LOOKUP, Generator
 from lm.decoding.sampling import Token
 from lm.hardware import Hardware, inference_hardware
 from lm.model.transformer import DecoderOnly
@@ -42,7 +42,7 @@ def rate(generator: Generator, texts: list[str]) -> float:
 
 
 def _draft(name: str, hardware: Hardware) -> DecoderOnly | str:
-    if name == PROMPT:
+    if name == PROMPT_LOOKUP:
         return name
     model = load_model(Path(name), hardware).model
     assert isinstance(model, DecoderOnly)
@@ -54,7 +54,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path)
     parser.add_argument("text", type=Path)
-    parser.add_argument("--draft", nargs="+", default=[PROMPT], metavar="RUN")
+    parser.add_argument("--draft", nargs="+", default=[PROMPT_LOOKUP], metavar="RUN")
     parser.add_argument("--dtype", default="float32")
     for name, default in (("threads", 1), ("rounds", 3), ("prompts", 8)):
         parser.add_argument(f"--{name}", type=int, default=default)

@@ -16,7 +16,7 @@ import torch
 
 from lm.config.decoding import SamplingConfig
 from lm.config.model import ModelConfig
-from lm.decoding.sampling import Row, Sampler, Token, generate
+from lm.decoding.sampling import Sampler, SampleSpec, Token, generate
 from lm.decoding.session import DecodeSession
 from lm.engine.selection import plan_engines
 from lm.hardware import Hardware, timed
@@ -42,7 +42,7 @@ def build(dtype: torch.dtype, *, context: int = 256, device: str = "cpu") -> tup
 def run_ours(model: DecoderOnly, rows: int, tokens: int, sampler: Sampler) -> list[list[int]]:
     """The generated ids of each row."""
     made: list[list[int]] = [[] for _ in range(rows)]
-    asked = [Row(number, tokens) for number in range(rows)]
+    asked = [SampleSpec(number, tokens) for number in range(rows)]
     for event in generate(DecodeSession(plan_engines(model)), torch.tensor([PROMPT]), asked, sampler):
         if isinstance(event, Token):
             made[event.row].append(event.id)

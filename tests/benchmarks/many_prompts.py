@@ -22,7 +22,7 @@ from functools import partial
 import torch
 
 from lm.config.decoding import SamplingConfig
-from lm.decoding.sampling import Request, Row, Sampler, Token, refilled
+from lm.decoding.sampling import Request, Sampler, SampleSpec, Token, generate_continuously
 from lm.decoding.session import DecodeSession
 from lm.engine.selection import plan_engines
 from lm.model.transformer import DecoderOnly
@@ -37,14 +37,14 @@ def requests(number: int, vocab_size: int, context: int) -> list[Request]:
     drawn = []
     for place in range(number):
         prompt = [chance.randrange(vocab_size) for _ in range(chance.randint(10, 200))]
-        drawn.append(Request(prompt, Row(place, min(chance.randint(1, 200), context - len(prompt)))))
+        drawn.append(Request(prompt, SampleSpec(place, min(chance.randint(1, 200), context - len(prompt)))))
     return drawn
 
 
 def drawn(model: DecoderOnly, asked: Sequence[Request], sampler: Sampler, *, rows: int) -> list[list[int]]:
     """The ids that follow each prompt, in the order of the prompts' numbers; the batch is refilled."""
     made: dict[int, list[int]] = {request.row.number: [] for request in asked}
-    for event in refilled(DecodeSession(plan_engines(model)), asked, sampler, rows=rows):
+    for event in generate_continuously(DecodeSession(plan_engines(model)), asked, sampler, rows=rows):
         if isinstance(event, Token):
             made[event.row].append(event.id)
     return [made[number] for number in sorted(made)]

@@ -18,8 +18,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from lm.kernels import compiled
-from lm.model.layers import _by_onednn
+from lm.kernels import code_cache
+from lm.model.layers import _onednn_linear
 from lm.training.measuring import alternate
 
 SHAPES = ((192, 192), (768, 192), (192, 768), (8000, 192), (1024, 256), (1536, 384), (384, 1536), (2304, 768))
@@ -30,16 +30,16 @@ AT_LEAST = 0.01
 
 def ways(rows: int, outputs: int, inputs: int) -> dict[str, Callable[[], object]]:
     """The same product by each."""
-    from lm.kernels.products import product
+    from lm.kernels.matmul import matmul
 
     weights, x = torch.randn(outputs, inputs), torch.randn(rows, inputs)
     whole = torch.randint(-127, 128, (outputs, inputs), dtype=torch.int8).numpy()
     scales, nothing, out = np.ones(outputs, np.float32), np.empty(0, np.float32), np.empty((rows, outputs), np.float32)
     return {
-        "8 bits": partial(product, whole, scales, nothing, x.numpy(), out, False, 1),
-        "float32": partial(product, weights.numpy(), nothing, nothing, x.numpy(), out, False, 1),
+        "8 bits": partial(matmul, whole, scales, nothing, x.numpy(), out, False, 1),
+        "float32": partial(matmul, weights.numpy(), nothing, nothing, x.numpy(), out, False, 1),
         "MKL": partial(F.linear, x, weights),
-        "oneDNN": partial(_by_onednn, x, weights, None),
+        "oneDNN": partial(_onednn_linear, x, weights, None),
     }
 
 
@@ -59,7 +59,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=0.1, help="for each product")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    compiled.begin()
+    code_cache.initialise()
     for rows in given.rows:
         for outputs, inputs in SHAPES:
             found = ways(rows, outputs, inputs)

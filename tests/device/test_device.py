@@ -17,7 +17,7 @@ from lm.config.hardware import HardwareConfig
 from lm.config.model import ModelConfig
 from lm.config.run import RunConfig
 from lm.config.training import TrainingConfig
-from lm.decoding.sampling import Row, Sampler, Token, generate
+from lm.decoding.sampling import Sampler, SampleSpec, Token, generate
 from lm.model.transformer import DecoderOnly, build_model
 from lm.training.begin import resume, start
 from lm.training.corpus import TrainingCorpus
@@ -97,7 +97,7 @@ def test_greedy_text_is_that_of_a_cpu(device):
 
     def continued() -> list[int]:
         sampler = Sampler.of(SamplingConfig(greedy=True))
-        events = generate(session(model), torch.tensor([[1, 2, 3]]), [Row(0, max_tokens=12)], sampler)
+        events = generate(session(model), torch.tensor([[1, 2, 3]]), [SampleSpec(0, max_tokens=12)], sampler)
         return [event.id for event in events if isinstance(event, Token)]
 
     expected = continued()

@@ -7,7 +7,7 @@ import torch
 
 from lm.config.model import ModelConfig
 from lm.engine import cuda_graph
-from lm.engine.cuda_graph import CudaRecorder
+from lm.engine.cuda_graph import CudaGraphRecorder
 from lm.model.layers import quantise
 from lm.model.transformer import DecoderOnly, build_model
 from tests.lm.decoding.fed import Fed
@@ -90,11 +90,11 @@ def test_other_types_are_recorded(change):
 
 def test_a_gpu_goes_on_after_what_it_could_not_record():
     x, before = torch.ones(4, device="cuda"), torch.cuda.current_stream()
-    record = CudaRecorder(x.device)
+    record = CudaGraphRecorder(x.device)
     with pytest.raises(RuntimeError):
         record(lambda: x * x.sum().item())
     assert torch.cuda.current_stream() == before
     assert torch.rand(4, device="cuda").isfinite().all()  # its random numbers go on too
-    repeat = CudaRecorder(x.device)(lambda: x * 2)
+    repeat = CudaGraphRecorder(x.device)(lambda: x * 2)
     x += 2
     assert repeat().tolist() == [6.0] * 4

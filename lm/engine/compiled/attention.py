@@ -5,16 +5,16 @@ from __future__ import annotations
 import numpy as np
 from numba import prange
 
-from lm.kernels.caching import njit
-from lm.kernels.lanes import exponentials, largest, mix, products
-from lm.kernels.scalars import plain
+from lm.kernels.jit import njit
+from lm.kernels.reductions import exp_and_sum, gather_dot_products, gather_weighted_sum, maximum
+from lm.kernels.scalar_math import as_variable
 
 _BYTES = 4
 _BYTES_OF_SLOTS = 8
 
 
 @njit(error_model="numpy")
-def _heads(queries, seen, scores, out, begin, end):
+def _attend_heads(queries, seen, scores, out, begin, end):
     """Heads `begin` to `end` of all queries' heads; vectors are addresses, for views of arrays are counted."""
     heads, width = queries.shape[1:]
     keys, values, rows, positions, slots, biases, window = seen
@@ -29,15 +29,15 @@ def _heads(queries, seen, scores, out, begin, end):
         of_query, of_keys = queries.ctypes.data + _BYTES * index * width, keys.ctypes.data + of_head
         of_slots = slots.ctypes.data + _BYTES_OF_SLOTS * (places * slots.shape[1] + first)
         of_scores = scores.ctypes.data
-        products(of_query, of_keys, of_slots, length, width, of_scores)
+        gather_dot_products(of_query, of_keys, of_slots, length, width, of_scores)
         for t in range(length):
             scores[t] *= scale
         if len(biases):
             for t in range(length):
                 scores[t] += biases[head, length - 1 - t]
-        share = np.float32(1.0) / exponentials(of_scores, length, largest(of_scores, length), of_scores)
+        share = np.float32(1.0) / exp_and_sum(of_scores, length, maximum(of_scores, length), of_scores)
         to = out.ctypes.data + _BYTES * index * width
-        mix(of_scores, share, of_slots, length, values.ctypes.data + of_head, width, to)
+        gather_weighted_sum(of_scores, share, of_slots, length, values.ctypes.data + of_head, width, to)
 
 
 @njit(parallel=True)
@@ -61,8 +61,8 @@ def attend(queries, seen, scores, out, threads):
     """
     number = len(queries) * queries.shape[1]
     if threads == 1:
-        _heads(queries, seen, scores[0], out, plain(0), number)
+        _attend_heads(queries, seen, scores[0], out, as_variable(0), number)
     else:
         for part in prange(threads):
             begin, end = number * part // threads, number * (part + 1) // threads
-            _heads(queries, seen, scores[part], out, begin, end)
+            _attend_heads(queries, seen, scores[part], out, begin, end)

@@ -11,14 +11,23 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from lm.config.model import ModelConfig
-from lm.engine.compiled.step import LAYER, MODEL, Found, Read, Scales, Shape, addresses, step
-from lm.engine.engine import DecoderModel, KVCache, Output, Reading, Want
+from lm.engine.compiled.decode_step import (
+    LAYER,
+    MODEL,
+    ModelScalars,
+    ModelShape,
+    StepArrays,
+    TopKArrays,
+    address_dtype,
+    decode_step,
+)
+from lm.engine.engine import DecoderModel, EngineOutput, KVCache, OutputSpec, StepInputs
 from lm.errors import UsageError
-from lm.kernels import compiled
-from lm.kernels.tensors import Best
-from lm.kernels.vectors import ACTIVATIONS
-from lm.model.attention import KeyValueCache
-from lm.model.positions import BucketedBiases, LinearBiases, RotaryPositions
+from lm.kernels import code_cache
+from lm.kernels.torch_ops import TopK
+from lm.kernels.vector_ops import ACTIVATIONS
+from lm.model.attention import LayerKVCache
+from lm.model.positions import ALiBi, RotaryPositions, T5Bias
 from lm.model.transformer import Stack
 
 _BITS: Mapping[torch.dtype, np.dtype[Any]] = {torch.float32: np.dtype(np.float32), torch.int8: np.dtype(np.int8)}
@@ -27,7 +36,7 @@ _POSITIONS = 2048
 """Positions that tables are made for at least, if the context has as many."""
 
 
-class _Tables(NamedTuple):
+class _PositionTables(NamedTuple):
     """What depends on positions, computed for the first ones.
 
     Attributes:
@@ -39,8 +48,8 @@ class _Tables(NamedTuple):
     """
 
     length: int
-    addresses: np.void
-    shape: Shape
+    address_dtype: np.void
+    shape: ModelShape
     kept: list[Tensor]
     in_line: Tensor
 
@@ -51,7 +60,10 @@ class CompiledEngine:
     name = "compiled"
 
     def __init__(self, model: DecoderModel) -> None:
-        """Take the addresses of the weights, which must stay where they are; see `lm.engine.selection.COMPILED`."""
+        """Take the addresses of the weights, which must not move.
+
+        `lm.engine.selection.COMPILED_SUPPORT` lists the supported settings.
+        """
         assert isinstance(model.decoder, Stack)
         weights, _ = model.output_layer
         own = model.state_dict()
@@ -61,15 +73,15 @@ class CompiledEngine:
         self._kept: list[Tensor] = []
         self._first = next(model.parameters()).data_ptr()
         self._layers = np.array(
-            [tuple(self._address(block.get(name)) for name in LAYER) for block in blocks], addresses(LAYER)
+            [tuple(self._address(block.get(name)) for name in LAYER) for block in blocks], address_dtype(LAYER)
         )
-        self._weights = np.array([tuple(self._address(own.get(name)) for name in MODEL)], addresses(MODEL))
+        self._weights = np.array([tuple(self._address(own.get(name)) for name in MODEL)], address_dtype(MODEL))
         self._like: NDArray[Any] = np.empty(0, _BITS[weights.dtype])
-        self._shape = _shape(model.config, blocks[0], vocabulary=len(weights))
+        self._shape = _model_shape(model.config, blocks[0], vocabulary=len(weights))
         self._config, self._vectors, self._positions = model.config, model.embedding.positions, model.decoder.positions
         self._tables = self._with_positions(0)
         fractions = (model.config.norm_eps, model.embedding.scale, model.config.softcap)
-        self._scales = Scales(*map(np.float32, fractions))
+        self._scales = ModelScalars(*map(np.float32, fractions))
 
     def forward(
         self,
@@ -77,33 +89,34 @@ class CompiledEngine:
         rows: Sequence[int],
         positions: Sequence[int],
         cache: KVCache,
-        want: Want,
+        want: OutputSpec,
         *,
         lengths: Sequence[int] | None = None,  # noqa: ARG002 (prompts are PyTorch's)
-    ) -> Output:
+    ) -> EngineOutput:
         """See `Engine`; of rows that are not new to the cache."""
         reading, vocabulary = cache.reading(tokens, rows, positions), self._shape.vocabulary
         if want.top_k:
-            best = Best.to_be_filled(len(reading.tokens), min(want.top_k, vocabulary))
+            best = TopK.to_be_filled(len(reading.tokens), min(want.top_k, vocabulary))
             self._step(reading, torch.empty(0, vocabulary), best)
-            return Output(best=best)
+            return EngineOutput(best=best)
         logits = torch.empty(len(reading.tokens), vocabulary)
-        self._step(reading, logits, Best.to_be_filled(0, 1))
-        return Output(logits=logits.view(*tokens.shape, -1)[:, tokens.shape[1] - want.last :])
+        self._step(reading, logits, TopK.to_be_filled(0, 1))
+        return EngineOutput(logits=logits.view(*tokens.shape, -1)[:, tokens.shape[1] - want.last :])
 
-    def _step(self, reading: Reading, logits: Tensor, found: Best) -> None:
+    def _step(self, reading: StepInputs, logits: Tensor, found: TopK) -> None:
         tables = self._tables
         if reading.end > tables.length:
             tables = self._tables = self._with_positions(reading.end)
         slots = tables.in_line[:, : reading.end] if reading.slots is None else reading.slots
         lengths = reading.positions[:0] if reading.lengths is None else reading.lengths
         numbers = (reading.tokens, reading.rows, reading.positions, slots, lengths)
-        threads = compiled.threads()
-        with compiled.alone(threads):
-            unknown = step(
-                Read(*(each.contiguous().numpy() for each in numbers)), self._layers, _addresses(reading.layers),
-                _addresses(reading.memory), tables.addresses, tables.shape, self._scales, self._like, logits.numpy(),
-                Found(*(each.numpy() for each in found)), threads,
+        threads = code_cache.sync_threads()
+        with code_cache.exclusive(threads):
+            unknown = decode_step(
+                StepArrays(*(each.contiguous().numpy() for each in numbers)), self._layers,
+                _cache_addresses(reading.layers), _cache_addresses(reading.memory), tables.addresses, tables.shape,
+                self._scales, self._like, logits.numpy(),
+                TopKArrays(*(each.numpy() for each in found)), threads,
             )  # fmt: skip
         if unknown >= 0:
             token, vocabulary = int(reading.tokens[unknown]), self._shape.vocabulary
@@ -114,7 +127,7 @@ class CompiledEngine:
         first = next(model.parameters())
         return first.data_ptr() == self._first and not first.requires_grad
 
-    def _with_positions(self, length: int) -> _Tables:
+    def _with_positions(self, length: int) -> _PositionTables:
         """Tables of `length` positions or more: of twice as many, up to the context, so that they seldom grow."""
         context = self._config.context_length
         length = max(length, min(context, max(2 * length, _POSITIONS)))
@@ -123,7 +136,7 @@ class CompiledEngine:
         for name, table in found.items():
             weights[name.replace(".", "_")] = table.data_ptr()
         shape = self._shape._replace(table=length, turned=found["rotation"].shape[-1] if "rotation" in found else 0)
-        return _Tables(length, weights[0], shape, [*found.values()], torch.arange(length)[None])
+        return _PositionTables(length, weights[0], shape, [*found.values()], torch.arange(length)[None])
 
     def _address(self, tensor: Tensor | None) -> int:
         """Where a tensor is, which is kept alive, for it may be a copy."""
@@ -140,16 +153,16 @@ def _position_tables(vectors: nn.Module | None, positions: nn.Module | None, len
         return {"embedding.positions": vectors(0, length, cpu).float().contiguous()}
     if isinstance(positions, RotaryPositions):
         return {"rotation": positions.table.rows(0, length, cpu).contiguous()}
-    if isinstance(positions, LinearBiases | BucketedBiases):
+    if isinstance(positions, ALiBi | T5Bias):
         distances = -torch.arange(length)[None, None]
         biases, _ = positions.between(torch.empty(0), distances, layer=0)
         return {"biases": biases[0, :, 0].float().contiguous()}
     return {}
 
 
-def _shape(config: ModelConfig, block: Mapping[str, Tensor], *, vocabulary: int) -> Shape:
+def _model_shape(config: ModelConfig, block: Mapping[str, Tensor], *, vocabulary: int) -> ModelShape:
     """The numbers of a model, without those of its tables of positions."""
-    return Shape(
+    return ModelShape(
         width=config.d_model, heads=config.n_heads, kv_heads=config.n_kv_heads, head=config.d_head,
         inner=len(block["feed_forward.up.weight"]), vocabulary=vocabulary,
         activation=ACTIVATIONS[config.activation], turned=0,
@@ -159,7 +172,7 @@ def _shape(config: ModelConfig, block: Mapping[str, Tensor], *, vocabulary: int)
     )  # fmt: skip
 
 
-def _addresses(caches: Sequence[KeyValueCache]) -> NDArray[np.int64]:
+def _cache_addresses(caches: Sequence[LayerKVCache]) -> NDArray[np.int64]:
     """Where keys and values of each cache are, and how many positions they have room for: (caches, 3)."""
     buffers = [cache.buffers() for cache in caches]
     found = [(keys.data_ptr(), values.data_ptr(), keys.shape[2]) for keys, values in buffers]

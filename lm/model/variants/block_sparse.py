@@ -15,42 +15,50 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from lm.config.model import ModelConfig
-from lm.model.attention import ByDistance, Mask, MultiHeadAttention, Pattern, RelativeTables, Scope, attend
-from lm.model.module import remembered
+from lm.model.attention import (
+    AttentionInputs,
+    DistanceBias,
+    Mask,
+    MultiHeadAttention,
+    RelativeEmbeddings,
+    SparsityPattern,
+    attend,
+)
+from lm.model.module import memoised
 
 
-class PatternedAttention(MultiHeadAttention):
+class BlockSparseAttention(MultiHeadAttention):
     """Self-attention in which each position sees what a pattern lets it see.
 
     The block-wise computation serves whole sequences. With a cache the queries are few, and keys that come before all
     that they see are left out.
     """
 
-    def __init__(self, config: ModelConfig, pattern: Pattern, *, layer: int = 0) -> None:
+    def __init__(self, config: ModelConfig, pattern: SparsityPattern, *, layer: int = 0) -> None:
         super().__init__(config, layer=layer, value_residual=config.value_residual)
         self.pattern = pattern
 
     def pairs(self, length: int, *, is_causal: bool) -> float:
         """How many pairs of a query and a key meet, those of whole blocks."""
-        return pattern_pairs(self.pattern, length, is_causal=is_causal)
+        return count_pattern_pairs(self.pattern, length, is_causal=is_causal)
 
-    def attended(self, query: Tensor, key: Tensor, value: Tensor, scope: Scope) -> Tensor:
+    def attended(self, query: Tensor, key: Tensor, value: Tensor, scope: AttentionInputs) -> Tensor:
         """What (batch, heads, length, head) queries find in the values: as many."""
         length, is_causal = query.shape[2], scope.mask.is_causal
         in_line = length == key.shape[2] and scope.branches == 1 and scope.mask.bias is None
-        if in_line and blocks_pay(self.pattern, length, is_causal=is_causal):
-            blocks = BlockAttention(self.pattern, scope.mask, scope.by_distance, self.layer, self.dropped)
+        if in_line and is_blockwise_faster(self.pattern, length, is_causal=is_causal):
+            blocks = BlockSparseKernel(self.pattern, scope.mask, scope.by_distance, self.layer, self.dropped)
             return blocks(query, key, value)
         first = self.pattern.earliest(scope.start) if scope.key_positions is None else 0
         mask, relative = self._seen(query, scope, first=first)
         key, value = key[:, :, first:], value[:, :, first:]
         return attend(query, key, value, mask=mask, dropout=self.dropped, relative=relative)
 
-    def mask(self, query: Tensor, scope: Scope) -> Mask:
+    def mask(self, query: Tensor, scope: AttentionInputs) -> Mask:
         """Which keys each query sees, and what their distances add to its scores."""
         return self._seen(query, scope, first=0)[0]
 
-    def _seen(self, query: Tensor, scope: Scope, *, first: int) -> tuple[Mask, RelativeTables | None]:
+    def _seen(self, query: Tensor, scope: AttentionInputs, *, first: int) -> tuple[Mask, RelativeEmbeddings | None]:
         """Which keys from `first` on each query sees, and what their distances add to scores and values."""
         length, end = query.shape[2], scope.start + query.shape[2] // scope.branches
         if scope.by_distance is None and scope.key_positions is None and length == end - first:
@@ -69,11 +77,11 @@ class PatternedAttention(MultiHeadAttention):
         return mask.with_bias(bias), relative
 
 
-_HELD = 1 << 22
+_MAX_SAVED_VALUES = 1 << 22
 """Numbers that are kept for the backward pass; what would need more is computed again there, in parts that do not."""
 
 
-def blocks_pay(pattern: Pattern, length: int, *, is_causal: bool) -> bool:
+def is_blockwise_faster(pattern: SparsityPattern, length: int, *, is_causal: bool) -> bool:
     """Whether a query meets at most half of the keys of a sequence that way."""
     if length <= 2 * pattern.whole:
         return False
@@ -81,7 +89,7 @@ def blocks_pay(pattern: Pattern, length: int, *, is_causal: bool) -> bool:
 
 
 @dataclass(frozen=True)
-class BlockAttention:
+class BlockSparseKernel:
     """Attention of a sequence to itself within a pattern, in time and memory that grow with its length alone.
 
     Attributes:
@@ -94,9 +102,9 @@ class BlockAttention:
     Source: Zaheer et al. 2020, appendix D (blocks are gathered, and multiplied as dense matrices).
     """
 
-    pattern: Pattern
+    pattern: SparsityPattern
     mask: Mask
-    by_distance: ByDistance | None = None
+    by_distance: DistanceBias | None = None
     layer: int = 0
     dropout: float = 0.0
 
@@ -105,14 +113,14 @@ class BlockAttention:
         length, block = query.shape[2], self.pattern.block
         room = (0, 0, 0, -length % block)
         query, key, value = (F.pad(x, room).unflatten(2, (-1, block)) for x in (query, key, value))
-        table = block_table(self.pattern, query.shape[2], is_causal=self.mask.is_causal).to(query.device)
+        table = key_block_table(self.pattern, query.shape[2], is_causal=self.mask.is_causal).to(query.device)
 
         def attended(first: int, end: int) -> Tensor:
             sees_all = first < self.pattern.everywhere
             seen = torch.arange(len(table), device=table.device).expand(end, -1) if sees_all else table[:end]
             return self._rows(query[:, :, first:end], key, value, seen[first:], first=first, length=length)
 
-        return in_chunks(attended, self._chunks(query, key, table), draws=self.dropout > 0)[:, :, :length]
+        return compute_in_chunks(attended, self._chunks(query, key, table), draws=self.dropout > 0)[:, :, :length]
 
     def _chunks(self, query: Tensor, key: Tensor, table: Tensor) -> list[tuple[int, int]]:
         """Blocks of queries to be computed together; those that see everything apart."""
@@ -120,7 +128,7 @@ class BlockAttention:
         numbers = batch * block * table.shape[1] * (2 * key.shape[1] * head + heads * block)
         everywhere = min(self.pattern.everywhere, blocks)
         first = [(0, everywhere)] if everywhere else []
-        return first + even_chunks(blocks, numbers, most=_HELD, start=everywhere)
+        return first + split_evenly(blocks, numbers, most=_MAX_SAVED_VALUES, start=everywhere)
 
     def _rows(self, query: Tensor, key: Tensor, value: Tensor, seen: Tensor, *, first: int, length: int) -> Tensor:
         """(batch, heads, positions, head): what some blocks of queries find in those they see, (blocks, most) of them.
@@ -142,7 +150,7 @@ class BlockAttention:
         else:
             pairs = self._pairs(queries, keys, (seen >= 0).repeat_interleave(block, 1)[:, None], length)
             mask = Mask(pairs=pairs.expand(batch, -1, -1, -1).flatten(0, 1)[:, None], bias=bias)
-        key, value = (_gathered(x, seen) for x in (key, value))
+        key, value = (_gather_blocks(x, seen) for x in (key, value))
         found = attend(query, key, value, mask=mask, dropout=self.dropout, relative=relative)
         return found.view(batch, blocks, heads, block, head).transpose(1, 2).flatten(2, 3)
 
@@ -159,7 +167,7 @@ class BlockAttention:
         return pairs & (keys < self.mask.key_lengths[:, None, None, None])
 
 
-def _gathered(x: Tensor, seen: Tensor) -> Tensor:
+def _gather_blocks(x: Tensor, seen: Tensor) -> Tensor:
     """(batch, heads, blocks, block, head) -> (batch · rows, heads, most · block, head): for each row what it sees."""
     batch, heads, _, block, head = x.shape
     rows, most = seen.shape
@@ -172,7 +180,7 @@ _LARGEST_BLOCK = 64
 
 
 @dataclass(frozen=True)
-class Window:
+class SlidingWindow:
     """Each position sees those that are at most `farthest` away.
 
     Source: Beltagy et al. 2020 (Longformer), section 3.1.
@@ -273,7 +281,7 @@ class BigBird:
 
     def connected(self, n_blocks: int) -> Tensor:
         """Neighbours, global and random blocks."""
-        return _bigbird(self, n_blocks)
+        return _bigbird_block_mask(self, n_blocks)
 
     def sees(self, queries: Tensor, keys: Tensor, *, within: int) -> Tensor:
         """Whether their blocks are connected."""
@@ -284,24 +292,24 @@ class BigBird:
         return 0
 
 
-@remembered
-def _bigbird(pattern: BigBird, n_blocks: int) -> Tensor:
+@memoised
+def _bigbird_block_mask(pattern: BigBird, n_blocks: int) -> Tensor:
     """The blocks that BigBird connects; among those that could be random, the ones whose numbers are least are."""
     query, key = torch.arange(n_blocks)[:, None], torch.arange(2 * n_blocks)
     fixed = ((query - key).abs() <= 1) | (key < pattern.global_blocks)
     free = ~fixed & (key < (query if pattern.is_causal else 2 * (query + 1)))
-    numbers = torch.where(free, _numbers(pattern.layer, query, key), 1 << 31)
+    numbers = torch.where(free, _hash_block_pairs(pattern.layer, query, key), 1 << 31)
     drawn = numbers.argsort(dim=1, stable=True)[:, : pattern.random_blocks]
     connected = fixed.scatter(1, drawn, True) & (fixed | free)
     return (connected | (query < pattern.everywhere))[:, :n_blocks]
 
 
-def _numbers(layer: int, query: Tensor, key: Tensor) -> Tensor:
+def _hash_block_pairs(layer: int, query: Tensor, key: Tensor) -> Tensor:
     """A number of 31 bits for each pair of blocks, as if drawn at random, and the same on every machine."""
-    return _mixed(_mixed(_mixed(torch.full_like(query, layer)) + query) + key)
+    return _mix_bits(_mix_bits(_mix_bits(torch.full_like(query, layer)) + query) + key)
 
 
-def _mixed(x: Tensor) -> Tensor:
+def _mix_bits(x: Tensor) -> Tensor:
     """Other 31 bits for each that an input has; no product leaves 64 bits. Source: Wellons 2018 (lowbias32)."""
     x = (x + 0x1E3779B9) & 0x7FFFFFFF
     x = ((x ^ (x >> 16)) * 0x7FEB352D) & 0x7FFFFFFF
@@ -309,8 +317,8 @@ def _mixed(x: Tensor) -> Tensor:
     return x ^ (x >> 16)
 
 
-@remembered
-def block_table(pattern: Pattern, n_blocks: int, *, is_causal: bool) -> Tensor:
+@memoised
+def key_block_table(pattern: SparsityPattern, n_blocks: int, *, is_causal: bool) -> Tensor:
     """Which blocks of keys each block of queries sees.
 
     Returns:
@@ -325,7 +333,7 @@ def block_table(pattern: Pattern, n_blocks: int, *, is_causal: bool) -> Tensor:
     return torch.where(ranked == n_blocks, -1, ranked)
 
 
-def pattern_pairs(pattern: Pattern, length: int, *, is_causal: bool) -> float:
+def count_pattern_pairs(pattern: SparsityPattern, length: int, *, is_causal: bool) -> float:
     """How many pairs of a query and a key blocks see that are connected; of a block and itself half, where causal."""
     places = torch.arange(-(-length // pattern.block)) * pattern.block
     sizes = (length - places).clamp(max=pattern.block).double()
@@ -335,14 +343,14 @@ def pattern_pairs(pattern: Pattern, length: int, *, is_causal: bool) -> float:
     return float(sizes @ connected @ sizes)
 
 
-def pattern_of(config: ModelConfig, layer: int, *, is_causal: bool) -> Pattern | None:
+def build_pattern(config: ModelConfig, layer: int, *, is_causal: bool) -> SparsityPattern | None:
     """The pattern of a layer's self-attention, counted from 0 in its stack; None where all see all.
 
     Compressed attention alternates with local attention, which comes first.
     """
     if config.attention == "window":
         size = config.attention_window
-        return Window(size - 1 if is_causal else size)
+        return SlidingWindow(size - 1 if is_causal else size)
     if config.attention == "bigbird":
         return BigBird(
             config.attention_block, config.global_blocks, config.random_blocks, layer=layer, is_causal=is_causal
@@ -352,7 +360,9 @@ def pattern_of(config: ModelConfig, layer: int, *, is_causal: bool) -> Pattern |
     return None
 
 
-def in_chunks(compute: Callable[[int, int], Tensor], chunks: Sequence[tuple[int, int]], *, draws: bool) -> Tensor:
+def compute_in_chunks(
+    compute: Callable[[int, int], Tensor], chunks: Sequence[tuple[int, int]], *, draws: bool
+) -> Tensor:
     """What `compute` makes of each chunk, one after the other along the length.
 
     If there are several, nothing that was made on the way is kept for the backward pass: it computes a chunk again.
@@ -375,7 +385,7 @@ def in_chunks(compute: Callable[[int, int], Tensor], chunks: Sequence[tuple[int,
     return torch.cat(parts, dim=2)
 
 
-def even_chunks(total: int, cost: int, *, most: int, start: int = 0) -> list[tuple[int, int]]:
+def split_evenly(total: int, cost: int, *, most: int, start: int = 0) -> list[tuple[int, int]]:
     """Chunks of `start` … `total` of about the same size, so that each costs at most `most`, but has one at least.
 
     Args:

@@ -9,13 +9,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lm.config.model import ModelConfig
-from lm.model.attention import Mask, MultiHeadAttention, RelativeTables, Scope, attend
+from lm.model.attention import AttentionInputs, Mask, MultiHeadAttention, RelativeEmbeddings, attend
 from lm.model.layers import Linear
 from lm.model.positions import Rotation
-from lm.model.variants.block_sparse import even_chunks, in_chunks
+from lm.model.variants.block_sparse import compute_in_chunks, split_evenly
 
-_HELD = 1 << 24
-"""Scores that are kept for the backward pass; see `in_chunks`."""
+_MAX_SAVED_SCORES = 1 << 24
+"""Scores that are kept for the backward pass; see `compute_in_chunks`."""
 
 
 class CompressedAttention(MultiHeadAttention):
@@ -47,7 +47,7 @@ class CompressedAttention(MultiHeadAttention):
         """How many pairs of a query and a compressed key meet."""
         return length * (length / self.stride) / (2 if is_causal else 1)
 
-    def project(self, x: Tensor, scope: Scope) -> tuple[Tensor, Tensor, Tensor]:
+    def project(self, x: Tensor, scope: AttentionInputs) -> tuple[Tensor, Tensor, Tensor]:
         """Queries (batch, heads, length, head) of `x`, and all the compressed keys and values that they may meet."""
         assert scope.start == 0, "a sequence is read at once"
         assert scope.caches is None
@@ -60,7 +60,7 @@ class CompressedAttention(MultiHeadAttention):
             value = scope.first_values.mix(value, self.value_shares)
         return query, *self._compressed(key, value, scope)
 
-    def _compressed(self, key: Tensor, value: Tensor, scope: Scope) -> tuple[Tensor, Tensor]:
+    def _compressed(self, key: Tensor, value: Tensor, scope: AttentionInputs) -> tuple[Tensor, Tensor]:
         """Keys and values, compressed: normalised, and turned by where they stand."""
         key = self._normalise(self.key_norm, self._convolved(key, self.key_convolution, scope))
         if scope.rotation is not None:
@@ -68,7 +68,7 @@ class CompressedAttention(MultiHeadAttention):
             key = scope.rotation.every(self.stride, first=self.stride - 1 if self.is_causal else 0)(key)
         return key, self._convolved(value, self.value_convolution, scope)
 
-    def _convolved(self, x: Tensor, convolution: Linear, scope: Scope) -> Tensor:
+    def _convolved(self, x: Tensor, convolution: Linear, scope: AttentionInputs) -> Tensor:
         """(batch, kv_heads, length, head) -> (batch, kv_heads, compressed, head), in which padding counts as zeros.
 
         Positions that fill no stride are left out where the mask is causal, for nothing sees them; else zeros follow.
@@ -83,20 +83,20 @@ class CompressedAttention(MultiHeadAttention):
         side_by_side = x.transpose(1, 2).flatten(2).unflatten(1, (-1, self.stride)).flatten(2)
         return convolution(side_by_side).unflatten(-1, (self.kv_heads, -1)).transpose(1, 2)
 
-    def attended(self, query: Tensor, key: Tensor, value: Tensor, scope: Scope) -> Tensor:
+    def attended(self, query: Tensor, key: Tensor, value: Tensor, scope: AttentionInputs) -> Tensor:
         """What (batch, heads, length, head) queries find in the compressed values: as many."""
         if not key.shape[2]:
             return torch.zeros_like(query)
         length = query.shape[2]
         if self.is_causal and length > 1 and scope.by_distance is None and not self.dropped:
-            return _in_turns(query, key, value, self.stride)
+            return _interleaved_causal_attention(query, key, value, self.stride)
         if not self.is_causal and scope.by_distance is None and not self.dropped:
             return attend(query, key, value, mask=self.mask(query, scope))
         numbers = query.shape[0] * query.shape[1] * key.shape[2]
         compute = partial(self._some, query, key, value, scope)
-        return in_chunks(compute, even_chunks(length, numbers, most=_HELD), draws=self.dropped > 0)
+        return compute_in_chunks(compute, split_evenly(length, numbers, most=_MAX_SAVED_SCORES), draws=self.dropped > 0)
 
-    def _some(self, query: Tensor, key: Tensor, value: Tensor, scope: Scope, first: int, end: int) -> Tensor:  # noqa: PLR0917
+    def _some(self, query: Tensor, key: Tensor, value: Tensor, scope: AttentionInputs, first: int, end: int) -> Tensor:  # noqa: PLR0917
         """What the queries from `first` to `end` find, with the keys that they may see."""
         query = query[:, :, first:end]
         n_keys = min(key.shape[2], end // self.stride) if self.is_causal else key.shape[2]
@@ -106,12 +106,14 @@ class CompressedAttention(MultiHeadAttention):
         key, value = key[:, :, :n_keys], value[:, :, :n_keys]
         return attend(query, key, value, mask=mask, dropout=self.dropped, relative=relative)
 
-    def mask(self, query: Tensor, scope: Scope) -> Mask:
+    def mask(self, query: Tensor, scope: AttentionInputs) -> Mask:
         """Which compressed keys each query sees, and what their distances add to its scores."""
         end = query.shape[2]
         return self._seen(query, end // self.stride if self.is_causal else -(-end // self.stride), scope)[0]
 
-    def _seen(self, query: Tensor, n_keys: int, scope: Scope, *, start: int = 0) -> tuple[Mask, RelativeTables | None]:
+    def _seen(
+        self, query: Tensor, n_keys: int, scope: AttentionInputs, *, start: int = 0
+    ) -> tuple[Mask, RelativeEmbeddings | None]:
         """Which of the first keys queries from `start` on see, and what distances add to their scores and values."""
         queries = torch.arange(start, start + query.shape[2], device=query.device)[:, None]
         keys = torch.arange(n_keys, device=query.device) * self.stride + (self.stride - 1 if self.is_causal else 0)
@@ -135,7 +137,7 @@ class CompressedAttention(MultiHeadAttention):
         return F.pad(spread, (0, length - spread.shape[-1]))
 
 
-def _in_turns(query: Tensor, key: Tensor, value: Tensor, stride: int) -> Tensor:
+def _interleaved_causal_attention(query: Tensor, key: Tensor, value: Tensor, stride: int) -> Tensor:
     """Causal attention of a whole sequence to its compressed keys.
 
     From where the first key is complete, every stride-th query sees one key more than the one before it. So the

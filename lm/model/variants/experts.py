@@ -13,12 +13,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lm.config.model import ModelConfig
-from lm.model.attention import Scope
+from lm.model.attention import AttentionInputs
 from lm.model.layers import FeedForward, Linear
-from lm.model.module import Module, weights_per_position
+from lm.model.module import Module, macs_per_position
 
 
-class Routes(NamedTuple):
+class Routing(NamedTuple):
     """Where the positions of a batch go.
 
     Attributes:
@@ -37,7 +37,7 @@ class Routes(NamedTuple):
         return self.experts.flatten().bincount(minlength=self.probabilities.shape[1] + 1)
 
 
-class Gate(Module):
+class Router(Module):
     """Scores the experts by a linear layer, with noise of a learned size while training, and takes the best.
 
     Several are weighed by a softmax over their own scores; one alone by its probability among all, without which its
@@ -54,7 +54,7 @@ class Gate(Module):
         self.score, self.noise = of_scores(), of_scores() if config.gate_noise else None
         self.noise_scale, self.experts_per_token = config.gate_noise, config.experts_per_token
 
-    def forward(self, x: Tensor, real: Tensor | None = None) -> Routes:
+    def forward(self, x: Tensor, real: Tensor | None = None) -> Routing:
         """Choose experts for (positions, d_model); only those that are `real` (positions,), if given, have any."""
         with torch.autocast(x.device.type, enabled=False):
             x = x.to(torch.promote_types(x.dtype, torch.float32))
@@ -67,10 +67,10 @@ class Gate(Module):
             weights = weights / weights.sum(-1, keepdim=True)
         if real is not None:
             experts = experts.masked_fill(~real[:, None], probabilities.shape[1])
-        return Routes(experts, weights, probabilities)
+        return Routing(experts, weights, probabilities)
 
 
-class Experts(Module):
+class MixtureOfExperts(Module):
     """Feed-forward layers of which each position goes through a few: grouped by expert, one pass for each.
 
     In training each takes only as many positions as its capacity allows, the first ones; those beyond, like padding,
@@ -84,25 +84,25 @@ class Experts(Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.gate, self.experts_per_token = Gate(config), config.experts_per_token
+        self.gate, self.experts_per_token = Router(config), config.experts_per_token
         self.experts = nn.ModuleList(FeedForward(config, part=self.part) for _ in range(config.experts))
         self.capacity = config.expert_capacity
 
     def weights_per_position(self) -> float:
         """See `Module`: the gate, and as many experts as a position goes through."""
-        return self.gate.weights_per_position() + self.experts_per_token * weights_per_position(self.experts[0])
+        return self.gate.weights_per_position() + self.experts_per_token * macs_per_position(self.experts[0])
 
-    def forward(self, x: Tensor, scope: Scope) -> Tensor:
+    def forward(self, x: Tensor, scope: AttentionInputs) -> Tensor:
         """(batch, length, d_model) -> the same shape."""
         positions = x.flatten(0, 1)
-        routes = self.gate(positions, _real(x, scope.lengths))
+        routes = self.gate(positions, _real_positions(x, scope.lengths))
         chosen = routes.weights.shape[1]
         order = routes.experts.flatten().argsort(stable=True)
         inverse = torch.empty_like(order).index_copy_(0, order, torch.arange(len(order), device=order.device))
         copies = positions if chosen == 1 else positions.repeat_interleave(chosen, dim=0)
-        grouped = _reordered(copies, order, inverse)
+        grouped = _permute_rows(copies, order, inverse)
         outputs = self._through_experts(grouped.split(routes.counts.tolist()))  # a GPU is waited for here
-        outputs = _reordered(outputs, inverse, order).unflatten(0, (-1, chosen))
+        outputs = _permute_rows(outputs, inverse, order).unflatten(0, (-1, chosen))
         weighted = outputs * routes.weights.to(outputs.dtype)[..., None]
         return (weighted.squeeze(1) if chosen == 1 else weighted.sum(1)).view_as(x)
 
@@ -114,7 +114,7 @@ class Experts(Module):
             most = math.ceil(self.capacity * sum(map(len, taken)) / len(taken))
         # in training, an expert without positions goes along for its gradient of zero: optimizers step it like all
         outputs = [
-            _first(expert, part, most)
+            _apply_up_to_capacity(expert, part, most)
             for expert, part in zip(self.experts, taken, strict=True)
             if len(part) or self.training
         ]
@@ -123,19 +123,19 @@ class Experts(Module):
         return torch.cat(outputs)
 
 
-def _real(x: Tensor, lengths: Tensor | None) -> Tensor | None:
+def _real_positions(x: Tensor, lengths: Tensor | None) -> Tensor | None:
     """(batch · length,) whether each position of (batch, length, d_model) is one of the first `lengths` of its row."""
     return None if lengths is None else (torch.arange(x.shape[1], device=x.device) < lengths[:, None]).flatten()
 
 
-def _first(expert: nn.Module, part: Tensor, most: int | None) -> Tensor:
+def _apply_up_to_capacity(expert: nn.Module, part: Tensor, most: int | None) -> Tensor:
     """What an expert makes of the first positions of its part, at most so many, and zeros for the others."""
     if most is None or len(part) <= most:
         return expert(part)
     return F.pad(expert(part[:most]), (0, 0, 0, len(part) - most))
 
 
-class _Reordered(torch.autograd.Function):
+class _PermuteRows(torch.autograd.Function):
     """Rows in another order. Their gradients go back the same way, in place of torch's addition row by row."""
 
     @staticmethod
@@ -148,13 +148,13 @@ class _Reordered(torch.autograd.Function):
         return gradient.index_select(0, ctx.inverse), None, None
 
 
-def _reordered(rows: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
+def _permute_rows(rows: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
     """Row `order[i]` of (n, d_model) as row i; `inverse` undoes it."""
-    reordered: Tensor = _Reordered.apply(rows, order, inverse)  # type: ignore[no-untyped-call]
+    reordered: Tensor = _PermuteRows.apply(rows, order, inverse)  # type: ignore[no-untyped-call]
     return reordered
 
 
-def balance_loss(routes: Routes) -> Tensor:
+def load_balancing_loss(routes: Routing) -> Tensor:
     """How unevenly a gate spreads the positions: experts · Σ share of the positions · mean probability, 1 if evenly.
 
     Padding counts nothing; a share is of positions as they were chosen, whatever the capacity.
@@ -168,38 +168,38 @@ def balance_loss(routes: Routes) -> Tensor:
 
 
 @contextmanager
-def routed(model: nn.Module) -> Iterator[list[Routes]]:
+def capture_routing(model: nn.Module) -> Iterator[list[Routing]]:
     """A list that grows by the routes of each gate that runs inside the `with`; of none, in a model without experts."""
-    found: list[Routes] = []
-    with _watched(model, lambda _, routes: found.append(routes)):
+    found: list[Routing] = []
+    with _hook_routers(model, lambda _, routes: found.append(routes)):
         yield found
 
 
 @contextmanager
-def counted(model: nn.Module) -> Iterator[dict[str, Tensor]]:
+def count_expert_tokens(model: nn.Module) -> Iterator[dict[str, Tensor]]:
     """How many positions went to each expert, (experts,) for each layer by its name, once the `with` is left."""
     counts: dict[str, Tensor] = {}
 
-    def note(name: str, routes: Routes) -> None:
+    def note(name: str, routes: Routing) -> None:
         counts[name] = counts.get(name, 0) + routes.counts[:-1]
 
-    with _watched(model, note):
+    with _hook_routers(model, note):
         yield counts
 
 
-def shares(counts: Mapping[str, Tensor]) -> dict[str, list[float]]:
-    """The share of the positions that each expert took, by layer, of what `counted` has found."""
+def expert_fractions(counts: Mapping[str, Tensor]) -> dict[str, list[float]]:
+    """The share of the positions that each expert took, by layer, of what `count_expert_tokens` has found."""
     return {name: (each / each.sum()).tolist() for name, each in counts.items()}
 
 
 @contextmanager
-def _watched(model: nn.Module, note: Callable[[str, Routes], None]) -> Iterator[None]:
+def _hook_routers(model: nn.Module, note: Callable[[str, Routing], None]) -> Iterator[None]:
     """While open, `note` is called whenever a gate of a model runs, with the name of its layer and its routes."""
 
-    def hook(name: str) -> Callable[[nn.Module, Any, Routes], None]:
+    def hook(name: str) -> Callable[[nn.Module, Any, Routing], None]:
         return lambda _, __, routes: note(name, routes)
 
-    layers = [(name, module) for name, module in model.named_modules() if isinstance(module, Experts)]
+    layers = [(name, module) for name, module in model.named_modules() if isinstance(module, MixtureOfExperts)]
     hooks = [layer.gate.register_forward_hook(hook(name)) for name, layer in layers]
     try:
         yield

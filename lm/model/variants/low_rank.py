@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from lm.config.model import ModelConfig
 from lm.errors import UsageError
-from lm.model.attention import Mask, MultiHeadAttention, Scope, attend
-from lm.model.module import multiplied
+from lm.model.attention import AttentionInputs, Mask, MultiHeadAttention, attend
+from lm.model.module import count_macs
 
 
 class LowRankAttention(MultiHeadAttention):
@@ -33,14 +33,14 @@ class LowRankAttention(MultiHeadAttention):
 
     def weights_per_position(self) -> float:
         """See `Module`; each key and value takes part in as many sums as there are rows."""
-        rows = sum(multiplied(each[:, :1]) for each in (self.key_lengthwise, self.value_lengthwise))
+        rows = sum(count_macs(each[:, :1]) for each in (self.key_lengthwise, self.value_lengthwise))
         return super().weights_per_position() + rows * self.kv_heads * self.head_size
 
     def pairs(self, length: int, *, is_causal: bool) -> float:  # noqa: ARG002 (it is never causal)
         """How many pairs of a query and a combination meet."""
         return length * float(len(self.key_lengthwise))
 
-    def project(self, x: Tensor, scope: Scope) -> tuple[Tensor, Tensor, Tensor]:
+    def project(self, x: Tensor, scope: AttentionInputs) -> tuple[Tensor, Tensor, Tensor]:
         """Queries (batch, heads, length, head) of `x`; keys and values (batch, kv_heads, rank, head).
 
         Raises:
@@ -59,11 +59,11 @@ class LowRankAttention(MultiHeadAttention):
         key = self.key_lengthwise[:, :length].to(key.dtype) @ key
         return query, key, self.value_lengthwise[:, :length].to(value.dtype) @ value
 
-    def attended(self, query: Tensor, key: Tensor, value: Tensor, scope: Scope) -> Tensor:  # noqa: ARG002
+    def attended(self, query: Tensor, key: Tensor, value: Tensor, scope: AttentionInputs) -> Tensor:  # noqa: ARG002
         """What (batch, heads, length, head) queries find in the values: as many."""
         return attend(query, key, value, mask=Mask(), dropout=self.dropped)
 
-    def mask(self, query: Tensor, scope: Scope) -> Mask:  # noqa: ARG002
+    def mask(self, query: Tensor, scope: AttentionInputs) -> Mask:  # noqa: ARG002
         """Every query sees all combinations."""
         return Mask()
 

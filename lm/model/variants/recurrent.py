@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from lm.config.model import ModelConfig
-from lm.model.attention import Attention, KeyValueCache, Mask, Scope
+from lm.model.attention import Attention, AttentionInputs, LayerKVCache, Mask
 from lm.model.layers import Dropout, Linear
-from lm.model.module import Module, multiplied
+from lm.model.module import Module, count_macs
 
 State = Tensor | tuple[Tensor, Tensor]
 """The hidden state of a recurrent layer, (1, rows, width); of an LSTM with the state of its cells."""
@@ -35,7 +35,7 @@ class RecurrentCache:
     def __init__(self) -> None:
         self.length = 0
         self.states: Sequence[State] = ()
-        self.memory = [KeyValueCache()]
+        self.memory = [LayerKVCache()]
 
     def advance(self, states: Sequence[State], positions: int) -> None:
         """The states after so many more positions."""
@@ -43,7 +43,7 @@ class RecurrentCache:
 
     def reorder(self, rows: Tensor, *, same_sources: bool = False) -> None:
         """Row i becomes what row `rows[i]` was; with `same_sources` the memory of row i is that of row `rows[i]`."""
-        self.states = [_rows_of(state, rows) for state in self.states]
+        self.states = [_select_rows(state, rows) for state in self.states]
         for layer in () if same_sources else self.memory:
             layer.reorder(rows)
 
@@ -53,20 +53,20 @@ class RecurrentCache:
             self.length, self.states = 0, ()
 
 
-def _rows_of(state: State, rows: Tensor) -> State:
+def _select_rows(state: State, rows: Tensor) -> State:
     if isinstance(state, Tensor):
         return state.index_select(1, rows)
     hidden, cells = state
     return hidden.index_select(1, rows), cells.index_select(1, rows)
 
 
-class RowStates(RecurrentCache):
+class RowRecurrentCache(RecurrentCache):
     """The states of recurrent layers, each row after another number of positions."""
 
     def put(self, rows: Tensor, read: RecurrentCache) -> None:
         """Some rows begin with the states of (rows,) others."""
         before: Sequence[State | None] = self.states or [None] * len(read.states)
-        self.states = [_placed(old, new, rows) for old, new in zip(before, read.states, strict=True)]
+        self.states = [_scatter_rows(old, new, rows) for old, new in zip(before, read.states, strict=True)]
         self.length = max(self.length, read.length)
 
     def copy(self, rows: Tensor, others: Tensor) -> None:
@@ -77,11 +77,11 @@ class RowStates(RecurrentCache):
         self.put(rows, found)
 
 
-def _placed(states: State | None, fresh: State, rows: Tensor) -> State:
+def _scatter_rows(states: State | None, fresh: State, rows: Tensor) -> State:
     """States, (1, rows, width), in which some rows are new; there may be more of them than before."""
     if isinstance(fresh, tuple):
         pairs = zip((None, None) if states is None else states, fresh, strict=True)
-        hidden, cells = starmap(lambda old, new: _placed(old, new, rows), pairs)
+        hidden, cells = starmap(lambda old, new: _scatter_rows(old, new, rows), pairs)
         assert isinstance(hidden, Tensor)
         assert isinstance(cells, Tensor)
         return hidden, cells
@@ -96,7 +96,7 @@ def _placed(states: State | None, fresh: State, rows: Tensor) -> State:
 
 
 @dataclass(frozen=True)
-class RecurrentScope(Scope):
+class RecurrentInputs(AttentionInputs):
     """What recurrent layers, which attend to nothing, know of earlier positions.
 
     Attributes:
@@ -106,7 +106,7 @@ class RecurrentScope(Scope):
     recurrent: RecurrentCache | None = None
 
 
-def _layers(config: ModelConfig, n_layers: int, *, bidirectional: bool = False) -> nn.ModuleList:
+def _build_layers(config: ModelConfig, n_layers: int, *, bidirectional: bool = False) -> nn.ModuleList:
     """Recurrent layers of d_model units each, which two directions share.
 
     They stand apart, so that the dropout between them is that of the other models.
@@ -136,9 +136,9 @@ def _initialise(layers: nn.ModuleList, std: float) -> None:
                 nn.init.ones_(bias.detach()[layer.hidden_size : 2 * layer.hidden_size])
 
 
-def _matrices(layers: nn.ModuleList) -> float:
+def _count_layer_macs(layers: nn.ModuleList) -> float:
     """The weights of recurrent layers that each position is multiplied by."""
-    return sum(multiplied(parameter) for parameter in layers.parameters() if parameter.ndim == 2)
+    return sum(count_macs(parameter) for parameter in layers.parameters() if parameter.ndim == 2)
 
 
 class RecurrentEncoder(Module):
@@ -151,7 +151,7 @@ class RecurrentEncoder(Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.recurrent = _layers(config, config.n_encoder_layers, bidirectional=True)
+        self.recurrent = _build_layers(config, config.n_encoder_layers, bidirectional=True)
         self.dropout, self.std = Dropout(config.dropout), config.init_std
 
     def initialise(self) -> None:
@@ -160,13 +160,13 @@ class RecurrentEncoder(Module):
 
     def weights_per_position(self) -> float:
         """See `Module`."""
-        return _matrices(self.recurrent)
+        return _count_layer_macs(self.recurrent)
 
     def attention_products(self, length: int, source_length: int) -> float:  # noqa: ARG002 (as of a `Stack`)
         """None: see `attentions`."""
         return 0.0
 
-    def forward(self, x: Tensor, own: Scope) -> Tensor:
+    def forward(self, x: Tensor, own: AttentionInputs) -> Tensor:
         """(batch, length, d_model) embeddings -> the same shape; padding is never read, and its states are zero."""
         batch, length, _ = x.shape
         lengths = own.mask.key_lengths
@@ -200,7 +200,7 @@ class RecurrentDecoder(Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.recurrent = _layers(config, config.n_layers)
+        self.recurrent = _build_layers(config, config.n_layers)
         self.states_of_layer = 2 if config.architecture == "lstm" else 1
         self.recurrent_start, self.cross_attention = None, None
         if config.is_encoder_decoder:
@@ -216,7 +216,9 @@ class RecurrentDecoder(Module):
 
     def weights_per_position(self) -> float:
         """See `Module`; the first states are computed once for a sequence, and count nothing."""
-        return _matrices(self.recurrent) + sum(each.weights_per_position() for each in self.attentions(cross=True))
+        return _count_layer_macs(self.recurrent) + sum(
+            each.weights_per_position() for each in self.attentions(cross=True)
+        )
 
     def weights_per_source_position(self) -> float:
         """The weights that each position of a memory is multiplied by."""
@@ -230,19 +232,19 @@ class RecurrentDecoder(Module):
         """None: states don't grow with the positions."""
         return Fraction()
 
-    def forward(self, x: Tensor, own: Scope, memory: Scope | None = None) -> Tensor:
+    def forward(self, x: Tensor, own: AttentionInputs, memory: AttentionInputs | None = None) -> Tensor:
         """Transform each position by those before it and by the source.
 
         Args:
             x: (batch, length, d_model) embeddings, after those that its cache has read.
-            own: what the layers remember of earlier positions, in a `RecurrentScope`.
+            own: what the layers remember of earlier positions, in a `RecurrentInputs`.
             memory: the states of the encoder, and their lengths.
 
         Returns:
             (batch, length, d_model).
         """
         assert own.branches == 1, "each continuation has a state of its own"
-        cache = own.recurrent if isinstance(own, RecurrentScope) else None
+        cache = own.recurrent if isinstance(own, RecurrentInputs) else None
         last: list[State] = []
         for layer, first in zip(self.recurrent, self._states(cache, memory), strict=True):
             x, state = layer(x, first)
@@ -252,13 +254,15 @@ class RecurrentDecoder(Module):
             cache.advance(last, x.shape[1])
         return x if self.cross_attention is None or memory is None else self.cross_attention(x, memory)
 
-    def _states(self, cache: RecurrentCache | None, memory: Scope | None) -> Sequence[State | None]:
+    def _states(self, cache: RecurrentCache | None, memory: AttentionInputs | None) -> Sequence[State | None]:
         """The states of all layers before the first position to be read; None for zeros."""
         if cache is not None and cache.length:
             return cache.states
         if self.recurrent_start is None or memory is None or memory.memory is None:
             return [None] * len(self.recurrent)
-        first = self.recurrent_start(_summary(memory.memory, memory.mask.key_lengths)).tanh().to(memory.memory.dtype)
+        first = (
+            self.recurrent_start(_final_states(memory.memory, memory.mask.key_lengths)).tanh().to(memory.memory.dtype)
+        )
         parts = [part.contiguous() for part in first[None].chunk(len(self.recurrent) * self.states_of_layer, dim=-1)]
         if self.states_of_layer == 1:
             return parts
@@ -273,7 +277,7 @@ class RecurrentDecoder(Module):
         return RecurrentCache()
 
 
-def _summary(memory: Tensor, lengths: Tensor | None) -> Tensor:
+def _final_states(memory: Tensor, lengths: Tensor | None) -> Tensor:
     """The last states of both directions, each where it has read all: (batch, length, d_model) -> (batch, d_model)."""
     forward, backward = memory.chunk(2, dim=-1)
     if lengths is None:
@@ -309,21 +313,21 @@ class RecurrentAttention(Attention):
         """The weights that a position of the memory is multiplied by."""
         return 0.0 if self.key is None else self.key.weights_per_position()
 
-    def forward(self, x: Tensor, scope: Scope) -> Tensor:
+    def forward(self, x: Tensor, scope: AttentionInputs) -> Tensor:
         """(batch, length, d_model) states, and the memory of `scope` that they look at -> the same shape."""
         weights, value = self._looked(x, scope)
         found = weights.to(value.dtype) @ value
         return self.combine(torch.cat((found, x.to(found.dtype)), dim=-1)).tanh()
 
-    def weights(self, x: Tensor, scope: Scope) -> Tensor:
+    def weights(self, x: Tensor, scope: AttentionInputs) -> Tensor:
         """What each position of `x` weighs those of the memory by: (batch, 1, length, source length) float32."""
         return self._looked(x, scope)[0][:, None]
 
-    def _looked(self, x: Tensor, scope: Scope) -> tuple[Tensor, Tensor]:
+    def _looked(self, x: Tensor, scope: AttentionInputs) -> tuple[Tensor, Tensor]:
         key, value = self._keys_and_values(scope)
-        return _softmax(self._scores(x, key), scope.mask), value
+        return _masked_softmax(self._scores(x, key), scope.mask), value
 
-    def _keys_and_values(self, scope: Scope) -> tuple[Tensor, Tensor]:
+    def _keys_and_values(self, scope: AttentionInputs) -> tuple[Tensor, Tensor]:
         """(batch, source length, d_model) each; those in a cache are not computed again."""
         assert scope.memory is not None
         cache = scope.cache(0)
@@ -343,7 +347,7 @@ class RecurrentAttention(Attention):
         return self.score((self.query(x)[:, :, None] + key[:, None]).tanh()).squeeze(-1)
 
 
-def _softmax(scores: Tensor, mask: Mask) -> Tensor:
+def _masked_softmax(scores: Tensor, mask: Mask) -> Tensor:
     """Softmax in float32 over the keys that a mask lets every query see."""
     _, queries, keys = scores.shape
     allowed = mask.allowed(queries, keys, scores.device)

@@ -17,12 +17,12 @@ import torch
 from torch import Tensor
 
 from lm.config.model import ModelConfig
-from lm.model.attention import Scope
+from lm.model.attention import AttentionInputs
 from lm.model.layers import Linear
 from lm.model.module import Module
-from lm.model.positions import ABSOLUTE, DistanceTables, waves
+from lm.model.positions import ABSOLUTE_SCHEMES, RelativeEmbeddingTables, sinusoidal_encoding
 
-Combine = Callable[[Tensor | None], Tensor]
+CombineEmbeddings = Callable[[Tensor | None], Tensor]
 """The vectors of positions in the sentence, if there are any, to those that are added to embeddings in their place."""
 
 
@@ -36,16 +36,16 @@ class SyntaxPositions(Module):
         self.depths = TreeDepths(config) if config.has_tree_depths else None
         self.distances = TreeDistances(config) if config.has_tree_distances else None
 
-    def combine(self, places: Tensor) -> Combine | None:
+    def combine(self, places: Tensor) -> CombineEmbeddings | None:
         """What depths make of the positions of an embedding, given (batch, length, 3) places."""
-        return None if self.depths is None else partial(self.depths, depths_of(places))
+        return None if self.depths is None else partial(self.depths, token_depths(places))
 
-    def seen(self, scope: Scope, places: Tensor) -> Scope:
+    def seen(self, scope: AttentionInputs, places: Tensor) -> AttentionInputs:
         """The scope of the tokens at (batch, length, 3) places, with what their distances add."""
         return scope if self.distances is None else self.distances(scope, places)
 
 
-def without_padding(places: Tensor, lengths: Tensor | None) -> Tensor:
+def zero_padding(places: Tensor, lengths: Tensor | None) -> Tensor:
     """(batch, length, 3) places, of which only the first `lengths` (batch,) are real: what follows is no deeper."""
     if lengths is None:
         return places
@@ -53,7 +53,7 @@ def without_padding(places: Tensor, lengths: Tensor | None) -> Tensor:
     return places * is_real[..., None]
 
 
-def depths_of(places: Tensor) -> Tensor:
+def token_depths(places: Tensor) -> Tensor:
     """(batch, length) how deep tokens at (batch, length, 3) places are; outside the tree, one deeper than any word."""
     depths = places[..., 0]
     return torch.where(depths < 0, depths.amax(1, keepdim=True).clamp(min=0) + 1, depths)
@@ -69,19 +69,19 @@ class TreeDepths(Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        of_order = config.d_model if config.positions in ABSOLUTE else 0
+        of_order = config.d_model if config.positions in ABSOLUTE_SCHEMES else 0
         self.d_model = config.d_model
         self.mix = Linear(of_order + config.d_model, config.d_model, std=config.init_std)
 
     def forward(self, depths: Tensor, of_order: Tensor | None) -> Tensor:
         """(batch, length) depths and (length, d_model) vectors of order -> (batch, length, d_model)."""
-        vectors = waves(depths.to(self.mix.weight.dtype), self.d_model, interleaved=True)
+        vectors = sinusoidal_encoding(depths.to(self.mix.weight.dtype), self.d_model, interleaved=True)
         if of_order is not None:
             vectors = torch.cat((of_order.to(vectors.dtype).expand_as(vectors), vectors), dim=-1)
         return self.mix(vectors).tanh()
 
 
-class TreeDistances(DistanceTables):
+class TreeDistances(RelativeEmbeddingTables):
     """Learned vectors for keys and values by how their words are related in the tree, for each layer and head.
 
     They are added to those of sequential distances where there are some: any linear function of the two, which is what
@@ -94,7 +94,7 @@ class TreeDistances(DistanceTables):
         farthest = config.max_tree_distance
         super().__init__(config, config.n_encoder_layers, before=farthest, after=farthest)
 
-    def forward(self, scope: Scope, places: Tensor) -> Scope:
+    def forward(self, scope: AttentionInputs, places: Tensor) -> AttentionInputs:
         """The scope of the tokens at (batch, length, 3) places, with the tables of each layer."""
         return self.added(scope, tree_distances(places))
 
@@ -112,9 +112,9 @@ def tree_distances(places: Tensor) -> Tensor:
     Returns:
         (batch, queries, keys).
 
-    Source: Wang et al. 2019, section 3.1, with the sign of `Scope.distances`.
+    Source: Wang et al. 2019, section 3.1, with the sign of `AttentionInputs.distances`.
     """
-    depths, (_, first, end) = depths_of(places), places.unbind(-1)
+    depths, (_, first, end) = token_depths(places), places.unbind(-1)
     is_below = (first[:, :, None] <= first[:, None, :]) & (first[:, None, :] < end[:, :, None])  # the key, or the same
     order = torch.arange(places.shape[1], device=places.device)
     aside = (order - order[:, None]).sign() * (depths[:, None, :] + depths[:, :, None])

@@ -16,7 +16,7 @@ from lm.data.pair_batches import TwoSides
 from lm.data.pair_tokens import Direction, FramedPairs, directions
 from lm.data.pairs import PairData
 from lm.decoding.translation import Translator
-from lm.decoding.translation_input import Line, TranslationModel
+from lm.decoding.translation_input import SourceLine, TranslationModel
 from lm.evaluation.forced_decoding import EncodedPairs, PairEncoder
 from lm.model.transformer import build_model
 from lm.pseudorandom import mix
@@ -87,7 +87,7 @@ def test_a_translator_reads_the_sources_that_training_does(
         vocab_size=stored.tokenizer.vocab_size, d_model=16, n_layers=1, n_encoder_layers=1, n_heads=2, **positions
     )
     model = TranslationModel(build_model(config), stored.tokenizer, stored.tokenizer)
-    read: list[Line] = Translator([model], to=direction.tag.language)._read(
+    read: list[SourceLine] = Translator([model], to=direction.tag.language)._read(
         [(number, pair.source, "", None) for number, pair in enumerate(texts(direction))]
     )
     sources, _ = FramedPairs(stored).rows("validation", direction, np.arange(HELD))

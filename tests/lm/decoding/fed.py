@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from lm.decoding.beam_search import Coverage
+from lm.decoding.beam_search import CoveragePenalty
 from lm.decoding.session import DecodeSession, Source
-from lm.engine.engine import Want
+from lm.engine.engine import OutputSpec
 from lm.engine.selection import plan_engines
 from lm.model.transformer import DecoderOnly, EncoderDecoder
 
@@ -39,7 +39,7 @@ class Fed:
         if source is not None:
             lengths = torch.full((len(source),), source.shape[1]) if lengths is None else lengths
             self._sources = [(source, lengths)] * len(models)
-        self._coverage = Coverage(1.0, self._sources) if coverage and self._sources else None
+        self._coverage = CoveragePenalty(1.0, self._sources) if coverage and self._sources else None
 
     @property
     def length(self) -> int:
@@ -54,10 +54,10 @@ class Fed:
         parts, watched = [], self._coverage is not None
         if not len(self.session):
             first = tokens if last_only or tokens.shape[1] == 1 else tokens[:, :1]
-            parts.append(self.session.add(first.tolist(), self._sources, Want(attention=int(watched))))
+            parts.append(self.session.add(first.tolist(), self._sources, OutputSpec(attention=int(watched))))
             tokens = tokens[:, first.shape[1] :]
         if tokens.shape[1]:
-            want = Want(last=1 if last_only else tokens.shape[1], attention=int(watched))
+            want = OutputSpec(last=1 if last_only else tokens.shape[1], attention=int(watched))
             parts.append(self.session.extend(tokens, want))
         if self._coverage is not None:
             for part in parts:

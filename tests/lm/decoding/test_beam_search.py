@@ -9,8 +9,8 @@ import torch
 from lm.config.decoding import SamplingConfig
 from lm.config.model import ModelConfig
 from lm.decoding.beam_search import beam_search
-from lm.decoding.sampling import Row, Sampler, Token, generate
-from lm.decoding.session import Next
+from lm.decoding.sampling import Sampler, SampleSpec, Token, generate
+from lm.decoding.session import StepOutput
 from lm.errors import UsageError
 from lm.model.transformer import DecoderOnly, build_model
 from tests.lm.decoding.fed import session
@@ -73,7 +73,7 @@ def test_a_beam_of_one_is_greedy(context):
         model = make_model(40, context, seed)
         greedy = Sampler.of(SamplingConfig(greedy=True))
         for stop_ids in ([], [2, 5, 7, 11]):
-            events = generate(session(model), torch.tensor([PROMPT]), [Row(0, 20)], greedy, stop_ids=stop_ids)
+            events = generate(session(model), torch.tensor([PROMPT]), [SampleSpec(0, 20)], greedy, stop_ids=stop_ids)
             tokens = [event for event in events if isinstance(event, Token)]
             ((found,),) = search(model, beam_size=1, max_tokens=20, stop_ids=stop_ids)
             assert found.tokens == tuple(token.id for token in tokens)
@@ -132,7 +132,7 @@ class Table:
 
     def extend(self, tokens, want):
         self.fed += len(tokens)
-        return Next(self.logits[tokens[:, -1:]])
+        return StepOutput(self.logits[tokens[:, -1:]])
 
     def select(self, rows):
         pass

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from lm.config.decoding import SamplingConfig
-from lm.decoding.beam_search import Coverage, _kept, beam_search
-from lm.decoding.sampling import Row, Sampler, Token, ban_repeated_ngrams, generate
-from lm.decoding.session import Next
+from lm.decoding.beam_search import CoveragePenalty, _sources_to_keep, beam_search
+from lm.decoding.sampling import Sampler, SampleSpec, Token, ban_repeated_ngrams, generate
+from lm.decoding.session import StepOutput
 from tests.lm.decoding.encoder_decoders import END, SHAPES, START, VOCABULARY, forced, make_model, random_ids
 from tests.lm.decoding.fed import Fed, session
 from tests.tolerances import approx
@@ -17,7 +17,7 @@ SOURCE = random_ids(4, 7)
 
 def search(model, source=SOURCE, lengths=LENGTHS, *, stop_ids=(END,), coverage=0.0, **options):
     sources, prompts = [(source, lengths)], torch.full((len(source), 1), START)
-    options = {"refill": True, "coverage": Coverage(coverage, sources) if coverage else None, **options}
+    options = {"refill": True, "coverage": CoveragePenalty(coverage, sources) if coverage else None, **options}
     return beam_search(session(model), prompts, stop_ids=stop_ids, sources=sources, **options)
 
 
@@ -82,7 +82,7 @@ def test_a_beam_of_one_is_greedy():
     model = make_model(seed=5)
     found = search(model, beam_size=1, max_tokens=12, stop_ids=(1, 2, 3))
     greedy = Sampler.of(SamplingConfig(greedy=True))
-    rows = [Row(number, max_tokens=12) for number in range(4)]
+    rows = [SampleSpec(number, max_tokens=12) for number in range(4)]
     prompts, sources = torch.full((4, 1), START), [(SOURCE, LENGTHS)]
     events = generate(session(model), prompts, rows, greedy, sources=sources, stop_ids=(1, 2, 3))
     drawn = [[], [], [], []]
@@ -129,7 +129,7 @@ def test_of_equal_candidates_the_lowest_ids_win_in_a_vocabulary_of_any_size():
         moves_freely = is_compiled = False
 
         def add(self, prompts, sources, want):
-            return Next(torch.zeros(len(prompts), 1, 3 * VOCABULARY))
+            return StepOutput(torch.zeros(len(prompts), 1, 3 * VOCABULARY))
 
         def extend(self, tokens, want):
             return self.add(tokens, None, want)
@@ -147,8 +147,8 @@ def test_of_equal_candidates_the_lowest_ids_win_in_a_vocabulary_of_any_size():
 )
 def test_rows_move_when_more_than_an_eighth_of_the_sources_are_done_and_then_to_a_multiple_of_eight(going, done, kept):
     flags = [True] * done + [False] * going
-    found = _kept(flags, at_once=False).tolist()
+    found = _sources_to_keep(flags, at_once=False).tolist()
     assert len(found) == kept
     assert found == sorted(found)
     assert {*range(done, done + going)} <= {*found}
-    assert _kept(flags, at_once=True).tolist() == [*range(done, done + going)]
+    assert _sources_to_keep(flags, at_once=True).tolist() == [*range(done, done + going)]

@@ -5,7 +5,7 @@ import torch
 
 from lm.config.decoding import SamplingConfig
 from lm.config.model import ModelConfig
-from lm.decoding.sampling import Finish, Row, Sampler, TextUntil, Token, generate
+from lm.decoding.sampling import Finish, Sampler, SampleSpec, StopStringStream, Token, generate
 from lm.errors import UsageError
 from lm.model.transformer import DecoderOnly, build_model
 from tests.lm.decoding.fed import Fed, session
@@ -27,7 +27,7 @@ def make_model(context: int = 64, **fields) -> DecoderOnly:
 
 def events_of(model, sampler, *, cached=True, prompt=PROMPT, n=1, first=0, max_tokens=20, texts=None, **options):
     """The events of `n` samples of one prompt."""
-    rows = [Row(first + place, max_tokens, texts[place] if texts else None) for place in range(n)]
+    rows = [SampleSpec(first + place, max_tokens, texts[place] if texts else None) for place in range(n)]
     return generate(session(model, cached=cached), torch.tensor([prompt]), rows, sampler, **options)
 
 
@@ -150,7 +150,7 @@ class Spelling:
 
 
 def until(*stops):
-    return TextUntil(Spelling(), stops)
+    return StopStringStream(Spelling(), stops)
 
 
 def test_samples_end_before_a_stop_string_and_leave_without_changing_the_others():
@@ -181,7 +181,7 @@ def test_a_stop_string_that_is_complete_only_at_the_end_of_the_text_counts():
         def finish(self):
             return "one END two"
 
-    events = list(events_of(make_model(), GREEDY, max_tokens=2, texts=[TextUntil(Late(), ["END"])]))
+    events = list(events_of(make_model(), GREEDY, max_tokens=2, texts=[StopStringStream(Late(), ["END"])]))
     assert events[-1] == Finish(0, "stop", "one ")
 
 

@@ -2,7 +2,7 @@ import random
 
 import pytest
 
-from lm.decoding.sampling import TextUntil
+from lm.decoding.sampling import StopStringStream
 
 
 class Pieces:
@@ -20,7 +20,7 @@ class Pieces:
 
 def shown(pieces, stops, rest=""):
     """What a reader sees after each token, and whether a stop string was found."""
-    text = TextUntil(Pieces(pieces, rest), stops)
+    text = StopStringStream(Pieces(pieces, rest), stops)
     parts = []
     for index in range(len(pieces)):
         if not text.stopped:

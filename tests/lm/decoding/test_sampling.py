@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from lm.config.decoding import SamplingConfig
-from lm.decoding.sampling import NOTHING_LEFT, History, Sampler, filtered
+from lm.decoding.sampling import NO_TOKEN_LEFT, History, Sampler, apply_filters
 from lm.errors import UsageError
 from tests.tolerances import assert_close
 
@@ -53,7 +53,7 @@ def test_draws_have_the_filtered_distribution(config):
     sampler = Sampler.of(dataclasses.replace(config, seed=3))
     streams = [sampler.stream(row) for row in range(draws)]
     tokens, _ = sampler.choose(logits.expand(draws, -1), streams, history(draws))
-    expected = filtered(logits[None], sampler.filters, history(1))[0].double().softmax(-1) * draws
+    expected = apply_filters(logits[None], sampler.filters, history(1))[0].double().softmax(-1) * draws
     counts = tokens.bincount(minlength=30)
     assert not counts[expected == 0].any()
     assert goodness_of_fit(tokens, expected / draws) > 1e-3
@@ -126,7 +126,7 @@ def test_a_row_in_which_every_token_is_ruled_out_is_said_and_the_others_go_on(gr
     sampler = Sampler.of(SamplingConfig(greedy=greedy, no_repeat_ngram=1))
     before = History(torch.tensor([[0, 1, 2], [0, 0, 1]]), 0)
     tokens, logprobs = sampler.choose(torch.zeros(2, 3), [sampler.stream(row) for row in range(2)], before)
-    assert tokens.tolist() == [NOTHING_LEFT, 2]
+    assert tokens.tolist() == [NO_TOKEN_LEFT, 2]
     assert logprobs.isfinite().all()
 
 

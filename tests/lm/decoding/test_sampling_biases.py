@@ -5,7 +5,7 @@ import tokenizers
 import torch
 
 from lm.config.decoding import SamplingConfig
-from lm.decoding.sampling import History, Sampler, read_biases
+from lm.decoding.sampling import History, Sampler, parse_logit_biases
 from lm.errors import InputError, UsageError
 from lm.tokenizer.tokenizer import Tokenizer
 from tests.cli.small_runs import make_tokenizer
@@ -20,9 +20,13 @@ def test_ids_and_texts_with_values(tokenizer):
     owl = tuple(tokenizer.encode(" owl"))
     long = tuple(tokenizer.encode("the fox ran"))
     assert len(long) > 1
-    assert read_biases(["7=-1.5", " owl=2", "the fox ran=-inf"], tokenizer) == {(7,): -1.5, owl: 2, long: -math.inf}
-    assert read_biases(["a=b=1"], tokenizer) == {tuple(tokenizer.encode("a=b")): 1}
-    assert read_biases(["7=1", "7=2"], tokenizer) == {(7,): 2}
+    assert parse_logit_biases(["7=-1.5", " owl=2", "the fox ran=-inf"], tokenizer) == {
+        (7,): -1.5,
+        owl: 2,
+        long: -math.inf,
+    }
+    assert parse_logit_biases(["a=b=1"], tokenizer) == {tuple(tokenizer.encode("a=b")): 1}
+    assert parse_logit_biases(["7=1", "7=2"], tokenizer) == {(7,): 2}
 
 
 @pytest.mark.parametrize(
@@ -42,17 +46,17 @@ def test_ids_and_texts_with_values(tokenizer):
 )
 def test_what_cannot_be_used_is_named(tokenizer, written):
     with pytest.raises(UsageError, match="=|no token") as caught:
-        read_biases([written], tokenizer)
+        parse_logit_biases([written], tokenizer)
     assert written.partition("=")[0] in str(caught.value)
 
 
 def test_a_text_without_tokens_is_an_error():
     with pytest.raises(InputError, match="Q"):
-        read_biases(["Q=1"], make_tokenizer("char"))
+        parse_logit_biases(["Q=1"], make_tokenizer("char"))
     wordpiece = tokenizers.Tokenizer(tokenizers.models.WordPiece({"[UNK]": 0, "owl": 1}, unk_token="[UNK]"))
     wordpiece.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
     with pytest.raises(UsageError, match=r"' =3': the tokenizer makes no token of this text; give an ID"):
-        read_biases([" =3"], Tokenizer(wordpiece))
+        parse_logit_biases([" =3"], Tokenizer(wordpiece))
 
 
 @pytest.mark.parametrize("settings", [{}, {"temperature": 1e-6}, {"repetition_penalty": 0.01}, {"greedy": True}])

@@ -21,15 +21,15 @@ from lm.decoding.sampling import (
     History,
     Sampler,
     add_biases,
+    apply_filters,
+    apply_temperature,
     ban_repeated_ngrams,
-    filtered,
     keep_min_p,
     keep_top_k,
     keep_top_p,
     keep_typical,
     penalise_counts,
     penalise_repetition,
-    temper,
 )
 from tests.tolerances import assert_close
 
@@ -50,7 +50,7 @@ def random_case(number: int):
 
 def temperature(chance, _):
     value = chance.uniform(0.05, 3)
-    return (lambda logits, _: temper(logits, value)), TemperatureLogitsWarper(value)
+    return (lambda logits, _: apply_temperature(logits, value)), TemperatureLogitsWarper(value)
 
 
 def top_k(chance, vocabulary):
@@ -127,7 +127,7 @@ def test_all_filters_one_after_the_other_agree_with_hugging_face():
         generator = torch.Generator().manual_seed(number)
         logits = 2 * torch.randn(3, 60, generator=generator)
         tokens = torch.randint(6, (3, 30), generator=generator)
-        ours = filtered(logits, sampler.filters, History(tokens, 10))
+        ours = apply_filters(logits, sampler.filters, History(tokens, 10))
         assert_close(ours, theirs(tokens, logits.clone()), terms=60, scale=logits)
 
 
@@ -153,7 +153,7 @@ def test_only_what_was_generated_counts_for_presence_and_frequency_but_the_promp
         (SamplingConfig(repetition_penalty=2), [0.5, 0.5, 0.5, 1]),
         (SamplingConfig(no_repeat_ngram=1), [-INF, -INF, -INF, 1]),
     ):
-        ours = filtered(logits, Sampler.of(config).filters, history) * config.temperature
+        ours = apply_filters(logits, Sampler.of(config).filters, history) * config.temperature
         assert ours[0].tolist() == pytest.approx(expected)
 
 
@@ -210,8 +210,8 @@ def test_rows_of_different_lengths_are_filtered_as_each_is_alone(size):
             alone = [alone[0], alone[2], alone[3]]
         rows = len(history.tokens)
         logits = torch.randn(rows, 6, generator=chance)
-        expected = [filtered(logits[row : row + 1], filters, alone[row]) for row in range(rows)]
-        torch.testing.assert_close(filtered(logits, filters, history), torch.cat(expected))
+        expected = [apply_filters(logits[row : row + 1], filters, alone[row]) for row in range(rows)]
+        torch.testing.assert_close(apply_filters(logits, filters, history), torch.cat(expected))
         chosen = torch.randint(6, (rows,), generator=chance)
         history = history.followed(chosen)
         alone[:rows] = [one.followed(chosen[row : row + 1]) for row, one in enumerate(alone[:rows])]

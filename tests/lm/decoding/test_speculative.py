@@ -12,8 +12,14 @@ import torch
 from lm.config.decoding import SamplingConfig
 from lm.config.model import ModelConfig
 from lm.decoding.generator import Generator
-from lm.decoding.sampling import Finish, History, Row, Sampler, Token, generate
-from lm.decoding.speculative import Agreement, Guess, ModelDraft, PromptDraft, speculate
+from lm.decoding.sampling import Finish, History, Sampler, SampleSpec, Token, generate
+from lm.decoding.speculative import (
+    AcceptanceStats,
+    DraftToken,
+    ModelDrafter,
+    PromptLookupDrafter,
+    generate_speculatively,
+)
 from lm.errors import UsageError
 from lm.model.transformer import DecoderOnly, build_model
 from tests.cli.small_runs import make_tokenizer
@@ -29,14 +35,14 @@ def model(seed: int, *, vocab_size: int = 5, n_layers: int = 1, context_length: 
 
 
 def draft_of(kind: str, sampler: Sampler, **shape):
-    return PromptDraft() if kind == "prompt" else ModelDraft(session(model(2, **shape)), sampler)
+    return PromptLookupDrafter() if kind == "prompt" else ModelDrafter(session(model(2, **shape)), sampler)
 
 
 def tokens_of(events) -> list[int]:
     return [event.id for event in events if isinstance(event, Token)]
 
 
-def plain(one: DecoderOnly, sampler: Sampler, row: Row, **options) -> list[Token | Finish]:
+def plain(one: DecoderOnly, sampler: Sampler, row: SampleSpec, **options) -> list[Token | Finish]:
     return list(generate(session(one), PROMPT, [row], sampler, **options))
 
 
@@ -49,10 +55,14 @@ def test_greedy_samples_are_the_same(kind, penalty):
     for seed, stop in itertools.product(range(4), [(), (7,)]):
         ours = model(seed, **shape)
         logits = ours(PROMPT)
-        draft = ModelDraft(session(ours), sampler) if kind == "itself" else draft_of(kind, sampler, **shape)
-        agreement, options = Agreement(), {"stop_ids": stop, "alternatives": 2}
-        found = list(speculate(session(ours), draft, PROMPT, Row(0, 40), sampler, agreement=agreement, **options))
-        expected = plain(ours, sampler, Row(0, 40), **options)
+        draft = ModelDrafter(session(ours), sampler) if kind == "itself" else draft_of(kind, sampler, **shape)
+        agreement, options = AcceptanceStats(), {"stop_ids": stop, "alternatives": 2}
+        found = list(
+            generate_speculatively(
+                session(ours), draft, PROMPT, SampleSpec(0, 40), sampler, agreement=agreement, **options
+            )
+        )
+        expected = plain(ours, sampler, SampleSpec(0, 40), **options)
         assert tokens_of(found) == tokens_of(expected)
         assert found[-1] == expected[-1]
         for one, other in zip(found[:-1], expected[:-1], strict=True):
@@ -84,10 +94,12 @@ def distribution(one: DecoderOnly, sampler: Sampler, length: int) -> dict[tuple[
 def test_samples_have_the_distribution_of_the_model_alone(kind, settings):
     """Chi-square over all continuations of three tokens; so seeded that it always passes or never does."""
     ours, sampler, number = model(1), Sampler.of(SamplingConfig(seed=1, **settings)), 300
-    agreement, counted = Agreement(), Counter()
+    agreement, counted = AcceptanceStats(), Counter()
     for sample in range(number):
         draft = draft_of(kind, sampler)
-        events = speculate(session(ours), draft, PROMPT, Row(sample, 3), sampler, agreement=agreement)
+        events = generate_speculatively(
+            session(ours), draft, PROMPT, SampleSpec(sample, 3), sampler, agreement=agreement
+        )
         counted[tuple(tokens_of(events))] += 1
     expected = {tokens: number * share for tokens, share in distribution(ours, sampler, 3).items() if share}
     assert set(counted) <= set(expected)
@@ -101,7 +113,7 @@ def test_samples_have_the_distribution_of_the_model_alone(kind, settings):
 
 
 def test_the_prompt_draft_goes_on_as_before():
-    draft, stream = PromptDraft(), random.Random(0)
+    draft, stream = PromptLookupDrafter(), random.Random(0)
     history = History(torch.tensor([[5, 1, 2, 3, 4, 1, 2, 3]]), 8)
     assert [guess.token for guess in draft.guesses(history, 3, stream)] == [4, 1, 2]
     assert draft.guesses(History(torch.tensor([[1, 2, 3]]), 3), 3, stream) == []
@@ -115,28 +127,30 @@ def test_a_draft_that_is_never_right_is_asked_less_and_less():
 
         def guesses(self, history, count, stream):
             self.asked += 1
-            return [Guess(int(ours(history.tokens[:, -16:])[0, -1].argmin()))] * count
+            return [DraftToken(int(ours(history.tokens[:, -16:])[0, -1].argmin()))] * count
 
     ours, sampler, draft = model(3, vocab_size=40, context_length=128), Sampler(greedy=True), Wrong()
-    found = speculate(session(ours), draft, PROMPT, Row(0, 100), sampler, agreement=Agreement())
-    assert tokens_of(found) == tokens_of(plain(ours, sampler, Row(0, 100)))
+    found = generate_speculatively(
+        session(ours), draft, PROMPT, SampleSpec(0, 100), sampler, agreement=AcceptanceStats()
+    )
+    assert tokens_of(found) == tokens_of(plain(ours, sampler, SampleSpec(0, 100)))
     assert 3 < draft.asked < 15
 
 
 def test_a_draft_that_was_wrong_may_be_right_again():
     sampler = Sampler(greedy=True)
     ours = model(3, vocab_size=40, context_length=128)
-    draft = ModelDraft(session(ours), sampler)
-    guess, agreement = draft.guesses, Agreement()
+    draft = ModelDrafter(session(ours), sampler)
+    guess, agreement = draft.guesses, AcceptanceStats()
     rounds = itertools.count()
 
     def at_first_wrong(history, count, stream):
         right = guess(history, count, stream)
-        return right if next(rounds) >= 6 else [Guess((right[0].token + 1) % 40)]
+        return right if next(rounds) >= 6 else [DraftToken((right[0].token + 1) % 40)]
 
     draft.guesses = at_first_wrong
-    found = speculate(session(ours), draft, PROMPT, Row(0, 100), sampler, agreement=agreement)
-    assert tokens_of(found) == tokens_of(plain(ours, sampler, Row(0, 100)))
+    found = generate_speculatively(session(ours), draft, PROMPT, SampleSpec(0, 100), sampler, agreement=agreement)
+    assert tokens_of(found) == tokens_of(plain(ours, sampler, SampleSpec(0, 100)))
     assert agreement.kept > 50
 
 

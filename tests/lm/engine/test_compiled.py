@@ -23,13 +23,13 @@ from lm.config.model import ModelConfig
 from lm.decoding.beam_search import beam_search
 from lm.decoding.generator import Generator
 from lm.engine import selection
-from lm.engine.compiled.compiling import compile_step
-from lm.engine.engine import Want
+from lm.engine.compiled.build import compile_decode_step
+from lm.engine.engine import OutputSpec
 from lm.engine.selection import plan_engines
 from lm.errors import UsageError
-from lm.kernels import compiled
+from lm.kernels import code_cache
 from lm.model.layers import quantise
-from lm.model.lora import build_adapted
+from lm.model.lora import build_model_with_lora
 from lm.model.transformer import DecoderOnly, build_model
 from tests.cli.small_runs import make_tokenizer
 from tests.lm.decoding.encoder_decoders import uncached
@@ -45,8 +45,8 @@ pytest.importorskip("numba")
 def _with_compiled_step(pytestconfig):
     """The compiled step."""
     with kept_code(pytestconfig):
-        compile_step()
-        assert compiled.is_ready()
+        compile_decode_step()
+        assert code_cache.is_ready()
         yield
 
 
@@ -191,7 +191,7 @@ def test_searches_find_the_same_whether_compiled_or_not(monkeypatch, refill):
 
     of_step = found()
     assert model in selection._compiled
-    monkeypatch.setattr(compiled, "is_compiled", lambda: False)
+    monkeypatch.setattr(code_cache, "is_compiled", lambda: False)
     selection._compiled.clear()
     of_torch = found()
     assert model not in selection._compiled
@@ -211,7 +211,7 @@ def test_an_output_layer_may_have_a_bias():
 
 def test_the_best_are_found_as_torch_finds_them_among_the_logits():
     model, source = built(of_pairs(0)), torch.randint(37, (4, 7))
-    fed, want = Fed(model, source, torch.tensor([7, 3, 1, 5])), Want(top_k=3)
+    fed, want = Fed(model, source, torch.tensor([7, 3, 1, 5])), OutputSpec(top_k=3)
     fed.feed(torch.ones(4, 1, dtype=torch.long))  # torch reads the source
     best = fed.session.extend(torch.full((4, 1), 2), want).best
     fed.truncate(1)
@@ -243,7 +243,7 @@ def test_samples_are_the_same_whether_compiled_or_not(monkeypatch):
     config = ModelConfig(vocab_size=tokenizer.vocab_size, context_length=32, d_model=32, n_layers=2, init_std=0.3)
     generator = Generator(built(config), tokenizer, SamplingConfig(seed=3, max_tokens=40))
     samples = [sample.tokens for sample in generator.samples("The owl", n=5)]
-    monkeypatch.setattr(compiled, "is_compiled", lambda: False)
+    monkeypatch.setattr(code_cache, "is_compiled", lambda: False)
     assert generator.plan().other is None
     assert samples == [sample.tokens for sample in generator.samples("The owl", n=5)]
 
@@ -300,7 +300,7 @@ def test_every_value_of_every_field_is_computed_as_torch_does_or_left_to_it(name
         configs = list(configs_with(name, value))
         assert configs, "say in NEEDS what it goes with"
         for config in configs:
-            if selection.unsupported(config, selection.COMPILED) is None:
+            if selection.find_unsupported(config, selection.COMPILED_SUPPORT) is None:
                 assert_steps_are_those_of_torch(config)
             elif not config.is_masked:
                 assert plan_engines(built(config)).other is None
@@ -347,7 +347,7 @@ def test_ids_beyond_the_vocabulary_are_refused(has_source, token):
         steps = Fed(model, torch.tensor([[1, 2], [3, 4]])) if has_source else Fed(model)
         steps.feed(torch.tensor([[1], [2]]))
         with pytest.raises(UsageError, match=message):
-            steps.session.extend(tokens, Want(top_k=3 if has_source else 0))
+            steps.session.extend(tokens, OutputSpec(top_k=3 if has_source else 0))
     assert model in selection._compiled
 
 
@@ -386,7 +386,7 @@ def test_a_model_that_is_being_trained_is_left_to_torch():
 def test_a_model_of_which_only_adapters_are_trained_is_left_to_torch():
     """The step doesn't know them."""
     config = ModelConfig(vocab_size=37, context_length=8, d_model=16, n_layers=1)
-    assert plan_engines(build_adapted(config, LoraConfig(rank=2)).eval()).other is None
+    assert plan_engines(build_model_with_lora(config, LoraConfig(rank=2)).eval()).other is None
 
 
 IN_TWO_THREADS = """
@@ -434,13 +434,13 @@ from tests.lm.decoding.fed import Fed
 from lm.kernels import compiled
 from lm.model.transformer import build_model
 from lm.engine import selection
-from lm.engine.compiled.compiling import compile_step
+from lm.engine.compiled.build import compile_step
 compile_step()
 model = build_model(ModelConfig(vocab_size=30, d_model=16, n_layers=1), seed=1).eval().requires_grad_(False)
 steps = Fed(model)
 for token in range(3):
     steps.feed(torch.tensor([[token]]))
-from lm.engine.compiled.step import step
+from lm.engine.compiled.decode_step import step
 print(model in selection._compiled, sum(step.stats.cache_misses.values()))
 """
 
@@ -456,8 +456,8 @@ os.execv(sys.executable, [sys.executable, "-c", sys.argv[1]])
 @pytest.mark.skipif(sys.platform != "linux", reason="drops a capability of Linux")
 def test_a_cache_that_cannot_be_written_to_is_read(tmp_path):
     """And nothing is written elsewhere: numba would compile again, and put that into the package."""
-    shutil.copytree(compiled._folder().parent, tmp_path / "native")
-    paths, package = [tmp_path, *tmp_path.rglob("*")], Path(compiled.__file__).parents[1]
+    shutil.copytree(code_cache._version_folder().parent, tmp_path / "native")
+    paths, package = [tmp_path, *tmp_path.rglob("*")], Path(code_cache.__file__).parents[1]
     for path in paths:
         path.chmod(0o555 if path.is_dir() else 0o444)
     try:
@@ -487,10 +487,10 @@ def test_learned_positions_end_with_the_context():
 
 def test_machine_code_of_another_processor_is_left_alone(monkeypatch):
     config = ModelConfig(vocab_size=37, context_length=8, d_model=16, n_layers=1)
-    monkeypatch.setattr(compiled, "processor", lambda: "another")
-    compiled.forget()
+    monkeypatch.setattr(code_cache, "target_cpu", lambda: "another")
+    code_cache.clear_cached_state()
     assert plan_engines(built(config)).other is None
-    compiled.forget()
+    code_cache.clear_cached_state()
 
 
 @pytest.mark.parametrize("threads", [1, 2])

@@ -23,7 +23,7 @@ from lm.config.model import ModelConfig
 from lm.decoding.generator import Generator
 from lm.engine import cuda_graph, selection
 from lm.engine.cuda_graph import Work
-from lm.kernels import compiled
+from lm.kernels import code_cache
 from lm.model import attention
 from lm.model.layers import quantise
 from lm.model.positions import RotaryPositions
@@ -65,7 +65,7 @@ def tensors_of(found: object) -> list[Tensor]:
 
 
 class Recorder:
-    """What `CudaRecorder` is to a GPU; it counts what it has recorded."""
+    """What `CudaGraphRecorder` is to a GPU; it counts what it has recorded."""
 
     def __init__(self, _device: torch.device) -> None:
         self.recorded = 0
@@ -91,7 +91,7 @@ def recorded(monkeypatch):
     monkeypatch.setattr(cuda_graph, "_LEAST_ROOM", 8)
     monkeypatch.setattr(attention, "_FEWEST_KEYS", 0)  # else a CPU is asked for numbers, as a GPU is not
     monkeypatch.setattr(selection, "RECORDERS", cuda_graph.RECORDERS)
-    monkeypatch.setattr(compiled, "is_compiled", lambda: False)
+    monkeypatch.setattr(code_cache, "is_compiled", lambda: False)
 
 
 def drawn(seed: int) -> ModelConfig:
@@ -275,7 +275,7 @@ def test_steps_whose_shapes_depend_on_the_tokens_are_not_recorded(fields):
     for _ in range(3):
         tokens = torch.randint(VOCABULARY, (2, 1))
         same(steps.feed(tokens), again.feed(tokens))
-    assert selection.unsupported(config, selection.CUDA_GRAPH)
+    assert selection.find_unsupported(config, selection.CUDA_GRAPH_SUPPORT)
     assert not steps_recorded(model)
 
 

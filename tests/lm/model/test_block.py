@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lm.config.model import ModelConfig
-from lm.model.attention import FirstValues, Mask, Scope, captured
+from lm.model.attention import AttentionInputs, FirstLayerValues, Mask, capture_attention_weights
 from lm.model.cost import parameters_by_part
 from lm.model.transformer import Block, Stack, build_model
 from tests.lm.model.hugging_face import randomise
@@ -41,7 +41,7 @@ def test_with_zero_init_each_block_starts_as_the_identity(fields):
     blocks = [module for module in model.modules() if isinstance(module, Block)]
     assert len(blocks) == 3 + fields.get("n_encoder_layers", 0)
     for block in blocks:
-        assert torch.equal(block(x, Scope(Mask.causal()), Scope(Mask(), memory=memory)), x)
+        assert torch.equal(block(x, AttentionInputs(Mask.causal()), AttentionInputs(Mask(), memory=memory)), x)
     assert not model.logits(x).any()
 
 
@@ -87,7 +87,7 @@ def test_values_are_mixed_as_by_hand_in_float64(stack, kv_heads):
     model.double().requires_grad_(False)
     inputs = (ids(2, 7), ids(2, 9)) if layers else (ids(2, 9),)
     attentions = (model.encoder if stack == "encoder" else model.decoder).attentions()
-    with captured(attentions) as weights:
+    with capture_attention_weights(attentions) as weights:
         calls = calls_of(attentions, lambda: model(*inputs))
     first = None
     for attention, (x, output), seen in zip(attentions, calls, weights, strict=True):
@@ -122,9 +122,11 @@ def test_shares_are_few_and_counted():
 def test_mixing_keeps_the_type_of_autocast():
     model = build_model(small(value_residual=True, embedding_shortcut=True, softcap=5.0))
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        values = FirstValues()
+        values = FirstLayerValues()
         for block in model.decoder.blocks:
-            query, key, value = block.attention.project(torch.randn(2, 7, 32), Scope(Mask(), first_values=values))
+            query, key, value = block.attention.project(
+                torch.randn(2, 7, 32), AttentionInputs(Mask(), first_values=values)
+            )
             assert query.dtype is key.dtype is value.dtype is torch.bfloat16
         hidden = model.hidden(ids(2, 7))
         logits = model.logits(hidden)

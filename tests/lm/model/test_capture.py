@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from lm.config.model import ModelConfig
-from lm.model.attention import Mask, Scope, attention_weights, captured
+from lm.model.attention import AttentionInputs, Mask, capture_attention_weights, compute_attention_weights
 from lm.model.transformer import build_model
-from lm.model.variants.block_sparse import Window
+from lm.model.variants.block_sparse import SlidingWindow
 from tests.tolerances import approx, assert_close
 
 SHAPE = {"vocab_size": 50, "context_length": 16, "d_model": 32, "n_layers": 2, "n_heads": 4, "init_std": 0.3}
@@ -70,7 +70,7 @@ def test_self_attention_is_what_float64_by_hand_gives(variant):
     model = model_of(**VARIANTS[variant])
     tokens = torch.randint(50, (2, 9), generator=torch.Generator().manual_seed(0))
     attentions = model.decoder.attentions()
-    with captured(attentions) as weights:
+    with capture_attention_weights(attentions) as weights:
         model.hidden(tokens)
     assert [tuple(layer.shape) for layer in weights] == [(2, 4, 9, 9)] * 2
     base = model.config.rope_base if model.config.positions == "rotary" else None
@@ -91,7 +91,7 @@ def test_cross_and_encoder_attention_see_only_real_positions(variant):
     lengths = torch.tensor([7, 4])
     cross = model.decoder.attentions(cross=True)
     encoder = model.encoder.blocks[0].attention
-    with captured([encoder, *cross]) as weights:
+    with capture_attention_weights([encoder, *cross]) as weights:
         model(source, target, lengths=lengths)
     assert [tuple(layer.shape) for layer in weights] == [(2, 4, 7, 7), (2, 4, 5, 7), (2, 4, 5, 7)]
     base = model.config.rope_base if model.config.positions == "rotary" else None
@@ -110,10 +110,10 @@ def test_the_weights_are_those_the_values_are_weighed_by(variant):
     model = model_of(**VARIANTS[variant])
     tokens = torch.arange(8)[None]
     attention = model.decoder.blocks[0].attention
-    with captured([attention]) as weights:
+    with capture_attention_weights([attention]) as weights:
         model.hidden(tokens)
     x, _, output = seen_by(attention, lambda: model.hidden(tokens))
-    _, _, value = attention.project(x, Scope(Mask()))
+    _, _, value = attention.project(x, AttentionInputs(Mask()))
     mixed = weights[0].double() @ value.repeat_interleave(attention.heads // attention.kv_heads, dim=1)
     assert_close(attention.output(mixed.transpose(1, 2).flatten(2)), output, model=model, dtype=torch.float32)
 
@@ -123,11 +123,11 @@ def test_capturing_changes_nothing_and_leaves_nothing_behind():
     tokens = torch.arange(8)[None]
     attention = model.decoder.blocks[0].attention
     before = model(tokens)
-    with captured([attention]) as weights:
+    with capture_attention_weights([attention]) as weights:
         assert torch.equal(model(tokens), before)
     model(tokens)
     assert len(weights) == 1
-    with pytest.raises(ZeroDivisionError), captured([attention]):
+    with pytest.raises(ZeroDivisionError), capture_attention_weights([attention]):
         raise ZeroDivisionError
     assert not attention._forward_pre_hooks
 
@@ -136,7 +136,7 @@ def test_windows_and_biases_count():
     generator = torch.Generator().manual_seed(0)
     query, key = torch.randn(2, 1, 2, 6, 4, generator=generator)
     bias = torch.randn(1, 2, 6, 6, generator=generator)
-    weights = attention_weights(query, key, mask=Mask.causal(pattern=Window(1), bias=bias))
+    weights = compute_attention_weights(query, key, mask=Mask.causal(pattern=SlidingWindow(1), bias=bias))
     for i in range(6):
         allowed = slice(max(0, i - 1), i + 1)
         scores = (query[:, :, i : i + 1] @ key[:, :, allowed].transpose(-1, -2)).squeeze(2) / 2 + bias[:, :, i, allowed]
@@ -145,5 +145,7 @@ def test_windows_and_biases_count():
 
 
 def test_a_row_without_keys_is_zero():
-    weights = attention_weights(torch.randn(1, 1, 2, 4), torch.randn(1, 1, 3, 4), mask=Mask.keys(torch.tensor([0])))
+    weights = compute_attention_weights(
+        torch.randn(1, 1, 2, 4), torch.randn(1, 1, 3, 4), mask=Mask.keys(torch.tensor([0]))
+    )
     assert (weights == 0).all()

@@ -12,8 +12,8 @@ from transformers.models.t5.modeling_t5 import T5Attention
 
 from lm.config.model import ModelConfig
 from lm.errors import UsageError
-from lm.model.attention import Mask, Scope
-from lm.model.positions import LinearBiases, buckets
+from lm.model.attention import AttentionInputs, Mask
+from lm.model.positions import ALiBi, t5_buckets
 from lm.model.transformer import Stack, build_model
 from tests.tolerances import assert_close
 
@@ -23,8 +23,8 @@ CPU = torch.device("cpu")
 @pytest.mark.parametrize("heads", [1, 2, 6, 8, 12])
 def test_linear_biases_attend_as_those_of_bloom(heads):
     """Hugging Face counts from the first key, we from the query: the softmax is the same."""
-    linear = LinearBiases(ModelConfig(d_model=4 * heads, n_heads=heads, positions="alibi"))
-    mask = linear(Scope(Mask.causal(), start=6), 3, CPU).mask
+    linear = ALiBi(ModelConfig(d_model=4 * heads, n_heads=heads, positions="alibi"))
+    mask = linear(AttentionInputs(Mask.causal(), start=6), 3, CPU).mask
     assert mask.is_causal
     theirs = build_alibi_tensor(torch.ones(1, 9), heads, torch.float32).view(heads, 1, 9)
     scores, seen = torch.randn(heads, 3, 9), torch.ones(9, 9).tril()[6:] > 0
@@ -33,8 +33,8 @@ def test_linear_biases_attend_as_those_of_bloom(heads):
 
 
 def test_linear_biases_of_an_encoder_fall_alike_on_both_sides():
-    linear = LinearBiases(ModelConfig(d_model=16, n_heads=2, positions="alibi"))
-    bias = linear(Scope(Mask()), 5, CPU).mask.bias[0]
+    linear = ALiBi(ModelConfig(d_model=16, n_heads=2, positions="alibi"))
+    bias = linear(AttentionInputs(Mask()), 5, CPU).mask.bias[0]
     assert bias[1].tolist() == [[-abs(i - j) / 2**8 for j in range(5)] for i in range(5)]
     assert torch.equal(bias, bias.mT)
 
@@ -53,12 +53,12 @@ def their_attention(config: ModelConfig, *, is_causal: bool) -> T5Attention:
 def test_buckets_are_those_of_hugging_face(is_causal, farthest):
     distances = torch.arange(-2000, 2001)
     theirs = T5Attention._relative_position_bucket(distances, bidirectional=not is_causal, max_distance=farthest)
-    assert torch.equal(buckets(distances, is_causal=is_causal, farthest=farthest), theirs)
+    assert torch.equal(t5_buckets(distances, is_causal=is_causal, farthest=farthest), theirs)
 
 
 def test_there_are_32_buckets_up_to_128():
     for is_causal in (True, False):
-        found = buckets(torch.arange(-300, 301), is_causal=is_causal, farthest=128)
+        found = t5_buckets(torch.arange(-300, 301), is_causal=is_causal, farthest=128)
         assert sorted(found.unique().tolist()) == [place for place in range(32) if place != 16 or is_causal]
         assert found[:172].unique().tolist() == [31 if is_causal else 15]
         assert len(found[173:].unique()) > 8
@@ -71,7 +71,7 @@ def test_bucketed_biases_are_those_of_hugging_face(is_causal, start, length):
     theirs, stack = their_attention(config, is_causal=is_causal), Stack(config, 2, is_causal=is_causal)
     stack.positions.biases.data = theirs.relative_attention_bias.weight.data
     expected = theirs.compute_bias(length, start + length, past_seen_tokens=start)
-    found = stack.positions(Scope(Mask(), start=start), length, CPU).mask.bias
+    found = stack.positions(AttentionInputs(Mask(), start=start), length, CPU).mask.bias
     torch.testing.assert_close(found, expected, atol=0, rtol=0)
 
 
@@ -91,7 +91,7 @@ def test_attention_with_bucketed_biases_is_that_of_hugging_face(is_causal, dropo
     hidden = torch.zeros(21, 21).masked_fill(~seen, -torch.inf) if is_causal else torch.zeros(21, 21)
     expected = theirs(x, mask=hidden[None, None])[0]
     attention.eval()
-    found = attention(x, stack.positions(Scope(Mask(is_causal=is_causal)), 21, CPU))
+    found = attention(x, stack.positions(AttentionInputs(Mask(is_causal=is_causal)), 21, CPU))
     assert_close(found, expected, model=attention)
     found.square().sum().backward()
     expected.square().sum().backward()
@@ -110,7 +110,7 @@ def test_keys_may_stand_anywhere(positions):
     model_positions = torch.cat((order, torch.arange(5, 8).expand(2, 3)), dim=1)
     allowed = torch.cat((torch.ones(3, 5), torch.ones(3, 3).tril()), dim=1) > 0
     mask = Mask(bias=torch.zeros(3, 8).masked_fill(~allowed, -torch.inf))
-    found = model.decode(tokens, Scope(mask, caches=cache.own, start=5, key_positions=model_positions))
+    found = model.decode(tokens, AttentionInputs(mask, caches=cache.own, start=5, key_positions=model_positions))
     expected = model.hidden(torch.cat((past, tokens), dim=1))[:, 5:]
     assert_close(found, expected, model=model)
 

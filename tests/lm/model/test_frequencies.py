@@ -8,7 +8,7 @@ from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from lm.config.model import ModelConfig
-from lm.model.positions import frequencies
+from lm.model.positions import rotary_frequencies
 from tests.tolerances import ulps
 
 SCALED = {
@@ -40,18 +40,18 @@ def test_scaled_as_transformers_scales_them(name, head, base):
         rope_parameters={"rope_type": kind, "rope_theta": base, **theirs},
     )  # fmt: skip
     expected, temperature = ROPE_INIT_FUNCTIONS[kind](reference, torch.device("cpu"))
-    torch.testing.assert_close(frequencies(config).float(), expected, atol=0, rtol=ulps(16))
+    torch.testing.assert_close(rotary_frequencies(config).float(), expected, atol=0, rtol=ulps(16))
     assert (config.rope_temperature or 1.0) == pytest.approx(temperature)
 
 
 def test_unscaled_they_are_powers_of_the_base():
     config = ModelConfig(d_model=32, n_heads=2, rope_base=100.0, rotary_share=0.5)
-    assert frequencies(config).tolist() == pytest.approx([100.0 ** (-2 * i / 8) for i in range(4)])
+    assert rotary_frequencies(config).tolist() == pytest.approx([100.0 ** (-2 * i / 8) for i in range(4)])
 
 
 def test_a_factor_of_one_changes_nothing():
     plain = ModelConfig(d_model=64, n_heads=2)
     for kind in ("linear", "llama3", "yarn"):
         torch.testing.assert_close(
-            frequencies(ModelConfig(d_model=64, n_heads=2, rope_scaling=kind)), frequencies(plain)
+            rotary_frequencies(ModelConfig(d_model=64, n_heads=2, rope_scaling=kind)), rotary_frequencies(plain)
         )

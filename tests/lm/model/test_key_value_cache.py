@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import torch
 
-from lm.model.attention import DecoderCache, KeyValueCache
+from lm.model.attention import DecoderCache, LayerKVCache
 from lm.model.variants.recurrent import RecurrentCache
 
 
 def test_cache_reorders_repeats_and_forgets():
-    cache, keys = KeyValueCache(), torch.randn(3, 2, 100, 4)
+    cache, keys = LayerKVCache(), torch.randn(3, 2, 100, 4)
     for start in range(0, 100, 7):
         cache.extend(keys[:, :, start : start + 7], -keys[:, :, start : start + 7])
     rows = torch.tensor([2, 0, 0, 1])
@@ -22,7 +22,7 @@ def test_cache_reorders_repeats_and_forgets():
 
 
 def test_positions_are_selected_row_by_row():
-    cache, keys = KeyValueCache(), torch.randn(2, 3, 9, 4)
+    cache, keys = LayerKVCache(), torch.randn(2, 3, 9, 4)
     cache.extend(keys[:, :, :5], -keys[:, :, :5])
     cache.extend(keys[:, :, 5:], -keys[:, :, 5:])
     positions = torch.tensor([[8, 0, 3], [1, 2, 7]])
@@ -33,7 +33,7 @@ def test_positions_are_selected_row_by_row():
 
 
 def test_a_decoder_keeps_its_memory_when_it_forgets_its_own_positions():
-    cache, states = DecoderCache([KeyValueCache(), KeyValueCache()]), torch.randn(2, 1, 6, 4)
+    cache, states = DecoderCache([LayerKVCache(), LayerKVCache()]), torch.randn(2, 1, 6, 4)
     for layer in (*cache.own, *cache.memory):
         layer.extend(states, states)
     cache.truncate(4)

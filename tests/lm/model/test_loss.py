@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_leaves
 
 from lm.config.data import IGNORE_INDEX
 from lm.model import loss
-from lm.model.loss import in_parts, linear_cross_entropy
+from lm.model.loss import chunked_loss, linear_cross_entropy
 from tests.tolerances import assert_close
 
 
@@ -133,7 +133,7 @@ def test_a_loss_in_parts_is_that_of_all_positions_with_a_target(monkeypatch, at_
         inputs = [part.clone().requires_grad_() for part in (hidden, weight, *bias)]
         counts, output = targets != IGNORE_INDEX, (inputs[1], inputs[2] if has_bias else None)
         total, surprisal = (
-            in_parts(disagreeing, inputs[0], output, targets)
+            chunked_loss(disagreeing, inputs[0], output, targets)
             if ours
             else disagreeing(inputs[0][:, counts], output, targets[counts])
         )
@@ -148,7 +148,7 @@ def test_of_a_loss_in_parts_the_logits_of_all_positions_are_never_held(monkeypat
     monkeypatch.setattr(loss, "_LOGITS_IN_PARTS", 1)
     hidden, weight = torch.randn(2, 4 * 64, 4, requires_grad=True), torch.randn(50, 4, requires_grad=True)
     with MostNumbers() as made:
-        in_parts(disagreeing, hidden, (weight, None), torch.randint(0, 50, (4 * 64,)))[0].backward()
+        chunked_loss(disagreeing, hidden, (weight, None), torch.randint(0, 50, (4 * 64,)))[0].backward()
     assert made.most == 64 * 50
 
 

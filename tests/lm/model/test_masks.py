@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lm.model.attention import Mask
-from lm.model.variants.block_sparse import Window
+from lm.model.variants.block_sparse import SlidingWindow
 
 CPU = torch.device("cpu")
 LENGTHS = torch.tensor([0, 2, 5])
@@ -26,7 +26,7 @@ def sees(mask: Mask, row: int, query: int, key: int) -> bool:
 @pytest.mark.parametrize("lengths", [None, LENGTHS])
 @pytest.mark.parametrize("is_causal", [True, False])
 def test_a_query_sees_what_the_parts_of_its_mask_allow(n_queries, farthest, lengths, is_causal):
-    pattern = None if farthest is None else Window(farthest)
+    pattern = None if farthest is None else SlidingWindow(farthest)
     mask = Mask(is_causal=is_causal, pattern=pattern, key_lengths=lengths)
     if mask == Mask():
         return
@@ -58,11 +58,11 @@ def test_without_parts_all_is_seen():
     [
         (Mask(), [True, True, True]),
         (Mask.causal(), [True, False, True]),
-        (Mask.causal(pattern=Window(5)), [True, False, True]),
-        (Mask.causal(pattern=Window(4)), [True, False, True]),
-        (Mask.causal(pattern=Window(3)), [False, False, False]),
-        (Mask(pattern=Window(4)), [True, True, True]),
-        (Mask(pattern=Window(3)), [False, False, False]),
+        (Mask.causal(pattern=SlidingWindow(5)), [True, False, True]),
+        (Mask.causal(pattern=SlidingWindow(4)), [True, False, True]),
+        (Mask.causal(pattern=SlidingWindow(3)), [False, False, False]),
+        (Mask(pattern=SlidingWindow(4)), [True, True, True]),
+        (Mask(pattern=SlidingWindow(3)), [False, False, False]),
         (Mask(pairs=torch.ones(1, 1, 1, 5, dtype=torch.bool)), [False, False, False]),
         (Mask.keys(LENGTHS), [False, False, False]),
         (Mask.causal(bias=torch.zeros(1, 1, 1, 5)), [False, False, False]),

@@ -9,7 +9,7 @@ from lm.config.lora import LoraConfig
 from lm.config.model import ModelConfig
 from lm.model import layers as linear
 from lm.model.layers import Int8Embedding, Int8Linear, Linear, TokenEmbedding, quantise
-from lm.model.lora import build_adapted
+from lm.model.lora import build_model_with_lora
 from lm.model.transformer import build_model, count_parameters
 from tests.tolerances import assert_close
 
@@ -40,7 +40,7 @@ def test_a_product_is_that_of_the_rounded_weights(has_bias, at_once, monkeypatch
 
 def test_each_layer_becomes_a_module_of_8_bits_once():
     model = build_model(ModelConfig(vocab_size=50, context_length=16, d_model=64, n_layers=2, tie_embeddings=False))
-    adapted = build_adapted(model.config, LoraConfig(rank=2))
+    adapted = build_model_with_lora(model.config, LoraConfig(rank=2))
     for each in (model, adapted):
         quantise(each)
         kinds = {type(module) for module in each.modules() if isinstance(module, torch.nn.Linear | torch.nn.Embedding)}

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lm.config.model import ModelConfig
-from lm.model.attention import Mask, MultiHeadAttention, Scope, captured
+from lm.model.attention import AttentionInputs, Mask, MultiHeadAttention, capture_attention_weights
 from lm.model.transformer import Stack, build_model
 from tests.tolerances import assert_close
 
@@ -70,9 +70,9 @@ def test_it_is_the_loop_of_the_paper_forward_and_backward(shape, is_causal, leng
     wanted = torch.randn(x.shape, generator=torch.Generator().manual_seed(2))
     ours, exact = (make_stack(is_causal=is_causal, **fields) for _ in range(2))
     exact = exact.double()
-    scope = ours.positions(Scope(Mask(is_causal=is_causal, key_lengths=lengths)), x.shape[1], x.device)
+    scope = ours.positions(AttentionInputs(Mask(is_causal=is_causal, key_lengths=lengths)), x.shape[1], x.device)
     attention, inputs = ours.blocks[1].attention, (x.clone().requires_grad_(), x.double().requires_grad_())
-    with captured([attention]) as weights:
+    with capture_attention_weights([attention]) as weights:
         output = attention(inputs[0], scope)
     expected_weights, expected = by_hand(exact, inputs[1], layer=1, is_causal=is_causal, lengths=lengths)
     assert_close(output, expected, model=attention)
@@ -115,7 +115,7 @@ def test_dropped_weights_take_their_vectors_with_them():
     tables.values.data.fill_(1.0)
     x = torch.randn(2, 9, 24)
     torch.manual_seed(0)
-    output = attention(x, tables(Scope(Mask.causal()), 9, x.device)).view(2, 9, 4, 6)
+    output = attention(x, tables(AttentionInputs(Mask.causal()), 9, x.device)).view(2, 9, 4, 6)
     assert torch.allclose(output, output[..., :1].expand_as(output))
     assert (output[:, 0, :, 0].unique() == torch.tensor([0.0, 2.0])).all()
     assert output.mean().item() == pytest.approx(1.0, abs=0.3)

@@ -6,8 +6,8 @@ import torch
 
 from lm.config.lora import LoraConfig
 from lm.config.model import ModelConfig
-from lm.model.lora import build_adapted
-from lm.model.transformer import without_weights
+from lm.model.lora import build_model_with_lora
+from lm.model.transformer import init_empty_weights
 
 SIZES = {"vocab_size": 11, "context_length": 8, "d_model": 16, "n_layers": 2}
 KINDS = {
@@ -33,9 +33,9 @@ sys.exit("torch._dynamo" in sys.modules)
 def test_shapes_are_those_of_the_model_and_nothing_is_held(fields):
     config = ModelConfig(**SIZES, **fields)
     lora = LoraConfig(rank=2) if "n_heads" in fields and "experts" not in fields else LoraConfig()
-    with without_weights():
-        empty = build_adapted(config, lora)
-    full = build_adapted(config, lora)
+    with init_empty_weights():
+        empty = build_model_with_lora(config, lora)
+    full = build_model_with_lora(config, lora)
     assert {name: value.shape for name, value in empty.state_dict().items()} == {
         name: value.shape for name, value in full.state_dict().items()
     }
@@ -44,7 +44,7 @@ def test_shapes_are_those_of_the_model_and_nothing_is_held(fields):
 
 
 def test_afterwards_weights_are_drawn_again():
-    with without_weights():
+    with init_empty_weights():
         torch.nn.Linear(2, 3)
     assert torch.nn.init.constant_(torch.nn.Linear(2, 3).weight, 2.0).sum() == 12
 

@@ -12,7 +12,7 @@ import torch
 from lm.config.model import ModelConfig
 from lm.config.model_fields import Positions
 from lm.config.presets import PRESETS, build_run_config
-from lm.model.attention import Mask, Scope
+from lm.model.attention import AttentionInputs, Mask
 from lm.model.loss import cross_entropy, linear_cross_entropy
 from lm.model.transformer import Block, DecoderOnly, EncoderDecoder, build_model, count_parameters
 from tests.lm.model import hugging_face
@@ -137,7 +137,7 @@ def test_cached_equals_uncached_in_shapes_of_published_families(fields):
 def test_side_by_side_both_sublayers_read_the_same():
     model = randomised(small(parallel_residual=True, n_layers=1))
     block, x = model.decoder.blocks[0], torch.randn(2, 5, 48)
-    scope = Scope(mask=Mask.causal())
+    scope = AttentionInputs(mask=Mask.causal())
     expected = x + block.attention(block.attention_norm(x), scope) + block.feed_forward(block.feed_forward_norm(x))
     torch.testing.assert_close(block(x, scope), expected)
 

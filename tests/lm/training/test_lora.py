@@ -20,7 +20,7 @@ from lm.config.model import ModelConfig
 from lm.config.training import TrainingConfig
 from lm.errors import InputError, UsageError
 from lm.hardware import inference_hardware
-from lm.model.lora import adapters
+from lm.model.lora import lora_layers
 from lm.optim.averaging import average
 from lm.training.begin import resume, start
 from lm.training.corpus import TrainingCorpus
@@ -84,7 +84,7 @@ def test_only_adapters_change_and_only_they_are_saved(base, adapt, settings):
         assert torch.equal(value, before[name]) is (".lora_" not in name)
     found = run_folder.find_checkpoint(run.folder)
     saved = load_file(found / "model.safetensors")
-    assert saved.keys() == {f"{name}.lora_{kind}" for name in adapters(run.model) for kind in "ab"}
+    assert saved.keys() == {f"{name}.lora_{kind}" for name in lora_layers(run.model) for kind in "ab"}
     optimizer = load_file(found / "optimizer.safetensors")
     assert optimizer
     assert all(".lora_" in name for name in optimizer)
@@ -103,7 +103,7 @@ def test_a_loaded_run_is_the_base_with_the_adapters_added(base, adapt):
         assert not torch.allclose(expected, base.model.eval()(tokens), atol=1e-3)
         loaded = load_model(run.folder, CPU)
         assert_close(loaded.model(tokens), expected, model=run.model)
-    assert not adapters(loaded.model)
+    assert not lora_layers(loaded.model)
     made = merge(run.folder, run.folder.parent / "merged")
     assert run_folder.pointed_to(run.folder.parent / "merged", "best") == made.name
     shutil.rmtree(base.folder)

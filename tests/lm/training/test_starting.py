@@ -69,7 +69,7 @@ def test_a_run_that_was_begun_with_such_a_sample_goes_on(make_run, monkeypatch):
     monkeypatch.setattr("lm.training.begin.check_samples", lambda run: None)
     run = make_run(sample=["ba"])
     list(train(run, stop=stop_after(3)))
-    monkeypatch.setattr("lm.decoding.generator.prompt_ids", _no_token)
+    monkeypatch.setattr("lm.decoding.generator.encode_prompt", _no_token)
     events = list(train(resume(run.folder)))
     assert [event.step for event in events if isinstance(event, Warned)] == [5, 10, 12]
     assert run_folder.load_state(run_folder.find_checkpoint(run.folder, which="last")).finished

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from lm.model.attention import captured
+from lm.model.attention import capture_attention_weights
 from tests.lm.decoding.encoder_decoders import SHAPES, make_model, random_ids, uncached
 from tests.lm.decoding.fed import Fed
 from tests.tolerances import approx, assert_close
@@ -111,7 +111,7 @@ def test_coverage_is_that_of_the_attention_weights_of_the_last_layer():
         steps.feed(part)
     expected = []
     for one, length, row in zip(source, LENGTHS, tokens, strict=True):
-        with captured(model.decoder.attentions(cross=True)[-1:]) as weights:
+        with capture_attention_weights(model.decoder.attentions(cross=True)[-1:]) as weights:
             model(one[None, :length], row[None])
         received = weights[0][0].double().mean(0).sum(0)  # over heads, then over target positions
         expected.append(float(received.clamp(max=1).log().sum()))

@@ -7,7 +7,7 @@ import torch
 
 from lm.config.decoding import TranslationConfig
 from lm.errors import UsageError
-from lm.model.attention import captured
+from lm.model.attention import capture_attention_weights
 from lm.tokenizer.special_tokens import build_pair_frames
 from tests.lm.decoding.encoder_decoders import make_model, random_ids, uncached
 from tests.lm.decoding.fed import Fed
@@ -81,7 +81,7 @@ def test_coverage_is_that_of_the_attention_weights(fields):
         steps.feed(part)
     expected = []
     for one, length, row in zip(source, LENGTHS, tokens, strict=True):
-        with captured(model.decoder.attentions(cross=True)) as weights:
+        with capture_attention_weights(model.decoder.attentions(cross=True)) as weights:
             model(one[None, :length], row[None])
         expected.append(float(weights[-1][0].double().mean(0).sum(0).clamp(max=1).log().sum()))
     assert steps.coverage().tolist() == approx(expected, model=model)

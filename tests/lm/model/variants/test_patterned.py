@@ -7,7 +7,7 @@ import torch
 
 from lm.config.model import ModelConfig
 from lm.errors import UsageError
-from lm.model.attention import captured
+from lm.model.attention import capture_attention_weights
 from lm.model.transformer import build_model
 from lm.model.variants import block_sparse as patterned
 from tests.tolerances import assert_close
@@ -69,7 +69,7 @@ def test_block_by_block_equals_one_mask(kind, positions, is_encoder, monkeypatch
         return model.encode(tokens, lengths=lengths) if is_encoder else model.hidden(tokens)
 
     found = read()
-    monkeypatch.setattr(patterned, "blocks_pay", lambda *_, **__: False)
+    monkeypatch.setattr(patterned, "is_blockwise_faster", lambda *_, **__: False)
     assert_close(found, read(), model=model)
 
 
@@ -134,7 +134,7 @@ def test_padding_changes_nothing_in_an_encoder(kind, positions):
 def test_captured_weights_are_those_of_the_pattern(kind):
     model, tokens = model_of(kind), ids(1, 120)
     attentions = model.decoder.attentions()
-    with captured(attentions) as weights:
+    with capture_attention_weights(attentions) as weights:
         model(tokens)
     places = torch.arange(120)
     for attention, found in zip(attentions, weights, strict=True):

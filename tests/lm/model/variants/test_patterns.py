@@ -6,13 +6,20 @@ import pytest
 import torch
 
 from lm.config.model import ModelConfig
-from lm.model.variants.block_sparse import BigBird, LocalBlocks, Window, block_table, pattern_of, pattern_pairs
+from lm.model.variants.block_sparse import (
+    BigBird,
+    LocalBlocks,
+    SlidingWindow,
+    build_pattern,
+    count_pattern_pairs,
+    key_block_table,
+)
 
 BIG = {"block": 4, "global_blocks": 2, "random_blocks": 2, "layer": 1}
 PATTERNS = {
-    "window": Window(5),
-    "only itself": Window(0),
-    "wide window": Window(150),
+    "window": SlidingWindow(5),
+    "only itself": SlidingWindow(0),
+    "wide window": SlidingWindow(150),
     "blocks": LocalBlocks(7),
     "bigbird": BigBird(**BIG, is_causal=False),
     "causal bigbird": BigBird(**BIG, is_causal=True),
@@ -26,7 +33,7 @@ def all_pairs(pattern, length):
 
 
 def test_a_window_reaches_as_far_on_either_side():
-    assert all_pairs(Window(2), 9).tolist() == [[abs(i - j) <= 2 for j in range(9)] for i in range(9)]
+    assert all_pairs(SlidingWindow(2), 9).tolist() == [[abs(i - j) <= 2 for j in range(9)] for i in range(9)]
 
 
 def test_local_blocks_see_nothing_of_each_other():
@@ -120,26 +127,30 @@ def test_tables_name_each_connected_block_once(name, is_causal):
     pattern = PATTERNS[name]
     if getattr(pattern, "is_causal", is_causal) != is_causal:
         return
-    table, connected = block_table(pattern, 25, is_causal=is_causal), pattern.connected(25)
+    table, connected = key_block_table(pattern, 25, is_causal=is_causal), pattern.connected(25)
     for row in range(pattern.everywhere, 25):
         expected = [j for j in connected[row].nonzero().flatten().tolist() if j <= row or not is_causal]
         assert table[row].tolist() == expected + [-1] * (table.shape[1] - len(expected))
 
 
 def test_pairs_are_counted_by_whole_blocks():
-    assert pattern_pairs(LocalBlocks(5), 17, is_causal=False) == 3 * 25 + 4
-    assert pattern_pairs(LocalBlocks(5), 17, is_causal=True) == (3 * 25 + 4) / 2
+    assert count_pattern_pairs(LocalBlocks(5), 17, is_causal=False) == 3 * 25 + 4
+    assert count_pattern_pairs(LocalBlocks(5), 17, is_causal=True) == (3 * 25 + 4) / 2
     pattern = BigBird(**BIG, is_causal=False)
-    assert pattern_pairs(pattern, 50, is_causal=False) == all_pairs(pattern, 50).sum()
+    assert count_pattern_pairs(pattern, 50, is_causal=False) == all_pairs(pattern, 50).sum()
 
 
 def test_a_window_is_of_so_many_positions_up_to_its_own_or_on_either_side():
     config = ModelConfig(attention="window", attention_window=8)
-    assert [pattern_of(config, 0, is_causal=is_causal).farthest for is_causal in (True, False)] == [7, 8]
+    assert [build_pattern(config, 0, is_causal=is_causal).farthest for is_causal in (True, False)] == [7, 8]
 
 
 def test_compressed_attention_is_local_in_every_other_layer():
     config = ModelConfig(attention="compressed", attention_block=16)
-    assert [pattern_of(config, layer, is_causal=True) for layer in range(3)] == [LocalBlocks(16), None, LocalBlocks(16)]
+    assert [build_pattern(config, layer, is_causal=True) for layer in range(3)] == [
+        LocalBlocks(16),
+        None,
+        LocalBlocks(16),
+    ]
     assert [config.compresses(layer) for layer in range(3)] == [False, True, False]
-    assert pattern_of(ModelConfig(), 0, is_causal=True) is None
+    assert build_pattern(ModelConfig(), 0, is_causal=True) is None

@@ -11,7 +11,7 @@ from lm.config.data import IGNORE_INDEX
 from lm.config.model import ModelConfig
 from lm.data.batch import Batch
 from lm.hardware import Hardware
-from lm.model.attention import captured
+from lm.model.attention import capture_attention_weights
 from lm.model.transformer import EncoderDecoder, build_model
 from lm.training.objective import summed_loss
 from tests.tolerances import approx, assert_close
@@ -154,7 +154,7 @@ def test_the_future_never_changes_the_past():
 
 def test_captured_weights_sum_to_one_and_see_no_padding():
     model = small()
-    with captured(model.decoder.attentions(cross=True)) as weights:
+    with capture_attention_weights(model.decoder.attentions(cross=True)) as weights:
         model(ids(3, 7), ids(3, 5), lengths=LENGTHS)
     (found,) = weights
     assert found.shape == (3, 1, 5, 7)

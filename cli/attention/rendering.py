@@ -1,0 +1,92 @@
+"""What is shown of an attention map: the chosen layer and head as a heat map in text, or all weights as values."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from cli.console.escapes import json_line
+from cli.console.heat_map import HeatMap, colours_of_terminal, draw, label
+from lm.config.evaluation import AttentionConfig
+from lm.evaluation.attention import TextAttention
+from lm.evaluation.attention_maps import AttentionMap, Axis, Weights
+
+_WHOSE = {
+    "self": "self-attention",
+    "cross": "cross-attention of the target (rows) to the source",
+    "joint": "self-attention of the target (rows) to the source and itself",
+}
+
+
+def print_map(one: TextAttention, config: AttentionConfig) -> None:
+    """Print a map as text that fits the terminal, in its colours."""
+    for line in render_lines(one, config, width=shutil.get_terminal_size().columns, colours=colours_of_terminal()):
+        print(line)
+
+
+def print_json(one: TextAttention, config: AttentionConfig) -> None:
+    """Print all layers and heads on one line of JSON."""
+    print(json_line(to_dict(one, config)))
+
+
+def render_lines(one: TextAttention, config: AttentionConfig, *, width: int | None, colours: int) -> Iterator[str]:
+    """A map as text: the texts, the heat map, and the alignments of a translation."""
+    drawn = build_heat_map(one.map, config)
+    names = ("source", "target") if one.map.is_of_translation else ("text",)
+    for name, text in zip(names, one.texts, strict=True):
+        yield f"{name}  {label(text).replace('␣', ' ')}".rstrip()
+    yield from draw(drawn, width=width, colours=colours)
+    if one.map.is_of_translation:
+        yield ""
+        yield f"alignments (source-target words, from 0): {one.map.to_pharaoh(layer=config.layer, head=config.head)}"
+
+
+def build_heat_map(of: AttentionMap, config: AttentionConfig) -> HeatMap:
+    """The heat map of the chosen layer and head, or of the mean over those that are not chosen."""
+    return HeatMap(describe(of, config), of.queries.labels, of.keys.labels, weight_rows(of, config))
+
+
+def weight_rows(of: AttentionMap, config: AttentionConfig) -> list[list[float | None]]:
+    """The chosen weights as rows; None for what lies in the future."""
+    weights = of.mean(layer=config.layer, head=config.head).tolist()
+    return [
+        [None if of.is_causal and column > row else share for column, share in enumerate(line)]
+        for row, line in enumerate(weights)
+    ]
+
+
+def describe(of: AttentionMap, config: AttentionConfig) -> str:
+    """What the numbers of a heat map are."""
+    layers, heads = of.weights.shape[:2]
+    layer = f"layer {config.layer}" if config.layer else f"mean of {layers} layers" if layers > 1 else "one layer"
+    head = f"head {config.head}" if config.head else f"mean of {heads} heads" if heads > 1 else "one head"
+    return f"{_WHOSE[of.kind]}, {layer}, {head}; % of each row"
+
+
+def to_dict(one: TextAttention, config: AttentionConfig) -> dict[str, Any]:
+    """Plain values: all layers and heads, the mean of the chosen ones, and alignments."""
+    chosen = one.map.mean(layer=config.layer, head=config.head)
+    report: dict[str, Any] = {
+        "kind": one.map.kind,
+        "texts": list(one.texts),
+        "unit": config.unit,
+        "layer": config.layer,
+        "head": config.head,
+        "queries": _axis(one.map.queries),
+        "keys": _axis(one.map.keys),
+        "mean": _rounded(chosen),
+        "weights": _rounded(one.map.weights),
+    }
+    if one.map.is_of_translation:
+        report["alignments"] = one.map.to_pharaoh(layer=config.layer, head=config.head)
+    return report
+
+
+def _axis(axis: Axis) -> dict[str, Sequence[Any]]:
+    return {"labels": axis.labels, "words": axis.words}
+
+
+def _rounded(weights: Weights) -> Any:  # noqa: ANN401 (lists as deep as the array)
+    """Six digits after the point, as float32 has no more."""
+    return weights.astype(float).round(6).tolist()

@@ -1,0 +1,210 @@
+"""`lm generate --prompts`: the prompts of a file, continued side by side, results in the order of the file."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import IO
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+
+from cli.console.messages import note
+from cli.console.numbers import duration, many
+from cli.console.progress import progress
+from cli.flags.loading import load_decoder, load_tokenizer
+from cli.generation.writers import hypothesis_to_dict, sample_to_dict, write_completion, write_json
+from lm.config.data import DataConfig
+from lm.config.decoding import BeamConfig, SamplingConfig
+from lm.config.hardware import HardwareConfig
+from lm.decoding.generator import Generator, common_prefix, sort_by_length
+from lm.decoding.sampling import Continuation, Sampler
+from lm.engine.fastest_dtype import decoding_dtype
+from lm.errors import InputError
+from lm.files import replaced
+from lm.hardware import share_of
+from lm.processes import Work, Workers, ordered
+from lm.run_folder import find_checkpoint, load_config
+from lm.text.files import find_text_files
+from lm.text.prompts import Prompt, read_prompts
+from lm.tokenizer.tokenizer import Tokenizer
+
+Continued = tuple[Prompt, list[Continuation]]
+"""A prompt, and what follows it."""
+
+
+@dataclass(frozen=True)
+class GenerationRequest:
+    """What is to follow each prompt, and by which run.
+
+    Attributes:
+        run: the run, or one of its checkpoints.
+        sampling: how tokens are chosen.
+        beam: how texts are searched for, if they are.
+        hardware: what to run on.
+        samples: how many of each prompt.
+        use_cache: keep keys and values.
+        batch_size: samples drawn side by side.
+        alternatives: how many of the most likely tokens come with each token.
+    """
+
+    run: Path
+    sampling: SamplingConfig
+    beam: BeamConfig
+    hardware: HardwareConfig
+    samples: int
+    use_cache: bool
+    batch_size: int
+    alternatives: int
+
+    def load(self, beginning: str) -> Work[Prompt, tuple[int, Continued]]:
+        """Load the run, and be ready for prompts that begin alike."""
+        model, loaded = load_decoder(self.run, self.hardware, instead="use lm translate")
+        generator = Generator(
+            model, loaded.tokenizer, self.sampling, use_cache=self.use_cache, batch_size=self.batch_size,
+            follows_examples=loaded.config.data.supervised,
+        )  # fmt: skip
+        return partial(self._searched, generator) if self._is_search else partial(self._drawn, generator, beginning)
+
+    @property
+    def _is_search(self) -> bool:
+        return self.beam.beam is not None
+
+    def _drawn(
+        self, generator: Generator, beginning: str, prompts: Iterator[Prompt]
+    ) -> Iterator[tuple[int, Continued]]:
+        """Samples of prompts, numbered, as they end."""
+        for prompt, samples in generator.continue_prompts(
+            prompts, n=self.samples, beginning=beginning, alternatives=self.alternatives
+        ):
+            yield prompt.number, (prompt, samples)
+
+    def _searched(self, generator: Generator, prompts: Iterator[Prompt]) -> Iterator[tuple[int, Continued]]:
+        """The likeliest texts that follow prompts, numbered, one prompt after the other."""
+        assert self.beam.beam is not None
+        for prompt in prompts:
+            found = generator.search(
+                prompt.text, beam_size=self.beam.beam, length_penalty=self.beam.length_penalty, n=self.samples,
+                max_tokens=prompt.max_tokens,
+            )  # fmt: skip
+            yield prompt.number, (prompt, found)
+
+
+@dataclass(frozen=True)
+class OutputFormat:
+    """How results are written.
+
+    Attributes:
+        out: where to; None for stdout.
+        as_json: a line of JSON each.
+        echo: each prompt in front of its text.
+        stats: say speed, type and seed in the end, if not only where stderr is a terminal.
+    """
+
+    out: Path | None
+    as_json: bool
+    echo: bool
+    stats: bool | None
+
+
+def generate_for_prompts(file: str, asked: GenerationRequest, form: OutputFormat, *, processes: int) -> None:
+    """Continue the prompts of a file, and write what follows each.
+
+    Args:
+        file: its name, or - for stdin.
+        asked: what is to follow.
+        form: how it is written.
+        processes: how many share out the prompts.
+    """
+    prompts = _read_prompt_file(file, load_config(find_checkpoint(asked.run)).data)
+    if not prompts:
+        note(f"{file}: no prompts, so nothing to do")
+    asked = dataclasses.replace(asked, sampling=_with_seed(asked.sampling))
+    beginning = common_prefix([prompt.text for prompt in prompts])
+    tokenizer = load_tokenizer(asked.run) if form.as_json and asked.alternatives else None
+    with ExitStack() as stack:
+        stream = None if form.out is None else stack.enter_context(replaced(form.out))
+        results = stack.enter_context(_start_generation(asked, beginning, prompts, processes=processes))
+        try:
+            for number, (prompt, found) in enumerate(ordered(_with_progress(results, asked, form, total=len(prompts)))):
+                _write(prompt, found, asked, form, stream, tokenizer, is_first=not number)
+        except KeyboardInterrupt:
+            raise typer.Abort from None
+
+
+def _read_prompt_file(file: str, data: DataConfig) -> Sequence[Prompt]:
+    """All prompts of a file; InputError if it is a folder, or several."""
+    files = find_text_files([file], DataConfig(keep_line_ends=data.keep_line_ends))
+    if len(files) > 1 or Path(file).is_dir():
+        raise InputError(f"{file}: not one file; name the one that holds the prompts (--prompts)")
+    return list(read_prompts(files[0]))
+
+
+def _with_seed(sampling: SamplingConfig) -> SamplingConfig:
+    """The settings with a seed: a fresh one if they have none, the same for all processes."""
+    return dataclasses.replace(sampling, seed=Sampler.of(sampling).seed)
+
+
+@contextmanager
+def _start_generation(
+    asked: GenerationRequest, beginning: str, prompts: Sequence[Prompt], *, processes: int
+) -> Iterator[Iterator[tuple[int, Continued]]]:
+    """What follows the prompts, numbered, as it comes; in this process, or in others."""
+    ordered = sort_by_length(prompts)
+    if processes == 1:
+        yield asked.load(beginning)(ordered)
+        return
+    shared = dataclasses.replace(asked, hardware=share_of(asked.hardware, processes))
+    with Workers(partial(shared.load, beginning), processes) as workers:
+        yield workers.share(ordered)
+
+
+def _with_progress(
+    results: Iterable[tuple[int, Continued]], asked: GenerationRequest, form: OutputFormat, *, total: int
+) -> Iterator[tuple[int, Continued]]:
+    """The same results, with their number and speed on stderr if that is a terminal."""
+    began, tokens, done = time.perf_counter(), 0, 0
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("prompts  {task.fields[speed]}"), TimeRemainingColumn())
+    with progress(*columns) as bar:
+        task = bar.add_task("", total=total, speed="")
+        for done, (number, (prompt, found)) in enumerate(results, 1):
+            tokens += sum(len(one.tokens) for one in found)
+            speed = f"{tokens / (time.perf_counter() - began):,.0f} tokens/s"
+            bar.update(task, completed=done, speed=speed)
+            yield number, (prompt, found)
+    if done and (form.stats or (form.stats is None and sys.stderr.isatty())):
+        drawn = not asked.sampling.greedy and asked.beam.beam is None
+        took = duration(time.perf_counter() - began)
+        seed = f", seed {asked.sampling.seed}" if drawn else ""
+        number_type = decoding_dtype(asked.run, asked.hardware)
+        note(f"{many(done, 'prompt')}, {many(tokens, 'token')} in {took}, {speed}, {number_type}{seed}")
+
+
+def _write(  # noqa: PLR0917
+    prompt: Prompt,
+    found: Sequence[Continuation],
+    asked: GenerationRequest,
+    form: OutputFormat,
+    stream: IO[str] | None,
+    tokenizer: Tokenizer | None,
+    *,
+    is_first: bool,
+) -> None:
+    """Write all that follows a prompt."""
+    for place, one in enumerate(found):
+        if not form.as_json:
+            write_completion(
+                (prompt.text if form.echo else "") + one.text, is_first=is_first and not place, stream=stream
+            )
+        elif asked.beam.beam is not None:
+            write_json(hypothesis_to_dict(one, prompt.text), stream)
+        else:
+            seed = asked.sampling.seed if prompt.seed is None else prompt.seed
+            assert seed is not None
+            write_json(sample_to_dict(one, prompt.text, seed=seed, tokenizer=tokenizer), stream)

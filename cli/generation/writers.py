@@ -1,0 +1,171 @@
+"""Samples as they grow, and how they are written: as text, or as lines of JSON."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+from typing import IO, Any
+
+import typer
+
+from cli.console.escapes import for_stream, json_line
+from cli.console.messages import note
+from cli.console.numbers import duration
+from lm.config.tokenizer import END_OF_TEXT
+from lm.decoding.generator import Generator
+from lm.decoding.sampling import Alternatives, Continuation, Sampler
+from lm.decoding.speculative import AcceptanceStats
+from lm.engine.selection import EnginePlan
+from lm.tokenizer.tokenizer import Tokenizer
+
+
+def write_text(text: str, stream: IO[str] | None = None) -> None:
+    """Text to a stream, or on stdout at once; a terminal gets its control characters drawn."""
+    if text:
+        (stream or sys.stdout).write(for_stream(text, stream or sys.stdout))
+        if stream is None:
+            sys.stdout.flush()
+
+
+class SampleWriter:
+    """Writes samples in order: of the first that is not finished what there is so far, and nothing of those after."""
+
+    def __init__(self, samples: Sequence[Continuation]) -> None:
+        self.samples, self.current = samples, 0
+
+    def advance(self) -> None:
+        """Write what is new."""
+        while self.current < len(self.samples):
+            sample = self.samples[self.current]
+            self.write(sample)
+            if sample.finish_reason is None:
+                return
+            self.end(sample)
+            self.current += 1
+
+    def interrupt(self, generator: Generator) -> None:
+        """Write all that was generated, of all samples that were begun."""
+        for sample in self.samples[self.current :]:
+            if sample.tokens and sample.finish_reason is None:
+                generator.interrupt(sample)
+        self.advance()
+
+    def write(self, sample: Continuation) -> None:
+        """Bring a sample's text up to date."""
+
+    def end(self, sample: Continuation) -> None:
+        """A sample is finished."""
+
+
+class TextWriter(SampleWriter):
+    """Each sample's text after the prompt, separated as documents of a corpus are."""
+
+    def __init__(self, samples: Sequence[Continuation], prompt: str) -> None:
+        super().__init__(samples)
+        self.prompt, self.written = prompt, -1
+
+    def write(self, sample: Continuation) -> None:
+        """Write the part of the sample's text that is new."""
+        if self.written < 0:
+            bold = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+            write_text(f"{END_OF_TEXT}\n" if self.current else "")
+            prompt = for_stream(self.prompt, sys.stdout)
+            sys.stdout.write(typer.style(prompt, bold=True) if bold and prompt else prompt)
+            self.written = 0
+        # Counted as written before it is, or Ctrl-C could repeat text.
+        fresh, self.written = sample.text[self.written :], len(sample.text)
+        write_text(fresh)
+
+    def end(self, sample: Continuation) -> None:
+        """End the line."""
+        write_text("" if (self.prompt + sample.text).endswith("\n") else "\n")
+        self.written = -1
+
+
+class JsonLinesWriter(SampleWriter):
+    """One object a sample."""
+
+    def __init__(
+        self, samples: Sequence[Continuation], prompt: str, generator: Generator, *, alternatives: bool
+    ) -> None:
+        """Of samples that a generator draws, with or without the alternatives to each token."""
+        super().__init__(samples)
+        self.prompt, self.seed = prompt, generator.sampler.seed
+        self.tokenizer = generator.tokenizer if alternatives else None
+
+    def end(self, sample: Continuation) -> None:
+        """Write the object."""
+        write_json(sample_to_dict(sample, self.prompt, seed=self.seed, tokenizer=self.tokenizer))
+
+
+def sample_to_dict(sample: Continuation, prompt: str, *, seed: int, tokenizer: Tokenizer | None) -> dict[str, Any]:
+    """A sample as an object; with a tokenizer the alternatives to each token are among its values."""
+    values: dict[str, Any] = {
+        "prompt": prompt,
+        "text": sample.text,
+        "tokens": sample.tokens,
+        "logprobs": sample.logprobs,
+        "finish_reason": sample.finish_reason,
+        "seed": seed,
+    }
+    if tokenizer is not None:
+        values["alternatives"] = [_alternatives_to_dicts(token, tokenizer) for token in sample.alternatives]
+    return values
+
+
+def _alternatives_to_dicts(alternatives: Alternatives, tokenizer: Tokenizer) -> list[dict[str, Any]]:
+    return [
+        {"token": token, "text": tokenizer.token_bytes(token).decode(errors="replace"), "logprob": logprob}
+        for token, logprob in alternatives
+    ]
+
+
+def hypothesis_to_dict(found: Continuation, prompt: str) -> dict[str, Any]:
+    """A result of a search as an object."""
+    fields = ("text", "tokens", "logprobs", "score", "finish_reason")
+    return {"prompt": prompt, **{name: getattr(found, name) for name in fields}}
+
+
+def write_json(values: dict[str, Any], stream: IO[str] | None = None) -> None:
+    """One object on one line."""
+    print(json_line(values), file=stream, flush=stream is None)
+
+
+def write_completion(text: str, *, is_first: bool, stream: IO[str] | None = None) -> None:
+    """A text that is complete, separated from the one before as documents of a corpus are."""
+    separator = "" if is_first else f"{END_OF_TEXT}\n"
+    write_text(separator + text + ("" if text.endswith("\n") else "\n"), stream)
+
+
+def write_hypotheses(found: Sequence[Continuation], prompt: str, *, as_json: bool) -> None:
+    """The results of a search, best first."""
+    for place, one in enumerate(found):
+        if as_json:
+            write_json(hypothesis_to_dict(one, prompt))
+        else:
+            write_completion(prompt + one.text, is_first=not place)
+
+
+class GenerationTimer:
+    """Times the prompt, up to the first token, apart from the rest."""
+
+    def __init__(self) -> None:
+        self.began = self.first = time.perf_counter()
+        self.seen = False
+
+    def saw_token(self) -> None:
+        """A token came."""
+        if not self.seen:
+            self.first, self.seen = time.perf_counter(), True
+
+    def report(self, tokens: int, sampler: Sampler, agreement: AcceptanceStats, *, engines: EnginePlan) -> None:
+        """Speed, dtype and engine, seed and how often a draft was right, on stderr."""
+        seconds = time.perf_counter() - self.first
+        speed = f"{tokens / seconds:.0f} tokens/s" if tokens > 1 and seconds > 0 else "–"
+        note(
+            f"{tokens} tokens, {speed} after {duration(self.first - self.began)} for the prompt, {engines}"
+            + ("" if sampler.greedy else f", seed {sampler.seed}")
+            + (f", {agreement.kept} of {agreement.guessed} guesses kept" if agreement.guessed else "")
+        )

@@ -1,0 +1,99 @@
+"""Lines in, translations out: line n of the output is the translation of line n of the input."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import IO
+
+from rich.progress import SpinnerColumn, TextColumn
+
+from cli.console.escapes import for_stream, json_line
+from cli.console.messages import note
+from cli.console.numbers import duration, many
+from cli.console.progress import progress
+from cli.flags.arguments import STDIN, read_input_lines
+from lm.decoding.translation import TranslatedLine
+from lm.errors import UsageError
+from lm.text.dependency_trees import Heads, attach_heads
+from lm.text.files import read_file_lines
+
+_SECONDS_BETWEEN_NOTES = 10
+
+
+def read_lines_with_heads(files: Sequence[Path], heads: Sequence[Path]) -> tuple[Iterator[str], Iterator[Heads]]:
+    """The lines of some files, or of stdin, and the heads of their words, of which there is a file for each.
+
+    Raises:
+        InputError: a file is missing, or a line of heads is no tree of its sentence.
+        UsageError: there are more files of heads than of sentences, or fewer.
+    """
+    files = files or [STDIN]
+    if len(files) != len(heads):
+        raise UsageError(f"{len(files)} files to translate and {len(heads)} of heads: give one for each (--heads)")
+    parsed = (
+        pair
+        for file, of_file in zip(files, heads, strict=True)
+        for pair in attach_heads(
+            read_input_lines([file]), read_file_lines(of_file), sentence=str, names=(str(file), str(of_file))
+        )
+    )
+    lines, trees = itertools.tee(parsed)
+    return (line for line, _ in lines), (tree for _, tree in trees)
+
+
+def read_prefixes(prefix: str | None, file: Path | None) -> Iterable[str] | None:
+    """How each translation begins: all of them the same, or each as its line of a file says."""
+    if file is not None:
+        return read_file_lines(file)
+    return None if prefix is None else itertools.repeat(prefix)
+
+
+def write_translations(stream: IO[str], number: int, result: TranslatedLine, *, n_best: int, as_json: bool) -> None:
+    """Write the translations of a line, at once where they go to stdout.
+
+    Args:
+        stream: where to.
+        number: of the line, from 1.
+        result: its translations.
+        n_best: how many lines of output it has; where there are fewer translations, the rest are blank.
+        as_json: write one line of JSON instead.
+    """
+    if result.left_out:
+        note(f"line {number}: its last {result.left_out} tokens were not read: the line is too long for the model")
+    if as_json:
+        translations = [dataclasses.asdict(one) for one in result.translations]
+        print(json_line({"line": number, "source": result.source, "translations": translations}), file=stream)
+    else:
+        texts = [one.text for one in result.translations]
+        blank = [""] * (n_best - len(texts))
+        stream.writelines(for_stream(text, stream) + "\n" for text in [*texts, *blank])
+    if stream is sys.stdout:
+        stream.flush()
+
+
+def with_progress(results: Iterable[TranslatedLine], *, shown: bool) -> Iterator[TranslatedLine]:
+    """The same results, with their number and speed on stderr.
+
+    A terminal that shows nothing else gets a bar; elsewhere there is a line now and then.
+    """
+    drawn = shown and sys.stderr.isatty() and not sys.stdout.isatty()
+    began = noted = time.perf_counter()
+    number = 0
+    columns = (SpinnerColumn(), TextColumn("{task.completed:,} lines"), TextColumn("{task.fields[speed]}"))
+    with progress(*columns, hidden=not drawn) as bar:
+        task = bar.add_task("", total=None, speed="")
+        for number, result in enumerate(results, 1):
+            yield result
+            now = time.perf_counter()
+            speed = f"{number / (now - began):.1f} lines/s"
+            bar.update(task, completed=number, speed=speed)
+            if shown and not drawn and now - noted > _SECONDS_BETWEEN_NOTES:
+                noted = now
+                note(f"{many(number, 'line')}, {speed}")
+    if shown and number and (drawn or noted > began):
+        note(f"{many(number, 'line')} in {duration(time.perf_counter() - began)}, {speed}")

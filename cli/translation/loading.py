@@ -1,0 +1,78 @@
+"""The translator that `lm translate` was asked for: one run or several, searching or sampling."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+from cli.flags.options import ParsedOptions
+from lm.config.decoding import SamplingConfig, TranslationConfig
+from lm.config.hardware import HardwareConfig
+from lm.config.workers import WorkersConfig
+from lm.decoding.sampling import Sampler, parse_logit_biases
+from lm.decoding.translation import TranslatedLine, Translator
+from lm.decoding.translation_input import SourceLine, TranslationModel
+from lm.engine.fastest_dtype import load_for_decoding
+from lm.hardware import share_of
+from lm.processes import Share, mapping
+
+
+def load_translator(
+    runs: Sequence[Path],
+    given: ParsedOptions,
+    *,
+    to: str | None,
+    sample: bool,
+    at_once: bool,
+    share: Share[list[SourceLine], list[TranslatedLine]] | None = None,
+) -> Translator:
+    """Load runs that translate together.
+
+    Args:
+        runs: one, or several that decide together.
+        given: the settings.
+        to: the language, for models that translate into several.
+        sample: draw translations instead of searching for the best.
+        at_once: answer each line as soon as it is there, unless the settings say how many to read ahead.
+        share: has batches translated by other processes.
+
+    Raises:
+        InputError: a run does not exist, or is damaged.
+        UsageError: a run does not translate, or not into this language, or the runs do not fit together.
+    """
+    config = TranslationConfig(**({"read_ahead": 1} if at_once else {}) | given["translation"])
+    sampling = SamplingConfig(**given["sampling"])
+    if sampling.greedy and not sample:
+        config = dataclasses.replace(config, beam=1)
+    hardware = HardwareConfig(**given["hardware"])
+    models = [TranslationModel.of(load_for_decoding(run, hardware)) for run in runs]
+    biases = parse_logit_biases(sampling.logit_bias, models[0].tokenizer)
+    sampler = Sampler.of(dataclasses.replace(sampling, greedy=not sample), biases)
+    return Translator(models, config, sampler=sampler, to=to, share=share)
+
+
+@contextmanager
+def open_translator(
+    runs: Sequence[Path], given: ParsedOptions, *, to: str | None, sample: bool, at_once: bool
+) -> Iterator[Translator]:
+    """A translator whose batches are shared out over as many processes as the settings say; see `load_translator`."""
+    processes, hardware = WorkersConfig(**given["workers"]).processes, HardwareConfig(**given["hardware"])
+    if processes == 1:
+        yield load_translator(runs, given, to=to, sample=sample, at_once=at_once)
+        return
+    given["hardware"] |= {"threads": share_of(hardware, processes).threads}
+    if sample:
+        given["sampling"]["seed"] = Sampler.of(SamplingConfig(**given["sampling"])).seed
+    prepare = partial(_load_batch_translator, tuple(runs), given, to=to, sample=sample)
+    with mapping(prepare, processes) as share:
+        yield load_translator(runs, given, to=to, sample=sample, at_once=at_once, share=share)
+
+
+def _load_batch_translator(
+    runs: Sequence[Path], given: ParsedOptions, *, to: str | None, sample: bool
+) -> Callable[[list[SourceLine]], list[TranslatedLine]]:
+    """What a process does that translates batches."""
+    return load_translator(runs, given, to=to, sample=sample, at_once=False).translate_batch

@@ -1,0 +1,74 @@
+"""What a machine can do at most: arithmetic and memory."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+
+from lm.config.hardware import HardwareConfig
+from lm.hardware import (
+    Hardware,
+    inference_hardware,
+    launch_seconds,
+    matrix_size,
+    quick_types,
+    timed,
+    varied_matrix,
+)
+from lm.model.layers import linear
+
+_VALUES_ON_CPU, _VALUES_ON_GPU = 1 << 26, 1 << 28  # float32, far more than caches hold
+_TRIES = 30
+_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class HardwareLimits:
+    """The best of several tries: whatever else the machine does makes it slower, and nothing makes it faster.
+
+    Attributes:
+        matrix_size: rows and columns of the matrices that are multiplied.
+        flops: FLOP/s of their product, by arithmetic ("float32", "bfloat16").
+        memory_bandwidth: bytes read a second.
+    """
+
+    matrix_size: int
+    flops: Mapping[str, float]
+    memory_bandwidth: float
+
+
+def measure_hardware_limits(config: HardwareConfig) -> HardwareLimits:
+    """The limits in each type that the machine multiplies natively, and in that of the products asked for."""
+    hardware = inference_hardware(config)
+    size = matrix_size(hardware.device)
+    names = dict.fromkeys((*quick_types(hardware.device), hardware.products))
+    flops = {name: _measure_matmul_rate(dataclasses.replace(hardware, dtype=name), size) for name in names}
+    return HardwareLimits(size, flops, _measure_memory_bandwidth(hardware))
+
+
+@torch.inference_mode()
+def _measure_matmul_rate(hardware: Hardware, size: int) -> float:
+    """By the library that `linear` takes: on some CPUs the one behind `@` is half as fast, and no limit."""
+    matrix = varied_matrix(size, hardware)
+    return _best_rate(lambda: 2 * size**3 / launch_seconds(lambda: linear(matrix, matrix), hardware))
+
+
+def _measure_memory_bandwidth(hardware: Hardware) -> float:
+    """Bytes read a second in adding up numbers that no cache holds."""
+    count = _VALUES_ON_CPU if hardware.device == "cpu" else _VALUES_ON_GPU
+    values = torch.ones(count, device=hardware.torch_device)
+    return _best_rate(lambda: values.nbytes / timed(values.sum, hardware))
+
+
+def _best_rate(rate: Callable[[], float]) -> float:
+    """The highest of some rates, fewer of them where measuring takes long."""
+    began, best = time.perf_counter(), rate()
+    for _ in range(_TRIES - 1):
+        if time.perf_counter() - began > _SECONDS:
+            break
+        best = max(best, rate())
+    return best

@@ -1,0 +1,231 @@
+"""What is measured of a model: its training step, reading a prompt, and generating one text or several."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from lm.benchmark import generation, hugging_face
+from lm.benchmark.flops import decoding_flops, prefill_flops
+from lm.benchmark.hardware_limits import HardwareLimits
+from lm.config.hardware import HardwareConfig
+from lm.config.run import RunConfig
+from lm.data.batch import batch_rows
+from lm.hardware import Hardware, inference_hardware
+from lm.model.cost import training_flops
+from lm.training.measuring import Timed, alternate, random_run, training_step
+
+Task = Literal["training", "prefill", "decoding"]
+
+STREAMS = (1, 16)
+"""Texts generated side by side."""
+
+TASKS = 2 + len(STREAMS)
+"""Measurements of a model."""
+
+_SHARE_OF_A_STEP = 1 / 4
+_LIKELY_UTILISATION = 0.3
+_MOST_POSITIONS = 1 << 15  # whose activations fit into the memory of most machines
+
+
+@dataclass(frozen=True)
+class Timings:
+    """How long something took.
+
+    Attributes:
+        rounds: how often it was done.
+        seconds: the median.
+        their_seconds: the median of Hugging Face, in turns with ours; None without it.
+        ratio: how many times as fast as Hugging Face, as the median of rounds.
+    """
+
+    rounds: int
+    seconds: float
+    their_seconds: float | None = None
+    ratio: float | None = None
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """How fast something was.
+
+    Attributes:
+        preset: name of the model.
+        task: what was done: an optimizer step, reading a prompt, or generating from it.
+        rows: sequences side by side.
+        length: tokens of each.
+        hardware: that it was done on, and in what arithmetic.
+        flops: arithmetic of all of it.
+        limit: FLOP/s of a large matrix product of the same type.
+        timings: how long it took.
+        timed_rows: how many sequences were timed, where a step of all was worked out from fewer; see `whole_step`.
+        peak_bytes: of a GPU's memory; None elsewhere.
+    """
+
+    preset: str
+    task: Task
+    rows: int
+    length: int
+    hardware: Hardware
+    flops: float
+    limit: float
+    timings: Timings
+    timed_rows: int | None = None
+    peak_bytes: int | None = None
+
+    @property
+    def tokens(self) -> int:
+        """Of all rows together."""
+        return self.rows * self.length
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Of all rows together."""
+        return self.tokens / self.timings.seconds
+
+    @property
+    def their_tokens_per_second(self) -> float | None:
+        """Hugging Face's."""
+        theirs = self.timings.their_seconds
+        return None if theirs is None else self.tokens / theirs
+
+    @property
+    def utilisation(self) -> float:
+        """The share of the limit that the model's arithmetic came to (model-FLOPs utilisation)."""
+        return self.flops / self.timings.seconds / self.limit
+
+
+def measure_speed(
+    config: RunConfig,
+    limits: HardwareLimits,
+    *,
+    seconds: float,
+    generating: HardwareConfig | None = None,
+    compare: bool = False,
+    rows: int | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Iterator[Measurement]:
+    """Measure a decoder-only model with random weights, on random tokens.
+
+    Args:
+        config: its shape, how it is trained, and on what.
+        limits: of the machine.
+        seconds: for each measurement, about, and each side of it.
+        generating: on what it generates, if not on what it is trained on.
+        compare: let Hugging Face's GPT-2 of the same shape do the same in turns.
+        rows: sequences in a training step; without, those of the config, worked out from as many as there is time for.
+        progress: is told what is measured next.
+    """
+    name = str(config.preset)
+    progress(f"{name}, training")
+    yield _measure_training(config, limits, seconds=seconds, compare=compare, rows=rows)
+    bench = _GenerationBenchmark(config, generating or config.hardware, limits, seconds=seconds, compare=compare)
+    progress(f"{name}, reading a prompt")
+    yield bench.prefill()
+    for streams in STREAMS:
+        progress(f"{name}, generating {streams} text{'' if streams == 1 else 's'}")
+        yield bench.decoding(streams)
+
+
+def choose_timed_rows(config: RunConfig, *, rate: float, seconds: float) -> int:
+    """Sequences of a step that takes a small part of some time: the preset's batch, or fewer.
+
+    Args:
+        config: of the run.
+        rate: FLOP/s of matrix products.
+        seconds: for several steps.
+    """
+    batch, length = config.training.batch_size, config.model.context_length
+    likely = _LIKELY_UTILISATION * rate * _SHARE_OF_A_STEP * seconds
+    most = int(min(likely / training_flops(config.model, rows=1, length=length), _MOST_POSITIONS / length))
+    steady = 1 << most.bit_length() >> 1  # a power of two, which changes less from time to time
+    return batch if most >= batch else max(1, steady)
+
+
+def _measure_training(
+    config: RunConfig, limits: HardwareLimits, *, seconds: float, compare: bool, rows: int | None
+) -> Measurement:
+    model, whole = config.model, rows or batch_rows(config)
+    timed = rows or choose_timed_rows(config, rate=max(limits.flops.values()), seconds=seconds)
+    with random_run(config, rows=timed) as run:
+        step = training_step(run, passes=whole / timed)
+        peak = measure_peak_memory(step, run.hardware)
+        sides = [step, hugging_face.training_timer(run, passes=whole / timed)] if compare else [step]
+        return Measurement(
+            str(config.preset),
+            "training",
+            rows=whole,
+            length=model.context_length,
+            hardware=run.hardware,
+            flops=training_flops(model, rows=whole, length=model.context_length),
+            limit=limits.flops[run.hardware.products],
+            timings=_time_alternating(sides, seconds=seconds),
+            timed_rows=timed,
+            peak_bytes=peak,
+        )
+
+
+def measure_peak_memory(step: Timed, hardware: Hardware) -> int | None:
+    """The most bytes of a GPU's memory in a step; None elsewhere, where a process's peak is of all it did so far."""
+    if hardware.device != "cuda":
+        return None
+    torch.cuda.reset_peak_memory_stats()
+    step()
+    return torch.cuda.max_memory_allocated()
+
+
+class _GenerationBenchmark:
+    """Ours and perhaps theirs, loaded as for generating."""
+
+    def __init__(
+        self, config: RunConfig, hardware: HardwareConfig, limits: HardwareLimits, *, seconds: float, compare: bool
+    ) -> None:
+        self._name, self._config = str(config.preset), config.model
+        self._hardware, self._limits, self._seconds = inference_hardware(hardware), limits, seconds
+        self._ours = generation.random_model(config.model, self._hardware)
+        self._theirs = hugging_face.inference_model(config.model, self._hardware) if compare else None
+        self._prompt = generation.random_prompt(config.model)
+
+    def prefill(self) -> Measurement:
+        length = self._prompt.shape[1]
+        sides = [generation.prefill_timer(self._ours, self._prompt, self._hardware)]
+        if self._theirs is not None:
+            sides.append(hugging_face.prefill_timer(self._theirs, self._prompt, self._hardware))
+        flops = prefill_flops(self._config, rows=1, length=length)
+        return self._measured("prefill", sides, rows=1, length=length, flops=flops)
+
+    def decoding(self, rows: int) -> Measurement:
+        start = self._prompt.shape[1]
+
+        def ours(tokens: int) -> Timed:
+            return generation.decode_timer(self._ours, self._prompt, self._hardware, rows=rows, tokens=tokens)
+
+        room = max(1, self._config.context_length - start - 1)
+        tokens = generation.choose_timed_tokens(ours, room=room, seconds=self._seconds)
+        sides = [ours(tokens)]
+        if self._theirs is not None:
+            sides.append(
+                hugging_face.decode_timer(self._theirs, self._prompt, self._hardware, rows=rows, tokens=tokens)
+            )
+        flops = decoding_flops(self._config, rows=rows, start=start, tokens=tokens)
+        return self._measured("decoding", sides, rows=rows, length=tokens, flops=flops)
+
+    def _measured(self, task: Task, sides: Sequence[Timed], *, rows: int, length: int, flops: float) -> Measurement:
+        limit = self._limits.flops[self._hardware.products]
+        return Measurement(
+            self._name, task, rows, length, self._hardware, flops, limit,
+            _time_alternating(sides, seconds=self._seconds),
+        )  # fmt: skip
+
+
+def _time_alternating(sides: Sequence[Timed], *, seconds: float) -> Timings:
+    """Ours, and theirs if there are two sides."""
+    rounds = alternate(sides, seconds=seconds)
+    ours, *theirs = (statistics.median(column) for column in zip(*rounds, strict=True))
+    if not theirs:
+        return Timings(len(rounds), ours)
+    return Timings(len(rounds), ours, theirs[0], statistics.median(other / own for own, other in rounds))

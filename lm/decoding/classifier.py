@@ -1,0 +1,248 @@
+"""Labels for texts: by a masked model with an output for each, or by a decoder that learned them as completions."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice, takewhile
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from lm.checkpoint import LoadedModel
+from lm.config.data import IGNORE_INDEX
+from lm.corpus.ragged import RaggedArray
+from lm.data.bucketing import length_batches
+from lm.data.examples import beginning
+from lm.decoding.session import DecodeSession
+from lm.engine.engine import OutputSpec
+from lm.engine.selection import plan_engines
+from lm.errors import UsageError, check_number
+from lm.model.transformer import DecoderOnly, EncoderOnly
+from lm.text.examples import parse_label
+from lm.tokenizer.special_tokens import SpecialTokenFrame, build_example_frame
+from lm.tokenizer.tokenizer import Tokenizer
+
+_TEXTS_AT_ONCE = 1024
+"""Texts that are put in order of length together."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClassifiedText:
+    """A text with its label.
+
+    Attributes:
+        text: as it was given.
+        probabilities: of each label, the likeliest first.
+    """
+
+    text: str
+    probabilities: Mapping[str, float]
+
+    @property
+    def label(self) -> str:
+        """The likeliest label."""
+        return next(iter(self.probabilities))
+
+
+@dataclass(frozen=True)
+class Classifier:
+    """Classifies texts with a masked model.
+
+    Attributes:
+        model: in eval mode, with labels.
+        tokenizer: of the model.
+        batch_size: texts that are read side by side; changes the speed, not the labels.
+    """
+
+    model: EncoderOnly
+    tokenizer: Tokenizer
+    batch_size: int = 16
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """What it chooses among."""
+        return self.model.config.labels
+
+    def classify(self, texts: Iterable[str]) -> Iterator[ClassifiedText]:
+        """The label of each text, in order. Of a text that is longer than the context its beginning is read.
+
+        Raises:
+            InputError: the tokenizer has no token for a character, or the model's output is not a number.
+        """
+        lines = iter(texts)
+        while batch := list(islice(lines, self.batch_size)):
+            yield from self._classify(batch)
+
+    @torch.inference_mode()
+    def _classify(self, texts: Sequence[str]) -> Iterator[ClassifiedText]:
+        frame, config = build_example_frame(self.tokenizer), self.model.config
+        rows = RaggedArray.of(
+            [
+                beginning(frame.wrap(ids), context=config.context_length)
+                for ids in self.tokenizer.encode_batch(list(texts))
+            ]
+        )
+        device = next(self.model.parameters()).device
+        tokens, lengths = (torch.from_numpy(ids).to(device) for ids in (rows.padded(0), rows.lengths()))
+        shares = self.model(tokens, lengths=lengths)[:, 0].float().softmax(-1).tolist()
+        for text, of_text in zip(texts, shares, strict=True):
+            yield _rank_labels(text, config.labels, of_text)
+
+
+@dataclass(frozen=True)
+class CompletionClassifier:
+    """Classifies texts with a decoder: each label is a completion, and the likeliest one after a text is its label.
+
+    The log-probability of a label is the sum over its tokens and the token that ends an example, so that a label which
+    another one begins with is told apart from it. Probabilities are normalised over the labels.
+
+    Attributes:
+        model: in eval mode.
+        tokenizer: of the model.
+        completions: what follows a text of each label, its delimiter included.
+        batch_size: texts, each with one label, that are read side by side; changes the speed, not the labels.
+    """
+
+    model: DecoderOnly
+    tokenizer: Tokenizer
+    completions: Sequence[str]
+    batch_size: int = 16
+
+    def __post_init__(self) -> None:
+        """UsageError unless there are labels to choose among, which fit into the context and have different tokens."""
+        if len(self.completions) < 2:
+            raise UsageError("a classifier chooses among two or more labels", settings=("labels",))
+        if self._room < 0:
+            longest = max(self.labels, key=len)
+            raise UsageError(f"label {longest!r} does not fit into the context", settings=("labels",))
+        for keys, problem in ((self._tails, "have the same tokens"), (self.labels, "are written in two ways")):
+            counts = Counter[object](keys)
+            if alike := [label for label, key in zip(self.labels, keys, strict=True) if counts[key] > 1]:
+                named = " and ".join(map(repr, alike[:2]))
+                raise UsageError(f"labels {named} {problem}: the model can't tell them apart", settings=("labels",))
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """What it chooses among."""
+        return tuple(map(parse_label, self.completions))
+
+    @cached_property
+    def _frame(self) -> SpecialTokenFrame:
+        return build_example_frame(self.tokenizer)
+
+    @cached_property
+    def _ids(self) -> list[tuple[int, ...]]:
+        """The tokens of each completion, with the end of the example."""
+        encoded = self.tokenizer.encode_batch(list(self.completions))
+        return [(*ids.tolist(), *self._frame.after) for ids in encoded]
+
+    @cached_property
+    def _shared(self) -> tuple[int, ...]:
+        """Tokens that all completions begin with, which tell nothing about a label, so they are read with the text."""
+        places = takewhile(lambda tokens: len({*tokens}) == 1, zip(*self._ids, strict=False))
+        return tuple(tokens[0] for tokens in places)[: min(map(len, self._ids)) - 1]
+
+    @cached_property
+    def _tails(self) -> list[tuple[int, ...]]:
+        """The other tokens of each."""
+        return [ids[len(self._shared) :] for ids in self._ids]
+
+    @property
+    def _room(self) -> int:
+        """Tokens of a text that fit into the context before the longest completion, whose end is only predicted."""
+        return self.model.config.context_length + 1 - len(self._frame.before) - max(map(len, self._ids))
+
+    def classify(self, texts: Iterable[str]) -> Iterator[ClassifiedText]:
+        """The label of each text, in order. Of a text that is longer than the context its end is read.
+
+        Raises:
+            InputError: the tokenizer has no token for a character, or the model's output is not a number.
+        """
+        lines = iter(texts)
+        while chunk := list(islice(lines, _TEXTS_AT_ONCE)):
+            for text, of_text in zip(chunk, self.probabilities(self.tokenizer.encode_batch(chunk)), strict=True):
+                yield _rank_labels(text, self.labels, of_text.tolist())
+
+    @torch.inference_mode()
+    def probabilities(self, prompts: Sequence[NDArray[Any]]) -> NDArray[np.float64]:
+        """(prompts, labels) probability of each label after each prompt, which is ids without start of text."""
+        scores = torch.zeros(len(prompts), len(self.completions), dtype=torch.float64)
+        plan = plan_engines(self.model, tokens=max(map(len, self._tails)))
+        read = [[*self._frame.before, *ids[max(0, len(ids) - self._room) :].tolist(), *self._shared] for ids in prompts]
+        rows = max(1, self.batch_size // len(self.completions))
+        for numbers in length_batches(list(map(len, read)), rows=rows):
+            session = DecodeSession(plan)
+            following = session.add([read[number] for number in numbers]).last
+            scores[numbers] = self._log_probabilities(session, following.log_softmax(-1))
+        return scores.softmax(-1).numpy()
+
+    def _log_probabilities(self, session: DecodeSession, following: Tensor) -> Tensor:
+        """(rows, labels) sums over the tails of all labels after the rows of a session, in float64 on the CPU.
+
+        Args:
+            session: with a row for each text; has the same rows again afterwards.
+            following: (rows, vocabulary) log-probabilities of the token after each.
+        """
+        lengths, found = list(map(len, session.tokens)), []
+        at_once = max(1, self.batch_size // len(lengths))
+        for tails in (self._tails[first : first + at_once] for first in range(0, len(self._tails), at_once)):
+            ids = torch.from_numpy(RaggedArray.of(tails).padded(IGNORE_INDEX)).to(following.device)  # (labels, longest)
+            scores = following[:, ids[:, 0]].cpu().double()  # (rows, labels)
+            if (n := ids.shape[1] - 1) > 0:
+                session.select([row for row in range(len(lengths)) for _ in tails])
+                logits = session.extend(ids[:, :-1].clamp(min=0).repeat(len(lengths), 1), OutputSpec(last=n)).logits
+                assert logits is not None
+                nats = F.cross_entropy(
+                    logits.flatten(0, 1),
+                    ids[:, 1:].repeat(len(lengths), 1).flatten(),
+                    ignore_index=IGNORE_INDEX,
+                    reduction="none",
+                )
+                scores -= nats.cpu().double().view(len(lengths), len(tails), n).sum(-1)
+                session.truncate([length for length in lengths for _ in tails])
+                session.select(range(0, len(session), len(tails)))
+            found.append(scores)
+        return torch.cat(found, dim=1)
+
+
+def build_classifier(
+    loaded: LoadedModel, completions: Sequence[str] = (), *, batch_size: int = 16
+) -> Classifier | CompletionClassifier:
+    """The classifier that a run is: a masked model with labels, or a decoder with completions that are labels.
+
+    Args:
+        loaded: the run.
+        completions: of a decoder, what it chooses among [default: what its run has recorded].
+        batch_size: texts that are read side by side.
+
+    Raises:
+        UsageError: the run is no classifier, or its labels are settled.
+    """
+    model, folder = loaded.model, loaded.folder
+    if isinstance(model, EncoderOnly) and model.config.labels:
+        if completions:
+            settled = "this run has an output for each of its labels, and can't choose among others"
+            raise UsageError(f"{folder}: {settled}; leave them out", settings=("labels",))
+        return Classifier(model, loaded.tokenizer, batch_size)
+    if not isinstance(model, DecoderOnly) or model.config.translates:
+        raise UsageError(f"{folder}: this run {model.config.purpose}; it does not classify texts")
+    completions = completions or loaded.config.label_completions
+    if not completions:
+        raise UsageError(
+            f"{folder}: no labels are recorded in this run; name a file of examples that have all of them",
+            settings=("labels",),
+        )
+    return CompletionClassifier(model, loaded.tokenizer, completions, batch_size)
+
+
+def _rank_labels(text: str, labels: Sequence[str], probabilities: Sequence[float]) -> ClassifiedText:
+    """A text with its labels, the likeliest first; InputError if the probabilities are no numbers."""
+    check_number(probabilities[0])
+    return ClassifiedText(text, dict(sorted(zip(labels, probabilities, strict=True), key=lambda pair: -pair[1])))

@@ -1,0 +1,121 @@
+"""Blanks in texts, filled by a masked model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from lm.corpus.ragged import RaggedArray
+from lm.errors import UsageError, check_number
+from lm.model.transformer import EncoderOnly
+from lm.tokenizer.special_tokens import build_text_frame, require_mask_token
+from lm.tokenizer.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class MaskCandidate:
+    """A token that may stand in a blank.
+
+    Attributes:
+        id: of the token.
+        text: what it stands for, with replacement characters for parts of characters.
+        probability: that the model gives it.
+    """
+
+    id: int
+    text: str
+    probability: float
+
+
+@dataclass(frozen=True, slots=True)
+class FilledText:
+    """A text with guesses for its blanks.
+
+    Attributes:
+        text: as it was given.
+        blanks: the likeliest tokens for each blank, best first. Each blank is guessed with the others left blank.
+        filled: the text with the best guess in each blank.
+    """
+
+    text: str
+    blanks: tuple[tuple[MaskCandidate, ...], ...]
+    filled: str
+
+
+@dataclass(frozen=True)
+class MaskFiller:
+    """Fills blanks with one model.
+
+    Attributes:
+        model: in eval mode, with no labels.
+        tokenizer: of the model.
+        batch_size: texts that are read side by side; changes the speed, not the guesses.
+    """
+
+    model: EncoderOnly
+    tokenizer: Tokenizer
+    batch_size: int = 16
+
+    def fill(self, texts: Iterable[str], *, k: int = 5) -> Iterator[FilledText]:
+        """Guess the `k` likeliest tokens for each blank of each text, in order.
+
+        A blank is spelled as the tokenizer spells its mask, such as `[MASK]`, and stands for one token.
+
+        Raises:
+            InputError: the tokenizer has no token for a character, or the model's output is not a number.
+            UsageError: a text is longer than the model's context, or the tokenizer has no mask.
+        """
+        lines = iter(texts)
+        while batch := list(islice(lines, self.batch_size)):
+            yield from self._fill(batch, k)
+
+    def _fill(self, texts: Sequence[str], k: int) -> Iterator[FilledText]:
+        rows = [self.ids(text) for text in texts]
+        ids = RaggedArray.of(rows)
+        tokens, lengths = torch.from_numpy(ids.padded(0)), torch.from_numpy(ids.lengths())
+        blanks = tokens == require_mask_token(self.tokenizer)
+        guesses = iter(self._guesses(tokens, lengths, blanks, k))
+        for text, row, number in zip(texts, rows, blanks.sum(1).tolist(), strict=True):
+            of_text = tuple(islice(guesses, number))
+            yield FilledText(text, of_text, self._text(row, of_text))
+
+    @torch.inference_mode()
+    def _guesses(
+        self, tokens: torch.Tensor, lengths: torch.Tensor, blanks: torch.Tensor, k: int
+    ) -> list[tuple[MaskCandidate, ...]]:
+        """The best guesses for each blank of a batch, one row after another."""
+        device = next(self.model.parameters()).device
+        hidden = self.model.hidden(tokens.to(device), target_lengths=lengths.to(device))
+        probabilities = self.model.logits(hidden[blanks.to(device)]).float().softmax(-1)
+        known = probabilities[:, : self.tokenizer.vocab_size]  # the others are padding: they have no text
+        found = known.topk(min(k, known.shape[-1]))
+        guesses = []
+        for ids, of_ids in zip(found.indices.tolist(), found.values.tolist(), strict=True):
+            check_number(of_ids[0])
+            guesses.append(tuple(map(self._guess, ids, of_ids)))
+        return guesses
+
+    def _guess(self, index: int, probability: float) -> MaskCandidate:
+        return MaskCandidate(index, self.tokenizer.token_bytes(index).decode(errors="replace"), probability)
+
+    def ids(self, text: str) -> NDArray[np.int64]:
+        """A text within its frame; UsageError if it is too long."""
+        ids = build_text_frame(self.tokenizer).wrap(self.tokenizer.encode(text, parse_special=True))
+        context = self.model.config.context_length
+        if len(ids) > context:
+            raise UsageError(
+                f"the text has {len(ids):,} tokens with its start and end, but the model's context is {context:,}; "
+                "give less text"
+            )
+        return ids
+
+    def _text(self, row: NDArray[np.int64], guesses: Sequence[Sequence[MaskCandidate]]) -> str:
+        """The text of a row, with the best guess in each blank."""
+        frame, filled = build_text_frame(self.tokenizer), row.copy()
+        filled[row == require_mask_token(self.tokenizer)] = [guess[0].id for guess in guesses]
+        return self.tokenizer.decode(filled[len(frame.before) : len(filled) - len(frame.after)], skip_special=False)

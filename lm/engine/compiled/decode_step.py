@@ -1,0 +1,386 @@
+"""A few positions more: from tokens through all layers to logits, in one compiled function."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import carray
+from numpy.typing import NDArray
+
+from lm.engine.compiled.attention import attend
+from lm.kernels.jit import njit
+from lm.kernels.matmul import matmul, matmul_activation
+from lm.kernels.scalar_math import as_pointer, as_variable
+from lm.kernels.topk import top_k
+from lm.kernels.vector_ops import SWIGLU, normalise, rotate
+
+LAYER = (
+    "attention_norm.weight", "attention_norm.bias", "attention.input.weight", "attention.input.scale",
+    "attention.input.bias", "attention.output.weight", "attention.output.scale", "attention.output.bias",
+    "attention.query_norm.weight", "attention.key_norm.weight", "attention.value_shares", "cross_attention_norm.weight",
+    "cross_attention_norm.bias", "cross_attention.input.weight", "cross_attention.input.scale",
+    "cross_attention.input.bias", "cross_attention.output.weight", "cross_attention.output.scale",
+    "cross_attention.output.bias", "cross_attention.query_norm.weight", "feed_forward_norm.weight",
+    "feed_forward_norm.bias", "feed_forward.up.weight", "feed_forward.up.scale", "feed_forward.up.bias",
+    "feed_forward.down.weight", "feed_forward.down.scale", "feed_forward.down.bias",
+)  # fmt: skip
+"""The tensors of a layer."""
+MODEL = (
+    "embedding.tokens.weight", "embedding.tokens.scale", "embedding.positions", "rotation", "biases",
+    "decoder.stream_shares", "decoder.embedding_shares", "decoder.final_norm.weight", "decoder.final_norm.bias",
+    "head.weight", "head.scale", "output_bias",
+)  # fmt: skip
+"""The tensors of a model besides those of its layers."""
+
+
+def address_dtype(names: tuple[str, ...]) -> np.dtype[np.void]:
+    """The record type of the tensors' addresses, 0 for one that is absent: a field for each name, `.` as `_`."""
+    return np.dtype([(name.replace(".", "_"), np.int64) for name in names])
+
+
+_ROWS_IN_CACHE = 96
+"""Rows whose logits are made at a time, where the best ones are wanted alone: they stay near."""
+
+
+class ModelShape(NamedTuple):
+    """The numbers of a model, all whole.
+
+    Attributes:
+        width: d_model.
+        heads: of queries.
+        kv_heads: of keys and values.
+        head: width of each.
+        inner: outputs of the first product of the feed-forward layer.
+        vocabulary: of the output layer.
+        activation: one of `lm.kernels.vector_ops.ACTIVATIONS`.
+        turned: features of a head that rotary positions turn.
+        window: positions that attention sees; 0 for all.
+        table: positions that the tables by position or distance have.
+        centred: 1 for LayerNorm, 0 for RMSNorm.
+        norm_first: 1 where a sublayer's input is normalised, 0 where the sum is.
+        is_parallel: 1 where both sublayers read the same.
+    """
+
+    width: int
+    heads: int
+    kv_heads: int
+    head: int
+    inner: int
+    vocabulary: int
+    activation: int
+    turned: int
+    window: int
+    table: int
+    centred: int
+    norm_first: int
+    is_parallel: int
+
+
+class StepArrays(NamedTuple):
+    """Tokens to be read, several of a row among them, and what they see.
+
+    Attributes:
+        ids: (number,).
+        rows: (number,) the row of the caches that each belongs to.
+        positions: (number,) where each stands in its row.
+        slots: (number, positions) where in its row of the caches that is which stands at each position up to its own;
+            (1, positions) if that is the same for all.
+        lengths: (rows,) positions of the source that each row sees; empty where there is none.
+    """
+
+    ids: NDArray[np.int64]
+    rows: NDArray[np.int64]
+    positions: NDArray[np.int64]
+    slots: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+
+
+class TopKArrays(NamedTuple):
+    """Room for the best logits: what `lm.kernels.topk.top_k` fills."""
+
+    values: NDArray[np.float32]
+    places: NDArray[np.int64]
+    logprobs: NDArray[np.float32]
+
+
+class ModelScalars(NamedTuple):
+    """The numbers of a model that are fractions: of norms, of embeddings, and the logits' soft cap, or 0."""
+
+    epsilon: np.float32
+    embedding: np.float32
+    cap: np.float32
+
+
+@njit
+def _vector_at(address, length):
+    """So many float32 at an address, or an empty vector where there is none."""
+    return carray(as_pointer(address), (length if address else 0,), np.float32)
+
+
+class LinearArrays(NamedTuple):
+    """A linear layer: (outputs, inputs) weights, and the (outputs,) scales of int8 and biases, which may be empty."""
+
+    weights: NDArray[Any]
+    scales: NDArray[np.float32]
+    biases: NDArray[np.float32]
+
+
+@njit
+def _linear_at(weight, scale, bias, outputs, inputs, like):
+    """The linear layer at these addresses."""
+    weights = carray(as_pointer(weight), (outputs, inputs), like.dtype)
+    return LinearArrays(weights, _vector_at(scale, outputs), _vector_at(bias, outputs))
+
+
+class AttentionArrays(NamedTuple):
+    """What the queries of attention see; see `lm.engine.compiled.attention.attend`."""
+
+    keys: NDArray[np.float32]
+    values: NDArray[np.float32]
+    rows: NDArray[np.int64]
+    positions: NDArray[np.int64]
+    slots: NDArray[np.int64]
+    biases: NDArray[np.float32]
+    window: int
+
+
+@njit
+def _normalise_rows(x, weight, bias, shape, scales, out):
+    weights, biases = _vector_at(weight, shape.width), _vector_at(bias, shape.width)
+    for row in range(len(x)):
+        normalise(x[row], weights, biases, scales.epsilon, shape.centred, out[row])
+
+
+@njit
+def _find_invalid_token(ids, vocabulary):
+    """The place of the first ID that a vocabulary of so many doesn't have; -1 if it has all."""
+    for place in range(len(ids)):
+        if ids[place] < 0 or ids[place] >= vocabulary:
+            return place
+    return -1
+
+
+@njit
+def _embed(read, model, shape, scales, like, x):
+    table = carray(as_pointer(model.embedding_tokens_weight), (shape.vocabulary, shape.width), like.dtype)
+    of_rows = _vector_at(model.embedding_tokens_scale, shape.vocabulary)
+    for row in range(len(x)):
+        scale = scales.embedding * (of_rows[read.ids[row]] if len(of_rows) else np.float32(1.0))
+        for i in range(shape.width):
+            x[row, i] = np.float32(table[read.ids[row], i]) * scale
+    if model.embedding_positions:
+        vectors = carray(as_pointer(model.embedding_positions), (shape.table, shape.width), np.float32)
+        for row in range(len(x)):
+            for i in range(shape.width):
+                x[row, i] += vectors[read.positions[row], i]
+
+
+@njit
+def _prepare_heads(projected, layer, positions, model, shape, scales, firsts, is_first):
+    """Norms and rotations of the heads of queries and keys, and the mixture of values, in place."""
+    head, turning = shape.head, shape.heads + shape.kv_heads
+    query_norm, key_norm = (
+        _vector_at(layer.attention_query_norm_weight, head),
+        _vector_at(layer.attention_key_norm_weight, head),
+    )
+    shares, empty = _vector_at(layer.attention_value_shares, 2), _vector_at(0, 0)
+    tables = carray(as_pointer(model.rotation), (shape.table if model.rotation else 0, 2, shape.turned), np.float32)
+    for row in range(len(projected)):
+        for index in range(turning):
+            x = projected[row, index * head : (index + 1) * head]
+            norm = query_norm if index < shape.heads else key_norm
+            if len(norm):
+                normalise(x, norm, empty, scales.epsilon, 0, x)
+            if len(tables):
+                rotate(x, tables[positions[row], 0], tables[positions[row], 1])
+        if len(shares):
+            values = projected[row, turning * head :]
+            if is_first:
+                firsts[row] = values
+            for i in range(len(values)):
+                values[i] = shares[0] * firsts[row, i] + shares[1] * values[i]
+
+
+@njit
+def _self_attention(x, layer, cache, read, model, shape, scales, like, firsts, is_first, out, threads):
+    """Add to `out` what attention makes of `x`; keys and values go into the cache."""
+    number, head, kv_heads = len(x), shape.head, shape.kv_heads
+    n_projected, n_attended = (shape.heads + 2 * kv_heads) * head, shape.heads * head
+    projected = np.empty((number, n_projected), np.float32)
+    inputs = _linear_at(
+        layer.attention_input_weight, layer.attention_input_scale, layer.attention_input_bias, n_projected, shape.width,
+        like,
+    )  # fmt: skip
+    matmul(inputs.weights, inputs.scales, inputs.biases, x, projected, as_variable(False), threads)
+    _prepare_heads(projected, layer, read.positions, model, shape, scales, firsts, is_first)
+    keys, values = _cached_keys_and_values(cache, read, shape)
+    for token in range(number):
+        row, slot = read.rows[token], read.slots[token if len(read.slots) > 1 else 0, read.positions[token]]
+        for index in range(kv_heads):
+            key, value = keys[row, index, slot], values[row, index, slot]
+            of_key = projected[token, (shape.heads + index) * head :]
+            of_value = projected[token, (shape.heads + kv_heads + index) * head :]
+            for i in range(head):
+                key[i] = of_key[i]
+            for i in range(head):
+                value[i] = of_value[i]
+    biases = carray(as_pointer(model.biases), (shape.heads if model.biases else 0, shape.table), np.float32)
+    queries = np.ascontiguousarray(projected[:, :n_attended])
+    seen = AttentionArrays(keys, values, read.rows, read.positions, read.slots, biases, shape.window)
+    outputs = _linear_at(
+        layer.attention_output_weight, layer.attention_output_scale, layer.attention_output_bias, shape.width,
+        n_attended, like,
+    )  # fmt: skip
+    _attend_and_project(queries, seen, outputs, shape, out, threads)
+
+
+@njit
+def _cross_attention(x, layer, memory, read, shape, scales, like, out, threads):
+    """Add to `out` what `x` finds in the memory of a source."""
+    width, empty = shape.heads * shape.head, _vector_at(0, 0)
+    queries = np.empty((len(x), width), np.float32)
+    inputs = _linear_at(
+        layer.cross_attention_input_weight, layer.cross_attention_input_scale, layer.cross_attention_input_bias, width,
+        shape.width, like,
+    )  # fmt: skip
+    matmul(inputs.weights, inputs.scales, inputs.biases, x, queries, as_variable(False), threads)
+    norm = _vector_at(layer.cross_attention_query_norm_weight, shape.head)
+    for token in range(len(x) if len(norm) else 0):
+        for first in range(0, width, shape.head):
+            head = queries[token, first : first + shape.head]
+            normalise(head, norm, empty, scales.epsilon, 0, head)
+    keys, values = _cached_keys_and_values(memory, read, shape)
+    slots, last = np.arange(memory[2]).reshape(1, memory[2]), read.lengths[read.rows] - 1
+    seen = AttentionArrays(keys, values, read.rows, last, slots, empty.reshape(0, 0), as_variable(0))
+    outputs = _linear_at(
+        layer.cross_attention_output_weight, layer.cross_attention_output_scale, layer.cross_attention_output_bias,
+        shape.width, width, like,
+    )  # fmt: skip
+    _attend_and_project(queries, seen, outputs, shape, out, threads)
+
+
+@njit
+def _cached_keys_and_values(cache, read, shape):
+    """The keys and values of a cache's rows."""
+    size = (read.rows.max() + 1, shape.kv_heads, cache[2], shape.head)
+    return carray(as_pointer(cache[0]), size, np.float32), carray(as_pointer(cache[1]), size, np.float32)
+
+
+@njit
+def _attend_and_project(queries, seen, outputs, shape, out, threads):
+    """Add to `out` what a projection makes of what queries find."""
+    number = len(queries)
+    scores, found = np.empty((threads, seen.slots.shape[1]), np.float32), np.empty_like(queries)
+    by_head = (number, shape.heads, shape.head)
+    attend(queries.reshape(by_head), seen, scores, found.reshape(by_head), threads)
+    matmul(outputs.weights, outputs.scales, outputs.biases, found, out, as_variable(True), threads)
+
+
+@njit
+def _feed_forward(x, layer, shape, like, out, threads):
+    """Add to `out` what the feed-forward layer makes of `x`."""
+    width = shape.inner // 2 if shape.activation == SWIGLU else shape.inner
+    inner = np.empty((len(x), shape.inner), np.float32)
+    up = _linear_at(
+        layer.feed_forward_up_weight, layer.feed_forward_up_scale, layer.feed_forward_up_bias, shape.inner, shape.width,
+        like,
+    )  # fmt: skip
+    matmul_activation(up.weights, up.scales, up.biases, x, inner, shape.activation, threads)
+    down = _linear_at(
+        layer.feed_forward_down_weight, layer.feed_forward_down_scale, layer.feed_forward_down_bias, shape.width, width,
+        like,
+    )  # fmt: skip
+    fed = np.ascontiguousarray(inner[:, :width])
+    matmul(down.weights, down.scales, down.biases, fed, out, as_variable(True), threads)
+
+
+@njit
+def _compute_logits(x, model, shape, scales, like, logits, threads):
+    """What the output layer makes of final states."""
+    head = _linear_at(model.head_weight, model.head_scale, model.output_bias, shape.vocabulary, shape.width, like)
+    matmul(head.weights, head.scales, head.biases, x, logits, as_variable(False), threads)
+    if scales.cap:
+        for row in range(len(logits)):
+            for i in range(shape.vocabulary):
+                logits[row, i] = scales.cap * np.float32(np.tanh(logits[row, i] / scales.cap))
+
+
+@njit
+def _compute_top_k(x, model, shape, scales, like, found, threads):
+    """The best ones of what the output layer makes of final states, of which there are never many at a time."""
+    room = np.empty((min(_ROWS_IN_CACHE, len(x)), shape.vocabulary), np.float32)
+    for begin in range(0, len(x), _ROWS_IN_CACHE):
+        end = min(begin + _ROWS_IN_CACHE, len(x))
+        logits = room[: end - begin]
+        _compute_logits(x[begin:end], model, shape, scales, like, logits, threads)
+        top_k(logits, logits, found.values[begin:end], found.places[begin:end], found.logprobs[begin:end])
+
+
+@njit(nogil=True)
+def decode_step(read, layers, caches, memories, model, shape, scales, like, logits, found, threads):
+    """Read some tokens: the next of each row, or several of a row, each of which sees those before it.
+
+    Args:
+        read: the tokens.
+        layers: (layers,) records of the addresses of `LAYER`.
+        caches: (layers, 3): the addresses of keys and values, each (rows, kv_heads, room, head) float32; and the room.
+        memories: the same of the sources that are read by cross-attention, of which the room is the longest one's; or
+            (layers, 0).
+        model: the record of the addresses of `MODEL`.
+        shape: the integers.
+        scales: the fractions.
+        like: an empty array of the type of the matrices.
+        logits: (number, vocabulary) float32, to be filled; or (0, vocabulary), if the best ones are wanted alone.
+        found: those, to be filled as `lm.kernels.topk.top_k` does.
+        threads: how many share the work.
+
+    Returns:
+        The place of the first token that the vocabulary doesn't have, in which case nothing was read; else -1.
+    """
+    unknown = _find_invalid_token(read.ids, shape.vocabulary)
+    if unknown >= 0:
+        return unknown
+    x = np.empty((len(read.ids), shape.width), np.float32)
+    firsts = np.empty((len(read.ids), shape.kv_heads * shape.head), np.float32)
+    _embed(read, model, shape, scales, like, x)
+    embedding, normed, also = x.copy(), np.empty_like(x), np.empty_like(x)
+    of_stream, of_embedding = (
+        _vector_at(model.decoder_stream_shares, len(layers)),
+        _vector_at(model.decoder_embedding_shares, len(layers)),
+    )
+    for index in range(len(layers)):
+        layer, cache, first = layers[index], caches[index], index == 0
+        if len(of_stream):
+            x[:] = of_stream[index] * x + of_embedding[index] * embedding
+        if shape.norm_first:
+            _normalise_rows(x, layer.attention_norm_weight, layer.attention_norm_bias, shape, scales, normed)
+            if shape.is_parallel:
+                _normalise_rows(x, layer.feed_forward_norm_weight, layer.feed_forward_norm_bias, shape, scales, also)
+            _self_attention(normed, layer, cache, read, model, shape, scales, like, firsts, first, x, threads)
+            if layer.cross_attention_input_weight:
+                _normalise_rows(
+                    x, layer.cross_attention_norm_weight, layer.cross_attention_norm_bias, shape, scales, normed
+                )
+                _cross_attention(normed, layer, memories[index], read, shape, scales, like, x, threads)
+            if not shape.is_parallel:
+                _normalise_rows(x, layer.feed_forward_norm_weight, layer.feed_forward_norm_bias, shape, scales, also)
+            _feed_forward(also, layer, shape, like, x, threads)
+        else:
+            normed[:] = x
+            _self_attention(normed, layer, cache, read, model, shape, scales, like, firsts, first, x, threads)
+            _normalise_rows(x, layer.attention_norm_weight, layer.attention_norm_bias, shape, scales, x)
+            if layer.cross_attention_input_weight:
+                normed[:] = x
+                _cross_attention(normed, layer, memories[index], read, shape, scales, like, x, threads)
+                _normalise_rows(x, layer.cross_attention_norm_weight, layer.cross_attention_norm_bias, shape, scales, x)
+            normed[:] = x
+            _feed_forward(normed, layer, shape, like, x, threads)
+            _normalise_rows(x, layer.feed_forward_norm_weight, layer.feed_forward_norm_bias, shape, scales, x)
+    if model.decoder_final_norm_weight:
+        _normalise_rows(x, model.decoder_final_norm_weight, model.decoder_final_norm_bias, shape, scales, x)
+    if len(logits):
+        _compute_logits(x, model, shape, scales, like, logits, threads)
+    else:
+        _compute_top_k(x, model, shape, scales, like, found, threads)
+    return -1

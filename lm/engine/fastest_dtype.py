@@ -1,0 +1,59 @@
+"""The type of numbers that a run generates and translates in, where that is left open: what was measured to be fastest.
+
+What `lm compile RUN` finds is kept in the user's cache, by the run's weights and the processor: another machine, and
+another checkpoint, have none until it is measured there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from lm import files
+from lm.checkpoint import LoadedModel, load_model
+from lm.config.hardware import HardwareConfig
+from lm.errors import InputError
+from lm.hardware import found_device, inference_hardware, processor, usable_types
+from lm.kernels import code_cache
+from lm.run_folder import find_checkpoint, weights_key
+
+_DEFAULT_DTYPE = "float32"
+
+
+def load_for_decoding(path: Path, config: HardwareConfig) -> LoadedModel:
+    """The model of a run or checkpoint to generate or translate by; errors as of `load_model`."""
+    return load_with_dtype(find_checkpoint(path), config, decoding_dtype(path, config))
+
+
+def decoding_dtype(path: Path, config: HardwareConfig) -> str:
+    """The type that a run or checkpoint generates or translates in: what is asked for, else what is remembered."""
+    if config.dtype != "auto":
+        return config.dtype
+    return read_fastest_dtype(find_checkpoint(path), found_device(config))
+
+
+def load_with_dtype(checkpoint: Path, config: HardwareConfig, dtype: str) -> LoadedModel:
+    """The model of a checkpoint in a type that was chosen for speed."""
+    return load_model(checkpoint, inference_hardware(config, auto=dtype))
+
+
+def read_fastest_dtype(checkpoint: Path, device: str) -> str:
+    """The type that was measured to be fastest; float32 if none was, or where it needs a compiled step that is gone."""
+    try:
+        found = _cache_file(checkpoint, device).read_text(encoding="utf-8").strip()
+    except (InputError, OSError, ValueError):  # none was written, or what was is damaged
+        return _DEFAULT_DTYPE
+    is_usable = found in usable_types(device) and (found != "int8" or code_cache.is_ready())
+    return found if is_usable else _DEFAULT_DTYPE
+
+
+def save_fastest_dtype(checkpoint: Path, device: str, dtype: str) -> None:
+    """Keep what was measured to be fastest."""
+    place = _cache_file(checkpoint, device)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    files.replace_text(place, dtype + "\n")
+
+
+def _cache_file(checkpoint: Path, device: str) -> Path:
+    key = f"{weights_key(checkpoint)} {processor(device)}"
+    return files.cache_root() / "types" / hashlib.sha256(key.encode()).hexdigest()[:32]

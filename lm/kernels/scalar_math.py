@@ -1,0 +1,81 @@
+"""What compiled code needs of single numbers: addresses, bits as numbers, and exponentials without a call."""
+
+from __future__ import annotations
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from lm.kernels.jit import njit
+
+LOG2E, LN2_HIGH, LN2_LOW = np.float32(1.44269504), np.float32(0.693359375), np.float32(-2.12194440e-4)
+LEAST, _MOST = np.float32(-87.0), np.float32(88.0)
+POWERS = (
+    np.float32(1.9875691500e-4), np.float32(1.3981999507e-3), np.float32(8.3334519073e-3),
+    np.float32(4.1665795894e-2), np.float32(1.6666665459e-1), np.float32(5.0000001201e-1),
+)  # fmt: skip
+"""Coefficients of the polynomial that is nearest to it, those of the highest powers first."""
+
+
+@intrinsic
+def as_variable(_context, value):
+    """A constant as any other value: for each constant that a function is called with, it would be compiled anew."""
+    kind = types.unliteral(value)
+
+    def generate(_, __, ___, arguments):
+        return arguments[0]
+
+    return kind(kind), generate
+
+
+@intrinsic
+def as_pointer(_context, address):
+    """A number as an address, for `numba.carray`."""
+
+    def generate(_, builder, __, arguments):
+        return builder.inttoptr(arguments[0], ir.IntType(8).as_pointer())
+
+    return types.voidptr(address), generate
+
+
+@intrinsic
+def float_from_bits(_context, bits):
+    """The float32 that 32 bits stand for."""
+
+    def generate(_, builder, __, arguments):
+        return builder.bitcast(arguments[0], ir.FloatType())
+
+    return types.float32(bits), generate
+
+
+@njit(error_model="numpy")
+def exp(x):
+    """E to the power of a float32, with an error of one part in ten millions; loops of it become vector instructions.
+
+    Source: expf of the Cephes library (Moshier 1992).
+    """
+    x = min(max(x, LEAST), _MOST)
+    whole = np.floor(x * LOG2E + np.float32(0.5))
+    rest = x - whole * LN2_HIGH - whole * LN2_LOW
+    sum_ = POWERS[0] * rest + POWERS[1]
+    sum_ = sum_ * rest + POWERS[2]
+    sum_ = sum_ * rest + POWERS[3]
+    sum_ = sum_ * rest + POWERS[4]
+    sum_ = sum_ * rest + POWERS[5]
+    sum_ = sum_ * rest * rest + rest + np.float32(1.0)
+    return sum_ * float_from_bits(np.int32((np.int32(whole) + np.int32(127)) << np.int32(23)))
+
+
+@njit(error_model="numpy")
+def erf(x):
+    """Erf of a float32, to 6e-7. Source: Abramowitz and Stegun 1964, formula 7.1.26."""
+    size = abs(x)
+    t = np.float32(1.0) / (np.float32(1.0) + np.float32(0.3275911) * size)
+    sum_ = np.float32(1.061405429)
+    sum_ = sum_ * t - np.float32(1.453152027)
+    sum_ = sum_ * t + np.float32(1.421413741)
+    sum_ = sum_ * t - np.float32(0.284496736)
+    sum_ = sum_ * t + np.float32(0.254829592)
+    found = np.float32(1.0) - sum_ * t * exp(-size * size)
+    return found if x >= 0 else -found
