@@ -104,7 +104,7 @@ def beam_search(
     n: int = 1,
     refill: bool = False,
     filters: Sequence[Filter] = (),
-    most_added: float = math.inf,
+    max_added_bias: float = math.inf,
     first: Tensor | None = None,
     sources: Sequence[SourceBatch] | None = None,
     coverage: CoveragePenalty | None = None,
@@ -122,7 +122,7 @@ def beam_search(
         refill: give the places of finished hypotheses to others, as fairseq and CTranslate2 do.
         filters: applied to the logits; what they change counts as the token's log-probability, and is not
             normalised again.
-        most_added: to a logit by the filters; the smaller it is, the earlier a search may end.
+        max_added_bias: to a logit by the filters; the smaller it is, the earlier a search may end.
         first: (n,) tokens that a continuation may begin with; None for all.
         sources: of models that translate: see `DecodeSession.add`.
         coverage: what a hypothesis has not attended to lowers its score.
@@ -140,7 +140,7 @@ def beam_search(
         raise UsageError(f"a beam of {beam_size} has no {n} best", settings=[f"beam={n}", f"samples={beam_size}"])
     limits = [max_tokens] * len(prompts) if isinstance(max_tokens, int) else max_tokens
     enough = beam_size if refill else None
-    gain = most_added if filters else 0.0
+    gain = max_added_bias if filters else 0.0
     searched = [_SourceState(row, limit, n, enough, length_penalty, gain) for row, limit in enumerate(limits)]
     stops = torch.tensor([*stop_ids], dtype=torch.long)
     search, beams = _BeamSearch(prompts, beam_size, stops, refill, filters, coverage), _Beams.start(searched)

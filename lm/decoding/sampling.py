@@ -522,7 +522,7 @@ class Sampler:
         truncations: filters that leave the tokens to draw from, after those.
         greedy: take the most likely token that is left instead of drawing.
         seed: of the draws; each sample has a random stream of its own: see `stream`.
-        most_added: to a logit by the filters; only a search asks for it.
+        max_added_bias: to a logit by the filters; only a search asks for it.
     """
 
     penalties: tuple[Filter, ...] = ()

@@ -113,7 +113,9 @@ class Translator:
         )
         if self.config.n_best > self.config.beam and sampler.greedy:
             raise UsageError(f"{self.config.n_best} best need a beam at least as wide", settings=["beam", "n_best"])
-        if self.config.coverage_penalty and not all(each.model.decoder.attentions(cross=True) for each in self.models):
+        if self.config.coverage_penalty and not all(
+            each.model.decoder.attention_layers(cross=True) for each in self.models
+        ):
             raise UsageError(
                 "a model without attention to an encoder's states covers none of them", settings=["coverage_penalty"]
             )
@@ -230,7 +232,7 @@ class Translator:
             n=self.config.n_best,
             refill=True,
             filters=self._sampler.filters,
-            most_added=self._sampler.most_added,
+            max_added_bias=self._sampler.max_added_bias,
             sources=sources,
             coverage=CoveragePenalty(penalty, sources) if penalty else None,
         )

@@ -181,7 +181,7 @@ class StaticDecodeStep:
             RuntimeError: the step cannot be recorded; nothing was done.
         """
         rows, end, most = len(tokens), int(positions.max()) + 1, model.config.context_length
-        self._take_in(cache.own, rows, end, most)
+        self._take_in(cache.layers, rows, end, most)
         shape = (_next_power_of_two(rows), min(most, _next_power_of_two(end, least=_LEAST_KEYS)))
         self._tokens[:rows, 0] = tokens
         self._positions[: shape[0]] = F.pad(positions, (0, shape[0] - rows))  # where nobody is, the first
@@ -196,8 +196,8 @@ class StaticDecodeStep:
         positions, config = self._positions[:rows], model.config
         buffers = [(key[:rows, :, :keys], value[:rows, :, :keys]) for key, value in self._buffers]
         layers = [RowLayerCache.within(key, value, positions) for key, value in buffers]
-        scope = row_attention_inputs(layers, positions, 1, keys, self._first.dtype, places_keys=config.places_keys)
-        hidden = model.decode(self._tokens[:rows], scope)
+        inputs = row_attention_inputs(layers, positions, 1, keys, self._first.dtype, places_keys=config.places_keys)
+        hidden = model.decode(self._tokens[:rows], inputs)
         return model.logits(hidden[:, -1]).float()
 
     def _take_in(self, layers: Sequence[LayerKVCache], rows: int, end: int, most: int) -> None:
@@ -209,7 +209,7 @@ class StaticDecodeStep:
         key, _ = layers[0].buffers()
         if key.data_ptr() != self._buffers[0][0].data_ptr():
             for layer, (key, value) in zip(layers, self._buffers, strict=True):
-                layer.move(key[:rows], value[:rows])
+                layer.move_to(key[:rows], value[:rows])
 
     def _make_room(self, layers: Sequence[LayerKVCache], rows: int, length: int) -> None:
         """Other buffers, for so many rows and positions; what was recorded with those from before is given up."""

@@ -133,7 +133,7 @@ class StepInputs:
         layers: the cache of each layer, with room for the new positions.
         end: a position after those of all tokens.
         slots: (number, end) the slot of each position up to the token's own; None if it is the position itself.
-        memory: of each layer of an encoder-decoder, keys and values of each row's source.
+        cross_layers: of each layer of an encoder-decoder, keys and values of each row's source.
         lengths: (rows,) how many of these are real; None without a memory.
     """
 
@@ -143,7 +143,7 @@ class StepInputs:
     layers: Sequence[LayerKVCache]
     end: int
     slots: Tensor | None = None
-    memory: Sequence[LayerKVCache] = ()
+    cross_layers: Sequence[LayerKVCache] = ()
     lengths: Tensor | None = None
 
 

@@ -62,7 +62,7 @@ class TorchEngine:
         """See `Engine`."""
         n = tokens.shape[1]
         with capture_attention_weights(
-            self.model.decoder.attentions(cross=True)[-1:] if want.attention else ()
+            self.model.decoder.attention_layers(cross=True)[-1:] if want.attention else ()
         ) as weights:
             hidden = cache.hidden(self.model, tokens, rows, positions, lengths or [n] * len(rows))
         attention = None
@@ -116,7 +116,9 @@ class RowCache:
         self.prefix: tuple[int, ...] = ()
         self._read_prefix: DecoderCache | RecurrentCache | None = None
         self._states = RowRecurrentCache() if config.is_recurrent else None
-        self.own = [] if config.is_recurrent else [RowLayerCache(config.context_length) for _ in range(config.n_layers)]
+        self.layers = (
+            [] if config.is_recurrent else [RowLayerCache(config.context_length) for _ in range(config.n_layers)]
+        )
         if source is not None:
             self.add(len(source.output))
 
@@ -149,8 +151,8 @@ class RowCache:
             return self._begin(model, tokens, rows, positions, lengths)
         n = tokens.shape[1]
         batch, starts = self.packed(tokens, rows, positions)
-        scope = self._scope(starts, n)
-        hidden = model.decode(batch.to(self._like.device), scope, self._seen_source())
+        inputs = self._scope(starts, n)
+        hidden = model.decode(batch.to(self._like.device), inputs, self._seen_source())
         self.advance(rows, n)
         places = self.places_of(rows)
         return hidden if places == list(range(len(hidden))) else hidden.index_select(0, self._index(places))
@@ -170,19 +172,23 @@ class RowCache:
             hidden = model.hidden(tokens, cache=held, target_lengths=real)
         else:
             assert isinstance(model, EncoderDecoder)
-            cache.memory = list(self._source.layers) or cache.memory
+            cache.cross_attention = list(self._source.layers) or cache.cross_attention
             hidden = model.hidden(
-                tokens, memory=self._source.output, lengths=self._source.lengths, cache=held, target_lengths=real
+                tokens,
+                encoder_output=self._source.output,
+                lengths=self._source.lengths,
+                cache=held,
+                target_lengths=real,
             )
-            self._source.layers = cache.memory if self._remembers else ()
+            self._source.layers = cache.cross_attention if self._remembers else ()
         if self._remembers:
             places = self._index(self.places_of(rows))
             if isinstance(cache, RecurrentCache):
                 assert self._states is not None
-                self._states.put(places, cache)
+                self._states.write_rows(places, cache)
             else:
-                for layer, read in zip(self.own, cache.own, strict=True):
-                    layer.put(places, *read.contents())
+                for layer, read in zip(self.layers, cache.self_attention, strict=True):
+                    layer.write_rows(places, *read.keys_and_values())
             for row, position, length in zip(rows, positions, lengths, strict=True):
                 self.lengths[row] = position + length
         return hidden
@@ -192,8 +198,8 @@ class RowCache:
         if not self._remembers:
             return
         to, of = self._index(self.places_of(rows)), self._index(self.places_of(others))
-        for layer in self.own:
-            layer.put(to, *(part.index_select(0, of) for part in layer.contents()))
+        for layer in self.layers:
+            layer.write_rows(to, *(part.index_select(0, of) for part in layer.keys_and_values()))
         if self._states is not None:
             self._states.copy(to, of)
         for row, other in zip(rows, others, strict=True):
@@ -220,11 +226,11 @@ class RowCache:
         places, starts = torch.tensor(self.places_of(rows)), torch.tensor(positions)
         if n > 1:
             places, starts = places.repeat_interleave(n), (starts[:, None] + torch.arange(n)).flatten()
-        return StepInputs(tokens.flatten(), places, starts, self.own, end)
+        return StepInputs(tokens.flatten(), places, starts, self.layers, end)
 
     def make_room(self, end: int) -> None:
         """See that positions before `end` can be written into the layers' buffers."""
-        for layer in self.own:
+        for layer in self.layers:
             layer.aim(0, end)
 
     def advance(self, rows: Sequence[int], n: int) -> None:
@@ -240,17 +246,17 @@ class RowCache:
             at = None if is_even else self._index(starts)[:, None] + torch.arange(n, device=self._like.device)
             return RecurrentInputs(Mask.causal(), recurrent=self._states, start=first, query_positions=at)
         places = first if is_even else self._index(starts)
-        for layer in self.own:
+        for layer in self.layers:
             layer.aim(places, first + n)
         if isinstance(places, int):
-            return AttentionInputs(Mask.causal(), caches=self.own, start=first)
-        return row_attention_inputs(self.own, places, n, first + n, self._like.dtype, places_keys=self._places_keys)
+            return AttentionInputs(Mask.causal(), caches=self.layers, start=first)
+        return row_attention_inputs(self.layers, places, n, first + n, self._like.dtype, places_keys=self._places_keys)
 
     def _seen_source(self) -> AttentionInputs | None:
         source = self._source
         if source is None:
             return None
-        return AttentionInputs(mask=Mask.keys(source.lengths), memory=source.output, caches=source.layers)
+        return AttentionInputs(mask=Mask.keys(source.lengths), encoder_output=source.output, caches=source.layers)
 
     def select(self, rows: Sequence[int]) -> None:
         """Row i becomes what row `rows[i]` was; rows may be repeated or left out. All move, in one copy."""
@@ -273,7 +279,7 @@ class RowCache:
     def _move(self, places: Sequence[int]) -> None:
         """Have place i be what place `places[i]` was."""
         index = self._index(places)
-        for layer in self.own:
+        for layer in self.layers:
             layer.reorder(index)
         if self._states is not None:
             self._states.reorder(index)
@@ -319,7 +325,7 @@ class RowLayerCache(LayerKVCache):
         cache._key, cache._value, cache._places, cache.length = key, value, places, key.shape[2]
         return cache
 
-    def put(self, rows: Tensor, key: Tensor, value: Tensor) -> None:
+    def write_rows(self, rows: Tensor, key: Tensor, value: Tensor) -> None:
         """Some rows begin with these (rows, kv_heads, length, head) keys and values."""
         if self._key is None and torch.equal(rows, torch.arange(len(key), device=rows.device)):
             self._key, self._value, self.length = key, value, key.shape[2]
@@ -352,7 +358,7 @@ class RowLayerCache(LayerKVCache):
             else:
                 rows, n = (torch.arange(size, device=buffer.device) for size in (len(buffer), fresh.shape[2]))
                 buffer[rows[:, None], :, self._places[:, None] + n] = fresh.transpose(1, 2)
-        return self.contents()
+        return self.keys_and_values()
 
 
 def _grow(buffer: Tensor | None, like: Tensor, rows: int, length: int, *, most: int) -> Tensor:

@@ -63,11 +63,12 @@ class SharedCache:
         self._settle()
         start = slots.position
         mask = slots.add(n)
-        own = AttentionInputs(
-            mask, caches=self._cache.own, start=start, branches=slots.width, query_positions=slots.query_positions(n),
+        inputs = AttentionInputs(
+            mask, caches=self._cache.self_attention, start=start, n_branches=slots.width,
+            query_positions=slots.query_positions(n),
             key_positions=slots.key_positions(n) if self._places_keys else None,
         )  # fmt: skip
-        hidden = model.decode(tokens.reshape(slots.sentences, -1), own, self._seen_source())
+        hidden = model.decode(tokens.reshape(slots.sentences, -1), inputs, self._seen_source())
         self._advance(n)
         self.moves_freely = False
         return hidden.view(len(rows), n, -1)
@@ -92,15 +93,15 @@ class SharedCache:
             mask = Mask(
                 bias=padding_bias(source.lengths, source.output.shape[1])[:, None, None].to(source.output.dtype)
             )
-        return AttentionInputs(mask=mask, memory=source.output, caches=self._cache.memory)
+        return AttentionInputs(mask=mask, encoder_output=source.output, caches=self._cache.cross_attention)
 
     def reading(self, tokens: Tensor, rows: Sequence[int], positions: Sequence[int]) -> StepInputs:  # noqa: ARG002
         """See `KVCache`; of all rows."""
         assert self._slots is not None
         slots, n, source = self._slots, tokens.shape[1], self._source
         slots.take(n)
-        for layer in self._cache.own:
-            layer.grow(slots.width * n)
+        for layer in self._cache.self_attention:
+            layer.reserve(slots.width * n)
         self._advance(n)
         self.moves_freely = True
         starts = torch.tensor(positions)
@@ -108,17 +109,17 @@ class SharedCache:
         places = slots.rows.repeat_interleave(slots.width * n)
         seen = slots.table() if n == 1 else slots.table().repeat_interleave(n, 0)
         if source is None:
-            return StepInputs(tokens.flatten(), places, at, self._cache.own, seen.shape[1], slots=seen)
+            return StepInputs(tokens.flatten(), places, at, self._cache.self_attention, seen.shape[1], slots=seen)
         sentences, longest, _ = source.output.shape
         real = torch.full((sentences,), longest) if source.lengths is None else source.lengths
         return StepInputs(
             tokens.flatten(),
             places,
             at,
-            self._cache.own,
+            self._cache.self_attention,
             seen.shape[1],
             slots=seen,
-            memory=self._cache.memory,
+            cross_layers=self._cache.cross_attention,
             lengths=real,
         )
 
@@ -147,7 +148,7 @@ class SharedCache:
 
     def truncate(self, lengths: Sequence[int]) -> None:
         """Hold at most so many positions of each row, after what the rows begin with."""
-        held = min(length - own for length, own in zip(lengths, self.lengths, strict=True))
+        held = min(length - held for length, held in zip(lengths, self.lengths, strict=True))
         if self._slots is None or held >= 0:
             return
         if self._slots.length + held < 0:

@@ -75,7 +75,8 @@ def top_k(logits: Tensor, filtered: Tensor, k: int) -> TopK | None:
     if not known or not code_cache.is_ready():
         return None
     code_cache.initialise()
+    from lm.kernels import topk
 
     found = TopK.to_be_filled(len(logits), k)
-    top_k.top_k(*(each.contiguous().numpy() for each in (logits, filtered, *found)))
+    topk.top_k(*(each.contiguous().numpy() for each in (logits, filtered, *found)))
     return found

@@ -35,27 +35,27 @@ class SparsityPattern(Protocol):
     """Which keys each query sees, besides what makes it causal; it can be compared and hashed."""
 
     @property
-    def block(self) -> int:
+    def block_size(self) -> int:
         """Positions of a block."""
 
     @property
-    def whole(self) -> int:
+    def dense_length(self) -> int:
         """The length up to which all see all."""
 
     @property
-    def everywhere(self) -> int:
+    def n_dense_blocks(self) -> int:
         """Blocks at the beginning whose queries see every key."""
 
-    def most(self, *, is_causal: bool) -> int:
+    def max_key_blocks(self, *, is_causal: bool) -> int:
         """How many blocks any other sees at most."""
 
-    def connected(self, n_blocks: int) -> Tensor:
+    def build_block_mask(self, n_blocks: int) -> Tensor:
         """(n_blocks, n_blocks) booleans: whether any query of a block sees any key of another."""
 
-    def sees(self, queries: Tensor, keys: Tensor, *, within: int) -> Tensor:
+    def build_token_mask(self, queries: Tensor, keys: Tensor, *, within: int) -> Tensor:
         """Whether the queries at some positions see the keys at others, all of them less than `within`; broadcast."""
 
-    def earliest(self, query: int) -> int:
+    def first_visible(self, query: int) -> int:
         """The first position that this query or a later one sees."""
 
 
@@ -70,14 +70,14 @@ class Mask:
         is_causal: a query sees its own position and earlier ones.
         key_lengths: (batch,) how many keys of each row are real; the rest is padding.
         pattern: which positions see which, where not all do.
-        pairs: True where a query sees a key, broadcastable to (batch, 1, queries, keys).
+        visible: True where a query sees a key, broadcastable to (batch, 1, queries, keys).
         bias: added to the scores, broadcastable to (batch, heads, queries, keys).
     """
 
     is_causal: bool = False
     key_lengths: Tensor | None = None
     pattern: SparsityPattern | None = None
-    pairs: Tensor | None = None
+    visible: Tensor | None = None
     bias: Tensor | None = None
 
     @classmethod
@@ -94,36 +94,36 @@ class Mask:
         """This mask, with a bias more; it is broadcastable to (batch, heads, queries, keys)."""
         return replace(self, bias=bias if self.bias is None else self.bias + bias)
 
-    def within(self, pattern: SparsityPattern) -> Mask:
+    def with_pattern(self, pattern: SparsityPattern) -> Mask:
         """This mask, restricted to a pattern."""
         return replace(self, pattern=pattern)
 
-    def is_flag(self, n_queries: int, n_keys: int) -> bool:
+    def needs_no_tensor(self, n_queries: int, n_keys: int) -> bool:
         """Whether a kernel's own `is_causal` flag, or nothing at all, says everything that this mask says."""
-        if self.key_lengths is not None or self.pairs is not None or self.bias is not None:
+        if self.key_lengths is not None or self.visible is not None or self.bias is not None:
             return False
-        if self.pattern is not None and n_keys > self.pattern.whole:
+        if self.pattern is not None and n_keys > self.pattern.dense_length:
             return False
         return not self.is_causal or n_queries in (1, n_keys)
 
-    def allowed(self, n_queries: int, n_keys: int, device: torch.device) -> Tensor | None:
+    def build_tensor(self, n_queries: int, n_keys: int, device: torch.device) -> Tensor | None:
         """(batch or 1, 1, n_queries, n_keys) booleans, True where a query sees a key; None where all see all."""
-        allowed = self.pairs
+        allowed = self.visible
         if self.is_causal or self.pattern is not None:
-            by_position = self._by_position(n_queries, n_keys, device)
+            by_position = self._build_by_position(n_queries, n_keys, device)
             allowed = by_position if allowed is None else allowed & by_position
         if self.key_lengths is not None:
             real = (torch.arange(n_keys, device=device) < self.key_lengths[:, None])[:, None, None]
             allowed = real if allowed is None else allowed & real
         return allowed
 
-    def _by_position(self, n_queries: int, n_keys: int, device: torch.device) -> Tensor:
+    def _build_by_position(self, n_queries: int, n_keys: int, device: torch.device) -> Tensor:
         """(1, 1, n_queries, n_keys) booleans: what the places of queries and keys allow."""
         queries = torch.arange(n_keys - n_queries, n_keys, device=device)[:, None]
         keys = torch.arange(n_keys, device=device)
         if self.pattern is None:
             return (queries >= keys)[None, None]
-        seen = self.pattern.sees(queries, keys, within=n_keys)
+        seen = self.pattern.build_token_mask(queries, keys, within=n_keys)
         return (seen & (queries >= keys) if self.is_causal else seen)[None, None]
 
 
@@ -144,7 +144,7 @@ class RelativeEmbeddings:
         rows: (batch or 1, 1, queries, keys) which row of the tables belongs to each pair.
         keys: (kv_heads, distances, head).
         values: like `keys`.
-        also: what another kind of distance adds besides.
+        added: what another kind of distance adds besides.
 
     Source: Shaw et al. 2018, equations 3 and 4, and section 3.3.
     """
@@ -152,13 +152,13 @@ class RelativeEmbeddings:
     rows: Tensor
     keys: Tensor
     values: Tensor
-    also: RelativeEmbeddings | None = None
+    added: RelativeEmbeddings | None = None
 
     def scores(self, query: Tensor) -> Tensor:
         """What the keys' vectors add to the scores of (batch, heads, queries, head): (batch, heads, queries, keys)."""
         products = _matmul_by_group(query * query.shape[-1] ** -0.5, self.keys.transpose(-1, -2))
-        scores = products.gather(-1, self._rows_of(products))
-        return scores if self.also is None else scores + self.also.scores(query)
+        scores = products.gather(-1, self._expand_rows(products))
+        return scores if self.added is None else scores + self.added.scores(query)
 
     def output(self, weights: Tensor) -> Tensor:
         """What (batch, heads, queries, keys) weights give of the values' vectors: (batch, heads, queries, head).
@@ -167,11 +167,11 @@ class RelativeEmbeddings:
         """
         exact = weights.to(torch.promote_types(weights.dtype, torch.float32))
         summed = exact.new_zeros(*weights.shape[:-1], self.values.shape[1])
-        summed = summed.scatter_add(-1, self._rows_of(weights), exact)
+        summed = summed.scatter_add(-1, self._expand_rows(weights), exact)
         output = _matmul_by_group(summed.to(weights.dtype), self.values)
-        return output if self.also is None else output + self.also.output(weights)
+        return output if self.added is None else output + self.added.output(weights)
 
-    def _rows_of(self, of_pairs: Tensor) -> Tensor:
+    def _expand_rows(self, of_pairs: Tensor) -> Tensor:
         batch, heads = of_pairs.shape[:2]
         return self.rows.expand(batch, heads, -1, -1)
 
@@ -215,7 +215,7 @@ class FirstLayerValues:
 class DistanceBias(Protocol):
     """Positions that attention asks for what the distances of some pairs add, where it never looks at all pairs."""
 
-    def between(self, query: Tensor, distances: Tensor, *, layer: int) -> tuple[Tensor, RelativeEmbeddings | None]:
+    def compute_bias(self, query: Tensor, distances: Tensor, *, layer: int) -> tuple[Tensor, RelativeEmbeddings | None]:
         """What distances add in a layer, counted from 0.
 
         Args:
@@ -247,9 +247,9 @@ class LayerKVCache:
         self._value = _grow(self._value, value, start, self.length)
         self._key[:, :, start : self.length] = key
         self._value[:, :, start : self.length] = value
-        return self.contents()
+        return self.keys_and_values()
 
-    def grow(self, positions: int) -> None:
+    def reserve(self, positions: int) -> None:
         """Make room for so many positions more, and count them: somebody else writes them into the `buffers`."""
         start, self.length = self.length, self.length + positions
         key, value = self.buffers()
@@ -262,14 +262,14 @@ class LayerKVCache:
         assert self._value is not None
         return self._key, self._value
 
-    def move(self, key: Tensor, value: Tensor) -> None:
+    def move_to(self, key: Tensor, value: Tensor) -> None:
         """Go on in other buffers, (batch, kv_heads, room, head) each, which are zero beyond what is here."""
-        for buffer, held in zip((key, value), self.contents(), strict=True):
+        for buffer, held in zip((key, value), self.keys_and_values(), strict=True):
             buffer[:, :, : self.length] = held
             buffer[:, :, self.length :] = 0.0
         self._key, self._value = key, value
 
-    def contents(self) -> tuple[Tensor, Tensor]:
+    def keys_and_values(self) -> tuple[Tensor, Tensor]:
         """Keys and values so far, (batch, kv_heads, length, head) each."""
         key, value = self.buffers()
         return key[:, :, : self.length], value[:, :, : self.length]
@@ -310,32 +310,32 @@ class DecoderCache:
     """What the layers of a decoder remember from step to step.
 
     Attributes:
-        own: for each layer, keys and values of the decoder's own positions.
-        memory: for each layer, keys and values of the memory that cross-attention reads; they are computed once.
+        self_attention: the cache of each layer for the positions decoded so far.
+        cross_attention: the cache of each layer for the encoder output, filled once.
     """
 
     def __init__(self, own: Sequence[LayerKVCache]) -> None:
-        self.own = own
-        self.memory = [LayerKVCache() for _ in own]
+        self.self_attention = own
+        self.cross_attention = [LayerKVCache() for _ in own]
 
     @property
     def length(self) -> int:
         """Positions fed so far."""
-        return self.own[0].length
+        return self.self_attention[0].length
 
     def reorder(self, rows: Tensor, *, same_sources: bool = False) -> None:
         """Row i becomes what row `rows[i]` was, in every layer; with `same_sources` its memory is that row's."""
-        for layer in self.own if same_sources else (*self.own, *self.memory):
+        for layer in self.self_attention if same_sources else (*self.self_attention, *self.cross_attention):
             layer.reorder(rows)
 
     def select(self, positions: Tensor) -> None:
         """Keep only some of its own positions of each row, (batch, kept), in every layer; the memory stays."""
-        for layer in self.own:
+        for layer in self.self_attention:
             layer.select(positions)
 
     def truncate(self, length: int) -> None:
         """Forget its own positions from `length` on; the memory stays."""
-        for layer in self.own:
+        for layer in self.self_attention:
             layer.truncate(length)
 
 
@@ -352,7 +352,7 @@ class AttentionInputs:
         caches: for each layer, keys and values of earlier positions, extended in place; those of a memory are
             computed once.
         start: the position of the first query.
-        branches: how many continuations of the same past stand beside each other in a row. Each goes on from `start`,
+        n_branches: how many continuations of the same past stand beside each other in a row. Each goes on from `start`,
             and the mask keeps them apart.
         end: a position after those of all queries, where `query_positions` are given and it is known; else it is
             looked for among them, and a GPU is waited for.
@@ -361,56 +361,56 @@ class AttentionInputs:
         key_positions: (batch, keys) where the keys stand, if not one after the other from 0 on. It matters to schemes
             that know distances; what a query does not see may have any.
         rotation: turns queries and keys by their positions (rotary embeddings).
-        relative: for each layer, what is added to keys and values by their distance.
-        by_distance: what knows what distances add, for layers that ask themselves.
-        first_values: the values of the first layer, for layers that mix them with their own.
+        relative_embeddings: for each layer, what is added to keys and values by their distance.
+        distance_bias: what knows what distances add, for layers that ask themselves.
+        first_layer_values: the values of the first layer, for layers that mix them with their own.
         lengths: (batch,) how many positions of each row are real; what comes after them is padding, which no expert
             takes. None if all are.
     """
 
     mask: Mask
-    memory: Tensor | None = None
+    encoder_output: Tensor | None = None
     caches: Sequence[LayerKVCache] | None = None
     start: int = 0
-    branches: int = 1
+    n_branches: int = 1
     end: int | None = None
     query_positions: Tensor | None = None
     key_positions: Tensor | None = None
     rotation: Callable[[Tensor], Tensor] | None = None
-    relative: Sequence[RelativeEmbeddings] | None = None
-    by_distance: DistanceBias | None = None
-    first_values: FirstLayerValues | None = None
+    relative_embeddings: Sequence[RelativeEmbeddings] | None = None
+    distance_bias: DistanceBias | None = None
+    first_layer_values: FirstLayerValues | None = None
     lengths: Tensor | None = None
 
-    def cache(self, layer: int) -> LayerKVCache | None:
+    def layer_cache(self, layer: int) -> LayerKVCache | None:
         """The cache of a layer, counted from 0, if there are caches."""
         return None if self.caches is None else self.caches[layer]
 
-    def tables(self, layer: int) -> RelativeEmbeddings | None:
+    def relative_embeddings_of(self, layer: int) -> RelativeEmbeddings | None:
         """What a layer, counted from 0, adds to keys and values by their distance, if anything."""
-        return None if self.relative is None else self.relative[layer]
+        return None if self.relative_embeddings is None else self.relative_embeddings[layer]
 
     def positions(self, length: int, device: torch.device) -> Tensor:
         """(batch or 1, length) where each of so many queries stands, branches included."""
         if self.query_positions is not None:
             return self.query_positions
-        end = self.start + length // self.branches
-        return torch.arange(self.start, end, device=device).repeat(self.branches)[None]
+        end = self.start + length // self.n_branches
+        return torch.arange(self.start, end, device=device).repeat(self.n_branches)[None]
 
-    def with_tables(self, tables: Sequence[RelativeEmbeddings]) -> AttentionInputs:
+    def with_relative_embeddings(self, tables: Sequence[RelativeEmbeddings]) -> AttentionInputs:
         """This scope, with what a kind of distance adds to the keys and values of each layer, besides others."""
-        if self.relative is not None:
-            tables = [replace(one, also=other) for one, other in zip(tables, self.relative, strict=True)]
-        return replace(self, relative=tables)
+        if self.relative_embeddings is not None:
+            tables = [replace(one, added=other) for one, other in zip(tables, self.relative_embeddings, strict=True)]
+        return replace(self, relative_embeddings=tables)
 
-    def distances(self, length: int, device: torch.device) -> Tensor:
+    def compute_distances(self, length: int, device: torch.device) -> Tensor:
         """How far each key stands after each of `length` queries, branches included; negative where it comes first.
 
         Returns:
             (batch or 1, queries, keys).
         """
-        end, queries = self.start + length // self.branches, self.positions(length, device)
-        assert self.branches == 1 or self.key_positions is not None, "the keys of branches don't stand in a line"
+        end, queries = self.start + length // self.n_branches, self.positions(length, device)
+        assert self.n_branches == 1 or self.key_positions is not None, "the keys of branches don't stand in a line"
         keys = torch.arange(end, device=device)[None] if self.key_positions is None else self.key_positions
         return keys[:, None, :] - queries[:, :, None]
 
@@ -440,7 +440,7 @@ class _SplitHeads(torch.autograd.Function):
 class Attention(Module):
     """Attention of a layer, whose weights can be computed for looking at."""
 
-    def weights(self, x: Tensor, scope: AttentionInputs) -> Tensor:
+    def weights(self, x: Tensor, inputs: AttentionInputs) -> Tensor:
         """What each position of `x`, (batch, length, d_model), weighs those of its keys by, without dropout.
 
         Returns:
@@ -480,36 +480,36 @@ class MultiHeadAttention(Attention):
         if self.value_shares is not None:
             nn.init.constant_(self.value_shares, 0.5)
 
-    def pairs(self, length: int, *, is_causal: bool) -> float:
+    def count_query_key_pairs(self, length: int, *, is_causal: bool) -> float:
         """How many pairs of a query and a key meet in a sequence, of which causal attention sees half."""
         return length * length / 2 if is_causal else float(length * length)
 
-    def cached_values(self) -> Fraction:
+    def cached_values_per_position(self) -> Fraction:
         """How many numbers a cache holds for each position."""
         return Fraction(2 * self.kv_heads * self.head_size)
 
-    def forward(self, x: Tensor, scope: AttentionInputs) -> Tensor:
-        """Attend from each position of `x` to what `scope` lets it see.
+    def forward(self, x: Tensor, inputs: AttentionInputs) -> Tensor:
+        """Attend from each position of `x` to what `inputs` lets it see.
 
         Args:
             x: (batch, length, d_model).
-            scope: the keys and values of `x` itself or of a memory, and which of them each position sees.
+            inputs: the encoder output to attend to instead of `x`, the mask, positions and caches.
 
         Returns:
             (batch, length, d_model).
 
         Source: Vaswani et al. 2017, section 3.2.2.
         """
-        attended = self.attended(*self.project(x, scope), scope)
+        attended = self.attend_heads(*self.project_qkv(x, inputs), inputs)
         return self.output(attended.transpose(1, 2).flatten(2))
 
-    def attended(self, query: Tensor, key: Tensor, value: Tensor, scope: AttentionInputs) -> Tensor:
+    def attend_heads(self, query: Tensor, key: Tensor, value: Tensor, inputs: AttentionInputs) -> Tensor:
         """What (batch, heads, length, head) queries find in the values: as many."""
-        relative = scope.tables(self.layer)
-        return attend(query, key, value, mask=self.mask(query, scope), dropout=self.dropped, relative=relative)
+        relative = inputs.relative_embeddings_of(self.layer)
+        return attend(query, key, value, mask=self.mask(query, inputs), dropout=self.active_dropout, relative=relative)
 
     @property
-    def dropped(self) -> float:
+    def active_dropout(self) -> float:
         """The share of attention weights that is dropped now."""
         return self.dropout if self.training else 0.0
 
@@ -517,47 +517,47 @@ class MultiHeadAttention(Attention):
         """What this layer remembers of earlier positions: nothing yet."""
         return LayerKVCache()
 
-    def weights(self, x: Tensor, scope: AttentionInputs) -> Tensor:
+    def weights(self, x: Tensor, inputs: AttentionInputs) -> Tensor:
         """See `Attention.weights`; self-attention has to be called without a cache, which would be extended twice."""
-        assert scope.memory is not None or scope.caches is None, "a cache would be extended twice"
-        query, key, _ = self.project(x, replace(scope, first_values=None))
-        found = compute_attention_weights(query, key, mask=self.mask(query, scope))
-        return found if scope.memory is not None else self.over_positions(found, x.shape[1])
+        assert inputs.encoder_output is not None or inputs.caches is None, "a cache would be extended twice"
+        query, key, _ = self.project_qkv(x, replace(inputs, first_layer_values=None))
+        found = compute_attention_weights(query, key, mask=self.mask(query, inputs))
+        return found if inputs.encoder_output is not None else self.weights_by_position(found, x.shape[1])
 
-    def over_positions(self, weights: Tensor, length: int) -> Tensor:  # noqa: ARG002 (it matters where keys are fewer)
+    def weights_by_position(self, weights: Tensor, length: int) -> Tensor:  # noqa: ARG002 (it matters where keys are fewer)
         """Weights of keys, (batch, heads, queries, keys), as those of the `length` positions that they come from."""
         return weights
 
-    def project(self, x: Tensor, scope: AttentionInputs) -> tuple[Tensor, Tensor, Tensor]:
+    def project_qkv(self, x: Tensor, inputs: AttentionInputs) -> tuple[Tensor, Tensor, Tensor]:
         """Queries (batch, heads, length, head) of `x`, and all the keys and values that they may meet."""
-        cache = scope.cache(self.layer)
-        if scope.memory is not None:
-            return self._project_across(x, scope.memory, cache)
-        query, key, value = self._project(x)
-        if scope.rotation is not None:
-            query, key = scope.rotation(query), scope.rotation(key)
-        if scope.first_values is not None and self.value_shares is not None:
-            value = scope.first_values.mix(value, self.value_shares)
+        cache = inputs.layer_cache(self.layer)
+        if inputs.encoder_output is not None:
+            return self._project_cross(x, inputs.encoder_output, cache)
+        query, key, value = self._project_self(x)
+        if inputs.rotation is not None:
+            query, key = inputs.rotation(query), inputs.rotation(key)
+        if inputs.first_layer_values is not None and self.value_shares is not None:
+            value = inputs.first_layer_values.mix(value, self.value_shares)
         if cache is not None:
             key, value = cache.extend(key, value)
         return query, key, value
 
-    def mask(self, query: Tensor, scope: AttentionInputs) -> Mask:
+    def mask(self, query: Tensor, inputs: AttentionInputs) -> Mask:
         """Which keys each query may see, and what is added to its scores, by their distances among others."""
-        relative = scope.tables(self.layer)
-        return scope.mask if relative is None else scope.mask.with_bias(relative.scores(query))
+        relative = inputs.relative_embeddings_of(self.layer)
+        return inputs.mask if relative is None else inputs.mask.with_bias(relative.scores(query))
 
-    def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _project_self(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         query, key, value = self._split(self.input(x), (self.heads, self.kv_heads, self.kv_heads))
         return self._normalise(self.query_norm, query), self._normalise(self.key_norm, key), value
 
-    def _project_across(self, x: Tensor, memory: Tensor, cache: LayerKVCache | None) -> tuple[Tensor, Tensor, Tensor]:
+    def _project_cross(self, x: Tensor, memory: Tensor, cache: LayerKVCache | None) -> tuple[Tensor, Tensor, Tensor]:
         width = self.heads * self.head_size
-        of_query = self.input.some(x, slice(0, width))
+        of_query = self.input.forward_slice(x, slice(0, width))
         query = self._normalise(self.query_norm, *self._split(of_query, (self.heads,)))
         if cache is not None and cache.length:
-            return query, *cache.contents()
-        of_memory = self.input.some(memory, slice(width, None))
+            return query, *cache.keys_and_values()
+        of_memory = self.input.forward_slice(memory, slice(width, None))
         key, value = self._split(of_memory, (self.kv_heads, self.kv_heads))
         key = self._normalise(self.key_norm, key)
         return query, *(cache.extend(key, value) if cache is not None else (key, value))
@@ -581,11 +581,11 @@ class CrossAttention(MultiHeadAttention):
 
     part = "cross-attention"
 
-    def weights_per_position(self) -> float:
+    def macs_per_position(self) -> float:
         """The weights that a position of the target is multiplied by: queries, outputs and all adapters."""
-        return super().weights_per_position() - self.weights_per_source_position()
+        return super().macs_per_position() - self.macs_per_source_position()
 
-    def weights_per_source_position(self) -> float:
+    def macs_per_source_position(self) -> float:
         """The weights that a position of the memory is multiplied by: those of keys and values."""
         return count_macs(self.input.weight) * 2 * self.kv_heads / (self.heads + 2 * self.kv_heads)
 
@@ -618,12 +618,12 @@ def attend(
     if relative is not None or _matmuls_are_faster(query, n_keys, dropout, mask.bias):
         return _matmul_attention(query, key, value, mask, dropout, relative)
     grouped = query.shape[1] != key.shape[1]
-    if mask.is_flag(n_queries, n_keys):
+    if mask.needs_no_tensor(n_queries, n_keys):
         flag = mask.is_causal and n_queries > 1
         if flag and not dropout and is_blockwise_faster(query, n_keys):
             return blockwise_causal_attention(query, key, value)
         return F.scaled_dot_product_attention(query, key, value, is_causal=flag, dropout_p=dropout, enable_gqa=grouped)
-    scores_mask = mask.allowed(n_queries, n_keys, query.device)
+    scores_mask = mask.build_tensor(n_queries, n_keys, query.device)
     if mask.bias is not None:
         bias = mask.bias.to(query.dtype)
         scores_mask = bias if scores_mask is None else bias.masked_fill(~scores_mask, -torch.inf)
@@ -671,7 +671,7 @@ def _matmul_attention(  # noqa: PLR0917 (as `attend` has them)
             scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
         if mask.bias is not None:
             scores = scores + mask.bias.to(scores.dtype)
-        allowed = mask.allowed(n_queries, n_keys, scores.device)
+        allowed = mask.build_tensor(n_queries, n_keys, scores.device)
         if n_keys < _FEWEST_KEYS:
             scores, value, allowed = _pad_keys(scores, value, allowed)
         weights = dropped_out(_masked_softmax(scores, allowed).to(query.dtype), dropout)
@@ -716,7 +716,7 @@ def compute_attention_weights(query: Tensor, key: Tensor, *, mask: Mask) -> Tens
     scores = scores * query.shape[-1] ** -0.5
     if mask.bias is not None:
         scores = scores + mask.bias.float()
-    allowed = mask.allowed(query.shape[2], key.shape[2], query.device)
+    allowed = mask.build_tensor(query.shape[2], key.shape[2], query.device)
     if allowed is None:
         return scores.softmax(-1)
     weights = scores.masked_fill(~allowed, -torch.inf).softmax(-1)

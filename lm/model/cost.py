@@ -56,7 +56,7 @@ def training_flops(
 ) -> float:
     """Arithmetic of training on a batch, padding included: three times the forward pass's.
 
-    See `Transformer.multiplications` for what is counted; each is a multiplication and an addition. The backward pass
+    See `Transformer.forward_macs` for what is counted; each is a multiplication and an addition. The backward pass
     takes twice as many as the forward pass, but for a frozen matrix, which has no gradient, only as many.
 
     Args:
@@ -78,7 +78,7 @@ def _forward_macs(
     config: ModelConfig, lora: LoraConfig, length: int, source_length: int, predicted: float | None
 ) -> float:
     model = _meta_model(config, lora)
-    return model.multiplications(length=length, source_length=source_length, predicted=predicted)
+    return model.forward_macs(length=length, source_length=source_length, predicted=predicted)
 
 
 def training_flops_per_token(
@@ -100,4 +100,4 @@ def training_flops_per_token(
 
 def cache_bytes_per_token(config: ModelConfig, *, bytes_per_value: int = 4) -> int:
     """Bytes of the key/value cache for one token of one sequence."""
-    return int(_meta_model(config, _NO_ADAPTERS).cached_values() * bytes_per_value)
+    return int(_meta_model(config, _NO_ADAPTERS).cached_values_per_position() * bytes_per_value)

@@ -61,12 +61,12 @@ class _OneDNNKernels:
     """What oneDNN computes in this process in place of torch's own kernels.
 
     Attributes:
-        products: those of float32.
-        fused: types of products that it computes together with `_FUSED`.
+        float32: those of float32.
+        fused_dtypes: types of products that it computes together with `_FUSED`.
     """
 
-    products: bool = False
-    fused: set[torch.dtype] = field(default_factory=set)
+    float32: bool = False
+    fused_dtypes: set[torch.dtype] = field(default_factory=set)
 
 
 _onednn = _OneDNNKernels()
@@ -78,9 +78,9 @@ def choose_matmul_kernels(dtype: torch.dtype, activation: str) -> None:
     Both are timed once in a process, in turns. Until then torch computes all of them.
     """
     if dtype is torch.float32:
-        _onednn.products = _onednn_is_faster()
+        _onednn.float32 = _onednn_is_faster()
     if activation == _FUSED and _fused_is_faster(dtype):
-        _onednn.fused.add(dtype)
+        _onednn.fused_dtypes.add(dtype)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -90,7 +90,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     of 160 by 480 weights, one thread of an AMD EPYC with AVX-512: MKL 103, oneDNN 206 GFLOP/s; with AVX2 103 and 111.
     Below a million multiplications neither is ahead by much.
     """
-    if _onednn.products and weight.dtype is torch.float32 and _onednn_applies(x, weight):
+    if _onednn.float32 and weight.dtype is torch.float32 and _onednn_applies(x, weight):
         return _onednn_linear(x, weight, bias)
     return F.linear(x, weight, bias)
 
@@ -127,39 +127,39 @@ class Linear(nn.Linear, Module):
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 
-    def weights_per_position(self) -> float:
+    def macs_per_position(self) -> float:
         """See `Module`."""
         return count_macs(self.weight)
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (torch's name)
         """(…, inputs) -> (…, outputs)."""
-        return self.product(input, self.bias)
+        return self.matmul(input, self.bias)
 
-    def product(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
+    def matmul(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
         """The same with another bias, or none."""
         return linear(x, self.weight, bias)
 
-    def in_type_of(self, x: Tensor) -> Tensor:
+    def matmul_in_dtype_of(self, x: Tensor) -> Tensor:
         """The same without a bias, in the type of `x`, whatever that of the weights is."""
         return linear(x, self.weight.to(x.dtype))
 
-    def in_8_bits(self) -> Int8Linear:
+    def to_int8(self) -> Int8Linear:
         """The layer with its weights rounded to 8 bits."""
         return Int8Linear(self)
 
-    def activated(self, x: Tensor, activation: str) -> Tensor:
+    def forward_activated(self, x: Tensor, activation: str) -> Tensor:
         """(…, inputs) -> an activation of (…, outputs), which may be computed together with the product.
 
         torch's GELU with a tanh takes four times as long as the exact one, a quarter of the layer's time in bfloat16:
         5,120 rows of 768 by 3,072 weights, one thread of an AMD EPYC with AVX512-BF16: 89 ms, in one go 67; in float32
         144 and 129. With AVX2 oneDNN's is the slower one.
         """
-        may_fuse = activation == _FUSED and x.dtype in _onednn.fused
+        may_fuse = activation == _FUSED and x.dtype in _onednn.fused_dtypes
         if may_fuse and _onednn_applies(x, self.weight):
             return _onednn_linear_gelu(x, self.weight, self.bias)
         return ACTIVATIONS[activation](self(x))
 
-    def some(self, x: Tensor, outputs: slice) -> Tensor:
+    def forward_slice(self, x: Tensor, outputs: slice) -> Tensor:
         """(…, inputs) -> (…, some of the outputs)."""
         return linear(x, self.weight[outputs], None if self.bias is None else self.bias[outputs])
 
@@ -167,11 +167,11 @@ class Linear(nn.Linear, Module):
 class TokenEmbedding(nn.Embedding):
     """A vector for each token, which may be the weights of the output layer too."""
 
-    def product(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
+    def matmul(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
         """(…, d_model) -> (…, vocabulary): the products of states with all vectors."""
         return linear(x, self.weight, bias)
 
-    def in_8_bits(self) -> Int8Embedding:
+    def to_int8(self) -> Int8Embedding:
         """The same with its vectors rounded to 8 bits."""
         return Int8Embedding(self)
 
@@ -194,19 +194,19 @@ class Int8Linear(Linear):
         _quantise_rows(self, layer.weight)
         self.register_parameter("bias", layer.bias)
 
-    def product(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
-        """See `Linear.product`; computed in the type of `x`."""
+    def matmul(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
+        """See `Linear.matmul`; computed in the type of `x`."""
         return _int8_matmul(x, self.weight, self.scale, bias)
 
-    def in_type_of(self, x: Tensor) -> Tensor:
-        """See `Linear.in_type_of`."""
-        return self.product(x)
+    def matmul_in_dtype_of(self, x: Tensor) -> Tensor:
+        """See `Linear.matmul_in_dtype_of`."""
+        return self.matmul(x)
 
-    def activated(self, x: Tensor, activation: str) -> Tensor:
+    def forward_activated(self, x: Tensor, activation: str) -> Tensor:
         """(…, inputs) -> an activation of (…, outputs)."""
         return ACTIVATIONS[activation](self(x))
 
-    def some(self, x: Tensor, outputs: slice) -> Tensor:
+    def forward_slice(self, x: Tensor, outputs: slice) -> Tensor:
         """(…, inputs) -> (…, some of the outputs)."""
         bias = None if self.bias is None else self.bias[outputs]
         return _int8_matmul(x, self.weight[outputs], self.scale[outputs], bias)
@@ -227,8 +227,8 @@ class Int8Embedding(TokenEmbedding):
         """(…,) tokens -> (…, d_model) float32."""
         return self.weight[input].float() * self.scale[input][..., None]
 
-    def product(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
-        """See `TokenEmbedding.product`; computed in the type of `x`."""
+    def matmul(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
+        """See `TokenEmbedding.matmul`; computed in the type of `x`."""
         return _int8_matmul(x, self.weight, self.scale, bias)
 
 
@@ -236,7 +236,7 @@ def quantise(model: nn.Module) -> None:
     """Round the weights of all linear layers and embeddings in a model to 8 bits, in place, one after another."""
     for name, module in model.named_children():
         if isinstance(module, Linear | TokenEmbedding):
-            setattr(model, name, module.in_8_bits())
+            setattr(model, name, module.to_int8())
         else:
             quantise(module)
 
@@ -346,34 +346,34 @@ def output_std(config: ModelConfig) -> float:
 class Dropout(nn.Module):
     """Drops a share of the values while training, and scales the others up. Source: Srivastava et al. 2014."""
 
-    def __init__(self, share: float) -> None:
+    def __init__(self, rate: float) -> None:
         super().__init__()
-        self.share = share
+        self.rate = rate
 
     def forward(self, x: Tensor) -> Tensor:
         """The same shape; what is dropped follows from torch's generator."""
-        return dropout(x, self.share) if self.training else x
+        return dropout(x, self.rate) if self.training else x
 
 
-def dropout(x: Tensor, share: float) -> Tensor:
+def dropout(x: Tensor, rate: float) -> Tensor:
     """`x` with a share of its values zeroed at random, and the others divided by the share that is kept.
 
     On a CPU torch draws a number for each value, which takes a quarter of the step of a small encoder-decoder; a byte
     each costs a tenth of that. There the share is a multiple of 1/256, and the scale is that of what is really kept.
     """
-    if share == 0.0:
+    if rate == 0.0:
         return x
     if x.device.type != "cpu":
-        return F.dropout(x, share)
+        return F.dropout(x, rate)
     draw = torch.ops.lm.dropout_mask if torch.compiler.is_compiling() else _dropout_mask
-    return x * draw(x.detach(), max(1, round(256 * share)))
+    return x * draw(x.detach(), max(1, round(256 * rate)))
 
 
-def _dropout_mask(like: Tensor, dropped: int) -> Tensor:
-    """Zeros for `dropped` of 256 values, and for the others what keeps the mean; shape and type of `like`."""
-    words = torch.empty(-(-like.numel() // 8), dtype=torch.int64).random_(-(2**63), None)
-    bytes_ = words.view(torch.uint8)[: like.numel()].view(like.shape)
-    keep = torch.ge(bytes_, dropped, out=torch.empty_like(like, memory_format=torch.contiguous_format))
+def _dropout_mask(values: Tensor, dropped: int) -> Tensor:
+    """Zeros for `dropped` of 256 values, and for the others what keeps the mean; shape and type of `values`."""
+    words = torch.empty(-(-values.numel() // 8), dtype=torch.int64).random_(-(2**63), None)
+    bytes_ = words.view(torch.uint8)[: values.numel()].view(values.shape)
+    keep = torch.ge(bytes_, dropped, out=torch.empty_like(values, memory_format=torch.contiguous_format))
     return keep.mul_(256 / (256 - dropped))
 
 
@@ -384,8 +384,8 @@ _dropout_mask_op = torch.library.custom_op(
 
 
 @_dropout_mask_op.register_fake
-def _(like: Tensor, dropped: int) -> Tensor:  # noqa: ARG001
-    return torch.empty_like(like, memory_format=torch.contiguous_format)
+def _(values: Tensor, dropped: int) -> Tensor:  # noqa: ARG001
+    return torch.empty_like(values, memory_format=torch.contiguous_format)
 
 
 class FeedForward(Module):
@@ -402,7 +402,7 @@ class FeedForward(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(batch, length, d_model) -> the same shape."""
-        return self.down(self.up.activated(x, self.activation))
+        return self.down(self.up.forward_activated(x, self.activation))
 
 
 class OutputTransform(Module):
@@ -422,7 +422,7 @@ class OutputTransform(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(…, d_model) -> the same shape."""
-        return self.norm(self.up.activated(x, self.activation))
+        return self.norm(self.up.forward_activated(x, self.activation))
 
 
 class ClassificationHead(Module):

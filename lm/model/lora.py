@@ -50,40 +50,40 @@ class LoraLinear(Linear):
         self.lora_a = nn.Parameter(a.uniform_(-bound, bound))
         self.lora_b = nn.Parameter(torch.zeros(layer.out_features, self.rank, device=layer.weight.device))
 
-    def weights_per_position(self) -> float:
+    def macs_per_position(self) -> float:
         """See `Module`."""
-        return super().weights_per_position() + count_macs(self.lora_a) + count_macs(self.lora_b)
+        return super().macs_per_position() + count_macs(self.lora_a) + count_macs(self.lora_b)
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (torch's name)
         """(…, inputs) -> (…, outputs)."""
-        return super().forward(input) + self._added(input, slice(0, None))
+        return super().forward(input) + self._adapter_output(input, slice(0, None))
 
-    def activated(self, x: Tensor, activation: str) -> Tensor:
+    def forward_activated(self, x: Tensor, activation: str) -> Tensor:
         """(…, inputs) -> (…, outputs), of what both make of `x` together."""
         return ACTIVATIONS[activation](self(x))
 
-    def some(self, x: Tensor, outputs: slice) -> Tensor:
+    def forward_slice(self, x: Tensor, outputs: slice) -> Tensor:
         """(…, inputs) -> (…, some of the outputs), of whole projections."""
-        return super().some(x, outputs) + self._added(x, outputs)
+        return super().forward_slice(x, outputs) + self._adapter_output(x, outputs)
 
-    def _added(self, x: Tensor, outputs: slice) -> Tensor:
+    def _adapter_output(self, x: Tensor, outputs: slice) -> Tensor:
         """What the adapters of the projections add whose outputs are wanted."""
         low = linear(dropout(x, self.dropout) if self.training else x, self.lora_a) * self.scale
         first, last = outputs.indices(self.out_features)[:2]
-        parts = zip(low.split(self.rank, dim=-1), self.lora_b.split(self.projected), self._ends, strict=True)
+        parts = zip(low.split(self.rank, dim=-1), self.lora_b.split(self.projected), self._projection_ends, strict=True)
         added = [linear(part, b) for part, b, end in parts if first < end <= last]
         return added[0] if len(added) == 1 else torch.cat(added, dim=-1)
 
     @property
-    def _ends(self) -> list[int]:
+    def _projection_ends(self) -> list[int]:
         return list(accumulate(self.projected))
 
-    def in_8_bits(self) -> Int8Linear:
+    def to_int8(self) -> Int8Linear:
         """See `Linear`; of what both make together."""
-        return self.merged().in_8_bits()
+        return self.merge().to_int8()
 
     @torch.no_grad()
-    def merged(self) -> Linear:
+    def merge(self) -> Linear:
         """The plain layer that computes the same: W + scale · B A, in float32 at least."""
         parts = zip(self.lora_a.split(self.rank), self.lora_b.split(self.projected), strict=True)
         products = [b.float() * self.scale @ a for a, b in parts]
@@ -139,7 +139,7 @@ def merge_adapters(model: ModelConfig, lora: LoraConfig, weights: Mapping[str, T
     built.load_state_dict({name: weights[name] for name in built.state_dict() if name in weights}, assign=True)
     for name, layer in lora_layers(built).items():
         owner, _, own_name = name.rpartition(".")
-        setattr(built.get_submodule(owner), own_name, layer.merged())
+        setattr(built.get_submodule(owner), own_name, layer.merge())
     made = built.state_dict()
     return {name: value.to(torch.promote_types(value.dtype, torch.float32)) for name, value in made.items()}
 

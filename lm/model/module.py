@@ -28,7 +28,7 @@ class Module(nn.Module):
     def initialise(self) -> None:
         """Draw the initial values of its own parameters, in the order in which they are registered."""
 
-    def weights_per_position(self) -> float:
+    def macs_per_position(self) -> float:
         """The weights that each position is multiplied by on its way through; frozen ones count two thirds."""
         return sum(map(macs_per_position, self.children()))
 
@@ -44,9 +44,9 @@ def initialise(model: nn.Module) -> None:
 
 
 def macs_per_position(module: nn.Module) -> float:
-    """See `Module.weights_per_position`; of a list of modules, their sum."""
+    """See `Module.macs_per_position`; of a list of modules, their sum."""
     if isinstance(module, Module):
-        return module.weights_per_position()
+        return module.macs_per_position()
     return sum(map(macs_per_position, module.children()))
 
 

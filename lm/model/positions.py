@@ -138,17 +138,17 @@ class Rotation:
         """
         turned = self.cos.shape[-1]
         if turned == x.shape[-1]:
-            return self._turn(x)
-        return torch.cat((self._turn(x[..., :turned]), x[..., turned:]), dim=-1)
+            return self._rotate(x)
+        return torch.cat((self._rotate(x[..., :turned]), x[..., turned:]), dim=-1)
 
-    def _turn(self, x: Tensor) -> Tensor:
+    def _rotate(self, x: Tensor) -> Tensor:
         return _ApplyRotation.apply(x, self.cos.to(x.dtype), self.sin.to(x.dtype))  # type: ignore[no-untyped-call]
 
-    def repeated(self, times: int) -> Rotation:
+    def tile(self, times: int) -> Rotation:
         """The rotation of as many sequences of the same positions, one after the other."""
         return self if times == 1 else Rotation(self.cos.repeat(times, 1), self.sin.repeat(times, 1))
 
-    def every(self, step: int, *, first: int) -> Rotation:
+    def strided(self, step: int, *, first: int) -> Rotation:
         """The rotation of every `step`-th position, from `first` on."""
         return Rotation(self.cos[first::step], self.sin[first::step])
 
@@ -196,14 +196,14 @@ class RotaryPositions(nn.Module):
         super().__init__()
         self.table = PositionTable(partial(_rotary_table_of, config=config), config.context_length)
 
-    def forward(self, scope: AttentionInputs, length: int, device: torch.device) -> AttentionInputs:
+    def forward(self, inputs: AttentionInputs, length: int, device: torch.device) -> AttentionInputs:
         """The scope of `length` tokens, with their rotation."""
-        if scope.query_positions is not None:
-            end = _end_position(scope.query_positions) if scope.end is None else scope.end
-            found = self.table.rows(0, end, device)[scope.query_positions][:, None]
-            return replace(scope, rotation=Rotation(*found.unbind(-2)))
-        cos, sin = self.table.rows(scope.start, length // scope.branches, device).unbind(1)
-        return replace(scope, rotation=Rotation(cos, sin).repeated(scope.branches))
+        if inputs.query_positions is not None:
+            end = _end_position(inputs.query_positions) if inputs.end is None else inputs.end
+            found = self.table.rows(0, end, device)[inputs.query_positions][:, None]
+            return replace(inputs, rotation=Rotation(*found.unbind(-2)))
+        cos, sin = self.table.rows(inputs.start, length // inputs.n_branches, device).unbind(1)
+        return replace(inputs, rotation=Rotation(cos, sin).tile(inputs.n_branches))
 
 
 def _rotary_table_of(length: int, config: ModelConfig) -> Tensor:
@@ -273,15 +273,15 @@ class ALiBi(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.heads, self.is_asked = config.n_heads, config.attention != "full"
+        self.heads, self.is_on_demand = config.n_heads, config.attention != "full"
 
-    def forward(self, scope: AttentionInputs, length: int, device: torch.device) -> AttentionInputs:
+    def forward(self, inputs: AttentionInputs, length: int, device: torch.device) -> AttentionInputs:
         """The scope of `length` tokens, with a bias in its mask."""
-        if self.is_asked:
-            return replace(scope, by_distance=self)
-        return replace(scope, mask=scope.mask.with_bias(self._biases(scope.distances(length, device))))
+        if self.is_on_demand:
+            return replace(inputs, distance_bias=self)
+        return replace(inputs, mask=inputs.mask.with_bias(self._biases(inputs.distances(length, device))))
 
-    def between(self, query: Tensor, distances: Tensor, *, layer: int) -> tuple[Tensor, None]:  # noqa: ARG002
+    def compute_bias(self, query: Tensor, distances: Tensor, *, layer: int) -> tuple[Tensor, None]:  # noqa: ARG002
         """What some distances add to the scores; see `DistanceBias`."""
         return self._biases(distances), None
 
@@ -315,20 +315,20 @@ class T5Bias(Module):
 
     def __init__(self, config: ModelConfig, _n_layers: int, is_causal: bool) -> None:
         super().__init__()
-        self.is_causal, self.farthest, self.is_asked = is_causal, config.max_distance, config.attention != "full"
+        self.is_causal, self.farthest, self.is_on_demand = is_causal, config.max_distance, config.attention != "full"
         self.biases, self.std = nn.Parameter(torch.empty(T5_BUCKETS, config.n_heads)), config.init_std
 
     def initialise(self) -> None:
         """Draw the biases from a normal distribution."""
         nn.init.normal_(self.biases, std=self.std)
 
-    def forward(self, scope: AttentionInputs, length: int, device: torch.device) -> AttentionInputs:
+    def forward(self, inputs: AttentionInputs, length: int, device: torch.device) -> AttentionInputs:
         """The scope of `length` tokens, with a bias in its mask."""
-        if self.is_asked:
-            return replace(scope, by_distance=self)
-        return replace(scope, mask=scope.mask.with_bias(self._biases(scope.distances(length, device))))
+        if self.is_on_demand:
+            return replace(inputs, distance_bias=self)
+        return replace(inputs, mask=inputs.mask.with_bias(self._biases(inputs.distances(length, device))))
 
-    def between(self, query: Tensor, distances: Tensor, *, layer: int) -> tuple[Tensor, None]:  # noqa: ARG002
+    def compute_bias(self, query: Tensor, distances: Tensor, *, layer: int) -> tuple[Tensor, None]:  # noqa: ARG002
         """What some distances add to the scores; see `DistanceBias`."""
         return self._biases(distances), None
 
@@ -365,25 +365,25 @@ class RelativeEmbeddingTables(Module):
     def __init__(self, config: ModelConfig, n_layers: int, *, before: int, after: int) -> None:
         """Tables for so many layers, and for distances from -before to after."""
         super().__init__()
-        self.before, self.after, self.is_asked = before, after, config.attention != "full"
+        self.before, self.after, self.is_on_demand = before, after, config.attention != "full"
         shape = (n_layers, config.n_kv_heads, before + 1 + after, config.d_head)
         self.keys, self.values = nn.Parameter(torch.empty(shape)), nn.Parameter(torch.empty(shape))
-        self.std, self.heads_of_group = config.init_std, config.n_heads // config.n_kv_heads
+        self.std, self.heads_per_group = config.init_std, config.n_heads // config.n_kv_heads
 
     def initialise(self) -> None:
         """Draw the vectors from a normal distribution."""
         nn.init.normal_(self.keys, std=self.std)
         nn.init.normal_(self.values, std=self.std)
 
-    def weights_per_position(self) -> float:
+    def macs_per_position(self) -> float:
         """See `Module`; each head of a group multiplies by all of its vectors."""
-        return self.heads_of_group * (count_macs(self.keys) + count_macs(self.values))
+        return self.heads_per_group * (count_macs(self.keys) + count_macs(self.values))
 
-    def added(self, scope: AttentionInputs, distances: Tensor) -> AttentionInputs:
+    def add_to(self, inputs: AttentionInputs, distances: Tensor) -> AttentionInputs:
         """The scope with the tables of each layer, given (batch or 1, queries, keys) distances."""
         rows = self._rows(distances)
         layers = zip(self.keys, self.values, strict=True)
-        return scope.with_tables([RelativeEmbeddings(rows, keys, values) for keys, values in layers])
+        return inputs.with_relative_embeddings([RelativeEmbeddings(rows, keys, values) for keys, values in layers])
 
     def _rows(self, distances: Tensor) -> Tensor:
         return distances[:, None].clamp(-self.before, self.after) + self.before
@@ -398,13 +398,13 @@ class RelativePositions(RelativeEmbeddingTables):
     def __init__(self, config: ModelConfig, n_layers: int, is_causal: bool) -> None:
         super().__init__(config, n_layers, before=config.max_distance, after=0 if is_causal else config.max_distance)
 
-    def forward(self, scope: AttentionInputs, length: int, device: torch.device) -> AttentionInputs:
+    def forward(self, inputs: AttentionInputs, length: int, device: torch.device) -> AttentionInputs:
         """The scope of `length` tokens, with the tables of each layer."""
-        if self.is_asked:
-            return replace(scope, by_distance=self)
-        return self.added(scope, scope.distances(length, device))
+        if self.is_on_demand:
+            return replace(inputs, distance_bias=self)
+        return self.add_to(inputs, inputs.distances(length, device))
 
-    def between(self, query: Tensor, distances: Tensor, *, layer: int) -> tuple[Tensor, RelativeEmbeddings]:
+    def compute_bias(self, query: Tensor, distances: Tensor, *, layer: int) -> tuple[Tensor, RelativeEmbeddings]:
         """What some distances add to the scores of queries, and to the values; see `DistanceBias`."""
         tables = RelativeEmbeddings(self._rows(distances), self.keys[layer], self.values[layer])
         return tables.scores(query), tables
@@ -457,15 +457,15 @@ class InputEmbedding(Module):
         self.norm = build_norm(config) if config.embedding_norm else None
         self.dropout = Dropout(config.dropout)
         self.std = config.init_std
-        self.token_std = config.d_model**-0.5 if config.scale_embeddings else self.std
+        self.token_embedding_std = config.d_model**-0.5 if config.scale_embeddings else self.std
 
     def initialise(self) -> None:
         """Draw the vectors from a normal distribution; those of tokens that are scaled by √d_model at 1/√d_model."""
         if self.types is not None:
             nn.init.normal_(self.types, std=self.std)
-        nn.init.normal_(self.tokens.weight, std=self.token_std)
+        nn.init.normal_(self.tokens.weight, std=self.token_embedding_std)
 
-    def weights_per_position(self) -> float:
+    def macs_per_position(self) -> float:
         """See `Module`: a look-up multiplies by nothing."""
         return 0.0
 

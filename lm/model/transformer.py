@@ -60,33 +60,33 @@ class Block(Module):
         self.feed_forward = MixtureOfExperts(config) if config.has_experts(layer) else FeedForward(config)
         self.dropout = Dropout(config.dropout)
 
-    def forward(self, x: Tensor, own: AttentionInputs, memory: AttentionInputs | None = None) -> Tensor:
+    def forward(self, x: Tensor, inputs: AttentionInputs, cross_inputs: AttentionInputs | None = None) -> Tensor:
         """Transform each position by what it sees.
 
         Args:
             x: (batch, length, d_model).
-            own: what self-attention sees.
-            memory: what cross-attention sees, in a block that has it.
+            inputs: of self-attention.
+            cross_inputs: of cross-attention, in a block that has it.
 
         Returns:
             (batch, length, d_model).
         """
         if self.is_parallel:
-            return self._parallel(x, own)
-        x = self._residual(x, self.attention_norm, self.attention, own)
+            return self._parallel(x, inputs)
+        x = self._residual(x, self.attention_norm, self.attention, inputs)
         if self.cross_attention is not None and self.cross_attention_norm is not None:
-            x = self._residual(x, self.cross_attention_norm, self.cross_attention, memory)
-        return self._residual(x, self.feed_forward_norm, self.feed_forward, *self._seen(own))
+            x = self._residual(x, self.cross_attention_norm, self.cross_attention, cross_inputs)
+        return self._residual(x, self.feed_forward_norm, self.feed_forward, *self._expert_inputs(inputs))
 
-    def _parallel(self, x: Tensor, own: AttentionInputs) -> Tensor:
+    def _parallel(self, x: Tensor, inputs: AttentionInputs) -> Tensor:
         """Source: Wang and Komatsuzaki 2021 (GPT-J); with a norm for each, Black et al. 2022 (GPT-NeoX-20B)."""
-        attended = self.attention(self.attention_norm(x), own)
-        fed = self.feed_forward(self.feed_forward_norm(x), *self._seen(own))
+        attended = self.attention(self.attention_norm(x), inputs)
+        fed = self.feed_forward(self.feed_forward_norm(x), *self._expert_inputs(inputs))
         return x + self.dropout(attended) + self.dropout(fed)
 
-    def _seen(self, own: AttentionInputs) -> tuple[AttentionInputs, ...]:
+    def _expert_inputs(self, inputs: AttentionInputs) -> tuple[AttentionInputs, ...]:
         """What the feed-forward layer is told of the positions: experts need to know which of them are real."""
-        return (own,) if isinstance(self.feed_forward, MixtureOfExperts) else ()
+        return (inputs,) if isinstance(self.feed_forward, MixtureOfExperts) else ()
 
     def _residual(self, x: Tensor, norm: nn.Module, sublayer: nn.Module, *seen: AttentionInputs | None) -> Tensor:
         """`x` and what a sublayer makes of it, given what it sees; normalised before or after."""
@@ -117,7 +117,7 @@ class Stack(Module):
         self.final_norm = build_norm(config) if config.norm_position == "pre" else nn.Identity()
         self.stream_shares = nn.Parameter(torch.empty(n_layers)) if config.embedding_shortcut else None
         self.embedding_shares = nn.Parameter(torch.empty(n_layers)) if config.embedding_shortcut else None
-        self.recomputes, self.is_causal = False, is_causal
+        self.activation_checkpointing, self.is_causal = False, is_causal
 
     def initialise(self) -> None:
         """Start with the stream alone. Source: Jordan et al. 2024 (modded-nanogpt)."""
@@ -125,54 +125,59 @@ class Stack(Module):
             nn.init.ones_(self.stream_shares)
             nn.init.zeros_(self.embedding_shares)
 
-    def forward(self, x: Tensor, own: AttentionInputs, memory: AttentionInputs | None = None) -> Tensor:
+    def forward(self, x: Tensor, inputs: AttentionInputs, cross_inputs: AttentionInputs | None = None) -> Tensor:
         """Transform (batch, length, d_model) embeddings, block by block, by what `Block.forward` is given to see."""
         if self.positions is not None:
-            own = self.positions(own, x.shape[1], x.device)
-        own = replace(own, first_values=FirstLayerValues())
+            inputs = self.positions(inputs, x.shape[1], x.device)
+        inputs = replace(inputs, first_layer_values=FirstLayerValues())
         embedding = x
         for index, block in enumerate(self.blocks):
             if self.stream_shares is not None and self.embedding_shares is not None:
                 x = self.stream_shares[index] * x + self.embedding_shares[index] * embedding
-            if self.recomputes and torch.is_grad_enabled():
-                x = checkpoint(block, x, own, memory, use_reentrant=False)
+            if self.activation_checkpointing and torch.is_grad_enabled():
+                x = checkpoint(block, x, inputs, cross_inputs, use_reentrant=False)
             else:
-                x = block(x, own, memory)
+                x = block(x, inputs, cross_inputs)
         return self.final_norm(x)
 
-    def attentions(self, *, cross: bool = False) -> list[MultiHeadAttention]:
+    def attention_layers(self, *, cross: bool = False) -> list[MultiHeadAttention]:
         """The self-attention of each block, or its cross-attention."""
         found = [block.cross_attention if cross else block.attention for block in self.blocks]
         return [attention for attention in found if isinstance(attention, MultiHeadAttention)]
 
-    def cross_attentions(self) -> list[CrossAttention]:
+    def cross_attention_layers(self) -> list[CrossAttention]:
         """The cross-attention of each block, where blocks have it."""
         return [block.cross_attention for block in self.blocks if isinstance(block.cross_attention, CrossAttention)]
 
     def new_cache(self) -> DecoderCache:
         """An empty cache for decoding step by step."""
-        return DecoderCache([attention.new_cache() for attention in self.attentions()])
+        return DecoderCache([attention.new_cache() for attention in self.attention_layers()])
 
-    def cached_values(self) -> Fraction:
+    def cached_values_per_position(self) -> Fraction:
         """How many numbers its cache holds for each position; none where compressed keys cover several."""
-        if any(isinstance(attention, CompressedAttention) for attention in self.attentions()):
+        if any(isinstance(attention, CompressedAttention) for attention in self.attention_layers()):
             return Fraction()
-        return sum((attention.cached_values() for attention in self.attentions()), Fraction())
+        return sum((attention.cached_values_per_position() for attention in self.attention_layers()), Fraction())
 
-    def weights_per_source_position(self) -> float:
+    def macs_per_source_position(self) -> float:
         """The weights that each position of a memory is multiplied by: keys and values of cross-attention."""
-        return sum(each.weights_per_source_position() for each in self.cross_attentions())
+        return sum(each.macs_per_source_position() for each in self.cross_attention_layers())
 
-    def attention_products(self, length: int, source_length: int) -> float:
+    def attention_macs(self, length: int, source_length: int) -> float:
         """Multiplications of queries with keys and of weights with values, of one sequence and of the source it reads.
 
         Each pair of positions takes two for each feature of all heads.
         """
-        own, across = self.attentions(), self.cross_attentions()
+        self_attention, cross_attention = self.attention_layers(), self.cross_attention_layers()
         if not length:
             return 0.0
-        pairs = sum(attention.pairs(length, is_causal=self.is_causal) for attention in own)
-        return 2 * own[0].heads * own[0].head_size * (pairs + len(across) * length * source_length)
+        pairs = sum(attention.count_query_key_pairs(length, is_causal=self.is_causal) for attention in self_attention)
+        return (
+            2
+            * self_attention[0].heads
+            * self_attention[0].head_size
+            * (pairs + len(cross_attention) * length * source_length)
+        )
 
 
 def set_activation_checkpointing(model: nn.Module, *, if_training: bool) -> None:
@@ -181,7 +186,7 @@ def set_activation_checkpointing(model: nn.Module, *, if_training: bool) -> None
     Source: Chen et al. 2016.
     """
     for stack in (module for module in model.modules() if isinstance(module, Stack)):
-        stack.recomputes = if_training
+        stack.activation_checkpointing = if_training
 
 
 def count_parameters(module: nn.Module) -> int:
@@ -248,7 +253,7 @@ class Transformer(Module):
         if self.output_bias is not None:
             nn.init.zeros_(self.output_bias)
 
-    def multiplications(self, *, length: int, source_length: int = 0, predicted: float | None = None) -> float:
+    def forward_macs(self, *, length: int, source_length: int = 0, predicted: float | None = None) -> float:
         """What one sequence takes to go forward; what is frozen has no gradient, and counts two thirds.
 
         Each position takes a multiplication for each weight of the matrices that it goes through, and each pair of
@@ -260,43 +265,43 @@ class Transformer(Module):
             source_length: positions that an encoder reads.
             predicted: positions that the output layer is for [default: all].
         """
-        transform = 0.0 if self.transform is None else self.transform.weights_per_position()
-        of_layers = self.decoder.weights_per_position() + transform
-        of_output = (length if predicted is None else predicted) * self.output_weights
-        return length * of_layers + self.decoder.attention_products(length, source_length) + of_output
+        transform = 0.0 if self.transform is None else self.transform.macs_per_position()
+        of_layers = self.decoder.macs_per_position() + transform
+        of_output = (length if predicted is None else predicted) * self.output_macs
+        return length * of_layers + self.decoder.attention_macs(length, source_length) + of_output
 
     @property
-    def output_weights(self) -> float:
+    def output_macs(self) -> float:
         """The weights that a position which is predicted is multiplied by."""
         weight, _ = self.output_layer
         return count_macs(weight)
 
-    def cached_values(self) -> Fraction:
+    def cached_values_per_position(self) -> Fraction:
         """How many numbers its cache holds for each position of a sequence."""
-        return self.decoder.cached_values()
+        return self.decoder.cached_values_per_position()
 
     def new_cache(self) -> DecoderCache | RecurrentCache:
         """An empty cache for decoding step by step."""
         return self.decoder.new_cache()
 
-    def decode(self, tokens: Tensor, own: AttentionInputs, memory: AttentionInputs | None = None) -> Tensor:
+    def decode(self, tokens: Tensor, inputs: AttentionInputs, cross_inputs: AttentionInputs | None = None) -> Tensor:
         """Final states of target tokens, of which each sees what it is given to see, as the output layer reads them.
 
         Args:
             tokens: (batch, length) ids, after those in the caches.
-            own: what self-attention sees of the target.
-            memory: what cross-attention sees of a source, in an encoder-decoder.
+            inputs: of self-attention.
+            cross_inputs: of cross-attention, in an encoder-decoder.
 
         Returns:
             (batch, length, d_model).
         """
         embedded = self.embedding(
-            tokens, start=own.start, branches=own.branches, positions=own.query_positions, end=own.end
+            tokens, start=inputs.start, branches=inputs.n_branches, positions=inputs.query_positions, end=inputs.end
         )
-        x = self.decoder(embedded, own, memory)
+        x = self.decoder(embedded, inputs, cross_inputs)
         return x if self.transform is None else self.transform(x)
 
-    def head_of(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def select_output_weights(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Select, by name, the weights that predict something of final states, also of a model with another head."""
         return {name: value for name, value in weights.items() if name.partition(".")[0] in self.heads}
 
@@ -320,7 +325,7 @@ class Transformer(Module):
         50,257 by 768 weights in bfloat16, one thread of an AMD EPYC: 208 ms, and 5 as a matrix.
         """
         _, bias = self.output_layer
-        logits = self.output.product(hidden.reshape(-1, hidden.shape[-1]), bias)
+        logits = self.output.matmul(hidden.reshape(-1, hidden.shape[-1]), bias)
         return soft_cap(logits.view(*hidden.shape[:-1], logits.shape[-1]), self.config.softcap)
 
 
@@ -343,7 +348,7 @@ def _causal_inputs(cache: DecoderCache | RecurrentCache | None, lengths: Tensor 
         return AttentionInputs(mask=Mask.causal(), lengths=lengths)
     if isinstance(cache, RecurrentCache):
         return RecurrentInputs(mask=Mask.causal(), recurrent=cache, start=cache.length)
-    return AttentionInputs(mask=Mask.causal(), caches=cache.own, start=cache.length, lengths=lengths)
+    return AttentionInputs(mask=Mask.causal(), caches=cache.self_attention, start=cache.length, lengths=lengths)
 
 
 class DecoderOnly(Transformer):
@@ -389,11 +394,11 @@ class EncoderOnly(Transformer):
         self.classifier = ClassificationHead(config) if config.labels else None
 
     @property
-    def output_weights(self) -> float:
-        """See `Transformer.output_weights`."""
-        return super().output_weights if self.classifier is None else self.classifier.weights_per_position()
+    def output_macs(self) -> float:
+        """See `Transformer.output_macs`."""
+        return super().output_macs if self.classifier is None else self.classifier.macs_per_position()
 
-    def cached_values(self) -> Fraction:
+    def cached_values_per_position(self) -> Fraction:
         """None: it reads a text at once."""
         return Fraction()
 
@@ -435,12 +440,12 @@ class EncoderDecoder(Transformer):
         )
         self.syntax_positions = None if config.syntax == "none" else SyntaxPositions(config)
 
-    def multiplications(self, *, length: int, source_length: int = 0, predicted: float | None = None) -> float:
-        """See `Transformer.multiplications`; keys and values of cross-attention count for the source."""
-        of_target = super().multiplications(length=length, source_length=source_length, predicted=predicted)
-        syntax = 0.0 if self.syntax_positions is None else self.syntax_positions.weights_per_position()
-        of_source = self.encoder.weights_per_position() + syntax + self.decoder.weights_per_source_position()
-        return of_target + source_length * of_source + self.encoder.attention_products(source_length, 0)
+    def forward_macs(self, *, length: int, source_length: int = 0, predicted: float | None = None) -> float:
+        """See `Transformer.forward_macs`; keys and values of cross-attention count for the source."""
+        of_target = super().forward_macs(length=length, source_length=source_length, predicted=predicted)
+        syntax = 0.0 if self.syntax_positions is None else self.syntax_positions.macs_per_position()
+        of_source = self.encoder.macs_per_position() + syntax + self.decoder.macs_per_source_position()
+        return of_target + source_length * of_source + self.encoder.attention_macs(source_length, 0)
 
     def encode(self, source: Tensor, *, lengths: Tensor | None = None) -> Tensor:
         """(batch, source length) ids, the first `lengths` (batch,) of them real -> (batch, source length, d_model).
@@ -451,18 +456,18 @@ class EncoderDecoder(Transformer):
             "trees are for models that read them, and no other"
         )
         embedding = self.embedding if self.source_embedding is None else self.source_embedding
-        own = AttentionInputs(mask=Mask.keys(lengths), lengths=lengths)
+        inputs = AttentionInputs(mask=Mask.keys(lengths), lengths=lengths)
         if self.syntax_positions is None:
-            return self.encoder(embedding(source), own)
+            return self.encoder(embedding(source), inputs)
         ids, places = source[..., 0], zero_padding(source[..., 1:], lengths)
         x = embedding(ids, combine=self.syntax_positions.combine(places))
-        return self.encoder(x, self.syntax_positions.seen(own, places))
+        return self.encoder(x, self.syntax_positions.add_distances(inputs, places))
 
     def hidden(
         self,
         target: Tensor,
         *,
-        memory: Tensor,
+        encoder_output: Tensor,
         lengths: Tensor | None = None,
         cache: DecoderCache | RecurrentCache | None = None,
         target_lengths: Tensor | None = None,
@@ -471,12 +476,16 @@ class EncoderDecoder(Transformer):
 
         Args:
             target: the ids so far (teacher forcing: the whole target, shifted right).
-            memory: (batch, source length, d_model) from `encode`.
+            encoder_output: (batch, source length, d_model) from `encode`.
             lengths: (batch,) real source lengths.
             cache: extended in place.
             target_lengths: (batch,) how many target ids are real, where padding follows them.
         """
-        source = AttentionInputs(mask=Mask.keys(lengths), memory=memory, caches=None if cache is None else cache.memory)
+        source = AttentionInputs(
+            mask=Mask.keys(lengths),
+            encoder_output=encoder_output,
+            caches=None if cache is None else cache.cross_attention,
+        )
         return self.decode(target, _causal_inputs(cache, target_lengths), source)
 
     def read(
@@ -488,8 +497,8 @@ class EncoderDecoder(Transformer):
         target_lengths: Tensor | None = None,
     ) -> Tensor:
         """(batch, source length) and (batch, target length) ids -> (batch, target length, d_model) final states."""
-        memory = self.encode(source, lengths=lengths)
-        return self.hidden(target, memory=memory, lengths=lengths, target_lengths=target_lengths)
+        encoder_output = self.encode(source, lengths=lengths)
+        return self.hidden(target, encoder_output=encoder_output, lengths=lengths, target_lengths=target_lengths)
 
     def forward(self, source: Tensor, target: Tensor, *, lengths: Tensor | None = None) -> Tensor:
         """(batch, source length) and (batch, target length) ids -> (batch, target length, vocabulary) logits."""

@@ -109,7 +109,7 @@ def has_head_of(model: ModelConfig, weights: Mapping[str, Tensor]) -> bool:
     with init_empty_weights():
         built = build_model(model)
     own, theirs = (
-        {name: value.shape for name, value in built.head_of(tensors).items()}
+        {name: value.shape for name, value in built.select_output_weights(tensors).items()}
         for tensors in (built.state_dict(), weights)
     )
     return own == theirs
@@ -143,7 +143,7 @@ def _with_own_head(run: Run, weights: Mapping[str, Tensor]) -> Mapping[str, Tens
     """Weights with the run's own head in the place of one of another shape."""
     if has_head_of(run.config.model, weights):
         return weights
-    head, theirs = (run.model.head_of(tensors) for tensors in (run.model.state_dict(), weights))
+    head, theirs = (run.model.select_output_weights(tensors) for tensors in (run.model.state_dict(), weights))
     return {name: value for name, value in weights.items() if name not in theirs} | head
 
 

@@ -148,11 +148,11 @@ def pass_of(kind: str, length: int, setting: Setting) -> Callable[[], None]:
     x, gradient = (torch.randn(1, length, setting.d_model) for _ in range(2))
 
     def forward_and_back() -> None:
-        scope, state = AttentionInputs(Mask(is_causal=is_causal)), x
+        inputs, state = AttentionInputs(Mask(is_causal=is_causal)), x
         if positions is not None:
-            scope = positions(scope, length, x.device)
+            inputs = positions(inputs, length, x.device)
         for layer in layers:
-            state = state + layer(state, scope)
+            state = state + layer(state, inputs)
         state.backward(gradient)
 
     return forward_and_back

@@ -48,7 +48,7 @@ class _PositionTables(NamedTuple):
     """
 
     length: int
-    address_dtype: np.void
+    addresses: np.void
     shape: ModelShape
     kept: list[Tensor]
     in_line: Tensor
@@ -114,8 +114,8 @@ class CompiledEngine:
         with code_cache.exclusive(threads):
             unknown = decode_step(
                 StepArrays(*(each.contiguous().numpy() for each in numbers)), self._layers,
-                _cache_addresses(reading.layers), _cache_addresses(reading.memory), tables.addresses, tables.shape,
-                self._scales, self._like, logits.numpy(),
+                _cache_addresses(reading.layers), _cache_addresses(reading.cross_layers), tables.addresses,
+                tables.shape, self._scales, self._like, logits.numpy(),
                 TopKArrays(*(each.numpy() for each in found)), threads,
             )  # fmt: skip
         if unknown >= 0:
@@ -155,7 +155,7 @@ def _position_tables(vectors: nn.Module | None, positions: nn.Module | None, len
         return {"rotation": positions.table.rows(0, length, cpu).contiguous()}
     if isinstance(positions, ALiBi | T5Bias):
         distances = -torch.arange(length)[None, None]
-        biases, _ = positions.between(torch.empty(0), distances, layer=0)
+        biases, _ = positions.compute_bias(torch.empty(0), distances, layer=0)
         return {"biases": biases[0, :, 0].float().contiguous()}
     return {}
 

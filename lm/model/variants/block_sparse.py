@@ -38,42 +38,44 @@ class BlockSparseAttention(MultiHeadAttention):
         super().__init__(config, layer=layer, value_residual=config.value_residual)
         self.pattern = pattern
 
-    def pairs(self, length: int, *, is_causal: bool) -> float:
+    def count_query_key_pairs(self, length: int, *, is_causal: bool) -> float:
         """How many pairs of a query and a key meet, those of whole blocks."""
         return count_pattern_pairs(self.pattern, length, is_causal=is_causal)
 
-    def attended(self, query: Tensor, key: Tensor, value: Tensor, scope: AttentionInputs) -> Tensor:
+    def attend_heads(self, query: Tensor, key: Tensor, value: Tensor, inputs: AttentionInputs) -> Tensor:
         """What (batch, heads, length, head) queries find in the values: as many."""
-        length, is_causal = query.shape[2], scope.mask.is_causal
-        in_line = length == key.shape[2] and scope.branches == 1 and scope.mask.bias is None
+        length, is_causal = query.shape[2], inputs.mask.is_causal
+        in_line = length == key.shape[2] and inputs.n_branches == 1 and inputs.mask.bias is None
         if in_line and is_blockwise_faster(self.pattern, length, is_causal=is_causal):
-            blocks = BlockSparseKernel(self.pattern, scope.mask, scope.by_distance, self.layer, self.dropped)
+            blocks = BlockSparseKernel(self.pattern, inputs.mask, inputs.distance_bias, self.layer, self.active_dropout)
             return blocks(query, key, value)
-        first = self.pattern.earliest(scope.start) if scope.key_positions is None else 0
-        mask, relative = self._seen(query, scope, first=first)
+        first = self.pattern.first_visible(inputs.start) if inputs.key_positions is None else 0
+        mask, relative = self._build_mask(query, inputs, first=first)
         key, value = key[:, :, first:], value[:, :, first:]
-        return attend(query, key, value, mask=mask, dropout=self.dropped, relative=relative)
+        return attend(query, key, value, mask=mask, dropout=self.active_dropout, relative=relative)
 
-    def mask(self, query: Tensor, scope: AttentionInputs) -> Mask:
+    def mask(self, query: Tensor, inputs: AttentionInputs) -> Mask:
         """Which keys each query sees, and what their distances add to its scores."""
-        return self._seen(query, scope, first=0)[0]
+        return self._build_mask(query, inputs, first=0)[0]
 
-    def _seen(self, query: Tensor, scope: AttentionInputs, *, first: int) -> tuple[Mask, RelativeEmbeddings | None]:
+    def _build_mask(
+        self, query: Tensor, inputs: AttentionInputs, *, first: int
+    ) -> tuple[Mask, RelativeEmbeddings | None]:
         """Which keys from `first` on each query sees, and what their distances add to scores and values."""
-        length, end = query.shape[2], scope.start + query.shape[2] // scope.branches
-        if scope.by_distance is None and scope.key_positions is None and length == end - first:
-            return scope.mask.within(self.pattern), None
-        distances = scope.distances(length, query.device)[..., first:]
-        queries = scope.positions(length, query.device)[..., None]
-        pairs = self.pattern.sees(queries, queries + distances, within=end)
-        if scope.mask.is_causal:
+        length, end = query.shape[2], inputs.start + query.shape[2] // inputs.n_branches
+        if inputs.distance_bias is None and inputs.key_positions is None and length == end - first:
+            return inputs.mask.with_pattern(self.pattern), None
+        distances = inputs.compute_distances(length, query.device)[..., first:]
+        queries = inputs.compute_query_positions(length, query.device)[..., None]
+        pairs = self.pattern.build_token_mask(queries, queries + distances, within=end)
+        if inputs.mask.is_causal:
             pairs = pairs & (distances <= 0)
-        if scope.mask.key_lengths is not None:
-            pairs = pairs & (queries + distances < scope.mask.key_lengths[:, None, None])
-        mask = Mask(pairs=pairs[:, None], bias=scope.mask.bias)
-        if scope.by_distance is None:
+        if inputs.mask.key_lengths is not None:
+            pairs = pairs & (queries + distances < inputs.mask.key_lengths[:, None, None])
+        mask = Mask(visible=pairs[:, None], bias=inputs.mask.bias)
+        if inputs.distance_bias is None:
             return mask, None
-        bias, relative = scope.by_distance.between(query, distances, layer=self.layer)
+        bias, relative = inputs.distance_bias.compute_bias(query, distances, layer=self.layer)
         return mask.with_bias(bias), relative
 
 
@@ -83,9 +85,9 @@ _MAX_SAVED_VALUES = 1 << 22
 
 def is_blockwise_faster(pattern: SparsityPattern, length: int, *, is_causal: bool) -> bool:
     """Whether a query meets at most half of the keys of a sequence that way."""
-    if length <= 2 * pattern.whole:
+    if length <= 2 * pattern.dense_length:
         return False
-    return 2 * pattern.most(is_causal=is_causal) * pattern.block <= length
+    return 2 * pattern.max_key_blocks(is_causal=is_causal) * pattern.block_size <= length
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,7 @@ class BlockSparseKernel:
     Attributes:
         pattern: which positions see which.
         mask: whether that is causal, and how many keys are real.
-        by_distance: what knows what distances add, if they do.
+        distance_bias: what knows what distances add, if they do.
         layer: which layer asks for it.
         dropout: share of the attention weights to drop.
 
@@ -104,33 +106,35 @@ class BlockSparseKernel:
 
     pattern: SparsityPattern
     mask: Mask
-    by_distance: DistanceBias | None = None
+    distance_bias: DistanceBias | None = None
     layer: int = 0
     dropout: float = 0.0
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """What (batch, heads, length, head) queries find in (batch, kv_heads, length, head) keys and values."""
-        length, block = query.shape[2], self.pattern.block
+        length, block = query.shape[2], self.pattern.block_size
         room = (0, 0, 0, -length % block)
         query, key, value = (F.pad(x, room).unflatten(2, (-1, block)) for x in (query, key, value))
         table = key_block_table(self.pattern, query.shape[2], is_causal=self.mask.is_causal).to(query.device)
 
         def attended(first: int, end: int) -> Tensor:
-            sees_all = first < self.pattern.everywhere
+            sees_all = first < self.pattern.n_dense_blocks
             seen = torch.arange(len(table), device=table.device).expand(end, -1) if sees_all else table[:end]
-            return self._rows(query[:, :, first:end], key, value, seen[first:], first=first, length=length)
+            return self._attend_blocks(query[:, :, first:end], key, value, seen[first:], first=first, length=length)
 
-        return compute_in_chunks(attended, self._chunks(query, key, table), draws=self.dropout > 0)[:, :, :length]
+        return compute_in_chunks(attended, self._query_chunks(query, key, table), draws=self.dropout > 0)[:, :, :length]
 
-    def _chunks(self, query: Tensor, key: Tensor, table: Tensor) -> list[tuple[int, int]]:
+    def _query_chunks(self, query: Tensor, key: Tensor, table: Tensor) -> list[tuple[int, int]]:
         """Blocks of queries to be computed together; those that see everything apart."""
         batch, heads, blocks, block, head = query.shape
         numbers = batch * block * table.shape[1] * (2 * key.shape[1] * head + heads * block)
-        everywhere = min(self.pattern.everywhere, blocks)
+        everywhere = min(self.pattern.n_dense_blocks, blocks)
         first = [(0, everywhere)] if everywhere else []
         return first + split_evenly(blocks, numbers, most=_MAX_SAVED_VALUES, start=everywhere)
 
-    def _rows(self, query: Tensor, key: Tensor, value: Tensor, seen: Tensor, *, first: int, length: int) -> Tensor:
+    def _attend_blocks(
+        self, query: Tensor, key: Tensor, value: Tensor, seen: Tensor, *, first: int, length: int
+    ) -> Tensor:
         """(batch, heads, positions, head): what some blocks of queries find in those they see, (blocks, most) of them.
 
         To `attend` each block is a row of its own.
@@ -141,23 +145,23 @@ class BlockSparseKernel:
         queries = ((first + torch.arange(blocks, device=seen.device))[:, None] * block + places)[..., None]
         keys = (seen.clamp(min=0)[..., None] * block + places).flatten(1)[:, None]
         bias, relative = None, None
-        if self.by_distance is not None:
+        if self.distance_bias is not None:
             distances = (keys - queries).repeat(batch, 1, 1)
-            bias, relative = self.by_distance.between(query, distances, layer=self.layer)
-        sees_whole_block = seen.shape[1] == 1 and self.pattern.whole >= block
+            bias, relative = self.distance_bias.compute_bias(query, distances, layer=self.layer)
+        sees_whole_block = seen.shape[1] == 1 and self.pattern.dense_length >= block
         if sees_whole_block and self.mask.is_causal and self.mask.key_lengths is None:
             mask = Mask.causal(bias=bias)
         else:
-            pairs = self._pairs(queries, keys, (seen >= 0).repeat_interleave(block, 1)[:, None], length)
-            mask = Mask(pairs=pairs.expand(batch, -1, -1, -1).flatten(0, 1)[:, None], bias=bias)
+            pairs = self._visible_pairs(queries, keys, (seen >= 0).repeat_interleave(block, 1)[:, None], length)
+            mask = Mask(visible=pairs.expand(batch, -1, -1, -1).flatten(0, 1)[:, None], bias=bias)
         key, value = (_gather_blocks(x, seen) for x in (key, value))
         found = attend(query, key, value, mask=mask, dropout=self.dropout, relative=relative)
         return found.view(batch, blocks, heads, block, head).transpose(1, 2).flatten(2, 3)
 
-    def _pairs(self, queries: Tensor, keys: Tensor, exists: Tensor, length: int) -> Tensor:
+    def _visible_pairs(self, queries: Tensor, keys: Tensor, exists: Tensor, length: int) -> Tensor:
         """(batch or 1, blocks, queries, keys) booleans: what the pattern, causality and padding leave."""
-        within = -(-length // self.pattern.block) * self.pattern.block
-        pairs = self.pattern.sees(queries, keys, within=within) & exists
+        within = -(-length // self.pattern.block_size) * self.pattern.block_size
+        pairs = self.pattern.build_token_mask(queries, keys, within=within) & exists
         if self.mask.is_causal:
             pairs &= keys <= queries
         else:
@@ -186,35 +190,35 @@ class SlidingWindow:
     Source: Beltagy et al. 2020 (Longformer), section 3.1.
     """
 
-    farthest: int
-    everywhere: int = 0
+    max_distance: int
+    n_dense_blocks: int = 0
 
     @property
-    def block(self) -> int:
+    def block_size(self) -> int:
         """As long as the window reaches, in powers of two."""
-        return min(_LARGEST_BLOCK, 1 << max(4, self.farthest.bit_length() - 1))
+        return min(_LARGEST_BLOCK, 1 << max(4, self.max_distance.bit_length() - 1))
 
     @property
-    def whole(self) -> int:
+    def dense_length(self) -> int:
         """As far as the first position sees."""
-        return self.farthest + 1
+        return self.max_distance + 1
 
-    def most(self, *, is_causal: bool) -> int:
+    def max_key_blocks(self, *, is_causal: bool) -> int:
         """Its own, and on either side as many as the window reaches into."""
-        return 1 + (1 if is_causal else 2) * -(-self.farthest // self.block)
+        return 1 + (1 if is_causal else 2) * -(-self.max_distance // self.block_size)
 
-    def connected(self, n_blocks: int) -> Tensor:
+    def build_block_mask(self, n_blocks: int) -> Tensor:
         """Blocks whose nearest positions are near enough."""
         places = torch.arange(n_blocks)
-        return ((places[:, None] - places).abs() - 1) * self.block < self.farthest
+        return ((places[:, None] - places).abs() - 1) * self.block_size < self.max_distance
 
-    def sees(self, queries: Tensor, keys: Tensor, *, within: int) -> Tensor:  # noqa: ARG002 (it matters to others)
+    def build_token_mask(self, queries: Tensor, keys: Tensor, *, within: int) -> Tensor:  # noqa: ARG002 (it matters to others)
         """Whether they are near enough."""
-        return (queries - keys).abs() <= self.farthest
+        return (queries - keys).abs() <= self.max_distance
 
-    def earliest(self, query: int) -> int:
+    def first_visible(self, query: int) -> int:
         """The far end of the window."""
-        return max(0, query - self.farthest)
+        return max(0, query - self.max_distance)
 
 
 @dataclass(frozen=True)
@@ -224,29 +228,29 @@ class LocalBlocks:
     Source: Liu et al. 2018, section 4.2.2 (local attention).
     """
 
-    block: int
-    everywhere: int = 0
+    block_size: int
+    n_dense_blocks: int = 0
 
     @property
-    def whole(self) -> int:
+    def dense_length(self) -> int:
         """One block."""
-        return self.block
+        return self.block_size
 
-    def most(self, *, is_causal: bool) -> int:  # noqa: ARG002
+    def max_key_blocks(self, *, is_causal: bool) -> int:  # noqa: ARG002
         """Its own."""
         return 1
 
-    def connected(self, n_blocks: int) -> Tensor:
+    def build_block_mask(self, n_blocks: int) -> Tensor:
         """Each block with itself."""
         return torch.eye(n_blocks, dtype=torch.bool)
 
-    def sees(self, queries: Tensor, keys: Tensor, *, within: int) -> Tensor:  # noqa: ARG002
+    def build_token_mask(self, queries: Tensor, keys: Tensor, *, within: int) -> Tensor:  # noqa: ARG002
         """Whether they are of the same block."""
-        return queries // self.block == keys // self.block
+        return queries // self.block_size == keys // self.block_size
 
-    def earliest(self, query: int) -> int:
+    def first_visible(self, query: int) -> int:
         """Where its block begins."""
-        return query // self.block * self.block
+        return query // self.block_size * self.block_size
 
 
 @dataclass(frozen=True)
@@ -259,35 +263,37 @@ class BigBird:
     Source: Zaheer et al. 2020, section 2 (of which this is the form without added tokens, ITC).
     """
 
-    block: int
+    block_size: int
     global_blocks: int
     random_blocks: int
     layer: int
     is_causal: bool
 
     @property
-    def whole(self) -> int:
+    def dense_length(self) -> int:
         """The global blocks and two neighbours."""
-        return (self.global_blocks + 2) * self.block
+        return (self.global_blocks + 2) * self.block_size
 
     @property
-    def everywhere(self) -> int:
+    def n_dense_blocks(self) -> int:
         """The global blocks, where a query may see what comes later."""
         return 0 if self.is_causal else self.global_blocks
 
-    def most(self, *, is_causal: bool) -> int:
+    def max_key_blocks(self, *, is_causal: bool) -> int:
         """Itself and its neighbours, and what is global or random."""
         return (2 if is_causal else 3) + self.global_blocks + self.random_blocks
 
-    def connected(self, n_blocks: int) -> Tensor:
+    def build_block_mask(self, n_blocks: int) -> Tensor:
         """Neighbours, global and random blocks."""
         return _bigbird_block_mask(self, n_blocks)
 
-    def sees(self, queries: Tensor, keys: Tensor, *, within: int) -> Tensor:
+    def build_token_mask(self, queries: Tensor, keys: Tensor, *, within: int) -> Tensor:
         """Whether their blocks are connected."""
-        return self.connected(-(-within // self.block)).to(queries.device)[queries // self.block, keys // self.block]
+        return self.build_block_mask(-(-within // self.block_size)).to(queries.device)[
+            queries // self.block_size, keys // self.block_size
+        ]
 
-    def earliest(self, query: int) -> int:  # noqa: ARG002
+    def first_visible(self, query: int) -> int:  # noqa: ARG002
         """The first global block."""
         return 0
 
@@ -301,7 +307,7 @@ def _bigbird_block_mask(pattern: BigBird, n_blocks: int) -> Tensor:
     numbers = torch.where(free, _hash_block_pairs(pattern.layer, query, key), 1 << 31)
     drawn = numbers.argsort(dim=1, stable=True)[:, : pattern.random_blocks]
     connected = fixed.scatter(1, drawn, True) & (fixed | free)
-    return (connected | (query < pattern.everywhere))[:, :n_blocks]
+    return (connected | (query < pattern.n_dense_blocks))[:, :n_blocks]
 
 
 def _hash_block_pairs(layer: int, query: Tensor, key: Tensor) -> Tensor:
@@ -325,19 +331,19 @@ def key_block_table(pattern: SparsityPattern, n_blocks: int, *, is_causal: bool)
         (n_blocks, most) the numbers of the blocks in order, -1 after the last; `most` is the pattern's, or n_blocks.
         Of blocks that see every key only the first are named.
     """
-    connected = pattern.connected(n_blocks)
+    connected = pattern.build_block_mask(n_blocks)
     if is_causal:
         connected = connected.tril()
-    most = pattern.most(is_causal=is_causal)
+    most = pattern.max_key_blocks(is_causal=is_causal)
     ranked = torch.where(connected, torch.arange(n_blocks), n_blocks).sort(dim=1).values[:, :most]
     return torch.where(ranked == n_blocks, -1, ranked)
 
 
 def count_pattern_pairs(pattern: SparsityPattern, length: int, *, is_causal: bool) -> float:
     """How many pairs of a query and a key blocks see that are connected; of a block and itself half, where causal."""
-    places = torch.arange(-(-length // pattern.block)) * pattern.block
-    sizes = (length - places).clamp(max=pattern.block).double()
-    connected = pattern.connected(len(sizes)).double()
+    places = torch.arange(-(-length // pattern.block_size)) * pattern.block_size
+    sizes = (length - places).clamp(max=pattern.block_size).double()
+    connected = pattern.build_block_mask(len(sizes)).double()
     if is_causal:
         connected = connected.tril() - torch.eye(len(sizes)) / 2
     return float(sizes @ connected @ sizes)

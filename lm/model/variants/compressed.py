@@ -38,37 +38,37 @@ class CompressedAttention(MultiHeadAttention):
             for _ in range(2)
         )
 
-    def weights_per_position(self) -> float:
+    def macs_per_position(self) -> float:
         """See `Module`; a convolution is computed once in a stride."""
-        of_strides = sum(each.weights_per_position() for each in (self.key_convolution, self.value_convolution))
-        return super().weights_per_position() - of_strides + of_strides / self.stride
+        of_strides = sum(each.macs_per_position() for each in (self.key_convolution, self.value_convolution))
+        return super().macs_per_position() - of_strides + of_strides / self.stride
 
-    def pairs(self, length: int, *, is_causal: bool) -> float:
+    def count_query_key_pairs(self, length: int, *, is_causal: bool) -> float:
         """How many pairs of a query and a compressed key meet."""
         return length * (length / self.stride) / (2 if is_causal else 1)
 
-    def project(self, x: Tensor, scope: AttentionInputs) -> tuple[Tensor, Tensor, Tensor]:
+    def project_qkv(self, x: Tensor, inputs: AttentionInputs) -> tuple[Tensor, Tensor, Tensor]:
         """Queries (batch, heads, length, head) of `x`, and all the compressed keys and values that they may meet."""
-        assert scope.start == 0, "a sequence is read at once"
-        assert scope.caches is None
-        assert scope.key_positions is None, "what covers several positions needs them in a line"
+        assert inputs.start == 0, "a sequence is read at once"
+        assert inputs.caches is None
+        assert inputs.key_positions is None, "what covers several positions needs them in a line"
         query, key, value = self._split(self.input(x), (self.heads, self.kv_heads, self.kv_heads))
         query = self._normalise(self.query_norm, query)
-        if scope.rotation is not None:
-            query = scope.rotation(query)
-        if scope.first_values is not None and self.value_shares is not None:
-            value = scope.first_values.mix(value, self.value_shares)
-        return query, *self._compressed(key, value, scope)
+        if inputs.rotation is not None:
+            query = inputs.rotation(query)
+        if inputs.first_layer_values is not None and self.value_shares is not None:
+            value = inputs.first_layer_values.mix(value, self.value_shares)
+        return query, *self._compress(key, value, inputs)
 
-    def _compressed(self, key: Tensor, value: Tensor, scope: AttentionInputs) -> tuple[Tensor, Tensor]:
+    def _compress(self, key: Tensor, value: Tensor, inputs: AttentionInputs) -> tuple[Tensor, Tensor]:
         """Keys and values, compressed: normalised, and turned by where they stand."""
-        key = self._normalise(self.key_norm, self._convolved(key, self.key_convolution, scope))
-        if scope.rotation is not None:
-            assert isinstance(scope.rotation, Rotation)
-            key = scope.rotation.every(self.stride, first=self.stride - 1 if self.is_causal else 0)(key)
-        return key, self._convolved(value, self.value_convolution, scope)
+        key = self._normalise(self.key_norm, self._convolve(key, self.key_convolution, inputs))
+        if inputs.rotation is not None:
+            assert isinstance(inputs.rotation, Rotation)
+            key = inputs.rotation.strided(self.stride, first=self.stride - 1 if self.is_causal else 0)(key)
+        return key, self._convolve(value, self.value_convolution, inputs)
 
-    def _convolved(self, x: Tensor, convolution: Linear, scope: AttentionInputs) -> Tensor:
+    def _convolve(self, x: Tensor, convolution: Linear, inputs: AttentionInputs) -> Tensor:
         """(batch, kv_heads, length, head) -> (batch, kv_heads, compressed, head), in which padding counts as zeros.
 
         Positions that fill no stride are left out where the mask is causal, for nothing sees them; else zeros follow.
@@ -76,43 +76,47 @@ class CompressedAttention(MultiHeadAttention):
         if self.is_causal:
             x = x[:, :, : x.shape[2] // self.stride * self.stride]
         else:
-            if scope.mask.key_lengths is not None:
-                real = torch.arange(x.shape[2], device=x.device) < scope.mask.key_lengths[:, None]
+            if inputs.mask.key_lengths is not None:
+                real = torch.arange(x.shape[2], device=x.device) < inputs.mask.key_lengths[:, None]
                 x = x.masked_fill(~real[:, None, :, None], 0.0)
             x = F.pad(x, (0, 0, 0, -x.shape[2] % self.stride))
         side_by_side = x.transpose(1, 2).flatten(2).unflatten(1, (-1, self.stride)).flatten(2)
         return convolution(side_by_side).unflatten(-1, (self.kv_heads, -1)).transpose(1, 2)
 
-    def attended(self, query: Tensor, key: Tensor, value: Tensor, scope: AttentionInputs) -> Tensor:
+    def attend_heads(self, query: Tensor, key: Tensor, value: Tensor, inputs: AttentionInputs) -> Tensor:
         """What (batch, heads, length, head) queries find in the compressed values: as many."""
         if not key.shape[2]:
             return torch.zeros_like(query)
         length = query.shape[2]
-        if self.is_causal and length > 1 and scope.by_distance is None and not self.dropped:
+        if self.is_causal and length > 1 and inputs.distance_bias is None and not self.active_dropout:
             return _interleaved_causal_attention(query, key, value, self.stride)
-        if not self.is_causal and scope.by_distance is None and not self.dropped:
-            return attend(query, key, value, mask=self.mask(query, scope))
+        if not self.is_causal and inputs.distance_bias is None and not self.active_dropout:
+            return attend(query, key, value, mask=self.mask(query, inputs))
         numbers = query.shape[0] * query.shape[1] * key.shape[2]
-        compute = partial(self._some, query, key, value, scope)
-        return compute_in_chunks(compute, split_evenly(length, numbers, most=_MAX_SAVED_SCORES), draws=self.dropped > 0)
+        compute = partial(self._attend_slice, query, key, value, inputs)
+        return compute_in_chunks(
+            compute, split_evenly(length, numbers, most=_MAX_SAVED_SCORES), draws=self.active_dropout > 0
+        )
 
-    def _some(self, query: Tensor, key: Tensor, value: Tensor, scope: AttentionInputs, first: int, end: int) -> Tensor:  # noqa: PLR0917
+    def _attend_slice(  # noqa: PLR0917
+        self, query: Tensor, key: Tensor, value: Tensor, inputs: AttentionInputs, first: int, end: int
+    ) -> Tensor:
         """What the queries from `first` to `end` find, with the keys that they may see."""
         query = query[:, :, first:end]
         n_keys = min(key.shape[2], end // self.stride) if self.is_causal else key.shape[2]
         if not n_keys:
             return torch.zeros_like(query)
-        mask, relative = self._seen(query, n_keys, scope, start=first)
+        mask, relative = self._build_mask(query, n_keys, inputs, start=first)
         key, value = key[:, :, :n_keys], value[:, :, :n_keys]
-        return attend(query, key, value, mask=mask, dropout=self.dropped, relative=relative)
+        return attend(query, key, value, mask=mask, dropout=self.active_dropout, relative=relative)
 
-    def mask(self, query: Tensor, scope: AttentionInputs) -> Mask:
+    def mask(self, query: Tensor, inputs: AttentionInputs) -> Mask:
         """Which compressed keys each query sees, and what their distances add to its scores."""
         end = query.shape[2]
-        return self._seen(query, end // self.stride if self.is_causal else -(-end // self.stride), scope)[0]
+        return self._build_mask(query, end // self.stride if self.is_causal else -(-end // self.stride), inputs)[0]
 
-    def _seen(
-        self, query: Tensor, n_keys: int, scope: AttentionInputs, *, start: int = 0
+    def _build_mask(
+        self, query: Tensor, n_keys: int, inputs: AttentionInputs, *, start: int = 0
     ) -> tuple[Mask, RelativeEmbeddings | None]:
         """Which of the first keys queries from `start` on see, and what distances add to their scores and values."""
         queries = torch.arange(start, start + query.shape[2], device=query.device)[:, None]
@@ -120,15 +124,15 @@ class CompressedAttention(MultiHeadAttention):
         pairs = None
         if self.is_causal:
             pairs = (keys <= queries)[None, None]
-        elif scope.mask.key_lengths is not None:
-            pairs = (keys < scope.mask.key_lengths[:, None])[:, None, None]
-        mask = Mask(pairs=pairs)
-        if scope.by_distance is None:
+        elif inputs.mask.key_lengths is not None:
+            pairs = (keys < inputs.mask.key_lengths[:, None])[:, None, None]
+        mask = Mask(visible=pairs)
+        if inputs.distance_bias is None:
             return mask, None
-        bias, relative = scope.by_distance.between(query, (keys - queries)[None], layer=self.layer)
+        bias, relative = inputs.distance_bias.compute_bias(query, (keys - queries)[None], layer=self.layer)
         return mask.with_bias(bias), relative
 
-    def over_positions(self, weights: Tensor, length: int) -> Tensor:
+    def weights_by_position(self, weights: Tensor, length: int) -> Tensor:
         """Weights of compressed keys shared out evenly among the positions that each covers."""
         n_covered = torch.full((weights.shape[-1],), self.stride, device=weights.device)
         if n_covered.numel() * self.stride > length:

@@ -58,9 +58,11 @@ class Router(Module):
         """Choose experts for (positions, d_model); only those that are `real` (positions,), if given, have any."""
         with torch.autocast(x.device.type, enabled=False):
             x = x.to(torch.promote_types(x.dtype, torch.float32))
-            scores = self.score.in_type_of(x)
+            scores = self.score.matmul_in_dtype_of(x)
             if self.noise is not None and self.training:
-                scores = scores + self.noise_scale * torch.randn_like(scores) * F.softplus(self.noise.in_type_of(x))
+                scores = scores + self.noise_scale * torch.randn_like(scores) * F.softplus(
+                    self.noise.matmul_in_dtype_of(x)
+                )
         probabilities = scores.softmax(-1)
         weights, experts = probabilities.topk(self.experts_per_token)
         if self.experts_per_token > 1:
@@ -88,14 +90,14 @@ class MixtureOfExperts(Module):
         self.experts = nn.ModuleList(FeedForward(config, part=self.part) for _ in range(config.experts))
         self.capacity = config.expert_capacity
 
-    def weights_per_position(self) -> float:
+    def macs_per_position(self) -> float:
         """See `Module`: the gate, and as many experts as a position goes through."""
-        return self.gate.weights_per_position() + self.experts_per_token * macs_per_position(self.experts[0])
+        return self.gate.macs_per_position() + self.experts_per_token * macs_per_position(self.experts[0])
 
-    def forward(self, x: Tensor, scope: AttentionInputs) -> Tensor:
+    def forward(self, x: Tensor, inputs: AttentionInputs) -> Tensor:
         """(batch, length, d_model) -> the same shape."""
         positions = x.flatten(0, 1)
-        routes = self.gate(positions, _real_positions(x, scope.lengths))
+        routes = self.gate(positions, _real_positions(x, inputs.lengths))
         chosen = routes.weights.shape[1]
         order = routes.experts.flatten().argsort(stable=True)
         inverse = torch.empty_like(order).index_copy_(0, order, torch.arange(len(order), device=order.device))

@@ -31,42 +31,42 @@ class LowRankAttention(MultiHeadAttention):
         for projection in (self.key_lengthwise, self.value_lengthwise):
             nn.init.normal_(projection, std=projection.shape[1] ** -0.5)
 
-    def weights_per_position(self) -> float:
+    def macs_per_position(self) -> float:
         """See `Module`; each key and value takes part in as many sums as there are rows."""
         rows = sum(count_macs(each[:, :1]) for each in (self.key_lengthwise, self.value_lengthwise))
-        return super().weights_per_position() + rows * self.kv_heads * self.head_size
+        return super().macs_per_position() + rows * self.kv_heads * self.head_size
 
-    def pairs(self, length: int, *, is_causal: bool) -> float:  # noqa: ARG002 (it is never causal)
+    def count_query_key_pairs(self, length: int, *, is_causal: bool) -> float:  # noqa: ARG002 (it is never causal)
         """How many pairs of a query and a combination meet."""
         return length * float(len(self.key_lengthwise))
 
-    def project(self, x: Tensor, scope: AttentionInputs) -> tuple[Tensor, Tensor, Tensor]:
+    def project_qkv(self, x: Tensor, inputs: AttentionInputs) -> tuple[Tensor, Tensor, Tensor]:
         """Queries (batch, heads, length, head) of `x`; keys and values (batch, kv_heads, rank, head).
 
         Raises:
             UsageError: `x` is longer than the context.
         """
-        query, key, value = super().project(x, scope)
+        query, key, value = super().project_qkv(x, inputs)
         length, end = x.shape[1], self.key_lengthwise.shape[1]
         if length > end:
             raise UsageError(
                 f"linformer's projections end at {end}, but the sequence has {length} tokens",
                 settings=["context_length"],
             )
-        if scope.mask.key_lengths is not None:
-            real = torch.arange(length, device=x.device) < scope.mask.key_lengths[:, None]
+        if inputs.mask.key_lengths is not None:
+            real = torch.arange(length, device=x.device) < inputs.mask.key_lengths[:, None]
             key, value = (each.masked_fill(~real[:, None, :, None], 0.0) for each in (key, value))
         key = self.key_lengthwise[:, :length].to(key.dtype) @ key
         return query, key, self.value_lengthwise[:, :length].to(value.dtype) @ value
 
-    def attended(self, query: Tensor, key: Tensor, value: Tensor, scope: AttentionInputs) -> Tensor:  # noqa: ARG002
+    def attend_heads(self, query: Tensor, key: Tensor, value: Tensor, inputs: AttentionInputs) -> Tensor:  # noqa: ARG002
         """What (batch, heads, length, head) queries find in the values: as many."""
-        return attend(query, key, value, mask=Mask(), dropout=self.dropped)
+        return attend(query, key, value, mask=Mask(), dropout=self.active_dropout)
 
-    def mask(self, query: Tensor, scope: AttentionInputs) -> Mask:  # noqa: ARG002
+    def mask(self, query: Tensor, inputs: AttentionInputs) -> Mask:  # noqa: ARG002
         """Every query sees all combinations."""
         return Mask()
 
-    def over_positions(self, weights: Tensor, length: int) -> Tensor:  # noqa: ARG002
+    def weights_by_position(self, weights: Tensor, length: int) -> Tensor:  # noqa: ARG002
         """UsageError: what is weighed here are no positions."""
         raise UsageError("linformer attends to mixtures of all positions: there is no map of it")

@@ -29,13 +29,13 @@ class RecurrentCache:
     Attributes:
         length: positions fed so far.
         states: of each layer after them.
-        memory: keys and values of the source that attention reads; they are computed once.
+        cross_attention: keys and values of the encoder output, filled once.
     """
 
     def __init__(self) -> None:
         self.length = 0
         self.states: Sequence[State] = ()
-        self.memory = [LayerKVCache()]
+        self.cross_attention = [LayerKVCache()]
 
     def advance(self, states: Sequence[State], positions: int) -> None:
         """The states after so many more positions."""
@@ -44,7 +44,7 @@ class RecurrentCache:
     def reorder(self, rows: Tensor, *, same_sources: bool = False) -> None:
         """Row i becomes what row `rows[i]` was; with `same_sources` the memory of row i is that of row `rows[i]`."""
         self.states = [_select_rows(state, rows) for state in self.states]
-        for layer in () if same_sources else self.memory:
+        for layer in () if same_sources else self.cross_attention:
             layer.reorder(rows)
 
     def truncate(self, length: int) -> None:
@@ -63,7 +63,7 @@ def _select_rows(state: State, rows: Tensor) -> State:
 class RowRecurrentCache(RecurrentCache):
     """The states of recurrent layers, each row after another number of positions."""
 
-    def put(self, rows: Tensor, read: RecurrentCache) -> None:
+    def write_rows(self, rows: Tensor, read: RecurrentCache) -> None:
         """Some rows begin with the states of (rows,) others."""
         before: Sequence[State | None] = self.states or [None] * len(read.states)
         self.states = [_scatter_rows(old, new, rows) for old, new in zip(before, read.states, strict=True)]
@@ -74,7 +74,7 @@ class RowRecurrentCache(RecurrentCache):
         found = RecurrentCache()
         found.advance(self.states, self.length)
         found.reorder(others)
-        self.put(rows, found)
+        self.write_rows(rows, found)
 
 
 def _scatter_rows(states: State | None, fresh: State, rows: Tensor) -> State:
@@ -158,29 +158,29 @@ class RecurrentEncoder(Module):
         """Draw what recurrent layers start with."""
         _initialise(self.recurrent, self.std)
 
-    def weights_per_position(self) -> float:
+    def macs_per_position(self) -> float:
         """See `Module`."""
         return _count_layer_macs(self.recurrent)
 
-    def attention_products(self, length: int, source_length: int) -> float:  # noqa: ARG002 (as of a `Stack`)
+    def attention_macs(self, length: int, source_length: int) -> float:  # noqa: ARG002 (as of a `Stack`)
         """None: see `attentions`."""
         return 0.0
 
-    def forward(self, x: Tensor, own: AttentionInputs) -> Tensor:
+    def forward(self, x: Tensor, inputs: AttentionInputs) -> Tensor:
         """(batch, length, d_model) embeddings -> the same shape; padding is never read, and its states are zero."""
         batch, length, _ = x.shape
-        lengths = own.mask.key_lengths
+        lengths = inputs.mask.key_lengths
         lengths = torch.full((batch,), length) if lengths is None else lengths.clamp(min=1).cpu()
         packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
         for layer in self.recurrent:
             packed, _ = layer(packed)
-            packed = self._dropped(packed)
+            packed = self._apply_dropout(packed)
         return pad_packed_sequence(packed, batch_first=True, total_length=length)[0]
 
-    def _dropped(self, packed: PackedSequence) -> PackedSequence:
+    def _apply_dropout(self, packed: PackedSequence) -> PackedSequence:
         return packed._replace(data=self.dropout(packed.data))
 
-    def attentions(self, *, cross: bool = False) -> list[RecurrentAttention]:  # noqa: ARG002 (as of a `Stack`)
+    def attention_layers(self, *, cross: bool = False) -> list[RecurrentAttention]:  # noqa: ARG002 (as of a `Stack`)
         """None: its layers read one position after the other."""
         return []
 
@@ -201,10 +201,10 @@ class RecurrentDecoder(Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.recurrent = _build_layers(config, config.n_layers)
-        self.states_of_layer = 2 if config.architecture == "lstm" else 1
+        self.states_per_layer = 2 if config.architecture == "lstm" else 1
         self.recurrent_start, self.cross_attention = None, None
         if config.is_encoder_decoder:
-            states = config.n_layers * self.states_of_layer * config.d_model
+            states = config.n_layers * self.states_per_layer * config.d_model
             self.recurrent_start = Linear(config.d_model, states, std=config.init_std)
             if config.recurrent_attention != "none":
                 self.cross_attention = RecurrentAttention(config)
@@ -214,61 +214,62 @@ class RecurrentDecoder(Module):
         """Draw what recurrent layers start with."""
         _initialise(self.recurrent, self.std)
 
-    def weights_per_position(self) -> float:
+    def macs_per_position(self) -> float:
         """See `Module`; the first states are computed once for a sequence, and count nothing."""
         return _count_layer_macs(self.recurrent) + sum(
-            each.weights_per_position() for each in self.attentions(cross=True)
+            each.macs_per_position() for each in self.attention_layers(cross=True)
         )
 
-    def weights_per_source_position(self) -> float:
+    def macs_per_source_position(self) -> float:
         """The weights that each position of a memory is multiplied by."""
-        return sum(each.weights_per_source_position() for each in self.attentions(cross=True))
+        return sum(each.macs_per_source_position() for each in self.attention_layers(cross=True))
 
-    def attention_products(self, length: int, source_length: int) -> float:
-        """Multiplications of states with keys and of weights with values; see `Stack.attention_products`."""
-        return 2 * self.d_model * len(self.attentions(cross=True)) * float(length * source_length)
+    def attention_macs(self, length: int, source_length: int) -> float:
+        """Multiplications of states with keys and of weights with values; see `Stack.attention_macs`."""
+        return 2 * self.d_model * len(self.attention_layers(cross=True)) * float(length * source_length)
 
-    def cached_values(self) -> Fraction:
+    def cached_values_per_position(self) -> Fraction:
         """None: states don't grow with the positions."""
         return Fraction()
 
-    def forward(self, x: Tensor, own: AttentionInputs, memory: AttentionInputs | None = None) -> Tensor:
+    def forward(self, x: Tensor, inputs: AttentionInputs, cross_inputs: AttentionInputs | None = None) -> Tensor:
         """Transform each position by those before it and by the source.
 
         Args:
             x: (batch, length, d_model) embeddings, after those that its cache has read.
-            own: what the layers remember of earlier positions, in a `RecurrentInputs`.
-            memory: the states of the encoder, and their lengths.
+            inputs: with a `RecurrentInputs`, the states after the earlier positions.
+            cross_inputs: the encoder output, and its lengths.
 
         Returns:
             (batch, length, d_model).
         """
-        assert own.branches == 1, "each continuation has a state of its own"
-        cache = own.recurrent if isinstance(own, RecurrentInputs) else None
+        assert inputs.n_branches == 1, "each continuation has a state of its own"
+        cache = inputs.recurrent if isinstance(inputs, RecurrentInputs) else None
         last: list[State] = []
-        for layer, first in zip(self.recurrent, self._states(cache, memory), strict=True):
+        for layer, first in zip(self.recurrent, self._initial_states(cache, cross_inputs), strict=True):
             x, state = layer(x, first)
             x = self.dropout(x)
             last.append(state)
         if cache is not None:
             cache.advance(last, x.shape[1])
-        return x if self.cross_attention is None or memory is None else self.cross_attention(x, memory)
+        return x if self.cross_attention is None or cross_inputs is None else self.cross_attention(x, cross_inputs)
 
-    def _states(self, cache: RecurrentCache | None, memory: AttentionInputs | None) -> Sequence[State | None]:
+    def _initial_states(
+        self, cache: RecurrentCache | None, cross_inputs: AttentionInputs | None
+    ) -> Sequence[State | None]:
         """The states of all layers before the first position to be read; None for zeros."""
         if cache is not None and cache.length:
             return cache.states
-        if self.recurrent_start is None or memory is None or memory.memory is None:
+        if self.recurrent_start is None or cross_inputs is None or cross_inputs.encoder_output is None:
             return [None] * len(self.recurrent)
-        first = (
-            self.recurrent_start(_final_states(memory.memory, memory.mask.key_lengths)).tanh().to(memory.memory.dtype)
-        )
-        parts = [part.contiguous() for part in first[None].chunk(len(self.recurrent) * self.states_of_layer, dim=-1)]
-        if self.states_of_layer == 1:
+        encoder_output, lengths = cross_inputs.encoder_output, cross_inputs.mask.key_lengths
+        first = self.recurrent_start(_final_states(encoder_output, lengths)).tanh().to(encoder_output.dtype)
+        parts = [part.contiguous() for part in first[None].chunk(len(self.recurrent) * self.states_per_layer, dim=-1)]
+        if self.states_per_layer == 1:
             return parts
         return list(zip(parts[::2], parts[1::2], strict=True))
 
-    def attentions(self, *, cross: bool = False) -> list[RecurrentAttention]:
+    def attention_layers(self, *, cross: bool = False) -> list[RecurrentAttention]:
         """Its attention to the source, if it has one; it attends to nothing else."""
         return [self.cross_attention] if cross and self.cross_attention is not None else []
 
@@ -277,9 +278,9 @@ class RecurrentDecoder(Module):
         return RecurrentCache()
 
 
-def _final_states(memory: Tensor, lengths: Tensor | None) -> Tensor:
+def _final_states(encoder_output: Tensor, lengths: Tensor | None) -> Tensor:
     """The last states of both directions, each where it has read all: (batch, length, d_model) -> (batch, d_model)."""
-    forward, backward = memory.chunk(2, dim=-1)
+    forward, backward = encoder_output.chunk(2, dim=-1)
     if lengths is None:
         return torch.cat((forward[:, -1], backward[:, 0]), dim=-1)
     last = (lengths.clamp(min=1) - 1)[:, None, None].expand(-1, 1, forward.shape[-1])
@@ -305,36 +306,36 @@ class RecurrentAttention(Attention):
         self.score = Linear(width, 1, bias=False, std=std) if is_additive else None
         self.combine = Linear(2 * width, width, std=std)
 
-    def weights_per_position(self) -> float:
+    def macs_per_position(self) -> float:
         """The weights that each state of the decoder is multiplied by."""
-        return super().weights_per_position() - self.weights_per_source_position()
+        return super().macs_per_position() - self.macs_per_source_position()
 
-    def weights_per_source_position(self) -> float:
+    def macs_per_source_position(self) -> float:
         """The weights that a position of the memory is multiplied by."""
-        return 0.0 if self.key is None else self.key.weights_per_position()
+        return 0.0 if self.key is None else self.key.macs_per_position()
 
-    def forward(self, x: Tensor, scope: AttentionInputs) -> Tensor:
-        """(batch, length, d_model) states, and the memory of `scope` that they look at -> the same shape."""
-        weights, value = self._looked(x, scope)
+    def forward(self, x: Tensor, inputs: AttentionInputs) -> Tensor:
+        """(batch, length, d_model) states, and the memory of `inputs` that they look at -> the same shape."""
+        weights, value = self._weights_and_values(x, inputs)
         found = weights.to(value.dtype) @ value
         return self.combine(torch.cat((found, x.to(found.dtype)), dim=-1)).tanh()
 
-    def weights(self, x: Tensor, scope: AttentionInputs) -> Tensor:
+    def weights(self, x: Tensor, inputs: AttentionInputs) -> Tensor:
         """What each position of `x` weighs those of the memory by: (batch, 1, length, source length) float32."""
-        return self._looked(x, scope)[0][:, None]
+        return self._weights_and_values(x, inputs)[0][:, None]
 
-    def _looked(self, x: Tensor, scope: AttentionInputs) -> tuple[Tensor, Tensor]:
-        key, value = self._keys_and_values(scope)
-        return _masked_softmax(self._scores(x, key), scope.mask), value
+    def _weights_and_values(self, x: Tensor, inputs: AttentionInputs) -> tuple[Tensor, Tensor]:
+        key, value = self._keys_and_values(inputs)
+        return _masked_softmax(self._scores(x, key), inputs.mask), value
 
-    def _keys_and_values(self, scope: AttentionInputs) -> tuple[Tensor, Tensor]:
+    def _keys_and_values(self, inputs: AttentionInputs) -> tuple[Tensor, Tensor]:
         """(batch, source length, d_model) each; those in a cache are not computed again."""
-        assert scope.memory is not None
-        cache = scope.cache(0)
+        assert inputs.encoder_output is not None
+        cache = inputs.layer_cache(0)
         if cache is not None and cache.length:
-            key, value = cache.contents()
+            key, value = cache.keys_and_values()
         else:
-            value = scope.memory[:, None]
+            value = inputs.encoder_output[:, None]
             key = value if self.key is None else self.key(value)
             if cache is not None:
                 key, value = cache.extend(key, value)
@@ -350,6 +351,6 @@ class RecurrentAttention(Attention):
 def _masked_softmax(scores: Tensor, mask: Mask) -> Tensor:
     """Softmax in float32 over the keys that a mask lets every query see."""
     _, queries, keys = scores.shape
-    allowed = mask.allowed(queries, keys, scores.device)
+    allowed = mask.build_tensor(queries, keys, scores.device)
     scores = scores.float() if allowed is None else scores.float().masked_fill(~allowed[:, 0], -torch.inf)
     return scores.softmax(-1)

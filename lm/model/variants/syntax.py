@@ -40,9 +40,9 @@ class SyntaxPositions(Module):
         """What depths make of the positions of an embedding, given (batch, length, 3) places."""
         return None if self.depths is None else partial(self.depths, token_depths(places))
 
-    def seen(self, scope: AttentionInputs, places: Tensor) -> AttentionInputs:
+    def add_distances(self, inputs: AttentionInputs, places: Tensor) -> AttentionInputs:
         """The scope of the tokens at (batch, length, 3) places, with what their distances add."""
-        return scope if self.distances is None else self.distances(scope, places)
+        return inputs if self.distances is None else self.distances(inputs, places)
 
 
 def zero_padding(places: Tensor, lengths: Tensor | None) -> Tensor:
@@ -94,9 +94,9 @@ class TreeDistances(RelativeEmbeddingTables):
         farthest = config.max_tree_distance
         super().__init__(config, config.n_encoder_layers, before=farthest, after=farthest)
 
-    def forward(self, scope: AttentionInputs, places: Tensor) -> AttentionInputs:
+    def forward(self, inputs: AttentionInputs, places: Tensor) -> AttentionInputs:
         """The scope of the tokens at (batch, length, 3) places, with the tables of each layer."""
-        return self.added(scope, tree_distances(places))
+        return self.add_to(inputs, tree_distances(places))
 
 
 def tree_distances(places: Tensor) -> Tensor:

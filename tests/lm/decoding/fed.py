@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lm.decoding.beam_search import CoveragePenalty
-from lm.decoding.session import DecodeSession, Source
+from lm.decoding.session import DecodeSession, SourceBatch
 from lm.engine.engine import OutputSpec
 from lm.engine.selection import plan_engines
 from lm.model.transformer import DecoderOnly, EncoderDecoder
@@ -35,7 +35,7 @@ class Fed:
     ) -> None:
         models = models if isinstance(models, list) else [models]
         self.session = session(*models, cached=cached, shares=shares)
-        self._sources: list[Source] | None = None
+        self._sources: list[SourceBatch] | None = None
         if source is not None:
             lengths = torch.full((len(source),), source.shape[1]) if lengths is None else lengths
             self._sources = [(source, lengths)] * len(models)

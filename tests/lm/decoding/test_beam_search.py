@@ -213,7 +213,7 @@ def test_filters_that_raise_scores_do_not_end_a_search_too_early(refill, raising
         expected = sorted((score for score in scores.values() if score is not None), reverse=True)[:n]
         (found,) = beam_search(
             Table(table), torch.tensor([prompt]), beam_size=len(every), max_tokens=LIMIT, stop_ids=[END],
-            length_penalty=penalty, n=n, refill=refill, filters=sampler.filters, most_added=sampler.most_added,
+            length_penalty=penalty, n=n, refill=refill, filters=sampler.filters, max_added_bias=sampler.max_added_bias,
         )  # fmt: skip
         # Each of up to 4 tokens has a few roundings in float32, of numbers below 32.
         near = 4 * LIMIT * 32 * torch.finfo(torch.float32).eps
@@ -227,7 +227,7 @@ def test_a_search_ends_early_although_some_tokens_are_favoured():
     sampler = Sampler.of(SamplingConfig(greedy=True), {(1,): 1.0})
     (found,) = beam_search(
         steps, torch.tensor([[1]]), beam_size=3, max_tokens=10, stop_ids=[0], length_penalty=0.0,
-        filters=sampler.filters, most_added=sampler.most_added,
+        filters=sampler.filters, max_added_bias=sampler.max_added_bias,
     )  # fmt: skip
     assert found[0].tokens == (0,)
     assert steps.fed <= 4
@@ -245,7 +245,7 @@ def test_a_search_ends_early_although_some_tokens_are_favoured():
     ],
 )
 def test_how_much_filters_add_at_most(settings, biases, expected):
-    assert Sampler.of(SamplingConfig(**settings), biases).most_added == expected
+    assert Sampler.of(SamplingConfig(**settings), biases).max_added_bias == expected
 
 
 def test_more_results_than_the_beam_holds_are_refused():

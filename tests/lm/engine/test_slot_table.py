@@ -18,7 +18,7 @@ def cache(sentences: int, positions: int) -> DecoderCache:
 
 
 def read(into: DecoderCache, sentences: int, positions: int) -> None:
-    into.own[0].extend(*torch.randn(2, sentences, 1, positions, 4))
+    into.self_attention[0].extend(*torch.randn(2, sentences, 1, positions, 4))
 
 
 def seen(mask) -> list[list[list[int]]]:
@@ -42,7 +42,12 @@ def test_each_hypothesis_sees_its_prefix_and_its_own_past() -> None:
     assert slots.key_positions(1).tolist() == [[0, 1, 2, 3, 4, 5, 5], [0, 1, 2, 2, 3, 4, 4]]
     read(made, 2, 2)
     assert slots.reorder(torch.tensor([3, 2])).tolist() == [1]  # the second sentence alone, its hypotheses exchanged
-    assert (slots.width, slots.sentences, slots.length, made.own[0].contents()[0].shape[0]) == (2, 1, 3, 1)
+    assert (slots.width, slots.sentences, slots.length, made.self_attention[0].keys_and_values()[0].shape[0]) == (
+        2,
+        1,
+        3,
+        1,
+    )
     assert seen(slots.add(1)) == [[[0, 1, 3, 4, 6, 7], [0, 1, 3, 4, 5, 8]]]
 
 
@@ -68,17 +73,21 @@ def test_padding_is_behind_what_is_real() -> None:
 
 def test_sentences_may_stay_where_they_are_until_something_moves() -> None:
     made = cache(3, 1)
-    slots, before = SlotTable(made, 3, torch.zeros(1)), made.own[0].contents()[0]
+    slots, before = SlotTable(made, 3, torch.zeros(1)), made.self_attention[0].keys_and_values()[0]
     assert slots.take(1).tolist() == [[1]] * 3
     read(made, 3, 1)
     assert slots.reorder(torch.tensor([1, 2]), may_wait=True) is None
-    assert (slots.sentences, slots.rows.tolist(), made.own[0].contents()[0].shape[0]) == (2, [1, 2], 3)
+    assert (slots.sentences, slots.rows.tolist(), made.self_attention[0].keys_and_values()[0].shape[0]) == (
+        2,
+        [1, 2],
+        3,
+    )
     assert slots.reorder(torch.tensor([1]), may_wait=True) is None
     assert slots.rows.tolist() == [2]
     assert slots.settle().tolist() == [2]
     assert slots.settle() is None
     assert slots.rows.tolist() == [0]
-    assert torch.equal(made.own[0].contents()[0][:, :, :1], before[2:])
+    assert torch.equal(made.self_attention[0].keys_and_values()[0][:, :, :1], before[2:])
     slots = SlotTable(made, 1, torch.zeros(1))
     slots.take(1)
     ragged = slots.reorder(torch.tensor([0, 0]), may_wait=True)  # two hypotheses of one sentence, in one row

@@ -24,7 +24,7 @@ def naive(query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
     batch, heads, n_queries, head = query.shape
     kv_heads, n_keys = key.shape[1:3]
     output = torch.zeros(batch, heads, n_queries, head, dtype=torch.float64)
-    for row, h, i in itertools.product(range(batch), range(heads), range(n_queries)):
+    for row, h, i in itertools.matmul(range(batch), range(heads), range(n_queries)):
         position, group = n_keys - n_queries + i, h // (heads // kv_heads)
         scores = {}
         for j in range(n_keys):
@@ -147,13 +147,13 @@ def test_cross_attention_uses_the_parts_of_one_projection(qk_norm, bias):
     config = ModelConfig(d_model=32, n_heads=4, n_kv_heads=2, qk_norm=qk_norm, bias=bias, positions="none")
     module = MultiHeadAttention(config)
     x = torch.randn(2, 5, 32)
-    torch.testing.assert_close(module(x, AttentionInputs(Mask(), memory=x)), module(x, AttentionInputs(Mask())))
+    torch.testing.assert_close(module(x, AttentionInputs(Mask(), encoder_output=x)), module(x, AttentionInputs(Mask())))
 
 
 def test_memory_is_projected_once():
     module = MultiHeadAttention(ModelConfig(d_model=32, n_heads=4, positions="none"))
     x, memory, cache = torch.randn(2, 3, 32), torch.randn(2, 5, 32), LayerKVCache()
-    first = module(x, AttentionInputs(Mask(), memory=memory, caches=[cache]))
+    first = module(x, AttentionInputs(Mask(), encoder_output=memory, caches=[cache]))
     assert cache.length == 5
-    again = module(x, AttentionInputs(Mask(), memory=torch.full_like(memory, torch.nan), caches=[cache]))
+    again = module(x, AttentionInputs(Mask(), encoder_output=torch.full_like(memory, torch.nan), caches=[cache]))
     torch.testing.assert_close(first, again)

@@ -13,11 +13,11 @@ from lm.model.transformer import build_model
 @pytest.mark.parametrize("positions", ["rotary", "alibi", "relative", "t5", "none"])
 def test_a_scope_serves_any_number_of_passes(positions):
     config = ModelConfig(d_model=16, n_layers=2, n_heads=2, positions=positions, value_residual=True)
-    stack, scope = build_model(config).eval().decoder, AttentionInputs(Mask.causal())
+    stack, inputs = build_model(config).eval().decoder, AttentionInputs(Mask.causal())
     first, second = torch.randn(2, 5, 16), torch.randn(2, 5, 16)
     expected = stack(first, AttentionInputs(Mask.causal()))
-    stack(second, scope)
-    assert torch.equal(stack(first, scope), expected)
+    stack(second, inputs)
+    assert torch.equal(stack(first, inputs), expected)
 
 
 def test_each_layer_has_a_cache_of_its_own_if_there_are_any():

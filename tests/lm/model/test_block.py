@@ -41,7 +41,7 @@ def test_with_zero_init_each_block_starts_as_the_identity(fields):
     blocks = [module for module in model.modules() if isinstance(module, Block)]
     assert len(blocks) == 3 + fields.get("n_encoder_layers", 0)
     for block in blocks:
-        assert torch.equal(block(x, AttentionInputs(Mask.causal()), AttentionInputs(Mask(), memory=memory)), x)
+        assert torch.equal(block(x, AttentionInputs(Mask.causal()), AttentionInputs(Mask(), encoder_output=memory)), x)
     assert not model.logits(x).any()
 
 
@@ -86,7 +86,7 @@ def test_values_are_mixed_as_by_hand_in_float64(stack, kv_heads):
     randomise(model)
     model.double().requires_grad_(False)
     inputs = (ids(2, 7), ids(2, 9)) if layers else (ids(2, 9),)
-    attentions = (model.encoder if stack == "encoder" else model.decoder).attentions()
+    attentions = (model.encoder if stack == "encoder" else model.decoder).attention_layers()
     with capture_attention_weights(attentions) as weights:
         calls = calls_of(attentions, lambda: model(*inputs))
     first = None
@@ -124,8 +124,8 @@ def test_mixing_keeps_the_type_of_autocast():
     with torch.autocast("cpu", dtype=torch.bfloat16):
         values = FirstLayerValues()
         for block in model.decoder.blocks:
-            query, key, value = block.attention.project(
-                torch.randn(2, 7, 32), AttentionInputs(Mask(), first_values=values)
+            query, key, value = block.attention.project_qkv(
+                torch.randn(2, 7, 32), AttentionInputs(Mask(), first_layer_values=values)
             )
             assert query.dtype is key.dtype is value.dtype is torch.bfloat16
         hidden = model.hidden(ids(2, 7))

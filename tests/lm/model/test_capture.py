@@ -69,7 +69,7 @@ def turned(x, base):
 def test_self_attention_is_what_float64_by_hand_gives(variant):
     model = model_of(**VARIANTS[variant])
     tokens = torch.randint(50, (2, 9), generator=torch.Generator().manual_seed(0))
-    attentions = model.decoder.attentions()
+    attentions = model.decoder.attention_layers()
     with capture_attention_weights(attentions) as weights:
         model.hidden(tokens)
     assert [tuple(layer.shape) for layer in weights] == [(2, 4, 9, 9)] * 2
@@ -89,15 +89,15 @@ def test_cross_and_encoder_attention_see_only_real_positions(variant):
     generator = torch.Generator().manual_seed(0)
     source, target = torch.randint(50, (2, 7), generator=generator), torch.randint(50, (2, 5), generator=generator)
     lengths = torch.tensor([7, 4])
-    cross = model.decoder.attentions(cross=True)
+    cross = model.decoder.attention_layers(cross=True)
     encoder = model.encoder.blocks[0].attention
     with capture_attention_weights([encoder, *cross]) as weights:
         model(source, target, lengths=lengths)
     assert [tuple(layer.shape) for layer in weights] == [(2, 4, 7, 7), (2, 4, 5, 7), (2, 4, 5, 7)]
     base = model.config.rope_base if model.config.positions == "rotary" else None
     for attention, captured_weights in zip((encoder, *cross), weights, strict=True):
-        x, scope, _ = seen_by(attention, lambda: model(source, target, lengths=lengths))
-        memory = scope.memory
+        x, inputs, _ = seen_by(attention, lambda: model(source, target, lengths=lengths))
+        memory = inputs.encoder_output
         for row in range(2):
             keys, turn = (x, base) if memory is None else (memory, None)
             expected = by_hand(attention, x[row], keys[row], causal=False, lengths=int(lengths[row]), rotary_base=turn)
@@ -113,7 +113,7 @@ def test_the_weights_are_those_the_values_are_weighed_by(variant):
     with capture_attention_weights([attention]) as weights:
         model.hidden(tokens)
     x, _, output = seen_by(attention, lambda: model.hidden(tokens))
-    _, _, value = attention.project(x, AttentionInputs(Mask()))
+    _, _, value = attention.project_qkv(x, AttentionInputs(Mask()))
     mixed = weights[0].double() @ value.repeat_interleave(attention.heads // attention.kv_heads, dim=1)
     assert_close(attention.output(mixed.transpose(1, 2).flatten(2)), output, model=model, dtype=torch.float32)
 

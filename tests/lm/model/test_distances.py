@@ -110,7 +110,9 @@ def test_keys_may_stand_anywhere(positions):
     model_positions = torch.cat((order, torch.arange(5, 8).expand(2, 3)), dim=1)
     allowed = torch.cat((torch.ones(3, 5), torch.ones(3, 3).tril()), dim=1) > 0
     mask = Mask(bias=torch.zeros(3, 8).masked_fill(~allowed, -torch.inf))
-    found = model.decode(tokens, AttentionInputs(mask, caches=cache.own, start=5, key_positions=model_positions))
+    found = model.decode(
+        tokens, AttentionInputs(mask, caches=cache.self_attention, start=5, key_positions=model_positions)
+    )
     expected = model.hidden(torch.cat((past, tokens), dim=1))[:, 5:]
     assert_close(found, expected, model=model)
 

@@ -21,7 +21,7 @@ MODELS = {
 @pytest.mark.parametrize("fields", MODELS.values(), ids=list(MODELS))
 def test_final_states_of_the_layers_depend_on_all_weights_but_those_of_the_head(fields):
     model = build_model(ModelConfig(**{**SHAPE, **fields}))
-    head = model.head_of(dict(model.named_parameters()))
+    head = model.select_output_weights(dict(model.named_parameters()))
     embedding = set(model.embedding.parameters())
     below = {*embedding, *model.decoder.parameters()}
     for part in ("encoder", "source_embedding"):
@@ -33,4 +33,4 @@ def test_final_states_of_the_layers_depend_on_all_weights_but_those_of_the_head(
 def test_the_head_of_another_model_is_found_too():
     masked, classifier = (build_model(ModelConfig(**{**SHAPE, **MODELS[name]})) for name in ("masked", "classifier"))
     names = set(masked.state_dict()) - set(classifier.state_dict())
-    assert set(classifier.head_of(masked.state_dict())) == names
+    assert set(classifier.select_output_weights(masked.state_dict())) == names

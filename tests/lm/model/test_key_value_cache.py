@@ -27,37 +27,37 @@ def test_positions_are_selected_row_by_row():
     cache.extend(keys[:, :, 5:], -keys[:, :, 5:])
     positions = torch.tensor([[8, 0, 3], [1, 2, 7]])
     cache.select(positions)
-    key, value = cache.contents()
+    key, value = cache.keys_and_values()
     assert torch.equal(key, torch.stack([row[:, kept] for row, kept in zip(keys, positions, strict=True)]))
     assert torch.equal(value, -key)
 
 
 def test_a_decoder_keeps_its_memory_when_it_forgets_its_own_positions():
     cache, states = DecoderCache([LayerKVCache(), LayerKVCache()]), torch.randn(2, 1, 6, 4)
-    for layer in (*cache.own, *cache.memory):
+    for layer in (*cache.self_attention, *cache.cross_attention):
         layer.extend(states, states)
     cache.truncate(4)
     cache.reorder(torch.tensor([1]))
     cache.select(torch.tensor([[0, 2]]))
     assert cache.length == 2
-    assert [layer.contents()[0].shape for layer in cache.own] == [(1, 1, 2, 4)] * 2
-    assert all(torch.equal(layer.contents()[1], states[1:]) for layer in cache.memory)
+    assert [layer.keys_and_values()[0].shape for layer in cache.self_attention] == [(1, 1, 2, 4)] * 2
+    assert all(torch.equal(layer.keys_and_values()[1], states[1:]) for layer in cache.cross_attention)
 
 
 def test_states_follow_their_rows_and_are_forgotten_together():
     cache, hidden, cells, source = RecurrentCache(), torch.randn(1, 3, 4), torch.randn(1, 3, 4), torch.randn(3, 1, 5, 4)
     cache.advance([(hidden, cells), hidden], 2)
-    cache.memory[0].extend(source, source)
+    cache.cross_attention[0].extend(source, source)
     rows = torch.tensor([2, 2, 0])
     cache.reorder(rows, same_sources=True)
-    assert torch.equal(cache.memory[0].contents()[0], source)
+    assert torch.equal(cache.cross_attention[0].keys_and_values()[0], source)
     cache.reorder(rows)
     chosen = rows[rows]
     assert torch.equal(cache.states[0][1], cells[:, chosen])
     assert torch.equal(cache.states[1], hidden[:, chosen])
-    assert torch.equal(cache.memory[0].contents()[0], source[rows])
+    assert torch.equal(cache.cross_attention[0].keys_and_values()[0], source[rows])
     cache.truncate(2)
     assert cache.length == 2
     cache.truncate(1)
     assert (cache.length, cache.states) == (0, ())
-    assert torch.equal(cache.memory[0].contents()[1], source[rows])
+    assert torch.equal(cache.cross_attention[0].keys_and_values()[1], source[rows])

@@ -70,7 +70,7 @@ def test_an_activation_is_what_it_is_in_float64(activation, dtype, rows, monkeyp
     for fused in {False, fuses(dtype)}:
         choose(monkeypatch, fused=dtype if fused else None)
         with torch.no_grad():
-            found = layer.activated(x, activation)
+            found = layer.forward_activated(x, activation)
         assert found.dtype is dtype
         assert_close(found, exact, terms=160)
 
@@ -89,11 +89,11 @@ def test_products_and_activations_that_are_trained_or_adapted_stay_apart(monkeyp
     monkeypatch.setattr(module, "_onednn_linear_gelu", lambda *_: pytest.fail("in one go"))
     layer, x = Linear(1000, 1000), torch.randn(2, 1000)
     expected = ACTIVATIONS["gelu-tanh"](layer(x))
-    torch.testing.assert_close(layer.activated(x, "gelu-tanh"), expected)
+    torch.testing.assert_close(layer.forward_activated(x, "gelu-tanh"), expected)
     adapted = LoraLinear(layer, LoraConfig(rank=2))
     with torch.no_grad():
         adapted.lora_b.normal_()
-        assert torch.equal(adapted.activated(x, "gelu-tanh"), ACTIVATIONS["gelu-tanh"](adapted(x)))
+        assert torch.equal(adapted.forward_activated(x, "gelu-tanh"), ACTIVATIONS["gelu-tanh"](adapted(x)))
 
 
 def test_onednn_multiplies_large_float32_matrices_alone(monkeypatch):
@@ -114,5 +114,5 @@ def test_nothing_is_timed_by_a_forward_pass(monkeypatch):
     monkeypatch.setattr(module, "times_as_fast", lambda *_, **__: pytest.fail("timed"))
     layer = Linear(1000, 1000)
     with torch.no_grad():
-        layer.activated(layer(torch.ones(10, 1000)), "gelu-tanh")
+        layer.forward_activated(layer(torch.ones(10, 1000)), "gelu-tanh")
     choose_matmul_kernels(torch.float64, "swiglu")

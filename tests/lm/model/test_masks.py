@@ -30,7 +30,7 @@ def test_a_query_sees_what_the_parts_of_its_mask_allow(n_queries, farthest, leng
     mask = Mask(is_causal=is_causal, pattern=pattern, key_lengths=lengths)
     if mask == Mask():
         return
-    allowed = mask.allowed(n_queries, 5, CPU)
+    allowed = mask.build_tensor(n_queries, 5, CPU)
     expected = [
         [[[sees(mask, row, query, key) for key in range(5)] for query in range(5 - n_queries, 5)]]
         for row in range(1 if lengths is None else 3)
@@ -40,17 +40,17 @@ def test_a_query_sees_what_the_parts_of_its_mask_allow(n_queries, farthest, leng
 
 def test_pairs_that_are_named_restrict_the_rest():
     pairs = torch.tensor([[True, False, True, True, True]])[None, None]
-    assert Mask(pairs=pairs).allowed(2, 5, CPU) is pairs
-    assert Mask(is_causal=True, pairs=pairs).allowed(2, 5, CPU)[0, 0].int().tolist() == [
+    assert Mask(pairs=pairs).build_tensor(2, 5, CPU) is pairs
+    assert Mask(is_causal=True, pairs=pairs).build_tensor(2, 5, CPU)[0, 0].int().tolist() == [
         [1, 0, 1, 1, 0],
         [1, 0, 1, 1, 1],
     ]
 
 
 def test_without_parts_all_is_seen():
-    assert Mask().allowed(3, 5, CPU) is None
-    assert Mask.keys(None).allowed(3, 5, CPU) is None
-    assert Mask.keys(LENGTHS).allowed(1, 5, CPU)[:, 0, 0].sum(-1).tolist() == [0, 2, 5]
+    assert Mask().build_tensor(3, 5, CPU) is None
+    assert Mask.keys(None).build_tensor(3, 5, CPU) is None
+    assert Mask.keys(LENGTHS).build_tensor(1, 5, CPU)[:, 0, 0].sum(-1).tolist() == [0, 2, 5]
 
 
 @pytest.mark.parametrize(
@@ -70,4 +70,4 @@ def test_without_parts_all_is_seen():
 )
 def test_a_flag_says_it_all_where_no_position_needs_more(mask, flags):
     """Of one query, of three and of five, with five keys."""
-    assert [mask.is_flag(n_queries, 5) for n_queries in (1, 3, 5)] == flags
+    assert [mask.needs_no_tensor(n_queries, 5) for n_queries in (1, 3, 5)] == flags

@@ -79,8 +79,10 @@ def test_each_row_may_stand_somewhere_else(positions):
     with torch.no_grad():
         cache = model.new_cache()
         model.hidden(past, cache=cache)
-        scope = AttentionInputs(Mask.causal(bias=bias), caches=cache.own, query_positions=places, key_positions=keys)
-        together = model.logits(model.decode(following, scope))
+        inputs = AttentionInputs(
+            Mask.causal(bias=bias), caches=cache.self_attention, query_positions=places, key_positions=keys
+        )
+        together = model.logits(model.decode(following, inputs))
         for row, length in enumerate(lengths.tolist()):
             alone = model(torch.cat((past[row, :length], following[row]))[None])[0, length:]
             assert_close(together[row], alone, model=model)
@@ -97,8 +99,8 @@ def test_branches_beside_each_other_stand_where_each_stands_alone(positions):
     model.hidden(past, cache=cache)
     mask = Mask(bias=torch.zeros(12, 17).masked_fill(~allowed, -torch.inf))
     places = torch.cat((torch.arange(5), torch.arange(5, 9).repeat(3)))[None]
-    scope = AttentionInputs(mask, caches=cache.own, start=5, branches=3, key_positions=places)
-    together = model.decode(branches.flatten(1), scope)
+    inputs = AttentionInputs(mask, caches=cache.self_attention, start=5, n_branches=3, key_positions=places)
+    together = model.decode(branches.flatten(1), inputs)
     for branch in range(3):
         alone = model.hidden(torch.cat((past, branches[:, branch]), dim=1))[:, 5:]
         assert_close(together[:, 4 * branch : 4 * branch + 4], alone, model=model)

@@ -16,26 +16,26 @@ from tests.tolerances import assert_close
 
 def test_no_weight_is_off_by_more_than_half_a_step():
     weight = torch.randn(13, 7) * torch.logspace(-6, 6, 13)[:, None]
-    rounded = TokenEmbedding(13, 7, _weight=weight).in_8_bits()
+    rounded = TokenEmbedding(13, 7, _weight=weight).to_int8()
     off = (rounded(torch.arange(13)) - weight).abs()
     assert bool((off <= rounded.scale[:, None] * 0.5 * (1 + 1e-5)).all())
     assert bool((rounded.weight.abs().amax(1) == 127).all())
 
 
 def test_zeros_stay_zeros():
-    assert not TokenEmbedding(3, 4, _weight=torch.zeros(3, 4)).in_8_bits()(torch.arange(3)).any()
+    assert not TokenEmbedding(3, 4, _weight=torch.zeros(3, 4)).to_int8()(torch.arange(3)).any()
 
 
 @pytest.mark.parametrize("at_once", [1000, 12, 1])
 @pytest.mark.parametrize("has_bias", [True, False])
 def test_a_product_is_that_of_the_rounded_weights(has_bias, at_once, monkeypatch):
     monkeypatch.setattr(linear, "_WIDENED_AT_ONCE", at_once)
-    layer, x = Linear(6, 5, bias=has_bias).requires_grad_(False).in_8_bits(), torch.randn(2, 3, 6)
+    layer, x = Linear(6, 5, bias=has_bias).requires_grad_(False).to_int8(), torch.randn(2, 3, 6)
     weight = (layer.weight.float() * layer.scale[:, None]).double()
     expected = x.double() @ weight.T + (layer.bias.double() if has_bias else 0)
     assert_close(layer(x), expected, terms=6)
-    assert_close(layer.some(x, slice(1, 3)), expected[..., 1:3], terms=6)
-    assert_close(layer.activated(x, "relu"), expected.relu(), terms=6)
+    assert_close(layer.forward_slice(x, slice(1, 3)), expected[..., 1:3], terms=6)
+    assert_close(layer.forward_activated(x, "relu"), expected.relu(), terms=6)
 
 
 def test_each_layer_becomes_a_module_of_8_bits_once():

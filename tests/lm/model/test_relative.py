@@ -70,10 +70,12 @@ def test_it_is_the_loop_of_the_paper_forward_and_backward(shape, is_causal, leng
     wanted = torch.randn(x.shape, generator=torch.Generator().manual_seed(2))
     ours, exact = (make_stack(is_causal=is_causal, **fields) for _ in range(2))
     exact = exact.double()
-    scope = ours.positions(AttentionInputs(Mask(is_causal=is_causal, key_lengths=lengths)), x.shape[1], x.device)
+    attention_inputs = ours.positions(
+        AttentionInputs(Mask(is_causal=is_causal, key_lengths=lengths)), x.shape[1], x.device
+    )
     attention, inputs = ours.blocks[1].attention, (x.clone().requires_grad_(), x.double().requires_grad_())
     with capture_attention_weights([attention]) as weights:
-        output = attention(inputs[0], scope)
+        output = attention(inputs[0], attention_inputs)
     expected_weights, expected = by_hand(exact, inputs[1], layer=1, is_causal=is_causal, lengths=lengths)
     assert_close(output, expected, model=attention)
     assert_close(weights[0], expected_weights, model=attention)

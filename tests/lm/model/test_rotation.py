@@ -45,7 +45,7 @@ def test_the_gradient_is_that_of_the_written_out_product():
 
 def test_repeated_it_turns_sequences_one_after_the_other_alike():
     rotation, x = Rotation(*rotary_table(5, _plain(8, 100.0)).unbind(1)), torch.randn(2, 3, 5, 8)
-    both = rotation.repeated(2)(torch.cat((x, x), dim=2))
+    both = rotation.tile(2)(torch.cat((x, x), dim=2))
     assert torch.equal(both, torch.cat((rotation(x), rotation(x)), dim=2))
 
 

@@ -137,9 +137,9 @@ def test_cached_equals_uncached_in_shapes_of_published_families(fields):
 def test_side_by_side_both_sublayers_read_the_same():
     model = randomised(small(parallel_residual=True, n_layers=1))
     block, x = model.decoder.blocks[0], torch.randn(2, 5, 48)
-    scope = AttentionInputs(mask=Mask.causal())
-    expected = x + block.attention(block.attention_norm(x), scope) + block.feed_forward(block.feed_forward_norm(x))
-    torch.testing.assert_close(block(x, scope), expected)
+    inputs = AttentionInputs(mask=Mask.causal())
+    expected = x + block.attention(block.attention_norm(x), inputs) + block.feed_forward(block.feed_forward_norm(x))
+    torch.testing.assert_close(block(x, inputs), expected)
 
 
 @pytest.mark.parametrize(("where", "biased"), [("none", []), ("inputs", ["input"]), ("all", ["input", "output"])])
@@ -252,7 +252,10 @@ def test_encoder_decoder_cached_equals_uncached(fields):
     model = randomised(small(n_encoder_layers=2, n_kv_heads=2, **fields))
     source, target, lengths = ids(3, 9), ids(3, 12), torch.tensor([9, 5, 0])
     memory, cache = model.encode(source, lengths=lengths), model.new_cache()
-    steps = [model.hidden(part, memory=memory, lengths=lengths, cache=cache) for part in target.split([5, 1, 6], dim=1)]
+    steps = [
+        model.hidden(part, encoder_output=memory, lengths=lengths, cache=cache)
+        for part in target.split([5, 1, 6], dim=1)
+    ]
     logits = model.logits(torch.cat(steps, dim=1))
     assert logits.isfinite().all()
     assert_close(logits, model(source, target, lengths=lengths), model=model)

@@ -87,7 +87,7 @@ def test_a_source_is_projected_once_and_not_again_for_each_hypothesis():
         block.cross_attention.register_forward_pre_hook(lambda _, inputs: calls.append(inputs[0].shape))
     steps.feed(random_ids(15, 1))
     assert calls == [(3, 5, 32)] * 2  # three sentences with five queries each
-    held = [layer.contents()[0] for layer in steps.cache._cache.memory]
+    held = [layer.keys_and_values()[0] for layer in steps.cache._cache.cross_attention]
     assert [keys.shape[:3] for keys in held] == [(3, 4, 7)] * 2
 
 
@@ -111,7 +111,7 @@ def test_coverage_is_that_of_the_attention_weights_of_the_last_layer():
         steps.feed(part)
     expected = []
     for one, length, row in zip(source, LENGTHS, tokens, strict=True):
-        with capture_attention_weights(model.decoder.attentions(cross=True)[-1:]) as weights:
+        with capture_attention_weights(model.decoder.attention_layers(cross=True)[-1:]) as weights:
             model(one[None, :length], row[None])
         received = weights[0][0].double().mean(0).sum(0)  # over heads, then over target positions
         expected.append(float(received.clamp(max=1).log().sum()))

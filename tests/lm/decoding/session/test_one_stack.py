@@ -89,7 +89,7 @@ def test_a_source_is_read_once_and_not_again_for_each_hypothesis():
     steps.reorder(torch.arange(3).repeat_interleave(5))
     steps.feed(random_ids(15, 1))
     assert read == [(3, 7, 32), (3, 1, 32), (3, 5, 32)]  # three sentences, at last with five hypotheses each
-    assert steps.cache._cache.own[0].contents()[0].shape[:3] == (3, 1, 7 + 1 + 5)
+    assert steps.cache._cache.self_attention[0].keys_and_values()[0].shape[:3] == (3, 1, 7 + 1 + 5)
 
 
 def test_slots_that_none_remembers_are_given_up():

@@ -81,7 +81,7 @@ def test_coverage_is_that_of_the_attention_weights(fields):
         steps.feed(part)
     expected = []
     for one, length, row in zip(source, LENGTHS, tokens, strict=True):
-        with capture_attention_weights(model.decoder.attentions(cross=True)) as weights:
+        with capture_attention_weights(model.decoder.attention_layers(cross=True)) as weights:
             model(one[None, :length], row[None])
         expected.append(float(weights[-1][0].double().mean(0).sum(0).clamp(max=1).log().sum()))
     assert steps.coverage().tolist() == approx(expected, model=model)

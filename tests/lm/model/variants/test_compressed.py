@@ -81,7 +81,7 @@ def test_padding_of_an_encoder_counts_as_zeros():
 class NothingAdded:
     """Distances that are asked for, and add nothing."""
 
-    def between(self, query, distances, *, layer):
+    def compute_bias(self, query, distances, *, layer):
         assert (distances.shape[1:], layer) == ((query.shape[2], distances.shape[2]), 1)
         return query.new_zeros(1, 1, 1, 1), None
 
@@ -95,7 +95,7 @@ def test_in_chunks_and_in_turns_are_the_same(held, monkeypatch):
         way = in_turns if distances is None else lambda *_: pytest.fail("in turns")
         monkeypatch.setattr(compressed, "_interleaved_causal_attention", way)
         x = torch.randn(2, 31, 16, generator=torch.Generator().manual_seed(1), dtype=torch.float64).requires_grad_()
-        output = layer(x, AttentionInputs(Mask.causal(), by_distance=distances))
+        output = layer(x, AttentionInputs(Mask.causal(), distance_bias=distances))
         found.append((output, *torch.autograd.grad(output.square().sum(), [x, *layer.parameters()])))
     for one, other in zip(*found, strict=True):
         assert_close(one, other, model=layer)
@@ -106,7 +106,7 @@ def test_weights_are_shown_where_the_positions_are():
         vocab_size=9, d_model=16, n_heads=4, n_layers=2, n_encoder_layers=2, attention="compressed", init_std=0.5
     )
     model = build_model(config).eval()
-    with capture_attention_weights([*model.decoder.attentions(), *model.encoder.attentions()]) as weights:
+    with capture_attention_weights([*model.decoder.attention_layers(), *model.encoder.attention_layers()]) as weights:
         model(torch.randint(9, (1, 11)), torch.randint(9, (1, 11)))
     assert [each.shape for each in weights] == [(1, 4, 11, 11)] * 4
     _, of_encoder, _, of_decoder = weights

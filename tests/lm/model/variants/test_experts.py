@@ -36,7 +36,7 @@ def make_experts(**fields: object) -> MixtureOfExperts:
     return experts.double()
 
 
-def scope(lengths: list[int] | None = None) -> AttentionInputs:
+def inputs(lengths: list[int] | None = None) -> AttentionInputs:
     return AttentionInputs(Mask.causal(), lengths=None if lengths is None else torch.tensor(lengths))
 
 
@@ -82,7 +82,7 @@ def test_outputs_and_gradients_are_those_of_a_loop_in_float64(k, activation, bia
     experts = make_experts(expert_capacity=capacity, **fields)
     x, weights = states(3, 9), states(3, 9, seed=2)
     ours, theirs = x.clone().requires_grad_(), x.clone().requires_grad_()
-    output = experts(ours, scope(None if min(lengths) == 9 else lengths))
+    output = experts(ours, inputs(None if min(lengths) == 9 else lengths))
     expected = by_loop(experts, theirs, lengths, k=k, activation=activation)
     torch.testing.assert_close(output, expected)
     names = dict(experts.named_parameters())
@@ -100,14 +100,14 @@ def test_equal_experts_are_one_dense_layer(k):
         expert.load_state_dict(experts.experts[0].state_dict())
     x = states(2, 7)
     weight = experts.gate(x.flatten(0, 1)).weights.sum(-1).view(2, 7, 1)
-    torch.testing.assert_close(experts(x, scope()), weight * experts.experts[0](x))
+    torch.testing.assert_close(experts(x, inputs()), weight * experts.experts[0](x))
     if k > 1:
         torch.testing.assert_close(weight, torch.ones_like(weight))
 
 
 def test_an_expert_without_positions_has_a_gradient_of_zero():
     experts = make_experts()
-    experts(states(1, 1), scope()).sum().backward()
+    experts(states(1, 1), inputs()).sum().backward()
     gradients = [expert.up.weight.grad for expert in experts.experts]
     assert sorted(bool(gradient.any()) for gradient in gradients) == [False, False, False, True]
 
@@ -116,15 +116,15 @@ def test_the_first_positions_fill_an_expert_and_later_ones_go_past():
     """20 positions of one kind and 4 experts: each takes 5 with a capacity of 1; outside training there is no limit."""
     experts = make_experts(expert_capacity=1.0)
     x = states(1, 1).expand(2, 10, 16)
-    output = experts(x, scope())
+    output = experts(x, inputs())
     assert output.any(-1).flatten().tolist() == [True] * 5 + [False] * 15
-    assert experts.eval()(x, scope()).any(-1).all()
+    assert experts.eval()(x, inputs()).any(-1).all()
 
 
 def test_padding_takes_no_place():
     experts = make_experts(expert_capacity=1.0)
     x = states(1, 1).expand(2, 10, 16)
-    output = experts(x, scope([2, 10]))
+    output = experts(x, inputs([2, 10]))
     assert output.any(-1).flatten().tolist() == [True] * 2 + [False] * 8 + [True] + [False] * 9
 
 
@@ -200,9 +200,9 @@ def test_a_text_is_read_alike_alone_beside_others_padded_and_from_a_cache(k):
 def test_under_autocast_outputs_have_its_type_and_the_gate_is_exact(training, lengths):
     experts = make_experts(experts_per_token=2).float().train(training)
     x = states(2, 6).float()
-    plain = experts(x, scope(lengths))
+    plain = experts(x, inputs(lengths))
     with torch.autocast("cpu", dtype=torch.bfloat16), capture_routing(experts) as routes:
-        output = experts(x, scope(lengths))
+        output = experts(x, inputs(lengths))
     assert output.dtype is torch.bfloat16
     assert routes[0].probabilities.dtype is torch.float32
     assert_close(output, plain, depth=10)

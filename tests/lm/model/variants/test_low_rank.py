@@ -73,9 +73,12 @@ def test_encoders_have_it_and_decoders_see_all():
     assert isinstance(model.encoder.blocks[0].attention, LowRankAttention)
     assert {type(block.attention) for block in model.decoder.blocks} == {MultiHeadAttention}
     source, target = torch.randint(9, (1, 6)), torch.randint(9, (1, 6))
-    with pytest.raises(UsageError, match="there is no map"), capture_attention_weights(model.encoder.attentions()):
+    with (
+        pytest.raises(UsageError, match="there is no map"),
+        capture_attention_weights(model.encoder.attention_layers()),
+    ):
         model(source, target)
-    with capture_attention_weights(model.decoder.attentions(cross=True)) as weights:
+    with capture_attention_weights(model.decoder.attention_layers(cross=True)) as weights:
         model(source, target)
     assert weights[0].shape == (1, 4, 6, 6)
 

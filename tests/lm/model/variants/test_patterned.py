@@ -133,12 +133,12 @@ def test_padding_changes_nothing_in_an_encoder(kind, positions):
 @pytest.mark.parametrize("kind", ["window", "bigbird"])
 def test_captured_weights_are_those_of_the_pattern(kind):
     model, tokens = model_of(kind), ids(1, 120)
-    attentions = model.decoder.attentions()
+    attentions = model.decoder.attention_layers()
     with capture_attention_weights(attentions) as weights:
         model(tokens)
     places = torch.arange(120)
     for attention, found in zip(attentions, weights, strict=True):
-        seen = attention.pattern.sees(places[:, None], places, within=120).tril()
+        seen = attention.pattern.build_token_mask(places[:, None], places, within=120).tril()
         assert torch.equal(found[0, 0] > 0, seen)
         torch.testing.assert_close(found.sum(-1), torch.ones(1, 4, 120))
 

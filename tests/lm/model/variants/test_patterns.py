@@ -29,7 +29,7 @@ PATTERNS = {
 
 def all_pairs(pattern, length):
     places = torch.arange(length)
-    return pattern.sees(places[:, None], places, within=length)
+    return pattern.build_token_mask(places[:, None], places, within=length)
 
 
 def test_a_window_reaches_as_far_on_either_side():
@@ -78,7 +78,7 @@ def mixed(x):
 
 
 def drawn(layer, n_blocks=60):
-    connected = BigBird(4, 0, 1, layer=layer, is_causal=True).connected(n_blocks)
+    connected = BigBird(4, 0, 1, layer=layer, is_causal=True).build_block_mask(n_blocks)
     return [[j for j in row.nonzero().flatten().tolist() if j < i - 1] for i, row in enumerate(connected)]
 
 
@@ -99,17 +99,17 @@ def test_random_blocks_differ_by_layer_and_come_from_everywhere():
 @pytest.mark.parametrize("length", [1, 4, 26, 130])
 def test_blocks_are_connected_if_any_of_their_positions_are(name, length):
     pattern = PATTERNS[name]
-    n_blocks = -(-length // pattern.block)
-    seen = all_pairs(pattern, n_blocks * pattern.block)
-    expected = seen.view(n_blocks, pattern.block, n_blocks, pattern.block).transpose(1, 2).flatten(2).any(-1)
-    assert torch.equal(pattern.connected(n_blocks), expected)
+    n_blocks = -(-length // pattern.block_size)
+    seen = all_pairs(pattern, n_blocks * pattern.block_size)
+    expected = seen.view(n_blocks, pattern.block_size, n_blocks, pattern.block_size).transpose(1, 2).flatten(2).any(-1)
+    assert torch.equal(pattern.build_block_mask(n_blocks), expected)
 
 
 @pytest.mark.parametrize("name", PATTERNS)
 def test_up_to_a_length_all_see_all(name):
     pattern = PATTERNS[name]
     is_causal = getattr(pattern, "is_causal", False)
-    for length in range(1, pattern.whole + 1):
+    for length in range(1, pattern.dense_length + 1):
         pairs = all_pairs(pattern, length)
         assert (pairs | ~torch.ones_like(pairs).tril() if is_causal else pairs).all()
 
@@ -118,7 +118,7 @@ def test_up_to_a_length_all_see_all(name):
 def test_nothing_before_the_earliest_is_seen_later(name):
     pattern, seen = PATTERNS[name], all_pairs(PATTERNS[name], 90)
     for query in range(90):
-        assert not seen[query:, : pattern.earliest(query)].any()
+        assert not seen[query:, : pattern.first_visible(query)].any()
 
 
 @pytest.mark.parametrize("is_causal", [True, False])
@@ -127,8 +127,8 @@ def test_tables_name_each_connected_block_once(name, is_causal):
     pattern = PATTERNS[name]
     if getattr(pattern, "is_causal", is_causal) != is_causal:
         return
-    table, connected = key_block_table(pattern, 25, is_causal=is_causal), pattern.connected(25)
-    for row in range(pattern.everywhere, 25):
+    table, connected = key_block_table(pattern, 25, is_causal=is_causal), pattern.build_block_mask(25)
+    for row in range(pattern.n_dense_blocks, 25):
         expected = [j for j in connected[row].nonzero().flatten().tolist() if j <= row or not is_causal]
         assert table[row].tolist() == expected + [-1] * (table.shape[1] - len(expected))
 
@@ -142,7 +142,7 @@ def test_pairs_are_counted_by_whole_blocks():
 
 def test_a_window_is_of_so_many_positions_up_to_its_own_or_on_either_side():
     config = ModelConfig(attention="window", attention_window=8)
-    assert [build_pattern(config, 0, is_causal=is_causal).farthest for is_causal in (True, False)] == [7, 8]
+    assert [build_pattern(config, 0, is_causal=is_causal).max_distance for is_causal in (True, False)] == [7, 8]
 
 
 def test_compressed_attention_is_local_in_every_other_layer():

@@ -154,13 +154,13 @@ def test_the_future_never_changes_the_past():
 
 def test_captured_weights_sum_to_one_and_see_no_padding():
     model = small()
-    with capture_attention_weights(model.decoder.attentions(cross=True)) as weights:
+    with capture_attention_weights(model.decoder.attention_layers(cross=True)) as weights:
         model(ids(3, 7), ids(3, 5), lengths=LENGTHS)
     (found,) = weights
     assert found.shape == (3, 1, 5, 7)
     torch.testing.assert_close(found.sum(-1), torch.ones(3, 1, 5))
     assert all(not found[row, :, :, length:].any() for row, length in enumerate(LENGTHS))
-    assert model.decoder.attentions() == model.encoder.attentions() == []
+    assert model.decoder.attention_layers() == model.encoder.attention_layers() == []
 
 
 def test_forget_gates_start_open():
