@@ -76,7 +76,7 @@ def _row(measurement: Measurement) -> tuple[str, ...]:
         f"{measurement.tokens_per_second:,.0f}",
         f"{measurement.utilisation:.1%}",
     )
-    theirs, ratio = measurement.their_tokens_per_second, measurement.timings.ratio
+    theirs, ratio = measurement.baseline_tokens_per_second, measurement.timings.ratio
     return ours if theirs is None else (*ours, f"{theirs:,.0f}", f"{ratio:.2f}")
 
 
@@ -123,8 +123,8 @@ def _describe_machine(config: HardwareConfig, *, comparing: bool) -> dict[str, A
 def _measurement_values(measurement: Measurement) -> dict[str, Any]:
     timings = measurement.timings
     theirs = {
-        "seconds": timings.their_seconds,
-        "tokens_per_second": measurement.their_tokens_per_second,
+        "seconds": timings.baseline_seconds,
+        "tokens_per_second": measurement.baseline_tokens_per_second,
         "ratio": timings.ratio,
     }
     return {
@@ -144,5 +144,5 @@ def _measurement_values(measurement: Measurement) -> dict[str, Any]:
         "flops": measurement.flops,
         "utilisation": measurement.utilisation,
         "peak_bytes": measurement.peak_bytes,
-        "hugging_face": None if timings.their_seconds is None else theirs,
+        "hugging_face": None if timings.baseline_seconds is None else theirs,
     }

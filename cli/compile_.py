@@ -75,8 +75,8 @@ def _choose_dtype(run: Path, checkpoint: Path) -> None:
     except InputError as error:
         return note(f"{error}: --dtype auto stays what it is")
     for each in figures:
-        speeds = ", ".join(f"{1 / share:.2f} ({work})" for work, share in each.shares.items())
-        note(f"{each.dtype}: {speeds} times as fast as float32, {each.bits - 1:+.3%} bits a byte")
+        speeds = ", ".join(f"{1 / share:.2f} ({work})" for work, share in each.time_ratios.items())
+        note(f"{each.dtype}: {speeds} times as fast as float32, {each.bits_ratio - 1:+.3%} bits a byte")
     chosen = select_fastest_dtype(figures)
     save_fastest_dtype(checkpoint, found_device(hardware), chosen)
     return note(f"{run}: --dtype auto is {chosen} here from now on")

@@ -188,7 +188,7 @@ class Model:
             options: the flags of `lm translate`, with underscores.
         """
         config = build_translation_config(options)
-        return Translator([TranslationModel.of(self.loaded)], config, to=to).translate(lines, heads=heads)
+        return Translator([TranslationModel.from_loaded(self.loaded)], config, to=to).translate(lines, heads=heads)
 
     def fill(self, text: str, *, k: int = 5) -> FilledText:
         """Return the `k` likeliest tokens for each blank (`[MASK]`) of a text, by a masked model.
@@ -289,7 +289,7 @@ class Model:
 
     def _score_held_out_pairs(self) -> Tally:
         pairs, language = open_held_out_pairs(self.loaded)
-        tag = TranslationModel.of(self.loaded).tag_to(None, file_language=language)
+        tag = TranslationModel.from_loaded(self.loaded).tag_to(None, file_language=language)
         encoder = PairEncoder(self.tokenizer, self.loaded.source_tokenizer, tag=tag)
         assert not isinstance(self.loaded.model, EncoderOnly)
         *_, last = score_pairs_streaming(self.loaded.model, encoder, pairs.pairs(), name=pairs.name)

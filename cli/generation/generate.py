@@ -227,13 +227,13 @@ def _sample(
     )
     try:
         for event in generator.generate(prompt, n=n, alternatives=alternatives):
-            drawn[event.row].take(event)
+            drawn[event.row].append(event)
             output.advance()
-            watch.saw_token()
+            watch.record_token()
     except KeyboardInterrupt:
         output.interrupt(generator)
         raise typer.Abort from None
     finally:
-        if watch.seen and (stats or (stats is None and sys.stderr.isatty())):
+        if watch.has_token and (stats or (stats is None and sys.stderr.isatty())):
             tokens = sum(len(sample.tokens) for sample in drawn)
-            watch.report(tokens, generator.sampler, generator.agreement, engines=generator.plan(n))
+            watch.report(tokens, generator.sampler, generator.acceptance_stats, engines=generator.plan(n))

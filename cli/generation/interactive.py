@@ -59,7 +59,7 @@ def run_interactive(generator: Generator, *, opening: str, stats: bool) -> None:
     if sys.stdin.isatty():
         _enable_line_editing()
         note(INTRODUCTION)
-    act, line = (session.take_text, opening) if opening else (session.take, _read_line())
+    act, line = (session.continue_text, opening) if opening else (session.take, _read_line())
     while line is not None:
         try:
             act(line)
@@ -128,13 +128,13 @@ class _InteractiveSession:
     def take(self, line: str) -> None:
         """Do what a line says: a command, or text to continue."""
         if not line.startswith("/") or line.startswith("//"):
-            self.take_text(line[1:] if line.startswith("//") else line)
+            self.continue_text(line[1:] if line.startswith("//") else line)
             return
         command, _, rest = line[1:].partition(" ")
         if command == "set":
             _print_wrapped(self.set(*rest.strip().split(maxsplit=1)))
         elif command == "retry":
-            self.take_text(self._undo().text)
+            self.continue_text(self._undo().text)
         elif command == "undo":
             self._undo()
             note("the last line and its continuation are taken back")
@@ -154,9 +154,9 @@ class _InteractiveSession:
         self.context, self.at_line_start = turn.context, turn.at_line_start
         return turn
 
-    def take_text(self, text: str) -> None:
+    def continue_text(self, text: str) -> None:
         """Add a text and write its continuation, until it ends or Ctrl-C."""
-        added = self._with(text)
+        added = self._join_text(text)
         prompt = encode_after(self.generator.tokenizer, self.context, added)
         generator = dataclasses.replace(self.generator)  # without a seed in the settings, each turn has a fresh one
         sampler = generator.sampler  # made before the text begins, as a logit bias may be wrong
@@ -165,7 +165,7 @@ class _InteractiveSession:
         try:
             for event in generator.generate(added, context=self.context, first=self.turns):
                 sample.take(event)
-                watch.saw_token()
+                watch.record_token()
                 output.write(sample)
         except KeyboardInterrupt:
             generator.interrupt(sample)
@@ -173,17 +173,17 @@ class _InteractiveSession:
         finally:
             output.end(sample)
         self.past.append(_InteractiveTurn(text, self.context, self.at_line_start))
-        self._keep(prompt, added, sample)
+        self._update_context(prompt, added, sample)
         if self.stats:
-            watch.report(len(sample.tokens), sampler, generator.agreement, engines=generator.plan(1))
+            watch.report(len(sample.tokens), sampler, generator.acceptance_stats, engines=generator.plan(1))
 
-    def _with(self, text: str) -> str:
+    def _join_text(self, text: str) -> str:
         """What is added to the context for a text to stand on a line of its own."""
         check_text(text, name="the line")
         is_inside = bool(self.context) and self.context[-1] not in build_text_frame(self.generator.tokenizer).after
         return "\n" + text if is_inside and text and not self.at_line_start else text
 
-    def _keep(self, prompt: list[int], added: str, sample: Continuation) -> None:
+    def _update_context(self, prompt: list[int], added: str, sample: Continuation) -> None:
         """The context after a turn: what was shown, so without the tokens of a stop string."""
         tokenizer = self.generator.tokenizer
         if sample.overlap:  # its first token begins in what was added

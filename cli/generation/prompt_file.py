@@ -70,22 +70,22 @@ class GenerationRequest:
             model, loaded.tokenizer, self.sampling, use_cache=self.use_cache, batch_size=self.batch_size,
             follows_examples=loaded.config.data.supervised,
         )  # fmt: skip
-        return partial(self._searched, generator) if self._is_search else partial(self._drawn, generator, beginning)
+        return partial(self._beam_search, generator) if self._is_search else partial(self._sample, generator, beginning)
 
     @property
     def _is_search(self) -> bool:
         return self.beam.beam is not None
 
-    def _drawn(
+    def _sample(
         self, generator: Generator, beginning: str, prompts: Iterator[Prompt]
     ) -> Iterator[tuple[int, Continued]]:
         """Samples of prompts, numbered, as they end."""
         for prompt, samples in generator.continue_prompts(
-            prompts, n=self.samples, beginning=beginning, alternatives=self.alternatives
+            prompts, n=self.samples, common_prefix=beginning, alternatives=self.alternatives
         ):
             yield prompt.number, (prompt, samples)
 
-    def _searched(self, generator: Generator, prompts: Iterator[Prompt]) -> Iterator[tuple[int, Continued]]:
+    def _beam_search(self, generator: Generator, prompts: Iterator[Prompt]) -> Iterator[tuple[int, Continued]]:
         """The likeliest texts that follow prompts, numbered, one prompt after the other."""
         assert self.beam.beam is not None
         for prompt in prompts:
@@ -148,7 +148,7 @@ def _read_prompt_file(file: str, data: DataConfig) -> Sequence[Prompt]:
 
 def _with_seed(sampling: SamplingConfig) -> SamplingConfig:
     """The settings with a seed: a fresh one if they have none, the same for all processes."""
-    return dataclasses.replace(sampling, seed=Sampler.of(sampling).seed)
+    return dataclasses.replace(sampling, seed=Sampler.from_config(sampling).seed)
 
 
 @contextmanager

@@ -152,20 +152,21 @@ class GenerationTimer:
     """Times the prompt, up to the first token, apart from the rest."""
 
     def __init__(self) -> None:
-        self.began = self.first = time.perf_counter()
-        self.seen = False
+        self.started_at = self.first_token_at = time.perf_counter()
+        self.has_token = False
 
-    def saw_token(self) -> None:
+    def record_token(self) -> None:
         """A token came."""
-        if not self.seen:
-            self.first, self.seen = time.perf_counter(), True
+        if not self.has_token:
+            self.first_token_at, self.has_token = time.perf_counter(), True
 
-    def report(self, tokens: int, sampler: Sampler, agreement: AcceptanceStats, *, engines: EnginePlan) -> None:
-        """Speed, dtype and engine, seed and how often a draft was right, on stderr."""
-        seconds = time.perf_counter() - self.first
+    def report(self, tokens: int, sampler: Sampler, stats: AcceptanceStats, *, engines: EnginePlan) -> None:
+        """Print speed, dtype, engine, seed and draft acceptance to stderr."""
+        seconds = time.perf_counter() - self.first_token_at
         speed = f"{tokens / seconds:.0f} tokens/s" if tokens > 1 and seconds > 0 else "–"
+        prefill = duration(self.first_token_at - self.started_at)
         note(
-            f"{tokens} tokens, {speed} after {duration(self.first - self.began)} for the prompt, {engines}"
+            f"{tokens} tokens, {speed} after {prefill} of prefill, {engines}"
             + ("" if sampler.greedy else f", seed {sampler.seed}")
-            + (f", {agreement.kept} of {agreement.guessed} guesses kept" if agreement.guessed else "")
+            + (f", accepted {stats.accepted} of {stats.proposed} draft tokens" if stats.proposed else "")
         )

@@ -71,7 +71,7 @@ class RunTranslator:
         """
         if sources is None:
             raise UsageError(f"{run}: a run needs something to translate: give --source")
-        model = TranslationModel.of(load_for_decoding(run, HardwareConfig(**self.given["hardware"])))
+        model = TranslationModel.from_loaded(load_for_decoding(run, HardwareConfig(**self.given["hardware"])))
         translator = Translator([model], TranslationConfig(**self.given["translation"]), to=self._language(model))
         columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn())
         with progress(*columns, TimeRemainingColumn(elapsed_when_finished=True)) as bar:

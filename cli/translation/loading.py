@@ -48,9 +48,9 @@ def load_translator(
     if sampling.greedy and not sample:
         config = dataclasses.replace(config, beam=1)
     hardware = HardwareConfig(**given["hardware"])
-    models = [TranslationModel.of(load_for_decoding(run, hardware)) for run in runs]
+    models = [TranslationModel.from_loaded(load_for_decoding(run, hardware)) for run in runs]
     biases = parse_logit_biases(sampling.logit_bias, models[0].tokenizer)
-    sampler = Sampler.of(dataclasses.replace(sampling, greedy=not sample), biases)
+    sampler = Sampler.from_config(dataclasses.replace(sampling, greedy=not sample), biases)
     return Translator(models, config, sampler=sampler, to=to, share=share)
 
 
@@ -65,7 +65,7 @@ def open_translator(
         return
     given["hardware"] |= {"threads": share_of(hardware, processes).threads}
     if sample:
-        given["sampling"]["seed"] = Sampler.of(SamplingConfig(**given["sampling"])).seed
+        given["sampling"]["seed"] = Sampler.from_config(SamplingConfig(**given["sampling"])).seed
     prepare = partial(_load_batch_translator, tuple(runs), given, to=to, sample=sample)
     with mapping(prepare, processes) as share:
         yield load_translator(runs, given, to=to, sample=sample, at_once=at_once, share=share)

@@ -48,28 +48,28 @@ class DtypeMeasurement:
 
     Attributes:
         dtype: as `--dtype` calls it.
-        shares: of float32's time for each kind of work, the most usual one first, by what it is called.
-        bits: times float32's bits a byte.
-        delay: seconds that it took longer to load.
+        time_ratios: of float32's time for each kind of work, the most usual one first, by what it is called.
+        bits_ratio: times float32's bits a byte.
+        load_delay: seconds that it took longer to load.
     """
 
     dtype: str
-    shares: Mapping[str, float]
-    bits: float
-    delay: float
+    time_ratios: Mapping[str, float]
+    bits_ratio: float
+    load_delay: float
 
     @property
-    def is_fit(self) -> bool:
+    def is_acceptable(self) -> bool:
         """Whether it is clearly faster at the most usual work, slower at none, and predicts text as well."""
-        first, *others = self.shares.values()
+        first, *others = self.time_ratios.values()
         is_faster = first <= _WORTH_IT and all(share <= _AS_LONG for share in others)
-        return is_faster and self.bits <= _MOST_BITS and self.delay <= _MOST_DELAY
+        return is_faster and self.bits_ratio <= _MOST_BITS and self.load_delay <= _MOST_DELAY
 
 
 def select_fastest_dtype(figures: Sequence[DtypeMeasurement]) -> str:
     """Of the types that are fit the one that takes the least time; float32 if none is."""
-    fit = [each for each in figures if each.is_fit]
-    return min(fit, key=lambda each: next(iter(each.shares.values()))).dtype if fit else "float32"
+    fit = [each for each in figures if each.is_acceptable]
+    return min(fit, key=lambda each: next(iter(each.time_ratios.values()))).dtype if fit else "float32"
 
 
 def compare_dtypes(path: Path, config: HardwareConfig) -> list[DtypeMeasurement]:
@@ -175,7 +175,7 @@ def _translation_timer(loaded: LoadedModel, data: TrainingData, lines: int, hard
     first, *others = data.references(lines)
     references = [first, *(each for each in others if each.tag == first.tag)]
     to = None if first.tag is None else first.tag.language
-    translator = Translator([TranslationModel.of(loaded)], to=to)
+    translator = Translator([TranslationModel.from_loaded(loaded)], to=to)
     sources = [each.source for each in references]
     heads = None if first.heads is None else [each.heads or () for each in references]
     return lambda: timed(lambda: list(translator.translate(sources, heads=heads)), hardware)

@@ -39,13 +39,13 @@ class Timings:
     Attributes:
         rounds: how often it was done.
         seconds: the median.
-        their_seconds: the median of Hugging Face, in turns with ours; None without it.
+        baseline_seconds: the median of Hugging Face, in turns with ours; None without it.
         ratio: how many times as fast as Hugging Face, as the median of rounds.
     """
 
     rounds: int
     seconds: float
-    their_seconds: float | None = None
+    baseline_seconds: float | None = None
     ratio: float | None = None
 
 
@@ -88,9 +88,9 @@ class Measurement:
         return self.tokens / self.timings.seconds
 
     @property
-    def their_tokens_per_second(self) -> float | None:
+    def baseline_tokens_per_second(self) -> float | None:
         """Hugging Face's."""
-        theirs = self.timings.their_seconds
+        theirs = self.timings.baseline_seconds
         return None if theirs is None else self.tokens / theirs
 
     @property

@@ -105,7 +105,7 @@ def beam_search(
     refill: bool = False,
     filters: Sequence[Filter] = (),
     max_added_bias: float = math.inf,
-    first: Tensor | None = None,
+    first_tokens: Tensor | None = None,
     sources: Sequence[SourceBatch] | None = None,
     coverage: CoveragePenalty | None = None,
 ) -> list[list[Hypothesis]]:
@@ -123,7 +123,7 @@ def beam_search(
         filters: applied to the logits; what they change counts as the token's log-probability, and is not
             normalised again.
         max_added_bias: to a logit by the filters; the smaller it is, the earlier a search may end.
-        first: (n,) tokens that a continuation may begin with; None for all.
+        first_tokens: (n,) tokens that a continuation may begin with; None for all.
         sources: of models that translate: see `DecodeSession.add`.
         coverage: what a hypothesis has not attended to lowers its score.
 
@@ -144,19 +144,21 @@ def beam_search(
     searched = [_SourceState(row, limit, n, enough, length_penalty, gain) for row, limit in enumerate(limits)]
     stops = torch.tensor([*stop_ids], dtype=torch.long)
     search, beams = _BeamSearch(prompts, beam_size, stops, refill, filters, coverage), _Beams.start(searched)
-    if first is None:
-        found = session.add(prompts.tolist(), sources, search.want)
+    if first_tokens is None:
+        found = session.add(prompts.tolist(), sources, search.output_spec)
     else:
-        found = search.beginning(session.add(prompts.tolist(), sources, replace(search.want, top_k=0)), first, session)
+        found = search.restrict_first_tokens(
+            session.add(prompts.tolist(), sources, replace(search.output_spec, top_k=0)), first_tokens, session
+        )
     while True:
-        following = search.following(found, beams, session)
-        beams, rows = search.step(beams, following, at_once=session.moves_freely)
+        following = search.top_candidates(found, beams, session)
+        beams, rows = search.step(beams, following, at_once=session.reorders_for_free)
         if not beams.sources:
             return [source.best() for source in searched]
         session.select(rows.tolist())
         if coverage is not None:
             coverage.select(rows)
-        found = session.extend(beams.tokens[:, :, -1].reshape(-1, 1), search.want)
+        found = session.extend(beams.tokens[:, :, -1].reshape(-1, 1), search.output_spec)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,25 +187,25 @@ class _BeamSearch:
         return self.beam_size + len(self.stops)
 
     @property
-    def want(self) -> OutputSpec:
+    def output_spec(self) -> OutputSpec:
         """What the session is to compute."""
         return OutputSpec(top_k=0 if self.filters else self.k, attention=int(self.coverage is not None))
 
-    def following(self, found: StepOutput, beams: _Beams, session: DecodeSession) -> TopK:
+    def top_candidates(self, found: StepOutput, beams: _Beams, session: DecodeSession) -> TopK:
         """The best tokens to follow each hypothesis."""
         if self.coverage is not None:
             self.coverage.add(found.attention)
         if found.best is not None:
             return found.best
-        left = self._left(beams, found.last)
-        return top_k_tokens(found.last, left, self.k, by_compiled_code=session.is_compiled)
+        left = self._filtered_logits(beams, found.last_logits)
+        return top_k_tokens(found.last_logits, left, self.k, by_compiled_code=session.is_compiled)
 
-    def beginning(self, found: StepOutput, first: Tensor, session: DecodeSession) -> StepOutput:
+    def restrict_first_tokens(self, found: StepOutput, first: Tensor, session: DecodeSession) -> StepOutput:
         """What follows the prompts, of which only some tokens may be first."""
-        others = torch.ones_like(found.last, dtype=torch.bool)
+        others = torch.ones_like(found.last_logits, dtype=torch.bool)
         others[:, first.to(others.device)] = False
-        left = found.last.masked_fill(others, -torch.inf)
-        best = top_k_tokens(found.last, left, self.k, by_compiled_code=session.is_compiled)
+        left = found.last_logits.masked_fill(others, -torch.inf)
+        best = top_k_tokens(found.last_logits, left, self.k, by_compiled_code=session.is_compiled)
         return replace(found, best=best)
 
     def step(self, beams: _Beams, following: TopK, *, at_once: bool) -> tuple[_Beams, Tensor]:
@@ -217,24 +219,24 @@ class _BeamSearch:
         Returns:
             The hypotheses that go on, and the rows of the steps that these continue.
         """
-        candidates = Candidates.of(beams.totals, following)
-        added = None if self.coverage is None else self.coverage.penalties().view(beams.totals.shape).tolist()
-        ends, goes_on = self._chosen(beams, candidates)
+        candidates = Candidates.of(beams.total_logprobs, following)
+        added = None if self.coverage is None else self.coverage.penalties().view(beams.total_logprobs.shape).tolist()
+        ends, goes_on = self._split_by_end(beams, candidates)
         at_limit = beams.at_limit()
         beams.finish(candidates, ends, "end_of_text", added)
         beams.finish(candidates, goes_on & at_limit, "length", added)
-        return beams.grown(candidates.selected(goes_on & ~at_limit), at_once=at_once)
+        return beams.advance(candidates.keep(goes_on & ~at_limit), at_once=at_once)
 
-    def _left(self, beams: _Beams, logits: Tensor) -> Tensor:
+    def _filtered_logits(self, beams: _Beams, logits: Tensor) -> Tensor:
         """The logits that the filters leave."""
         sources = [source.row for source in beams.sources]
         before = self.prompts.cpu()[sources, None].expand(-1, beams.tokens.shape[1], -1)
         tokens = torch.cat((before, beams.tokens), dim=2).flatten(0, 1).to(logits.device)
         return apply_filters(logits, self.filters, History(tokens, self.prompts.shape[1]))
 
-    def _chosen(self, beams: _Beams, candidates: Candidates) -> tuple[Tensor, Tensor]:
+    def _split_by_end(self, beams: _Beams, candidates: Candidates) -> tuple[Tensor, Tensor]:
         """Which candidates end a hypothesis, and which go on: (sources, n) booleans."""
-        possible, is_stop = candidates.totals > -torch.inf, torch.isin(candidates.tokens, self.stops)
+        possible, is_stop = candidates.total_logprobs > -torch.inf, torch.isin(candidates.tokens, self.stops)
         taken = torch.tensor([0 if self.refill else len(source.finished) for source in beams.sources])
         first = possible & (torch.arange(possible.shape[1]) < self.beam_size - taken[:, None])
         if not self.refill:
@@ -249,18 +251,18 @@ class _FinishedHypothesis(NamedTuple):
     Attributes:
         score: see `Hypothesis`.
         tokens: ids.
-        sums: of the log-probabilities up to each of them.
+        cumulative_logprobs: of the log-probabilities up to each of them.
         reason: why it ended.
     """
 
     score: float
     tokens: Sequence[int]
-    sums: Sequence[float]
+    cumulative_logprobs: Sequence[float]
     reason: FinishReason
 
     def hypothesis(self) -> Hypothesis:
         """The same with log-probabilities of its tokens."""
-        logprobs = tuple(after - before for before, after in pairwise((0.0, *self.sums)))
+        logprobs = tuple(after - before for before, after in pairwise((0.0, *self.cumulative_logprobs)))
         return Hypothesis(tuple(self.tokens), logprobs, self.score, self.reason)
 
 
@@ -272,18 +274,18 @@ class _SourceState:
         row: of the prompts.
         limit: tokens that a continuation may have.
         n: hypotheses wanted.
-        enough: hypotheses that end the search; None if only others that cannot win do.
+        max_finished: hypotheses that end the search; None if only others that cannot win do.
         length_penalty: see `Hypothesis.score`.
-        gain: the most that a token adds to a total: 0 without filters, whose log-probabilities are negative.
+        max_gain: the most that a token adds to a total: 0 without filters, whose log-probabilities are negative.
         finished: those that ended so far, best first.
     """
 
     row: int
     limit: int
     n: int
-    enough: int | None
+    max_finished: int | None
     length_penalty: float
-    gain: float
+    max_gain: float
     finished: list[_FinishedHypothesis] = field(default_factory=list)
 
     def finish(self, tokens: Sequence[int], sums: Sequence[float], reason: FinishReason, added: float) -> None:
@@ -298,19 +300,19 @@ class _SourceState:
             best: total of the best of them.
             length: tokens that they have.
         """
-        if best == -math.inf or (self.enough is not None and len(self.finished) >= self.enough):
+        if best == -math.inf or (self.max_finished is not None and len(self.finished) >= self.max_finished):
             return True
         if len(self.finished) < self.n:
             return False
-        return self._within_reach(best, length) <= self.finished[self.n - 1].score
+        return self._max_reachable_score(best, length) <= self.finished[self.n - 1].score
 
-    def _within_reach(self, total: float, length: int) -> float:
+    def _max_reachable_score(self, total: float, length: int) -> float:
         """The highest score of a hypothesis with this total and so many tokens that grows by one token or more.
 
         With a gain g for each token, the score after x tokens is (a + g·x) / x^p, of which a = total - g · length. It
         is greatest at the least x, at the greatest, or where its derivative is zero: at p·a / (g·(1 - p)).
         """
-        gain, power = self.gain, self.length_penalty
+        gain, power = self.max_gain, self.length_penalty
         if gain == math.inf:
             return math.inf
         without = total - gain * length
@@ -331,15 +333,15 @@ class _Beams:
 
     Attributes:
         sources: those in the batch.
-        totals: (sources, width) float64, summed log-probabilities; -inf where a place is empty.
+        total_logprobs: (sources, width) float64, summed log-probabilities; -inf where a place is empty.
         tokens: (sources, width, length).
-        sums: (sources, width, length) float64, summed log-probabilities up to each token.
+        cumulative_logprobs: (sources, width, length) float64, summed log-probabilities up to each token.
     """
 
     sources: Sequence[_SourceState]
-    totals: Tensor
+    total_logprobs: Tensor
     tokens: Tensor
-    sums: Tensor
+    cumulative_logprobs: Tensor
 
     @classmethod
     def start(cls, sources: Sequence[_SourceState]) -> _Beams:
@@ -366,29 +368,35 @@ class _Beams:
         places, picked = chosen.nonzero(as_tuple=True)
         parents = candidates.parents[places, picked]
         tokens = torch.cat((self.tokens[places, parents], candidates.tokens[places, picked, None]), dim=1).tolist()
-        sums = torch.cat((self.sums[places, parents], candidates.totals[places, picked, None]), dim=1).tolist()
+        sums = torch.cat(
+            (self.cumulative_logprobs[places, parents], candidates.total_logprobs[places, picked, None]), dim=1
+        ).tolist()
         for place, parent, ids, totals in zip(places.tolist(), parents.tolist(), tokens, sums, strict=True):
             self.sources[place].finish(ids, totals, reason, added[place][parent] if added else 0.0)
 
-    def grown(self, candidates: Candidates, *, at_once: bool) -> tuple[_Beams, Tensor]:
+    def advance(self, candidates: Candidates, *, at_once: bool) -> tuple[_Beams, Tensor]:
         """The hypotheses that the candidates make, and the rows of the steps that these continue.
 
         Sources that are done have none; they leave the batch at once, or now and then.
         """
-        best = candidates.totals[:, 0].tolist() if candidates.totals.shape[1] else [-math.inf] * len(self.sources)
+        best = (
+            candidates.total_logprobs[:, 0].tolist()
+            if candidates.total_logprobs.shape[1]
+            else [-math.inf] * len(self.sources)
+        )
         length = self.tokens.shape[2] + 1
         done = [source.is_done(total, length) for source, total in zip(self.sources, best, strict=True)]
         kept = _sources_to_keep(done, at_once=at_once)
         parents, tokens = candidates.parents[kept], candidates.tokens[kept]
-        totals = candidates.totals[kept].masked_fill(torch.tensor(done)[kept, None], -torch.inf)
+        totals = candidates.total_logprobs[kept].masked_fill(torch.tensor(done)[kept, None], -torch.inf)
         before = parents[:, :, None].expand(-1, -1, self.tokens.shape[2])
         grown = _Beams(
             [self.sources[place] for place in kept.tolist()],
             totals,
             torch.cat((self.tokens[kept].gather(1, before), tokens[:, :, None]), dim=2),
-            torch.cat((self.sums[kept].gather(1, before), totals[:, :, None]), dim=2),
+            torch.cat((self.cumulative_logprobs[kept].gather(1, before), totals[:, :, None]), dim=2),
         )
-        rows = kept[:, None] * self.totals.shape[1] + parents
+        rows = kept[:, None] * self.total_logprobs.shape[1] + parents
         return grown, rows.flatten()
 
 

@@ -22,12 +22,12 @@ class Candidates:
     """Continuations of the hypotheses of each source, best first: (sources, n) each, on the CPU.
 
     Attributes:
-        totals: float64, summed log-probabilities; -inf for what is ruled out.
+        total_logprobs: float64, summed log-probabilities; -inf for what is ruled out.
         parents: places of the hypotheses that they continue.
         tokens: what they continue them with.
     """
 
-    totals: Tensor
+    total_logprobs: Tensor
     parents: Tensor
     tokens: Tensor
 
@@ -48,14 +48,14 @@ class Candidates:
             raise not_a_number()
         continued = totals[:, :, None] + logprobs.reshape(*totals.shape, -1)
         ordered, order = continued.flatten(1).sort(stable=True, descending=True)
-        tokens = following.places.cpu().reshape(len(totals), -1)
+        tokens = following.indices.cpu().reshape(len(totals), -1)
         return cls(ordered, order // continued.shape[2], tokens.gather(1, order))
 
-    def selected(self, chosen: Tensor) -> Candidates:
+    def keep(self, chosen: Tensor) -> Candidates:
         """Those that are chosen, (sources, n) booleans; where a source has fewer than others, totals of -inf follow."""
         width = int(chosen.sum(1).max())
         order = (~chosen).sort(stable=True).indices[:, :width]  # the chosen ones first
-        totals = self.totals.gather(1, order).masked_fill(~chosen.gather(1, order), -torch.inf)
+        totals = self.total_logprobs.gather(1, order).masked_fill(~chosen.gather(1, order), -torch.inf)
         return Candidates(totals, self.parents.gather(1, order), self.tokens.gather(1, order))
 
 
@@ -80,7 +80,7 @@ def top_k_tokens(logits: Tensor, filtered: Tensor, k: int, *, by_compiled_code: 
     if filtered is logits:
         return found
     ruled_out = found.values == -torch.inf  # -inf less a logit of -inf would be NaN
-    added = (found.values - logits.gather(1, found.places)).masked_fill(ruled_out, -torch.inf)
+    added = (found.values - logits.gather(1, found.indices)).masked_fill(ruled_out, -torch.inf)
     return found._replace(logprobs=found.logprobs + added)
 
 

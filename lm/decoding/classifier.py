@@ -119,10 +119,10 @@ class CompletionClassifier:
         """UsageError unless there are labels to choose among, which fit into the context and have different tokens."""
         if len(self.completions) < 2:
             raise UsageError("a classifier chooses among two or more labels", settings=("labels",))
-        if self._room < 0:
+        if self._max_text_tokens < 0:
             longest = max(self.labels, key=len)
             raise UsageError(f"label {longest!r} does not fit into the context", settings=("labels",))
-        for keys, problem in ((self._tails, "have the same tokens"), (self.labels, "are written in two ways")):
+        for keys, problem in ((self._suffixes, "have the same tokens"), (self.labels, "are written in two ways")):
             counts = Counter[object](keys)
             if alike := [label for label, key in zip(self.labels, keys, strict=True) if counts[key] > 1]:
                 named = " and ".join(map(repr, alike[:2]))
@@ -144,18 +144,18 @@ class CompletionClassifier:
         return [(*ids.tolist(), *self._frame.after) for ids in encoded]
 
     @cached_property
-    def _shared(self) -> tuple[int, ...]:
+    def _common_prefix(self) -> tuple[int, ...]:
         """Tokens that all completions begin with, which tell nothing about a label, so they are read with the text."""
         places = takewhile(lambda tokens: len({*tokens}) == 1, zip(*self._ids, strict=False))
         return tuple(tokens[0] for tokens in places)[: min(map(len, self._ids)) - 1]
 
     @cached_property
-    def _tails(self) -> list[tuple[int, ...]]:
+    def _suffixes(self) -> list[tuple[int, ...]]:
         """The other tokens of each."""
-        return [ids[len(self._shared) :] for ids in self._ids]
+        return [ids[len(self._common_prefix) :] for ids in self._ids]
 
     @property
-    def _room(self) -> int:
+    def _max_text_tokens(self) -> int:
         """Tokens of a text that fit into the context before the longest completion, whose end is only predicted."""
         return self.model.config.context_length + 1 - len(self._frame.before) - max(map(len, self._ids))
 
@@ -174,12 +174,15 @@ class CompletionClassifier:
     def probabilities(self, prompts: Sequence[NDArray[Any]]) -> NDArray[np.float64]:
         """(prompts, labels) probability of each label after each prompt, which is ids without start of text."""
         scores = torch.zeros(len(prompts), len(self.completions), dtype=torch.float64)
-        plan = plan_engines(self.model, tokens=max(map(len, self._tails)))
-        read = [[*self._frame.before, *ids[max(0, len(ids) - self._room) :].tolist(), *self._shared] for ids in prompts]
+        plan = plan_engines(self.model, tokens=max(map(len, self._suffixes)))
+        read = [
+            [*self._frame.before, *ids[max(0, len(ids) - self._max_text_tokens) :].tolist(), *self._common_prefix]
+            for ids in prompts
+        ]
         rows = max(1, self.batch_size // len(self.completions))
         for numbers in length_batches(list(map(len, read)), rows=rows):
             session = DecodeSession(plan)
-            following = session.add([read[number] for number in numbers]).last
+            following = session.add([read[number] for number in numbers]).last_logits
             scores[numbers] = self._log_probabilities(session, following.log_softmax(-1))
         return scores.softmax(-1).numpy()
 
@@ -192,12 +195,14 @@ class CompletionClassifier:
         """
         lengths, found = list(map(len, session.tokens)), []
         at_once = max(1, self.batch_size // len(lengths))
-        for tails in (self._tails[first : first + at_once] for first in range(0, len(self._tails), at_once)):
+        for tails in (self._suffixes[first : first + at_once] for first in range(0, len(self._suffixes), at_once)):
             ids = torch.from_numpy(RaggedArray.of(tails).padded(IGNORE_INDEX)).to(following.device)  # (labels, longest)
             scores = following[:, ids[:, 0]].cpu().double()  # (rows, labels)
             if (n := ids.shape[1] - 1) > 0:
                 session.select([row for row in range(len(lengths)) for _ in tails])
-                logits = session.extend(ids[:, :-1].clamp(min=0).repeat(len(lengths), 1), OutputSpec(last=n)).logits
+                logits = session.extend(
+                    ids[:, :-1].clamp(min=0).repeat(len(lengths), 1), OutputSpec(logits_to_keep=n)
+                ).logits
                 assert logits is not None
                 nats = F.cross_entropy(
                     logits.flatten(0, 1),

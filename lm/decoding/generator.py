@@ -63,7 +63,7 @@ class Generator:
     use_cache: bool = True
     batch_size: int = 16
     draft: DecoderOnly | str | None = None
-    agreement: AcceptanceStats = field(default_factory=AcceptanceStats)
+    acceptance_stats: AcceptanceStats = field(default_factory=AcceptanceStats)
     follows_examples: bool = False
 
     def __post_init__(self) -> None:
@@ -83,7 +83,7 @@ class Generator:
         Raises:
             UsageError: a logit bias of the settings is malformed, or names no token.
         """
-        return Sampler.of(self.config, parse_logit_biases(self.config.logit_bias, self.tokenizer))
+        return Sampler.from_config(self.config, parse_logit_biases(self.config.logit_bias, self.tokenizer))
 
     def generate(
         self,
@@ -111,13 +111,15 @@ class Generator:
         """
         ids, plan = self._ids(prompt, context), self.plan(n)
         session, found = DecodeSession(plan), list[HealedPrompt]()
-        if (ending := self._ending(prompt, ids)) is not None:
-            session.share(ending.kept[:-1])  # all covers and samples begin with it
+        if (ending := self._find_ending(prompt, ids)) is not None:
+            session.prefill_prefix(ending.prefix_ids[:-1])  # all covers and samples begin with it
             (found,) = heal_prompts(session, [ending], self.tokenizer, self.sampler)
-        streams = ((number, self.sampler.stream(number, prompt=ids)) for number in range(first, first + n))
-        requests = (self._request(ids, number, self.config.max_tokens, stream, found) for number, stream in streams)
+        streams = ((number, self.sampler.rng(number, prompt=ids)) for number in range(first, first + n))
+        requests = (
+            self._build_request(ids, number, self.config.max_tokens, stream, found) for number, stream in streams
+        )
         if self.draft is not None:
-            yield from self._speculate(requests, plan, n, alternatives)
+            yield from self._generate_speculatively(requests, plan, n, alternatives)
         elif found:
             yield from generate_continuously(
                 session, requests, self.sampler, rows=self.batch_size,
@@ -130,52 +132,54 @@ class Generator:
                     stop_ids=self._stop_ids, alternatives=alternatives,
                 )  # fmt: skip
 
-    def _speculate(
+    def _generate_speculatively(
         self, requests: Iterable[Request], plan: EnginePlan, n: int, alternatives: int
     ) -> Iterator[Token | Finish]:
         """`n` samples one after another, with a draft."""
         for request in requests:
             draft: Drafter = PromptLookupDrafter()
             if isinstance(self.draft, DecoderOnly):
-                guessing = plan_engines(self.draft, tokens=self._all_tokens(n), uses_cache=self.use_cache)
+                guessing = plan_engines(self.draft, tokens=self._count_steps(n), use_cache=self.use_cache)
                 draft = ModelDrafter(DecodeSession(guessing), self.sampler)
             yield from generate_speculatively(
                 DecodeSession(plan), draft, torch.tensor([[*request.prompt]]), request.row, self.sampler,
-                agreement=self.agreement, stop_ids=self._stop_ids, alternatives=alternatives,
+                stats=self.acceptance_stats, stop_ids=self._stop_ids, alternatives=alternatives,
             )  # fmt: skip
 
-    def _ending(self, prompt: str | Sequence[int], ids: Sequence[int]) -> PromptEnding | None:
+    def _find_ending(self, prompt: str | Sequence[int], ids: Sequence[int]) -> PromptEnding | None:
         """The end of a prompt that is chosen again with what follows, if it has one."""
         if not self.config.token_healing or self.follows_examples or not isinstance(prompt, str):
             return None
         return PromptEnding.of(self.tokenizer, prompt, ids)
 
-    def _request(
-        self, ids: Sequence[int], number: int, max_tokens: int, stream: random.Random, found: Sequence[HealedPrompt]
+    def _build_request(
+        self, ids: Sequence[int], number: int, max_tokens: int, rng: random.Random, found: Sequence[HealedPrompt]
     ) -> Request:
         """A sample that follows some ids; or the same text, whose end is covered in one of several ways."""
         if not found:
-            return Request(ids, SampleSpec(number, max_tokens, self._text(), stream))
-        cover, token = choose_healed_prompt(found, self.sampler, stream)
+            return Request(ids, SampleSpec(number, max_tokens, self._text_stream(), rng))
+        cover, token = choose_healed_prompt(found, self.sampler, rng)
         begun = None if token is None else text_after_overlap(self.tokenizer, token, cover.overlap)
-        return Request(cover.prompt, SampleSpec(number, max_tokens, self._text(begun), stream, token, cover.overlap))
+        return Request(
+            cover.prompt, SampleSpec(number, max_tokens, self._text_stream(begun), rng, token, cover.overlap)
+        )
 
     def samples(self, prompt: str | Sequence[int], *, n: int = 1, alternatives: int = 0) -> list[Continuation]:
         """Draw samples to their ends; see `generate`."""
         drawn = [Continuation() for _ in range(n)]
         for event in self.generate(prompt, n=n, alternatives=alternatives):
-            drawn[event.row].take(event)
+            drawn[event.row].append(event)
         return drawn
 
     def continue_prompts(
-        self, prompts: Iterable[Prompt], *, n: int = 1, beginning: str = "", alternatives: int = 0
+        self, prompts: Iterable[Prompt], *, n: int = 1, common_prefix: str = "", alternatives: int = 0
     ) -> Iterator[tuple[Prompt, list[Continuation]]]:
         """Draw samples of what follows each of many prompts; see `lm.decoding.sampling.generate`.
 
         Args:
             prompts: taken one after the other, as there is room for them: see `sort_by_length`.
             n: how many samples of each.
-            beginning: with which many of them begin: see `common_prefix`. It is read once.
+            common_prefix: with which many of them begin: see `common_prefix`. It is read once.
             alternatives: how many of the most likely tokens come with each token.
 
         Yields:
@@ -186,41 +190,41 @@ class Generator:
             UsageError: there is nothing to begin from, or the settings rule out every token.
         """
         session = DecodeSession(self.plan())
-        shared = encode_prompt(self.tokenizer, beginning) if beginning else []
-        session.share(shared if len(shared) >= _LEAST_SHARED else [])
+        shared = encode_prompt(self.tokenizer, common_prefix) if common_prefix else []
+        session.prefill_prefix(shared if len(shared) >= _LEAST_SHARED else [])
         drawn: dict[int, tuple[Prompt, list[Continuation]]] = {}
-        requests = self._requests(prompts, n, drawn)
+        requests = self._build_requests(prompts, n, drawn)
         for event in generate_continuously(
             session, requests, self.sampler, rows=self.batch_size, stop_ids=self._stop_ids, alternatives=alternatives
         ):
             number, sample = divmod(event.row, n)
             samples = drawn[number][1]
-            samples[sample].take(event)
+            samples[sample].append(event)
             if isinstance(event, Finish) and all(each.finish_reason for each in samples):
                 yield drawn.pop(number)
 
-    def _requests(
+    def _build_requests(
         self, prompts: Iterable[Prompt], n: int, drawn: dict[int, tuple[Prompt, list[Continuation]]]
     ) -> Iterator[Request]:
         """The samples of each prompt; `drawn` gets what they grow in."""
-        for prompt, ids, found in self._covered(prompts):
+        for prompt, ids, found in self._heal_prompts(prompts):
             drawn[prompt.number] = (prompt, [Continuation() for _ in range(n)])
             max_tokens = prompt.max_tokens or self.config.max_tokens
             for sample in range(n):
-                stream = self.sampler.stream(sample, prompt=ids, repeat=prompt.repeat, seed=prompt.seed)
-                yield self._request(ids, prompt.number * n + sample, max_tokens, stream, found)
+                stream = self.sampler.rng(sample, prompt=ids, repeat=prompt.repeat, seed=prompt.seed)
+                yield self._build_request(ids, prompt.number * n + sample, max_tokens, stream, found)
 
-    def _covered(self, prompts: Iterable[Prompt]) -> Iterator[tuple[Prompt, list[int], list[HealedPrompt]]]:
+    def _heal_prompts(self, prompts: Iterable[Prompt]) -> Iterator[tuple[Prompt, list[int], list[HealedPrompt]]]:
         """Prompts with their ids, and the ways to cover their ends."""
         waiting, session = iter(prompts), DecodeSession(self.plan())
         while some := list(itertools.islice(waiting, _HEALED_TOGETHER if self.config.token_healing else 1)):
-            ids = [self._ids_of(prompt) for prompt in some]
-            endings = [self._ending(prompt.text, each) for prompt, each in zip(some, ids, strict=True)]
+            ids = [self._encode_prompt(prompt) for prompt in some]
+            endings = [self._find_ending(prompt.text, each) for prompt, each in zip(some, ids, strict=True)]
             healed = [ending for ending in endings if ending is not None]
             found = iter(heal_prompts(session, healed, self.tokenizer, self.sampler) if healed else ())
             yield from zip(some, ids, [[] if ending is None else next(found) for ending in endings], strict=True)
 
-    def _ids_of(self, prompt: Prompt) -> list[int]:
+    def _encode_prompt(self, prompt: Prompt) -> list[int]:
         try:
             return encode_prompt(self.tokenizer, prompt.text)
         except LMError as error:
@@ -246,20 +250,22 @@ class Generator:
         """
         limit, ids = max_tokens or self.config.max_tokens, self._ids(prompt)
         first, overlap, greedy = None, 0, Sampler(greedy=True)
-        if (ending := self._ending(prompt, ids)) is not None:  # the beam begins with the best spelling of the prompt
+        if (
+            ending := self._find_ending(prompt, ids)
+        ) is not None:  # the beam begins with the best spelling of the prompt
             (found,) = heal_prompts(DecodeSession(self.plan(1)), [ending], self.tokenizer, greedy)
-            cover, token = choose_healed_prompt(found, greedy, greedy.stream(0))
+            cover, token = choose_healed_prompt(found, greedy, greedy.rng(0))
             ids, overlap, first = [*cover.prompt], cover.overlap, None if token is None else cover.tokens
         (best,) = beam_search(
-            DecodeSession(plan_engines(self.model, tokens=limit, shares=True, uses_cache=self.use_cache)),
-            torch.tensor([ids]), beam_size=beam_size, max_tokens=limit, first=first,
+            DecodeSession(plan_engines(self.model, tokens=limit, shares_prefixes=True, use_cache=self.use_cache)),
+            torch.tensor([ids]), beam_size=beam_size, max_tokens=limit, first_tokens=first,
             stop_ids=self._stop_ids, length_penalty=length_penalty, n=n,
         )  # fmt: skip
-        return [self._found(hypothesis, overlap) for hypothesis in best]
+        return [self._to_continuation(hypothesis, overlap) for hypothesis in best]
 
     def interrupt(self, sample: Continuation) -> None:
         """End a sample that grows no more, with all the text of its tokens."""
-        text = self._text(
+        text = self._text_stream(
             text_after_overlap(self.tokenizer, sample.tokens[0], sample.overlap) if sample.overlap else None
         )
         sample.text = "".join(map(text.feed, sample.tokens)) + text.finish()
@@ -267,7 +273,7 @@ class Generator:
 
     def plan(self, n: int | None = None) -> EnginePlan:
         """The engines that draw `n` samples of a prompt, or any number of them; see `plan_engines`."""
-        return plan_engines(self.model, tokens=None if n is None else self._all_tokens(n), uses_cache=self.use_cache)
+        return plan_engines(self.model, tokens=None if n is None else self._count_steps(n), use_cache=self.use_cache)
 
     @property
     def _stop_ids(self) -> tuple[int, ...]:
@@ -284,14 +290,14 @@ class Generator:
             raise UsageError(f"token {wrong} is not in the vocabulary (ids go from 0 to {size - 1})")
         return ids
 
-    def _all_tokens(self, n: int) -> int:
+    def _count_steps(self, n: int) -> int:
         """Decode steps of `n` samples, drawn in batches or with a draft one by one."""
         return self.config.max_tokens * -(-n // (self.batch_size if self.draft is None else 1))
 
-    def _text(self, first: str | None = None) -> StopStringStream:
+    def _text_stream(self, first: str | None = None) -> StopStringStream:
         return StopStringStream(self.tokenizer.decode_stream(), self.config.stop, first=first)
 
-    def _found(self, hypothesis: Hypothesis, overlap: int) -> Continuation:
+    def _to_continuation(self, hypothesis: Hypothesis, overlap: int) -> Continuation:
         first = text_after_overlap(self.tokenizer, hypothesis.tokens[0], overlap) if overlap else None
         text = StopStringStream(self.tokenizer.decode_stream(), first=first)
         return Continuation(

@@ -79,13 +79,13 @@ class MaskFiller:
         ids = RaggedArray.of(rows)
         tokens, lengths = torch.from_numpy(ids.padded(0)), torch.from_numpy(ids.lengths())
         blanks = tokens == require_mask_token(self.tokenizer)
-        guesses = iter(self._guesses(tokens, lengths, blanks, k))
+        guesses = iter(self._top_candidates(tokens, lengths, blanks, k))
         for text, row, number in zip(texts, rows, blanks.sum(1).tolist(), strict=True):
             of_text = tuple(islice(guesses, number))
-            yield FilledText(text, of_text, self._text(row, of_text))
+            yield FilledText(text, of_text, self._fill_in(row, of_text))
 
     @torch.inference_mode()
-    def _guesses(
+    def _top_candidates(
         self, tokens: torch.Tensor, lengths: torch.Tensor, blanks: torch.Tensor, k: int
     ) -> list[tuple[MaskCandidate, ...]]:
         """The best guesses for each blank of a batch, one row after another."""
@@ -97,10 +97,10 @@ class MaskFiller:
         guesses = []
         for ids, of_ids in zip(found.indices.tolist(), found.values.tolist(), strict=True):
             check_number(of_ids[0])
-            guesses.append(tuple(map(self._guess, ids, of_ids)))
+            guesses.append(tuple(map(self._to_candidate, ids, of_ids)))
         return guesses
 
-    def _guess(self, index: int, probability: float) -> MaskCandidate:
+    def _to_candidate(self, index: int, probability: float) -> MaskCandidate:
         return MaskCandidate(index, self.tokenizer.token_bytes(index).decode(errors="replace"), probability)
 
     def ids(self, text: str) -> NDArray[np.int64]:
@@ -114,7 +114,7 @@ class MaskFiller:
             )
         return ids
 
-    def _text(self, row: NDArray[np.int64], guesses: Sequence[Sequence[MaskCandidate]]) -> str:
+    def _fill_in(self, row: NDArray[np.int64], guesses: Sequence[Sequence[MaskCandidate]]) -> str:
         """The text of a row, with the best guess in each blank."""
         frame, filled = build_text_frame(self.tokenizer), row.copy()
         filled[row == require_mask_token(self.tokenizer)] = [guess[0].id for guess in guesses]

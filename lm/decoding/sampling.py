@@ -90,7 +90,7 @@ class Continuation:
     score: float | None = None
     overlap: int = 0
 
-    def take(self, event: Token | Finish) -> None:
+    def append(self, event: Token | Finish) -> None:
         """Grow by an event of this sample."""
         if isinstance(event, Token):
             self.overlap = self.overlap or event.overlap
@@ -171,7 +171,7 @@ class SampleSpec:
     number: int
     max_tokens: int
     text: StopStringStream | None = None
-    stream: random.Random | None = None
+    rng: random.Random | None = None
     first: int | None = None
     overlap: int = 0
 
@@ -205,7 +205,7 @@ def generate(
         UsageError: the sampler rules out every token.
     """
     tokens, copies = prompts.cpu(), len(rows) // len(prompts)
-    logits = session.add(tokens.tolist(), sources).last
+    logits = session.add(tokens.tolist(), sources).last_logits
     if copies > 1:  # each prompt is read once, and has its rows then
         numbers = torch.arange(len(tokens)).repeat_interleave(copies)
         session.select(numbers.tolist())
@@ -213,7 +213,7 @@ def generate(
     history = History(tokens, prompts.shape[1])
     batch = SampleBatch(session, sampler, rows, history, logits, stop_ids=stop_ids, alternatives=alternatives)
     while len(batch):
-        yield from batch.choose()
+        yield from batch.sample()
         batch.extend()
 
 
@@ -244,27 +244,27 @@ class SampleBatch:
         """
         self._session, self._sampler, self._history, self._logits = session, sampler, history, logits
         self._stop_ids, self._alternatives = stop_ids, alternatives
-        self._samples = self._begun(rows)
+        self._samples = self._start(rows)
 
     def __len__(self) -> int:
         """Samples that have not ended."""
         return len(self._samples)
 
     @torch.inference_mode()
-    def choose(self) -> list[Token | Finish]:
+    def sample(self) -> list[Token | Finish]:
         """Choose the next token of each sample."""
-        streams = [sample.stream for sample in self._samples]
-        chosen, logprobs = self._sampler.choose(self._logits, streams, self._history)
+        streams = [sample.rng for sample in self._samples]
+        chosen, logprobs = self._sampler.sample(self._logits, streams, self._history)
         if any(sample.first is not None for sample in self._samples):
-            chosen, logprobs = self._given(chosen)
+            chosen, logprobs = self._forced_tokens(chosen)
         choices = zip(*_to_lists(chosen, logprobs), top_alternatives(self._logits, self._alternatives), strict=True)
-        self._history = self._history.to(chosen.device).followed(chosen)
+        self._history = self._history.to(chosen.device).append(chosen)
         events: list[Token | Finish] = []
         for sample, (token, logprob, others) in zip(self._samples, choices, strict=True):
-            events += sample.take(token, logprob, others, self._stop_ids)
+            events += sample.append(token, logprob, others, self._stop_ids)
         return events
 
-    def _given(self, chosen: Tensor) -> tuple[Tensor, Tensor]:
+    def _forced_tokens(self, chosen: Tensor) -> tuple[Tensor, Tensor]:
         """The tokens that were chosen, or those that samples begin with; and their log-probabilities."""
         ids = zip(self._samples, chosen.tolist(), strict=True)
         chosen = torch.tensor([other if sample.first is None else sample.first for sample, other in ids])
@@ -275,17 +275,17 @@ class SampleBatch:
         """Have the session read the tokens that were chosen, of the samples that have not ended; the others leave."""
         kept = [place for place, sample in enumerate(self._samples) if not sample.is_finished]
         if 0 < len(kept) < len(self._samples):
-            self._leave(kept)
+            self._remove_others(kept)
             self._history = self._history.of(torch.tensor(kept))
         self._samples = [self._samples[place] for place in kept]
         if kept:
-            self._logits = self._session.extend(self._history.tokens[:, -1:]).last
+            self._logits = self._session.extend(self._history.tokens[:, -1:]).last_logits
 
-    def _leave(self, kept: Sequence[int]) -> None:
+    def _remove_others(self, kept: Sequence[int]) -> None:
         """Keep only some samples in the session."""
         self._session.select(kept)
 
-    def _begun(self, rows: Sequence[SampleSpec]) -> list[SampleState]:
+    def _start(self, rows: Sequence[SampleSpec]) -> list[SampleState]:
         return [SampleState.of(row, self._sampler) for row in rows]
 
 
@@ -302,7 +302,7 @@ class SampleState:
     """
 
     row: SampleSpec
-    stream: random.Random
+    rng: random.Random
     left: int
     first: int | None
     is_finished: bool = False
@@ -310,9 +310,9 @@ class SampleState:
     @classmethod
     def of(cls, row: SampleSpec, sampler: Sampler) -> SampleState:
         """A sample with no tokens yet."""
-        return cls(row, row.stream or sampler.stream(row.number), row.max_tokens, row.first)
+        return cls(row, row.rng or sampler.rng(row.number), row.max_tokens, row.first)
 
-    def take(
+    def append(
         self, token: int, logprob: float, alternatives: Alternatives, stop_ids: Collection[int]
     ) -> list[Token | Finish]:
         """Grow by a token, and end if it is the last one; what happened.
@@ -404,7 +404,7 @@ def generate_continuously(
             batch.join(list(islice(waiting, free)))
         if not len(batch):
             return
-        yield from batch.choose()
+        yield from batch.sample()
         batch.extend()
 
 
@@ -427,12 +427,12 @@ class _ContinuousBatch(SampleBatch):
             self._session.release(range(len(self._session)))
             self._history = _empty_history()
         prompts = [request.prompt for request in requests]
-        logits = self._session.add(prompts).last
+        logits = self._session.add(prompts).last_logits
         self._logits = torch.cat((self._logits, logits)) if self._samples else logits
-        self._history = self._history.above(prompts)
-        self._samples += self._begun([request.row for request in requests])
+        self._history = self._history.stack(prompts)
+        self._samples += self._start([request.row for request in requests])
 
-    def _leave(self, kept: Sequence[int]) -> None:
+    def _remove_others(self, kept: Sequence[int]) -> None:
         """Leave the places of the others to samples to come."""
         self._session.release({*range(len(self._session))} - {*kept})
 
@@ -475,7 +475,7 @@ class History:
         length = self.prompt_length
         return History(self.tokens.to(device), length if isinstance(length, int) else length.to(device))
 
-    def followed(self, tokens: Tensor) -> History:
+    def append(self, tokens: Tensor) -> History:
         """The same with the next token of each row, (rows,)."""
         return History(torch.cat((self.tokens, tokens[:, None]), dim=1), self.prompt_length)
 
@@ -484,7 +484,7 @@ class History:
         rows, length = rows.to(self.tokens.device), self.prompt_length
         return History(self.tokens[rows], length if isinstance(length, int) else length[rows])
 
-    def above(self, prompts: Sequence[Sequence[int]]) -> History:
+    def stack(self, prompts: Sequence[Sequence[int]]) -> History:
         """The rows with others below them, that have prompts and nothing after them."""
         real = (self.tokens != NO_TOKEN).any(0).nonzero()
         past = self.tokens[:, int(real[0]) if len(real) else self.tokens.shape[1] :]
@@ -532,7 +532,7 @@ class Sampler:
     max_added_bias: float = math.inf
 
     @classmethod
-    def of(cls, config: SamplingConfig, biases: Biases | None = None) -> Sampler:
+    def from_config(cls, config: SamplingConfig, biases: Biases | None = None) -> Sampler:
         """The sampler that a config describes; with a fresh seed if it has none.
 
         Biases and penalties count also when greedy. What they leave is divided by the temperature, and then cut to the
@@ -552,7 +552,7 @@ class Sampler:
         """All filters, in the order in which they apply."""
         return (*self.penalties, *self.truncations)
 
-    def stream(
+    def rng(
         self, number: int, *, prompt: Sequence[int] | str = "", repeat: int = 0, seed: int | None = None
     ) -> random.Random:
         """The random numbers of a sample: the same for the same arguments, whatever samples are beside it.
@@ -571,12 +571,12 @@ class Sampler:
         """(rows, vocabulary) probabilities that tokens are drawn with, from as many logits; unless greedy."""
         return apply_filters(logits, self.filters, history.to(logits.device)).softmax(-1)
 
-    def choose(self, logits: Tensor, streams: Sequence[random.Random], history: History) -> tuple[Tensor, Tensor]:
+    def sample(self, logits: Tensor, rngs: Sequence[random.Random], history: History) -> tuple[Tensor, Tensor]:
         """Choose the next token of each row.
 
         Args:
             logits: (rows, vocabulary) float32.
-            streams: one a row; each is drawn from once, unless greedy.
+            rngs: one a row; each is drawn from once, unless greedy.
             history: what came before.
 
         Returns:
@@ -586,14 +586,14 @@ class Sampler:
         """
         if logits.device.type == "mps":  # has no float64
             logits = logits.cpu()
-        tokens = self.tokens(logits, streams, history)
+        tokens = self.tokens(logits, rngs, history)
         chosen = logits.gather(-1, tokens.clamp(min=0)[:, None]).squeeze(-1)
         return tokens, chosen - log_normaliser(logits)
 
-    def tokens(self, logits: Tensor, streams: Sequence[random.Random], history: History) -> Tensor:
+    def tokens(self, logits: Tensor, rngs: Sequence[random.Random], history: History) -> Tensor:
         """What `choose` chooses, from logits that are on a device with float64."""
         left = apply_filters(logits, self.filters, history.to(logits.device))
-        return _argmax(left) if self.greedy else draw(left.softmax(-1), streams)
+        return _argmax(left) if self.greedy else draw(left.softmax(-1), rngs)
 
 
 def _argmax(logits: Tensor) -> Tensor:
@@ -602,19 +602,19 @@ def _argmax(logits: Tensor) -> Tensor:
     return best.masked_fill(logits.gather(-1, best[:, None]).squeeze(-1) == -torch.inf, NO_TOKEN_LEFT)
 
 
-def draw(probabilities: Tensor, streams: Sequence[random.Random]) -> Tensor:
+def draw(probabilities: Tensor, rngs: Sequence[random.Random]) -> Tensor:
     """Where a uniform number falls among the cumulative probabilities; one a row, whatever the vocabulary.
 
     Args:
         probabilities: (rows, vocabulary), to any sum; not numbers where every token is ruled out.
-        streams: one a row.
+        rngs: one a row.
 
     Returns:
         (rows,) token ids, or NOTHING_LEFT.
     """
     cumulative = probabilities.cumsum(-1, dtype=torch.float64)
     total = cumulative[:, -1:]
-    uniform = torch.tensor([[stream.random()] for stream in streams], dtype=torch.float64)
+    uniform = torch.tensor([[stream.random()] for stream in rngs], dtype=torch.float64)
     # Below the total even when the product rounds up to it: a token without probability is never drawn.
     place = (uniform.to(cumulative.device) * total).minimum(total * (1 - 2**-52))
     return torch.searchsorted(cumulative, place, right=True).masked_fill(total.isnan(), NO_TOKEN_LEFT).squeeze(-1)

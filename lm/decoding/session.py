@@ -38,12 +38,12 @@ class StepOutput:
 
     Attributes:
         logits: (rows, last, vocabulary) float32, of an ensemble log-probabilities; None if none were wanted.
-        best: the best tokens to follow, if they were wanted.
+        top_k: the best tokens to follow, if they were wanted.
         attention: of each model, (rows, source length) by which it attended to its source, if that was wanted.
     """
 
     logits: Tensor | None = None
-    best: TopK | None = None
+    top_k: TopK | None = None
     attention: Sequence[Tensor] = ()
 
     @property
@@ -78,32 +78,32 @@ class DecodeSession:
         return any(model.plan.is_compiled for model in self._models)
 
     @property
-    def moves_freely(self) -> bool:
+    def reorders_for_free(self) -> bool:
         """Whether it costs nothing that rows leave, whatever number stays, as where nothing moves in the caches.
 
         Else moving costs about as much as a step, and a product of new size takes oneDNN some milliseconds to prepare.
         """
-        return all(model.cache is not None and model.cache.moves_freely for model in self._models)
+        return all(model.cache is not None and model.cache.reorders_for_free for model in self._models)
 
     @torch.inference_mode()
-    def share(self, prefix: Sequence[int]) -> None:
+    def prefill_prefix(self, prefix: Sequence[int]) -> None:
         """Read a prefix that many of the rows to come share; they begin behind it."""
         for model in self._models:
-            model.share(prefix)
+            model.prefill_prefix(prefix)
 
     @torch.inference_mode()
     def add(
         self,
         prompts: Sequence[Sequence[int]],
         sources: Sequence[SourceBatch] | None = None,
-        want: OutputSpec = LAST_LOGITS,
+        output_spec: OutputSpec = LAST_LOGITS,
     ) -> StepOutput:
         """Append rows, and read their prompts.
 
         Args:
             prompts: ids, at least one each; as many each if there are sources.
             sources: for each model what it translates, one source a row; only once.
-            want: what to compute.
+            output_spec: what to compute.
 
         Returns:
             What follows the new rows.
@@ -114,47 +114,51 @@ class DecodeSession:
         for place, model in enumerate(self._models):
             model.add(len(prompts), None if sources is None else sources[place])
         tokens = None if sources is None else torch.tensor([[*prompt] for prompt in prompts])
-        return self._read(new, tokens, _with_attention_of(want, max(map(len, prompts))))
+        return self._read(new, tokens, _with_attention_of(output_spec, max(map(len, prompts))))
 
     @torch.inference_mode()
-    def extend(self, tokens: Tensor, want: OutputSpec = LAST_LOGITS) -> StepOutput:
+    def extend(self, tokens: Tensor, output_spec: OutputSpec = LAST_LOGITS) -> StepOutput:
         """Append (rows, n) tokens on any device, n at least 1, and say what follows the rows."""
         for row, ids in zip(self.tokens, tokens.tolist(), strict=True):
             row.extend(ids)
         rows = range(len(self))
-        if want.last <= 1:
-            return self._read(rows, tokens, _with_attention_of(want, tokens.shape[1]))
+        if output_spec.last <= 1:
+            return self._read(rows, tokens, _with_attention_of(output_spec, tokens.shape[1]))
         logits, left = [], tokens.shape[1]
-        while left > (together := min(model.together(left) for model in self._models)):
+        while left > (together := min(model.max_tokens_in_window(left) for model in self._models)):
             first, tokens = tokens.split((together, left - together), 1)
             left -= together
-            logits.append(self._read(rows, first, OutputSpec(last=together), ahead=left).logits)
-        found = self._read(rows, tokens, _with_attention_of(replace(want, last=min(want.last, left)), left))
+            logits.append(self._read(rows, first, OutputSpec(logits_to_keep=together), held_back=left).logits)
+        found = self._read(
+            rows, tokens, _with_attention_of(replace(output_spec, last=min(output_spec.last, left)), left)
+        )
         if not logits:
             return found
         joined = torch.cat([part for part in (*logits, found.logits) if part is not None], dim=1)
-        return StepOutput(joined[:, -want.last :], found.best, found.attention)
+        return StepOutput(joined[:, -output_spec.last :], found.top_k, found.attention)
 
-    def _read(self, rows: Sequence[int], tokens: Tensor | None, want: OutputSpec, ahead: int = 0) -> StepOutput:
-        """Have the models read some rows, up to so many tokens `ahead`.
+    def _read(
+        self, rows: Sequence[int], tokens: Tensor | None, output_spec: OutputSpec, held_back: int = 0
+    ) -> StepOutput:
+        """Have the models read some rows, up to so many tokens `held_back`.
 
         Args:
             rows: which.
             tokens: (rows, n) the last of what is read, which is all that is unread of rows in a cache; None if none is.
-            want: what to compute.
-            ahead: tokens of the rows that are left for later.
+            output_spec: what to compute.
+            held_back: tokens of the rows that are left for later.
         """
-        asked = replace(want, top_k=0) if want.top_k and len(self._models) > 1 else want
-        found = [model.read(rows, tokens, asked, ahead) for model in self._models]
+        asked = replace(output_spec, top_k=0) if output_spec.top_k and len(self._models) > 1 else output_spec
+        found = [model.read(rows, tokens, asked, held_back) for model in self._models]
         attended = [each.attention for each in found if each.attention is not None]
-        logits, best = found[0].logits, found[0].best
+        logits, best = found[0].logits, found[0].top_k
         if len(found) > 1:
             parts = [each.logits.log_softmax(-1) for each in found if each.logits is not None]
             size = min((part.shape[-1] for part in parts), default=0)  # some vocabularies are padded to a larger one
             if parts:
                 logits = torch.stack([part[..., :size] for part in parts]).logsumexp(0) - math.log(len(parts))
-        if want.top_k and best is None and logits is not None:
-            best = top_k_tokens(logits[:, -1], logits[:, -1], want.top_k, by_compiled_code=self.is_compiled)
+        if output_spec.top_k and best is None and logits is not None:
+            best = top_k_tokens(logits[:, -1], logits[:, -1], output_spec.top_k, by_compiled_code=self.is_compiled)
         return StepOutput(logits, best, attended)
 
     @torch.inference_mode()
@@ -190,16 +194,16 @@ class _ModelRows:
         self.cache: KVCache | None = None if config.is_encoder_decoder else plan.pytorch.new_cache(plan.layout)
         self._context = None if config.translates else config.context_length
         self._sources: list[list[int]] = []  # of a decoder-only model that translates, before each row
-        self._starts: list[int] = []  # of the window that the cache holds of each row
+        self._window_starts: list[int] = []  # of the window that the cache holds of each row
 
-    def share(self, prefix: Sequence[int]) -> None:
+    def prefill_prefix(self, prefix: Sequence[int]) -> None:
         fits = self._context is not None and len(prefix) < self._context
         if isinstance(self.cache, RowCache):
-            self.cache.share(self.plan.model, prefix if fits else ())  # type: ignore[arg-type]
+            self.cache.prefill_prefix(self.plan.model, prefix if fits else ())  # type: ignore[arg-type]
 
     def add(self, rows: int, source: SourceBatch | None) -> None:
         """Take in rows, and read their sources."""
-        self._starts += [0] * rows
+        self._window_starts += [0] * rows
         if self.cache is None:
             assert source is not None, "an encoder needs sources"
             self.cache, self._sources = self.plan.pytorch.new_cache(self.plan.layout, *source), [[]] * rows
@@ -213,73 +217,76 @@ class _ModelRows:
         if self.plan.layout == "shared":
             self.plan.pytorch.forward(ids, range(rows), [0] * rows, self.cache, NO_OUTPUT, lengths=lengths)
 
-    def together(self, n: int) -> int:
+    def max_tokens_in_window(self, n: int) -> int:
         """How many of the last `n` tokens of the rows are read in one window each, at most."""
         if self._context is None:
             return n
         before = [len(tokens) - n for tokens in self._session.tokens]
         return min(n, *(window_start(length + 1, self._context) + self._context - length for length in before))
 
-    def _window(self, row: int, ahead: int) -> list[int]:
+    def _window(self, row: int, held_back: int) -> list[int]:
         """What is seen of a row, without so many tokens that are ahead."""
         tokens = self._sources[row] + self._session.tokens[row]
-        return tokens[self._starts[row] : len(tokens) - ahead]
+        return tokens[self._window_starts[row] : len(tokens) - held_back]
 
-    def read(self, rows: Sequence[int], tokens: Tensor | None, want: OutputSpec, ahead: int) -> EngineOutput:
+    def read(self, rows: Sequence[int], tokens: Tensor | None, output_spec: OutputSpec, held_back: int) -> EngineOutput:
         """See `DecodeSession._read`: one step for rows in the cache, then a prefill of those that are not."""
         assert self.cache is not None
         if self._context is not None:
             for row in rows:
-                start = window_start(len(self._session.tokens[row]) - ahead, self._context)
-                if start != self._starts[row]:
-                    self._starts[row] = start
-                    self.cache.forget([row])
-        uncached = [row for row in rows if self.cache.is_new(row)]
+                start = window_start(len(self._session.tokens[row]) - held_back, self._context)
+                if start != self._window_starts[row]:
+                    self._window_starts[row] = start
+                    self.cache.clear([row])
+        uncached = [row for row in rows if self.cache.needs_prefill(row)]
         if len(uncached) == len(rows):
-            return self._begin(uncached, want, ahead)
+            return self._prefill(uncached, output_spec, held_back)
         assert tokens is not None
         if not uncached:
-            return self._step(rows, tokens, want)
-        assert not want.attention
-        cached = [row for row in rows if not self.cache.is_new(row)]
-        of_cached = tokens[[place for place, row in enumerate(rows) if not self.cache.is_new(row)]]
-        parts = [self._step(cached, of_cached, OutputSpec(want.last)), self._begin(uncached, want, ahead)]
+            return self._step(rows, tokens, output_spec)
+        assert not output_spec.attention
+        cached = [row for row in rows if not self.cache.needs_prefill(row)]
+        of_cached = tokens[[place for place, row in enumerate(rows) if not self.cache.needs_prefill(row)]]
+        parts = [
+            self._step(cached, of_cached, OutputSpec(output_spec.last)),
+            self._prefill(uncached, output_spec, held_back),
+        ]
         number = {row: place for place, row in enumerate([*cached, *uncached])}
         logits = [part.logits for part in parts if part.logits is not None]
         return EngineOutput(torch.cat(logits)[[number[row] for row in rows]] if logits else None)
 
-    def _step(self, rows: Sequence[int], tokens: Tensor, want: OutputSpec) -> EngineOutput:
+    def _step(self, rows: Sequence[int], tokens: Tensor, output_spec: OutputSpec) -> EngineOutput:
         """What follows rows after (rows, n) tokens that the cache has not read yet."""
         assert self.cache is not None
         positions = [self.cache.lengths[row] for row in rows]
-        engine = self.plan.engine(self._operation(positions, tokens.shape[1], want), tokens.numel())
-        return engine.forward(tokens, rows, positions, self.cache, want)
+        engine = self.plan.engine(self._operation(positions, tokens.shape[1], output_spec), tokens.numel())
+        return engine.forward(tokens, rows, positions, self.cache, output_spec)
 
-    def _operation(self, positions: Sequence[int], n: int, want: OutputSpec) -> Operation:
-        if want.attention:
+    def _operation(self, positions: Sequence[int], n: int, output_spec: OutputSpec) -> Operation:
+        if output_spec.attention:
             return "attention"
         if not positions[0]:
             return "prefill"
         is_beyond = self._context is None and max(positions) + n > self.plan.model.config.context_length
         return "beyond_context" if is_beyond else "step" if n == 1 else "verify"
 
-    def _begin(self, rows: Sequence[int], want: OutputSpec, ahead: int) -> EngineOutput:
+    def _prefill(self, rows: Sequence[int], output_spec: OutputSpec, held_back: int) -> EngineOutput:
         """What follows rows whose windows are read from their beginning; equal ones are read once."""
         assert self.cache is not None
-        windows = [self._window(row, ahead) for row in rows]
+        windows = [self._window(row, held_back) for row in rows]
         forward, cache = self.plan.pytorch.forward, self.cache
         if not isinstance(cache, RowCache) or self._context is None:
             ids, lengths = _pad(windows)
-            return forward(ids, rows, [0] * len(rows), cache, want, lengths=lengths)
+            return forward(ids, rows, [0] * len(rows), cache, output_spec, lengths=lengths)
         readers: dict[tuple[int, ...], list[int]] = {}
         for row, ids_of_row in zip(rows, windows, strict=True):
             readers.setdefault(tuple(ids_of_row), []).append(row)
         logits: dict[int, Tensor] = {}
-        for group in self._groups(list(readers), cache.prefix):
+        for group in self._group_windows(list(readers), cache.prefix):
             shared = _shared_prefix_length(group[0], cache.prefix)
             ids, lengths = _pad([window[shared:] for window in group])
             firsts = [readers[window][0] for window in group]
-            found = forward(ids, firsts, [shared] * len(group), cache, want, lengths=lengths).logits
+            found = forward(ids, firsts, [shared] * len(group), cache, output_spec, lengths=lengths).logits
             if found is not None:
                 logits |= {row: found[place] for place, window in enumerate(group) for row in readers[window]}
             copied = [(row, readers[window][0]) for window in group for row in readers[window][1:]]
@@ -287,7 +294,9 @@ class _ModelRows:
                 cache.copy(*map(list, zip(*copied, strict=True)))
         return EngineOutput(torch.stack([logits[row] for row in rows]) if logits else None)
 
-    def _groups(self, windows: Sequence[tuple[int, ...]], prefix: tuple[int, ...]) -> Iterator[list[tuple[int, ...]]]:
+    def _group_windows(
+        self, windows: Sequence[tuple[int, ...]], prefix: tuple[int, ...]
+    ) -> Iterator[list[tuple[int, ...]]]:
         """Windows to be read together: of like length, for recurrent layers of the same."""
         group: list[tuple[int, ...]] = []
         for window in sorted(windows, key=lambda window: (_shared_prefix_length(window, prefix), len(window))):
@@ -302,26 +311,32 @@ class _ModelRows:
 
     def select(self, rows: Sequence[int]) -> None:
         assert self.cache is not None
-        self._starts, self._sources = [self._starts[row] for row in rows], [self._sources[row] for row in rows]
+        self._window_starts, self._sources = (
+            [self._window_starts[row] for row in rows],
+            [self._sources[row] for row in rows],
+        )
         self.cache.select(rows)
 
     def release(self, gone: Collection[int]) -> None:
         assert self.cache is not None
-        kept = [row for row in range(len(self._starts)) if row not in gone]
-        self._starts, self._sources = [self._starts[row] for row in kept], [self._sources[row] for row in kept]
+        kept = [row for row in range(len(self._window_starts)) if row not in gone]
+        self._window_starts, self._sources = (
+            [self._window_starts[row] for row in kept],
+            [self._sources[row] for row in kept],
+        )
         self.cache.release(gone)
 
     def truncate(self) -> None:
         assert self.cache is not None
         self.cache.truncate([
             max(0, len(source) + len(tokens) - start)
-            for source, tokens, start in zip(self._sources, self._session.tokens, self._starts, strict=True)
+            for source, tokens, start in zip(self._sources, self._session.tokens, self._window_starts, strict=True)
         ])  # fmt: skip
 
 
-def _with_attention_of(want: OutputSpec, n: int) -> OutputSpec:
+def _with_attention_of(output_spec: OutputSpec, n: int) -> OutputSpec:
     """The same, and if attention is wanted, that of `n` tokens."""
-    return replace(want, attention=n) if want.attention else want
+    return replace(output_spec, attention=n) if output_spec.attention else output_spec
 
 
 def _pad(windows: Sequence[Sequence[int]]) -> tuple[Tensor, list[int]]:

@@ -58,7 +58,7 @@ class DraftToken:
 class Drafter(Protocol):
     """What guesses."""
 
-    def guesses(self, history: History, count: int, stream: random.Random) -> list[DraftToken]:
+    def propose(self, history: History, count: int, rng: random.Random) -> list[DraftToken]:
         """At most so many tokens that may follow (1, length) others; none if nothing comes to mind."""
 
 
@@ -68,7 +68,7 @@ class PromptLookupDrafter:
     Source: Saxena 2023 (prompt lookup decoding).
     """
 
-    def guesses(self, history: History, count: int, stream: random.Random) -> list[DraftToken]:  # noqa: ARG002
+    def propose(self, history: History, count: int, rng: random.Random) -> list[DraftToken]:  # noqa: ARG002
         """See `Drafter`."""
         tokens: list[int] = history.tokens[0].tolist()
         for length in range(min(_LONGEST, len(tokens) - 1), _SHORTEST - 1, -1):
@@ -86,25 +86,25 @@ class ModelDrafter:
         """Of a session with no rows yet, of a model with the same vocabulary."""
         self._session, self._sampler = session, sampler
 
-    def guesses(self, history: History, count: int, stream: random.Random) -> list[DraftToken]:
+    def propose(self, history: History, count: int, rng: random.Random) -> list[DraftToken]:
         """See `Drafter`."""
         found: list[DraftToken] = []
-        unread = self._go_back(history.tokens[0].tolist())
+        unread = self._rewind(history.tokens[0].tolist())
         while len(found) < count:
             read = self._session.extend(torch.tensor([unread])) if len(self._session) else self._session.add([unread])
-            logits = read.last.cpu()
+            logits = read.last_logits.cpu()
             probabilities = None if self._sampler.greedy else self._sampler.probabilities(logits, history)
             if probabilities is None:
-                token = self._sampler.tokens(logits, [stream], history)
+                token = self._sampler.tokens(logits, [rng], history)
             else:
-                token = draw(probabilities, [stream])
+                token = draw(probabilities, [rng])
             if token == NO_TOKEN_LEFT:
                 break
             found.append(DraftToken(int(token), None if probabilities is None else probabilities[0]))
-            unread, history = [int(token)], history.followed(token)
+            unread, history = [int(token)], history.append(token)
         return found
 
-    def _go_back(self, tokens: list[int]) -> list[int]:
+    def _rewind(self, tokens: list[int]) -> list[int]:
         """Take back what was read and did not come, and return what has to be read: the last token at least."""
         if not len(self._session):
             return tokens
@@ -122,12 +122,12 @@ class AcceptanceStats:
     """How often a draft was right.
 
     Attributes:
-        guessed: tokens that it guessed.
-        kept: of them, those that the model kept.
+        proposed: tokens that it guessed.
+        accepted: of them, those that the model kept.
     """
 
-    guessed: int = 0
-    kept: int = 0
+    proposed: int = 0
+    accepted: int = 0
 
 
 @dataclass
@@ -162,12 +162,12 @@ class _DraftLength:
 @torch.inference_mode()
 def generate_speculatively(
     session: DecodeSession,
-    draft: Drafter,
+    drafter: Drafter,
     prompt: Tensor,
-    row: SampleSpec,
+    spec: SampleSpec,
     sampler: Sampler,
     *,
-    agreement: AcceptanceStats,
+    stats: AcceptanceStats,
     stop_ids: Collection[int] = (),
     alternatives: int = 0,
 ) -> Iterator[Token | Finish]:
@@ -175,11 +175,11 @@ def generate_speculatively(
 
     Args:
         session: with no rows yet.
-        draft: guesses.
+        drafter: guesses.
         prompt: (1, length) ids; at least one.
-        row: the sample.
+        spec: the sample.
         sampler: chooses the tokens; with a seed the sample is always the same, but another than without a draft.
-        agreement: counts.
+        stats: counts.
         stop_ids: tokens that end the sample.
         alternatives: how many of the most likely tokens come with each token.
 
@@ -190,7 +190,7 @@ def generate_speculatively(
         InputError: the model's output is not a number.
         UsageError: the sampler rules out every token.
     """
-    sample = SampleState.of(row, sampler)
+    sample = SampleState.of(spec, sampler)
     history, pace = History(prompt.cpu(), prompt.shape[1]), _DraftLength()
     guesses: Sequence[DraftToken] = ()
     read = session.add(prompt.tolist())
@@ -201,26 +201,26 @@ def generate_speculatively(
         for logits, guess in zip(following[:, None], (*guesses, None), strict=True):
             token = sample.first
             if token is None:
-                token = _accept_or_resample(logits, guess, sampler, sample.stream, history)
+                token = _accept_or_resample(logits, guess, sampler, sample.rng, history)
             logprob = float(logits[0, max(token, 0)] - log_normaliser(logits))
-            yield from sample.take(token, logprob, top_alternatives(logits, alternatives)[0], stop_ids)
-            history = history.followed(torch.tensor([token]))
+            yield from sample.append(token, logprob, top_alternatives(logits, alternatives)[0], stop_ids)
+            history = history.append(torch.tensor([token]))
             kept += 1
             if sample.is_finished or guess is None or token != guess.token:
                 break
-        agreement.guessed, agreement.kept = agreement.guessed + len(guesses), agreement.kept + kept
+        stats.proposed, stats.accepted = stats.proposed + len(guesses), stats.accepted + kept
         if sample.is_finished:
             return
         pace.note(len(guesses), kept)
         session.truncate([history.tokens.shape[1] - 1])
         count = min(pace.count, sample.left - 1)
-        guesses = draft.guesses(history, count, sample.stream) if count else ()
+        guesses = drafter.propose(history, count, sample.rng) if count else ()
         unread = [int(history.tokens[0, -1]), *(guess.token for guess in guesses)]
-        read = session.extend(torch.tensor([unread]), OutputSpec(last=len(unread)))
+        read = session.extend(torch.tensor([unread]), OutputSpec(logits_to_keep=len(unread)))
 
 
 def _accept_or_resample(
-    logits: Tensor, guess: DraftToken | None, sampler: Sampler, stream: random.Random, history: History
+    logits: Tensor, guess: DraftToken | None, sampler: Sampler, rng: random.Random, history: History
 ) -> int:
     """The token that comes next: the guess, with the probability that keeps the distribution, or another.
 
@@ -228,18 +228,18 @@ def _accept_or_resample(
         logits: (1, vocabulary).
         guess: what was guessed, if anything.
         sampler: chooses.
-        stream: of random numbers.
+        rng: of random numbers.
         history: what came before.
     """
     if guess is None or sampler.greedy:
-        return int(sampler.tokens(logits, [stream], history))
+        return int(sampler.tokens(logits, [rng], history))
     ours = sampler.probabilities(logits, history)[0]
     if guess.probabilities is None:
         theirs = torch.zeros_like(ours)
         theirs[guess.token] = 1.0
     else:
         theirs = guess.probabilities
-    if stream.random() * float(theirs[guess.token]) < float(ours[guess.token]):
+    if rng.random() * float(theirs[guess.token]) < float(ours[guess.token]):
         return guess.token
     rest = (ours - theirs).clamp(min=0)
-    return int(draw(rest[None] if rest.any() else ours[None], [stream]))
+    return int(draw(rest[None] if rest.any() else ours[None], [rng]))

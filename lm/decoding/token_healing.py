@@ -43,14 +43,14 @@ class PromptEnding:
     """The end of a prompt that is chosen again.
 
     Attributes:
-        kept: ids before it, at least one.
+        prefix_ids: ids before it, at least one.
         text: its bytes; they begin with a character.
-        spellings: how its beginnings are spelled, and how many bytes each of them has; none has no tokens.
+        tokenisations: how its beginnings are spelled, and how many bytes each of them has; none has no tokens.
     """
 
-    kept: Sequence[int]
+    prefix_ids: Sequence[int]
     text: bytes
-    spellings: Mapping[TokenSequence, int]
+    tokenisations: Mapping[TokenSequence, int]
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, text: str, ids: Sequence[int]) -> PromptEnding | None:
@@ -81,10 +81,10 @@ class PromptEnding:
                 spellings[spelling] = len(beginning)
         return cls(ids[: len(ids) - len(own)], taken, spellings)
 
-    def following(self, spelling: TokenSequence) -> Iterable[int]:
+    def next_tokens(self, spelling: TokenSequence) -> Iterable[int]:
         """The tokens that follow the beginning of a spelling in longer ones."""
         n = len(spelling)
-        return dict.fromkeys(each[n] for each in self.spellings if len(each) > n and each[:n] == spelling)
+        return dict.fromkeys(each[n] for each in self.tokenisations if len(each) > n and each[:n] == spelling)
 
 
 def _is_end_of(taken: bytes, text: str) -> bool:
@@ -116,14 +116,14 @@ class TokenPrefixIndex:
         special = {*tokenizer.special_tokens.values()}
         tokens = (token for token in range(tokenizer.vocab_size) if token not in special)
         ordered = sorted((spelled, token) for token in tokens if (spelled := tokenizer.token_bytes(token)))
-        self._spelled = [spelled for spelled, _ in ordered]
+        self._token_bytes = [spelled for spelled, _ in ordered]
         self._ids = torch.tensor([token for _, token in ordered])
 
     def starting_with(self, prefix: bytes) -> tuple[Tensor, Tensor]:
         """The ids of the tokens that are some bytes, and of those that begin with them and go on."""
-        first, beyond = bisect_left(self._spelled, prefix), bisect_left(self._spelled, prefix + b"\0")
+        first, beyond = bisect_left(self._token_bytes, prefix), bisect_left(self._token_bytes, prefix + b"\0")
         stem = prefix.rstrip(b"\xff")
-        end = bisect_left(self._spelled, stem[:-1] + bytes([stem[-1] + 1])) if stem else len(self._spelled)
+        end = bisect_left(self._token_bytes, stem[:-1] + bytes([stem[-1] + 1])) if stem else len(self._token_bytes)
         return self._ids[first:beyond], self._ids[beyond:end]
 
 
@@ -169,7 +169,7 @@ def heal_prompts(
         InputError: the model's output is not a number.
     """
     found: list[list[HealedPrompt]] = [[] for _ in endings]
-    logits = session.add([ending.kept for ending in endings]).last.cpu()
+    logits = session.add([ending.prefix_ids for ending in endings]).last_logits.cpu()
     reached: list[tuple[int, TokenSequence, float]] = [(place, (), 0.0) for place in range(len(endings))]
     while True:
         logprobs = logits.double().log_softmax(-1)
@@ -177,23 +177,23 @@ def heal_prompts(
         for row, (place, spelling, score) in enumerate(reached):
             ending = endings[place]
             check_number(float(logprobs[row, 0]))
-            if spelling in ending.spellings:
+            if spelling in ending.tokenisations:
                 found[place] += _healed_prompts_after(spelling, ending, logprobs[row] + score, tokenizer, sampler)
-            for token in ending.following(spelling):
+            for token in ending.next_tokens(spelling):
                 longer.append((row, (place, (*spelling, token), score + float(logprobs[row, token]))))
         if not longer:
             session.release(range(len(session)))
             return found
         session.select([row for row, _ in longer])
         reached = [each for _, each in longer]
-        logits = session.extend(torch.tensor([[spelling[-1]] for _, spelling, _ in reached])).last.cpu()
+        logits = session.extend(torch.tensor([[spelling[-1]] for _, spelling, _ in reached])).last_logits.cpu()
 
 
 def _healed_prompts_after(
     spelling: TokenSequence, ending: PromptEnding, scores: Tensor, tokenizer: Tokenizer, sampler: Sampler
 ) -> Iterator[HealedPrompt]:
     """The covers that begin with a spelling, given the (vocabulary,) scores of the tokens after it."""
-    prompt, rest = [*ending.kept, *spelling], ending.text[ending.spellings[spelling] :]
+    prompt, rest = [*ending.prefix_ids, *spelling], ending.text[ending.tokenisations[spelling] :]
     same, beyond = _prefix_index(tokenizer).starting_with(rest)
     for token in same.tolist():
         yield HealedPrompt([*prompt, token], 0, beyond[:0], scores[token, None])
@@ -203,7 +203,7 @@ def _healed_prompts_after(
 
 
 def choose_healed_prompt(
-    covers: Sequence[HealedPrompt], sampler: Sampler, stream: random.Random
+    covers: Sequence[HealedPrompt], sampler: Sampler, rng: random.Random
 ) -> tuple[HealedPrompt, int | None]:
     """Choose a cover as the sampler chooses tokens; and the token that goes beyond the prompt, if one does.
 
@@ -211,7 +211,7 @@ def choose_healed_prompt(
         UsageError: the sampler rules out every cover.
     """
     scores = apply_filters(torch.cat([cover.scores for cover in covers])[None], sampler.truncations, _NO_HISTORY)
-    place = int(scores.argmax()) if sampler.greedy else int(draw(scores.softmax(-1), [stream]))
+    place = int(scores.argmax()) if sampler.greedy else int(draw(scores.softmax(-1), [rng]))
     if place == NO_TOKEN_LEFT:
         raise no_token_left()
     for cover in covers:

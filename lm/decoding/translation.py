@@ -28,7 +28,7 @@ from lm.tokenizer.special_tokens import PairSpecialTokens, SpecialTokenFrame, bu
 
 _READ_AHEAD = 4096
 
-_GREEDY = Sampler.of(SamplingConfig(greedy=True))
+_GREEDY = Sampler.from_config(SamplingConfig(greedy=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,16 +144,16 @@ class Translator:
         begun = itertools.chain(prefixes or (), itertools.repeat(""))
         numbered, repeats = zip(itertools.count(), lines, begun, _pad_with_none(heads)), RepeatCounter()
         while chunk := list(itertools.islice(numbered, self.config.read_ahead or _READ_AHEAD)):
-            read = self._read(chunk)
+            read = self._encode_lines(chunk)
             if not self._sampler.greedy:
                 read = [dataclasses.replace(line, repeat=repeats.count(_seed_text(line))) for line in read]
-            done = {line.number: self._blank(line) for line in read if line.is_blank}
+            done = {line.number: self._blank_result(line) for line in read if line.is_blank}
             batches = list(self._batches([line for line in read if not line.is_blank]))
-            for batch, results in zip(batches, self._side_by_side(batches), strict=True):
+            for batch, results in zip(batches, self._translate_batches(batches), strict=True):
                 done |= zip([line.number for line in batch], results, strict=True)
             yield from (done[line.number] for line in read)
 
-    def _side_by_side(self, batches: Sequence[list[SourceLine]]) -> Iterator[list[TranslatedLine]]:
+    def _translate_batches(self, batches: Sequence[list[SourceLine]]) -> Iterator[list[TranslatedLine]]:
         """Results of batches in order; on a CPU each thread has batches of its own, if no other processes have them.
 
         Steps are too small to share: with two threads a batch each, both are busy; two threads on one batch wait for
@@ -174,22 +174,22 @@ class Translator:
         finally:
             torch.set_num_threads(threads)
 
-    def _read(self, chunk: Sequence[tuple[int, str, str, Sequence[int] | None]]) -> list[SourceLine]:
+    def _encode_lines(self, chunk: Sequence[tuple[int, str, str, Sequence[int] | None]]) -> list[SourceLine]:
         """Numbers, texts, prefixes and heads as lines."""
         numbers, texts, prefixes, _ = zip(*chunk, strict=True)
         heads = [_check_heads(given, text, number) for number, text, _, given in chunk]
-        sources = zip(*(self._sources(place, texts, heads) for place in range(len(self.models))), strict=True)
+        sources = zip(*(self._encode_sources(place, texts, heads) for place in range(len(self.models))), strict=True)
         begun = [ids.tolist() for ids in self.tokenizer.encode_batch(prefixes)]
         return [build_source_line(*line) for line in zip(numbers, texts, sources, begun, heads, strict=True)]
 
-    def _sources(
+    def _encode_sources(
         self, place: int, texts: Sequence[str], heads: Sequence[Heads | None]
     ) -> list[tuple[TranslationModel, SpecialTokenFrame, Ids]]:
         """One of the models, and for each text what it reads and the frame around that."""
         model, frame = self.models[place], self._frames[place].source
         return [(model, frame, ids) for ids in model.read([text.strip() for text in texts], heads)]
 
-    def _blank(self, line: SourceLine) -> TranslatedLine:
+    def _blank_result(self, line: SourceLine) -> TranslatedLine:
         """What becomes of a blank line, which no model reads."""
         return TranslatedLine(line.text, (Translation(""),) * self.config.n_best, heads=line.heads)
 
@@ -209,15 +209,15 @@ class Translator:
         sources = [pad_sources([line.sources[i] for line in batch]) for i in range(len(self.models))]
         prompts = torch.tensor([[self._frames[0].start, *line.prefix] for line in batch])
         if self._sampler.greedy:
-            found = self._searched(session, prompts, batch, sources)
+            found = self._beam_search(session, prompts, batch, sources)
         else:
-            found = self._drawn(session, prompts, batch, sources)
+            found = self._sample(session, prompts, batch, sources)
         return [
-            TranslatedLine(line.text, tuple(self._translation(line, one) for one in best), line.left_out, line.heads)
+            TranslatedLine(line.text, tuple(self._to_translation(line, one) for one in best), line.left_out, line.heads)
             for line, best in zip(batch, found, strict=True)
         ]
 
-    def _searched(
+    def _beam_search(
         self, session: DecodeSession, prompts: Tensor, batch: Sequence[SourceLine], sources: Sequence[SourceBatch]
     ) -> list[list[Hypothesis]]:
         """The most likely translations of each line, best first."""
@@ -226,7 +226,7 @@ class Translator:
             session,
             prompts,
             beam_size=self.config.beam,
-            max_tokens=[self._limit(line) for line in batch],
+            max_tokens=[self._max_tokens(line) for line in batch],
             stop_ids=self._frames[0].target.after,
             length_penalty=self.config.length_penalty,
             n=self.config.n_best,
@@ -240,15 +240,15 @@ class Translator:
             raise no_token_left()
         return found
 
-    def _drawn(
+    def _sample(
         self, session: DecodeSession, prompts: Tensor, batch: Sequence[SourceLine], sources: Sequence[SourceBatch]
     ) -> list[list[Hypothesis]]:
         """Samples of each line's translations; those of a line are the same whatever batch it is in."""
         n = self.config.n_best
         rows = [
             SampleSpec(
-                line.number * n + sample, self._limit(line),
-                stream=self._sampler.stream(sample, prompt=_seed_text(line), repeat=line.repeat),
+                line.number * n + sample, self._max_tokens(line),
+                rng=self._sampler.rng(sample, prompt=_seed_text(line), repeat=line.repeat),
             )
             for line in batch
             for sample in range(n)
@@ -256,21 +256,21 @@ class Translator:
         drawn = {row.number: Continuation() for row in rows}
         stop_ids = self._frames[0].target.after
         for event in generate(session, prompts, rows, self._sampler, sources=sources, stop_ids=stop_ids):
-            drawn[event.row].take(event)
+            drawn[event.row].append(event)
         samples = [_to_hypothesis(drawn[row.number]) for row in rows]
         return [samples[start : start + n] for start in range(0, len(samples), n)]
 
-    def _limit(self, line: SourceLine) -> int:
+    def _max_tokens(self, line: SourceLine) -> int:
         """Tokens that a translation may have after its prefix."""
         config = self.config
         longest = max(1, int(config.max_length_ratio * line.length + config.max_length_extra) - len(line.prefix))
-        rooms = (model.room(source) for model, source in zip(self.models, line.sources, strict=True))
+        rooms = (model.max_target_length(source) for model, source in zip(self.models, line.sources, strict=True))
         room = min((room for room in rooms if room is not None), default=longest + len(line.prefix)) - len(line.prefix)
         if room < 1:
             raise UsageError(f"the prefix of line {line.number + 1} fills all of the model's positions")
         return min(longest, room)
 
-    def _translation(self, line: SourceLine, found: Hypothesis) -> Translation:
+    def _to_translation(self, line: SourceLine, found: Hypothesis) -> Translation:
         """A hypothesis as text: one line, with the prefix."""
         known = [token for token in found.tokens if token < self.tokenizer.vocab_size]  # the others have no text
         text = self.tokenizer.decode([*line.prefix, *known])

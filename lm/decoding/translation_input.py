@@ -46,7 +46,7 @@ class TranslationModel:
     max_length: int = 0
 
     @classmethod
-    def of(cls, loaded: LoadedModel) -> Self:
+    def from_loaded(cls, loaded: LoadedModel) -> Self:
         """The model of a run.
 
         Raises:
@@ -89,7 +89,7 @@ class TranslationModel:
             return max(LONGEST_SOURCE, 2 * self.max_length)
         return limit // 2 if self.model.config.decoder_only else limit
 
-    def room(self, source: SourceIds) -> int | None:
+    def max_target_length(self, source: SourceIds) -> int | None:
         """How many ids of a target the model has positions for after a source; None if there is no limit."""
         limit = self.model.config.position_limit
         return limit - len(source) if limit is not None and self.model.config.decoder_only else limit

@@ -18,9 +18,9 @@ from lm.model.attention import LayerKVCache
 from lm.model.positions import PositionTable
 from lm.model.transformer import DecoderOnly
 
-Work = Callable[[], Tensor]
+Computation = Callable[[], Tensor]
 
-_LEAST_KEYS, _LEAST_ROOM = 256, 1024
+_MIN_KEYS, _MIN_BUFFER_LENGTH = 256, 1024
 """Positions that attention reads, and that there is room for, at least: with fewer, steps are recorded more often."""
 
 _WARM_UPS = 2
@@ -41,7 +41,7 @@ class CudaGraphRecorder:
         """Of work on one device, with nothing recorded."""
         self._stream, self._pool = _recording_stream(device), torch.cuda.graph_pool_handle()
 
-    def __call__(self, work: Work) -> Work:
+    def __call__(self, work: Computation) -> Computation:
         """Run some work a few times, and record it.
 
         Args:
@@ -75,9 +75,9 @@ def _recording_stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)
 
 
-RECORDERS: Mapping[str, Callable[[torch.device], Callable[[Work], Work]]] = {"cuda": CudaGraphRecorder}
+RECORDERS: Mapping[str, Callable[[torch.device], Callable[[Computation], Computation]]] = {"cuda": CudaGraphRecorder}
 """What makes of work something that repeats it, by the type of the device; on others steps are not recorded."""
-_steps: WeakKeyDictionary[DecoderOnly, StaticDecodeStep] = WeakKeyDictionary()
+_static_steps: WeakKeyDictionary[DecoderOnly, StaticDecodeStep] = WeakKeyDictionary()
 
 
 class CudaGraphEngine:
@@ -89,9 +89,9 @@ class CudaGraphEngine:
         """Of a model in eval mode, of which `lm.engine.selection.CUDA_GRAPH_SUPPORT` supports all settings."""
         self._pytorch = TorchEngine(model)
         self._model = model
-        if model not in _steps or not _steps[model].has_weights_of(model):
-            _steps[model] = StaticDecodeStep(model)
-        self._step = _steps[model]
+        if model not in _static_steps or not _static_steps[model].has_weights_of(model):
+            _static_steps[model] = StaticDecodeStep(model)
+        self._step = _static_steps[model]
 
     def forward(
         self,
@@ -99,32 +99,30 @@ class CudaGraphEngine:
         rows: Sequence[int],
         positions: Sequence[int],
         cache: KVCache,
-        want: OutputSpec,
+        output_spec: OutputSpec,
         *,
         lengths: Sequence[int] | None = None,
     ) -> EngineOutput:
         """See `Engine`; of rows that are not new to the cache."""
-        if isinstance(cache, RowCache) and tokens.shape[1] == 1 and self._step.lends_to(cache):
-            logits = self._replayed(tokens, rows, positions, cache)
+        if isinstance(cache, RowCache) and tokens.shape[1] == 1 and self._step.acquire_for(cache):
+            logits = self._replay(tokens, rows, positions, cache)
             if logits is not None:
-                return EngineOutput(logits=logits[:, None] if want.last else None)
-        return self._pytorch.forward(tokens, rows, positions, cache, want, lengths=lengths)
+                return EngineOutput(logits=logits[:, None] if output_spec.logits_to_keep else None)
+        return self._pytorch.forward(tokens, rows, positions, cache, output_spec, lengths=lengths)
 
-    def _replayed(
-        self, tokens: Tensor, rows: Sequence[int], positions: Sequence[int], cache: RowCache
-    ) -> Tensor | None:
+    def _replay(self, tokens: Tensor, rows: Sequence[int], positions: Sequence[int], cache: RowCache) -> Tensor | None:
         """(rows, vocabulary) logits; None where the step cannot be recorded, and nothing was done."""
-        batch, starts = cache.packed(tokens, rows, positions)
+        batch, starts = cache.scatter_to_buffer(tokens, rows, positions)
         try:
             logits = self._step.logits(self._model, batch[:, 0], torch.tensor(starts), cache)
         except RuntimeError as error:  # torch's, of the device; the cache is as it was, but for where it lies
             reason = str(error).partition("\n")[0]
             logging.getLogger(__name__).warning("CUDA graphs can't be recorded here, so steps run without: %s", reason)
-            self._step.give_up()
+            self._step.disable()
             return None
-        cache.make_room(max(starts) + 1)
+        cache.reserve(max(starts) + 1)
         cache.advance(rows, 1)
-        return logits.index_select(0, torch.tensor(cache.places_of(rows), device=logits.device))
+        return logits.index_select(0, torch.tensor(cache.buffer_rows_of(rows), device=logits.device))
 
 
 class StaticDecodeStep:
@@ -139,9 +137,9 @@ class StaticDecodeStep:
 
     def __init__(self, model: DecoderOnly) -> None:
         """With nothing recorded, and no room yet; of a model whose weights stay where they are."""
-        self._first = next(model.parameters()).detach()  # kept, so that nothing else comes to lie there
-        self._recorded: dict[tuple[int, int], Work] = {}
-        self._read: list[Tensor] = []  # what recorded steps read, besides the weights and what is here
+        self._first_parameter = next(model.parameters()).detach()  # kept, so that nothing else comes to lie there
+        self._recorded: dict[tuple[int, int], Computation] = {}
+        self._kept_alive: list[Tensor] = []  # what recorded steps read, besides the weights and what is here
         self._buffers: list[tuple[Tensor, Tensor]] = []
         self._tokens = self._positions = torch.empty(0)
         self._owner: ReferenceType[RowCache] | None = None
@@ -149,13 +147,13 @@ class StaticDecodeStep:
 
     def has_weights_of(self, model: DecoderOnly) -> bool:
         """Whether a model's weights are where they were: moving or converting a model puts all of them elsewhere."""
-        return next(model.parameters()).data_ptr() == self._first.data_ptr()
+        return next(model.parameters()).data_ptr() == self._first_parameter.data_ptr()
 
-    def give_up(self) -> None:
+    def disable(self) -> None:
         """Lend to no cache any more: the device records nothing."""
         self._is_recordable = False
 
-    def lends_to(self, cache: RowCache) -> bool:
+    def acquire_for(self, cache: RowCache) -> bool:
         """Whether a cache may have the buffers from now on: no other that is alive has them."""
         with self._lock:
             if not self._is_recordable:
@@ -181,41 +179,43 @@ class StaticDecodeStep:
             RuntimeError: the step cannot be recorded; nothing was done.
         """
         rows, end, most = len(tokens), int(positions.max()) + 1, model.config.context_length
-        self._take_in(cache.layers, rows, end, most)
-        shape = (_next_power_of_two(rows), min(most, _next_power_of_two(end, least=_LEAST_KEYS)))
+        self._adopt(cache.layers, rows, end, most)
+        shape = (_next_power_of_two(rows), min(most, _next_power_of_two(end, least=_MIN_KEYS)))
         self._tokens[:rows, 0] = tokens
         self._positions[: shape[0]] = F.pad(positions, (0, shape[0] - rows))  # where nobody is, the first
         if shape not in self._recorded:
             self._recorded[shape] = self._record(partial(self._step, model, *shape))
             tables = (module for module in model.modules() if isinstance(module, PositionTable))
-            self._read += [table.rows(0, shape[1], self._tokens.device) for table in tables]
+            self._kept_alive += [table.rows(0, shape[1], self._tokens.device) for table in tables]
         return self._recorded[shape]()[:rows]
 
     def _step(self, model: DecoderOnly, rows: int, keys: int) -> Tensor:
         """(rows, vocabulary) logits after the next token of each row, computed by the model itself."""
         positions, config = self._positions[:rows], model.config
         buffers = [(key[:rows, :, :keys], value[:rows, :, :keys]) for key, value in self._buffers]
-        layers = [RowLayerCache.within(key, value, positions) for key, value in buffers]
-        inputs = row_attention_inputs(layers, positions, 1, keys, self._first.dtype, places_keys=config.places_keys)
+        layers = [RowLayerCache.from_buffers(key, value, positions) for key, value in buffers]
+        inputs = row_attention_inputs(
+            layers, positions, 1, keys, self._first_parameter.dtype, needs_key_positions=config.places_keys
+        )
         hidden = model.decode(self._tokens[:rows], inputs)
         return model.logits(hidden[:, -1]).float()
 
-    def _take_in(self, layers: Sequence[LayerKVCache], rows: int, end: int, most: int) -> None:
+    def _adopt(self, layers: Sequence[LayerKVCache], rows: int, end: int, most: int) -> None:
         """Have the keys and values of a cache in the buffers, with room for its next positions."""
         has_rows, has_length = (len(self._tokens), self._buffers[0][0].shape[2]) if self._buffers else (0, 0)
         if rows > has_rows or end > has_length:
-            length = min(most, _next_power_of_two(end, least=_LEAST_ROOM))
-            self._make_room(layers, max(has_rows, _next_power_of_two(rows)), max(has_length, length))
+            length = min(most, _next_power_of_two(end, least=_MIN_BUFFER_LENGTH))
+            self._reallocate(layers, max(has_rows, _next_power_of_two(rows)), max(has_length, length))
         key, _ = layers[0].buffers()
         if key.data_ptr() != self._buffers[0][0].data_ptr():
             for layer, (key, value) in zip(layers, self._buffers, strict=True):
                 layer.move_to(key[:rows], value[:rows])
 
-    def _make_room(self, layers: Sequence[LayerKVCache], rows: int, length: int) -> None:
+    def _reallocate(self, layers: Sequence[LayerKVCache], rows: int, length: int) -> None:
         """Other buffers, for so many rows and positions; what was recorded with those from before is given up."""
-        self._recorded, self._read, self._buffers = {}, [], []
-        self._record = RECORDERS[self._first.device.type](self._first.device)
-        self._tokens = torch.zeros(rows, 1, dtype=torch.long, device=self._first.device)
+        self._recorded, self._kept_alive, self._buffers = {}, [], []
+        self._record = RECORDERS[self._first_parameter.device.type](self._first_parameter.device)
+        self._tokens = torch.zeros(rows, 1, dtype=torch.long, device=self._first_parameter.device)
         self._positions = torch.zeros_like(self._tokens[:, 0])
         for layer in layers:
             key, _ = layer.buffers()

@@ -29,17 +29,17 @@ class OutputSpec:
     """What is wanted of a forward pass.
 
     Attributes:
-        last: logits after so many of the last tokens of each row.
+        logits_to_keep: logits after so many of the last tokens of each row.
         top_k: of engines that can find them, so many of the best tokens to follow each row, instead of the logits.
         attention: the weights by which the last layer attends to the source, of so many of the last tokens.
     """
 
-    last: int = 1
+    logits_to_keep: int = 1
     top_k: int = 0
     attention: int = 0
 
 
-NO_OUTPUT, LAST_LOGITS = OutputSpec(last=0), OutputSpec()
+NO_OUTPUT, LAST_LOGITS = OutputSpec(logits_to_keep=0), OutputSpec()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +48,12 @@ class EngineOutput:
 
     Attributes:
         logits: (rows, last, vocabulary) float32; None if none were wanted, or the best were found.
-        best: the best tokens to follow each row, if they were wanted and the engine finds them.
+        top_k: the best tokens to follow each row, if they were wanted and the engine finds them.
         attention: (rows, source length) mean over heads, summed over the tokens that were asked for.
     """
 
     logits: Tensor | None = None
-    best: TopK | None = None
+    top_k: TopK | None = None
     attention: Tensor | None = None
 
 
@@ -68,7 +68,7 @@ class Engine(Protocol):
         rows: Sequence[int],
         positions: Sequence[int],
         cache: KVCache,
-        want: OutputSpec,
+        output_spec: OutputSpec,
         *,
         lengths: Sequence[int] | None = None,
     ) -> EngineOutput:
@@ -79,7 +79,7 @@ class Engine(Protocol):
             rows: of the cache; all of them in a `SharedCache`.
             positions: where the first token of each row stands.
             cache: extended in place.
-            want: what to compute.
+            output_spec: what to compute.
             lengths: how many tokens of each row are real, where padding follows them; only of new rows.
         """
 
@@ -93,9 +93,9 @@ class KVCache(Protocol):
     """
 
     lengths: list[int]
-    moves_freely: bool
+    reorders_for_free: bool
 
-    def is_new(self, row: int) -> bool:
+    def needs_prefill(self, row: int) -> bool:
         """Whether the window of a row is to be read from its beginning."""
 
     def hidden(
@@ -103,7 +103,7 @@ class KVCache(Protocol):
     ) -> Tensor:
         """(rows, n, d_model) final states by PyTorch; arguments as of `Engine.forward`."""
 
-    def reading(self, tokens: Tensor, rows: Sequence[int], positions: Sequence[int]) -> StepInputs:
+    def prepare_step(self, tokens: Tensor, rows: Sequence[int], positions: Sequence[int]) -> StepInputs:
         """What compiled code is to read; the positions count as held then."""
 
     def add(self, rows: int) -> None:
@@ -118,7 +118,7 @@ class KVCache(Protocol):
     def truncate(self, lengths: Sequence[int]) -> None:
         """Hold at most so many positions of each row; none of a row whose state of then is not kept."""
 
-    def forget(self, rows: Collection[int]) -> None:
+    def clear(self, rows: Collection[int]) -> None:
         """Hold nothing of some rows."""
 
 
@@ -160,14 +160,14 @@ class EncodedSource:
         """Encode (sources, length) ids, or (sources, length, 4) with trees, on the model's device."""
         self.output, self.lengths = model.encode(source, lengths=lengths), lengths
         self.layers: Sequence[LayerKVCache] = ()
-        self._of = torch.arange(len(source), device=source.device)
+        self._rows = torch.arange(len(source), device=source.device)
 
     def select(self, rows: Tensor, *, layers: bool = True) -> None:
         """Row i reads the source of row `rows[i]`; `layers` move too, unless somebody else moves them."""
-        of = self._of.index_select(0, rows)
-        if torch.equal(of, self._of):
+        of = self._rows.index_select(0, rows)
+        if torch.equal(of, self._rows):
             return
-        self._of, self.output = of, self.output.index_select(0, rows)
+        self._rows, self.output = of, self.output.index_select(0, rows)
         self.lengths = None if self.lengths is None else self.lengths.index_select(0, rows)
         for layer in self.layers if layers else ():
             layer.reorder(rows)

@@ -25,10 +25,10 @@ Operation = Literal["prefill", "step", "verify", "attention", "beyond_context"]
 """What is asked of an engine: to read prompts; one more token of each row, or several; with attention to the source; at
 positions after the context's end."""
 
-ANY = object()
+ANY_VALUE = object()
 """In a declaration: every value of the field."""
 
-_SHAPE = (
+_SUPPORTED_EVERYWHERE = (
     "vocab_size", "source_vocab_size", "context_length", "d_model", "n_layers", "n_heads", "n_kv_heads", "d_ff",
     "attention_window", "max_distance", "max_tree_distance", "rope_base", "d_head", "rotary_share", "rope_factor",
     "rope_context", "rope_slow", "rope_fast", "rope_temperature", "parallel_residual", "norm_eps", "qk_norm",
@@ -36,15 +36,20 @@ _SHAPE = (
     "softcap", "value_residual", "embedding_shortcut", "output_bias",
 )  # fmt: skip
 """Fields of which both compiled code and CUDA graphs compute every value."""
-_PLAIN = {"architecture": {"transformer"}, "attention": {"full", "window"}, "objective": {"causal"}, "experts": {0}}
+_SUPPORTED_SUBSETS = {
+    "architecture": {"transformer"},
+    "attention": {"full", "window"},
+    "objective": {"causal"},
+    "experts": {0},
+}
 """What both need: a step of fixed shapes, of blocks."""
 
 COMPILED_SUPPORT: Mapping[str, object] = {
-    **dict.fromkeys(_SHAPE, ANY),
-    **_PLAIN,
-    "n_encoder_layers": ANY,
+    **dict.fromkeys(_SUPPORTED_EVERYWHERE, ANY_VALUE),
+    **_SUPPORTED_SUBSETS,
+    "n_encoder_layers": ANY_VALUE,
     "decoder_only": {False},  # it could, with other roundings than before
-    "syntax": ANY,  # of the encoder alone, which PyTorch runs
+    "syntax": ANY_VALUE,  # of the encoder alone, which PyTorch runs
     "positions": {"learned", "sinusoidal", "sinusoidal-half", "rotary", "alibi", "t5", "none"},
     "rope_scaling": {"none", "linear", "llama3", "yarn"},
     "attention_bias": {None, "none", "inputs", "all"},
@@ -69,8 +74,8 @@ COMPILED_SUPPORT: Mapping[str, object] = {
 """For every field of `ModelConfig`, the values that the compiled engine computes."""
 
 CUDA_GRAPH_SUPPORT: Mapping[str, object] = {
-    **dict.fromkeys(COMPILED_SUPPORT, ANY),  # the graph replays PyTorch's own kernels
-    **_PLAIN,
+    **dict.fromkeys(COMPILED_SUPPORT, ANY_VALUE),  # the graph replays PyTorch's own kernels
+    **_SUPPORTED_SUBSETS,
     "n_encoder_layers": {0},
 }
 """For every field of `ModelConfig`, the values of which a step can be recorded: those with fixed shapes."""
@@ -85,7 +90,7 @@ def find_unsupported(config: ModelConfig, declared: Mapping[str, object]) -> str
     """
     for field in fields(config):
         value, values = getattr(config, field.name), declared.get(field.name, frozenset())
-        if values is not ANY and value not in values:  # type: ignore[operator]
+        if values is not ANY_VALUE and value not in values:  # type: ignore[operator]
             return f"{field.name}={value}"
     return None
 
@@ -107,9 +112,9 @@ CUDA_GRAPH_OPERATIONS: Mapping[Operation, float] = {
 }
 """The same of recorded steps."""
 
-_LOADING = 0.4
+_LOADING_SECONDS = 0.4
 """Seconds that compiled code takes to be loaded."""
-_OVERHEAD, _READ, _MULTIPLIED = 1.5e-3, 1e10, 5e10
+_STEP_OVERHEAD_SECONDS, _BYTES_PER_SECOND, _MACS_PER_SECOND = 1.5e-3, 1e10, 5e10
 """About what PyTorch takes for a step: seconds, bytes of weights that it reads a second, and products that it makes."""
 _DTYPES = (torch.float32, torch.int8)
 
@@ -124,8 +129,8 @@ class EnginePlan:
         model: in eval mode.
         layout: of the KV cache.
         pytorch: does what the other doesn't.
-        other: a faster engine, if one supports the model here.
-        most: of each operation, how many tokens at a time the other reads.
+        accelerated: a faster engine, if one supports the model here.
+        max_tokens: of each operation, how many tokens at a time the other reads.
         reason: why there is no other, or what chose it.
         is_compiled: whether compiled code is loaded, which finds the best of any logits on a CPU.
     """
@@ -133,16 +138,16 @@ class EnginePlan:
     model: DecoderModel
     layout: Layout
     pytorch: TorchEngine
-    other: Engine | None
-    most: Mapping[Operation, float]
+    accelerated: Engine | None
+    max_tokens: Mapping[Operation, float]
     reason: str
     is_compiled: bool = False
 
     def engine(self, operation: Operation, tokens: int) -> Engine:
         """The engine for an operation on so many tokens, of all rows together."""
-        if self.other is None or tokens > self.most[operation]:
+        if self.accelerated is None or tokens > self.max_tokens[operation]:
             return self.pytorch
-        return self.other
+        return self.accelerated
 
     @property
     def dtype(self) -> str:
@@ -152,12 +157,12 @@ class EnginePlan:
 
     def __str__(self) -> str:
         """What was selected and why, for people."""
-        name = self.pytorch.name if self.other is None else f"{self.other.name} engine"
+        name = self.pytorch.name if self.accelerated is None else f"{self.accelerated.name} engine"
         return f"{self.dtype}, {name} ({self.reason})"
 
 
 def plan_engines(
-    model: DecoderModel, *, tokens: int | None = None, shares: bool = False, uses_cache: bool = True
+    model: DecoderModel, *, tokens: int | None = None, shares_prefixes: bool = False, use_cache: bool = True
 ) -> EnginePlan:
     """Fix which engines a session uses, and the layout of its cache.
 
@@ -165,17 +170,17 @@ def plan_engines(
         model: in eval mode, its weights where they stay.
         tokens: that are generated in all, for one row; None if there is no end to them. Unless compiled code is loaded
             already, it is only for work that takes PyTorch longer than loading it.
-        shares: rows are repeated again and again, as a beam's are.
-        uses_cache: else all is read again each time, which is the reference.
+        shares_prefixes: rows are repeated again and again, as a beam's are.
+        use_cache: else all is read again each time, which is the reference.
     """
     config, pytorch = model.config, TorchEngine(model)
-    layout: Layout = "shared" if shares or config.translates else "rows"
+    layout: Layout = "shared" if shares_prefixes or config.translates else "rows"
     if config.is_recurrent:
         layout = "rows"
     device = next(model.parameters()).device.type
     not_loaded = _why_not_loaded(model, tokens) if device == "cpu" else f"no compiled code for device {device}"
     is_loaded = not_loaded is None
-    if config.attention == "compressed" or not uses_cache:
+    if config.attention == "compressed" or not use_cache:
         return EnginePlan(model, "none", pytorch, None, {}, "nothing is cached", is_loaded)
     reason = _why_not_compiled(model) or not_loaded
     if reason is None:
@@ -214,7 +219,7 @@ def _why_not_loaded(model: DecoderModel, tokens: int | None) -> str | None:
         return "lm compile has not been run" if code_cache.is_installed() else "numba is not installed"
     weights, _ = model.output_layer
     is_loaded = "numba" in sys.modules or weights.dtype is torch.int8  # which compiled matmuls read everywhere
-    if tokens is not None and not is_loaded and tokens * _estimate_step_seconds(model) <= _LOADING:
+    if tokens is not None and not is_loaded and tokens * _estimate_step_seconds(model) <= _LOADING_SECONDS:
         return f"{tokens} tokens are generated before compiled code is loaded"
     return None if code_cache.is_ready() else "the compiled code is damaged, or for another processor"
 
@@ -222,7 +227,9 @@ def _why_not_loaded(model: DecoderModel, tokens: int | None) -> str | None:
 def _estimate_step_seconds(model: DecoderModel) -> float:
     """About what PyTorch takes for a decode step of one row: estimated, so that results don't depend on a clock."""
     parameters = count_parameters(model)
-    return _OVERHEAD + max(torch.float32.itemsize * parameters / _READ, parameters / _MULTIPLIED)
+    return _STEP_OVERHEAD_SECONDS + max(
+        torch.float32.itemsize * parameters / _BYTES_PER_SECOND, parameters / _MACS_PER_SECOND
+    )
 
 
 def _get_compiled_engine(model: DecoderModel) -> CompiledEngine:

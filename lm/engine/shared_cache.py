@@ -29,16 +29,20 @@ class SharedCache:
 
     def __init__(self, model: DecoderModel, *, source: EncodedSource | None = None) -> None:
         """Of no rows yet, or of one for each source."""
-        self._like, self._places_keys, self._source = next(model.parameters()), model.config.places_keys, source
+        self._first_parameter, self._needs_key_positions, self._source = (
+            next(model.parameters()),
+            model.config.places_keys,
+            source,
+        )
         self.lengths: list[int] = []
-        self.moves_freely = False
+        self.reorders_for_free = False
         self._slots: SlotTable | None
         self._cache, self._slots = _new_cache(model), None
         if source is not None:
             self.add(len(source.output))
             self._slots = SlotTable(self._cache, len(source.output), source.output)
 
-    def is_new(self, row: int) -> bool:  # noqa: ARG002 (they are all alike)
+    def needs_prefill(self, row: int) -> bool:  # noqa: ARG002 (they are all alike)
         """See `KVCache`: what is before the slots of continuations is read at once."""
         return self._slots is None
 
@@ -47,7 +51,7 @@ class SharedCache:
         assert not any(self.lengths), "rows that share a past begin together"
         self.lengths += [0] * rows
 
-    def hidden(
+    def compute_hidden(
         self,
         model: DecoderModel,
         tokens: Tensor,
@@ -56,35 +60,35 @@ class SharedCache:
         lengths: Sequence[int],
     ) -> Tensor:
         """See `KVCache`; of all rows."""
-        tokens = tokens.to(self._like.device)
+        tokens = tokens.to(self._first_parameter.device)
         if self._slots is None:
-            return self._begin(model, tokens, lengths)
+            return self._prefill(model, tokens, lengths)
         slots, n = self._slots, tokens.shape[1]
-        self._settle()
-        start = slots.position
+        self._compact()
+        start = slots.next_position
         mask = slots.add(n)
         inputs = AttentionInputs(
-            mask, caches=self._cache.self_attention, start=start, n_branches=slots.width,
+            mask, caches=self._cache.self_attention, start=start, n_branches=slots.rows_per_group,
             query_positions=slots.query_positions(n),
-            key_positions=slots.key_positions(n) if self._places_keys else None,
+            key_positions=slots.key_positions(n) if self._needs_key_positions else None,
         )  # fmt: skip
-        hidden = model.decode(tokens.reshape(slots.sentences, -1), inputs, self._seen_source())
+        hidden = model.decode(tokens.reshape(slots.n_groups, -1), inputs, self._cross_inputs())
         self._advance(n)
-        self.moves_freely = False
+        self.reorders_for_free = False
         return hidden.view(len(rows), n, -1)
 
-    def _begin(self, model: DecoderModel, tokens: Tensor, lengths: Sequence[int]) -> Tensor:
+    def _prefill(self, model: DecoderModel, tokens: Tensor, lengths: Sequence[int]) -> Tensor:
         """Read what the rows begin with; padding comes last, so that nothing that is real sees it."""
         assert isinstance(model, DecoderOnly)
         is_even = min(lengths) == tokens.shape[1]
-        real = None if is_even else torch.tensor(lengths, device=self._like.device)
+        real = None if is_even else torch.tensor(lengths, device=self._first_parameter.device)
         self._cache = _new_cache(model)
-        hidden = model.hidden(tokens, cache=self._cache, target_lengths=real)
-        self._slots = SlotTable(self._cache, len(tokens), self._like, prefix=real)
+        hidden = model.compute_hidden(tokens, cache=self._cache, target_lengths=real)
+        self._slots = SlotTable(self._cache, len(tokens), self._first_parameter, prefix=real)
         self.lengths = list(lengths)
         return hidden
 
-    def _seen_source(self) -> AttentionInputs | None:
+    def _cross_inputs(self) -> AttentionInputs | None:
         source = self._source
         if source is None:
             return None
@@ -95,19 +99,19 @@ class SharedCache:
             )
         return AttentionInputs(mask=mask, encoder_output=source.output, caches=self._cache.cross_attention)
 
-    def reading(self, tokens: Tensor, rows: Sequence[int], positions: Sequence[int]) -> StepInputs:  # noqa: ARG002
+    def prepare_step(self, tokens: Tensor, rows: Sequence[int], positions: Sequence[int]) -> StepInputs:  # noqa: ARG002
         """See `KVCache`; of all rows."""
         assert self._slots is not None
         slots, n, source = self._slots, tokens.shape[1], self._source
-        slots.take(n)
+        slots.allocate(n)
         for layer in self._cache.self_attention:
-            layer.reserve(slots.width * n)
+            layer.reserve(slots.rows_per_group * n)
         self._advance(n)
-        self.moves_freely = True
+        self.reorders_for_free = True
         starts = torch.tensor(positions)
         at = starts if n == 1 else (starts[:, None] + torch.arange(n)).flatten()
-        places = slots.rows.repeat_interleave(slots.width * n)
-        seen = slots.table() if n == 1 else slots.table().repeat_interleave(n, 0)
+        places = slots.group_rows.repeat_interleave(slots.rows_per_group * n)
+        seen = slots.build_table() if n == 1 else slots.build_table().repeat_interleave(n, 0)
         if source is None:
             return StepInputs(tokens.flatten(), places, at, self._cache.self_attention, seen.shape[1], slots=seen)
         sentences, longest, _ = source.output.shape
@@ -130,19 +134,19 @@ class SharedCache:
         """Row i becomes what row `rows[i]` was; rows may be repeated or left out. Nothing is copied within a prompt."""
         assert self._slots is not None
         self.lengths = [self.lengths[row] for row in rows]
-        index = torch.tensor(rows, dtype=torch.long, device=self._like.device)
-        self._follow(self._slots.reorder(index, may_wait=self.moves_freely))
+        index = torch.tensor(rows, dtype=torch.long, device=self._first_parameter.device)
+        self._move_sources(self._slots.reorder(index, lazy=self.reorders_for_free))
 
     def release(self, rows: Collection[int]) -> None:
         """Let rows go; the others keep their order."""
         self.select([row for row in range(len(self.lengths)) if row not in rows])
 
-    def _settle(self) -> None:
+    def _compact(self) -> None:
         assert self._slots is not None
-        self._follow(self._slots.settle())
+        self._move_sources(self._slots.compact())
 
-    def _follow(self, moved: Tensor | None) -> None:
-        """Have the sources follow to where `SlotTable.settle` has put their rows; the cache has moved their keys."""
+    def _move_sources(self, moved: Tensor | None) -> None:
+        """Have the sources follow to where `SlotTable.compact` has put their rows; the cache has moved their keys."""
         if moved is not None and self._source is not None:
             self._source.select(moved, layers=False)
 
@@ -152,12 +156,12 @@ class SharedCache:
         if self._slots is None or held >= 0:
             return
         if self._slots.length + held < 0:
-            self.forget(range(len(lengths)))
+            self.clear(range(len(lengths)))
             return
         self._slots.truncate(self._slots.length + held)
         self._advance(held)
 
-    def forget(self, rows: Collection[int]) -> None:  # noqa: ARG002 (they are all alike)
+    def clear(self, rows: Collection[int]) -> None:  # noqa: ARG002 (they are all alike)
         """Hold nothing, so that all rows are read again, each in a place of its own."""
         assert self._source is None, "what an encoder has read is not read again"
         self._slots, self.lengths = None, [0] * len(self.lengths)
@@ -197,125 +201,127 @@ class SlotTable:
             like: a tensor of the model's type, on its device.
             prefix: (sentences,) how many positions of the prefix are real, if not all are in each.
         """
-        self.width, self.sentences, self._cache_rows = 1, sentences, sentences
-        self.rows = torch.arange(sentences, device=like.device)
+        self.rows_per_group, self.n_groups, self._cache_rows = 1, sentences, sentences
+        self.group_rows = torch.arange(sentences, device=like.device)
         self._cache, self._dtype, self._device = cache, like.dtype, like.device
-        self._prefix, self._real = cache.length, prefix
-        self._past = torch.empty(sentences, 0, dtype=torch.long, device=like.device)  # (rows, length) slots
-        self._forget_at = self._prefix + _FIRST_SLOTS
+        self._prefix_length, self._prefix_lengths = cache.length, prefix
+        self._row_slots = torch.empty(sentences, 0, dtype=torch.long, device=like.device)  # (rows, length) slots
+        self._free_at = self._prefix_length + _FIRST_SLOTS
 
     @property
     def length(self) -> int:
         """Tokens in each row, after the prefix."""
-        return self._past.shape[1]
+        return self._row_slots.shape[1]
 
     @property
-    def position(self) -> int:
+    def next_position(self) -> int:
         """Where the next token of each row stands, unless the prefixes are of different lengths."""
-        return self._prefix + self.length
+        return self._prefix_length + self.length
 
-    def take(self, n: int) -> Tensor:
+    def allocate(self, n: int) -> Tensor:
         """Give the next `n` positions of each row their slots: (rows, length), those of each row's past before them."""
         used = self._cache.length
-        fresh = torch.arange(used, used + self.width * n, device=self._device).view(self.width, n)
-        self._past = torch.cat((self._past, fresh.repeat(self.sentences, 1)), dim=1)
-        return self._past
+        fresh = torch.arange(used, used + self.rows_per_group * n, device=self._device).view(self.rows_per_group, n)
+        self._row_slots = torch.cat((self._row_slots, fresh.repeat(self.n_groups, 1)), dim=1)
+        return self._row_slots
 
     def add(self, n: int) -> Mask:
         """Give the next `n` positions of each row their slots, and say which slots each of them sees."""
-        start, slots = self.length, self._cache.length + self.width * n
-        past = self.take(n)
-        if slots == self.position and self._real is None:
+        start, slots = self.length, self._cache.length + self.rows_per_group * n
+        past = self.allocate(n)
+        if slots == self.next_position and self._prefix_lengths is None:
             return Mask.causal()
         seen = past[:, None, :].expand(-1, n, -1)  # (rows, n, length)
         if n > 1:  # its own slot stands in for those of a position's future
             future = torch.ones(n, self.length, dtype=torch.bool, device=self._device).triu(start + 1)
             seen = torch.where(future, past[:, start:, None], seen)
-        hidden = torch.full((self.sentences, self.width * n, slots), -torch.inf, device=self._device)
-        hidden[:, :, : self._prefix] = 0.0 if self._real is None else padding_bias(self._real, self._prefix)[:, None]
-        seen = seen.reshape(self.sentences, self.width * n, self.length)
+        hidden = torch.full((self.n_groups, self.rows_per_group * n, slots), -torch.inf, device=self._device)
+        hidden[:, :, : self._prefix_length] = (
+            0.0 if self._prefix_lengths is None else padding_bias(self._prefix_lengths, self._prefix_length)[:, None]
+        )
+        seen = seen.reshape(self.n_groups, self.rows_per_group * n, self.length)
         return Mask(bias=hidden.scatter_(2, seen, 0.0).to(self._dtype)[:, None])
 
     def query_positions(self, n: int) -> Tensor | None:
         """(sentences, rows of each · n) where the last `n` positions of each row stand; None if all rows are alike."""
-        if self._real is None:
+        if self._prefix_lengths is None:
             return None
-        places = torch.arange(self.length - n, self.length, device=self._device).repeat(self.width)
-        return self._real[:, None] + places
+        places = torch.arange(self.length - n, self.length, device=self._device).repeat(self.rows_per_group)
+        return self._prefix_lengths[:, None] + places
 
     def key_positions(self, n: int) -> Tensor:
         """(sentences, slots) where what is in each slot stands, the last `n` positions of each row among them.
 
         Hypotheses that share a slot have it at the same position; a slot that none remembers counts as the first.
         """
-        past = self._past.view(self.sentences, -1)  # (sentences, rows of each · length)
-        first = self._prefix if self._real is None else self._real[:, None]
-        places = first + torch.arange(self.length, device=self._device).repeat(self.width)
-        found = past.new_zeros(self.sentences, self._cache.length + self.width * n)
-        found[:, : self._prefix] = torch.arange(self._prefix, device=self._device)
+        past = self._row_slots.view(self.n_groups, -1)  # (sentences, rows of each · length)
+        first = self._prefix_length if self._prefix_lengths is None else self._prefix_lengths[:, None]
+        places = first + torch.arange(self.length, device=self._device).repeat(self.rows_per_group)
+        found = past.new_zeros(self.n_groups, self._cache.length + self.rows_per_group * n)
+        found[:, : self._prefix_length] = torch.arange(self._prefix_length, device=self._device)
         return found.scatter_(1, past, places.expand_as(past))
 
-    def reorder(self, rows: Tensor, *, may_wait: bool = False) -> Tensor | None:
+    def reorder(self, rows: Tensor, *, lazy: bool = False) -> Tensor | None:
         """Row i becomes what row `rows[i]` was.
 
         Args:
             rows: (new rows,).
-            may_wait: sentences may stay where they are in the cache, see `rows`, as long as each is there once.
+            lazy: sentences may stay where they are in the cache, see `rows`, as long as each is there once.
 
         Returns:
             What `settle` does.
         """
-        self._past = self._past.index_select(0, rows)
-        sentences = rows // self.width
+        self._row_slots = self._row_slots.index_select(0, rows)
+        sentences = rows // self.rows_per_group
         runs = sentences.unique_consecutive(return_counts=True)[1]
-        self.width = math.gcd(*runs.tolist())
-        kept = sentences[:: self.width]
-        self.sentences, self.rows = len(kept), self.rows.index_select(0, kept)
-        self._real = None if self._real is None else self._real.index_select(0, kept)
-        is_full = self._cache.length + self.width > self._forget_at
-        if may_wait and not is_full and len(self.rows.unique()) == self.sentences:
+        self.rows_per_group = math.gcd(*runs.tolist())
+        kept = sentences[:: self.rows_per_group]
+        self.n_groups, self.group_rows = len(kept), self.group_rows.index_select(0, kept)
+        self._prefix_lengths = None if self._prefix_lengths is None else self._prefix_lengths.index_select(0, kept)
+        is_full = self._cache.length + self.rows_per_group > self._free_at
+        if lazy and not is_full and len(self.group_rows.unique()) == self.n_groups:
             return None
-        moved = self.settle()
+        moved = self.compact()
         if is_full:
-            self._forget()
+            self._free_unused_slots()
         return moved
 
-    def settle(self) -> Tensor | None:
+    def compact(self) -> Tensor | None:
         """Move the sentences to rows of the cache in their order: (sentences,) where each one was, or None if there."""
-        rows, there = self.rows, torch.arange(self.sentences, device=self._device)
-        if self.sentences == self._cache_rows and torch.equal(rows, there):
+        rows, there = self.group_rows, torch.arange(self.n_groups, device=self._device)
+        if self.n_groups == self._cache_rows and torch.equal(rows, there):
             return None
         self._cache.reorder(rows)
-        self.rows, self._cache_rows = there, self.sentences
+        self.group_rows, self._cache_rows = there, self.n_groups
         return rows
 
-    def _forget(self) -> None:
+    def _free_unused_slots(self) -> None:
         """Give up the slots that no row remembers.
 
         A useless slot costs its share of every later step, and giving up costs as much as there are slots; both are
         least when the steps between grow with the root of the slots.
         """
-        past = self._past.view(self.sentences, -1)  # (sentences, rows of each · length)
+        past = self._row_slots.view(self.n_groups, -1)  # (sentences, rows of each · length)
         used = past.new_zeros(len(past), self._cache.length).scatter_(1, past, 1)
-        used[:, : self._prefix] = 1
+        used[:, : self._prefix_length] = 1
         places = used.cumsum(1) - 1
         most = int(places[:, -1].max()) + 1
         self._cache.select(used.argsort(dim=1, descending=True, stable=True)[:, :most])
-        self._past = places.gather(1, past).view(self._past.shape)
-        self._forget_at = most + self.width * (1 + math.isqrt(most))
+        self._row_slots = places.gather(1, past).view(self._row_slots.shape)
+        self._free_at = most + self.rows_per_group * (1 + math.isqrt(most))
 
-    def table(self) -> Tensor:
+    def build_table(self) -> Tensor:
         """(rows, longest) the slot of each position of each row, those of its prefix included."""
-        if not self._prefix:
-            return self._past
-        table = torch.arange(self._prefix, device=self._device).repeat(len(self._past), 1)
-        table = torch.cat((table, torch.zeros_like(self._past)), dim=1)
-        if self._real is None:
-            table[:, self._prefix :] = self._past
+        if not self._prefix_length:
+            return self._row_slots
+        table = torch.arange(self._prefix_length, device=self._device).repeat(len(self._row_slots), 1)
+        table = torch.cat((table, torch.zeros_like(self._row_slots)), dim=1)
+        if self._prefix_lengths is None:
+            table[:, self._prefix_length :] = self._row_slots
             return table
-        first = self._real.repeat_interleave(self.width)[:, None]
-        return table.scatter_(1, first + torch.arange(self.length, device=self._device), self._past)
+        first = self._prefix_lengths.repeat_interleave(self.rows_per_group)[:, None]
+        return table.scatter_(1, first + torch.arange(self.length, device=self._device), self._row_slots)
 
     def truncate(self, length: int) -> None:
         """Take back all tokens after the prefix but the first `length`."""
-        self._past = self._past[:, :length]
+        self._row_slots = self._row_slots[:, :length]

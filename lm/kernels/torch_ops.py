@@ -16,16 +16,16 @@ class TopK(NamedTuple):
 
     Attributes:
         values: the numbers.
-        places: where in their row they are.
+        indices: where in their row they are.
         logprobs: their log-probabilities, of the logits before all filters.
     """
 
     values: Tensor
-    places: Tensor
+    indices: Tensor
     logprobs: Tensor
 
     @classmethod
-    def to_be_filled(cls, rows: int, k: int) -> TopK:
+    def empty(cls, rows: int, k: int) -> TopK:
         """Room for them."""
         return cls(torch.empty(rows, k), torch.empty(rows, k, dtype=torch.long), torch.empty(rows, k))
 
@@ -77,6 +77,6 @@ def top_k(logits: Tensor, filtered: Tensor, k: int) -> TopK | None:
     code_cache.initialise()
     from lm.kernels import topk
 
-    found = TopK.to_be_filled(len(logits), k)
+    found = TopK.empty(len(logits), k)
     topk.top_k(*(each.contiguous().numpy() for each in (logits, filtered, *found)))
     return found

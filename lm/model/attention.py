@@ -296,13 +296,13 @@ class LayerKVCache:
         self.length = min(self.length, length)
 
 
-def _grow(buffer: Tensor, like: Tensor, used: int, needed: int) -> Tensor:
-    """A buffer for `needed` positions or more that holds the first `used` positions of the old one."""
-    if buffer.shape[2] >= needed:
+def _grow(buffer: Tensor, template: Tensor, n_used: int, length: int) -> Tensor:
+    """A buffer for `length` positions or more that holds the first `n_used` positions of the old one."""
+    if buffer.shape[2] >= length:
         return buffer
-    batch, heads, _, head = like.shape
-    grown = like.new_empty(batch, heads, max(needed, 2 * used, 64), head)
-    grown[:, :, :used] = buffer[:, :, :used]
+    batch, heads, _, head = template.shape
+    grown = template.new_empty(batch, heads, max(length, 2 * n_used, 64), head)
+    grown[:, :, :n_used] = buffer[:, :, :n_used]
     return grown
 
 
@@ -390,7 +390,7 @@ class AttentionInputs:
         """What a layer, counted from 0, adds to keys and values by their distance, if anything."""
         return None if self.relative_embeddings is None else self.relative_embeddings[layer]
 
-    def positions(self, length: int, device: torch.device) -> Tensor:
+    def compute_query_positions(self, length: int, device: torch.device) -> Tensor:
         """(batch or 1, length) where each of so many queries stands, branches included."""
         if self.query_positions is not None:
             return self.query_positions
@@ -409,7 +409,7 @@ class AttentionInputs:
         Returns:
             (batch or 1, queries, keys).
         """
-        end, queries = self.start + length // self.n_branches, self.positions(length, device)
+        end, queries = self.start + length // self.n_branches, self.compute_query_positions(length, device)
         assert self.n_branches == 1 or self.key_positions is not None, "the keys of branches don't stand in a line"
         keys = torch.arange(end, device=device)[None] if self.key_positions is None else self.key_positions
         return keys[:, None, :] - queries[:, :, None]

@@ -279,7 +279,7 @@ class ALiBi(nn.Module):
         """The scope of `length` tokens, with a bias in its mask."""
         if self.is_on_demand:
             return replace(inputs, distance_bias=self)
-        return replace(inputs, mask=inputs.mask.with_bias(self._biases(inputs.distances(length, device))))
+        return replace(inputs, mask=inputs.mask.with_bias(self._biases(inputs.compute_distances(length, device))))
 
     def compute_bias(self, query: Tensor, distances: Tensor, *, layer: int) -> tuple[Tensor, None]:  # noqa: ARG002
         """What some distances add to the scores; see `DistanceBias`."""
@@ -326,7 +326,7 @@ class T5Bias(Module):
         """The scope of `length` tokens, with a bias in its mask."""
         if self.is_on_demand:
             return replace(inputs, distance_bias=self)
-        return replace(inputs, mask=inputs.mask.with_bias(self._biases(inputs.distances(length, device))))
+        return replace(inputs, mask=inputs.mask.with_bias(self._biases(inputs.compute_distances(length, device))))
 
     def compute_bias(self, query: Tensor, distances: Tensor, *, layer: int) -> tuple[Tensor, None]:  # noqa: ARG002
         """What some distances add to the scores; see `DistanceBias`."""
@@ -402,7 +402,7 @@ class RelativePositions(RelativeEmbeddingTables):
         """The scope of `length` tokens, with the tables of each layer."""
         if self.is_on_demand:
             return replace(inputs, distance_bias=self)
-        return self.add_to(inputs, inputs.distances(length, device))
+        return self.add_to(inputs, inputs.compute_distances(length, device))
 
     def compute_bias(self, query: Tensor, distances: Tensor, *, layer: int) -> tuple[Tensor, RelativeEmbeddings]:
         """What some distances add to the scores of queries, and to the values; see `DistanceBias`."""

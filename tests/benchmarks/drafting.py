@@ -77,8 +77,8 @@ def main() -> None:
         for place, (name, generator) in enumerate(generators.items()):
             found = statistics.median(each[place] for each in rounds)
             ratio = statistics.median(each[place] / each[0] for each in rounds)
-            agreement = generator.agreement
-            kept = f"  kept {agreement.kept / agreement.guessed:.0%} of the guesses" if agreement.guessed else ""
+            agreement = generator.acceptance_stats
+            kept = f"  kept {agreement.accepted / agreement.proposed:.0%} of the guesses" if agreement.proposed else ""
             print(f"{name or 'no draft':<40} {found:>8.0f} tokens/s {ratio:>6.2f}{kept}", flush=True)
 
 

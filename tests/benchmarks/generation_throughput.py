@@ -62,8 +62,8 @@ def run_theirs(model: torch.nn.Module, rows: int, tokens: int) -> list[list[int]
 
 def compare(ours: DecoderOnly, theirs: torch.nn.Module, *, rows: int, rounds: int, tokens: int) -> str:
     """One line of the report."""
-    greedy = Sampler.of(SamplingConfig(greedy=True))
-    drawn = Sampler.of(SamplingConfig(temperature=0.8, top_k=50, top_p=0.95, seed=0))
+    greedy = Sampler.from_config(SamplingConfig(greedy=True))
+    drawn = Sampler.from_config(SamplingConfig(temperature=0.8, top_k=50, top_p=0.95, seed=0))
     same = run_ours(ours, rows, 20, greedy) == run_theirs(theirs, rows, 20)
     works = (
         lambda: run_ours(ours, rows, tokens, greedy),

@@ -68,7 +68,7 @@ def main() -> None:
     model = build(torch.float32, context=512)[0].eval().requires_grad_(False)  # as one that was loaded to be used
     asked = requests(given.prompts, model.config.vocab_size, model.config.context_length)
     ordered = sorted(asked, key=lambda request: len(request.prompt))
-    sampler = Sampler.of(SamplingConfig(greedy=given.greedy, seed=0))
+    sampler = Sampler.from_config(SamplingConfig(greedy=given.greedy, seed=0))
     ways: dict[str, Way] = {
         "fixed, 16": lambda: in_fixed_batches(model, asked, sampler, rows=16),
         **{f"refilled, {rows}": partial(drawn, model, ordered, sampler, rows=rows) for rows in given.rows},

@@ -52,7 +52,7 @@ def healed_nats(generator: Generator, prompt: str, text: str) -> float:
     ending = PromptEnding.of(generator.tokenizer, prompt, ids)
     if ending is None:
         return nats(generator, ids, text)
-    kept, end = [*ending.kept], ending.text.decode()
+    kept, end = [*ending.prefix_ids], ending.text.decode()
     return nats(generator, kept, end + text) - nats(generator, kept, end)
 
 

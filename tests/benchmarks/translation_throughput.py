@@ -90,7 +90,7 @@ def main() -> None:
     hardware = inference_hardware(HardwareConfig(device="cpu", dtype=given.dtype, threads=given.threads))
     clock = time.process_time if given.threads == 1 else time.perf_counter
     loaded = load_model(given.run, hardware)
-    model = TranslationModel.of(loaded)
+    model = TranslationModel.from_loaded(loaded)
     sources = [line for line in itertools.islice(read_file_lines(given.source), given.sentences) if line.strip()]
     with tempfile.TemporaryDirectory() as folder:
         export_ctranslate2(given.run, Path(folder))

@@ -58,7 +58,7 @@ def test_logits_are_those_of_a_cpu(fields):
                     each.reorder(torch.tensor([1, 0, 1, 2, 2]))
                 tokens = tokens[:1].expand(5, 1)
         del steps
-    recorded = cuda_graph._steps[on_gpu]
+    recorded = cuda_graph._static_steps[on_gpu]
     assert recorded is not None
     assert recorded._recorded
 
@@ -73,7 +73,7 @@ def test_rows_that_come_and_go_are_those_of_a_cpu():
             same(steps.feed(tokens), again.feed(tokens))
         for each in (steps, again):
             each.reorder(torch.arange(1, len(again._rows)))
-    assert cuda_graph._steps[on_gpu] is not None
+    assert cuda_graph._static_steps[on_gpu] is not None
 
 
 @pytest.mark.parametrize("change", [DecoderOnly.bfloat16, quantise])
@@ -85,7 +85,7 @@ def test_other_types_are_recorded(change):
     for _ in range(4):
         tokens = torch.randint(VOCABULARY, (2, 1))
         torch.testing.assert_close(steps.feed(tokens).cpu(), again.feed(tokens), atol=0.05, rtol=0.05)
-    assert cuda_graph._steps[models[0]] is not None
+    assert cuda_graph._static_steps[models[0]] is not None
 
 
 def test_a_gpu_goes_on_after_what_it_could_not_record():

@@ -47,32 +47,32 @@ class ModelShape(NamedTuple):
     """The numbers of a model, all whole.
 
     Attributes:
-        width: d_model.
+        d_model: d_model.
         heads: of queries.
         kv_heads: of keys and values.
-        head: width of each.
-        inner: outputs of the first product of the feed-forward layer.
-        vocabulary: of the output layer.
+        head_size: width of each.
+        up_outputs: outputs of the first product of the feed-forward layer.
+        vocab_size: of the output layer.
         activation: one of `lm.kernels.vector_ops.ACTIVATIONS`.
-        turned: features of a head that rotary positions turn.
+        rotary_dim: features of a head that rotary positions turn.
         window: positions that attention sees; 0 for all.
-        table: positions that the tables by position or distance have.
-        centred: 1 for LayerNorm, 0 for RMSNorm.
+        table_length: positions that the tables by position or distance have.
+        is_layer_norm: 1 for LayerNorm, 0 for RMSNorm.
         norm_first: 1 where a sublayer's input is normalised, 0 where the sum is.
         is_parallel: 1 where both sublayers read the same.
     """
 
-    width: int
+    d_model: int
     heads: int
     kv_heads: int
-    head: int
-    inner: int
-    vocabulary: int
+    head_size: int
+    up_outputs: int
+    vocab_size: int
     activation: int
-    turned: int
+    rotary_dim: int
     window: int
-    table: int
-    centred: int
+    table_length: int
+    is_layer_norm: int
     norm_first: int
     is_parallel: int
 
@@ -147,9 +147,9 @@ class AttentionArrays(NamedTuple):
 
 @njit
 def _normalise_rows(x, weight, bias, shape, scales, out):
-    weights, biases = _vector_at(weight, shape.width), _vector_at(bias, shape.width)
+    weights, biases = _vector_at(weight, shape.d_model), _vector_at(bias, shape.d_model)
     for row in range(len(x)):
-        normalise(x[row], weights, biases, scales.epsilon, shape.centred, out[row])
+        normalise(x[row], weights, biases, scales.epsilon, shape.is_layer_norm, out[row])
 
 
 @njit
@@ -163,29 +163,31 @@ def _find_invalid_token(ids, vocabulary):
 
 @njit
 def _embed(read, model, shape, scales, like, x):
-    table = carray(as_pointer(model.embedding_tokens_weight), (shape.vocabulary, shape.width), like.dtype)
-    of_rows = _vector_at(model.embedding_tokens_scale, shape.vocabulary)
+    table = carray(as_pointer(model.embedding_tokens_weight), (shape.vocab_size, shape.d_model), like.dtype)
+    of_rows = _vector_at(model.embedding_tokens_scale, shape.vocab_size)
     for row in range(len(x)):
         scale = scales.embedding * (of_rows[read.ids[row]] if len(of_rows) else np.float32(1.0))
-        for i in range(shape.width):
+        for i in range(shape.d_model):
             x[row, i] = np.float32(table[read.ids[row], i]) * scale
     if model.embedding_positions:
-        vectors = carray(as_pointer(model.embedding_positions), (shape.table, shape.width), np.float32)
+        vectors = carray(as_pointer(model.embedding_positions), (shape.table_length, shape.d_model), np.float32)
         for row in range(len(x)):
-            for i in range(shape.width):
+            for i in range(shape.d_model):
                 x[row, i] += vectors[read.positions[row], i]
 
 
 @njit
 def _prepare_heads(projected, layer, positions, model, shape, scales, firsts, is_first):
     """Norms and rotations of the heads of queries and keys, and the mixture of values, in place."""
-    head, turning = shape.head, shape.heads + shape.kv_heads
+    head, turning = shape.head_size, shape.heads + shape.kv_heads
     query_norm, key_norm = (
         _vector_at(layer.attention_query_norm_weight, head),
         _vector_at(layer.attention_key_norm_weight, head),
     )
     shares, empty = _vector_at(layer.attention_value_shares, 2), _vector_at(0, 0)
-    tables = carray(as_pointer(model.rotation), (shape.table if model.rotation else 0, 2, shape.turned), np.float32)
+    tables = carray(
+        as_pointer(model.rotation), (shape.table_length if model.rotation else 0, 2, shape.rotary_dim), np.float32
+    )
     for row in range(len(projected)):
         for index in range(turning):
             x = projected[row, index * head : (index + 1) * head]
@@ -205,12 +207,12 @@ def _prepare_heads(projected, layer, positions, model, shape, scales, firsts, is
 @njit
 def _self_attention(x, layer, cache, read, model, shape, scales, like, firsts, is_first, out, threads):
     """Add to `out` what attention makes of `x`; keys and values go into the cache."""
-    number, head, kv_heads = len(x), shape.head, shape.kv_heads
+    number, head, kv_heads = len(x), shape.head_size, shape.kv_heads
     n_projected, n_attended = (shape.heads + 2 * kv_heads) * head, shape.heads * head
     projected = np.empty((number, n_projected), np.float32)
     inputs = _linear_at(
-        layer.attention_input_weight, layer.attention_input_scale, layer.attention_input_bias, n_projected, shape.width,
-        like,
+        layer.attention_input_weight, layer.attention_input_scale, layer.attention_input_bias, n_projected,
+        shape.d_model, like,
     )  # fmt: skip
     matmul(inputs.weights, inputs.scales, inputs.biases, x, projected, as_variable(False), threads)
     _prepare_heads(projected, layer, read.positions, model, shape, scales, firsts, is_first)
@@ -225,11 +227,11 @@ def _self_attention(x, layer, cache, read, model, shape, scales, like, firsts, i
                 key[i] = of_key[i]
             for i in range(head):
                 value[i] = of_value[i]
-    biases = carray(as_pointer(model.biases), (shape.heads if model.biases else 0, shape.table), np.float32)
+    biases = carray(as_pointer(model.biases), (shape.heads if model.biases else 0, shape.table_length), np.float32)
     queries = np.ascontiguousarray(projected[:, :n_attended])
     seen = AttentionArrays(keys, values, read.rows, read.positions, read.slots, biases, shape.window)
     outputs = _linear_at(
-        layer.attention_output_weight, layer.attention_output_scale, layer.attention_output_bias, shape.width,
+        layer.attention_output_weight, layer.attention_output_scale, layer.attention_output_bias, shape.d_model,
         n_attended, like,
     )  # fmt: skip
     _attend_and_project(queries, seen, outputs, shape, out, threads)
@@ -238,24 +240,24 @@ def _self_attention(x, layer, cache, read, model, shape, scales, like, firsts, i
 @njit
 def _cross_attention(x, layer, memory, read, shape, scales, like, out, threads):
     """Add to `out` what `x` finds in the memory of a source."""
-    width, empty = shape.heads * shape.head, _vector_at(0, 0)
+    width, empty = shape.heads * shape.head_size, _vector_at(0, 0)
     queries = np.empty((len(x), width), np.float32)
     inputs = _linear_at(
         layer.cross_attention_input_weight, layer.cross_attention_input_scale, layer.cross_attention_input_bias, width,
-        shape.width, like,
+        shape.d_model, like,
     )  # fmt: skip
     matmul(inputs.weights, inputs.scales, inputs.biases, x, queries, as_variable(False), threads)
-    norm = _vector_at(layer.cross_attention_query_norm_weight, shape.head)
+    norm = _vector_at(layer.cross_attention_query_norm_weight, shape.head_size)
     for token in range(len(x) if len(norm) else 0):
-        for first in range(0, width, shape.head):
-            head = queries[token, first : first + shape.head]
+        for first in range(0, width, shape.head_size):
+            head = queries[token, first : first + shape.head_size]
             normalise(head, norm, empty, scales.epsilon, 0, head)
     keys, values = _cached_keys_and_values(memory, read, shape)
     slots, last = np.arange(memory[2]).reshape(1, memory[2]), read.lengths[read.rows] - 1
     seen = AttentionArrays(keys, values, read.rows, last, slots, empty.reshape(0, 0), as_variable(0))
     outputs = _linear_at(
         layer.cross_attention_output_weight, layer.cross_attention_output_scale, layer.cross_attention_output_bias,
-        shape.width, width, like,
+        shape.d_model, width, like,
     )  # fmt: skip
     _attend_and_project(queries, seen, outputs, shape, out, threads)
 
@@ -263,7 +265,7 @@ def _cross_attention(x, layer, memory, read, shape, scales, like, out, threads):
 @njit
 def _cached_keys_and_values(cache, read, shape):
     """The keys and values of a cache's rows."""
-    size = (read.rows.max() + 1, shape.kv_heads, cache[2], shape.head)
+    size = (read.rows.max() + 1, shape.kv_heads, cache[2], shape.head_size)
     return carray(as_pointer(cache[0]), size, np.float32), carray(as_pointer(cache[1]), size, np.float32)
 
 
@@ -272,7 +274,7 @@ def _attend_and_project(queries, seen, outputs, shape, out, threads):
     """Add to `out` what a projection makes of what queries find."""
     number = len(queries)
     scores, found = np.empty((threads, seen.slots.shape[1]), np.float32), np.empty_like(queries)
-    by_head = (number, shape.heads, shape.head)
+    by_head = (number, shape.heads, shape.head_size)
     attend(queries.reshape(by_head), seen, scores, found.reshape(by_head), threads)
     matmul(outputs.weights, outputs.scales, outputs.biases, found, out, as_variable(True), threads)
 
@@ -280,16 +282,16 @@ def _attend_and_project(queries, seen, outputs, shape, out, threads):
 @njit
 def _feed_forward(x, layer, shape, like, out, threads):
     """Add to `out` what the feed-forward layer makes of `x`."""
-    width = shape.inner // 2 if shape.activation == SWIGLU else shape.inner
-    inner = np.empty((len(x), shape.inner), np.float32)
+    width = shape.up_outputs // 2 if shape.activation == SWIGLU else shape.up_outputs
+    inner = np.empty((len(x), shape.up_outputs), np.float32)
     up = _linear_at(
-        layer.feed_forward_up_weight, layer.feed_forward_up_scale, layer.feed_forward_up_bias, shape.inner, shape.width,
-        like,
+        layer.feed_forward_up_weight, layer.feed_forward_up_scale, layer.feed_forward_up_bias, shape.up_outputs,
+        shape.d_model, like,
     )  # fmt: skip
     matmul_activation(up.weights, up.scales, up.biases, x, inner, shape.activation, threads)
     down = _linear_at(
-        layer.feed_forward_down_weight, layer.feed_forward_down_scale, layer.feed_forward_down_bias, shape.width, width,
-        like,
+        layer.feed_forward_down_weight, layer.feed_forward_down_scale, layer.feed_forward_down_bias, shape.d_model,
+        width, like,
     )  # fmt: skip
     fed = np.ascontiguousarray(inner[:, :width])
     matmul(down.weights, down.scales, down.biases, fed, out, as_variable(True), threads)
@@ -298,18 +300,18 @@ def _feed_forward(x, layer, shape, like, out, threads):
 @njit
 def _compute_logits(x, model, shape, scales, like, logits, threads):
     """What the output layer makes of final states."""
-    head = _linear_at(model.head_weight, model.head_scale, model.output_bias, shape.vocabulary, shape.width, like)
+    head = _linear_at(model.head_weight, model.head_scale, model.output_bias, shape.vocab_size, shape.d_model, like)
     matmul(head.weights, head.scales, head.biases, x, logits, as_variable(False), threads)
     if scales.cap:
         for row in range(len(logits)):
-            for i in range(shape.vocabulary):
+            for i in range(shape.vocab_size):
                 logits[row, i] = scales.cap * np.float32(np.tanh(logits[row, i] / scales.cap))
 
 
 @njit
 def _compute_top_k(x, model, shape, scales, like, found, threads):
     """The best ones of what the output layer makes of final states, of which there are never many at a time."""
-    room = np.empty((min(_ROWS_IN_CACHE, len(x)), shape.vocabulary), np.float32)
+    room = np.empty((min(_ROWS_IN_CACHE, len(x)), shape.vocab_size), np.float32)
     for begin in range(0, len(x), _ROWS_IN_CACHE):
         end = min(begin + _ROWS_IN_CACHE, len(x))
         logits = room[: end - begin]
@@ -318,11 +320,11 @@ def _compute_top_k(x, model, shape, scales, like, found, threads):
 
 
 @njit(nogil=True)
-def decode_step(read, layers, caches, memories, model, shape, scales, like, logits, found, threads):
+def decode_step(batch, layers, caches, memories, model, shape, scales, dtype_like, logits, top_k_arrays, threads):
     """Read some tokens: the next of each row, or several of a row, each of which sees those before it.
 
     Args:
-        read: the tokens.
+        batch: the tokens.
         layers: (layers,) records of the addresses of `LAYER`.
         caches: (layers, 3): the addresses of keys and values, each (rows, kv_heads, room, head) float32; and the room.
         memories: the same of the sources that are read by cross-attention, of which the room is the longest one's; or
@@ -330,20 +332,20 @@ def decode_step(read, layers, caches, memories, model, shape, scales, like, logi
         model: the record of the addresses of `MODEL`.
         shape: the integers.
         scales: the fractions.
-        like: an empty array of the type of the matrices.
+        dtype_like: an empty array of the type of the matrices.
         logits: (number, vocabulary) float32, to be filled; or (0, vocabulary), if the best ones are wanted alone.
-        found: those, to be filled as `lm.kernels.topk.top_k` does.
+        top_k_arrays: those, to be filled as `lm.kernels.topk.top_k` does.
         threads: how many share the work.
 
     Returns:
         The place of the first token that the vocabulary doesn't have, in which case nothing was read; else -1.
     """
-    unknown = _find_invalid_token(read.ids, shape.vocabulary)
+    unknown = _find_invalid_token(batch.ids, shape.vocab_size)
     if unknown >= 0:
         return unknown
-    x = np.empty((len(read.ids), shape.width), np.float32)
-    firsts = np.empty((len(read.ids), shape.kv_heads * shape.head), np.float32)
-    _embed(read, model, shape, scales, like, x)
+    x = np.empty((len(batch.ids), shape.d_model), np.float32)
+    firsts = np.empty((len(batch.ids), shape.kv_heads * shape.head_size), np.float32)
+    _embed(batch, model, shape, scales, dtype_like, x)
     embedding, normed, also = x.copy(), np.empty_like(x), np.empty_like(x)
     of_stream, of_embedding = (
         _vector_at(model.decoder_stream_shares, len(layers)),
@@ -357,30 +359,30 @@ def decode_step(read, layers, caches, memories, model, shape, scales, like, logi
             _normalise_rows(x, layer.attention_norm_weight, layer.attention_norm_bias, shape, scales, normed)
             if shape.is_parallel:
                 _normalise_rows(x, layer.feed_forward_norm_weight, layer.feed_forward_norm_bias, shape, scales, also)
-            _self_attention(normed, layer, cache, read, model, shape, scales, like, firsts, first, x, threads)
+            _self_attention(normed, layer, cache, batch, model, shape, scales, dtype_like, firsts, first, x, threads)
             if layer.cross_attention_input_weight:
                 _normalise_rows(
                     x, layer.cross_attention_norm_weight, layer.cross_attention_norm_bias, shape, scales, normed
                 )
-                _cross_attention(normed, layer, memories[index], read, shape, scales, like, x, threads)
+                _cross_attention(normed, layer, memories[index], batch, shape, scales, dtype_like, x, threads)
             if not shape.is_parallel:
                 _normalise_rows(x, layer.feed_forward_norm_weight, layer.feed_forward_norm_bias, shape, scales, also)
-            _feed_forward(also, layer, shape, like, x, threads)
+            _feed_forward(also, layer, shape, dtype_like, x, threads)
         else:
             normed[:] = x
-            _self_attention(normed, layer, cache, read, model, shape, scales, like, firsts, first, x, threads)
+            _self_attention(normed, layer, cache, batch, model, shape, scales, dtype_like, firsts, first, x, threads)
             _normalise_rows(x, layer.attention_norm_weight, layer.attention_norm_bias, shape, scales, x)
             if layer.cross_attention_input_weight:
                 normed[:] = x
-                _cross_attention(normed, layer, memories[index], read, shape, scales, like, x, threads)
+                _cross_attention(normed, layer, memories[index], batch, shape, scales, dtype_like, x, threads)
                 _normalise_rows(x, layer.cross_attention_norm_weight, layer.cross_attention_norm_bias, shape, scales, x)
             normed[:] = x
-            _feed_forward(normed, layer, shape, like, x, threads)
+            _feed_forward(normed, layer, shape, dtype_like, x, threads)
             _normalise_rows(x, layer.feed_forward_norm_weight, layer.feed_forward_norm_bias, shape, scales, x)
     if model.decoder_final_norm_weight:
         _normalise_rows(x, model.decoder_final_norm_weight, model.decoder_final_norm_bias, shape, scales, x)
     if len(logits):
-        _compute_logits(x, model, shape, scales, like, logits, threads)
+        _compute_logits(x, model, shape, scales, dtype_like, logits, threads)
     else:
-        _compute_top_k(x, model, shape, scales, like, found, threads)
+        _compute_top_k(x, model, shape, scales, dtype_like, top_k_arrays, threads)
     return -1

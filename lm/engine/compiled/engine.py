@@ -43,15 +43,15 @@ class _PositionTables(NamedTuple):
         length: how many positions.
         addresses: of `MODEL`, tables included.
         shape: of the model, tables included.
-        kept: the tables, which must stay alive.
-        in_line: (1, length) the slots of a row whose positions are their own slots.
+        kept_alive: the tables, which must stay alive.
+        identity_slots: (1, length) the slots of a row whose positions are their own slots.
     """
 
     length: int
     addresses: np.void
     shape: ModelShape
-    kept: list[Tensor]
-    in_line: Tensor
+    kept_alive: list[Tensor]
+    identity_slots: Tensor
 
 
 class CompiledEngine:
@@ -67,19 +67,23 @@ class CompiledEngine:
         assert isinstance(model.decoder, Stack)
         weights, _ = model.output_layer
         own = model.state_dict()
-        if model.head is None:
+        if model.head_size is None:
             own |= {name.replace("embedding.tokens", "head"): tensor for name, tensor in own.items()}
         blocks = [block.state_dict() for block in model.decoder.blocks]
-        self._kept: list[Tensor] = []
+        self._kept_alive: list[Tensor] = []
         self._first = next(model.parameters()).data_ptr()
         self._layers = np.array(
             [tuple(self._address(block.get(name)) for name in LAYER) for block in blocks], address_dtype(LAYER)
         )
         self._weights = np.array([tuple(self._address(own.get(name)) for name in MODEL)], address_dtype(MODEL))
-        self._like: NDArray[Any] = np.empty(0, _BITS[weights.dtype])
+        self._dtype_like: NDArray[Any] = np.empty(0, _BITS[weights.dtype])
         self._shape = _model_shape(model.config, blocks[0], vocabulary=len(weights))
-        self._config, self._vectors, self._positions = model.config, model.embedding.positions, model.decoder.positions
-        self._tables = self._with_positions(0)
+        self._config, self._absolute_positions, self._relative_positions = (
+            model.config,
+            model.embedding.positions,
+            model.decoder.positions,
+        )
+        self._tables = self._build_tables(0)
         fractions = (model.config.norm_eps, model.embedding.scale, model.config.softcap)
         self._scales = ModelScalars(*map(np.float32, fractions))
 
@@ -89,25 +93,25 @@ class CompiledEngine:
         rows: Sequence[int],
         positions: Sequence[int],
         cache: KVCache,
-        want: OutputSpec,
+        output_spec: OutputSpec,
         *,
         lengths: Sequence[int] | None = None,  # noqa: ARG002 (prompts are PyTorch's)
     ) -> EngineOutput:
         """See `Engine`; of rows that are not new to the cache."""
-        reading, vocabulary = cache.reading(tokens, rows, positions), self._shape.vocabulary
-        if want.top_k:
-            best = TopK.to_be_filled(len(reading.tokens), min(want.top_k, vocabulary))
+        reading, vocabulary = cache.prepare_step(tokens, rows, positions), self._shape.vocab_size
+        if output_spec.top_k:
+            best = TopK.empty(len(reading.tokens), min(output_spec.top_k, vocabulary))
             self._step(reading, torch.empty(0, vocabulary), best)
-            return EngineOutput(best=best)
+            return EngineOutput(top_k=best)
         logits = torch.empty(len(reading.tokens), vocabulary)
-        self._step(reading, logits, TopK.to_be_filled(0, 1))
-        return EngineOutput(logits=logits.view(*tokens.shape, -1)[:, tokens.shape[1] - want.last :])
+        self._step(reading, logits, TopK.empty(0, 1))
+        return EngineOutput(logits=logits.view(*tokens.shape, -1)[:, tokens.shape[1] - output_spec.logits_to_keep :])
 
     def _step(self, reading: StepInputs, logits: Tensor, found: TopK) -> None:
         tables = self._tables
         if reading.end > tables.length:
-            tables = self._tables = self._with_positions(reading.end)
-        slots = tables.in_line[:, : reading.end] if reading.slots is None else reading.slots
+            tables = self._tables = self._build_tables(reading.end)
+        slots = tables.identity_slots[:, : reading.end] if reading.slots is None else reading.slots
         lengths = reading.positions[:0] if reading.lengths is None else reading.lengths
         numbers = (reading.tokens, reading.rows, reading.positions, slots, lengths)
         threads = code_cache.sync_threads()
@@ -115,11 +119,11 @@ class CompiledEngine:
             unknown = decode_step(
                 StepArrays(*(each.contiguous().numpy() for each in numbers)), self._layers,
                 _cache_addresses(reading.layers), _cache_addresses(reading.cross_layers), tables.addresses,
-                tables.shape, self._scales, self._like, logits.numpy(),
+                tables.shape, self._scales, self._dtype_like, logits.numpy(),
                 TopKArrays(*(each.numpy() for each in found)), threads,
             )  # fmt: skip
         if unknown >= 0:
-            token, vocabulary = int(reading.tokens[unknown]), self._shape.vocabulary
+            token, vocabulary = int(reading.tokens[unknown]), self._shape.vocab_size
             raise UsageError(f"token ID {token} is not in the model's vocabulary: its {vocabulary} IDs begin with 0")
 
     def has_weights_of(self, model: DecoderModel) -> bool:
@@ -127,23 +131,25 @@ class CompiledEngine:
         first = next(model.parameters())
         return first.data_ptr() == self._first and not first.requires_grad
 
-    def _with_positions(self, length: int) -> _PositionTables:
+    def _build_tables(self, length: int) -> _PositionTables:
         """Tables of `length` positions or more: of twice as many, up to the context, so that they seldom grow."""
         context = self._config.context_length
         length = max(length, min(context, max(2 * length, _POSITIONS)))
-        found = _position_tables(self._vectors, self._positions, length)
+        found = _position_tables(self._absolute_positions, self._relative_positions, length)
         weights = self._weights.copy()
         for name, table in found.items():
             weights[name.replace(".", "_")] = table.data_ptr()
-        shape = self._shape._replace(table=length, turned=found["rotation"].shape[-1] if "rotation" in found else 0)
+        shape = self._shape._replace(
+            table_length=length, rotary_dim=found["rotation"].shape[-1] if "rotation" in found else 0
+        )
         return _PositionTables(length, weights[0], shape, [*found.values()], torch.arange(length)[None])
 
     def _address(self, tensor: Tensor | None) -> int:
         """Where a tensor is, which is kept alive, for it may be a copy."""
         if tensor is None:
             return 0
-        self._kept.append(tensor.detach().contiguous())
-        return self._kept[-1].data_ptr()
+        self._kept_alive.append(tensor.detach().contiguous())
+        return self._kept_alive[-1].data_ptr()
 
 
 def _position_tables(vectors: nn.Module | None, positions: nn.Module | None, length: int) -> dict[str, Tensor]:
@@ -152,7 +158,7 @@ def _position_tables(vectors: nn.Module | None, positions: nn.Module | None, len
     if vectors is not None:
         return {"embedding.positions": vectors(0, length, cpu).float().contiguous()}
     if isinstance(positions, RotaryPositions):
-        return {"rotation": positions.table.rows(0, length, cpu).contiguous()}
+        return {"rotation": positions.table_length.rows(0, length, cpu).contiguous()}
     if isinstance(positions, ALiBi | T5Bias):
         distances = -torch.arange(length)[None, None]
         biases, _ = positions.compute_bias(torch.empty(0), distances, layer=0)
@@ -163,11 +169,11 @@ def _position_tables(vectors: nn.Module | None, positions: nn.Module | None, len
 def _model_shape(config: ModelConfig, block: Mapping[str, Tensor], *, vocabulary: int) -> ModelShape:
     """The numbers of a model, without those of its tables of positions."""
     return ModelShape(
-        width=config.d_model, heads=config.n_heads, kv_heads=config.n_kv_heads, head=config.d_head,
-        inner=len(block["feed_forward.up.weight"]), vocabulary=vocabulary,
-        activation=ACTIVATIONS[config.activation], turned=0,
+        d_model=config.d_model, heads=config.n_heads, kv_heads=config.n_kv_heads, head_size=config.d_head,
+        up_outputs=len(block["feed_forward.up.weight"]), vocab_size=vocabulary,
+        activation=ACTIVATIONS[config.activation], rotary_dim=0,
         window=config.attention_window if config.attention == "window" else 0,
-        table=0, centred=int(config.norm == "layernorm"),
+        table_length=0, is_layer_norm=int(config.norm == "layernorm"),
         norm_first=int(config.norm_position == "pre"), is_parallel=int(config.parallel_residual),
     )  # fmt: skip
 

@@ -32,7 +32,7 @@ def written_after_each(output, samples, capsys):
     """What was written up to each event."""
     seen, written = "", []
     for event in EVENTS:
-        samples[event.row].take(event)
+        samples[event.row].append(event)
         output.advance()
         seen += capsys.readouterr().out
         written.append(seen)
@@ -102,11 +102,11 @@ def engines(dtype: str) -> EnginePlan:
 
 def test_a_watch_tells_the_type_and_the_seed_of_what_was_drawn(capsys):
     watch = GenerationTimer()
-    watch.saw_token()
+    watch.record_token()
     watch.report(1, Sampler(seed=9), AcceptanceStats(), engines=engines("int8"))
     assert "1 tokens, – after" in (told := capsys.readouterr().err)
     assert told.endswith("int8, PyTorch (lm compile has not been run), seed 9\n")
     watch.report(20, Sampler(greedy=True), AcceptanceStats(8, 6), engines=engines("float32"))
     told = capsys.readouterr().err
     assert "seed" not in told
-    assert "6 of 8 guesses kept" in told
+    assert "accepted 6 of 8 draft tokens" in told

@@ -82,7 +82,7 @@ def test_a_comparison_has_the_other_side_too(found):
         assert (each.timings.ratio is not None) == compared
         if compared:
             assert each.timings.rounds == 1
-            assert each.timings.ratio == pytest.approx(each.tokens_per_second / each.their_tokens_per_second)
+            assert each.timings.ratio == pytest.approx(each.tokens_per_second / each.baseline_tokens_per_second)
 
 
 def test_the_step_is_that_of_training_and_leaves_nothing_behind():

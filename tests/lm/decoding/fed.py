@@ -17,7 +17,7 @@ Model = DecoderOnly | EncoderDecoder
 
 
 def session(*models: Model, cached: bool = True, shares: bool = False) -> DecodeSession:
-    return DecodeSession(*(plan_engines(model, uses_cache=cached, shares=shares) for model in models))
+    return DecodeSession(*(plan_engines(model, use_cache=cached, shares_prefixes=shares) for model in models))
 
 
 class Fed:
@@ -57,8 +57,8 @@ class Fed:
             parts.append(self.session.add(first.tolist(), self._sources, OutputSpec(attention=int(watched))))
             tokens = tokens[:, first.shape[1] :]
         if tokens.shape[1]:
-            want = OutputSpec(last=1 if last_only else tokens.shape[1], attention=int(watched))
-            parts.append(self.session.extend(tokens, want))
+            output_spec = OutputSpec(logits_to_keep=1 if last_only else tokens.shape[1], attention=int(watched))
+            parts.append(self.session.extend(tokens, output_spec))
         if self._coverage is not None:
             for part in parts:
                 self._coverage.add(part.attention)
@@ -66,7 +66,7 @@ class Fed:
 
     def join(self, prompts: Sequence[Sequence[int]]) -> Tensor:
         """(prompts, vocabulary) logits after prompts that are taken in as rows."""
-        return self.session.add(prompts).last
+        return self.session.add(prompts).last_logits
 
     def reorder(self, rows: Tensor) -> None:
         if len(self.session):

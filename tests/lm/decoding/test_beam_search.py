@@ -71,7 +71,7 @@ def test_a_beam_wide_enough_finds_what_an_exhaustive_search_finds(seed, length_p
 def test_a_beam_of_one_is_greedy(context):
     for seed in range(6):
         model = make_model(40, context, seed)
-        greedy = Sampler.of(SamplingConfig(greedy=True))
+        greedy = Sampler.from_config(SamplingConfig(greedy=True))
         for stop_ids in ([], [2, 5, 7, 11]):
             events = generate(session(model), torch.tensor([PROMPT]), [SampleSpec(0, 20)], greedy, stop_ids=stop_ids)
             tokens = [event for event in events if isinstance(event, Token)]
@@ -122,15 +122,15 @@ def test_several_sources_side_by_side_are_as_each_alone():
 class Table:
     """A session of a model whose logits depend on the last token alone; counts what is fed."""
 
-    moves_freely = is_compiled = False
+    reorders_for_free = is_compiled = False
 
     def __init__(self, logits):
         self.logits, self.fed = torch.as_tensor(logits), 0
 
-    def add(self, prompts, sources, want):
-        return self.extend(torch.tensor(prompts), want)
+    def add(self, prompts, sources, output_spec):
+        return self.extend(torch.tensor(prompts), output_spec)
 
-    def extend(self, tokens, want):
+    def extend(self, tokens, output_spec):
         self.fed += len(tokens)
         return StepOutput(self.logits[tokens[:, -1:]])
 
@@ -208,7 +208,7 @@ def test_filters_that_raise_scores_do_not_end_a_search_too_early(refill, raising
                 "frequency_penalty": draw.choice([-1.0, 0.0, 1.0]), "no_repeat_ngram": draw.choice([None, 2]),
             }  # fmt: skip
         config, penalty = SamplingConfig(greedy=True, **settings), draw.choice([0.0, 0.5, 1.0, 2.0])
-        sampler, prompt, n = Sampler.of(config, biases), [draw.randrange(SMALL)], draw.choice([1, 2, 5])
+        sampler, prompt, n = Sampler.from_config(config, biases), [draw.randrange(SMALL)], draw.choice([1, 2, 5])
         scores = {text: score_by_hand(table, prompt, text, config, biases, penalty) for text in every}
         expected = sorted((score for score in scores.values() if score is not None), reverse=True)[:n]
         (found,) = beam_search(
@@ -224,7 +224,7 @@ def test_filters_that_raise_scores_do_not_end_a_search_too_early(refill, raising
 def test_a_search_ends_early_although_some_tokens_are_favoured():
     """The end has nearly all of the probability, and a bias of 1 makes up for 1 nat a token at most."""
     steps = Table([[20.0, 0.0, 0.0]] * 3)
-    sampler = Sampler.of(SamplingConfig(greedy=True), {(1,): 1.0})
+    sampler = Sampler.from_config(SamplingConfig(greedy=True), {(1,): 1.0})
     (found,) = beam_search(
         steps, torch.tensor([[1]]), beam_size=3, max_tokens=10, stop_ids=[0], length_penalty=0.0,
         filters=sampler.filters, max_added_bias=sampler.max_added_bias,
@@ -245,7 +245,7 @@ def test_a_search_ends_early_although_some_tokens_are_favoured():
     ],
 )
 def test_how_much_filters_add_at_most(settings, biases, expected):
-    assert Sampler.of(SamplingConfig(**settings), biases).max_added_bias == expected
+    assert Sampler.from_config(SamplingConfig(**settings), biases).max_added_bias == expected
 
 
 def test_more_results_than_the_beam_holds_are_refused():

@@ -81,7 +81,7 @@ def test_many_sources_are_as_each_alone_and_their_scores_are_forced_ones(shape):
 def test_a_beam_of_one_is_greedy():
     model = make_model(seed=5)
     found = search(model, beam_size=1, max_tokens=12, stop_ids=(1, 2, 3))
-    greedy = Sampler.of(SamplingConfig(greedy=True))
+    greedy = Sampler.from_config(SamplingConfig(greedy=True))
     rows = [SampleSpec(number, max_tokens=12) for number in range(4)]
     prompts, sources = torch.full((4, 1), START), [(SOURCE, LENGTHS)]
     events = generate(session(model), prompts, rows, greedy, sources=sources, stop_ids=(1, 2, 3))
@@ -126,13 +126,13 @@ def test_what_is_added_for_an_end_decides_among_those_that_ended():
 
 def test_of_equal_candidates_the_lowest_ids_win_in_a_vocabulary_of_any_size():
     class Flat:
-        moves_freely = is_compiled = False
+        reorders_for_free = is_compiled = False
 
-        def add(self, prompts, sources, want):
+        def add(self, prompts, sources, output_spec):
             return StepOutput(torch.zeros(len(prompts), 1, 3 * VOCABULARY))
 
-        def extend(self, tokens, want):
-            return self.add(tokens, None, want)
+        def extend(self, tokens, output_spec):
+            return self.add(tokens, None, output_spec)
 
         def select(self, rows):
             pass

@@ -20,7 +20,7 @@ def test_the_best_are_those_that_a_stable_sort_puts_first(size, values):
     assert found.tokens.tolist() == expected.tolist()
     assert not found.parents.any()
     logprobs = logits.log_softmax(-1).gather(1, expected).double()
-    assert_close(found.totals, logprobs, terms=size, scale=logits, dtype=torch.float32)
+    assert_close(found.total_logprobs, logprobs, terms=size, scale=logits, dtype=torch.float32)
 
 
 def test_of_equal_candidates_those_of_the_better_hypothesis_come_first():
@@ -36,17 +36,17 @@ def test_what_filters_change_counts_and_is_not_normalised_again():
     found = Candidates.of(totals, top_k_tokens(logits, filtered, 9))
     expected = (totals + logits.log_softmax(-1).double() + filtered - logits).sort(descending=True)
     assert found.tokens.tolist() == expected.indices.tolist()
-    assert_close(found.totals, expected.values, terms=9, scale=filtered, dtype=torch.float32)
+    assert_close(found.total_logprobs, expected.values, terms=9, scale=filtered, dtype=torch.float32)
     ruled_out = Candidates.of(totals, top_k_tokens(logits, torch.full_like(logits, -torch.inf), 3))
-    assert (ruled_out.totals == -torch.inf).all()
+    assert (ruled_out.total_logprobs == -torch.inf).all()
 
 
 def test_a_selection_keeps_the_order_and_is_filled_up_with_nothing():
     totals = torch.zeros(2, 1, dtype=torch.float64)
     found = Candidates.of(totals, top_k_tokens(random_logits(2, 6, 10**9), random_logits(2, 6, 10**9), 4))
     chosen = torch.tensor([[False, True, False, True], [False, False, True, False]])
-    selected = found.selected(chosen)
+    selected = found.keep(chosen)
     assert selected.tokens[0].tolist() == found.tokens[0, [1, 3]].tolist()
-    assert selected.totals[0].tolist() == found.totals[0, [1, 3]].tolist()
-    assert (int(selected.tokens[1, 0]), float(selected.totals[1, 1])) == (int(found.tokens[1, 2]), -torch.inf)
-    assert found.selected(torch.zeros(2, 4, dtype=torch.bool)).totals.shape == (2, 0)
+    assert selected.total_logprobs[0].tolist() == found.total_logprobs[0, [1, 3]].tolist()
+    assert (int(selected.tokens[1, 0]), float(selected.total_logprobs[1, 1])) == (int(found.tokens[1, 2]), -torch.inf)
+    assert found.keep(torch.zeros(2, 4, dtype=torch.bool)).total_logprobs.shape == (2, 0)

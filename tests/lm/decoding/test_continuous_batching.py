@@ -43,7 +43,7 @@ def alone(model, request: Request, sampler: Sampler):
 @pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_follows_a_prompt_does_not_depend_on_what_is_beside_it(settings, kind):
-    model, sampler = make_model(context=32, **KINDS[kind]), Sampler.of(SamplingConfig(**SETTINGS[settings]))
+    model, sampler = make_model(context=32, **KINDS[kind]), Sampler.from_config(SamplingConfig(**SETTINGS[settings]))
     asked = make_requests(14)
     found = collected(generate_continuously(session(model), asked, sampler, rows=5, stop_ids=STOPS))
     for request in asked:
@@ -56,7 +56,7 @@ def test_what_follows_a_prompt_does_not_depend_on_what_is_beside_it(settings, ki
 
 
 def test_there_are_never_more_rows_than_asked_for_and_hardly_fewer_while_others_wait():
-    model, sampler = make_model(context=64), Sampler.of(SamplingConfig(greedy=True))
+    model, sampler = make_model(context=64), Sampler.from_config(SamplingConfig(greedy=True))
     live: set[int] = set()
     sizes, asked = [], make_requests(40)
     for event in generate_continuously(session(model), asked, sampler, rows=8):
@@ -77,7 +77,9 @@ def test_requests_are_taken_only_when_there_is_room():
             taken.append(request)
             yield request
 
-    events = generate_continuously(session(make_model()), requests(), Sampler.of(SamplingConfig(greedy=True)), rows=4)
+    events = generate_continuously(
+        session(make_model()), requests(), Sampler.from_config(SamplingConfig(greedy=True)), rows=4
+    )
     next(events)
     assert len(taken) == 4
 
@@ -87,11 +89,11 @@ def test_no_requests_are_no_events():
 
 
 def test_a_row_may_have_a_stream_of_its_own():
-    model, sampler = make_model(), Sampler.of(SamplingConfig(temperature=1.0, seed=1))
+    model, sampler = make_model(), Sampler.from_config(SamplingConfig(temperature=1.0, seed=1))
     rows = [
         SampleSpec(0, 10),
-        SampleSpec(1, 10, stream=sampler.stream(0)),
-        SampleSpec(2, 10, stream=sampler.stream(0, seed=8)),
+        SampleSpec(1, 10, rng=sampler.rng(0)),
+        SampleSpec(2, 10, rng=sampler.rng(0, seed=8)),
     ]
     tokens, _, _ = collected(
         generate_continuously(session(model), [Request([3, 4], row) for row in rows], sampler, rows=3)
@@ -100,6 +102,6 @@ def test_a_row_may_have_a_stream_of_its_own():
 
 
 def test_a_sampler_that_rules_out_every_token_is_a_usage_error():
-    sampler = Sampler.of(SamplingConfig(greedy=True), {(token,): -torch.inf for token in range(60)})
+    sampler = Sampler.from_config(SamplingConfig(greedy=True), {(token,): -torch.inf for token in range(60)})
     with pytest.raises(UsageError, match="no token is left"):
         list(generate_continuously(session(make_model()), make_requests(2), sampler, rows=2))

@@ -32,9 +32,9 @@ def generator(kind="bpe", *, use_cache=True, batch_size=16, **settings) -> Gener
 def test_events_are_those_of_the_plain_loop():
     ours = generator(stop=("e ",), top_k=40)
     tokenizer = ours.tokenizer
-    ids, sampler = encode_prompt(tokenizer, PROMPT), Sampler.of(ours.config)
+    ids, sampler = encode_prompt(tokenizer, PROMPT), Sampler.from_config(ours.config)
     rows = [
-        SampleSpec(number, 20, StopStringStream(tokenizer.decode_stream(), ("e ",)), sampler.stream(number, prompt=ids))
+        SampleSpec(number, 20, StopStringStream(tokenizer.decode_stream(), ("e ",)), sampler.rng(number, prompt=ids))
         for number in range(4)
     ]
     expected = generate(
@@ -187,7 +187,10 @@ def test_a_beginning_that_prompts_share_changes_no_text():
     beginning = "The owl saw the"
     texts = [f"{beginning} fox", f"{beginning} mill", "Another", f"{beginning} owl"]
     plain, shared = (
-        {prompt.number: samples[0].tokens for prompt, samples in ours.continue_prompts(asked(texts), beginning=each)}
+        {
+            prompt.number: samples[0].tokens
+            for prompt, samples in ours.continue_prompts(asked(texts), common_prefix=each)
+        }
         for each in ("", beginning)
     )
     assert shared == plain

@@ -12,7 +12,7 @@ from tests.lm.decoding.fed import Fed, session
 from tests.lm.model import hugging_face
 from tests.tolerances import approx, assert_close, rounding_error
 
-GREEDY = Sampler.of(SamplingConfig(greedy=True))
+GREEDY = Sampler.from_config(SamplingConfig(greedy=True))
 PROMPT = [3, 14, 15, 9, 2, 6]
 
 
@@ -69,7 +69,7 @@ def test_greedy_tokens_and_log_probabilities_are_those_of_teacher_forcing():
 
 def test_sampled_log_probabilities_are_the_unfiltered_models():
     model = make_model()
-    tokens, logprobs, _ = collect(model, Sampler.of(SamplingConfig(temperature=0.5, top_k=5, seed=1)), n=3)
+    tokens, logprobs, _ = collect(model, Sampler.from_config(SamplingConfig(temperature=0.5, top_k=5, seed=1)), n=3)
     for row in range(3):
         expected = teacher_forced(model, tokens[row]).log_softmax(-1).gather(-1, torch.tensor(tokens[row])[:, None])
         assert_close(torch.tensor(logprobs[row]), expected.squeeze(-1), model=model)
@@ -104,7 +104,7 @@ def test_cached_greedy_tokens_equal_uncached_ones_unless_the_best_two_are_as_goo
 
 
 def test_a_sample_is_the_same_whatever_samples_are_beside_it():
-    model, sampler = make_model(), Sampler.of(SamplingConfig(temperature=1.0, seed=7))
+    model, sampler = make_model(), Sampler.from_config(SamplingConfig(temperature=1.0, seed=7))
     together, _, _ = collect(model, sampler, n=6)
     for row in range(6):
         alone, _, _ = collect(model, sampler, n=1, first=row)
@@ -114,7 +114,7 @@ def test_a_sample_is_the_same_whatever_samples_are_beside_it():
 
 
 def test_samples_that_end_leave_without_changing_the_others():
-    model, sampler = make_model(context=16), Sampler.of(SamplingConfig(temperature=1.0, seed=3))
+    model, sampler = make_model(context=16), Sampler.from_config(SamplingConfig(temperature=1.0, seed=3))
     stops = {1, 2, 5}
     free, free_logprobs, _ = collect(model, sampler, n=8, max_tokens=30)
     stopped, logprobs, reasons = collect(model, sampler, n=8, max_tokens=30, stop_ids=stops)
@@ -154,7 +154,7 @@ def until(*stops):
 
 
 def test_samples_end_before_a_stop_string_and_leave_without_changing_the_others():
-    model, sampler = make_model(context=16), Sampler.of(SamplingConfig(temperature=1.0, seed=3))
+    model, sampler = make_model(context=16), Sampler.from_config(SamplingConfig(temperature=1.0, seed=3))
     free, _, _ = collect(model, sampler, n=8, max_tokens=30)
     spelled = {row: "".join(map(Spelling().feed, tokens)) for row, tokens in free.items()}
     texts, seen = [until("ab", "ccd") for _ in range(8)], dict.fromkeys(range(8), "")
@@ -187,7 +187,7 @@ def test_a_stop_string_that_is_complete_only_at_the_end_of_the_text_counts():
 
 def test_penalties_see_the_history_of_each_row_as_samples_leave():
     model = make_model(context=16)
-    sampler = Sampler.of(SamplingConfig(temperature=1.5, no_repeat_ngram=1, seed=4))
+    sampler = Sampler.from_config(SamplingConfig(temperature=1.5, no_repeat_ngram=1, seed=4))
     stops = {1, 5, 8}
     tokens, _, reasons = collect(model, sampler, n=6, max_tokens=25, stop_ids=stops)
     assert set(reasons.values()) == {"length", "end_of_text"}
@@ -199,7 +199,7 @@ def test_penalties_see_the_history_of_each_row_as_samples_leave():
 
 def test_greedy_generation_with_penalties_agrees_with_hugging_face():
     model = make_model()
-    sampler = Sampler.of(SamplingConfig(greedy=True, repetition_penalty=1.3, no_repeat_ngram=3), {(7,): -4.0})
+    sampler = Sampler.from_config(SamplingConfig(greedy=True, repetition_penalty=1.3, no_repeat_ngram=3), {(7,): -4.0})
     theirs = hugging_face.gpt2(model).generate(
         torch.tensor([PROMPT]), max_new_tokens=40, do_sample=False, repetition_penalty=1.3, no_repeat_ngram_size=3,
         sequence_bias={(7,): -4.0}, eos_token_id=None, pad_token_id=0,
@@ -208,7 +208,7 @@ def test_greedy_generation_with_penalties_agrees_with_hugging_face():
 
 
 def test_alternatives_are_the_models_best_tokens():
-    model, sampler = make_model(), Sampler.of(SamplingConfig(temperature=0.5, top_k=2, seed=1))
+    model, sampler = make_model(), Sampler.from_config(SamplingConfig(temperature=0.5, top_k=2, seed=1))
     events = list(events_of(model, sampler, max_tokens=8, n=2, alternatives=4))
     for row in range(2):
         tokens = [event for event in events if isinstance(event, Token) and event.row == row]
@@ -220,6 +220,6 @@ def test_alternatives_are_the_models_best_tokens():
 
 
 def test_to_rule_out_every_token_is_an_error():
-    sampler = Sampler.of(SamplingConfig(no_repeat_ngram=1))
+    sampler = Sampler.from_config(SamplingConfig(no_repeat_ngram=1))
     with pytest.raises(UsageError, match="repeated n-grams"):
         collect(make_model(), sampler, max_tokens=60)

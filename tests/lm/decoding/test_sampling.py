@@ -50,9 +50,9 @@ def goodness_of_fit(drawn: torch.Tensor, probabilities: torch.Tensor) -> float:
 )
 def test_draws_have_the_filtered_distribution(config):
     logits, draws = random_logits(1, 30)[0] / 2, 20_000
-    sampler = Sampler.of(dataclasses.replace(config, seed=3))
-    streams = [sampler.stream(row) for row in range(draws)]
-    tokens, _ = sampler.choose(logits.expand(draws, -1), streams, history(draws))
+    sampler = Sampler.from_config(dataclasses.replace(config, seed=3))
+    streams = [sampler.rng(row) for row in range(draws)]
+    tokens, _ = sampler.sample(logits.expand(draws, -1), streams, history(draws))
     expected = apply_filters(logits[None], sampler.filters, history(1))[0].double().softmax(-1) * draws
     counts = tokens.bincount(minlength=30)
     assert not counts[expected == 0].any()
@@ -62,8 +62,8 @@ def test_draws_have_the_filtered_distribution(config):
 def test_consecutive_draws_of_one_row_have_the_distribution_too():
     probabilities = torch.tensor([0.5, 0.2, 0.2, 0.1])
     sampler = Sampler(seed=9)
-    streams = [sampler.stream(0)]
-    drawn = torch.cat([sampler.choose(probabilities.log()[None], streams, history(1))[0] for _ in range(5000)])
+    streams = [sampler.rng(0)]
+    drawn = torch.cat([sampler.sample(probabilities.log()[None], streams, history(1))[0] for _ in range(5000)])
     assert goodness_of_fit(drawn, probabilities) > 1e-3
 
 
@@ -77,24 +77,27 @@ def test_a_token_without_probability_is_never_drawn_not_even_at_the_ends_of_the_
 
     logits = torch.full((1, 40), -INF)
     logits[0, 10], logits[0, 20], logits[0, 30] = 0.3, 0.1, -20.0
-    assert Sampler().choose(logits, [Extreme(0.0)], history(1))[0].item() == 10
-    assert Sampler().choose(logits, [Extreme(1.0 - 2**-53)], history(1))[0].item() == 30
-    assert Sampler().choose(logits[:, :30], [Extreme(1.0 - 2**-53)], history(1))[0].item() == 20
+    assert Sampler().sample(logits, [Extreme(0.0)], history(1))[0].item() == 10
+    assert Sampler().sample(logits, [Extreme(1.0 - 2**-53)], history(1))[0].item() == 30
+    assert Sampler().sample(logits[:, :30], [Extreme(1.0 - 2**-53)], history(1))[0].item() == 20
 
 
 def test_a_row_draws_the_same_whatever_rows_are_beside_it():
-    sampler, logits = Sampler.of(SamplingConfig(seed=5)), random_logits(8)
-    together, _ = sampler.choose(logits, [sampler.stream(row) for row in range(8)], history(8))
+    sampler, logits = Sampler.from_config(SamplingConfig(seed=5)), random_logits(8)
+    together, _ = sampler.sample(logits, [sampler.rng(row) for row in range(8)], history(8))
     for row in range(8):
-        alone, _ = sampler.choose(logits[row : row + 1], [sampler.stream(row)], history(1))
+        alone, _ = sampler.sample(logits[row : row + 1], [sampler.rng(row)], history(1))
         assert alone.item() == together[row].item()
-    assert sampler.stream(0).random() != sampler.stream(1).random()
-    assert sampler.stream(0).random() != Sampler(seed=6).stream(0).random()
+    assert sampler.rng(0).random() != sampler.rng(1).random()
+    assert sampler.rng(0).random() != Sampler(seed=6).rng(0).random()
 
 
 def test_log_probabilities_are_those_of_the_model_before_any_filter():
-    sampler, logits = Sampler.of(SamplingConfig(temperature=0.3, top_k=4, top_p=0.9, seed=1)), random_logits(50)
-    tokens, logprobs = sampler.choose(logits, [sampler.stream(row) for row in range(50)], history(50))
+    sampler, logits = (
+        Sampler.from_config(SamplingConfig(temperature=0.3, top_k=4, top_p=0.9, seed=1)),
+        random_logits(50),
+    )
+    tokens, logprobs = sampler.sample(logits, [sampler.rng(row) for row in range(50)], history(50))
     expected = logits.double().log_softmax(-1)[torch.arange(50), tokens]
     assert_close(logprobs, expected, terms=logits.shape[1], scale=logits)
 
@@ -103,7 +106,7 @@ def test_log_probabilities_are_those_of_the_model_before_any_filter():
     "config", [SamplingConfig(temperature=0), SamplingConfig(temperature=2.0, greedy=True)], ids=str
 )
 def test_greedy_takes_the_best_and_needs_no_numbers(config):
-    tokens, _ = Sampler.of(config).choose(random_logits(), [], history(200))
+    tokens, _ = Sampler.from_config(config).sample(random_logits(), [], history(200))
     assert tokens.equal(random_logits().argmax(-1))
 
 
@@ -118,21 +121,21 @@ def test_greedy_heeds_biases_and_penalties_but_not_truncation():
         (SamplingConfig(greedy=True, no_repeat_ngram=1), {}, 3),
         (SamplingConfig(greedy=True, typical=0.0), {}, 2),
     ):
-        assert Sampler.of(config, biases).choose(logits, [], history(1))[0].item() == best
+        assert Sampler.from_config(config, biases).sample(logits, [], history(1))[0].item() == best
 
 
 @pytest.mark.parametrize("greedy", [True, False])
 def test_a_row_in_which_every_token_is_ruled_out_is_said_and_the_others_go_on(greedy):
-    sampler = Sampler.of(SamplingConfig(greedy=greedy, no_repeat_ngram=1))
+    sampler = Sampler.from_config(SamplingConfig(greedy=greedy, no_repeat_ngram=1))
     before = History(torch.tensor([[0, 1, 2], [0, 0, 1]]), 0)
-    tokens, logprobs = sampler.choose(torch.zeros(2, 3), [sampler.stream(row) for row in range(2)], before)
+    tokens, logprobs = sampler.sample(torch.zeros(2, 3), [sampler.rng(row) for row in range(2)], before)
     assert tokens.tolist() == [NO_TOKEN_LEFT, 2]
     assert logprobs.isfinite().all()
 
 
 def test_without_a_seed_each_sampler_has_its_own():
-    assert Sampler.of(SamplingConfig()).seed != Sampler.of(SamplingConfig()).seed
-    assert Sampler.of(SamplingConfig(seed=0)).seed == 0
+    assert Sampler.from_config(SamplingConfig()).seed != Sampler.from_config(SamplingConfig()).seed
+    assert Sampler.from_config(SamplingConfig(seed=0)).seed == 0
 
 
 @pytest.mark.parametrize(

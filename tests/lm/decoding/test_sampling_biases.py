@@ -63,8 +63,8 @@ def test_a_text_without_tokens_is_an_error():
 def test_the_greatest_biases_leave_numbers(settings):
     """Whatever they are multiplied by or divided by later, and several of them for a token."""
     biases = {(2,): 1e20, (1, 2): 1e20, (3,): -1e20}
-    sampler = Sampler.of(SamplingConfig(**settings), biases)
+    sampler = Sampler.from_config(SamplingConfig(**settings), biases)
     logits, before = torch.tensor([[5.0, 0.0, -5.0, 10.0]]), History(torch.tensor([[2, 1]]), 0)
-    tokens, logprobs = sampler.choose(logits, [sampler.stream(0)], before)
+    tokens, logprobs = sampler.sample(logits, [sampler.rng(0)], before)
     assert tokens.tolist() == [2]
     assert logprobs.isfinite().all()

@@ -115,7 +115,7 @@ def test_all_filters_one_after_the_other_agree_with_hugging_face():
         temperature=0.7, top_k=20, top_p=0.9, min_p=0.02, typical=0.8, repetition_penalty=1.3, no_repeat_ngram=2
     )
     biases = {(3,): 2.0, (1, 2): -INF}
-    sampler = Sampler.of(config, biases)
+    sampler = Sampler.from_config(config, biases)
     theirs = LogitsProcessorList(
         [
             SequenceBiasLogitsProcessor(biases), RepetitionPenaltyLogitsProcessor(1.3), NoRepeatNGramLogitsProcessor(2),
@@ -153,7 +153,7 @@ def test_only_what_was_generated_counts_for_presence_and_frequency_but_the_promp
         (SamplingConfig(repetition_penalty=2), [0.5, 0.5, 0.5, 1]),
         (SamplingConfig(no_repeat_ngram=1), [-INF, -INF, -INF, 1]),
     ):
-        ours = apply_filters(logits, Sampler.of(config).filters, history) * config.temperature
+        ours = apply_filters(logits, Sampler.from_config(config).filters, history) * config.temperature
         assert ours[0].tolist() == pytest.approx(expected)
 
 
@@ -199,19 +199,19 @@ EVERYTHING = SamplingConfig(
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_rows_of_different_lengths_are_filtered_as_each_is_alone(size):
     config = dataclasses.replace(EVERYTHING, no_repeat_ngram=size)
-    filters = Sampler.of(config, {(3,): 1.0, (1, 2): -INF, (0, 1, 2): 2.0}).filters
+    filters = Sampler.from_config(config, {(3,): 1.0, (1, 2): -INF, (0, 1, 2): 2.0}).filters
     chance = torch.Generator().manual_seed(size)
     prompts = [[1, 2], [0, 1, 2, 0, 1], [4], [3, 1, 2, 1, 3, 1]]
-    history = History(torch.empty(0, 0, dtype=torch.long), 0).above(prompts[:3])
+    history = History(torch.empty(0, 0, dtype=torch.long), 0).stack(prompts[:3])
     alone = [History(torch.tensor([prompt]), len(prompt)) for prompt in prompts]
     for step in range(9):
         if step == 4:
-            history = history.of(torch.tensor([0, 2])).above(prompts[3:])
+            history = history.of(torch.tensor([0, 2])).stack(prompts[3:])
             alone = [alone[0], alone[2], alone[3]]
         rows = len(history.tokens)
         logits = torch.randn(rows, 6, generator=chance)
         expected = [apply_filters(logits[row : row + 1], filters, alone[row]) for row in range(rows)]
         torch.testing.assert_close(apply_filters(logits, filters, history), torch.cat(expected))
         chosen = torch.randint(6, (rows,), generator=chance)
-        history = history.followed(chosen)
-        alone[:rows] = [one.followed(chosen[row : row + 1]) for row, one in enumerate(alone[:rows])]
+        history = history.append(chosen)
+        alone[:rows] = [one.append(chosen[row : row + 1]) for row, one in enumerate(alone[:rows])]

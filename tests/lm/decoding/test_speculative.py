@@ -51,16 +51,14 @@ def plain(one: DecoderOnly, sampler: Sampler, row: SampleSpec, **options) -> lis
 def test_greedy_samples_are_the_same(kind, penalty):
     """Beyond the context too, with log-probabilities, stop tokens and alternatives."""
     shape = {"vocab_size": 40, "n_layers": 2}
-    sampler = Sampler.of(SamplingConfig(greedy=True, repetition_penalty=penalty))
+    sampler = Sampler.from_config(SamplingConfig(greedy=True, repetition_penalty=penalty))
     for seed, stop in itertools.product(range(4), [(), (7,)]):
         ours = model(seed, **shape)
         logits = ours(PROMPT)
         draft = ModelDrafter(session(ours), sampler) if kind == "itself" else draft_of(kind, sampler, **shape)
         agreement, options = AcceptanceStats(), {"stop_ids": stop, "alternatives": 2}
         found = list(
-            generate_speculatively(
-                session(ours), draft, PROMPT, SampleSpec(0, 40), sampler, agreement=agreement, **options
-            )
+            generate_speculatively(session(ours), draft, PROMPT, SampleSpec(0, 40), sampler, stats=agreement, **options)
         )
         expected = plain(ours, sampler, SampleSpec(0, 40), **options)
         assert tokens_of(found) == tokens_of(expected)
@@ -69,8 +67,8 @@ def test_greedy_samples_are_the_same(kind, penalty):
             assert one.logprob == approx(other.logprob, model=ours, scale=logits)
             assert [token for token, _ in one.alternatives] == [token for token, _ in other.alternatives]
         if kind == "itself":
-            assert agreement.kept >= agreement.guessed - 15  # those behind a stop token are not asked about
-            assert agreement.guessed > 0 or len(found) < 3
+            assert agreement.accepted >= agreement.proposed - 15  # those behind a stop token are not asked about
+            assert agreement.proposed > 0 or len(found) < 3
 
 
 @torch.inference_mode()
@@ -93,13 +91,11 @@ def distribution(one: DecoderOnly, sampler: Sampler, length: int) -> dict[tuple[
 )
 def test_samples_have_the_distribution_of_the_model_alone(kind, settings):
     """Chi-square over all continuations of three tokens; so seeded that it always passes or never does."""
-    ours, sampler, number = model(1), Sampler.of(SamplingConfig(seed=1, **settings)), 300
+    ours, sampler, number = model(1), Sampler.from_config(SamplingConfig(seed=1, **settings)), 300
     agreement, counted = AcceptanceStats(), Counter()
     for sample in range(number):
         draft = draft_of(kind, sampler)
-        events = generate_speculatively(
-            session(ours), draft, PROMPT, SampleSpec(sample, 3), sampler, agreement=agreement
-        )
+        events = generate_speculatively(session(ours), draft, PROMPT, SampleSpec(sample, 3), sampler, stats=agreement)
         counted[tuple(tokens_of(events))] += 1
     expected = {tokens: number * share for tokens, share in distribution(ours, sampler, 3).items() if share}
     assert set(counted) <= set(expected)
@@ -109,14 +105,14 @@ def test_samples_have_the_distribution_of_the_model_alone(kind, settings):
     square = sum((seen - often) ** 2 / often for seen, often in cells if often)
     freedom = len(cells) - 1
     assert square < freedom + 3.5 * (2 * freedom) ** 0.5
-    assert 0 < agreement.kept < agreement.guessed
+    assert 0 < agreement.accepted < agreement.proposed
 
 
 def test_the_prompt_draft_goes_on_as_before():
     draft, stream = PromptLookupDrafter(), random.Random(0)
     history = History(torch.tensor([[5, 1, 2, 3, 4, 1, 2, 3]]), 8)
-    assert [guess.token for guess in draft.guesses(history, 3, stream)] == [4, 1, 2]
-    assert draft.guesses(History(torch.tensor([[1, 2, 3]]), 3), 3, stream) == []
+    assert [guess.token for guess in draft.propose(history, 3, stream)] == [4, 1, 2]
+    assert draft.propose(History(torch.tensor([[1, 2, 3]]), 3), 3, stream) == []
 
 
 def test_a_draft_that_is_never_right_is_asked_less_and_less():
@@ -125,14 +121,12 @@ def test_a_draft_that_is_never_right_is_asked_less_and_less():
 
         asked = 0
 
-        def guesses(self, history, count, stream):
+        def propose(self, history, count, rng):
             self.asked += 1
             return [DraftToken(int(ours(history.tokens[:, -16:])[0, -1].argmin()))] * count
 
     ours, sampler, draft = model(3, vocab_size=40, context_length=128), Sampler(greedy=True), Wrong()
-    found = generate_speculatively(
-        session(ours), draft, PROMPT, SampleSpec(0, 100), sampler, agreement=AcceptanceStats()
-    )
+    found = generate_speculatively(session(ours), draft, PROMPT, SampleSpec(0, 100), sampler, stats=AcceptanceStats())
     assert tokens_of(found) == tokens_of(plain(ours, sampler, SampleSpec(0, 100)))
     assert 3 < draft.asked < 15
 
@@ -141,17 +135,17 @@ def test_a_draft_that_was_wrong_may_be_right_again():
     sampler = Sampler(greedy=True)
     ours = model(3, vocab_size=40, context_length=128)
     draft = ModelDrafter(session(ours), sampler)
-    guess, agreement = draft.guesses, AcceptanceStats()
+    guess, agreement = draft.propose, AcceptanceStats()
     rounds = itertools.count()
 
     def at_first_wrong(history, count, stream):
         right = guess(history, count, stream)
         return right if next(rounds) >= 6 else [DraftToken((right[0].token + 1) % 40)]
 
-    draft.guesses = at_first_wrong
-    found = generate_speculatively(session(ours), draft, PROMPT, SampleSpec(0, 100), sampler, agreement=agreement)
+    draft.propose = at_first_wrong
+    found = generate_speculatively(session(ours), draft, PROMPT, SampleSpec(0, 100), sampler, stats=agreement)
     assert tokens_of(found) == tokens_of(plain(ours, sampler, SampleSpec(0, 100)))
-    assert agreement.kept > 50
+    assert agreement.accepted > 50
 
 
 @pytest.mark.parametrize("size", [-5, 5])

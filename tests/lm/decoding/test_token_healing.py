@@ -88,7 +88,7 @@ def by_the_model(ours: Generator, prompt: str, kept: int) -> dict[tuple[int, ...
 def test_the_covers_are_all_spellings_and_their_probabilities(prompt):
     ours = generator()
     ending = PromptEnding.of(TOKENIZER, prompt, encode_prompt(TOKENIZER, prompt))
-    expected = by_the_model(ours, prompt, len(ending.kept))
+    expected = by_the_model(ours, prompt, len(ending.prefix_ids))
     assert by_tokens(found(ours, prompt)) == approx(expected, depth=8)
     own = tuple(encode_prompt(TOKENIZER, prompt))
     assert own in expected, "the prompt's own tokens cover its end"
@@ -107,7 +107,7 @@ def test_covers_are_drawn_with_their_probabilities():
     ours = generator()
     options = found(ours, PROMPTS[0])
     for temperature in (1.0, 0.5):
-        sampler = Sampler.of(SamplingConfig(temperature=temperature, seed=0))
+        sampler = Sampler.from_config(SamplingConfig(temperature=temperature, seed=0))
         drawn = Counter()
         for number in range(2000):
             cover, token = choose_healed_prompt(options, sampler, Even(number))
@@ -244,7 +244,7 @@ def test_only_the_text_of_a_prompt_is_taken_back():
     assert PromptEnding.of(TOKENIZER, "", ids) is None
     context = [*encode_prompt(TOKENIZER, "saw the fo"), TOKENIZER.end_of_text]
     ending = PromptEnding.of(TOKENIZER, "x", encode_after(TOKENIZER, context, "x"))
-    assert ending.kept == context
+    assert ending.prefix_ids == context
     assert PromptEnding.of(TOKENIZER, "x", TOKENIZER.encode("x")) is None, "one token has to stay"
     with pytest.raises(UsageError, match="nothing to begin from"):
         generator().samples([])
@@ -254,11 +254,11 @@ def test_long_words_are_taken_back_in_part():
     prompt = "The owl " + "x" * 40
     ending = PromptEnding.of(TOKENIZER, prompt, encode_prompt(TOKENIZER, prompt))
     assert 0 < len(ending.text) <= 24
-    assert spelled(ending.kept) + ending.text == prompt.encode()
+    assert spelled(ending.prefix_ids) + ending.text == prompt.encode()
     long = "the fox ran. " * 300 + "The ow"
     ending = PromptEnding.of(TOKENIZER, long, encode_prompt(TOKENIZER, long))
     assert ending.text == b" ow"
-    assert spelled(ending.kept) + ending.text == long.encode()
+    assert spelled(ending.prefix_ids) + ending.text == long.encode()
 
 
 def test_tokens_are_found_by_their_first_bytes():

@@ -55,13 +55,13 @@ def test_sources_are_padded_to_the_longest() -> None:
 def test_only_a_model_that_learned_from_pairs_translates(tmp_path: Path) -> None:
     hardware = Hardware("cpu", "float32", 1)
     with pytest.raises(UsageError, match="only one that learned from pairs translates"):
-        TranslationModel.of(load_model(make_run(tmp_path / "gpt"), hardware))
+        TranslationModel.from_loaded(load_model(make_run(tmp_path / "gpt"), hardware))
     rotary = make_run(tmp_path / "rotary", n_encoder_layers=1, positions="rotary")
     learned = make_run(tmp_path / "learned", n_encoder_layers=1, positions="learned", context_length=20)
     one_stack = make_run(tmp_path / "one", decoder_only=True, positions="learned", context_length=20)
-    models = [TranslationModel.of(load_model(folder, hardware)) for folder in (rotary, learned, one_stack)]
+    models = [TranslationModel.from_loaded(load_model(folder, hardware)) for folder in (rotary, learned, one_stack)]
     assert [model.source_limit for model in models] == [4096, 20, 10]
-    assert [model.room([1, 2, 3]) for model in models] == [None, 20, 17]
+    assert [model.max_target_length([1, 2, 3]) for model in models] == [None, 20, 17]
 
 
 @pytest.mark.parametrize(("max_length", "limit"), [(256, 4096), (3000, 6000)])
@@ -71,7 +71,7 @@ def test_where_positions_do_not_end_a_line_is_read_as_far_as_is_of_use(
     """Attention takes time that grows with the square of the length, for a text like none it has learned from."""
     loaded = load_model(make_run(tmp_path / "run", n_encoder_layers=1), Hardware("cpu", "float32", 1))
     parallel = ParallelConfig(max_length=max_length)
-    model = TranslationModel.of(
+    model = TranslationModel.from_loaded(
         dataclasses.replace(loaded, config=dataclasses.replace(loaded.config, parallel=parallel))
     )
     ids = model.read(["a" * 10_000], [None])[0]

@@ -211,13 +211,13 @@ def test_an_output_layer_may_have_a_bias():
 
 def test_the_best_are_found_as_torch_finds_them_among_the_logits():
     model, source = built(of_pairs(0)), torch.randint(37, (4, 7))
-    fed, want = Fed(model, source, torch.tensor([7, 3, 1, 5])), OutputSpec(top_k=3)
+    fed, output_spec = Fed(model, source, torch.tensor([7, 3, 1, 5])), OutputSpec(top_k=3)
     fed.feed(torch.ones(4, 1, dtype=torch.long))  # torch reads the source
-    best = fed.session.extend(torch.full((4, 1), 2), want).best
+    best = fed.session.extend(torch.full((4, 1), 2), output_spec).best
     fed.truncate(1)
     logits = fed.feed(torch.full((4, 1), 2))[:, -1]
     expected = logits.log_softmax(-1).topk(3)
-    assert best.places.tolist() == expected.indices.tolist()
+    assert best.indices.tolist() == expected.indices.tolist()
     assert_close(best.logprobs, expected.values, model=model)
 
 
@@ -228,13 +228,13 @@ def test_a_beam_finds_the_same_whether_its_past_is_shared_or_copied(positions):
     model, prompts = built(config), [[3, 4, 5, 6], [7], [8, 9]]
     of, rows = random.Random(1), [0, 1, 2]
     shared, copied = session(model, shares=True), session(model)
-    found = [each.add(prompts).last for each in (shared, copied)]
+    found = [each.add(prompts).last_logits for each in (shared, copied)]
     assert_close(*found, model=model)
     for token in range(24):
         rows = sorted(of.randrange(len(rows)) for _ in range(6))
         for each in (shared, copied):
             each.select(rows)
-        found = [each.extend(torch.full((6, 1), token)).last for each in (shared, copied)]
+        found = [each.extend(torch.full((6, 1), token)).last_logits for each in (shared, copied)]
         assert_close(*found, model=model)
 
 
@@ -244,7 +244,7 @@ def test_samples_are_the_same_whether_compiled_or_not(monkeypatch):
     generator = Generator(built(config), tokenizer, SamplingConfig(seed=3, max_tokens=40))
     samples = [sample.tokens for sample in generator.samples("The owl", n=5)]
     monkeypatch.setattr(code_cache, "is_compiled", lambda: False)
-    assert generator.plan().other is None
+    assert generator.plan().accelerated is None
     assert samples == [sample.tokens for sample in generator.samples("The owl", n=5)]
 
 
@@ -303,7 +303,7 @@ def test_every_value_of_every_field_is_computed_as_torch_does_or_left_to_it(name
             if selection.find_unsupported(config, selection.COMPILED_SUPPORT) is None:
                 assert_steps_are_those_of_torch(config)
             elif not config.is_masked:
-                assert plan_engines(built(config)).other is None
+                assert plan_engines(built(config)).accelerated is None
 
 
 def assert_steps_are_those_of_torch(config: ModelConfig) -> None:
@@ -379,14 +379,14 @@ def test_a_long_context_takes_no_memory_until_it_is_used(positions):
 def test_a_model_that_is_being_trained_is_left_to_torch():
     """Its weights may be put elsewhere."""
     config = ModelConfig(vocab_size=37, context_length=8, d_model=16, n_layers=1)
-    assert plan_engines(build_model(config).eval()).other is None
-    assert plan_engines(built(config)).other is not None
+    assert plan_engines(build_model(config).eval()).accelerated is None
+    assert plan_engines(built(config)).accelerated is not None
 
 
 def test_a_model_of_which_only_adapters_are_trained_is_left_to_torch():
     """The step doesn't know them."""
     config = ModelConfig(vocab_size=37, context_length=8, d_model=16, n_layers=1)
-    assert plan_engines(build_model_with_lora(config, LoraConfig(rank=2)).eval()).other is None
+    assert plan_engines(build_model_with_lora(config, LoraConfig(rank=2)).eval()).accelerated is None
 
 
 IN_TWO_THREADS = """
@@ -489,7 +489,7 @@ def test_machine_code_of_another_processor_is_left_alone(monkeypatch):
     config = ModelConfig(vocab_size=37, context_length=8, d_model=16, n_layers=1)
     monkeypatch.setattr(code_cache, "target_cpu", lambda: "another")
     code_cache.clear_cached_state()
-    assert plan_engines(built(config)).other is None
+    assert plan_engines(built(config)).accelerated is None
     code_cache.clear_cached_state()
 
 

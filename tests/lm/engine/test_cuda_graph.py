@@ -22,7 +22,7 @@ from lm.config.decoding import SamplingConfig
 from lm.config.model import ModelConfig
 from lm.decoding.generator import Generator
 from lm.engine import cuda_graph, selection
-from lm.engine.cuda_graph import Work
+from lm.engine.cuda_graph import Computation
 from lm.kernels import code_cache
 from lm.model import attention
 from lm.model.layers import quantise
@@ -70,7 +70,7 @@ class Recorder:
     def __init__(self, _device: torch.device) -> None:
         self.recorded = 0
 
-    def __call__(self, work: Work) -> Work:
+    def __call__(self, work: Computation) -> Computation:
         work()
         with Recording() as recording:
             output = work()
@@ -87,8 +87,8 @@ class Recorder:
 def recorded(monkeypatch):
     """Steps are recorded on a CPU, for few rows and positions at a time; nothing is compiled."""
     monkeypatch.setattr(cuda_graph, "RECORDERS", {"cpu": Recorder})
-    monkeypatch.setattr(cuda_graph, "_LEAST_KEYS", 4)
-    monkeypatch.setattr(cuda_graph, "_LEAST_ROOM", 8)
+    monkeypatch.setattr(cuda_graph, "_MIN_KEYS", 4)
+    monkeypatch.setattr(cuda_graph, "_MIN_BUFFER_LENGTH", 8)
     monkeypatch.setattr(attention, "_FEWEST_KEYS", 0)  # else a CPU is asked for numbers, as a GPU is not
     monkeypatch.setattr(selection, "RECORDERS", cuda_graph.RECORDERS)
     monkeypatch.setattr(code_cache, "is_compiled", lambda: False)
@@ -109,7 +109,7 @@ def built(config: ModelConfig) -> DecoderOnly:
 
 
 def steps_recorded(model: DecoderOnly) -> int:
-    step = cuda_graph._steps.get(model)
+    step = cuda_graph._static_steps.get(model)
     return 0 if step is None or not step._recorded else step._record.recorded
 
 
@@ -166,7 +166,7 @@ def test_distances_within_a_window_are_as_without_a_cache(monkeypatch):
     for _ in range(12):
         tokens = torch.randint(VOCABULARY, (3, 1))
         same(steps.feed(tokens), again.feed(tokens))
-    assert cuda_graph._steps[model] is not None
+    assert cuda_graph._static_steps[model] is not None
 
 
 def test_a_step_is_recorded_once_for_the_rows_and_positions_that_share_a_power_of_two():
@@ -199,7 +199,7 @@ def test_what_is_left_over_from_a_broken_sequence_is_not_seen():
     for _ in range(6):
         steps.feed(torch.zeros(1, 1, dtype=torch.long))
     with torch.inference_mode():
-        for keys, values in cuda_graph._steps[model]._buffers:
+        for keys, values in cuda_graph._static_steps[model]._buffers:
             keys.fill_(torch.inf)
             values.fill_(torch.nan)
     del steps
@@ -232,7 +232,7 @@ def test_weights_that_move_are_found(change):
         for _ in range(3):
             tokens = torch.randint(VOCABULARY, (1, 1))
             same(steps.feed(tokens), again.feed(tokens))
-        found.append(cuda_graph._steps[model])
+        found.append(cuda_graph._static_steps[model])
         if len(found) == 1:
             change(model)
     assert found[0] is not found[1]
@@ -251,7 +251,7 @@ def test_tables_that_recorded_steps_read_are_kept_when_longer_ones_take_their_pl
         addresses.append(table.rows(0, 1, cpu).data_ptr())
         table.rows(0, 10_000 * len(addresses), cpu)
     assert len(set(addresses)) == len(addresses)
-    assert [kept.data_ptr() for kept in cuda_graph._steps[model]._read] == addresses[1:3]
+    assert [kept.data_ptr() for kept in cuda_graph._static_steps[model]._read] == addresses[1:3]
 
 
 def test_a_model_that_goes_takes_its_buffers_along():
@@ -259,7 +259,7 @@ def test_a_model_that_goes_takes_its_buffers_along():
     steps = Fed(model)
     for _ in range(2):
         steps.feed(torch.zeros(1, 1, dtype=torch.long))
-    buffers = weakref.ref(cuda_graph._steps[model])
+    buffers = weakref.ref(cuda_graph._static_steps[model])
     del steps, model
     gc.collect()
     assert buffers() is None
@@ -291,7 +291,7 @@ def test_a_model_that_is_being_trained_is_not_recorded(change):
 
 def test_where_nothing_can_be_recorded_steps_go_on_one_by_one(monkeypatch, caplog):
     class Failing(Recorder):
-        def __call__(self, work: Work) -> Work:
+        def __call__(self, work: Computation) -> Computation:
             work()
             raise RuntimeError("no recording\nand more")
 

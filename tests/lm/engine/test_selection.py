@@ -12,7 +12,7 @@ from lm.config.model import ModelConfig
 from lm.config.presets import PRESETS, build_run_config
 from lm.engine import selection
 from lm.engine.selection import (
-    ANY,
+    ANY_VALUE,
     COMPILED_OPERATIONS,
     COMPILED_SUPPORT,
     CUDA_GRAPH_OPERATIONS,
@@ -59,7 +59,7 @@ def test_every_operation_of_every_preset_has_an_engine(preset, shares, with_comp
     model = build_model(small(build_run_config(preset).model)).eval().requires_grad_(False)
     if isinstance(model, EncoderOnly):
         return  # it continues nothing
-    plan, setting = plan_engines(model, shares=shares), find_unsupported(model.config, COMPILED_SUPPORT)
+    plan, setting = plan_engines(model, shares_prefixes=shares), find_unsupported(model.config, COMPILED_SUPPORT)
     for operation in OPERATIONS:
         for tokens in (1, 64, 65):
             is_fast = tokens <= 64 or model.config.is_encoder_decoder
@@ -90,7 +90,10 @@ def test_every_field_of_a_model_is_declared(engine):
 def test_a_field_without_a_declaration_is_not_supported(engine):
     for name in ENGINES[engine]:
         declared = {field: values for field, values in ENGINES[engine].items() if field != name}
-        assert find_unsupported(ModelConfig(), dict.fromkeys(declared, ANY)) == f"{name}={getattr(ModelConfig(), name)}"
+        assert (
+            find_unsupported(ModelConfig(), dict.fromkeys(declared, ANY_VALUE))
+            == f"{name}={getattr(ModelConfig(), name)}"
+        )
 
 
 @pytest.mark.parametrize("preset", PRESETS)

@@ -42,7 +42,12 @@ def test_each_hypothesis_sees_its_prefix_and_its_own_past() -> None:
     assert slots.key_positions(1).tolist() == [[0, 1, 2, 3, 4, 5, 5], [0, 1, 2, 2, 3, 4, 4]]
     read(made, 2, 2)
     assert slots.reorder(torch.tensor([3, 2])).tolist() == [1]  # the second sentence alone, its hypotheses exchanged
-    assert (slots.width, slots.sentences, slots.length, made.self_attention[0].keys_and_values()[0].shape[0]) == (
+    assert (
+        slots.rows_per_group,
+        slots.n_groups,
+        slots.length,
+        made.self_attention[0].keys_and_values()[0].shape[0],
+    ) == (
         2,
         1,
         3,
@@ -54,7 +59,7 @@ def test_each_hypothesis_sees_its_prefix_and_its_own_past() -> None:
 def test_prefixes_of_one_length_need_no_mask_and_no_positions_of_their_own() -> None:
     slots = SlotTable(cache(2, 3), 2, torch.zeros(1))
     mask = slots.add(2)
-    assert (mask.bias, mask.is_causal, slots.query_positions(2), slots.position) == (None, True, None, 5)
+    assert (mask.bias, mask.is_causal, slots.query_positions(2), slots.next_position) == (None, True, None, 5)
 
 
 def test_what_was_taken_back_is_seen_no_more() -> None:
@@ -74,21 +79,21 @@ def test_padding_is_behind_what_is_real() -> None:
 def test_sentences_may_stay_where_they_are_until_something_moves() -> None:
     made = cache(3, 1)
     slots, before = SlotTable(made, 3, torch.zeros(1)), made.self_attention[0].keys_and_values()[0]
-    assert slots.take(1).tolist() == [[1]] * 3
+    assert slots.allocate(1).tolist() == [[1]] * 3
     read(made, 3, 1)
-    assert slots.reorder(torch.tensor([1, 2]), may_wait=True) is None
-    assert (slots.sentences, slots.rows.tolist(), made.self_attention[0].keys_and_values()[0].shape[0]) == (
+    assert slots.reorder(torch.tensor([1, 2]), lazy=True) is None
+    assert (slots.n_groups, slots.group_rows.tolist(), made.self_attention[0].keys_and_values()[0].shape[0]) == (
         2,
         [1, 2],
         3,
     )
-    assert slots.reorder(torch.tensor([1]), may_wait=True) is None
-    assert slots.rows.tolist() == [2]
-    assert slots.settle().tolist() == [2]
-    assert slots.settle() is None
-    assert slots.rows.tolist() == [0]
+    assert slots.reorder(torch.tensor([1]), lazy=True) is None
+    assert slots.group_rows.tolist() == [2]
+    assert slots.compact().tolist() == [2]
+    assert slots.compact() is None
+    assert slots.group_rows.tolist() == [0]
     assert torch.equal(made.self_attention[0].keys_and_values()[0][:, :, :1], before[2:])
     slots = SlotTable(made, 1, torch.zeros(1))
-    slots.take(1)
-    ragged = slots.reorder(torch.tensor([0, 0]), may_wait=True)  # two hypotheses of one sentence, in one row
-    assert (ragged, slots.width, slots.rows.tolist()) == (None, 2, [0])
+    slots.allocate(1)
+    ragged = slots.reorder(torch.tensor([0, 0]), lazy=True)  # two hypotheses of one sentence, in one row
+    assert (ragged, slots.rows_per_group, slots.group_rows.tolist()) == (None, 2, [0])

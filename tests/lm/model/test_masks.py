@@ -40,8 +40,8 @@ def test_a_query_sees_what_the_parts_of_its_mask_allow(n_queries, farthest, leng
 
 def test_pairs_that_are_named_restrict_the_rest():
     pairs = torch.tensor([[True, False, True, True, True]])[None, None]
-    assert Mask(pairs=pairs).build_tensor(2, 5, CPU) is pairs
-    assert Mask(is_causal=True, pairs=pairs).build_tensor(2, 5, CPU)[0, 0].int().tolist() == [
+    assert Mask(visible=pairs).build_tensor(2, 5, CPU) is pairs
+    assert Mask(is_causal=True, visible=pairs).build_tensor(2, 5, CPU)[0, 0].int().tolist() == [
         [1, 0, 1, 1, 0],
         [1, 0, 1, 1, 1],
     ]
@@ -63,7 +63,7 @@ def test_without_parts_all_is_seen():
         (Mask.causal(pattern=SlidingWindow(3)), [False, False, False]),
         (Mask(pattern=SlidingWindow(4)), [True, True, True]),
         (Mask(pattern=SlidingWindow(3)), [False, False, False]),
-        (Mask(pairs=torch.ones(1, 1, 1, 5, dtype=torch.bool)), [False, False, False]),
+        (Mask(visible=torch.ones(1, 1, 1, 5, dtype=torch.bool)), [False, False, False]),
         (Mask.keys(LENGTHS), [False, False, False]),
         (Mask.causal(bias=torch.zeros(1, 1, 1, 5)), [False, False, False]),
     ],

@@ -184,7 +184,7 @@ def test_one_direction_is_learned_with_the_tokenizer_of_a_run_that_has_language_
     scores = [event.bleu for event in train(one) if isinstance(event, Evaluation)]
     assert len(scores) == 2
     assert None not in scores
-    model = TranslationModel.of(load_model(one.folder, inference_hardware(HardwareConfig(device="cpu"))))
+    model = TranslationModel.from_loaded(load_model(one.folder, inference_hardware(HardwareConfig(device="cpu"))))
     source = "the old mill"
     (line,) = Translator([model])._read([(0, source, "", None)])
     assert line.sources == ([*one.tokenizer.encode(source), one.tokenizer.end_of_text],)

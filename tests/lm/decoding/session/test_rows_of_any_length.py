@@ -83,7 +83,7 @@ def test_a_shared_beginning_changes_nothing(kind):
     model, chance = make_model(kind), random.Random(5)
     shared = [chance.randrange(50) for _ in range(6)]
     steps = Fed(model)
-    steps.session.share(shared)
+    steps.session.prefill_prefix(shared)
     prompts = [shared + [chance.randrange(50) for _ in range(n)] for n in (3, 1, 8)] + [shared, [7, 8], shared * 4]
     assert_close(steps.join(prompts), torch.stack([alone(model, tokens) for tokens in prompts]), model=model)
     for token in range(12):
@@ -97,7 +97,7 @@ def test_a_shared_beginning_is_read_once(monkeypatch):
     plain = model.decode
     monkeypatch.setattr(model, "decode", lambda ids, *scope: read.append(ids.numel()) or plain(ids, *scope))
     steps = Fed(model)
-    steps.session.share(range(10))
+    steps.session.prefill_prefix(range(10))
     steps.join([[*range(10), 3], [*range(10), 4]])
     assert sum(read) == 10 + 2
 

@@ -15,7 +15,7 @@ from lm.model.variants.block_sparse import (
     key_block_table,
 )
 
-BIG = {"block": 4, "global_blocks": 2, "random_blocks": 2, "layer": 1}
+BIG = {"block_size": 4, "global_blocks": 2, "random_blocks": 2, "layer": 1}
 PATTERNS = {
     "window": SlidingWindow(5),
     "only itself": SlidingWindow(0),
