@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from lm.kernels.torch_ops import TopK
-from lm.model.attention import LayerKVCache
+from lm.model.kv_cache import LayerKVCache
 from lm.model.transformer import DecoderOnly, EncoderDecoder
 
 DecoderModel = DecoderOnly | EncoderDecoder

@@ -10,14 +10,10 @@ from torch import Tensor
 
 from lm.engine.engine import DecoderModel, EncodedSource, EngineOutput, KVCache, Layout, OutputSpec, StepInputs
 from lm.engine.shared_cache import SharedCache
-from lm.model.attention import (
-    AttentionInputs,
-    DecoderCache,
-    LayerKVCache,
-    Mask,
-    capture_attention_weights,
-    padding_bias,
-)
+from lm.model.attention import capture_attention_weights
+from lm.model.attention_inputs import AttentionInputs
+from lm.model.kv_cache import DecoderCache, LayerKVCache
+from lm.model.masks import Mask, padding_bias
 from lm.model.transformer import DecoderOnly, EncoderDecoder
 from lm.model.variants.recurrent import RecurrentCache, RecurrentInputs, RowRecurrentCache
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from lm.config.model import ModelConfig
 from lm.errors import UsageError
-from lm.model.attention import AttentionInputs, RelativeEmbeddings
+from lm.model.attention_inputs import AttentionInputs, RelativeEmbeddings
 from lm.model.layers import Dropout, TokenEmbedding, build_norm
 from lm.model.module import Module, count_macs, memoised
 

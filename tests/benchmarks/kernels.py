@@ -21,9 +21,9 @@ from torch import Tensor
 
 from lm.hardware import Hardware, quick_types, timed
 from lm.model import attention
-from lm.model.attention import Mask
 from lm.model.layers import _onednn_linear, dropout, linear
 from lm.model.loss import linear_cross_entropy
+from lm.model.masks import Mask
 from lm.training.measuring import alternate
 
 Ways = dict[str, Callable[[], object]]

@@ -15,15 +15,9 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from lm.config.model import ModelConfig
-from lm.model.attention import (
-    AttentionInputs,
-    DistanceBias,
-    Mask,
-    MultiHeadAttention,
-    RelativeEmbeddings,
-    SparsityPattern,
-    attend,
-)
+from lm.model.attention import MultiHeadAttention, attend
+from lm.model.attention_inputs import AttentionInputs, DistanceBias, RelativeEmbeddings
+from lm.model.masks import Mask, SparsityPattern
 from lm.model.module import memoised
 
 

@@ -9,8 +9,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lm.config.model import ModelConfig
-from lm.model.attention import AttentionInputs, Mask, MultiHeadAttention, RelativeEmbeddings, attend
+from lm.model.attention import MultiHeadAttention, attend
+from lm.model.attention_inputs import AttentionInputs, RelativeEmbeddings
 from lm.model.layers import Linear
+from lm.model.masks import Mask
 from lm.model.positions import Rotation
 from lm.model.variants.block_sparse import compute_in_chunks, split_evenly
 

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lm.config.model import ModelConfig
-from lm.model.attention import AttentionInputs
+from lm.model.attention_inputs import AttentionInputs
 from lm.model.layers import FeedForward, Linear
 from lm.model.module import Module, macs_per_position
 

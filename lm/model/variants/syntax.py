@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from lm.config.model import ModelConfig
-from lm.model.attention import AttentionInputs
+from lm.model.attention_inputs import AttentionInputs
 from lm.model.layers import Linear
 from lm.model.module import Module
 from lm.model.positions import ABSOLUTE_SCHEMES, RelativeEmbeddingTables, sinusoidal_encoding

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 
 from lm.engine.shared_cache import SlotTable
-from lm.model.attention import DecoderCache, LayerKVCache, padding_bias
+from lm.model.kv_cache import DecoderCache, LayerKVCache
+from lm.model.masks import padding_bias
 
 INF = torch.inf
 

@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from lm.config.model import ModelConfig
-from lm.model.attention import AttentionInputs, FirstLayerValues, LayerKVCache, Mask
+from lm.model.attention_inputs import AttentionInputs, FirstLayerValues
+from lm.model.kv_cache import LayerKVCache
+from lm.model.masks import Mask
 from lm.model.transformer import build_model
 
 

@@ -8,7 +8,9 @@ import pytest
 import torch
 
 from lm.config.model import ModelConfig
-from lm.model.attention import AttentionInputs, Mask, capture_attention_weights
+from lm.model.attention import capture_attention_weights
+from lm.model.attention_inputs import AttentionInputs
+from lm.model.masks import Mask
 from lm.model.transformer import build_model
 from lm.model.variants import compressed
 from lm.model.variants.compressed import CompressedAttention

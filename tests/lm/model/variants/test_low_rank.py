@@ -9,7 +9,9 @@ import torch
 
 from lm.config.model import ModelConfig
 from lm.errors import UsageError
-from lm.model.attention import AttentionInputs, Mask, MultiHeadAttention, capture_attention_weights
+from lm.model.attention import MultiHeadAttention, capture_attention_weights
+from lm.model.attention_inputs import AttentionInputs
+from lm.model.masks import Mask
 from lm.model.transformer import build_model
 from lm.model.variants.low_rank import LowRankAttention
 from tests.tolerances import assert_close
