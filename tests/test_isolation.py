@@ -30,7 +30,7 @@ def test_neither_do_commands_that_tests_start():
 
 def test_a_filled_cache_of_the_user_changes_nothing(tmp_path):
     """As after `lm compile`: the mark says that all was compiled."""
-    mark = "from lm.kernels import compiled; compiled.note_compiled(); print(compiled.is_compiled())"
+    mark = "from lm.kernels import code_cache; code_cache.write_file_list(); print(code_cache.is_compiled())"
     environment = {**os.environ, "LM_CACHE": str(tmp_path)}
     filled = subprocess.run([sys.executable, "-c", mark], env=environment, capture_output=True, text=True, check=True)
     assert filled.stdout.strip() == "True"

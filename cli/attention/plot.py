@@ -35,8 +35,9 @@ def load_pyplot() -> Any:  # noqa: ANN401 (matplotlib is not always there)
         raise InputError("pictures need matplotlib: pip install 'lm-toolkit[plot]'") from None
     mpl.use("Agg")
     logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)  # it counts the weights a font lacks
+    from matplotlib import pyplot
 
-    return load_pyplot
+    return pyplot
 
 
 def save_plot(path: Path, one: TextAttention, config: AttentionConfig) -> Path:

@@ -16,8 +16,9 @@ from cli.flags.settings import with_flags
 from cli.generation.writers import GenerationTimer, TextWriter
 from lm.config.decoding import SamplingConfig
 from lm.config.options import Option, check_text, did_you_mean, find_nearest, list_options
+from lm.decoding.filters import parse_logit_biases
 from lm.decoding.generator import Generator, encode_after
-from lm.decoding.sampling import Continuation, parse_logit_biases
+from lm.decoding.sampling import Continuation
 from lm.errors import InputError, LMError, UsageError
 from lm.tokenizer.special_tokens import build_text_frame
 
@@ -164,7 +165,7 @@ class _InteractiveSession:
         output = TextWriter([sample], prompt="")
         try:
             for event in generator.generate(added, context=self.context, first=self.turns):
-                sample.take(event)
+                sample.append(event)
                 watch.record_token()
                 output.write(sample)
         except KeyboardInterrupt:

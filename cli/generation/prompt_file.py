@@ -24,7 +24,8 @@ from lm.config.data import DataConfig
 from lm.config.decoding import BeamConfig, SamplingConfig
 from lm.config.hardware import HardwareConfig
 from lm.decoding.generator import Generator, common_prefix, sort_by_length
-from lm.decoding.sampling import Continuation, Sampler
+from lm.decoding.sampler import Sampler
+from lm.decoding.sampling import Continuation
 from lm.engine.fastest_dtype import decoding_dtype
 from lm.errors import InputError
 from lm.files import replaced

@@ -15,7 +15,8 @@ from cli.console.messages import note
 from cli.console.numbers import duration
 from lm.config.tokenizer import END_OF_TEXT
 from lm.decoding.generator import Generator
-from lm.decoding.sampling import Alternatives, Continuation, Sampler
+from lm.decoding.sampler import Alternatives, Sampler
+from lm.decoding.sampling import Continuation
 from lm.decoding.speculative import AcceptanceStats
 from lm.engine.selection import EnginePlan
 from lm.tokenizer.tokenizer import Tokenizer

@@ -8,7 +8,8 @@ import torch
 
 from lm.checkpoint import ready
 from lm.config.model import ModelConfig
-from lm.decoding.sampling import Sampler, SampleSpec, generate
+from lm.decoding.sampler import Sampler
+from lm.decoding.sampling import SampleSpec, generate
 from lm.decoding.session import DecodeSession
 from lm.engine.selection import plan_engines
 from lm.hardware import Hardware, now, timed

@@ -10,9 +10,9 @@ from typing import Literal
 import torch
 
 from lm.benchmark import generation, hugging_face
-from lm.benchmark.flops import decoding_flops, prefill_flops
 from lm.benchmark.hardware_limits import HardwareLimits
 from lm.config.hardware import HardwareConfig
+from lm.config.model import ModelConfig
 from lm.config.run import RunConfig
 from lm.data.batch import batch_rows
 from lm.hardware import Hardware, inference_hardware
@@ -229,3 +229,18 @@ def _time_alternating(sides: Sequence[Timed], *, seconds: float) -> Timings:
     if not theirs:
         return Timings(len(rounds), ours)
     return Timings(len(rounds), ours, theirs[0], statistics.median(other / own for own, other in rounds))
+
+
+def prefill_flops(config: ModelConfig, *, rows: int, length: int) -> float:
+    """Arithmetic of reading prompts; logits are wanted of their last tokens alone."""
+    unwanted = 2.0 * rows * (length - 1) * config.vocab_size * config.d_model
+    return _forward_flops(config, rows=rows, length=length) - unwanted
+
+
+def decoding_flops(config: ModelConfig, *, rows: int, start: int, tokens: int) -> float:
+    """Arithmetic of feeding `tokens` tokens a row one by one, after `start` of them that a cache holds."""
+    return _forward_flops(config, rows=rows, length=start + tokens) - _forward_flops(config, rows=rows, length=start)
+
+
+def _forward_flops(config: ModelConfig, *, rows: int, length: int) -> float:
+    return training_flops(config, rows=rows, length=length) / 3

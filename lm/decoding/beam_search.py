@@ -20,7 +20,8 @@ import torch
 from torch import Tensor
 
 from lm.decoding.candidates import Candidates, top_k_tokens
-from lm.decoding.sampling import Filter, FinishReason, History, apply_filters
+from lm.decoding.filters import Filter, History, apply_filters
+from lm.decoding.sampling import FinishReason
 from lm.decoding.session import DecodeSession, SourceBatch, StepOutput
 from lm.engine.engine import OutputSpec
 from lm.errors import UsageError
@@ -195,8 +196,8 @@ class _BeamSearch:
         """The best tokens to follow each hypothesis."""
         if self.coverage is not None:
             self.coverage.add(found.attention)
-        if found.best is not None:
-            return found.best
+        if found.top_k is not None:
+            return found.top_k
         left = self._filtered_logits(beams, found.last_logits)
         return top_k_tokens(found.last_logits, left, self.k, by_compiled_code=session.is_compiled)
 
@@ -206,7 +207,7 @@ class _BeamSearch:
         others[:, first.to(others.device)] = False
         left = found.last_logits.masked_fill(others, -torch.inf)
         best = top_k_tokens(found.last_logits, left, self.k, by_compiled_code=session.is_compiled)
-        return replace(found, best=best)
+        return replace(found, top_k=best)
 
     def step(self, beams: _Beams, following: TopK, *, at_once: bool) -> tuple[_Beams, Tensor]:
         """Go on by a token: the best candidates end hypotheses or make longer ones.

@@ -12,17 +12,17 @@ import torch
 
 from lm.config.decoding import SamplingConfig
 from lm.decoding.beam_search import Hypothesis, beam_search
+from lm.decoding.filters import parse_logit_biases
+from lm.decoding.sampler import Sampler
 from lm.decoding.sampling import (
     Continuation,
     Finish,
     Request,
-    Sampler,
     SampleSpec,
     StopStringStream,
     Token,
     generate,
     generate_continuously,
-    parse_logit_biases,
 )
 from lm.decoding.session import DecodeSession
 from lm.decoding.speculative import AcceptanceStats, Drafter, ModelDrafter, PromptLookupDrafter, generate_speculatively

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lm.decoding.candidates import top_k_tokens
 from lm.engine.engine import LAST_LOGITS, NO_OUTPUT, EngineOutput, KVCache, OutputSpec
-from lm.engine.pytorch import RowCache
+from lm.engine.row_cache import RowCache
 from lm.engine.selection import EnginePlan, Operation
 from lm.kernels.torch_ops import TopK
 
@@ -47,7 +47,7 @@ class StepOutput:
     attention: Sequence[Tensor] = ()
 
     @property
-    def last(self) -> Tensor:
+    def last_logits(self) -> Tensor:
         """(rows, vocabulary) logits after the last token of each row."""
         assert self.logits is not None, "no logits were wanted"
         return self.logits[:, -1]
@@ -122,7 +122,7 @@ class DecodeSession:
         for row, ids in zip(self.tokens, tokens.tolist(), strict=True):
             row.extend(ids)
         rows = range(len(self))
-        if output_spec.last <= 1:
+        if output_spec.logits_to_keep <= 1:
             return self._read(rows, tokens, _with_attention_of(output_spec, tokens.shape[1]))
         logits, left = [], tokens.shape[1]
         while left > (together := min(model.max_tokens_in_window(left) for model in self._models)):
@@ -130,12 +130,14 @@ class DecodeSession:
             left -= together
             logits.append(self._read(rows, first, OutputSpec(logits_to_keep=together), held_back=left).logits)
         found = self._read(
-            rows, tokens, _with_attention_of(replace(output_spec, last=min(output_spec.last, left)), left)
+            rows,
+            tokens,
+            _with_attention_of(replace(output_spec, logits_to_keep=min(output_spec.logits_to_keep, left)), left),
         )
         if not logits:
             return found
         joined = torch.cat([part for part in (*logits, found.logits) if part is not None], dim=1)
-        return StepOutput(joined[:, -output_spec.last :], found.top_k, found.attention)
+        return StepOutput(joined[:, -output_spec.logits_to_keep :], found.top_k, found.attention)
 
     def _read(
         self, rows: Sequence[int], tokens: Tensor | None, output_spec: OutputSpec, held_back: int = 0
@@ -248,7 +250,7 @@ class _ModelRows:
         cached = [row for row in rows if not self.cache.needs_prefill(row)]
         of_cached = tokens[[place for place, row in enumerate(rows) if not self.cache.needs_prefill(row)]]
         parts = [
-            self._step(cached, of_cached, OutputSpec(output_spec.last)),
+            self._step(cached, of_cached, OutputSpec(output_spec.logits_to_keep)),
             self._prefill(uncached, output_spec, held_back),
         ]
         number = {row: place for place, row in enumerate([*cached, *uncached])}

@@ -13,7 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lm.engine.engine import EngineOutput, KVCache, OutputSpec
-from lm.engine.pytorch import RowCache, RowLayerCache, TorchEngine, row_attention_inputs
+from lm.engine.pytorch import TorchEngine
+from lm.engine.row_cache import RowCache, RowLayerCache, row_attention_inputs
 from lm.model.kv_cache import LayerKVCache
 from lm.model.positions import PositionTable
 from lm.model.transformer import DecoderOnly

@@ -98,7 +98,7 @@ class KVCache(Protocol):
     def needs_prefill(self, row: int) -> bool:
         """Whether the window of a row is to be read from its beginning."""
 
-    def hidden(
+    def compute_hidden(
         self, model: DecoderModel, tokens: Tensor, rows: Sequence[int], positions: Sequence[int], lengths: Sequence[int]
     ) -> Tensor:
         """(rows, n, d_model) final states by PyTorch; arguments as of `Engine.forward`."""

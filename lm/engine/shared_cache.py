@@ -85,7 +85,7 @@ class SharedCache:
         is_even = min(lengths) == tokens.shape[1]
         real = None if is_even else torch.tensor(lengths, device=self._first_parameter.device)
         self._cache = _new_cache(model)
-        hidden = model.compute_hidden(tokens, cache=self._cache, target_lengths=real)
+        hidden = model.hidden(tokens, cache=self._cache, target_lengths=real)
         self._slots = SlotTable(self._cache, len(tokens), self._first_parameter, prefix=real)
         self.lengths = list(lengths)
         return hidden

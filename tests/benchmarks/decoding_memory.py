@@ -26,7 +26,8 @@ from lm.checkpoint import load_model
 from lm.config.hardware import HardwareConfig
 from lm.config.model import ModelConfig
 from lm.config.presets import build_run_config
-from lm.decoding.sampling import Sampler, SampleSpec, Token, generate
+from lm.decoding.sampler import Sampler
+from lm.decoding.sampling import SampleSpec, Token, generate
 from lm.decoding.session import DecodeSession
 from lm.engine.compiled.build import compile_decode_step
 from lm.engine.selection import plan_engines

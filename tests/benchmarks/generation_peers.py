@@ -34,7 +34,7 @@ from lm.config.hardware import HardwareConfig
 from lm.config.model import ModelConfig
 from lm.config.presets import build_run_config
 from lm.config.run import RunConfig
-from lm.decoding.sampling import Sampler
+from lm.decoding.sampler import Sampler
 from lm.engine.compiled.build import compile_decode_step
 from lm.errors import LMError
 from lm.hardware import inference_hardware

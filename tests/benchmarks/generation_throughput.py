@@ -16,7 +16,8 @@ import torch
 
 from lm.config.decoding import SamplingConfig
 from lm.config.model import ModelConfig
-from lm.decoding.sampling import Sampler, SampleSpec, Token, generate
+from lm.decoding.sampler import Sampler
+from lm.decoding.sampling import SampleSpec, Token, generate
 from lm.decoding.session import DecodeSession
 from lm.engine.selection import plan_engines
 from lm.hardware import Hardware, timed

@@ -22,7 +22,8 @@ from functools import partial
 import torch
 
 from lm.config.decoding import SamplingConfig
-from lm.decoding.sampling import Request, Sampler, SampleSpec, Token, generate_continuously
+from lm.decoding.sampler import Sampler
+from lm.decoding.sampling import Request, SampleSpec, Token, generate_continuously
 from lm.decoding.session import DecodeSession
 from lm.engine.selection import plan_engines
 from lm.model.transformer import DecoderOnly

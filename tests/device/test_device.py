@@ -17,7 +17,8 @@ from lm.config.hardware import HardwareConfig
 from lm.config.model import ModelConfig
 from lm.config.run import RunConfig
 from lm.config.training import TrainingConfig
-from lm.decoding.sampling import Sampler, SampleSpec, Token, generate
+from lm.decoding.sampler import Sampler
+from lm.decoding.sampling import SampleSpec, Token, generate
 from lm.model.transformer import DecoderOnly, build_model
 from lm.training.begin import resume, start
 from lm.training.corpus import TrainingCorpus

@@ -67,7 +67,7 @@ class CompiledEngine:
         assert isinstance(model.decoder, Stack)
         weights, _ = model.output_layer
         own = model.state_dict()
-        if model.head_size is None:
+        if model.head is None:
             own |= {name.replace("embedding.tokens", "head"): tensor for name, tensor in own.items()}
         blocks = [block.state_dict() for block in model.decoder.blocks]
         self._kept_alive: list[Tensor] = []
@@ -158,7 +158,7 @@ def _position_tables(vectors: nn.Module | None, positions: nn.Module | None, len
     if vectors is not None:
         return {"embedding.positions": vectors(0, length, cpu).float().contiguous()}
     if isinstance(positions, RotaryPositions):
-        return {"rotation": positions.table_length.rows(0, length, cpu).contiguous()}
+        return {"rotation": positions.table.rows(0, length, cpu).contiguous()}
     if isinstance(positions, ALiBi | T5Bias):
         distances = -torch.arange(length)[None, None]
         biases, _ = positions.compute_bias(torch.empty(0), distances, layer=0)

@@ -5,7 +5,9 @@ import torch
 
 from lm.config.decoding import SamplingConfig
 from lm.decoding.beam_search import CoveragePenalty, _sources_to_keep, beam_search
-from lm.decoding.sampling import Sampler, SampleSpec, Token, ban_repeated_ngrams, generate
+from lm.decoding.filters import ban_repeated_ngrams
+from lm.decoding.sampler import Sampler
+from lm.decoding.sampling import SampleSpec, Token, generate
 from lm.decoding.session import StepOutput
 from tests.lm.decoding.encoder_decoders import END, SHAPES, START, VOCABULARY, forced, make_model, random_ids
 from tests.lm.decoding.fed import Fed, session

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from lm.config.decoding import SamplingConfig
-from lm.decoding.sampling import Request, Sampler, SampleSpec, Token, generate, generate_continuously
+from lm.decoding.sampler import Sampler
+from lm.decoding.sampling import Request, SampleSpec, Token, generate, generate_continuously
 from lm.errors import UsageError
 from tests.lm.decoding.fed import session
 from tests.lm.decoding.test_samples import collected, make_model

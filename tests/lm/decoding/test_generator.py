@@ -7,7 +7,8 @@ from lm.config.decoding import SamplingConfig
 from lm.config.model import ModelConfig
 from lm.decoding.beam_search import beam_search
 from lm.decoding.generator import Generator, encode_prompt
-from lm.decoding.sampling import Finish, Sampler, SampleSpec, StopStringStream, Token, generate
+from lm.decoding.sampler import Sampler
+from lm.decoding.sampling import Finish, SampleSpec, StopStringStream, Token, generate
 from lm.errors import InputError, UsageError
 from lm.model.transformer import DecoderOnly, build_model
 from lm.text.prompts import Prompt

@@ -5,7 +5,8 @@ import torch
 
 from lm.config.decoding import SamplingConfig
 from lm.config.model import ModelConfig
-from lm.decoding.sampling import Finish, Sampler, SampleSpec, StopStringStream, Token, generate
+from lm.decoding.sampler import Sampler
+from lm.decoding.sampling import Finish, SampleSpec, StopStringStream, Token, generate
 from lm.errors import UsageError
 from lm.model.transformer import DecoderOnly, build_model
 from tests.lm.decoding.fed import Fed, session

@@ -17,9 +17,8 @@ from transformers import (
 )
 
 from lm.config.decoding import SamplingConfig
-from lm.decoding.sampling import (
+from lm.decoding.filters import (
     History,
-    Sampler,
     add_biases,
     apply_filters,
     apply_temperature,
@@ -31,6 +30,7 @@ from lm.decoding.sampling import (
     penalise_counts,
     penalise_repetition,
 )
+from lm.decoding.sampler import Sampler
 from tests.tolerances import assert_close
 
 INF = math.inf

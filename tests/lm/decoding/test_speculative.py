@@ -11,8 +11,10 @@ import torch
 
 from lm.config.decoding import SamplingConfig
 from lm.config.model import ModelConfig
+from lm.decoding.filters import History
 from lm.decoding.generator import Generator
-from lm.decoding.sampling import Finish, History, Sampler, SampleSpec, Token, generate
+from lm.decoding.sampler import Sampler
+from lm.decoding.sampling import Finish, SampleSpec, Token, generate
 from lm.decoding.speculative import (
     AcceptanceStats,
     DraftToken,

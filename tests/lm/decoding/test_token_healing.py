@@ -13,7 +13,8 @@ import torch
 from lm.config.decoding import SamplingConfig
 from lm.config.model import ModelConfig
 from lm.decoding.generator import PROMPT_LOOKUP, Generator, encode_after, encode_prompt
-from lm.decoding.sampling import Continuation, Sampler
+from lm.decoding.sampler import Sampler
+from lm.decoding.sampling import Continuation
 from lm.decoding.session import DecodeSession
 from lm.decoding.speculative import AcceptanceStats
 from lm.decoding.token_healing import HealedPrompt, PromptEnding, TokenPrefixIndex, choose_healed_prompt, heal_prompts

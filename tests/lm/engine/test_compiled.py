@@ -393,7 +393,6 @@ IN_TWO_THREADS = """
 import threading, torch
 from lm.config.model import ModelConfig
 from tests.lm.decoding.fed import Fed
-from lm.kernels import compiled
 from lm.model.transformer import build_model
 from lm.engine import selection
 model = build_model(ModelConfig(vocab_size=300, d_model=64, n_layers=2), seed=1).eval().requires_grad_(False)
@@ -431,17 +430,16 @@ STEPPED = """
 import torch
 from lm.config.model import ModelConfig
 from tests.lm.decoding.fed import Fed
-from lm.kernels import compiled
 from lm.model.transformer import build_model
 from lm.engine import selection
-from lm.engine.compiled.build import compile_step
-compile_step()
+from lm.engine.compiled.build import compile_decode_step
+compile_decode_step()
 model = build_model(ModelConfig(vocab_size=30, d_model=16, n_layers=1), seed=1).eval().requires_grad_(False)
 steps = Fed(model)
 for token in range(3):
     steps.feed(torch.tensor([[token]]))
-from lm.engine.compiled.decode_step import step
-print(model in selection._compiled, sum(step.stats.cache_misses.values()))
+from lm.engine.compiled.decode_step import decode_step
+print(model in selection._compiled, sum(decode_step.stats.cache_misses.values()))
 """
 
 

@@ -158,7 +158,7 @@ def test_a_compiler_that_is_switched_off_is_none(code, monkeypatch):
 
 def test_whether_code_is_ready_is_known_without_the_compiler(tmp_path):
     """Which takes its time to be loaded."""
-    asked = "import sys; from lm.kernels import compiled; compiled.note_compiled(); compiled.is_ready(); "
+    asked = "import sys; from lm.kernels import code_cache; code_cache.write_file_list(); code_cache.is_ready(); "
     told = subprocess.run(
         [sys.executable, "-c", asked + "print('numba' in sys.modules)"], env={**os.environ, "LM_CACHE": str(tmp_path)},
         capture_output=True, text=True, check=True,

@@ -27,13 +27,13 @@ def naive(query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
     batch, heads, n_queries, head = query.shape
     kv_heads, n_keys = key.shape[1:3]
     output = torch.zeros(batch, heads, n_queries, head, dtype=torch.float64)
-    for row, h, i in itertools.matmul(range(batch), range(heads), range(n_queries)):
+    for row, h, i in itertools.product(range(batch), range(heads), range(n_queries)):
         position, group = n_keys - n_queries + i, h // (heads // kv_heads)
         scores = {}
         for j in range(n_keys):
             if mask.is_causal and j > position:
                 continue
-            if mask.pattern is not None and position - j > mask.pattern.farthest:
+            if mask.pattern is not None and position - j > mask.pattern.max_distance:
                 continue
             if mask.key_lengths is not None and j >= mask.key_lengths[row]:
                 continue
@@ -125,7 +125,7 @@ def test_padding_never_changes_anything(kernel, monkeypatch):
 
 
 def test_causal_attention_makes_no_mask(monkeypatch):
-    monkeypatch.setattr(Mask, "allowed", lambda *_: pytest.fail("a mask was made"))
+    monkeypatch.setattr(Mask, "build_tensor", lambda *_: pytest.fail("a mask was made"))
     query, key, value = (tensor.detach() for tensor in tensors(9, 9))
     attend(query, key, value, mask=Mask.causal())
     attend(query[:, :, -1:], key, value, mask=Mask.causal())

@@ -24,8 +24,8 @@ def test_a_scope_serves_any_number_of_passes(positions):
 
 def test_each_layer_has_a_cache_of_its_own_if_there_are_any():
     caches = [LayerKVCache(), LayerKVCache()]
-    assert [AttentionInputs(Mask(), caches=caches).cache(layer) for layer in (0, 1)] == caches
-    assert AttentionInputs(Mask()).cache(1) is None
+    assert [AttentionInputs(Mask(), caches=caches).layer_cache(layer) for layer in (0, 1)] == caches
+    assert AttentionInputs(Mask()).layer_cache(1) is None
 
 
 def test_values_are_mixed_with_those_of_the_first_layer_in_shares():

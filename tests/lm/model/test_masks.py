@@ -16,7 +16,7 @@ def sees(mask: Mask, row: int, query: int, key: int) -> bool:
     """Whether the query at a position sees the key at another."""
     if mask.is_causal and key > query:
         return False
-    if mask.pattern is not None and abs(query - key) > mask.pattern.farthest:
+    if mask.pattern is not None and abs(query - key) > mask.pattern.max_distance:
         return False
     return mask.key_lengths is None or key < int(mask.key_lengths[row])
 

@@ -21,9 +21,9 @@ BUILD = """
 import sys
 from lm.config.model import ModelConfig
 from lm.model.transformer import build_model
-from lm.model.transformer import without_weights
+from lm.model.transformer import init_empty_weights
 for fields in ({}, {"architecture": "gru"}, {"n_encoder_layers": 1, "positions": "relative"}):
-    with without_weights():
+    with init_empty_weights():
         build_model(ModelConfig(vocab_size=11, context_length=8, d_model=16, n_layers=2, **fields))
 sys.exit("torch._dynamo" in sys.modules)
 """

@@ -51,7 +51,7 @@ def test_equals_dense_attention_with_its_mask(kind, is_causal, lengths, kv_heads
     inputs = tensors(150, kv_heads=kv_heads)
     mask = Mask(is_causal=is_causal, key_lengths=None if lengths is None else torch.tensor(lengths))
     found = BlockSparseKernel(pattern, mask)(*inputs)
-    expected = dense(*inputs, mask.within(pattern).build_tensor(150, 150, torch.device("cpu")))
+    expected = dense(*inputs, mask.with_pattern(pattern).build_tensor(150, 150, torch.device("cpu")))
     assert_close(found, expected, terms=150, depth=2)
     for ours, theirs in zip(gradients(found, inputs), gradients(expected.nan_to_num(0.0), inputs), strict=True):
         assert_close(ours, theirs.nan_to_num(0.0), terms=150, depth=4)

@@ -1,0 +1,353 @@
+"""The cache in which each row has a buffer row of its own."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Collection, Sequence
+
+import torch
+from torch import Tensor
+
+from lm.engine.engine import DecoderModel, EncodedSource, StepInputs
+from lm.model.attention_inputs import AttentionInputs
+from lm.model.kv_cache import DecoderCache, LayerKVCache
+from lm.model.masks import Mask, padding_bias
+from lm.model.transformer import DecoderOnly, EncoderDecoder
+from lm.model.variants.recurrent import RecurrentCache, RecurrentInputs, RowRecurrentCache
+
+
+class RowCache:
+    """A cache in which each row has a place of its own, whatever its length; it is written in place.
+
+    A row that is released leaves its place to the next one that comes. Some rows begin with a shared prefix, which is
+    read once.
+
+    Attributes:
+        lengths: see `KVCache`.
+        moves_freely: see `KVCache`.
+        places: of each row, in the buffers.
+        n_places: places that there are, nobody's included.
+        prefix: ids that were read for rows to come, see `share`.
+
+    Source: Yu et al. 2022 (Orca), section 3.2 (iteration-level scheduling).
+    """
+
+    reorders_for_free = False
+
+    def __init__(self, model: DecoderModel, *, is_enabled: bool = True, source: EncodedSource | None = None) -> None:
+        """Of no rows yet, or of one for each source.
+
+        Args:
+            model: in eval mode.
+            is_enabled: else nothing is held, and all is read again each time: the reference, and compressed attention,
+                whose keys cover several positions of a row and other ones of the next.
+            source: what an encoder made of the rows' sources.
+        """
+        config = model.config
+        self._first_parameter, self._needs_key_positions = next(model.parameters()), config.places_keys
+        self._is_enabled, self._source = is_enabled, source
+        self.lengths: list[int] = []
+        self.buffer_rows: list[int] = []
+        self._free_rows: list[int] = []  # nobody's places, the last one to be given away first
+        self.n_buffer_rows = 0
+        self.prefix: tuple[int, ...] = ()
+        self._prefix_cache: DecoderCache | RecurrentCache | None = None
+        self._states = RowRecurrentCache() if config.is_recurrent else None
+        self.layers = (
+            [] if config.is_recurrent else [RowLayerCache(config.context_length) for _ in range(config.n_layers)]
+        )
+        if source is not None:
+            self.add(len(source.output))
+
+    def needs_prefill(self, row: int) -> bool:
+        """Whether the window of a row is to be read from its beginning."""
+        return not self._is_enabled or not self.lengths[row]
+
+    def add(self, rows: int) -> None:
+        """Take in so many rows, of which nothing is held."""
+        missing = rows - len(self._free_rows)
+        if missing > 0:
+            self._free_rows = [*range(self.n_buffer_rows + missing - 1, self.n_buffer_rows - 1, -1), *self._free_rows]
+            self.n_buffer_rows += missing
+        self.buffer_rows += [self._free_rows.pop() for _ in range(rows)]
+        self.lengths += [0] * rows
+
+    def prefill_prefix(self, model: DecoderOnly, prefix: Sequence[int]) -> None:
+        """Read what many of the rows to come begin with; nothing if the cache holds nothing."""
+        prefix = tuple(prefix) if self._is_enabled else ()
+        if prefix != self.prefix:
+            self.prefix, self._prefix_cache = prefix, model.new_cache() if prefix else None
+            if prefix:
+                model.hidden(torch.tensor([prefix], device=self._first_parameter.device), cache=self._prefix_cache)
+
+    def compute_hidden(
+        self, model: DecoderModel, tokens: Tensor, rows: Sequence[int], positions: Sequence[int], lengths: Sequence[int]
+    ) -> Tensor:
+        """See `KVCache`."""
+        if self.needs_prefill(rows[0]):
+            return self._prefill(model, tokens, rows, positions, lengths)
+        n = tokens.shape[1]
+        batch, starts = self.scatter_to_buffer(tokens, rows, positions)
+        inputs = self._attention_inputs(starts, n)
+        hidden = model.decode(batch.to(self._first_parameter.device), inputs, self._cross_inputs())
+        self.advance(rows, n)
+        places = self.buffer_rows_of(rows)
+        return hidden if places == list(range(len(hidden))) else hidden.index_select(0, self._index(places))
+
+    def _prefill(
+        self, model: DecoderModel, tokens: Tensor, rows: Sequence[int], positions: Sequence[int], lengths: Sequence[int]
+    ) -> Tensor:
+        """Read some rows from their beginning, or from the end of the prefix; padding after them is not seen."""
+        cache = copy.deepcopy(self._prefix_cache) if positions[0] else model.new_cache()
+        assert cache is not None
+        if positions[0]:
+            cache.reorder(self._index([0] * len(rows)))
+        tokens, held = tokens.to(self._first_parameter.device), cache if self._is_enabled else None
+        real = None if min(lengths) == tokens.shape[1] else self._index(lengths)
+        if self._source is None:
+            assert isinstance(model, DecoderOnly)
+            hidden = model.hidden(tokens, cache=held, target_lengths=real)
+        else:
+            assert isinstance(model, EncoderDecoder)
+            cache.cross_attention = list(self._source.layers) or cache.cross_attention
+            hidden = model.hidden(
+                tokens,
+                encoder_output=self._source.output,
+                lengths=self._source.lengths,
+                cache=held,
+                target_lengths=real,
+            )
+            self._source.layers = cache.cross_attention if self._is_enabled else ()
+        if self._is_enabled:
+            places = self._index(self.buffer_rows_of(rows))
+            if isinstance(cache, RecurrentCache):
+                assert self._states is not None
+                self._states.write_rows(places, cache)
+            else:
+                for layer, read in zip(self.layers, cache.self_attention, strict=True):
+                    layer.write_rows(places, *read.keys_and_values())
+            for row, position, length in zip(rows, positions, lengths, strict=True):
+                self.lengths[row] = position + length
+        return hidden
+
+    def copy(self, rows: Sequence[int], others: Sequence[int]) -> None:
+        """What is held of some rows becomes what is held of others."""
+        if not self._is_enabled:
+            return
+        to, of = self._index(self.buffer_rows_of(rows)), self._index(self.buffer_rows_of(others))
+        for layer in self.layers:
+            layer.write_rows(to, *(part.index_select(0, of) for part in layer.keys_and_values()))
+        if self._states is not None:
+            self._states.copy(to, of)
+        for row, other in zip(rows, others, strict=True):
+            self.lengths[row] = self.lengths[other]
+
+    def scatter_to_buffer(
+        self, tokens: Tensor, rows: Sequence[int], positions: Sequence[int]
+    ) -> tuple[Tensor, list[int]]:
+        """(places, n) tokens, and where the first of them stands in each place; nobody's are anywhere."""
+        self._compact(rows)
+        places = self.buffer_rows_of(rows)
+        if places == list(range(self.n_buffer_rows)):
+            return tokens, list(positions)
+        batch, of_place = (
+            tokens.new_zeros(self.n_buffer_rows, tokens.shape[1]),
+            dict(zip(places, positions, strict=True)),
+        )
+        batch[places] = tokens
+        least = min(positions)
+        return batch, [of_place.get(place, least) for place in range(self.n_buffer_rows)]
+
+    def prepare_step(self, tokens: Tensor, rows: Sequence[int], positions: Sequence[int]) -> StepInputs:
+        """See `KVCache`."""
+        n = tokens.shape[1]
+        end = max(positions) + n
+        self._compact(rows)
+        self.reserve(end)
+        self.advance(rows, n)
+        places, starts = torch.tensor(self.buffer_rows_of(rows)), torch.tensor(positions)
+        if n > 1:
+            places, starts = places.repeat_interleave(n), (starts[:, None] + torch.arange(n)).flatten()
+        return StepInputs(tokens.flatten(), places, starts, self.layers, end)
+
+    def reserve(self, end: int) -> None:
+        """See that positions before `end` can be written into the layers' buffers."""
+        for layer in self.layers:
+            layer.set_write_positions(0, end)
+
+    def advance(self, rows: Sequence[int], n: int) -> None:
+        """Count `n` more positions of some rows."""
+        for row in rows:
+            self.lengths[row] += n
+
+    def _attention_inputs(self, starts: Sequence[int], n: int) -> AttentionInputs:
+        """What the next `n` tokens of each place see: what it holds, and themselves up to their own position."""
+        first = max(starts)
+        is_even = min(starts) == first
+        if self._states is not None:
+            at = (
+                None if is_even else self._index(starts)[:, None] + torch.arange(n, device=self._first_parameter.device)
+            )
+            return RecurrentInputs(Mask.causal(), recurrent=self._states, start=first, query_positions=at)
+        places = first if is_even else self._index(starts)
+        for layer in self.layers:
+            layer.set_write_positions(places, first + n)
+        if isinstance(places, int):
+            return AttentionInputs(Mask.causal(), caches=self.layers, start=first)
+        return row_attention_inputs(
+            self.layers,
+            places,
+            n,
+            first + n,
+            self._first_parameter.dtype,
+            needs_key_positions=self._needs_key_positions,
+        )
+
+    def _cross_inputs(self) -> AttentionInputs | None:
+        source = self._source
+        if source is None:
+            return None
+        return AttentionInputs(mask=Mask.keys(source.lengths), encoder_output=source.output, caches=source.layers)
+
+    def select(self, rows: Sequence[int]) -> None:
+        """Row i becomes what row `rows[i]` was; rows may be repeated or left out. All move, in one copy."""
+        if list(rows) != list(range(len(self.buffer_rows))) or len(self.buffer_rows) < self.n_buffer_rows:
+            self._gather_rows(self.buffer_rows_of(rows))
+            self.lengths = [self.lengths[row] for row in rows]
+
+    def release(self, rows: Collection[int]) -> None:
+        """Let rows go; the others keep their order, and their places while more than half of these are somebody's."""
+        gone = set(rows)
+        self._free_rows += [place for row, place in enumerate(self.buffer_rows) if row in gone]
+        self.buffer_rows = [place for row, place in enumerate(self.buffer_rows) if row not in gone]
+        self.lengths = [length for row, length in enumerate(self.lengths) if row not in gone]
+
+    def _compact(self, rows: Sequence[int]) -> None:
+        """Give up nobody's places where all rows go on, and have half of the places at most."""
+        if 2 * len(rows) <= self.n_buffer_rows and len(rows) == len(self.buffer_rows):
+            self._gather_rows(self.buffer_rows)
+
+    def _gather_rows(self, places: Sequence[int]) -> None:
+        """Have place i be what place `places[i]` was."""
+        index = self._index(places)
+        for layer in self.layers:
+            layer.reorder(index)
+        if self._states is not None:
+            self._states.reorder(index)
+        if self._source is not None:
+            self._source.select(index)
+        self.buffer_rows, self._free_rows, self.n_buffer_rows = list(range(len(places))), [], len(places)
+
+    def truncate(self, lengths: Sequence[int]) -> None:
+        """Hold at most so many positions of each row; nothing of one whose recurrent state of then is not kept."""
+        for row, (held, length) in enumerate(zip(self.lengths, lengths, strict=True)):
+            self.lengths[row] = held if held <= length else 0 if self._states is not None else length
+
+    def clear(self, rows: Collection[int]) -> None:
+        """Hold nothing of some rows."""
+        for row in rows:
+            self.lengths[row] = 0
+
+    def buffer_rows_of(self, rows: Sequence[int]) -> list[int]:
+        """The place of each row."""
+        return [self.buffer_rows[row] for row in rows]
+
+    def _index(self, numbers: Sequence[int]) -> Tensor:
+        return torch.tensor(numbers, dtype=torch.long, device=self._first_parameter.device)
+
+
+class RowLayerCache(LayerKVCache):
+    """Keys and values of one layer, of each row at the places of its positions.
+
+    What a row has beyond its own length is left over from others, and a mask hides it. It was a number at least: what
+    nobody has written is zero.
+    """
+
+    def __init__(self, max_length: int) -> None:
+        """Of rows of at most so many positions."""
+        super().__init__()
+        self._max_length = max_length
+        self._write_positions: Tensor | int = 0
+
+    @classmethod
+    def from_buffers(cls, key: Tensor, value: Tensor, places: Tensor) -> RowLayerCache:
+        """A cache that is all of these (rows, kv_heads, length, head) buffers, aimed at (rows,) `places` in them."""
+        cache = cls(key.shape[2])
+        cache._key, cache._value, cache._write_positions, cache.length = key, value, places, key.shape[2]
+        return cache
+
+    def write_rows(self, rows: Tensor, key: Tensor, value: Tensor) -> None:
+        """Some rows begin with these (rows, kv_heads, length, head) keys and values."""
+        if self._key is None and torch.equal(rows, torch.arange(len(key), device=rows.device)):
+            self._key, self._value, self.length = key, value, key.shape[2]
+            return
+        n_rows, length = int(rows.max()) + 1, key.shape[2]
+        self._key, self._value = (
+            _grow(buffer, like, n_rows, length, max_length=self._max_length)
+            for buffer, like in ((self._key, key), (self._value, value))
+        )
+        self.length = max(self.length, length)
+        self._key[rows, :, :length] = key
+        self._value[rows, :, :length] = value
+
+    def set_write_positions(self, positions: Tensor | int, end: int) -> None:
+        """Say where the next positions of each row go, (rows,) or the same for all; all of them lie before `end`."""
+        assert self._key is not None
+        assert self._value is not None
+        self._write_positions, self.length = positions, end
+        if self._key.shape[2] < end:
+            self._key, self._value = (
+                _grow(buffer, buffer, len(buffer), end, max_length=self._max_length)
+                for buffer in (self._key, self._value)
+            )
+
+    def extend(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Append (rows, kv_heads, n, head) keys and values where it was aimed at, and return those of all positions."""
+        for buffer, fresh in ((self._key, key), (self._value, value)):
+            assert buffer is not None
+            if isinstance(self._write_positions, int):
+                buffer[:, :, self._write_positions : self._write_positions + fresh.shape[2]] = fresh
+            else:
+                rows, n = (torch.arange(size, device=buffer.device) for size in (len(buffer), fresh.shape[2]))
+                buffer[rows[:, None], :, self._write_positions[:, None] + n] = fresh.transpose(1, 2)
+        return self.keys_and_values()
+
+
+def _grow(buffer: Tensor | None, template: Tensor, rows: int, length: int, *, max_length: int) -> Tensor:
+    """A buffer for so many rows and positions or more that holds what the old one held; it grows by doubling."""
+    if buffer is None:
+        return template.new_zeros(rows, template.shape[1], length, template.shape[3])
+    n_rows, heads, room, head = buffer.shape
+    if n_rows >= rows and room >= length:
+        return buffer
+    longer = room if room >= length else max(length, min(2 * room, max_length))
+    grown = buffer.new_zeros(max(rows, n_rows), heads, longer, head)
+    grown[:n_rows, :, :room] = buffer
+    return grown
+
+
+def row_attention_inputs(
+    layers: Sequence[LayerKVCache],
+    positions: Tensor,
+    n: int,
+    end: int,
+    dtype: torch.dtype,
+    *,
+    needs_key_positions: bool,
+) -> AttentionInputs:
+    """What the next `n` tokens of each row see: what its row holds, and themselves up to their own position.
+
+    Args:
+        layers: their caches, which give back the keys and values of all positions before `end`.
+        positions: (rows,) where the first of them stands in its row.
+        n: tokens of each row.
+        end: after all of these.
+        dtype: of the model.
+        needs_key_positions: whether attention has to know where keys stand.
+    """
+    queries = positions[:, None] if n == 1 else positions[:, None] + torch.arange(n, device=positions.device)
+    return AttentionInputs(
+        Mask(bias=padding_bias(queries.flatten() + 1, end).view(len(positions), 1, n, end).to(dtype)), caches=layers,
+        start=end - n, end=end, query_positions=queries,
+        key_positions=torch.arange(end, device=positions.device)[None] if needs_key_positions else None,
+    )  # fmt: skip
