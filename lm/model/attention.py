@@ -1,7 +1,4 @@
-"""Attention: what each position sees, the keys and values that are kept of earlier ones, the layers and their kernels.
-
-A mask is a description. A tensor is made only for a kernel that cannot do without.
-"""
+"""Multi-head self- and cross-attention, and the scaled dot-product attention kernels."""
 
 from __future__ import annotations
 
@@ -20,18 +17,18 @@ from lm.kernels.blockwise_attention import blockwise_causal_attention, is_blockw
 from lm.model.attention_inputs import AttentionInputs, RelativeEmbeddings
 from lm.model.kv_cache import LayerKVCache
 from lm.model.layers import Linear, RMSNorm, output_std
-from lm.model.layers import dropout as dropped_out
+from lm.model.layers import dropout as apply_dropout
 from lm.model.masks import Mask
 from lm.model.module import Module, count_macs
 
-_LONGEST_FOR_PRODUCTS = 512
-"""Keys up to which two products beat torch's fused kernel forward and backward in bfloat16."""
-_MANY_HEADS, _FEW_QUERIES, _FEW_KEYS = 64, 16, 64
-"""Heads of all rows from which, and queries and keys up to which, they beat it forward in float32."""
-_FEWEST_KEYS = 16
-"""Keys that a softmax on a CPU is given at least; see `_pad_keys`."""
-_VECTOR = 32
-"""Numbers in bfloat16 that fill a vector of 512 bits; see `_matmul_attention`."""
+_MAX_KEYS_FOR_MATMULS = 512
+"""Keys up to which two matmuls beat torch's fused kernel, forward and backward in bfloat16."""
+_MIN_HEADS, _MAX_QUERIES, _MAX_KEYS = 64, 16, 64
+"""Heads of all rows from which, and queries and keys up to which, two matmuls beat it forward in float32."""
+_MIN_SOFTMAX_KEYS = 16
+"""The fewest keys of a softmax on a CPU; see `_pad_keys`."""
+_VECTOR_SIZE = 32
+"""Bfloat16 numbers in a 512-bit vector; see `_matmul_attention`."""
 
 
 def _view_heads(projected: Tensor, heads: tuple[int, ...]) -> tuple[Tensor, ...]:
@@ -40,7 +37,7 @@ def _view_heads(projected: Tensor, heads: tuple[int, ...]) -> tuple[Tensor, ...]
 
 
 class _SplitHeads(torch.autograd.Function):
-    """Contiguous copies of what `_view_heads` gives, faster to multiply; their gradients go into one tensor at once."""
+    """Contiguous copies of `_view_heads`, which multiply faster; the gradient is written into one tensor."""
 
     @staticmethod
     def forward(ctx: Any, projected: Tensor, heads: tuple[int, ...]) -> tuple[Tensor, ...]:  # noqa: ANN401 (torch's own)
@@ -57,10 +54,14 @@ class _SplitHeads(torch.autograd.Function):
 
 
 class Attention(Module):
-    """Attention of a layer, whose weights can be computed for looking at."""
+    """An attention layer whose weights can be computed for inspection."""
 
     def weights(self, x: Tensor, inputs: AttentionInputs) -> Tensor:
-        """What each position of `x`, (batch, length, d_model), weighs those of its keys by, without dropout.
+        """Compute the attention weights, without dropout.
+
+        Args:
+            x: (batch, length, d_model).
+            inputs: as in `forward`.
 
         Returns:
             (batch, heads, queries, positions) float32.
@@ -69,17 +70,17 @@ class Attention(Module):
 
 
 class MultiHeadAttention(Attention):
-    """Attention of several heads, from `x` to itself or to a memory.
+    """Multi-head attention, from `x` to itself or to an encoder output.
 
-    One matrix holds the projections to queries, keys and values, in this order; cross-attention uses the first part
-    on `x` and the rest on the memory.
+    One matrix holds the projections to queries, keys and values, in this order; cross-attention applies the first part
+    to `x` and the rest to the encoder output.
     """
 
     part = "attention"
     parts: ClassVar = {"value_shares": "learned shares"}
 
     def __init__(self, config: ModelConfig, *, layer: int = 0, value_residual: bool = False) -> None:
-        """Attention of a layer, counted from 0 in its stack, which tells it its cache."""
+        """Build the attention of a layer, counted from 0 in its stack."""
         super().__init__()
         self.layer = layer
         self.heads, self.kv_heads, self.head_size = config.n_heads, config.n_kv_heads, config.d_head
@@ -95,20 +96,20 @@ class MultiHeadAttention(Attention):
         self.value_shares = nn.Parameter(torch.empty(2)) if value_residual else None
 
     def initialise(self) -> None:
-        """Start with equal shares of both values. Source: Zhou et al. 2024."""
+        """Mix both values equally. Source: Zhou et al. 2024."""
         if self.value_shares is not None:
             nn.init.constant_(self.value_shares, 0.5)
 
     def count_query_key_pairs(self, length: int, *, is_causal: bool) -> float:
-        """How many pairs of a query and a key meet in a sequence, of which causal attention sees half."""
+        """Return the number of query-key pairs in a sequence; causal attention has half of them."""
         return length * length / 2 if is_causal else float(length * length)
 
     def cached_values_per_position(self) -> Fraction:
-        """How many numbers a cache holds for each position."""
+        """Return the number of cached values per position."""
         return Fraction(2 * self.kv_heads * self.head_size)
 
     def forward(self, x: Tensor, inputs: AttentionInputs) -> Tensor:
-        """Attend from each position of `x` to what `inputs` lets it see.
+        """Attend from each position of `x`.
 
         Args:
             x: (batch, length, d_model).
@@ -123,32 +124,32 @@ class MultiHeadAttention(Attention):
         return self.output(attended.transpose(1, 2).flatten(2))
 
     def attend_heads(self, query: Tensor, key: Tensor, value: Tensor, inputs: AttentionInputs) -> Tensor:
-        """What (batch, heads, length, head) queries find in the values: as many."""
+        """Attend with (batch, heads, length, head) queries; return the same shape."""
         relative = inputs.relative_embeddings_of(self.layer)
         return attend(query, key, value, mask=self.mask(query, inputs), dropout=self.active_dropout, relative=relative)
 
     @property
     def active_dropout(self) -> float:
-        """The share of attention weights that is dropped now."""
+        """The dropout rate of the attention weights in the current mode."""
         return self.dropout if self.training else 0.0
 
     def new_cache(self) -> LayerKVCache:
-        """What this layer remembers of earlier positions: nothing yet."""
+        """An empty cache for this layer."""
         return LayerKVCache()
 
     def weights(self, x: Tensor, inputs: AttentionInputs) -> Tensor:
-        """See `Attention.weights`; self-attention has to be called without a cache, which would be extended twice."""
+        """See `Attention.weights`; self-attention must be called without a cache, which would be extended twice."""
         assert inputs.encoder_output is not None or inputs.caches is None, "a cache would be extended twice"
         query, key, _ = self.project_qkv(x, replace(inputs, first_layer_values=None))
         found = compute_attention_weights(query, key, mask=self.mask(query, inputs))
         return found if inputs.encoder_output is not None else self.weights_by_position(found, x.shape[1])
 
     def weights_by_position(self, weights: Tensor, length: int) -> Tensor:  # noqa: ARG002 (it matters where keys are fewer)
-        """Weights of keys, (batch, heads, queries, keys), as those of the `length` positions that they come from."""
+        """Expand (batch, heads, queries, keys) weights to the `length` positions that the keys come from."""
         return weights
 
     def project_qkv(self, x: Tensor, inputs: AttentionInputs) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries (batch, heads, length, head) of `x`, and all the keys and values that they may meet."""
+        """Project to (batch, heads, length, head) queries, and to all keys and values, cached ones included."""
         cache = inputs.layer_cache(self.layer)
         if inputs.encoder_output is not None:
             return self._project_cross(x, inputs.encoder_output, cache)
@@ -162,7 +163,7 @@ class MultiHeadAttention(Attention):
         return query, key, value
 
     def mask(self, query: Tensor, inputs: AttentionInputs) -> Mask:
-        """Which keys each query may see, and what is added to its scores, by their distances among others."""
+        """Return the mask with the bias of relative positions."""
         relative = inputs.relative_embeddings_of(self.layer)
         return inputs.mask if relative is None else inputs.mask.with_bias(relative.scores(query))
 
@@ -189,23 +190,23 @@ class MultiHeadAttention(Attention):
 
     @staticmethod
     def _normalise(norm: nn.RMSNorm | None, x: Tensor) -> Tensor:
-        """Normalise in the dtype of `x`, which a GPU's autocast would leave for float32."""
+        """Normalise in the dtype of `x`; under autocast a GPU would use float32."""
         if norm is None:
             return x
         return F.rms_norm(x, norm.normalized_shape, norm.weight.to(x.dtype), norm.eps).to(x.dtype)
 
 
 class CrossAttention(MultiHeadAttention):
-    """Attention from each position of a target to a memory, which is projected once whatever the target's length."""
+    """Attention from each target position to an encoder output, which is projected once for any target length."""
 
     part = "cross-attention"
 
     def macs_per_position(self) -> float:
-        """The weights that a position of the target is multiplied by: queries, outputs and all adapters."""
+        """MACs per target position: queries, outputs and all adapters."""
         return super().macs_per_position() - self.macs_per_source_position()
 
     def macs_per_source_position(self) -> float:
-        """The weights that a position of the memory is multiplied by: those of keys and values."""
+        """MACs per source position: keys and values."""
         return count_macs(self.input.weight) * 2 * self.kv_heads / (self.heads + 2 * self.kv_heads)
 
 
@@ -218,15 +219,15 @@ def attend(
     dropout: float = 0.0,
     relative: RelativeEmbeddings | None = None,
 ) -> Tensor:
-    """Scaled dot-product attention with grouped key/value heads; a query that sees nothing gets zeros.
+    """Scaled dot-product attention with grouped key/value heads; a query without any visible key gets zeros.
 
     Args:
         query: (batch, heads, queries, head).
         key: (batch, kv_heads, keys, head), where kv_heads divides heads.
         value: like `key`.
-        mask: which keys each query may see.
-        dropout: share of the attention weights to drop.
-        relative: what is added to the values by their distance; what is added to the keys is in the mask's bias.
+        mask: which keys each query may attend to.
+        dropout: dropout rate of the attention weights.
+        relative: embeddings to add to the values; those of the keys are in the mask's bias.
 
     Returns:
         (batch, heads, queries, head).
@@ -252,33 +253,33 @@ def attend(
 
 
 def _matmuls_are_faster(query: Tensor, n_keys: int, dropout: float, bias: Tensor | None) -> bool:
-    """Whether attention written out as two products is faster than torch's fused kernel, as it often is on a CPU.
+    """Whether two matmuls are faster than torch's fused kernel, as often on a CPU.
 
-    There the fused kernel has neither dropout nor the gradient of a bias, and its backward pass in bfloat16 is slow.
-    Forward and backward at 8 rows, 6 heads, 256 positions, head 64, bfloat16, 2 threads: fused 27 ms, products 14 ms;
-    they cross between 512 and 1024 positions. In float32 the fused kernel wins at every length, but not forward where
-    many rows have a few queries and keys each: 5 queries and 24 keys take it 3.1 µs a head, products 1.4 µs.
+    There the fused kernel supports neither dropout nor the gradient of a bias, and its backward pass in bfloat16 is
+    slow. Forward and backward at 8 rows, 6 heads, 256 positions, head 64, bfloat16, 2 threads: fused 27 ms, matmuls 14
+    ms; they break even between 512 and 1024 positions. In float32 the fused kernel wins at every length, except forward
+    with many rows of a few queries and keys each: 5 queries and 24 keys take it 3.1 µs per head, matmuls 1.4 µs.
     """
     if query.device.type != "cpu":
         return False
     batch, heads, n_queries, _ = query.shape
     backward = query.requires_grad and query.dtype is torch.bfloat16
-    tiny = query.dtype is torch.float32 and not query.requires_grad and batch * heads >= _MANY_HEADS
+    tiny = query.dtype is torch.float32 and not query.requires_grad and batch * heads >= _MIN_HEADS
     return (
         dropout > 0
         or (bias is not None and bias.requires_grad)
-        or (backward and n_keys <= _LONGEST_FOR_PRODUCTS)
-        or (tiny and n_queries <= _FEW_QUERIES and n_keys <= _FEW_KEYS)
+        or (backward and n_keys <= _MAX_KEYS_FOR_MATMULS)
+        or (tiny and n_queries <= _MAX_QUERIES and n_keys <= _MAX_KEYS)
     )
 
 
 def _matmul_attention(  # noqa: PLR0917 (as `attend` has them)
     query: Tensor, key: Tensor, value: Tensor, mask: Mask, dropout: float, relative: RelativeEmbeddings | None = None
 ) -> Tensor:
-    """Attention written out: softmax(query keyᵀ / √head) value, with one key/value head for a group of query heads.
+    """Compute softmax(query keyᵀ / √head) value as two matmuls, with one key/value head per group of query heads.
 
-    torch's softmax of bfloat16 works in float32 inside, which saves two passes over the scores each way; but on rows
-    that don't fill its vectors it takes two to five times as long as casting them.
+    torch's softmax of bfloat16 computes in float32 internally, which saves two passes over the scores each way; but on
+    rows that don't fill its vectors it takes two to five times as long as casting them.
     """
     batch, heads, n_queries, head = query.shape
     kv_heads, n_keys = key.shape[1:3]
@@ -286,28 +287,28 @@ def _matmul_attention(  # noqa: PLR0917 (as `attend` has them)
     with torch.autocast(query.device.type, enabled=False):
         scores = (query * head**-0.5).reshape(batch, kv_heads, groups * n_queries, head) @ key.transpose(-1, -2)
         scores = scores.view(batch, heads, n_queries, n_keys)
-        if n_keys % _VECTOR or mask.bias is not None:
+        if n_keys % _VECTOR_SIZE or mask.bias is not None:
             scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
         if mask.bias is not None:
             scores = scores + mask.bias.to(scores.dtype)
         allowed = mask.build_tensor(n_queries, n_keys, scores.device)
-        if n_keys < _FEWEST_KEYS:
+        if n_keys < _MIN_SOFTMAX_KEYS:
             scores, value, allowed = _pad_keys(scores, value, allowed)
-        weights = dropped_out(_masked_softmax(scores, allowed).to(query.dtype), dropout)
+        weights = apply_dropout(_masked_softmax(scores, allowed).to(query.dtype), dropout)
         output = (weights.view(batch, kv_heads, groups * n_queries, -1) @ value).view(batch, heads, n_queries, head)
         return output if relative is None else output + relative.output(weights[..., :n_keys])
 
 
 def _pad_keys(scores: Tensor, value: Tensor, allowed: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Add keys that no query sees until there are 16: a softmax over 16 takes a tenth of the time of one over 15."""
-    added = _FEWEST_KEYS - scores.shape[-1]
+    """Pad to 16 keys with masked ones: a softmax over 16 takes a tenth of the time of one over 15."""
+    added = _MIN_SOFTMAX_KEYS - scores.shape[-1]
     if allowed is None:
         allowed = torch.ones(1, 1, 1, scores.shape[-1], dtype=torch.bool, device=scores.device)
     return F.pad(scores, (0, added)), F.pad(value, (0, 0, 0, added)), F.pad(allowed, (0, added))
 
 
 def _masked_softmax(scores: Tensor, allowed: Tensor | None) -> Tensor:
-    """Softmax over the allowed keys; all zeros, not NaN, where none is."""
+    """Softmax over the allowed keys; zeros, not NaN, where none is allowed."""
     if allowed is None:
         return scores.softmax(-1)
     floor = scores.new_zeros(allowed.shape).masked_fill_(~allowed, torch.finfo(scores.dtype).min)
@@ -319,15 +320,15 @@ def _masked_softmax(scores: Tensor, allowed: Tensor | None) -> Tensor:
 
 
 def compute_attention_weights(query: Tensor, key: Tensor, *, mask: Mask) -> Tensor:
-    """What `attend` weighs the values by, without dropout.
+    """Compute the weights of `attend`, without dropout.
 
     Args:
         query: (batch, heads, queries, head).
         key: (batch, kv_heads, keys, head), where kv_heads divides heads.
-        mask: which keys each query may see.
+        mask: which keys each query may attend to.
 
     Returns:
-        (batch, heads, queries, keys) float32. Rows sum to one; a row that may see nothing is all zeros.
+        (batch, heads, queries, keys) float32. Rows sum to one; a row without any visible key is zero.
     """
     groups = query.shape[1] // key.shape[1]
     with torch.autocast(query.device.type, enabled=False):
@@ -344,14 +345,14 @@ def compute_attention_weights(query: Tensor, key: Tensor, *, mask: Mask) -> Tens
 
 @contextmanager
 def capture_attention_weights(attentions: Iterable[Attention]) -> Iterator[list[Tensor]]:
-    """The weights of some attention layers while the model runs inside the `with`.
+    """Capture the weights of attention layers while the model runs inside the `with`.
 
     Args:
-        attentions: for instance `model.decoder.attentions(cross=True)`.
+        attentions: for instance `model.decoder.attention_layers(cross=True)`.
 
     Yields:
-        A list that grows by (batch, heads, queries, keys) float32 whenever one of the layers is called: after one
-        run of a model it holds the layers in order. Layers of self-attention have to be called without a cache.
+        A list that grows by (batch, heads, queries, keys) float32 with each call of one of the layers: after one
+        forward pass it holds the layers in order. Self-attention must be called without a cache.
     """
     weights: list[Tensor] = []
 

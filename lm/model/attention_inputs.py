@@ -15,16 +15,16 @@ from lm.model.masks import Mask
 
 @dataclass(frozen=True)
 class RelativeEmbeddings:
-    """The vectors of one layer that are added to its keys and values, as far as each lies from the query.
+    """Learned embeddings by relative position that one layer adds to its keys and values.
 
-    Neither sum is ever made: a query is multiplied by each vector once, and the products are handed to the keys; the
-    weights of the keys are summed by distance, and the sums weigh the vectors.
+    The sums are never materialised: queries are multiplied by each embedding once and the results gathered by key; the
+    attention weights are summed by distance and then multiplied by the value embeddings.
 
     Attributes:
-        rows: (batch or 1, 1, queries, keys) which row of the tables belongs to each pair.
+        rows: (batch or 1, 1, queries, keys) the table row of each query-key pair.
         keys: (kv_heads, distances, head).
         values: like `keys`.
-        added: what another kind of distance adds besides.
+        added: further embeddings to add, by another kind of distance.
 
     Source: Shaw et al. 2018, equations 3 and 4, and section 3.3.
     """
@@ -35,15 +35,22 @@ class RelativeEmbeddings:
     added: RelativeEmbeddings | None = None
 
     def scores(self, query: Tensor) -> Tensor:
-        """What the keys' vectors add to the scores of (batch, heads, queries, head): (batch, heads, queries, keys)."""
+        """Return what the key embeddings add to the scores: (batch, heads, queries, keys).
+
+        Args:
+            query: (batch, heads, queries, head).
+        """
         products = _matmul_by_group(query * query.shape[-1] ** -0.5, self.keys.transpose(-1, -2))
         scores = products.gather(-1, self._expand_rows(products))
         return scores if self.added is None else scores + self.added.scores(query)
 
     def output(self, weights: Tensor) -> Tensor:
-        """What (batch, heads, queries, keys) weights give of the values' vectors: (batch, heads, queries, head).
+        """Return what the value embeddings add to the output: (batch, heads, queries, head).
 
-        Weights are summed in float32 at least: many keys share the rows of the greatest distances.
+        Weights are summed in float32 or better: many keys share the rows of the greatest distances.
+
+        Args:
+            weights: (batch, heads, queries, keys).
         """
         exact = weights.to(torch.promote_types(weights.dtype, torch.float32))
         summed = exact.new_zeros(*weights.shape[:-1], self.values.shape[1])
@@ -57,7 +64,7 @@ class RelativeEmbeddings:
 
 
 def _matmul_by_group(x: Tensor, tables: Tensor) -> Tensor:
-    """(batch, heads, queries, n) times the (kv_heads, n, m) of each head's group -> (batch, heads, queries, m)."""
+    """(batch, heads, queries, n) @ (kv_heads, n, m) of each head's group -> (batch, heads, queries, m)."""
     batch, heads, queries, n = x.shape
     with torch.autocast(x.device.type, enabled=False):
         grouped = x.reshape(batch, len(tables), -1, n) @ tables.to(x.dtype)
@@ -65,77 +72,76 @@ def _matmul_by_group(x: Tensor, tables: Tensor) -> Tensor:
 
 
 class FirstLayerValues:
-    """The values of the first layer of a stack, which every layer mixes with its own.
+    """The values of a stack's first layer, which every layer mixes with its own.
 
-    Source: Zhou et al. 2024 (Value Residual Learning); for the first layer too, as in Jordan et al. 2024
-    (modded-nanogpt), so that all are alike.
+    Source: Zhou et al. 2024 (Value Residual Learning); the first layer mixes too, as in Jordan et al. 2024
+    (modded-nanogpt).
     """
 
     def __init__(self) -> None:
         self._values: Tensor | None = None
 
-    def mix(self, value: Tensor, shares: Tensor) -> Tensor:
-        """Mix the values of the next layer with those of the first, in learned shares.
+    def mix(self, value: Tensor, weights: Tensor) -> Tensor:
+        """Mix the values of the next layer with those of the first, by learned weights.
 
-        A share is a tensor without dimensions, so under autocast the values keep their type.
+        A weight is a 0-dimensional tensor, so under autocast the values keep their dtype.
 
         Args:
-            value: (batch, kv_heads, length, head) of the next layer; the first call sets those of the first layer.
-            shares: (2,), the share of the first layer's values and that of the layer's own.
+            value: (batch, kv_heads, length, head) of the next layer; the first call sets the first layer's values.
+            weights: (2,), of the first layer's values and of the layer's own.
 
         Returns:
             (batch, kv_heads, length, head).
         """
         if self._values is None:
             self._values = value
-        of_first, of_own = shares
-        return of_first * self._values + of_own * value
+        first_weight, own_weight = weights
+        return first_weight * self._values + own_weight * value
 
 
 class DistanceBias(Protocol):
-    """Positions that attention asks for what the distances of some pairs add, where it never looks at all pairs."""
+    """A relative position scheme that computes biases for given query-key pairs, for sparse attention."""
 
     def compute_bias(self, query: Tensor, distances: Tensor, *, layer: int) -> tuple[Tensor, RelativeEmbeddings | None]:
-        """What distances add in a layer, counted from 0.
+        """Compute the bias of a layer, counted from 0.
 
         Args:
             query: (rows, heads, queries, head).
-            distances: (rows or 1, queries, keys) how far each key stands after each query.
-            layer: the layer.
+            distances: (rows or 1, queries, keys) position of each key minus that of each query.
+            layer: index of the layer.
 
         Returns:
-            What is added to the scores, broadcastable to (rows, heads, queries, keys), and what to the values, if
-            anything.
+            A bias of the scores, broadcastable to (rows, heads, queries, keys), and the embeddings to add to the
+            values, if any.
         """
 
 
 @dataclass(frozen=True)
 class AttentionInputs:
-    """What the positions of a batch attend to in each layer of a stack, and where they stand.
+    """The mask, KV caches, positions and position biases that attention layers get besides the hidden states.
 
-    Self-attention has one scope, and the cross-attention of a decoder that reads a source another. A model says what
-    is seen; its stack adds what its positions are and the first values, which all layers share.
+    Self-attention has one, and cross-attention another. The model sets mask, caches and positions; its stack adds the
+    position scheme and the first layer's values, which all layers share.
 
     Attributes:
-        mask: which keys each query may see.
-        memory: (batch, memory length, d_model) states to attend to, instead of the queries' own.
-        caches: for each layer, keys and values of earlier positions, extended in place; those of a memory are
+        mask: which keys each query may attend to.
+        encoder_output: (batch, source length, d_model) states to attend to, in cross-attention.
+        caches: for each layer, keys and values of earlier positions, extended in place; those of an encoder output are
             computed once.
         start: the position of the first query.
-        n_branches: how many continuations of the same past stand beside each other in a row. Each goes on from `start`,
+        n_branches: the number of continuations of one past that stand side by side in a row. Each continues at `start`,
             and the mask keeps them apart.
-        end: a position after those of all queries, where `query_positions` are given and it is known; else it is
-            looked for among them, and a GPU is waited for.
-        query_positions: (batch, queries) where the queries stand, branches included, if not one after the other from
-            `start` on in each row.
-        key_positions: (batch, keys) where the keys stand, if not one after the other from 0 on. It matters to schemes
-            that know distances; what a query does not see may have any.
-        rotation: turns queries and keys by their positions (rotary embeddings).
-        relative_embeddings: for each layer, what is added to keys and values by their distance.
-        distance_bias: what knows what distances add, for layers that ask themselves.
+        end: an upper bound of `query_positions`; without it they are searched, for which a GPU must synchronise.
+        query_positions: (batch, queries) positions of the queries, branches included [default: consecutive from
+            `start`].
+        key_positions: (batch, keys) positions of the keys [default: consecutive from 0]. Schemes of relative positions
+            need them; masked keys may have any.
+        rotation: rotates queries and keys by position (rotary embeddings).
+        relative_embeddings: of each layer, by relative position.
+        distance_bias: computes biases for given pairs, for layers that never form all pairs.
         first_layer_values: the values of the first layer, for layers that mix them with their own.
-        lengths: (batch,) how many positions of each row are real; what comes after them is padding, which no expert
-            takes. None if all are.
+        lengths: (batch,) real positions in each row; what follows is padding, which is not routed to experts. None if
+            all are real.
     """
 
     mask: Mask
@@ -157,28 +163,24 @@ class AttentionInputs:
         return None if self.caches is None else self.caches[layer]
 
     def relative_embeddings_of(self, layer: int) -> RelativeEmbeddings | None:
-        """What a layer, counted from 0, adds to keys and values by their distance, if anything."""
+        """The relative embeddings of a layer, counted from 0, if any."""
         return None if self.relative_embeddings is None else self.relative_embeddings[layer]
 
     def compute_query_positions(self, length: int, device: torch.device) -> Tensor:
-        """(batch or 1, length) where each of so many queries stands, branches included."""
+        """(batch or 1, length) positions of the queries, branches included."""
         if self.query_positions is not None:
             return self.query_positions
         end = self.start + length // self.n_branches
         return torch.arange(self.start, end, device=device).repeat(self.n_branches)[None]
 
     def with_relative_embeddings(self, tables: Sequence[RelativeEmbeddings]) -> AttentionInputs:
-        """This scope, with what a kind of distance adds to the keys and values of each layer, besides others."""
+        """Add relative embeddings, one for each layer, to those that are there."""
         if self.relative_embeddings is not None:
             tables = [replace(one, added=other) for one, other in zip(tables, self.relative_embeddings, strict=True)]
         return replace(self, relative_embeddings=tables)
 
     def compute_distances(self, length: int, device: torch.device) -> Tensor:
-        """How far each key stands after each of `length` queries, branches included; negative where it comes first.
-
-        Returns:
-            (batch or 1, queries, keys).
-        """
+        """Return (batch or 1, queries, keys): the position of each key minus that of each of `length` queries."""
         end, queries = self.start + length // self.n_branches, self.compute_query_positions(length, device)
         assert self.n_branches == 1 or self.key_positions is not None, "the keys of branches don't stand in a line"
         keys = torch.arange(end, device=device)[None] if self.key_positions is None else self.key_positions

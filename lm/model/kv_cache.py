@@ -1,4 +1,7 @@
-"""KV caches of the model: one per attention layer, and those of all layers of a decoder."""
+"""KV caches of the model: `LayerKVCache` of one attention layer, `DecoderCache` of all layers of a decoder.
+
+The caches that engines and decode sessions use, with rows of different lengths, are in `lm.engine`.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from torch import Tensor
 
 
 class LayerKVCache:
-    """Keys and values of the positions that one attention layer has read so far, in buffers that grow by doubling."""
+    """Keys and values of one attention layer, in buffers that grow by doubling."""
 
     def __init__(self) -> None:
         self.length = 0
@@ -17,7 +20,7 @@ class LayerKVCache:
         self._value: Tensor | None = None
 
     def extend(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Append (batch, kv_heads, n, head) keys and values, and return all keys and values so far."""
+        """Append (batch, kv_heads, n, head) keys and values; return all keys and values."""
         start, self.length = self.length, self.length + key.shape[2]
         if self._key is None or self._value is None:  # without room: a memory never grows
             self._key, self._value = key.contiguous(), value.contiguous()
@@ -29,38 +32,38 @@ class LayerKVCache:
         return self.keys_and_values()
 
     def reserve(self, positions: int) -> None:
-        """Make room for so many positions more, and count them: somebody else writes them into the `buffers`."""
+        """Reserve and count positions whose keys and values the caller writes into `buffers`."""
         start, self.length = self.length, self.length + positions
         key, value = self.buffers()
         if key.shape[2] < self.length:
             self._key, self._value = (_grow(buffer, buffer, start, self.length) for buffer in (key, value))
 
     def buffers(self) -> tuple[Tensor, Tensor]:
-        """Keys and values with the room that they have, (batch, kv_heads, room, head) each."""
+        """Return the key and value buffers, (batch, kv_heads, capacity, head) each."""
         assert self._key is not None
         assert self._value is not None
         return self._key, self._value
 
     def move_to(self, key: Tensor, value: Tensor) -> None:
-        """Go on in other buffers, (batch, kv_heads, room, head) each, which are zero beyond what is here."""
+        """Copy the contents to other (batch, kv_heads, capacity, head) buffers and use these; the rest is zeroed."""
         for buffer, held in zip((key, value), self.keys_and_values(), strict=True):
             buffer[:, :, : self.length] = held
             buffer[:, :, self.length :] = 0.0
         self._key, self._value = key, value
 
     def keys_and_values(self) -> tuple[Tensor, Tensor]:
-        """Keys and values so far, (batch, kv_heads, length, head) each."""
+        """Return the keys and values so far, (batch, kv_heads, length, head) each."""
         key, value = self.buffers()
         return key[:, :, : self.length], value[:, :, : self.length]
 
     def reorder(self, rows: Tensor) -> None:
-        """Row i becomes what row `rows[i]` was; rows may be repeated or left out."""
+        """Row i becomes the former row `rows[i]`; rows may be repeated or left out."""
         if self._key is not None and self._value is not None:
             self._key = self._key.index_select(0, rows)
             self._value = self._value.index_select(0, rows)
 
     def select(self, positions: Tensor) -> None:
-        """Keep only these positions of each row, in this order; `positions` is (batch, kept)."""
+        """Keep only the given (batch, n) positions of each row, in this order."""
         if self._key is not None and self._value is not None:
             batch, heads, room, head = self._key.shape
             first = torch.arange(0, batch * heads * room, room, device=positions.device).view(batch, heads, 1)
@@ -71,12 +74,12 @@ class LayerKVCache:
                 buffer[:, :, : self.length] = kept.view(batch, heads, -1, head)
 
     def truncate(self, length: int) -> None:
-        """Forget the positions from `length` on."""
+        """Drop the positions from `length` on."""
         self.length = min(self.length, length)
 
 
 def _grow(buffer: Tensor, template: Tensor, n_used: int, length: int) -> Tensor:
-    """A buffer for `length` positions or more that holds the first `n_used` positions of the old one."""
+    """Return a buffer of at least `length` positions that starts with the first `n_used` positions of `buffer`."""
     if buffer.shape[2] >= length:
         return buffer
     batch, heads, _, head = template.shape
@@ -86,7 +89,7 @@ def _grow(buffer: Tensor, template: Tensor, n_used: int, length: int) -> Tensor:
 
 
 class DecoderCache:
-    """What the layers of a decoder remember from step to step.
+    """The KV caches of all layers of a decoder.
 
     Attributes:
         self_attention: the cache of each layer for the positions decoded so far.
@@ -99,20 +102,23 @@ class DecoderCache:
 
     @property
     def length(self) -> int:
-        """Positions fed so far."""
+        """The number of positions decoded so far."""
         return self.self_attention[0].length
 
     def reorder(self, rows: Tensor, *, same_sources: bool = False) -> None:
-        """Row i becomes what row `rows[i]` was, in every layer; with `same_sources` its memory is that row's."""
+        """Row i becomes the former row `rows[i]`, in every layer.
+
+        With `same_sources`, both rows have the same source, and the cross-attention caches stay as they are.
+        """
         for layer in self.self_attention if same_sources else (*self.self_attention, *self.cross_attention):
             layer.reorder(rows)
 
     def select(self, positions: Tensor) -> None:
-        """Keep only some of its own positions of each row, (batch, kept), in every layer; the memory stays."""
+        """Keep only the given (batch, n) positions of each row in the self-attention caches."""
         for layer in self.self_attention:
             layer.select(positions)
 
     def truncate(self, length: int) -> None:
-        """Forget its own positions from `length` on; the memory stays."""
+        """Drop the positions from `length` on from the self-attention caches."""
         for layer in self.self_attention:
             layer.truncate(length)

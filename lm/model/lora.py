@@ -1,6 +1,7 @@
-"""Low-rank adapters beside the matrices of a model that was built without them, and a model with them added in.
+"""Low-rank adapters (LoRA): layers with adapters, and merging adapters into the weights.
 
-No model knows of them: a linear layer is replaced by one that has an adapter, with the same weights by the same name.
+The model doesn't know of adapters: a linear layer is replaced by a `LoraLinear` with the same weights under the same
+name.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ _OWNERS = {"attention": MultiHeadAttention, "feed-forward": FeedForward}
 
 
 class LoraLinear(Linear):
-    """W x + scale · B A x: a linear layer whose W stays as it is, and two matrices of a low rank that are trained.
+    """W x + scale · B A x: a linear layer with frozen W and two trained low-rank matrices.
 
-    A layer that holds several projections (queries, keys and values; SwiGLU's gate and what it lets through) has an A
-    and a B for each, as if each stood alone. B starts at zero, so that at first nothing is added.
+    A layer that holds several projections (queries, keys and values; SwiGLU's gate and value) has an A and a B for
+    each. B starts at zero.
 
     Attributes:
-        lora_a: (projections · rank, inputs), the A of each projection below that of the one before.
+        lora_a: (projections · rank, inputs), the A of each projection, stacked.
         lora_b: (outputs, rank), likewise.
 
     Source: Hu et al. 2021 (LoRA), section 4.1.
@@ -38,7 +39,7 @@ class LoraLinear(Linear):
     parts: ClassVar = {"lora_a": "adapters", "lora_b": "adapters"}
 
     def __init__(self, layer: Linear, config: LoraConfig) -> None:
-        """A layer in the place of another, whose weights it takes."""
+        """Replace a layer, whose weights are shared."""
         with init_empty_weights():
             super().__init__(
                 layer.in_features, layer.out_features, bias=False, std=layer.std, projected=layer.projected
@@ -59,7 +60,7 @@ class LoraLinear(Linear):
         return super().forward(input) + self._adapter_output(input, slice(0, None))
 
     def forward_activated(self, x: Tensor, activation: str) -> Tensor:
-        """(…, inputs) -> (…, outputs), of what both make of `x` together."""
+        """(…, inputs) -> activation of (…, outputs), adapters included."""
         return ACTIVATIONS[activation](self(x))
 
     def forward_slice(self, x: Tensor, outputs: slice) -> Tensor:
@@ -67,7 +68,7 @@ class LoraLinear(Linear):
         return super().forward_slice(x, outputs) + self._adapter_output(x, outputs)
 
     def _adapter_output(self, x: Tensor, outputs: slice) -> Tensor:
-        """What the adapters of the projections add whose outputs are wanted."""
+        """The adapters' output for a slice of the outputs."""
         low = linear(dropout(x, self.dropout) if self.training else x, self.lora_a) * self.scale
         first, last = outputs.indices(self.out_features)[:2]
         parts = zip(low.split(self.rank, dim=-1), self.lora_b.split(self.projected), self._projection_ends, strict=True)
@@ -79,12 +80,12 @@ class LoraLinear(Linear):
         return list(accumulate(self.projected))
 
     def to_int8(self) -> Int8Linear:
-        """See `Linear`; of what both make together."""
+        """Merge and quantise to int8."""
         return self.merge().to_int8()
 
     @torch.no_grad()
     def merge(self) -> Linear:
-        """The plain layer that computes the same: W + scale · B A, in float32 at least."""
+        """Return the equivalent plain layer, W + scale · B A, in float32 or better."""
         parts = zip(self.lora_a.split(self.rank), self.lora_b.split(self.projected), strict=True)
         products = [b.float() * self.scale @ a for a, b in parts]
         with init_empty_weights():
@@ -94,7 +95,7 @@ class LoraLinear(Linear):
 
 
 def build_model_with_lora(model: ModelConfig, lora: LoraConfig, *, seed: int = 0) -> Model:
-    """`build_model`, and if there is a rank, with adapters, all other weights being frozen but those for labels."""
+    """Build a model; if a rank is given, add adapters and freeze all other weights except the classification head."""
     built = build_model(model, seed=seed)
     if lora:
         built.requires_grad_(False)
@@ -111,7 +112,7 @@ def build_model_with_lora(model: ModelConfig, lora: LoraConfig, *, seed: int = 0
 def _linear_layers(
     model: nn.Module, config: LoraConfig
 ) -> Iterator[tuple[MultiHeadAttention | FeedForward, str, Linear]]:
-    """The layers that are to have adapters, each after what it is part of and its name there."""
+    """Yield the layers that get adapters: owner module, attribute name, layer."""
     owners = tuple(_OWNERS[kind] for kind in config.kinds)
     for owner in model.modules():
         if isinstance(owner, MultiHeadAttention | FeedForward) and isinstance(owner, owners):
@@ -119,17 +120,17 @@ def _linear_layers(
 
 
 def lora_layers(model: nn.Module) -> dict[str, LoraLinear]:
-    """The layers of a model that have an adapter, by name."""
+    """Return the layers of a model that have an adapter, by name."""
     return {name: module for name, module in model.named_modules() if isinstance(module, LoraLinear)}
 
 
 def merge_adapters(model: ModelConfig, lora: LoraConfig, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights of a plain model that computes the same as one with adapters; in float32, if the base has fewer bits.
+    """Merge adapters into the weights of a plain model; in float32, if the base model has lower precision.
 
     Args:
-        model: what was adapted.
+        model: config of the base model.
         lora: its adapters.
-        weights: of both, by name; what a base has beyond the model, to predict something else, is left out.
+        weights: of both, by name; those that the model doesn't have (another output head) are left out.
 
     Raises:
         RuntimeError: a weight is missing, or has another shape.
@@ -145,17 +146,17 @@ def merge_adapters(model: ModelConfig, lora: LoraConfig, weights: Mapping[str, T
 
 
 def trainable_weights(model: nn.Module) -> dict[str, Tensor]:
-    """The weights of a model that training changes, by name: all of them, but for those that adapters leave alone."""
+    """Return the weights that training changes, by name: all, or with adapters the unfrozen ones."""
     return _weights_by_trainability(model, is_trained=True)
 
 
 def load_trainable(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Put back what `trainable_weights` gave; RuntimeError if one is missing, or has another shape."""
+    """Load the result of `trainable_weights`; RuntimeError if one is missing or has another shape."""
     model.load_state_dict(_weights_by_trainability(model, is_trained=False) | dict(weights))
 
 
 def load_frozen(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Give a model with adapters the weights of its base; KeyError or RuntimeError if they don't fit."""
+    """Load the base model's weights into a model with adapters; KeyError or RuntimeError if they don't fit."""
     frozen = _weights_by_trainability(model, is_trained=False)
     model.load_state_dict(trainable_weights(model) | {name: weights[name] for name in frozen})
 

@@ -1,4 +1,4 @@
-"""Cross-entropy with label smoothing that ignores padding, without ever holding the logits of all positions."""
+"""Cross-entropy with label smoothing, computed in chunks so that the logits of all positions never exist at once."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from torch import Tensor
 from lm.config.data import IGNORE_INDEX
 
 _LOGITS_ON_CPU, _LOGITS_ON_GPU = 1 << 25, 1 << 27
-"""Logits that are held at a time, in the type of the products."""
-_FEWEST_ROWS = 64
-"""Positions that are multiplied at a time at least, however large the vocabulary is."""
+"""Logits per chunk, in the dtype of the matmul."""
+_MIN_ROWS = 64
+"""The fewest positions per chunk, however large the vocabulary is."""
 _PROBABILITIES_ON_CPU = 1 << 20
-"""Probabilities that are computed at a time on a CPU, in float32, so that they stay in its cache."""
-_LOGITS_IN_PARTS = 1 << 22
-"""Logits of each pass that are held at a time where a loss is differentiated by autograd."""
+"""Probabilities computed at a time on a CPU, in float32, so that they stay in its cache."""
+_AUTOGRAD_LOGITS = 1 << 22
+"""Logits per pass and chunk where autograd differentiates the loss."""
 
 OutputLayer = tuple[Tensor, Tensor | None]
 """(vocabulary, d_model) weights, and a (vocabulary,) bias if there is one."""
 
 ChunkLoss = Callable[[Tensor, OutputLayer, Tensor], tuple[Tensor, Tensor]]
-"""(passes, some, d_model) final states, an output layer, (some,) ids -> a loss and a surprisal, sums over positions."""
+"""(passes, n, d_model) final states, an output layer, (n,) ids -> loss and surprisal, summed over positions."""
 
 
 def cross_entropy(logits: Tensor, targets: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
-    """Sum of the surprisals of the targets, in nats; targets of -100 (padding) count nothing.
+    """Return the summed surprisal of the targets, in nats; targets of -100 (padding) are ignored.
 
     Args:
-        logits: (…, vocabulary), of any float type; the sum is float32.
+        logits: (…, vocabulary), of any float dtype; the sum is float32.
         targets: (…) ids.
-        label_smoothing: share of each target that is spread evenly over the vocabulary (Szegedy et al. 2016).
+        label_smoothing: probability spread uniformly over the vocabulary (Szegedy et al. 2016).
     """
     return F.cross_entropy(
         logits.flatten(0, -2).float(),
@@ -54,23 +54,23 @@ def linear_cross_entropy(
     label_smoothing: float = 0.0,
     softcap: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
-    """The same as `cross_entropy(hidden @ weightᵀ + bias, targets)`, a few rows at a time, together with its gradient.
+    """Compute `cross_entropy(hidden @ weightᵀ + bias, targets)` in chunks of rows, together with its gradient.
 
-    Each part's logits are gone before the next one's are made, so memory does not grow with positions × vocabulary,
-    and rows without a target are left out. Under autocast the products are of its type, as `F.linear`'s would be.
+    Each chunk's logits are freed before the next ones are computed, so memory doesn't grow with positions × vocabulary,
+    and rows without a target are skipped. Under autocast the matmuls use its dtype, as `F.linear` would.
 
     Args:
         hidden: (…, d_model).
         weight: (vocabulary, d_model).
         targets: (…) ids, IGNORED where none.
         bias: (vocabulary,), if the logits have one.
-        places: (some,) positions that have a target, in the order of `targets.flatten()`; to find them on a GPU would
-            be to wait for it.
+        places: (n,) indices of positions with a target, in the order of `targets.flatten()`; searching them on a GPU
+            would synchronise.
         label_smoothing: see `cross_entropy`.
-        softcap: see `Transformer.logits`; 0 leaves the logits alone.
+        softcap: see `Transformer.logits`; 0 for none.
 
     Returns:
-        The sum, and the summed surprisal without label smoothing, which has no gradient.
+        The loss, and the summed surprisal without label smoothing, which has no gradient.
 
     Source: the idea of Hsu et al. 2024 (Liger Kernel).
     """
@@ -91,14 +91,13 @@ def _target_positions(targets: Tensor) -> Tensor:
 def chunked_loss(
     loss: ChunkLoss, hidden: Tensor, output: OutputLayer, targets: Tensor, *, places: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The sum of a loss over all positions that have a target, some positions at a time, together with its gradient.
+    """Sum a loss over all positions that have a target, in chunks of positions, together with its gradient.
 
-    The surprisal that `loss` returns beside the loss is summed too, without a gradient.
-
-    Memory does not grow with positions × vocabulary, as in `linear_cross_entropy`, and autograd does the rest.
+    The surprisal that `loss` returns beside the loss is summed too, without a gradient. Memory doesn't grow with
+    positions × vocabulary, as in `linear_cross_entropy`; autograd differentiates each chunk.
 
     Args:
-        loss: what makes logits of final states and the output layer, and sums over the positions; see `ChunkLoss`.
+        loss: computes logits from final states and the output layer, and sums over the positions; see `ChunkLoss`.
         hidden: (passes, positions, d_model).
         output: the output layer.
         targets: (positions,) ids, IGNORED where none.
@@ -110,7 +109,7 @@ def chunked_loss(
 
 
 class _ChunkedLoss(torch.autograd.Function):
-    """Like `_LinearCrossEntropy`, with each part differentiated by autograd."""
+    """Like `_LinearCrossEntropy`, with each chunk differentiated by autograd."""
 
     @staticmethod
     def forward(  # noqa: PLR0917 (apply takes no keywords)
@@ -126,7 +125,7 @@ class _ChunkedLoss(torch.autograd.Function):
         of_bias = None if bias is None else torch.zeros_like(bias)
         total, nll = (torch.zeros((), device=hidden.device) for _ in range(2))
         with torch.enable_grad():
-            for some in places.split(max(_FEWEST_ROWS, _LOGITS_IN_PARTS // len(weight))):
+            for some in places.split(max(_MIN_ROWS, _AUTOGRAD_LOGITS // len(weight))):
                 states, weights = hidden[:, some].detach().requires_grad_(), weight.detach().requires_grad_()
                 biases = None if bias is None else bias.detach().requires_grad_()
                 nats, surprisal = loss(states, (weights, biases), targets[some])
@@ -148,7 +147,7 @@ class _ChunkedLoss(torch.autograd.Function):
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
-    """Computes the gradient together with the sum, while the logits are there; backward has only to scale it."""
+    """Computes the gradient together with the loss, while the logits exist; backward only scales it."""
 
     @staticmethod
     def forward(  # noqa: PLR0917 (apply takes no keywords)
@@ -209,14 +208,14 @@ class _LinearCrossEntropy(torch.autograd.Function):
 def estimate_loss_bytes(
     positions: int, vocab_size: int, d_model: int, *, bytes_per_value: int, on_cpu: bool = True
 ) -> int:
-    """Bytes that `linear_cross_entropy` holds at a time, besides final states and weights.
+    """Estimate the peak memory of `linear_cross_entropy` in bytes, besides final states and weights.
 
     Args:
-        positions: that have a target.
-        vocab_size: number of logits of each.
+        positions: with a target.
+        vocab_size: logits per position.
         d_model: width of the final states.
-        bytes_per_value: of the type of the products.
-        on_cpu: whether it is computed on a CPU, where fewer logits are held at a time.
+        bytes_per_value: of the matmul's dtype.
+        on_cpu: whether it runs on a CPU, where chunks are smaller.
     """
     rows, rows_of_softmax = _rows_per_chunk(positions, vocab_size, on_cpu=on_cpu)
     of_logits = vocab_size * (bytes_per_value * rows + 4 * rows_of_softmax)
@@ -226,23 +225,23 @@ def estimate_loss_bytes(
 
 
 def _rows_per_chunk(positions: int, vocabulary: int, *, on_cpu: bool) -> tuple[int, int]:
-    """How many positions are multiplied at a time, and for how many of these softmax is computed at a time."""
-    rows = min(positions, max(_FEWEST_ROWS, (_LOGITS_ON_CPU if on_cpu else _LOGITS_ON_GPU) // vocabulary))
+    """Return the positions per matmul, and the positions per softmax."""
+    rows = min(positions, max(_MIN_ROWS, (_LOGITS_ON_CPU if on_cpu else _LOGITS_ON_GPU) // vocabulary))
     return rows, max(1, _PROBABILITIES_ON_CPU // vocabulary) if on_cpu else rows
 
 
 def _surprisal_and_gradient(
     logits: Tensor, targets: Tensor, smoothing: float, softcap: float, gradient: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The summed surprisal of (rows, 1) targets given (rows, vocabulary) logits, smoothed and as it is.
+    """Return the summed surprisal of (rows, 1) targets given (rows, vocabulary) logits, with and without smoothing.
 
-    The gradient of the smoothed one by the logits is written into `gradient`, (rows, vocabulary) float32.
+    The gradient of the smoothed loss by the logits is written into `gradient`, (rows, vocabulary) float32.
 
-    With smoothing e, a target counts 1 - e, and each of the V ids e/V: the gradient is the softmax less these. Behind
-    a soft cap it is 1 - tanh² times that, and the logits, if they are float32, are overwritten.
+    With smoothing e, a target counts 1 - e, and each of the V ids e/V: the gradient is the softmax minus these. With
+    soft-capping it is 1 - tanh² times that, and the logits, if they are float32, are overwritten.
 
-    The softmax is the only pass that takes exponentials: the largest logit and its probability, which is at least 1/V,
-    say what the logarithm of the sum is.
+    Only the softmax computes exponentials: the largest logit and its probability, which is at least 1/V, give the
+    log-sum-exp.
     """
     size = logits.shape[-1]
     if softcap:

@@ -1,4 +1,4 @@
-"""What every module of a model knows of itself: how its parameters start, and what they cost."""
+"""The base class of the model's modules: initialisation and cost accounting."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import torch
 from torch import Tensor, nn
 
 _FROZEN = 2 / 3
-"""Of the arithmetic of a trained matrix: the forward pass, and the gradient of its input."""
+"""Fraction of the training FLOPs of a frozen matrix: the forward pass and the gradient of its input."""
 
 
 class Module(nn.Module):
-    """A module that initialises its own parameters and reports their cost; the modules in it do so themselves.
+    """A module that initialises its own parameters and reports their cost; submodules do so themselves.
 
     Attributes:
-        part: the part of a model that its parameters are counted in, and those of modules in it that have none.
+        part: the model part that its parameters count as, and those of submodules without a part.
         parts: the same for single parameters, by attribute.
     """
 
@@ -26,17 +26,17 @@ class Module(nn.Module):
     parts: ClassVar[Mapping[str, str]] = {}
 
     def initialise(self) -> None:
-        """Draw the initial values of its own parameters, in the order in which they are registered."""
+        """Draw the initial values of its own parameters, in registration order."""
 
     def macs_per_position(self) -> float:
-        """The weights that each position is multiplied by on its way through; frozen ones count two thirds."""
+        """Return the multiply-accumulates per position in the forward pass; those of frozen weights count 2/3."""
         return sum(map(macs_per_position, self.children()))
 
 
 def initialise(model: nn.Module) -> None:
-    """Let each module of a model initialise its parameters, one after the other from the outside inwards.
+    """Initialise the parameters of all modules of a model, from the outside inwards.
 
-    Vectors start at constants, so the matrices are the same whatever vectors there are.
+    Vectors start as constants, so the matrices don't depend on which vectors there are.
     """
     for module in model.modules():
         if isinstance(module, Module):
@@ -44,19 +44,24 @@ def initialise(model: nn.Module) -> None:
 
 
 def macs_per_position(module: nn.Module) -> float:
-    """See `Module.macs_per_position`; of a list of modules, their sum."""
+    """Return `Module.macs_per_position`, or the sum over a list of modules."""
     if isinstance(module, Module):
         return module.macs_per_position()
     return sum(map(macs_per_position, module.children()))
 
 
 def count_macs(weight: Tensor) -> float:
-    """How many weights a position is multiplied by in a matrix; one that is frozen has no gradient and counts less."""
+    """Return the multiply-accumulates per position of a matrix; a frozen one has no gradient and counts 2/3."""
     return weight.numel() if weight.requires_grad else weight.numel() * _FROZEN
 
 
 def parameters_by_part(module: nn.Module, part: str = "other") -> Counter[str]:
-    """The number of parameters of each part of a module, which itself is in the part given."""
+    """Count the parameters of each part of a module.
+
+    Args:
+        module: the module.
+        part: its own part, unless it has another.
+    """
     parts = module.parts if isinstance(module, Module) else {}
     found = Counter[str]()
     for name, parameter in module.named_parameters(recurse=False):
@@ -70,7 +75,7 @@ P = ParamSpec("P")
 
 
 def memoised(compute: Callable[P, Tensor]) -> Callable[P, Tensor]:
-    """A function that keeps what it gave for the latest arguments; torch.compile sees one that keeps nothing."""
+    """Memoise a function of hashable arguments; under torch.compile it is called each time."""
     kept = lru_cache(maxsize=64)(compute)
 
     @wraps(compute)

@@ -21,7 +21,7 @@ def test_equals_torch_in_value_and_gradient(monkeypatch, smoothing, logits_at_a_
     """Whatever is held at a time, and with positions that have no target."""
     monkeypatch.setattr(loss, "_LOGITS_ON_CPU", logits_at_a_time)
     monkeypatch.setattr(loss, "_PROBABILITIES_ON_CPU", probabilities_at_a_time)
-    monkeypatch.setattr(loss, "_FEWEST_ROWS", 5)
+    monkeypatch.setattr(loss, "_MIN_ROWS", 5)
     torch.manual_seed(1)
     hidden, weight = torch.randn(3, 11, 8, dtype=torch.float64), torch.randn(17, 8, dtype=torch.float64)
     targets = torch.randint(0, 17, (3, 11))
@@ -46,7 +46,7 @@ def test_equals_torch_in_value_and_gradient(monkeypatch, smoothing, logits_at_a_
 def test_a_bias_of_the_logits_is_part_of_the_loss(monkeypatch, softcap):
     """Also where the logits are held a few rows at a time."""
     monkeypatch.setattr(loss, "_LOGITS_ON_CPU", 17 * 5)
-    monkeypatch.setattr(loss, "_FEWEST_ROWS", 5)
+    monkeypatch.setattr(loss, "_MIN_ROWS", 5)
     torch.manual_seed(1)
     drawn = [torch.randn(3, 11, 8), torch.randn(17, 8), torch.randn(17)]
     targets = torch.randint(0, 17, (3, 11))
@@ -121,8 +121,8 @@ def disagreeing(hidden, output, targets):
 @pytest.mark.parametrize("has_bias", [False, True])
 @pytest.mark.parametrize("at_a_time", [1, 1 << 22])
 def test_a_loss_in_parts_is_that_of_all_positions_with_a_target(monkeypatch, at_a_time, has_bias):
-    monkeypatch.setattr(loss, "_LOGITS_IN_PARTS", at_a_time)
-    monkeypatch.setattr(loss, "_FEWEST_ROWS", 5)
+    monkeypatch.setattr(loss, "_AUTOGRAD_LOGITS", at_a_time)
+    monkeypatch.setattr(loss, "_MIN_ROWS", 5)
     torch.manual_seed(1)
     targets = torch.randint(0, 17, (33,))
     targets[20:29] = IGNORE_INDEX
@@ -145,7 +145,7 @@ def test_a_loss_in_parts_is_that_of_all_positions_with_a_target(monkeypatch, at_
 
 
 def test_of_a_loss_in_parts_the_logits_of_all_positions_are_never_held(monkeypatch):
-    monkeypatch.setattr(loss, "_LOGITS_IN_PARTS", 1)
+    monkeypatch.setattr(loss, "_AUTOGRAD_LOGITS", 1)
     hidden, weight = torch.randn(2, 4 * 64, 4, requires_grad=True), torch.randn(50, 4, requires_grad=True)
     with MostNumbers() as made:
         chunked_loss(disagreeing, hidden, (weight, None), torch.randint(0, 50, (4 * 64,)))[0].backward()

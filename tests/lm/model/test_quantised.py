@@ -29,7 +29,7 @@ def test_zeros_stay_zeros():
 @pytest.mark.parametrize("at_once", [1000, 12, 1])
 @pytest.mark.parametrize("has_bias", [True, False])
 def test_a_product_is_that_of_the_rounded_weights(has_bias, at_once, monkeypatch):
-    monkeypatch.setattr(linear, "_WIDENED_AT_ONCE", at_once)
+    monkeypatch.setattr(linear, "_WEIGHTS_PER_CHUNK", at_once)
     layer, x = Linear(6, 5, bias=has_bias).requires_grad_(False).to_int8(), torch.randn(2, 3, 6)
     weight = (layer.weight.float() * layer.scale[:, None]).double()
     expected = x.double() @ weight.T + (layer.bias.double() if has_bias else 0)
