@@ -1,4 +1,4 @@
-"""The one transformer block, stacks of it, and the models: decoder-only, encoder-only and encoder-decoder."""
+"""The transformer block, stacks of blocks, and the models: decoder-only, encoder-only and encoder-decoder."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ from lm.model.variants.syntax import SyntaxPositions, zero_padding
 
 
 class Block(Module):
-    """Self-attention, cross-attention to a memory if asked, and a feed-forward layer, each with a residual connection.
+    """The transformer block: self-attention, optional cross-attention, and feed-forward, with residual connections.
 
-    In the place of the feed-forward layer there may be experts.
+    The feed-forward layer may be a mixture of experts.
 
-    Source: Vaswani et al. 2017, section 3.1 (normalised after); Radford et al. 2019 (normalised before).
+    Source: Vaswani et al. 2017, section 3.1 (post-norm); Radford et al. 2019 (pre-norm).
     """
 
     def __init__(
         self, config: ModelConfig, *, layer: int = 0, cross_attention: bool = False, is_causal: bool = True
     ) -> None:
-        """The block of a layer, counted from 0 in its stack, which is causal but in an encoder."""
+        """Build the block of a layer, counted from 0 in its stack; only encoders are not causal."""
         super().__init__()
         self.norm_first = config.norm_position == "pre"
         self.is_parallel = config.parallel_residual
@@ -64,7 +64,7 @@ class Block(Module):
         self.dropout = Dropout(config.dropout)
 
     def forward(self, x: Tensor, inputs: AttentionInputs, cross_inputs: AttentionInputs | None = None) -> Tensor:
-        """Transform each position by what it sees.
+        """Transform the hidden states.
 
         Args:
             x: (batch, length, d_model).
@@ -88,20 +88,20 @@ class Block(Module):
         return x + self.dropout(attended) + self.dropout(fed)
 
     def _expert_inputs(self, inputs: AttentionInputs) -> tuple[AttentionInputs, ...]:
-        """What the feed-forward layer is told of the positions: experts need to know which of them are real."""
+        """Further inputs of the feed-forward layer: experts need to know which positions are padding."""
         return (inputs,) if isinstance(self.feed_forward, MixtureOfExperts) else ()
 
     def _residual(self, x: Tensor, norm: nn.Module, sublayer: nn.Module, *seen: AttentionInputs | None) -> Tensor:
-        """`x` and what a sublayer makes of it, given what it sees; normalised before or after."""
+        """Add the output of a sublayer to `x`, pre-norm or post-norm."""
         if self.norm_first:
             return x + self.dropout(sublayer(norm(x), *seen))
         return norm(x + self.dropout(sublayer(x, *seen)))
 
 
 class Stack(Module):
-    """Blocks one after the other, with a last normalisation where blocks normalise first.
+    """A stack of blocks, with a final norm after pre-norm blocks.
 
-    With an embedding shortcut, each block reads a·x + b·embedding instead of x, with shares a and b of its own.
+    With an embedding shortcut, each block reads a·x + b·embedding instead of x, with its own learned weights a and b.
     Source: Jordan et al. 2024 (modded-nanogpt).
     """
 
@@ -110,7 +110,7 @@ class Stack(Module):
     def __init__(
         self, config: ModelConfig, n_layers: int, *, cross_attention: bool = False, is_causal: bool = True
     ) -> None:
-        """A stack of so many layers; an encoder's is not causal, and may have positions after a query."""
+        """Build `n_layers` blocks; only encoders are not causal."""
         super().__init__()
         self.positions = build_relative_positions(config, n_layers, is_causal=is_causal)
         self.blocks = nn.ModuleList(
@@ -123,13 +123,13 @@ class Stack(Module):
         self.activation_checkpointing, self.is_causal = False, is_causal
 
     def initialise(self) -> None:
-        """Start with the stream alone. Source: Jordan et al. 2024 (modded-nanogpt)."""
+        """Start without the shortcut. Source: Jordan et al. 2024 (modded-nanogpt)."""
         if self.stream_shares is not None and self.embedding_shares is not None:
             nn.init.ones_(self.stream_shares)
             nn.init.zeros_(self.embedding_shares)
 
     def forward(self, x: Tensor, inputs: AttentionInputs, cross_inputs: AttentionInputs | None = None) -> Tensor:
-        """Transform (batch, length, d_model) embeddings, block by block, by what `Block.forward` is given to see."""
+        """Transform (batch, length, d_model) embeddings, block by block; see `Block.forward`."""
         if self.positions is not None:
             inputs = self.positions(inputs, x.shape[1], x.device)
         inputs = replace(inputs, first_layer_values=FirstLayerValues())
@@ -144,62 +144,57 @@ class Stack(Module):
         return self.final_norm(x)
 
     def attention_layers(self, *, cross: bool = False) -> list[MultiHeadAttention]:
-        """The self-attention of each block, or its cross-attention."""
+        """Return the self-attention of each block, or its cross-attention."""
         found = [block.cross_attention if cross else block.attention for block in self.blocks]
         return [attention for attention in found if isinstance(attention, MultiHeadAttention)]
 
     def cross_attention_layers(self) -> list[CrossAttention]:
-        """The cross-attention of each block, where blocks have it."""
+        """Return the cross-attention of each block that has it."""
         return [block.cross_attention for block in self.blocks if isinstance(block.cross_attention, CrossAttention)]
 
     def new_cache(self) -> DecoderCache:
-        """An empty cache for decoding step by step."""
+        """An empty KV cache."""
         return DecoderCache([attention.new_cache() for attention in self.attention_layers()])
 
     def cached_values_per_position(self) -> Fraction:
-        """How many numbers its cache holds for each position; none where compressed keys cover several."""
+        """Return the cached values per position; none with compressed attention, which has no cache."""
         if any(isinstance(attention, CompressedAttention) for attention in self.attention_layers()):
             return Fraction()
         return sum((attention.cached_values_per_position() for attention in self.attention_layers()), Fraction())
 
     def macs_per_source_position(self) -> float:
-        """The weights that each position of a memory is multiplied by: keys and values of cross-attention."""
+        """MACs per source position: keys and values of cross-attention."""
         return sum(each.macs_per_source_position() for each in self.cross_attention_layers())
 
     def attention_macs(self, length: int, source_length: int) -> float:
-        """Multiplications of queries with keys and of weights with values, of one sequence and of the source it reads.
+        """MACs of query-key and weight-value products, for one sequence and its source.
 
-        Each pair of positions takes two for each feature of all heads.
+        Each pair of positions takes two per feature of all heads.
         """
-        self_attention, cross_attention = self.attention_layers(), self.cross_attention_layers()
+        layers, cross_layers = self.attention_layers(), self.cross_attention_layers()
         if not length:
             return 0.0
-        pairs = sum(attention.count_query_key_pairs(length, is_causal=self.is_causal) for attention in self_attention)
-        return (
-            2
-            * self_attention[0].heads
-            * self_attention[0].head_size
-            * (pairs + len(cross_attention) * length * source_length)
-        )
+        pairs = sum(layer.count_query_key_pairs(length, is_causal=self.is_causal) for layer in layers)
+        return 2 * layers[0].heads * layers[0].head_size * (pairs + len(cross_layers) * length * source_length)
 
 
-def set_activation_checkpointing(model: nn.Module, *, if_training: bool) -> None:
-    """Settle whether the backward pass computes again what is in each block, which then need not be kept for it.
+def set_activation_checkpointing(model: nn.Module, *, enabled: bool) -> None:
+    """Turn activation checkpointing on or off: the backward pass recomputes the activations of each block.
 
     Source: Chen et al. 2016.
     """
     for stack in (module for module in model.modules() if isinstance(module, Stack)):
-        stack.activation_checkpointing = if_training
+        stack.activation_checkpointing = enabled
 
 
 def count_parameters(module: nn.Module) -> int:
-    """The number of parameters, with shared ones counted once; weights of 8 bits are among them."""
+    """Count the parameters, shared ones once and int8 weights included."""
     in_8_bits = (buffer for buffer in module.buffers() if buffer.dtype is torch.int8)
     return sum(tensor.numel() for tensor in chain(module.parameters(), in_8_bits))
 
 
 def build_self_attention(config: ModelConfig, *, layer: int, is_causal: bool) -> MultiHeadAttention:
-    """The self-attention of a layer, counted from 0 in its stack, which is causal but in an encoder."""
+    """Build the self-attention of a layer, counted from 0 in its stack; only encoders are not causal."""
     if (pattern := build_pattern(config, layer, is_causal=is_causal)) is not None:
         return BlockSparseAttention(config, pattern, layer=layer)
     if config.compresses(layer):
@@ -210,7 +205,7 @@ def build_self_attention(config: ModelConfig, *, layer: int, is_causal: bool) ->
 
 
 class LMHead(Linear):
-    """An output layer of its own, without a bias; `zero_init` starts it at zero."""
+    """The output layer of a model without tied embeddings; no bias, `zero_init` applies."""
 
     part = "output layer"
 
@@ -220,14 +215,14 @@ class LMHead(Linear):
 
 
 class Transformer(Module):
-    """What all models share: an embedding of what is predicted, the layers that read it, and an output layer.
+    """The base of all models: input embedding, layers and output layer.
 
-    The layers are called the decoder, also where they see both sides and predict nothing but masked tokens.
+    The layers are called the decoder, also in an encoder-only model.
     """
 
     parts: ClassVar = {"output_bias": "output bias"}
-    heads: ClassVar[tuple[str, ...]] = ("head", "transform", "output_bias")
-    """The attributes that predict something of final states, whichever of them a model has."""
+    output_modules: ClassVar[tuple[str, ...]] = ("head", "transform", "output_bias")
+    """Attributes with weights of the output, whichever of them a model has."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -257,16 +252,16 @@ class Transformer(Module):
             nn.init.zeros_(self.output_bias)
 
     def forward_macs(self, *, length: int, source_length: int = 0, predicted: float | None = None) -> float:
-        """What one sequence takes to go forward; what is frozen has no gradient, and counts two thirds.
+        """Return the multiply-accumulates of the forward pass of one sequence; those of frozen weights count 2/3.
 
-        Each position takes a multiplication for each weight of the matrices that it goes through, and each pair of
-        positions that see each other two for each feature of all heads. The output layer counts whether or not it is
-        tied, but only where a token is predicted. Biases, and looking up embeddings, take none.
+        Each position counts one per weight of the matrices it passes, and each query-key pair two per feature of all
+        heads. The output layer counts whether or not it is tied, but only for predicted positions. Biases and embedding
+        look-ups count nothing.
 
         Args:
             length: positions, in an encoder-decoder those of the target.
-            source_length: positions that an encoder reads.
-            predicted: positions that the output layer is for [default: all].
+            source_length: positions that the encoder reads.
+            predicted: positions that the output layer predicts [default: all].
         """
         transform = 0.0 if self.transform is None else self.transform.macs_per_position()
         of_layers = self.decoder.macs_per_position() + transform
@@ -275,23 +270,23 @@ class Transformer(Module):
 
     @property
     def output_macs(self) -> float:
-        """The weights that a position which is predicted is multiplied by."""
+        """MACs per predicted position."""
         weight, _ = self.output_layer
         return count_macs(weight)
 
     def cached_values_per_position(self) -> Fraction:
-        """How many numbers its cache holds for each position of a sequence."""
+        """Return the cached values per position of a sequence."""
         return self.decoder.cached_values_per_position()
 
     def new_cache(self) -> DecoderCache | RecurrentCache:
-        """An empty cache for decoding step by step."""
+        """An empty cache."""
         return self.decoder.new_cache()
 
     def decode(self, tokens: Tensor, inputs: AttentionInputs, cross_inputs: AttentionInputs | None = None) -> Tensor:
-        """Final states of target tokens, of which each sees what it is given to see, as the output layer reads them.
+        """Compute the final states of target tokens, as the output layer reads them.
 
         Args:
-            tokens: (batch, length) ids, after those in the caches.
+            tokens: (batch, length) IDs, after those in the caches.
             inputs: of self-attention.
             cross_inputs: of cross-attention, in an encoder-decoder.
 
@@ -299,33 +294,30 @@ class Transformer(Module):
             (batch, length, d_model).
         """
         embedded = self.embedding(
-            tokens, start=inputs.start, branches=inputs.n_branches, positions=inputs.query_positions, end=inputs.end
+            tokens, start=inputs.start, n_branches=inputs.n_branches, positions=inputs.query_positions, end=inputs.end
         )
         x = self.decoder(embedded, inputs, cross_inputs)
         return x if self.transform is None else self.transform(x)
 
     def select_output_weights(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Select, by name, the weights that predict something of final states, also of a model with another head."""
-        return {name: value for name, value in weights.items() if name.partition(".")[0] in self.heads}
+        """Select the weights of the output modules by name, also from another model's weights."""
+        return {name: value for name, value in weights.items() if name.partition(".")[0] in self.output_modules}
 
     @property
     def output(self) -> Linear | TokenEmbedding:
-        """What final states are multiplied by, which may be the token embedding."""
+        """The output matrix, which may be the token embedding."""
         return self.embedding.tokens if self.head is None else self.head
 
     @property
     def output_layer(self) -> tuple[Tensor, Tensor | None]:
-        """(vocabulary, d_model) weights, and the (vocabulary,) bias if there is one.
-
-        Of a classifier it has a row for each label.
-        """
+        """The (vocabulary, d_model) weights and the (vocabulary,) bias, if any; a classifier has a row per label."""
         return self.output.weight, self.output_bias
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """(…, d_model) -> (…, vocabulary), `soft_cap` as the config says.
+        """(…, d_model) -> (…, vocabulary), with soft-capping as configured.
 
-        A matrix is multiplied: for each row of a slice of positions torch would copy the weights. One state of a text,
-        50,257 by 768 weights in bfloat16, one thread of an AMD EPYC: 208 ms, and 5 as a matrix.
+        The states are flattened to a matrix: with a slice of positions torch would copy the weights for each row. One
+        state, 50,257 by 768 weights in bfloat16, one thread of an AMD EPYC: 208 ms, and 5 as a matrix.
         """
         _, bias = self.output_layer
         logits = self.output.matmul(hidden.reshape(-1, hidden.shape[-1]), bias)
@@ -333,7 +325,7 @@ class Transformer(Module):
 
 
 def soft_cap(logits: Tensor, cap: float) -> Tensor:
-    """cap·tanh(logits / cap), in float32 at least; a cap of 0 leaves them alone.
+    """Compute cap·tanh(logits / cap) in float32 or better; a cap of 0 changes nothing.
 
     Source: Gemma Team 2024 (Gemma 2), section 2.
     """
@@ -343,10 +335,7 @@ def soft_cap(logits: Tensor, cap: float) -> Tensor:
 
 
 def _causal_inputs(cache: DecoderCache | RecurrentCache | None, lengths: Tensor | None) -> AttentionInputs:
-    """What a target sees of itself: each token the tokens before it, those in the cache among them.
-
-    Of each row only as many tokens as `lengths` (batch,) says are real.
-    """
+    """The self-attention inputs of a target: causal, after the cached tokens; `lengths` (batch,) excludes padding."""
     if cache is None:
         return AttentionInputs(mask=Mask.causal(), lengths=lengths)
     if isinstance(cache, RecurrentCache):
@@ -355,10 +344,10 @@ def _causal_inputs(cache: DecoderCache | RecurrentCache | None, lengths: Tensor 
 
 
 class DecoderOnly(Transformer):
-    """A GPT: tokens in, the logits of the next token at each position out.
+    """A decoder-only model (GPT): tokens in, next-token logits out.
 
-    It translates what it was trained to translate: a source and its target are one sequence to it.
-    Source: Liu et al. 2018 (Transformer-D), section 4.2.3.
+    If trained on sentence pairs it translates: source and target are one sequence. Source: Liu et al. 2018
+    (Transformer-D), section 4.2.3.
     """
 
     def hidden(
@@ -368,29 +357,29 @@ class DecoderOnly(Transformer):
         cache: DecoderCache | RecurrentCache | None = None,
         target_lengths: Tensor | None = None,
     ) -> Tensor:
-        """(batch, length) ids, after those in the cache -> (batch, length, d_model) final states.
+        """(batch, length) IDs, after those in the cache -> (batch, length, d_model) final states.
 
         Args:
-            tokens: the ids.
+            tokens: the IDs.
             cache: extended in place.
-            target_lengths: (batch,) how many ids are real, where padding follows them.
+            target_lengths: (batch,) real IDs, where padding follows them.
         """
         return self.decode(tokens, _causal_inputs(cache, target_lengths))
 
     def forward(self, tokens: Tensor, *, cache: DecoderCache | RecurrentCache | None = None) -> Tensor:
-        """(batch, length) ids, after those in the cache -> (batch, length, vocabulary) logits."""
+        """(batch, length) IDs, after those in the cache -> (batch, length, vocabulary) logits."""
         return self.logits(self.hidden(tokens, cache=cache))
 
 
 class EncoderOnly(Transformer):
-    """A BERT: tokens in, some of them masked, and the logits of the true token at each position out.
+    """An encoder-only model (BERT): partly masked tokens in, logits of the original tokens out.
 
-    With labels it is a classifier: a text in, and the logits of its labels out.
+    With labels it is a classifier: a text in, label logits out.
 
     Source: Devlin et al. 2019.
     """
 
-    heads: ClassVar[tuple[str, ...]] = (*Transformer.heads, "classifier")
+    output_modules: ClassVar[tuple[str, ...]] = (*Transformer.output_modules, "classifier")
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
@@ -402,7 +391,7 @@ class EncoderOnly(Transformer):
         return super().output_macs if self.classifier is None else self.classifier.macs_per_position()
 
     def cached_values_per_position(self) -> Fraction:
-        """None: it reads a text at once."""
+        """None: it has no cache."""
         return Fraction()
 
     @property
@@ -418,20 +407,20 @@ class EncoderOnly(Transformer):
         return self.classifier.labels.weight, self.classifier.labels.bias
 
     def hidden(self, tokens: Tensor, *, target_lengths: Tensor | None = None) -> Tensor:
-        """(batch, length) ids, the first `target_lengths` (batch,) of them real -> (batch, length, d_model) states.
+        """(batch, length) IDs, the first `target_lengths` (batch,) of them real -> (batch, length, d_model) states.
 
-        Of a classifier it is one state for each text: (batch, 1, d_model).
+        A classifier returns one state per text: (batch, 1, d_model).
         """
         x = self.decode(tokens, AttentionInputs(mask=Mask.keys(target_lengths), lengths=target_lengths))
         return x if self.classifier is None else self.classifier(x)
 
     def forward(self, tokens: Tensor, *, lengths: Tensor | None = None) -> Tensor:
-        """(batch, length) ids -> (batch, length, vocabulary) logits, or of a classifier (batch, 1, labels)."""
+        """(batch, length) IDs -> (batch, length, vocabulary) logits; from a classifier (batch, 1, labels)."""
         return self.logits(self.hidden(tokens, target_lengths=lengths))
 
 
 class EncoderDecoder(Transformer):
-    """A source is encoded, and a target decoded that attends to it: of blocks, the transformer of 2017."""
+    """An encoder-decoder model; with transformer blocks the original transformer."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
@@ -451,9 +440,9 @@ class EncoderDecoder(Transformer):
         return of_target + source_length * of_source + self.encoder.attention_macs(source_length, 0)
 
     def encode(self, source: Tensor, *, lengths: Tensor | None = None) -> Tensor:
-        """(batch, source length) ids, the first `lengths` (batch,) of them real -> (batch, source length, d_model).
+        """(batch, source length) IDs, the first `lengths` (batch,) of them real -> (batch, source length, d_model).
 
-        A model with `syntax` reads (batch, source length, 4): each id, and where its word stands in a tree.
+        A model with `syntax` reads (batch, source length, 4): each ID with its word's position in a dependency tree.
         """
         assert source.ndim == 2 + (self.syntax_positions is not None), (
             "trees are for models that read them, and no other"
@@ -475,14 +464,14 @@ class EncoderDecoder(Transformer):
         cache: DecoderCache | RecurrentCache | None = None,
         target_lengths: Tensor | None = None,
     ) -> Tensor:
-        """(batch, length) target ids, after those in the cache -> (batch, length, d_model) final states.
+        """(batch, length) target IDs, after those in the cache -> (batch, length, d_model) final states.
 
         Args:
-            target: the ids so far (teacher forcing: the whole target, shifted right).
+            target: the IDs so far (teacher forcing: the whole target, shifted right).
             encoder_output: (batch, source length, d_model) from `encode`.
             lengths: (batch,) real source lengths.
             cache: extended in place.
-            target_lengths: (batch,) how many target ids are real, where padding follows them.
+            target_lengths: (batch,) real target IDs, where padding follows them.
         """
         source = AttentionInputs(
             mask=Mask.keys(lengths),
@@ -491,7 +480,7 @@ class EncoderDecoder(Transformer):
         )
         return self.decode(target, _causal_inputs(cache, target_lengths), source)
 
-    def read(
+    def encode_decode(
         self,
         source: Tensor,
         target: Tensor,
@@ -499,13 +488,13 @@ class EncoderDecoder(Transformer):
         lengths: Tensor | None = None,
         target_lengths: Tensor | None = None,
     ) -> Tensor:
-        """(batch, source length) and (batch, target length) ids -> (batch, target length, d_model) final states."""
+        """Encode (batch, source length) and decode (batch, target length) IDs -> (batch, target length, d_model)."""
         encoder_output = self.encode(source, lengths=lengths)
         return self.hidden(target, encoder_output=encoder_output, lengths=lengths, target_lengths=target_lengths)
 
     def forward(self, source: Tensor, target: Tensor, *, lengths: Tensor | None = None) -> Tensor:
-        """(batch, source length) and (batch, target length) ids -> (batch, target length, vocabulary) logits."""
-        return self.logits(self.read(source, target, lengths=lengths))
+        """(batch, source length) and (batch, target length) IDs -> (batch, target length, vocabulary) logits."""
+        return self.logits(self.encode_decode(source, target, lengths=lengths))
 
 
 Model = DecoderOnly | EncoderOnly | EncoderDecoder
@@ -513,9 +502,9 @@ Model = DecoderOnly | EncoderOnly | EncoderDecoder
 
 
 def choose_kernels(model: Transformer, dtype: torch.dtype) -> None:
-    """Settle which of several CPU kernels for the same a model of this type uses; call it before it computes anything.
+    """Choose among CPU kernels for a model of this dtype, by timing them; call it before the first forward pass.
 
-    Where nobody did, torch's own choice is used.
+    Without it, torch's own kernels are used.
     """
     choose_matmul_kernels(dtype, model.config.activation)
     if not model.config.is_recurrent:
@@ -523,7 +512,7 @@ def choose_kernels(model: Transformer, dtype: torch.dtype) -> None:
 
 
 def build_model(config: ModelConfig, *, seed: int = 0) -> Model:
-    """A model with freshly drawn weights, the same for the same seed; torch's own generator is left as it was."""
+    """Build a model with weights that depend on the seed alone; torch's generator state is restored."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         kind = EncoderDecoder if config.is_encoder_decoder else EncoderOnly if config.is_masked else DecoderOnly
@@ -534,16 +523,16 @@ def build_model(config: ModelConfig, *, seed: int = 0) -> Model:
 
 @contextmanager
 def init_empty_weights() -> Iterator[None]:
-    """What is built within has shapes alone, on torch's meta device, until weights are assigned.
+    """Build models on the meta device, without weights, until weights are assigned.
 
-    No numbers are drawn for it: torch has to load its compiler to draw them on that device, which takes a second.
+    No numbers are drawn: on that device torch would load its compiler for it, which takes a second.
     """
     with torch.device("meta"), _SkipInit():
         yield
 
 
 class _SkipInit(TorchFunctionMode):
-    """Leaves tensors as they are where `torch.nn.init` would fill them."""
+    """Makes functions of `torch.nn.init` leave tensors as they are."""
 
     def __torch_function__(
         self,

@@ -201,7 +201,7 @@ def _kept(model: ModelConfig, *, rows: int, layers: int, dtype: str, device: tor
         model, n_layers=layers, n_encoder_layers=encoders, vocab_size=_FEW, source_vocab_size=None, labels=()
     )
     built, saved = build_model(shape).to(device), dict[int, int]()
-    set_activation_checkpointing(built, if_training=recomputed)
+    set_activation_checkpointing(built, enabled=recomputed)
 
     def note(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()

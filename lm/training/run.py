@@ -145,7 +145,7 @@ class Run:
         self.model = build_model_with_lora(self.config.model, self.config.lora, seed=training.seed).to(device)
         if device.type == "cpu":
             choose_kernels(self.model, torch.float32)  # what it is evaluated with; gradients are torch's own
-        set_activation_checkpointing(self.model, if_training=training.checkpoint_activations)
+        set_activation_checkpointing(self.model, enabled=training.checkpoint_activations)
         states = compiled(self.model, device) if training.compile else final_states(self.model)
         self.placement = self.world.placed(
             Objective(self.model, self.hardware, training, states=states), self.config.distribution
