@@ -1,7 +1,7 @@
-"""Attention within a pattern: a window, local blocks or BigBird's, computed block by block where that pays.
+"""Block-sparse attention: sliding windows, local blocks and BigBird, computed block by block where that is faster.
 
-Positions are cut into blocks, of which a pattern says which meet at all; so a kernel can leave the others out. What a
-pattern says of two positions does not depend on how many there are: cached and padded sequences are read alike.
+Positions are cut into blocks, and a pattern says which blocks attend to which, so that a kernel can skip the others.
+The pattern of two positions doesn't depend on the sequence length: cached and padded sequences give the same results.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from lm.model.module import memoised
 
 
 class BlockSparseAttention(MultiHeadAttention):
-    """Self-attention in which each position sees what a pattern lets it see.
+    """Self-attention with a sparsity pattern.
 
-    The block-wise computation serves whole sequences. With a cache the queries are few, and keys that come before all
-    that they see are left out.
+    The block-wise kernel serves whole sequences. With a KV cache the queries are few, and keys before all visible ones
+    are skipped.
     """
 
     def __init__(self, config: ModelConfig, pattern: SparsityPattern, *, layer: int = 0) -> None:
@@ -33,11 +33,11 @@ class BlockSparseAttention(MultiHeadAttention):
         self.pattern = pattern
 
     def count_query_key_pairs(self, length: int, *, is_causal: bool) -> float:
-        """How many pairs of a query and a key meet, those of whole blocks."""
+        """Return the number of query-key pairs in connected blocks."""
         return count_pattern_pairs(self.pattern, length, is_causal=is_causal)
 
     def attend_heads(self, query: Tensor, key: Tensor, value: Tensor, inputs: AttentionInputs) -> Tensor:
-        """What (batch, heads, length, head) queries find in the values: as many."""
+        """Attend with (batch, heads, length, head) queries; return the same shape."""
         length, is_causal = query.shape[2], inputs.mask.is_causal
         in_line = length == key.shape[2] and inputs.n_branches == 1 and inputs.mask.bias is None
         if in_line and is_blockwise_faster(self.pattern, length, is_causal=is_causal):
@@ -49,13 +49,13 @@ class BlockSparseAttention(MultiHeadAttention):
         return attend(query, key, value, mask=mask, dropout=self.active_dropout, relative=relative)
 
     def mask(self, query: Tensor, inputs: AttentionInputs) -> Mask:
-        """Which keys each query sees, and what their distances add to its scores."""
+        """Return the mask with the bias of relative positions."""
         return self._build_mask(query, inputs, first=0)[0]
 
     def _build_mask(
         self, query: Tensor, inputs: AttentionInputs, *, first: int
     ) -> tuple[Mask, RelativeEmbeddings | None]:
-        """Which keys from `first` on each query sees, and what their distances add to scores and values."""
+        """The mask for keys from `first` on, and the relative embeddings of the values."""
         length, end = query.shape[2], inputs.start + query.shape[2] // inputs.n_branches
         if inputs.distance_bias is None and inputs.key_positions is None and length == end - first:
             return inputs.mask.with_pattern(self.pattern), None
@@ -74,11 +74,11 @@ class BlockSparseAttention(MultiHeadAttention):
 
 
 _MAX_SAVED_VALUES = 1 << 22
-"""Numbers that are kept for the backward pass; what would need more is computed again there, in parts that do not."""
+"""Numbers saved for the backward pass; beyond that it recomputes chunk by chunk."""
 
 
 def is_blockwise_faster(pattern: SparsityPattern, length: int, *, is_causal: bool) -> bool:
-    """Whether a query meets at most half of the keys of a sequence that way."""
+    """Whether a query then sees at most half of the keys of a sequence."""
     if length <= 2 * pattern.dense_length:
         return False
     return 2 * pattern.max_key_blocks(is_causal=is_causal) * pattern.block_size <= length
@@ -86,14 +86,14 @@ def is_blockwise_faster(pattern: SparsityPattern, length: int, *, is_causal: boo
 
 @dataclass(frozen=True)
 class BlockSparseKernel:
-    """Attention of a sequence to itself within a pattern, in time and memory that grow with its length alone.
+    """Block-sparse attention of a sequence to itself, in time and memory linear in its length.
 
     Attributes:
-        pattern: which positions see which.
-        mask: whether that is causal, and how many keys are real.
-        distance_bias: what knows what distances add, if they do.
-        layer: which layer asks for it.
-        dropout: share of the attention weights to drop.
+        pattern: the sparsity pattern.
+        mask: causality and key lengths.
+        distance_bias: computes biases of relative positions, if any.
+        layer: index of the layer.
+        dropout: dropout rate of the attention weights.
 
     Source: Zaheer et al. 2020, appendix D (blocks are gathered, and multiplied as dense matrices).
     """
@@ -105,7 +105,7 @@ class BlockSparseKernel:
     dropout: float = 0.0
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """What (batch, heads, length, head) queries find in (batch, kv_heads, length, head) keys and values."""
+        """Attend with (batch, heads, length, head) queries to (batch, kv_heads, length, head) keys and values."""
         length, block = query.shape[2], self.pattern.block_size
         room = (0, 0, 0, -length % block)
         query, key, value = (F.pad(x, room).unflatten(2, (-1, block)) for x in (query, key, value))
@@ -119,7 +119,7 @@ class BlockSparseKernel:
         return compute_in_chunks(attended, self._query_chunks(query, key, table), draws=self.dropout > 0)[:, :, :length]
 
     def _query_chunks(self, query: Tensor, key: Tensor, table: Tensor) -> list[tuple[int, int]]:
-        """Blocks of queries to be computed together; those that see everything apart."""
+        """Query blocks to compute together; dense blocks are apart."""
         batch, heads, blocks, block, head = query.shape
         numbers = batch * block * table.shape[1] * (2 * key.shape[1] * head + heads * block)
         everywhere = min(self.pattern.n_dense_blocks, blocks)
@@ -129,9 +129,9 @@ class BlockSparseKernel:
     def _attend_blocks(
         self, query: Tensor, key: Tensor, value: Tensor, seen: Tensor, *, first: int, length: int
     ) -> Tensor:
-        """(batch, heads, positions, head): what some blocks of queries find in those they see, (blocks, most) of them.
+        """Attend from some query blocks to the (blocks, most) key blocks of each: (batch, heads, positions, head).
 
-        To `attend` each block is a row of its own.
+        For `attend`, each block is a row of the batch.
         """
         batch, heads, blocks, block, head = query.shape
         query = query.transpose(1, 2).flatten(0, 1)
@@ -153,7 +153,7 @@ class BlockSparseKernel:
         return found.view(batch, blocks, heads, block, head).transpose(1, 2).flatten(2, 3)
 
     def _visible_pairs(self, queries: Tensor, keys: Tensor, exists: Tensor, length: int) -> Tensor:
-        """(batch or 1, blocks, queries, keys) booleans: what the pattern, causality and padding leave."""
+        """(batch or 1, blocks, queries, keys) booleans by pattern, causality and padding."""
         within = -(-length // self.pattern.block_size) * self.pattern.block_size
         pairs = self.pattern.build_token_mask(queries, keys, within=within) & exists
         if self.mask.is_causal:
@@ -166,7 +166,7 @@ class BlockSparseKernel:
 
 
 def _gather_blocks(x: Tensor, seen: Tensor) -> Tensor:
-    """(batch, heads, blocks, block, head) -> (batch · rows, heads, most · block, head): for each row what it sees."""
+    """(batch, heads, blocks, block, head) -> (batch · rows, heads, most · block, head): the key blocks of each row."""
     batch, heads, _, block, head = x.shape
     rows, most = seen.shape
     found = x.index_select(2, seen.clamp(min=0).flatten()).view(batch, heads, rows, most * block, head)
@@ -174,12 +174,12 @@ def _gather_blocks(x: Tensor, seen: Tensor) -> Tensor:
 
 
 _LARGEST_BLOCK = 64
-"""Positions of a window's blocks at most: larger ones gather less, and compute more that nobody sees."""
+"""The largest block of a window: larger ones gather less, but compute more masked pairs."""
 
 
 @dataclass(frozen=True)
 class SlidingWindow:
-    """Each position sees those that are at most `farthest` away.
+    """A sliding window: each position attends to those at most `max_distance` away.
 
     Source: Beltagy et al. 2020 (Longformer), section 3.1.
     """
@@ -189,25 +189,25 @@ class SlidingWindow:
 
     @property
     def block_size(self) -> int:
-        """As long as the window reaches, in powers of two."""
+        """The window's reach, rounded down to a power of two, within limits."""
         return min(_LARGEST_BLOCK, 1 << max(4, self.max_distance.bit_length() - 1))
 
     @property
     def dense_length(self) -> int:
-        """As far as the first position sees."""
+        """The reach of the first position."""
         return self.max_distance + 1
 
     def max_key_blocks(self, *, is_causal: bool) -> int:
-        """Its own, and on either side as many as the window reaches into."""
+        """Its own, and those that the window reaches on either side."""
         return 1 + (1 if is_causal else 2) * -(-self.max_distance // self.block_size)
 
     def build_block_mask(self, n_blocks: int) -> Tensor:
-        """Blocks whose nearest positions are near enough."""
+        """Blocks whose nearest positions are within reach."""
         places = torch.arange(n_blocks)
         return ((places[:, None] - places).abs() - 1) * self.block_size < self.max_distance
 
     def build_token_mask(self, queries: Tensor, keys: Tensor, *, within: int) -> Tensor:  # noqa: ARG002 (it matters to others)
-        """Whether they are near enough."""
+        """Whether they are within reach."""
         return (queries - keys).abs() <= self.max_distance
 
     def first_visible(self, query: int) -> int:
@@ -217,7 +217,7 @@ class SlidingWindow:
 
 @dataclass(frozen=True)
 class LocalBlocks:
-    """Each position sees those of its own block.
+    """Local attention: each position attends to its own block.
 
     Source: Liu et al. 2018, section 4.2.2 (local attention).
     """
@@ -231,30 +231,30 @@ class LocalBlocks:
         return self.block_size
 
     def max_key_blocks(self, *, is_causal: bool) -> int:  # noqa: ARG002
-        """Its own."""
+        """One."""
         return 1
 
     def build_block_mask(self, n_blocks: int) -> Tensor:
-        """Each block with itself."""
+        """The diagonal."""
         return torch.eye(n_blocks, dtype=torch.bool)
 
     def build_token_mask(self, queries: Tensor, keys: Tensor, *, within: int) -> Tensor:  # noqa: ARG002
-        """Whether they are of the same block."""
+        """Whether they are in the same block."""
         return queries // self.block_size == keys // self.block_size
 
     def first_visible(self, query: int) -> int:
-        """Where its block begins."""
+        """The start of its block."""
         return query // self.block_size * self.block_size
 
 
 @dataclass(frozen=True)
 class BigBird:
-    """Each block sees itself and its neighbours, the first blocks (the global ones), and a few drawn at random.
+    """BigBird: each block attends to itself, its neighbours, the first (global) blocks, and a few random ones.
 
-    Global blocks see all, too, as far as the mask is not causal. The random blocks follow from layer and block alone:
-    of a causal stack they come earlier; else as many come earlier as later, but for those beyond the end.
+    Global blocks attend to all, unless the mask is causal. The random blocks depend on layer and block alone: in a
+    causal stack they are earlier ones; else as many earlier as later ones, except beyond the end.
 
-    Source: Zaheer et al. 2020, section 2 (of which this is the form without added tokens, ITC).
+    Source: Zaheer et al. 2020, section 2 (the variant without added tokens, ITC).
     """
 
     block_size: int
@@ -270,11 +270,11 @@ class BigBird:
 
     @property
     def n_dense_blocks(self) -> int:
-        """The global blocks, where a query may see what comes later."""
+        """The global blocks, if not causal."""
         return 0 if self.is_causal else self.global_blocks
 
     def max_key_blocks(self, *, is_causal: bool) -> int:
-        """Itself and its neighbours, and what is global or random."""
+        """Itself, its neighbours, the global and the random blocks."""
         return (2 if is_causal else 3) + self.global_blocks + self.random_blocks
 
     def build_block_mask(self, n_blocks: int) -> Tensor:
@@ -294,7 +294,7 @@ class BigBird:
 
 @memoised
 def _bigbird_block_mask(pattern: BigBird, n_blocks: int) -> Tensor:
-    """The blocks that BigBird connects; among those that could be random, the ones whose numbers are least are."""
+    """The block mask of BigBird; the random blocks are the candidates with the smallest hashes."""
     query, key = torch.arange(n_blocks)[:, None], torch.arange(2 * n_blocks)
     fixed = ((query - key).abs() <= 1) | (key < pattern.global_blocks)
     free = ~fixed & (key < (query if pattern.is_causal else 2 * (query + 1)))
@@ -305,12 +305,12 @@ def _bigbird_block_mask(pattern: BigBird, n_blocks: int) -> Tensor:
 
 
 def _hash_block_pairs(layer: int, query: Tensor, key: Tensor) -> Tensor:
-    """A number of 31 bits for each pair of blocks, as if drawn at random, and the same on every machine."""
+    """A 31-bit pseudo-random number for each pair of blocks, the same on every machine."""
     return _mix_bits(_mix_bits(_mix_bits(torch.full_like(query, layer)) + query) + key)
 
 
 def _mix_bits(x: Tensor) -> Tensor:
-    """Other 31 bits for each that an input has; no product leaves 64 bits. Source: Wellons 2018 (lowbias32)."""
+    """A bijection of 31-bit integers; no product exceeds 64 bits. Source: Wellons 2018 (lowbias32)."""
     x = (x + 0x1E3779B9) & 0x7FFFFFFF
     x = ((x ^ (x >> 16)) * 0x7FEB352D) & 0x7FFFFFFF
     x = ((x ^ (x >> 15)) * 0x046CA68B) & 0x7FFFFFFF
@@ -319,11 +319,11 @@ def _mix_bits(x: Tensor) -> Tensor:
 
 @memoised
 def key_block_table(pattern: SparsityPattern, n_blocks: int, *, is_causal: bool) -> Tensor:
-    """Which blocks of keys each block of queries sees.
+    """Return the key blocks that each query block attends to.
 
     Returns:
-        (n_blocks, most) the numbers of the blocks in order, -1 after the last; `most` is the pattern's, or n_blocks.
-        Of blocks that see every key only the first are named.
+        (n_blocks, most) indices in order, -1 after the last; `most` is the pattern's `max_key_blocks`, or n_blocks. Of
+        dense blocks only the first are listed.
     """
     connected = pattern.build_block_mask(n_blocks)
     if is_causal:
@@ -334,7 +334,7 @@ def key_block_table(pattern: SparsityPattern, n_blocks: int, *, is_causal: bool)
 
 
 def count_pattern_pairs(pattern: SparsityPattern, length: int, *, is_causal: bool) -> float:
-    """How many pairs of a query and a key blocks see that are connected; of a block and itself half, where causal."""
+    """Count the query-key pairs in connected blocks; a causal block and itself count half."""
     places = torch.arange(-(-length // pattern.block_size)) * pattern.block_size
     sizes = (length - places).clamp(max=pattern.block_size).double()
     connected = pattern.build_block_mask(len(sizes)).double()
@@ -344,7 +344,7 @@ def count_pattern_pairs(pattern: SparsityPattern, length: int, *, is_causal: boo
 
 
 def build_pattern(config: ModelConfig, layer: int, *, is_causal: bool) -> SparsityPattern | None:
-    """The pattern of a layer's self-attention, counted from 0 in its stack; None where all see all.
+    """Build the sparsity pattern of a layer's self-attention, counted from 0 in its stack; None for full attention.
 
     Compressed attention alternates with local attention, which comes first.
     """
@@ -363,12 +363,12 @@ def build_pattern(config: ModelConfig, layer: int, *, is_causal: bool) -> Sparsi
 def compute_in_chunks(
     compute: Callable[[int, int], Tensor], chunks: Sequence[tuple[int, int]], *, draws: bool
 ) -> Tensor:
-    """What `compute` makes of each chunk, one after the other along the length.
+    """Compute chunks one after the other along the length, and concatenate them.
 
-    If there are several, nothing that was made on the way is kept for the backward pass: it computes a chunk again.
+    If there are several, activations are not saved for the backward pass, which recomputes each chunk.
 
     Args:
-        compute: gives (batch, heads, positions, head) for the first and the end of a chunk.
+        compute: returns (batch, heads, positions, head) given the first and the end position of a chunk.
         chunks: first and end of each.
         draws: whether it draws random numbers, which must be the same again.
 
@@ -386,13 +386,13 @@ def compute_in_chunks(
 
 
 def split_evenly(total: int, cost: int, *, most: int, start: int = 0) -> list[tuple[int, int]]:
-    """Chunks of `start` … `total` of about the same size, so that each costs at most `most`, but has one at least.
+    """Split `start` … `total` into chunks of similar size that cost at most `most`, or have one element.
 
     Args:
-        total: where the last ends.
-        cost: of each element.
-        most: the cost of a chunk.
-        start: where the first begins.
+        total: end of the last chunk.
+        cost: per element.
+        most: the greatest cost of a chunk.
+        start: start of the first chunk.
     """
     n_chunks = max(1, -(-(total - start) * cost // most))
     size = max(1, -(-(total - start) // n_chunks))

@@ -1,4 +1,4 @@
-"""Memory-compressed attention: to keys and values of which each covers several positions."""
+"""Memory-compressed attention: each key and value covers several positions."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from lm.model.positions import Rotation
 from lm.model.variants.block_sparse import compute_in_chunks, split_evenly
 
 _MAX_SAVED_SCORES = 1 << 24
-"""Scores that are kept for the backward pass; see `compute_in_chunks`."""
+"""Scores saved for the backward pass; see `compute_in_chunks`."""
 
 
 class CompressedAttention(MultiHeadAttention):
-    """Self-attention to keys and values that a strided convolution makes of several positions each.
+    """Self-attention to keys and values compressed by a strided convolution.
 
-    Its kernel is as wide as its stride, so it is a matrix for neighbours side by side. In a causal stack a query sees
-    what covers nothing after it, and the first ones see nothing. There a compressed key stands where the last
-    position that it covers does; in an encoder, where that may be padding, the first. Nothing is cached: a sequence is
-    read again for each token.
+    Kernel and stride are equally wide, so the convolution is a matmul of concatenated neighbours. In a causal stack a
+    query attends to keys that cover no later position, and the first queries to none. There a compressed key has the
+    position of the last that it covers; in an encoder, where that may be padding, of the first. There is no KV cache: a
+    sequence is recomputed for each token.
 
     Source: Liu et al. 2018, section 4.2.3 (memory-compressed attention).
     """
@@ -41,16 +41,16 @@ class CompressedAttention(MultiHeadAttention):
         )
 
     def macs_per_position(self) -> float:
-        """See `Module`; a convolution is computed once in a stride."""
+        """See `Module`; a convolution is computed once per stride."""
         of_strides = sum(each.macs_per_position() for each in (self.key_convolution, self.value_convolution))
         return super().macs_per_position() - of_strides + of_strides / self.stride
 
     def count_query_key_pairs(self, length: int, *, is_causal: bool) -> float:
-        """How many pairs of a query and a compressed key meet."""
+        """Return the number of pairs of queries and compressed keys."""
         return length * (length / self.stride) / (2 if is_causal else 1)
 
     def project_qkv(self, x: Tensor, inputs: AttentionInputs) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries (batch, heads, length, head) of `x`, and all the compressed keys and values that they may meet."""
+        """Project to (batch, heads, length, head) queries, and to all compressed keys and values."""
         assert inputs.start == 0, "a sequence is read at once"
         assert inputs.caches is None
         assert inputs.key_positions is None, "what covers several positions needs them in a line"
@@ -63,7 +63,7 @@ class CompressedAttention(MultiHeadAttention):
         return query, *self._compress(key, value, inputs)
 
     def _compress(self, key: Tensor, value: Tensor, inputs: AttentionInputs) -> tuple[Tensor, Tensor]:
-        """Keys and values, compressed: normalised, and turned by where they stand."""
+        """Compress keys and values; normalise and rotate the keys."""
         key = self._normalise(self.key_norm, self._convolve(key, self.key_convolution, inputs))
         if inputs.rotation is not None:
             assert isinstance(inputs.rotation, Rotation)
@@ -71,9 +71,9 @@ class CompressedAttention(MultiHeadAttention):
         return key, self._convolve(value, self.value_convolution, inputs)
 
     def _convolve(self, x: Tensor, convolution: Linear, inputs: AttentionInputs) -> Tensor:
-        """(batch, kv_heads, length, head) -> (batch, kv_heads, compressed, head), in which padding counts as zeros.
+        """(batch, kv_heads, length, head) -> (batch, kv_heads, compressed, head); padding counts as zeros.
 
-        Positions that fill no stride are left out where the mask is causal, for nothing sees them; else zeros follow.
+        An incomplete stride at the end is dropped if the mask is causal, else padded with zeros.
         """
         if self.is_causal:
             x = x[:, :, : x.shape[2] // self.stride * self.stride]
@@ -86,7 +86,7 @@ class CompressedAttention(MultiHeadAttention):
         return convolution(side_by_side).unflatten(-1, (self.kv_heads, -1)).transpose(1, 2)
 
     def attend_heads(self, query: Tensor, key: Tensor, value: Tensor, inputs: AttentionInputs) -> Tensor:
-        """What (batch, heads, length, head) queries find in the compressed values: as many."""
+        """Attend with (batch, heads, length, head) queries; return the same shape."""
         if not key.shape[2]:
             return torch.zeros_like(query)
         length = query.shape[2]
@@ -103,7 +103,7 @@ class CompressedAttention(MultiHeadAttention):
     def _attend_slice(  # noqa: PLR0917
         self, query: Tensor, key: Tensor, value: Tensor, inputs: AttentionInputs, first: int, end: int
     ) -> Tensor:
-        """What the queries from `first` to `end` find, with the keys that they may see."""
+        """Attend from the queries `first` to `end`."""
         query = query[:, :, first:end]
         n_keys = min(key.shape[2], end // self.stride) if self.is_causal else key.shape[2]
         if not n_keys:
@@ -113,14 +113,14 @@ class CompressedAttention(MultiHeadAttention):
         return attend(query, key, value, mask=mask, dropout=self.active_dropout, relative=relative)
 
     def mask(self, query: Tensor, inputs: AttentionInputs) -> Mask:
-        """Which compressed keys each query sees, and what their distances add to its scores."""
+        """Return the mask over compressed keys with the bias of relative positions."""
         end = query.shape[2]
         return self._build_mask(query, end // self.stride if self.is_causal else -(-end // self.stride), inputs)[0]
 
     def _build_mask(
         self, query: Tensor, n_keys: int, inputs: AttentionInputs, *, start: int = 0
     ) -> tuple[Mask, RelativeEmbeddings | None]:
-        """Which of the first keys queries from `start` on see, and what distances add to their scores and values."""
+        """The mask of the first keys for queries from `start` on, and the relative embeddings of the values."""
         queries = torch.arange(start, start + query.shape[2], device=query.device)[:, None]
         keys = torch.arange(n_keys, device=query.device) * self.stride + (self.stride - 1 if self.is_causal else 0)
         pairs = None
@@ -135,7 +135,7 @@ class CompressedAttention(MultiHeadAttention):
         return mask.with_bias(bias), relative
 
     def weights_by_position(self, weights: Tensor, length: int) -> Tensor:
-        """Weights of compressed keys shared out evenly among the positions that each covers."""
+        """Spread the weight of each compressed key evenly over the positions that it covers."""
         n_covered = torch.full((weights.shape[-1],), self.stride, device=weights.device)
         if n_covered.numel() * self.stride > length:
             n_covered[-1] -= n_covered.numel() * self.stride - length
@@ -146,8 +146,8 @@ class CompressedAttention(MultiHeadAttention):
 def _interleaved_causal_attention(query: Tensor, key: Tensor, value: Tensor, stride: int) -> Tensor:
     """Causal attention of a whole sequence to its compressed keys.
 
-    From where the first key is complete, every stride-th query sees one key more than the one before it. So the
-    queries are as many causal attentions as the stride is long, which a kernel takes for heads of one group.
+    Once the first key is complete, every stride-th query attends to one more key than the one before. So the queries
+    are `stride` interleaved causal attentions, which a kernel computes as heads of one group.
     """
     batch, heads, length, head = query.shape
     first, n_keys = stride - 1, key.shape[2]

@@ -1,4 +1,4 @@
-"""A mixture of experts in the place of a feed-forward layer: a gate sends each position through a few of many."""
+"""Mixture of experts with top-k gating: a router selects a few feed-forward layers for each position."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from lm.model.module import Module, macs_per_position
 
 
 class Routing(NamedTuple):
-    """Where the positions of a batch go.
+    """The experts selected for the positions of a batch.
 
     Attributes:
-        experts: (positions, k) numbers of experts, the likeliest first; for padding one more than there is.
-        weights: (positions, k) what their outputs are multiplied by.
-        probabilities: (positions, experts) that the gate gives to each.
+        experts: (positions, k) indices of experts, the most probable first; for padding, the number of experts.
+        weights: (positions, k) weights of the experts' outputs.
+        probabilities: (positions, experts) by the router.
     """
 
     experts: Tensor
@@ -33,15 +33,15 @@ class Routing(NamedTuple):
 
     @property
     def counts(self) -> Tensor:
-        """(experts + 1,) how many positions go to each expert, and how many are padding, k times each."""
+        """(experts + 1,) positions routed to each expert, and padding, which counts k times."""
         return self.experts.flatten().bincount(minlength=self.probabilities.shape[1] + 1)
 
 
 class Router(Module):
-    """Scores the experts by a linear layer, with noise of a learned size while training, and takes the best.
+    """Scores the experts by a linear layer, with learned noise in training, and selects the top k.
 
-    Several are weighed by a softmax over their own scores; one alone by its probability among all, without which its
-    score would have no gradient.
+    Several are weighted by a softmax over their own scores; a single one by its probability among all, without which
+    its score would have no gradient.
 
     Source: Shazeer et al. 2017, section 2.1; one alone: Fedus et al. 2021, section 2.1, and in float32, section 2.4.
     """
@@ -55,7 +55,7 @@ class Router(Module):
         self.noise_scale, self.experts_per_token = config.gate_noise, config.experts_per_token
 
     def forward(self, x: Tensor, real: Tensor | None = None) -> Routing:
-        """Choose experts for (positions, d_model); only those that are `real` (positions,), if given, have any."""
+        """Select experts for (positions, d_model); positions that are not `real` (positions,) get none."""
         with torch.autocast(x.device.type, enabled=False):
             x = x.to(torch.promote_types(x.dtype, torch.float32))
             scores = self.score.matmul_in_dtype_of(x)
@@ -73,11 +73,11 @@ class Router(Module):
 
 
 class MixtureOfExperts(Module):
-    """Feed-forward layers of which each position goes through a few: grouped by expert, one pass for each.
+    """A mixture of feed-forward layers: positions are grouped by expert, with one pass for each.
 
-    In training each takes only as many positions as its capacity allows, the first ones; those beyond, like padding,
-    get zeros, so that the residual connection carries them past. Elsewhere there is no limit: what one text makes of
-    another beside it in the batch would be no property of the model.
+    In training an expert processes at most as many positions as its capacity, the first ones; the others, like padding,
+    get zeros, so that only the residual connection passes them on. At inference there is no limit: results must not
+    depend on the batch.
 
     Source: Shazeer et al. 2017; capacity: Lepikhin et al. 2020; Fedus et al. 2021, section 2.2.
     """
@@ -91,7 +91,7 @@ class MixtureOfExperts(Module):
         self.capacity = config.expert_capacity
 
     def macs_per_position(self) -> float:
-        """See `Module`: the gate, and as many experts as a position goes through."""
+        """See `Module`: the router, and `experts_per_token` experts."""
         return self.gate.macs_per_position() + self.experts_per_token * macs_per_position(self.experts[0])
 
     def forward(self, x: Tensor, inputs: AttentionInputs) -> Tensor:
@@ -109,7 +109,7 @@ class MixtureOfExperts(Module):
         return (weighted.squeeze(1) if chosen == 1 else weighted.sum(1)).view_as(x)
 
     def _through_experts(self, parts: tuple[Tensor, ...]) -> Tensor:
-        """What each expert makes of its part, one below the other, and zeros for the padding, which comes last."""
+        """Apply each expert to its part; zeros for the padding, which comes last."""
         *taken, padding = parts
         most = None
         if self.training and self.capacity:
@@ -126,19 +126,19 @@ class MixtureOfExperts(Module):
 
 
 def _real_positions(x: Tensor, lengths: Tensor | None) -> Tensor | None:
-    """(batch · length,) whether each position of (batch, length, d_model) is one of the first `lengths` of its row."""
+    """(batch · length,) whether each position is within the `lengths` of its row."""
     return None if lengths is None else (torch.arange(x.shape[1], device=x.device) < lengths[:, None]).flatten()
 
 
 def _apply_up_to_capacity(expert: nn.Module, part: Tensor, most: int | None) -> Tensor:
-    """What an expert makes of the first positions of its part, at most so many, and zeros for the others."""
+    """Apply an expert to the first `most` positions; zeros for the others."""
     if most is None or len(part) <= most:
         return expert(part)
     return F.pad(expert(part[:most]), (0, 0, 0, len(part) - most))
 
 
 class _PermuteRows(torch.autograd.Function):
-    """Rows in another order. Their gradients go back the same way, in place of torch's addition row by row."""
+    """Permutes rows; gradients are permuted back instead of scattered row by row."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, order: Tensor, inverse: Tensor) -> Tensor:  # noqa: ANN401 (torch's own)
@@ -151,15 +151,15 @@ class _PermuteRows(torch.autograd.Function):
 
 
 def _permute_rows(rows: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
-    """Row `order[i]` of (n, d_model) as row i; `inverse` undoes it."""
+    """Row `order[i]` of (n, d_model) as row i; `inverse` is the inverse permutation."""
     reordered: Tensor = _PermuteRows.apply(rows, order, inverse)  # type: ignore[no-untyped-call]
     return reordered
 
 
 def load_balancing_loss(routes: Routing) -> Tensor:
-    """How unevenly a gate spreads the positions: experts · Σ share of the positions · mean probability, 1 if evenly.
+    """Return the load-balancing loss: experts · Σ fraction of positions · mean probability; 1 if balanced.
 
-    Padding counts nothing; a share is of positions as they were chosen, whatever the capacity.
+    Padding is excluded; the fraction is of positions as routed, regardless of capacity.
 
     Source: Fedus et al. 2021, section 2.2, equations 4 to 6.
     """
@@ -171,7 +171,7 @@ def load_balancing_loss(routes: Routing) -> Tensor:
 
 @contextmanager
 def capture_routing(model: nn.Module) -> Iterator[list[Routing]]:
-    """A list that grows by the routes of each gate that runs inside the `with`; of none, in a model without experts."""
+    """Capture the routing of each router that runs inside the `with`; empty for a model without experts."""
     found: list[Routing] = []
     with _hook_routers(model, lambda _, routes: found.append(routes)):
         yield found
@@ -179,7 +179,7 @@ def capture_routing(model: nn.Module) -> Iterator[list[Routing]]:
 
 @contextmanager
 def count_expert_tokens(model: nn.Module) -> Iterator[dict[str, Tensor]]:
-    """How many positions went to each expert, (experts,) for each layer by its name, once the `with` is left."""
+    """Count the positions routed to each expert inside the `with`: (experts,) by name of the layer."""
     counts: dict[str, Tensor] = {}
 
     def note(name: str, routes: Routing) -> None:
@@ -190,13 +190,13 @@ def count_expert_tokens(model: nn.Module) -> Iterator[dict[str, Tensor]]:
 
 
 def expert_fractions(counts: Mapping[str, Tensor]) -> dict[str, list[float]]:
-    """The share of the positions that each expert took, by layer, of what `count_expert_tokens` has found."""
+    """Return the fraction of positions of each expert, by layer, from `count_expert_tokens`."""
     return {name: (each / each.sum()).tolist() for name, each in counts.items()}
 
 
 @contextmanager
 def _hook_routers(model: nn.Module, note: Callable[[str, Routing], None]) -> Iterator[None]:
-    """While open, `note` is called whenever a gate of a model runs, with the name of its layer and its routes."""
+    """Call `note` with the layer name and routing whenever a router runs."""
 
     def hook(name: str) -> Callable[[nn.Module, Any, Routing], None]:
         return lambda _, __, routes: note(name, routes)

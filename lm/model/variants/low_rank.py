@@ -1,4 +1,4 @@
-"""Linformer's self-attention: to a few combinations of the positions, whatever their number."""
+"""Linformer: self-attention to a fixed number of linear combinations of the positions."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from lm.model.module import count_macs
 class LowRankAttention(MultiHeadAttention):
     """Self-attention of an encoder whose keys and values are projected along the length to a low rank.
 
-    The projections have a column for each position of the context, which all heads share; padding counts nothing. They
-    start so that sums over a whole context are as large as what is summed.
+    The projections have a column per position of the context, shared by all heads; padding is excluded. They start so
+    that sums over a whole context are as large as their summands.
 
     Source: Wang et al. 2020 (Linformer), section 4, shared headwise.
     """
@@ -28,22 +28,22 @@ class LowRankAttention(MultiHeadAttention):
         self.key_lengthwise, self.value_lengthwise = nn.Parameter(torch.empty(shape)), nn.Parameter(torch.empty(shape))
 
     def initialise(self) -> None:
-        """Draw projections that keep the size of what they sum over a whole context."""
+        """Draw projections that preserve the scale over a whole context."""
         super().initialise()
         for projection in (self.key_lengthwise, self.value_lengthwise):
             nn.init.normal_(projection, std=projection.shape[1] ** -0.5)
 
     def macs_per_position(self) -> float:
-        """See `Module`; each key and value takes part in as many sums as there are rows."""
+        """See `Module`; each key and value takes part in `attention_rank` sums."""
         rows = sum(count_macs(each[:, :1]) for each in (self.key_lengthwise, self.value_lengthwise))
         return super().macs_per_position() + rows * self.kv_heads * self.head_size
 
     def count_query_key_pairs(self, length: int, *, is_causal: bool) -> float:  # noqa: ARG002 (it is never causal)
-        """How many pairs of a query and a combination meet."""
+        """Return the number of pairs of queries and combinations."""
         return length * float(len(self.key_lengthwise))
 
     def project_qkv(self, x: Tensor, inputs: AttentionInputs) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries (batch, heads, length, head) of `x`; keys and values (batch, kv_heads, rank, head).
+        """Project to (batch, heads, length, head) queries, and (batch, kv_heads, rank, head) keys and values.
 
         Raises:
             UsageError: `x` is longer than the context.
@@ -62,13 +62,13 @@ class LowRankAttention(MultiHeadAttention):
         return query, key, self.value_lengthwise[:, :length].to(value.dtype) @ value
 
     def attend_heads(self, query: Tensor, key: Tensor, value: Tensor, inputs: AttentionInputs) -> Tensor:  # noqa: ARG002
-        """What (batch, heads, length, head) queries find in the values: as many."""
+        """Attend with (batch, heads, length, head) queries; return the same shape."""
         return attend(query, key, value, mask=Mask(), dropout=self.active_dropout)
 
     def mask(self, query: Tensor, inputs: AttentionInputs) -> Mask:  # noqa: ARG002
-        """Every query sees all combinations."""
+        """A full mask."""
         return Mask()
 
     def weights_by_position(self, weights: Tensor, length: int) -> Tensor:  # noqa: ARG002
-        """UsageError: what is weighed here are no positions."""
+        """UsageError: the weights are not of positions."""
         raise UsageError("linformer attends to mixtures of all positions: there is no map of it")

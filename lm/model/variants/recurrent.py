@@ -1,6 +1,6 @@
-"""Recurrent layers in the place of transformer blocks: an encoder of two directions, a decoder that may attend to it.
+"""Recurrent layers instead of transformer blocks: a bidirectional encoder, and a decoder with optional attention.
 
-The models are the same two, with these stacks instead of `Stack`: what trains, decodes and scores does not differ.
+They replace `Stack` in the same models, so training, decoding and scoring are the same.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from lm.model.masks import Mask
 from lm.model.module import Module, count_macs
 
 State = Tensor | tuple[Tensor, Tensor]
-"""The hidden state of a recurrent layer, (1, rows, width); of an LSTM with the state of its cells."""
+"""The hidden state of a recurrent layer, (1, rows, width); of an LSTM a pair with the cell state."""
 
 
 class RecurrentCache:
-    """What a recurrent decoder remembers from step to step: states after the last position, and of none before.
+    """The states of a recurrent decoder after the last position.
 
     Attributes:
-        length: positions fed so far.
-        states: of each layer after them.
+        length: positions decoded so far.
+        states: of each layer.
         cross_attention: keys and values of the encoder output, filled once.
     """
 
@@ -41,17 +41,17 @@ class RecurrentCache:
         self.cross_attention = [LayerKVCache()]
 
     def advance(self, states: Sequence[State], positions: int) -> None:
-        """The states after so many more positions."""
+        """Set the states after `positions` more positions."""
         self.states, self.length = states, self.length + positions
 
     def reorder(self, rows: Tensor, *, same_sources: bool = False) -> None:
-        """Row i becomes what row `rows[i]` was; with `same_sources` the memory of row i is that of row `rows[i]`."""
+        """Row i becomes the former row `rows[i]`; with `same_sources` the cross-attention cache stays as it is."""
         self.states = [_select_rows(state, rows) for state in self.states]
         for layer in () if same_sources else self.cross_attention:
             layer.reorder(rows)
 
     def truncate(self, length: int) -> None:
-        """Forget the positions from `length` on: all of them, for earlier states are not kept; the memory stays."""
+        """Drop the positions from `length` on: that is all of them, as earlier states are not kept."""
         if length < self.length:
             self.length, self.states = 0, ()
 
@@ -64,16 +64,16 @@ def _select_rows(state: State, rows: Tensor) -> State:
 
 
 class RowRecurrentCache(RecurrentCache):
-    """The states of recurrent layers, each row after another number of positions."""
+    """Recurrent states whose rows have different lengths."""
 
     def write_rows(self, rows: Tensor, read: RecurrentCache) -> None:
-        """Some rows begin with the states of (rows,) others."""
+        """Set (rows,) rows to the states of another cache."""
         before: Sequence[State | None] = self.states or [None] * len(read.states)
         self.states = [_scatter_rows(old, new, rows) for old, new in zip(before, read.states, strict=True)]
         self.length = max(self.length, read.length)
 
     def copy(self, rows: Tensor, others: Tensor) -> None:
-        """Some rows become what others are."""
+        """Copy the states of other rows."""
         found = RecurrentCache()
         found.advance(self.states, self.length)
         found.reorder(others)
@@ -81,7 +81,7 @@ class RowRecurrentCache(RecurrentCache):
 
 
 def _scatter_rows(states: State | None, fresh: State, rows: Tensor) -> State:
-    """States, (1, rows, width), in which some rows are new; there may be more of them than before."""
+    """Return (1, rows, width) states with some rows replaced; rows may be added."""
     if isinstance(fresh, tuple):
         pairs = zip((None, None) if states is None else states, fresh, strict=True)
         hidden, cells = starmap(lambda old, new: _scatter_rows(old, new, rows), pairs)
@@ -100,19 +100,19 @@ def _scatter_rows(states: State | None, fresh: State, rows: Tensor) -> State:
 
 @dataclass(frozen=True)
 class RecurrentInputs(AttentionInputs):
-    """What recurrent layers, which attend to nothing, know of earlier positions.
+    """The inputs of recurrent layers.
 
     Attributes:
-        recurrent: their states, changed in place; None at the beginning of a sequence that is read at once.
+        recurrent: the cache, changed in place; None for a sequence without a past.
     """
 
     recurrent: RecurrentCache | None = None
 
 
 def _build_layers(config: ModelConfig, n_layers: int, *, bidirectional: bool = False) -> nn.ModuleList:
-    """Recurrent layers of d_model units each, which two directions share.
+    """Build recurrent layers of d_model units in total over both directions.
 
-    They stand apart, so that the dropout between them is that of the other models.
+    They are separate modules, so that the dropout between them is that of the other models.
     """
     kind = nn.LSTM if config.architecture == "lstm" else nn.GRU
     width = config.d_model // (2 if bidirectional else 1)
@@ -122,9 +122,7 @@ def _build_layers(config: ModelConfig, n_layers: int, *, bidirectional: bool = F
 
 
 def _initialise(layers: nn.ModuleList, std: float) -> None:
-    """Draw the matrices of recurrent layers from a normal distribution; biases start at zero.
-
-    But LSTMs start by remembering: of the four gates the second, which forgets, has a bias of one.
+    """Draw matrices from a normal distribution; biases start at zero, those of an LSTM's forget gate at one.
 
     Source: Jozefowicz et al. 2015.
     """
@@ -140,7 +138,7 @@ def _initialise(layers: nn.ModuleList, std: float) -> None:
 
 
 def _count_layer_macs(layers: nn.ModuleList) -> float:
-    """The weights of recurrent layers that each position is multiplied by."""
+    """MACs per position of recurrent layers."""
     return sum(count_macs(parameter) for parameter in layers.parameters() if parameter.ndim == 2)
 
 
@@ -189,14 +187,14 @@ class RecurrentEncoder(Module):
 
 
 class RecurrentDecoder(Module):
-    """Layers that read a target from left to right, and, with a source, look for what they need in it.
+    """Recurrent layers over a target, with optional attention to a source.
 
-    Without a source the first states are zeros. With one they are made of the last states of the encoder's two
-    directions, which is all that a decoder without attention knows of it. Attention looks from the states of the last
-    layer, and nothing that it finds goes back into the layers; so all positions of a target are read by one kernel.
+    Without a source the initial states are zero. With one they are computed from the last states of the encoder's two
+    directions, all that a decoder without attention knows of it. Attention starts from the states of the last layer,
+    and its results are not fed back into the layers, so one kernel call computes all positions.
 
-    Source: Sutskever et al. 2014; the first states, Bahdanau et al. 2015, appendix A.2.2; attention, Luong et al. 2015,
-    without their input feeding.
+    Source: Sutskever et al. 2014; initial states, Bahdanau et al. 2015, appendix A.2.2; attention, Luong et al. 2015,
+    without input feeding.
     """
 
     part = "recurrent layers"
@@ -214,32 +212,32 @@ class RecurrentDecoder(Module):
         self.dropout, self.std, self.d_model = Dropout(config.dropout), config.init_std, config.d_model
 
     def initialise(self) -> None:
-        """Draw what recurrent layers start with."""
+        """Initialise the recurrent layers."""
         _initialise(self.recurrent, self.std)
 
     def macs_per_position(self) -> float:
-        """See `Module`; the first states are computed once for a sequence, and count nothing."""
+        """See `Module`; the initial states are computed once per sequence and not counted."""
         return _count_layer_macs(self.recurrent) + sum(
             each.macs_per_position() for each in self.attention_layers(cross=True)
         )
 
     def macs_per_source_position(self) -> float:
-        """The weights that each position of a memory is multiplied by."""
+        """MACs per source position."""
         return sum(each.macs_per_source_position() for each in self.attention_layers(cross=True))
 
     def attention_macs(self, length: int, source_length: int) -> float:
-        """Multiplications of states with keys and of weights with values; see `Stack.attention_macs`."""
+        """MACs of query-key and weight-value products; see `Stack.attention_macs`."""
         return 2 * self.d_model * len(self.attention_layers(cross=True)) * float(length * source_length)
 
     def cached_values_per_position(self) -> Fraction:
-        """None: states don't grow with the positions."""
+        """None: the states have a fixed size."""
         return Fraction()
 
     def forward(self, x: Tensor, inputs: AttentionInputs, cross_inputs: AttentionInputs | None = None) -> Tensor:
-        """Transform each position by those before it and by the source.
+        """Transform the embeddings of a target.
 
         Args:
-            x: (batch, length, d_model) embeddings, after those that its cache has read.
+            x: (batch, length, d_model) embeddings, after those in the cache.
             inputs: with a `RecurrentInputs`, the states after the earlier positions.
             cross_inputs: the encoder output, and its lengths.
 
@@ -260,7 +258,7 @@ class RecurrentDecoder(Module):
     def _initial_states(
         self, cache: RecurrentCache | None, cross_inputs: AttentionInputs | None
     ) -> Sequence[State | None]:
-        """The states of all layers before the first position to be read; None for zeros."""
+        """The states of all layers before the first position; None for zeros."""
         if cache is not None and cache.length:
             return cache.states
         if self.recurrent_start is None or cross_inputs is None or cross_inputs.encoder_output is None:
@@ -273,16 +271,16 @@ class RecurrentDecoder(Module):
         return list(zip(parts[::2], parts[1::2], strict=True))
 
     def attention_layers(self, *, cross: bool = False) -> list[RecurrentAttention]:
-        """Its attention to the source, if it has one; it attends to nothing else."""
+        """Its attention to the source, if any; it has no self-attention."""
         return [self.cross_attention] if cross and self.cross_attention is not None else []
 
     def new_cache(self) -> RecurrentCache:
-        """An empty cache for decoding step by step."""
+        """An empty cache."""
         return RecurrentCache()
 
 
 def _final_states(encoder_output: Tensor, lengths: Tensor | None) -> Tensor:
-    """The last states of both directions, each where it has read all: (batch, length, d_model) -> (batch, d_model)."""
+    """The last states of both directions: (batch, length, d_model) -> (batch, d_model)."""
     forward, backward = encoder_output.chunk(2, dim=-1)
     if lengths is None:
         return torch.cat((forward[:, -1], backward[:, 0]), dim=-1)
@@ -291,9 +289,9 @@ def _final_states(encoder_output: Tensor, lengths: Tensor | None) -> Tensor:
 
 
 class RecurrentAttention(Attention):
-    """What a decoder's state h takes from the states m of a source: tanh(W [Σ a m; h]), where a = softmax(score(h, m)).
+    """Attention of a decoder state h to source states m: tanh(W [Σ a m; h]), where a = softmax(score(h, m)).
 
-    The score is h·m ("dot"), h·(W m) ("general") or v·tanh(W h + U m) ("additive"), and there is one head.
+    The score is h·m ("dot"), h·(W m) ("general") or v·tanh(W h + U m) ("additive"), with one head.
 
     Source: Luong et al. 2015, section 3.1; the additive score, Bahdanau et al. 2015, appendix A.1.2.
     """
@@ -310,21 +308,21 @@ class RecurrentAttention(Attention):
         self.combine = Linear(2 * width, width, std=std)
 
     def macs_per_position(self) -> float:
-        """The weights that each state of the decoder is multiplied by."""
+        """MACs per decoder position."""
         return super().macs_per_position() - self.macs_per_source_position()
 
     def macs_per_source_position(self) -> float:
-        """The weights that a position of the memory is multiplied by."""
+        """MACs per source position."""
         return 0.0 if self.key is None else self.key.macs_per_position()
 
     def forward(self, x: Tensor, inputs: AttentionInputs) -> Tensor:
-        """(batch, length, d_model) states, and the memory of `inputs` that they look at -> the same shape."""
+        """(batch, length, d_model) states, and the encoder output in `inputs` -> the same shape."""
         weights, value = self._weights_and_values(x, inputs)
         found = weights.to(value.dtype) @ value
         return self.combine(torch.cat((found, x.to(found.dtype)), dim=-1)).tanh()
 
     def weights(self, x: Tensor, inputs: AttentionInputs) -> Tensor:
-        """What each position of `x` weighs those of the memory by: (batch, 1, length, source length) float32."""
+        """Compute the attention weights: (batch, 1, length, source length) float32."""
         return self._weights_and_values(x, inputs)[0][:, None]
 
     def _weights_and_values(self, x: Tensor, inputs: AttentionInputs) -> tuple[Tensor, Tensor]:
@@ -332,7 +330,7 @@ class RecurrentAttention(Attention):
         return _masked_softmax(self._scores(x, key), inputs.mask), value
 
     def _keys_and_values(self, inputs: AttentionInputs) -> tuple[Tensor, Tensor]:
-        """(batch, source length, d_model) each; those in a cache are not computed again."""
+        """(batch, source length, d_model) each; cached ones are reused."""
         assert inputs.encoder_output is not None
         cache = inputs.layer_cache(0)
         if cache is not None and cache.length:
@@ -352,7 +350,7 @@ class RecurrentAttention(Attention):
 
 
 def _masked_softmax(scores: Tensor, mask: Mask) -> Tensor:
-    """Softmax in float32 over the keys that a mask lets every query see."""
+    """Softmax in float32 over the visible keys."""
     _, queries, keys = scores.shape
     allowed = mask.build_tensor(queries, keys, scores.device)
     scores = scores.float() if allowed is None else scores.float().masked_fill(~allowed[:, 0], -torch.inf)
