@@ -1,4 +1,4 @@
-"""Decode steps on a GPU that are recorded once as CUDA graphs, and from then on launched as a whole."""
+"""CUDA graphs: decode steps that are recorded once and then launched as a whole."""
 
 from __future__ import annotations
 
@@ -22,37 +22,37 @@ from lm.model.transformer import DecoderOnly
 Computation = Callable[[], Tensor]
 
 _MIN_KEYS, _MIN_BUFFER_LENGTH = 256, 1024
-"""Positions that attention reads, and that there is room for, at least: with fewer, steps are recorded more often."""
+"""The least number of positions that attention reads, and of the buffers: with fewer, steps are recorded more often."""
 
 _WARM_UPS = 2
-"""Runs before the recorded one, in which libraries choose their kernels and take what memory they keep."""
+"""Warm-up runs before recording, in which libraries choose kernels and allocate their workspace."""
 
 
 class CudaGraphRecorder:
-    """Records what some work launches on a GPU, so that it is launched again: at the same addresses, without Python.
+    """Records the kernels that a computation launches, to be launched again at the same addresses, without Python.
 
-    Nothing that Python does is done again, so the work must ask no tensor for its numbers, and copy nothing to the GPU;
-    and what it reads but does not make must be kept alive, and stay where it is. What it makes lies in memory that all
-    works of one recorder share: they are never at work at the same time.
+    Python code does not run again, so the computation must not read values from tensors or copy to the GPU; its inputs
+    must be kept alive and stay in place. The outputs of one recorder's graphs share memory: they never run at the same
+    time.
 
     Source: Nguyen et al. 2021 (Accelerating PyTorch with CUDA Graphs).
     """
 
     def __init__(self, device: torch.device) -> None:
-        """Of work on one device, with nothing recorded."""
+        """Create a recorder for a device."""
         self._stream, self._pool = _recording_stream(device), torch.cuda.graph_pool_handle()
 
     def __call__(self, work: Computation) -> Computation:
-        """Run some work a few times, and record it.
+        """Warm up and record a computation.
 
         Args:
-            work: gives the same numbers whenever it finds the same ones.
+            work: a deterministic function of the tensors that it reads.
 
         Returns:
-            What gives the numbers that the work would give; a copy of them, which later calls leave alone.
+            A function that replays it and returns a copy of the output.
 
         Raises:
-            RuntimeError: the work cannot be recorded, or there is too little memory.
+            RuntimeError: the computation cannot be recorded, or memory is short.
         """
         graph, caller = torch.cuda.CUDAGraph(), torch.cuda.current_stream(self._stream.device)
         self._stream.wait_stream(caller)
@@ -72,22 +72,22 @@ class CudaGraphRecorder:
 
 @cache
 def _recording_stream(device: torch.device) -> torch.cuda.Stream:
-    """The one for recording: libraries keep memory for each that they are used on."""
+    """The one stream for recording: libraries allocate workspace per stream."""
     return torch.cuda.Stream(device)
 
 
 RECORDERS: Mapping[str, Callable[[torch.device], Callable[[Computation], Computation]]] = {"cuda": CudaGraphRecorder}
-"""What makes of work something that repeats it, by the type of the device; on others steps are not recorded."""
+"""The recorder of each device type; on others steps are not recorded."""
 _static_steps: WeakKeyDictionary[DecoderOnly, StaticDecodeStep] = WeakKeyDictionary()
 
 
 class CudaGraphEngine:
-    """A model's decode step for one token a row, recorded; all else, and all other sessions, run in PyTorch."""
+    """Replays decode steps of one token per row; everything else, and all other sessions, run in PyTorch."""
 
     name = "CUDA graph"
 
     def __init__(self, model: DecoderOnly) -> None:
-        """Of a model in eval mode, of which `lm.engine.selection.CUDA_GRAPH_SUPPORT` supports all settings."""
+        """Wrap a model in eval mode whose settings `lm.engine.selection.CUDA_GRAPH_SUPPORT` lists."""
         self._pytorch = TorchEngine(model)
         self._model = model
         if model not in _static_steps or not _static_steps[model].has_weights_of(model):
@@ -112,7 +112,7 @@ class CudaGraphEngine:
         return self._pytorch.forward(tokens, rows, positions, cache, output_spec, lengths=lengths)
 
     def _replay(self, tokens: Tensor, rows: Sequence[int], positions: Sequence[int], cache: RowCache) -> Tensor | None:
-        """(rows, vocabulary) logits; None where the step cannot be recorded, and nothing was done."""
+        """(rows, vocabulary) logits; None if the step cannot be recorded, and nothing was done."""
         batch, starts = cache.scatter_to_buffer(tokens, rows, positions)
         try:
             logits = self._step.logits(self._model, batch[:, 0], torch.tensor(starts), cache)
@@ -127,17 +127,17 @@ class CudaGraphEngine:
 
 
 class StaticDecodeStep:
-    """A step of one model, recorded for each number of rows and of positions that attention reads, in powers of two.
+    """The decode step of one model, recorded for each number of rows and of positions, in powers of two.
 
-    Keys and values lie in buffers that stay where they are: a cache goes on in their first rows, and has them for
-    itself as long as it lives. A token is written where a tensor says, and a mask hides what comes after it.
+    Keys and values lie in static buffers, which one cache at a time uses. A token is written where a tensor says, and a
+    mask hides the positions after it.
 
-    There is room for less than twice the rows and twice the positions that any cache needed, or for 1,024 positions. It
-    is kept for the next cache, and given up with the model.
+    The buffers hold less than twice the rows and positions that any cache needed, or 1,024 positions. They are kept for
+    the next cache, and freed with the model.
     """
 
     def __init__(self, model: DecoderOnly) -> None:
-        """With nothing recorded, and no room yet; of a model whose weights stay where they are."""
+        """Create a step without recordings and buffers, for a model whose weights don't move."""
         self._first_parameter = next(model.parameters()).detach()  # kept, so that nothing else comes to lie there
         self._recorded: dict[tuple[int, int], Computation] = {}
         self._kept_alive: list[Tensor] = []  # what recorded steps read, besides the weights and what is here
@@ -147,15 +147,15 @@ class StaticDecodeStep:
         self._lock, self._is_recordable = threading.Lock(), True
 
     def has_weights_of(self, model: DecoderOnly) -> bool:
-        """Whether a model's weights are where they were: moving or converting a model puts all of them elsewhere."""
+        """Whether a model's weights are where they were; moving or converting a model moves them."""
         return next(model.parameters()).data_ptr() == self._first_parameter.data_ptr()
 
     def disable(self) -> None:
-        """Lend to no cache any more: the device records nothing."""
+        """Refuse all caches from now on: the device cannot record."""
         self._is_recordable = False
 
     def acquire_for(self, cache: RowCache) -> bool:
-        """Whether a cache may have the buffers from now on: no other that is alive has them."""
+        """Give the buffers to a cache, unless another live cache has them; return whether it has them."""
         with self._lock:
             if not self._is_recordable:
                 return False
@@ -165,16 +165,16 @@ class StaticDecodeStep:
             return owner is None or owner is cache
 
     def logits(self, model: DecoderOnly, tokens: Tensor, positions: Tensor, cache: RowCache) -> Tensor:
-        """Logits after one more token of each place; its keys and values are in the cache then, but not counted.
+        """Compute the logits after one more token of each row; keys and values are written, but not counted.
 
         Args:
             model: in eval mode.
-            tokens: (places,) ids, on any device.
-            positions: (places,) where they stand, on the CPU.
-            cache: what the rows remember; on the device of the model.
+            tokens: (rows,) IDs, on any device.
+            positions: (rows,) their positions, on the CPU.
+            cache: of the rows, on the device of the model.
 
         Returns:
-            (places, vocabulary) float32.
+            (rows, vocabulary) float32.
 
         Raises:
             RuntimeError: the step cannot be recorded; nothing was done.
@@ -191,7 +191,7 @@ class StaticDecodeStep:
         return self._recorded[shape]()[:rows]
 
     def _step(self, model: DecoderOnly, rows: int, keys: int) -> Tensor:
-        """(rows, vocabulary) logits after the next token of each row, computed by the model itself."""
+        """The computation that is recorded: (rows, vocabulary) logits."""
         positions, config = self._positions[:rows], model.config
         buffers = [(key[:rows, :, :keys], value[:rows, :, :keys]) for key, value in self._buffers]
         layers = [RowLayerCache.from_buffers(key, value, positions) for key, value in buffers]
@@ -202,7 +202,7 @@ class StaticDecodeStep:
         return model.logits(hidden[:, -1]).float()
 
     def _adopt(self, layers: Sequence[LayerKVCache], rows: int, end: int, most: int) -> None:
-        """Have the keys and values of a cache in the buffers, with room for its next positions."""
+        """Move the keys and values of a cache into the buffers, with room for its next positions."""
         has_rows, has_length = (len(self._tokens), self._buffers[0][0].shape[2]) if self._buffers else (0, 0)
         if rows > has_rows or end > has_length:
             length = min(most, _next_power_of_two(end, least=_MIN_BUFFER_LENGTH))
@@ -213,7 +213,7 @@ class StaticDecodeStep:
                 layer.move_to(key[:rows], value[:rows])
 
     def _reallocate(self, layers: Sequence[LayerKVCache], rows: int, length: int) -> None:
-        """Other buffers, for so many rows and positions; what was recorded with those from before is given up."""
+        """Allocate larger buffers, and discard what was recorded with the former ones."""
         self._recorded, self._kept_alive, self._buffers = {}, [], []
         self._record = RECORDERS[self._first_parameter.device.type](self._first_parameter.device)
         self._tokens = torch.zeros(rows, 1, dtype=torch.long, device=self._first_parameter.device)
@@ -225,5 +225,5 @@ class StaticDecodeStep:
 
 
 def _next_power_of_two(number: int, *, least: int = 1) -> int:
-    """The least power of two that is as large as both."""
+    """The least power of two that is at least both."""
     return 1 << (max(number, least) - 1).bit_length()

@@ -1,7 +1,7 @@
-"""The type of numbers that a run generates and translates in, where that is left open: what was measured to be fastest.
+"""The dtype in which a run generates or translates by default: the fastest one measured.
 
-What `lm compile RUN` finds is kept in the user's cache, by the run's weights and the processor: another machine, and
-another checkpoint, have none until it is measured there.
+The result of `lm compile RUN` is kept in the user's cache, by the run's weights and the processor: another machine or
+checkpoint has none until it is measured.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ _DEFAULT_DTYPE = "float32"
 
 
 def load_for_decoding(path: Path, config: HardwareConfig) -> LoadedModel:
-    """The model of a run or checkpoint to generate or translate by; errors as of `load_model`."""
+    """Load the model of a run or checkpoint to generate or translate; errors as of `load_model`."""
     return load_with_dtype(find_checkpoint(path), config, decoding_dtype(path, config))
 
 
 def decoding_dtype(path: Path, config: HardwareConfig) -> str:
-    """The type that a run or checkpoint generates or translates in: what is asked for, else what is remembered."""
+    """Return the dtype in which a run or checkpoint decodes: the configured one, else the fastest measured."""
     if config.dtype != "auto":
         return config.dtype
     return read_fastest_dtype(find_checkpoint(path), found_device(config))
 
 
 def load_with_dtype(checkpoint: Path, config: HardwareConfig, dtype: str) -> LoadedModel:
-    """The model of a checkpoint in a type that was chosen for speed."""
+    """Load the model of a checkpoint in a given dtype."""
     return load_model(checkpoint, inference_hardware(config, auto=dtype))
 
 
 def read_fastest_dtype(checkpoint: Path, device: str) -> str:
-    """The type that was measured to be fastest; float32 if none was, or where it needs a compiled step that is gone."""
+    """Return the fastest measured dtype; float32 if none was, or if it needs a compiled step that is missing."""
     try:
         found = _cache_file(checkpoint, device).read_text(encoding="utf-8").strip()
     except (InputError, OSError, ValueError):  # none was written, or what was is damaged
@@ -48,7 +48,7 @@ def read_fastest_dtype(checkpoint: Path, device: str) -> str:
 
 
 def save_fastest_dtype(checkpoint: Path, device: str, dtype: str) -> None:
-    """Keep what was measured to be fastest."""
+    """Save the fastest dtype."""
     place = _cache_file(checkpoint, device)
     place.parent.mkdir(parents=True, exist_ok=True)
     files.replace_text(place, dtype + "\n")

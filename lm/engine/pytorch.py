@@ -1,4 +1,4 @@
-"""PyTorch as the engine, and the cache in which each row has a place of its own."""
+"""The PyTorch engine, which runs every model and operation."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from lm.model.attention import capture_attention_weights
 
 
 class TorchEngine:
-    """PyTorch, which computes every model and every operation."""
+    """Runs a model in PyTorch."""
 
     name = "PyTorch"
 
     def __init__(self, model: DecoderModel) -> None:
-        """Of a model in eval mode."""
+        """Wrap a model in eval mode."""
         self.model = model
 
     def new_cache(self, layout: Layout, source: Tensor | None = None, lengths: Tensor | None = None) -> KVCache:
-        """An empty cache; with a row for each source, which an encoder reads now.
+        """Create an empty cache, or, given sources, encode them and create a row for each.
 
         Args:
             layout: of the cache.
-            source: (sources, length) ids, or (sources, length, 4) with trees; of an encoder-decoder.
-            lengths: (sources,) how many ids of each are real.
+            source: (sources, length) IDs, or (sources, length, 4) with dependency trees; of an encoder-decoder.
+            lengths: (sources,) real IDs.
         """
         model, encoded = self.model, None
         if source is not None:

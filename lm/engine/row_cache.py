@@ -1,4 +1,4 @@
-"""The cache in which each row has a buffer row of its own."""
+"""The KV cache in which each row has a buffer row of its own."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from lm.model.variants.recurrent import RecurrentCache, RecurrentInputs, RowRecu
 
 
 class RowCache:
-    """A cache in which each row has a place of its own, whatever its length; it is written in place.
+    """A KV cache in which each row, of any length, has a buffer row of its own, written in place.
 
-    A row that is released leaves its place to the next one that comes. Some rows begin with a shared prefix, which is
-    read once.
+    A released buffer row is reused by the next new row (continuous batching). Rows may start with a shared prefix,
+    which is computed once.
 
     Attributes:
         lengths: see `KVCache`.
-        moves_freely: see `KVCache`.
-        places: of each row, in the buffers.
-        n_places: places that there are, nobody's included.
-        prefix: ids that were read for rows to come, see `share`.
+        reorders_for_free: see `KVCache`.
+        buffer_rows: the buffer row of each row.
+        n_buffer_rows: all buffer rows, free ones included.
+        prefix: IDs of the shared prefix, see `prefill_prefix`.
 
     Source: Yu et al. 2022 (Orca), section 3.2 (iteration-level scheduling).
     """
@@ -35,13 +35,13 @@ class RowCache:
     reorders_for_free = False
 
     def __init__(self, model: DecoderModel, *, is_enabled: bool = True, source: EncodedSource | None = None) -> None:
-        """Of no rows yet, or of one for each source.
+        """Create a cache without rows, or with one for each source.
 
         Args:
             model: in eval mode.
-            is_enabled: else nothing is held, and all is read again each time: the reference, and compressed attention,
-                whose keys cover several positions of a row and other ones of the next.
-            source: what an encoder made of the rows' sources.
+            is_enabled: else nothing is cached and everything is recomputed: the reference, and compressed attention,
+                whose keys cover several positions.
+            source: the encoder output of the rows' sources.
         """
         config = model.config
         self._first_parameter, self._needs_key_positions = next(model.parameters()), config.places_keys
@@ -60,11 +60,11 @@ class RowCache:
             self.add(len(source.output))
 
     def needs_prefill(self, row: int) -> bool:
-        """Whether the window of a row is to be read from its beginning."""
+        """Whether a row has no cached positions."""
         return not self._is_enabled or not self.lengths[row]
 
     def add(self, rows: int) -> None:
-        """Take in so many rows, of which nothing is held."""
+        """Add empty rows."""
         missing = rows - len(self._free_rows)
         if missing > 0:
             self._free_rows = [*range(self.n_buffer_rows + missing - 1, self.n_buffer_rows - 1, -1), *self._free_rows]
@@ -73,7 +73,7 @@ class RowCache:
         self.lengths += [0] * rows
 
     def prefill_prefix(self, model: DecoderOnly, prefix: Sequence[int]) -> None:
-        """Read what many of the rows to come begin with; nothing if the cache holds nothing."""
+        """Compute a prefix that rows to come start with; nothing if the cache is disabled."""
         prefix = tuple(prefix) if self._is_enabled else ()
         if prefix != self.prefix:
             self.prefix, self._prefix_cache = prefix, model.new_cache() if prefix else None
@@ -97,7 +97,7 @@ class RowCache:
     def _prefill(
         self, model: DecoderModel, tokens: Tensor, rows: Sequence[int], positions: Sequence[int], lengths: Sequence[int]
     ) -> Tensor:
-        """Read some rows from their beginning, or from the end of the prefix; padding after them is not seen."""
+        """Compute new rows, or their continuations of the prefix; padding after them is masked."""
         cache = copy.deepcopy(self._prefix_cache) if positions[0] else model.new_cache()
         assert cache is not None
         if positions[0]:
@@ -131,7 +131,7 @@ class RowCache:
         return hidden
 
     def copy(self, rows: Sequence[int], others: Sequence[int]) -> None:
-        """What is held of some rows becomes what is held of others."""
+        """Copy the contents of other rows."""
         if not self._is_enabled:
             return
         to, of = self._index(self.buffer_rows_of(rows)), self._index(self.buffer_rows_of(others))
@@ -145,7 +145,7 @@ class RowCache:
     def scatter_to_buffer(
         self, tokens: Tensor, rows: Sequence[int], positions: Sequence[int]
     ) -> tuple[Tensor, list[int]]:
-        """(places, n) tokens, and where the first of them stands in each place; nobody's are anywhere."""
+        """Return (buffer rows, n) tokens, and the position of the first in each buffer row; free rows get any."""
         self._compact(rows)
         places = self.buffer_rows_of(rows)
         if places == list(range(self.n_buffer_rows)):
@@ -171,7 +171,7 @@ class RowCache:
         return StepInputs(tokens.flatten(), places, starts, self.layers, end)
 
     def reserve(self, end: int) -> None:
-        """See that positions before `end` can be written into the layers' buffers."""
+        """Make room in the layers' buffers for positions before `end`."""
         for layer in self.layers:
             layer.set_write_positions(0, end)
 
@@ -181,7 +181,7 @@ class RowCache:
             self.lengths[row] += n
 
     def _attention_inputs(self, starts: Sequence[int], n: int) -> AttentionInputs:
-        """What the next `n` tokens of each place see: what it holds, and themselves up to their own position."""
+        """The attention inputs of the next `n` tokens of each buffer row."""
         first = max(starts)
         is_even = min(starts) == first
         if self._states is not None:
@@ -210,25 +210,25 @@ class RowCache:
         return AttentionInputs(mask=Mask.keys(source.lengths), encoder_output=source.output, caches=source.layers)
 
     def select(self, rows: Sequence[int]) -> None:
-        """Row i becomes what row `rows[i]` was; rows may be repeated or left out. All move, in one copy."""
+        """Row i becomes the former row `rows[i]`; rows may be repeated or left out. All are copied at once."""
         if list(rows) != list(range(len(self.buffer_rows))) or len(self.buffer_rows) < self.n_buffer_rows:
             self._gather_rows(self.buffer_rows_of(rows))
             self.lengths = [self.lengths[row] for row in rows]
 
     def release(self, rows: Collection[int]) -> None:
-        """Let rows go; the others keep their order, and their places while more than half of these are somebody's."""
+        """Remove rows; the others keep their order, and their buffer rows while more than half of these are in use."""
         gone = set(rows)
         self._free_rows += [place for row, place in enumerate(self.buffer_rows) if row in gone]
         self.buffer_rows = [place for row, place in enumerate(self.buffer_rows) if row not in gone]
         self.lengths = [length for row, length in enumerate(self.lengths) if row not in gone]
 
     def _compact(self, rows: Sequence[int]) -> None:
-        """Give up nobody's places where all rows go on, and have half of the places at most."""
+        """Drop the free buffer rows once they are half of all, if all rows take part in the step."""
         if 2 * len(rows) <= self.n_buffer_rows and len(rows) == len(self.buffer_rows):
             self._gather_rows(self.buffer_rows)
 
     def _gather_rows(self, places: Sequence[int]) -> None:
-        """Have place i be what place `places[i]` was."""
+        """Buffer row i becomes the former `buffer_rows[i]`."""
         index = self._index(places)
         for layer in self.layers:
             layer.reorder(index)
@@ -239,17 +239,17 @@ class RowCache:
         self.buffer_rows, self._free_rows, self.n_buffer_rows = list(range(len(places))), [], len(places)
 
     def truncate(self, lengths: Sequence[int]) -> None:
-        """Hold at most so many positions of each row; nothing of one whose recurrent state of then is not kept."""
+        """Truncate each row to a length; a recurrent state that is not kept leaves an empty row."""
         for row, (held, length) in enumerate(zip(self.lengths, lengths, strict=True)):
             self.lengths[row] = held if held <= length else 0 if self._states is not None else length
 
     def clear(self, rows: Collection[int]) -> None:
-        """Hold nothing of some rows."""
+        """Empty some rows."""
         for row in rows:
             self.lengths[row] = 0
 
     def buffer_rows_of(self, rows: Sequence[int]) -> list[int]:
-        """The place of each row."""
+        """The buffer row of each row."""
         return [self.buffer_rows[row] for row in rows]
 
     def _index(self, numbers: Sequence[int]) -> Tensor:
@@ -257,27 +257,27 @@ class RowCache:
 
 
 class RowLayerCache(LayerKVCache):
-    """Keys and values of one layer, of each row at the places of its positions.
+    """Keys and values of one layer, with rows of different lengths.
 
-    What a row has beyond its own length is left over from others, and a mask hides it. It was a number at least: what
-    nobody has written is zero.
+    Beyond a row's length the buffers hold stale values, which a mask hides; they are always finite, as unwritten ones
+    are zero.
     """
 
     def __init__(self, max_length: int) -> None:
-        """Of rows of at most so many positions."""
+        """Create a cache for rows of at most `max_length` positions."""
         super().__init__()
         self._max_length = max_length
         self._write_positions: Tensor | int = 0
 
     @classmethod
     def from_buffers(cls, key: Tensor, value: Tensor, places: Tensor) -> RowLayerCache:
-        """A cache that is all of these (rows, kv_heads, length, head) buffers, aimed at (rows,) `places` in them."""
+        """Wrap (rows, kv_heads, length, head) buffers, with (rows,) write positions."""
         cache = cls(key.shape[2])
         cache._key, cache._value, cache._write_positions, cache.length = key, value, places, key.shape[2]
         return cache
 
     def write_rows(self, rows: Tensor, key: Tensor, value: Tensor) -> None:
-        """Some rows begin with these (rows, kv_heads, length, head) keys and values."""
+        """Write (rows, kv_heads, length, head) keys and values at the start of some rows."""
         if self._key is None and torch.equal(rows, torch.arange(len(key), device=rows.device)):
             self._key, self._value, self.length = key, value, key.shape[2]
             return
@@ -291,7 +291,7 @@ class RowLayerCache(LayerKVCache):
         self._value[rows, :, :length] = value
 
     def set_write_positions(self, positions: Tensor | int, end: int) -> None:
-        """Say where the next positions of each row go, (rows,) or the same for all; all of them lie before `end`."""
+        """Set where the next positions of each row are written, (rows,) or the same for all, all before `end`."""
         assert self._key is not None
         assert self._value is not None
         self._write_positions, self.length = positions, end
@@ -302,7 +302,7 @@ class RowLayerCache(LayerKVCache):
             )
 
     def extend(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Append (rows, kv_heads, n, head) keys and values where it was aimed at, and return those of all positions."""
+        """Write (rows, kv_heads, n, head) keys and values, and return those of all positions."""
         for buffer, fresh in ((self._key, key), (self._value, value)):
             assert buffer is not None
             if isinstance(self._write_positions, int):
@@ -314,7 +314,7 @@ class RowLayerCache(LayerKVCache):
 
 
 def _grow(buffer: Tensor | None, template: Tensor, rows: int, length: int, *, max_length: int) -> Tensor:
-    """A buffer for so many rows and positions or more that holds what the old one held; it grows by doubling."""
+    """Return a buffer of at least `rows` rows and `length` positions with the contents of the old one."""
     if buffer is None:
         return template.new_zeros(rows, template.shape[1], length, template.shape[3])
     n_rows, heads, room, head = buffer.shape
@@ -335,15 +335,15 @@ def row_attention_inputs(
     *,
     needs_key_positions: bool,
 ) -> AttentionInputs:
-    """What the next `n` tokens of each row see: what its row holds, and themselves up to their own position.
+    """The attention inputs of the next `n` tokens of each row: its cached positions, and causally themselves.
 
     Args:
-        layers: their caches, which give back the keys and values of all positions before `end`.
-        positions: (rows,) where the first of them stands in its row.
+        layers: the layers' caches, which return the keys and values of all positions before `end`.
+        positions: (rows,) of the first token of each row.
         n: tokens of each row.
-        end: after all of these.
+        end: greater than all positions.
         dtype: of the model.
-        needs_key_positions: whether attention has to know where keys stand.
+        needs_key_positions: whether attention needs the positions of keys.
     """
     queries = positions[:, None] if n == 1 else positions[:, None] + torch.arange(n, device=positions.device)
     return AttentionInputs(

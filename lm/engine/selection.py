@@ -1,4 +1,4 @@
-"""Which engine does what: declared for every field of a model and every operation, and fixed before decoding."""
+"""Engine selection: which engine runs which model and operation, declared per config field, fixed before decoding."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ if TYPE_CHECKING:
     from lm.engine.compiled.engine import CompiledEngine
 
 Operation = Literal["prefill", "step", "verify", "attention", "beyond_context"]
-"""What is asked of an engine: to read prompts; one more token of each row, or several; with attention to the source; at
-positions after the context's end."""
+"""A kind of forward pass: a prompt; one more token of each row, or several; with source attention; positions beyond
+the context.
+"""
 
 ANY_VALUE = object()
-"""In a declaration: every value of the field."""
+"""In a declaration: all values of the field are supported."""
 
 _SUPPORTED_EVERYWHERE = (
     "vocab_size", "source_vocab_size", "context_length", "d_model", "n_layers", "n_heads", "n_kv_heads", "d_ff",
@@ -35,14 +36,14 @@ _SUPPORTED_EVERYWHERE = (
     "bias", "dropout", "attention_dropout", "tie_embeddings", "scale_embeddings", "init_std", "zero_init",
     "softcap", "value_residual", "embedding_shortcut", "output_bias",
 )  # fmt: skip
-"""Fields of which both compiled code and CUDA graphs compute every value."""
+"""Fields of which both compiled code and CUDA graphs support all values."""
 _SUPPORTED_SUBSETS = {
     "architecture": {"transformer"},
     "attention": {"full", "window"},
     "objective": {"causal"},
     "experts": {0},
 }
-"""What both need: a step of fixed shapes, of blocks."""
+"""Fields of which both support some values: those with a step of fixed shapes, of transformer blocks."""
 
 COMPILED_SUPPORT: Mapping[str, object] = {
     **dict.fromkeys(_SUPPORTED_EVERYWHERE, ANY_VALUE),
@@ -71,22 +72,22 @@ COMPILED_SUPPORT: Mapping[str, object] = {
     "token_types": {0},
     "output_transform": {False},
 }
-"""For every field of `ModelConfig`, the values that the compiled engine computes."""
+"""For every field of `ModelConfig`, the values that the compiled engine supports."""
 
 CUDA_GRAPH_SUPPORT: Mapping[str, object] = {
     **dict.fromkeys(COMPILED_SUPPORT, ANY_VALUE),  # the graph replays PyTorch's own kernels
     **_SUPPORTED_SUBSETS,
     "n_encoder_layers": {0},
 }
-"""For every field of `ModelConfig`, the values of which a step can be recorded: those with fixed shapes."""
+"""For every field of `ModelConfig`, the values whose step can be recorded: those with fixed shapes."""
 
 
 def find_unsupported(config: ModelConfig, declared: Mapping[str, object]) -> str | None:
-    """The first setting of a model that an engine does not support, as `field=value`; None if it supports all.
+    """Return the first setting of a model that an engine doesn't support, as `field=value`; None if it supports all.
 
     Args:
         config: of the model.
-        declared: `COMPILED_SUPPORT` or `CUDA_GRAPH_SUPPORT`; a field that is missing supports nothing.
+        declared: `COMPILED_SUPPORT` or `CUDA_GRAPH_SUPPORT`; a missing field supports nothing.
     """
     for field in fields(config):
         value, values = getattr(config, field.name), declared.get(field.name, frozenset())
@@ -102,7 +103,7 @@ COMPILED_OPERATIONS: Mapping[Operation, float] = {
     "attention": 0,
     "beyond_context": 0,
 }
-"""The most tokens at a time that compiled code reads, which was faster up to then; in an encoder-decoder any number."""
+"""The most tokens per call for which compiled code is faster; in an encoder-decoder any number."""
 CUDA_GRAPH_OPERATIONS: Mapping[Operation, float] = {
     "prefill": 0,
     "step": 64,  # more rows keep a GPU busy, and each number of rows is a recording of its own
@@ -113,9 +114,9 @@ CUDA_GRAPH_OPERATIONS: Mapping[Operation, float] = {
 """The same of recorded steps."""
 
 _LOADING_SECONDS = 0.4
-"""Seconds that compiled code takes to be loaded."""
+"""Seconds to load compiled code."""
 _STEP_OVERHEAD_SECONDS, _BYTES_PER_SECOND, _MACS_PER_SECOND = 1.5e-3, 1e10, 5e10
-"""About what PyTorch takes for a step: seconds, bytes of weights that it reads a second, and products that it makes."""
+"""Estimates for a decode step in PyTorch: seconds of overhead, weight bytes read per second, MACs per second."""
 _DTYPES = (torch.float32, torch.int8)
 
 _compiled: WeakKeyDictionary[DecoderModel, CompiledEngine] = WeakKeyDictionary()
@@ -128,11 +129,11 @@ class EnginePlan:
     Attributes:
         model: in eval mode.
         layout: of the KV cache.
-        pytorch: does what the other doesn't.
+        pytorch: runs what the other doesn't.
         accelerated: a faster engine, if one supports the model here.
-        max_tokens: of each operation, how many tokens at a time the other reads.
-        reason: why there is no other, or what chose it.
-        is_compiled: whether compiled code is loaded, which finds the best of any logits on a CPU.
+        max_tokens: of each operation, the most tokens per call for the faster engine.
+        reason: why it was chosen, or why there is none.
+        is_compiled: whether compiled code is loaded, which finds the top k of any logits on a CPU.
     """
 
     model: DecoderModel
@@ -144,19 +145,19 @@ class EnginePlan:
     is_compiled: bool = False
 
     def engine(self, operation: Operation, tokens: int) -> Engine:
-        """The engine for an operation on so many tokens, of all rows together."""
+        """The engine for an operation on a number of tokens, of all rows together."""
         if self.accelerated is None or tokens > self.max_tokens[operation]:
             return self.pytorch
         return self.accelerated
 
     @property
     def dtype(self) -> str:
-        """The type of the model's matrices, as `--dtype` calls it."""
+        """The dtype of the model's matrices, as a value of the setting `dtype`."""
         weights, _ = self.model.output_layer
         return str(weights.dtype).removeprefix("torch.")
 
     def __str__(self) -> str:
-        """What was selected and why, for people."""
+        """A description for users: dtype, engine and reason."""
         name = self.pytorch.name if self.accelerated is None else f"{self.accelerated.name} engine"
         return f"{self.dtype}, {name} ({self.reason})"
 
@@ -164,14 +165,14 @@ class EnginePlan:
 def plan_engines(
     model: DecoderModel, *, tokens: int | None = None, shares_prefixes: bool = False, use_cache: bool = True
 ) -> EnginePlan:
-    """Fix which engines a session uses, and the layout of its cache.
+    """Choose the engines of a session, and the layout of its cache.
 
     Args:
-        model: in eval mode, its weights where they stay.
-        tokens: that are generated in all, for one row; None if there is no end to them. Unless compiled code is loaded
-            already, it is only for work that takes PyTorch longer than loading it.
-        shares_prefixes: rows are repeated again and again, as a beam's are.
-        use_cache: else all is read again each time, which is the reference.
+        model: in eval mode; its weights must not move.
+        tokens: tokens to generate per row; None if unknown. Compiled code is only loaded for work that takes PyTorch
+            longer than loading it.
+        shares_prefixes: rows are repeated often, as a beam's are.
+        use_cache: else everything is recomputed each time, which is the reference.
     """
     config, pytorch = model.config, TorchEngine(model)
     layout: Layout = "shared" if shares_prefixes or config.translates else "rows"
@@ -202,7 +203,7 @@ def _max_tokens(config: ModelConfig) -> Mapping[Operation, float]:
 
 
 def _why_not_compiled(model: DecoderModel) -> str | None:
-    """Why compiled code does not compute a model on the CPU; None if it does."""
+    """Why compiled code doesn't support a model on the CPU; None if it does."""
     (weights, _), first = model.output_layer, next(model.parameters())
     if weights.dtype not in _DTYPES or first.dtype is not torch.float32:
         return f"no compiled code for {str(first.dtype).removeprefix('torch.')}"
@@ -225,7 +226,7 @@ def _why_not_loaded(model: DecoderModel, tokens: int | None) -> str | None:
 
 
 def _estimate_step_seconds(model: DecoderModel) -> float:
-    """About what PyTorch takes for a decode step of one row: estimated, so that results don't depend on a clock."""
+    """Estimate a one-row decode step in PyTorch, independent of a clock, so that results are reproducible."""
     parameters = count_parameters(model)
     return _STEP_OVERHEAD_SECONDS + max(
         torch.float32.itemsize * parameters / _BYTES_PER_SECOND, parameters / _MACS_PER_SECOND

@@ -1,4 +1,4 @@
-"""The cache in which rows share their past: the continuations of one prompt or source, such as a beam's."""
+"""The KV cache in which the continuations of one prompt or source, such as a beam, share their common past."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from lm.model.masks import Mask, padding_bias
 from lm.model.transformer import DecoderOnly
 
 _FIRST_SLOTS = 32
-"""Slots before it is first looked for those that are no longer needed."""
+"""Slots before unused ones are first searched."""
 
 
 class SharedCache:
-    """A cache in which the rows of one prompt or source are continuations of one past, and share its slots.
+    """A KV cache in which the continuations of each prompt or source share the slots of their common past.
 
-    All rows have as many tokens after what they begin with: a prompt, or the source of a decoder-only model that
-    translates, both read at once; or nothing, where an encoder has read the source.
+    All rows have the same number of tokens after their start: a prompt, or the source of a decoder-only model that
+    translates; or nothing, where an encoder has read the source.
 
     Attributes:
         lengths: see `KVCache`.
-        moves_freely: see `KVCache`; compiled code finds prompts and sources where they are.
+        reorders_for_free: see `KVCache`; a compiled step finds prompts and sources wherever they are.
     """
 
     def __init__(self, model: DecoderModel, *, source: EncodedSource | None = None) -> None:
-        """Of no rows yet, or of one for each source."""
+        """Create a cache without rows, or with one for each source."""
         self._first_parameter, self._needs_key_positions, self._source = (
             next(model.parameters()),
             model.config.places_keys,
@@ -45,11 +45,11 @@ class SharedCache:
             self._slots = SlotTable(self._cache, len(source.output), source.output)
 
     def needs_prefill(self, row: int) -> bool:  # noqa: ARG002 (they are all alike)
-        """See `KVCache`: what is before the slots of continuations is read at once."""
+        """See `KVCache`; the prompts of all rows are computed at once."""
         return self._slots is None
 
     def add(self, rows: int) -> None:
-        """Take in so many rows, while nothing is held."""
+        """Add rows, while the cache is empty."""
         assert not any(self.lengths), "rows that share a past begin together"
         self.lengths += [0] * rows
 
@@ -80,7 +80,7 @@ class SharedCache:
         return hidden.view(len(rows), n, -1)
 
     def _prefill(self, model: DecoderModel, tokens: Tensor, lengths: Sequence[int]) -> Tensor:
-        """Read what the rows begin with; padding comes last, so that nothing that is real sees it."""
+        """Compute the prompts; padding comes last, so it is masked causally."""
         assert isinstance(model, DecoderOnly)
         is_even = min(lengths) == tokens.shape[1]
         real = None if is_even else torch.tensor(lengths, device=self._first_parameter.device)
@@ -133,14 +133,14 @@ class SharedCache:
         self.lengths = [length + n for length in self.lengths]
 
     def select(self, rows: Sequence[int]) -> None:
-        """Row i becomes what row `rows[i]` was; rows may be repeated or left out. Nothing is copied within a prompt."""
+        """Row i becomes the former row `rows[i]`; rows may be repeated. Nothing is copied within a prompt."""
         assert self._slots is not None
         self.lengths = [self.lengths[row] for row in rows]
         index = torch.tensor(rows, dtype=torch.long, device=self._first_parameter.device)
         self._move_sources(self._slots.reorder(index, lazy=self.reorders_for_free))
 
     def release(self, rows: Collection[int]) -> None:
-        """Let rows go; the others keep their order."""
+        """Remove rows; the others keep their order."""
         self.select([row for row in range(len(self.lengths)) if row not in rows])
 
     def _compact(self) -> None:
@@ -148,12 +148,12 @@ class SharedCache:
         self._move_sources(self._slots.compact())
 
     def _move_sources(self, moved: Tensor | None) -> None:
-        """Have the sources follow to where `SlotTable.compact` has put their rows; the cache has moved their keys."""
+        """Reorder the sources as `SlotTable.compact` reordered the cache."""
         if moved is not None and self._source is not None:
             self._source.select(moved, layers=False)
 
     def truncate(self, lengths: Sequence[int]) -> None:
-        """Hold at most so many positions of each row, after what the rows begin with."""
+        """Truncate each row to a length, but not below its start."""
         held = min(length - held for length, held in zip(lengths, self.lengths, strict=True))
         if self._slots is None or held >= 0:
             return
@@ -164,7 +164,7 @@ class SharedCache:
         self._advance(held)
 
     def clear(self, rows: Collection[int]) -> None:  # noqa: ARG002 (they are all alike)
-        """Hold nothing, so that all rows are read again, each in a place of its own."""
+        """Empty all rows, which are then recomputed, each as a prompt of its own."""
         assert self._source is None, "what an encoder has read is not read again"
         self._slots, self.lengths = None, [0] * len(self.lengths)
 
@@ -176,32 +176,31 @@ def _new_cache(model: DecoderModel) -> DecoderCache:
 
 
 class SlotTable:
-    """Gives the tokens of hypotheses their places in a cache, and says which of them each hypothesis sees.
+    """Assigns the tokens of continuations to slots of a KV cache, and builds the mask of each.
 
-    To the model a sentence is one row, and the hypotheses of a step are positions in it, beside each other. Each
-    position has a slot in the cache that it never leaves: a hypothesis knows the slots of its own past, and a mask
-    hides the others from it. So nothing is copied when hypotheses change places; slots that none remembers any more are
-    given up now and then. What the cache holds to begin with is a prefix that all hypotheses of a sentence see.
+    For the model, all continuations of one prompt (a group) are one row, side by side. Each position has a slot that it
+    keeps: a row knows the slots of its own past, and a mask hides the others. So nothing is copied when rows are
+    reordered; unused slots are freed now and then. The prefix, what the cache held at first, is visible to all rows of
+    a group.
 
-    Rows of one sentence must stand together. Where they are not equally many for each (after `reorder`), sentences are
-    repeated as often as needed.
+    The rows of a group must be adjacent. If groups differ in size after `reorder`, they are repeated as needed.
 
     Attributes:
-        width: rows that each sentence has.
-        sentences: how many there are.
-        rows: (sentences,) which row of the cache each has.
+        rows_per_group: rows of each group.
+        n_groups: number of groups.
+        group_rows: (n_groups,) the cache row of each group.
 
     Source: the mask is that of tree attention, Miao et al. 2023 (SpecInfer), section 4.
     """
 
     def __init__(self, cache: DecoderCache, sentences: int, like: Tensor, *, prefix: Tensor | None = None) -> None:
-        """A row for each sentence, with nothing after its prefix.
+        """Create one row per group, with nothing after the prefix.
 
         Args:
             cache: of the model.
-            sentences: how many there are.
-            like: a tensor of the model's type, on its device.
-            prefix: (sentences,) how many positions of the prefix are real, if not all are in each.
+            sentences: number of groups.
+            like: a tensor of the model's dtype, on its device.
+            prefix: (groups,) real positions of the prefix, if it is padded.
         """
         self.rows_per_group, self.n_groups, self._cache_rows = 1, sentences, sentences
         self.group_rows = torch.arange(sentences, device=like.device)
@@ -212,23 +211,23 @@ class SlotTable:
 
     @property
     def length(self) -> int:
-        """Tokens in each row, after the prefix."""
+        """Tokens of each row after the prefix."""
         return self._row_slots.shape[1]
 
     @property
     def next_position(self) -> int:
-        """Where the next token of each row stands, unless the prefixes are of different lengths."""
+        """The position of the next token, if all prefixes have the same length."""
         return self._prefix_length + self.length
 
     def allocate(self, n: int) -> Tensor:
-        """Give the next `n` positions of each row their slots: (rows, length), those of each row's past before them."""
+        """Assign slots to the next `n` positions of each row; return (rows, length) slots of all tokens."""
         used = self._cache.length
         fresh = torch.arange(used, used + self.rows_per_group * n, device=self._device).view(self.rows_per_group, n)
         self._row_slots = torch.cat((self._row_slots, fresh.repeat(self.n_groups, 1)), dim=1)
         return self._row_slots
 
     def add(self, n: int) -> Mask:
-        """Give the next `n` positions of each row their slots, and say which slots each of them sees."""
+        """Assign slots to the next `n` positions of each row, and build their mask."""
         start, slots = self.length, self._cache.length + self.rows_per_group * n
         past = self.allocate(n)
         if slots == self.next_position and self._prefix_lengths is None:
@@ -245,16 +244,16 @@ class SlotTable:
         return Mask(bias=hidden.scatter_(2, seen, 0.0).to(self._dtype)[:, None])
 
     def query_positions(self, n: int) -> Tensor | None:
-        """(sentences, rows of each · n) where the last `n` positions of each row stand; None if all rows are alike."""
+        """(groups, rows of each · n) positions of the last `n` tokens; None if the same for all rows."""
         if self._prefix_lengths is None:
             return None
         places = torch.arange(self.length - n, self.length, device=self._device).repeat(self.rows_per_group)
         return self._prefix_lengths[:, None] + places
 
     def key_positions(self, n: int) -> Tensor:
-        """(sentences, slots) where what is in each slot stands, the last `n` positions of each row among them.
+        """(groups, slots) positions of the slots, the last `n` positions of each row included.
 
-        Hypotheses that share a slot have it at the same position; a slot that none remembers counts as the first.
+        Rows that share a slot have it at the same position; an unused slot counts as the first.
         """
         past = self._row_slots.view(self.n_groups, -1)  # (sentences, rows of each · length)
         first = self._prefix_length if self._prefix_lengths is None else self._prefix_lengths[:, None]
@@ -264,14 +263,14 @@ class SlotTable:
         return found.scatter_(1, past, places.expand_as(past))
 
     def reorder(self, rows: Tensor, *, lazy: bool = False) -> Tensor | None:
-        """Row i becomes what row `rows[i]` was.
+        """Row i becomes the former row `rows[i]`.
 
         Args:
             rows: (new rows,).
-            lazy: sentences may stay where they are in the cache, see `rows`, as long as each is there once.
+            lazy: groups may stay where they are in the cache, see `group_rows`, as long as each is there once.
 
         Returns:
-            What `settle` does.
+            The result of `compact`.
         """
         self._row_slots = self._row_slots.index_select(0, rows)
         sentences = rows // self.rows_per_group
@@ -289,7 +288,7 @@ class SlotTable:
         return moved
 
     def compact(self) -> Tensor | None:
-        """Move the sentences to rows of the cache in their order: (sentences,) where each one was, or None if there."""
+        """Move groups to consecutive cache rows; return (groups,) their former rows, or None if nothing moved."""
         rows, there = self.group_rows, torch.arange(self.n_groups, device=self._device)
         if self.n_groups == self._cache_rows and torch.equal(rows, there):
             return None
@@ -298,10 +297,10 @@ class SlotTable:
         return rows
 
     def _free_unused_slots(self) -> None:
-        """Give up the slots that no row remembers.
+        """Free the slots that no row uses.
 
-        A useless slot costs its share of every later step, and giving up costs as much as there are slots; both are
-        least when the steps between grow with the root of the slots.
+        An unused slot costs its share of every later step, and freeing costs as much as there are slots; both are least
+        when the steps between grow with the square root of the slots.
         """
         past = self._row_slots.view(self.n_groups, -1)  # (sentences, rows of each · length)
         used = past.new_zeros(len(past), self._cache.length).scatter_(1, past, 1)
@@ -313,7 +312,7 @@ class SlotTable:
         self._free_at = most + self.rows_per_group * (1 + math.isqrt(most))
 
     def build_table(self) -> Tensor:
-        """(rows, longest) the slot of each position of each row, those of its prefix included."""
+        """(rows, longest) the slot of each position of each row, its prefix included."""
         if not self._prefix_length:
             return self._row_slots
         table = torch.arange(self._prefix_length, device=self._device).repeat(len(self._row_slots), 1)
@@ -325,5 +324,5 @@ class SlotTable:
         return table.scatter_(1, first + torch.arange(self.length, device=self._device), self._row_slots)
 
     def truncate(self, length: int) -> None:
-        """Take back all tokens after the prefix but the first `length`."""
+        """Keep only the first `length` tokens after the prefix."""
         self._row_slots = self._row_slots[:, :length]

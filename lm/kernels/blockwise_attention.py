@@ -11,35 +11,35 @@ from torch import Tensor
 from lm.hardware import times_as_fast
 
 _BLOCK = 128
-"""Queries that are computed together, with the keys up to the last of them."""
-_SHORTEST = 512
+"""Queries per block."""
+_MIN_LENGTH = 512
 """Positions beyond which it may be used."""
-_TIMED, _TRIES, _CLEARLY = (1, 2, 1024, 64), 5, 1.25
-"""The heads that both ways are timed with, how often, and how many times as fast blocks must be to be taken."""
+_TIMED_SHAPE, _TRIALS, _MIN_SPEEDUP = (1, 2, 1024, 64), 5, 1.25
+"""The (batch, heads, positions, head) that is timed, the number of trials, and the least speed-up."""
 
-_types_by_blocks: set[torch.dtype] = set()
+_blockwise_dtypes: set[torch.dtype] = set()
 
 
 def choose_blockwise_attention(dtype: torch.dtype, context_length: int) -> None:
-    """Settle whether long causal attention in a type is computed by blocks: where it is clearly faster, in bfloat16.
+    """Choose whether long causal attention in a dtype is computed block by block: if clearly faster, in bfloat16.
 
-    Both ways are timed once in a process, in turns. Until then torch computes all of it.
+    Both are timed once per process, alternating. Until then torch's kernel is used.
     """
-    if dtype is torch.bfloat16 and context_length > _SHORTEST and _is_clearly_faster():
-        _types_by_blocks.add(dtype)
+    if dtype is torch.bfloat16 and context_length > _MIN_LENGTH and _is_clearly_faster():
+        _blockwise_dtypes.add(dtype)
 
 
 def is_blockwise_faster(query: Tensor, n_keys: int) -> bool:
-    """Whether causal attention from these (batch, heads, queries, head) to as many keys is faster by blocks.
+    """Whether causal attention from (batch, heads, queries, head) to as many keys is faster block by block.
 
-    torch's fused kernel for a CPU computes in float32 between its products and leaves most of a processor's bfloat16
-    unused: 4 rows, 12 heads, 1024 positions, head 64, one thread of an AMD EPYC with AVX512-BF16 took it 132 ms, blocks
-    69 ms. In float32 blocks are slower. Training is left to the kernels that it has.
+    torch's fused CPU kernel computes in float32 between its matmuls and leaves most of a processor's bfloat16 units
+    unused: 4 rows, 12 heads, 1024 positions, head 64, one thread of an AMD EPYC with AVX512-BF16: 132 ms, block by
+    block 69 ms. In float32 blocks are slower. Training uses torch's kernels.
     """
     return (
-        query.dtype in _types_by_blocks
+        query.dtype in _blockwise_dtypes
         and query.device.type == "cpu"
-        and query.shape[2] == n_keys > _SHORTEST
+        and query.shape[2] == n_keys > _MIN_LENGTH
         and not query.requires_grad
         and not torch.is_autocast_enabled("cpu")
         and not torch.compiler.is_compiling()
@@ -47,7 +47,7 @@ def is_blockwise_faster(query: Tensor, n_keys: int) -> bool:
 
 
 def blockwise_causal_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Causal attention; (batch, heads, length, head) of each, or fewer heads of keys and values -> the same shape."""
+    """Causal attention: (batch, heads, length, head), with fewer key/value heads if grouped -> the same shape."""
     groups = query.shape[1] // key.shape[1]
     if groups > 1:
         key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
@@ -66,11 +66,13 @@ def blockwise_causal_attention(query: Tensor, key: Tensor, value: Tensor) -> Ten
 
 @cache
 def _is_clearly_faster() -> bool:
-    """Whether they clearly are here, in turns with the fused kernel."""
-    heads = torch.zeros(_TIMED, dtype=torch.bfloat16)
+    """Time both, alternating."""
+    heads = torch.zeros(_TIMED_SHAPE, dtype=torch.bfloat16)
     return (
-        times_as_fast(partial(blockwise_causal_attention, *3 * [heads]), partial(_fused_attention, heads), tries=_TRIES)
-        > _CLEARLY
+        times_as_fast(
+            partial(blockwise_causal_attention, *3 * [heads]), partial(_fused_attention, heads), tries=_TRIALS
+        )
+        > _MIN_SPEEDUP
     )
 
 

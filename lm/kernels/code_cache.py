@@ -1,4 +1,4 @@
-"""Whether compiled code is there, for this processor, and worth loading."""
+"""The cache of compiled code: whether it exists for this processor, is intact, and where it is."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from lm import files
 from lm.errors import InputError
 from lm.locks import LockFile
 
-_FOLDERS = ("kernels", "engine/compiled")
-_LIST, SUFFIX = "compiled.json", ".nbc"
-"""The file that names those of compiled functions, and how their names end."""
-_WAIT = 0.1
-"""Seconds between two looks at whether another process has compiled everything."""
+_SOURCE_FOLDERS = ("kernels", "engine/compiled")
+_FILE_LIST, SUFFIX = "compiled.json", ".nbc"
+"""The file that lists the compiled functions, and the suffix of their files."""
+_RETRY_SECONDS = 0.1
+"""Seconds between attempts to get the lock."""
 
 _is_saving = False
 _pool = threading.Lock()
 
 
 def is_ready() -> bool:
-    """Whether all was compiled for the processor of this machine and is as it was written, or is being compiled."""
+    """Whether everything is compiled for this processor and intact, or is being compiled."""
     return _is_saving or (is_compiled() and _is_intact())
 
 
 @cache
 def initialise() -> None:
-    """Have what is compiled from now on come from the cache, and go there; begin the threads.
+    """Point numba to the code cache, and start its threads.
 
-    Threads otherwise begin when code is loaded that could use them. They may be threads of the very OpenMP that torch
-    has: beginning them changes how many torch takes, which is put right.
+    Threads otherwise start when parallel code is loaded. They may belong to the OpenMP that torch uses: starting them
+    changes torch's number of threads, which is restored.
     """
     import numba
 
@@ -54,7 +54,7 @@ def initialise() -> None:
 
 
 def sync_threads() -> int:
-    """How many threads compiled code takes: as many as torch."""
+    """Set numba's number of threads to torch's, and return it."""
     import numba
 
     taken = torch.get_num_threads()
@@ -64,10 +64,10 @@ def sync_threads() -> int:
 
 
 def exclusive(threads: int) -> AbstractContextManager[object]:
-    """To be held while compiled code works with so many threads.
+    """Return a context manager to hold while compiled code uses `threads` threads.
 
-    numba's own thread pool, which it falls back to without OpenMP and TBB, ends the process if two threads of Python
-    use it at once.
+    numba's own thread pool, the fallback without OpenMP and TBB, aborts the process if two Python threads use it at
+    once.
     """
     import numba
 
@@ -75,12 +75,12 @@ def exclusive(threads: int) -> AbstractContextManager[object]:
 
 
 def is_installed() -> bool:
-    """Whether there is a compiler: the package numba, which is an extra, and not switched off."""
+    """Whether numba, an optional dependency, is installed and not disabled."""
     return _numba_version() is not None and not is_disabled()
 
 
 def is_disabled() -> bool:
-    """Whether the environment tells numba to compile nothing."""
+    """Whether NUMBA_DISABLE_JIT is set."""
     try:
         return bool(int(os.environ.get("NUMBA_DISABLE_JIT") or 0))
     except ValueError:  # as numba reads it
@@ -89,24 +89,24 @@ def is_disabled() -> bool:
 
 @cache
 def is_compiled() -> bool:
-    """Whether all was compiled by this numba, from these files, for some processor."""
+    """Whether everything is compiled by this numba from these sources, for some processor."""
     try:
-        return is_installed() and any(_version_folder().glob(f"*/{_LIST}"))
+        return is_installed() and any(_version_folder().glob(f"*/{_FILE_LIST}"))
     except (InputError, OSError):
         return False
 
 
 def is_saving() -> bool:
-    """Whether code is being compiled to be kept, so that not being able to write it is an error."""
+    """Whether code is being compiled to be saved, so that failing to write is an error."""
     return _is_saving
 
 
 @contextmanager
 def compile_lock() -> Iterator[None]:
-    """While open, compiled code is to be written whole; other processes that want to do the same wait.
+    """Hold the lock for compiling; other processes wait.
 
     Raises:
-        InputError: the folder can't be written to.
+        InputError: the folder is not writable.
     """
     global _is_saving  # noqa: PLW0603 (numba is loaded for a process)
     if is_ready():
@@ -119,7 +119,7 @@ def compile_lock() -> Iterator[None]:
         raise InputError(f"{error} (LM_CACHE)") from None
     lock = LockFile(folder / "lock")
     while not _try_lock(lock):
-        time.sleep(_WAIT)
+        time.sleep(_RETRY_SECONDS)
     _is_saving = True
     try:
         with files.naming(folder):
@@ -131,24 +131,24 @@ def compile_lock() -> Iterator[None]:
 
 
 def write_file_list() -> None:
-    """List the files that were compiled for this processor; what is damaged among them goes."""
+    """List the files compiled for this processor; damaged ones are deleted."""
     folder = code_folder()
     folder.mkdir(parents=True, exist_ok=True)
     found = sorted(folder.rglob(f"*{SUFFIX}"))
     whole = [path for path in found if has_valid_checksum(path)]
     for path in {*found} - {*whole}:
         path.unlink(missing_ok=True)
-    files.write_json(folder / _LIST, {"files": [path.relative_to(folder).as_posix() for path in whole]})
+    files.write_json(folder / _FILE_LIST, {"files": [path.relative_to(folder).as_posix() for path in whole]})
     clear_cached_state()
 
 
 def append_checksum(data: bytes) -> bytes:
-    """Data to be written to a file, and their checksum, which no reader of a pickle comes to."""
+    """Append a checksum, which unpickling never reaches."""
     return data + hashlib.sha256(data).digest()
 
 
 def has_valid_checksum(path: Path) -> bool:
-    """Whether a file ends with the checksum of what comes before."""
+    """Whether a file ends with the checksum of its contents."""
     try:
         data = memoryview(path.read_bytes())
     except (OSError, ValueError):
@@ -158,24 +158,24 @@ def has_valid_checksum(path: Path) -> bool:
 
 
 def clear_cached_state() -> None:
-    """Ask again whether code is there, and where."""
+    """Forget whether code exists, and where."""
     for answer in (_version_folder, is_compiled, _is_intact):
         answer.cache_clear()
 
 
 def code_folder() -> Path:
-    """Where machine code for this processor is kept: several that share a home have a folder each."""
+    """The folder of compiled code for this processor: several that share a home have a folder each."""
     return _version_folder() / hashlib.sha256(target_cpu().encode()).hexdigest()[:16]
 
 
 @cache
 def _version_folder() -> Path:
-    """Where machine code is kept that this numba makes of these files.
+    """The folder of code compiled by this numba from these sources.
 
-    Functions are compiled with those that they call, so that any file may change what becomes of any function.
+    Functions are compiled together with those that they call, so any source may affect any function.
     """
     root = Path(__file__).parents[1]
-    sources = sorted(file for folder in _FOLDERS for file in (root / folder).glob("*.py"))
+    sources = sorted(file for folder in _SOURCE_FOLDERS for file in (root / folder).glob("*.py"))
     stamps = [(str(file), file.stat().st_mtime_ns, file.stat().st_size) for file in sources]
     described = repr((_numba_version(), sys.version_info[:2], stamps))
     return files.cache_root() / "native" / hashlib.sha256(described.encode()).hexdigest()[:16]
@@ -183,10 +183,10 @@ def _version_folder() -> Path:
 
 @cache
 def _is_intact() -> bool:
-    """Whether all files that were compiled for this processor are there, as they were written."""
+    """Whether all files compiled for this processor exist unchanged."""
     folder = code_folder()
     try:
-        return all(has_valid_checksum(folder / name) for name in files.read_json(folder / _LIST)["files"])
+        return all(has_valid_checksum(folder / name) for name in files.read_json(folder / _FILE_LIST)["files"])
     except (InputError, OSError, TypeError, KeyError):  # the list itself is damaged
         return False
 
@@ -200,7 +200,7 @@ def _try_lock(lock: LockFile) -> bool:
 
 
 def target_cpu() -> str:
-    """The one that code is compiled for: its name and what it can do, in the compiler's terms."""
+    """The processor that code is compiled for: LLVM's name and features."""
     from llvmlite import binding
 
     told = (os.environ.get("NUMBA_CPU_NAME"), os.environ.get("NUMBA_CPU_FEATURES"))  # as numba has it; tests set them

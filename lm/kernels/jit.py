@@ -1,7 +1,7 @@
-"""Where numba keeps compiled functions: a folder that may be read-only, and in it a file for each that never changes.
+"""`njit` with an on-disk cache for compiled functions: immutable files in a folder that may be read-only.
 
-numba's own cache gives up a folder that it can't write to and compiles again, into the package if need be; and it keeps
-an index for each function, which every process that adds something rewrites.
+numba's own cache abandons a folder that it can't write to, and compiles again; and it keeps an index for each function,
+which every process rewrites.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Function = Callable[..., Any]
 
 
 def njit(function: Function | None = None, **options: Any) -> Any:  # noqa: ANN401 (numba has no types)
-    """`numba.njit`, with what is compiled kept in the code cache."""
+    """`numba.njit`, with compiled functions kept in the code cache."""
     if function is None:
         return partial(njit, **options)
     dispatcher = numba.njit(**options)(function)
@@ -31,7 +31,7 @@ def njit(function: Function | None = None, **options: Any) -> Any:  # noqa: ANN4
 
 
 class _Locator(UserProvidedCacheLocator):
-    """The folder that numba was told, or the one that code is loaded from; it need not be there, or be writable."""
+    """The folder configured in numba, or the code cache; it need not exist or be writable."""
 
     def __init__(self, function: Function, file: str) -> None:
         super().__init__(function, file)
@@ -44,7 +44,7 @@ class _Locator(UserProvidedCacheLocator):
 
 
 class _Names:
-    """In the place of an index: the name of the file that any key has."""
+    """Replaces numba's index: computes the file name of a key."""
 
     def __init__(self, begin: str, stamp: object) -> None:
         self._begin, self._stamp = begin, stamp
@@ -58,7 +58,7 @@ class _Names:
 
 
 class _Files(IndexDataCacheFile):
-    """The files of a function, named by what they were compiled from and for."""
+    """The files of a function, named by a hash of source and key."""
 
     def _load_index(self) -> _Names:
         return _Names(self._index_name.removesuffix(".nbi"), (self._version, self._source_stamp))
@@ -67,7 +67,7 @@ class _Files(IndexDataCacheFile):
         return code_cache.append_checksum(super()._dump(obj))
 
     def _load_data(self, name: str) -> Any:  # noqa: ANN401
-        """A compiled function; None, so that it is compiled again, where its file is missing or damaged."""
+        """Load a compiled function; None, so that it is compiled again, if its file is missing or damaged."""
         return super()._load_data(name) if code_cache.has_valid_checksum(Path(self._data_path(name))) else None
 
 
@@ -83,6 +83,6 @@ class _Cache(FunctionCache):
         self._cache_file = _Files(self._cache_path, self._impl.filename_base, self._impl.locator.get_source_stamp())
 
     def save_overload(self, sig: Any, data: Any) -> None:  # noqa: ANN401
-        """Save a compiled function; that it can't be saved is an error only where that is what is being done."""
+        """Save a compiled function; failing to write is an error only while `lm compile` runs."""
         with contextlib.nullcontext() if code_cache.is_saving() else contextlib.suppress(OSError):
             super().save_overload(sig, data)

@@ -1,10 +1,10 @@
-"""Products of rows with weights, shared out over threads: each takes some of the outputs.
+"""Matmul of activations with float32 or int8 weights, parallelised over outputs.
 
-One thread works where it is: on a busy machine, handing work to a thread and waiting for it takes longer than the work.
+A single thread runs inline: on a busy machine, dispatching work to a thread takes longer than the work.
 
-For weights of 8 bits, the inputs are rounded to whole numbers of 16 bits, the largest of a row to the largest of them;
-products are exact, and sums of 512 of them. Rounding the weights has changed a product some 250 times as much, and
-processors multiply whole numbers several times as fast as floats. A few rows are multiplied in tiles, many in panels.
+For int8 weights, the activations are quantised to int16, scaled by the maximum of each row; products are exact, and
+sums of 512 of them. Quantising the weights has some 250 times the error, and processors multiply integers several times
+as fast as floats. A few rows are multiplied in tiles, many in packed panels.
 """
 
 from __future__ import annotations
@@ -17,26 +17,31 @@ from lm.kernels import panels
 from lm.kernels.jit import njit
 from lm.kernels.scalar_math import as_variable, float_from_bits
 from lm.kernels.simd import INPUTS
-from lm.kernels.tiles import MOST_INPUTS, OUTPUTS, ROWS, build_tile_kernel
+from lm.kernels.tiles import MAX_INPUTS, OUTPUTS, ROWS, build_tile_kernel
 from lm.kernels.vector_ops import SWIGLU, activate
 
-_LINE = 8
-"""Outputs that are made of one row at a time."""
-_SUMS = 2**15
-"""That are made before others are, so that they stay near."""
-_IN_CACHE = 2**17
-"""Bytes of inputs that all outputs are made for before others are."""
-_MANY, MANY_FLOATS = 2 * panels.ROWS, 72
-"""Rows that pay for laying out weights anew. Of floats they are more than are generated side by side: panels add them
-in another order than tiles do, and a text is to be the same beside any others, to the last bit."""
-_MOST = np.float32(2**15 - 1)
-_POSITIVE = np.int32(2**31 - 1)
+_OUTPUTS_PER_ROW = 8
+"""Outputs computed per row at a time."""
+_SUMS_PER_BLOCK = 2**15
+"""Sums per block, so that they stay in the CPU cache."""
+_BLOCK_BYTES = 2**17
+"""Bytes of inputs per block of rows."""
+_MIN_PACKED_ROWS, MIN_PACKED_FLOAT_ROWS = 2 * panels.ROWS, 72
+"""Rows from which packing pays off. For floats more than are generated concurrently: panels sum in another order
+than tiles, and a text must be bit-identical in any batch.
+"""
+_INT16_MAX = np.float32(2**15 - 1)
+_SIGN_MASK = np.int32(2**31 - 1)
 
-_square, _line, _single = build_tile_kernel(ROWS, OUTPUTS), build_tile_kernel(1, _LINE), build_tile_kernel(1, 1)
+_tile, _row_tile, _single_output = (
+    build_tile_kernel(ROWS, OUTPUTS),
+    build_tile_kernel(1, _OUTPUTS_PER_ROW),
+    build_tile_kernel(1, 1),
+)
 
 
 def _quantise_inputs(weights, x):
-    """What weights of a type are multiplied with, and what a one of it counts for in each row."""
+    """Return activations as they are multiplied with weights of a dtype, and the scale of each row."""
     raise NotImplementedError("only in compiled code")
 
 
@@ -49,37 +54,37 @@ def _quantise_inputs_of_dtype(weights, x):
 
 @njit
 def _round_to_int16(x):
-    """Rows in 16 bits, and what a one of each counts for; of a row that has no numbers that is none."""
+    """Quantise rows to int16 and return the scale of each; NaN if a row has NaN."""
     whole, units = np.empty(x.shape, np.int16), np.empty(len(x), np.float32)
     for row in range(len(x)):
         bits, largest = x[row].view(np.int32), np.int32(0)
         for i in range(len(bits)):  # sizes of floats are in the order of their bits; what is no number is largest
-            largest = max(largest, bits[i] & _POSITIVE)
+            largest = max(largest, bits[i] & _SIGN_MASK)
         size = float_from_bits(np.int32(largest))
-        units[row], times = size / _MOST, _MOST / size if largest else np.float32(0.0)
+        units[row], times = size / _INT16_MAX, _INT16_MAX / size if largest else np.float32(0.0)
         for i in range(len(bits)):
             whole[row, i] = np.int16(np.rint(x[row, i] * times))
     return whole, units
 
 
 @njit
-def _accumulate_tiles(weights, x, sums, first, times):
-    """Add the sums of products of some inputs, in tiles."""
-    outputs, in_tiles = len(weights) // _LINE * _LINE, len(x) // ROWS * ROWS
-    for block in range(0, outputs, _LINE):
+def _accumulate_tiles(weights, x, sums, first, n_blocks):
+    """Add the dot products over some inputs, in tiles."""
+    outputs, in_tiles = len(weights) // _OUTPUTS_PER_ROW * _OUTPUTS_PER_ROW, len(x) // ROWS * ROWS
+    for block in range(0, outputs, _OUTPUTS_PER_ROW):
         for row in range(0, in_tiles, ROWS):
-            for output in range(block, block + _LINE, OUTPUTS):
-                _square(weights, x, sums, output, row, first, times)
+            for output in range(block, block + _OUTPUTS_PER_ROW, OUTPUTS):
+                _tile(weights, x, sums, output, row, first, n_blocks)
         for row in range(in_tiles, len(x)):
-            _line(weights, x, sums, block, row, first, times)
+            _row_tile(weights, x, sums, block, row, first, n_blocks)
     for output in range(outputs, len(weights)):
         for row in range(len(x)):
-            _single(weights, x, sums, output, row, first, times)
+            _single_output(weights, x, sums, output, row, first, n_blocks)
 
 
 @njit(fastmath={"contract"})
 def _accumulate_remainder(weights, x, first, sums):
-    """Add the products of the inputs from the first on, too few for a tile."""
+    """Add the dot products over the inputs from `first` on, too few for a tile."""
     for row in range(len(x)):
         for i in range(first, x.shape[1]):
             for output in range(len(weights)):
@@ -88,9 +93,11 @@ def _accumulate_remainder(weights, x, first, sums):
 
 @njit
 def _compute_outputs(weights, scales, bias, x, units, out, begin, end, add):
-    """Outputs `begin` to `end` of each row of `x`, written to `out` or added to it."""
+    """Compute outputs `begin` to `end` of each row of `x`."""
     rows, is_float = 0, x.itemsize == 4
-    many, most = (MANY_FLOATS, MOST_INPUTS) if is_float else (_MANY, x.shape[1])  # panels of more floats are too large
+    many, most = (
+        (MIN_PACKED_FLOAT_ROWS, MAX_INPUTS) if is_float else (_MIN_PACKED_ROWS, x.shape[1])
+    )  # panels of more floats are too large
     if len(x) >= many and x.shape[1] <= most and x.shape[1] % INPUTS == 0:
         rows, columns = len(x) // panels.ROWS * panels.ROWS, (end - begin) // panels.OUTPUTS * panels.OUTPUTS
         _compute_by_panels(weights, scales, bias, x[:rows], units, out, begin, begin + columns, add)
@@ -100,13 +107,13 @@ def _compute_outputs(weights, scales, bias, x, units, out, begin, end, add):
 
 @njit
 def _rows_per_block(x):
-    """How many rows all outputs are made for before others are: a multiple of those of a panel."""
-    return max(_MANY, _IN_CACHE // (x.shape[1] * x.itemsize) // panels.ROWS * panels.ROWS)
+    """Rows for which all outputs are computed before the next rows: a multiple of a panel's."""
+    return max(_MIN_PACKED_ROWS, _BLOCK_BYTES // (x.shape[1] * x.itemsize) // panels.ROWS * panels.ROWS)
 
 
 @njit
 def _compute_by_panels(weights, scales, bias, x, units, out, begin, end, add):
-    """The same of whole numbers of panels and of their rows."""
+    """The same for multiples of panels and of their rows."""
     times, in_32_bits = x.shape[1] // INPUTS, 4 // x.itemsize
     panel = np.empty((x.shape[1] // in_32_bits, in_32_bits * panels.OUTPUTS), x.dtype)
     at_once = _rows_per_block(x)
@@ -120,12 +127,12 @@ def _compute_by_panels(weights, scales, bias, x, units, out, begin, end, add):
 
 @njit
 def _compute_by_tiles(weights, scales, bias, x, units, out, begin, end, add):
-    """The same of any number."""
+    """The same for any number."""
     if len(x) == 0:
         return
     inputs = x.shape[1] // INPUTS * INPUTS
     at_once = _rows_per_block(x)
-    outputs = max(_SUMS // min(at_once, len(x)) // panels.OUTPUTS, 1) * panels.OUTPUTS
+    outputs = max(_SUMS_PER_BLOCK // min(at_once, len(x)) // panels.OUTPUTS, 1) * panels.OUTPUTS
     room = np.empty((min(at_once, len(x)), min(outputs, end - begin)), np.float32)
     for row in range(0, len(x), at_once):
         of_rows = x[row : row + at_once]
@@ -133,8 +140,8 @@ def _compute_by_tiles(weights, scales, bias, x, units, out, begin, end, add):
             last = min(first + outputs, end)
             sums, of_outputs = room[: len(of_rows), : last - first], weights[first:last]
             room[:] = np.float32(0.0)
-            for part in range(0, inputs, MOST_INPUTS):
-                times = (min(part + MOST_INPUTS, inputs) - part) // INPUTS
+            for part in range(0, inputs, MAX_INPUTS):
+                times = (min(part + MAX_INPUTS, inputs) - part) // INPUTS
                 _accumulate_tiles(of_outputs, of_rows, sums, part, times)
             if inputs < x.shape[1]:
                 _accumulate_remainder(of_outputs, of_rows, inputs, sums)
@@ -147,7 +154,7 @@ def _compute_by_tiles(weights, scales, bias, x, units, out, begin, end, add):
 
 @njit
 def _write_outputs(sums, scales, bias, unit, out, add):
-    """Write the sums of a row to `out` or add them to it, in what they count for, and with what is added to each."""
+    """Scale the sums of a row, add the bias, and write them to `out` or add them."""
     for output in range(len(scales)):
         sums[output] = sums[output] * unit * scales[output]
     for output in range(len(bias)):
@@ -162,7 +169,7 @@ def _write_outputs(sums, scales, bias, unit, out, add):
 
 @njit(parallel=True)
 def matmul(weights, scales, bias, x, out, add, threads):
-    """Out = x weightsᵀ · scales + bias, or added to what is there.
+    """Compute out = x weightsᵀ · scales + bias, or add it to `out`.
 
     Args:
         weights: (outputs, inputs) float32 or int8.
@@ -171,7 +178,7 @@ def matmul(weights, scales, bias, x, out, add, threads):
         x: (rows, inputs) float32.
         out: (rows, outputs) float32.
         add: whether to add.
-        threads: how many share the outputs.
+        threads: number of threads.
     """
     outputs = len(weights)
     taken, units = _quantise_inputs(weights, x)
@@ -184,36 +191,36 @@ def matmul(weights, scales, bias, x, out, add, threads):
 
 
 @njit
-def _matmul_activation(weights, scales, bias, x, units, out, kind, begin, end):
-    width = len(weights) // 2 if kind == SWIGLU else len(weights)
+def _matmul_activation(weights, scales, bias, x, units, out, activation, begin, end):
+    width = len(weights) // 2 if activation == SWIGLU else len(weights)
     _compute_outputs(weights, scales, bias, x, units, out, begin, end, as_variable(False))
-    if kind == SWIGLU:
+    if activation == SWIGLU:
         _compute_outputs(weights, scales, bias, x, units, out, width + begin, width + end, as_variable(False))
     for row in range(len(x)):
-        activate(out[row, begin:end], kind)
-        if kind == SWIGLU:
+        activate(out[row, begin:end], activation)
+        if activation == SWIGLU:
             for i in range(begin, end):
                 out[row, i] *= out[row, width + i]
 
 
 @njit(parallel=True)
-def matmul_activation(weights, scales, bias, x, out, kind, threads):
-    """The first product of a feed-forward layer and its activation; of SWIGLU the first half of `out` is what counts.
+def matmul_activation(weights, scales, bias, x, out, activation, threads):
+    """The first matmul of a feed-forward layer and its activation; for SWIGLU the result is the first half of `out`.
 
     Args:
-        weights: as `matmul` takes them; for SWIGLU those of the gates, and behind them as many others.
+        weights: as in `matmul`; for SWIGLU those of the gate, then those of the value.
         scales: of `weights`.
         bias: of `weights`.
         x: (rows, inputs).
         out: (rows, outputs).
-        kind: one of `lm.kernels.vector_ops.ACTIVATIONS`.
-        threads: how many share the outputs.
+        activation: one of `lm.kernels.vector_ops.ACTIVATIONS`.
+        threads: number of threads.
     """
-    width = len(weights) // 2 if kind == SWIGLU else len(weights)
+    width = len(weights) // 2 if activation == SWIGLU else len(weights)
     taken, units = _quantise_inputs(weights, x)
     if threads == 1:
-        _matmul_activation(weights, scales, bias, taken, units, out, kind, as_variable(0), width)
+        _matmul_activation(weights, scales, bias, taken, units, out, activation, as_variable(0), width)
     else:
         for part in prange(threads):
             begin, end = width * part // threads, width * (part + 1) // threads
-            _matmul_activation(weights, scales, bias, taken, units, out, kind, begin, end)
+            _matmul_activation(weights, scales, bias, taken, units, out, activation, begin, end)

@@ -1,6 +1,6 @@
-"""Sums over short vectors, in vector instructions that are written down: a compiler's loops are for long ones.
+"""Reductions over short vectors in explicit SIMD instructions: compilers vectorise loops for long ones.
 
-The last numbers of a vector, too few to fill a register, are read and written through a mask.
+The last elements, too few to fill a register, are loaded and stored with a mask.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from lm.kernels.scalar_math import LEAST, LN2_HIGH, LN2_LOW, LOG2E, POWERS
+from lm.kernels.scalar_math import EXP_COEFFICIENTS, LN2_HIGH, LN2_LOW, LOG2E, MIN_EXPONENT
 from lm.kernels.simd import BITS_32, FLOAT, INDEX, LANES, broadcast, zeros
 from lm.kernels.tiles import horizontal_sums
 
-_ROWS = 4
-"""Rows that are added up beside each other, for an addition must wait for the one before."""
+_ACCUMULATORS = 4
+"""Independent accumulators, as an addition must wait for the one before."""
 
 _VECTOR, _MASK = ir.VectorType(FLOAT, LANES), ir.VectorType(ir.IntType(1), LANES)
 _NOTHING = zeros(FLOAT)
 _BYTES = 4
-_LEAST = -1e30
-"""What is less than any other number."""
+_MINIMUM = -1e30
+"""Less than any other number."""
 
 
 @intrinsic
 def gather_dot_products(_context, vector, rows, places, count, width, out):
-    """Write to `out` the product of a vector with row `places[i]`, for each i below `count`.
+    """Write to `out` the dot product of a vector and row `places[i]`, for each i below `count`.
 
-    All but `count` and `width` are addresses: of `width` float32, of rows of as many, of int64 places, and of float32
-    to be written. A register of rows is multiplied at a time, of the last ones some again and again.
+    All arguments except `count` and `width` are addresses: of `width` float32, of rows of as many, of int64 indices,
+    and of the float32 output. A register of rows is processed at a time, at the end some repeatedly.
     """
 
     def generate(_, builder, __, arguments):
@@ -64,16 +64,16 @@ def gather_dot_products(_context, vector, rows, places, count, width, out):
 def gather_weighted_sum(_context, weights, scale, places, count, rows, width, out):
     """Write to `out` the sum of `scale` times `weights[i]` times row `places[i]`, for each i below `count`.
 
-    All but `scale`, `count` and `width` are addresses: of float32 weights, int64 places, rows of `width` float32, and
-    as many to be written.
+    All arguments except `scale`, `count` and `width` are addresses: of float32 weights, int64 indices, rows of `width`
+    float32, and the output.
     """
 
     def generate(_, builder, __, arguments):
         weights, scale, places, count, rows, width, out = arguments
-        whole = builder.mul(builder.udiv(count, INDEX(_ROWS)), INDEX(_ROWS))
+        whole = builder.mul(builder.udiv(count, INDEX(_ACCUMULATORS)), INDEX(_ACCUMULATORS))
 
         def write(first: ir.Value, mask: ir.Value | None) -> None:
-            totals = [_allocate_vector(builder, 0.0) for _ in range(_ROWS)]
+            totals = [_allocate_vector(builder, 0.0) for _ in range(_ACCUMULATORS)]
 
             def add(total: ir.Value, index: ir.Value) -> None:
                 weight = builder.load(_element_pointer(builder, weights, index, FLOAT))
@@ -81,7 +81,7 @@ def gather_weighted_sum(_context, weights, scale, places, count, rows, width, ou
                 vector = _load(builder, rows, builder.add(row, first), mask)
                 _multiply_add(builder, total, broadcast(builder, weight), vector)
 
-            with cgutils.for_range_slice(builder, INDEX(0), whole, INDEX(_ROWS)) as (index, _):
+            with cgutils.for_range_slice(builder, INDEX(0), whole, INDEX(_ACCUMULATORS)) as (index, _):
                 for place, total in enumerate(totals):
                     add(total, builder.add(index, INDEX(place)))
             with cgutils.for_range_slice(builder, whole, count, INDEX(1)) as (index, _):
@@ -98,14 +98,14 @@ def gather_weighted_sum(_context, weights, scale, places, count, rows, width, ou
 
 @intrinsic
 def maximum(_context, numbers, count):
-    """Of `count` float32 at the address `numbers`: -1e30 at least."""
+    """Return the maximum of `count` float32 at the address `numbers`, and of -1e30."""
 
     def generate(_, builder, __, arguments):
         numbers, count = arguments
-        most = _allocate_vector(builder, _LEAST)
+        most = _allocate_vector(builder, _MINIMUM)
 
         def compare(first: ir.Value, mask: ir.Value | None) -> None:
-            vector, before = _load(builder, numbers, first, mask, _LEAST), builder.load(most)
+            vector, before = _load(builder, numbers, first, mask, _MINIMUM), builder.load(most)
             builder.store(builder.select(builder.fcmp_ordered(">", vector, before), vector, before), most)
 
         _for_each_register(builder, count, compare)
@@ -116,9 +116,9 @@ def maximum(_context, numbers, count):
 
 @intrinsic
 def exp_and_sum(_context, numbers, count, less, out):
-    """Write to `out` e to the power of each of `count` float32 at the address `numbers`, and return their sum.
+    """Write exp(x - less) of `count` float32 at the address `numbers` to `out`, and return the sum.
 
-    From each `less` is taken before, and then it must be at most 0. `out` is an address, or 0 if only the sum counts.
+    x - less must be at most 0. `out` is an address, or 0 if only the sum is wanted.
     """
 
     def generate(_, builder, __, arguments):
@@ -127,7 +127,7 @@ def exp_and_sum(_context, numbers, count, less, out):
         is_written = builder.icmp_unsigned("!=", out, INDEX(0))
 
         def add(first: ir.Value, mask: ir.Value | None) -> None:
-            powers = _exp(builder, builder.fsub(_load(builder, numbers, first, mask, _LEAST), by))
+            powers = _exp(builder, builder.fsub(_load(builder, numbers, first, mask, _MINIMUM), by))
             with builder.if_then(is_written):
                 _store(builder, powers, out, first, mask)
             builder.store(builder.fadd(builder.load(total), powers), total)
@@ -139,7 +139,7 @@ def exp_and_sum(_context, numbers, count, less, out):
 
 
 def _exp(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
-    """E to the power of numbers that are at most 0, as `lm.kernels.scalar_math.exp` has it; of the least ones 0."""
+    """Exp of non-positive numbers, as `lm.kernels.scalar_math.exp`; 0 for the least ones."""
     kind = ir.FunctionType(_VECTOR, [_VECTOR])
     floor = cgutils.get_or_insert_function(builder.module, kind, f"llvm.floor.v{LANES}f32")
 
@@ -149,12 +149,12 @@ def _exp(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
     def added(a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
         return builder.fadd(builder.fmul(a, b, flags=("contract",)), c, flags=("contract",))
 
-    is_tiny = builder.fcmp_ordered("<", x, of(LEAST))
-    x = builder.select(is_tiny, of(LEAST), x)
+    is_tiny = builder.fcmp_ordered("<", x, of(MIN_EXPONENT))
+    x = builder.select(is_tiny, of(MIN_EXPONENT), x)
     whole = builder.call(floor, [added(x, of(LOG2E), of(0.5))])
     rest = added(whole, of(-LN2_LOW), added(whole, of(-LN2_HIGH), x))
-    power = of(POWERS[0])
-    for share in POWERS[1:]:
+    power = of(EXP_COEFFICIENTS[0])
+    for share in EXP_COEFFICIENTS[1:]:
         power = added(power, rest, of(share))
     power = builder.fadd(added(power, builder.fmul(rest, rest), rest), of(1.0))
     bits = ir.VectorType(BITS_32, LANES)
@@ -164,7 +164,7 @@ def _exp(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
 
 
 def _element_pointer(builder: ir.IRBuilder, begin: ir.Value, index: ir.Value, kind: ir.Type) -> ir.Value:
-    """The pointer to one of the numbers from an address on; a vector begins at one of them."""
+    """The pointer to an element at an index from an address on."""
     number = kind.element if isinstance(kind, ir.VectorType) else kind
     size = 8 if number is INDEX else 4
     return builder.inttoptr(builder.add(begin, builder.mul(index, INDEX(size))), kind.as_pointer())
@@ -173,7 +173,7 @@ def _element_pointer(builder: ir.IRBuilder, begin: ir.Value, index: ir.Value, ki
 def _load(
     builder: ir.IRBuilder, begin: ir.Value, first: ir.Value, mask: ir.Value | None, otherwise: float = 0.0
 ) -> ir.Value:
-    """So many numbers as fill a register; where there is a mask, those that it takes, and other ones for the others."""
+    """Load a register; masked-out lanes get `otherwise`."""
     place = _element_pointer(builder, begin, first, _VECTOR)
     if mask is None:
         return builder.load(place, align=_BYTES)
@@ -183,7 +183,7 @@ def _load(
 
 
 def _store(builder: ir.IRBuilder, numbers: ir.Value, begin: ir.Value, first: ir.Value, mask: ir.Value | None) -> None:
-    """Write what fills a register, or what a mask takes of it."""
+    """Store a register, or the lanes in a mask."""
     place = _element_pointer(builder, begin, first, _VECTOR)
     if mask is None:
         builder.store(numbers, place, align=_BYTES)
@@ -200,7 +200,7 @@ def _call_masked(builder: ir.IRBuilder, name: str, kind: ir.Type, arguments: lis
 def _for_each_register(
     builder: ir.IRBuilder, length: ir.Value, work: Callable[[ir.Value, ir.Value | None], None]
 ) -> None:
-    """Do some work at the beginning of each part of a vector that fills a register, and with a mask for the rest."""
+    """Call `work` at the start of each full register of a vector, and with a mask for the rest."""
     whole = builder.mul(builder.udiv(length, INDEX(LANES)), INDEX(LANES))
     with cgutils.for_range_slice(builder, INDEX(0), whole, INDEX(LANES)) as (first, _):
         work(first, None)
@@ -216,7 +216,7 @@ def _multiply_add(builder: ir.IRBuilder, total: ir.Value, a: ir.Value, b: ir.Val
 
 
 def _allocate_vector(builder: ir.IRBuilder, number: float) -> ir.Value:
-    """A place for a vector, which is of one number now."""
+    """Allocate a vector on the stack, filled with a number."""
     place = cgutils.alloca_once(builder, _VECTOR)
     builder.store(ir.Constant(_VECTOR, [number] * LANES), place)
     return place
@@ -227,7 +227,7 @@ def _sum(builder: ir.IRBuilder, vector: ir.Value) -> ir.Value:
 
 
 def _reduce(builder: ir.IRBuilder, name: str, arguments: list[ir.Value]) -> ir.Value:
-    """The sum of a vector, in whatever order is fastest, or its maximum."""
+    """The sum of a vector, in any order, or its maximum."""
     kind = ir.FunctionType(FLOAT, [argument.type for argument in arguments])
     reduce = cgutils.get_or_insert_function(builder.module, kind, f"llvm.vector.reduce.{name}.v{LANES}f32")
     return builder.call(reduce, arguments, fastmath=("nnan", "reassoc"))

@@ -1,4 +1,4 @@
-"""What compiled code needs of single numbers: addresses, bits as numbers, and exponentials without a call."""
+"""Scalar functions for compiled code: addresses, bit casts, exp and erf without calls."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from numba.extending import intrinsic
 from lm.kernels.jit import njit
 
 LOG2E, LN2_HIGH, LN2_LOW = np.float32(1.44269504), np.float32(0.693359375), np.float32(-2.12194440e-4)
-LEAST, _MOST = np.float32(-87.0), np.float32(88.0)
-POWERS = (
+MIN_EXPONENT, _MAX_EXPONENT = np.float32(-87.0), np.float32(88.0)
+EXP_COEFFICIENTS = (
     np.float32(1.9875691500e-4), np.float32(1.3981999507e-3), np.float32(8.3334519073e-3),
     np.float32(4.1665795894e-2), np.float32(1.6666665459e-1), np.float32(5.0000001201e-1),
 )  # fmt: skip
-"""Coefficients of the polynomial that is nearest to it, those of the highest powers first."""
+"""Coefficients of the minimax polynomial, highest powers first."""
 
 
 @intrinsic
 def as_variable(_context, value):
-    """A constant as any other value: for each constant that a function is called with, it would be compiled anew."""
+    """Make a constant a variable: a function would be compiled again for each constant argument."""
     kind = types.unliteral(value)
 
     def generate(_, __, ___, arguments):
@@ -31,7 +31,7 @@ def as_variable(_context, value):
 
 @intrinsic
 def as_pointer(_context, address):
-    """A number as an address, for `numba.carray`."""
+    """Convert an integer to a pointer, for `numba.carray`."""
 
     def generate(_, builder, __, arguments):
         return builder.inttoptr(arguments[0], ir.IntType(8).as_pointer())
@@ -41,7 +41,7 @@ def as_pointer(_context, address):
 
 @intrinsic
 def float_from_bits(_context, bits):
-    """The float32 that 32 bits stand for."""
+    """The float32 with these 32 bits."""
 
     def generate(_, builder, __, arguments):
         return builder.bitcast(arguments[0], ir.FloatType())
@@ -51,18 +51,18 @@ def float_from_bits(_context, bits):
 
 @njit(error_model="numpy")
 def exp(x):
-    """E to the power of a float32, with an error of one part in ten millions; loops of it become vector instructions.
+    """Exp of a float32, with a relative error of 1e-7; loops of it vectorise.
 
     Source: expf of the Cephes library (Moshier 1992).
     """
-    x = min(max(x, LEAST), _MOST)
+    x = min(max(x, MIN_EXPONENT), _MAX_EXPONENT)
     whole = np.floor(x * LOG2E + np.float32(0.5))
     rest = x - whole * LN2_HIGH - whole * LN2_LOW
-    sum_ = POWERS[0] * rest + POWERS[1]
-    sum_ = sum_ * rest + POWERS[2]
-    sum_ = sum_ * rest + POWERS[3]
-    sum_ = sum_ * rest + POWERS[4]
-    sum_ = sum_ * rest + POWERS[5]
+    sum_ = EXP_COEFFICIENTS[0] * rest + EXP_COEFFICIENTS[1]
+    sum_ = sum_ * rest + EXP_COEFFICIENTS[2]
+    sum_ = sum_ * rest + EXP_COEFFICIENTS[3]
+    sum_ = sum_ * rest + EXP_COEFFICIENTS[4]
+    sum_ = sum_ * rest + EXP_COEFFICIENTS[5]
     sum_ = sum_ * rest * rest + rest + np.float32(1.0)
     return sum_ * float_from_bits(np.int32((np.int32(whole) + np.int32(127)) << np.int32(23)))
 

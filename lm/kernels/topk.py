@@ -1,4 +1,4 @@
-"""The best of many logits, and their log-probabilities, with each row read while it is in the cache."""
+"""The top k logits of each row and their log-probabilities, with each row processed while it is in the CPU cache."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from lm.kernels.jit import njit
 from lm.kernels.reductions import exp_and_sum, maximum
 
 _BLOCK = 64
-"""Numbers next to each other, of which first the maximum alone is looked for: a block seldom has one of the best."""
+"""Adjacent numbers whose maximum is computed first: few blocks hold one of the top k."""
 _BYTES = 4
 
 
 @njit
-def _insert(value, place, values, places, taken):
-    """Put a number among the best so far, behind those that are as large; returns how many there are then."""
+def _insert(value, place, values, indices, taken):
+    """Insert a number into the top k so far, behind equal ones; return how many there are."""
     at = min(taken, len(values) - 1)
     while at and values[at - 1] < value:
-        values[at], places[at] = values[at - 1], places[at - 1]
+        values[at], indices[at] = values[at - 1], indices[at - 1]
         at -= 1
-    values[at], places[at] = value, place
+    values[at], indices[at] = value, place
     return min(taken + 1, len(values))
 
 
 @njit
-def _top_k_of_row(scores, values, places):
-    """Fill `values` and `places` with the largest numbers, the largest and the first first."""
+def _top_k_of_row(scores, values, indices):
+    """Fill `values` and `indices` with the top k, in order; of equal ones the first one first."""
     taken, last, begin_of_scores = 0, len(values) - 1, scores.ctypes.data
     for begin in range(0, len(scores), _BLOCK):
         end = min(begin + _BLOCK, len(scores))
@@ -33,25 +33,25 @@ def _top_k_of_row(scores, values, places):
             continue
         for i in range(begin, end):
             if taken <= last or scores[i] > values[last]:
-                taken = _insert(scores[i], i, values, places, taken)
+                taken = _insert(scores[i], i, values, indices, taken)
 
 
 @njit(nogil=True)
-def top_k(logits, filtered, values, places, logprobs):
-    """The largest filtered logits of each row, the first of equal ones first, and the log-probabilities before filters.
+def top_k(logits, filtered, values, indices, logprobs):
+    """Find the top k filtered logits of each row, the first of equal ones first, and their log-probabilities.
 
     Args:
-        logits: (rows, n) float32.
-        filtered: as many.
-        values: (rows, k) float32, to be filled; k is at most n.
-        places: (rows, k) int64, to be filled.
-        logprobs: (rows, k) float32, to be filled.
+        logits: (rows, n) float32, unfiltered; they give the log-probabilities.
+        filtered: (rows, n) float32.
+        values: (rows, k) float32, output; k is at most n.
+        indices: (rows, k) int64, output.
+        logprobs: (rows, k) float32, output.
     """
     number = logits.shape[1]
     for row in range(len(logits)):
-        _top_k_of_row(filtered[row], values[row], places[row])
+        _top_k_of_row(filtered[row], values[row], indices[row])
         of_row = logits.ctypes.data + _BYTES * row * number
         most = maximum(of_row, number)
         less = most + np.log(exp_and_sum(of_row, number, most, 0))
-        for i in range(len(places[row])):
-            logprobs[row, i] = logits[row, places[row, i]] - less
+        for i in range(len(indices[row])):
+            logprobs[row, i] = logits[row, indices[row, i]] - less

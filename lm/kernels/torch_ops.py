@@ -1,4 +1,4 @@
-"""What compiled code makes of tensors."""
+"""Compiled kernels for torch tensors."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from lm.kernels import code_cache
 
 
 class TopK(NamedTuple):
-    """The largest numbers of each row, the largest and the first first: (rows, k) each.
+    """The k largest numbers of each row, in order, of equal ones the first one first: (rows, k) each.
 
     Attributes:
         values: the numbers.
-        indices: where in their row they are.
-        logprobs: their log-probabilities, of the logits before all filters.
+        indices: in their row.
+        logprobs: their log-probabilities, of the unfiltered logits.
     """
 
     values: Tensor
@@ -26,12 +26,12 @@ class TopK(NamedTuple):
 
     @classmethod
     def empty(cls, rows: int, k: int) -> TopK:
-        """Room for them."""
+        """Allocate the arrays."""
         return cls(torch.empty(rows, k), torch.empty(rows, k, dtype=torch.long), torch.empty(rows, k))
 
 
 def int8_matmul(values: Tensor, scales: Tensor, bias: Tensor | None, x: Tensor) -> Tensor | None:
-    """The product with weights in 8 bits by `lm.kernels.matmul`, from the first on: it rounds otherwise than torch.
+    """Multiply by int8 weights with `lm.kernels.matmul`, from one row on: it rounds differently from torch.
 
     Args:
         values: (outputs, inputs) int8.
@@ -40,8 +40,8 @@ def int8_matmul(values: Tensor, scales: Tensor, bias: Tensor | None, x: Tensor) 
         x: (…, inputs).
 
     Returns:
-        (…, outputs) float32; None where torch is to make it: on other devices, in other types, where gradients are
-        wanted, or where nothing was compiled.
+        (…, outputs) float32; None for torch to compute it: on other devices, in other dtypes, with gradients, or
+        without compiled code.
     """
     if x.device.type != "cpu" or x.dtype is not torch.float32 or (torch.is_grad_enabled() and x.requires_grad):
         return None
@@ -61,15 +61,15 @@ def int8_matmul(values: Tensor, scales: Tensor, bias: Tensor | None, x: Tensor) 
 
 
 def top_k(logits: Tensor, filtered: Tensor, k: int) -> TopK | None:
-    """The `k` best filtered logits of each row by `lm.kernels.topk`; torch rounds log-probabilities otherwise.
+    """Find the top k filtered logits of each row with `lm.kernels.topk`; torch rounds log-probabilities differently.
 
     Args:
-        logits: (rows, n), before any filter.
+        logits: (rows, n), unfiltered.
         filtered: (rows, n).
         k: at most n.
 
     Returns:
-        None where torch is to find them: on other devices, in other types, or where nothing was compiled.
+        None for torch to compute it: on other devices, in other dtypes, or without compiled code.
     """
     known = all(each.device.type == "cpu" and each.dtype is torch.float32 for each in (logits, filtered))
     if not known or not code_cache.is_ready():

@@ -1,4 +1,4 @@
-"""What a layer does with vectors: norms, activations, rotations. Rows are contiguous float32."""
+"""Vector functions of a layer: norms, activations, rotary positions. Rows are contiguous float32."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _ROOT_OF_HALF, _ROOT_OF_2_BY_PI = np.float32(0.7071067811865476), np.float32(0.7
 
 
 @njit(fastmath=True, error_model="numpy")
-def normalise(x, weight, bias, epsilon, centred, out):
-    """LayerNorm of a vector (`centred`), or RMSNorm, into `out`, which may be the same; an empty bias is none."""
+def normalise(x, weight, bias, epsilon, is_layer_norm, out):
+    """LayerNorm of a vector (if `is_layer_norm`) or RMSNorm into `out`, which may be `x`; an empty bias is none."""
     width = len(x)
     mean = np.float32(0.0)
-    if centred:
+    if is_layer_norm:
         for i in range(width):
             mean += x[i]
         mean /= np.float32(width)
@@ -34,30 +34,30 @@ def normalise(x, weight, bias, epsilon, centred, out):
 
 
 @njit(error_model="numpy")
-def activate(x, kind):
-    """An activation of each number of a vector, in place; of SWIGLU, the gate's: silu."""
+def activate(x, activation):
+    """Apply an activation to a vector in place; for SWIGLU that of the gate, silu."""
     one, half = np.float32(1.0), np.float32(0.5)
-    if kind == RELU:
+    if activation == RELU:
         for i in range(len(x)):
             x[i] = max(x[i], np.float32(0.0))
-    elif kind == RELU2:
+    elif activation == RELU2:
         for i in range(len(x)):
             x[i] = max(x[i], np.float32(0.0)) * max(x[i], np.float32(0.0))
-    elif kind == GELU:
+    elif activation == GELU:
         for i in range(len(x)):
             x[i] = half * x[i] * (one + erf(x[i] * _ROOT_OF_HALF))
-    elif kind == GELU_TANH:
+    elif activation == GELU_TANH:
         for i in range(len(x)):
             inner = _ROOT_OF_2_BY_PI * (x[i] + np.float32(0.044715) * x[i] * x[i] * x[i])
             x[i] *= one - one / (exp(inner + inner) + one)
-    elif kind in {SWIGLU, SILU}:
+    elif activation in {SWIGLU, SILU}:
         for i in range(len(x)):
             x[i] /= one + exp(-x[i])
 
 
 @njit(fastmath=True, error_model="numpy")
 def rotate(x, cos, sin):
-    """Rotate a head in place, as `lm.model.positions.Rotation` does; what it has beyond the tables stays."""
+    """Rotate a head in place, as `lm.model.positions.Rotation`; features beyond the tables stay."""
     half = len(cos) // 2
     for i in range(half):
         first, second = x[i], x[half + i]

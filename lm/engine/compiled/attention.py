@@ -1,4 +1,4 @@
-"""Attention of a few new positions to keys and values in a cache, their own past's or a source's."""
+"""Attention of a few new positions to cached keys and values, of their own past or of a source."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _BYTES_OF_SLOTS = 8
 
 @njit(error_model="numpy")
 def _attend_heads(queries, seen, scores, out, begin, end):
-    """Heads `begin` to `end` of all queries' heads; vectors are addresses, for views of arrays are counted."""
+    """Compute heads `begin` to `end` of all queries; vectors are addresses, as array views are reference-counted."""
     heads, width = queries.shape[1:]
     keys, values, rows, positions, slots, biases, window = seen
     kv_heads, room = keys.shape[1:3]
@@ -42,22 +42,17 @@ def _attend_heads(queries, seen, scores, out, begin, end):
 
 @njit(parallel=True)
 def attend(queries, seen, scores, out, threads):
-    """All heads of all queries; each sees its row up to its own position.
+    """Compute all heads of all queries; each attends to its row up to its own position.
 
     Args:
         queries: (number, heads, head).
-        seen: what they see, a tuple:
-            keys, (rows, kv_heads, room, head);
-            values, like `keys`;
-            rows, (number,) the row of each query;
-            positions, (number,) where it stands;
-            slots, (number, longest) where in its row that is which stands at each position that a query sees;
-            (1, longest) if that is the same for all queries;
-            biases, (heads, distances) what a distance adds to the scores, or empty;
-            window, how many positions a query sees at most, its own among them; 0 for all.
-        scores: (threads, longest), to work in.
+        seen: a tuple: keys, (rows, kv_heads, capacity, head); values, like `keys`; rows, (number,) the row of each
+            query; positions, (number,) its position; slots, (number, longest) the slot of each position, or (1,
+            longest) if the same for all queries; biases, (heads, distances) by distance, or empty; window, the number
+            of visible positions, its own included; 0 for all.
+        scores: (threads, longest), scratch space.
         out: (number, heads, head).
-        threads: how many share the heads.
+        threads: number of threads.
     """
     number = len(queries) * queries.shape[1]
     if threads == 1:

@@ -1,4 +1,4 @@
-"""The compiled step is made once for a machine, and kept."""
+"""Compiles the decode step and saves it, once per machine."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from lm.model.layers import quantise
 from lm.model.transformer import DecoderOnly
 
 _SMALL = ModelConfig(vocab_size=8, context_length=4, d_model=4, n_layers=1, n_heads=1)
-"""Nothing of a model's shape is compiled in, so any will do."""
+"""The compiled code doesn't depend on the model's shape."""
 
 
 def compile_decode_step() -> float:
-    """Compile the step for all types of weights, or load what was compiled before; returns the seconds that took.
+    """Compile the decode step for all weight dtypes, or load it; return the seconds that took.
 
     Raises:
-        InputError: there is no compiler, or nowhere to keep what it makes.
+        InputError: numba is missing or disabled, or the cache is not writable.
     """
     if code_cache.is_disabled():
         raise InputError("NUMBA_DISABLE_JIT keeps numba from compiling: unset it")
@@ -36,7 +36,7 @@ def compile_decode_step() -> float:
 
 
 def _compile_all() -> None:
-    """Do once whatever is done by compiled code."""
+    """Call each compiled function once."""
     code_cache.initialise()
     from lm.engine.compiled.engine import CompiledEngine
 

@@ -1,4 +1,4 @@
-"""A few positions more: from tokens through all layers to logits, in one compiled function."""
+"""The compiled decode step: from tokens through all layers to logits, in one function."""
 
 from __future__ import annotations
 
@@ -35,31 +35,31 @@ MODEL = (
 
 
 def address_dtype(names: tuple[str, ...]) -> np.dtype[np.void]:
-    """The record type of the tensors' addresses, 0 for one that is absent: a field for each name, `.` as `_`."""
+    """The record dtype of tensor addresses, 0 for an absent one: a field for each name, `.` as `_`."""
     return np.dtype([(name.replace(".", "_"), np.int64) for name in names])
 
 
 _ROWS_IN_CACHE = 96
-"""Rows whose logits are made at a time, where the best ones are wanted alone: they stay near."""
+"""Rows per chunk when only the top k are requested, so that the logits stay in the CPU cache."""
 
 
 class ModelShape(NamedTuple):
-    """The numbers of a model, all whole.
+    """The integer parameters of a model.
 
     Attributes:
-        d_model: d_model.
-        heads: of queries.
-        kv_heads: of keys and values.
-        head_size: width of each.
-        up_outputs: outputs of the first product of the feed-forward layer.
-        vocab_size: of the output layer.
+        d_model: width.
+        heads: query heads.
+        kv_heads: key/value heads.
+        head_size: width of a head.
+        up_outputs: outputs of the first matmul of the feed-forward layer.
+        vocab_size: rows of the output layer.
         activation: one of `lm.kernels.vector_ops.ACTIVATIONS`.
-        rotary_dim: features of a head that rotary positions turn.
+        rotary_dim: rotated features of a head.
         window: positions that attention sees; 0 for all.
-        table_length: positions that the tables by position or distance have.
+        table_length: length of the tables by position or distance.
         is_layer_norm: 1 for LayerNorm, 0 for RMSNorm.
-        norm_first: 1 where a sublayer's input is normalised, 0 where the sum is.
-        is_parallel: 1 where both sublayers read the same.
+        norm_first: 1 for pre-norm, 0 for post-norm.
+        is_parallel: 1 for parallel residuals.
     """
 
     d_model: int
@@ -78,15 +78,14 @@ class ModelShape(NamedTuple):
 
 
 class StepArrays(NamedTuple):
-    """Tokens to be read, several of a row among them, and what they see.
+    """The tokens of a step, possibly several per row.
 
     Attributes:
         ids: (number,).
-        rows: (number,) the row of the caches that each belongs to.
-        positions: (number,) where each stands in its row.
-        slots: (number, positions) where in its row of the caches that is which stands at each position up to its own;
-            (1, positions) if that is the same for all.
-        lengths: (rows,) positions of the source that each row sees; empty where there is none.
+        rows: (number,) the cache row of each token.
+        positions: (number,) in its row.
+        slots: (number, positions) the slot of each position up to the token's own; (1, positions) if the same for all.
+        lengths: (rows,) visible source positions; empty without a source.
     """
 
     ids: NDArray[np.int64]
@@ -97,7 +96,7 @@ class StepArrays(NamedTuple):
 
 
 class TopKArrays(NamedTuple):
-    """Room for the best logits: what `lm.kernels.topk.top_k` fills."""
+    """Output arrays of `lm.kernels.topk.top_k`."""
 
     values: NDArray[np.float32]
     places: NDArray[np.int64]
@@ -105,7 +104,7 @@ class TopKArrays(NamedTuple):
 
 
 class ModelScalars(NamedTuple):
-    """The numbers of a model that are fractions: of norms, of embeddings, and the logits' soft cap, or 0."""
+    """The float parameters of a model: norm epsilon, embedding scale, and the soft cap of the logits, or 0."""
 
     epsilon: np.float32
     embedding: np.float32
@@ -114,12 +113,12 @@ class ModelScalars(NamedTuple):
 
 @njit
 def _vector_at(address, length):
-    """So many float32 at an address, or an empty vector where there is none."""
+    """A float32 vector at an address; empty if the address is 0."""
     return carray(as_pointer(address), (length if address else 0,), np.float32)
 
 
 class LinearArrays(NamedTuple):
-    """A linear layer: (outputs, inputs) weights, and the (outputs,) scales of int8 and biases, which may be empty."""
+    """A linear layer: (outputs, inputs) weights, and (outputs,) int8 scales and biases, which may be empty."""
 
     weights: NDArray[Any]
     scales: NDArray[np.float32]
@@ -134,7 +133,7 @@ def _linear_at(weight, scale, bias, outputs, inputs, like):
 
 
 class AttentionArrays(NamedTuple):
-    """What the queries of attention see; see `lm.engine.compiled.attention.attend`."""
+    """The inputs of `lm.engine.compiled.attention.attend` besides queries."""
 
     keys: NDArray[np.float32]
     values: NDArray[np.float32]
@@ -154,7 +153,7 @@ def _normalise_rows(x, weight, bias, shape, scales, out):
 
 @njit
 def _find_invalid_token(ids, vocabulary):
-    """The place of the first ID that a vocabulary of so many doesn't have; -1 if it has all."""
+    """The index of the first ID outside the vocabulary; -1 if there is none."""
     for place in range(len(ids)):
         if ids[place] < 0 or ids[place] >= vocabulary:
             return place
@@ -178,7 +177,7 @@ def _embed(read, model, shape, scales, like, x):
 
 @njit
 def _prepare_heads(projected, layer, positions, model, shape, scales, firsts, is_first):
-    """Norms and rotations of the heads of queries and keys, and the mixture of values, in place."""
+    """Normalise and rotate the heads of queries and keys, and mix values, in place."""
     head, turning = shape.head_size, shape.heads + shape.kv_heads
     query_norm, key_norm = (
         _vector_at(layer.attention_query_norm_weight, head),
@@ -206,7 +205,7 @@ def _prepare_heads(projected, layer, positions, model, shape, scales, firsts, is
 
 @njit
 def _self_attention(x, layer, cache, read, model, shape, scales, like, firsts, is_first, out, threads):
-    """Add to `out` what attention makes of `x`; keys and values go into the cache."""
+    """Add the self-attention of `x` to `out`; keys and values are written into the cache."""
     number, head, kv_heads = len(x), shape.head_size, shape.kv_heads
     n_projected, n_attended = (shape.heads + 2 * kv_heads) * head, shape.heads * head
     projected = np.empty((number, n_projected), np.float32)
@@ -239,7 +238,7 @@ def _self_attention(x, layer, cache, read, model, shape, scales, like, firsts, i
 
 @njit
 def _cross_attention(x, layer, memory, read, shape, scales, like, out, threads):
-    """Add to `out` what `x` finds in the memory of a source."""
+    """Add the cross-attention of `x` to `out`."""
     width, empty = shape.heads * shape.head_size, _vector_at(0, 0)
     queries = np.empty((len(x), width), np.float32)
     inputs = _linear_at(
@@ -264,14 +263,14 @@ def _cross_attention(x, layer, memory, read, shape, scales, like, out, threads):
 
 @njit
 def _cached_keys_and_values(cache, read, shape):
-    """The keys and values of a cache's rows."""
+    """The keys and values of a cache."""
     size = (read.rows.max() + 1, shape.kv_heads, cache[2], shape.head_size)
     return carray(as_pointer(cache[0]), size, np.float32), carray(as_pointer(cache[1]), size, np.float32)
 
 
 @njit
 def _attend_and_project(queries, seen, outputs, shape, out, threads):
-    """Add to `out` what a projection makes of what queries find."""
+    """Attend, project, and add to `out`."""
     number = len(queries)
     scores, found = np.empty((threads, seen.slots.shape[1]), np.float32), np.empty_like(queries)
     by_head = (number, shape.heads, shape.head_size)
@@ -281,7 +280,7 @@ def _attend_and_project(queries, seen, outputs, shape, out, threads):
 
 @njit
 def _feed_forward(x, layer, shape, like, out, threads):
-    """Add to `out` what the feed-forward layer makes of `x`."""
+    """Add the feed-forward layer of `x` to `out`."""
     width = shape.up_outputs // 2 if shape.activation == SWIGLU else shape.up_outputs
     inner = np.empty((len(x), shape.up_outputs), np.float32)
     up = _linear_at(
@@ -299,7 +298,7 @@ def _feed_forward(x, layer, shape, like, out, threads):
 
 @njit
 def _compute_logits(x, model, shape, scales, like, logits, threads):
-    """What the output layer makes of final states."""
+    """Compute the logits of final states."""
     head = _linear_at(model.head_weight, model.head_scale, model.output_bias, shape.vocab_size, shape.d_model, like)
     matmul(head.weights, head.scales, head.biases, x, logits, as_variable(False), threads)
     if scales.cap:
@@ -310,7 +309,7 @@ def _compute_logits(x, model, shape, scales, like, logits, threads):
 
 @njit
 def _compute_top_k(x, model, shape, scales, like, found, threads):
-    """The best ones of what the output layer makes of final states, of which there are never many at a time."""
+    """Compute the top k next tokens of final states, in chunks of rows."""
     room = np.empty((min(_ROWS_IN_CACHE, len(x)), shape.vocab_size), np.float32)
     for begin in range(0, len(x), _ROWS_IN_CACHE):
         end = min(begin + _ROWS_IN_CACHE, len(x))
@@ -321,24 +320,24 @@ def _compute_top_k(x, model, shape, scales, like, found, threads):
 
 @njit(nogil=True)
 def decode_step(batch, layers, caches, memories, model, shape, scales, dtype_like, logits, top_k_arrays, threads):
-    """Read some tokens: the next of each row, or several of a row, each of which sees those before it.
+    """Compute a step: the next token of each row, or several of a row, causally masked.
 
     Args:
         batch: the tokens.
         layers: (layers,) records of the addresses of `LAYER`.
-        caches: (layers, 3): the addresses of keys and values, each (rows, kv_heads, room, head) float32; and the room.
-        memories: the same of the sources that are read by cross-attention, of which the room is the longest one's; or
-            (layers, 0).
+        caches: (layers, 3): addresses of keys and values, each (rows, kv_heads, capacity, head) float32; and the
+            capacity.
+        memories: the same of cross-attention, whose capacity is the longest source; or (layers, 0).
         model: the record of the addresses of `MODEL`.
-        shape: the integers.
-        scales: the fractions.
-        dtype_like: an empty array of the type of the matrices.
-        logits: (number, vocabulary) float32, to be filled; or (0, vocabulary), if the best ones are wanted alone.
-        top_k_arrays: those, to be filled as `lm.kernels.topk.top_k` does.
-        threads: how many share the work.
+        shape: the integer parameters.
+        scales: the float parameters.
+        dtype_like: an empty array of the dtype of the matrices.
+        logits: (number, vocabulary) float32, output; or (0, vocabulary), if only the top k are requested.
+        top_k_arrays: output, see `lm.kernels.topk.top_k`.
+        threads: number of threads.
 
     Returns:
-        The place of the first token that the vocabulary doesn't have, in which case nothing was read; else -1.
+        The index of the first token outside the vocabulary, in which case nothing was computed; else -1.
     """
     unknown = _find_invalid_token(batch.ids, shape.vocab_size)
     if unknown >= 0:

@@ -1,4 +1,4 @@
-"""A model whose next positions are computed by the compiled step."""
+"""The engine of the compiled decode step."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ from lm.model.positions import ALiBi, RotaryPositions, T5Bias
 from lm.model.transformer import Stack
 
 _BITS: Mapping[torch.dtype, np.dtype[Any]] = {torch.float32: np.dtype(np.float32), torch.int8: np.dtype(np.int8)}
-"""The types that matrices may have, and how compiled code reads them."""
+"""The supported dtypes of matrices."""
 _POSITIONS = 2048
-"""Positions that tables are made for at least, if the context has as many."""
+"""The least number of positions in tables, if the context has as many."""
 
 
 class _PositionTables(NamedTuple):
-    """What depends on positions, computed for the first ones.
+    """Tables by position.
 
     Attributes:
-        length: how many positions.
+        length: number of positions.
         addresses: of `MODEL`, tables included.
         shape: of the model, tables included.
-        kept_alive: the tables, which must stay alive.
+        kept_alive: the tables, whose addresses are used.
         identity_slots: (1, length) the slots of a row whose positions are their own slots.
     """
 
@@ -55,7 +55,7 @@ class _PositionTables(NamedTuple):
 
 
 class CompiledEngine:
-    """The compiled decode step of one model, which reads and writes the same caches as PyTorch does."""
+    """Runs the compiled decode step of one model, on the same caches as PyTorch."""
 
     name = "compiled"
 
@@ -127,12 +127,12 @@ class CompiledEngine:
             raise UsageError(f"token ID {token} is not in the model's vocabulary: its {vocabulary} IDs begin with 0")
 
     def has_weights_of(self, model: DecoderModel) -> bool:
-        """Whether a model's weights are where they were: moving or converting a model puts all of them elsewhere."""
+        """Whether a model's weights are where they were; moving or converting a model moves them."""
         first = next(model.parameters())
         return first.data_ptr() == self._first and not first.requires_grad
 
     def _build_tables(self, length: int) -> _PositionTables:
-        """Tables of `length` positions or more: of twice as many, up to the context, so that they seldom grow."""
+        """Tables of at least `length` positions: of twice as many, up to the context, so that they seldom grow."""
         context = self._config.context_length
         length = max(length, min(context, max(2 * length, _POSITIONS)))
         found = _position_tables(self._absolute_positions, self._relative_positions, length)
@@ -145,7 +145,7 @@ class CompiledEngine:
         return _PositionTables(length, weights[0], shape, [*found.values()], torch.arange(length)[None])
 
     def _address(self, tensor: Tensor | None) -> int:
-        """Where a tensor is, which is kept alive, for it may be a copy."""
+        """The address of a tensor or its contiguous copy, which is kept alive."""
         if tensor is None:
             return 0
         self._kept_alive.append(tensor.detach().contiguous())
@@ -153,7 +153,7 @@ class CompiledEngine:
 
 
 def _position_tables(vectors: nn.Module | None, positions: nn.Module | None, length: int) -> dict[str, Tensor]:
-    """What positions up to `length` add, by its name in `MODEL`."""
+    """The tables of the position schemes, by name in `MODEL`."""
     cpu = torch.device("cpu")
     if vectors is not None:
         return {"embedding.positions": vectors(0, length, cpu).float().contiguous()}
@@ -167,7 +167,7 @@ def _position_tables(vectors: nn.Module | None, positions: nn.Module | None, len
 
 
 def _model_shape(config: ModelConfig, block: Mapping[str, Tensor], *, vocabulary: int) -> ModelShape:
-    """The numbers of a model, without those of its tables of positions."""
+    """The shape of a model, without its position tables."""
     return ModelShape(
         d_model=config.d_model, heads=config.n_heads, kv_heads=config.n_kv_heads, head_size=config.d_head,
         up_outputs=len(block["feed_forward.up.weight"]), vocab_size=vocabulary,
@@ -179,7 +179,7 @@ def _model_shape(config: ModelConfig, block: Mapping[str, Tensor], *, vocabulary
 
 
 def _cache_addresses(caches: Sequence[LayerKVCache]) -> NDArray[np.int64]:
-    """Where keys and values of each cache are, and how many positions they have room for: (caches, 3)."""
+    """(caches, 3): addresses of keys and values, and the capacity in positions."""
     buffers = [cache.buffers() for cache in caches]
     found = [(keys.data_ptr(), values.data_ptr(), keys.shape[2]) for keys, values in buffers]
     return np.array(found, np.int64).reshape(-1, 3)

@@ -1,7 +1,8 @@
 """Positions in the dependency tree of a source: depths of words, and distances between them.
 
-Tokens come with three numbers, as `lm.text.dependency_trees.compute_tree_positions` gives them for their words: the depth, the index, and
-the index after the last word of the subtree. Special tokens have -1 for each: they are outside the tree.
+Tokens come with three numbers, as `lm.text.dependency_trees.compute_tree_positions` gives them for their words: the
+depth, the index, and the index after the last word of the subtree. Special tokens have -1 for each: they are outside
+the tree.
 
 Source: Wang et al. 2019, section 3. They give the end of a sentence the maximum depth plus one, and leave open its
 distances; here it is treated as a branch of its own.

@@ -28,7 +28,7 @@ def test_in_bfloat16_they_are_as_exact_as_that_type():
 
 
 def test_they_are_taken_only_where_they_were_faster_and_nothing_else_is_asked(monkeypatch):
-    monkeypatch.setattr(blockwise_attention, "_types_by_blocks", set())
+    monkeypatch.setattr(blockwise_attention, "_blockwise_dtypes", set())
     monkeypatch.setattr(blockwise_attention, "_is_clearly_faster", lambda: True)
     choose_blockwise_attention(torch.float32, 600)
     choose_blockwise_attention(torch.bfloat16, 600)
@@ -42,7 +42,7 @@ def test_they_are_taken_only_where_they_were_faster_and_nothing_else_is_asked(mo
         assert not is_blockwise_faster(long, 600)
     by_blocks = attend(long, long, long, mask=Mask.causal())
     assert by_blocks.equal(blockwise_causal_attention(long, long, long))
-    monkeypatch.setattr(blockwise_attention, "_types_by_blocks", set())
+    monkeypatch.setattr(blockwise_attention, "_blockwise_dtypes", set())
     monkeypatch.setattr(blockwise_attention, "_is_clearly_faster", lambda: False)
     choose_blockwise_attention(torch.bfloat16, 600)
     assert not is_blockwise_faster(long, 600)

@@ -23,7 +23,7 @@ def test_machine_code_of_other_sources_is_not_loaded(monkeypatch, tmp_path):
     code_cache._version_folder.cache_clear()
     found = {code_cache._version_folder()}
     root = Path(code_cache.__file__).parents[1]
-    for package in code_cache._FOLDERS:
+    for package in code_cache._SOURCE_FOLDERS:
         (tmp_path / package).mkdir(parents=True)
         for file in (root / package).glob("*.py"):
             (tmp_path / package / file.name).write_bytes(file.read_bytes())
@@ -111,7 +111,7 @@ def test_what_is_damaged_is_not_listed(code):
 def test_two_that_compile_wait_for_each_other(code, monkeypatch):
     (code / "compiled.json").unlink()
     code_cache.clear_cached_state()
-    monkeypatch.setattr(code_cache, "_WAIT", 0.01)
+    monkeypatch.setattr(code_cache, "_RETRY_SECONDS", 0.01)
     other, order = LockFile(code / "lock"), []
 
     def compile_too():

@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("numba")
 
-from lm.kernels.matmul import MANY_FLOATS, matmul
+from lm.kernels.matmul import MIN_PACKED_FLOAT_ROWS, matmul
 from lm.kernels.simd import INPUTS
 from tests.tolerances import assert_close
 
@@ -62,7 +62,7 @@ def test_products_are_those_of_float64(shape, in_8_bits):
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_row_is_the_same_beside_any_others_and_with_any_threads(shape, in_8_bits):
     weights, scales, bias, x = drawn(*shape, in_8_bits=in_8_bits)
-    x = x if in_8_bits else x[: MANY_FLOATS - 1]
+    x = x if in_8_bits else x[: MIN_PACKED_FLOAT_ROWS - 1]
     together = multiplied(weights, scales, bias, x)
     alone = np.concatenate([multiplied(weights, scales, bias, row[None]) for row in x])
     np.testing.assert_array_equal(together, alone)
