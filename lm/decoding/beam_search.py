@@ -27,10 +27,10 @@ from lm.engine.engine import OutputSpec
 from lm.errors import UsageError
 from lm.kernels.torch_ops import TopK
 
-_GONE_BEFORE_ROWS_MOVE = 1 / 8
+_MIN_DONE_FRACTION = 1 / 8
 """Share of the sources that are done, before they leave the batch: moving costs about as much as a step."""
 
-_SOURCES_ROUNDED_TO = 8
+_SOURCE_MULTIPLE = 8
 """Sources stay in the batch in multiples of this number."""
 
 
@@ -408,7 +408,7 @@ def _sources_to_keep(done: Sequence[bool], *, at_once: bool) -> Tensor:
     """
     size = going = len(done) - sum(done)
     if not at_once:
-        few_are_done = going and len(done) - going <= _GONE_BEFORE_ROWS_MOVE * len(done)
-        size = len(done) if few_are_done else -(-going // _SOURCES_ROUNDED_TO) * _SOURCES_ROUNDED_TO
+        few_are_done = going and len(done) - going <= _MIN_DONE_FRACTION * len(done)
+        size = len(done) if few_are_done else -(-going // _SOURCE_MULTIPLE) * _SOURCE_MULTIPLE
     first = sorted(range(len(done)), key=lambda place: done[place])[:size]
     return torch.tensor(sorted(first), dtype=torch.long)

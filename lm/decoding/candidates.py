@@ -10,7 +10,7 @@ from torch import Tensor
 from lm.errors import not_a_number
 from lm.kernels.torch_ops import TopK, top_k
 
-_ROWS_AT_A_TIME = 64
+_ROWS_PER_CHUNK = 64
 """Rows of logits that a CPU looks at together: what is made of them stays in its second-level cache."""
 
 _BLOCK = 64
@@ -86,7 +86,7 @@ def top_k_tokens(logits: Tensor, filtered: Tensor, k: int, *, by_compiled_code: 
 
 def _top_k_in_chunks(logits: Tensor, filtered: Tensor, k: int) -> TopK:
     """The `k` best filtered logits of each row, their tokens, and the log-probabilities before the filters."""
-    rows = _ROWS_AT_A_TIME if logits.device.type == "cpu" else len(logits)
+    rows = _ROWS_PER_CHUNK if logits.device.type == "cpu" else len(logits)
     parts = [_top_k_of_rows(*part, k) for part in zip(logits.split(rows), filtered.split(rows), strict=True)]
     return TopK(*map(torch.cat, zip(*parts, strict=True)))
 

@@ -29,7 +29,7 @@ from lm.text.examples import parse_label
 from lm.tokenizer.special_tokens import SpecialTokenFrame, build_example_frame
 from lm.tokenizer.tokenizer import Tokenizer
 
-_TEXTS_AT_ONCE = 1024
+_SORT_WINDOW = 1024
 """Texts that are put in order of length together."""
 
 
@@ -166,7 +166,7 @@ class CompletionClassifier:
             InputError: the tokenizer has no token for a character, or the model's output is not a number.
         """
         lines = iter(texts)
-        while chunk := list(islice(lines, _TEXTS_AT_ONCE)):
+        while chunk := list(islice(lines, _SORT_WINDOW)):
             for text, of_text in zip(chunk, self.probabilities(self.tokenizer.encode_batch(chunk)), strict=True):
                 yield _rank_labels(text, self.labels, of_text.tolist())
 

@@ -1,4 +1,9 @@
-"""Sampling filters."""
+"""Sampling filters (logits processors): biases, penalties, temperature and truncation.
+
+Filters are pure functions of logits that favour, penalise or ban (-inf) tokens. Those over earlier tokens take (rows,
+length) IDs: prompt and continuation, as in Hugging Face, or the continuation alone where the method is defined so;
+NO_TOKEN is ignored. `penalties` and `truncations` list the configured filters in order.
+"""
 
 from __future__ import annotations
 
@@ -16,20 +21,20 @@ from lm.errors import UsageError
 from lm.tokenizer.tokenizer import Tokenizer
 
 Biases = Mapping[tuple[int, ...], float]
-"""Sequences of tokens, and what is added to the logit of each one's last token after the others; -inf bans it."""
+"""Token sequences, and what is added to the logit of each one's last token after the others; -inf bans it."""
 
 
 NO_TOKEN = -1
-"""What stands before the tokens of a row that has fewer than others."""
+"""Left padding of shorter rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What came before the next token.
+    """The tokens before the next one.
 
     Attributes:
-        tokens: (rows, length) ids of the prompt and of what was generated; NO_TOKEN before those of shorter rows.
-        prompt_length: how many of them are the prompt, NO_TOKEN included; (rows,) where that differs.
+        tokens: (rows, length) IDs of prompt and continuation; left-padded with NO_TOKEN.
+        prompt_length: length of the prompt, NO_TOKEN included; (rows,) if different.
     """
 
     tokens: Tensor
@@ -37,7 +42,7 @@ class History:
 
     @property
     def generated(self) -> Tensor:
-        """(rows, length - prompt_length) ids; of rows with different prompts NO_TOKEN comes before those of some."""
+        """(rows, length - prompt_length) IDs; left-padded with NO_TOKEN if prompts differ in length."""
         if isinstance(self.prompt_length, int):
             return self.tokens[:, self.prompt_length :]
         first = int(self.prompt_length.min())
@@ -50,16 +55,16 @@ class History:
         return History(self.tokens.to(device), length if isinstance(length, int) else length.to(device))
 
     def append(self, tokens: Tensor) -> History:
-        """The same with the next token of each row, (rows,)."""
+        """Append the next token of each row, (rows,)."""
         return History(torch.cat((self.tokens, tokens[:, None]), dim=1), self.prompt_length)
 
-    def of(self, rows: Tensor) -> History:
-        """Some of the rows."""
+    def select(self, rows: Tensor) -> History:
+        """Select rows."""
         rows, length = rows.to(self.tokens.device), self.prompt_length
         return History(self.tokens[rows], length if isinstance(length, int) else length[rows])
 
     def stack(self, prompts: Sequence[Sequence[int]]) -> History:
-        """The rows with others below them, that have prompts and nothing after them."""
+        """Append rows with prompts and no continuation."""
         real = (self.tokens != NO_TOKEN).any(0).nonzero()
         past = self.tokens[:, int(real[0]) if len(real) else self.tokens.shape[1] :]
         generated = self.tokens.shape[1] - torch.as_tensor(self.prompt_length, device=past.device).expand(len(past))
@@ -70,16 +75,16 @@ class History:
 
 
 Filter = Callable[[Tensor, History], Tensor]
-"""(rows, vocabulary) logits and what came before -> logits of the same shape."""
+"""(rows, vocabulary) logits and the history -> logits of the same shape."""
 
 
 def add_biases(logits: Tensor, tokens: Tensor, biases: Biases) -> Tensor:
-    """Add to the logits of tokens that complete one of some sequences; a single token always does.
+    """Add biases to the logits of tokens that complete a sequence; a sequence of one token is always complete.
 
     Args:
         logits: (rows, vocabulary).
-        tokens: (rows, length) ids so far.
-        biases: sequences of ids, none empty, to what is added.
+        tokens: (rows, length) IDs so far.
+        biases: non-empty sequences of IDs, and what is added.
     """
     biased = logits.clone()
     for (*before, last), bias in biases.items():
@@ -95,8 +100,8 @@ def penalise_repetition(logits: Tensor, tokens: Tensor, penalty: float) -> Tenso
 
     Args:
         logits: (rows, vocabulary).
-        tokens: (rows, length) ids so far, the prompt's among them.
-        penalty: above 1 disfavours repetition, below 1 favours it.
+        tokens: (rows, length) IDs so far, prompt included.
+        penalty: above 1 penalises repetition, below 1 favours it.
 
     Source: Keskar et al. 2019 (CTRL), section 4.1.
     """
@@ -106,13 +111,13 @@ def penalise_repetition(logits: Tensor, tokens: Tensor, penalty: float) -> Tenso
 
 
 def penalise_counts(logits: Tensor, generated: Tensor, *, presence: float, frequency: float) -> Tensor:
-    """Subtract from the logits of tokens that were generated: once for each, and again each time.
+    """Presence and frequency penalty on generated tokens.
 
     Args:
         logits: (rows, vocabulary).
-        generated: (rows, length) ids, without the prompt.
+        generated: (rows, length) IDs, without the prompt.
         presence: subtracted from the logit of each token that occurred.
-        frequency: subtracted as often as it occurred.
+        frequency: subtracted once per occurrence.
 
     Source: OpenAI's API reference, presence_penalty and frequency_penalty.
     """
@@ -122,12 +127,12 @@ def penalise_counts(logits: Tensor, generated: Tensor, *, presence: float, frequ
 
 
 def ban_repeated_ngrams(logits: Tensor, tokens: Tensor, size: int) -> Tensor:
-    """Rule out tokens that would complete `size` tokens in a row that occurred before.
+    """Ban tokens that would complete an n-gram that occurred before.
 
     Args:
         logits: (rows, vocabulary).
-        tokens: (rows, length) ids so far, the prompt's among them.
-        size: at least 1; with 1 no token occurs twice.
+        tokens: (rows, length) IDs so far, prompt included.
+        size: n, at least 1; with 1 no token occurs twice.
 
     Source: Paulus et al. 2018, section 2.5.
     """
@@ -141,12 +146,12 @@ def ban_repeated_ngrams(logits: Tensor, tokens: Tensor, size: int) -> Tensor:
 
 
 def apply_temperature(logits: Tensor, temperature: float) -> Tensor:
-    """Logits divided by a temperature above 0."""
+    """Divide logits by a temperature above 0."""
     return logits / temperature
 
 
 def keep_top_k(logits: Tensor, k: int) -> Tensor:
-    """Keep the `k` best tokens of each row; of equal ones those with the lower ids.
+    """Keep the k best tokens of each row; of equal ones the lowest IDs.
 
     Source: Fan et al. 2018.
     """
@@ -154,7 +159,9 @@ def keep_top_k(logits: Tensor, k: int) -> Tensor:
 
 
 def keep_top_p(logits: Tensor, p: float) -> Tensor:
-    """Keep the smallest set of best tokens whose probability reaches `p`, at least one; of equal ones the lower ids.
+    """Keep the smallest set of best tokens whose probability reaches `p`, at least one (nucleus sampling).
+
+    Of equal tokens those with the lowest IDs are kept.
 
     Source: Holtzman et al. 2020.
     """
@@ -168,7 +175,7 @@ def keep_top_p(logits: Tensor, p: float) -> Tensor:
 
 
 def keep_min_p(logits: Tensor, p: float) -> Tensor:
-    """Keep tokens at least `p` times as likely as the likeliest.
+    """Keep tokens with at least `p` times the highest probability.
 
     Source: Nguyen et al. 2024.
     """
@@ -177,7 +184,7 @@ def keep_min_p(logits: Tensor, p: float) -> Tensor:
 
 
 def keep_typical(logits: Tensor, mass: float) -> Tensor:
-    """Keep tokens whose surprisal is nearest the expected one, until their probability reaches `mass`; equals stay.
+    """Keep tokens whose surprisal is closest to the entropy, until their probability reaches `mass`; ties are kept.
 
     Source: Meister et al. 2023.
     """
@@ -194,11 +201,11 @@ def keep_typical(logits: Tensor, mass: float) -> Tensor:
 
 
 def penalties(config: SamplingConfig, biases: Biases) -> Iterator[Filter]:
-    """The filters that change the model's own logits, in the order in which they apply; also when greedy.
+    """Yield the filters that change the model's logits, in order; they also apply to greedy decoding.
 
     Args:
-        config: its `logit_bias` is not read, for that needs a tokenizer.
-        biases: what `lm.decoding.sampling` reads from it.
+        config: its `logit_bias` is not read, as that needs a tokenizer.
+        biases: from `parse_logit_biases`.
     """
     if biases:
         yield lambda logits, history: add_biases(logits, history.tokens, biases)
@@ -213,7 +220,7 @@ def penalties(config: SamplingConfig, biases: Biases) -> Iterator[Filter]:
 
 
 def max_added_bias(config: SamplingConfig, biases: Biases) -> float:
-    """How much `penalties` add to a logit at most; infinity where that depends on the logit or the length of the text.
+    """Return the most that `penalties` add to a logit; infinity if that depends on the logit or the text length.
 
     Args:
         config: see `penalties`.
@@ -228,7 +235,7 @@ def max_added_bias(config: SamplingConfig, biases: Biases) -> float:
 
 
 def truncations(config: SamplingConfig) -> Iterator[Filter]:
-    """The filters that leave the tokens to draw from, in the order in which they apply, which is Hugging Face's too."""
+    """Yield the filters that select the tokens to sample from, in the order of Hugging Face."""
     if config.temperature != 1:
         yield lambda logits, _: apply_temperature(logits, config.temperature)
     if (k := config.top_k) is not None:
@@ -242,30 +249,30 @@ def truncations(config: SamplingConfig) -> Iterator[Filter]:
 
 
 def apply_filters(logits: Tensor, filters: Iterable[Filter], history: History) -> Tensor:
-    """(rows, vocabulary) logits after some filters, one applied to what the one before has left."""
+    """Apply filters one after the other to (rows, vocabulary) logits."""
     for apply in filters:
         logits = apply(logits, history)
     return logits
 
 
-_GREATEST = 1e20
-"""Nothing is gained by more, and float32 has room to add such biases and to divide them by a low temperature."""
+_MAX_BIAS = 1e20
+"""Larger biases have no more effect, and float32 has room to add these and divide them by a low temperature."""
 
 
-_DIGITS = 18
-"""More than any id has; Python refuses to read thousands of them."""
+_MAX_ID_DIGITS = 18
+"""More than any ID has; Python refuses to parse thousands."""
 
 
 def parse_logit_biases(written: Iterable[str], tokenizer: Tokenizer) -> dict[tuple[int, ...], float]:
-    """The sequences of tokens to favour or disfavour, and by how much.
+    """Parse biases of token sequences.
 
     Args:
-        written: each `TEXT=VALUE` or `ID=VALUE`, split at the last `=`; what has only digits is an id. A text of
-            several tokens is a sequence, of which the last token is biased where the others stand before it.
-        tokenizer: splits texts.
+        written: each `TEXT=VALUE` or `ID=VALUE`, split at the last `=`; only digits are an ID. A text of several tokens
+            is a sequence, whose last token is biased after the others.
+        tokenizer: of the model.
 
     Raises:
-        UsageError: one is not of this form, names no token, or its value is neither -inf nor between -1e20 and 1e20.
+        UsageError: one is malformed, has no token, or its value is neither -inf nor between -1e20 and 1e20.
     """
     return dict(_parse_logit_bias(text, tokenizer) for text in written)
 
@@ -278,7 +285,7 @@ def _parse_logit_bias(written: str, tokenizer: Tokenizer) -> tuple[tuple[int, ..
         bias = math.nan
     if not text or math.isnan(bias) or bias == math.inf:
         raise UsageError(f"{written!r} is not TEXT=VALUE or ID=VALUE with a number or -inf", settings=["logit_bias"])
-    if abs(bias) > _GREATEST and bias != -math.inf:
+    if abs(bias) > _MAX_BIAS and bias != -math.inf:
         raise UsageError(
             f"{written!r}: a bias is between -1e20 and 1e20, or -inf to ban a token", settings=["logit_bias"]
         )
@@ -289,7 +296,7 @@ def _parse_logit_bias(written: str, tokenizer: Tokenizer) -> tuple[tuple[int, ..
                 f"{written!r}: the tokenizer makes no token of this text; give an ID", settings=["logit_bias"]
             )
         return tokens, bias
-    if len(text.lstrip("0")) > _DIGITS or int(text) >= tokenizer.vocab_size:
+    if len(text.lstrip("0")) > _MAX_ID_DIGITS or int(text) >= tokenizer.vocab_size:
         raise UsageError(
             f"there is no token {text}; ids go from 0 to {tokenizer.vocab_size - 1}", settings=["logit_bias"]
         )

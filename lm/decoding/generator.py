@@ -36,9 +36,9 @@ from lm.tokenizer.tokenizer import Tokenizer
 
 PROMPT_LOOKUP = "prompt"
 """The draft that guesses that a text goes on as it did before."""
-_LEAST_SHARED = 8
+_MIN_SHARED_PREFIX = 8
 """Tokens of a beginning that is worth reading once for all."""
-_HEALED_TOGETHER = 8
+_HEALING_BATCH = 8
 """Prompts whose ends are covered together."""
 
 
@@ -53,7 +53,7 @@ class Generator:
         use_cache: keep keys and values; without them all is read again for each token, which is the reference.
         batch_size: samples drawn side by side; changes speed and memory, not the samples.
         draft: a smaller model, or PROMPT: it guesses tokens, which are read together; samples are drawn one by one.
-        agreement: how often the draft was right so far.
+        acceptance_stats: counts of draft tokens so far.
         follows_examples: whether the model was trained on prompts that end with a token: no token is healed then.
     """
 
@@ -114,19 +114,17 @@ class Generator:
         if (ending := self._find_ending(prompt, ids)) is not None:
             session.prefill_prefix(ending.prefix_ids[:-1])  # all covers and samples begin with it
             (found,) = heal_prompts(session, [ending], self.tokenizer, self.sampler)
-        streams = ((number, self.sampler.rng(number, prompt=ids)) for number in range(first, first + n))
-        requests = (
-            self._build_request(ids, number, self.config.max_tokens, stream, found) for number, stream in streams
-        )
+        rngs = ((number, self.sampler.rng(number, prompt=ids)) for number in range(first, first + n))
+        requests = (self._build_request(ids, number, self.config.max_tokens, rng, found) for number, rng in rngs)
         if self.draft is not None:
             yield from self._generate_speculatively(requests, plan, n, alternatives)
         elif found:
             yield from generate_continuously(
-                session, requests, self.sampler, rows=self.batch_size,
+                session, requests, self.sampler, batch_size=self.batch_size,
                 stop_ids=self._stop_ids, alternatives=alternatives,
             )  # fmt: skip
         else:
-            while rows := [request.row for request in itertools.islice(requests, self.batch_size)]:
+            while rows := [request.spec for request in itertools.islice(requests, self.batch_size)]:
                 yield from generate(
                     DecodeSession(plan), torch.tensor([ids]), rows, self.sampler,
                     stop_ids=self._stop_ids, alternatives=alternatives,
@@ -142,7 +140,7 @@ class Generator:
                 guessing = plan_engines(self.draft, tokens=self._count_steps(n), use_cache=self.use_cache)
                 draft = ModelDrafter(DecodeSession(guessing), self.sampler)
             yield from generate_speculatively(
-                DecodeSession(plan), draft, torch.tensor([[*request.prompt]]), request.row, self.sampler,
+                DecodeSession(plan), draft, torch.tensor([[*request.prompt]]), request.spec, self.sampler,
                 stats=self.acceptance_stats, stop_ids=self._stop_ids, alternatives=alternatives,
             )  # fmt: skip
 
@@ -191,11 +189,16 @@ class Generator:
         """
         session = DecodeSession(self.plan())
         shared = encode_prompt(self.tokenizer, common_prefix) if common_prefix else []
-        session.prefill_prefix(shared if len(shared) >= _LEAST_SHARED else [])
+        session.prefill_prefix(shared if len(shared) >= _MIN_SHARED_PREFIX else [])
         drawn: dict[int, tuple[Prompt, list[Continuation]]] = {}
         requests = self._build_requests(prompts, n, drawn)
         for event in generate_continuously(
-            session, requests, self.sampler, rows=self.batch_size, stop_ids=self._stop_ids, alternatives=alternatives
+            session,
+            requests,
+            self.sampler,
+            batch_size=self.batch_size,
+            stop_ids=self._stop_ids,
+            alternatives=alternatives,
         ):
             number, sample = divmod(event.row, n)
             samples = drawn[number][1]
@@ -211,13 +214,13 @@ class Generator:
             drawn[prompt.number] = (prompt, [Continuation() for _ in range(n)])
             max_tokens = prompt.max_tokens or self.config.max_tokens
             for sample in range(n):
-                stream = self.sampler.rng(sample, prompt=ids, repeat=prompt.repeat, seed=prompt.seed)
-                yield self._build_request(ids, prompt.number * n + sample, max_tokens, stream, found)
+                rng = self.sampler.rng(sample, prompt=ids, repeat=prompt.repeat, seed=prompt.seed)
+                yield self._build_request(ids, prompt.number * n + sample, max_tokens, rng, found)
 
     def _heal_prompts(self, prompts: Iterable[Prompt]) -> Iterator[tuple[Prompt, list[int], list[HealedPrompt]]]:
         """Prompts with their ids, and the ways to cover their ends."""
         waiting, session = iter(prompts), DecodeSession(self.plan())
-        while some := list(itertools.islice(waiting, _HEALED_TOGETHER if self.config.token_healing else 1)):
+        while some := list(itertools.islice(waiting, _HEALING_BATCH if self.config.token_healing else 1)):
             ids = [self._encode_prompt(prompt) for prompt in some]
             endings = [self._find_ending(prompt.text, each) for prompt, each in zip(some, ids, strict=True)]
             healed = [ending for ending in endings if ending is not None]
@@ -295,11 +298,11 @@ class Generator:
         return self.config.max_tokens * -(-n // (self.batch_size if self.draft is None else 1))
 
     def _text_stream(self, first: str | None = None) -> StopStringStream:
-        return StopStringStream(self.tokenizer.decode_stream(), self.config.stop, first=first)
+        return StopStringStream(self.tokenizer.decode_stream(), self.config.stop, first_text=first)
 
     def _to_continuation(self, hypothesis: Hypothesis, overlap: int) -> Continuation:
         first = text_after_overlap(self.tokenizer, hypothesis.tokens[0], overlap) if overlap else None
-        text = StopStringStream(self.tokenizer.decode_stream(), first=first)
+        text = StopStringStream(self.tokenizer.decode_stream(), first_text=first)
         return Continuation(
             text="".join(map(text.feed, hypothesis.tokens)) + text.finish(),
             tokens=list(hypothesis.tokens),
@@ -339,14 +342,14 @@ def encode_after(tokenizer: Tokenizer, context: Sequence[int], text: str) -> lis
     return [*context, *start, *tokenizer.encode(text)]
 
 
-_AT_ONCE = 4096
+_SORT_WINDOW = 4096
 """Prompts that are put in order of length together; results wait for the last of them at most."""
 
 
 def sort_by_length(prompts: Iterable[Prompt]) -> Iterator[Prompt]:
     """Prompts of like length one after the other, the shortest first; some are read ahead."""
     waiting = iter(prompts)
-    while some := list(itertools.islice(waiting, _AT_ONCE)):
+    while some := list(itertools.islice(waiting, _SORT_WINDOW)):
         yield from sorted(some, key=lambda prompt: len(prompt.text))
 
 

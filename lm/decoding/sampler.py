@@ -1,4 +1,4 @@
-"""The sampler."""
+"""The sampler: chooses the next tokens from logits, by filters and a seeded draw."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from lm.config.decoding import SamplingConfig
 from lm.decoding.filters import Biases, Filter, History, apply_filters, max_added_bias, penalties, truncations
 from lm.errors import UsageError
 
-_AS_GOOD_AS_GREEDY = 1e-6  # a temperature below it would overflow float32
+_MIN_TEMPERATURE = 1e-6  # a temperature below it would overflow float32
 
 
 NO_TOKEN_LEFT = -1
-"""In the place of a token, where every one is ruled out."""
+"""Returned instead of a token if every one is banned."""
 
 
 Alternatives = tuple[tuple[int, float], ...]
 
 
 def no_token_left() -> UsageError:
-    """What to raise where every token is ruled out."""
+    """Return the error for a row whose tokens are all banned."""
     return UsageError(
         "no token is left to choose: biases or repeated n-grams rule out every one",
         settings=["logit_bias", "no_repeat_ngram"],
@@ -35,14 +35,14 @@ def no_token_left() -> UsageError:
 
 @dataclass(frozen=True)
 class Sampler:
-    """Chooses next tokens.
+    """Chooses the next tokens.
 
     Attributes:
-        penalties: filters that change the model's own logits; also when greedy.
-        truncations: filters that leave the tokens to draw from, after those.
-        greedy: take the most likely token that is left instead of drawing.
-        seed: of the draws; each sample has a random stream of its own: see `stream`.
-        max_added_bias: to a logit by the filters; only a search asks for it.
+        penalties: filters that change the model's logits; also in greedy decoding.
+        truncations: filters that select the tokens to sample from, after those.
+        greedy: choose the most probable token instead of sampling.
+        seed: each sample has a random generator of its own: see `rng`.
+        max_added_bias: the most that the filters add to a logit; only beam search needs it.
     """
 
     penalties: tuple[Filter, ...] = ()
@@ -53,42 +53,39 @@ class Sampler:
 
     @classmethod
     def from_config(cls, config: SamplingConfig, biases: Biases | None = None) -> Sampler:
-        """The sampler that a config describes; with a fresh seed if it has none.
-
-        Biases and penalties count also when greedy. What they leave is divided by the temperature, and then cut to the
-        top k, top p, min p and typical tokens.
+        """Create the sampler of a config; with a random seed if it has none.
 
         Args:
-            config: its `logit_bias` is not read here, for that needs a tokenizer.
-            biases: what `parse_logit_biases` reads from it.
+            config: its `logit_bias` is not read here, as that needs a tokenizer.
+            biases: from `parse_logit_biases`.
         """
-        greedy = config.greedy or config.temperature < _AS_GOOD_AS_GREEDY
+        greedy = config.greedy or config.temperature < _MIN_TEMPERATURE
         kept = () if greedy else tuple(truncations(config))
         seed = secrets.randbits(32) if config.seed is None else config.seed
         return cls(tuple(penalties(config, biases or {})), kept, greedy, seed, max_added_bias(config, biases or {}))
 
     @property
     def filters(self) -> tuple[Filter, ...]:
-        """All filters, in the order in which they apply."""
+        """All filters, in order."""
         return (*self.penalties, *self.truncations)
 
     def rng(
         self, number: int, *, prompt: Sequence[int] | str = "", repeat: int = 0, seed: int | None = None
     ) -> random.Random:
-        """The random numbers of a sample: the same for the same arguments, whatever samples are beside it.
+        """Return the random generator of a sample: the same for the same arguments, whatever the batch.
 
         Args:
             number: of the sample, among those of its prompt.
-            prompt: what the sample continues, or translates; samples of other prompts have other numbers.
-            repeat: how many equal prompts came before this one; their samples have other numbers too.
-            seed: in the place of the sampler's own.
+            prompt: what the sample continues or translates; samples of other prompts differ.
+            repeat: how many equal prompts came before; their samples differ.
+            seed: instead of the sampler's own.
         """
         text = prompt if isinstance(prompt, str) else " ".join(map(str, prompt))
         of_prompt = [repeat, text] if text else []
         return random.Random(" ".join(map(str, [self.seed if seed is None else seed, number, *of_prompt])))
 
     def probabilities(self, logits: Tensor, history: History) -> Tensor:
-        """(rows, vocabulary) probabilities that tokens are drawn with, from as many logits; unless greedy."""
+        """Return (rows, vocabulary) sampling probabilities from logits; unless greedy."""
         return apply_filters(logits, self.filters, history.to(logits.device)).softmax(-1)
 
     def sample(self, logits: Tensor, rngs: Sequence[random.Random], history: History) -> tuple[Tensor, Tensor]:
@@ -96,13 +93,12 @@ class Sampler:
 
         Args:
             logits: (rows, vocabulary) float32.
-            rngs: one a row; each is drawn from once, unless greedy.
-            history: what came before.
+            rngs: one per row; each is drawn from once, unless greedy.
+            history: the tokens so far.
 
         Returns:
-            (rows,) token ids, or NOTHING_LEFT where every token is ruled out; and (rows,) their log-probabilities in
-            nats under the model itself: of all tokens, at temperature 1, before any filter. They are NaN where the
-            logits are not numbers.
+            (rows,) token IDs, or NO_TOKEN_LEFT; and (rows,) log-probabilities in nats of the model itself: at
+            temperature 1, before any filter. They are NaN where the logits are not finite.
         """
         if logits.device.type == "mps":  # has no float64
             logits = logits.cpu()
@@ -111,26 +107,26 @@ class Sampler:
         return tokens, chosen - log_normaliser(logits)
 
     def tokens(self, logits: Tensor, rngs: Sequence[random.Random], history: History) -> Tensor:
-        """What `choose` chooses, from logits that are on a device with float64."""
+        """Choose as `sample` does, from logits on a device with float64."""
         left = apply_filters(logits, self.filters, history.to(logits.device))
         return _argmax(left) if self.greedy else draw(left.softmax(-1), rngs)
 
 
 def _argmax(logits: Tensor) -> Tensor:
-    """The best token of each row, or NOTHING_LEFT."""
+    """The best token of each row, or NO_TOKEN_LEFT."""
     best = logits.argmax(-1)
     return best.masked_fill(logits.gather(-1, best[:, None]).squeeze(-1) == -torch.inf, NO_TOKEN_LEFT)
 
 
 def draw(probabilities: Tensor, rngs: Sequence[random.Random]) -> Tensor:
-    """Where a uniform number falls among the cumulative probabilities; one a row, whatever the vocabulary.
+    """Draw by inverse transform sampling: one uniform number per row, whatever the vocabulary.
 
     Args:
-        probabilities: (rows, vocabulary), to any sum; not numbers where every token is ruled out.
-        rngs: one a row.
+        probabilities: (rows, vocabulary), of any sum; NaN if every token is banned.
+        rngs: one per row.
 
     Returns:
-        (rows,) token ids, or NOTHING_LEFT.
+        (rows,) token IDs, or NO_TOKEN_LEFT.
     """
     cumulative = probabilities.cumsum(-1, dtype=torch.float64)
     total = cumulative[:, -1:]
@@ -141,16 +137,16 @@ def draw(probabilities: Tensor, rngs: Sequence[random.Random]) -> Tensor:
 
 
 def log_normaliser(logits: Tensor) -> Tensor:
-    """The logarithm of the summed exponentials of each row: (rows, vocabulary) -> (rows,), NaN where it isn't finite.
+    """Return the log-sum-exp of each row: (rows, vocabulary) -> (rows,), NaN if not finite.
 
-    A log-probability made with it is NaN exactly if a logit of the row is NaN or +inf, or all of them are -inf.
+    A log-probability computed with it is NaN exactly if a logit of the row is NaN or +inf, or all are -inf.
     """
     total = logits.logsumexp(-1)
     return total.where(total.isfinite(), torch.nan)
 
 
 def top_alternatives(logits: Tensor, k: int) -> list[Alternatives]:
-    """The `k` best tokens of each row of (rows, vocabulary) logits, and their log-probabilities."""
+    """Return the `k` best tokens of each row of (rows, vocabulary) logits, with their log-probabilities."""
     if not k:
         return [()] * len(logits)
     best = logits.log_softmax(-1).topk(min(k, logits.shape[-1]))

@@ -15,18 +15,18 @@ from lm.engine.row_cache import RowCache
 from lm.engine.selection import EnginePlan, Operation
 from lm.kernels.torch_ops import TopK
 
-_TOKENS_AT_ONCE = 4096
-"""Tokens, padding included, that are read together."""
+_MAX_PREFILL_TOKENS = 4096
+"""Tokens per prefill batch, padding included."""
 
 SourceBatch = tuple[Tensor, Tensor]
-"""(sources, length) ids, or (sources, length, 4) with trees, padded on the right; and (sources,) their lengths."""
+"""(sources, length) IDs, or (sources, length, 4) with dependency trees, padded on the right; and (sources,) lengths."""
 
 
 def window_start(length: int, context_length: int) -> int:
-    """Where the window of the last of `length` tokens begins.
+    """Return where the attention window of the last of `length` tokens starts.
 
-    A sequence that outgrows the context continues from its last half, which is read again from position 0. Where that
-    happens depends on the length alone, so logits do not depend on how many tokens were fed at a time.
+    A sequence that outgrows the context continues from its last half, which is prefilled again from position 0. Where
+    that happens depends on the length alone, so logits don't depend on how many tokens are fed at a time.
     """
     advance = context_length - context_length // 2
     return -(-max(0, length - context_length) // advance) * advance
@@ -34,12 +34,12 @@ def window_start(length: int, context_length: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class StepOutput:
-    """What follows the tokens of each row.
+    """The output for the rows of a session.
 
     Attributes:
-        logits: (rows, last, vocabulary) float32, of an ensemble log-probabilities; None if none were wanted.
-        top_k: the best tokens to follow, if they were wanted.
-        attention: of each model, (rows, source length) by which it attended to its source, if that was wanted.
+        logits: (rows, logits_to_keep, vocabulary) float32, of an ensemble log-probabilities; None if not requested.
+        top_k: the best next tokens, if requested.
+        attention: of each model, (rows, source length) attention weights, if requested.
     """
 
     logits: Tensor | None = None
@@ -54,40 +54,40 @@ class StepOutput:
 
 
 class DecodeSession:
-    """Rows of tokens, added, extended, selected, truncated and released; continued by one model or by an ensemble.
+    """Rows of tokens, continued by one model or an ensemble: add, extend, select, truncate and release them.
 
-    Rows are numbered from 0 in their order. The session keeps their token IDs: a sequence that outgrows the context
-    continues from its last half, which is read again, and so is what no cache holds. An ensemble shares its target
-    vocabulary, and averages probabilities.
+    Rows are numbered from 0 in order. The session keeps their token IDs: a sequence that outgrows the context is
+    prefilled again from its last half, and so is what no cache holds. The models of an ensemble share the target
+    vocabulary, and their probabilities are averaged.
 
-    Source: of the means, Sutskever et al. 2014, section 3.6.
+    Source: of the averaging, Sutskever et al. 2014, section 3.6.
     """
 
     def __init__(self, *plans: EnginePlan) -> None:
-        """No rows yet; an engine plan for each model."""
+        """Create a session without rows; an engine plan for each model."""
         self._models = [_ModelRows(plan, self) for plan in plans]
         self.tokens: list[list[int]] = []
 
     def __len__(self) -> int:
-        """Rows that there are."""
+        """The number of rows."""
         return len(self.tokens)
 
     @property
     def is_compiled(self) -> bool:
-        """Whether compiled code takes part."""
+        """Whether compiled code is used."""
         return any(model.plan.is_compiled for model in self._models)
 
     @property
     def reorders_for_free(self) -> bool:
-        """Whether it costs nothing that rows leave, whatever number stays, as where nothing moves in the caches.
+        """Whether rows can be removed, to any number of rows, at no cost.
 
-        Else moving costs about as much as a step, and a product of new size takes oneDNN some milliseconds to prepare.
+        Else it costs about as much as a step, and oneDNN takes some milliseconds to prepare a matmul of a new shape.
         """
         return all(model.cache is not None and model.cache.reorders_for_free for model in self._models)
 
     @torch.inference_mode()
     def prefill_prefix(self, prefix: Sequence[int]) -> None:
-        """Read a prefix that many of the rows to come share; they begin behind it."""
+        """Prefill a prefix that many of the rows to come start with."""
         for model in self._models:
             model.prefill_prefix(prefix)
 
@@ -98,15 +98,15 @@ class DecodeSession:
         sources: Sequence[SourceBatch] | None = None,
         output_spec: OutputSpec = LAST_LOGITS,
     ) -> StepOutput:
-        """Append rows, and read their prompts.
+        """Append rows, and prefill their prompts.
 
         Args:
-            prompts: ids, at least one each; as many each if there are sources.
-            sources: for each model what it translates, one source a row; only once.
+            prompts: IDs, at least one each; of equal length if there are sources.
+            sources: for each model the sources, one per row; only once.
             output_spec: what to compute.
 
         Returns:
-            What follows the new rows.
+            The output for the new rows.
         """
         first = len(self.tokens)
         self.tokens += [list(prompt) for prompt in prompts]
@@ -118,7 +118,7 @@ class DecodeSession:
 
     @torch.inference_mode()
     def extend(self, tokens: Tensor, output_spec: OutputSpec = LAST_LOGITS) -> StepOutput:
-        """Append (rows, n) tokens on any device, n at least 1, and say what follows the rows."""
+        """Append (rows, n) tokens on any device, n at least 1; return the output for all rows."""
         for row, ids in zip(self.tokens, tokens.tolist(), strict=True):
             row.extend(ids)
         rows = range(len(self))
@@ -142,13 +142,13 @@ class DecodeSession:
     def _read(
         self, rows: Sequence[int], tokens: Tensor | None, output_spec: OutputSpec, held_back: int = 0
     ) -> StepOutput:
-        """Have the models read some rows, up to so many tokens `held_back`.
+        """Run the models on the unread tokens of some rows.
 
         Args:
-            rows: which.
-            tokens: (rows, n) the last of what is read, which is all that is unread of rows in a cache; None if none is.
+            rows: indices of rows.
+            tokens: (rows, n) the last tokens, which are all unread tokens of cached rows; None if no row is cached.
             output_spec: what to compute.
-            held_back: tokens of the rows that are left for later.
+            held_back: last tokens of the rows that are left for later.
         """
         asked = replace(output_spec, top_k=0) if output_spec.top_k and len(self._models) > 1 else output_spec
         found = [model.read(rows, tokens, asked, held_back) for model in self._models]
@@ -165,14 +165,14 @@ class DecodeSession:
 
     @torch.inference_mode()
     def select(self, rows: Sequence[int]) -> None:
-        """Row i becomes what row `rows[i]` was; rows may be left out, or repeated, and then share their past."""
+        """Row i becomes the former row `rows[i]`; rows may be left out, or repeated, and then share their past."""
         self.tokens = [list(self.tokens[row]) for row in rows]
         for model in self._models:
             model.select(rows)
 
     @torch.inference_mode()
     def release(self, rows: Collection[int]) -> None:
-        """Remove rows; the others keep their order, and the cache slots are free for new rows."""
+        """Remove rows; the others keep their order, and the freed cache rows are reused."""
         gone = set(rows)
         self.tokens = [tokens for row, tokens in enumerate(self.tokens) if row not in gone]
         for model in self._models:
@@ -180,7 +180,7 @@ class DecodeSession:
 
     @torch.inference_mode()
     def truncate(self, lengths: Sequence[int]) -> None:
-        """Cut each row to its first so many tokens."""
+        """Truncate each row to a length."""
         for tokens, length in zip(self.tokens, lengths, strict=True):
             del tokens[length:]
         for model in self._models:
@@ -188,7 +188,7 @@ class DecodeSession:
 
 
 class _ModelRows:
-    """What one model has read of the rows of a session."""
+    """The rows of a session as one model sees them: cache, sources and attention windows."""
 
     def __init__(self, plan: EnginePlan, session: DecodeSession) -> None:
         config = plan.model.config
@@ -204,7 +204,7 @@ class _ModelRows:
             self.cache.prefill_prefix(self.plan.model, prefix if fits else ())  # type: ignore[arg-type]
 
     def add(self, rows: int, source: SourceBatch | None) -> None:
-        """Take in rows, and read their sources."""
+        """Append rows, and encode their sources."""
         self._window_starts += [0] * rows
         if self.cache is None:
             assert source is not None, "an encoder needs sources"
@@ -220,19 +220,19 @@ class _ModelRows:
             self.plan.pytorch.forward(ids, range(rows), [0] * rows, self.cache, NO_OUTPUT, lengths=lengths)
 
     def max_tokens_in_window(self, n: int) -> int:
-        """How many of the last `n` tokens of the rows are read in one window each, at most."""
+        """Return how many of the last `n` tokens of all rows fit into one window each."""
         if self._context is None:
             return n
         before = [len(tokens) - n for tokens in self._session.tokens]
         return min(n, *(window_start(length + 1, self._context) + self._context - length for length in before))
 
     def _window(self, row: int, held_back: int) -> list[int]:
-        """What is seen of a row, without so many tokens that are ahead."""
+        """The visible tokens of a row, without the last `held_back`."""
         tokens = self._sources[row] + self._session.tokens[row]
         return tokens[self._window_starts[row] : len(tokens) - held_back]
 
     def read(self, rows: Sequence[int], tokens: Tensor | None, output_spec: OutputSpec, held_back: int) -> EngineOutput:
-        """See `DecodeSession._read`: one step for rows in the cache, then a prefill of those that are not."""
+        """See `DecodeSession._read`: a step for cached rows, a prefill for the others."""
         assert self.cache is not None
         if self._context is not None:
             for row in rows:
@@ -258,7 +258,7 @@ class _ModelRows:
         return EngineOutput(torch.cat(logits)[[number[row] for row in rows]] if logits else None)
 
     def _step(self, rows: Sequence[int], tokens: Tensor, output_spec: OutputSpec) -> EngineOutput:
-        """What follows rows after (rows, n) tokens that the cache has not read yet."""
+        """Run (rows, n) new tokens of cached rows."""
         assert self.cache is not None
         positions = [self.cache.lengths[row] for row in rows]
         engine = self.plan.engine(self._operation(positions, tokens.shape[1], output_spec), tokens.numel())
@@ -273,7 +273,7 @@ class _ModelRows:
         return "beyond_context" if is_beyond else "step" if n == 1 else "verify"
 
     def _prefill(self, rows: Sequence[int], output_spec: OutputSpec, held_back: int) -> EngineOutput:
-        """What follows rows whose windows are read from their beginning; equal ones are read once."""
+        """Prefill the windows of rows; equal ones once."""
         assert self.cache is not None
         windows = [self._window(row, held_back) for row in rows]
         forward, cache = self.plan.pytorch.forward, self.cache
@@ -299,10 +299,10 @@ class _ModelRows:
     def _group_windows(
         self, windows: Sequence[tuple[int, ...]], prefix: tuple[int, ...]
     ) -> Iterator[list[tuple[int, ...]]]:
-        """Windows to be read together: of like length, for recurrent layers of the same."""
+        """Batches of windows of similar length, for recurrent layers of equal length."""
         group: list[tuple[int, ...]] = []
         for window in sorted(windows, key=lambda window: (_shared_prefix_length(window, prefix), len(window))):
-            is_full = (len(group) + 1) * len(window) > _TOKENS_AT_ONCE
+            is_full = (len(group) + 1) * len(window) > _MAX_PREFILL_TOKENS
             is_other = group and _shared_prefix_length(window, prefix) != _shared_prefix_length(group[0], prefix)
             differs = self.plan.model.config.is_recurrent and group and len(window) != len(group[0])
             if group and (is_full or is_other or differs):
@@ -337,18 +337,18 @@ class _ModelRows:
 
 
 def _with_attention_of(output_spec: OutputSpec, n: int) -> OutputSpec:
-    """The same, and if attention is wanted, that of `n` tokens."""
+    """The same spec; if attention is requested, that of `n` tokens."""
     return replace(output_spec, attention=n) if output_spec.attention else output_spec
 
 
 def _pad(windows: Sequence[Sequence[int]]) -> tuple[Tensor, list[int]]:
-    """(windows, longest) ids, padded on the right, and how many of each are real."""
+    """(windows, longest) IDs, padded on the right, and their lengths."""
     lengths = list(map(len, windows))
     longest = max(lengths)
     return torch.tensor([[*window, *[0] * (longest - len(window))] for window in windows]), lengths
 
 
 def _shared_prefix_length(window: tuple[int, ...], prefix: tuple[int, ...]) -> int:
-    """How many tokens at the beginning of a window are the prefix, which the cache has read."""
+    """The length of the prefix if a window starts with it, else 0."""
     length = len(prefix)
     return length if len(window) > length and window[:length] == prefix else 0

@@ -27,11 +27,11 @@ from lm.decoding.session import DecodeSession
 from lm.errors import check_number
 from lm.tokenizer.tokenizer import Tokenizer
 
-_KINDS = ("bpe", "unigram")
+_SUBWORD_KINDS = ("bpe", "unigram")
 """Tokenizers whose tokens are parts of words. Characters and bytes have no boundaries that a text could miss."""
-_MOST_BYTES = 24
+_MAX_BYTES = 24
 """How far back tokens are taken, within the last word."""
-_TAIL = 200
+_CONTEXT_CHARACTERS = 200
 """Characters before the last word that are encoded with its beginnings, if all of them make the same tokens."""
 
 _NO_HISTORY = History(torch.empty(1, 0, dtype=torch.long), 0)
@@ -62,7 +62,7 @@ class PromptEnding:
             text: the prompt.
             ids: its tokens, behind a start token or an earlier text. These are not taken back, and one id always stays.
         """
-        if tokenizer.kind not in _KINDS or tokenizer.merges_within_characters:
+        if tokenizer.kind not in _SUBWORD_KINDS or tokenizer.merges_within_characters:
             return None
         tokens, words = tokenizer.encode_words([text])[0]
         if not len(tokens):
@@ -71,7 +71,7 @@ class PromptEnding:
         spelled = {token: tokenizer.token_bytes(token) for token in last}
         for first in range(len(last)):
             own, taken = last[first:], b"".join(spelled[token] for token in last[first:])
-            if len(taken) <= _MOST_BYTES and _is_end_of(taken, text):
+            if len(taken) <= _MAX_BYTES and _is_end_of(taken, text):
                 break
         else:
             return None
@@ -100,7 +100,7 @@ def _tokenise_beginnings(
     tokenizer: Tokenizer, text: str, own: Sequence[int], characters: int
 ) -> Iterator[TokenSequence]:
     """How the tokenizer spells each beginning of the last `characters` of a text, which are its `own` tokens."""
-    for first in (max(0, len(text) - characters - _TAIL), 0):
+    for first in (max(0, len(text) - characters - _CONTEXT_CHARACTERS), 0):
         tail = text[first:]
         cut = [tail[: len(tail) - missing] for missing in range(characters)]
         whole, *shorter = [tuple(ids.tolist()) for ids in tokenizer.encode_batch(cut)]

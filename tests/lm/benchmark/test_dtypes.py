@@ -19,16 +19,16 @@ CPU = HardwareConfig(device="cpu")
     ("changed", "chosen"),
     [
         ({}, "int8"),
-        ({"shares": {"usual": 0.95, "other": 0.5}}, "bfloat16"),  # hardly faster at the most usual work
-        ({"shares": {"usual": 0.5, "other": 1.2}}, "bfloat16"),  # slower at other work
-        ({"bits": 1.002}, "bfloat16"),
-        ({"bits": 0.9}, "int8"),
-        ({"delay": 2.0}, "bfloat16"),
-        ({"shares": {"usual": 0.7, "other": 0.2}}, "bfloat16"),  # not the fastest at the most usual work
+        ({"time_ratios": {"usual": 0.95, "other": 0.5}}, "bfloat16"),  # hardly faster at the most usual work
+        ({"time_ratios": {"usual": 0.5, "other": 1.2}}, "bfloat16"),  # slower at other work
+        ({"bits_ratio": 1.002}, "bfloat16"),
+        ({"bits_ratio": 0.9}, "int8"),
+        ({"load_delay": 2.0}, "bfloat16"),
+        ({"time_ratios": {"usual": 0.7, "other": 0.2}}, "bfloat16"),  # not the fastest at the most usual work
     ],
 )
 def test_the_fastest_at_the_most_usual_work_that_costs_nothing_else(changed, chosen):
-    figures = {"shares": {"usual": 0.5, "other": 1.0}, "bits": 1.0005, "delay": 0.2, **changed}
+    figures = {"time_ratios": {"usual": 0.5, "other": 1.0}, "bits_ratio": 1.0005, "load_delay": 0.2, **changed}
     others = [
         DtypeMeasurement("bfloat16", {"usual": 0.6, "other": 0.9}, 1.0, 0.0),
         DtypeMeasurement("float16", {"usual": 0.1, "other": 2.0}, 1.0, 0.0),

@@ -206,7 +206,7 @@ def test_rows_of_different_lengths_are_filtered_as_each_is_alone(size):
     alone = [History(torch.tensor([prompt]), len(prompt)) for prompt in prompts]
     for step in range(9):
         if step == 4:
-            history = history.of(torch.tensor([0, 2])).stack(prompts[3:])
+            history = history.select(torch.tensor([0, 2])).stack(prompts[3:])
             alone = [alone[0], alone[2], alone[3]]
         rows = len(history.tokens)
         logits = torch.randn(rows, 6, generator=chance)

@@ -147,7 +147,7 @@ def test_greedy_is_a_beam_of_one_and_what_a_draft_gives(prompt):
     (found,) = ours.search(prompt, beam_size=1)
     assert found.tokens[: len(expected.tokens)] == expected.tokens
     for draft in (PROMPT_LOOKUP, model(4)):
-        (drafted,) = dataclasses.replace(ours, draft=draft, agreement=AcceptanceStats()).samples(prompt)
+        (drafted,) = dataclasses.replace(ours, draft=draft, acceptance_stats=AcceptanceStats()).samples(prompt)
         assert (drafted.tokens, drafted.text) == (expected.tokens, expected.text)
 
 

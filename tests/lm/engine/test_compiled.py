@@ -161,7 +161,7 @@ def test_hypotheses_of_sources_are_as_if_each_were_read_alone(seed, in_8_bits):
         expected = uncached(model, source, lengths, tokens)[:, -n:]
         error = 2e-3 if in_8_bits else rounding_error(expected, model=model)
         torch.testing.assert_close(steps.feed(fresh), expected, atol=error, rtol=error if in_8_bits else 0)
-        width = steps.cache._slots.width
+        width = steps.cache._slots.rows_per_group
         sentences = list(range(len(tokens) // width))
         if of.random() < 0.2 and len(sentences) > 1:  # as a search does when some are done
             sentences.remove(of.choice(sentences))
@@ -213,7 +213,7 @@ def test_the_best_are_found_as_torch_finds_them_among_the_logits():
     model, source = built(of_pairs(0)), torch.randint(37, (4, 7))
     fed, output_spec = Fed(model, source, torch.tensor([7, 3, 1, 5])), OutputSpec(top_k=3)
     fed.feed(torch.ones(4, 1, dtype=torch.long))  # torch reads the source
-    best = fed.session.extend(torch.full((4, 1), 2), output_spec).best
+    best = fed.session.extend(torch.full((4, 1), 2), output_spec).top_k
     fed.truncate(1)
     logits = fed.feed(torch.full((4, 1), 2))[:, -1]
     expected = logits.log_softmax(-1).topk(3)

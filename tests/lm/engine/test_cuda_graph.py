@@ -251,7 +251,7 @@ def test_tables_that_recorded_steps_read_are_kept_when_longer_ones_take_their_pl
         addresses.append(table.rows(0, 1, cpu).data_ptr())
         table.rows(0, 10_000 * len(addresses), cpu)
     assert len(set(addresses)) == len(addresses)
-    assert [kept.data_ptr() for kept in cuda_graph._static_steps[model]._read] == addresses[1:3]
+    assert [kept.data_ptr() for kept in cuda_graph._static_steps[model]._kept_alive] == addresses[1:3]
 
 
 def test_a_model_that_goes_takes_its_buffers_along():

@@ -278,7 +278,7 @@ def test_the_seed_decides_the_weights_and_nothing_else_moves():
 
 
 def test_a_block_needs_no_length_squared_memory_for_a_long_causal_sequence(monkeypatch):
-    monkeypatch.setattr(Mask, "allowed", lambda *_: pytest.fail("a mask was made"))
+    monkeypatch.setattr(Mask, "build_tensor", lambda *_: pytest.fail("a mask was made"))
     model = build_model(small(n_layers=1, d_model=8, n_heads=1)).eval()
     with torch.inference_mode():
         assert model.hidden(ids(1, 4000)).shape == (1, 4000, 8)

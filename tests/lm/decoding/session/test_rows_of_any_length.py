@@ -119,7 +119,7 @@ def test_rows_that_go_leave_their_places_to_others():
         steps.keep(range(1, 8))
         steps.join([[number]])
         steps.feed(torch.ones(8, 1, dtype=torch.long))
-    assert steps.cache.n_places == 8
+    assert steps.cache.n_buffer_rows == 8
     steps.keep([5])
     steps.feed(torch.ones(1, 1, dtype=torch.long))
-    assert steps.cache.n_places == 1
+    assert steps.cache.n_buffer_rows == 1

@@ -139,7 +139,7 @@ def test_padding_never_changes_the_loss(architecture):
 def test_cached_states_equal_those_of_the_whole(architecture, sizes):
     for fields in ({}, {"n_encoder_layers": 0}):
         model, tokens = small(architecture, **fields), ids(3, 9)
-        seen = {"memory": model.encode(ids(3, 7), lengths=LENGTHS), "lengths": LENGTHS} if not fields else {}
+        seen = {"encoder_output": model.encode(ids(3, 7), lengths=LENGTHS), "lengths": LENGTHS} if not fields else {}
         cache = model.new_cache()
         parts = [model.hidden(part, **seen, cache=cache) for part in tokens.split(sizes, dim=1)]
         assert_close(torch.cat(parts, dim=1), model.hidden(tokens, **seen), model=model)
