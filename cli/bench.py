@@ -113,9 +113,9 @@ def _measure(
     """Measure the limits of the machine and each model."""
     from cli.bench_report import show_progress
     from lm.benchmark.hardware_limits import measure_hardware_limits
-    from lm.benchmark.speed import TASKS, measure_speed
+    from lm.benchmark.speed import MEASUREMENTS_PER_MODEL, measure_speed
 
-    with show_progress(1 + TASKS * len(configs)) as progress:
+    with show_progress(1 + MEASUREMENTS_PER_MODEL * len(configs)) as progress:
         progress("the limits of the machine")
         limits = measure_hardware_limits(generating)
         found = [

@@ -1,4 +1,4 @@
-"""In which type a run generates or translates fastest, without predicting text worse: measured at that work."""
+"""Finds the fastest dtype in which a run generates or translates without a loss of quality."""
 
 from __future__ import annotations
 
@@ -29,28 +29,28 @@ from lm.run_folder import find_checkpoint, load_config
 from lm.training.corpus import data_key, open_data
 from lm.training.measuring import Timed, alternate
 
-_MOST_BITS = 1.001
-"""Times the bits a byte of float32 that another type may have."""
-_WORTH_IT, _AS_LONG = 0.9, 1.05
-"""The share of float32's time that the most usual work must take at most, and all other work."""
-_MOST_DELAY = 1.0
-"""Seconds that a model may take longer to load."""
+_MAX_BITS_RATIO = 1.001
+"""The most bits/byte of another dtype, relative to float32."""
+_MAX_MAIN_TIME, _MAX_OTHER_TIME = 0.9, 1.05
+"""The greatest time, relative to float32, of the most common workload, and of all others."""
+_MAX_LOAD_DELAY = 1.0
+"""The most additional seconds to load the model."""
 _SECONDS, _PARTS = 2.5, 6
-"""For each kind of work in each type, about; and how small a part of that is still to be timed several times."""
-_TARGETS, _ROWS_AT_ONCE = 8192, 16
-_TEXTS, _LINES = (1, 16, 64), (32, 1)
-"""Generated or translated side by side; the first of them is the most usual work."""
+"""Seconds per workload and dtype, about; and the fraction of that in which a few calls must fit."""
+_MAX_TARGETS, _BATCH_ROWS = 8192, 16
+_CONCURRENT_TEXTS, _CONCURRENT_LINES = (1, 16, 64), (32, 1)
+"""Numbers of concurrent texts or lines; the first is the most common workload."""
 
 
 @dataclass(frozen=True)
 class DtypeMeasurement:
-    """What was measured of one type, against float32.
+    """Measurements of one dtype, relative to float32.
 
     Attributes:
-        dtype: as `--dtype` calls it.
-        time_ratios: of float32's time for each kind of work, the most usual one first, by what it is called.
-        bits_ratio: times float32's bits a byte.
-        load_delay: seconds that it took longer to load.
+        dtype: as a value of the setting `dtype`.
+        time_ratios: time relative to float32 for each workload, the most common one first, by name.
+        bits_ratio: bits/byte relative to float32.
+        load_delay: additional seconds to load.
     """
 
     dtype: str
@@ -60,27 +60,27 @@ class DtypeMeasurement:
 
     @property
     def is_acceptable(self) -> bool:
-        """Whether it is clearly faster at the most usual work, slower at none, and predicts text as well."""
+        """Whether it is clearly faster in the most common workload, slower in none, and of the same quality."""
         first, *others = self.time_ratios.values()
-        is_faster = first <= _WORTH_IT and all(share <= _AS_LONG for share in others)
-        return is_faster and self.bits_ratio <= _MOST_BITS and self.load_delay <= _MOST_DELAY
+        is_faster = first <= _MAX_MAIN_TIME and all(share <= _MAX_OTHER_TIME for share in others)
+        return is_faster and self.bits_ratio <= _MAX_BITS_RATIO and self.load_delay <= _MAX_LOAD_DELAY
 
 
 def select_fastest_dtype(figures: Sequence[DtypeMeasurement]) -> str:
-    """Of the types that are fit the one that takes the least time; float32 if none is."""
+    """Select the fastest acceptable dtype; float32 if there is none."""
     fit = [each for each in figures if each.is_acceptable]
     return min(fit, key=lambda each: next(iter(each.time_ratios.values()))).dtype if fit else "float32"
 
 
 def compare_dtypes(path: Path, config: HardwareConfig) -> list[DtypeMeasurement]:
-    """Measure a run in each type that this machine can use for it, beside float32.
+    """Measure a run in each dtype that this machine supports, relative to float32.
 
     Args:
         path: the run, or one of its checkpoints.
         config: the hardware.
 
     Raises:
-        InputError: the run is damaged, or has no validation split at hand.
+        InputError: the run is damaged, or its validation split is not available.
         UsageError: it does not generate or translate.
     """
     checkpoint = find_checkpoint(path)
@@ -105,12 +105,12 @@ def compare_dtypes(path: Path, config: HardwareConfig) -> list[DtypeMeasurement]
 
 
 def _candidate_dtypes(device: str) -> list[str]:
-    """Float32, and what may be faster; 8 bits are where compiled code multiplies them."""
+    """Float32, and what may be faster; int8 only with compiled matmuls."""
     return [dtype for dtype in usable_types(device) if dtype != "int8" or (device == "cpu" and code_cache.is_ready())]
 
 
 def _open_training_data(path: Path, run: RunConfig) -> TrainingData:
-    """The data of a run; InputError unless they are those that it was trained on, and part of them was held out."""
+    """Open the data of a run; InputError unless they are its training data with a validation split."""
     plan = run.plan
     if plan is None or not Path(plan.data).is_dir() or data_key(Path(plan.data)) != plan.data_key:
         raise InputError(f"{path}: the corpus of this run is not at hand")
@@ -121,24 +121,24 @@ def _open_training_data(path: Path, run: RunConfig) -> TrainingData:
 
 
 def _limit_targets(batches: Iterator[Batch]) -> Iterator[Batch]:
-    """The first of some batches, in parts, that have a bounded number of targets."""
+    """Yield the first batches, in parts, up to a number of targets."""
     targets = 0
     for batch in batches:
-        for part in batch.split(_ROWS_AT_ONCE):
+        for part in batch.split(_BATCH_ROWS):
             yield part
             targets += part.predicted
-            if targets >= _TARGETS:
+            if targets >= _MAX_TARGETS:
                 return
 
 
 def _total_nats(loaded: LoadedModel, batches: Sequence[Batch]) -> float:
-    """Summed surprisal of the targets of some batches; bytes, and so bits a byte, are in proportion."""
+    """The summed surprisal of the targets; bits/byte is proportional to it."""
     assert not isinstance(loaded.model, EncoderOnly)
     return sum(float(row.sum()) for batch in batches for row in score_batch(loaded.model, batch))
 
 
 def _median_ratios(sides: Sequence[Timed]) -> list[float]:
-    """The share of the first side's time that each takes, as the median of rounds."""
+    """The time of each side relative to the first, as the median over rounds."""
     rounds = alternate(sides, seconds=_SECONDS)
     return [statistics.median(taken[place] / taken[0] for taken in rounds) for place in range(len(sides))]
 
@@ -146,21 +146,21 @@ def _median_ratios(sides: Sequence[Timed]) -> list[float]:
 def _workloads(
     loaded: Mapping[str, LoadedModel], data: TrainingData, hardware: Hardware
 ) -> Iterator[tuple[str, list[Timed]]]:
-    """Each kind of work, done by each of the models."""
+    """Yield each workload with a timer for each model."""
     if next(iter(loaded.values())).model.config.translates:
-        for lines in _LINES:
+        for lines in _CONCURRENT_LINES:
             sides = [_translation_timer(each, data, lines, hardware) for each in loaded.values()]
             yield "1 line" if lines == 1 else f"{lines} lines", sides
         return
     models = [each.model for each in loaded.values() if isinstance(each.model, DecoderOnly)]
     prompt = generation.random_prompt(models[0].config)
-    for rows in _TEXTS:
+    for rows in _CONCURRENT_TEXTS:
         yield "1 text" if rows == 1 else f"{rows} texts", _generation_timers(models, prompt, rows, hardware)
     yield "a prompt", [generation.prefill_timer(model, prompt, hardware) for model in models]
 
 
 def _generation_timers(models: Sequence[DecoderOnly], prompt: Tensor, rows: int, hardware: Hardware) -> list[Timed]:
-    """As many tokens by each model as the first has time for."""
+    """Timers of generation, of as many tokens as the first model has time for."""
 
     def decoding(model: DecoderOnly, tokens: int) -> Timed:
         return generation.decode_timer(model, prompt, hardware, rows=rows, tokens=tokens)
@@ -171,7 +171,7 @@ def _generation_timers(models: Sequence[DecoderOnly], prompt: Tensor, rows: int,
 
 
 def _translation_timer(loaded: LoadedModel, data: TrainingData, lines: int, hardware: Hardware) -> Timed:
-    """Translating the first lines of the validation split that are into one language."""
+    """Time the translation of the first validation lines into one language."""
     first, *others = data.references(lines)
     references = [first, *(each for each in others if each.tag == first.tag)]
     to = None if first.tag is None else first.tag.language

@@ -1,4 +1,4 @@
-"""What a machine can do at most: arithmetic and memory."""
+"""The limits of the hardware: matmul FLOP/s and memory bandwidth."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _SECONDS = 1.0
 
 @dataclass(frozen=True)
 class HardwareLimits:
-    """The best of several tries: whatever else the machine does makes it slower, and nothing makes it faster.
+    """The best of several trials, as other load only makes it slower.
 
     Attributes:
-        matrix_size: rows and columns of the matrices that are multiplied.
-        flops: FLOP/s of their product, by arithmetic ("float32", "bfloat16").
-        memory_bandwidth: bytes read a second.
+        matrix_size: rows and columns of the multiplied matrices.
+        flops: matmul FLOP/s by dtype ("float32", "bfloat16").
+        memory_bandwidth: bytes read per second.
     """
 
     matrix_size: int
@@ -42,7 +42,7 @@ class HardwareLimits:
 
 
 def measure_hardware_limits(config: HardwareConfig) -> HardwareLimits:
-    """The limits in each type that the machine multiplies natively, and in that of the products asked for."""
+    """Measure the limits in each natively supported dtype and the configured one."""
     hardware = inference_hardware(config)
     size = matrix_size(hardware.device)
     names = dict.fromkeys((*quick_types(hardware.device), hardware.products))
@@ -52,20 +52,20 @@ def measure_hardware_limits(config: HardwareConfig) -> HardwareLimits:
 
 @torch.inference_mode()
 def _measure_matmul_rate(hardware: Hardware, size: int) -> float:
-    """By the library that `linear` takes: on some CPUs the one behind `@` is half as fast, and no limit."""
+    """With the library that `linear` uses: on some CPUs the one behind `@` is half as fast, and no limit."""
     matrix = varied_matrix(size, hardware)
     return _best_rate(lambda: 2 * size**3 / launch_seconds(lambda: linear(matrix, matrix), hardware))
 
 
 def _measure_memory_bandwidth(hardware: Hardware) -> float:
-    """Bytes read a second in adding up numbers that no cache holds."""
+    """Bytes per second read by a sum over more numbers than caches hold."""
     count = _VALUES_ON_CPU if hardware.device == "cpu" else _VALUES_ON_GPU
     values = torch.ones(count, device=hardware.torch_device)
     return _best_rate(lambda: values.nbytes / timed(values.sum, hardware))
 
 
 def _best_rate(rate: Callable[[], float]) -> float:
-    """The highest of some rates, fewer of them where measuring takes long."""
+    """The highest rate of several trials, fewer if they take long."""
     began, best = time.perf_counter(), rate()
     for _ in range(_TRIES - 1):
         if time.perf_counter() - began > _SECONDS:

@@ -1,4 +1,4 @@
-"""The same work by Hugging Face's GPT-2 of the same shape."""
+"""The baseline: the same workloads with Hugging Face's GPT-2 of the same shape."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from lm.training.run import Run
 
 
 def is_installed() -> bool:
-    """Whether there is a `transformers` to compare with."""
+    """Whether transformers is installed."""
     return find_spec("transformers") is not None
 
 
 def gpt2(config: ModelConfig) -> Any:  # noqa: ANN401 (transformers is no dependency)
-    """`GPT2LMHeadModel` with the layers, width, heads, context, vocabulary and dropout of a model: GPT-2's block."""
+    """Build a `GPT2LMHeadModel` with the layers, width, heads, context, vocabulary and dropout of a model."""
     transformers = importlib.import_module("transformers")
     transformers.logging.set_verbosity_error()
     return transformers.GPT2LMHeadModel(
@@ -38,14 +38,21 @@ def gpt2(config: ModelConfig) -> Any:  # noqa: ANN401 (transformers is no depend
 
 
 def training_timer(run: Run, *, passes: float = 1.0) -> Timed:
-    """A step of `plain_training_timer` on a run's first batch, in its arithmetic and micro-batches."""
+    """Time a training step on a run's first batch, with its dtype and micro-batches."""
     return plain_training_timer(run.config, run.hardware, lambda: run.data.batch(0), passes=passes)
 
 
 def plain_training_timer(
     config: RunConfig, hardware: Hardware, batches: Callable[[], Batch], *, passes: float = 1.0
 ) -> Timed:
-    """A step of a plain loop: AdamW and clipping, on what `batches` gives; see `whole_step`."""
+    """Time a step of a plain training loop: AdamW and gradient clipping, on the result of `batches`.
+
+    Args:
+        config: of the run.
+        hardware: device and dtype.
+        batches: returns the batch.
+        passes: see `lm.training.measuring`.
+    """
     training = config.training
     model = gpt2(config.model).to(hardware.torch_device).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=training.learning_rate, fused=True)
@@ -65,12 +72,12 @@ def plain_training_timer(
 
 
 def inference_model(config: ModelConfig, hardware: Hardware) -> Any:  # noqa: ANN401
-    """`gpt2` in eval mode, on the device and in the type that `hardware` says."""
+    """Build `gpt2` in eval mode, on the device and in the dtype of `hardware`."""
     return gpt2(config).to(device=hardware.torch_device, dtype=hardware.torch_dtype).eval()
 
 
 def prefill_timer(model: Any, prompt: Tensor, hardware: Hardware) -> Timed:  # noqa: ANN401
-    """Reading a prompt, up to the logits of the token that follows it."""
+    """Time the prefill of a prompt, including the logits of the next token."""
     prompt = prompt.to(hardware.torch_device)
 
     @torch.inference_mode()
@@ -81,7 +88,7 @@ def prefill_timer(model: Any, prompt: Tensor, hardware: Hardware) -> Timed:  # n
 
 
 def decode_timer(model: Any, prompt: Tensor, hardware: Hardware, *, rows: int, tokens: int) -> Timed:  # noqa: ANN401
-    """`generate` of `tokens` tokens a row, from where the prompts are read on."""
+    """Time `generate` for `tokens` tokens per row, without the prefill."""
     prompts = prompt.to(hardware.torch_device).repeat(rows, 1)
     seen = torch.ones_like(prompts)
 
@@ -97,7 +104,7 @@ def decode_timer(model: Any, prompt: Tensor, hardware: Hardware, *, rows: int, t
 
 
 class _PrefillClock:
-    """Notes when the first logits are there, and leaves them as they are."""
+    """A logits processor that records when the first logits are ready."""
 
     def __init__(self, hardware: Hardware) -> None:
         self._hardware = hardware

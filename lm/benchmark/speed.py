@@ -1,4 +1,4 @@
-"""What is measured of a model: its training step, reading a prompt, and generating one text or several."""
+"""Speed of a model: training step, prefill, and generation of one or several concurrent texts."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from lm.training.measuring import Timed, alternate, random_run, training_step
 
 Task = Literal["training", "prefill", "decoding"]
 
-STREAMS = (1, 16)
-"""Texts generated side by side."""
+CONCURRENCY = (1, 16)
+"""Numbers of concurrent texts."""
 
-TASKS = 2 + len(STREAMS)
-"""Measurements of a model."""
+MEASUREMENTS_PER_MODEL = 2 + len(CONCURRENCY)
+"""Measurements per model."""
 
-_SHARE_OF_A_STEP = 1 / 4
-_LIKELY_UTILISATION = 0.3
-_MOST_POSITIONS = 1 << 15  # whose activations fit into the memory of most machines
+_STEP_FRACTION = 1 / 4
+_EXPECTED_UTILISATION = 0.3
+_MAX_POSITIONS = 1 << 15  # whose activations fit into the memory of most machines
 
 
 @dataclass(frozen=True)
 class Timings:
-    """How long something took.
+    """Timings of a workload.
 
     Attributes:
-        rounds: how often it was done.
-        seconds: the median.
-        baseline_seconds: the median of Hugging Face, in turns with ours; None without it.
-        ratio: how many times as fast as Hugging Face, as the median of rounds.
+        rounds: number of trials.
+        seconds: median.
+        baseline_seconds: median of Hugging Face, alternating with ours; None without it.
+        ratio: speed-up over Hugging Face, the median over trials.
     """
 
     rounds: int
@@ -51,19 +51,19 @@ class Timings:
 
 @dataclass(frozen=True)
 class Measurement:
-    """How fast something was.
+    """The speed of a workload.
 
     Attributes:
         preset: name of the model.
-        task: what was done: an optimizer step, reading a prompt, or generating from it.
-        rows: sequences side by side.
+        task: an optimizer step, prefill, or decoding.
+        rows: concurrent sequences.
         length: tokens of each.
-        hardware: that it was done on, and in what arithmetic.
-        flops: arithmetic of all of it.
-        limit: FLOP/s of a large matrix product of the same type.
-        timings: how long it took.
-        timed_rows: how many sequences were timed, where a step of all was worked out from fewer; see `whole_step`.
-        peak_bytes: of a GPU's memory; None elsewhere.
+        hardware: device and dtype.
+        flops: FLOPs of the workload.
+        limit: matmul FLOP/s in the same dtype.
+        timings: the timings.
+        timed_rows: rows that were timed, if the time of all was extrapolated.
+        peak_bytes: peak memory of a GPU; None elsewhere.
     """
 
     preset: str
@@ -79,23 +79,23 @@ class Measurement:
 
     @property
     def tokens(self) -> int:
-        """Of all rows together."""
+        """Of all rows."""
         return self.rows * self.length
 
     @property
     def tokens_per_second(self) -> float:
-        """Of all rows together."""
+        """Of all rows."""
         return self.tokens / self.timings.seconds
 
     @property
     def baseline_tokens_per_second(self) -> float | None:
-        """Hugging Face's."""
+        """Of Hugging Face."""
         theirs = self.timings.baseline_seconds
         return None if theirs is None else self.tokens / theirs
 
     @property
     def utilisation(self) -> float:
-        """The share of the limit that the model's arithmetic came to (model-FLOPs utilisation)."""
+        """The model-FLOPs utilisation: FLOP/s as a fraction of the limit."""
         return self.flops / self.timings.seconds / self.limit
 
 
@@ -109,16 +109,16 @@ def measure_speed(
     rows: int | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Iterator[Measurement]:
-    """Measure a decoder-only model with random weights, on random tokens.
+    """Measure a decoder-only model with random weights on random tokens.
 
     Args:
-        config: its shape, how it is trained, and on what.
-        limits: of the machine.
-        seconds: for each measurement, about, and each side of it.
-        generating: on what it generates, if not on what it is trained on.
-        compare: let Hugging Face's GPT-2 of the same shape do the same in turns.
-        rows: sequences in a training step; without, those of the config, worked out from as many as there is time for.
-        progress: is told what is measured next.
+        config: model, training and hardware.
+        limits: of the hardware.
+        seconds: for each measurement and side, about.
+        generating: hardware for generation [default: that of training].
+        compare: measure Hugging Face's GPT-2 of the same shape too, alternating.
+        rows: sequences per training step [default: the config's, extrapolated from as many as there is time for].
+        progress: called with what is measured next.
     """
     name = str(config.preset)
     progress(f"{name}, training")
@@ -126,22 +126,22 @@ def measure_speed(
     bench = _GenerationBenchmark(config, generating or config.hardware, limits, seconds=seconds, compare=compare)
     progress(f"{name}, reading a prompt")
     yield bench.prefill()
-    for streams in STREAMS:
+    for streams in CONCURRENCY:
         progress(f"{name}, generating {streams} text{'' if streams == 1 else 's'}")
         yield bench.decoding(streams)
 
 
 def choose_timed_rows(config: RunConfig, *, rate: float, seconds: float) -> int:
-    """Sequences of a step that takes a small part of some time: the preset's batch, or fewer.
+    """Choose the rows of a training step that takes a small part of the given seconds, at most the preset's batch.
 
     Args:
         config: of the run.
-        rate: FLOP/s of matrix products.
+        rate: matmul FLOP/s.
         seconds: for several steps.
     """
     batch, length = config.training.batch_size, config.model.context_length
-    likely = _LIKELY_UTILISATION * rate * _SHARE_OF_A_STEP * seconds
-    most = int(min(likely / training_flops(config.model, rows=1, length=length), _MOST_POSITIONS / length))
+    likely = _EXPECTED_UTILISATION * rate * _STEP_FRACTION * seconds
+    most = int(min(likely / training_flops(config.model, rows=1, length=length), _MAX_POSITIONS / length))
     steady = 1 << most.bit_length() >> 1  # a power of two, which changes less from time to time
     return batch if most >= batch else max(1, steady)
 
@@ -170,7 +170,7 @@ def _measure_training(
 
 
 def measure_peak_memory(step: Timed, hardware: Hardware) -> int | None:
-    """The most bytes of a GPU's memory in a step; None elsewhere, where a process's peak is of all it did so far."""
+    """Return the peak GPU memory of a step in bytes; None elsewhere, where only the process's peak is known."""
     if hardware.device != "cuda":
         return None
     torch.cuda.reset_peak_memory_stats()
@@ -179,7 +179,7 @@ def measure_peak_memory(step: Timed, hardware: Hardware) -> int | None:
 
 
 class _GenerationBenchmark:
-    """Ours and perhaps theirs, loaded as for generating."""
+    """Our model and perhaps the baseline, loaded as for generation."""
 
     def __init__(
         self, config: RunConfig, hardware: HardwareConfig, limits: HardwareLimits, *, seconds: float, compare: bool
@@ -223,7 +223,7 @@ class _GenerationBenchmark:
 
 
 def _time_alternating(sides: Sequence[Timed], *, seconds: float) -> Timings:
-    """Ours, and theirs if there are two sides."""
+    """Time our side, and the baseline if there are two sides."""
     rounds = alternate(sides, seconds=seconds)
     ours, *theirs = (statistics.median(column) for column in zip(*rounds, strict=True))
     if not theirs:
@@ -232,13 +232,13 @@ def _time_alternating(sides: Sequence[Timed], *, seconds: float) -> Timings:
 
 
 def prefill_flops(config: ModelConfig, *, rows: int, length: int) -> float:
-    """Arithmetic of reading prompts; logits are wanted of their last tokens alone."""
+    """Return the FLOPs of prefill; only the logits of the last token are computed."""
     unwanted = 2.0 * rows * (length - 1) * config.vocab_size * config.d_model
     return _forward_flops(config, rows=rows, length=length) - unwanted
 
 
 def decoding_flops(config: ModelConfig, *, rows: int, start: int, tokens: int) -> float:
-    """Arithmetic of feeding `tokens` tokens a row one by one, after `start` of them that a cache holds."""
+    """Return the FLOPs of `tokens` decode steps per row, after `start` cached tokens."""
     return _forward_flops(config, rows=rows, length=start + tokens) - _forward_flops(config, rows=rows, length=start)
 
 

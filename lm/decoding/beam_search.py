@@ -1,10 +1,10 @@
-"""Beam search: the most likely continuations, of several sources at a time.
+"""Beam search, for several sources at a time.
 
-Each step keeps the best continuations of a source by their summed log-probability, as many as the beam is wide, fewer
-by those that finished before: a finished one keeps its place in the beam. Or, where the beam is refilled, the next best
-takes its place, and the search ends when as many have finished as the beam is wide. A source is done as well when no
-unfinished hypothesis can end among those that are wanted. With a beam of 1 this is greedy decoding. Of equal candidates
-the one wins that continues the better hypothesis, and then the one with the lower id.
+Each step keeps the best candidates of a source by summed log-probability: `beam_size`, minus the finished hypotheses,
+which keep their place in the beam. With `refill`, the next best candidates take their place, and the search ends when
+`beam_size` hypotheses have finished. A source is also done when no unfinished hypothesis can end among the `n` best.
+With a beam of 1 this is greedy decoding. Ties are broken in favour of the better parent hypothesis, then of the lower
+token ID.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from lm.errors import UsageError
 from lm.kernels.torch_ops import TopK
 
 _MIN_DONE_FRACTION = 1 / 8
-"""Share of the sources that are done, before they leave the batch: moving costs about as much as a step."""
+"""Fraction of finished sources before they leave the batch: removing rows costs about as much as a step."""
 
 _SOURCE_MULTIPLE = 8
-"""Sources stay in the batch in multiples of this number."""
+"""The number of sources in the batch stays a multiple of this."""
 
 
 class CoveragePenalty:
-    """How much of its source each hypothesis has attended to so far, by each of the models that translate.
+    """The coverage penalty of hypotheses, from their attention to each source token so far.
 
-    Counted is the attention of a model's last layer to each source token, the mean over heads.
+    It uses the attention of each model's last layer, averaged over heads.
 
     Source: Wu et al. 2016, section 7.
     """
 
     def __init__(self, weight: float, sources: Sequence[SourceBatch]) -> None:
-        """Nothing is attended to yet.
+        """Start without any attention.
 
         Args:
             weight: of the penalty.
@@ -54,18 +54,18 @@ class CoveragePenalty:
         self._is_padding = [torch.arange(ids.shape[1]) >= lengths[:, None] for ids, lengths in sources]
 
     def add(self, weights: Sequence[Tensor]) -> None:
-        """The weights of the next positions of each hypothesis, summed: (rows, source length) of each model."""
+        """Add the attention weights of the next tokens, summed: (rows, source length) of each model."""
         self._attended = [of + more.cpu() for of, more in zip(self._attended, weights, strict=True)]
 
     def select(self, rows: Tensor) -> None:
-        """Row i becomes what row `rows[i]` was."""
+        """Row i becomes the former row `rows[i]`."""
         self._attended = [of.index_select(0, rows) for of in self._attended]
         self._is_padding = [of.index_select(0, rows) for of in self._is_padding]
 
     def penalties(self) -> Tensor:
-        """(rows,), at most 0: the weighted sum over source tokens of log(min(attention received, 1)).
+        """Return (rows,) penalties, at most 0: the weighted sum over source tokens of log(min(attention, 1)).
 
-        Of several models it is the mean.
+        With several models it is the mean.
         """
         least = torch.finfo(torch.float32).tiny
         scores = [
@@ -77,14 +77,13 @@ class CoveragePenalty:
 
 @dataclass(frozen=True, slots=True)
 class Hypothesis:
-    """A continuation that has ended.
+    """A finished hypothesis.
 
     Attributes:
-        tokens: ids; the one that ended it is among them.
+        tokens: IDs, the end-of-text token included.
         logprobs: of each token, in nats.
-        score: the sum of the log-probabilities, divided by the number of tokens to the power of the length penalty,
-            and what was added for its end.
-        finish_reason: whether the text is complete ("end_of_text") or has all the tokens asked for ("length").
+        score: the summed log-probability divided by length ** length_penalty, plus the coverage penalty.
+        finish_reason: "end_of_text", or "length" for max_tokens.
     """
 
     tokens: tuple[int, ...]
@@ -110,30 +109,29 @@ def beam_search(
     sources: Sequence[SourceBatch] | None = None,
     coverage: CoveragePenalty | None = None,
 ) -> list[list[Hypothesis]]:
-    """Find the most likely continuations of each source.
+    """Find the most probable continuations of each source.
 
     Args:
-        session: with no rows yet.
-        prompts: (sources, length) ids to continue.
-        beam_size: candidates for each source.
-        max_tokens: how many tokens a continuation may have, at least 1; for all sources, or for each.
+        session: without rows.
+        prompts: (sources, length) IDs to continue.
+        beam_size: hypotheses per source.
+        max_tokens: of a continuation, at least 1; for all sources, or for each.
         stop_ids: tokens that end a continuation.
         length_penalty: at least 0; see `Hypothesis.score`.
-        n: how many are wanted of each source, at most `beam_size`.
-        refill: give the places of finished hypotheses to others, as fairseq and CTranslate2 do.
-        filters: applied to the logits; what they change counts as the token's log-probability, and is not
-            normalised again.
-        max_added_bias: to a logit by the filters; the smaller it is, the earlier a search may end.
-        first_tokens: (n,) tokens that a continuation may begin with; None for all.
+        n: number of results for each source, at most `beam_size`.
+        refill: replace finished hypotheses in the beam, as fairseq and CTranslate2 do.
+        filters: applied to the logits; their changes count as log-probability, without renormalisation.
+        max_added_bias: the most that the filters add to a logit; the smaller, the earlier a search may end.
+        first_tokens: (n,) allowed first tokens; None for all.
         sources: of models that translate: see `DecodeSession.add`.
-        coverage: what a hypothesis has not attended to lowers its score.
+        coverage: a coverage penalty of the scores.
 
     Returns:
-        For each source its `n` best hypotheses (or all there can be, if fewer), best first.
+        For each source its `n` best hypotheses (or all, if fewer), best first.
 
     Raises:
         InputError: the model's output is not a number.
-        UsageError: `n` is more than the beam.
+        UsageError: `n` is greater than the beam.
 
     Source: Graves 2012; the score of Wu et al. 2016, section 7, simplified as in fairseq.
     """
@@ -164,15 +162,15 @@ def beam_search(
 
 @dataclass(frozen=True, slots=True)
 class _BeamSearch:
-    """What stays the same from step to step; see `beam_search`.
+    """The constants of a search; see `beam_search`.
 
     Attributes:
-        prompts: (sources, length) ids.
-        beam_size: candidates for each source.
-        stops: (stop tokens,) ids.
-        refill: give the places of finished hypotheses to others.
+        prompts: (sources, length) IDs.
+        beam_size: hypotheses per source.
+        stops: (stop tokens,) IDs.
+        refill: replace finished hypotheses in the beam.
         filters: applied to the logits.
-        coverage: what a hypothesis has not attended to lowers its score.
+        coverage: a coverage penalty.
     """
 
     prompts: Tensor
@@ -184,16 +182,16 @@ class _BeamSearch:
 
     @property
     def k(self) -> int:
-        """Tokens to look at after each hypothesis: even if every stop token is among them, they fill the beam."""
+        """Candidate tokens per hypothesis: enough to fill the beam even if all stop tokens are among them."""
         return self.beam_size + len(self.stops)
 
     @property
     def output_spec(self) -> OutputSpec:
-        """What the session is to compute."""
+        """What the session computes."""
         return OutputSpec(top_k=0 if self.filters else self.k, attention=int(self.coverage is not None))
 
     def top_candidates(self, found: StepOutput, beams: _Beams, session: DecodeSession) -> TopK:
-        """The best tokens to follow each hypothesis."""
+        """The best next tokens of each hypothesis."""
         if self.coverage is not None:
             self.coverage.add(found.attention)
         if found.top_k is not None:
@@ -202,7 +200,7 @@ class _BeamSearch:
         return top_k_tokens(found.last_logits, left, self.k, by_compiled_code=session.is_compiled)
 
     def restrict_first_tokens(self, found: StepOutput, first: Tensor, session: DecodeSession) -> StepOutput:
-        """What follows the prompts, of which only some tokens may be first."""
+        """Restrict the tokens after the prompts."""
         others = torch.ones_like(found.last_logits, dtype=torch.bool)
         others[:, first.to(others.device)] = False
         left = found.last_logits.masked_fill(others, -torch.inf)
@@ -210,15 +208,15 @@ class _BeamSearch:
         return replace(found, top_k=best)
 
     def step(self, beams: _Beams, following: TopK, *, at_once: bool) -> tuple[_Beams, Tensor]:
-        """Go on by a token: the best candidates end hypotheses or make longer ones.
+        """Advance by a token: the best candidates finish hypotheses or extend them.
 
         Args:
             beams: the hypotheses so far.
-            following: the best tokens to follow each.
+            following: the best next tokens of each.
             at_once: sources leave the batch as soon as they are done.
 
         Returns:
-            The hypotheses that go on, and the rows of the steps that these continue.
+            The extended hypotheses, and the rows that they extend.
         """
         candidates = Candidates.of(beams.total_logprobs, following)
         added = None if self.coverage is None else self.coverage.penalties().view(beams.total_logprobs.shape).tolist()
@@ -229,14 +227,14 @@ class _BeamSearch:
         return beams.advance(candidates.keep(goes_on & ~at_limit), at_once=at_once)
 
     def _filtered_logits(self, beams: _Beams, logits: Tensor) -> Tensor:
-        """The logits that the filters leave."""
+        """The logits after the filters."""
         sources = [source.row for source in beams.sources]
         before = self.prompts.cpu()[sources, None].expand(-1, beams.tokens.shape[1], -1)
         tokens = torch.cat((before, beams.tokens), dim=2).flatten(0, 1).to(logits.device)
         return apply_filters(logits, self.filters, History(tokens, self.prompts.shape[1]))
 
     def _split_by_end(self, beams: _Beams, candidates: Candidates) -> tuple[Tensor, Tensor]:
-        """Which candidates end a hypothesis, and which go on: (sources, n) booleans."""
+        """Which candidates finish a hypothesis, and which extend one: (sources, n) booleans."""
         possible, is_stop = candidates.total_logprobs > -torch.inf, torch.isin(candidates.tokens, self.stops)
         taken = torch.tensor([0 if self.refill else len(source.finished) for source in beams.sources])
         first = possible & (torch.arange(possible.shape[1]) < self.beam_size - taken[:, None])
@@ -247,13 +245,13 @@ class _BeamSearch:
 
 
 class _FinishedHypothesis(NamedTuple):
-    """A hypothesis that has ended, of which most are not among the best.
+    """A finished hypothesis, cheap to create, as most are not among the best.
 
     Attributes:
         score: see `Hypothesis`.
-        tokens: ids.
-        cumulative_logprobs: of the log-probabilities up to each of them.
-        reason: why it ended.
+        tokens: IDs.
+        cumulative_logprobs: up to each token.
+        reason: the finish reason.
     """
 
     score: float
@@ -262,23 +260,23 @@ class _FinishedHypothesis(NamedTuple):
     reason: FinishReason
 
     def hypothesis(self) -> Hypothesis:
-        """The same with log-probabilities of its tokens."""
+        """Convert it, with the log-probability of each token."""
         logprobs = tuple(after - before for before, after in pairwise((0.0, *self.cumulative_logprobs)))
         return Hypothesis(tuple(self.tokens), logprobs, self.score, self.reason)
 
 
 @dataclass(slots=True)
 class _SourceState:
-    """What is known of one source.
+    """The state of one source.
 
     Attributes:
         row: of the prompts.
-        limit: tokens that a continuation may have.
-        n: hypotheses wanted.
-        max_finished: hypotheses that end the search; None if only others that cannot win do.
+        limit: the most tokens of a continuation.
+        n: requested hypotheses.
+        max_finished: finished hypotheses that end the search; None if only the score does.
         length_penalty: see `Hypothesis.score`.
-        max_gain: the most that a token adds to a total: 0 without filters, whose log-probabilities are negative.
-        finished: those that ended so far, best first.
+        max_gain: the most that a token adds to a summed log-probability: 0 without filters.
+        finished: hypotheses, best first.
     """
 
     row: int
@@ -290,7 +288,7 @@ class _SourceState:
     finished: list[_FinishedHypothesis] = field(default_factory=list)
 
     def finish(self, tokens: Sequence[int], sums: Sequence[float], reason: FinishReason, added: float) -> None:
-        """Take a hypothesis, with the summed log-probability up to each of its tokens."""
+        """Add a finished hypothesis, with the summed log-probability up to each of its tokens."""
         score = sums[-1] / len(tokens) ** self.length_penalty + added
         insort(self.finished, _FinishedHypothesis(score, tokens, sums, reason), key=lambda finished: -finished.score)
 
@@ -298,8 +296,8 @@ class _SourceState:
         """Whether no unfinished hypothesis can end among the `n` best.
 
         Args:
-            best: total of the best of them.
-            length: tokens that they have.
+            best: summed log-probability of the best of them.
+            length: their length in tokens.
         """
         if best == -math.inf or (self.max_finished is not None and len(self.finished) >= self.max_finished):
             return True
@@ -308,10 +306,10 @@ class _SourceState:
         return self._max_reachable_score(best, length) <= self.finished[self.n - 1].score
 
     def _max_reachable_score(self, total: float, length: int) -> float:
-        """The highest score of a hypothesis with this total and so many tokens that grows by one token or more.
+        """The highest score that a hypothesis can reach with one or more further tokens.
 
-        With a gain g for each token, the score after x tokens is (a + g·x) / x^p, of which a = total - g · length. It
-        is greatest at the least x, at the greatest, or where its derivative is zero: at p·a / (g·(1 - p)).
+        With a gain g per token, the score after x tokens is (a + g·x) / x^p, where a = total - g · length. It is
+        greatest at the smallest x, at the largest, or where its derivative is zero: at p·a / (g·(1 - p)).
         """
         gain, power = self.max_gain, self.length_penalty
         if gain == math.inf:
@@ -324,19 +322,19 @@ class _SourceState:
         return max((without + gain * x) / x**power for x in lengths)
 
     def best(self) -> list[Hypothesis]:
-        """The hypotheses wanted, best first."""
+        """The requested hypotheses, best first."""
         return [finished.hypothesis() for finished in self.finished[: self.n]]
 
 
 @dataclass(frozen=True, slots=True)
 class _Beams:
-    """Hypotheses that go on, of all sources in the batch; best first. On the CPU: they are few.
+    """The unfinished hypotheses of all sources in the batch, best first; on the CPU, as they are few.
 
     Attributes:
         sources: those in the batch.
-        total_logprobs: (sources, width) float64, summed log-probabilities; -inf where a place is empty.
+        total_logprobs: (sources, width) float64, summed log-probabilities; -inf where empty.
         tokens: (sources, width, length).
-        cumulative_logprobs: (sources, width, length) float64, summed log-probabilities up to each token.
+        cumulative_logprobs: (sources, width, length) float64, up to each token.
     """
 
     sources: Sequence[_SourceState]
@@ -346,25 +344,25 @@ class _Beams:
 
     @classmethod
     def start(cls, sources: Sequence[_SourceState]) -> _Beams:
-        """One hypothesis each, without tokens."""
+        """One empty hypothesis per source."""
         totals = torch.zeros(len(sources), 1, dtype=torch.float64)
         nothing = totals[:, :, None][..., :0]
         return cls(sources, totals, nothing.long(), nothing)
 
     def at_limit(self) -> Tensor:
-        """(sources, 1): whether hypotheses that are one token longer have all the tokens that they may have."""
+        """(sources, 1): whether hypotheses reach max_tokens with one more token."""
         return torch.tensor([[self.tokens.shape[2] + 1 >= source.limit] for source in self.sources])
 
     def finish(
         self, candidates: Candidates, chosen: Tensor, reason: FinishReason, added: Sequence[Sequence[float]] | None
     ) -> None:
-        """Put some candidates, (sources, n) booleans, among the finished hypotheses of their sources.
+        """Finish candidates, (sources, n) booleans.
 
         Args:
-            candidates: continuations of these hypotheses.
+            candidates: extensions of these hypotheses.
             chosen: which of them.
-            reason: why they end.
-            added: to the score for the end, for each source and hypothesis; None for nothing.
+            reason: the finish reason.
+            added: coverage penalty of each source and hypothesis; None for none.
         """
         places, picked = chosen.nonzero(as_tuple=True)
         parents = candidates.parents[places, picked]
@@ -376,9 +374,9 @@ class _Beams:
             self.sources[place].finish(ids, totals, reason, added[place][parent] if added else 0.0)
 
     def advance(self, candidates: Candidates, *, at_once: bool) -> tuple[_Beams, Tensor]:
-        """The hypotheses that the candidates make, and the rows of the steps that these continue.
+        """Return the hypotheses that the candidates extend, and the rows that they extend.
 
-        Sources that are done have none; they leave the batch at once, or now and then.
+        Finished sources have none; they leave the batch at once, or now and then.
         """
         best = (
             candidates.total_logprobs[:, 0].tolist()
@@ -402,9 +400,9 @@ class _Beams:
 
 
 def _sources_to_keep(done: Sequence[bool], *, at_once: bool) -> Tensor:
-    """The places of the sources that stay in the batch: those that go on, and others unless they leave at once.
+    """The sources that stay in the batch: unfinished ones, and others unless they leave at once.
 
-    Else all stay while few are done, and then some, to round their number.
+    Otherwise all stay while few are done, and then some, to round their number.
     """
     size = going = len(done) - sum(done)
     if not at_once:

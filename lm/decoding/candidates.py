@@ -1,4 +1,4 @@
-"""Candidates of a beam search: the best continuations of hypotheses, found quickly and with ties broken by one rule."""
+"""Candidates of beam search, found by a fast and stable top k."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from lm.errors import not_a_number
 from lm.kernels.torch_ops import TopK, top_k
 
 _ROWS_PER_CHUNK = 64
-"""Rows of logits that a CPU looks at together: what is made of them stays in its second-level cache."""
+"""Rows of logits per chunk on a CPU, so that results stay in its second-level cache."""
 
 _BLOCK = 64
-"""Numbers next to each other of which a CPU first looks for the maximum alone."""
+"""Adjacent numbers whose maximum is computed first on a CPU."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """Continuations of the hypotheses of each source, best first: (sources, n) each, on the CPU.
+    """Extensions of the hypotheses of each source, best first: (sources, n) each, on the CPU.
 
     Attributes:
-        total_logprobs: float64, summed log-probabilities; -inf for what is ruled out.
-        parents: places of the hypotheses that they continue.
-        tokens: what they continue them with.
+        total_logprobs: float64, summed log-probabilities; -inf if banned.
+        parents: indices of the hypotheses that they extend.
+        tokens: the added tokens.
     """
 
     total_logprobs: Tensor
@@ -33,12 +33,12 @@ class Candidates:
 
     @classmethod
     def of(cls, totals: Tensor, following: TopK) -> Candidates:
-        """The continuations of each hypothesis by some tokens.
+        """Extend each hypothesis by some tokens.
 
         Args:
-            totals: (sources, width) float64, summed log-probabilities of the hypotheses; in float32 a long text's
-                total would make tokens equal that are not.
-            following: the best tokens that may follow each: (sources · width, k).
+            totals: (sources, width) float64, summed log-probabilities of the hypotheses; in float32, those of long
+                texts would make different tokens equal.
+            following: the best next tokens of each: (sources · width, k).
 
         Raises:
             InputError: the model's output is not a number.
@@ -52,7 +52,7 @@ class Candidates:
         return cls(ordered, order // continued.shape[2], tokens.gather(1, order))
 
     def keep(self, chosen: Tensor) -> Candidates:
-        """Those that are chosen, (sources, n) booleans; where a source has fewer than others, totals of -inf follow."""
+        """Keep the `chosen` (sources, n) candidates; rows are padded with a total of -inf."""
         width = int(chosen.sum(1).max())
         order = (~chosen).sort(stable=True).indices[:, :width]  # the chosen ones first
         totals = self.total_logprobs.gather(1, order).masked_fill(~chosen.gather(1, order), -torch.inf)
@@ -60,20 +60,20 @@ class Candidates:
 
 
 def top_k_mask(scores: Tensor, k: int) -> Tensor:
-    """Which are the `k` best of each row, of equal ones those that come first; (rows, n) -> the same, booleans."""
+    """Return (rows, n) booleans of the k best of each row, of equal ones the first."""
     worst = scores.topk(k).values[:, -1:]
     better, equal = scores > worst, scores == worst
     return better | (equal & (equal.cumsum(-1) <= k - better.sum(-1, keepdim=True)))
 
 
 def top_k_tokens(logits: Tensor, filtered: Tensor, k: int, *, by_compiled_code: bool = False) -> TopK:
-    """The `k` best tokens of each row.
+    """Find the k best tokens of each row.
 
     Args:
-        logits: (rows, vocabulary) of the tokens that may follow, before any filter.
-        filtered: the same after all filters; what they change counts as log-probability.
-        k: fewer are found where the vocabulary is smaller.
-        by_compiled_code: whether that has been loaded, and finds them where it can.
+        logits: (rows, vocabulary), unfiltered.
+        filtered: filtered logits; changes by the filters count as log-probability.
+        k: fewer are found if the vocabulary is smaller.
+        by_compiled_code: whether it is loaded; used where it applies.
     """
     compiled = top_k(logits, filtered, min(k, logits.shape[1])) if by_compiled_code else None
     found = compiled or _top_k_in_chunks(logits, filtered, k)
@@ -85,20 +85,20 @@ def top_k_tokens(logits: Tensor, filtered: Tensor, k: int, *, by_compiled_code: 
 
 
 def _top_k_in_chunks(logits: Tensor, filtered: Tensor, k: int) -> TopK:
-    """The `k` best filtered logits of each row, their tokens, and the log-probabilities before the filters."""
+    """The k best filtered logits of each row, their tokens, and the unfiltered log-probabilities."""
     rows = _ROWS_PER_CHUNK if logits.device.type == "cpu" else len(logits)
     parts = [_top_k_of_rows(*part, k) for part in zip(logits.split(rows), filtered.split(rows), strict=True)]
     return TopK(*map(torch.cat, zip(*parts, strict=True)))
 
 
 def _top_k_of_rows(logits: Tensor, filtered: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The same of as many rows as are looked at together."""
+    """The same for a chunk of rows."""
     values, tokens = _stable_top_k(filtered, k)
     return values, tokens, logits.log_softmax(-1).gather(1, tokens)
 
 
 def _stable_top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The `k` best of each row of (rows, n) and their places, best first, of equal ones the first ones first."""
+    """The k best of each row of (rows, n) and their indices, best first, of equal ones the first one first."""
     k = min(k, scores.shape[1])
     values, places = _unordered_top_k(scores, min(k + 1, scores.shape[1]))
     if not bool((values[:, 1:] == values[:, :-1]).any()):
@@ -109,9 +109,9 @@ def _stable_top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 def _unordered_top_k(scores: Tensor, n: int) -> tuple[Tensor, Tensor]:
-    """What topk gives; of many numbers a CPU looks only into the blocks with the largest maxima.
+    """As `topk`; with many numbers, a CPU searches only the blocks with the largest maxima.
 
-    The maxima are quick to find, and the `n` largest numbers are in the `n` blocks whose maxima are largest.
+    Maxima are fast to compute, and the n largest numbers are in the n blocks with the largest maxima.
     """
     blocks = scores.shape[1] // _BLOCK
     if scores.device.type != "cpu" or blocks < 4 * n:

@@ -1,4 +1,4 @@
-"""Labels for texts: by a masked model with an output for each, or by a decoder that learned them as completions."""
+"""Text classification by a masked model with a classification head, or by a decoder that ranks completions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from lm.tokenizer.special_tokens import SpecialTokenFrame, build_example_frame
 from lm.tokenizer.tokenizer import Tokenizer
 
 _SORT_WINDOW = 1024
-"""Texts that are put in order of length together."""
+"""Texts that are sorted by length together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +38,8 @@ class ClassifiedText:
     """A text with its label.
 
     Attributes:
-        text: as it was given.
-        probabilities: of each label, the likeliest first.
+        text: the text.
+        probabilities: of each label, the most probable first.
     """
 
     text: str
@@ -47,7 +47,7 @@ class ClassifiedText:
 
     @property
     def label(self) -> str:
-        """The likeliest label."""
+        """The most probable label."""
         return next(iter(self.probabilities))
 
 
@@ -58,7 +58,7 @@ class Classifier:
     Attributes:
         model: in eval mode, with labels.
         tokenizer: of the model.
-        batch_size: texts that are read side by side; changes the speed, not the labels.
+        batch_size: texts per batch; affects only speed.
     """
 
     model: EncoderOnly
@@ -67,11 +67,11 @@ class Classifier:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """What it chooses among."""
+        """The labels."""
         return self.model.config.labels
 
     def classify(self, texts: Iterable[str]) -> Iterator[ClassifiedText]:
-        """The label of each text, in order. Of a text that is longer than the context its beginning is read.
+        """Classify texts, in order. A text longer than the context is truncated at its end.
 
         Raises:
             InputError: the tokenizer has no token for a character, or the model's output is not a number.
@@ -98,16 +98,16 @@ class Classifier:
 
 @dataclass(frozen=True)
 class CompletionClassifier:
-    """Classifies texts with a decoder: each label is a completion, and the likeliest one after a text is its label.
+    """Classifies texts with a decoder: the label is the most probable completion of the text.
 
-    The log-probability of a label is the sum over its tokens and the token that ends an example, so that a label which
-    another one begins with is told apart from it. Probabilities are normalised over the labels.
+    The log-probability of a label is the sum over its tokens and the end-of-example token, so that a label can be a
+    prefix of another. Probabilities are normalised over the labels.
 
     Attributes:
         model: in eval mode.
         tokenizer: of the model.
-        completions: what follows a text of each label, its delimiter included.
-        batch_size: texts, each with one label, that are read side by side; changes the speed, not the labels.
+        completions: of each label, with its delimiter.
+        batch_size: pairs of text and label per batch; affects only speed.
     """
 
     model: DecoderOnly
@@ -116,7 +116,7 @@ class CompletionClassifier:
     batch_size: int = 16
 
     def __post_init__(self) -> None:
-        """UsageError unless there are labels to choose among, which fit into the context and have different tokens."""
+        """UsageError unless there are two or more labels, which fit into the context and differ in their tokens."""
         if len(self.completions) < 2:
             raise UsageError("a classifier chooses among two or more labels", settings=("labels",))
         if self._max_text_tokens < 0:
@@ -130,7 +130,7 @@ class CompletionClassifier:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """What it chooses among."""
+        """The labels."""
         return tuple(map(parse_label, self.completions))
 
     @cached_property
@@ -139,13 +139,13 @@ class CompletionClassifier:
 
     @cached_property
     def _ids(self) -> list[tuple[int, ...]]:
-        """The tokens of each completion, with the end of the example."""
+        """The tokens of each completion, with the end-of-example token."""
         encoded = self.tokenizer.encode_batch(list(self.completions))
         return [(*ids.tolist(), *self._frame.after) for ids in encoded]
 
     @cached_property
     def _common_prefix(self) -> tuple[int, ...]:
-        """Tokens that all completions begin with, which tell nothing about a label, so they are read with the text."""
+        """Tokens that all completions start with, which are prefilled with the text."""
         places = takewhile(lambda tokens: len({*tokens}) == 1, zip(*self._ids, strict=False))
         return tuple(tokens[0] for tokens in places)[: min(map(len, self._ids)) - 1]
 
@@ -156,11 +156,11 @@ class CompletionClassifier:
 
     @property
     def _max_text_tokens(self) -> int:
-        """Tokens of a text that fit into the context before the longest completion, whose end is only predicted."""
+        """Tokens of a text that fit with the longest completion, whose last token is only predicted."""
         return self.model.config.context_length + 1 - len(self._frame.before) - max(map(len, self._ids))
 
     def classify(self, texts: Iterable[str]) -> Iterator[ClassifiedText]:
-        """The label of each text, in order. Of a text that is longer than the context its end is read.
+        """Classify texts, in order. A text longer than the context is truncated at its start.
 
         Raises:
             InputError: the tokenizer has no token for a character, or the model's output is not a number.
@@ -172,7 +172,7 @@ class CompletionClassifier:
 
     @torch.inference_mode()
     def probabilities(self, prompts: Sequence[NDArray[Any]]) -> NDArray[np.float64]:
-        """(prompts, labels) probability of each label after each prompt, which is ids without start of text."""
+        """Return (prompts, labels) probabilities; prompts are IDs without start of text."""
         scores = torch.zeros(len(prompts), len(self.completions), dtype=torch.float64)
         plan = plan_engines(self.model, tokens=max(map(len, self._suffixes)))
         read = [
@@ -187,11 +187,11 @@ class CompletionClassifier:
         return scores.softmax(-1).numpy()
 
     def _log_probabilities(self, session: DecodeSession, following: Tensor) -> Tensor:
-        """(rows, labels) sums over the tails of all labels after the rows of a session, in float64 on the CPU.
+        """(rows, labels) log-probabilities of the suffixes of all labels, float64 on the CPU.
 
         Args:
-            session: with a row for each text; has the same rows again afterwards.
-            following: (rows, vocabulary) log-probabilities of the token after each.
+            session: with a row for each text; it has the same rows again afterwards.
+            following: (rows, vocabulary) log-probabilities of the next token.
         """
         lengths, found = list(map(len, session.tokens)), []
         at_once = max(1, self.batch_size // len(lengths))
@@ -220,15 +220,15 @@ class CompletionClassifier:
 def build_classifier(
     loaded: LoadedModel, completions: Sequence[str] = (), *, batch_size: int = 16
 ) -> Classifier | CompletionClassifier:
-    """The classifier that a run is: a masked model with labels, or a decoder with completions that are labels.
+    """Build the classifier of a run: a masked model with labels, or a decoder with completions.
 
     Args:
         loaded: the run.
-        completions: of a decoder, what it chooses among [default: what its run has recorded].
-        batch_size: texts that are read side by side.
+        completions: labels of a decoder [default: those recorded in the run].
+        batch_size: texts per batch.
 
     Raises:
-        UsageError: the run is no classifier, or its labels are settled.
+        UsageError: the run is not a classifier, or its labels are fixed.
     """
     model, folder = loaded.model, loaded.folder
     if isinstance(model, EncoderOnly) and model.config.labels:
@@ -248,6 +248,6 @@ def build_classifier(
 
 
 def _rank_labels(text: str, labels: Sequence[str], probabilities: Sequence[float]) -> ClassifiedText:
-    """A text with its labels, the likeliest first; InputError if the probabilities are no numbers."""
+    """Sort the labels of a text by probability; InputError if these are not numbers."""
     check_number(probabilities[0])
     return ClassifiedText(text, dict(sorted(zip(labels, probabilities, strict=True), key=lambda pair: -pair[1])))

@@ -1,4 +1,4 @@
-"""Text from a decoder-only model: prompts in, events or continuations out."""
+"""`Generator`: continues prompts with a decoder-only model, by sampling or beam search."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from lm.tokenizer.special_tokens import build_text_frame
 from lm.tokenizer.tokenizer import Tokenizer
 
 PROMPT_LOOKUP = "prompt"
-"""The draft that guesses that a text goes on as it did before."""
+"""The draft that stands for prompt lookup decoding."""
 _MIN_SHARED_PREFIX = 8
-"""Tokens of a beginning that is worth reading once for all."""
+"""Tokens of a common prefix that is worth prefilling once."""
 _HEALING_BATCH = 8
-"""Prompts whose ends are covered together."""
+"""Prompts whose ends are healed together."""
 
 
 @dataclass(frozen=True)
@@ -49,12 +49,13 @@ class Generator:
     Attributes:
         model: in eval mode.
         tokenizer: of the model.
-        config: how tokens are chosen, how many, and what ends a text.
-        use_cache: keep keys and values; without them all is read again for each token, which is the reference.
-        batch_size: samples drawn side by side; changes speed and memory, not the samples.
-        draft: a smaller model, or PROMPT: it guesses tokens, which are read together; samples are drawn one by one.
+        config: sampling settings.
+        use_cache: use a KV cache; without it everything is recomputed for each token, which is the reference.
+        batch_size: concurrent samples; affects speed and memory, not the samples.
+        draft: a draft model, or PROMPT_LOOKUP, for speculative decoding; samples are then generated one by one.
         acceptance_stats: counts of draft tokens so far.
-        follows_examples: whether the model was trained on prompts that end with a token: no token is healed then.
+        follows_examples: whether the model was trained on prompts that end with a token: there is no token healing
+            then.
     """
 
     model: DecoderOnly
@@ -67,7 +68,7 @@ class Generator:
     follows_examples: bool = False
 
     def __post_init__(self) -> None:
-        """UsageError if a draft model has other tokens."""
+        """UsageError if a draft model has another vocabulary size."""
         if isinstance(self.draft, DecoderOnly):
             sizes = [model.config.vocab_size for model in (self.draft, self.model)]
             if sizes[0] != sizes[1]:
@@ -78,10 +79,10 @@ class Generator:
 
     @cached_property
     def sampler(self) -> Sampler:
-        """What chooses the tokens; if the settings have no seed, it has a fresh one, which stays.
+        """The sampler of the settings; without a seed, it has a random one, which stays.
 
         Raises:
-            UsageError: a logit bias of the settings is malformed, or names no token.
+            UsageError: a logit bias of the settings is malformed, or has no token.
         """
         return Sampler.from_config(self.config, parse_logit_biases(self.config.logit_bias, self.tokenizer))
 
@@ -94,20 +95,20 @@ class Generator:
         first: int = 0,
         alternatives: int = 0,
     ) -> Iterator[Token | Finish]:
-        """Draw samples of what follows a prompt; see `lm.decoding.sampling.generate`.
+        """Sample continuations of a prompt; see `lm.decoding.sampling.generate`.
 
         Args:
-            prompt: a text; or ids, at least one, which are followed as they are.
-            context: ids before a text, see `encode_after`; without them it begins a document.
-            n: how many samples; one batch of them after another.
-            first: number of the first sample, the others follow. With a seed, sample i of a prompt is the same in
-                every call, and in `continue_prompts`.
-            alternatives: how many of the most likely tokens come with each token.
+            prompt: a text; or IDs, at least one, which are continued as they are.
+            context: IDs before a text, see `encode_after`; without them it starts a document.
+            n: number of samples, in batches.
+            first: number of the first sample. With a seed, sample i of a prompt is the same in every call, and in
+                `continue_prompts`.
+            alternatives: how many of the most probable tokens to return with each token.
 
         Raises:
             InputError: the tokenizer has no token for a character of the prompt.
-            UsageError: there is nothing to begin from, an id is not in the vocabulary, or the settings rule out every
-                token.
+            UsageError: the prompt is empty and there is no start token, an ID is not in the vocabulary, or the settings
+                ban every token.
         """
         ids, plan = self._ids(prompt, context), self.plan(n)
         session, found = DecodeSession(plan), list[HealedPrompt]()
@@ -133,7 +134,7 @@ class Generator:
     def _generate_speculatively(
         self, requests: Iterable[Request], plan: EnginePlan, n: int, alternatives: int
     ) -> Iterator[Token | Finish]:
-        """`n` samples one after another, with a draft."""
+        """Generate `n` samples one by one, with a draft."""
         for request in requests:
             draft: Drafter = PromptLookupDrafter()
             if isinstance(self.draft, DecoderOnly):
@@ -145,7 +146,7 @@ class Generator:
             )  # fmt: skip
 
     def _find_ending(self, prompt: str | Sequence[int], ids: Sequence[int]) -> PromptEnding | None:
-        """The end of a prompt that is chosen again with what follows, if it has one."""
+        """The end of a prompt to retokenise, if any."""
         if not self.config.token_healing or self.follows_examples or not isinstance(prompt, str):
             return None
         return PromptEnding.of(self.tokenizer, prompt, ids)
@@ -153,7 +154,7 @@ class Generator:
     def _build_request(
         self, ids: Sequence[int], number: int, max_tokens: int, rng: random.Random, found: Sequence[HealedPrompt]
     ) -> Request:
-        """A sample that follows some ids; or the same text, whose end is covered in one of several ways."""
+        """A request to continue IDs, or one of several retokenisations of the prompt."""
         if not found:
             return Request(ids, SampleSpec(number, max_tokens, self._text_stream(), rng))
         cover, token = choose_healed_prompt(found, self.sampler, rng)
@@ -163,7 +164,7 @@ class Generator:
         )
 
     def samples(self, prompt: str | Sequence[int], *, n: int = 1, alternatives: int = 0) -> list[Continuation]:
-        """Draw samples to their ends; see `generate`."""
+        """Sample continuations to their ends; see `generate`."""
         drawn = [Continuation() for _ in range(n)]
         for event in self.generate(prompt, n=n, alternatives=alternatives):
             drawn[event.row].append(event)
@@ -172,20 +173,20 @@ class Generator:
     def continue_prompts(
         self, prompts: Iterable[Prompt], *, n: int = 1, common_prefix: str = "", alternatives: int = 0
     ) -> Iterator[tuple[Prompt, list[Continuation]]]:
-        """Draw samples of what follows each of many prompts; see `lm.decoding.sampling.generate`.
+        """Sample continuations of many prompts, with continuous batching.
 
         Args:
-            prompts: taken one after the other, as there is room for them: see `sort_by_length`.
-            n: how many samples of each.
-            common_prefix: with which many of them begin: see `common_prefix`. It is read once.
-            alternatives: how many of the most likely tokens come with each token.
+            prompts: consumed as there is room: see `sort_by_length`.
+            n: samples of each.
+            common_prefix: of many prompts, prefilled once; see `common_prefix`.
+            alternatives: how many of the most probable tokens to return with each token.
 
         Yields:
             A prompt and its samples when the last of them has ended.
 
         Raises:
             InputError: the tokenizer has no token for a character; the message names the prompt.
-            UsageError: there is nothing to begin from, or the settings rule out every token.
+            UsageError: a prompt is empty and there is no start token, or the settings ban every token.
         """
         session = DecodeSession(self.plan())
         shared = encode_prompt(self.tokenizer, common_prefix) if common_prefix else []
@@ -209,7 +210,7 @@ class Generator:
     def _build_requests(
         self, prompts: Iterable[Prompt], n: int, drawn: dict[int, tuple[Prompt, list[Continuation]]]
     ) -> Iterator[Request]:
-        """The samples of each prompt; `drawn` gets what they grow in."""
+        """The requests of each prompt; continuations are added to `drawn`."""
         for prompt, ids, found in self._heal_prompts(prompts):
             drawn[prompt.number] = (prompt, [Continuation() for _ in range(n)])
             max_tokens = prompt.max_tokens or self.config.max_tokens
@@ -218,7 +219,7 @@ class Generator:
                 yield self._build_request(ids, prompt.number * n + sample, max_tokens, rng, found)
 
     def _heal_prompts(self, prompts: Iterable[Prompt]) -> Iterator[tuple[Prompt, list[int], list[HealedPrompt]]]:
-        """Prompts with their ids, and the ways to cover their ends."""
+        """Yield prompts with their IDs, and their retokenisations."""
         waiting, session = iter(prompts), DecodeSession(self.plan())
         while some := list(itertools.islice(waiting, _HEALING_BATCH if self.config.token_healing else 1)):
             ids = [self._encode_prompt(prompt) for prompt in some]
@@ -242,14 +243,14 @@ class Generator:
         n: int = 1,
         max_tokens: int | None = None,
     ) -> list[Continuation]:
-        """Find the `n` most likely texts that follow a prompt, best first; see `lm.decoding.beam_search`.
+        """Find the `n` most probable continuations by beam search, best first; see `lm.decoding.beam_search`.
 
-        Of the settings only `max_tokens` counts, unless it is given here: a search draws nothing, and knows no filters
-        and no stop strings.
+        Of the settings only `max_tokens` applies, unless it is given: there are no filters and no stop strings.
 
         Raises:
             InputError: the tokenizer has no token for a character of the prompt.
-            UsageError: there is nothing to begin from, an id is not in the vocabulary, or `n` is more than the beam.
+            UsageError: the prompt is empty and there is no start token, an ID is not in the vocabulary, or `n` is
+                greater than the beam.
         """
         limit, ids = max_tokens or self.config.max_tokens, self._ids(prompt)
         first, overlap, greedy = None, 0, Sampler(greedy=True)
@@ -267,7 +268,7 @@ class Generator:
         return [self._to_continuation(hypothesis, overlap) for hypothesis in best]
 
     def interrupt(self, sample: Continuation) -> None:
-        """End a sample that grows no more, with all the text of its tokens."""
+        """Finish an interrupted sample, with all the text of its tokens."""
         text = self._text_stream(
             text_after_overlap(self.tokenizer, sample.tokens[0], sample.overlap) if sample.overlap else None
         )
@@ -275,7 +276,7 @@ class Generator:
         sample.finish_reason = "interrupted"
 
     def plan(self, n: int | None = None) -> EnginePlan:
-        """The engines that draw `n` samples of a prompt, or any number of them; see `plan_engines`."""
+        """Plan the engines for `n` samples of a prompt, or any number; see `plan_engines`."""
         return plan_engines(self.model, tokens=None if n is None else self._count_steps(n), use_cache=self.use_cache)
 
     @property
@@ -294,7 +295,7 @@ class Generator:
         return ids
 
     def _count_steps(self, n: int) -> int:
-        """Decode steps of `n` samples, drawn in batches or with a draft one by one."""
+        """Decode steps of `n` samples, in batches, or one by one with a draft."""
         return self.config.max_tokens * -(-n // (self.batch_size if self.draft is None else 1))
 
     def _text_stream(self, first: str | None = None) -> StopStringStream:
@@ -314,11 +315,11 @@ class Generator:
 
 
 def encode_prompt(tokenizer: Tokenizer, prompt: str) -> list[int]:
-    """A prompt's ids, after the document-start token if the tokenizer has one.
+    """Encode a prompt, after the start-of-text token if the tokenizer has one.
 
     Raises:
         InputError: the tokenizer has no token for a character.
-        UsageError: there is neither a prompt nor a start token to begin from.
+        UsageError: the prompt is empty and there is no start token.
     """
     ids = [*build_text_frame(tokenizer).before, *tokenizer.encode(prompt)]
     if not ids:
@@ -327,11 +328,11 @@ def encode_prompt(tokenizer: Tokenizer, prompt: str) -> list[int]:
 
 
 def encode_after(tokenizer: Tokenizer, context: Sequence[int], text: str) -> list[int]:
-    """The ids of a context with a text put after it; after a document that has ended the text begins a new one.
+    """Encode a text after a context; after an ended document it starts a new one.
 
     Raises:
         InputError: the tokenizer has no token for a character.
-        UsageError: there is neither a context nor a text nor a start token to begin from.
+        UsageError: context and text are empty, and there is no start token.
     """
     if not context:
         return encode_prompt(tokenizer, text)
@@ -343,20 +344,20 @@ def encode_after(tokenizer: Tokenizer, context: Sequence[int], text: str) -> lis
 
 
 _SORT_WINDOW = 4096
-"""Prompts that are put in order of length together; results wait for the last of them at most."""
+"""Prompts that are sorted by length together; results wait for the last of them at most."""
 
 
 def sort_by_length(prompts: Iterable[Prompt]) -> Iterator[Prompt]:
-    """Prompts of like length one after the other, the shortest first; some are read ahead."""
+    """Sort prompts by length, the shortest first, in windows that are read ahead."""
     waiting = iter(prompts)
     while some := list(itertools.islice(waiting, _SORT_WINDOW)):
         yield from sorted(some, key=lambda prompt: len(prompt.text))
 
 
 def common_prefix(texts: Sequence[str]) -> str:
-    """The words with which all of some texts begin, and go on with others.
+    """Return the whole words that all texts start with, and continue.
 
-    The white space after them is no part of it: it may belong to the next token.
+    Trailing white space is excluded: it may belong to the next token.
     """
     if len(texts) < 2:
         return ""

@@ -1,4 +1,4 @@
-"""Blanks in texts, filled by a masked model."""
+"""Mask filling (fill-mask) with a masked model."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from lm.tokenizer.tokenizer import Tokenizer
 
 @dataclass(frozen=True, slots=True)
 class MaskCandidate:
-    """A token that may stand in a blank.
+    """A candidate token for a mask.
 
     Attributes:
         id: of the token.
-        text: what it stands for, with replacement characters for parts of characters.
-        probability: that the model gives it.
+        text: of the token, with replacement characters for incomplete characters.
+        probability: by the model.
     """
 
     id: int
@@ -34,12 +34,12 @@ class MaskCandidate:
 
 @dataclass(frozen=True, slots=True)
 class FilledText:
-    """A text with guesses for its blanks.
+    """A text with candidates for its masks.
 
     Attributes:
-        text: as it was given.
-        blanks: the likeliest tokens for each blank, best first. Each blank is guessed with the others left blank.
-        filled: the text with the best guess in each blank.
+        text: as given.
+        blanks: the most probable tokens of each mask, best first, predicted with the other masks in place.
+        filled: the text with the best candidate for each mask.
     """
 
     text: str
@@ -49,12 +49,12 @@ class FilledText:
 
 @dataclass(frozen=True)
 class MaskFiller:
-    """Fills blanks with one model.
+    """Fills masks with one model.
 
     Attributes:
-        model: in eval mode, with no labels.
+        model: in eval mode, without labels.
         tokenizer: of the model.
-        batch_size: texts that are read side by side; changes the speed, not the guesses.
+        batch_size: texts per batch; affects only speed.
     """
 
     model: EncoderOnly
@@ -62,13 +62,13 @@ class MaskFiller:
     batch_size: int = 16
 
     def fill(self, texts: Iterable[str], *, k: int = 5) -> Iterator[FilledText]:
-        """Guess the `k` likeliest tokens for each blank of each text, in order.
+        """Predict the k most probable tokens for each mask of each text, in order.
 
-        A blank is spelled as the tokenizer spells its mask, such as `[MASK]`, and stands for one token.
+        A mask is spelled as in the tokenizer, such as `[MASK]`, and stands for one token.
 
         Raises:
             InputError: the tokenizer has no token for a character, or the model's output is not a number.
-            UsageError: a text is longer than the model's context, or the tokenizer has no mask.
+            UsageError: a text is longer than the model's context, or the tokenizer has no mask token.
         """
         lines = iter(texts)
         while batch := list(islice(lines, self.batch_size)):
@@ -88,7 +88,7 @@ class MaskFiller:
     def _top_candidates(
         self, tokens: torch.Tensor, lengths: torch.Tensor, blanks: torch.Tensor, k: int
     ) -> list[tuple[MaskCandidate, ...]]:
-        """The best guesses for each blank of a batch, one row after another."""
+        """The best candidates of all masks of a batch, row by row."""
         device = next(self.model.parameters()).device
         hidden = self.model.hidden(tokens.to(device), target_lengths=lengths.to(device))
         probabilities = self.model.logits(hidden[blanks.to(device)]).float().softmax(-1)
@@ -104,7 +104,7 @@ class MaskFiller:
         return MaskCandidate(index, self.tokenizer.token_bytes(index).decode(errors="replace"), probability)
 
     def ids(self, text: str) -> NDArray[np.int64]:
-        """A text within its frame; UsageError if it is too long."""
+        """Encode a text with start and end tokens; UsageError if it is too long."""
         ids = build_text_frame(self.tokenizer).wrap(self.tokenizer.encode(text, parse_special=True))
         context = self.model.config.context_length
         if len(ids) > context:
@@ -115,7 +115,7 @@ class MaskFiller:
         return ids
 
     def _fill_in(self, row: NDArray[np.int64], guesses: Sequence[Sequence[MaskCandidate]]) -> str:
-        """The text of a row, with the best guess in each blank."""
+        """The text of a row, with the best candidate for each mask."""
         frame, filled = build_text_frame(self.tokenizer), row.copy()
         filled[row == require_mask_token(self.tokenizer)] = [guess[0].id for guess in guesses]
         return self.tokenizer.decode(filled[len(frame.before) : len(filled) - len(frame.after)], skip_special=False)

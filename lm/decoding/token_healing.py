@@ -1,12 +1,13 @@
-"""Token healing: the tokens at the end of a prompt are chosen again, together with what follows.
+"""Token healing: the tokens at the end of a prompt are chosen again, together with the continuation.
 
-A prompt is cut into tokens where it ends, often where the whole text has no boundary: inside a word, or after a space.
-Such tokens are rare in training, and what follows them is garbage. So the last word of a prompt is taken back, and
-chosen among all ways to cover it: a beginning of the word as the tokenizer spells it, and one token that begins with
-the rest of the word and may go beyond it. The probability of a cover is the product of those of its tokens. Choosing
-token by token instead would prefer words that are shorter: " be" to " because" for the prompt " beca".
+A prompt is tokenised where it ends, often where the whole text has no token boundary: inside a word, or after a space.
+Such tokens are rare in training, and what follows them is garbage. So the last word of a prompt is removed, and sampled
+among all retokenisations: a prefix of the word as the tokenizer encodes it, and one token that starts with the rest of
+the word and may extend beyond it. The probability of a retokenisation is the product of those of its tokens. Choosing
+token by token would prefer shorter words: " be" to " because" for the prompt " beca".
 
-Source: Lundberg 2023 (guidance), token by token; covers: Vieira et al. 2024, section 3, and Phan et al. 2024.
+Source: Lundberg 2023 (guidance), token by token; retokenisations ("covers"): Vieira et al. 2024, section 3, and Phan et
+al. 2024.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ from lm.errors import check_number
 from lm.tokenizer.tokenizer import Tokenizer
 
 _SUBWORD_KINDS = ("bpe", "unigram")
-"""Tokenizers whose tokens are parts of words. Characters and bytes have no boundaries that a text could miss."""
+"""Tokenizers with subword tokens. Characters and bytes have no boundaries to miss."""
 _MAX_BYTES = 24
-"""How far back tokens are taken, within the last word."""
+"""The most bytes to remove, within the last word."""
 _CONTEXT_CHARACTERS = 200
-"""Characters before the last word that are encoded with its beginnings, if all of them make the same tokens."""
+"""Characters before the last word that are encoded with its prefixes, if the tokens are the same."""
 
 _NO_HISTORY = History(torch.empty(1, 0, dtype=torch.long), 0)
 
@@ -41,12 +42,12 @@ TokenSequence = tuple[int, ...]
 
 @dataclass(frozen=True)
 class PromptEnding:
-    """The end of a prompt that is chosen again.
+    """The end of a prompt that is retokenised.
 
     Attributes:
-        prefix_ids: ids before it, at least one.
-        text: its bytes; they begin with a character.
-        tokenisations: how its beginnings are spelled, and how many bytes each of them has; none has no tokens.
+        prefix_ids: IDs before it, at least one.
+        text: its bytes; they start with a character.
+        tokenisations: the tokens of its prefixes, with the number of bytes of each; the empty prefix included.
     """
 
     prefix_ids: Sequence[int]
@@ -55,12 +56,12 @@ class PromptEnding:
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, text: str, ids: Sequence[int]) -> PromptEnding | None:
-        """The end of a prompt; None if it has none that could be spelled otherwise.
+        """Find the end of a prompt to retokenise; None if there is none.
 
         Args:
             tokenizer: of the model.
             text: the prompt.
-            ids: its tokens, behind a start token or an earlier text. These are not taken back, and one id always stays.
+            ids: its tokens, after a start token or an earlier text. These are kept, and so is at least one ID.
         """
         if tokenizer.kind not in _SUBWORD_KINDS or tokenizer.merges_within_characters:
             return None
@@ -83,13 +84,13 @@ class PromptEnding:
         return cls(ids[: len(ids) - len(own)], taken, spellings)
 
     def next_tokens(self, spelling: TokenSequence) -> Iterable[int]:
-        """The tokens that follow the beginning of a spelling in longer ones."""
+        """The tokens that follow a sequence in longer tokenisations."""
         n = len(spelling)
         return dict.fromkeys(each[n] for each in self.tokenisations if len(each) > n and each[:n] == spelling)
 
 
 def _is_end_of(taken: bytes, text: str) -> bool:
-    """Whether some tokens spell the end of a text, from a character on; some tokenizers begin a text with a space."""
+    """Whether tokens spell the end of a text, from a character on; some tokenizers start a text with a space."""
     try:
         return bool(taken) and f" {text}".endswith(taken.decode())
     except UnicodeDecodeError:
@@ -99,7 +100,7 @@ def _is_end_of(taken: bytes, text: str) -> bool:
 def _tokenise_beginnings(
     tokenizer: Tokenizer, text: str, own: Sequence[int], characters: int
 ) -> Iterator[TokenSequence]:
-    """How the tokenizer spells each beginning of the last `characters` of a text, which are its `own` tokens."""
+    """Tokenise each prefix of the last `characters` of a text, which are its `own` tokens."""
     for first in (max(0, len(text) - characters - _CONTEXT_CHARACTERS), 0):
         tail = text[first:]
         cut = [tail[: len(tail) - missing] for missing in range(characters)]
@@ -111,7 +112,7 @@ def _tokenise_beginnings(
 
 
 class TokenPrefixIndex:
-    """The tokens of a vocabulary by their bytes, without special ones."""
+    """The tokens of a vocabulary sorted by their bytes, without special tokens."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         special = {*tokenizer.special_tokens.values()}
@@ -121,7 +122,7 @@ class TokenPrefixIndex:
         self._ids = torch.tensor([token for _, token in ordered])
 
     def starting_with(self, prefix: bytes) -> tuple[Tensor, Tensor]:
-        """The ids of the tokens that are some bytes, and of those that begin with them and go on."""
+        """Return the IDs of tokens equal to some bytes, and of longer tokens that start with them."""
         first, beyond = bisect_left(self._token_bytes, prefix), bisect_left(self._token_bytes, prefix + b"\0")
         stem = prefix.rstrip(b"\xff")
         end = bisect_left(self._token_bytes, stem[:-1] + bytes([stem[-1] + 1])) if stem else len(self._token_bytes)
@@ -139,13 +140,13 @@ def _prefix_index(tokenizer: Tokenizer) -> TokenPrefixIndex:
 
 @dataclass(frozen=True, slots=True)
 class HealedPrompt:
-    """Ways to cover the end of a prompt that differ in the last token alone.
+    """Retokenisations of a prompt that differ in the last token alone.
 
     Attributes:
-        prompt: ids that a sample follows; the last token is among them where the cover ends with the prompt.
-        overlap: bytes of the last token that are the end of the prompt, where it goes beyond it.
-        tokens: (n,) ids of the last tokens that go beyond the prompt; none where the cover ends with it.
-        scores: (n,) log-probabilities of all tokens that are chosen, nats; (1,) where the cover ends with the prompt.
+        prompt: IDs to continue; they include the last token if it ends with the prompt.
+        overlap: bytes of the last token that are the end of the prompt, if it extends beyond it.
+        tokens: (n,) IDs of last tokens that extend beyond the prompt, if they do.
+        scores: (n,) log-probabilities of all chosen tokens, nats; (1,) if they end with the prompt.
     """
 
     prompt: Sequence[int]
@@ -158,13 +159,13 @@ class HealedPrompt:
 def heal_prompts(
     session: DecodeSession, endings: Sequence[PromptEnding], tokenizer: Tokenizer, sampler: Sampler
 ) -> list[list[HealedPrompt]]:
-    """All ways to cover the ends of some prompts.
+    """Find all retokenisations of the ends of some prompts.
 
     Args:
-        session: with no rows yet, and with none afterwards.
+        session: without rows, before and afterwards.
         endings: of the prompts.
         tokenizer: of the model.
-        sampler: its biases and penalties count for tokens that go beyond the prompt.
+        sampler: its biases and penalties apply to tokens that extend beyond the prompt.
 
     Raises:
         InputError: the model's output is not a number.
@@ -193,7 +194,7 @@ def heal_prompts(
 def _healed_prompts_after(
     spelling: TokenSequence, ending: PromptEnding, scores: Tensor, tokenizer: Tokenizer, sampler: Sampler
 ) -> Iterator[HealedPrompt]:
-    """The covers that begin with a spelling, given the (vocabulary,) scores of the tokens after it."""
+    """The retokenisations that start with some tokens, given (vocabulary,) scores of the next token."""
     prompt, rest = [*ending.prefix_ids, *spelling], ending.text[ending.tokenisations[spelling] :]
     same, beyond = _prefix_index(tokenizer).starting_with(rest)
     for token in same.tolist():
@@ -206,10 +207,10 @@ def _healed_prompts_after(
 def choose_healed_prompt(
     covers: Sequence[HealedPrompt], sampler: Sampler, rng: random.Random
 ) -> tuple[HealedPrompt, int | None]:
-    """Choose a cover as the sampler chooses tokens; and the token that goes beyond the prompt, if one does.
+    """Sample a retokenisation; return it with the token that extends beyond the prompt, if one does.
 
     Raises:
-        UsageError: the sampler rules out every cover.
+        UsageError: the sampler bans every one.
     """
     scores = apply_filters(torch.cat([cover.scores for cover in covers])[None], sampler.truncations, _NO_HISTORY)
     place = int(scores.argmax()) if sampler.greedy else int(draw(scores.softmax(-1), [rng]))
@@ -223,5 +224,5 @@ def choose_healed_prompt(
 
 
 def text_after_overlap(tokenizer: Tokenizer, token: int, overlap: int) -> str:
-    """The characters that are complete in a token behind its first `overlap` bytes."""
+    """Return the complete characters of a token after its first `overlap` bytes."""
     return codecs.getincrementaldecoder("utf-8")("replace").decode(tokenizer.token_bytes(token)[overlap:])

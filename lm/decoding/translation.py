@@ -1,4 +1,4 @@
-"""Translation of lines: batches of like length, results in the order of the input, a line for each line."""
+"""`Translator`: translates lines in batches of similar length, one result per line, in order."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class Translation:
     """One translation of a line.
 
     Attributes:
-        text: without line ends and special tokens; begins with the prefix.
-        tokens: those after the prefix; the one that ended it is among them.
+        text: without line ends and special tokens; starts with the prefix.
+        tokens: after the prefix, the end token included.
         logprobs: of each token, in nats.
-        score: see `Hypothesis`; of samples the sum of the log-probabilities.
-        finish_reason: "end_of_text", "length", or "blank" for that of a blank line.
+        score: see `Hypothesis`; of samples the summed log-probability.
+        finish_reason: "end_of_text", "length", or "blank" for a blank line.
     """
 
     text: str
@@ -52,19 +52,19 @@ class Translation:
     finish_reason: str = "blank"
 
     def __repr__(self) -> str:
-        """Its text and score."""
+        """Text and score."""
         return f"<Translation {self.text!r}, score {self.score:.4g}>"
 
 
 @dataclass(frozen=True, slots=True)
 class TranslatedLine:
-    """A line, and what became of it.
+    """A line with its translations.
 
     Attributes:
         source: the line.
-        translations: as many as were asked for, best first; or fewer, if there are no more.
-        left_out: source tokens at its end that were not read, as the line is too long for the model.
-        heads: of the line's words, where they were given.
+        translations: as many as requested, best first; or fewer, if there are no more.
+        left_out: source tokens at its end that were truncated.
+        heads: the dependency heads of its words, if given.
     """
 
     source: str
@@ -78,7 +78,7 @@ class TranslatedLine:
 
 
 class Translator:
-    """Translates lines with one model, or with several that decide together on each token."""
+    """Translates lines with one model or an ensemble."""
 
     def __init__(
         self,
@@ -89,18 +89,18 @@ class Translator:
         to: str | None = None,
         share: Share[list[SourceLine], list[TranslatedLine]] | None = None,
     ) -> None:
-        """Check that the models fit together, and the settings them.
+        """Create a translator, and check that models and settings fit together.
 
         Args:
             models: one or more, with one target tokenizer.
             config: the settings.
-            sampler: draws translations if it is not greedy; its filters count in a search too.
-            to: the language, of models that translate into several: they have a token `<2LANGUAGE>` for each.
-            share: has batches translated by other processes, each with such a translator (`translate_batch`).
+            sampler: samples translations if it is not greedy; its filters apply to beam search too.
+            to: target language, of models with several: they have a token `<2LANGUAGE>` for each.
+            share: translates batches in other processes, each with such a translator (`translate_batch`).
 
         Raises:
-            UsageError: the models differ in their target tokenizers, the language is not one of theirs, or one without
-                attention is to cover its source.
+            UsageError: the models differ in their target tokenizers, the language is unknown, or a model without
+                attention has a coverage penalty.
         """
         self.models, self.config, self._share = tuple(models), config or TranslationConfig(), share
         self.tokenizer = self.models[0].tokenizer
@@ -156,10 +156,10 @@ class Translator:
             yield from (done[line.number] for line in read)
 
     def _translate_batches(self, batches: Sequence[list[SourceLine]]) -> Iterator[list[TranslatedLine]]:
-        """Results of batches in order; on a CPU each thread has batches of its own, if no other processes have them.
+        """Translate batches in order; on a CPU each thread has its own batches, unless other processes have them.
 
-        Steps are too small to share: with two threads a batch each, both are busy; two threads on one batch wait for
-        each other, and for Python.
+        Steps are too small to parallelise: two threads with a batch each are both busy; two threads on one batch wait
+        for each other, and for the GIL.
         """
         if self._share is not None:
             yield from self._share(batches)
@@ -177,7 +177,7 @@ class Translator:
             torch.set_num_threads(threads)
 
     def _encode_lines(self, chunk: Sequence[tuple[int, str, str, Sequence[int] | None]]) -> list[SourceLine]:
-        """Numbers, texts, prefixes and heads as lines."""
+        """Encode numbered texts with prefixes and heads."""
         numbers, texts, prefixes, _ = zip(*chunk, strict=True)
         heads = [_check_heads(given, text, number) for number, text, _, given in chunk]
         sources = zip(*(self._encode_sources(place, texts, heads) for place in range(len(self.models))), strict=True)
@@ -187,16 +187,16 @@ class Translator:
     def _encode_sources(
         self, place: int, texts: Sequence[str], heads: Sequence[Heads | None]
     ) -> list[tuple[TranslationModel, SpecialTokenFrame, Ids]]:
-        """One of the models, and for each text what it reads and the frame around that."""
+        """Encode texts for one of the models, with the frame of each."""
         model, frame = self.models[place], self._frames[place].source
         return [(model, frame, ids) for ids in model.read([text.strip() for text in texts], heads)]
 
     def _blank_result(self, line: SourceLine) -> TranslatedLine:
-        """What becomes of a blank line, which no model reads."""
+        """The result of a blank line, which no model reads."""
         return TranslatedLine(line.text, (Translation(""),) * self.config.n_best, heads=line.heads)
 
     def _batches(self, lines: Sequence[SourceLine]) -> Iterator[list[SourceLine]]:
-        """Batches of lines of similar length, those with prefixes of one length together; the longest first."""
+        """Batches of lines of similar length and equal prefix length; the longest first."""
         begun = sorted(lines, key=lambda line: len(line.prefix), reverse=True)
         for _, same in itertools.groupby(begun, key=lambda line: len(line.prefix)):
             some = list(same)
@@ -206,7 +206,7 @@ class Translator:
                 yield [some[row] for row in rows]
 
     def translate_batch(self, batch: Sequence[SourceLine]) -> list[TranslatedLine]:
-        """Translate lines side by side, all of which were read as this translator reads them."""
+        """Translate a batch of lines encoded by this translator."""
         session = DecodeSession(*(plan_engines(member.model) for member in self.models))
         sources = [pad_sources([line.sources[i] for line in batch]) for i in range(len(self.models))]
         prompts = torch.tensor([[self._frames[0].start, *line.prefix] for line in batch])
@@ -222,7 +222,7 @@ class Translator:
     def _beam_search(
         self, session: DecodeSession, prompts: Tensor, batch: Sequence[SourceLine], sources: Sequence[SourceBatch]
     ) -> list[list[Hypothesis]]:
-        """The most likely translations of each line, best first."""
+        """The most probable translations of each line, best first."""
         penalty = self.config.coverage_penalty
         found = beam_search(
             session,
@@ -245,7 +245,7 @@ class Translator:
     def _sample(
         self, session: DecodeSession, prompts: Tensor, batch: Sequence[SourceLine], sources: Sequence[SourceBatch]
     ) -> list[list[Hypothesis]]:
-        """Samples of each line's translations; those of a line are the same whatever batch it is in."""
+        """Samples of each line's translations, independent of the batch."""
         n = self.config.n_best
         rows = [
             SampleSpec(
@@ -263,7 +263,7 @@ class Translator:
         return [samples[start : start + n] for start in range(0, len(samples), n)]
 
     def _max_tokens(self, line: SourceLine) -> int:
-        """Tokens that a translation may have after its prefix."""
+        """The most tokens of a translation after its prefix."""
         config = self.config
         longest = max(1, int(config.max_length_ratio * line.length + config.max_length_extra) - len(line.prefix))
         rooms = (model.max_target_length(source) for model, source in zip(self.models, line.sources, strict=True))
@@ -273,7 +273,7 @@ class Translator:
         return min(longest, room)
 
     def _to_translation(self, line: SourceLine, found: Hypothesis) -> Translation:
-        """A hypothesis as text: one line, with the prefix."""
+        """Decode a hypothesis: one line, with the prefix."""
         known = [token for token in found.tokens if token < self.tokenizer.vocab_size]  # the others have no text
         text = self.tokenizer.decode([*line.prefix, *known])
         text = text.replace("\r\n", " ").replace("\n", " ").replace("\r", " ")
@@ -281,12 +281,12 @@ class Translator:
 
 
 def _seed_text(line: SourceLine) -> str:
-    """What decides the random numbers of a line's samples, besides the seed."""
+    """What determines the random numbers of a line's samples, besides the seed."""
     return f"{line.prefix} {line.text.strip()}"
 
 
 def _pad_with_none(heads: Iterable[Sequence[int]] | None) -> Iterator[Sequence[int] | None]:
-    """Heads for as many lines as there are; InputError if they end before the lines."""
+    """Yield heads, or None for each line without any; InputError if they end before the lines."""
     if heads is None:
         yield from itertools.repeat(None)
     else:
@@ -295,7 +295,7 @@ def _pad_with_none(heads: Iterable[Sequence[int]] | None) -> Iterator[Sequence[i
 
 
 def _check_heads(heads: Sequence[int] | None, text: str, number: int) -> Heads | None:
-    """The heads of a line's words, if they are given and a tree; `number` is the line's, from 0."""
+    """The heads of a line's words, if given and a tree; `number` is the line's, from 0."""
     if heads is None:
         return None
     check_heads(heads, text, where=f"line {number + 1}")
@@ -303,12 +303,12 @@ def _check_heads(heads: Sequence[int] | None, text: str, number: int) -> Heads |
 
 
 def _skip_start_token(apply: Filter) -> Filter:
-    """A filter that does not see the start token, which may be the one that ends a text as well."""
+    """A filter that ignores the start token, which may also be the end token."""
     return lambda logits, history: apply(logits, History(history.tokens[:, 1:], history.prompt_length - 1))
 
 
 def _ban_start_token(frames: PairSpecialTokens) -> list[Filter]:
-    """A filter that keeps the start token out of translations, unless it ends them: it only begins what is read."""
+    """A filter that bans the start token, unless it is also the end token."""
     if frames.start in frames.target.after:
         return []
     start = torch.tensor([frames.start])
@@ -316,7 +316,7 @@ def _ban_start_token(frames: PairSpecialTokens) -> list[Filter]:
 
 
 def _to_hypothesis(sample: Continuation) -> Hypothesis:
-    """A sample as if it had been found, its score the sum of its log-probabilities."""
+    """A sample as a hypothesis, whose score is the summed log-probability."""
     assert sample.finish_reason is not None
     assert sample.finish_reason != "interrupted"
     return Hypothesis(tuple(sample.tokens), tuple(sample.logprobs), sum(sample.logprobs), sample.finish_reason)

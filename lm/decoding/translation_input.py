@@ -1,4 +1,4 @@
-"""What goes into a translation: the model with its tokenizers, and lines as ids."""
+"""Inputs of translation: a model with its tokenizers, and encoded lines."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from lm.tokenizer.special_tokens import LanguageTag, SpecialTokenFrame, choose_l
 from lm.tokenizer.tokenizer import Tokenizer
 
 LONGEST_SOURCE = 4096
-"""IDs of a source that are read by a model whose positions don't end, unless it has learned from longer ones.
+"""The most source IDs of a model without a position limit, unless it was trained on longer ones.
 
-What a model has never seen it translates badly, and attention takes time that grows with the square of the length.
+Models translate longer sources than they were trained on badly, and attention is quadratic in the length.
 """
 
 
@@ -35,8 +35,8 @@ class TranslationModel:
         model: the model.
         tokenizer: of the targets.
         source_tokenizer: of the sources.
-        has_tags: whether a source begins with the tag of a language, if the tokenizer has such tags.
-        max_length: of the sides that it learned from, in tokens.
+        has_tags: whether a source starts with a language tag, if the tokenizer has any.
+        max_length: longest side of a training pair, in tokens.
     """
 
     model: DecoderOnly | EncoderDecoder
@@ -50,7 +50,7 @@ class TranslationModel:
         """The model of a run.
 
         Raises:
-            UsageError: it was not trained on pairs.
+            UsageError: it was not trained on sentence pairs.
         """
         if isinstance(loaded.model, EncoderOnly) or not loaded.model.config.translates:
             purpose = loaded.model.config.purpose
@@ -62,14 +62,14 @@ class TranslationModel:
         )
 
     def tag_to(self, language: str | None, *, file_language: str | None = None) -> LanguageTag | None:
-        """The tag that asks for a language; see `choose_language_tag`."""
+        """The tag of a target language; see `lm.tokenizer.special_tokens.choose_language_tag`."""
         return choose_language_tag(self.source_tokenizer, language, file_language=file_language, has_tags=self.has_tags)
 
     def read(self, lines: Sequence[str], heads: Sequence[Heads | None]) -> list[Ids]:
-        """The ids of each line, beside their places in its tree if the model reads trees.
+        """Encode each line, with tree positions if the model uses them.
 
         Args:
-            lines: without white space around them.
+            lines: stripped.
             heads: of the words of each line.
         """
         encoded = self.source_tokenizer.encode_batch(lines)
@@ -80,9 +80,9 @@ class TranslationModel:
 
     @property
     def source_limit(self) -> int:
-        """The most ids of a source that the model reads.
+        """The most source IDs that the model reads.
 
-        Where source and target are one sequence, half of the positions are left to the target.
+        If source and target are one sequence, half of the positions are left for the target.
         """
         limit = self.model.config.position_limit
         if limit is None:
@@ -90,7 +90,7 @@ class TranslationModel:
         return limit // 2 if self.model.config.decoder_only else limit
 
     def max_target_length(self, source: SourceIds) -> int | None:
-        """How many ids of a target the model has positions for after a source; None if there is no limit."""
+        """The most target IDs after a source; None if there is no limit."""
         limit = self.model.config.position_limit
         return limit - len(source) if limit is not None and self.model.config.decoder_only else limit
 
@@ -101,16 +101,16 @@ Ids = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class SourceLine:
-    """A line as ids.
+    """An encoded line.
 
     Attributes:
-        number: its place, from 0.
-        text: as it was given.
-        sources: what each model reads of it: ids, or tokens with their trees (see `lm.corpus.tree_positions`).
-        prefix: how its translation begins.
-        left_out: ids at its end that a model does not read.
-        heads: of its words, where they are given.
-        repeat: how many equal lines with the same prefix are before it, where translations are drawn.
+        number: index, from 0.
+        text: as given.
+        sources: for each model the IDs, or IDs with tree positions (see `lm.corpus.tree_positions`).
+        prefix: IDs that the translation starts with.
+        left_out: IDs at its end that were truncated.
+        heads: dependency heads of its words, if given.
+        repeat: how many equal lines with the same prefix came before, in sampling.
     """
 
     number: int
@@ -123,12 +123,12 @@ class SourceLine:
 
     @property
     def is_blank(self) -> bool:
-        """Whether it has nothing but white space."""
+        """Whether it is empty or white space."""
         return not self.text.strip()
 
     @property
     def length(self) -> int:
-        """Ids in its longest source."""
+        """IDs of its longest source."""
         return max(map(len, self.sources))
 
 
@@ -139,14 +139,14 @@ def build_source_line(
     prefix: list[int],
     heads: Heads | None = None,
 ) -> SourceLine:
-    """A line as each model reads it: within its frame, and as much of it as the model reads.
+    """Frame a line for each model, and truncate it to the model's limit.
 
     Args:
         number: of the line, from 0.
         text: of the line.
-        sources: for each model the frame, and the ids of the line, with its tree if the model reads it.
-        prefix: ids with which the translation begins.
-        heads: of its words, where they are given.
+        sources: for each model the frame, and the IDs of the line, with tree positions if used.
+        prefix: IDs that the translation starts with.
+        heads: of its words, if given.
     """
     read, left_out = [], 0
     for model, frame, ids in sources:
@@ -164,6 +164,6 @@ def _add_frame(ids: NDArray[Any], frame: SpecialTokenFrame) -> SourceIds:
 
 
 def pad_sources(sources: Sequence[SourceIds]) -> tuple[Tensor, Tensor]:
-    """(sources, length) ids, or (sources, length, 4) with trees, and (sources,) how many of each are real."""
+    """Return (sources, length) IDs, or (sources, length, 4) with trees, and (sources,) lengths."""
     rows = RaggedArray.of(sources)
     return torch.from_numpy(rows.padded(0)), torch.from_numpy(rows.lengths())

@@ -11,7 +11,7 @@ import torch
 
 from lm.benchmark import generation, hugging_face
 from lm.benchmark.hardware_limits import HardwareLimits, measure_hardware_limits
-from lm.benchmark.speed import STREAMS, TASKS, choose_timed_rows, measure_speed
+from lm.benchmark.speed import CONCURRENCY, MEASUREMENTS_PER_MODEL, choose_timed_rows, measure_speed
 from lm.config.data import ParallelConfig
 from lm.config.hardware import HardwareConfig
 from lm.config.model import ModelConfig
@@ -41,15 +41,15 @@ LIMITS = HardwareLimits(1024, {"float32": 1e12}, 1e10)
 def found(request):
     told: list[str] = []
     measured = list(measure_speed(CONFIG, LIMITS, seconds=0, compare=request.param, progress=told.append))
-    assert len(told) == len(measured) == TASKS
+    assert len(told) == len(measured) == MEASUREMENTS_PER_MODEL
     return request.param, measured
 
 
 def test_each_task_is_measured_in_its_shape(found):
     _, measured = found
-    assert [each.task for each in measured] == ["training", "prefill", *["decoding"] * len(STREAMS)]
-    assert [each.rows for each in measured] == [4, 1, *STREAMS]
-    assert [each.timed_rows for each in measured] == [1, None, *[None] * len(STREAMS)]
+    assert [each.task for each in measured] == ["training", "prefill", *["decoding"] * len(CONCURRENCY)]
+    assert [each.rows for each in measured] == [4, 1, *CONCURRENCY]
+    assert [each.timed_rows for each in measured] == [1, None, *[None] * len(CONCURRENCY)]
     assert [each.length for each in measured][:2] == [16, 8]
     assert all(1 <= each.length < 8 for each in measured[2:])
     assert {each.hardware.dtype for each in measured} == {"float32"}
