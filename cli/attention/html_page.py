@@ -1,4 +1,4 @@
-"""A web page of attention maps: one self-contained HTML file, written map by map."""
+"""A self-contained HTML page of attention maps, written map by map."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ figure img { display: block; width: 100%; min-width: 3.5rem; image-rendering: pi
 
 
 def render_page(shown: Iterable[TextAttention], config: AttentionConfig) -> Iterator[str]:
-    """The parts of the page, one for each map.
+    """Yield the parts of the page, one for each map.
 
     Args:
         shown: the maps, in order.
-        config: which layer and head is drawn large, with numbers; all are drawn small below it.
+        config: the layer and head that is drawn large, with numbers; all are drawn small below it.
     """
     yield (
         '<!DOCTYPE html>\n<html><head><meta charset="utf-8">\n'
@@ -80,7 +80,7 @@ def _section(one: TextAttention, config: AttentionConfig) -> Iterator[str]:
 
 
 def _table(of: AttentionMap, config: AttentionConfig) -> Iterator[str]:
-    """The chosen map with its numbers, and the words for whoever points at one."""
+    """The chosen map with its numbers, and tooltips with the words."""
     columns = [escape(label(name), quote=True) for name in of.keys.labels]
     heads = "".join(f"<th><span>{name}</span></th>" for name in columns)
     yield f'<div class="map"><table><thead><tr><th></th>{heads}</tr></thead>\n<tbody>\n'
@@ -118,7 +118,7 @@ def _all(of: AttentionMap) -> Iterator[str]:
 
 
 def _png(weights: Weights, *, is_causal: bool) -> bytes:
-    """A picture with a dot for each weight; what lies in the future is transparent.
+    """A PNG with a pixel per weight; future positions are transparent.
 
     Source: PNG (W3C 2003), colour type 6, no filter.
     """

@@ -1,4 +1,4 @@
-"""Attention maps in files: as text, JSON, a page or a picture, as the file's suffix says."""
+"""Writes attention maps to files: text, JSON, HTML or pictures, by the file's suffix."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ SUFFIXES = (".html", ".png", ".svg", ".txt", ".json", ".jsonl", ".pharaoh")
 
 
 class AttentionMapWriter:
-    """Gathers translations, to write their attention maps in the end."""
+    """Collects translations, and writes their attention maps at the end."""
 
     def __init__(self, path: Path, config: AttentionConfig, prefix: str) -> None:
-        """Gather maps for a file.
+        """Create a writer.
 
         Args:
             path: the file.
-            config: what is to be shown.
-            prefix: how each translation begins.
+            config: what to show.
+            prefix: start of each translation.
 
         Raises:
-            UsageError: the suffix of the file does not say what to write.
+            UsageError: the suffix of the file is unknown.
         """
         check_output_path(path)
         self._path, self._config, self._prefix = path, config, prefix
         self._translated: list[TranslatedLine] = []
 
     def add(self, translated: TranslatedLine) -> None:
-        """Keep the translations of a line, of which the best is shown."""
+        """Add the translations of a line, of which the best is shown."""
         self._translated.append(translated)
 
     def write(self, model: TranslationModel, *, to: str | None) -> None:
-        """Feed each line and its translation to the model again, and write the maps in order, of blank lines too."""
+        """Run the model on each line and its translation, and write the maps in order, of blank lines too."""
         prefix = model.tokenizer.encode(self._prefix) if self._prefix else []
         write_maps(self._path, (self._map(model, one, prefix, to) for one in self._translated), self._config)
 
@@ -61,7 +61,7 @@ class AttentionMapWriter:
 
 
 def check_output_path(path: Path) -> None:
-    """Raise UsageError unless the suffix says what to write; to be called before long work.
+    """Raise UsageError unless the suffix is known; to be called before long work.
 
     Raises:
         InputError: it is a picture, and matplotlib is not installed.
@@ -76,7 +76,7 @@ def check_output_path(path: Path) -> None:
 
 
 def write_maps(path: Path, shown: Iterable[TextAttention], config: AttentionConfig) -> None:
-    """Write maps to a file, whole or not at all, and name the files that were written on stderr.
+    """Write maps to a file, atomically, and name the written files on stderr.
 
     Maps are written as they come. A picture holds one map: the files of further ones are named FILE-2.png and so on.
     """

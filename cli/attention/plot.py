@@ -1,4 +1,4 @@
-"""Attention maps as pictures, drawn by matplotlib: the chosen map large, every layer and head small beside it."""
+"""Pictures of attention maps by matplotlib: the chosen map large, every layer and head small beside it."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from lm.evaluation.attention import TextAttention
 from lm.evaluation.attention_maps import AttentionMap, Weights
 from lm.files import replaced_bytes
 
-_LONGEST = 24  # columns that a label takes
+_MAX_LABEL_WIDTH = 24  # columns that a label takes
 _TICKS = (0, 0.01, 0.1, 0.25, 0.5, 1)
 _WIDE_FONTS = ("Noto Sans CJK", "Source Han Sans", "NanumGothic", "Malgun Gothic", "Apple SD Gothic Neo", "Hiragino",
                "Microsoft YaHei", "PingFang SC", "WenQuanYi")  # fmt: skip
 
 
 def load_pyplot() -> Any:  # noqa: ANN401 (matplotlib is not always there)
-    """The pyplot of matplotlib, set up to draw files; raises InputError if matplotlib is not installed."""
+    """Import pyplot, set up for files; raises InputError if matplotlib is not installed."""
     try:
         import matplotlib as mpl
     except ImportError:
@@ -55,7 +55,7 @@ def save_plot(path: Path, one: TextAttention, config: AttentionConfig) -> Path:
 
 
 def _fonts() -> list[str]:
-    """Matplotlib's own font, and after it those on this machine that have the scripts of East Asia."""
+    """Matplotlib's own font, then those on this machine with East Asian scripts."""
     from matplotlib import font_manager
 
     installed = sorted({font.name for font in font_manager.fontManager.ttflist})
@@ -92,7 +92,7 @@ def _large(axes: Any, of: AttentionMap, config: AttentionConfig) -> None:  # noq
 
 
 def _blank_future(of: AttentionMap, weights: Weights) -> Weights:
-    """The weights with those of the future blanked out, which stay white."""
+    """Blank the weights of future positions."""
     if not of.is_causal:
         return weights
     return np.where(np.tri(*weights.shape) > 0, weights, np.float32(np.nan))
@@ -112,7 +112,7 @@ def _image(axes: Any, values: Weights) -> Any:  # noqa: ANN401
 
 
 def _labels(names: Iterable[str]) -> Iterable[str]:
-    """Labels cut to a length, with what matplotlib would take for mathematics escaped."""
+    """Truncate labels, and escape matplotlib's math markup."""
     for name in names:
         shown = label(name).replace("$", r"\$")
-        yield shown if cell_len(shown) <= _LONGEST else shown[: _LONGEST - 1] + "…"
+        yield shown if cell_len(shown) <= _MAX_LABEL_WIDTH else shown[: _MAX_LABEL_WIDTH - 1] + "…"

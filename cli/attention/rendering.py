@@ -1,4 +1,4 @@
-"""What is shown of an attention map: the chosen layer and head as a heat map in text, or all weights as values."""
+"""Renders an attention map: the chosen layer and head as a text heat map, or all weights as JSON."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _WHOSE = {
 
 
 def print_map(one: TextAttention, config: AttentionConfig) -> None:
-    """Print a map as text that fits the terminal, in its colours."""
+    """Print a map as text, in the width and colours of the terminal."""
     for line in render_lines(one, config, width=shutil.get_terminal_size().columns, colours=colours_of_terminal()):
         print(line)
 
@@ -31,7 +31,7 @@ def print_json(one: TextAttention, config: AttentionConfig) -> None:
 
 
 def render_lines(one: TextAttention, config: AttentionConfig, *, width: int | None, colours: int) -> Iterator[str]:
-    """A map as text: the texts, the heat map, and the alignments of a translation."""
+    """Render a map as text: the texts, the heat map, and the alignments of a translation."""
     drawn = build_heat_map(one.map, config)
     names = ("source", "target") if one.map.is_of_translation else ("text",)
     for name, text in zip(names, one.texts, strict=True):
@@ -43,12 +43,12 @@ def render_lines(one: TextAttention, config: AttentionConfig, *, width: int | No
 
 
 def build_heat_map(of: AttentionMap, config: AttentionConfig) -> HeatMap:
-    """The heat map of the chosen layer and head, or of the mean over those that are not chosen."""
+    """The heat map of the chosen layer and head, or of the mean over those not chosen."""
     return HeatMap(describe(of, config), of.queries.labels, of.keys.labels, weight_rows(of, config))
 
 
 def weight_rows(of: AttentionMap, config: AttentionConfig) -> list[list[float | None]]:
-    """The chosen weights as rows; None for what lies in the future."""
+    """The chosen weights as rows; None for future positions."""
     weights = of.mean(layer=config.layer, head=config.head).tolist()
     return [
         [None if of.is_causal and column > row else share for column, share in enumerate(line)]
@@ -57,7 +57,7 @@ def weight_rows(of: AttentionMap, config: AttentionConfig) -> list[list[float | 
 
 
 def describe(of: AttentionMap, config: AttentionConfig) -> str:
-    """What the numbers of a heat map are."""
+    """A caption: whose attention, layer, head, unit."""
     layers, heads = of.weights.shape[:2]
     layer = f"layer {config.layer}" if config.layer else f"mean of {layers} layers" if layers > 1 else "one layer"
     head = f"head {config.head}" if config.head else f"mean of {heads} heads" if heads > 1 else "one head"
@@ -65,7 +65,7 @@ def describe(of: AttentionMap, config: AttentionConfig) -> str:
 
 
 def to_dict(one: TextAttention, config: AttentionConfig) -> dict[str, Any]:
-    """Plain values: all layers and heads, the mean of the chosen ones, and alignments."""
+    """Convert to plain values: all layers and heads, the mean of the chosen ones, and alignments."""
     chosen = one.map.mean(layer=config.layer, head=config.head)
     report: dict[str, Any] = {
         "kind": one.map.kind,
@@ -88,5 +88,5 @@ def _axis(axis: Axis) -> dict[str, Sequence[Any]]:
 
 
 def _rounded(weights: Weights) -> Any:  # noqa: ANN401 (lists as deep as the array)
-    """Six digits after the point, as float32 has no more."""
+    """Round to six digits, the precision of float32."""
     return weights.astype(float).round(6).tolist()

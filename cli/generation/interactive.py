@@ -1,4 +1,4 @@
-"""`lm generate --interactive`: a text that a person and the model write in turns."""
+"""`lm generate --interactive`: the user and the model write a text in turns."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ _SPELLED = {"none": None, "on": True, "yes": True, "off": False, "no": False}
 
 
 def run_interactive(generator: Generator, *, opening: str, stats: bool) -> None:
-    """Read lines from stdin to its end, and write what the model makes of each to stdout.
+    """Read lines from stdin to its end, and write the continuation of each to stdout.
 
     Args:
-        generator: continues the text, with the settings that it has at first.
+        generator: continues the text, with the initial settings.
         opening: continued before the first line is read, unless empty.
-        stats: speed and seed on stderr after each turn.
+        stats: print speed and seed to stderr after each turn.
     """
     session = _InteractiveSession(generator, stats=stats)
     if sys.stdin.isatty():
@@ -72,13 +72,13 @@ def run_interactive(generator: Generator, *, opening: str, stats: bool) -> None:
 
 
 def _enable_line_editing() -> None:
-    """Let `input` edit lines and recall earlier ones with the arrow keys, where the system can."""
+    """Enable line editing and history of `input`, where the system supports it."""
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401 (`input` uses it once it is imported)
 
 
 def _read_line() -> str | None:
-    """The next line, with those that a backslash joins to it; None at the end of the input."""
+    """Read the next line, with those that a backslash joins to it; None at the end of the input."""
     terminal = sys.stdin.isatty()
     marks = ("> ", ". ") if terminal and sys.stdout.isatty() else ("", "")
     lines: list[str] = []
@@ -101,7 +101,7 @@ def _read_line() -> str | None:
 
 @dataclasses.dataclass(frozen=True)
 class _InteractiveTurn:
-    """A text that was added, and what there was before it."""
+    """An added text, and the state before it."""
 
     text: str
     context: list[int]
@@ -109,7 +109,7 @@ class _InteractiveTurn:
 
 
 class _InteractiveSession:
-    """The text so far, and how it is continued."""
+    """The text so far, and the settings of its continuation."""
 
     def __init__(self, generator: Generator, *, stats: bool) -> None:
         self.generator, self.stats = generator, stats
@@ -121,13 +121,13 @@ class _InteractiveSession:
         return self.generator.config
 
     def reset(self) -> None:
-        """Forget the text."""
+        """Start a new text."""
         self.context: list[int] = []
         self.past: list[_InteractiveTurn] = []
         self.turns, self.at_line_start = 0, True
 
     def take(self, line: str) -> None:
-        """Do what a line says: a command, or text to continue."""
+        """Execute a command, or continue a text."""
         if not line.startswith("/") or line.startswith("//"):
             self.continue_text(line[1:] if line.startswith("//") else line)
             return
@@ -148,7 +148,7 @@ class _InteractiveSession:
             raise UsageError(f"no command /{command}{_suggest_command(command, rest.strip())}; /help lists them")
 
     def _undo(self) -> _InteractiveTurn:
-        """Take back the last turn; it still counts, so that a seed draws something else in its place."""
+        """Undo the last turn; it still counts, so that a seed gives a different sample next time."""
         if not self.past:
             raise UsageError("there is no continuation to take back")
         turn = self.past.pop()
@@ -161,12 +161,12 @@ class _InteractiveSession:
         prompt = encode_after(self.generator.tokenizer, self.context, added)
         generator = dataclasses.replace(self.generator)  # without a seed in the settings, each turn has a fresh one
         sampler = generator.sampler  # made before the text begins, as a logit bias may be wrong
-        sample, watch = Continuation(), GenerationTimer()
+        sample, timer = Continuation(), GenerationTimer()
         output = TextWriter([sample], prompt="")
         try:
             for event in generator.generate(added, context=self.context, first=self.turns):
                 sample.append(event)
-                watch.record_token()
+                timer.record_token()
                 output.write(sample)
         except KeyboardInterrupt:
             generator.interrupt(sample)
@@ -176,16 +176,16 @@ class _InteractiveSession:
         self.past.append(_InteractiveTurn(text, self.context, self.at_line_start))
         self._update_context(prompt, added, sample)
         if self.stats:
-            watch.report(len(sample.tokens), sampler, generator.acceptance_stats, engines=generator.plan(1))
+            timer.report(len(sample.tokens), sampler, generator.acceptance_stats, engines=generator.plan(1))
 
     def _join_text(self, text: str) -> str:
-        """What is added to the context for a text to stand on a line of its own."""
+        """Put a text on a line of its own."""
         check_text(text, name="the line")
         is_inside = bool(self.context) and self.context[-1] not in build_text_frame(self.generator.tokenizer).after
         return "\n" + text if is_inside and text and not self.at_line_start else text
 
     def _update_context(self, prompt: list[int], added: str, sample: Continuation) -> None:
-        """The context after a turn: what was shown, so without the tokens of a stop string."""
+        """Update the context after a turn: what was shown, without the tokens of a stop string."""
         tokenizer = self.generator.tokenizer
         if sample.overlap:  # its first token begins in what was added
             ended = sample.tokens[-1:] if sample.finish_reason == "end_of_text" else []
@@ -197,7 +197,7 @@ class _InteractiveSession:
         self.at_line_start = sample.text.endswith("\n")
 
     def set(self, name: str = "", value: str | None = None) -> str:
-        """Change a setting, or explain one or all of them; returns what to tell."""
+        """Change a setting, or explain one or all of them; returns the text to print."""
         settings = _settings()
         if not name:
             return "\n".join(
@@ -221,18 +221,18 @@ class _InteractiveSession:
 
 
 def _print_wrapped(text: str) -> None:
-    """Write notes; a terminal gets them broken between words."""
+    """Print to stderr, wrapped to the width of a terminal."""
     width = Console(stderr=True).width
     note("\n".join(hanging(line, width=width) for line in text.split("\n")) if sys.stderr.isatty() else text)
 
 
 def _settings() -> dict[str, Option]:
-    """What can be set, by name."""
+    """The settings that can be changed, by name."""
     return {described.flag[2:]: described for described in list_options(SamplingConfig)}
 
 
 def _suggest_command(command: str, rest: str) -> str:
-    """What an unknown command may be meant to be."""
+    """Suggest a similar command for an unknown one."""
     settings = {name: f"/set {name} {rest}".rstrip() for name in _settings()}
     known = {**settings, **_OTHER_WORDS, **_COMMANDS}
     found = find_nearest(command.replace("_", "-"), known)
@@ -240,7 +240,7 @@ def _suggest_command(command: str, rest: str) -> str:
 
 
 def _read_value(described: Option, text: str) -> Any:  # noqa: ANN401
-    """A setting's value: as JSON where it is that (a line end can be written so), else as it stands."""
+    """Parse a setting's value: as JSON if possible (for line ends), else as text."""
     value: Any = _SPELLED.get(text, text)
     with contextlib.suppress(ValueError, RecursionError):
         value = json.loads(text)

@@ -1,4 +1,4 @@
-"""`lm generate --prompts`: the prompts of a file, continued side by side, results in the order of the file."""
+"""`lm generate --prompts`: continues the prompts of a file concurrently, with results in the order of the file."""
 
 from __future__ import annotations
 
@@ -37,22 +37,22 @@ from lm.text.prompts import Prompt, read_prompts
 from lm.tokenizer.tokenizer import Tokenizer
 
 Continued = tuple[Prompt, list[Continuation]]
-"""A prompt, and what follows it."""
+"""A prompt with its continuations."""
 
 
 @dataclass(frozen=True)
 class GenerationRequest:
-    """What is to follow each prompt, and by which run.
+    """What to generate for each prompt, and with which run.
 
     Attributes:
         run: the run, or one of its checkpoints.
-        sampling: how tokens are chosen.
-        beam: how texts are searched for, if they are.
+        sampling: sampling settings.
+        beam: beam search settings.
         hardware: what to run on.
-        samples: how many of each prompt.
-        use_cache: keep keys and values.
-        batch_size: samples drawn side by side.
-        alternatives: how many of the most likely tokens come with each token.
+        samples: continuations per prompt.
+        use_cache: use a KV cache.
+        batch_size: concurrent samples.
+        alternatives: how many of the most probable tokens to return with each token.
     """
 
     run: Path
@@ -64,30 +64,34 @@ class GenerationRequest:
     batch_size: int
     alternatives: int
 
-    def load(self, beginning: str) -> Work[Prompt, tuple[int, Continued]]:
-        """Load the run, and be ready for prompts that begin alike."""
+    def load(self, common_prefix: str) -> Work[Prompt, tuple[int, Continued]]:
+        """Load the run; return a function that continues prompts with a common prefix."""
         model, loaded = load_decoder(self.run, self.hardware, instead="use lm translate")
         generator = Generator(
             model, loaded.tokenizer, self.sampling, use_cache=self.use_cache, batch_size=self.batch_size,
             follows_examples=loaded.config.data.supervised,
         )  # fmt: skip
-        return partial(self._beam_search, generator) if self._is_search else partial(self._sample, generator, beginning)
+        return (
+            partial(self._beam_search, generator)
+            if self._is_search
+            else partial(self._sample, generator, common_prefix)
+        )
 
     @property
     def _is_search(self) -> bool:
         return self.beam.beam is not None
 
     def _sample(
-        self, generator: Generator, beginning: str, prompts: Iterator[Prompt]
+        self, generator: Generator, common_prefix: str, prompts: Iterator[Prompt]
     ) -> Iterator[tuple[int, Continued]]:
-        """Samples of prompts, numbered, as they end."""
+        """Yield numbered samples of prompts, as they end."""
         for prompt, samples in generator.continue_prompts(
-            prompts, n=self.samples, common_prefix=beginning, alternatives=self.alternatives
+            prompts, n=self.samples, common_prefix=common_prefix, alternatives=self.alternatives
         ):
             yield prompt.number, (prompt, samples)
 
     def _beam_search(self, generator: Generator, prompts: Iterator[Prompt]) -> Iterator[tuple[int, Continued]]:
-        """The likeliest texts that follow prompts, numbered, one prompt after the other."""
+        """Yield numbered hypotheses of prompts, one prompt after the other."""
         assert self.beam.beam is not None
         for prompt in prompts:
             found = generator.search(
@@ -99,13 +103,13 @@ class GenerationRequest:
 
 @dataclass(frozen=True)
 class OutputFormat:
-    """How results are written.
+    """The output format.
 
     Attributes:
-        out: where to; None for stdout.
-        as_json: a line of JSON each.
-        echo: each prompt in front of its text.
-        stats: say speed, type and seed in the end, if not only where stderr is a terminal.
+        out: the file; None for stdout.
+        as_json: write JSON lines.
+        echo: write the prompt before each text.
+        stats: print speed, dtype and seed at the end; None for only if stderr is a terminal.
     """
 
     out: Path | None
@@ -114,33 +118,35 @@ class OutputFormat:
     stats: bool | None
 
 
-def generate_for_prompts(file: str, asked: GenerationRequest, form: OutputFormat, *, processes: int) -> None:
-    """Continue the prompts of a file, and write what follows each.
+def generate_for_prompts(file: str, request: GenerationRequest, output_format: OutputFormat, *, processes: int) -> None:
+    """Continue the prompts of a file, and write the results.
 
     Args:
         file: its name, or - for stdin.
-        asked: what is to follow.
-        form: how it is written.
-        processes: how many share out the prompts.
+        request: what to generate.
+        output_format: the output format.
+        processes: number of processes that share the prompts.
     """
-    prompts = _read_prompt_file(file, load_config(find_checkpoint(asked.run)).data)
+    prompts = _read_prompt_file(file, load_config(find_checkpoint(request.run)).data)
     if not prompts:
         note(f"{file}: no prompts, so nothing to do")
-    asked = dataclasses.replace(asked, sampling=_with_seed(asked.sampling))
+    request = dataclasses.replace(request, sampling=_with_seed(request.sampling))
     beginning = common_prefix([prompt.text for prompt in prompts])
-    tokenizer = load_tokenizer(asked.run) if form.as_json and asked.alternatives else None
+    tokenizer = load_tokenizer(request.run) if output_format.as_json and request.alternatives else None
     with ExitStack() as stack:
-        stream = None if form.out is None else stack.enter_context(replaced(form.out))
-        results = stack.enter_context(_start_generation(asked, beginning, prompts, processes=processes))
+        stream = None if output_format.out is None else stack.enter_context(replaced(output_format.out))
+        results = stack.enter_context(_start_generation(request, beginning, prompts, processes=processes))
         try:
-            for number, (prompt, found) in enumerate(ordered(_with_progress(results, asked, form, total=len(prompts)))):
-                _write(prompt, found, asked, form, stream, tokenizer, is_first=not number)
+            for number, (prompt, found) in enumerate(
+                ordered(_with_progress(results, request, output_format, total=len(prompts)))
+            ):
+                _write(prompt, found, request, output_format, stream, tokenizer, is_first=not number)
         except KeyboardInterrupt:
             raise typer.Abort from None
 
 
 def _read_prompt_file(file: str, data: DataConfig) -> Sequence[Prompt]:
-    """All prompts of a file; InputError if it is a folder, or several."""
+    """Read all prompts of a file; InputError if it is a folder, or several."""
     files = find_text_files([file], DataConfig(keep_line_ends=data.keep_line_ends))
     if len(files) > 1 or Path(file).is_dir():
         raise InputError(f"{file}: not one file; name the one that holds the prompts (--prompts)")
@@ -148,26 +154,26 @@ def _read_prompt_file(file: str, data: DataConfig) -> Sequence[Prompt]:
 
 
 def _with_seed(sampling: SamplingConfig) -> SamplingConfig:
-    """The settings with a seed: a fresh one if they have none, the same for all processes."""
+    """The settings with a seed: a random one if they have none, the same for all processes."""
     return dataclasses.replace(sampling, seed=Sampler.from_config(sampling).seed)
 
 
 @contextmanager
 def _start_generation(
-    asked: GenerationRequest, beginning: str, prompts: Sequence[Prompt], *, processes: int
+    request: GenerationRequest, common_prefix: str, prompts: Sequence[Prompt], *, processes: int
 ) -> Iterator[Iterator[tuple[int, Continued]]]:
-    """What follows the prompts, numbered, as it comes; in this process, or in others."""
+    """The results, numbered, as they come; generated in this process or in others."""
     ordered = sort_by_length(prompts)
     if processes == 1:
-        yield asked.load(beginning)(ordered)
+        yield request.load(common_prefix)(ordered)
         return
-    shared = dataclasses.replace(asked, hardware=share_of(asked.hardware, processes))
-    with Workers(partial(shared.load, beginning), processes) as workers:
+    shared = dataclasses.replace(request, hardware=share_of(request.hardware, processes))
+    with Workers(partial(shared.load, common_prefix), processes) as workers:
         yield workers.share(ordered)
 
 
 def _with_progress(
-    results: Iterable[tuple[int, Continued]], asked: GenerationRequest, form: OutputFormat, *, total: int
+    results: Iterable[tuple[int, Continued]], request: GenerationRequest, output_format: OutputFormat, *, total: int
 ) -> Iterator[tuple[int, Continued]]:
     """The same results, with their number and speed on stderr if that is a terminal."""
     began, tokens, done = time.perf_counter(), 0, 0
@@ -179,33 +185,33 @@ def _with_progress(
             speed = f"{tokens / (time.perf_counter() - began):,.0f} tokens/s"
             bar.update(task, completed=done, speed=speed)
             yield number, (prompt, found)
-    if done and (form.stats or (form.stats is None and sys.stderr.isatty())):
-        drawn = not asked.sampling.greedy and asked.beam.beam is None
+    if done and (output_format.stats or (output_format.stats is None and sys.stderr.isatty())):
+        is_sampled = not request.sampling.greedy and request.beam.beam is None
         took = duration(time.perf_counter() - began)
-        seed = f", seed {asked.sampling.seed}" if drawn else ""
-        number_type = decoding_dtype(asked.run, asked.hardware)
+        seed = f", seed {request.sampling.seed}" if is_sampled else ""
+        number_type = decoding_dtype(request.run, request.hardware)
         note(f"{many(done, 'prompt')}, {many(tokens, 'token')} in {took}, {speed}, {number_type}{seed}")
 
 
 def _write(  # noqa: PLR0917
     prompt: Prompt,
     found: Sequence[Continuation],
-    asked: GenerationRequest,
-    form: OutputFormat,
+    request: GenerationRequest,
+    output_format: OutputFormat,
     stream: IO[str] | None,
     tokenizer: Tokenizer | None,
     *,
     is_first: bool,
 ) -> None:
-    """Write all that follows a prompt."""
+    """Write all continuations of a prompt."""
     for place, one in enumerate(found):
-        if not form.as_json:
+        if not output_format.as_json:
             write_completion(
-                (prompt.text if form.echo else "") + one.text, is_first=is_first and not place, stream=stream
+                (prompt.text if output_format.echo else "") + one.text, is_first=is_first and not place, stream=stream
             )
-        elif asked.beam.beam is not None:
+        elif request.beam.beam is not None:
             write_json(hypothesis_to_dict(one, prompt.text), stream)
         else:
-            seed = asked.sampling.seed if prompt.seed is None else prompt.seed
+            seed = request.sampling.seed if prompt.seed is None else prompt.seed
             assert seed is not None
             write_json(sample_to_dict(one, prompt.text, seed=seed, tokenizer=tokenizer), stream)

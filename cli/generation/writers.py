@@ -1,4 +1,4 @@
-"""Samples as they grow, and how they are written: as text, or as lines of JSON."""
+"""Writers of samples, as text or JSON lines, and the timer of a generation."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from lm.tokenizer.tokenizer import Tokenizer
 
 
 def write_text(text: str, stream: IO[str] | None = None) -> None:
-    """Text to a stream, or on stdout at once; a terminal gets its control characters drawn."""
+    """Write text to a stream, or to stdout and flush; control characters are escaped on a terminal."""
     if text:
         (stream or sys.stdout).write(for_stream(text, stream or sys.stdout))
         if stream is None:
@@ -31,7 +31,7 @@ def write_text(text: str, stream: IO[str] | None = None) -> None:
 
 
 class SampleWriter:
-    """Writes samples in order: of the first that is not finished what there is so far, and nothing of those after."""
+    """Writes samples in order: the text so far of the first unfinished one, and nothing of those after it."""
 
     def __init__(self, samples: Sequence[Continuation]) -> None:
         self.samples, self.current = samples, 0
@@ -47,28 +47,28 @@ class SampleWriter:
             self.current += 1
 
     def interrupt(self, generator: Generator) -> None:
-        """Write all that was generated, of all samples that were begun."""
+        """Write all that was generated, of all samples in progress."""
         for sample in self.samples[self.current :]:
             if sample.tokens and sample.finish_reason is None:
                 generator.interrupt(sample)
         self.advance()
 
     def write(self, sample: Continuation) -> None:
-        """Bring a sample's text up to date."""
+        """Write the new text of a sample."""
 
     def end(self, sample: Continuation) -> None:
-        """A sample is finished."""
+        """Finish a sample."""
 
 
 class TextWriter(SampleWriter):
-    """Each sample's text after the prompt, separated as documents of a corpus are."""
+    """Writes the text of each sample after the prompt, with document separators."""
 
     def __init__(self, samples: Sequence[Continuation], prompt: str) -> None:
         super().__init__(samples)
         self.prompt, self.written = prompt, -1
 
     def write(self, sample: Continuation) -> None:
-        """Write the part of the sample's text that is new."""
+        """Write the new part of the sample's text."""
         if self.written < 0:
             bold = sys.stdout.isatty() and "NO_COLOR" not in os.environ
             write_text(f"{END_OF_TEXT}\n" if self.current else "")
@@ -86,12 +86,12 @@ class TextWriter(SampleWriter):
 
 
 class JsonLinesWriter(SampleWriter):
-    """One object a sample."""
+    """Writes one JSON object per sample."""
 
     def __init__(
         self, samples: Sequence[Continuation], prompt: str, generator: Generator, *, alternatives: bool
     ) -> None:
-        """Of samples that a generator draws, with or without the alternatives to each token."""
+        """Create a writer, with or without the alternatives to each token."""
         super().__init__(samples)
         self.prompt, self.seed = prompt, generator.sampler.seed
         self.tokenizer = generator.tokenizer if alternatives else None
@@ -102,7 +102,7 @@ class JsonLinesWriter(SampleWriter):
 
 
 def sample_to_dict(sample: Continuation, prompt: str, *, seed: int, tokenizer: Tokenizer | None) -> dict[str, Any]:
-    """A sample as an object; with a tokenizer the alternatives to each token are among its values."""
+    """Convert a sample; with a tokenizer, alternatives to each token are included."""
     values: dict[str, Any] = {
         "prompt": prompt,
         "text": sample.text,
@@ -124,24 +124,24 @@ def _alternatives_to_dicts(alternatives: Alternatives, tokenizer: Tokenizer) -> 
 
 
 def hypothesis_to_dict(found: Continuation, prompt: str) -> dict[str, Any]:
-    """A result of a search as an object."""
+    """Convert a hypothesis of beam search."""
     fields = ("text", "tokens", "logprobs", "score", "finish_reason")
     return {"prompt": prompt, **{name: getattr(found, name) for name in fields}}
 
 
 def write_json(values: dict[str, Any], stream: IO[str] | None = None) -> None:
-    """One object on one line."""
+    """Write one object on one line."""
     print(json_line(values), file=stream, flush=stream is None)
 
 
 def write_completion(text: str, *, is_first: bool, stream: IO[str] | None = None) -> None:
-    """A text that is complete, separated from the one before as documents of a corpus are."""
+    """Write a complete text, with a document separator before it."""
     separator = "" if is_first else f"{END_OF_TEXT}\n"
     write_text(separator + text + ("" if text.endswith("\n") else "\n"), stream)
 
 
 def write_hypotheses(found: Sequence[Continuation], prompt: str, *, as_json: bool) -> None:
-    """The results of a search, best first."""
+    """Write the hypotheses of beam search, best first."""
     for place, one in enumerate(found):
         if as_json:
             write_json(hypothesis_to_dict(one, prompt))
@@ -150,14 +150,14 @@ def write_hypotheses(found: Sequence[Continuation], prompt: str, *, as_json: boo
 
 
 class GenerationTimer:
-    """Times the prompt, up to the first token, apart from the rest."""
+    """Times prefill, up to the first token, and the rest."""
 
     def __init__(self) -> None:
         self.started_at = self.first_token_at = time.perf_counter()
         self.has_token = False
 
     def record_token(self) -> None:
-        """A token came."""
+        """Record that a token came."""
         if not self.has_token:
             self.first_token_at, self.has_token = time.perf_counter(), True
 

@@ -1,4 +1,4 @@
-"""`lm evaluate`: the systems that are scored (runs, or files of translations), and the reports of their scores."""
+"""`lm evaluate`: the systems that are scored (runs, or files of translations), and reports of their scores."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from lm.text.dependency_trees import Heads, attach_heads
 from lm.text.files import find_text_files, read_file_lines
 from lm.text.parallel import ParallelText, guess_language
 
-_LOOKS_TOKENIZED = 0.5  # of the lines end in " ."
+_TOKENIZED_FRACTION = 0.5  # of the lines end in " ."
 
 
 @dataclass(frozen=True)
@@ -49,13 +49,13 @@ class SystemOutput:
 
 @dataclass(frozen=True)
 class RunTranslator:
-    """Makes translations by runs.
+    """Translates with runs.
 
     Attributes:
         given: the settings.
-        language: to translate into, if the user asks for one.
-        target: a file of references, whose name may tell the language otherwise.
-        heads: of the words of the sources, for runs that read dependency trees.
+        language: the target language, if given.
+        target: a file of references, whose name may tell the language.
+        heads: dependency heads of the source words, for runs that read them.
     """
 
     given: ParsedOptions
@@ -64,7 +64,7 @@ class RunTranslator:
     heads: Sequence[Heads] | None = None
 
     def translate(self, run: Path, sources: Sequence[str] | None) -> list[str]:
-        """Translate lines by a run, with a bar on stderr if that is a terminal.
+        """Translate lines with a run, with a progress bar if stderr is a terminal.
 
         Raises:
             UsageError: there is nothing to translate, or the run does not translate into the language.
@@ -81,7 +81,7 @@ class RunTranslator:
             return [one.translations[0].text for one in done]
 
     def _language(self, model: TranslationModel) -> str | None:
-        """The language, of a model with several directions: what the user asks for, or what the file's name tells."""
+        """The target language, of a model with several directions: as given, or told by the file name."""
         tag = model.tag_to(self.language, file_language=guess_language(self.target))
         return None if tag is None else tag.language
 
@@ -126,13 +126,13 @@ def write_system(path: Path, system: SystemOutput) -> None:
 
 
 def warn_of_tokenized_text(system: SystemOutput, config: ScoringConfig) -> None:
-    """Note that translations look tokenized, where they are about to be tokenized again."""
+    """Warn if translations look tokenised and will be tokenised again."""
     tokenized = sum(line.endswith(" .") for line in system.lines)
-    if config.tokenize != "none" and tokenized > _LOOKS_TOKENIZED * len(system.lines):
+    if config.tokenize != "none" and tokenized > _TOKENIZED_FRACTION * len(system.lines):
         note("the translations look tokenized (they end in ' .'): scores of plain text compare, or use --tokenize none")
 
 
-_CLEAR = 0.05
+_SIGNIFICANCE = 0.05
 
 
 def report_scores(
@@ -153,14 +153,14 @@ def report_comparison(
     *,
     as_json: bool,
 ) -> None:
-    """Score the translations of two systems against references, and print how they differ."""
+    """Score two systems against references, and print their difference."""
     comparisons = translation_scores.compare_systems(first.lines, second.lines, references, config)
     report = print_comparisons_json if as_json else print_comparisons
     report(comparisons, (first.name, second.name), lines=len(first.lines))
 
 
 def print_scores(scores: Sequence[TranslationScore], *, name: str, lines: int, exact: int) -> None:
-    """Print a row for each metric, and what each figure depends on; `exact` lines are the same as a reference."""
+    """Print a row per metric, and the metrics' signatures; `exact` lines equal a reference."""
     table(
         ("metric", "score", "95% interval"),
         [[score.metric, _number(score.value), _interval(score)] for score in scores],
@@ -170,7 +170,7 @@ def print_scores(scores: Sequence[TranslationScore], *, name: str, lines: int, e
 
 
 def print_comparisons(comparisons: Sequence[SystemComparison], names: tuple[str, str], *, lines: int) -> None:
-    """Print a row for each metric, what each figure depends on, and the verdict."""
+    """Print a row per metric, the metrics' signatures, and the verdict."""
     rows = [
         [one.first.metric, _number(one.first.value), _interval(one.first), _number(one.second.value),
          _interval(one.second), f"{one.difference:+.2f}", "–" if one.p_value is None else f"{one.p_value:.3f}"]
@@ -190,14 +190,14 @@ def _print_signatures(scores: Sequence[TranslationScore]) -> None:
 
 
 def verdict(bleu: SystemComparison, names: tuple[str, str]) -> str:
-    """The conclusion from a difference in BLEU, in a sentence."""
+    """Return the conclusion from a difference in BLEU, as a sentence."""
     if not bleu.difference:
         return "the two do not differ in BLEU"
     better, worse = names if bleu.difference > 0 else names[::-1]
     if bleu.p_value is None:
         return f"{better} is ahead of {worse} by {abs(bleu.difference):.2f} BLEU; whether by chance is not tested"
     margin = f"{abs(bleu.difference):.2f} BLEU (p = {bleu.p_value:.3f})"
-    if bleu.p_value >= _CLEAR:
+    if bleu.p_value >= _SIGNIFICANCE:
         return f"no clear difference: {better} is ahead of {worse} by {margin}"
     return f"{better} is better than {worse} by {margin}"
 

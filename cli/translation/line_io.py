@@ -1,4 +1,4 @@
-"""Lines in, translations out: line n of the output is the translation of line n of the input."""
+"""Reads lines to translate and writes translations: line n of the output is the translation of line n of the input."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from lm.errors import UsageError
 from lm.text.dependency_trees import Heads, attach_heads
 from lm.text.files import read_file_lines
 
-_SECONDS_BETWEEN_NOTES = 10
+_NOTE_INTERVAL = 10
 
 
 def read_lines_with_heads(files: Sequence[Path], heads: Sequence[Path]) -> tuple[Iterator[str], Iterator[Heads]]:
-    """The lines of some files, or of stdin, and the heads of their words, of which there is a file for each.
+    """Read the lines of files or stdin, and the dependency heads of their words, from one file each.
 
     Raises:
-        InputError: a file is missing, or a line of heads is no tree of its sentence.
-        UsageError: there are more files of heads than of sentences, or fewer.
+        InputError: a file is missing, or a line of heads is not a tree of its sentence.
+        UsageError: the numbers of files differ.
     """
     files = files or [STDIN]
     if len(files) != len(heads):
@@ -47,20 +47,20 @@ def read_lines_with_heads(files: Sequence[Path], heads: Sequence[Path]) -> tuple
 
 
 def read_prefixes(prefix: str | None, file: Path | None) -> Iterable[str] | None:
-    """How each translation begins: all of them the same, or each as its line of a file says."""
+    """Read the prefixes of translations: the same for all, or line by line from a file."""
     if file is not None:
         return read_file_lines(file)
     return None if prefix is None else itertools.repeat(prefix)
 
 
 def write_translations(stream: IO[str], number: int, result: TranslatedLine, *, n_best: int, as_json: bool) -> None:
-    """Write the translations of a line, at once where they go to stdout.
+    """Write the translations of a line; stdout is flushed.
 
     Args:
-        stream: where to.
+        stream: the output.
         number: of the line, from 1.
         result: its translations.
-        n_best: how many lines of output it has; where there are fewer translations, the rest are blank.
+        n_best: output lines per line; missing translations are blank.
         as_json: write one line of JSON instead.
     """
     if result.left_out:
@@ -79,7 +79,7 @@ def write_translations(stream: IO[str], number: int, result: TranslatedLine, *, 
 def with_progress(results: Iterable[TranslatedLine], *, shown: bool) -> Iterator[TranslatedLine]:
     """The same results, with their number and speed on stderr.
 
-    A terminal that shows nothing else gets a bar; elsewhere there is a line now and then.
+    On a terminal that shows nothing else this is a bar; elsewhere a line now and then.
     """
     drawn = shown and sys.stderr.isatty() and not sys.stdout.isatty()
     began = noted = time.perf_counter()
@@ -92,7 +92,7 @@ def with_progress(results: Iterable[TranslatedLine], *, shown: bool) -> Iterator
             now = time.perf_counter()
             speed = f"{number / (now - began):.1f} lines/s"
             bar.update(task, completed=number, speed=speed)
-            if shown and not drawn and now - noted > _SECONDS_BETWEEN_NOTES:
+            if shown and not drawn and now - noted > _NOTE_INTERVAL:
                 noted = now
                 note(f"{many(number, 'line')}, {speed}")
     if shown and number and (drawn or noted > began):

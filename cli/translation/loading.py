@@ -1,4 +1,4 @@
-"""The translator that `lm translate` was asked for: one run or several, searching or sampling."""
+"""Loads the translator of `lm translate`: one run or an ensemble, with beam search or sampling."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ def load_translator(
     at_once: bool,
     share: Share[list[SourceLine], list[TranslatedLine]] | None = None,
 ) -> Translator:
-    """Load runs that translate together.
+    """Load runs as one translator.
 
     Args:
-        runs: one, or several that decide together.
+        runs: one, or an ensemble.
         given: the settings.
-        to: the language, for models that translate into several.
-        sample: draw translations instead of searching for the best.
-        at_once: answer each line as soon as it is there, unless the settings say how many to read ahead.
-        share: has batches translated by other processes.
+        to: the target language, for models with several.
+        sample: sample instead of beam search.
+        at_once: translate each line as soon as it is read, unless the settings say how many to read ahead.
+        share: translates batches in other processes.
 
     Raises:
         InputError: a run does not exist, or is damaged.
@@ -59,7 +59,7 @@ def load_translator(
 def open_translator(
     runs: Sequence[Path], given: ParsedOptions, *, to: str | None, sample: bool, at_once: bool
 ) -> Iterator[Translator]:
-    """A translator whose batches are shared out over as many processes as the settings say; see `load_translator`."""
+    """A translator that uses as many processes as configured; see `load_translator`."""
     processes, hardware = WorkersConfig(**given["workers"]).processes, HardwareConfig(**given["hardware"])
     if processes == 1:
         yield load_translator(runs, given, to=to, sample=sample, at_once=at_once)
@@ -75,5 +75,5 @@ def open_translator(
 def _load_batch_translator(
     runs: Sequence[Path], given: ParsedOptions, *, to: str | None, sample: bool
 ) -> Callable[[list[SourceLine]], list[TranslatedLine]]:
-    """What a process does that translates batches."""
+    """Load the function with which a worker process translates batches."""
     return load_translator(runs, given, to=to, sample=sample, at_once=False).translate_batch

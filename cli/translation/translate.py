@@ -62,13 +62,13 @@ _Heads = Annotated[
         show_default=False,
     ),
 ]
-_Sample = Annotated[bool, typer.Option("--sample", help="Draw translations, with the flags under Sampling.")]
+_Sample = Annotated[bool, typer.Option("--sample", help="Sample translations, with the flags under Sampling.")]
 _Attention = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="Write where the words of each translation look in its source: .html (all layers and heads), .png or .svg "
-        "(a picture a line; they need matplotlib), .txt, .jsonl, or .pharaoh (alignments alone).",
+        help="Write the attention of each translation to its source: .html (all layers and heads), .png or .svg "
+        "(a picture per line; they need matplotlib), .txt, .jsonl, or .pharaoh (alignments alone).",
         show_default=False,
     ),
 ]
@@ -110,13 +110,12 @@ def translate(
     """Translate text line by line: line n out is the translation of line n in.
 
     A line holds a sentence, or whatever the lines of the training data held; a blank one stays blank. With --n-best N
-    each line has N lines of output. What is typed at a terminal is answered line by line; otherwise lines are read
-    ahead and sorted by length for batching.
+    each line has N lines of output. At a terminal each line is translated at once; otherwise lines are read ahead and
+    sorted by length for batching.
 
-    With --sample and a seed, sample i of a line is the same whatever lines are before and after it; equal lines have
-    different samples.
+    With --sample and a seed, sample i of a line doesn't depend on other lines; equal lines have different samples.
 
-    Penalties and biases under Sampling count in the search too: they change the model's logits, and so the score.
+    Penalties and biases under Sampling apply to beam search too: they change the model's logits, and so the score.
 
     Examples:
       lm translate runs/en-de < news.en > news.de
@@ -159,7 +158,7 @@ def translate(
 
 
 def _check_prefixes(prefix: str | None, file: Path | None, *, has_maps: bool) -> None:
-    """Raise UsageError unless prefixes are given in one way, which attention maps can follow."""
+    """Raise UsageError unless prefixes are given in one way, which attention maps support."""
     if prefix is not None and file is not None:
         raise UsageError("give either --prefix or --prefix-file")
     if prefix is not None:

@@ -20,7 +20,7 @@ from lm.model.transformer import EncoderDecoder, Model, soft_cap
 from lm.model.variants.experts import capture_routing, load_balancing_loss
 
 States = Callable[..., Tensor]
-"""Token ids -> final states, as `hidden` of a model and `EncoderDecoder.read` give them."""
+"""Token ids -> final states, as `hidden` of a model and `EncoderDecoder.encode_decode` give them."""
 
 
 _GUESSES_AT_ONCE = 1024
@@ -29,7 +29,7 @@ _GUESSES_AT_ONCE = 1024
 
 def final_states(model: Model) -> States:
     """The function that gives what a model makes of its inputs before the output layer."""
-    return model.read if isinstance(model, EncoderDecoder) else model.hidden
+    return model.encode_decode if isinstance(model, EncoderDecoder) else model.hidden
 
 
 class Objective(Loss):
