@@ -86,17 +86,17 @@ def _table(of: AttentionMap, config: AttentionConfig) -> Iterator[str]:
     yield f'<div class="map"><table><thead><tr><th></th>{heads}</tr></thead>\n<tbody>\n'
     for name, row in zip(of.queries.labels, weight_rows(of, config), strict=True):
         head = escape(label(name), quote=True)
-        cells = "".join(_cell(share, head, column) for share, column in zip(row, columns, strict=True))
+        cells = "".join(_cell(weight, head, column) for weight, column in zip(row, columns, strict=True))
         yield f"<tr><th>{head}</th>{cells}</tr>\n"
     yield "</tbody></table></div>\n"
 
 
-def _cell(share: float | None, row: str, column: str) -> str:
-    if share is None:
+def _cell(weight: float | None, row: str, column: str) -> str:
+    if weight is None:
         return "<td></td>"
-    percent = round(100 * share)
+    percent = round(100 * weight)
     light = " l" if is_light(colour(percent / 100)) else ""
-    return f'<td class="w{percent}{light}" title="{row} → {column}: {share:.1%}">{percent or "·"}</td>'
+    return f'<td class="w{percent}{light}" title="{row} → {column}: {weight:.1%}">{percent or "·"}</td>'
 
 
 def _all(of: AttentionMap) -> Iterator[str]:
@@ -123,10 +123,10 @@ def _png(weights: Weights, *, is_causal: bool) -> bytes:
     Source: PNG (W3C 2003), colour type 6, no filter.
     """
     height, width = weights.shape
-    seen = (np.tri(height, width) if is_causal else np.ones((height, width))) > 0
-    dots = [[(*colour(share), 255 * is_seen) for share, is_seen in zip(*row, strict=True)]
-            for row in zip(weights.tolist(), seen.tolist(), strict=True)]  # fmt: skip
-    rows = (bytes(part for dot in row for part in dot) for row in dots)
+    visible = (np.tri(height, width) if is_causal else np.ones((height, width))) > 0
+    pixels = [[(*colour(weight), 255 * is_visible) for weight, is_visible in zip(*row, strict=True)]
+            for row in zip(weights.tolist(), visible.tolist(), strict=True)]  # fmt: skip
+    rows = (bytes(part for pixel in row for part in pixel) for row in pixels)
     return b"\x89PNG\r\n\x1a\n" + b"".join((
         _chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 6, 0, 0, 0)),
         _chunk(b"IDAT", zlib.compress(b"".join(b"\0" + row for row in rows), 9)),

@@ -32,11 +32,11 @@ def print_json(one: TextAttention, config: AttentionConfig) -> None:
 
 def render_lines(one: TextAttention, config: AttentionConfig, *, width: int | None, colours: int) -> Iterator[str]:
     """Render a map as text: the texts, the heat map, and the alignments of a translation."""
-    drawn = build_heat_map(one.map, config)
+    heat_map = build_heat_map(one.map, config)
     names = ("source", "target") if one.map.is_of_translation else ("text",)
     for name, text in zip(names, one.texts, strict=True):
         yield f"{name}  {label(text).replace('␣', ' ')}".rstrip()
-    yield from draw(drawn, width=width, colours=colours)
+    yield from draw(heat_map, width=width, colours=colours)
     if one.map.is_of_translation:
         yield ""
         yield f"alignments (source-target words, from 0): {one.map.to_pharaoh(layer=config.layer, head=config.head)}"
@@ -51,7 +51,7 @@ def weight_rows(of: AttentionMap, config: AttentionConfig) -> list[list[float | 
     """The chosen weights as rows; None for future positions."""
     weights = of.mean(layer=config.layer, head=config.head).tolist()
     return [
-        [None if of.is_causal and column > row else share for column, share in enumerate(line)]
+        [None if of.is_causal and column > row else weight for column, weight in enumerate(line)]
         for row, line in enumerate(weights)
     ]
 

@@ -210,8 +210,8 @@ def _search(generator: Generator, prompt: str, beam: BeamConfig, n: int, shown: 
     from cli.generation.writers import write_hypotheses
 
     assert beam.beam is not None
-    found = generator.search(prompt, beam_size=beam.beam, length_penalty=beam.length_penalty, n=n)
-    write_hypotheses(found, shown, as_json=as_json)
+    hypotheses = generator.search(prompt, beam_size=beam.beam, length_penalty=beam.length_penalty, n=n)
+    write_hypotheses(hypotheses, shown, as_json=as_json)
 
 
 def _sample(

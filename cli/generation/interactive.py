@@ -235,8 +235,8 @@ def _suggest_command(command: str, rest: str) -> str:
     """Suggest a similar command for an unknown one."""
     settings = {name: f"/set {name} {rest}".rstrip() for name in _settings()}
     known = {**settings, **_OTHER_WORDS, **_COMMANDS}
-    found = find_nearest(command.replace("_", "-"), known)
-    return f" (did you mean {known[found]}?)" if found else ""
+    match = find_nearest(command.replace("_", "-"), known)
+    return f" (did you mean {known[match]}?)" if match else ""
 
 
 def _read_value(described: Option, text: str) -> Any:  # noqa: ANN401

@@ -94,11 +94,11 @@ class GenerationRequest:
         """Yield numbered hypotheses of prompts, one prompt after the other."""
         assert self.beam.beam is not None
         for prompt in prompts:
-            found = generator.search(
+            hypotheses = generator.search(
                 prompt.text, beam_size=self.beam.beam, length_penalty=self.beam.length_penalty, n=self.samples,
                 max_tokens=prompt.max_tokens,
             )  # fmt: skip
-            yield prompt.number, (prompt, found)
+            yield prompt.number, (prompt, hypotheses)
 
 
 @dataclass(frozen=True)
@@ -137,10 +137,10 @@ def generate_for_prompts(file: str, request: GenerationRequest, output_format: O
         stream = None if output_format.out is None else stack.enter_context(replaced(output_format.out))
         results = stack.enter_context(_start_generation(request, beginning, prompts, processes=processes))
         try:
-            for number, (prompt, found) in enumerate(
+            for number, (prompt, continuations) in enumerate(
                 ordered(_with_progress(results, request, output_format, total=len(prompts)))
             ):
-                _write(prompt, found, request, output_format, stream, tokenizer, is_first=not number)
+                _write(prompt, continuations, request, output_format, stream, tokenizer, is_first=not number)
         except KeyboardInterrupt:
             raise typer.Abort from None
 
@@ -180,11 +180,11 @@ def _with_progress(
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("prompts  {task.fields[speed]}"), TimeRemainingColumn())
     with progress(*columns) as bar:
         task = bar.add_task("", total=total, speed="")
-        for done, (number, (prompt, found)) in enumerate(results, 1):
-            tokens += sum(len(one.tokens) for one in found)
+        for done, (number, (prompt, continuations)) in enumerate(results, 1):
+            tokens += sum(len(one.tokens) for one in continuations)
             speed = f"{tokens / (time.perf_counter() - began):,.0f} tokens/s"
             bar.update(task, completed=done, speed=speed)
-            yield number, (prompt, found)
+            yield number, (prompt, continuations)
     if done and (output_format.stats or (output_format.stats is None and sys.stderr.isatty())):
         is_sampled = not request.sampling.greedy and request.beam.beam is None
         took = duration(time.perf_counter() - began)
@@ -195,7 +195,7 @@ def _with_progress(
 
 def _write(  # noqa: PLR0917
     prompt: Prompt,
-    found: Sequence[Continuation],
+    continuations: Sequence[Continuation],
     request: GenerationRequest,
     output_format: OutputFormat,
     stream: IO[str] | None,
@@ -204,7 +204,7 @@ def _write(  # noqa: PLR0917
     is_first: bool,
 ) -> None:
     """Write all continuations of a prompt."""
-    for place, one in enumerate(found):
+    for place, one in enumerate(continuations):
         if not output_format.as_json:
             write_completion(
                 (prompt.text if output_format.echo else "") + one.text, is_first=is_first and not place, stream=stream

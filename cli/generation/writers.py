@@ -76,8 +76,8 @@ class TextWriter(SampleWriter):
             sys.stdout.write(typer.style(prompt, bold=True) if bold and prompt else prompt)
             self.written = 0
         # Counted as written before it is, or Ctrl-C could repeat text.
-        fresh, self.written = sample.text[self.written :], len(sample.text)
-        write_text(fresh)
+        new, self.written = sample.text[self.written :], len(sample.text)
+        write_text(new)
 
     def end(self, sample: Continuation) -> None:
         """End the line."""
@@ -123,10 +123,10 @@ def _alternatives_to_dicts(alternatives: Alternatives, tokenizer: Tokenizer) -> 
     ]
 
 
-def hypothesis_to_dict(found: Continuation, prompt: str) -> dict[str, Any]:
+def hypothesis_to_dict(hypothesis: Continuation, prompt: str) -> dict[str, Any]:
     """Convert a hypothesis of beam search."""
     fields = ("text", "tokens", "logprobs", "score", "finish_reason")
-    return {"prompt": prompt, **{name: getattr(found, name) for name in fields}}
+    return {"prompt": prompt, **{name: getattr(hypothesis, name) for name in fields}}
 
 
 def write_json(values: dict[str, Any], stream: IO[str] | None = None) -> None:
@@ -140,13 +140,13 @@ def write_completion(text: str, *, is_first: bool, stream: IO[str] | None = None
     write_text(separator + text + ("" if text.endswith("\n") else "\n"), stream)
 
 
-def write_hypotheses(found: Sequence[Continuation], prompt: str, *, as_json: bool) -> None:
+def write_hypotheses(hypotheses: Sequence[Continuation], prompt: str, *, as_json: bool) -> None:
     """Write the hypotheses of beam search, best first."""
-    for place, one in enumerate(found):
+    for place, hypothesis in enumerate(hypotheses):
         if as_json:
-            write_json(hypothesis_to_dict(one, prompt))
+            write_json(hypothesis_to_dict(hypothesis, prompt))
         else:
-            write_completion(prompt + one.text, is_first=not place)
+            write_completion(prompt + hypothesis.text, is_first=not place)
 
 
 class GenerationTimer:

@@ -62,7 +62,7 @@ class DtypeMeasurement:
     def is_acceptable(self) -> bool:
         """Whether it is clearly faster in the most common workload, slower in none, and of the same quality."""
         first, *others = self.time_ratios.values()
-        is_faster = first <= _MAX_MAIN_TIME and all(share <= _MAX_OTHER_TIME for share in others)
+        is_faster = first <= _MAX_MAIN_TIME and all(ratio <= _MAX_OTHER_TIME for ratio in others)
         return is_faster and self.bits_ratio <= _MAX_BITS_RATIO and self.load_delay <= _MAX_LOAD_DELAY
 
 
@@ -95,12 +95,12 @@ def compare_dtypes(path: Path, config: HardwareConfig) -> list[DtypeMeasurement]
         delays.append(time.perf_counter() - began)
     batches = list(_limit_targets(data.validation()))
     nats = [_total_nats(each, batches) for each in loaded.values()]
-    shares = {work: _median_ratios(sides) for work, sides in _workloads(loaded, data, inference_hardware(config))}
+    ratios = {work: _median_ratios(sides) for work, sides in _workloads(loaded, data, inference_hardware(config))}
     return [
         DtypeMeasurement(
-            dtype, {work: of[place] for work, of in shares.items()}, nats[place] / nats[0], delays[place] - delays[0]
+            dtype, {work: of[index] for work, of in ratios.items()}, nats[index] / nats[0], delays[index] - delays[0]
         )
-        for place, dtype in enumerate(loaded)
+        for index, dtype in enumerate(loaded)
     ][1:]
 
 
@@ -140,7 +140,7 @@ def _total_nats(loaded: LoadedModel, batches: Sequence[Batch]) -> float:
 def _median_ratios(sides: Sequence[Timed]) -> list[float]:
     """The time of each side relative to the first, as the median over rounds."""
     rounds = alternate(sides, seconds=_SECONDS)
-    return [statistics.median(taken[place] / taken[0] for taken in rounds) for place in range(len(sides))]
+    return [statistics.median(times[side] / times[0] for times in rounds) for side in range(len(sides))]
 
 
 def _workloads(

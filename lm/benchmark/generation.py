@@ -43,8 +43,8 @@ def decode_timer(model: DecoderOnly, prompt: torch.Tensor, hardware: Hardware, *
     """Time the generation of `tokens` tokens in each of `rows` concurrent rows, after prefill and the first token."""
 
     def work() -> float:
-        asked = [SampleSpec(number, max_tokens=1 + tokens) for number in range(rows)]
-        events = generate(DecodeSession(plan_engines(model)), prompt, asked, _GREEDY)
+        samples = [SampleSpec(number, max_tokens=1 + tokens) for number in range(rows)]
+        events = generate(DecodeSession(plan_engines(model)), prompt, samples, _GREEDY)
         for _ in range(rows):
             next(events)
         began = now(hardware)

@@ -140,10 +140,10 @@ def choose_timed_rows(config: RunConfig, *, rate: float, seconds: float) -> int:
         seconds: for several steps.
     """
     batch, length = config.training.batch_size, config.model.context_length
-    likely = _EXPECTED_UTILISATION * rate * _STEP_FRACTION * seconds
-    most = int(min(likely / training_flops(config.model, rows=1, length=length), _MAX_POSITIONS / length))
-    steady = 1 << most.bit_length() >> 1  # a power of two, which changes less from time to time
-    return batch if most >= batch else max(1, steady)
+    expected_flops = _EXPECTED_UTILISATION * rate * _STEP_FRACTION * seconds
+    max_rows = int(min(expected_flops / training_flops(config.model, rows=1, length=length), _MAX_POSITIONS / length))
+    power_of_two = 1 << max_rows.bit_length() >> 1  # a power of two, which changes less from time to time
+    return batch if max_rows >= batch else max(1, power_of_two)
 
 
 def _measure_training(

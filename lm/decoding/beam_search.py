@@ -67,10 +67,10 @@ class CoveragePenalty:
 
         With several models it is the mean.
         """
-        least = torch.finfo(torch.float32).tiny
+        minimum = torch.finfo(torch.float32).tiny
         scores = [
-            of.clamp(least, 1.0).log().masked_fill(is_padding, 0.0).sum(-1)
-            for of, is_padding in zip(self._attended, self._is_padding, strict=True)
+            attended.clamp(minimum, 1.0).log().masked_fill(is_padding, 0.0).sum(-1)
+            for attended, is_padding in zip(self._attended, self._is_padding, strict=True)
         ]
         return self.weight * torch.stack(scores).mean(0)
 
@@ -140,24 +140,24 @@ def beam_search(
     limits = [max_tokens] * len(prompts) if isinstance(max_tokens, int) else max_tokens
     enough = beam_size if refill else None
     gain = max_added_bias if filters else 0.0
-    searched = [_SourceState(row, limit, n, enough, length_penalty, gain) for row, limit in enumerate(limits)]
+    source_states = [_SourceState(row, limit, n, enough, length_penalty, gain) for row, limit in enumerate(limits)]
     stops = torch.tensor([*stop_ids], dtype=torch.long)
-    search, beams = _BeamSearch(prompts, beam_size, stops, refill, filters, coverage), _Beams.start(searched)
+    search, beams = _BeamSearch(prompts, beam_size, stops, refill, filters, coverage), _Beams.start(source_states)
     if first_tokens is None:
-        found = session.add(prompts.tolist(), sources, search.output_spec)
+        output = session.add(prompts.tolist(), sources, search.output_spec)
     else:
-        found = search.restrict_first_tokens(
+        output = search.restrict_first_tokens(
             session.add(prompts.tolist(), sources, replace(search.output_spec, top_k=0)), first_tokens, session
         )
     while True:
-        following = search.top_candidates(found, beams, session)
+        following = search.top_candidates(output, beams, session)
         beams, rows = search.step(beams, following, at_once=session.reorders_for_free)
         if not beams.sources:
-            return [source.best() for source in searched]
+            return [source.best() for source in source_states]
         session.select(rows.tolist())
         if coverage is not None:
             coverage.select(rows)
-        found = session.extend(beams.tokens[:, :, -1].reshape(-1, 1), search.output_spec)
+        output = session.extend(beams.tokens[:, :, -1].reshape(-1, 1), search.output_spec)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,22 +190,22 @@ class _BeamSearch:
         """What the session computes."""
         return OutputSpec(top_k=0 if self.filters else self.k, attention=int(self.coverage is not None))
 
-    def top_candidates(self, found: StepOutput, beams: _Beams, session: DecodeSession) -> TopK:
+    def top_candidates(self, output: StepOutput, beams: _Beams, session: DecodeSession) -> TopK:
         """The best next tokens of each hypothesis."""
         if self.coverage is not None:
-            self.coverage.add(found.attention)
-        if found.top_k is not None:
-            return found.top_k
-        left = self._filtered_logits(beams, found.last_logits)
-        return top_k_tokens(found.last_logits, left, self.k, by_compiled_code=session.is_compiled)
+            self.coverage.add(output.attention)
+        if output.top_k is not None:
+            return output.top_k
+        filtered = self._filtered_logits(beams, output.last_logits)
+        return top_k_tokens(output.last_logits, filtered, self.k, by_compiled_code=session.is_compiled)
 
-    def restrict_first_tokens(self, found: StepOutput, first: Tensor, session: DecodeSession) -> StepOutput:
+    def restrict_first_tokens(self, output: StepOutput, first: Tensor, session: DecodeSession) -> StepOutput:
         """Restrict the tokens after the prompts."""
-        others = torch.ones_like(found.last_logits, dtype=torch.bool)
-        others[:, first.to(others.device)] = False
-        left = found.last_logits.masked_fill(others, -torch.inf)
-        best = top_k_tokens(found.last_logits, left, self.k, by_compiled_code=session.is_compiled)
-        return replace(found, top_k=best)
+        is_banned = torch.ones_like(output.last_logits, dtype=torch.bool)
+        is_banned[:, first.to(is_banned.device)] = False
+        filtered = output.last_logits.masked_fill(is_banned, -torch.inf)
+        best = top_k_tokens(output.last_logits, filtered, self.k, by_compiled_code=session.is_compiled)
+        return replace(output, top_k=best)
 
     def step(self, beams: _Beams, following: TopK, *, at_once: bool) -> tuple[_Beams, Tensor]:
         """Advance by a token: the best candidates finish hypotheses or extend them.
@@ -220,11 +220,11 @@ class _BeamSearch:
         """
         candidates = Candidates.of(beams.total_logprobs, following)
         added = None if self.coverage is None else self.coverage.penalties().view(beams.total_logprobs.shape).tolist()
-        ends, goes_on = self._split_by_end(beams, candidates)
+        is_end, is_extended = self._split_by_end(beams, candidates)
         at_limit = beams.at_limit()
-        beams.finish(candidates, ends, "end_of_text", added)
-        beams.finish(candidates, goes_on & at_limit, "length", added)
-        return beams.advance(candidates.keep(goes_on & ~at_limit), at_once=at_once)
+        beams.finish(candidates, is_end, "end_of_text", added)
+        beams.finish(candidates, is_extended & at_limit, "length", added)
+        return beams.advance(candidates.keep(is_extended & ~at_limit), at_once=at_once)
 
     def _filtered_logits(self, beams: _Beams, logits: Tensor) -> Tensor:
         """The logits after the filters."""
@@ -236,8 +236,8 @@ class _BeamSearch:
     def _split_by_end(self, beams: _Beams, candidates: Candidates) -> tuple[Tensor, Tensor]:
         """Which candidates finish a hypothesis, and which extend one: (sources, n) booleans."""
         possible, is_stop = candidates.total_logprobs > -torch.inf, torch.isin(candidates.tokens, self.stops)
-        taken = torch.tensor([0 if self.refill else len(source.finished) for source in beams.sources])
-        first = possible & (torch.arange(possible.shape[1]) < self.beam_size - taken[:, None])
+        n_finished = torch.tensor([0 if self.refill else len(source.finished) for source in beams.sources])
+        first = possible & (torch.arange(possible.shape[1]) < self.beam_size - n_finished[:, None])
         if not self.refill:
             return first & is_stop, first & ~is_stop
         others = possible & ~is_stop
@@ -317,8 +317,8 @@ class _SourceState:
         without = total - gain * length
         lengths: list[float] = [length + 1, self.limit]
         if gain and power != 1:
-            turn = power * without / (gain * (1 - power))
-            lengths += [turn] if length + 1 < turn < self.limit else []
+            optimum = power * without / (gain * (1 - power))
+            lengths += [optimum] if length + 1 < optimum < self.limit else []
         return max((without + gain * x) / x**power for x in lengths)
 
     def best(self) -> list[Hypothesis]:
@@ -364,13 +364,16 @@ class _Beams:
             reason: the finish reason.
             added: coverage penalty of each source and hypothesis; None for none.
         """
-        places, picked = chosen.nonzero(as_tuple=True)
-        parents = candidates.parents[places, picked]
-        tokens = torch.cat((self.tokens[places, parents], candidates.tokens[places, picked, None]), dim=1).tolist()
-        sums = torch.cat(
-            (self.cumulative_logprobs[places, parents], candidates.total_logprobs[places, picked, None]), dim=1
+        sources, chosen_indices = chosen.nonzero(as_tuple=True)
+        parents = candidates.parents[sources, chosen_indices]
+        tokens = torch.cat(
+            (self.tokens[sources, parents], candidates.tokens[sources, chosen_indices, None]), dim=1
         ).tolist()
-        for place, parent, ids, totals in zip(places.tolist(), parents.tolist(), tokens, sums, strict=True):
+        sums = torch.cat(
+            (self.cumulative_logprobs[sources, parents], candidates.total_logprobs[sources, chosen_indices, None]),
+            dim=1,
+        ).tolist()
+        for place, parent, ids, totals in zip(sources.tolist(), parents.tolist(), tokens, sums, strict=True):
             self.sources[place].finish(ids, totals, reason, added[place][parent] if added else 0.0)
 
     def advance(self, candidates: Candidates, *, at_once: bool) -> tuple[_Beams, Tensor]:
@@ -385,18 +388,18 @@ class _Beams:
         )
         length = self.tokens.shape[2] + 1
         done = [source.is_done(total, length) for source, total in zip(self.sources, best, strict=True)]
-        kept = _sources_to_keep(done, at_once=at_once)
-        parents, tokens = candidates.parents[kept], candidates.tokens[kept]
-        totals = candidates.total_logprobs[kept].masked_fill(torch.tensor(done)[kept, None], -torch.inf)
+        kept_sources = _sources_to_keep(done, at_once=at_once)
+        parents, tokens = candidates.parents[kept_sources], candidates.tokens[kept_sources]
+        totals = candidates.total_logprobs[kept_sources].masked_fill(torch.tensor(done)[kept_sources, None], -torch.inf)
         before = parents[:, :, None].expand(-1, -1, self.tokens.shape[2])
-        grown = _Beams(
-            [self.sources[place] for place in kept.tolist()],
+        beams = _Beams(
+            [self.sources[place] for place in kept_sources.tolist()],
             totals,
-            torch.cat((self.tokens[kept].gather(1, before), tokens[:, :, None]), dim=2),
-            torch.cat((self.cumulative_logprobs[kept].gather(1, before), totals[:, :, None]), dim=2),
+            torch.cat((self.tokens[kept_sources].gather(1, before), tokens[:, :, None]), dim=2),
+            torch.cat((self.cumulative_logprobs[kept_sources].gather(1, before), totals[:, :, None]), dim=2),
         )
-        rows = kept[:, None] * self.total_logprobs.shape[1] + parents
-        return grown, rows.flatten()
+        rows = kept_sources[:, None] * self.total_logprobs.shape[1] + parents
+        return beams, rows.flatten()
 
 
 def _sources_to_keep(done: Sequence[bool], *, at_once: bool) -> Tensor:
@@ -404,9 +407,9 @@ def _sources_to_keep(done: Sequence[bool], *, at_once: bool) -> Tensor:
 
     Otherwise all stay while few are done, and then some, to round their number.
     """
-    size = going = len(done) - sum(done)
+    size = n_unfinished = len(done) - sum(done)
     if not at_once:
-        few_are_done = going and len(done) - going <= _MIN_DONE_FRACTION * len(done)
-        size = len(done) if few_are_done else -(-going // _SOURCE_MULTIPLE) * _SOURCE_MULTIPLE
+        few_are_done = n_unfinished and len(done) - n_unfinished <= _MIN_DONE_FRACTION * len(done)
+        size = len(done) if few_are_done else -(-n_unfinished // _SOURCE_MULTIPLE) * _SOURCE_MULTIPLE
     first = sorted(range(len(done)), key=lambda place: done[place])[:size]
     return torch.tensor(sorted(first), dtype=torch.long)

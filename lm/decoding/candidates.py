@@ -76,12 +76,12 @@ def top_k_tokens(logits: Tensor, filtered: Tensor, k: int, *, by_compiled_code: 
         by_compiled_code: whether it is loaded; used where it applies.
     """
     compiled = top_k(logits, filtered, min(k, logits.shape[1])) if by_compiled_code else None
-    found = compiled or _top_k_in_chunks(logits, filtered, k)
+    result = compiled or _top_k_in_chunks(logits, filtered, k)
     if filtered is logits:
-        return found
-    ruled_out = found.values == -torch.inf  # -inf less a logit of -inf would be NaN
-    added = (found.values - logits.gather(1, found.indices)).masked_fill(ruled_out, -torch.inf)
-    return found._replace(logprobs=found.logprobs + added)
+        return result
+    ruled_out = result.values == -torch.inf  # -inf less a logit of -inf would be NaN
+    added = (result.values - logits.gather(1, result.indices)).masked_fill(ruled_out, -torch.inf)
+    return result._replace(logprobs=result.logprobs + added)
 
 
 def _top_k_in_chunks(logits: Tensor, filtered: Tensor, k: int) -> TopK:
@@ -100,12 +100,12 @@ def _top_k_of_rows(logits: Tensor, filtered: Tensor, k: int) -> tuple[Tensor, Te
 def _stable_top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The k best of each row of (rows, n) and their indices, best first, of equal ones the first one first."""
     k = min(k, scores.shape[1])
-    values, places = _unordered_top_k(scores, min(k + 1, scores.shape[1]))
+    values, indices = _unordered_top_k(scores, min(k + 1, scores.shape[1]))
     if not bool((values[:, 1:] == values[:, :-1]).any()):
-        return values[:, :k], places[:, :k]
-    places = top_k_mask(scores, k).nonzero()[:, 1].view(len(scores), k)  # topk takes any of those that are equal
-    values, order = scores.gather(1, places).sort(stable=True, descending=True)
-    return values, places.gather(1, order)
+        return values[:, :k], indices[:, :k]
+    indices = top_k_mask(scores, k).nonzero()[:, 1].view(len(scores), k)  # topk takes any of those that are equal
+    values, order = scores.gather(1, indices).sort(stable=True, descending=True)
+    return values, indices.gather(1, order)
 
 
 def _unordered_top_k(scores: Tensor, n: int) -> tuple[Tensor, Tensor]:
@@ -116,11 +116,11 @@ def _unordered_top_k(scores: Tensor, n: int) -> tuple[Tensor, Tensor]:
     blocks = scores.shape[1] // _BLOCK
     if scores.device.type != "cpu" or blocks < 4 * n:
         return scores.topk(n)
-    whole = blocks * _BLOCK
-    maxima = scores[:, :whole].unflatten(1, (blocks, _BLOCK)).amax(2)
+    n_in_blocks = blocks * _BLOCK
+    maxima = scores[:, :n_in_blocks].unflatten(1, (blocks, _BLOCK)).amax(2)
     starts = maxima.topk(n, sorted=False).indices * _BLOCK
-    places = (starts[:, :, None] + torch.arange(_BLOCK)).flatten(1)
-    rest = torch.arange(whole, scores.shape[1]).expand(len(scores), -1)
-    places = torch.cat((places, rest), dim=1)
-    values, order = scores.gather(1, places).topk(n)
-    return values, places.gather(1, order)
+    indices = (starts[:, :, None] + torch.arange(_BLOCK)).flatten(1)
+    remainder = torch.arange(n_in_blocks, scores.shape[1]).expand(len(scores), -1)
+    indices = torch.cat((indices, remainder), dim=1)
+    values, order = scores.gather(1, indices).topk(n)
+    return values, indices.gather(1, order)

@@ -91,9 +91,9 @@ class Classifier:
         )
         device = next(self.model.parameters()).device
         tokens, lengths = (torch.from_numpy(ids).to(device) for ids in (rows.padded(0), rows.lengths()))
-        shares = self.model(tokens, lengths=lengths)[:, 0].float().softmax(-1).tolist()
-        for text, of_text in zip(texts, shares, strict=True):
-            yield _rank_labels(text, config.labels, of_text)
+        probabilities = self.model(tokens, lengths=lengths)[:, 0].float().softmax(-1).tolist()
+        for text, text_probabilities in zip(texts, probabilities, strict=True):
+            yield _rank_labels(text, config.labels, text_probabilities)
 
 
 @dataclass(frozen=True)
@@ -167,8 +167,10 @@ class CompletionClassifier:
         """
         lines = iter(texts)
         while chunk := list(islice(lines, _SORT_WINDOW)):
-            for text, of_text in zip(chunk, self.probabilities(self.tokenizer.encode_batch(chunk)), strict=True):
-                yield _rank_labels(text, self.labels, of_text.tolist())
+            for text, text_probabilities in zip(
+                chunk, self.probabilities(self.tokenizer.encode_batch(chunk)), strict=True
+            ):
+                yield _rank_labels(text, self.labels, text_probabilities.tolist())
 
     @torch.inference_mode()
     def probabilities(self, prompts: Sequence[NDArray[Any]]) -> NDArray[np.float64]:
@@ -193,13 +195,16 @@ class CompletionClassifier:
             session: with a row for each text; it has the same rows again afterwards.
             following: (rows, vocabulary) log-probabilities of the next token.
         """
-        lengths, found = list(map(len, session.tokens)), []
-        at_once = max(1, self.batch_size // len(lengths))
-        for tails in (self._suffixes[first : first + at_once] for first in range(0, len(self._suffixes), at_once)):
-            ids = torch.from_numpy(RaggedArray.of(tails).padded(IGNORE_INDEX)).to(following.device)  # (labels, longest)
+        lengths, chunks = list(map(len, session.tokens)), []
+        suffixes_per_chunk = max(1, self.batch_size // len(lengths))
+        for suffixes in (
+            self._suffixes[first : first + suffixes_per_chunk]
+            for first in range(0, len(self._suffixes), suffixes_per_chunk)
+        ):
+            ids = torch.from_numpy(RaggedArray.of(suffixes).padded(IGNORE_INDEX)).to(following.device)  # (labels, longest)
             scores = following[:, ids[:, 0]].cpu().double()  # (rows, labels)
             if (n := ids.shape[1] - 1) > 0:
-                session.select([row for row in range(len(lengths)) for _ in tails])
+                session.select([row for row in range(len(lengths)) for _ in suffixes])
                 logits = session.extend(
                     ids[:, :-1].clamp(min=0).repeat(len(lengths), 1), OutputSpec(logits_to_keep=n)
                 ).logits
@@ -210,11 +215,11 @@ class CompletionClassifier:
                     ignore_index=IGNORE_INDEX,
                     reduction="none",
                 )
-                scores -= nats.cpu().double().view(len(lengths), len(tails), n).sum(-1)
-                session.truncate([length for length in lengths for _ in tails])
-                session.select(range(0, len(session), len(tails)))
-            found.append(scores)
-        return torch.cat(found, dim=1)
+                scores -= nats.cpu().double().view(len(lengths), len(suffixes), n).sum(-1)
+                session.truncate([length for length in lengths for _ in suffixes])
+                session.select(range(0, len(session), len(suffixes)))
+            chunks.append(scores)
+        return torch.cat(chunks, dim=1)
 
 
 def build_classifier(

@@ -65,12 +65,12 @@ class History:
 
     def stack(self, prompts: Sequence[Sequence[int]]) -> History:
         """Append rows with prompts and no continuation."""
-        real = (self.tokens != NO_TOKEN).any(0).nonzero()
-        past = self.tokens[:, int(real[0]) if len(real) else self.tokens.shape[1] :]
+        used_columns = (self.tokens != NO_TOKEN).any(0).nonzero()
+        past = self.tokens[:, int(used_columns[0]) if len(used_columns) else self.tokens.shape[1] :]
         generated = self.tokens.shape[1] - torch.as_tensor(self.prompt_length, device=past.device).expand(len(past))
         width = max(past.shape[1], *map(len, prompts))
-        below = [[NO_TOKEN] * (width - len(prompt)) + list(prompt) for prompt in prompts]
-        rows = (F.pad(past, (width - past.shape[1], 0), value=NO_TOKEN), torch.tensor(below, device=past.device))
+        new_rows = [[NO_TOKEN] * (width - len(prompt)) + list(prompt) for prompt in prompts]
+        rows = (F.pad(past, (width - past.shape[1], 0), value=NO_TOKEN), torch.tensor(new_rows, device=past.device))
         return History(torch.cat(rows), width - F.pad(generated, (0, len(prompts))))
 
 
@@ -140,8 +140,8 @@ def ban_repeated_ngrams(logits: Tensor, tokens: Tensor, size: int) -> Tensor:
     if length < size:
         return logits
     ngrams = tokens.unfold(1, size, 1)  # (rows, ngrams, size)
-    begun = (ngrams[..., :-1] == tokens[:, None, length - size + 1 :]).all(-1) & (ngrams != NO_TOKEN).all(-1)
-    hits = torch.zeros_like(logits).scatter_add(-1, ngrams[..., -1].clamp(min=0), begun.to(logits.dtype))
+    is_match = (ngrams[..., :-1] == tokens[:, None, length - size + 1 :]).all(-1) & (ngrams != NO_TOKEN).all(-1)
+    hits = torch.zeros_like(logits).scatter_add(-1, ngrams[..., -1].clamp(min=0), is_match.to(logits.dtype))
     return logits.masked_fill(hits > 0, -torch.inf)
 
 
@@ -228,10 +228,10 @@ def max_added_bias(config: SamplingConfig, biases: Biases) -> float:
     """
     if config.repetition_penalty < 1 or config.frequency_penalty < 0:
         return math.inf
-    of_tokens: dict[int, float] = {}
+    bias_of_token: dict[int, float] = {}
     for (*_, last), bias in biases.items():  # several sequences that end alike may be complete at once
-        of_tokens[last] = of_tokens.get(last, 0.0) + max(bias, 0.0)
-    return max(of_tokens.values(), default=0.0) + max(-config.presence_penalty, 0.0)
+        bias_of_token[last] = bias_of_token.get(last, 0.0) + max(bias, 0.0)
+    return max(bias_of_token.values(), default=0.0) + max(-config.presence_penalty, 0.0)
 
 
 def truncations(config: SamplingConfig) -> Iterator[Filter]:
@@ -242,8 +242,8 @@ def truncations(config: SamplingConfig) -> Iterator[Filter]:
         yield lambda logits, _: keep_top_k(logits, k)
     if (top := config.top_p) is not None:
         yield lambda logits, _: keep_top_p(logits, top)
-    if (least := config.min_p) is not None:
-        yield lambda logits, _: keep_min_p(logits, least)
+    if (min_p := config.min_p) is not None:
+        yield lambda logits, _: keep_min_p(logits, min_p)
     if (mass := config.typical) is not None:
         yield lambda logits, _: keep_typical(logits, mass)
 

@@ -111,15 +111,15 @@ class Generator:
                 ban every token.
         """
         ids, plan = self._ids(prompt, context), self.plan(n)
-        session, found = DecodeSession(plan), list[HealedPrompt]()
+        session, healed = DecodeSession(plan), list[HealedPrompt]()
         if (ending := self._find_ending(prompt, ids)) is not None:
             session.prefill_prefix(ending.prefix_ids[:-1])  # all covers and samples begin with it
-            (found,) = heal_prompts(session, [ending], self.tokenizer, self.sampler)
+            (healed,) = heal_prompts(session, [ending], self.tokenizer, self.sampler)
         rngs = ((number, self.sampler.rng(number, prompt=ids)) for number in range(first, first + n))
-        requests = (self._build_request(ids, number, self.config.max_tokens, rng, found) for number, rng in rngs)
+        requests = (self._build_request(ids, number, self.config.max_tokens, rng, healed) for number, rng in rngs)
         if self.draft is not None:
             yield from self._generate_speculatively(requests, plan, n, alternatives)
-        elif found:
+        elif healed:
             yield from generate_continuously(
                 session, requests, self.sampler, batch_size=self.batch_size,
                 stop_ids=self._stop_ids, alternatives=alternatives,
@@ -152,23 +152,23 @@ class Generator:
         return PromptEnding.of(self.tokenizer, prompt, ids)
 
     def _build_request(
-        self, ids: Sequence[int], number: int, max_tokens: int, rng: random.Random, found: Sequence[HealedPrompt]
+        self, ids: Sequence[int], number: int, max_tokens: int, rng: random.Random, healed: Sequence[HealedPrompt]
     ) -> Request:
         """A request to continue IDs, or one of several retokenisations of the prompt."""
-        if not found:
+        if not healed:
             return Request(ids, SampleSpec(number, max_tokens, self._text_stream(), rng))
-        cover, token = choose_healed_prompt(found, self.sampler, rng)
-        begun = None if token is None else text_after_overlap(self.tokenizer, token, cover.overlap)
+        prompt, token = choose_healed_prompt(healed, self.sampler, rng)
+        first_text = None if token is None else text_after_overlap(self.tokenizer, token, prompt.overlap)
         return Request(
-            cover.prompt, SampleSpec(number, max_tokens, self._text_stream(begun), rng, token, cover.overlap)
+            prompt.prompt, SampleSpec(number, max_tokens, self._text_stream(first_text), rng, token, prompt.overlap)
         )
 
     def samples(self, prompt: str | Sequence[int], *, n: int = 1, alternatives: int = 0) -> list[Continuation]:
         """Sample continuations to their ends; see `generate`."""
-        drawn = [Continuation() for _ in range(n)]
+        continuations = [Continuation() for _ in range(n)]
         for event in self.generate(prompt, n=n, alternatives=alternatives):
-            drawn[event.row].append(event)
-        return drawn
+            continuations[event.row].append(event)
+        return continuations
 
     def continue_prompts(
         self, prompts: Iterable[Prompt], *, n: int = 1, common_prefix: str = "", alternatives: int = 0
@@ -189,10 +189,10 @@ class Generator:
             UsageError: a prompt is empty and there is no start token, or the settings ban every token.
         """
         session = DecodeSession(self.plan())
-        shared = encode_prompt(self.tokenizer, common_prefix) if common_prefix else []
-        session.prefill_prefix(shared if len(shared) >= _MIN_SHARED_PREFIX else [])
-        drawn: dict[int, tuple[Prompt, list[Continuation]]] = {}
-        requests = self._build_requests(prompts, n, drawn)
+        prefix = encode_prompt(self.tokenizer, common_prefix) if common_prefix else []
+        session.prefill_prefix(prefix if len(prefix) >= _MIN_SHARED_PREFIX else [])
+        continuations: dict[int, tuple[Prompt, list[Continuation]]] = {}
+        requests = self._build_requests(prompts, n, continuations)
         for event in generate_continuously(
             session,
             requests,
@@ -202,31 +202,33 @@ class Generator:
             alternatives=alternatives,
         ):
             number, sample = divmod(event.row, n)
-            samples = drawn[number][1]
+            samples = continuations[number][1]
             samples[sample].append(event)
             if isinstance(event, Finish) and all(each.finish_reason for each in samples):
-                yield drawn.pop(number)
+                yield continuations.pop(number)
 
     def _build_requests(
-        self, prompts: Iterable[Prompt], n: int, drawn: dict[int, tuple[Prompt, list[Continuation]]]
+        self, prompts: Iterable[Prompt], n: int, continuations: dict[int, tuple[Prompt, list[Continuation]]]
     ) -> Iterator[Request]:
         """The requests of each prompt; continuations are added to `drawn`."""
-        for prompt, ids, found in self._heal_prompts(prompts):
-            drawn[prompt.number] = (prompt, [Continuation() for _ in range(n)])
+        for prompt, ids, healed in self._heal_prompts(prompts):
+            continuations[prompt.number] = (prompt, [Continuation() for _ in range(n)])
             max_tokens = prompt.max_tokens or self.config.max_tokens
             for sample in range(n):
                 rng = self.sampler.rng(sample, prompt=ids, repeat=prompt.repeat, seed=prompt.seed)
-                yield self._build_request(ids, prompt.number * n + sample, max_tokens, rng, found)
+                yield self._build_request(ids, prompt.number * n + sample, max_tokens, rng, healed)
 
     def _heal_prompts(self, prompts: Iterable[Prompt]) -> Iterator[tuple[Prompt, list[int], list[HealedPrompt]]]:
         """Yield prompts with their IDs, and their retokenisations."""
         waiting, session = iter(prompts), DecodeSession(self.plan())
-        while some := list(itertools.islice(waiting, _HEALING_BATCH if self.config.token_healing else 1)):
-            ids = [self._encode_prompt(prompt) for prompt in some]
-            endings = [self._find_ending(prompt.text, each) for prompt, each in zip(some, ids, strict=True)]
+        while batch := list(itertools.islice(waiting, _HEALING_BATCH if self.config.token_healing else 1)):
+            ids = [self._encode_prompt(prompt) for prompt in batch]
+            endings = [self._find_ending(prompt.text, each) for prompt, each in zip(batch, ids, strict=True)]
             healed = [ending for ending in endings if ending is not None]
-            found = iter(heal_prompts(session, healed, self.tokenizer, self.sampler) if healed else ())
-            yield from zip(some, ids, [[] if ending is None else next(found) for ending in endings], strict=True)
+            healed_prompts = iter(heal_prompts(session, healed, self.tokenizer, self.sampler) if healed else ())
+            yield from zip(
+                batch, ids, [[] if ending is None else next(healed_prompts) for ending in endings], strict=True
+            )
 
     def _encode_prompt(self, prompt: Prompt) -> list[int]:
         try:
@@ -257,9 +259,9 @@ class Generator:
         if (
             ending := self._find_ending(prompt, ids)
         ) is not None:  # the beam begins with the best spelling of the prompt
-            (found,) = heal_prompts(DecodeSession(self.plan(1)), [ending], self.tokenizer, greedy)
-            cover, token = choose_healed_prompt(found, greedy, greedy.rng(0))
-            ids, overlap, first = [*cover.prompt], cover.overlap, None if token is None else cover.tokens
+            (healed,) = heal_prompts(DecodeSession(self.plan(1)), [ending], self.tokenizer, greedy)
+            chosen, token = choose_healed_prompt(healed, greedy, greedy.rng(0))
+            ids, overlap, first = [*chosen.prompt], chosen.overlap, None if token is None else chosen.tokens
         (best,) = beam_search(
             DecodeSession(plan_engines(self.model, tokens=limit, shares_prefixes=True, use_cache=self.use_cache)),
             torch.tensor([ids]), beam_size=beam_size, max_tokens=limit, first_tokens=first,
@@ -350,8 +352,8 @@ _SORT_WINDOW = 4096
 def sort_by_length(prompts: Iterable[Prompt]) -> Iterator[Prompt]:
     """Sort prompts by length, the shortest first, in windows that are read ahead."""
     waiting = iter(prompts)
-    while some := list(itertools.islice(waiting, _SORT_WINDOW)):
-        yield from sorted(some, key=lambda prompt: len(prompt.text))
+    while window := list(itertools.islice(waiting, _SORT_WINDOW)):
+        yield from sorted(window, key=lambda prompt: len(prompt.text))
 
 
 def common_prefix(texts: Sequence[str]) -> str:

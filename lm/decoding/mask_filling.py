@@ -79,10 +79,10 @@ class MaskFiller:
         ids = RaggedArray.of(rows)
         tokens, lengths = torch.from_numpy(ids.padded(0)), torch.from_numpy(ids.lengths())
         blanks = tokens == require_mask_token(self.tokenizer)
-        guesses = iter(self._top_candidates(tokens, lengths, blanks, k))
+        all_candidates = iter(self._top_candidates(tokens, lengths, blanks, k))
         for text, row, number in zip(texts, rows, blanks.sum(1).tolist(), strict=True):
-            of_text = tuple(islice(guesses, number))
-            yield FilledText(text, of_text, self._fill_in(row, of_text))
+            candidates = tuple(islice(all_candidates, number))
+            yield FilledText(text, candidates, self._fill_in(row, candidates))
 
     @torch.inference_mode()
     def _top_candidates(
@@ -93,12 +93,12 @@ class MaskFiller:
         hidden = self.model.hidden(tokens.to(device), target_lengths=lengths.to(device))
         probabilities = self.model.logits(hidden[blanks.to(device)]).float().softmax(-1)
         known = probabilities[:, : self.tokenizer.vocab_size]  # the others are padding: they have no text
-        found = known.topk(min(k, known.shape[-1]))
-        guesses = []
-        for ids, of_ids in zip(found.indices.tolist(), found.values.tolist(), strict=True):
-            check_number(of_ids[0])
-            guesses.append(tuple(map(self._to_candidate, ids, of_ids)))
-        return guesses
+        top = known.topk(min(k, known.shape[-1]))
+        candidates = []
+        for ids, probabilities_of_ids in zip(top.indices.tolist(), top.values.tolist(), strict=True):
+            check_number(probabilities_of_ids[0])
+            candidates.append(tuple(map(self._to_candidate, ids, probabilities_of_ids)))
+        return candidates
 
     def _to_candidate(self, index: int, probability: float) -> MaskCandidate:
         return MaskCandidate(index, self.tokenizer.token_bytes(index).decode(errors="replace"), probability)
@@ -114,8 +114,8 @@ class MaskFiller:
             )
         return ids
 
-    def _fill_in(self, row: NDArray[np.int64], guesses: Sequence[Sequence[MaskCandidate]]) -> str:
+    def _fill_in(self, row: NDArray[np.int64], candidates: Sequence[Sequence[MaskCandidate]]) -> str:
         """The text of a row, with the best candidate for each mask."""
         frame, filled = build_text_frame(self.tokenizer), row.copy()
-        filled[row == require_mask_token(self.tokenizer)] = [guess[0].id for guess in guesses]
+        filled[row == require_mask_token(self.tokenizer)] = [guess[0].id for guess in candidates]
         return self.tokenizer.decode(filled[len(frame.before) : len(filled) - len(frame.after)], skip_special=False)

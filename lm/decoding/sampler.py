@@ -60,9 +60,9 @@ class Sampler:
             biases: from `parse_logit_biases`.
         """
         greedy = config.greedy or config.temperature < _MIN_TEMPERATURE
-        kept = () if greedy else tuple(truncations(config))
+        filters = () if greedy else tuple(truncations(config))
         seed = secrets.randbits(32) if config.seed is None else config.seed
-        return cls(tuple(penalties(config, biases or {})), kept, greedy, seed, max_added_bias(config, biases or {}))
+        return cls(tuple(penalties(config, biases or {})), filters, greedy, seed, max_added_bias(config, biases or {}))
 
     @property
     def filters(self) -> tuple[Filter, ...]:
@@ -81,8 +81,8 @@ class Sampler:
             seed: instead of the sampler's own.
         """
         text = prompt if isinstance(prompt, str) else " ".join(map(str, prompt))
-        of_prompt = [repeat, text] if text else []
-        return random.Random(" ".join(map(str, [self.seed if seed is None else seed, number, *of_prompt])))
+        prompt_key = [repeat, text] if text else []
+        return random.Random(" ".join(map(str, [self.seed if seed is None else seed, number, *prompt_key])))
 
     def probabilities(self, logits: Tensor, history: History) -> Tensor:
         """Return (rows, vocabulary) sampling probabilities from logits; unless greedy."""
@@ -108,8 +108,8 @@ class Sampler:
 
     def tokens(self, logits: Tensor, rngs: Sequence[random.Random], history: History) -> Tensor:
         """Choose as `sample` does, from logits on a device with float64."""
-        left = apply_filters(logits, self.filters, history.to(logits.device))
-        return _argmax(left) if self.greedy else draw(left.softmax(-1), rngs)
+        filtered = apply_filters(logits, self.filters, history.to(logits.device))
+        return _argmax(filtered) if self.greedy else draw(filtered.softmax(-1), rngs)
 
 
 def _argmax(logits: Tensor) -> Tensor:
@@ -132,8 +132,8 @@ def draw(probabilities: Tensor, rngs: Sequence[random.Random]) -> Tensor:
     total = cumulative[:, -1:]
     uniform = torch.tensor([[stream.random()] for stream in rngs], dtype=torch.float64)
     # Below the total even when the product rounds up to it: a token without probability is never drawn.
-    place = (uniform.to(cumulative.device) * total).minimum(total * (1 - 2**-52))
-    return torch.searchsorted(cumulative, place, right=True).masked_fill(total.isnan(), NO_TOKEN_LEFT).squeeze(-1)
+    threshold = (uniform.to(cumulative.device) * total).minimum(total * (1 - 2**-52))
+    return torch.searchsorted(cumulative, threshold, right=True).masked_fill(total.isnan(), NO_TOKEN_LEFT).squeeze(-1)
 
 
 def log_normaliser(logits: Tensor) -> Tensor:

@@ -134,10 +134,10 @@ class StopStringStream:
         if self.stopped:
             return ""
         text = self._held + text
-        found = [(start + len(stop), start) for stop in self._stops if (start := text.find(stop)) >= 0]
-        if found:
+        matches = [(start + len(stop), start) for stop in self._stops if (start := text.find(stop)) >= 0]
+        if matches:
             self.stopped, self._held = True, ""
-            return text[: min(found)[1]]
+            return text[: min(matches)[1]]
         certain = len(text) - max((_partial_match_length(text, stop) for stop in self._stops), default=0)
         self._held = text[certain:]
         return text[:certain]
@@ -266,17 +266,17 @@ class SampleBatch:
 
     def extend(self) -> None:
         """Append the sampled tokens to the session; finished samples leave."""
-        kept = [place for place, sample in enumerate(self._samples) if not sample.is_finished]
-        if 0 < len(kept) < len(self._samples):
-            self._remove_others(kept)
-            self._history = self._history.select(torch.tensor(kept))
-        self._samples = [self._samples[place] for place in kept]
-        if kept:
+        unfinished = [place for place, sample in enumerate(self._samples) if not sample.is_finished]
+        if 0 < len(unfinished) < len(self._samples):
+            self._remove_others(unfinished)
+            self._history = self._history.select(torch.tensor(unfinished))
+        self._samples = [self._samples[place] for place in unfinished]
+        if unfinished:
             self._logits = self._session.extend(self._history.tokens[:, -1:]).last_logits
 
-    def _remove_others(self, kept: Sequence[int]) -> None:
+    def _remove_others(self, rows: Sequence[int]) -> None:
         """Keep only some samples in the session."""
-        self._session.select(kept)
+        self._session.select(rows)
 
     def _start(self, specs: Sequence[SampleSpec]) -> list[SampleState]:
         return [SampleState.start(spec, self._sampler) for spec in specs]
@@ -416,9 +416,9 @@ class _ContinuousBatch(SampleBatch):
         self._history = self._history.stack(prompts)
         self._samples += self._start([request.spec for request in requests])
 
-    def _remove_others(self, kept: Sequence[int]) -> None:
+    def _remove_others(self, rows: Sequence[int]) -> None:
         """Free the cache rows of the others."""
-        self._session.release({*range(len(self._session))} - {*kept})
+        self._session.release({*range(len(self._session))} - {*rows})
 
 
 def _empty_history() -> History:

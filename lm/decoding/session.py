@@ -124,20 +124,20 @@ class DecodeSession:
         rows = range(len(self))
         if output_spec.logits_to_keep <= 1:
             return self._read(rows, tokens, _with_attention_of(output_spec, tokens.shape[1]))
-        logits, left = [], tokens.shape[1]
-        while left > (together := min(model.max_tokens_in_window(left) for model in self._models)):
-            first, tokens = tokens.split((together, left - together), 1)
-            left -= together
-            logits.append(self._read(rows, first, OutputSpec(logits_to_keep=together), held_back=left).logits)
-        found = self._read(
+        logits, n_left = [], tokens.shape[1]
+        while n_left > (window_size := min(model.max_tokens_in_window(n_left) for model in self._models)):
+            first, tokens = tokens.split((window_size, n_left - window_size), 1)
+            n_left -= window_size
+            logits.append(self._read(rows, first, OutputSpec(logits_to_keep=window_size), held_back=n_left).logits)
+        output = self._read(
             rows,
             tokens,
-            _with_attention_of(replace(output_spec, logits_to_keep=min(output_spec.logits_to_keep, left)), left),
+            _with_attention_of(replace(output_spec, logits_to_keep=min(output_spec.logits_to_keep, n_left)), n_left),
         )
         if not logits:
-            return found
-        joined = torch.cat([part for part in (*logits, found.logits) if part is not None], dim=1)
-        return StepOutput(joined[:, -output_spec.logits_to_keep :], found.top_k, found.attention)
+            return output
+        joined = torch.cat([part for part in (*logits, output.logits) if part is not None], dim=1)
+        return StepOutput(joined[:, -output_spec.logits_to_keep :], output.top_k, output.attention)
 
     def _read(
         self, rows: Sequence[int], tokens: Tensor | None, output_spec: OutputSpec, held_back: int = 0
@@ -150,18 +150,18 @@ class DecodeSession:
             output_spec: what to compute.
             held_back: last tokens of the rows that are left for later.
         """
-        asked = replace(output_spec, top_k=0) if output_spec.top_k and len(self._models) > 1 else output_spec
-        found = [model.read(rows, tokens, asked, held_back) for model in self._models]
-        attended = [each.attention for each in found if each.attention is not None]
-        logits, best = found[0].logits, found[0].top_k
-        if len(found) > 1:
-            parts = [each.logits.log_softmax(-1) for each in found if each.logits is not None]
+        model_spec = replace(output_spec, top_k=0) if output_spec.top_k and len(self._models) > 1 else output_spec
+        outputs = [model.read(rows, tokens, model_spec, held_back) for model in self._models]
+        attention = [each.attention for each in outputs if each.attention is not None]
+        logits, best = outputs[0].logits, outputs[0].top_k
+        if len(outputs) > 1:
+            parts = [each.logits.log_softmax(-1) for each in outputs if each.logits is not None]
             size = min((part.shape[-1] for part in parts), default=0)  # some vocabularies are padded to a larger one
             if parts:
                 logits = torch.stack([part[..., :size] for part in parts]).logsumexp(0) - math.log(len(parts))
         if output_spec.top_k and best is None and logits is not None:
             best = top_k_tokens(logits[:, -1], logits[:, -1], output_spec.top_k, by_compiled_code=self.is_compiled)
-        return StepOutput(logits, best, attended)
+        return StepOutput(logits, best, attention)
 
     @torch.inference_mode()
     def select(self, rows: Sequence[int]) -> None:
@@ -173,10 +173,10 @@ class DecodeSession:
     @torch.inference_mode()
     def release(self, rows: Collection[int]) -> None:
         """Remove rows; the others keep their order, and the freed cache rows are reused."""
-        gone = set(rows)
-        self.tokens = [tokens for row, tokens in enumerate(self.tokens) if row not in gone]
+        removed = set(rows)
+        self.tokens = [tokens for row, tokens in enumerate(self.tokens) if row not in removed]
         for model in self._models:
-            model.release(gone)
+            model.release(removed)
 
     @torch.inference_mode()
     def truncate(self, lengths: Sequence[int]) -> None:
@@ -248,9 +248,9 @@ class _ModelRows:
             return self._step(rows, tokens, output_spec)
         assert not output_spec.attention
         cached = [row for row in rows if not self.cache.needs_prefill(row)]
-        of_cached = tokens[[place for place, row in enumerate(rows) if not self.cache.needs_prefill(row)]]
+        cached_tokens = tokens[[place for place, row in enumerate(rows) if not self.cache.needs_prefill(row)]]
         parts = [
-            self._step(cached, of_cached, OutputSpec(output_spec.logits_to_keep)),
+            self._step(cached, cached_tokens, OutputSpec(output_spec.logits_to_keep)),
             self._prefill(uncached, output_spec, held_back),
         ]
         number = {row: place for place, row in enumerate([*cached, *uncached])}
@@ -280,18 +280,20 @@ class _ModelRows:
         if not isinstance(cache, RowCache) or self._context is None:
             ids, lengths = _pad(windows)
             return forward(ids, rows, [0] * len(rows), cache, output_spec, lengths=lengths)
-        readers: dict[tuple[int, ...], list[int]] = {}
+        rows_of_window: dict[tuple[int, ...], list[int]] = {}
         for row, ids_of_row in zip(rows, windows, strict=True):
-            readers.setdefault(tuple(ids_of_row), []).append(row)
+            rows_of_window.setdefault(tuple(ids_of_row), []).append(row)
         logits: dict[int, Tensor] = {}
-        for group in self._group_windows(list(readers), cache.prefix):
+        for group in self._group_windows(list(rows_of_window), cache.prefix):
             shared = _shared_prefix_length(group[0], cache.prefix)
             ids, lengths = _pad([window[shared:] for window in group])
-            firsts = [readers[window][0] for window in group]
-            found = forward(ids, firsts, [shared] * len(group), cache, output_spec, lengths=lengths).logits
-            if found is not None:
-                logits |= {row: found[place] for place, window in enumerate(group) for row in readers[window]}
-            copied = [(row, readers[window][0]) for window in group for row in readers[window][1:]]
+            firsts = [rows_of_window[window][0] for window in group]
+            window_logits = forward(ids, firsts, [shared] * len(group), cache, output_spec, lengths=lengths).logits
+            if window_logits is not None:
+                logits |= {
+                    row: window_logits[place] for place, window in enumerate(group) for row in rows_of_window[window]
+                }
+            copied = [(row, rows_of_window[window][0]) for window in group for row in rows_of_window[window][1:]]
             if copied:
                 cache.copy(*map(list, zip(*copied, strict=True)))
         return EngineOutput(torch.stack([logits[row] for row in rows]) if logits else None)
@@ -303,9 +305,11 @@ class _ModelRows:
         group: list[tuple[int, ...]] = []
         for window in sorted(windows, key=lambda window: (_shared_prefix_length(window, prefix), len(window))):
             is_full = (len(group) + 1) * len(window) > _MAX_PREFILL_TOKENS
-            is_other = group and _shared_prefix_length(window, prefix) != _shared_prefix_length(group[0], prefix)
-            differs = self.plan.model.config.is_recurrent and group and len(window) != len(group[0])
-            if group and (is_full or is_other or differs):
+            differs_in_prefix = group and _shared_prefix_length(window, prefix) != _shared_prefix_length(
+                group[0], prefix
+            )
+            differs_in_length = self.plan.model.config.is_recurrent and group and len(window) != len(group[0])
+            if group and (is_full or differs_in_prefix or differs_in_length):
                 yield group
                 group = []
             group.append(window)
@@ -319,14 +323,14 @@ class _ModelRows:
         )
         self.cache.select(rows)
 
-    def release(self, gone: Collection[int]) -> None:
+    def release(self, removed: Collection[int]) -> None:
         assert self.cache is not None
-        kept = [row for row in range(len(self._window_starts)) if row not in gone]
+        remaining = [row for row in range(len(self._window_starts)) if row not in removed]
         self._window_starts, self._sources = (
-            [self._window_starts[row] for row in kept],
-            [self._sources[row] for row in kept],
+            [self._window_starts[row] for row in remaining],
+            [self._sources[row] for row in remaining],
         )
-        self.cache.release(gone)
+        self.cache.release(removed)
 
     def truncate(self) -> None:
         assert self.cache is not None

@@ -80,11 +80,11 @@ class ModelDrafter:
 
     def propose(self, history: History, count: int, rng: random.Random) -> list[DraftToken]:
         """See `Drafter`."""
-        found: list[DraftToken] = []
+        draft_tokens: list[DraftToken] = []
         unread = self._rewind(history.tokens[0].tolist())
-        while len(found) < count:
-            read = self._session.extend(torch.tensor([unread])) if len(self._session) else self._session.add([unread])
-            logits = read.last_logits.cpu()
+        while len(draft_tokens) < count:
+            output = self._session.extend(torch.tensor([unread])) if len(self._session) else self._session.add([unread])
+            logits = output.last_logits.cpu()
             probabilities = None if self._sampler.greedy else self._sampler.probabilities(logits, history)
             if probabilities is None:
                 token = self._sampler.tokens(logits, [rng], history)
@@ -92,9 +92,9 @@ class ModelDrafter:
                 token = draw(probabilities, [rng])
             if token == NO_TOKEN_LEFT:
                 break
-            found.append(DraftToken(int(token), None if probabilities is None else probabilities[0]))
+            draft_tokens.append(DraftToken(int(token), None if probabilities is None else probabilities[0]))
             unread, history = [int(token)], history.append(token)
-        return found
+        return draft_tokens
 
     def _rewind(self, tokens: list[int]) -> list[int]:
         """Truncate the session to the common prefix, and return the unread tokens: at least the last one."""
@@ -102,11 +102,11 @@ class ModelDrafter:
             return tokens
         (read,) = self._session.tokens
         pairs = zip(read, tokens[:-1], strict=False)
-        same = next((place for place, (ours, theirs) in enumerate(pairs) if ours != theirs), None)
-        kept = min(len(read), len(tokens) - 1) if same is None else same
-        if kept < len(read):
-            self._session.truncate([kept])
-        return tokens[kept:]
+        first_difference = next((place for place, (ours, theirs) in enumerate(pairs) if ours != theirs), None)
+        n_common = min(len(read), len(tokens) - 1) if first_difference is None else first_difference
+        if n_common < len(read):
+            self._session.truncate([n_common])
+        return tokens[n_common:]
 
 
 @dataclass
@@ -187,11 +187,11 @@ def generate_speculatively(
     sample = SampleState.start(spec, sampler)
     history, draft_length = History(prompt.cpu(), prompt.shape[1]), _DraftLength()
     draft_tokens: Sequence[DraftToken] = ()
-    read = session.add(prompt.tolist())
+    output = session.add(prompt.tolist())
     while True:
-        assert read.logits is not None
-        following = read.logits[0].cpu()
-        kept = -1  # the model chooses one token more than it keeps
+        assert output.logits is not None
+        following = output.logits[0].cpu()
+        n_accepted = -1  # the model chooses one token more than it keeps
         for logits, draft_token in zip(following[:, None], (*draft_tokens, None), strict=True):
             token = sample.first_token
             if token is None:
@@ -199,18 +199,18 @@ def generate_speculatively(
             logprob = float(logits[0, max(token, 0)] - log_normaliser(logits))
             yield from sample.append(token, logprob, top_alternatives(logits, alternatives)[0], stop_ids)
             history = history.append(torch.tensor([token]))
-            kept += 1
+            n_accepted += 1
             if sample.is_finished or draft_token is None or token != draft_token.token:
                 break
-        stats.proposed, stats.accepted = stats.proposed + len(draft_tokens), stats.accepted + kept
+        stats.proposed, stats.accepted = stats.proposed + len(draft_tokens), stats.accepted + n_accepted
         if sample.is_finished:
             return
-        draft_length.update(len(draft_tokens), kept)
+        draft_length.update(len(draft_tokens), n_accepted)
         session.truncate([history.tokens.shape[1] - 1])
         count = min(draft_length.next_length, sample.n_left - 1)
         draft_tokens = drafter.propose(history, count, sample.rng) if count else ()
         unread = [int(history.tokens[0, -1]), *(draft_token.token for draft_token in draft_tokens)]
-        read = session.extend(torch.tensor([unread]), OutputSpec(logits_to_keep=len(unread)))
+        output = session.extend(torch.tensor([unread]), OutputSpec(logits_to_keep=len(unread)))
 
 
 def _accept_or_resample(
@@ -235,5 +235,5 @@ def _accept_or_resample(
         draft = draft_token.probabilities
     if rng.random() * float(draft[draft_token.token]) < float(target[draft_token.token]):
         return draft_token.token
-    rest = (target - draft).clamp(min=0)
-    return int(draw(rest[None] if rest.any() else target[None], [rng]))
+    residual = (target - draft).clamp(min=0)
+    return int(draw(residual[None] if residual.any() else target[None], [rng]))

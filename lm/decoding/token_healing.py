@@ -69,30 +69,32 @@ class PromptEnding:
         if not len(tokens):
             return None
         last = tokens[words == words[-1]].tolist()[-(len(ids) - 1) :] if len(ids) > 1 else []
-        spelled = {token: tokenizer.token_bytes(token) for token in last}
+        token_bytes = {token: tokenizer.token_bytes(token) for token in last}
         for first in range(len(last)):
-            own, taken = last[first:], b"".join(spelled[token] for token in last[first:])
-            if len(taken) <= _MAX_BYTES and _is_end_of(taken, text):
+            own, ending_bytes = last[first:], b"".join(token_bytes[token] for token in last[first:])
+            if len(ending_bytes) <= _MAX_BYTES and _is_end_of(ending_bytes, text):
                 break
         else:
             return None
-        spellings = {tuple(own[:n]): len(b"".join(spelled[token] for token in own[:n])) for n in range(len(own))}
-        for spelling in _tokenise_beginnings(tokenizer, text, own, len(taken.decode())):
-            beginning = b"".join(map(tokenizer.token_bytes, spelling))
-            if taken.startswith(beginning):
-                spellings[spelling] = len(beginning)
-        return cls(ids[: len(ids) - len(own)], taken, spellings)
+        tokenisations = {
+            tuple(own[:n]): len(b"".join(token_bytes[token] for token in own[:n])) for n in range(len(own))
+        }
+        for tokenisation in _tokenise_beginnings(tokenizer, text, own, len(ending_bytes.decode())):
+            beginning = b"".join(map(tokenizer.token_bytes, tokenisation))
+            if ending_bytes.startswith(beginning):
+                tokenisations[tokenisation] = len(beginning)
+        return cls(ids[: len(ids) - len(own)], ending_bytes, tokenisations)
 
-    def next_tokens(self, spelling: TokenSequence) -> Iterable[int]:
+    def next_tokens(self, tokens: TokenSequence) -> Iterable[int]:
         """The tokens that follow a sequence in longer tokenisations."""
-        n = len(spelling)
-        return dict.fromkeys(each[n] for each in self.tokenisations if len(each) > n and each[:n] == spelling)
+        n = len(tokens)
+        return dict.fromkeys(each[n] for each in self.tokenisations if len(each) > n and each[:n] == tokens)
 
 
-def _is_end_of(taken: bytes, text: str) -> bool:
+def _is_end_of(token_bytes: bytes, text: str) -> bool:
     """Whether tokens spell the end of a text, from a character on; some tokenizers start a text with a space."""
     try:
-        return bool(taken) and f" {text}".endswith(taken.decode())
+        return bool(token_bytes) and f" {text}".endswith(token_bytes.decode())
     except UnicodeDecodeError:
         return False
 
@@ -103,8 +105,8 @@ def _tokenise_beginnings(
     """Tokenise each prefix of the last `characters` of a text, which are its `own` tokens."""
     for first in (max(0, len(text) - characters - _CONTEXT_CHARACTERS), 0):
         tail = text[first:]
-        cut = [tail[: len(tail) - missing] for missing in range(characters)]
-        whole, *shorter = [tuple(ids.tolist()) for ids in tokenizer.encode_batch(cut)]
+        prefixes = [tail[: len(tail) - missing] for missing in range(characters)]
+        whole, *shorter = [tuple(ids.tolist()) for ids in tokenizer.encode_batch(prefixes)]
         before = len(whole) - len(own)
         if whole[before:] == tuple(own):
             yield from (ids[before:] for ids in shorter if ids[:before] == whole[:before])
@@ -170,56 +172,58 @@ def heal_prompts(
     Raises:
         InputError: the model's output is not a number.
     """
-    found: list[list[HealedPrompt]] = [[] for _ in endings]
+    healed: list[list[HealedPrompt]] = [[] for _ in endings]
     logits = session.add([ending.prefix_ids for ending in endings]).last_logits.cpu()
-    reached: list[tuple[int, TokenSequence, float]] = [(place, (), 0.0) for place in range(len(endings))]
+    partial: list[tuple[int, TokenSequence, float]] = [(prompt_index, (), 0.0) for prompt_index in range(len(endings))]
     while True:
         logprobs = logits.double().log_softmax(-1)
-        longer: list[tuple[int, tuple[int, TokenSequence, float]]] = []  # each with the row that it continues
-        for row, (place, spelling, score) in enumerate(reached):
-            ending = endings[place]
+        extended: list[tuple[int, tuple[int, TokenSequence, float]]] = []  # each with the row that it continues
+        for row, (prompt_index, tokens, score) in enumerate(partial):
+            ending = endings[prompt_index]
             check_number(float(logprobs[row, 0]))
-            if spelling in ending.tokenisations:
-                found[place] += _healed_prompts_after(spelling, ending, logprobs[row] + score, tokenizer, sampler)
-            for token in ending.next_tokens(spelling):
-                longer.append((row, (place, (*spelling, token), score + float(logprobs[row, token]))))
-        if not longer:
+            if tokens in ending.tokenisations:
+                healed[prompt_index] += _healed_prompts_after(tokens, ending, logprobs[row] + score, tokenizer, sampler)
+            for token in ending.next_tokens(tokens):
+                extended.append((row, (prompt_index, (*tokens, token), score + float(logprobs[row, token]))))
+        if not extended:
             session.release(range(len(session)))
-            return found
-        session.select([row for row, _ in longer])
-        reached = [each for _, each in longer]
-        logits = session.extend(torch.tensor([[spelling[-1]] for _, spelling, _ in reached])).last_logits.cpu()
+            return healed
+        session.select([row for row, _ in extended])
+        partial = [each for _, each in extended]
+        logits = session.extend(torch.tensor([[tokens[-1]] for _, tokens, _ in partial])).last_logits.cpu()
 
 
 def _healed_prompts_after(
-    spelling: TokenSequence, ending: PromptEnding, scores: Tensor, tokenizer: Tokenizer, sampler: Sampler
+    tokens: TokenSequence, ending: PromptEnding, scores: Tensor, tokenizer: Tokenizer, sampler: Sampler
 ) -> Iterator[HealedPrompt]:
     """The retokenisations that start with some tokens, given (vocabulary,) scores of the next token."""
-    prompt, rest = [*ending.prefix_ids, *spelling], ending.text[ending.tokenisations[spelling] :]
+    prompt, rest = [*ending.prefix_ids, *tokens], ending.text[ending.tokenisations[tokens] :]
     same, beyond = _prefix_index(tokenizer).starting_with(rest)
     for token in same.tolist():
         yield HealedPrompt([*prompt, token], 0, beyond[:0], scores[token, None])
     if len(beyond):
-        left = apply_filters(scores[None], sampler.penalties, History(torch.tensor([prompt]), len(prompt)))[0]
-        yield HealedPrompt(prompt, len(rest), beyond, left[beyond])
+        filtered = apply_filters(scores[None], sampler.penalties, History(torch.tensor([prompt]), len(prompt)))[0]
+        yield HealedPrompt(prompt, len(rest), beyond, filtered[beyond])
 
 
 def choose_healed_prompt(
-    covers: Sequence[HealedPrompt], sampler: Sampler, rng: random.Random
+    healed_prompts: Sequence[HealedPrompt], sampler: Sampler, rng: random.Random
 ) -> tuple[HealedPrompt, int | None]:
     """Sample a retokenisation; return it with the token that extends beyond the prompt, if one does.
 
     Raises:
         UsageError: the sampler bans every one.
     """
-    scores = apply_filters(torch.cat([cover.scores for cover in covers])[None], sampler.truncations, _NO_HISTORY)
-    place = int(scores.argmax()) if sampler.greedy else int(draw(scores.softmax(-1), [rng]))
-    if place == NO_TOKEN_LEFT:
+    scores = apply_filters(
+        torch.cat([healed_prompt.scores for healed_prompt in healed_prompts])[None], sampler.truncations, _NO_HISTORY
+    )
+    index = int(scores.argmax()) if sampler.greedy else int(draw(scores.softmax(-1), [rng]))
+    if index == NO_TOKEN_LEFT:
         raise no_token_left()
-    for cover in covers:
-        if place < len(cover.scores):
-            return cover, int(cover.tokens[place]) if len(cover.tokens) else None
-        place -= len(cover.scores)
+    for healed_prompt in healed_prompts:
+        if index < len(healed_prompt.scores):
+            return healed_prompt, int(healed_prompt.tokens[index]) if len(healed_prompt.tokens) else None
+        index -= len(healed_prompt.scores)
     raise AssertionError("there is one score for each cover")
 
 

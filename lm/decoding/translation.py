@@ -109,9 +109,9 @@ class Translator:
         self._frames = [
             build_pair_frames(model.tokenizer, model.source_tokenizer, tag=model.tag_to(to)) for model in self.models
         ]
-        kept = (*map(_skip_start_token, sampler.truncations), *_ban_start_token(self._frames[0]))
+        truncations = (*map(_skip_start_token, sampler.truncations), *_ban_start_token(self._frames[0]))
         self._sampler = dataclasses.replace(
-            sampler, penalties=tuple(map(_skip_start_token, sampler.penalties)), truncations=kept
+            sampler, penalties=tuple(map(_skip_start_token, sampler.penalties)), truncations=truncations
         )
         if self.config.n_best > self.config.beam and sampler.greedy:
             raise UsageError(f"{self.config.n_best} best need a beam at least as wide", settings=["beam", "n_best"])
@@ -181,8 +181,8 @@ class Translator:
         numbers, texts, prefixes, _ = zip(*chunk, strict=True)
         heads = [_check_heads(given, text, number) for number, text, _, given in chunk]
         sources = zip(*(self._encode_sources(place, texts, heads) for place in range(len(self.models))), strict=True)
-        begun = [ids.tolist() for ids in self.tokenizer.encode_batch(prefixes)]
-        return [build_source_line(*line) for line in zip(numbers, texts, sources, begun, heads, strict=True)]
+        prefix_ids = [ids.tolist() for ids in self.tokenizer.encode_batch(prefixes)]
+        return [build_source_line(*line) for line in zip(numbers, texts, sources, prefix_ids, heads, strict=True)]
 
     def _encode_sources(
         self, place: int, texts: Sequence[str], heads: Sequence[Heads | None]
@@ -197,13 +197,13 @@ class Translator:
 
     def _batches(self, lines: Sequence[SourceLine]) -> Iterator[list[SourceLine]]:
         """Batches of lines of similar length and equal prefix length; the longest first."""
-        begun = sorted(lines, key=lambda line: len(line.prefix), reverse=True)
-        for _, same in itertools.groupby(begun, key=lambda line: len(line.prefix)):
-            some = list(same)
-            lengths = np.array([line.length for line in some])
+        lines_by_prefix = sorted(lines, key=lambda line: len(line.prefix), reverse=True)
+        for _, same in itertools.groupby(lines_by_prefix, key=lambda line: len(line.prefix)):
+            group = list(same)
+            lengths = np.array([line.length for line in group])
             order = np.argsort(-lengths, kind="stable")
             for rows in length_batches(lengths, tokens=self.config.batch_tokens, order=order):
-                yield [some[row] for row in rows]
+                yield [group[row] for row in rows]
 
     def translate_batch(self, batch: Sequence[SourceLine]) -> list[TranslatedLine]:
         """Translate a batch of lines encoded by this translator."""
@@ -211,12 +211,12 @@ class Translator:
         sources = [pad_sources([line.sources[i] for line in batch]) for i in range(len(self.models))]
         prompts = torch.tensor([[self._frames[0].start, *line.prefix] for line in batch])
         if self._sampler.greedy:
-            found = self._beam_search(session, prompts, batch, sources)
+            hypotheses = self._beam_search(session, prompts, batch, sources)
         else:
-            found = self._sample(session, prompts, batch, sources)
+            hypotheses = self._sample(session, prompts, batch, sources)
         return [
             TranslatedLine(line.text, tuple(self._to_translation(line, one) for one in best), line.left_out, line.heads)
-            for line, best in zip(batch, found, strict=True)
+            for line, best in zip(batch, hypotheses, strict=True)
         ]
 
     def _beam_search(
@@ -224,7 +224,7 @@ class Translator:
     ) -> list[list[Hypothesis]]:
         """The most probable translations of each line, best first."""
         penalty = self.config.coverage_penalty
-        found = beam_search(
+        hypotheses = beam_search(
             session,
             prompts,
             beam_size=self.config.beam,
@@ -238,9 +238,9 @@ class Translator:
             sources=sources,
             coverage=CoveragePenalty(penalty, sources) if penalty else None,
         )
-        if not all(found):
+        if not all(hypotheses):
             raise no_token_left()
-        return found
+        return hypotheses
 
     def _sample(
         self, session: DecodeSession, prompts: Tensor, batch: Sequence[SourceLine], sources: Sequence[SourceBatch]
@@ -255,29 +255,31 @@ class Translator:
             for line in batch
             for sample in range(n)
         ]  # fmt: skip
-        drawn = {row.number: Continuation() for row in rows}
+        continuations = {row.number: Continuation() for row in rows}
         stop_ids = self._frames[0].target.after
         for event in generate(session, prompts, rows, self._sampler, sources=sources, stop_ids=stop_ids):
-            drawn[event.row].append(event)
-        samples = [_to_hypothesis(drawn[row.number]) for row in rows]
+            continuations[event.row].append(event)
+        samples = [_to_hypothesis(continuations[row.number]) for row in rows]
         return [samples[start : start + n] for start in range(0, len(samples), n)]
 
     def _max_tokens(self, line: SourceLine) -> int:
         """The most tokens of a translation after its prefix."""
         config = self.config
         longest = max(1, int(config.max_length_ratio * line.length + config.max_length_extra) - len(line.prefix))
-        rooms = (model.max_target_length(source) for model, source in zip(self.models, line.sources, strict=True))
-        room = min((room for room in rooms if room is not None), default=longest + len(line.prefix)) - len(line.prefix)
-        if room < 1:
+        max_lengths = (model.max_target_length(source) for model, source in zip(self.models, line.sources, strict=True))
+        max_length = min(
+            (max_length for max_length in max_lengths if max_length is not None), default=longest + len(line.prefix)
+        ) - len(line.prefix)
+        if max_length < 1:
             raise UsageError(f"the prefix of line {line.number + 1} fills all of the model's positions")
-        return min(longest, room)
+        return min(longest, max_length)
 
-    def _to_translation(self, line: SourceLine, found: Hypothesis) -> Translation:
+    def _to_translation(self, line: SourceLine, hypothesis: Hypothesis) -> Translation:
         """Decode a hypothesis: one line, with the prefix."""
-        known = [token for token in found.tokens if token < self.tokenizer.vocab_size]  # the others have no text
+        known = [token for token in hypothesis.tokens if token < self.tokenizer.vocab_size]  # the others have no text
         text = self.tokenizer.decode([*line.prefix, *known])
         text = text.replace("\r\n", " ").replace("\n", " ").replace("\r", " ")
-        return Translation(text, found.tokens, found.logprobs, found.score, found.finish_reason)
+        return Translation(text, hypothesis.tokens, hypothesis.logprobs, hypothesis.score, hypothesis.finish_reason)
 
 
 def _seed_text(line: SourceLine) -> str:

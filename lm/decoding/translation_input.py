@@ -148,12 +148,12 @@ def build_source_line(
         prefix: IDs that the translation starts with.
         heads: of its words, if given.
     """
-    read, left_out = [], 0
+    encoded, left_out = [], 0
     for model, frame, ids in sources:
-        room = max(0, model.source_limit - len(frame))
-        left_out = max(left_out, len(ids) - room)
-        read.append(_add_frame(np.asarray(ids[:room]), frame))
-    return SourceLine(number, text, tuple(read), prefix, left_out, heads)
+        max_length = max(0, model.source_limit - len(frame))
+        left_out = max(left_out, len(ids) - max_length)
+        encoded.append(_add_frame(np.asarray(ids[:max_length]), frame))
+    return SourceLine(number, text, tuple(encoded), prefix, left_out, heads)
 
 
 def _add_frame(ids: NDArray[Any], frame: SpecialTokenFrame) -> SourceIds:

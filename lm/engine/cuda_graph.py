@@ -179,9 +179,9 @@ class StaticDecodeStep:
         Raises:
             RuntimeError: the step cannot be recorded; nothing was done.
         """
-        rows, end, most = len(tokens), int(positions.max()) + 1, model.config.context_length
-        self._adopt(cache.layers, rows, end, most)
-        shape = (_next_power_of_two(rows), min(most, _next_power_of_two(end, least=_MIN_KEYS)))
+        rows, end, context_length = len(tokens), int(positions.max()) + 1, model.config.context_length
+        self._adopt(cache.layers, rows, end, context_length)
+        shape = (_next_power_of_two(rows), min(context_length, _next_power_of_two(end, least=_MIN_KEYS)))
         self._tokens[:rows, 0] = tokens
         self._positions[: shape[0]] = F.pad(positions, (0, shape[0] - rows))  # where nobody is, the first
         if shape not in self._recorded:
@@ -201,11 +201,11 @@ class StaticDecodeStep:
         hidden = model.decode(self._tokens[:rows], inputs)
         return model.logits(hidden[:, -1]).float()
 
-    def _adopt(self, layers: Sequence[LayerKVCache], rows: int, end: int, most: int) -> None:
+    def _adopt(self, layers: Sequence[LayerKVCache], rows: int, end: int, context_length: int) -> None:
         """Move the keys and values of a cache into the buffers, with room for its next positions."""
         has_rows, has_length = (len(self._tokens), self._buffers[0][0].shape[2]) if self._buffers else (0, 0)
         if rows > has_rows or end > has_length:
-            length = min(most, _next_power_of_two(end, least=_MIN_BUFFER_LENGTH))
+            length = min(context_length, _next_power_of_two(end, least=_MIN_BUFFER_LENGTH))
             self._reallocate(layers, max(has_rows, _next_power_of_two(rows)), max(has_length, length))
         key, _ = layers[0].buffers()
         if key.data_ptr() != self._buffers[0][0].data_ptr():
@@ -220,8 +220,8 @@ class StaticDecodeStep:
         self._positions = torch.zeros_like(self._tokens[:, 0])
         for layer in layers:
             key, _ = layer.buffers()
-            room = key.new_zeros(2, rows, key.shape[1], length, key.shape[3])
-            self._buffers.append((room[0], room[1]))
+            buffers = key.new_zeros(2, rows, key.shape[1], length, key.shape[3])
+            self._buffers.append((buffers[0], buffers[1]))
 
 
 def _next_power_of_two(number: int, *, least: int = 1) -> int:

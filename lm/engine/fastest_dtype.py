@@ -40,18 +40,18 @@ def load_with_dtype(checkpoint: Path, config: HardwareConfig, dtype: str) -> Loa
 def read_fastest_dtype(checkpoint: Path, device: str) -> str:
     """Return the fastest measured dtype; float32 if none was, or if it needs a compiled step that is missing."""
     try:
-        found = _cache_file(checkpoint, device).read_text(encoding="utf-8").strip()
+        dtype = _cache_file(checkpoint, device).read_text(encoding="utf-8").strip()
     except (InputError, OSError, ValueError):  # none was written, or what was is damaged
         return _DEFAULT_DTYPE
-    is_usable = found in usable_types(device) and (found != "int8" or code_cache.is_ready())
-    return found if is_usable else _DEFAULT_DTYPE
+    is_usable = dtype in usable_types(device) and (dtype != "int8" or code_cache.is_ready())
+    return dtype if is_usable else _DEFAULT_DTYPE
 
 
 def save_fastest_dtype(checkpoint: Path, device: str, dtype: str) -> None:
     """Save the fastest dtype."""
-    place = _cache_file(checkpoint, device)
-    place.parent.mkdir(parents=True, exist_ok=True)
-    files.replace_text(place, dtype + "\n")
+    path = _cache_file(checkpoint, device)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    files.replace_text(path, dtype + "\n")
 
 
 def _cache_file(checkpoint: Path, device: str) -> Path:

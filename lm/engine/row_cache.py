@@ -91,8 +91,8 @@ class RowCache:
         inputs = self._attention_inputs(starts, n)
         hidden = model.decode(batch.to(self._first_parameter.device), inputs, self._cross_inputs())
         self.advance(rows, n)
-        places = self.buffer_rows_of(rows)
-        return hidden if places == list(range(len(hidden))) else hidden.index_select(0, self._index(places))
+        buffer_rows = self.buffer_rows_of(rows)
+        return hidden if buffer_rows == list(range(len(hidden))) else hidden.index_select(0, self._index(buffer_rows))
 
     def _prefill(
         self, model: DecoderModel, tokens: Tensor, rows: Sequence[int], positions: Sequence[int], lengths: Sequence[int]
@@ -102,11 +102,11 @@ class RowCache:
         assert cache is not None
         if positions[0]:
             cache.reorder(self._index([0] * len(rows)))
-        tokens, held = tokens.to(self._first_parameter.device), cache if self._is_enabled else None
-        real = None if min(lengths) == tokens.shape[1] else self._index(lengths)
+        tokens, updated_cache = tokens.to(self._first_parameter.device), cache if self._is_enabled else None
+        real_lengths = None if min(lengths) == tokens.shape[1] else self._index(lengths)
         if self._source is None:
             assert isinstance(model, DecoderOnly)
-            hidden = model.hidden(tokens, cache=held, target_lengths=real)
+            hidden = model.hidden(tokens, cache=updated_cache, target_lengths=real_lengths)
         else:
             assert isinstance(model, EncoderDecoder)
             cache.cross_attention = list(self._source.layers) or cache.cross_attention
@@ -114,18 +114,18 @@ class RowCache:
                 tokens,
                 encoder_output=self._source.output,
                 lengths=self._source.lengths,
-                cache=held,
-                target_lengths=real,
+                cache=updated_cache,
+                target_lengths=real_lengths,
             )
             self._source.layers = cache.cross_attention if self._is_enabled else ()
         if self._is_enabled:
-            places = self._index(self.buffer_rows_of(rows))
+            buffer_rows = self._index(self.buffer_rows_of(rows))
             if isinstance(cache, RecurrentCache):
                 assert self._states is not None
-                self._states.write_rows(places, cache)
+                self._states.write_rows(buffer_rows, cache)
             else:
                 for layer, read in zip(self.layers, cache.self_attention, strict=True):
-                    layer.write_rows(places, *read.keys_and_values())
+                    layer.write_rows(buffer_rows, *read.keys_and_values())
             for row, position, length in zip(rows, positions, lengths, strict=True):
                 self.lengths[row] = position + length
         return hidden
@@ -147,16 +147,16 @@ class RowCache:
     ) -> tuple[Tensor, list[int]]:
         """Return (buffer rows, n) tokens, and the position of the first in each buffer row; free rows get any."""
         self._compact(rows)
-        places = self.buffer_rows_of(rows)
-        if places == list(range(self.n_buffer_rows)):
+        buffer_rows = self.buffer_rows_of(rows)
+        if buffer_rows == list(range(self.n_buffer_rows)):
             return tokens, list(positions)
-        batch, of_place = (
+        batch, position_of = (
             tokens.new_zeros(self.n_buffer_rows, tokens.shape[1]),
-            dict(zip(places, positions, strict=True)),
+            dict(zip(buffer_rows, positions, strict=True)),
         )
-        batch[places] = tokens
-        least = min(positions)
-        return batch, [of_place.get(place, least) for place in range(self.n_buffer_rows)]
+        batch[buffer_rows] = tokens
+        min_position = min(positions)
+        return batch, [position_of.get(place, min_position) for place in range(self.n_buffer_rows)]
 
     def prepare_step(self, tokens: Tensor, rows: Sequence[int], positions: Sequence[int]) -> StepInputs:
         """See `KVCache`."""
@@ -165,10 +165,10 @@ class RowCache:
         self._compact(rows)
         self.reserve(end)
         self.advance(rows, n)
-        places, starts = torch.tensor(self.buffer_rows_of(rows)), torch.tensor(positions)
+        buffer_rows, starts = torch.tensor(self.buffer_rows_of(rows)), torch.tensor(positions)
         if n > 1:
-            places, starts = places.repeat_interleave(n), (starts[:, None] + torch.arange(n)).flatten()
-        return StepInputs(tokens.flatten(), places, starts, self.layers, end)
+            buffer_rows, starts = buffer_rows.repeat_interleave(n), (starts[:, None] + torch.arange(n)).flatten()
+        return StepInputs(tokens.flatten(), buffer_rows, starts, self.layers, end)
 
     def reserve(self, end: int) -> None:
         """Make room in the layers' buffers for positions before `end`."""
@@ -189,14 +189,14 @@ class RowCache:
                 None if is_even else self._index(starts)[:, None] + torch.arange(n, device=self._first_parameter.device)
             )
             return RecurrentInputs(Mask.causal(), recurrent=self._states, start=first, query_positions=at)
-        places = first if is_even else self._index(starts)
+        positions = first if is_even else self._index(starts)
         for layer in self.layers:
-            layer.set_write_positions(places, first + n)
-        if isinstance(places, int):
+            layer.set_write_positions(positions, first + n)
+        if isinstance(positions, int):
             return AttentionInputs(Mask.causal(), caches=self.layers, start=first)
         return row_attention_inputs(
             self.layers,
-            places,
+            positions,
             n,
             first + n,
             self._first_parameter.dtype,
@@ -217,26 +217,26 @@ class RowCache:
 
     def release(self, rows: Collection[int]) -> None:
         """Remove rows; the others keep their order, and their buffer rows while more than half of these are in use."""
-        gone = set(rows)
-        self._free_rows += [place for row, place in enumerate(self.buffer_rows) if row in gone]
-        self.buffer_rows = [place for row, place in enumerate(self.buffer_rows) if row not in gone]
-        self.lengths = [length for row, length in enumerate(self.lengths) if row not in gone]
+        removed = set(rows)
+        self._free_rows += [place for row, place in enumerate(self.buffer_rows) if row in removed]
+        self.buffer_rows = [place for row, place in enumerate(self.buffer_rows) if row not in removed]
+        self.lengths = [length for row, length in enumerate(self.lengths) if row not in removed]
 
     def _compact(self, rows: Sequence[int]) -> None:
         """Drop the free buffer rows once they are half of all, if all rows take part in the step."""
         if 2 * len(rows) <= self.n_buffer_rows and len(rows) == len(self.buffer_rows):
             self._gather_rows(self.buffer_rows)
 
-    def _gather_rows(self, places: Sequence[int]) -> None:
+    def _gather_rows(self, buffer_rows: Sequence[int]) -> None:
         """Buffer row i becomes the former `buffer_rows[i]`."""
-        index = self._index(places)
+        index = self._index(buffer_rows)
         for layer in self.layers:
             layer.reorder(index)
         if self._states is not None:
             self._states.reorder(index)
         if self._source is not None:
             self._source.select(index)
-        self.buffer_rows, self._free_rows, self.n_buffer_rows = list(range(len(places))), [], len(places)
+        self.buffer_rows, self._free_rows, self.n_buffer_rows = list(range(len(buffer_rows))), [], len(buffer_rows)
 
     def truncate(self, lengths: Sequence[int]) -> None:
         """Truncate each row to a length; a recurrent state that is not kept leaves an empty row."""
@@ -270,10 +270,10 @@ class RowLayerCache(LayerKVCache):
         self._write_positions: Tensor | int = 0
 
     @classmethod
-    def from_buffers(cls, key: Tensor, value: Tensor, places: Tensor) -> RowLayerCache:
+    def from_buffers(cls, key: Tensor, value: Tensor, positions: Tensor) -> RowLayerCache:
         """Wrap (rows, kv_heads, length, head) buffers, with (rows,) write positions."""
         cache = cls(key.shape[2])
-        cache._key, cache._value, cache._write_positions, cache.length = key, value, places, key.shape[2]
+        cache._key, cache._value, cache._write_positions, cache.length = key, value, positions, key.shape[2]
         return cache
 
     def write_rows(self, rows: Tensor, key: Tensor, value: Tensor) -> None:
@@ -303,13 +303,13 @@ class RowLayerCache(LayerKVCache):
 
     def extend(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Write (rows, kv_heads, n, head) keys and values, and return those of all positions."""
-        for buffer, fresh in ((self._key, key), (self._value, value)):
+        for buffer, new in ((self._key, key), (self._value, value)):
             assert buffer is not None
             if isinstance(self._write_positions, int):
-                buffer[:, :, self._write_positions : self._write_positions + fresh.shape[2]] = fresh
+                buffer[:, :, self._write_positions : self._write_positions + new.shape[2]] = new
             else:
-                rows, n = (torch.arange(size, device=buffer.device) for size in (len(buffer), fresh.shape[2]))
-                buffer[rows[:, None], :, self._write_positions[:, None] + n] = fresh.transpose(1, 2)
+                rows, n = (torch.arange(size, device=buffer.device) for size in (len(buffer), new.shape[2]))
+                buffer[rows[:, None], :, self._write_positions[:, None] + n] = new.transpose(1, 2)
         return self.keys_and_values()
 
 
@@ -317,12 +317,12 @@ def _grow(buffer: Tensor | None, template: Tensor, rows: int, length: int, *, ma
     """Return a buffer of at least `rows` rows and `length` positions with the contents of the old one."""
     if buffer is None:
         return template.new_zeros(rows, template.shape[1], length, template.shape[3])
-    n_rows, heads, room, head = buffer.shape
-    if n_rows >= rows and room >= length:
+    n_rows, heads, capacity, head = buffer.shape
+    if n_rows >= rows and capacity >= length:
         return buffer
-    longer = room if room >= length else max(length, min(2 * room, max_length))
+    longer = capacity if capacity >= length else max(length, min(2 * capacity, max_length))
     grown = buffer.new_zeros(max(rows, n_rows), heads, longer, head)
-    grown[:n_rows, :, :room] = buffer
+    grown[:n_rows, :, :capacity] = buffer
     return grown
 
 

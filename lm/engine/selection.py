@@ -234,13 +234,13 @@ def _estimate_step_seconds(model: DecoderModel) -> float:
 
 
 def _get_compiled_engine(model: DecoderModel) -> CompiledEngine:
-    found = _compiled.get(model)
-    if found is None or not found.has_weights_of(model):
+    engine = _compiled.get(model)
+    if engine is None or not engine.has_weights_of(model):
         code_cache.initialise()
         from lm.engine.compiled.engine import CompiledEngine
 
-        found = _compiled[model] = CompiledEngine(model)
-    return found
+        engine = _compiled[model] = CompiledEngine(model)
+    return engine
 
 
 def _why_not_recorded(model: DecoderModel, layout: Layout) -> str | None:

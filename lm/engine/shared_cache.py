@@ -83,10 +83,10 @@ class SharedCache:
         """Compute the prompts; padding comes last, so it is masked causally."""
         assert isinstance(model, DecoderOnly)
         is_even = min(lengths) == tokens.shape[1]
-        real = None if is_even else torch.tensor(lengths, device=self._first_parameter.device)
+        real_lengths = None if is_even else torch.tensor(lengths, device=self._first_parameter.device)
         self._cache = _new_cache(model)
-        hidden = model.hidden(tokens, cache=self._cache, target_lengths=real)
-        self._slots = SlotTable(self._cache, len(tokens), self._first_parameter, prefix=real)
+        hidden = model.hidden(tokens, cache=self._cache, target_lengths=real_lengths)
+        self._slots = SlotTable(self._cache, len(tokens), self._first_parameter, prefix=real_lengths)
         self.lengths = list(lengths)
         return hidden
 
@@ -112,21 +112,23 @@ class SharedCache:
         self.reorders_for_free = True
         starts = torch.tensor(positions)
         at = starts if n == 1 else (starts[:, None] + torch.arange(n)).flatten()
-        places = slots.group_rows.repeat_interleave(slots.rows_per_group * n)
-        seen = slots.build_table() if n == 1 else slots.build_table().repeat_interleave(n, 0)
+        group_rows = slots.group_rows.repeat_interleave(slots.rows_per_group * n)
+        slot_table = slots.build_table() if n == 1 else slots.build_table().repeat_interleave(n, 0)
         if source is None:
-            return StepInputs(tokens.flatten(), places, at, self._cache.self_attention, seen.shape[1], slots=seen)
-        sentences, longest, _ = source.output.shape
-        real = torch.full((sentences,), longest) if source.lengths is None else source.lengths
+            return StepInputs(
+                tokens.flatten(), group_rows, at, self._cache.self_attention, slot_table.shape[1], slots=slot_table
+            )
+        n_groups, longest, _ = source.output.shape
+        source_lengths = torch.full((n_groups,), longest) if source.lengths is None else source.lengths
         return StepInputs(
             tokens.flatten(),
-            places,
+            group_rows,
             at,
             self._cache.self_attention,
-            seen.shape[1],
-            slots=seen,
+            slot_table.shape[1],
+            slots=slot_table,
             cross_layers=self._cache.cross_attention,
-            lengths=real,
+            lengths=source_lengths,
         )
 
     def _advance(self, n: int) -> None:
@@ -193,20 +195,20 @@ class SlotTable:
     Source: the mask is that of tree attention, Miao et al. 2023 (SpecInfer), section 4.
     """
 
-    def __init__(self, cache: DecoderCache, sentences: int, like: Tensor, *, prefix: Tensor | None = None) -> None:
+    def __init__(self, cache: DecoderCache, n_groups: int, template: Tensor, *, prefix: Tensor | None = None) -> None:
         """Create one row per group, with nothing after the prefix.
 
         Args:
             cache: of the model.
-            sentences: number of groups.
-            like: a tensor of the model's dtype, on its device.
+            n_groups: number of groups.
+            template: a tensor of the model's dtype, on its device.
             prefix: (groups,) real positions of the prefix, if it is padded.
         """
-        self.rows_per_group, self.n_groups, self._cache_rows = 1, sentences, sentences
-        self.group_rows = torch.arange(sentences, device=like.device)
-        self._cache, self._dtype, self._device = cache, like.dtype, like.device
+        self.rows_per_group, self.n_groups, self._cache_rows = 1, n_groups, n_groups
+        self.group_rows = torch.arange(n_groups, device=template.device)
+        self._cache, self._dtype, self._device = cache, template.dtype, template.device
         self._prefix_length, self._prefix_lengths = cache.length, prefix
-        self._row_slots = torch.empty(sentences, 0, dtype=torch.long, device=like.device)  # (rows, length) slots
+        self._row_slots = torch.empty(n_groups, 0, dtype=torch.long, device=template.device)  # (rows, length) slots
         self._free_at = self._prefix_length + _FIRST_SLOTS
 
     @property
@@ -222,8 +224,8 @@ class SlotTable:
     def allocate(self, n: int) -> Tensor:
         """Assign slots to the next `n` positions of each row; return (rows, length) slots of all tokens."""
         used = self._cache.length
-        fresh = torch.arange(used, used + self.rows_per_group * n, device=self._device).view(self.rows_per_group, n)
-        self._row_slots = torch.cat((self._row_slots, fresh.repeat(self.n_groups, 1)), dim=1)
+        new_slots = torch.arange(used, used + self.rows_per_group * n, device=self._device).view(self.rows_per_group, n)
+        self._row_slots = torch.cat((self._row_slots, new_slots.repeat(self.n_groups, 1)), dim=1)
         return self._row_slots
 
     def add(self, n: int) -> Mask:
@@ -232,23 +234,23 @@ class SlotTable:
         past = self.allocate(n)
         if slots == self.next_position and self._prefix_lengths is None:
             return Mask.causal()
-        seen = past[:, None, :].expand(-1, n, -1)  # (rows, n, length)
+        visible_slots = past[:, None, :].expand(-1, n, -1)  # (rows, n, length)
         if n > 1:  # its own slot stands in for those of a position's future
             future = torch.ones(n, self.length, dtype=torch.bool, device=self._device).triu(start + 1)
-            seen = torch.where(future, past[:, start:, None], seen)
+            visible_slots = torch.where(future, past[:, start:, None], visible_slots)
         hidden = torch.full((self.n_groups, self.rows_per_group * n, slots), -torch.inf, device=self._device)
         hidden[:, :, : self._prefix_length] = (
             0.0 if self._prefix_lengths is None else padding_bias(self._prefix_lengths, self._prefix_length)[:, None]
         )
-        seen = seen.reshape(self.n_groups, self.rows_per_group * n, self.length)
-        return Mask(bias=hidden.scatter_(2, seen, 0.0).to(self._dtype)[:, None])
+        visible_slots = visible_slots.reshape(self.n_groups, self.rows_per_group * n, self.length)
+        return Mask(bias=hidden.scatter_(2, visible_slots, 0.0).to(self._dtype)[:, None])
 
     def query_positions(self, n: int) -> Tensor | None:
         """(groups, rows of each · n) positions of the last `n` tokens; None if the same for all rows."""
         if self._prefix_lengths is None:
             return None
-        places = torch.arange(self.length - n, self.length, device=self._device).repeat(self.rows_per_group)
-        return self._prefix_lengths[:, None] + places
+        positions = torch.arange(self.length - n, self.length, device=self._device).repeat(self.rows_per_group)
+        return self._prefix_lengths[:, None] + positions
 
     def key_positions(self, n: int) -> Tensor:
         """(groups, slots) positions of the slots, the last `n` positions of each row included.
@@ -257,10 +259,10 @@ class SlotTable:
         """
         past = self._row_slots.view(self.n_groups, -1)  # (sentences, rows of each · length)
         first = self._prefix_length if self._prefix_lengths is None else self._prefix_lengths[:, None]
-        places = first + torch.arange(self.length, device=self._device).repeat(self.rows_per_group)
-        found = past.new_zeros(self.n_groups, self._cache.length + self.rows_per_group * n)
-        found[:, : self._prefix_length] = torch.arange(self._prefix_length, device=self._device)
-        return found.scatter_(1, past, places.expand_as(past))
+        positions = first + torch.arange(self.length, device=self._device).repeat(self.rows_per_group)
+        positions_of_slots = past.new_zeros(self.n_groups, self._cache.length + self.rows_per_group * n)
+        positions_of_slots[:, : self._prefix_length] = torch.arange(self._prefix_length, device=self._device)
+        return positions_of_slots.scatter_(1, past, positions.expand_as(past))
 
     def reorder(self, rows: Tensor, *, lazy: bool = False) -> Tensor | None:
         """Row i becomes the former row `rows[i]`.
@@ -289,11 +291,11 @@ class SlotTable:
 
     def compact(self) -> Tensor | None:
         """Move groups to consecutive cache rows; return (groups,) their former rows, or None if nothing moved."""
-        rows, there = self.group_rows, torch.arange(self.n_groups, device=self._device)
-        if self.n_groups == self._cache_rows and torch.equal(rows, there):
+        rows, consecutive = self.group_rows, torch.arange(self.n_groups, device=self._device)
+        if self.n_groups == self._cache_rows and torch.equal(rows, consecutive):
             return None
         self._cache.reorder(rows)
-        self.group_rows, self._cache_rows = there, self.n_groups
+        self.group_rows, self._cache_rows = consecutive, self.n_groups
         return rows
 
     def _free_unused_slots(self) -> None:
@@ -305,11 +307,11 @@ class SlotTable:
         past = self._row_slots.view(self.n_groups, -1)  # (sentences, rows of each · length)
         used = past.new_zeros(len(past), self._cache.length).scatter_(1, past, 1)
         used[:, : self._prefix_length] = 1
-        places = used.cumsum(1) - 1
-        most = int(places[:, -1].max()) + 1
-        self._cache.select(used.argsort(dim=1, descending=True, stable=True)[:, :most])
-        self._row_slots = places.gather(1, past).view(self._row_slots.shape)
-        self._free_at = most + self.rows_per_group * (1 + math.isqrt(most))
+        new_slots = used.cumsum(1) - 1
+        n_slots = int(new_slots[:, -1].max()) + 1
+        self._cache.select(used.argsort(dim=1, descending=True, stable=True)[:, :n_slots])
+        self._row_slots = new_slots.gather(1, past).view(self._row_slots.shape)
+        self._free_at = n_slots + self.rows_per_group * (1 + math.isqrt(n_slots))
 
     def build_table(self) -> Tensor:
         """(rows, longest) the slot of each position of each row, its prefix included."""

@@ -52,7 +52,7 @@ def blockwise_causal_attention(query: Tensor, key: Tensor, value: Tensor) -> Ten
     if groups > 1:
         key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
     batch, heads, length, head = query.shape
-    found = query.new_empty(batch, length, heads, head).transpose(1, 2)  # as the output layer reads it
+    output = query.new_empty(batch, length, heads, head).transpose(1, 2)  # as the output layer reads it
     query = (query * head**-0.5).flatten(0, 1)
     key, value = key.transpose(-1, -2).flatten(0, 1), value.flatten(0, 1)  # copied once, not for each block
     future = torch.full((_BLOCK, _BLOCK), -torch.inf, dtype=query.dtype).triu(1)
@@ -60,8 +60,8 @@ def blockwise_causal_attention(query: Tensor, key: Tensor, value: Tensor) -> Ten
         end = min(start + _BLOCK, length)
         scores = query[:, start:end] @ key[:, :, :end]
         scores[..., start:] += future[: end - start, : end - start]
-        found[:, :, start:end] = (scores.softmax(-1) @ value[:, :end]).unflatten(0, (batch, heads))
-    return found
+        output[:, :, start:end] = (scores.softmax(-1) @ value[:, :end]).unflatten(0, (batch, heads))
+    return output
 
 
 @cache

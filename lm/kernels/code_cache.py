@@ -44,23 +44,23 @@ def initialise() -> None:
     import numba
 
     numba.config.CACHE_DIR = str(code_folder())
-    taken = torch.get_num_threads()
+    n_threads = torch.get_num_threads()
     try:
         numba.set_num_threads(1)
     except ValueError:  # the environment names a threading layer that can't be loaded
         numba.config.THREADING_LAYER = "default"
         numba.set_num_threads(1)
-    torch.set_num_threads(taken)
+    torch.set_num_threads(n_threads)
 
 
 def sync_threads() -> int:
     """Set numba's number of threads to torch's, and return it."""
     import numba
 
-    taken = torch.get_num_threads()
-    if taken > 1:
-        numba.set_num_threads(min(taken, numba.config.NUMBA_NUM_THREADS))
-    return taken
+    n_threads = torch.get_num_threads()
+    if n_threads > 1:
+        numba.set_num_threads(min(n_threads, numba.config.NUMBA_NUM_THREADS))
+    return n_threads
 
 
 def exclusive(threads: int) -> AbstractContextManager[object]:
@@ -135,10 +135,10 @@ def write_file_list() -> None:
     folder = code_folder()
     folder.mkdir(parents=True, exist_ok=True)
     found = sorted(folder.rglob(f"*{SUFFIX}"))
-    whole = [path for path in found if has_valid_checksum(path)]
-    for path in {*found} - {*whole}:
+    intact = [path for path in found if has_valid_checksum(path)]
+    for path in {*found} - {*intact}:
         path.unlink(missing_ok=True)
-    files.write_json(folder / _FILE_LIST, {"files": [path.relative_to(folder).as_posix() for path in whole]})
+    files.write_json(folder / _FILE_LIST, {"files": [path.relative_to(folder).as_posix() for path in intact]})
     clear_cached_state()
 
 
@@ -203,9 +203,12 @@ def target_cpu() -> str:
     """The processor that code is compiled for: LLVM's name and features."""
     from llvmlite import binding
 
-    told = (os.environ.get("NUMBA_CPU_NAME"), os.environ.get("NUMBA_CPU_FEATURES"))  # as numba has it; tests set them
-    found = (binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten())
-    return " ".join(mine or its for mine, its in zip(told, found, strict=True))
+    configured = (
+        os.environ.get("NUMBA_CPU_NAME"),
+        os.environ.get("NUMBA_CPU_FEATURES"),
+    )  # as numba has it; tests set them
+    detected = (binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten())
+    return " ".join(mine or its for mine, its in zip(configured, detected, strict=True))
 
 
 def _numba_version() -> str | None:

@@ -55,16 +55,16 @@ def _quantise_inputs_of_dtype(weights, x):
 @njit
 def _round_to_int16(x):
     """Quantise rows to int16 and return the scale of each; NaN if a row has NaN."""
-    whole, units = np.empty(x.shape, np.int16), np.empty(len(x), np.float32)
+    quantised, units = np.empty(x.shape, np.int16), np.empty(len(x), np.float32)
     for row in range(len(x)):
         bits, largest = x[row].view(np.int32), np.int32(0)
         for i in range(len(bits)):  # sizes of floats are in the order of their bits; what is no number is largest
             largest = max(largest, bits[i] & _SIGN_MASK)
         size = float_from_bits(np.int32(largest))
-        units[row], times = size / _INT16_MAX, _INT16_MAX / size if largest else np.float32(0.0)
+        units[row], inverse = size / _INT16_MAX, _INT16_MAX / size if largest else np.float32(0.0)
         for i in range(len(bits)):
-            whole[row, i] = np.int16(np.rint(x[row, i] * times))
-    return whole, units
+            quantised[row, i] = np.int16(np.rint(x[row, i] * inverse))
+    return quantised, units
 
 
 @njit
@@ -114,15 +114,15 @@ def _rows_per_block(x):
 @njit
 def _compute_by_panels(weights, scales, bias, x, units, out, begin, end, add):
     """The same for multiples of panels and of their rows."""
-    times, in_32_bits = x.shape[1] // INPUTS, 4 // x.itemsize
+    n_blocks, in_32_bits = x.shape[1] // INPUTS, 4 // x.itemsize
     panel = np.empty((x.shape[1] // in_32_bits, in_32_bits * panels.OUTPUTS), x.dtype)
-    at_once = _rows_per_block(x)
+    rows_per_block = _rows_per_block(x)
     shifts = bias if len(bias) else np.zeros(len(weights), np.float32)
-    for first_row in range(0, len(x), at_once):
+    for first_row in range(0, len(x), rows_per_block):
         for output in range(begin, end, panels.OUTPUTS):
-            panels.pack_panel(weights, output, times, panel)
-            for row in range(first_row, min(first_row + at_once, len(x)), panels.ROWS):
-                panels.multiply_panel(panel, x, units, scales, shifts, out, output, row, times, add)
+            panels.pack_panel(weights, output, n_blocks, panel)
+            for row in range(first_row, min(first_row + rows_per_block, len(x)), panels.ROWS):
+                panels.multiply_panel(panel, x, units, scales, shifts, out, output, row, n_blocks, add)
 
 
 @njit
@@ -131,24 +131,24 @@ def _compute_by_tiles(weights, scales, bias, x, units, out, begin, end, add):
     if len(x) == 0:
         return
     inputs = x.shape[1] // INPUTS * INPUTS
-    at_once = _rows_per_block(x)
-    outputs = max(_SUMS_PER_BLOCK // min(at_once, len(x)) // panels.OUTPUTS, 1) * panels.OUTPUTS
-    room = np.empty((min(at_once, len(x)), min(outputs, end - begin)), np.float32)
-    for row in range(0, len(x), at_once):
-        of_rows = x[row : row + at_once]
+    rows_per_block = _rows_per_block(x)
+    outputs = max(_SUMS_PER_BLOCK // min(rows_per_block, len(x)) // panels.OUTPUTS, 1) * panels.OUTPUTS
+    buffer = np.empty((min(rows_per_block, len(x)), min(outputs, end - begin)), np.float32)
+    for row in range(0, len(x), rows_per_block):
+        of_rows = x[row : row + rows_per_block]
         for first in range(begin, end, outputs):
             last = min(first + outputs, end)
-            sums, of_outputs = room[: len(of_rows), : last - first], weights[first:last]
-            room[:] = np.float32(0.0)
+            sums, of_outputs = buffer[: len(of_rows), : last - first], weights[first:last]
+            buffer[:] = np.float32(0.0)
             for part in range(0, inputs, MAX_INPUTS):
-                times = (min(part + MAX_INPUTS, inputs) - part) // INPUTS
-                _accumulate_tiles(of_outputs, of_rows, sums, part, times)
+                n_blocks = (min(part + MAX_INPUTS, inputs) - part) // INPUTS
+                _accumulate_tiles(of_outputs, of_rows, sums, part, n_blocks)
             if inputs < x.shape[1]:
                 _accumulate_remainder(of_outputs, of_rows, inputs, sums)
             for index in range(len(of_rows)):
                 to = out[row + index, first:last]
                 _write_outputs(
-                    room[index, : len(to)], scales[first:last], bias[first:last], units[row + index], to, add
+                    buffer[index, : len(to)], scales[first:last], bias[first:last], units[row + index], to, add
                 )
 
 
@@ -181,13 +181,13 @@ def matmul(weights, scales, bias, x, out, add, threads):
         threads: number of threads.
     """
     outputs = len(weights)
-    taken, units = _quantise_inputs(weights, x)
+    quantised, units = _quantise_inputs(weights, x)
     if threads == 1:
-        _compute_outputs(weights, scales, bias, taken, units, out, as_variable(0), outputs, add)
+        _compute_outputs(weights, scales, bias, quantised, units, out, as_variable(0), outputs, add)
     else:
         for part in prange(threads):
             begin, end = outputs * part // threads, outputs * (part + 1) // threads
-            _compute_outputs(weights, scales, bias, taken, units, out, begin, end, add)
+            _compute_outputs(weights, scales, bias, quantised, units, out, begin, end, add)
 
 
 @njit
@@ -217,10 +217,10 @@ def matmul_activation(weights, scales, bias, x, out, activation, threads):
         threads: number of threads.
     """
     width = len(weights) // 2 if activation == SWIGLU else len(weights)
-    taken, units = _quantise_inputs(weights, x)
+    quantised, units = _quantise_inputs(weights, x)
     if threads == 1:
-        _matmul_activation(weights, scales, bias, taken, units, out, activation, as_variable(0), width)
+        _matmul_activation(weights, scales, bias, quantised, units, out, activation, as_variable(0), width)
     else:
         for part in prange(threads):
             begin, end = width * part // threads, width * (part + 1) // threads
-            _matmul_activation(weights, scales, bias, taken, units, out, activation, begin, end)
+            _matmul_activation(weights, scales, bias, quantised, units, out, activation, begin, end)

@@ -57,13 +57,13 @@ def exp(x):
     """
     x = min(max(x, MIN_EXPONENT), _MAX_EXPONENT)
     whole = np.floor(x * LOG2E + np.float32(0.5))
-    rest = x - whole * LN2_HIGH - whole * LN2_LOW
-    sum_ = EXP_COEFFICIENTS[0] * rest + EXP_COEFFICIENTS[1]
-    sum_ = sum_ * rest + EXP_COEFFICIENTS[2]
-    sum_ = sum_ * rest + EXP_COEFFICIENTS[3]
-    sum_ = sum_ * rest + EXP_COEFFICIENTS[4]
-    sum_ = sum_ * rest + EXP_COEFFICIENTS[5]
-    sum_ = sum_ * rest * rest + rest + np.float32(1.0)
+    remainder = x - whole * LN2_HIGH - whole * LN2_LOW
+    sum_ = EXP_COEFFICIENTS[0] * remainder + EXP_COEFFICIENTS[1]
+    sum_ = sum_ * remainder + EXP_COEFFICIENTS[2]
+    sum_ = sum_ * remainder + EXP_COEFFICIENTS[3]
+    sum_ = sum_ * remainder + EXP_COEFFICIENTS[4]
+    sum_ = sum_ * remainder + EXP_COEFFICIENTS[5]
+    sum_ = sum_ * remainder * remainder + remainder + np.float32(1.0)
     return sum_ * float_from_bits(np.int32((np.int32(whole) + np.int32(127)) << np.int32(23)))
 
 
@@ -77,5 +77,5 @@ def erf(x):
     sum_ = sum_ * t + np.float32(1.421413741)
     sum_ = sum_ * t - np.float32(0.284496736)
     sum_ = sum_ * t + np.float32(0.254829592)
-    found = np.float32(1.0) - sum_ * t * exp(-size * size)
-    return found if x >= 0 else -found
+    result = np.float32(1.0) - sum_ * t * exp(-size * size)
+    return result if x >= 0 else -result

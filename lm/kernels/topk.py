@@ -13,27 +13,27 @@ _BYTES = 4
 
 
 @njit
-def _insert(value, place, values, indices, taken):
+def _insert(value, place, values, indices, count):
     """Insert a number into the top k so far, behind equal ones; return how many there are."""
-    at = min(taken, len(values) - 1)
+    at = min(count, len(values) - 1)
     while at and values[at - 1] < value:
         values[at], indices[at] = values[at - 1], indices[at - 1]
         at -= 1
     values[at], indices[at] = value, place
-    return min(taken + 1, len(values))
+    return min(count + 1, len(values))
 
 
 @njit
 def _top_k_of_row(scores, values, indices):
     """Fill `values` and `indices` with the top k, in order; of equal ones the first one first."""
-    taken, last, begin_of_scores = 0, len(values) - 1, scores.ctypes.data
+    count, last, begin_of_scores = 0, len(values) - 1, scores.ctypes.data
     for begin in range(0, len(scores), _BLOCK):
         end = min(begin + _BLOCK, len(scores))
-        if taken > last and maximum(begin_of_scores + _BYTES * begin, end - begin) <= values[last]:
+        if count > last and maximum(begin_of_scores + _BYTES * begin, end - begin) <= values[last]:
             continue
         for i in range(begin, end):
-            if taken <= last or scores[i] > values[last]:
-                taken = _insert(scores[i], i, values, indices, taken)
+            if count <= last or scores[i] > values[last]:
+                count = _insert(scores[i], i, values, indices, count)
 
 
 @njit(nogil=True)
@@ -51,7 +51,7 @@ def top_k(logits, filtered, values, indices, logprobs):
     for row in range(len(logits)):
         _top_k_of_row(filtered[row], values[row], indices[row])
         of_row = logits.ctypes.data + _BYTES * row * number
-        most = maximum(of_row, number)
-        less = most + np.log(exp_and_sum(of_row, number, most, 0))
+        row_maximum = maximum(of_row, number)
+        normaliser = row_maximum + np.log(exp_and_sum(of_row, number, row_maximum, 0))
         for i in range(len(indices[row])):
-            logprobs[row, i] = logits[row, indices[row, i]] - less
+            logprobs[row, i] = logits[row, indices[row, i]] - normaliser

@@ -77,6 +77,6 @@ def top_k(logits: Tensor, filtered: Tensor, k: int) -> TopK | None:
     code_cache.initialise()
     from lm.kernels import topk
 
-    found = TopK.empty(len(logits), k)
-    topk.top_k(*(each.contiguous().numpy() for each in (logits, filtered, *found)))
-    return found
+    result = TopK.empty(len(logits), k)
+    topk.top_k(*(each.contiguous().numpy() for each in (logits, filtered, *result)))
+    return result

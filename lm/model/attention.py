@@ -47,10 +47,10 @@ class _SplitHeads(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:  # noqa: ANN401
         batch, _, length, head = gradients[0].shape
-        of_projected = gradients[0].new_empty(batch, length, sum(ctx.heads) * head)
-        for part, gradient in zip(_view_heads(of_projected, ctx.heads), gradients, strict=True):
+        projected_gradient = gradients[0].new_empty(batch, length, sum(ctx.heads) * head)
+        for part, gradient in zip(_view_heads(projected_gradient, ctx.heads), gradients, strict=True):
             part.copy_(gradient)
-        return of_projected, None
+        return projected_gradient, None
 
 
 class Attention(Module):
@@ -141,8 +141,8 @@ class MultiHeadAttention(Attention):
         """See `Attention.weights`; self-attention must be called without a cache, which would be extended twice."""
         assert inputs.encoder_output is not None or inputs.caches is None, "a cache would be extended twice"
         query, key, _ = self.project_qkv(x, replace(inputs, first_layer_values=None))
-        found = compute_attention_weights(query, key, mask=self.mask(query, inputs))
-        return found if inputs.encoder_output is not None else self.weights_by_position(found, x.shape[1])
+        weights = compute_attention_weights(query, key, mask=self.mask(query, inputs))
+        return weights if inputs.encoder_output is not None else self.weights_by_position(weights, x.shape[1])
 
     def weights_by_position(self, weights: Tensor, length: int) -> Tensor:  # noqa: ARG002 (it matters where keys are fewer)
         """Expand (batch, heads, queries, keys) weights to the `length` positions that the keys come from."""
@@ -171,14 +171,16 @@ class MultiHeadAttention(Attention):
         query, key, value = self._split(self.input(x), (self.heads, self.kv_heads, self.kv_heads))
         return self._normalise(self.query_norm, query), self._normalise(self.key_norm, key), value
 
-    def _project_cross(self, x: Tensor, memory: Tensor, cache: LayerKVCache | None) -> tuple[Tensor, Tensor, Tensor]:
+    def _project_cross(
+        self, x: Tensor, encoder_output: Tensor, cache: LayerKVCache | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         width = self.heads * self.head_size
-        of_query = self.input.forward_slice(x, slice(0, width))
-        query = self._normalise(self.query_norm, *self._split(of_query, (self.heads,)))
+        projected_query = self.input.forward_slice(x, slice(0, width))
+        query = self._normalise(self.query_norm, *self._split(projected_query, (self.heads,)))
         if cache is not None and cache.length:
             return query, *cache.keys_and_values()
-        of_memory = self.input.forward_slice(memory, slice(width, None))
-        key, value = self._split(of_memory, (self.kv_heads, self.kv_heads))
+        projected_output = self.input.forward_slice(encoder_output, slice(width, None))
+        key, value = self._split(projected_output, (self.kv_heads, self.kv_heads))
         key = self._normalise(self.key_norm, key)
         return query, *(cache.extend(key, value) if cache is not None else (key, value))
 

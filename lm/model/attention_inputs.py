@@ -58,8 +58,8 @@ class RelativeEmbeddings:
         output = _matmul_by_group(summed.to(weights.dtype), self.values)
         return output if self.added is None else output + self.added.output(weights)
 
-    def _expand_rows(self, of_pairs: Tensor) -> Tensor:
-        batch, heads = of_pairs.shape[:2]
+    def _expand_rows(self, pairs: Tensor) -> Tensor:
+        batch, heads = pairs.shape[:2]
         return self.rows.expand(batch, heads, -1, -1)
 
 

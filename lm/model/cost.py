@@ -31,10 +31,10 @@ def _meta_model(config: ModelConfig, lora: LoraConfig) -> Model:
 def parameters_by_part(config: ModelConfig, lora: LoraConfig = _NO_ADAPTERS) -> Mapping[str, int]:
     """Count the parameters of each of `PARTS`, shared ones once."""
     model = _meta_model(config, lora)
-    found = module.parameters_by_part(model)
-    assert found.keys() <= set(PARTS)
-    assert found.total() == count_parameters(model)
-    return {part: found[part] for part in PARTS}
+    counts = module.parameters_by_part(model)
+    assert counts.keys() <= set(PARTS)
+    assert counts.total() == count_parameters(model)
+    return {part: counts[part] for part in PARTS}
 
 
 def active_parameters(config: ModelConfig) -> int:

@@ -46,8 +46,8 @@ class LayerKVCache:
 
     def move_to(self, key: Tensor, value: Tensor) -> None:
         """Copy the contents to other (batch, kv_heads, capacity, head) buffers and use these; the rest is zeroed."""
-        for buffer, held in zip((key, value), self.keys_and_values(), strict=True):
-            buffer[:, :, : self.length] = held
+        for buffer, used in zip((key, value), self.keys_and_values(), strict=True):
+            buffer[:, :, : self.length] = used
             buffer[:, :, self.length :] = 0.0
         self._key, self._value = key, value
 
@@ -65,13 +65,13 @@ class LayerKVCache:
     def select(self, positions: Tensor) -> None:
         """Keep only the given (batch, n) positions of each row, in this order."""
         if self._key is not None and self._value is not None:
-            batch, heads, room, head = self._key.shape
-            first = torch.arange(0, batch * heads * room, room, device=positions.device).view(batch, heads, 1)
-            places = (first + positions[:, None]).flatten()
+            batch, heads, capacity, head = self._key.shape
+            first = torch.arange(0, batch * heads * capacity, capacity, device=positions.device).view(batch, heads, 1)
+            indices = (first + positions[:, None]).flatten()
             self.length = positions.shape[1]
             for buffer in (self._key, self._value):
-                kept = buffer.view(-1, head).index_select(0, places)
-                buffer[:, :, : self.length] = kept.view(batch, heads, -1, head)
+                selected = buffer.view(-1, head).index_select(0, indices)
+                buffer[:, :, : self.length] = selected.view(batch, heads, -1, head)
 
     def truncate(self, length: int) -> None:
         """Drop the positions from `length` on."""

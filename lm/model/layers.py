@@ -246,8 +246,8 @@ def quantise(model: nn.Module) -> None:
 def _quantise_rows(layer: nn.Module, weight: Tensor) -> None:
     """Register int8 weights and scales: the largest absolute weight of each output becomes 127."""
     values, scales = torch.empty_like(weight, dtype=torch.int8), weight.new_empty(len(weight), dtype=torch.float32)
-    at_once = _outputs_per_chunk(weight)
-    for part, rounded, scale in zip(*(of.split(at_once) for of in (weight, values, scales)), strict=True):
+    chunk_size = _outputs_per_chunk(weight)
+    for part, rounded, scale in zip(*(of.split(chunk_size) for of in (weight, values, scales)), strict=True):
         torch.amax(part.float().abs(), 1, out=scale).clamp_(min=torch.finfo(torch.float32).tiny).div_(_INT8_MAX)
         rounded.copy_((part.float() / scale[:, None]).round_())
     layer.register_buffer("weight", values)
@@ -259,13 +259,13 @@ def _int8_matmul(x: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None) 
     compiled = int8_matmul(weight, scale, bias, x)
     if compiled is not None:
         return compiled
-    at_once = min(len(weight), _outputs_per_chunk(weight))
-    wide = x.new_empty(at_once, x.shape[-1])  # one for all parts, or each would have a place of its own
-    found = x.new_empty(*x.shape[:-1], len(weight))
-    for part, into in zip(weight.split(at_once), found.split(at_once, -1), strict=True):
-        into.copy_(F.linear(x, wide[: len(part)].copy_(part)))
-    found *= scale.to(x.dtype)
-    return found if bias is None else found + bias
+    chunk_size = min(len(weight), _outputs_per_chunk(weight))
+    widened = x.new_empty(chunk_size, x.shape[-1])  # one for all parts, or each would have a place of its own
+    output = x.new_empty(*x.shape[:-1], len(weight))
+    for part, into in zip(weight.split(chunk_size), output.split(chunk_size, -1), strict=True):
+        into.copy_(F.linear(x, widened[: len(part)].copy_(part)))
+    output *= scale.to(x.dtype)
+    return output if bias is None else output + bias
 
 
 def _outputs_per_chunk(weight: Tensor) -> int:

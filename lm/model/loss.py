@@ -50,7 +50,7 @@ def linear_cross_entropy(
     targets: Tensor,
     *,
     bias: Tensor | None = None,
-    places: Tensor | None = None,
+    target_positions: Tensor | None = None,
     label_smoothing: float = 0.0,
     softcap: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
@@ -62,10 +62,10 @@ def linear_cross_entropy(
     Args:
         hidden: (…, d_model).
         weight: (vocabulary, d_model).
-        targets: (…) ids, IGNORED where none.
+        targets: (…) IDs, IGNORED where none.
         bias: (vocabulary,), if the logits have one.
-        places: (n,) indices of positions with a target, in the order of `targets.flatten()`; searching them on a GPU
-            would synchronise.
+        target_positions: (n,) indices of positions with a target, in the order of `targets.flatten()`;
+            searching them on a GPU would synchronise.
         label_smoothing: see `cross_entropy`.
         softcap: see `Transformer.logits`; 0 for none.
 
@@ -77,11 +77,11 @@ def linear_cross_entropy(
     device = hidden.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
     targets = targets.flatten()
-    places = _target_positions(targets) if places is None else places
-    found: tuple[Tensor, Tensor] = _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]
-        hidden.flatten(0, -2), weight, bias, targets, places, label_smoothing, softcap, dtype
+    target_positions = _target_positions(targets) if target_positions is None else target_positions
+    result: tuple[Tensor, Tensor] = _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]
+        hidden.flatten(0, -2), weight, bias, targets, target_positions, label_smoothing, softcap, dtype
     )
-    return found
+    return result
 
 
 def _target_positions(targets: Tensor) -> Tensor:
@@ -89,7 +89,7 @@ def _target_positions(targets: Tensor) -> Tensor:
 
 
 def chunked_loss(
-    loss: ChunkLoss, hidden: Tensor, output: OutputLayer, targets: Tensor, *, places: Tensor | None = None
+    loss: ChunkLoss, hidden: Tensor, output: OutputLayer, targets: Tensor, *, target_positions: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """Sum a loss over all positions that have a target, in chunks of positions, together with its gradient.
 
@@ -101,11 +101,11 @@ def chunked_loss(
         hidden: (passes, positions, d_model).
         output: the output layer.
         targets: (positions,) ids, IGNORED where none.
-        places: see `linear_cross_entropy`.
+        target_positions: see `linear_cross_entropy`.
     """
-    places = _target_positions(targets) if places is None else places
-    found: tuple[Tensor, Tensor] = _ChunkedLoss.apply(loss, hidden, *output, targets, places)  # type: ignore[no-untyped-call]
-    return found
+    target_positions = _target_positions(targets) if target_positions is None else target_positions
+    result: tuple[Tensor, Tensor] = _ChunkedLoss.apply(loss, hidden, *output, targets, target_positions)  # type: ignore[no-untyped-call]
+    return result
 
 
 class _ChunkedLoss(torch.autograd.Function):
@@ -119,31 +119,31 @@ class _ChunkedLoss(torch.autograd.Function):
         weight: Tensor,
         bias: Tensor | None,
         targets: Tensor,
-        places: Tensor,
+        target_positions: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        of_hidden, of_weight = torch.zeros_like(hidden), torch.zeros_like(weight)
-        of_bias = None if bias is None else torch.zeros_like(bias)
+        hidden_gradient, weight_gradient = torch.zeros_like(hidden), torch.zeros_like(weight)
+        bias_gradient = None if bias is None else torch.zeros_like(bias)
         total, nll = (torch.zeros((), device=hidden.device) for _ in range(2))
         with torch.enable_grad():
-            for some in places.split(max(_MIN_ROWS, _AUTOGRAD_LOGITS // len(weight))):
+            for some in target_positions.split(max(_MIN_ROWS, _AUTOGRAD_LOGITS // len(weight))):
                 states, weights = hidden[:, some].detach().requires_grad_(), weight.detach().requires_grad_()
                 biases = None if bias is None else bias.detach().requires_grad_()
                 nats, surprisal = loss(states, (weights, biases), targets[some])
                 inputs = (states, weights) if biases is None else (states, weights, biases)
-                of_hidden[:, some], of_part, *of_biases = torch.autograd.grad(nats, inputs)
-                of_weight += of_part
-                if of_bias is not None:
-                    of_bias += of_biases[0]
+                hidden_gradient[:, some], chunk_gradient, *bias_gradients = torch.autograd.grad(nats, inputs)
+                weight_gradient += chunk_gradient
+                if bias_gradient is not None:
+                    bias_gradient += bias_gradients[0]
                 total += nats.detach()
                 nll += surprisal.detach()
-        ctx.gradients = of_hidden, of_weight, of_bias
+        ctx.gradients = hidden_gradient, weight_gradient, bias_gradient
         ctx.mark_non_differentiable(nll)
         return total, nll
 
     @staticmethod
-    def backward(ctx: Any, of_total: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
+    def backward(ctx: Any, total_gradient: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
         gradients, ctx.gradients = ctx.gradients, None
-        return None, *(None if of is None else of.mul_(of_total) for of in gradients), None, None
+        return None, *(None if of is None else of.mul_(total_gradient) for of in gradients), None, None
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
@@ -156,25 +156,33 @@ class _LinearCrossEntropy(torch.autograd.Function):
         weight: Tensor,
         bias: Tensor | None,
         targets: Tensor,
-        places: Tensor,
+        target_positions: Tensor,
         smoothing: float,
         softcap: float,
         dtype: torch.dtype,
     ) -> tuple[Tensor, Tensor]:
-        inputs, wanted, matrix = hidden[places].to(dtype), targets[places, None], weight.to(dtype)
+        inputs, target_column, matrix = (
+            hidden[target_positions].to(dtype),
+            targets[target_positions, None],
+            weight.to(dtype),
+        )
         wants_gradient = hidden.requires_grad or weight.requires_grad
-        rows, rows_of_softmax = _rows_per_chunk(len(places), len(weight), on_cpu=hidden.device.type == "cpu")
-        products = matrix.new_empty(rows, len(weight))  # fresh memory for each part would cost more than arithmetic
+        rows, rows_of_softmax = _rows_per_chunk(len(target_positions), len(weight), on_cpu=hidden.device.type == "cpu")
+        logits_buffer = matrix.new_empty(
+            rows, len(weight)
+        )  # fresh memory for each part would cost more than arithmetic
         probabilities = torch.empty(min(rows, rows_of_softmax), len(weight), device=hidden.device)
-        of_inputs, of_weight = torch.empty_like(inputs), None
-        of_bias = None if bias is None else torch.zeros_like(bias)
+        inputs_gradient, weight_gradient = torch.empty_like(inputs), None
+        bias_gradient = None if bias is None else torch.zeros_like(bias)
         total, nll = (torch.zeros((), device=hidden.device) for _ in range(2))
-        for start in range(0, len(places), max(1, rows)):
+        for start in range(0, len(target_positions), max(1, rows)):
             part = slice(start, start + rows)
-            logits = torch.mm(inputs[part], matrix.T, out=products[: len(places) - start])
+            logits = torch.mm(inputs[part], matrix.T, out=logits_buffer[: len(target_positions) - start])
             if bias is not None:
                 logits += bias
-            for some, their_targets in zip(*(of.split(rows_of_softmax) for of in (logits, wanted[part])), strict=True):
+            for some, their_targets in zip(
+                *(of.split(rows_of_softmax) for of in (logits, target_column[part])), strict=True
+            ):
                 gradient = probabilities[: len(some)]
                 nats, surprisal = _surprisal_and_gradient(some, their_targets, smoothing, softcap, gradient)
                 total += nats
@@ -182,27 +190,29 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 if wants_gradient:
                     some.copy_(gradient)
             if wants_gradient:
-                if of_bias is not None:
-                    of_bias += logits.sum(0, dtype=of_bias.dtype)
-                torch.mm(logits, matrix, out=of_inputs[part])
+                if bias_gradient is not None:
+                    bias_gradient += logits.sum(0, dtype=bias_gradient.dtype)
+                torch.mm(logits, matrix, out=inputs_gradient[part])
             if weight.requires_grad:
-                of_part = logits.T @ inputs[part]
-                of_weight = of_part if of_weight is None else of_weight.to(weight.dtype).add_(of_part)
-        of_hidden = torch.zeros_like(hidden).index_copy_(0, places, of_inputs.to(hidden.dtype))
+                chunk_gradient = logits.T @ inputs[part]
+                weight_gradient = (
+                    chunk_gradient if weight_gradient is None else weight_gradient.to(weight.dtype).add_(chunk_gradient)
+                )
+        hidden_gradient = torch.zeros_like(hidden).index_copy_(0, target_positions, inputs_gradient.to(hidden.dtype))
         ctx.dtype = weight.dtype
-        if of_weight is None and weight.requires_grad:
-            of_weight = torch.zeros_like(weight)
-        ctx.gradients = of_hidden, of_weight, of_bias
+        if weight_gradient is None and weight.requires_grad:
+            weight_gradient = torch.zeros_like(weight)
+        ctx.gradients = hidden_gradient, weight_gradient, bias_gradient
         ctx.mark_non_differentiable(nll)
         return total, nll
 
     @staticmethod
-    def backward(ctx: Any, of_total: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
+    def backward(ctx: Any, total_gradient: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
         # once only: a vocabulary's gradient is large, so what forward left is scaled in place and let go
-        (of_hidden, of_weight, of_bias), ctx.gradients = ctx.gradients, None
-        of_bias = None if of_bias is None else of_bias.mul_(of_total)
-        of_weight = None if of_weight is None else of_weight.to(ctx.dtype).mul_(of_total)
-        return of_hidden.mul_(of_total), of_weight, of_bias, *[None] * 5
+        (hidden_gradient, weight_gradient, bias_gradient), ctx.gradients = ctx.gradients, None
+        bias_gradient = None if bias_gradient is None else bias_gradient.mul_(total_gradient)
+        weight_gradient = None if weight_gradient is None else weight_gradient.to(ctx.dtype).mul_(total_gradient)
+        return hidden_gradient.mul_(total_gradient), weight_gradient, bias_gradient, *[None] * 5
 
 
 def estimate_loss_bytes(
@@ -218,10 +228,12 @@ def estimate_loss_bytes(
         on_cpu: whether it runs on a CPU, where chunks are smaller.
     """
     rows, rows_of_softmax = _rows_per_chunk(positions, vocab_size, on_cpu=on_cpu)
-    of_logits = vocab_size * (bytes_per_value * rows + 4 * rows_of_softmax)
-    of_states = positions * d_model * (2 * bytes_per_value + 4)  # read, with their gradient in either type
-    of_weight = vocab_size * d_model * bytes_per_value * (2 if bytes_per_value == 4 else 3)  # two gradients, and a copy
-    return of_logits + of_states + of_weight
+    logits_bytes = vocab_size * (bytes_per_value * rows + 4 * rows_of_softmax)
+    states_bytes = positions * d_model * (2 * bytes_per_value + 4)  # read, with their gradient in either type
+    weight_bytes = (
+        vocab_size * d_model * bytes_per_value * (2 if bytes_per_value == 4 else 3)
+    )  # two gradients, and a copy
+    return logits_bytes + states_bytes + weight_bytes
 
 
 def _rows_per_chunk(positions: int, vocabulary: int, *, on_cpu: bool) -> tuple[int, int]:

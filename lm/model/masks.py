@@ -97,8 +97,8 @@ class Mask:
             by_position = self._build_by_position(n_queries, n_keys, device)
             allowed = by_position if allowed is None else allowed & by_position
         if self.key_lengths is not None:
-            real = (torch.arange(n_keys, device=device) < self.key_lengths[:, None])[:, None, None]
-            allowed = real if allowed is None else allowed & real
+            is_real = (torch.arange(n_keys, device=device) < self.key_lengths[:, None])[:, None, None]
+            allowed = is_real if allowed is None else allowed & is_real
         return allowed
 
     def _build_by_position(self, n_queries: int, n_keys: int, device: torch.device) -> Tensor:
@@ -107,8 +107,8 @@ class Mask:
         keys = torch.arange(n_keys, device=device)
         if self.pattern is None:
             return (queries >= keys)[None, None]
-        seen = self.pattern.build_token_mask(queries, keys, within=n_keys)
-        return (seen & (queries >= keys) if self.is_causal else seen)[None, None]
+        visible = self.pattern.build_token_mask(queries, keys, within=n_keys)
+        return (visible & (queries >= keys) if self.is_causal else visible)[None, None]
 
 
 def padding_bias(lengths: Tensor, longest: int) -> Tensor:

@@ -63,12 +63,12 @@ def parameters_by_part(module: nn.Module, part: str = "other") -> Counter[str]:
         part: its own part, unless it has another.
     """
     parts = module.parts if isinstance(module, Module) else {}
-    found = Counter[str]()
+    counts = Counter[str]()
     for name, parameter in module.named_parameters(recurse=False):
-        found[parts.get(name, part)] += parameter.numel()
+        counts[parts.get(name, part)] += parameter.numel()
     for child in module.children():
-        found += parameters_by_part(child, getattr(child, "part", "") or part)
-    return found
+        counts += parameters_by_part(child, getattr(child, "part", "") or part)
+    return counts
 
 
 P = ParamSpec("P")
@@ -76,13 +76,13 @@ P = ParamSpec("P")
 
 def memoised(compute: Callable[P, Tensor]) -> Callable[P, Tensor]:
     """Memoise a function of hashable arguments; under torch.compile it is called each time."""
-    kept = lru_cache(maxsize=64)(compute)
+    cached = lru_cache(maxsize=64)(compute)
 
     @wraps(compute)
-    def given(*args: P.args, **kwargs: P.kwargs) -> Tensor:
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> Tensor:
         if torch.compiler.is_compiling():
             return compute(*args, **kwargs)
         with torch.inference_mode(False):  # it outlives an evaluation, and training differentiates past it
-            return kept(*args, **kwargs)  # type: ignore[arg-type]
+            return cached(*args, **kwargs)  # type: ignore[arg-type]
 
-    return given
+    return wrapper

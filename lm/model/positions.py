@@ -200,8 +200,8 @@ class RotaryPositions(nn.Module):
         """Add the rotation of `length` tokens to the attention inputs."""
         if inputs.query_positions is not None:
             end = _end_position(inputs.query_positions) if inputs.end is None else inputs.end
-            found = self.table.rows(0, end, device)[inputs.query_positions][:, None]
-            return replace(inputs, rotation=Rotation(*found.unbind(-2)))
+            table = self.table.rows(0, end, device)[inputs.query_positions][:, None]
+            return replace(inputs, rotation=Rotation(*table.unbind(-2)))
         cos, sin = self.table.rows(inputs.start, length // inputs.n_branches, device).unbind(1)
         return replace(inputs, rotation=Rotation(cos, sin).tile(inputs.n_branches))
 
@@ -227,11 +227,11 @@ def rotary_frequencies(config: ModelConfig) -> Tensor:
     plain = unscaled_rotary_frequencies(config)
     if config.rope_scaling == "none":
         return plain
-    slowed = plain / config.rope_factor
+    scaled = plain / config.rope_factor
     if config.rope_scaling == "linear":
-        return slowed
-    kept = _llama3_weights(plain, config) if config.rope_scaling == "llama3" else _yarn_weights(config)
-    return torch.lerp(slowed, plain, kept)
+        return scaled
+    weights = _llama3_weights(plain, config) if config.rope_scaling == "llama3" else _yarn_weights(config)
+    return torch.lerp(scaled, plain, weights)
 
 
 def unscaled_rotary_frequencies(config: ModelConfig) -> Tensor:
@@ -300,8 +300,8 @@ def alibi_slopes(heads: int) -> list[float]:
     Source: Press et al. 2022, section 3 and their code.
     """
     power = 1 << (heads.bit_length() - 1)
-    whole = [2.0 ** (-8 * (head + 1) / power) for head in range(power)]
-    return whole if power == heads else whole + alibi_slopes(2 * power)[::2][: heads - power]
+    base = [2.0 ** (-8 * (head + 1) / power) for head in range(power)]
+    return base if power == heads else base + alibi_slopes(2 * power)[::2][: heads - power]
 
 
 class T5Bias(Module):
@@ -332,8 +332,8 @@ class T5Bias(Module):
         return self._biases(distances), None
 
     def _biases(self, distances: Tensor) -> Tensor:
-        found = t5_buckets(distances, is_causal=self.is_causal, farthest=self.farthest)
-        return F.embedding(found, self.biases).movedim(-1, 1).contiguous()
+        buckets = t5_buckets(distances, is_causal=self.is_causal, farthest=self.farthest)
+        return F.embedding(buckets, self.biases).movedim(-1, 1).contiguous()
 
 
 def t5_buckets(distances: Tensor, *, is_causal: bool, farthest: int) -> Tensor:
@@ -344,13 +344,13 @@ def t5_buckets(distances: Tensor, *, is_causal: bool, farthest: int) -> Tensor:
 
     Source: Raffel et al. 2020 (T5), section 2.1 and their code.
     """
-    of_direction = T5_BUCKETS if is_causal else T5_BUCKETS // 2
-    single = of_direction // 2
-    far = (-distances).clamp(min=0) if is_causal else distances.abs()
-    share = (far.clamp(min=single).float() / single).log() / math.log(farthest / single)
-    logarithmic = (single + (share * (of_direction - single)).long()).clamp(max=of_direction - 1)
-    found = torch.where(far < single, far, logarithmic)
-    return found if is_causal else found + of_direction * (distances > 0)
+    n_buckets = T5_BUCKETS if is_causal else T5_BUCKETS // 2
+    single = n_buckets // 2
+    distance = (-distances).clamp(min=0) if is_causal else distances.abs()
+    ratio = (distance.clamp(min=single).float() / single).log() / math.log(farthest / single)
+    logarithmic = (single + (ratio * (n_buckets - single)).long()).clamp(max=n_buckets - 1)
+    buckets = torch.where(distance < single, distance, logarithmic)
+    return buckets if is_causal else buckets + n_buckets * (distances > 0)
 
 
 class RelativeEmbeddingTables(Module):

@@ -145,8 +145,8 @@ class Stack(Module):
 
     def attention_layers(self, *, cross: bool = False) -> list[MultiHeadAttention]:
         """Return the self-attention of each block, or its cross-attention."""
-        found = [block.cross_attention if cross else block.attention for block in self.blocks]
-        return [attention for attention in found if isinstance(attention, MultiHeadAttention)]
+        layers = [block.cross_attention if cross else block.attention for block in self.blocks]
+        return [attention for attention in layers if isinstance(attention, MultiHeadAttention)]
 
     def cross_attention_layers(self) -> list[CrossAttention]:
         """Return the cross-attention of each block that has it."""
@@ -189,8 +189,8 @@ def set_activation_checkpointing(model: nn.Module, *, enabled: bool) -> None:
 
 def count_parameters(module: nn.Module) -> int:
     """Count the parameters, shared ones once and int8 weights included."""
-    in_8_bits = (buffer for buffer in module.buffers() if buffer.dtype is torch.int8)
-    return sum(tensor.numel() for tensor in chain(module.parameters(), in_8_bits))
+    int8_weights = (buffer for buffer in module.buffers() if buffer.dtype is torch.int8)
+    return sum(tensor.numel() for tensor in chain(module.parameters(), int8_weights))
 
 
 def build_self_attention(config: ModelConfig, *, layer: int, is_causal: bool) -> MultiHeadAttention:
@@ -264,9 +264,9 @@ class Transformer(Module):
             predicted: positions that the output layer predicts [default: all].
         """
         transform = 0.0 if self.transform is None else self.transform.macs_per_position()
-        of_layers = self.decoder.macs_per_position() + transform
-        of_output = (length if predicted is None else predicted) * self.output_macs
-        return length * of_layers + self.decoder.attention_macs(length, source_length) + of_output
+        layer_macs = self.decoder.macs_per_position() + transform
+        output_macs = (length if predicted is None else predicted) * self.output_macs
+        return length * layer_macs + self.decoder.attention_macs(length, source_length) + output_macs
 
     @property
     def output_macs(self) -> float:
@@ -434,10 +434,10 @@ class EncoderDecoder(Transformer):
 
     def forward_macs(self, *, length: int, source_length: int = 0, predicted: float | None = None) -> float:
         """See `Transformer.forward_macs`; keys and values of cross-attention count for the source."""
-        of_target = super().forward_macs(length=length, source_length=source_length, predicted=predicted)
+        target_macs = super().forward_macs(length=length, source_length=source_length, predicted=predicted)
         syntax = 0.0 if self.syntax_positions is None else self.syntax_positions.macs_per_position()
-        of_source = self.encoder.macs_per_position() + syntax + self.decoder.macs_per_source_position()
-        return of_target + source_length * of_source + self.encoder.attention_macs(source_length, 0)
+        source_macs = self.encoder.macs_per_position() + syntax + self.decoder.macs_per_source_position()
+        return target_macs + source_length * source_macs + self.encoder.attention_macs(source_length, 0)
 
     def encode(self, source: Tensor, *, lengths: Tensor | None = None) -> Tensor:
         """(batch, source length) IDs, the first `lengths` (batch,) of them real -> (batch, source length, d_model).
@@ -451,9 +451,9 @@ class EncoderDecoder(Transformer):
         inputs = AttentionInputs(mask=Mask.keys(lengths), lengths=lengths)
         if self.syntax_positions is None:
             return self.encoder(embedding(source), inputs)
-        ids, places = source[..., 0], zero_padding(source[..., 1:], lengths)
-        x = embedding(ids, combine=self.syntax_positions.combine(places))
-        return self.encoder(x, self.syntax_positions.add_distances(inputs, places))
+        ids, tree_positions = source[..., 0], zero_padding(source[..., 1:], lengths)
+        x = embedding(ids, combine=self.syntax_positions.combine(tree_positions))
+        return self.encoder(x, self.syntax_positions.add_distances(inputs, tree_positions))
 
     def hidden(
         self,

@@ -157,7 +157,7 @@ def _surprisal(
         weight,
         targets,
         bias=bias,
-        places=places,
+        target_positions=places,
         label_smoothing=label_smoothing,
         softcap=model.config.softcap,
     )
@@ -191,7 +191,9 @@ def _of_two_passes(
         return smoothed + r_drop / 4 * disagreement(*logits), surprisal
 
     once = targets[: len(targets) // 2].flatten()
-    return chunked_loss(loss, hidden.unflatten(0, (2, -1)).flatten(1, 2), model.output_layer, once, places=places)
+    return chunked_loss(
+        loss, hidden.unflatten(0, (2, -1)).flatten(1, 2), model.output_layer, once, target_positions=places
+    )
 
 
 def disagreement(first: Tensor, second: Tensor) -> Tensor:

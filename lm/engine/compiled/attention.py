@@ -35,9 +35,9 @@ def _attend_heads(queries, seen, scores, out, begin, end):
         if len(biases):
             for t in range(length):
                 scores[t] += biases[head, length - 1 - t]
-        share = np.float32(1.0) / exp_and_sum(of_scores, length, maximum(of_scores, length), of_scores)
+        scale_of_weights = np.float32(1.0) / exp_and_sum(of_scores, length, maximum(of_scores, length), of_scores)
         to = out.ctypes.data + _BYTES * index * width
-        gather_weighted_sum(of_scores, share, of_slots, length, values.ctypes.data + of_head, width, to)
+        gather_weighted_sum(of_scores, scale_of_weights, of_slots, length, values.ctypes.data + of_head, width, to)
 
 
 @njit(parallel=True)

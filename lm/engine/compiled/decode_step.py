@@ -154,18 +154,18 @@ def _normalise_rows(x, weight, bias, shape, scales, out):
 @njit
 def _find_invalid_token(ids, vocabulary):
     """The index of the first ID outside the vocabulary; -1 if there is none."""
-    for place in range(len(ids)):
-        if ids[place] < 0 or ids[place] >= vocabulary:
-            return place
+    for index in range(len(ids)):
+        if ids[index] < 0 or ids[index] >= vocabulary:
+            return index
     return -1
 
 
 @njit
 def _embed(read, model, shape, scales, like, x):
     table = carray(as_pointer(model.embedding_tokens_weight), (shape.vocab_size, shape.d_model), like.dtype)
-    of_rows = _vector_at(model.embedding_tokens_scale, shape.vocab_size)
+    row_scales = _vector_at(model.embedding_tokens_scale, shape.vocab_size)
     for row in range(len(x)):
-        scale = scales.embedding * (of_rows[read.ids[row]] if len(of_rows) else np.float32(1.0))
+        scale = scales.embedding * (row_scales[read.ids[row]] if len(row_scales) else np.float32(1.0))
         for i in range(shape.d_model):
             x[row, i] = np.float32(table[read.ids[row], i]) * scale
     if model.embedding_positions:
@@ -183,7 +183,7 @@ def _prepare_heads(projected, layer, positions, model, shape, scales, firsts, is
         _vector_at(layer.attention_query_norm_weight, head),
         _vector_at(layer.attention_key_norm_weight, head),
     )
-    shares, empty = _vector_at(layer.attention_value_shares, 2), _vector_at(0, 0)
+    value_weights, empty = _vector_at(layer.attention_value_shares, 2), _vector_at(0, 0)
     tables = carray(
         as_pointer(model.rotation), (shape.table_length if model.rotation else 0, 2, shape.rotary_dim), np.float32
     )
@@ -195,12 +195,12 @@ def _prepare_heads(projected, layer, positions, model, shape, scales, firsts, is
                 normalise(x, norm, empty, scales.epsilon, 0, x)
             if len(tables):
                 rotate(x, tables[positions[row], 0], tables[positions[row], 1])
-        if len(shares):
+        if len(value_weights):
             values = projected[row, turning * head :]
             if is_first:
                 firsts[row] = values
             for i in range(len(values)):
-                values[i] = shares[0] * firsts[row, i] + shares[1] * values[i]
+                values[i] = value_weights[0] * firsts[row, i] + value_weights[1] * values[i]
 
 
 @njit
@@ -220,12 +220,12 @@ def _self_attention(x, layer, cache, read, model, shape, scales, like, firsts, i
         row, slot = read.rows[token], read.slots[token if len(read.slots) > 1 else 0, read.positions[token]]
         for index in range(kv_heads):
             key, value = keys[row, index, slot], values[row, index, slot]
-            of_key = projected[token, (shape.heads + index) * head :]
-            of_value = projected[token, (shape.heads + kv_heads + index) * head :]
+            projected_key = projected[token, (shape.heads + index) * head :]
+            projected_value = projected[token, (shape.heads + kv_heads + index) * head :]
             for i in range(head):
-                key[i] = of_key[i]
+                key[i] = projected_key[i]
             for i in range(head):
-                value[i] = of_value[i]
+                value[i] = projected_value[i]
     biases = carray(as_pointer(model.biases), (shape.heads if model.biases else 0, shape.table_length), np.float32)
     queries = np.ascontiguousarray(projected[:, :n_attended])
     seen = AttentionArrays(keys, values, read.rows, read.positions, read.slots, biases, shape.window)
@@ -272,10 +272,10 @@ def _cached_keys_and_values(cache, read, shape):
 def _attend_and_project(queries, seen, outputs, shape, out, threads):
     """Attend, project, and add to `out`."""
     number = len(queries)
-    scores, found = np.empty((threads, seen.slots.shape[1]), np.float32), np.empty_like(queries)
+    scores, attended = np.empty((threads, seen.slots.shape[1]), np.float32), np.empty_like(queries)
     by_head = (number, shape.heads, shape.head_size)
-    attend(queries.reshape(by_head), seen, scores, found.reshape(by_head), threads)
-    matmul(outputs.weights, outputs.scales, outputs.biases, found, out, as_variable(True), threads)
+    attend(queries.reshape(by_head), seen, scores, attended.reshape(by_head), threads)
+    matmul(outputs.weights, outputs.scales, outputs.biases, attended, out, as_variable(True), threads)
 
 
 @njit
@@ -308,14 +308,20 @@ def _compute_logits(x, model, shape, scales, like, logits, threads):
 
 
 @njit
-def _compute_top_k(x, model, shape, scales, like, found, threads):
+def _compute_top_k(x, model, shape, scales, like, top_k_arrays, threads):
     """Compute the top k next tokens of final states, in chunks of rows."""
-    room = np.empty((min(_ROWS_IN_CACHE, len(x)), shape.vocab_size), np.float32)
+    logits_buffer = np.empty((min(_ROWS_IN_CACHE, len(x)), shape.vocab_size), np.float32)
     for begin in range(0, len(x), _ROWS_IN_CACHE):
         end = min(begin + _ROWS_IN_CACHE, len(x))
-        logits = room[: end - begin]
+        logits = logits_buffer[: end - begin]
         _compute_logits(x[begin:end], model, shape, scales, like, logits, threads)
-        top_k(logits, logits, found.values[begin:end], found.places[begin:end], found.logprobs[begin:end])
+        top_k(
+            logits,
+            logits,
+            top_k_arrays.values[begin:end],
+            top_k_arrays.places[begin:end],
+            top_k_arrays.logprobs[begin:end],
+        )
 
 
 @njit(nogil=True)
@@ -345,19 +351,21 @@ def decode_step(batch, layers, caches, memories, model, shape, scales, dtype_lik
     x = np.empty((len(batch.ids), shape.d_model), np.float32)
     firsts = np.empty((len(batch.ids), shape.kv_heads * shape.head_size), np.float32)
     _embed(batch, model, shape, scales, dtype_like, x)
-    embedding, normed, also = x.copy(), np.empty_like(x), np.empty_like(x)
-    of_stream, of_embedding = (
+    embedding, normed, feed_forward_input = x.copy(), np.empty_like(x), np.empty_like(x)
+    stream_weights, embedding_weights = (
         _vector_at(model.decoder_stream_shares, len(layers)),
         _vector_at(model.decoder_embedding_shares, len(layers)),
     )
     for index in range(len(layers)):
         layer, cache, first = layers[index], caches[index], index == 0
-        if len(of_stream):
-            x[:] = of_stream[index] * x + of_embedding[index] * embedding
+        if len(stream_weights):
+            x[:] = stream_weights[index] * x + embedding_weights[index] * embedding
         if shape.norm_first:
             _normalise_rows(x, layer.attention_norm_weight, layer.attention_norm_bias, shape, scales, normed)
             if shape.is_parallel:
-                _normalise_rows(x, layer.feed_forward_norm_weight, layer.feed_forward_norm_bias, shape, scales, also)
+                _normalise_rows(
+                    x, layer.feed_forward_norm_weight, layer.feed_forward_norm_bias, shape, scales, feed_forward_input
+                )
             _self_attention(normed, layer, cache, batch, model, shape, scales, dtype_like, firsts, first, x, threads)
             if layer.cross_attention_input_weight:
                 _normalise_rows(
@@ -365,8 +373,10 @@ def decode_step(batch, layers, caches, memories, model, shape, scales, dtype_lik
                 )
                 _cross_attention(normed, layer, memories[index], batch, shape, scales, dtype_like, x, threads)
             if not shape.is_parallel:
-                _normalise_rows(x, layer.feed_forward_norm_weight, layer.feed_forward_norm_bias, shape, scales, also)
-            _feed_forward(also, layer, shape, dtype_like, x, threads)
+                _normalise_rows(
+                    x, layer.feed_forward_norm_weight, layer.feed_forward_norm_bias, shape, scales, feed_forward_input
+                )
+            _feed_forward(feed_forward_input, layer, shape, dtype_like, x, threads)
         else:
             normed[:] = x
             _self_attention(normed, layer, cache, batch, model, shape, scales, dtype_like, firsts, first, x, threads)

@@ -107,7 +107,7 @@ class CompiledEngine:
         self._step(reading, logits, TopK.empty(0, 1))
         return EngineOutput(logits=logits.view(*tokens.shape, -1)[:, tokens.shape[1] - output_spec.logits_to_keep :])
 
-    def _step(self, reading: StepInputs, logits: Tensor, found: TopK) -> None:
+    def _step(self, reading: StepInputs, logits: Tensor, top_k: TopK) -> None:
         tables = self._tables
         if reading.end > tables.length:
             tables = self._tables = self._build_tables(reading.end)
@@ -120,7 +120,7 @@ class CompiledEngine:
                 StepArrays(*(each.contiguous().numpy() for each in numbers)), self._layers,
                 _cache_addresses(reading.layers), _cache_addresses(reading.cross_layers), tables.addresses,
                 tables.shape, self._scales, self._dtype_like, logits.numpy(),
-                TopKArrays(*(each.numpy() for each in found)), threads,
+                TopKArrays(*(each.numpy() for each in top_k)), threads,
             )  # fmt: skip
         if unknown >= 0:
             token, vocabulary = int(reading.tokens[unknown]), self._shape.vocab_size
@@ -135,14 +135,14 @@ class CompiledEngine:
         """Tables of at least `length` positions: of twice as many, up to the context, so that they seldom grow."""
         context = self._config.context_length
         length = max(length, min(context, max(2 * length, _POSITIONS)))
-        found = _position_tables(self._absolute_positions, self._relative_positions, length)
+        tables = _position_tables(self._absolute_positions, self._relative_positions, length)
         weights = self._weights.copy()
-        for name, table in found.items():
+        for name, table in tables.items():
             weights[name.replace(".", "_")] = table.data_ptr()
         shape = self._shape._replace(
-            table_length=length, rotary_dim=found["rotation"].shape[-1] if "rotation" in found else 0
+            table_length=length, rotary_dim=tables["rotation"].shape[-1] if "rotation" in tables else 0
         )
-        return _PositionTables(length, weights[0], shape, [*found.values()], torch.arange(length)[None])
+        return _PositionTables(length, weights[0], shape, [*tables.values()], torch.arange(length)[None])
 
     def _address(self, tensor: Tensor | None) -> int:
         """The address of a tensor or its contiguous copy, which is kept alive."""
@@ -181,5 +181,5 @@ def _model_shape(config: ModelConfig, block: Mapping[str, Tensor], *, vocabulary
 def _cache_addresses(caches: Sequence[LayerKVCache]) -> NDArray[np.int64]:
     """(caches, 3): addresses of keys and values, and the capacity in positions."""
     buffers = [cache.buffers() for cache in caches]
-    found = [(keys.data_ptr(), values.data_ptr(), keys.shape[2]) for keys, values in buffers]
-    return np.array(found, np.int64).reshape(-1, 3)
+    rows = [(keys.data_ptr(), values.data_ptr(), keys.shape[2]) for keys, values in buffers]
+    return np.array(rows, np.int64).reshape(-1, 3)

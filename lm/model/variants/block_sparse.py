@@ -107,16 +107,20 @@ class BlockSparseKernel:
     def __call__(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Attend with (batch, heads, length, head) queries to (batch, kv_heads, length, head) keys and values."""
         length, block = query.shape[2], self.pattern.block_size
-        room = (0, 0, 0, -length % block)
-        query, key, value = (F.pad(x, room).unflatten(2, (-1, block)) for x in (query, key, value))
+        padding = (0, 0, 0, -length % block)
+        query, key, value = (F.pad(x, padding).unflatten(2, (-1, block)) for x in (query, key, value))
         table = key_block_table(self.pattern, query.shape[2], is_causal=self.mask.is_causal).to(query.device)
 
-        def attended(first: int, end: int) -> Tensor:
+        def attend_chunk(first: int, end: int) -> Tensor:
             sees_all = first < self.pattern.n_dense_blocks
-            seen = torch.arange(len(table), device=table.device).expand(end, -1) if sees_all else table[:end]
-            return self._attend_blocks(query[:, :, first:end], key, value, seen[first:], first=first, length=length)
+            key_blocks = torch.arange(len(table), device=table.device).expand(end, -1) if sees_all else table[:end]
+            return self._attend_blocks(
+                query[:, :, first:end], key, value, key_blocks[first:], first=first, length=length
+            )
 
-        return compute_in_chunks(attended, self._query_chunks(query, key, table), draws=self.dropout > 0)[:, :, :length]
+        return compute_in_chunks(attend_chunk, self._query_chunks(query, key, table), is_random=self.dropout > 0)[
+            :, :, :length
+        ]
 
     def _query_chunks(self, query: Tensor, key: Tensor, table: Tensor) -> list[tuple[int, int]]:
         """Query blocks to compute together; dense blocks are apart."""
@@ -124,10 +128,10 @@ class BlockSparseKernel:
         numbers = batch * block * table.shape[1] * (2 * key.shape[1] * head + heads * block)
         everywhere = min(self.pattern.n_dense_blocks, blocks)
         first = [(0, everywhere)] if everywhere else []
-        return first + split_evenly(blocks, numbers, most=_MAX_SAVED_VALUES, start=everywhere)
+        return first + split_evenly(blocks, numbers, max_cost=_MAX_SAVED_VALUES, start=everywhere)
 
     def _attend_blocks(
-        self, query: Tensor, key: Tensor, value: Tensor, seen: Tensor, *, first: int, length: int
+        self, query: Tensor, key: Tensor, value: Tensor, key_blocks: Tensor, *, first: int, length: int
     ) -> Tensor:
         """Attend from some query blocks to the (blocks, most) key blocks of each: (batch, heads, positions, head).
 
@@ -135,22 +139,22 @@ class BlockSparseKernel:
         """
         batch, heads, blocks, block, head = query.shape
         query = query.transpose(1, 2).flatten(0, 1)
-        places = torch.arange(block, device=seen.device)
-        queries = ((first + torch.arange(blocks, device=seen.device))[:, None] * block + places)[..., None]
-        keys = (seen.clamp(min=0)[..., None] * block + places).flatten(1)[:, None]
+        offsets = torch.arange(block, device=key_blocks.device)
+        queries = ((first + torch.arange(blocks, device=key_blocks.device))[:, None] * block + offsets)[..., None]
+        keys = (key_blocks.clamp(min=0)[..., None] * block + offsets).flatten(1)[:, None]
         bias, relative = None, None
         if self.distance_bias is not None:
             distances = (keys - queries).repeat(batch, 1, 1)
             bias, relative = self.distance_bias.compute_bias(query, distances, layer=self.layer)
-        sees_whole_block = seen.shape[1] == 1 and self.pattern.dense_length >= block
+        sees_whole_block = key_blocks.shape[1] == 1 and self.pattern.dense_length >= block
         if sees_whole_block and self.mask.is_causal and self.mask.key_lengths is None:
             mask = Mask.causal(bias=bias)
         else:
-            pairs = self._visible_pairs(queries, keys, (seen >= 0).repeat_interleave(block, 1)[:, None], length)
+            pairs = self._visible_pairs(queries, keys, (key_blocks >= 0).repeat_interleave(block, 1)[:, None], length)
             mask = Mask(visible=pairs.expand(batch, -1, -1, -1).flatten(0, 1)[:, None], bias=bias)
-        key, value = (_gather_blocks(x, seen) for x in (key, value))
-        found = attend(query, key, value, mask=mask, dropout=self.dropout, relative=relative)
-        return found.view(batch, blocks, heads, block, head).transpose(1, 2).flatten(2, 3)
+        key, value = (_gather_blocks(x, key_blocks) for x in (key, value))
+        output = attend(query, key, value, mask=mask, dropout=self.dropout, relative=relative)
+        return output.view(batch, blocks, heads, block, head).transpose(1, 2).flatten(2, 3)
 
     def _visible_pairs(self, queries: Tensor, keys: Tensor, exists: Tensor, length: int) -> Tensor:
         """(batch or 1, blocks, queries, keys) booleans by pattern, causality and padding."""
@@ -165,12 +169,12 @@ class BlockSparseKernel:
         return pairs & (keys < self.mask.key_lengths[:, None, None, None])
 
 
-def _gather_blocks(x: Tensor, seen: Tensor) -> Tensor:
+def _gather_blocks(x: Tensor, key_blocks: Tensor) -> Tensor:
     """(batch, heads, blocks, block, head) -> (batch · rows, heads, most · block, head): the key blocks of each row."""
     batch, heads, _, block, head = x.shape
-    rows, most = seen.shape
-    found = x.index_select(2, seen.clamp(min=0).flatten()).view(batch, heads, rows, most * block, head)
-    return found.transpose(1, 2).reshape(batch * rows, heads, most * block, head)
+    rows, max_blocks = key_blocks.shape
+    gathered = x.index_select(2, key_blocks.clamp(min=0).flatten()).view(batch, heads, rows, max_blocks * block, head)
+    return gathered.transpose(1, 2).reshape(batch * rows, heads, max_blocks * block, head)
 
 
 _LARGEST_BLOCK = 64
@@ -203,8 +207,8 @@ class SlidingWindow:
 
     def build_block_mask(self, n_blocks: int) -> Tensor:
         """Blocks whose nearest positions are within reach."""
-        places = torch.arange(n_blocks)
-        return ((places[:, None] - places).abs() - 1) * self.block_size < self.max_distance
+        blocks = torch.arange(n_blocks)
+        return ((blocks[:, None] - blocks).abs() - 1) * self.block_size < self.max_distance
 
     def build_token_mask(self, queries: Tensor, keys: Tensor, *, within: int) -> Tensor:  # noqa: ARG002 (it matters to others)
         """Whether they are within reach."""
@@ -299,8 +303,8 @@ def _bigbird_block_mask(pattern: BigBird, n_blocks: int) -> Tensor:
     fixed = ((query - key).abs() <= 1) | (key < pattern.global_blocks)
     free = ~fixed & (key < (query if pattern.is_causal else 2 * (query + 1)))
     numbers = torch.where(free, _hash_block_pairs(pattern.layer, query, key), 1 << 31)
-    drawn = numbers.argsort(dim=1, stable=True)[:, : pattern.random_blocks]
-    connected = fixed.scatter(1, drawn, True) & (fixed | free)
+    random_blocks = numbers.argsort(dim=1, stable=True)[:, : pattern.random_blocks]
+    connected = fixed.scatter(1, random_blocks, True) & (fixed | free)
     return (connected | (query < pattern.n_dense_blocks))[:, :n_blocks]
 
 
@@ -328,15 +332,15 @@ def key_block_table(pattern: SparsityPattern, n_blocks: int, *, is_causal: bool)
     connected = pattern.build_block_mask(n_blocks)
     if is_causal:
         connected = connected.tril()
-    most = pattern.max_key_blocks(is_causal=is_causal)
-    ranked = torch.where(connected, torch.arange(n_blocks), n_blocks).sort(dim=1).values[:, :most]
+    max_blocks = pattern.max_key_blocks(is_causal=is_causal)
+    ranked = torch.where(connected, torch.arange(n_blocks), n_blocks).sort(dim=1).values[:, :max_blocks]
     return torch.where(ranked == n_blocks, -1, ranked)
 
 
 def count_pattern_pairs(pattern: SparsityPattern, length: int, *, is_causal: bool) -> float:
     """Count the query-key pairs in connected blocks; a causal block and itself count half."""
-    places = torch.arange(-(-length // pattern.block_size)) * pattern.block_size
-    sizes = (length - places).clamp(max=pattern.block_size).double()
+    starts = torch.arange(-(-length // pattern.block_size)) * pattern.block_size
+    sizes = (length - starts).clamp(max=pattern.block_size).double()
     connected = pattern.build_block_mask(len(sizes)).double()
     if is_causal:
         connected = connected.tril() - torch.eye(len(sizes)) / 2
@@ -361,7 +365,7 @@ def build_pattern(config: ModelConfig, layer: int, *, is_causal: bool) -> Sparsi
 
 
 def compute_in_chunks(
-    compute: Callable[[int, int], Tensor], chunks: Sequence[tuple[int, int]], *, draws: bool
+    compute: Callable[[int, int], Tensor], chunks: Sequence[tuple[int, int]], *, is_random: bool
 ) -> Tensor:
     """Compute chunks one after the other along the length, and concatenate them.
 
@@ -370,7 +374,7 @@ def compute_in_chunks(
     Args:
         compute: returns (batch, heads, positions, head) given the first and the end position of a chunk.
         chunks: first and end of each.
-        draws: whether it draws random numbers, which must be the same again.
+        is_random: whether it draws random numbers, which must be the same again.
 
     Returns:
         (batch, heads, positions of all chunks, head).
@@ -381,19 +385,19 @@ def compute_in_chunks(
         return compute(*chunks[0])
     if not torch.is_grad_enabled():
         return torch.cat([compute(*chunk) for chunk in chunks], dim=2)
-    parts = [checkpoint(compute, *chunk, use_reentrant=False, preserve_rng_state=draws) for chunk in chunks]
+    parts = [checkpoint(compute, *chunk, use_reentrant=False, preserve_rng_state=is_random) for chunk in chunks]
     return torch.cat(parts, dim=2)
 
 
-def split_evenly(total: int, cost: int, *, most: int, start: int = 0) -> list[tuple[int, int]]:
-    """Split `start` … `total` into chunks of similar size that cost at most `most`, or have one element.
+def split_evenly(total: int, cost: int, *, max_cost: int, start: int = 0) -> list[tuple[int, int]]:
+    """Split `start` … `total` into chunks of similar size that cost at most `max_cost`, or have one element.
 
     Args:
         total: end of the last chunk.
         cost: per element.
-        most: the greatest cost of a chunk.
+        max_cost: the greatest cost of a chunk.
         start: start of the first chunk.
     """
-    n_chunks = max(1, -(-(total - start) * cost // most))
+    n_chunks = max(1, -(-(total - start) * cost // max_cost))
     size = max(1, -(-(total - start) // n_chunks))
     return [(first, min(first + size, total)) for first in range(start, total, size)]

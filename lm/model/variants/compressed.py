@@ -42,8 +42,8 @@ class CompressedAttention(MultiHeadAttention):
 
     def macs_per_position(self) -> float:
         """See `Module`; a convolution is computed once per stride."""
-        of_strides = sum(each.macs_per_position() for each in (self.key_convolution, self.value_convolution))
-        return super().macs_per_position() - of_strides + of_strides / self.stride
+        convolution_macs = sum(each.macs_per_position() for each in (self.key_convolution, self.value_convolution))
+        return super().macs_per_position() - convolution_macs + convolution_macs / self.stride
 
     def count_query_key_pairs(self, length: int, *, is_causal: bool) -> float:
         """Return the number of pairs of queries and compressed keys."""
@@ -79,11 +79,11 @@ class CompressedAttention(MultiHeadAttention):
             x = x[:, :, : x.shape[2] // self.stride * self.stride]
         else:
             if inputs.mask.key_lengths is not None:
-                real = torch.arange(x.shape[2], device=x.device) < inputs.mask.key_lengths[:, None]
-                x = x.masked_fill(~real[:, None, :, None], 0.0)
+                is_real = torch.arange(x.shape[2], device=x.device) < inputs.mask.key_lengths[:, None]
+                x = x.masked_fill(~is_real[:, None, :, None], 0.0)
             x = F.pad(x, (0, 0, 0, -x.shape[2] % self.stride))
-        side_by_side = x.transpose(1, 2).flatten(2).unflatten(1, (-1, self.stride)).flatten(2)
-        return convolution(side_by_side).unflatten(-1, (self.kv_heads, -1)).transpose(1, 2)
+        concatenated = x.transpose(1, 2).flatten(2).unflatten(1, (-1, self.stride)).flatten(2)
+        return convolution(concatenated).unflatten(-1, (self.kv_heads, -1)).transpose(1, 2)
 
     def attend_heads(self, query: Tensor, key: Tensor, value: Tensor, inputs: AttentionInputs) -> Tensor:
         """Attend with (batch, heads, length, head) queries; return the same shape."""
@@ -97,7 +97,7 @@ class CompressedAttention(MultiHeadAttention):
         numbers = query.shape[0] * query.shape[1] * key.shape[2]
         compute = partial(self._attend_slice, query, key, value, inputs)
         return compute_in_chunks(
-            compute, split_evenly(length, numbers, most=_MAX_SAVED_SCORES), draws=self.active_dropout > 0
+            compute, split_evenly(length, numbers, max_cost=_MAX_SAVED_SCORES), is_random=self.active_dropout > 0
         )
 
     def _attend_slice(  # noqa: PLR0917
@@ -136,11 +136,11 @@ class CompressedAttention(MultiHeadAttention):
 
     def weights_by_position(self, weights: Tensor, length: int) -> Tensor:
         """Spread the weight of each compressed key evenly over the positions that it covers."""
-        n_covered = torch.full((weights.shape[-1],), self.stride, device=weights.device)
-        if n_covered.numel() * self.stride > length:
-            n_covered[-1] -= n_covered.numel() * self.stride - length
-        spread = (weights / n_covered).repeat_interleave(self.stride, dim=-1)[..., :length]
-        return F.pad(spread, (0, length - spread.shape[-1]))
+        covered_counts = torch.full((weights.shape[-1],), self.stride, device=weights.device)
+        if covered_counts.numel() * self.stride > length:
+            covered_counts[-1] -= covered_counts.numel() * self.stride - length
+        expanded = (weights / covered_counts).repeat_interleave(self.stride, dim=-1)[..., :length]
+        return F.pad(expanded, (0, length - expanded.shape[-1]))
 
 
 def _interleaved_causal_attention(query: Tensor, key: Tensor, value: Tensor, stride: int) -> Tensor:
@@ -151,8 +151,8 @@ def _interleaved_causal_attention(query: Tensor, key: Tensor, value: Tensor, str
     """
     batch, heads, length, head = query.shape
     first, n_keys = stride - 1, key.shape[2]
-    seeing = F.pad(query[:, :, first:], (0, 0, 0, n_keys * stride - (length - first)))
-    turns = seeing.unflatten(2, (n_keys, stride)).transpose(2, 3).reshape(batch, heads * stride, n_keys, head)
-    found = attend(turns, key, value, mask=Mask.causal())
-    in_line = found.view(batch, heads, stride, n_keys, head).transpose(2, 3).flatten(2, 3)
-    return F.pad(in_line, (0, 0, first, 0))[:, :, :length]
+    queries = F.pad(query[:, :, first:], (0, 0, 0, n_keys * stride - (length - first)))
+    interleaved = queries.unflatten(2, (n_keys, stride)).transpose(2, 3).reshape(batch, heads * stride, n_keys, head)
+    output = attend(interleaved, key, value, mask=Mask.causal())
+    sequential = output.view(batch, heads, stride, n_keys, head).transpose(2, 3).flatten(2, 3)
+    return F.pad(sequential, (0, 0, first, 0))[:, :, :length]

@@ -54,7 +54,7 @@ class Router(Module):
         self.score, self.noise = of_scores(), of_scores() if config.gate_noise else None
         self.noise_scale, self.experts_per_token = config.gate_noise, config.experts_per_token
 
-    def forward(self, x: Tensor, real: Tensor | None = None) -> Routing:
+    def forward(self, x: Tensor, is_real: Tensor | None = None) -> Routing:
         """Select experts for (positions, d_model); positions that are not `real` (positions,) get none."""
         with torch.autocast(x.device.type, enabled=False):
             x = x.to(torch.promote_types(x.dtype, torch.float32))
@@ -67,8 +67,8 @@ class Router(Module):
         weights, experts = probabilities.topk(self.experts_per_token)
         if self.experts_per_token > 1:
             weights = weights / weights.sum(-1, keepdim=True)
-        if real is not None:
-            experts = experts.masked_fill(~real[:, None], probabilities.shape[1])
+        if is_real is not None:
+            experts = experts.masked_fill(~is_real[:, None], probabilities.shape[1])
         return Routing(experts, weights, probabilities)
 
 
@@ -110,14 +110,14 @@ class MixtureOfExperts(Module):
 
     def _through_experts(self, parts: tuple[Tensor, ...]) -> Tensor:
         """Apply each expert to its part; zeros for the padding, which comes last."""
-        *taken, padding = parts
-        most = None
+        *routed, padding = parts
+        capacity = None
         if self.training and self.capacity:
-            most = math.ceil(self.capacity * sum(map(len, taken)) / len(taken))
+            capacity = math.ceil(self.capacity * sum(map(len, routed)) / len(routed))
         # in training, an expert without positions goes along for its gradient of zero: optimizers step it like all
         outputs = [
-            _apply_up_to_capacity(expert, part, most)
-            for expert, part in zip(self.experts, taken, strict=True)
+            _apply_up_to_capacity(expert, part, capacity)
+            for expert, part in zip(self.experts, routed, strict=True)
             if len(part) or self.training
         ]
         if len(padding):
@@ -130,11 +130,11 @@ def _real_positions(x: Tensor, lengths: Tensor | None) -> Tensor | None:
     return None if lengths is None else (torch.arange(x.shape[1], device=x.device) < lengths[:, None]).flatten()
 
 
-def _apply_up_to_capacity(expert: nn.Module, part: Tensor, most: int | None) -> Tensor:
+def _apply_up_to_capacity(expert: nn.Module, part: Tensor, capacity: int | None) -> Tensor:
     """Apply an expert to the first `most` positions; zeros for the others."""
-    if most is None or len(part) <= most:
+    if capacity is None or len(part) <= capacity:
         return expert(part)
-    return F.pad(expert(part[:most]), (0, 0, 0, len(part) - most))
+    return F.pad(expert(part[:capacity]), (0, 0, 0, len(part) - capacity))
 
 
 class _PermuteRows(torch.autograd.Function):
@@ -164,17 +164,17 @@ def load_balancing_loss(routes: Routing) -> Tensor:
     Source: Fedus et al. 2021, section 2.2, equations 4 to 6.
     """
     n_experts = routes.probabilities.shape[1]
-    counts, real = routes.counts[:n_experts], routes.experts[:, :1] < n_experts
-    mean_probabilities = (routes.probabilities * real).sum(0) / real.sum()
+    counts, is_real = routes.counts[:n_experts], routes.experts[:, :1] < n_experts
+    mean_probabilities = (routes.probabilities * is_real).sum(0) / is_real.sum()
     return n_experts * (counts / counts.sum() * mean_probabilities).sum()
 
 
 @contextmanager
 def capture_routing(model: nn.Module) -> Iterator[list[Routing]]:
     """Capture the routing of each router that runs inside the `with`; empty for a model without experts."""
-    found: list[Routing] = []
-    with _hook_routers(model, lambda _, routes: found.append(routes)):
-        yield found
+    routings: list[Routing] = []
+    with _hook_routers(model, lambda _, routes: routings.append(routes)):
+        yield routings
 
 
 @contextmanager

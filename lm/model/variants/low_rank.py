@@ -56,8 +56,8 @@ class LowRankAttention(MultiHeadAttention):
                 settings=["context_length"],
             )
         if inputs.mask.key_lengths is not None:
-            real = torch.arange(length, device=x.device) < inputs.mask.key_lengths[:, None]
-            key, value = (each.masked_fill(~real[:, None, :, None], 0.0) for each in (key, value))
+            is_real = torch.arange(length, device=x.device) < inputs.mask.key_lengths[:, None]
+            key, value = (each.masked_fill(~is_real[:, None, :, None], 0.0) for each in (key, value))
         key = self.key_lengthwise[:, :length].to(key.dtype) @ key
         return query, key, self.value_lengthwise[:, :length].to(value.dtype) @ value
 

@@ -74,16 +74,16 @@ class RowRecurrentCache(RecurrentCache):
 
     def copy(self, rows: Tensor, others: Tensor) -> None:
         """Copy the states of other rows."""
-        found = RecurrentCache()
-        found.advance(self.states, self.length)
-        found.reorder(others)
-        self.write_rows(rows, found)
+        copied = RecurrentCache()
+        copied.advance(self.states, self.length)
+        copied.reorder(others)
+        self.write_rows(rows, copied)
 
 
-def _scatter_rows(states: State | None, fresh: State, rows: Tensor) -> State:
+def _scatter_rows(states: State | None, new_states: State, rows: Tensor) -> State:
     """Return (1, rows, width) states with some rows replaced; rows may be added."""
-    if isinstance(fresh, tuple):
-        pairs = zip((None, None) if states is None else states, fresh, strict=True)
+    if isinstance(new_states, tuple):
+        pairs = zip((None, None) if states is None else states, new_states, strict=True)
         hidden, cells = starmap(lambda old, new: _scatter_rows(old, new, rows), pairs)
         assert isinstance(hidden, Tensor)
         assert isinstance(cells, Tensor)
@@ -91,10 +91,10 @@ def _scatter_rows(states: State | None, fresh: State, rows: Tensor) -> State:
     assert not isinstance(states, tuple)
     n_rows = int(rows.max()) + 1
     known = 0 if states is None else states.shape[1]
-    grown = fresh.new_zeros(1, max(n_rows, known), fresh.shape[2])
+    grown = new_states.new_zeros(1, max(n_rows, known), new_states.shape[2])
     if states is not None:
         grown[:, :known] = states
-    grown[:, rows] = fresh
+    grown[:, rows] = new_states
     return grown
 
 
@@ -318,8 +318,8 @@ class RecurrentAttention(Attention):
     def forward(self, x: Tensor, inputs: AttentionInputs) -> Tensor:
         """(batch, length, d_model) states, and the encoder output in `inputs` -> the same shape."""
         weights, value = self._weights_and_values(x, inputs)
-        found = weights.to(value.dtype) @ value
-        return self.combine(torch.cat((found, x.to(found.dtype)), dim=-1)).tanh()
+        context = weights.to(value.dtype) @ value
+        return self.combine(torch.cat((context, x.to(context.dtype)), dim=-1)).tanh()
 
     def weights(self, x: Tensor, inputs: AttentionInputs) -> Tensor:
         """Compute the attention weights: (batch, 1, length, source length) float32."""

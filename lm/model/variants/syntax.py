@@ -36,26 +36,26 @@ class SyntaxPositions(Module):
         self.depths = TreeDepths(config) if config.has_tree_depths else None
         self.distances = TreeDistances(config) if config.has_tree_distances else None
 
-    def combine(self, places: Tensor) -> CombineEmbeddings | None:
+    def combine(self, tree_positions: Tensor) -> CombineEmbeddings | None:
         """Return the function that combines depths with position vectors, given (batch, length, 3) tree positions."""
-        return None if self.depths is None else partial(self.depths, token_depths(places))
+        return None if self.depths is None else partial(self.depths, token_depths(tree_positions))
 
-    def add_distances(self, inputs: AttentionInputs, places: Tensor) -> AttentionInputs:
+    def add_distances(self, inputs: AttentionInputs, tree_positions: Tensor) -> AttentionInputs:
         """Add the embeddings of tree distances to the inputs, given (batch, length, 3) tree positions."""
-        return inputs if self.distances is None else self.distances(inputs, places)
+        return inputs if self.distances is None else self.distances(inputs, tree_positions)
 
 
-def zero_padding(places: Tensor, lengths: Tensor | None) -> Tensor:
+def zero_padding(tree_positions: Tensor, lengths: Tensor | None) -> Tensor:
     """Zero the tree positions (batch, length, 3) beyond `lengths` (batch,)."""
     if lengths is None:
-        return places
-    is_real = torch.arange(places.shape[1], device=places.device) < lengths[:, None]
-    return places * is_real[..., None]
+        return tree_positions
+    is_real = torch.arange(tree_positions.shape[1], device=tree_positions.device) < lengths[:, None]
+    return tree_positions * is_real[..., None]
 
 
-def token_depths(places: Tensor) -> Tensor:
+def token_depths(tree_positions: Tensor) -> Tensor:
     """Return (batch, length) depths from (batch, length, 3) tree positions; outside the tree, the maximum plus one."""
-    depths = places[..., 0]
+    depths = tree_positions[..., 0]
     return torch.where(depths < 0, depths.amax(1, keepdim=True).clamp(min=0) + 1, depths)
 
 
@@ -69,15 +69,15 @@ class TreeDepths(Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        of_order = config.d_model if config.positions in ABSOLUTE_SCHEMES else 0
+        position_width = config.d_model if config.positions in ABSOLUTE_SCHEMES else 0
         self.d_model = config.d_model
-        self.mix = Linear(of_order + config.d_model, config.d_model, std=config.init_std)
+        self.mix = Linear(position_width + config.d_model, config.d_model, std=config.init_std)
 
-    def forward(self, depths: Tensor, of_order: Tensor | None) -> Tensor:
+    def forward(self, depths: Tensor, position_vectors: Tensor | None) -> Tensor:
         """(batch, length) depths and (length, d_model) position vectors -> (batch, length, d_model)."""
         vectors = sinusoidal_encoding(depths.to(self.mix.weight.dtype), self.d_model, interleaved=True)
-        if of_order is not None:
-            vectors = torch.cat((of_order.to(vectors.dtype).expand_as(vectors), vectors), dim=-1)
+        if position_vectors is not None:
+            vectors = torch.cat((position_vectors.to(vectors.dtype).expand_as(vectors), vectors), dim=-1)
         return self.mix(vectors).tanh()
 
 
@@ -94,12 +94,12 @@ class TreeDistances(RelativeEmbeddingTables):
         farthest = config.max_tree_distance
         super().__init__(config, config.n_encoder_layers, before=farthest, after=farthest)
 
-    def forward(self, inputs: AttentionInputs, places: Tensor) -> AttentionInputs:
+    def forward(self, inputs: AttentionInputs, tree_positions: Tensor) -> AttentionInputs:
         """Add the embeddings of each layer to the inputs, given (batch, length, 3) tree positions."""
-        return self.add_to(inputs, tree_distances(places))
+        return self.add_to(inputs, tree_distances(tree_positions))
 
 
-def tree_distances(places: Tensor) -> Tensor:
+def tree_distances(tree_positions: Tensor) -> Tensor:
     """Compute the tree distance of each key from each query.
 
     If one word is an ancestor of the other, it is the depth of the key minus that of the query: the path length,
@@ -107,15 +107,15 @@ def tree_distances(places: Tensor) -> Tensor:
     one word have distance zero.
 
     Args:
-        places: (batch, length, 3) tree positions.
+        tree_positions: (batch, length, 3) tree positions.
 
     Returns:
         (batch, queries, keys).
 
     Source: Wang et al. 2019, section 3.1, with the sign of `AttentionInputs.compute_distances`.
     """
-    depths, (_, first, end) = token_depths(places), places.unbind(-1)
+    depths, (_, first, end) = token_depths(tree_positions), tree_positions.unbind(-1)
     is_below = (first[:, :, None] <= first[:, None, :]) & (first[:, None, :] < end[:, :, None])  # the key, or the same
-    order = torch.arange(places.shape[1], device=places.device)
+    order = torch.arange(tree_positions.shape[1], device=tree_positions.device)
     aside = (order - order[:, None]).sign() * (depths[:, None, :] + depths[:, :, None])
     return torch.where(is_below | is_below.transpose(1, 2), depths[:, None, :] - depths[:, :, None], aside)
