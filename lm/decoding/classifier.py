@@ -201,7 +201,9 @@ class CompletionClassifier:
             self._suffixes[first : first + suffixes_per_chunk]
             for first in range(0, len(self._suffixes), suffixes_per_chunk)
         ):
-            ids = torch.from_numpy(RaggedArray.of(suffixes).padded(IGNORE_INDEX)).to(following.device)  # (labels, longest)
+            ids = torch.from_numpy(RaggedArray.of(suffixes).padded(IGNORE_INDEX)).to(
+                following.device
+            )  # (labels, longest)
             scores = following[:, ids[:, 0]].cpu().double()  # (rows, labels)
             if (n := ids.shape[1] - 1) > 0:
                 session.select([row for row in range(len(lengths)) for _ in suffixes])

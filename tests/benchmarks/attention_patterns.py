@@ -186,7 +186,7 @@ def _warm_up(kind: str, setting: Setting) -> None:
     """What torch loads when it first does such things stays out of the account."""
     pass_of(kind, 600, replace(setting, d_model=8, heads=1))()
     x = torch.zeros(1, 1, 2, 1, requires_grad=True)
-    compute_in_chunks(lambda first, end: 2 * x[:, :, first:end], [(0, 1), (1, 2)], draws=True).sum().backward()
+    compute_in_chunks(lambda first, end: 2 * x[:, :, first:end], [(0, 1), (1, 2)], is_random=True).sum().backward()
 
 
 def _peak() -> int:

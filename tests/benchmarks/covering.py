@@ -108,7 +108,7 @@ def _function(test: str) -> str:
 
 
 @dataclass(frozen=True)
-class CoveragePenalty:
+class Coverage:
     """What a `Recorder` has written."""
 
     tests: list[tuple[str, float]]
@@ -116,7 +116,7 @@ class CoveragePenalty:
     lines: dict[str, dict[str, list[int]]]
 
     @classmethod
-    def recorded(cls, kept: Path | None) -> CoveragePenalty:
+    def recorded(cls, kept: Path | None) -> Coverage:
         """What is in a file, or else, by running all tests of the modules once, what is to be kept there."""
         if kept is None or not kept.is_file():
             with tempfile.TemporaryDirectory() as folder:

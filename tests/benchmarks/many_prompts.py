@@ -44,7 +44,7 @@ def requests(number: int, vocab_size: int, context: int) -> list[Request]:
 
 def drawn(model: DecoderOnly, asked: Sequence[Request], sampler: Sampler, *, rows: int) -> list[list[int]]:
     """The ids that follow each prompt, in the order of the prompts' numbers; the batch is refilled."""
-    made: dict[int, list[int]] = {request.row.number: [] for request in asked}
+    made: dict[int, list[int]] = {request.spec.number: [] for request in asked}
     for event in generate_continuously(DecodeSession(plan_engines(model)), asked, sampler, batch_size=rows):
         if isinstance(event, Token):
             made[event.row].append(event.id)

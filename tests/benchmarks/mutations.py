@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 
-from tests.benchmarks.covering import LOADED_BEFORE, ROOT, CoveragePenalty, copied, passes
+from tests.benchmarks.covering import LOADED_BEFORE, ROOT, Coverage, copied, passes
 
 CORE = ["lm/model", "lm/decoding", "lm/evaluation", "lm/optim", "lm/budget", "lm/training"]
 CORE += [
@@ -178,7 +178,7 @@ def main() -> None:
     os.environ["OMP_NUM_THREADS"] = "1"
     for name in LOADED_BEFORE:
         importlib.import_module(name)
-    coverage, chosen = CoveragePenalty.recorded(given.map), drawn(given.module, given.count, given.seed)
+    coverage, chosen = Coverage.recorded(given.map), drawn(given.module, given.count, given.seed)
     tests = [coverage.covering(change.path, change.line, given.seconds) for change in chosen]
     with ProcessPoolExecutor(given.jobs, mp_context=get_context("fork")) as pool:
         running = {

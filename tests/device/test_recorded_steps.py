@@ -10,7 +10,7 @@ from lm.engine import cuda_graph
 from lm.engine.cuda_graph import CudaGraphRecorder
 from lm.model.layers import quantise
 from lm.model.transformer import DecoderOnly, build_model
-from tests.lm.decoding.fed import Fed
+from tests.lm.decoding.session_driver import SessionDriver
 from tests.tolerances import assert_close
 
 pytestmark = pytest.mark.device
@@ -47,7 +47,7 @@ def test_logits_are_those_of_a_cpu(fields):
     """Of few positions and of many, of rows that change places, and beyond the context."""
     on_gpu, on_cpu = pair(**fields)
     for length in (3, 252, 505, 595):
-        steps, again = Fed(on_gpu), Fed(on_cpu, cached=False)
+        steps, again = SessionDriver(on_gpu), SessionDriver(on_cpu, cached=False)
         tokens = torch.randint(VOCABULARY, (3, length))
         same(steps.feed(tokens, last_only=True), again.feed(tokens, last_only=True))
         for number in range(8):
@@ -65,7 +65,7 @@ def test_logits_are_those_of_a_cpu(fields):
 
 def test_rows_that_come_and_go_are_those_of_a_cpu():
     on_gpu, on_cpu = pair()
-    steps, again = Fed(on_gpu), Fed(on_cpu, cached=False)
+    steps, again = SessionDriver(on_gpu), SessionDriver(on_cpu, cached=False)
     for prompts in ([[1, 2, 3], [4]], [[5, 6]], [[7] * 300, [8]]):
         same(steps.join(prompts), again.join(prompts))
         for _ in range(3):
@@ -81,7 +81,7 @@ def test_other_types_are_recorded(change):
     models = pair()
     for model in models:
         change(model)
-    steps, again = Fed(models[0]), Fed(models[1], cached=False)
+    steps, again = SessionDriver(models[0]), SessionDriver(models[1], cached=False)
     for _ in range(4):
         tokens = torch.randint(VOCABULARY, (2, 1))
         torch.testing.assert_close(steps.feed(tokens).cpu(), again.feed(tokens), atol=0.05, rtol=0.05)

@@ -45,7 +45,7 @@ def test_float32_is_what_is_left():
 
 
 def test_a_part_of_the_split_is_enough(monkeypatch):
-    monkeypatch.setattr(dtypes, "_TARGETS", 100)
+    monkeypatch.setattr(dtypes, "_MAX_TARGETS", 100)
     ids = np.ones((40, 5), np.int64)
     parts = list(dtypes._limit_targets(iter([Batch(ids, ids)] * 3)))
     assert [part.rows for part in parts] == [16, 16]

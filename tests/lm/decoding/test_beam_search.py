@@ -14,7 +14,7 @@ from lm.decoding.sampling import SampleSpec, Token, generate
 from lm.decoding.session import StepOutput
 from lm.errors import UsageError
 from lm.model.transformer import DecoderOnly, build_model
-from tests.lm.decoding.fed import session
+from tests.lm.decoding.session_driver import session
 from tests.lm.model import hugging_face
 from tests.tolerances import approx
 
@@ -32,7 +32,7 @@ def make_model(vocab_size: int = 5, context: int = 32, seed: int = 0) -> Decoder
 
 
 def search(model, *, prompts=(PROMPT,), cached=True, **options):
-    return beam_search(session(model, cached=cached, shares=True), torch.tensor(prompts), **options)
+    return beam_search(session(model, cached=cached, shares_prefixes=True), torch.tensor(prompts), **options)
 
 
 def forced(model, tokens, prompt=PROMPT) -> list[float]:

@@ -10,7 +10,7 @@ from lm.decoding.sampler import Sampler
 from lm.decoding.sampling import SampleSpec, Token, generate
 from lm.decoding.session import StepOutput
 from tests.lm.decoding.encoder_decoders import END, SHAPES, START, VOCABULARY, forced, make_model, random_ids
-from tests.lm.decoding.fed import Fed, session
+from tests.lm.decoding.session_driver import SessionDriver, session
 from tests.tolerances import approx
 
 LENGTHS = torch.tensor([7, 3, 5, 1])
@@ -119,7 +119,7 @@ def test_what_is_added_for_an_end_decides_among_those_that_ended():
     for row, (source, length) in enumerate(zip(SOURCE.tolist(), LENGTHS.tolist(), strict=True)):
         assert [one.score for one in covered[row]] == sorted((one.score for one in covered[row]), reverse=True)
         for one in covered[row]:
-            steps = Fed(model, torch.tensor([source[:length]]), coverage=True)
+            steps = SessionDriver(model, torch.tensor([source[:length]]), coverage=True)
             steps.feed(torch.tensor([[START, *one.tokens[:-1]]]))
             expected = sum(one.logprobs) / len(one.tokens) + 3.0 * float(steps.coverage()[0])
             assert one.score == approx(expected, model=model)

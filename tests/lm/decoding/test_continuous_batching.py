@@ -7,8 +7,8 @@ from lm.config.decoding import SamplingConfig
 from lm.decoding.sampler import Sampler
 from lm.decoding.sampling import Request, SampleSpec, Token, generate, generate_continuously
 from lm.errors import UsageError
-from tests.lm.decoding.fed import session
-from tests.lm.decoding.test_samples import collected, make_model
+from tests.lm.decoding.session_driver import session
+from tests.lm.decoding.test_static_batching import collected, make_model
 from tests.tolerances import assert_close
 
 STOPS = {1, 2, 5}
@@ -38,7 +38,7 @@ def make_requests(n: int, *, longest: int = 24, most: int = 20) -> list[Request]
 def alone(model, request: Request, sampler: Sampler):
     """What follows a prompt that is by itself, all read again each time."""
     steps = session(model, cached=False)
-    return collected(generate(steps, torch.tensor([request.prompt]), [request.row], sampler, stop_ids=STOPS))
+    return collected(generate(steps, torch.tensor([request.prompt]), [request.spec], sampler, stop_ids=STOPS))
 
 
 @pytest.mark.parametrize("settings", SETTINGS)
@@ -49,7 +49,7 @@ def test_what_follows_a_prompt_does_not_depend_on_what_is_beside_it(settings, ki
     found = collected(generate_continuously(session(model), asked, sampler, batch_size=5, stop_ids=STOPS))
     for request in asked:
         expected = alone(model, request, sampler)
-        number = request.row.number
+        number = request.spec.number
         assert found[0][number] == expected[0][number]
         assert found[2][number] == expected[2][number]
         assert_close(torch.tensor(found[1][number]), torch.tensor(expected[1][number]), model=model)

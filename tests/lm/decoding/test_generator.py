@@ -13,7 +13,7 @@ from lm.errors import InputError, UsageError
 from lm.model.transformer import DecoderOnly, build_model
 from lm.text.prompts import Prompt
 from tests.cli.small_runs import make_tokenizer
-from tests.lm.decoding.fed import session
+from tests.lm.decoding.session_driver import session
 from tests.tolerances import approx
 
 PROMPT = "The owl"

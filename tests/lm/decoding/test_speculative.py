@@ -25,7 +25,7 @@ from lm.decoding.speculative import (
 from lm.errors import UsageError
 from lm.model.transformer import DecoderOnly, build_model
 from tests.cli.small_runs import make_tokenizer
-from tests.lm.decoding.fed import session
+from tests.lm.decoding.session_driver import session
 from tests.tolerances import approx
 
 PROMPT = torch.tensor([[1, 2, 3, 1, 2]])

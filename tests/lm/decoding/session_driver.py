@@ -16,11 +16,11 @@ from lm.model.transformer import DecoderOnly, EncoderDecoder
 Model = DecoderOnly | EncoderDecoder
 
 
-def session(*models: Model, cached: bool = True, shares: bool = False) -> DecodeSession:
-    return DecodeSession(*(plan_engines(model, use_cache=cached, shares_prefixes=shares) for model in models))
+def session(*models: Model, cached: bool = True, shares_prefixes: bool = False) -> DecodeSession:
+    return DecodeSession(*(plan_engines(model, use_cache=cached, shares_prefixes=shares_prefixes) for model in models))
 
 
-class Fed:
+class SessionDriver:
     """Rows that grow alike; models that translate are given sources."""
 
     def __init__(
@@ -30,11 +30,11 @@ class Fed:
         lengths: Tensor | None = None,
         *,
         cached: bool = True,
-        shares: bool = False,
+        shares_prefixes: bool = False,
         coverage: bool = False,
     ) -> None:
         models = models if isinstance(models, list) else [models]
-        self.session = session(*models, cached=cached, shares=shares)
+        self.session = session(*models, cached=cached, shares_prefixes=shares_prefixes)
         self._sources: list[SourceBatch] | None = None
         if source is not None:
             lengths = torch.full((len(source),), source.shape[1]) if lengths is None else lengths

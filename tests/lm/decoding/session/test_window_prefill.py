@@ -7,8 +7,8 @@ import torch
 
 from lm.config.decoding import TranslationConfig
 from tests.lm.decoding.encoder_decoders import random_ids, uncached
-from tests.lm.decoding.fed import Fed
-from tests.lm.decoding.session.test_one_stack import LENGTHS, make_model
+from tests.lm.decoding.session.test_decoder_only import LENGTHS, make_model
+from tests.lm.decoding.session_driver import SessionDriver
 from tests.lm.decoding.test_translation import texts, untrained
 from tests.tolerances import assert_close
 
@@ -21,16 +21,16 @@ COMPRESSED = {"attention": "compressed", "attention_block": 4}
 def test_steps_equal_reading_each_row_alone_at_once(shape, sizes, lengths):
     model, source, tokens = make_model(shape, **COMPRESSED), random_ids(3, 7), random_ids(3, 8, seed=1)
     expected = uncached(model, source, torch.tensor([7, 7, 7]) if lengths is None else lengths, tokens)
-    steps = Fed(model, source, lengths)
+    steps = SessionDriver(model, source, lengths)
     logits = torch.cat([steps.feed(part) for part in tokens.split(sizes, dim=1)], dim=1)
     assert_close(logits, expected, model=model)
-    last = Fed(model, source, lengths).feed(tokens, last_only=True)
+    last = SessionDriver(model, source, lengths).feed(tokens, last_only=True)
     assert_close(last, expected[:, -1:], model=model)
 
 
 def test_rows_that_are_repeated_left_out_and_taken_back_go_on_as_the_rows_they_were():
     model, source, tokens = make_model(**COMPRESSED), random_ids(3, 7), random_ids(3, 9, seed=1)
-    steps, rows = Fed(model, source, LENGTHS), torch.tensor([2, 0, 0, 1])
+    steps, rows = SessionDriver(model, source, LENGTHS), torch.tensor([2, 0, 0, 1])
     steps.feed(tokens[:, :6])
     steps.reorder(rows)
     steps.truncate(4)

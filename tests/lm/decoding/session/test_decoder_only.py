@@ -12,7 +12,7 @@ from lm.errors import UsageError
 from lm.model.transformer import DecoderOnly, build_model
 from lm.tokenizer.special_tokens import build_pair_frames
 from tests.lm.decoding.encoder_decoders import SHAPES, VOCABULARY, random_ids, uncached
-from tests.lm.decoding.fed import Fed
+from tests.lm.decoding.session_driver import SessionDriver
 from tests.lm.decoding.test_translation import texts, untrained
 from tests.tolerances import approx, assert_close
 
@@ -37,10 +37,10 @@ def test_cached_steps_equal_reading_each_row_alone_at_once(shape, sizes):
     model, source, tokens = make_model(shape), random_ids(3, 7), random_ids(3, 12, seed=1)
     for lengths in (LENGTHS, torch.tensor([7, 7, 7])):
         expected = uncached(model, source, lengths, tokens)
-        steps = Fed(model, source, lengths)
+        steps = SessionDriver(model, source, lengths)
         logits = torch.cat([steps.feed(part) for part in tokens.split(sizes, dim=1)], dim=1)
         assert_close(logits, expected, model=model)
-        last = Fed(model, source, lengths).feed(tokens, last_only=True)
+        last = SessionDriver(model, source, lengths).feed(tokens, last_only=True)
         assert_close(last, expected[:, -1:], model=model)
 
 
@@ -50,9 +50,9 @@ def test_what_padding_holds_never_changes_anything(shape):
     other = source.clone()
     for row, length in zip(other, LENGTHS, strict=True):
         row[length:] = 39
-    expected = Fed(model, source, LENGTHS).feed(tokens)
+    expected = SessionDriver(model, source, LENGTHS).feed(tokens)
     for padded in (other, torch.cat((source, source), dim=1)):
-        assert_close(Fed(model, padded, LENGTHS).feed(tokens), expected, model=model)
+        assert_close(SessionDriver(model, padded, LENGTHS).feed(tokens), expected, model=model)
     assert expected.isfinite().all()
 
 
@@ -62,7 +62,7 @@ def test_rows_that_are_repeated_left_out_and_taken_back_go_on_as_the_rows_they_w
     """Random walks over layouts, equal and ragged, long enough for slots to be given up."""
     model, source, lengths = make_model(shape), random_ids(3, 7), LENGTHS
     chance = torch.Generator().manual_seed(seed)
-    steps, tokens = Fed(model, source, lengths), torch.empty(3, 0, dtype=torch.long)
+    steps, tokens = SessionDriver(model, source, lengths), torch.empty(3, 0, dtype=torch.long)
     for step in range(30):
         fresh = random_ids(len(tokens), 1 + (step % 7 == 3), seed=100 * seed + step)
         tokens = torch.cat((tokens, fresh), dim=1)
@@ -84,7 +84,7 @@ def test_rows_that_are_repeated_left_out_and_taken_back_go_on_as_the_rows_they_w
 def test_a_source_is_read_once_and_not_again_for_each_hypothesis():
     model, read = make_model("rotary, grouped heads"), []
     model.decoder.blocks[0].register_forward_pre_hook(lambda _, inputs: read.append(tuple(inputs[0].shape)))
-    steps = Fed(model, random_ids(3, 7), LENGTHS)
+    steps = SessionDriver(model, random_ids(3, 7), LENGTHS)
     steps.feed(random_ids(3, 1))
     steps.reorder(torch.arange(3).repeat_interleave(5))
     steps.feed(random_ids(15, 1))
@@ -93,7 +93,7 @@ def test_a_source_is_read_once_and_not_again_for_each_hypothesis():
 
 
 def test_slots_that_none_remembers_are_given_up():
-    steps = Fed(make_model("rotary, grouped heads"), random_ids(2, 7), torch.tensor([7, 4]))
+    steps = SessionDriver(make_model("rotary, grouped heads"), random_ids(2, 7), torch.tensor([7, 4]))
     steps.feed(random_ids(2, 1))
     rows, most = torch.arange(2).repeat_interleave(4), 0
     for step in range(100):

@@ -1,6 +1,6 @@
 """Products of compiled code beside torch's and oneDNN's, in turns in one process, by one thread.
 
-    python -m tests.benchmarks.products [--rows 1 16 100 320] [--seconds 0.1]
+    python -m tests.benchmarks.matmul [--rows 1 16 100 320] [--seconds 0.1]
 
 For some shapes of models: billions of products a second of the processor of weights in 8 bits and in float32, and of
 MKL's and oneDNN's products in float32, medians.

@@ -5,8 +5,8 @@ import torch
 
 from lm.config.model import ModelConfig
 from lm.model.transformer import DecoderOnly, build_model
-from tests.lm.decoding.fed import Fed
 from tests.lm.decoding.session.test_windows import SHAPES
+from tests.lm.decoding.session_driver import SessionDriver
 from tests.tolerances import assert_close
 
 KINDS = {
@@ -36,10 +36,10 @@ def make_model(kind: str, context: int = CONTEXT) -> DecoderOnly:
 
 def alone(model: DecoderOnly, tokens: list[int]) -> torch.Tensor:
     """The logits after the last token, all read at once as the reference does."""
-    return Fed(model, cached=False).feed(torch.tensor([tokens]), last_only=True)[0, -1]
+    return SessionDriver(model, cached=False).feed(torch.tensor([tokens]), last_only=True)[0, -1]
 
 
-def live(steps: Fed, model: DecoderOnly, *, seed: int, rounds: int = 20, longest: int = 20) -> None:
+def live(steps: SessionDriver, model: DecoderOnly, *, seed: int, rounds: int = 20, longest: int = 20) -> None:
     """Rows come, grow and go by chance, some far beyond the context; each has the logits that it has alone."""
     chance, rows = random.Random(seed), []
     for _ in range(rounds):
@@ -69,20 +69,20 @@ def live(steps: Fed, model: DecoderOnly, *, seed: int, rounds: int = 20, longest
 def test_each_row_has_the_logits_that_it_has_alone(kind):
     model = make_model(kind)
     for seed in range(2):
-        live(Fed(model), model, seed=seed)
+        live(SessionDriver(model), model, seed=seed)
 
 
 @pytest.mark.parametrize("kind", ["learned", "compressed", "lstm"])
 def test_without_a_cache_too(kind):
     model = make_model(kind)
-    live(Fed(model, cached=False), model, seed=3, rounds=10)
+    live(SessionDriver(model, cached=False), model, seed=3, rounds=10)
 
 
 @pytest.mark.parametrize("kind", ["learned", "window", "relative", "lstm", "alibi"])
 def test_a_shared_beginning_changes_nothing(kind):
     model, chance = make_model(kind), random.Random(5)
     shared = [chance.randrange(50) for _ in range(6)]
-    steps = Fed(model)
+    steps = SessionDriver(model)
     steps.session.prefill_prefix(shared)
     prompts = [shared + [chance.randrange(50) for _ in range(n)] for n in (3, 1, 8)] + [shared, [7, 8], shared * 4]
     assert_close(steps.join(prompts), torch.stack([alone(model, tokens) for tokens in prompts]), model=model)
@@ -96,7 +96,7 @@ def test_a_shared_beginning_is_read_once(monkeypatch):
     model, read = make_model("rotary, grouped heads"), []
     plain = model.decode
     monkeypatch.setattr(model, "decode", lambda ids, *scope: read.append(ids.numel()) or plain(ids, *scope))
-    steps = Fed(model)
+    steps = SessionDriver(model)
     steps.session.prefill_prefix(range(10))
     steps.join([[*range(10), 3], [*range(10), 4]])
     assert sum(read) == 10 + 2
@@ -106,14 +106,14 @@ def test_equal_prompts_are_read_once(monkeypatch):
     model, read = make_model("rotary, grouped heads"), []
     plain = model.decode
     monkeypatch.setattr(model, "decode", lambda ids, *scope: read.append(ids.numel()) or plain(ids, *scope))
-    logits = Fed(model).join([[1, 2, 3]] * 5)
+    logits = SessionDriver(model).join([[1, 2, 3]] * 5)
     assert sum(read) == 3
     assert logits.shape == (5, 50)
 
 
 def test_rows_that_go_leave_their_places_to_others():
     model = make_model("learned")
-    steps = Fed(model)
+    steps = SessionDriver(model)
     steps.join([[1, 2]] * 8)
     for number in range(20):
         steps.keep(range(1, 8))

@@ -1,6 +1,6 @@
 """Generation with a draft against generation without, by the same run, in turns in one process.
 
-    python -m tests.benchmarks.drafting RUN TEXT [--draft RUN ...] [--dtype float32] [--threads 1] [--rounds 3]
+    python -m tests.benchmarks.speculative RUN TEXT [--draft RUN ...] [--dtype float32] [--threads 1] [--rounds 3]
 
 A draft is a smaller run with the same tokenizer, or `prompt`. Texts begin with the first words of the documents of TEXT
 and are greedy, and drawn at temperature 0.8. Prints tokens a second of the processor, which other work on the machine

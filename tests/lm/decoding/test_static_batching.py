@@ -9,7 +9,7 @@ from lm.decoding.sampler import Sampler
 from lm.decoding.sampling import Finish, SampleSpec, StopStringStream, Token, generate
 from lm.errors import UsageError
 from lm.model.transformer import DecoderOnly, build_model
-from tests.lm.decoding.fed import Fed, session
+from tests.lm.decoding.session_driver import SessionDriver, session
 from tests.lm.model import hugging_face
 from tests.tolerances import approx, assert_close, rounding_error
 
@@ -98,7 +98,7 @@ def test_cached_greedy_tokens_equal_uncached_ones_unless_the_best_two_are_as_goo
         uncached, _, _ = collect(model, GREEDY, prompt=prompt, max_tokens=50, cached=False)
         for index, (ours, reference) in enumerate(zip(cached[0], uncached[0], strict=True)):
             if ours != reference:
-                logits = Fed(model, cached=False).feed(torch.tensor([prompt + uncached[0][:index]]))
+                logits = SessionDriver(model, cached=False).feed(torch.tensor([prompt + uncached[0][:index]]))
                 best, second = logits[0, -1].topk(2).values.tolist()
                 assert best - second <= 2 * rounding_error(logits, model=model)
                 break
