@@ -41,7 +41,7 @@ _BatchSize = Annotated[
         "--batch-size",
         min=1,
         metavar="N",
-        help="Sequences in a training step [default: the preset's, worked out from as many as there is time for].",
+        help="Sequences in a training step [default: the preset's, computed from as many as there is time for].",
         show_default=False,
     ),
 ]
@@ -71,14 +71,14 @@ def bench(
 
     First the limits: products of large matrices, and reading memory. Then for each preset, with random weights and
     random tokens: whole optimizer steps as lm train takes them, in the arithmetic that it chooses here, reading a
-    prompt of half the context, and generating from it as lm generate does, greedily, one text and 16 side by side.
+    prompt of half the context, and generating from it as lm generate does, greedily, one text and a batch of 16.
 
     MFU (model-FLOPs utilisation) is the share of the matrix product's speed, in the same arithmetic and measured just
     before, that the arithmetic of the model came to: for a token of training 6 for each parameter of its matrices, the
     output layer among them, and 6 · layers · d_model · context for attention; a third of that without a backward pass.
 
-    float16 and int8 are for reading and generating alone. With int8, compiled code (lm compile) multiplies weights of 8
-    bits by inputs rounded to 16 bits; without it, both are widened to float32. MFU is then relative to float32.
+    float16 and int8 are for reading and generating alone. With int8, compiled code (lm compile) multiplies int8
+    bweights by inputs rounded to 16 bits; without it, both are widened to float32. MFU is then relative to float32.
 
     Hugging Face is its GPT-2 with the same layers, width, heads, context and vocabulary, but always GPT-2's block. Both
     sides take turns, and the ratio is the median of the rounds.

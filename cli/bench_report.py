@@ -91,9 +91,9 @@ def print_notes(configs: Sequence[RunConfig], found: Sequence[Measurement], *, c
     """
     note("MFU is against the product of the same arithmetic above, measured in this process.")
     if comparing:
-        note("Hugging Face is GPT-2's block in the same shape, in turns with ours; a ratio above 1 is in our favour.")
+        note("Hugging Face is GPT-2's block in the same shape, interleaved; a ratio above 1 is in our favour.")
         if any(measurement.hardware.dtype == "int8" for measurement in found):
-            note("Where ours has weights of 8 bits, its are in float32.")
+            note("Where ours has int8 weights, its are in float32.")
     elif wanted:
         note("No comparison with Hugging Face: transformers is not installed (pip install transformers).")
     steps = [measurement for measurement in found if measurement.task == "training"]
@@ -102,10 +102,10 @@ def print_notes(configs: Sequence[RunConfig], found: Sequence[Measurement], *, c
         muon = f", {step.hardware.optimizer_dtype} in Muon" if config.training.optimizer == "muon" else ""
         note(f"{chosen}{muon}: what was fastest just before.")
         if step.timed_rows is not None and step.timed_rows < step.rows:
-            worked_out = f"a training step of {step.rows} sequences is worked out from steps of {step.timed_rows}"
-            note(f"{step.preset}: {worked_out}, the optimizer's part of them counted once.")
+            estimated = f"a training step of {step.rows} sequences is computed from steps of {step.timed_rows}"
+            note(f"{step.preset}: {estimated}, the optimizer's part of them counted once.")
         if step.peak_bytes is not None:
-            note(f"{step.preset}: a training step takes {size(step.peak_bytes)} of the GPU's memory at most.")
+            note(f"{step.preset}: the peak GPU memory of a training step is {size(step.peak_bytes)}.")
 
 
 def _describe_machine(config: HardwareConfig, *, comparing: bool) -> dict[str, Any]:

@@ -16,7 +16,7 @@ def compile_(
         Path | None,
         typer.Argument(
             metavar="[RUN]",
-            help="A run, or one of its checkpoints: measure too in which type of numbers it is fastest here.",
+            help="A run, or one of its checkpoints: also measure its fastest dtype here.",
             show_default=False,
             autocompletion=completion.complete_runs,
         ),
@@ -30,9 +30,9 @@ def compile_(
     when they generate more than a few tokens. It takes about a minute, and the package numba: pip install
     'lm-toolkit[native]'.
 
-    With a RUN, types of numbers are compared too, at generating (of a run that translates, translating): one text,
+    With a RUN, dtypes are compared too, at generating (of a run that translates, translating): one text,
     several, and reading a prompt. The one that is fastest is what `--dtype auto` means for this run in lm generate,
-    lm translate and lm evaluate on this machine from then on, if it takes no more than 0.1% more bits a byte than
+    lm translate and lm evaluate on this machine from then on, if it takes no more than 0.1% more bits/byte than
     float32 on the run's validation split, and longer than float32 for nothing. That takes another half minute.
     Without numba only torch's types are compared.
 
@@ -76,7 +76,7 @@ def _choose_dtype(run: Path, checkpoint: Path) -> None:
         return note(f"{error}: --dtype auto stays what it is")
     for each in figures:
         speeds = ", ".join(f"{1 / share:.2f} ({work})" for work, share in each.time_ratios.items())
-        note(f"{each.dtype}: {speeds} times as fast as float32, {each.bits_ratio - 1:+.3%} bits a byte")
+        note(f"{each.dtype}: {speeds} times as fast as float32, {each.bits_ratio - 1:+.3%} bits/byte")
     chosen = select_fastest_dtype(figures)
     save_fastest_dtype(checkpoint, found_device(hardware), chosen)
     return note(f"{run}: --dtype auto is {chosen} here from now on")

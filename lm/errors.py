@@ -37,7 +37,7 @@ class InputError(LMError):
 
 
 class TrainingError(LMError):
-    """Training cannot go on, for instance because the loss is no longer a number."""
+    """Training cannot continue, for instance because the loss is no longer a number."""
 
 
 class OutOfMemoryError(TrainingError):

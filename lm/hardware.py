@@ -60,7 +60,7 @@ class Hardware:
 
     @property
     def products(self) -> str:
-        """The type that products are computed in: weights of 8 bits are multiplied by numbers in float32."""
+        """The type that products are computed in: int8 weights are multiplied by numbers in float32."""
         return "float32" if self.dtype == "int8" else self.dtype
 
     @property
@@ -120,7 +120,7 @@ def _keep_freed_memory() -> None:
 
 
 def give_back_freed_memory() -> None:
-    """Have glibc give back what is kept of tensors that were freed: after work that needed more than what follows."""
+    """Have glibc return the memory of freed tensors to the system: after work that needed more than what follows."""
     if library := _glibc():
         library.malloc_trim(0)
 
@@ -232,7 +232,7 @@ def one_thread() -> Iterator[None]:
 
 
 def times_as_fast(work: Callable[[], object], other: Callable[[], object], *, tries: int) -> float:
-    """How many times as fast some work is as other work of the calling thread: the median of rounds in turns.
+    """How many times as fast some work is as other work of the calling thread: the median of interleaved rounds.
 
     By the processor's time and with one thread, since other processes may be at work. The first round doesn't count.
     """

@@ -103,7 +103,7 @@ def is_run(path: Path) -> bool:
 
 
 def runs_in(folder: Path) -> list[Path]:
-    """The runs that stand side by side in a folder, in no order; OSError if it cannot be read."""
+    """The runs in a folder, in no order; OSError if it cannot be read."""
     return [path for path in folder.iterdir() if is_run(path)]
 
 
@@ -221,7 +221,7 @@ def find_checkpoint(path: Path, *, which: Pointer = "best") -> Path:
         return found[-1]
     if (path / CONFIG).is_file() and is_run(path):
         raise InputError(
-            f"{path}: this run has no checkpoint yet, so there is nothing to use or to go on with; train it anew"
+            f"{path}: this run has no checkpoint yet, so there is nothing to use or to resume; train it again"
         )
     raise InputError(f"{path}: not a run (a folder that `lm train` made, with {CHECKPOINTS}/ in it)")
 
@@ -369,7 +369,7 @@ def verify(checkpoint: Path, *, to_train: bool = True) -> None:
 
     Args:
         checkpoint: the folder.
-        to_train: whether training goes on from it, which reads the optimizer: up to twice the weights.
+        to_train: whether training continues from it, which reads the optimizer: up to twice the weights.
     """
     for name, expected in _sums(checkpoint).items():
         if name == OPTIMIZER and not to_train:

@@ -17,7 +17,7 @@ from lm.errors import InputError
 from lm.tensor_file import Entry, entries
 
 FLOATS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-"""Types of numbers, as the format calls them."""
+"""Dtypes, as the format calls them."""
 _TYPES = FLOATS | {
     "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Messages: on stderr about what is going on, on stdout as part of a report."""
+"""Messages: on stderr about progress, on stdout as part of a report."""
 
 from __future__ import annotations
 

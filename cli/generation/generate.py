@@ -50,7 +50,7 @@ _Out = Annotated[
     typer.Option("--out", "-o", metavar="FILE", help="With --prompts: write the results here.", show_default=False),
 ]
 _Interactive = Annotated[
-    bool, typer.Option("--interactive", "-i", help="Write a text in turns with the model, line by line.")
+    bool, typer.Option("--interactive", "-i", help="Write a text alternately with the model, line by line.")
 ]
 _Samples = Annotated[int, typer.Option("-n", "--samples", min=1, metavar="N", help="How many continuations.")]
 _BatchSize = Annotated[

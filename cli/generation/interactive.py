@@ -1,4 +1,4 @@
-"""`lm generate --interactive`: the user and the model write a text in turns."""
+"""`lm generate --interactive`: the user and the model write a text alternately."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from lm.tokenizer.special_tokens import build_text_frame
 INTRODUCTION = "A line is continued, with the text so far as its context. /help, Ctrl-D to end."
 
 HELP = """\
-Each line is added to the text, on a line of its own, and the model goes on
+Each line is added to the text, on a line of its own, and the model continues
 from there. It continues texts, it answers no questions: all that was written
 in this session, by you and by it, is its context, as far as that reaches.
 
-  (an empty line)     go on where the text ends
-  a line ending in \\  goes on in the next line
+  (an empty line)     continue where the text ends
+  a line ending in \\  continues in the next line
   //...               a line that begins with /
   /set                list the settings
   /set NAME           explain one

@@ -69,7 +69,7 @@ class TrainingDisplay:
             self._step(event)
         elif isinstance(event, Sample):
             prompt, text = (re.sub(r"\s+", " ", part) for part in (event.prompt, event.text))
-            shown = f"{prompt} → {text.strip()}" if event.is_translation else f'"{prompt}" goes on "{text}"'
+            shown = f"{prompt} → {text.strip()}" if event.is_translation else f'"{prompt}" continues "{text}"'
             self._line(visible(f"step {event.step:>6,}  {shown}"))
         elif isinstance(event, Decay | EndMoved | Replanned):
             self._expect(event.steps)

@@ -119,7 +119,7 @@ def _report_continuation(event: Continued) -> None:
 
 
 def _report_resumption(event: Started) -> None:
-    """Where a run goes on, and what of it is lost or differs."""
+    """Where a run resumes, and what of it is lost or differs."""
     run = event.run
     note(f"resume  {run.folder} at step {run.state.step:,} of {run.plan.steps:,}")
     if run.plan.extended_at == run.state.step:

@@ -155,7 +155,7 @@ def _observer(
 
 
 def _describe_finished(run: Run) -> None:
-    """What training came to, and commands to go on with."""
+    """What training came to, and next commands."""
     state = run.state
     if run.config.training.budget is not None:
         warn_of_few_steps(state.step, f"{run.config.training.budget} was enough for")

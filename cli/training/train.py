@@ -137,7 +137,7 @@ _Resume = Annotated[
     Path | None,
     typer.Option(
         "--resume",
-        help="Go on with this run from its last checkpoint; without a name, with the newest one in runs/ that "
+        help="Resume this run from its last checkpoint; without a name, with the newest one in runs/ that "
         "is not finished. More --steps, --epochs or --budget extend it, from its best weights if the last have "
         "overfit. A corpus is needed only if the run's tokens are gone.",
         metavar="RUN",
@@ -151,15 +151,15 @@ _Processes = Annotated[
         metavar="N",
         min=1,
         help="Train in N processes on this machine, each with its share of every batch, and a GPU of its own where "
-        "there are GPUs; a run can go on with another number. Several machines: torchrun (docs/scaling.md).",
+        "there are GPUs; a run can be resumed with another number. Several machines: torchrun (docs/scaling.md).",
     ),
 ]
 _TensorBoard = Annotated[
     bool | None,
     typer.Option(
         "--tensorboard/--no-tensorboard",
-        help="Write curves and samples for TensorBoard too, into the run's tensorboard/ [default: if a run that goes "
-        "on did before].",
+        help="Write curves and samples for TensorBoard too, into the run's tensorboard/ [default: if a resumed run "
+        "did before].",
         show_default=False,
     ),
 ]
@@ -283,8 +283,8 @@ def _launched(given: ParsedOptions, *, processes: int) -> int:
     ended = launch(["-m", "cli", *given.arguments], processes=processes, began=given.began)
     if ended.were_killed:
         note(
-            "lm: all processes of this training were killed; what was saved is there: go on with --resume, or anew if "
-            "nothing was"
+            "lm: all processes of this training were killed; what was saved is there: resume it with --resume, or "
+            "start again if nothing was"
         )
     return ended.code
 

@@ -22,9 +22,9 @@ Flags = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class WordBoundaries:
-    """For each token of a vocabulary, whether a word may go on in it.
+    """For each token of a vocabulary, whether a word may continue in it.
 
-    A token goes on with the word before it if that ends, and it begins, with a letter, a digit or a part of a
+    A token continues the word before it if that ends, and it begins, with a letter, a digit or a part of a
     character: white space and punctuation part words, and special tokens are none.
 
     Attributes:

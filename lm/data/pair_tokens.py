@@ -1,4 +1,4 @@
-"""Stored pairs as the ids that a model reads: each side within its frame, segmented as the tokenizer does or anew."""
+"""Stored pairs as model inputs, with special tokens, segmented as the tokenizer does or with BPE dropout."""
 
 from __future__ import annotations
 

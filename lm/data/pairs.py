@@ -27,7 +27,7 @@ Integers = NDArray[np.int64]
 _TWO_SIDES = TwoSides()
 _POOL = 1 << 14
 """Pairs that are sorted by length together: so many that little of their batches is padding, and so few that the
-batches of an epoch are made while training goes on."""
+batches of an epoch are made while training continues."""
 
 _EVALUATION_TOKENS = 8192
 """Of a batch of validation, on either side and padding included. The loss does not depend on it."""
@@ -84,7 +84,7 @@ class PairData(TrainingData):
     """Training data of pairs, in both directions if asked.
 
     The pairs of a pool are sorted by length and cut into batches, and the batches permuted. With BPE dropout all words
-    are segmented anew in each epoch, and the lengths that count are those that this gives.
+    are segmented again in each epoch, and the lengths that count are those that this gives.
 
     Attributes:
         samples: pairs in an epoch; with both directions each pair counts twice.

@@ -118,7 +118,7 @@ class TrainingData(ABC):
 
 
 _FEWEST_TOKENS_A_PARAMETER = 0.02
-"""A thousandth of the 20 tokens a parameter that spend a budget of arithmetic best (Hoffmann et al. 2022). Such
+"""A thousandth of the 20 tokens/parameter that spend a budget of arithmetic best (Hoffmann et al. 2022). Such
 a model memorises the text before it has learned anything else."""
 
 _MOST_TOKENS_A_PARAMETER = 1000

@@ -139,7 +139,7 @@ def joined() -> Iterator[World]:
         if is_lost_rank(error):
             raise TrainingError(
                 "another process of this training has ended or cannot be reached; what was saved is there: "
-                "resume it, or start anew if nothing was",
+                "resume it, or start again if nothing was",
                 settings=["resume"],
             ) from error
         raise

@@ -41,12 +41,12 @@ def quieten() -> None:
 
 
 def restarts() -> int:
-    """How often the launcher has started these processes anew, after one of them had failed."""
+    """How often the launcher has restarted these processes, after one of them had failed."""
     return _number("TORCHELASTIC_RESTART_COUNT", 0)
 
 
 def may_restart() -> bool:
-    """Whether the launcher would start them anew."""
+    """Whether the launcher would restart them."""
     return _number("TORCHELASTIC_MAX_RESTARTS", 0) > 0
 
 

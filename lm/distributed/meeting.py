@@ -46,7 +46,7 @@ def meet() -> Store:
 def of_this_start(store: Store, *, rank: int, size: int) -> Store:
     """The part of a store that belongs to these processes alone.
 
-    A launcher that starts processes anew may keep the store, and what is left there of those before, such as where they
+    A launcher that restarts processes may keep the store, and what is left there of those before, such as where they
     were to be reached. So the first gives its part a name of its own, and tells each that asks with a word of its own.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Data parallel: each process has all weights, and gradients are summed over the processes while backward goes on."""
+"""Data parallel: each process has all weights, and gradients are summed over the processes while backward continues."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lm.distributed.turns import Turn
 class Replicated(Placement):
     """The weights of a loss in each of several processes, made the same as the first one's.
 
-    Gradients go round in buckets that stay what they are: were they made anew after the first step, as torch does
+    Gradients go round in buckets that stay what they are: were they rebuilt after the first step, as torch does
     where every weight is known to have a gradient, a run that is resumed would add up in another order.
 
     Source: Li et al. 2020 (PyTorch Distributed).

@@ -180,7 +180,7 @@ def _new_cache(model: DecoderModel) -> DecoderCache:
 class SlotTable:
     """Assigns the tokens of continuations to slots of a KV cache, and builds the mask of each.
 
-    For the model, all continuations of one prompt (a group) are one row, side by side. Each position has a slot that it
+    For the model, all continuations of one prompt (a group) share one row. Each position has a slot that it
     keeps: a row knows the slots of its own past, and a mask hides the others. So nothing is copied when rows are
     reordered; unused slots are freed now and then. The prefix, what the cache held at first, is visible to all rows of
     a group.

@@ -129,7 +129,7 @@ class AttentionInputs:
         caches: for each layer, keys and values of earlier positions, extended in place; those of an encoder output are
             computed once.
         start: the position of the first query.
-        n_branches: the number of continuations of one past that stand side by side in a row. Each continues at `start`,
+        n_branches: the number of continuations of one past that share a row. Each continues at `start`,
             and the mask keeps them apart.
         end: an upper bound of `query_positions`; without it they are searched, for which a GPU must synchronise.
         query_positions: (batch, queries) positions of the queries, branches included [default: consecutive from

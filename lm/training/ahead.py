@@ -33,7 +33,7 @@ class Ahead:
         return found
 
     def forget(self) -> None:
-        """Make the next batch anew, since the data have been told something that changes it."""
+        """Make the next batch again, since the data have been told something that changes it."""
         self._next = None  # what the thread may still be making is not asked for, and the next is made after it
 
     def _begun(self, place: Place) -> Future[Batch]:
@@ -41,7 +41,7 @@ class Ahead:
 
 
 def pinned(batch: Batch) -> Batch:
-    """The same batch in memory that is never paged out, if there is a GPU to read it while Python goes on."""
+    """The same batch in memory that is never paged out, if there is a GPU to read it while Python continues."""
     return batch.each(_pinned) if torch.cuda.is_available() else batch
 
 

@@ -179,7 +179,7 @@ def resume(
     Args:
         path: a run folder, or one of its checkpoints; those after it go as soon as this run saves again.
         longer: steps, epochs or tokens of this replace the run's own length; a budget is for what is still to come.
-            Where the last checkpoint has overfit, a run that is extended, and not one of its checkpoints, goes on with
+            Where the last checkpoint has overfit, an extended run, and not one of its checkpoints, continues with
             the weights of its best one; steps and samples are counted on, so that all checkpoints stay as they are.
         data: folder of the prepared data, where they are no longer where the run's plan says.
         changed: by section, settings of `CHANGEABLE_ON_RESUME` that are not as before; losses differ by rounding then.

@@ -142,7 +142,7 @@ def _length(steps_per_epoch: float) -> int:
 
 @dataclass(frozen=True)
 class Overfit:
-    """The checkpoint whose weights an extended run goes on with, since the last one has overfit.
+    """The checkpoint whose weights an extended run continues with, since the last one has overfit.
 
     Attributes:
         step: of the best checkpoint.

@@ -271,7 +271,7 @@ class PairCorpus:
         return self._surveyed
 
     def files(self, config: RunConfig) -> list[ParallelText]:
-        """The texts of both sides."""
+        """The sources and targets."""
         named = self._named
         return find_parallel_texts(
             config.parallel,

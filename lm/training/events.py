@@ -136,7 +136,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Saved:
-    """A checkpoint is on the disk, whole. It was copied after its step, and training has gone on meanwhile."""
+    """A checkpoint is on the disk, whole. It was copied after its step, and training has continued meanwhile."""
 
     step: int
     folder: Path

@@ -110,7 +110,7 @@ def novelty(counted: Sequence[float]) -> float:
 
 
 def expected_bits(counted: Sequence[float]) -> float:
-    """Bits a byte that a few minutes of training lead to, where models that count need so many (docs/recipe.md)."""
+    """Bits/byte that a few minutes of training lead to, where n-gram baselines need so many (docs/recipe.md)."""
     return min(counted) * novelty(counted) ** 0.5
 
 

@@ -83,7 +83,7 @@ class Run:
         state: how far it has come.
         resumed_at: the step of the checkpoint that it was resumed from; 0 for a new run.
         saved_at: the step of the last checkpoint.
-        other_branch: checkpoints later than the one gone on with, which go as soon as this run has saved its own.
+        other_branch: checkpoints later than the resumed one, which go as soon as this run has saved its own.
         overfit: of a run that is extended from the weights of its best checkpoint, why; else None.
         lock: held from the start to the end of training.
         clock: of a run under a budget, what says when the learning rate falls; else None.
@@ -340,7 +340,7 @@ class Run:
         return before
 
     def _copied(self) -> tuple[Tensors, Tensors]:
-        """The weights, or their moving average if there is one, and all that training goes on with, as they are now."""
+        """The weights, or their moving average if there is one, and all that training resumes from, as they are now."""
         weights, optimizer = trainable_weights(self.model), optimizer_tensors(self.optimizers, self.model)
         if self.average is not None:
             optimizer |= {_TRAINED + name: value for name, value in weights.items()}

@@ -1,4 +1,4 @@
-"""Checkpoints written on a thread, from a copy of their tensors, while training goes on."""
+"""Checkpoints written on a thread, from a copy of their tensors, while training continues."""
 
 from __future__ import annotations
 

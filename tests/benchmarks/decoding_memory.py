@@ -35,7 +35,7 @@ from lm.hardware import inference_hardware
 from lm.interop.hugging_face.exporting import export_hugging_face as to_hugging_face
 from lm.kernels import code_cache
 from lm.model.transformer import DecoderOnly
-from tests.benchmarks.generation_peers import random_run
+from tests.benchmarks.generation_comparison import random_run
 from tests.benchmarks.generation_throughput import PROMPT
 from tests.benchmarks.sides import Side, serve
 

@@ -1,4 +1,4 @@
-"""Greedy generation against Hugging Face's `generate`: the same GPT-2 shape and weights, in turns in one process.
+"""Greedy generation against Hugging Face's `generate`: the same GPT-2 shape and weights, interleaved in one process.
 
 python -m tests.benchmarks.generation_throughput [--device cpu] [--threads 2] [--rounds 5] [--tokens 200]
 

@@ -1,4 +1,4 @@
-"""`lm generate --prompts`: a batch that is refilled against the same prompts in fixed batches, in turns in one process.
+"""`lm generate --prompts`: a refilled batch against the same prompts in fixed batches, interleaved in one process.
 
     python -m tests.benchmarks.many_prompts [--threads 1] [--rounds 3] [--prompts 500] [--rows 16 64]
 
@@ -88,7 +88,7 @@ def report(ways: dict[str, Way], *, rounds: int) -> None:
             times[name].append((time.perf_counter() - wall, time.process_time() - processor))
             print(f"{name:<14} {times[name][-1][0]:7.1f} s  {times[name][-1][1]:7.1f} s of the processor", flush=True)
     first, tokens = next(iter(ways)), sum(map(len, next(iter(texts.values()))))
-    print("\nway             seconds  of the processor  tokens/s of it  ratio  texts that differ from the first way's")
+    print("\nway             CPU seconds  tokens/s of it  ratio  texts that differ from the first way's")
     for name, measured in times.items():
         wall, processor = (statistics.median(column) for column in zip(*measured, strict=True))
         ratio = statistics.median(theirs[1] / ours[1] for theirs, ours in zip(times[first], measured, strict=True))

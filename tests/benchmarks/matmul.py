@@ -1,8 +1,8 @@
-"""Products of compiled code beside torch's and oneDNN's, in turns in one process, by one thread.
+"""Products of compiled code beside torch's and oneDNN's, interleaved in one process, by one thread.
 
     python -m tests.benchmarks.matmul [--rows 1 16 100 320] [--seconds 0.1]
 
-For some shapes of models: billions of products a second of the processor of weights in 8 bits and in float32, and of
+For some shapes of models: GMAC per CPU second of int8 and float32 weights, and of
 MKL's and oneDNN's products in float32, medians.
 """
 

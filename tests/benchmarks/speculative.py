@@ -1,9 +1,9 @@
-"""Generation with a draft against generation without, by the same run, in turns in one process.
+"""Generation with a draft against generation without, by the same run, interleaved in one process.
 
     python -m tests.benchmarks.speculative RUN TEXT [--draft RUN ...] [--dtype float32] [--threads 1] [--rounds 3]
 
 A draft is a smaller run with the same tokenizer, or `prompt`. Texts begin with the first words of the documents of TEXT
-and are greedy, and drawn at temperature 0.8. Prints tokens a second of the processor, which other work on the machine
+and are greedy, and drawn at temperature 0.8. Prints tokens per CPU second, which other work on the machine
 changes least, their ratio to those without a draft, the median over rounds, and how many guessed tokens were kept.
 """
 
@@ -34,7 +34,7 @@ def prompts(text: Path, number: int) -> list[str]:
 
 
 def rate(generator: Generator, texts: list[str]) -> float:
-    """Tokens a second of the processor."""
+    """Tokens per CPU second."""
     began, tokens = time.process_time(), 0
     for number, text in enumerate(texts):
         tokens += sum(isinstance(event, Token) for event in generator.generate(text, first=number))

@@ -94,7 +94,7 @@ def test_a_gpu_goes_on_after_what_it_could_not_record():
     with pytest.raises(RuntimeError):
         record(lambda: x * x.sum().item())
     assert torch.cuda.current_stream() == before
-    assert torch.rand(4, device="cuda").isfinite().all()  # its random numbers go on too
+    assert torch.rand(4, device="cuda").isfinite().all()  # its random numbers continue too
     repeat = CudaGraphRecorder(x.device)(lambda: x * 2)
     x += 2
     assert repeat().tolist() == [6.0] * 4

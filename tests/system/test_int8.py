@@ -1,4 +1,4 @@
-"""Weights of 8 bits, the compiled step, and the type that is fastest, from the command line."""
+"""Int8 weights, the compiled step, and the type that is fastest, from the command line."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_what_is_measured_to_be_fastest_is_remembered(place, tmp_path, capsys, m
     assert run(["compile", str(compared)]) == 0
     *figures, last = capsys.readouterr().err.splitlines()
     assert [line.split(":")[0] for line in figures] == [*quick_types("cpu")[1:]]
-    assert all("times as fast as float32" in line and "bits a byte" in line for line in figures)
+    assert all("times as fast as float32" in line and "bits/byte" in line for line in figures)
     chosen = read_fastest_dtype(find_checkpoint(compared), "cpu")
     assert chosen == quick_types("cpu")[-1]
     assert last == f"{compared}: --dtype auto is {chosen} here from now on"

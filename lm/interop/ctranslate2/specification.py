@@ -97,7 +97,7 @@ def _decoder_settings(config: ModelConfig) -> dict[str, Any]:
 
 
 _MIN_POSITIONS = 2048
-"""How many positions CTranslate2 is given at least, of those that go on without end."""
+"""How many positions CTranslate2 is given at least, of unlimited ones."""
 
 Array = npt.NDArray[np.float32]
 

@@ -15,7 +15,7 @@ from lm.engine.pytorch import TorchEngine
 from lm.engine.selection import EnginePlan
 from tests.cli.small_runs import make_tokenizer
 
-# Three samples that grow side by side: the second ends first.
+# Three samples generated in a batch: the second ends first.
 EVENTS = (
     Token(0, 5, -0.5, "on"), Token(1, 6, -1.0, "two"), Token(2, 7, -1.5, "th"),
     Token(0, 8, -2.0, "e"), Token(1, 9, -2.5, ""), Finish(1, "end_of_text", " and\n"), Token(2, 5, -3.0, "re"),

@@ -156,7 +156,7 @@ def test_the_search_ends_when_no_unfinished_text_can_win():
 
 
 def test_a_finished_text_is_kept_although_longer_ones_go_on():
-    # The end at once has 0.6 of the probability; all that goes on is worth less, however long.
+    # The end at once has 0.6 of the probability; all that continues is worth less, however long.
     logits = torch.tensor([[0.6, 0.4, 1e-9], [0.5, 0.5, 1e-9], [0.5, 0.5, 1e-9]]).log().tolist()
     (found,) = beam_search(
         Table(logits), torch.tensor([[0]]), beam_size=4, max_tokens=6, stop_ids=[0], length_penalty=0.0, n=2

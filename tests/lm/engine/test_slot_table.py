@@ -1,4 +1,4 @@
-"""Slots worked out by hand: two sentences with prefixes of three and two tokens, of which one gets two hypotheses."""
+"""Slots computed by hand: two sentences with prefixes of three and two tokens, of which one gets two hypotheses."""
 
 from __future__ import annotations
 

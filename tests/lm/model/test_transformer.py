@@ -121,7 +121,7 @@ def test_cached_equals_uncached(positions, norm_position, kv_heads):
 SHAPES_OF_FAMILIES = {
     "heads of their own width": {"d_head": 20, "n_kv_heads": 2},
     "rotary in part": {"rotary_share": 0.5},
-    "side by side": {"parallel_residual": True, "norm": "layernorm", "bias": True},
+    "parallel residual": {"parallel_residual": True, "norm": "layernorm", "bias": True},
     "biases of inputs": {"attention_bias": "inputs"},
     "yarn": {"rope_scaling": "yarn", "rope_factor": 4.0, "rope_context": 8},
 }
@@ -152,7 +152,7 @@ def test_attention_has_biases_where_they_are_asked_for(where, biased):
 @pytest.mark.parametrize("kv_heads", [4, 1])
 @pytest.mark.parametrize("norm_position", ["pre", "post"])
 def test_cached_equals_uncached_with_what_blocks_share(norm_position, kv_heads):
-    """Values of the first layer, and the embedding, in random shares; rows and positions chosen anew."""
+    """Values of the first layer, and the embedding, in random shares; rows and positions chosen again."""
     model = randomised(small(norm_position=norm_position, n_kv_heads=kv_heads, **SHARED))
     tokens, cache = ids(3, 20), model.new_cache()
     parts = [model(part, cache=cache) for part in tokens.split([7, 1, 1, 8, 3], dim=1)]

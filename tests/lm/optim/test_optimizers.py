@@ -80,7 +80,7 @@ def test_each_matrix_of_each_expert_is_orthogonalised_alone(activation):
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_what_is_taken_out_of_the_optimizers_goes_back(make_run, optimizer):
-    """Into optimizers that have taken no step, which then go on with the same moments."""
+    """Into optimizers that have taken no step, which then continue with the same moments."""
     run = make_run(steps=2, optimizer=optimizer)
     list(train(run))
     fresh = make_optimizers(run.model, run.config.training)

@@ -20,7 +20,7 @@ from tests.lm.training.conftest import stop_after, sums
 
 
 def test_a_run_opens_its_data_once(make_run, monkeypatch):
-    """When it starts and when it goes on, longer or not."""
+    """When it starts and when it continues, longer or not."""
     opened = []
     monkeypatch.setattr(begin, "open_data", lambda *given: opened.append(given) or open_data(*given))
     for at, longer in ((3, None), (3, TrainingConfig(epochs=1, steps=None))):

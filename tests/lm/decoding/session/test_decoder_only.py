@@ -97,7 +97,7 @@ def test_slots_that_none_remembers_are_given_up():
     steps.feed(random_ids(2, 1))
     rows, most = torch.arange(2).repeat_interleave(4), 0
     for step in range(100):
-        steps.reorder(rows)  # each time all go on from the first of their sentence
+        steps.reorder(rows)  # each time all continue from the first of their sentence
         steps.feed(random_ids(8, 1, seed=step))
         rows = torch.tensor([0, 0, 0, 0, 4, 4, 4, 4])
         most = max(most, steps.cache._cache.length)

@@ -1,4 +1,4 @@
-"""In chunks and at once are the same, but for what is kept."""
+"""In chunks and at once give the same results, with other memory."""
 
 from __future__ import annotations
 

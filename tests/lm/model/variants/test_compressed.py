@@ -94,7 +94,7 @@ def test_in_chunks_and_in_turns_are_the_same(held, monkeypatch):
     monkeypatch.setattr(compressed, "_MAX_SAVED_SCORES", held)
     layer, found, in_turns = layer_of(), [], compressed._interleaved_causal_attention
     for distances in (None, NothingAdded()):
-        way = in_turns if distances is None else lambda *_: pytest.fail("in turns")
+        way = in_turns if distances is None else lambda *_: pytest.fail("slow path")
         monkeypatch.setattr(compressed, "_interleaved_causal_attention", way)
         x = torch.randn(2, 31, 16, generator=torch.Generator().manual_seed(1), dtype=torch.float64).requires_grad_()
         output = layer(x, AttentionInputs(Mask.causal(), distance_bias=distances))

@@ -1,12 +1,13 @@
-"""Greedy generation by us and by others with the same random weights: each in a process of its own, in turns.
+"""Greedy generation by us and by others with the same random weights: each in a process of its own, interleaved.
 
-    python -m tests.benchmarks.generation_peers [12m gpt2 small] [--rows 1] [--threads 2] [--rounds 7] [--tokens 200]
+    python -m tests.benchmarks.generation_comparison [12m gpt2 small] [--rows 1] [--threads 2] [--rounds 7]
+        [--tokens 200]
 
 Ours: torch's products in float32, and the step of `lm compile` with weights in float32 and in 8 bits. Others: Hugging
 Face's generate in float32 and bfloat16, CTranslate2 in float32 and int8, llama.cpp in Q8_0; what is not installed, or
 has no such model, is left out. `12m` is a GPT-2 shape of 6 layers, 384 wide, with a vocabulary of 4,096.
 
-Prints the median tokens a second of each, after a prompt of 32 tokens, which is read in the time; the median over
+Prints the median tokens/s of each, after a prompt of 32 tokens, which is read in the time; the median over
 rounds of how many times as fast it is as Hugging Face's faster type; and how many bytes its process holds, after the
 rounds, more than before it loaded its model, packages aside. With one thread seconds are those of the processor.
 Systems that share a process slow each other down, for each has threads of its own, which spin while they wait for work.
@@ -48,7 +49,7 @@ from tests.benchmarks.generation_throughput import PROMPT, run_ours, run_theirs
 from tests.cli.small_runs import make_tokenizer
 
 Work = Callable[[], object]
-_PEER = "Hugging Face"
+_BASELINE = "Hugging Face"
 _PAUSE = 0.3
 """Seconds after which the threads of the one before no longer spin."""
 SHAPES = {
@@ -128,7 +129,7 @@ def systems(folder: Path, config: ModelConfig, *, rows: int, tokens: int) -> dic
     }
     to_hugging_face(run, folder / "hf")
     for dtype in (torch.float32, torch.bfloat16):
-        found[f"{_PEER}, {str(dtype)[6:]}"] = partial(hugging_face, folder / "hf", dtype, **sizes)
+        found[f"{_BASELINE}, {str(dtype)[6:]}"] = partial(hugging_face, folder / "hf", dtype, **sizes)
     with suppress(ImportError, LMError):
         for kind in ("float32", "int8"):
             to_ctranslate2(run, folder / kind, number_type=kind)
@@ -218,7 +219,7 @@ def main() -> None:
         print(f"\n{shape}, {given.rows} rows of {given.tokens} tokens, {given.threads} threads")
         for name in workers:
             ratio = statistics.median(
-                min(seconds for peer, seconds in taken.items() if peer.startswith(_PEER)) / taken[name]
+                min(seconds for system, seconds in taken.items() if system.startswith(_BASELINE)) / taken[name]
                 for taken in rounds
             )
             rate = given.rows * given.tokens / statistics.median(taken[name] for taken in rounds)
