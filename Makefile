@@ -55,6 +55,7 @@ check: $(VENV)/installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m tests.vocabulary
 
 format: $(VENV)/installed-dev
 	$(BIN)/ruff format .

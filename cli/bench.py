@@ -18,8 +18,8 @@ from lm.config.run import RunConfig
 from lm.errors import InputError, UsageError
 
 if TYPE_CHECKING:
-    from lm.benchmark.limits import Limits
-    from lm.benchmark.measuring import Measurement
+    from lm.benchmark.hardware_limits import HardwareLimits
+    from lm.benchmark.speed import Measurement
 
 _DEFAULT = ("tiny", "small")
 
@@ -41,7 +41,7 @@ _BatchSize = Annotated[
         "--batch-size",
         min=1,
         metavar="N",
-        help="Sequences in a training step [default: the preset's, worked out from as many as there is time for].",
+        help="Sequences in a training step [default: the preset's, computed from as many as there is time for].",
         show_default=False,
     ),
 ]
@@ -71,14 +71,14 @@ def bench(
 
     First the limits: products of large matrices, and reading memory. Then for each preset, with random weights and
     random tokens: whole optimizer steps as lm train takes them, in the arithmetic that it chooses here, reading a
-    prompt of half the context, and generating from it as lm generate does, greedily, one text and 16 side by side.
+    prompt of half the context, and generating from it as lm generate does, greedily, one text and a batch of 16.
 
     MFU (model-FLOPs utilisation) is the share of the matrix product's speed, in the same arithmetic and measured just
     before, that the arithmetic of the model came to: for a token of training 6 for each parameter of its matrices, the
     output layer among them, and 6 · layers · d_model · context for attention; a third of that without a backward pass.
 
-    float16 and int8 are for reading and generating alone. With int8, compiled code (lm compile) multiplies weights of 8
-    bits by inputs rounded to 16 bits; without it, both are widened to float32. MFU is then relative to float32.
+    float16 and int8 are for reading and generating alone. With int8, compiled code (lm compile) multiplies int8
+    bweights by inputs rounded to 16 bits; without it, both are widened to float32. MFU is then relative to float32.
 
     Hugging Face is its GPT-2 with the same layers, width, heads, context and vocabulary, but always GPT-2's block. Both
     sides take turns, and the ratio is the median of the rounds.
@@ -109,19 +109,19 @@ def bench(
 
 def _measure(
     configs: Sequence[RunConfig], generating: HardwareConfig, *, seconds: float, compare: bool, rows: int | None
-) -> tuple[Limits, list[Measurement]]:
+) -> tuple[HardwareLimits, list[Measurement]]:
     """Measure the limits of the machine and each model."""
     from cli.bench_report import show_progress
-    from lm.benchmark.limits import measure_limits
-    from lm.benchmark.measuring import TASKS, measure
+    from lm.benchmark.hardware_limits import measure_hardware_limits
+    from lm.benchmark.speed import MEASUREMENTS_PER_MODEL, measure_speed
 
-    with show_progress(1 + TASKS * len(configs)) as progress:
+    with show_progress(1 + MEASUREMENTS_PER_MODEL * len(configs)) as progress:
         progress("the limits of the machine")
-        limits = measure_limits(generating)
+        limits = measure_hardware_limits(generating)
         found = [
             measurement
             for config in configs
-            for measurement in measure(
+            for measurement in measure_speed(
                 config, limits, seconds=seconds, generating=generating, compare=compare, rows=rows, progress=progress
             )
         ]

@@ -15,8 +15,8 @@ from cli.console.messages import print_note
 from cli.console.numbers import format_bytes, format_quantity, format_threads
 from cli.console.progress import create_progress
 from cli.console.tables import print_table
-from lm.benchmark.limits import Limits
-from lm.benchmark.measuring import Measurement
+from lm.benchmark.hardware_limits import HardwareLimits
+from lm.benchmark.speed import Measurement
 from lm.config.hardware import HardwareConfig
 from lm.config.run import RunConfig
 from lm.hardware import select_inference_hardware
@@ -39,7 +39,9 @@ def show_progress(total: int) -> Iterator[Callable[[str], None]]:
         yield show
 
 
-def print_json(hardware: HardwareConfig, limits: Limits, found: Sequence[Measurement], *, comparing: bool) -> None:
+def print_json(
+    hardware: HardwareConfig, limits: HardwareLimits, found: Sequence[Measurement], *, comparing: bool
+) -> None:
     """Print one object: the machine, its `limits`, and its `measurements`."""
     figures = [_measurement_values(measurement) for measurement in found]
     print(
@@ -49,7 +51,9 @@ def print_json(hardware: HardwareConfig, limits: Limits, found: Sequence[Measure
     )
 
 
-def print_tables(hardware: HardwareConfig, limits: Limits, found: Sequence[Measurement], *, comparing: bool) -> None:
+def print_tables(
+    hardware: HardwareConfig, limits: HardwareLimits, found: Sequence[Measurement], *, comparing: bool
+) -> None:
     """Print the machine, a table of its limits, and a table with a row per measurement."""
     machine = _describe_machine(hardware, comparing=comparing)
     packages = [f"{name} {machine[name]}" for name in ("torch", "transformers") if machine[name]]
@@ -74,7 +78,7 @@ def _row(measurement: Measurement) -> tuple[str, ...]:
         f"{measurement.tokens_per_second:,.0f}",
         f"{measurement.utilisation:.1%}",
     )
-    theirs, ratio = measurement.their_tokens_per_second, measurement.timings.ratio
+    theirs, ratio = measurement.baseline_tokens_per_second, measurement.timings.ratio
     return ours if theirs is None else (*ours, f"{theirs:,.0f}", f"{ratio:.2f}")
 
 
@@ -89,11 +93,9 @@ def print_notes(configs: Sequence[RunConfig], found: Sequence[Measurement], *, c
     """
     print_note("MFU is against the product of the same arithmetic above, measured in this process.")
     if comparing:
-        print_note(
-            "Hugging Face is GPT-2's block in the same shape, in turns with ours; a ratio above 1 is in our favour."
-        )
+        print_note("Hugging Face is GPT-2's block in the same shape, interleaved; a ratio above 1 is in our favour.")
         if any(measurement.hardware.dtype == "int8" for measurement in found):
-            print_note("Where ours has weights of 8 bits, its are in float32.")
+            print_note("Where ours has int8 weights, its are in float32.")
     elif wanted:
         print_note("No comparison with Hugging Face: transformers is not installed (pip install transformers).")
     steps = [measurement for measurement in found if measurement.task == "training"]
@@ -102,12 +104,10 @@ def print_notes(configs: Sequence[RunConfig], found: Sequence[Measurement], *, c
         muon = f", {step.hardware.optimizer_dtype} in Muon" if config.training.optimizer == "muon" else ""
         print_note(f"{chosen}{muon}: what was fastest just before.")
         if step.timed_rows is not None and step.timed_rows < step.rows:
-            worked_out = f"a training step of {step.rows} sequences is worked out from steps of {step.timed_rows}"
-            print_note(f"{step.preset}: {worked_out}, the optimizer's part of them counted once.")
+            estimated = f"a training step of {step.rows} sequences is computed from steps of {step.timed_rows}"
+            print_note(f"{step.preset}: {estimated}, the optimizer's part of them counted once.")
         if step.peak_bytes is not None:
-            print_note(
-                f"{step.preset}: a training step takes {format_bytes(step.peak_bytes)} of the GPU's memory at most."
-            )
+            print_note(f"{step.preset}: the peak GPU memory of a training step is {format_bytes(step.peak_bytes)}.")
 
 
 def _describe_machine(config: HardwareConfig, *, comparing: bool) -> dict[str, Any]:
@@ -125,8 +125,8 @@ def _describe_machine(config: HardwareConfig, *, comparing: bool) -> dict[str, A
 def _measurement_values(measurement: Measurement) -> dict[str, Any]:
     timings = measurement.timings
     theirs = {
-        "seconds": timings.their_seconds,
-        "tokens_per_second": measurement.their_tokens_per_second,
+        "seconds": timings.baseline_seconds,
+        "tokens_per_second": measurement.baseline_tokens_per_second,
         "ratio": timings.ratio,
     }
     return {
@@ -146,5 +146,5 @@ def _measurement_values(measurement: Measurement) -> dict[str, Any]:
         "flops": measurement.flops,
         "utilisation": measurement.utilisation,
         "peak_bytes": measurement.peak_bytes,
-        "hugging_face": None if timings.their_seconds is None else theirs,
+        "hugging_face": None if timings.baseline_seconds is None else theirs,
     }

@@ -19,7 +19,7 @@ from lm.run_folder import find_checkpoint, load_config
 from lm.text.files import STDIN, TextFile, decode_lines, find_text_files, refuse_stdin_twice, select_readable
 
 if TYPE_CHECKING:
-    from lm.decoding.classifying import Classified
+    from lm.decoding.classifier import ClassifiedText
 
 _Files = Annotated[
     list[str] | None,
@@ -97,7 +97,7 @@ def _read_texts(file: TextFile) -> Iterator[_LabelledText]:
 
 
 def _print_labels(
-    texts: Sequence[_LabelledText], found: Iterator[Classified], *, top_k: int | None, as_json: bool
+    texts: Sequence[_LabelledText], found: Iterator[ClassifiedText], *, top_k: int | None, as_json: bool
 ) -> int:
     """Print the likeliest labels of each text with probabilities; returns the number of correct ones."""
     from cli.console.escapes import escape_for_stream, format_json_line

@@ -16,7 +16,7 @@ def compile_(
         Path | None,
         typer.Argument(
             metavar="[RUN]",
-            help="A run, or one of its checkpoints: measure too in which type of numbers it is fastest here.",
+            help="A run, or one of its checkpoints: also measure its fastest dtype here.",
             show_default=False,
             autocompletion=completion.complete_runs,
         ),
@@ -30,9 +30,9 @@ def compile_(
     when they generate more than a few tokens. It takes about a minute, and the package numba: pip install
     'lm-toolkit[native]'.
 
-    With a RUN, types of numbers are compared too, at generating (of a run that translates, translating): one text,
+    With a RUN, dtypes are compared too, at generating (of a run that translates, translating): one text,
     several, and reading a prompt. The one that is fastest is what `--dtype auto` means for this run in lm generate,
-    lm translate and lm evaluate on this machine from then on, if it takes no more than 0.1% more bits a byte than
+    lm translate and lm evaluate on this machine from then on, if it takes no more than 0.1% more bits/byte than
     float32 on the run's validation split, and longer than float32 for nothing. That takes another half minute.
     Without numba only torch's types are compared.
 
@@ -43,9 +43,9 @@ def compile_(
     """
     from cli.console.messages import print_note
     from cli.console.numbers import format_duration
-    from lm.engine.compiled.compiling import compile_step
+    from lm.engine.compiled.build import compile_decode_step
     from lm.files import check_cache
-    from lm.kernels.compiled import is_installed
+    from lm.kernels.code_cache import is_installed
     from lm.run_folder import find_checkpoint, verify_checkpoint
 
     checkpoint = None if run is None else find_checkpoint(run)
@@ -54,7 +54,7 @@ def compile_(
     check_cache()
     if checkpoint is None or is_installed():
         with default_signal_handling():  # an exception would be lost where the compiler calls Python
-            seconds = compile_step()
+            seconds = compile_decode_step()
         print_note(f"compiled the step of generation in {format_duration(seconds)}")
     if run is not None and checkpoint is not None:
         _choose_dtype(run, checkpoint)
@@ -63,20 +63,20 @@ def compile_(
 def _choose_dtype(run: Path, checkpoint: Path) -> None:
     """Measure the fastest dtype of a run and store it; only report it if the corpus is gone."""
     from cli.console.messages import print_note
-    from lm.benchmark.number_types import compare_types, fastest
+    from lm.benchmark.dtypes import compare_dtypes, select_fastest_dtype
     from lm.config.hardware import HardwareConfig
-    from lm.engine.dtype import remember
+    from lm.engine.fastest_dtype import save_fastest_dtype
     from lm.errors import InputError
     from lm.hardware import select_device
 
     hardware = HardwareConfig()
     try:
-        figures = compare_types(run, hardware)
+        figures = compare_dtypes(run, hardware)
     except InputError as error:
         return print_note(f"{error}: --dtype auto stays what it is")
     for each in figures:
-        speeds = ", ".join(f"{1 / share:.2f} ({work})" for work, share in each.shares.items())
-        print_note(f"{each.dtype}: {speeds} times as fast as float32, {each.bits - 1:+.3%} bits a byte")
-    chosen = fastest(figures)
-    remember(checkpoint, select_device(hardware), chosen)
+        speeds = ", ".join(f"{1 / share:.2f} ({work})" for work, share in each.time_ratios.items())
+        print_note(f"{each.dtype}: {speeds} times as fast as float32, {each.bits_ratio - 1:+.3%} bits/byte")
+    chosen = select_fastest_dtype(figures)
+    save_fastest_dtype(checkpoint, select_device(hardware), chosen)
     return print_note(f"{run}: --dtype auto is {chosen} here from now on")

@@ -45,7 +45,7 @@ def get(
 ) -> None:
     """Fetch a corpus, print where its files are, and say how to train on it.
 
-    If a download is interrupted, the same command goes on where it stopped; files that are there already are only
+    If a download is interrupted, the same command continues where it stopped; files that are there already are only
     checked. Files are compared with their published sha256; where none is published, that of the first download is
     recorded in SHA256SUMS beside them.
 

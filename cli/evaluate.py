@@ -145,24 +145,28 @@ def evaluate(
         raise UsageError("--heads are of the words of --source: give that too")
     named = [source or "", hypotheses or "", *target, *(str(each) for each in (heads, versus) if each is not None)]
     refuse_stdin_twice(named)
-    from cli.translation import scores
+    from cli.translation import evaluation
 
-    scores.check_runs([each for each in (run, versus) if each is not None], has_heads=heads is not None)
+    evaluation.check_runs([each for each in (run, versus) if each is not None], has_heads=heads is not None)
     config = ScoringConfig(**given["scoring"])
-    lines, references = scores.read_lines(hypotheses or source or "-", target)
-    sources = None if source is None else scores.read_lines(source, target)[0]
-    trees = scores.read_heads(heads, sources or (), source=str(source))
-    translators = scores.Translators(given, language, target[0], trees)
-    first = scores.System(str(run or hypotheses), lines if run is None else translators.translate(run, sources))
+    lines, references = evaluation.read_lines(hypotheses or source or "-", target)
+    sources = None if source is None else evaluation.read_lines(source, target)[0]
+    trees = evaluation.read_heads(heads, sources or (), source=str(source))
+    translators = evaluation.RunTranslator(given, language, target[0], trees)
+    first = evaluation.SystemOutput(
+        str(run or hypotheses), lines if run is None else translators.translate(run, sources)
+    )
     if out is not None:
-        scores.write(out, first)
-    scores.warn_of_tokenized_text(first, config)
+        evaluation.write_system(out, first)
+    evaluation.warn_of_tokenized_text(first, config)
     if versus is None:
-        scores.report_scores(first, references, config, as_json=as_json)
+        evaluation.report_scores(first, references, config, as_json=as_json)
         return
     is_run = versus.is_dir()
-    others = translators.translate(versus, sources) if is_run else scores.read_lines(str(versus), target)[0]
-    scores.report_comparison(first, scores.System(str(versus), others), references, config, as_json=as_json)
+    others = translators.translate(versus, sources) if is_run else evaluation.read_lines(str(versus), target)[0]
+    evaluation.report_comparison(
+        first, evaluation.SystemOutput(str(versus), others), references, config, as_json=as_json
+    )
 
 
 def _evaluate_classifier(

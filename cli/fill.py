@@ -18,7 +18,7 @@ from lm.config.options import check_text
 from lm.errors import UsageError
 
 if TYPE_CHECKING:
-    from lm.decoding.filling import Filled
+    from lm.decoding.mask_filling import FilledText
 
 _Text = Annotated[
     str | None,
@@ -61,10 +61,10 @@ def fill(
     """
     config = FillConfig(**given["fill"])
     texts = _read_texts(text, file)
-    from lm.decoding.filling import Filler
+    from lm.decoding.mask_filling import MaskFiller
 
     model, loaded = load_masked(run, HardwareConfig(**given["hardware"]))
-    found = Filler(model, loaded.tokenizer, config.batch_size).fill(texts, k=config.top_k)
+    found = MaskFiller(model, loaded.tokenizer, config.batch_size).fill(texts, k=config.top_k)
     if as_json:
         _print_json(found)
     else:
@@ -83,7 +83,7 @@ def _read_texts(text: str | None, files: Sequence[Path] | None) -> Iterable[str]
     return read_input_lines(files or [])
 
 
-def _print_json(found: Iterator[Filled]) -> None:
+def _print_json(found: Iterator[FilledText]) -> None:
     import dataclasses
 
     from cli.console.escapes import format_json_line
@@ -92,7 +92,7 @@ def _print_json(found: Iterator[Filled]) -> None:
         print(format_json_line(dataclasses.asdict(each)), flush=True)
 
 
-def _print_table(found: Sequence[Filled], *, is_one: bool) -> None:
+def _print_table(found: Sequence[FilledText], *, is_one: bool) -> None:
     """Print the candidates for each blank; for a single text also the filled text."""
     from cli.console.messages import print_paragraph
     from cli.console.tables import print_table

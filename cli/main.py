@@ -101,7 +101,7 @@ def build_app(*names: str) -> typer.Typer:
         help="Train, sample and measure language models on text of your own.",
         epilog="Every option can be set in the environment too: LM_MAX_TOKENS=50 stands for --max-tokens 50 in each "
         "command that has it. Flags win over the environment, and it wins over --config and --preset. LM_CACHE is the "
-        "folder of what is kept between runs.",
+        "cache folder.",
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
         context_settings=CONTEXT_SETTINGS,

@@ -27,5 +27,5 @@ def merge(
     """
     from lm import checkpoint
 
-    folder = checkpoint.merge_adapters(run, out)
+    folder = checkpoint.write_merged_run(run, out)
     print_labelled("wrote", str(folder))

@@ -185,7 +185,7 @@ def _parse_ids(text: str) -> list[int]:
     words = re.sub(r"[\[\],]", " ", text).split()
     wrong = next((word for word in words if not word.isascii() or not word.isdecimal()), None)
     if wrong is not None:
-        raise InputError(f"{wrong!r} is no token id; ids are whole numbers with spaces between them")
+        raise InputError(f"{wrong!r} is no token id; ids are integers separated by spaces")
     return [int(word) for word in words]
 
 

@@ -14,8 +14,7 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
-from lm.checkpoint import LoadedModel
-from lm.checkpoint import merge_adapters as write_merged
+from lm.checkpoint import LoadedModel, write_merged_run
 from lm.config.decoding import ClassificationConfig
 from lm.config.evaluation import AttentionUnit, PerplexityConfig
 from lm.config.export import ExportConfig, ExportDtype, ExportSystem
@@ -33,14 +32,14 @@ from lm.config.keywords import (
 )
 from lm.config.model import ModelConfig
 from lm.data.labels import read_completions
-from lm.decoding.classifying import Classified, Classifier, CompletionClassifier, classifier_of
-from lm.decoding.filling import Filled, Filler
+from lm.decoding.classifier import ClassifiedText, Classifier, CompletionClassifier, build_classifier
 from lm.decoding.generator import Generator
+from lm.decoding.mask_filling import FilledText, MaskFiller
 from lm.decoding.sampling import Finish, Token
-from lm.decoding.translation import Translated, Translator
+from lm.decoding.translation import TranslatedLine, Translator
 from lm.decoding.translation_input import TranslationModel
 from lm.distributed import launcher_env
-from lm.engine.dtype import load_to_decode
+from lm.engine.fastest_dtype import load_for_decoding
 from lm.errors import UsageError
 from lm.evaluation.attention import compute_attention
 from lm.evaluation.attention_maps import AttentionMap
@@ -78,7 +77,7 @@ def load(run: PathLike, *, device: Device = "auto", dtype: DType = "auto", threa
         UsageError: the device or dtype is not available.
     """
     threads = read_threads_variable() if threads is None else threads
-    return Model(load_to_decode(Path(run), HardwareConfig(device, dtype, threads)))
+    return Model(load_for_decoding(Path(run), HardwareConfig(device, dtype, threads)))
 
 
 class Model:
@@ -178,7 +177,7 @@ class Model:
         to: str | None = None,
         heads: Iterable[Sequence[int]] | None = None,
         **options: Unpack[TranslationOptions],
-    ) -> Iterator[Translated]:
+    ) -> Iterator[TranslatedLine]:
         """Translate lines in batches, in order; yields the best translations of each with their scores.
 
         Args:
@@ -188,21 +187,21 @@ class Model:
             options: the flags of `lm translate`, with underscores.
         """
         config = build_translation_config(options)
-        return Translator([TranslationModel.of(self.loaded)], config, to=to).translate(lines, heads=heads)
+        return Translator([TranslationModel.from_loaded(self.loaded)], config, to=to).translate(lines, heads=heads)
 
-    def fill(self, text: str, *, k: int = 5) -> Filled:
+    def fill(self, text: str, *, k: int = 5) -> FilledText:
         """Return the `k` likeliest tokens for each blank (`[MASK]`) of a text, by a masked model.
 
         Raises:
             InputError: a character has no token.
             UsageError: the text exceeds the context.
         """
-        (filled,) = Filler(self._masked, self.tokenizer).fill([text], k=k)
+        (filled,) = MaskFiller(self._masked, self.tokenizer).fill([text], k=k)
         return filled
 
     def classify(
         self, texts: Iterable[str], *, labels: PathLike | None = None, batch_size: int = 16
-    ) -> Iterator[Classified]:
+    ) -> Iterator[ClassifiedText]:
         """Yield the label of each text, with the probabilities of all labels.
 
         Args:
@@ -289,7 +288,7 @@ class Model:
 
     def _score_held_out_pairs(self) -> Tally:
         pairs, language = open_held_out_pairs(self.loaded)
-        tag = TranslationModel.of(self.loaded).tag_to(None, file_language=language)
+        tag = TranslationModel.from_loaded(self.loaded).tag_to(None, file_language=language)
         encoder = PairEncoder(self.tokenizer, self.loaded.source_tokenizer, tag=tag)
         assert not isinstance(self.loaded.model, EncoderOnly)
         *_, last = score_pairs_streaming(self.loaded.model, encoder, pairs.pairs(), name=pairs.name)
@@ -325,7 +324,7 @@ class Model:
     def _classifier(self, labels: PathLike | None, batch_size: int) -> Classifier | CompletionClassifier:
         config = ClassificationConfig(batch_size=batch_size)
         completions = () if labels is None else read_completions(os.fspath(labels))
-        return classifier_of(self.loaded, completions, batch_size=config.batch_size)
+        return build_classifier(self.loaded, completions, batch_size=config.batch_size)
 
 
 def train(
@@ -397,7 +396,7 @@ def merge(run: PathLike, out: PathLike) -> None:
         InputError: the run is damaged, or its base weights are gone or have changed.
         UsageError: it has no adapters.
     """
-    write_merged(Path(run), Path(out))
+    write_merged_run(Path(run), Path(out))
 
 
 def import_model(

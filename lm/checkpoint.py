@@ -20,14 +20,14 @@ from lm.config.run import RunConfig
 from lm.errors import InputError, UsageError
 from lm.hardware import Hardware, trim_malloc_memory
 from lm.model.layers import quantise
-from lm.model.lora import merged
+from lm.model.lora import merge_adapters
 from lm.model.transformer import (
     Model,
     Transformer,
     build_model,
     choose_kernels,
     count_parameters,
-    without_weights,
+    init_empty_weights,
 )
 from lm.run_folder import TrainingState
 from lm.tensors import load_tensors, save_tensors
@@ -238,7 +238,7 @@ def load_model(path: Path, hardware: Hardware, *, which: run_folder.Pointer = "b
     folder = run_folder.find_checkpoint(path, which=which)
     run_folder.verify_checkpoint(folder, to_train=False)
     config = run_folder.load_config(folder)
-    with without_weights():
+    with init_empty_weights():
         model = build_model(config.model)
     try:
         model.load_state_dict(_load_merged_weights(folder, config), assign=True)
@@ -291,7 +291,7 @@ def write_derived_run(source: Path, out: Path, weights: Mapping[str, Tensor], *,
     )
 
 
-def merge_adapters(path: Path, out: Path) -> Path:
+def write_merged_run(path: Path, out: Path) -> Path:
     """Write a run with adapters merged into their base weights.
 
     Args:
@@ -336,7 +336,7 @@ def _load_merged_weights(folder: Path, config: RunConfig) -> dict[str, Tensor]:
     if not config.lora:
         return saved
     try:
-        return merged(config.model, config.lora, load_base_weights(folder, config) | saved)
+        return merge_adapters(config.model, config.lora, load_base_weights(folder, config) | saved)
     except RuntimeError:
         raise _weights_error(folder) from None
 

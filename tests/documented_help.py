@@ -21,11 +21,11 @@ What `lm COMMAND --help` says. `make docs` writes this page, and a test compares
 Every option can be set in the environment as well: its name in capitals after `LM_`, so that `LM_DEVICE=cpu` is
 `--device cpu` and `LM_MAX_TOKENS=50` is `--max-tokens 50`, in each command that has the flag. Values are checked as
 those of flags are. A switch takes yes or no, true or false, 1 or 0; an option that can be repeated gets one value; an
-empty variable counts for nothing. `LM_CACHE` alone is something else, the folder of what is kept between runs, so
+empty variable counts for nothing. `LM_CACHE` alone is something else, the cache folder, so
 `--cache` of `lm generate` has no variable.
 
 What is more particular wins: a flag over the environment, the environment over `--config`, and that over `--preset`.
-A variable is no contradiction where a flag would be one: with `--resume` the run goes on as it was planned, with a
+A variable is no contradiction where a flag would be one: with `--resume` the run is resumed as it was planned, with a
 tokenizer at hand those for training one are ignored. An option that is typed where it has no effect is refused; in the
 environment, in a file of settings or in a preset it may stand for other runs. A variable that no command reads is
 passed over; if it is nearly the name of one, a line on stderr says so.

@@ -1,4 +1,4 @@
-"""What is kept from one run of the tests to the next: in pytest's own cache, never in the user's."""
+"""A cache of the tests: in pytest's own cache, never in the user's."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ _TEXT = Path(__file__).parent / "golden" / "text" / "stories.txt"
 
 
 def main() -> None:
-    """Print the counts of each tree side by side."""
+    """Print the counts of each tree in columns."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tree", nargs="*", type=Path, default=[Path(__file__).parents[1]], help="root of a checkout")
     parser.add_argument("--json", action="store_true", help="print JSON, with the names of modules on each path")

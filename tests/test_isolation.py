@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 from lm import files
-from lm.kernels import compiled
+from lm.kernels import code_cache
 from tests.conftest import FOLDERS
 
 ASK = "import os; from pathlib import Path; from lm import files; print(Path.home(), files.cache_root())"
@@ -20,7 +20,7 @@ def test_tests_do_not_see_the_users_home_cache_or_configuration():
     assert Path.home() != home_of_the_user()
     assert files.cache_root().is_relative_to(Path.home())
     assert all(Path(os.environ[name]).is_relative_to(Path.home()) for name in FOLDERS)
-    assert not compiled.is_compiled()
+    assert not code_cache.is_compiled()
 
 
 def test_neither_do_commands_that_tests_start():
@@ -30,7 +30,7 @@ def test_neither_do_commands_that_tests_start():
 
 def test_a_filled_cache_of_the_user_changes_nothing(tmp_path):
     """As after `lm compile`: the mark says that all was compiled."""
-    mark = "from lm.kernels import compiled; compiled.note_compiled(); print(compiled.is_compiled())"
+    mark = "from lm.kernels import code_cache; code_cache.write_file_list(); print(code_cache.is_compiled())"
     environment = {**os.environ, "LM_CACHE": str(tmp_path)}
     filled = subprocess.run([sys.executable, "-c", mark], env=environment, capture_output=True, text=True, check=True)
     assert filled.stdout.strip() == "True"

@@ -1,4 +1,4 @@
-"""`lm attention`: where a model looks in a text, or in the source of a translation."""
+"""`lm attention`: show the attention of a model in a text, or of a translation to its source."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _Text = Annotated[
 ]
 _Target = Annotated[
     str | None,
-    typer.Option("--target", metavar="TEXT", help="A translation of the text, to show where its words look in it."),
+    typer.Option("--target", metavar="TEXT", help="A translation of the text, whose cross-attention to show."),
 ]
 _To = Annotated[
     str | None,
@@ -67,16 +67,15 @@ def attention(
     as_json: _AsJson = False,
     given: ParsedOptions,
 ) -> None:
-    """Show where a model looks: attention weights as a heat map on the words.
+    """Show attention weights as a heat map of words.
 
-    A row is a word that looks, a column a word it looks at. As a column a word has the sum of its tokens' weights, as
-    a row their mean, so each row sums to 100%. In a GPT a word looks at itself and what comes before, the start of the
-    text (<s>) included, in a masked model at the whole text. Of an encoder-decoder, --target shows how a translation
-    looks at the text: each of its words while it is being predicted, down to its end (</s>); without it, how the
-    encoder looks at the text. Of a run with --decoder-only the words of a translation look at the text and at those
-    before them, and no word at what follows.
+    Rows are queries, columns are keys. As a key a word has the sum of its tokens' weights, as a query their mean, so
+    each row sums to 100%. In a GPT a word attends to itself and earlier words, the start of the text (<s>) included, in
+    a masked model to the whole text. In an encoder-decoder, --target shows the cross-attention of a translation: of
+    each of its words while it is predicted, and of its end (</s>); without it, the encoder's self-attention is shown.
+    In a run with --decoder-only the words of a translation attend to the text and to earlier words.
 
-    Attention says what information flows where, not why a model decides as it does.
+    Attention shows where information flows, not why a model decides as it does.
 
     Examples:
       lm attention runs/novel "It was the best of times"
@@ -87,14 +86,14 @@ def attention(
     config = AttentionConfig(**given["attention"])
     if out is not None and as_json:
         raise UsageError("--json and --out exclude each other; a file named .json gets the same")
-    from cli.attention import figures, files
+    from cli.attention import output, rendering
     from lm.checkpoint import load_model
     from lm.evaluation.attention import compute_attention
     from lm.hardware import select_inference_hardware
     from lm.text.dependency_trees import parse_heads
 
     if out is not None:
-        files.check(out)
+        output.check_output_path(out)
     if target is not None:
         check_text(target, name="target", settings=("target",))
     read = read_text_argument(text) or ""
@@ -104,8 +103,8 @@ def attention(
     loaded = load_model(run, select_inference_hardware(HardwareConfig(**given["hardware"])))
     shown = compute_attention(loaded, read, target, unit=config.unit, to=to, heads=tree)
     if out is not None:
-        files.write(out, [shown], config)
+        output.write_maps(out, [shown], config)
     elif as_json:
-        figures.print_json(shown, config)
+        rendering.print_json(shown, config)
     else:
-        figures.print_lines(shown, config)
+        rendering.print_map(shown, config)

@@ -274,7 +274,7 @@ _READING = ("train", "prepare", "tokenizer train", "tokenizer inspect", "perplex
 _OF_TRAINING_RUNS = (
     IneffectiveRule(
         _TRAIN, (*_OF_NEW_RUNS, *_PLANNED), lambda mode: mode["--resume"] is not None,
-        "with --resume, which goes on with a run as it was planned", "leave it out, or start a new run",
+        "with --resume, which resumes a run as it was planned", "leave it out, or start a new run",
     ),
     IneffectiveRule(
         _TRAIN,

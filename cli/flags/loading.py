@@ -16,7 +16,7 @@ from lm.run_folder import find_tokenizer
 
 if TYPE_CHECKING:
     from lm.checkpoint import LoadedModel
-    from lm.decoding.classifying import Classifier, CompletionClassifier
+    from lm.decoding.classifier import Classifier, CompletionClassifier
     from lm.model.transformer import DecoderOnly, EncoderOnly
     from lm.tokenizer.tokenizer import Tokenizer
 
@@ -61,10 +61,10 @@ def load_decoder(run: Path, hardware: HardwareConfig, *, instead: str) -> tuple[
         InputError: the run is missing or damaged.
         UsageError: its model is of another kind.
     """
-    from lm.engine.dtype import load_to_decode
+    from lm.engine.fastest_dtype import load_for_decoding
     from lm.model.transformer import DecoderOnly
 
-    loaded = load_to_decode(run, hardware)
+    loaded = load_for_decoding(run, hardware)
     if loaded.model.config.translates or not isinstance(loaded.model, DecoderOnly):
         raise _wrong_kind_error(run, loaded, instead=instead)
     return loaded.model, loaded
@@ -111,7 +111,7 @@ def load_classifier(
         UsageError: the run is not a classifier, or its labels are unknown.
     """
     from lm.data.labels import read_completions
-    from lm.decoding.classifying import classifier_of
+    from lm.decoding.classifier import build_classifier
 
     completions = () if labels is None else read_completions(labels)
     loaded = _load(run, hardware)
@@ -119,7 +119,7 @@ def load_classifier(
     learned_examples = config.data.supervised and not config.model.is_masked
     if not (config.model.labels or completions or config.label_completions or learned_examples):
         raise _wrong_kind_error(run, loaded)
-    return classifier_of(loaded, completions, batch_size=batch_size)
+    return build_classifier(loaded, completions, batch_size=batch_size)
 
 
 def load_scoring_model(

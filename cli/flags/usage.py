@@ -8,8 +8,8 @@ from typing import Any
 from lm.config.options import did_you_mean
 
 _NOUNS = {
-    "int": "a whole number",
-    "integer": "a whole number",
+    "int": "an integer",
+    "integer": "an integer",
     "float": "a number",
     "boolean": "yes or no, true or false, 1 or 0",
 }

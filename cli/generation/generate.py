@@ -21,7 +21,7 @@ from lm.errors import UsageError
 if TYPE_CHECKING:
     from lm.decoding.generator import Generator
 
-_SIDE_BY_SIDE, _OF_MANY = 16, 64
+_BATCH_SIZE, _PROMPTS_BATCH_SIZE = 16, 64
 
 
 _Prompt = Annotated[
@@ -40,8 +40,8 @@ _Prompts = Annotated[
     str | None,
     typer.Option(
         metavar="FILE",
-        help="Continue many prompts side by side: a line each, or of .jsonl an object each, with a prompt (or text) "
-        "and, if it has its own, seed and max_tokens; - for stdin. Results come in order.",
+        help="Continue many prompts concurrently: one per line, or of .jsonl one object each, with prompt (or text) "
+        "and optionally seed and max_tokens; - for stdin. Results come in order.",
         show_default=False,
     ),
 ]
@@ -50,14 +50,14 @@ _Out = Annotated[
     typer.Option("--out", "-o", metavar="FILE", help="With --prompts: write the results here.", show_default=False),
 ]
 _Interactive = Annotated[
-    bool, typer.Option("--interactive", "-i", help="Write a text together with the model, line by line.")
+    bool, typer.Option("--interactive", "-i", help="Write a text alternately with the model, line by line.")
 ]
 _Samples = Annotated[int, typer.Option("-n", "--samples", min=1, metavar="N", help="How many continuations.")]
 _BatchSize = Annotated[
     int | None,
     typer.Option(
         "--batch-size", min=1, metavar="N",
-        help=f"Samples generated side by side [default: {_SIDE_BY_SIDE}, with --prompts {_OF_MANY}].",
+        help=f"Concurrent samples [default: {_BATCH_SIZE}, with --prompts {_PROMPTS_BATCH_SIZE}].",
         show_default=False,
     ),
 ]  # fmt: skip
@@ -69,14 +69,14 @@ _UseCache = Annotated[
     bool,
     typer.Option(
         "--cache/--no-cache",
-        help="Keep keys and values; without them all is read again each time [default: yes].",
+        help="Use a KV cache; without it everything is recomputed for each token [default: yes].",
         show_default=False,
     ),
 ]
 _Stats = Annotated[
     bool | None,
     typer.Option(
-        help="Say speed, dtype, engine and seed on stderr [default: if that is a terminal].", show_default=False
+        help="Print speed, dtype, engine and seed to stderr [default: if it is a terminal].", show_default=False
     ),
 ]
 _AsJson = Annotated[
@@ -91,15 +91,15 @@ _Draft = Annotated[
     typer.Option(
         "--draft",
         metavar="RUN",
-        help="A smaller run with the same tokenizer, which guesses tokens for the model to read several at once; or "
-        "prompt: guess that the text goes on as it did before. What is drawn has the same distribution.",
+        help="Speculative decoding: a smaller run with the same tokenizer as the draft model, or prompt for prompt "
+        "lookup. Samples keep the same distribution.",
         show_default=False,
         autocompletion=completion.complete_runs,
     ),
 ]
 _TopAlternatives = Annotated[
     int,
-    typer.Option(min=0, metavar="N", help="With --json: the N likeliest tokens in each place (alternatives)."),
+    typer.Option(min=0, metavar="N", help="With --json: the N most probable tokens at each position (alternatives)."),
 ]
 
 
@@ -122,29 +122,29 @@ def generate(
     top_alternatives: _TopAlternatives = 0,
     given: ParsedOptions,
 ) -> None:
-    """Continue a prompt, or begin a new text.
+    """Continue a prompt, or generate a new text.
 
-    The text is written as it comes. Several samples come in order, with a line <|endoftext|> between them, as in a
-    corpus. Log-probabilities (--json) are the model's own: of all tokens, at temperature 1, before any filter; the
-    tokens that ended a text are among them.
+    Text is streamed. Several samples come in order, separated by a line <|endoftext|>, as in a corpus.
+    Log-probabilities (--json) are the model's own: of all tokens, at temperature 1, before any filter, end-of-text
+    tokens included.
 
-    --token-healing chooses the tokens of a prompt's last word again, together with what follows, so that a prompt may
-    end after a space or inside a word. What is printed is the prompt and its continuation all the same; the first token
-    that --json lists may begin in the prompt.
+    --token-healing chooses the tokens of a prompt's last word again, together with the continuation, so that a prompt
+    may end after a space or inside a word. The output is the prompt and its continuation all the same; the first token
+    of --json may start in the prompt.
 
-    Logit biases, then penalties change the model's logits first. What they leave is divided by the temperature and cut
+    Logit biases, then penalties change the model's logits first. The result is divided by the temperature and truncated
     to the top k, top p, min p and typical tokens, in this order.
 
-    --beam draws nothing: it searches for the likeliest text, and -n gives that many of the best, each with its score.
+    --beam does not sample: beam search finds the most probable texts; -n is their number, each has a score.
 
-    --prompts continues each line of a file, with a batch that is refilled as texts end. With a seed, sample i of a
-    prompt is the same as for the prompt alone, in any order and with any -n, but for the rounding of the logits. Equal
-    prompts have different samples.
+    --prompts continues each line of a file with continuous batching. With a seed, sample i of a prompt is the same as
+    for the prompt alone, in any order and with any -n, except for the rounding of the logits. Equal prompts have
+    different samples.
 
-    --draft makes single samples of a large model quicker where the draft is often right; --stats says how often. With a
-    seed a sample is always the same, but another one than without a draft; greedy ones are the same.
+    --draft speeds up single samples of a large model if many draft tokens are accepted; --stats prints the counts. With
+    a seed a sample is reproducible, but differs from the one without a draft; greedy results are the same.
 
-    --interactive reads lines and continues the whole text so far after each; /help there says more.
+    --interactive reads lines and continues the whole text so far after each; see /help there.
 
     Examples:
       lm generate runs/novel "It was a dark"
@@ -161,41 +161,41 @@ def generate(
         trained = run_folder.load_config(run_folder.find_checkpoint(run))
         given.refuse_without_effect("files", holds_examples=trained.data.supervised)
         import_torch()
-        from cli.generation.prompts import Asked, Form, continue_file
+        from cli.generation.prompt_file import GenerationRequest, OutputFormat, generate_for_prompts
 
-        size = batch_size or _OF_MANY
-        asked = Asked(run, config, beam, hardware, samples, use_cache, size, top_alternatives)
-        form = Form(out, as_json=as_json, echo=echo, stats=stats)
-        return continue_file(prompts, asked, form, processes=processes)
+        size = batch_size or _PROMPTS_BATCH_SIZE
+        request = GenerationRequest(run, config, beam, hardware, samples, use_cache, size, top_alternatives)
+        output_format = OutputFormat(out, as_json=as_json, echo=echo, stats=stats)
+        return generate_for_prompts(prompts, request, output_format, processes=processes)
     if prompt is not None and "prompt_file" in given.environment:
         prompt_file = None
-    text = _prompt(prompt, prompt_file, interactive=interactive)
+    text = _read_prompt(prompt, prompt_file, interactive=interactive)
 
     import_torch()
-    from lm.decoding.generator import PROMPT, Generator
+    from lm.decoding.generator import PROMPT_LOOKUP, Generator
     from lm.text.normalization import normalize_like_training
 
     model, loaded = load_decoder(run, hardware, instead="use lm translate")
     given.refuse_without_effect("files", holds_examples=loaded.config.data.supervised)
     text = normalize_like_training(text, loaded.config.data)
-    size = batch_size or _SIDE_BY_SIDE
-    drafting = draft if draft is None or draft == PROMPT else load_draft(Path(draft), hardware, loaded)
+    size = batch_size or _BATCH_SIZE
+    draft_model = draft if draft is None or draft == PROMPT_LOOKUP else load_draft(Path(draft), hardware, loaded)
     generator = Generator(
-        model, loaded.tokenizer, config, use_cache=use_cache, batch_size=size, draft=drafting,
+        model, loaded.tokenizer, config, use_cache=use_cache, batch_size=size, draft=draft_model,
         follows_examples=loaded.config.data.supervised,
     )  # fmt: skip
     if interactive:
-        from cli.generation.interactive import converse
+        from cli.generation.interactive import run_interactive
 
-        return converse(generator, opening=text, stats=bool(stats))
+        return run_interactive(generator, opening=text, stats=bool(stats))
     shown = text if echo or as_json else ""
     if beam.beam is not None:
         return _search(generator, text, beam, samples, shown, as_json=as_json)
     return _sample(generator, text, samples, shown, as_json=as_json, alternatives=top_alternatives, stats=stats)
 
 
-def _prompt(argument: str | None, file: Path | None, *, interactive: bool) -> str:
-    """The prompt: the argument, a file, or what a pipe holds; never waits for a terminal unless asked with `-`."""
+def _read_prompt(argument: str | None, file: Path | None, *, interactive: bool) -> str:
+    """The prompt: the argument, a file, or stdin; never waits for a terminal unless given `-`."""
     if file is not None and argument is not None:
         raise UsageError("give either a prompt or --prompt-file")
     if file is not None:
@@ -206,32 +206,36 @@ def _prompt(argument: str | None, file: Path | None, *, interactive: bool) -> st
 
 
 def _search(generator: Generator, prompt: str, beam: BeamConfig, n: int, shown: str, *, as_json: bool) -> None:
-    """Write the likeliest texts, each after what is shown of the prompt."""
-    from cli.generation.samples import write_found
+    """Write the hypotheses of beam search, each after the shown part of the prompt."""
+    from cli.generation.writers import write_hypotheses
 
     assert beam.beam is not None
-    found = generator.search(prompt, beam_size=beam.beam, length_penalty=beam.length_penalty, n=n)
-    write_found(found, shown, as_json=as_json)
+    hypotheses = generator.search(prompt, beam_size=beam.beam, length_penalty=beam.length_penalty, n=n)
+    write_hypotheses(hypotheses, shown, as_json=as_json)
 
 
 def _sample(
     generator: Generator, prompt: str, n: int, shown: str, *, as_json: bool, alternatives: int, stats: bool | None
 ) -> None:
-    """Write samples as they are drawn, each after what is shown of the prompt."""
-    from cli.generation.samples import JsonLines, Texts, Watch
+    """Write samples as they come, each after the shown part of the prompt."""
+    from cli.generation.writers import GenerationTimer, JsonLinesWriter, TextWriter
     from lm.decoding.sampling import Continuation
 
-    drawn, watch = [Continuation() for _ in range(n)], Watch()
-    output = JsonLines(drawn, shown, generator, alternatives=alternatives > 0) if as_json else Texts(drawn, shown)
+    samples, timer = [Continuation() for _ in range(n)], GenerationTimer()
+    output = (
+        JsonLinesWriter(samples, shown, generator, alternatives=alternatives > 0)
+        if as_json
+        else TextWriter(samples, shown)
+    )
     try:
         for event in generator.generate(prompt, n=n, alternatives=alternatives):
-            drawn[event.row].take(event)
+            samples[event.row].append(event)
             output.advance()
-            watch.saw_token()
+            timer.record_token()
     except KeyboardInterrupt:
         output.interrupt(generator)
         raise typer.Abort from None
     finally:
-        if watch.seen and (stats or (stats is None and sys.stderr.isatty())):
-            tokens = sum(len(sample.tokens) for sample in drawn)
-            watch.report(tokens, generator.sampler, generator.agreement, engines=generator.plan(n))
+        if timer.has_token and (stats or (stats is None and sys.stderr.isatty())):
+            tokens = sum(len(sample.tokens) for sample in samples)
+            timer.report(tokens, generator.sampler, generator.acceptance_stats, engines=generator.plan(n))

@@ -1,4 +1,4 @@
-"""`lm generate --interactive`: a text that a person and the model write in turns."""
+"""`lm generate --interactive`: the user and the model write a text alternately."""
 
 from __future__ import annotations
 
@@ -13,23 +13,24 @@ from rich.console import Console
 from cli.console.messages import print_note
 from cli.console.wrapping import wrap_hanging
 from cli.flags.settings import with_flags
-from cli.generation.samples import Texts, Watch
+from cli.generation.writers import GenerationTimer, TextWriter
 from lm.config.decoding import SamplingConfig
 from lm.config.options import Option, check_text, did_you_mean, find_nearest, list_options
-from lm.decoding.generator import Generator, prolonged
-from lm.decoding.sampling import Continuation, read_biases
+from lm.decoding.filters import parse_logit_biases
+from lm.decoding.generator import Generator, encode_after
+from lm.decoding.sampling import Continuation
 from lm.errors import InputError, LMError, UsageError
 from lm.tokenizer.special_tokens import build_text_frame
 
 INTRODUCTION = "A line is continued, with the text so far as its context. /help, Ctrl-D to end."
 
 HELP = """\
-Each line is added to the text, on a line of its own, and the model goes on
+Each line is added to the text, on a line of its own, and the model continues
 from there. It continues texts, it answers no questions: all that was written
 in this session, by you and by it, is its context, as far as that reaches.
 
-  (an empty line)     go on where the text ends
-  a line ending in \\  goes on in the next line
+  (an empty line)     continue where the text ends
+  a line ending in \\  continues in the next line
   //...               a line that begins with /
   /set                list the settings
   /set NAME           explain one
@@ -47,19 +48,19 @@ _OTHER_WORDS = {"settings": "/set", "quit": "Ctrl-D", "exit": "Ctrl-D"}
 _SPELLED = {"none": None, "on": True, "yes": True, "off": False, "no": False}
 
 
-def converse(generator: Generator, *, opening: str, stats: bool) -> None:
-    """Read lines from stdin to its end, and write what the model makes of each to stdout.
+def run_interactive(generator: Generator, *, opening: str, stats: bool) -> None:
+    """Read lines from stdin to its end, and write the continuation of each to stdout.
 
     Args:
-        generator: continues the text, with the settings that it has at first.
+        generator: continues the text, with the initial settings.
         opening: continued before the first line is read, unless empty.
-        stats: speed and seed on stderr after each turn.
+        stats: print speed and seed to stderr after each turn.
     """
-    session = _Session(generator, stats=stats)
+    session = _InteractiveSession(generator, stats=stats)
     if sys.stdin.isatty():
-        _remember_lines()
+        _enable_line_editing()
         print_note(INTRODUCTION)
-    act, line = (session.take_text, opening) if opening else (session.take, _read())
+    act, line = (session.continue_text, opening) if opening else (session.take, _read_line())
     while line is not None:
         try:
             act(line)
@@ -67,17 +68,17 @@ def converse(generator: Generator, *, opening: str, stats: bool) -> None:
             print_note(f"lm: {with_flags(error)}")
         except KeyboardInterrupt:  # before the first token
             print_note("")
-        act, line = session.take, _read()
+        act, line = session.take, _read_line()
 
 
-def _remember_lines() -> None:
-    """Let `input` edit lines and recall earlier ones with the arrow keys, where the system can."""
+def _enable_line_editing() -> None:
+    """Enable line editing and history of `input`, where the system supports it."""
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401 (`input` uses it once it is imported)
 
 
-def _read() -> str | None:
-    """The next line, with those that a backslash joins to it; None at the end of the input."""
+def _read_line() -> str | None:
+    """Read the next line, with those that a backslash joins to it; None at the end of the input."""
     terminal = sys.stdin.isatty()
     marks = ("> ", ". ") if terminal and sys.stdout.isatty() else ("", "")
     lines: list[str] = []
@@ -99,16 +100,16 @@ def _read() -> str | None:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Turn:
-    """A text that was added, and what there was before it."""
+class _InteractiveTurn:
+    """An added text, and the state before it."""
 
     text: str
     context: list[int]
     at_line_start: bool
 
 
-class _Session:
-    """The text so far, and how it is continued."""
+class _InteractiveSession:
+    """The text so far, and the settings of its continuation."""
 
     def __init__(self, generator: Generator, *, stats: bool) -> None:
         self.generator, self.stats = generator, stats
@@ -120,21 +121,21 @@ class _Session:
         return self.generator.config
 
     def reset(self) -> None:
-        """Forget the text."""
+        """Start a new text."""
         self.context: list[int] = []
-        self.past: list[_Turn] = []
+        self.past: list[_InteractiveTurn] = []
         self.turns, self.at_line_start = 0, True
 
     def take(self, line: str) -> None:
-        """Do what a line says: a command, or text to continue."""
+        """Execute a command, or continue a text."""
         if not line.startswith("/") or line.startswith("//"):
-            self.take_text(line[1:] if line.startswith("//") else line)
+            self.continue_text(line[1:] if line.startswith("//") else line)
             return
         command, _, rest = line[1:].partition(" ")
         if command == "set":
-            _tell(self.set(*rest.strip().split(maxsplit=1)))
+            _print_wrapped(self.set(*rest.strip().split(maxsplit=1)))
         elif command == "retry":
-            self.take_text(self._undo().text)
+            self.continue_text(self._undo().text)
         elif command == "undo":
             self._undo()
             print_note("the last line and its continuation are taken back")
@@ -144,51 +145,51 @@ class _Session:
         elif command == "help":
             print_note(HELP)
         else:
-            raise UsageError(f"no command /{command}{_hint(command, rest.strip())}; /help lists them")
+            raise UsageError(f"no command /{command}{_suggest_command(command, rest.strip())}; /help lists them")
 
-    def _undo(self) -> _Turn:
-        """Take back the last turn; it still counts, so that a seed draws something else in its place."""
+    def _undo(self) -> _InteractiveTurn:
+        """Undo the last turn; it still counts, so that a seed gives a different sample next time."""
         if not self.past:
             raise UsageError("there is no continuation to take back")
         turn = self.past.pop()
         self.context, self.at_line_start = turn.context, turn.at_line_start
         return turn
 
-    def take_text(self, text: str) -> None:
+    def continue_text(self, text: str) -> None:
         """Add a text and write its continuation, until it ends or Ctrl-C."""
-        added = self._with(text)
-        prompt = prolonged(self.generator.tokenizer, self.context, added)
+        added = self._join_text(text)
+        prompt = encode_after(self.generator.tokenizer, self.context, added)
         generator = dataclasses.replace(self.generator)  # without a seed in the settings, each turn has a fresh one
         sampler = generator.sampler  # made before the text begins, as a logit bias may be wrong
-        sample, watch = Continuation(), Watch()
-        output = Texts([sample], prompt="")
+        sample, timer = Continuation(), GenerationTimer()
+        output = TextWriter([sample], prompt="")
         try:
             for event in generator.generate(added, context=self.context, first=self.turns):
-                sample.take(event)
-                watch.saw_token()
+                sample.append(event)
+                timer.record_token()
                 output.write(sample)
         except KeyboardInterrupt:
             generator.interrupt(sample)
             output.write(sample)
         finally:
             output.end(sample)
-        self.past.append(_Turn(text, self.context, self.at_line_start))
-        self._keep(prompt, added, sample)
+        self.past.append(_InteractiveTurn(text, self.context, self.at_line_start))
+        self._update_context(prompt, added, sample)
         if self.stats:
-            watch.report(len(sample.tokens), sampler, generator.agreement, engines=generator.plan(1))
+            timer.report(len(sample.tokens), sampler, generator.acceptance_stats, engines=generator.plan(1))
 
-    def _with(self, text: str) -> str:
-        """What is added to the context for a text to stand on a line of its own."""
+    def _join_text(self, text: str) -> str:
+        """Put a text on a line of its own."""
         check_text(text, name="the line")
         is_inside = bool(self.context) and self.context[-1] not in build_text_frame(self.generator.tokenizer).after
         return "\n" + text if is_inside and text and not self.at_line_start else text
 
-    def _keep(self, prompt: list[int], added: str, sample: Continuation) -> None:
-        """The context after a turn: what was shown, so without the tokens of a stop string."""
+    def _update_context(self, prompt: list[int], added: str, sample: Continuation) -> None:
+        """Update the context after a turn: what was shown, without the tokens of a stop string."""
         tokenizer = self.generator.tokenizer
         if sample.overlap:  # its first token begins in what was added
             ended = sample.tokens[-1:] if sample.finish_reason == "end_of_text" else []
-            self.context = prolonged(tokenizer, self.context, added + sample.text) + ended
+            self.context = encode_after(tokenizer, self.context, added + sample.text) + ended
         else:
             is_stopped = sample.finish_reason == "stop"
             self.context = prompt + (tokenizer.encode(sample.text) if is_stopped else sample.tokens)
@@ -196,46 +197,50 @@ class _Session:
         self.at_line_start = sample.text.endswith("\n")
 
     def set(self, name: str = "", value: str | None = None) -> str:
-        """Change a setting, or explain one or all of them; returns what to tell."""
+        """Change a setting, or explain one or all of them; returns the text to print."""
         settings = _settings()
         if not name:
-            return "\n".join(f"  {key:<20}{_shown(getattr(self.config, settings[key].name))}" for key in settings)
+            return "\n".join(
+                f"  {key:<20}{_format_value(getattr(self.config, settings[key].name))}" for key in settings
+            )
         key = name.removeprefix("--").replace("_", "-")
         if key not in settings:
             raise UsageError(f"no setting {name!r}{did_you_mean(key, settings)}; /set lists them")
         described = settings[key]
         if value is not None:
             self._change(described, _read_value(described, value))
-        return f"{key} = {_shown(getattr(self.config, described.name))}" + ("" if value else f"  {described.help}")
+        return f"{key} = {_format_value(getattr(self.config, described.name))}" + (
+            "" if value else f"  {described.help}"
+        )
 
     def _change(self, described: Option, value: Any) -> None:  # noqa: ANN401
         changes: dict[str, Any] = {described.name: value}
         config = dataclasses.replace(self.config, **changes)
-        read_biases(config.logit_bias, self.generator.tokenizer)
+        parse_logit_biases(config.logit_bias, self.generator.tokenizer)
         self.generator = dataclasses.replace(self.generator, config=config)
 
 
-def _tell(text: str) -> None:
-    """Write notes; a terminal gets them broken between words."""
+def _print_wrapped(text: str) -> None:
+    """Print to stderr, wrapped to the width of a terminal."""
     width = Console(stderr=True).width
     print_note("\n".join(wrap_hanging(line, width=width) for line in text.split("\n")) if sys.stderr.isatty() else text)
 
 
 def _settings() -> dict[str, Option]:
-    """What can be set, by name."""
+    """The settings that can be changed, by name."""
     return {described.flag[2:]: described for described in list_options(SamplingConfig)}
 
 
-def _hint(command: str, rest: str) -> str:
-    """What an unknown command may be meant to be."""
+def _suggest_command(command: str, rest: str) -> str:
+    """Suggest a similar command for an unknown one."""
     settings = {name: f"/set {name} {rest}".rstrip() for name in _settings()}
     known = {**settings, **_OTHER_WORDS, **_COMMANDS}
-    found = find_nearest(command.replace("_", "-"), known)
-    return f" (did you mean {known[found]}?)" if found else ""
+    match = find_nearest(command.replace("_", "-"), known)
+    return f" (did you mean {known[match]}?)" if match else ""
 
 
 def _read_value(described: Option, text: str) -> Any:  # noqa: ANN401
-    """A setting's value: as JSON where it is that (a line end can be written so), else as it stands."""
+    """Parse a setting's value: as JSON if possible (for line ends), else as text."""
     value: Any = _SPELLED.get(text, text)
     with contextlib.suppress(ValueError, RecursionError):
         value = json.loads(text)
@@ -246,7 +251,7 @@ def _read_value(described: Option, text: str) -> Any:  # noqa: ANN401
     return tuple(value) if isinstance(value, list) else (value if isinstance(value, str) else text,)
 
 
-def _shown(value: Any) -> str:  # noqa: ANN401
+def _format_value(value: Any) -> str:  # noqa: ANN401
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, tuple):

@@ -139,7 +139,7 @@ def _score(
         purpose = loaded.model.config.purpose
         raise UsageError(f"{run}: this run {purpose}; name files of text instead of --source and --target")
     check_heads_given(loaded.config.model, are_given=file.heads is not None)
-    tag = TranslationModel.of(loaded).tag_to(language, file_language=known)
+    tag = TranslationModel.from_loaded(loaded).tag_to(language, file_language=known)
     encoder = forced_decoding.PairEncoder(loaded.tokenizer, loaded.source_tokenizer, tag=tag)
     with show_counter("scoring", "pairs") as watch:
         for scored in forced_decoding.score_pairs_streaming(

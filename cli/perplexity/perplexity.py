@@ -161,7 +161,7 @@ def perplexity(
     Perplexity per token depends on the tokenizer, context and stride; word perplexity and bits per byte can be
     compared across tokenizers. So can two runs by --versus, which cuts the text where tokens end in both tokenizations
     and compares segment by segment; its standard error takes blocks of 256 bytes to be independent. --compare-dtypes
-    has one run score the text in each type of numbers, in turns: a difference is in bits per byte, against float32.
+    has one run score the text in each dtype, with interleaved batches: differences are in bits/byte, against float32.
 
     Bytes are those of the text in UTF-8, as the run reads it, whatever the encoding of the file: a run that learned
     lines that end with line feeds alone reads files so (--keep-line-ends).

@@ -78,7 +78,7 @@ class TrainingDisplay:
             self._show_step(event)
         elif isinstance(event, Sample):
             prompt, text = (re.sub(r"\s+", " ", part) for part in (event.prompt, event.text))
-            shown = f"{prompt} → {text.strip()}" if event.is_translation else f'"{prompt}" goes on "{text}"'
+            shown = f"{prompt} → {text.strip()}" if event.is_translation else f'"{prompt}" continues "{text}"'
             self._print(escape_controls_and_line_ends(f"step {event.step:>6,}  {shown}"))
         elif isinstance(event, DecayStarted | EndRescheduled | Replanned):
             self._set_total(event.steps)

@@ -15,7 +15,7 @@ from lm.config.training import LENGTHS
 from lm.corpus.manifest import Manifest, PairManifest
 from lm.data.labels import LabelCounts
 from lm.hardware import measure_matmul_flops
-from lm.model.lora import trained_weights
+from lm.model.lora import trainable_weights
 from lm.model.transformer import count_parameters
 from lm.run_folder import CONFIG
 from lm.training.compiling import COMPILATION_SECONDS
@@ -197,7 +197,7 @@ def describe_run(run: Run, *, is_tuned: bool = False) -> None:
 
 def _adapters(run: Run) -> str:
     """Format the trainable parameters of adapters."""
-    trained = sum(value.numel() for value in trained_weights(run.model).values())
+    trained = sum(value.numel() for value in trainable_weights(run.model).values())
     fraction = f"{format_count(trained)} parameters are trained, {trained / count_parameters(run.model):.1%} of all"
     return f"rank {run.config.lora.rank} on {' and '.join(run.config.lora.kinds)}: {fraction}"
 

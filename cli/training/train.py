@@ -274,8 +274,8 @@ def _launch_processes(given: ParsedOptions, *, processes: int) -> int:
     result = launch(["-m", "cli", *given.arguments], processes=processes, began=given.began)
     if result.were_killed:
         print_note(
-            "lm: all processes of this training were killed; what was saved is there: go on with --resume, or anew if "
-            "nothing was"
+            "lm: all processes of this training were killed; what was saved is there: resume it with --resume, or "
+            "start again if nothing was"
         )
     return result.code
 

@@ -62,13 +62,13 @@ _Heads = Annotated[
         show_default=False,
     ),
 ]
-_Sample = Annotated[bool, typer.Option("--sample", help="Draw translations, with the flags under Sampling.")]
+_Sample = Annotated[bool, typer.Option("--sample", help="Sample translations, with the flags under Sampling.")]
 _Attention = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="Write where the words of each translation look in its source: .html (all layers and heads), .png or .svg "
-        "(a picture a line; they need matplotlib), .txt, .jsonl, or .pharaoh (alignments alone).",
+        help="Write the attention of each translation to its source: .html (all layers and heads), .png or .svg "
+        "(a picture per line; they need matplotlib), .txt, .jsonl, or .pharaoh (alignments alone).",
         show_default=False,
     ),
 ]
@@ -110,13 +110,12 @@ def translate(
     """Translate text line by line: line n out is the translation of line n in.
 
     A line holds a sentence, or whatever the lines of the training data held; a blank one stays blank. With --n-best N
-    each line has N lines of output. What is typed at a terminal is answered line by line; otherwise lines are read
-    ahead and sorted by length for batching.
+    each line has N lines of output. At a terminal each line is translated at once; otherwise lines are read ahead and
+    sorted by length for batching.
 
-    With --sample and a seed, sample i of a line is the same whatever lines are before and after it; equal lines have
-    different samples.
+    With --sample and a seed, sample i of a line doesn't depend on other lines; equal lines have different samples.
 
-    Penalties and biases under Sampling count in the search too: they change the model's logits, and so the score.
+    Penalties and biases under Sampling apply to beam search too: they change the model's logits, and so the score.
 
     Examples:
       lm translate runs/en-de < news.en > news.de
@@ -128,24 +127,28 @@ def translate(
     """
     _check_prefixes(prefix, prefix_file, has_maps=attention is not None)
     import_torch()
-    from cli.attention.files import Maps
+    from cli.attention.output import AttentionMapWriter
     from cli.console.messages import print_note
-    from cli.translation.lines import read_parsed, read_prefixes, watched, write
-    from cli.translation.translator import translator_of
+    from cli.translation.line_io import read_lines_with_heads, read_prefixes, with_progress, write_translations
+    from cli.translation.loading import open_translator
 
-    maps = None if attention is None else Maps(attention, AttentionConfig(**given["attention"]), prefix or "")
+    maps = (
+        None
+        if attention is None
+        else AttentionMapWriter(attention, AttentionConfig(**given["attention"]), prefix or "")
+    )
     is_typed = not files and sys.stdin.isatty()
     with (
-        translator_of([run, *ensemble], given, to=to, sample=sample, at_once=is_typed) as translator,
+        open_translator([run, *ensemble], given, to=to, sample=sample, at_once=is_typed) as translator,
         atomic_write_text(out) if out is not None else nullcontext(sys.stdout) as stream,
     ):
         if is_typed:
             print_note("type a line to have it translated; Ctrl-D ends")
-        lines, trees = read_parsed(files or [], heads) if heads else (read_input_lines(files or []), None)
+        lines, trees = read_lines_with_heads(files or [], heads) if heads else (read_input_lines(files or []), None)
         results = translator.translate(lines, prefixes=read_prefixes(prefix, prefix_file), heads=trees)
         try:
-            for number, result in enumerate(watched(results, shown=not is_typed), 1):
-                write(stream, number, result, n_best=translator.config.n_best, as_json=as_json)
+            for number, result in enumerate(with_progress(results, shown=not is_typed), 1):
+                write_translations(stream, number, result, n_best=translator.config.n_best, as_json=as_json)
                 if maps is not None:
                     maps.add(result)
         except KeyboardInterrupt:
@@ -155,7 +158,7 @@ def translate(
 
 
 def _check_prefixes(prefix: str | None, file: Path | None, *, has_maps: bool) -> None:
-    """Raise UsageError unless prefixes are given in one way, which attention maps can follow."""
+    """Raise UsageError unless prefixes are given in one way, which attention maps support."""
     if prefix is not None and file is not None:
         raise UsageError("give either --prefix or --prefix-file")
     if prefix is not None:

@@ -2,7 +2,7 @@
 
 A template is text that may hold
 
-    [red|green|]       one of the alternatives, chosen anew each time; they nest, and one may be empty
+    [red|green|]       one of the alternatives, chosen again each time; they nest, and one may be empty
     {food}             a fact of this story, which may itself be a template
     {hero}             the plain noun of an entity
     {hero.his}         one of its forms

@@ -1,4 +1,4 @@
-"""Reading a prompt and generating, as `lm generate` does, with random weights."""
+"""Timed workloads: prefill and decoding as in `lm generate`, with random weights."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import torch
 
 from lm.checkpoint import prepare_for_inference
 from lm.config.model import ModelConfig
-from lm.decoding.sampling import Row, Sampler, generate
+from lm.decoding.sampler import Sampler
+from lm.decoding.sampling import SampleSpec, generate
 from lm.decoding.session import DecodeSession
 from lm.engine.selection import plan_engines
 from lm.hardware import Hardware, synchronized_time, time_work
@@ -21,29 +22,29 @@ _SHARE_OF_A_CALL = 1 / 4
 
 
 def random_model(config: ModelConfig, hardware: Hardware) -> DecoderOnly:
-    """A decoder-only model as a checkpoint would be loaded."""
+    """Build a decoder-only model as a checkpoint would be loaded."""
     model = build_model(config)
     assert isinstance(model, DecoderOnly)
     return prepare_for_inference(model, hardware)
 
 
 def random_prompt(config: ModelConfig) -> torch.Tensor:
-    """(1, length) random ids that fill half of the context."""
+    """(1, length) random IDs that fill half of the context."""
     length = max(1, config.context_length // 2)
     return torch.randint(config.vocab_size, (1, length), generator=torch.Generator().manual_seed(0))
 
 
-def prefill(model: DecoderOnly, prompt: torch.Tensor, hardware: Hardware) -> Timer:
-    """Reading a prompt, up to the logits of the token that follows it."""
+def prefill_timer(model: DecoderOnly, prompt: torch.Tensor, hardware: Hardware) -> Timer:
+    """Time the prefill of a prompt, including the logits of the next token."""
     return lambda: time_work(lambda: DecodeSession(plan_engines(model)).add(prompt.tolist()), hardware)
 
 
-def decoding(model: DecoderOnly, prompt: torch.Tensor, hardware: Hardware, *, rows: int, tokens: int) -> Timer:
-    """Generating `tokens` tokens a row side by side, once the prompt is read and the first token of each is there."""
+def decode_timer(model: DecoderOnly, prompt: torch.Tensor, hardware: Hardware, *, rows: int, tokens: int) -> Timer:
+    """Time the generation of `tokens` tokens in each of `rows` concurrent rows, after prefill and the first token."""
 
     def work() -> float:
-        asked = [Row(number, max_tokens=1 + tokens) for number in range(rows)]
-        events = generate(DecodeSession(plan_engines(model)), prompt, asked, _GREEDY)
+        samples = [SampleSpec(number, max_tokens=1 + tokens) for number in range(rows)]
+        events = generate(DecodeSession(plan_engines(model)), prompt, samples, _GREEDY)
         for _ in range(rows):
             next(events)
         began = synchronized_time(hardware)
@@ -54,12 +55,12 @@ def decoding(model: DecoderOnly, prompt: torch.Tensor, hardware: Hardware, *, ro
     return work
 
 
-def fitting_tokens(decoding_of: Callable[[int], Timer], *, room: int, seconds: float) -> int:
-    """How many tokens a row can be generated in a small part of some time, a few at least.
+def choose_timed_tokens(decoding_of: Callable[[int], Timer], *, room: int, seconds: float) -> int:
+    """Choose how many tokens to time: a small part of the given seconds, but a few at least.
 
     Args:
-        decoding_of: gives the work of so many tokens.
-        room: for so many at most.
+        decoding_of: returns the timer of a number of tokens.
+        room: the most tokens.
         seconds: for several calls.
     """
     few = min(_FEW, room)

@@ -1,4 +1,4 @@
-"""The same work by Hugging Face's GPT-2 of the same shape."""
+"""The baseline: the same workloads with Hugging Face's GPT-2 of the same shape."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from lm.training.step_timing import Timer, scaled_step_timer
 
 
 def is_installed() -> bool:
-    """Whether there is a `transformers` to compare with."""
+    """Whether transformers is installed."""
     return find_spec("transformers") is not None
 
 
 def gpt2(config: ModelConfig) -> Any:  # noqa: ANN401 (transformers is no dependency)
-    """`GPT2LMHeadModel` with the layers, width, heads, context, vocabulary and dropout of a model: GPT-2's block."""
+    """Build a `GPT2LMHeadModel` with the layers, width, heads, context, vocabulary and dropout of a model."""
     transformers = importlib.import_module("transformers")
     transformers.logging.set_verbosity_error()
     return transformers.GPT2LMHeadModel(
@@ -37,13 +37,22 @@ def gpt2(config: ModelConfig) -> Any:  # noqa: ANN401 (transformers is no depend
     )  # fmt: skip
 
 
-def training_step(run: Run, *, passes: float = 1.0) -> Timer:
-    """A step of `plain_step` on a run's first batch, in its arithmetic and micro-batches."""
-    return plain_step(run.config, run.hardware, lambda: run.data.batch(0), passes=passes)
+def training_timer(run: Run, *, passes: float = 1.0) -> Timer:
+    """Time a training step on a run's first batch, with its dtype and micro-batches."""
+    return plain_training_timer(run.config, run.hardware, lambda: run.data.batch(0), passes=passes)
 
 
-def plain_step(config: RunConfig, hardware: Hardware, batches: Callable[[], Batch], *, passes: float = 1.0) -> Timer:
-    """A step of a plain loop: AdamW and clipping, on what `batches` gives; see `scaled_step_timer`."""
+def plain_training_timer(
+    config: RunConfig, hardware: Hardware, batches: Callable[[], Batch], *, passes: float = 1.0
+) -> Timer:
+    """Time a step of a plain training loop: AdamW and gradient clipping, on the result of `batches`.
+
+    Args:
+        config: of the run.
+        hardware: device and dtype.
+        batches: returns the batch.
+        passes: see `lm.training.step_timing`.
+    """
     training = config.training
     model = gpt2(config.model).to(hardware.torch_device).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=training.learning_rate, fused=True)
@@ -63,12 +72,12 @@ def plain_step(config: RunConfig, hardware: Hardware, batches: Callable[[], Batc
 
 
 def inference_model(config: ModelConfig, hardware: Hardware) -> Any:  # noqa: ANN401
-    """`gpt2` in eval mode, on the device and in the type that `hardware` says."""
+    """Build `gpt2` in eval mode, on the device and in the dtype of `hardware`."""
     return gpt2(config).to(device=hardware.torch_device, dtype=hardware.torch_dtype).eval()
 
 
-def prefill(model: Any, prompt: Tensor, hardware: Hardware) -> Timer:  # noqa: ANN401
-    """Reading a prompt, up to the logits of the token that follows it."""
+def prefill_timer(model: Any, prompt: Tensor, hardware: Hardware) -> Timer:  # noqa: ANN401
+    """Time the prefill of a prompt, including the logits of the next token."""
     prompt = prompt.to(hardware.torch_device)
 
     @torch.inference_mode()
@@ -78,13 +87,13 @@ def prefill(model: Any, prompt: Tensor, hardware: Hardware) -> Timer:  # noqa: A
     return lambda: time_work(read, hardware)
 
 
-def decoding(model: Any, prompt: Tensor, hardware: Hardware, *, rows: int, tokens: int) -> Timer:  # noqa: ANN401
-    """`generate` of `tokens` tokens a row, from where the prompts are read on."""
+def decode_timer(model: Any, prompt: Tensor, hardware: Hardware, *, rows: int, tokens: int) -> Timer:  # noqa: ANN401
+    """Time `generate` for `tokens` tokens per row, without the prefill."""
     prompts = prompt.to(hardware.torch_device).repeat(rows, 1)
     seen = torch.ones_like(prompts)
 
     def work() -> float:
-        clock = _SincePrompt(hardware)
+        clock = _PrefillClock(hardware)
         model.generate(
             prompts, attention_mask=seen, max_new_tokens=1 + tokens, do_sample=False, logits_processor=[clock]
         )
@@ -94,8 +103,8 @@ def decoding(model: Any, prompt: Tensor, hardware: Hardware, *, rows: int, token
     return work
 
 
-class _SincePrompt:
-    """Notes when the first logits are there, and leaves them as they are."""
+class _PrefillClock:
+    """A logits processor that records when the first logits are ready."""
 
     def __init__(self, hardware: Hardware) -> None:
         self._hardware = hardware

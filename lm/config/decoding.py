@@ -120,7 +120,7 @@ class TranslationConfig(CheckedConfig):
     )
     max_length_extra: int = option(10, "Tokens that it may have besides.", minimum=0)
     batch_tokens: int = option(
-        1024, "Source tokens, padding included, translated side by side; changes the speed, not the result.", minimum=1
+        1024, "Source tokens per batch, padding included; changes the speed, not the result.", minimum=1
     )
     read_ahead: int | None = option(
         None,
@@ -140,7 +140,7 @@ class FillConfig(CheckedConfig):
     """How blanks are filled."""
 
     top_k: int = option(5, "Show the N likeliest tokens for each blank.", minimum=1)
-    batch_size: int = option(16, "Texts read side by side; changes the speed, not the result.", minimum=1)
+    batch_size: int = option(16, "Texts per batch; changes the speed, not the result.", minimum=1)
 
 
 @dataclass(frozen=True)

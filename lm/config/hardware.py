@@ -36,13 +36,13 @@ def read_threads_variable() -> int | None:
     if not text:
         return None
     if not text.strip().isdecimal() or not 1 <= int(text) <= 1024:
-        raise UsageError(f"LM_THREADS must be a whole number from 1 to 1024, not {text!r}")
+        raise UsageError(f"LM_THREADS must be an integer from 1 to 1024, not {text!r}")
     return int(text)
 
 
 @dataclass(frozen=True)
 class DistributionConfig(CheckedConfig):
-    """How several processes hold a model that they train together; a run that goes on may change it."""
+    """How several processes hold a model that they train together; a resumed run may change it."""
 
     shard: bool = option(
         False,

@@ -317,7 +317,7 @@ class ModelConfig(ModelFields):
 
     @property
     def position_limit(self) -> int | None:
-        """The longest sequence that the model has positions for; None if its positions go on without end."""
+        """The longest sequence that the model has positions for; None if its positions are unlimited."""
         ends = self.positions == "learned" or self.attention == "linformer"
         return self.context_length if ends else None
 

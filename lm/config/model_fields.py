@@ -70,8 +70,8 @@ class ModelFields(CheckedConfig):
     attention: AttentionKind = option(
         "full",
         "What self-attention sees: all; a window; window, global and random blocks (bigbird); the length projected to "
-        "a low rank (linformer, in encoders and masked models); keys and values by strided convolution and local "
-        "blocks in turns (compressed).",
+        "a low rank (linformer, in encoders and masked models); alternating blocks of strided-convolution and "
+        "local attention (compressed).",
     )
     attention_window: int = option(
         None,
@@ -104,7 +104,7 @@ class ModelFields(CheckedConfig):
         maximum=LONGEST,
     )
     positions: Positions = option(
-        "rotary", "How positions are encoded; learned ones end at the context, the others go on."
+        "rotary", "How positions are encoded; learned ones end at the context, the others extrapolate."
     )
     max_distance: int = option(
         None,
@@ -185,8 +185,8 @@ class ModelFields(CheckedConfig):
     expert_every: int = option(1, "Have experts in every block, or with N in every Nth.", minimum=1, maximum=LONGEST)
     expert_capacity: float = option(
         0.0,
-        "In training, most tokens that an expert takes, in even shares of a batch; those beyond go past it. 0 is no "
-        "limit.",
+        "Expert capacity in training, as a multiple of the tokens per expert of a balanced batch; tokens beyond it "
+        "skip the experts. 0 is no limit.",
         minimum=0,
     )
     gate_noise: float = option(

@@ -107,7 +107,7 @@ def check_text(text: str, *, name: str, settings: Sequence[str] = ()) -> None:
 def _is_finite(value: float) -> bool:
     try:
         return math.isfinite(value)
-    except OverflowError:  # a whole number that no float is large enough for
+    except OverflowError:  # an integer that no float is large enough for
         return False
 
 
@@ -116,7 +116,7 @@ _LARGEST: Mapping[type, float] = {int: 2**63 - 1, float: 1e30}
 _SHOWN = 80
 """Characters of a wrong value that a message shows."""
 
-_NOUNS = {int: "a whole number", float: "a number", str: "a word", bool: "true or false", tuple: "a list of strings",
+_NOUNS = {int: "an integer", float: "a number", str: "a word", bool: "true or false", tuple: "a list of strings",
           types.NoneType: "nothing"}  # fmt: skip
 
 

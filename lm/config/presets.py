@@ -254,7 +254,7 @@ PUBLISHED: dict[str, Preset] = {
         training={**_TRANSFORMER_TRAINING, "learning_rate": 5e-4, "steps": 300_000},
     ),
     "t-dmca": Preset(
-        "the decoder of Liu et al. 2018 for long texts: local and memory-compressed attention in turns",
+        "the decoder of Liu et al. 2018 for long texts: alternating local and memory-compressed attention",
         {
             **_transformer(512, 2048, 8, 0.1), "vocab_size": 32_000, "context_length": 11_000, "n_layers": 5,
             "n_encoder_layers": 0, "attention": "compressed",

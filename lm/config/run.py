@@ -204,4 +204,4 @@ CHANGEABLE_ON_RESUME = {
     "training": ("micro_batch_size", "compile", "checkpoint_activations"),
     "distribution": ("shard", "offload"),
 }
-"""By section: how a run is computed, which may change when it goes on; what is computed stays the same."""
+"""By section: how a run is computed, which may change when it is resumed; what is computed stays the same."""

@@ -1,10 +1,10 @@
-"""Beam search: the most likely continuations, of several sources at a time.
+"""Beam search, for several sources at a time.
 
-Each step keeps the best continuations of a source by their summed log-probability, as many as the beam is wide, fewer
-by those that finished before: a finished one keeps its place in the beam. Or, where the beam is refilled, the next best
-takes its place, and the search ends when as many have finished as the beam is wide. A source is done as well when no
-unfinished hypothesis can end among those that are wanted. With a beam of 1 this is greedy decoding. Of equal candidates
-the one wins that continues the better hypothesis, and then the one with the lower id.
+Each step keeps the best candidates of a source by summed log-probability: `beam_size`, minus the finished hypotheses,
+which keep their place in the beam. With `refill`, the next best candidates take their place, and the search ends when
+`beam_size` hypotheses have finished. A source is also done when no unfinished hypothesis can end among the `n` best.
+With a beam of 1 this is greedy decoding. Ties are broken in favour of the better parent hypothesis, then of the lower
+token ID.
 """
 
 from __future__ import annotations
@@ -19,30 +19,31 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from lm.decoding.candidates import Candidates, best_following
-from lm.decoding.sampling import Filter, FinishReason, History, filtered
-from lm.decoding.session import DecodeSession, Next, Source
-from lm.engine.engine import Want
+from lm.decoding.candidates import Candidates, top_k_tokens
+from lm.decoding.filters import Filter, History, apply_filters
+from lm.decoding.sampling import FinishReason
+from lm.decoding.session import DecodeSession, SourceBatch, StepOutput
+from lm.engine.engine import OutputSpec
 from lm.errors import UsageError
-from lm.kernels.tensors import Best
+from lm.kernels.torch_ops import TopK
 
-_GONE_BEFORE_ROWS_MOVE = 1 / 8
-"""Share of the sources that are done, before they leave the batch: moving costs about as much as a step."""
+_MIN_DONE_FRACTION = 1 / 8
+"""Fraction of finished sources before they leave the batch: removing rows costs about as much as a step."""
 
-_SOURCES_ROUNDED_TO = 8
-"""Sources stay in the batch in multiples of this number."""
+_SOURCE_MULTIPLE = 8
+"""The number of sources in the batch stays a multiple of this."""
 
 
-class Coverage:
-    """How much of its source each hypothesis has attended to so far, by each of the models that translate.
+class CoveragePenalty:
+    """The coverage penalty of hypotheses, from their attention to each source token so far.
 
-    Counted is the attention of a model's last layer to each source token, the mean over heads.
+    It uses the attention of each model's last layer, averaged over heads.
 
     Source: Wu et al. 2016, section 7.
     """
 
-    def __init__(self, weight: float, sources: Sequence[Source]) -> None:
-        """Nothing is attended to yet.
+    def __init__(self, weight: float, sources: Sequence[SourceBatch]) -> None:
+        """Start without any attention.
 
         Args:
             weight: of the penalty.
@@ -53,37 +54,36 @@ class Coverage:
         self._is_padding = [torch.arange(ids.shape[1]) >= lengths[:, None] for ids, lengths in sources]
 
     def add(self, weights: Sequence[Tensor]) -> None:
-        """The weights of the next positions of each hypothesis, summed: (rows, source length) of each model."""
+        """Add the attention weights of the next tokens, summed: (rows, source length) of each model."""
         self._attended = [of + more.cpu() for of, more in zip(self._attended, weights, strict=True)]
 
     def select(self, rows: Tensor) -> None:
-        """Row i becomes what row `rows[i]` was."""
+        """Row i becomes the former row `rows[i]`."""
         self._attended = [of.index_select(0, rows) for of in self._attended]
         self._is_padding = [of.index_select(0, rows) for of in self._is_padding]
 
     def penalties(self) -> Tensor:
-        """(rows,), at most 0: the weighted sum over source tokens of log(min(attention received, 1)).
+        """Return (rows,) penalties, at most 0: the weighted sum over source tokens of log(min(attention, 1)).
 
-        Of several models it is the mean.
+        With several models it is the mean.
         """
-        least = torch.finfo(torch.float32).tiny
+        minimum = torch.finfo(torch.float32).tiny
         scores = [
-            of.clamp(least, 1.0).log().masked_fill(is_padding, 0.0).sum(-1)
-            for of, is_padding in zip(self._attended, self._is_padding, strict=True)
+            attended.clamp(minimum, 1.0).log().masked_fill(is_padding, 0.0).sum(-1)
+            for attended, is_padding in zip(self._attended, self._is_padding, strict=True)
         ]
         return self.weight * torch.stack(scores).mean(0)
 
 
 @dataclass(frozen=True, slots=True)
 class Hypothesis:
-    """A continuation that has ended.
+    """A finished hypothesis.
 
     Attributes:
-        tokens: ids; the one that ended it is among them.
+        tokens: IDs, the end-of-text token included.
         logprobs: of each token, in nats.
-        score: the sum of the log-probabilities, divided by the number of tokens to the power of the length penalty,
-            and what was added for its end.
-        finish_reason: whether the text is complete ("end_of_text") or has all the tokens asked for ("length").
+        score: the summed log-probability divided by length ** length_penalty, plus the coverage penalty.
+        finish_reason: "end_of_text", or "length" for max_tokens.
     """
 
     tokens: tuple[int, ...]
@@ -104,35 +104,34 @@ def beam_search(
     n: int = 1,
     refill: bool = False,
     filters: Sequence[Filter] = (),
-    most_added: float = math.inf,
-    first: Tensor | None = None,
-    sources: Sequence[Source] | None = None,
-    coverage: Coverage | None = None,
+    max_added_bias: float = math.inf,
+    first_tokens: Tensor | None = None,
+    sources: Sequence[SourceBatch] | None = None,
+    coverage: CoveragePenalty | None = None,
 ) -> list[list[Hypothesis]]:
-    """Find the most likely continuations of each source.
+    """Find the most probable continuations of each source.
 
     Args:
-        session: with no rows yet.
-        prompts: (sources, length) ids to continue.
-        beam_size: candidates for each source.
-        max_tokens: how many tokens a continuation may have, at least 1; for all sources, or for each.
+        session: without rows.
+        prompts: (sources, length) IDs to continue.
+        beam_size: hypotheses per source.
+        max_tokens: of a continuation, at least 1; for all sources, or for each.
         stop_ids: tokens that end a continuation.
         length_penalty: at least 0; see `Hypothesis.score`.
-        n: how many are wanted of each source, at most `beam_size`.
-        refill: give the places of finished hypotheses to others, as fairseq and CTranslate2 do.
-        filters: applied to the logits; what they change counts as the token's log-probability, and is not
-            normalised again.
-        most_added: to a logit by the filters; the smaller it is, the earlier a search may end.
-        first: (n,) tokens that a continuation may begin with; None for all.
+        n: number of results for each source, at most `beam_size`.
+        refill: replace finished hypotheses in the beam, as fairseq and CTranslate2 do.
+        filters: applied to the logits; their changes count as log-probability, without renormalisation.
+        max_added_bias: the most that the filters add to a logit; the smaller, the earlier a search may end.
+        first_tokens: (n,) allowed first tokens; None for all.
         sources: of models that translate: see `DecodeSession.add`.
-        coverage: what a hypothesis has not attended to lowers its score.
+        coverage: a coverage penalty of the scores.
 
     Returns:
-        For each source its `n` best hypotheses (or all there can be, if fewer), best first.
+        For each source its `n` best hypotheses (or all, if fewer), best first.
 
     Raises:
         InputError: the model's output is not a number.
-        UsageError: `n` is more than the beam.
+        UsageError: `n` is greater than the beam.
 
     Source: Graves 2012; the score of Wu et al. 2016, section 7, simplified as in fairseq.
     """
@@ -140,36 +139,38 @@ def beam_search(
         raise UsageError(f"a beam of {beam_size} has no {n} best", settings=[f"beam={n}", f"samples={beam_size}"])
     limits = [max_tokens] * len(prompts) if isinstance(max_tokens, int) else max_tokens
     enough = beam_size if refill else None
-    gain = most_added if filters else 0.0
-    searched = [_Source(row, limit, n, enough, length_penalty, gain) for row, limit in enumerate(limits)]
+    gain = max_added_bias if filters else 0.0
+    source_states = [_SourceState(row, limit, n, enough, length_penalty, gain) for row, limit in enumerate(limits)]
     stops = torch.tensor([*stop_ids], dtype=torch.long)
-    search, beams = _Search(prompts, beam_size, stops, refill, filters, coverage), _Beams.start(searched)
-    if first is None:
-        found = session.add(prompts.tolist(), sources, search.want)
+    search, beams = _BeamSearch(prompts, beam_size, stops, refill, filters, coverage), _Beams.start(source_states)
+    if first_tokens is None:
+        output = session.add(prompts.tolist(), sources, search.output_spec)
     else:
-        found = search.beginning(session.add(prompts.tolist(), sources, replace(search.want, top_k=0)), first, session)
+        output = search.restrict_first_tokens(
+            session.add(prompts.tolist(), sources, replace(search.output_spec, top_k=0)), first_tokens, session
+        )
     while True:
-        following = search.following(found, beams, session)
-        beams, rows = search.step(beams, following, at_once=session.moves_freely)
+        following = search.top_candidates(output, beams, session)
+        beams, rows = search.step(beams, following, at_once=session.reorders_for_free)
         if not beams.sources:
-            return [source.best() for source in searched]
+            return [source.best() for source in source_states]
         session.select(rows.tolist())
         if coverage is not None:
             coverage.select(rows)
-        found = session.extend(beams.tokens[:, :, -1].reshape(-1, 1), search.want)
+        output = session.extend(beams.tokens[:, :, -1].reshape(-1, 1), search.output_spec)
 
 
 @dataclass(frozen=True, slots=True)
-class _Search:
-    """What stays the same from step to step; see `beam_search`.
+class _BeamSearch:
+    """The constants of a search; see `beam_search`.
 
     Attributes:
-        prompts: (sources, length) ids.
-        beam_size: candidates for each source.
-        stops: (stop tokens,) ids.
-        refill: give the places of finished hypotheses to others.
+        prompts: (sources, length) IDs.
+        beam_size: hypotheses per source.
+        stops: (stop tokens,) IDs.
+        refill: replace finished hypotheses in the beam.
         filters: applied to the logits.
-        coverage: what a hypothesis has not attended to lowers its score.
+        coverage: a coverage penalty.
     """
 
     prompts: Tensor
@@ -177,229 +178,238 @@ class _Search:
     stops: Tensor
     refill: bool
     filters: Sequence[Filter]
-    coverage: Coverage | None
+    coverage: CoveragePenalty | None
 
     @property
     def k(self) -> int:
-        """Tokens to look at after each hypothesis: even if every stop token is among them, they fill the beam."""
+        """Candidate tokens per hypothesis: enough to fill the beam even if all stop tokens are among them."""
         return self.beam_size + len(self.stops)
 
     @property
-    def want(self) -> Want:
-        """What the session is to compute."""
-        return Want(top_k=0 if self.filters else self.k, attention=int(self.coverage is not None))
+    def output_spec(self) -> OutputSpec:
+        """What the session computes."""
+        return OutputSpec(top_k=0 if self.filters else self.k, attention=int(self.coverage is not None))
 
-    def following(self, found: Next, beams: _Beams, session: DecodeSession) -> Best:
-        """The best tokens to follow each hypothesis."""
+    def top_candidates(self, output: StepOutput, beams: _Beams, session: DecodeSession) -> TopK:
+        """The best next tokens of each hypothesis."""
         if self.coverage is not None:
-            self.coverage.add(found.attention)
-        if found.best is not None:
-            return found.best
-        left = self._left(beams, found.last)
-        return best_following(found.last, left, self.k, by_compiled_code=session.is_compiled)
+            self.coverage.add(output.attention)
+        if output.top_k is not None:
+            return output.top_k
+        filtered = self._filtered_logits(beams, output.last_logits)
+        return top_k_tokens(output.last_logits, filtered, self.k, by_compiled_code=session.is_compiled)
 
-    def beginning(self, found: Next, first: Tensor, session: DecodeSession) -> Next:
-        """What follows the prompts, of which only some tokens may be first."""
-        others = torch.ones_like(found.last, dtype=torch.bool)
-        others[:, first.to(others.device)] = False
-        left = found.last.masked_fill(others, -torch.inf)
-        best = best_following(found.last, left, self.k, by_compiled_code=session.is_compiled)
-        return replace(found, best=best)
+    def restrict_first_tokens(self, output: StepOutput, first: Tensor, session: DecodeSession) -> StepOutput:
+        """Restrict the tokens after the prompts."""
+        is_banned = torch.ones_like(output.last_logits, dtype=torch.bool)
+        is_banned[:, first.to(is_banned.device)] = False
+        filtered = output.last_logits.masked_fill(is_banned, -torch.inf)
+        best = top_k_tokens(output.last_logits, filtered, self.k, by_compiled_code=session.is_compiled)
+        return replace(output, top_k=best)
 
-    def step(self, beams: _Beams, following: Best, *, at_once: bool) -> tuple[_Beams, Tensor]:
-        """Go on by a token: the best candidates end hypotheses or make longer ones.
+    def step(self, beams: _Beams, following: TopK, *, at_once: bool) -> tuple[_Beams, Tensor]:
+        """Advance by a token: the best candidates finish hypotheses or extend them.
 
         Args:
             beams: the hypotheses so far.
-            following: the best tokens to follow each.
+            following: the best next tokens of each.
             at_once: sources leave the batch as soon as they are done.
 
         Returns:
-            The hypotheses that go on, and the rows of the steps that these continue.
+            The extended hypotheses, and the rows that they extend.
         """
-        candidates = Candidates.of(beams.totals, following)
-        added = None if self.coverage is None else self.coverage.penalties().view(beams.totals.shape).tolist()
-        ends, goes_on = self._chosen(beams, candidates)
+        candidates = Candidates.of(beams.total_logprobs, following)
+        added = None if self.coverage is None else self.coverage.penalties().view(beams.total_logprobs.shape).tolist()
+        is_end, is_extended = self._split_by_end(beams, candidates)
         at_limit = beams.at_limit()
-        beams.finish(candidates, ends, "end_of_text", added)
-        beams.finish(candidates, goes_on & at_limit, "length", added)
-        return beams.grown(candidates.selected(goes_on & ~at_limit), at_once=at_once)
+        beams.finish(candidates, is_end, "end_of_text", added)
+        beams.finish(candidates, is_extended & at_limit, "length", added)
+        return beams.advance(candidates.keep(is_extended & ~at_limit), at_once=at_once)
 
-    def _left(self, beams: _Beams, logits: Tensor) -> Tensor:
-        """The logits that the filters leave."""
+    def _filtered_logits(self, beams: _Beams, logits: Tensor) -> Tensor:
+        """The logits after the filters."""
         sources = [source.row for source in beams.sources]
         before = self.prompts.cpu()[sources, None].expand(-1, beams.tokens.shape[1], -1)
         tokens = torch.cat((before, beams.tokens), dim=2).flatten(0, 1).to(logits.device)
-        return filtered(logits, self.filters, History(tokens, self.prompts.shape[1]))
+        return apply_filters(logits, self.filters, History(tokens, self.prompts.shape[1]))
 
-    def _chosen(self, beams: _Beams, candidates: Candidates) -> tuple[Tensor, Tensor]:
-        """Which candidates end a hypothesis, and which go on: (sources, n) booleans."""
-        possible, is_stop = candidates.totals > -torch.inf, torch.isin(candidates.tokens, self.stops)
-        taken = torch.tensor([0 if self.refill else len(source.finished) for source in beams.sources])
-        first = possible & (torch.arange(possible.shape[1]) < self.beam_size - taken[:, None])
+    def _split_by_end(self, beams: _Beams, candidates: Candidates) -> tuple[Tensor, Tensor]:
+        """Which candidates finish a hypothesis, and which extend one: (sources, n) booleans."""
+        possible, is_stop = candidates.total_logprobs > -torch.inf, torch.isin(candidates.tokens, self.stops)
+        n_finished = torch.tensor([0 if self.refill else len(source.finished) for source in beams.sources])
+        first = possible & (torch.arange(possible.shape[1]) < self.beam_size - n_finished[:, None])
         if not self.refill:
             return first & is_stop, first & ~is_stop
         others = possible & ~is_stop
         return first & is_stop, others & (others.cumsum(1) <= self.beam_size)
 
 
-class _Finished(NamedTuple):
-    """A hypothesis that has ended, of which most are not among the best.
+class _FinishedHypothesis(NamedTuple):
+    """A finished hypothesis, cheap to create, as most are not among the best.
 
     Attributes:
         score: see `Hypothesis`.
-        tokens: ids.
-        sums: of the log-probabilities up to each of them.
-        reason: why it ended.
+        tokens: IDs.
+        cumulative_logprobs: up to each token.
+        reason: the finish reason.
     """
 
     score: float
     tokens: Sequence[int]
-    sums: Sequence[float]
+    cumulative_logprobs: Sequence[float]
     reason: FinishReason
 
     def hypothesis(self) -> Hypothesis:
-        """The same with log-probabilities of its tokens."""
-        logprobs = tuple(after - before for before, after in pairwise((0.0, *self.sums)))
+        """Convert it, with the log-probability of each token."""
+        logprobs = tuple(after - before for before, after in pairwise((0.0, *self.cumulative_logprobs)))
         return Hypothesis(tuple(self.tokens), logprobs, self.score, self.reason)
 
 
 @dataclass(slots=True)
-class _Source:
-    """What is known of one source.
+class _SourceState:
+    """The state of one source.
 
     Attributes:
         row: of the prompts.
-        limit: tokens that a continuation may have.
-        n: hypotheses wanted.
-        enough: hypotheses that end the search; None if only others that cannot win do.
+        limit: the most tokens of a continuation.
+        n: requested hypotheses.
+        max_finished: finished hypotheses that end the search; None if only the score does.
         length_penalty: see `Hypothesis.score`.
-        gain: the most that a token adds to a total: 0 without filters, whose log-probabilities are negative.
-        finished: those that ended so far, best first.
+        max_gain: the most that a token adds to a summed log-probability: 0 without filters.
+        finished: hypotheses, best first.
     """
 
     row: int
     limit: int
     n: int
-    enough: int | None
+    max_finished: int | None
     length_penalty: float
-    gain: float
-    finished: list[_Finished] = field(default_factory=list)
+    max_gain: float
+    finished: list[_FinishedHypothesis] = field(default_factory=list)
 
     def finish(self, tokens: Sequence[int], sums: Sequence[float], reason: FinishReason, added: float) -> None:
-        """Take a hypothesis, with the summed log-probability up to each of its tokens."""
+        """Add a finished hypothesis, with the summed log-probability up to each of its tokens."""
         score = sums[-1] / len(tokens) ** self.length_penalty + added
-        insort(self.finished, _Finished(score, tokens, sums, reason), key=lambda finished: -finished.score)
+        insort(self.finished, _FinishedHypothesis(score, tokens, sums, reason), key=lambda finished: -finished.score)
 
     def is_done(self, best: float, length: int) -> bool:
         """Whether no unfinished hypothesis can end among the `n` best.
 
         Args:
-            best: total of the best of them.
-            length: tokens that they have.
+            best: summed log-probability of the best of them.
+            length: their length in tokens.
         """
-        if best == -math.inf or (self.enough is not None and len(self.finished) >= self.enough):
+        if best == -math.inf or (self.max_finished is not None and len(self.finished) >= self.max_finished):
             return True
         if len(self.finished) < self.n:
             return False
-        return self._within_reach(best, length) <= self.finished[self.n - 1].score
+        return self._max_reachable_score(best, length) <= self.finished[self.n - 1].score
 
-    def _within_reach(self, total: float, length: int) -> float:
-        """The highest score of a hypothesis with this total and so many tokens that grows by one token or more.
+    def _max_reachable_score(self, total: float, length: int) -> float:
+        """The highest score that a hypothesis can reach with one or more further tokens.
 
-        With a gain g for each token, the score after x tokens is (a + g·x) / x^p, of which a = total - g · length. It
-        is greatest at the least x, at the greatest, or where its derivative is zero: at p·a / (g·(1 - p)).
+        With a gain g per token, the score after x tokens is (a + g·x) / x^p, where a = total - g · length. It is
+        greatest at the smallest x, at the largest, or where its derivative is zero: at p·a / (g·(1 - p)).
         """
-        gain, power = self.gain, self.length_penalty
+        gain, power = self.max_gain, self.length_penalty
         if gain == math.inf:
             return math.inf
         without = total - gain * length
         lengths: list[float] = [length + 1, self.limit]
         if gain and power != 1:
-            turn = power * without / (gain * (1 - power))
-            lengths += [turn] if length + 1 < turn < self.limit else []
+            optimum = power * without / (gain * (1 - power))
+            lengths += [optimum] if length + 1 < optimum < self.limit else []
         return max((without + gain * x) / x**power for x in lengths)
 
     def best(self) -> list[Hypothesis]:
-        """The hypotheses wanted, best first."""
+        """The requested hypotheses, best first."""
         return [finished.hypothesis() for finished in self.finished[: self.n]]
 
 
 @dataclass(frozen=True, slots=True)
 class _Beams:
-    """Hypotheses that go on, of all sources in the batch; best first. On the CPU: they are few.
+    """The unfinished hypotheses of all sources in the batch, best first; on the CPU, as they are few.
 
     Attributes:
         sources: those in the batch.
-        totals: (sources, width) float64, summed log-probabilities; -inf where a place is empty.
+        total_logprobs: (sources, width) float64, summed log-probabilities; -inf where empty.
         tokens: (sources, width, length).
-        sums: (sources, width, length) float64, summed log-probabilities up to each token.
+        cumulative_logprobs: (sources, width, length) float64, up to each token.
     """
 
-    sources: Sequence[_Source]
-    totals: Tensor
+    sources: Sequence[_SourceState]
+    total_logprobs: Tensor
     tokens: Tensor
-    sums: Tensor
+    cumulative_logprobs: Tensor
 
     @classmethod
-    def start(cls, sources: Sequence[_Source]) -> _Beams:
-        """One hypothesis each, without tokens."""
+    def start(cls, sources: Sequence[_SourceState]) -> _Beams:
+        """One empty hypothesis per source."""
         totals = torch.zeros(len(sources), 1, dtype=torch.float64)
         nothing = totals[:, :, None][..., :0]
         return cls(sources, totals, nothing.long(), nothing)
 
     def at_limit(self) -> Tensor:
-        """(sources, 1): whether hypotheses that are one token longer have all the tokens that they may have."""
+        """(sources, 1): whether hypotheses reach max_tokens with one more token."""
         return torch.tensor([[self.tokens.shape[2] + 1 >= source.limit] for source in self.sources])
 
     def finish(
         self, candidates: Candidates, chosen: Tensor, reason: FinishReason, added: Sequence[Sequence[float]] | None
     ) -> None:
-        """Put some candidates, (sources, n) booleans, among the finished hypotheses of their sources.
+        """Finish candidates, (sources, n) booleans.
 
         Args:
-            candidates: continuations of these hypotheses.
+            candidates: extensions of these hypotheses.
             chosen: which of them.
-            reason: why they end.
-            added: to the score for the end, for each source and hypothesis; None for nothing.
+            reason: the finish reason.
+            added: coverage penalty of each source and hypothesis; None for none.
         """
-        places, picked = chosen.nonzero(as_tuple=True)
-        parents = candidates.parents[places, picked]
-        tokens = torch.cat((self.tokens[places, parents], candidates.tokens[places, picked, None]), dim=1).tolist()
-        sums = torch.cat((self.sums[places, parents], candidates.totals[places, picked, None]), dim=1).tolist()
-        for place, parent, ids, totals in zip(places.tolist(), parents.tolist(), tokens, sums, strict=True):
+        sources, chosen_indices = chosen.nonzero(as_tuple=True)
+        parents = candidates.parents[sources, chosen_indices]
+        tokens = torch.cat(
+            (self.tokens[sources, parents], candidates.tokens[sources, chosen_indices, None]), dim=1
+        ).tolist()
+        sums = torch.cat(
+            (self.cumulative_logprobs[sources, parents], candidates.total_logprobs[sources, chosen_indices, None]),
+            dim=1,
+        ).tolist()
+        for place, parent, ids, totals in zip(sources.tolist(), parents.tolist(), tokens, sums, strict=True):
             self.sources[place].finish(ids, totals, reason, added[place][parent] if added else 0.0)
 
-    def grown(self, candidates: Candidates, *, at_once: bool) -> tuple[_Beams, Tensor]:
-        """The hypotheses that the candidates make, and the rows of the steps that these continue.
+    def advance(self, candidates: Candidates, *, at_once: bool) -> tuple[_Beams, Tensor]:
+        """Return the hypotheses that the candidates extend, and the rows that they extend.
 
-        Sources that are done have none; they leave the batch at once, or now and then.
+        Finished sources have none; they leave the batch at once, or now and then.
         """
-        best = candidates.totals[:, 0].tolist() if candidates.totals.shape[1] else [-math.inf] * len(self.sources)
+        best = (
+            candidates.total_logprobs[:, 0].tolist()
+            if candidates.total_logprobs.shape[1]
+            else [-math.inf] * len(self.sources)
+        )
         length = self.tokens.shape[2] + 1
         done = [source.is_done(total, length) for source, total in zip(self.sources, best, strict=True)]
-        kept = _kept(done, at_once=at_once)
-        parents, tokens = candidates.parents[kept], candidates.tokens[kept]
-        totals = candidates.totals[kept].masked_fill(torch.tensor(done)[kept, None], -torch.inf)
+        kept_sources = _sources_to_keep(done, at_once=at_once)
+        parents, tokens = candidates.parents[kept_sources], candidates.tokens[kept_sources]
+        totals = candidates.total_logprobs[kept_sources].masked_fill(torch.tensor(done)[kept_sources, None], -torch.inf)
         before = parents[:, :, None].expand(-1, -1, self.tokens.shape[2])
-        grown = _Beams(
-            [self.sources[place] for place in kept.tolist()],
+        beams = _Beams(
+            [self.sources[place] for place in kept_sources.tolist()],
             totals,
-            torch.cat((self.tokens[kept].gather(1, before), tokens[:, :, None]), dim=2),
-            torch.cat((self.sums[kept].gather(1, before), totals[:, :, None]), dim=2),
+            torch.cat((self.tokens[kept_sources].gather(1, before), tokens[:, :, None]), dim=2),
+            torch.cat((self.cumulative_logprobs[kept_sources].gather(1, before), totals[:, :, None]), dim=2),
         )
-        rows = kept[:, None] * self.totals.shape[1] + parents
-        return grown, rows.flatten()
+        rows = kept_sources[:, None] * self.total_logprobs.shape[1] + parents
+        return beams, rows.flatten()
 
 
-def _kept(done: Sequence[bool], *, at_once: bool) -> Tensor:
-    """The places of the sources that stay in the batch: those that go on, and others unless they leave at once.
+def _sources_to_keep(done: Sequence[bool], *, at_once: bool) -> Tensor:
+    """The sources that stay in the batch: unfinished ones, and others unless they leave at once.
 
-    Else all stay while few are done, and then some, to round their number.
+    Otherwise all stay while few are done, and then some, to round their number.
     """
-    size = going = len(done) - sum(done)
+    size = n_unfinished = len(done) - sum(done)
     if not at_once:
-        few_are_done = going and len(done) - going <= _GONE_BEFORE_ROWS_MOVE * len(done)
-        size = len(done) if few_are_done else -(-going // _SOURCES_ROUNDED_TO) * _SOURCES_ROUNDED_TO
+        few_are_done = n_unfinished and len(done) - n_unfinished <= _MIN_DONE_FRACTION * len(done)
+        size = len(done) if few_are_done else -(-n_unfinished // _SOURCE_MULTIPLE) * _SOURCE_MULTIPLE
     first = sorted(range(len(done)), key=lambda place: done[place])[:size]
     return torch.tensor(sorted(first), dtype=torch.long)

@@ -1,4 +1,4 @@
-"""Candidates of a beam search: the best continuations of hypotheses, found quickly and with ties broken by one rule."""
+"""Candidates of beam search, found by a fast and stable top k."""
 
 from __future__ import annotations
 
@@ -8,37 +8,37 @@ import torch
 from torch import Tensor
 
 from lm.errors import nan_logits_error
-from lm.kernels.tensors import Best, best
+from lm.kernels.torch_ops import TopK, top_k
 
-_ROWS_AT_A_TIME = 64
-"""Rows of logits that a CPU looks at together: what is made of them stays in its second-level cache."""
+_ROWS_PER_CHUNK = 64
+"""Rows of logits per chunk on a CPU, so that results stay in its second-level cache."""
 
 _BLOCK = 64
-"""Numbers next to each other of which a CPU first looks for the maximum alone."""
+"""Adjacent numbers whose maximum is computed first on a CPU."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """Continuations of the hypotheses of each source, best first: (sources, n) each, on the CPU.
+    """Extensions of the hypotheses of each source, best first: (sources, n) each, on the CPU.
 
     Attributes:
-        totals: float64, summed log-probabilities; -inf for what is ruled out.
-        parents: places of the hypotheses that they continue.
-        tokens: what they continue them with.
+        total_logprobs: float64, summed log-probabilities; -inf if banned.
+        parents: indices of the hypotheses that they extend.
+        tokens: the added tokens.
     """
 
-    totals: Tensor
+    total_logprobs: Tensor
     parents: Tensor
     tokens: Tensor
 
     @classmethod
-    def of(cls, totals: Tensor, following: Best) -> Candidates:
-        """The continuations of each hypothesis by some tokens.
+    def of(cls, totals: Tensor, following: TopK) -> Candidates:
+        """Extend each hypothesis by some tokens.
 
         Args:
-            totals: (sources, width) float64, summed log-probabilities of the hypotheses; in float32 a long text's
-                total would make tokens equal that are not.
-            following: the best tokens that may follow each: (sources · width, k).
+            totals: (sources, width) float64, summed log-probabilities of the hypotheses; in float32, those of long
+                texts would make different tokens equal.
+            following: the best next tokens of each: (sources · width, k).
 
         Raises:
             InputError: the model's output is not a number.
@@ -48,79 +48,79 @@ class Candidates:
             raise nan_logits_error()
         continued = totals[:, :, None] + logprobs.reshape(*totals.shape, -1)
         ordered, order = continued.flatten(1).sort(stable=True, descending=True)
-        tokens = following.places.cpu().reshape(len(totals), -1)
+        tokens = following.indices.cpu().reshape(len(totals), -1)
         return cls(ordered, order // continued.shape[2], tokens.gather(1, order))
 
-    def selected(self, chosen: Tensor) -> Candidates:
-        """Those that are chosen, (sources, n) booleans; where a source has fewer than others, totals of -inf follow."""
+    def keep(self, chosen: Tensor) -> Candidates:
+        """Keep the `chosen` (sources, n) candidates; rows are padded with a total of -inf."""
         width = int(chosen.sum(1).max())
         order = (~chosen).sort(stable=True).indices[:, :width]  # the chosen ones first
-        totals = self.totals.gather(1, order).masked_fill(~chosen.gather(1, order), -torch.inf)
+        totals = self.total_logprobs.gather(1, order).masked_fill(~chosen.gather(1, order), -torch.inf)
         return Candidates(totals, self.parents.gather(1, order), self.tokens.gather(1, order))
 
 
-def among_best(scores: Tensor, k: int) -> Tensor:
-    """Which are the `k` best of each row, of equal ones those that come first; (rows, n) -> the same, booleans."""
+def top_k_mask(scores: Tensor, k: int) -> Tensor:
+    """Return (rows, n) booleans of the k best of each row, of equal ones the first."""
     worst = scores.topk(k).values[:, -1:]
     better, equal = scores > worst, scores == worst
     return better | (equal & (equal.cumsum(-1) <= k - better.sum(-1, keepdim=True)))
 
 
-def best_following(logits: Tensor, filtered: Tensor, k: int, *, by_compiled_code: bool = False) -> Best:
-    """The `k` best tokens of each row.
+def top_k_tokens(logits: Tensor, filtered: Tensor, k: int, *, by_compiled_code: bool = False) -> TopK:
+    """Find the k best tokens of each row.
 
     Args:
-        logits: (rows, vocabulary) of the tokens that may follow, before any filter.
-        filtered: the same after all filters; what they change counts as log-probability.
-        k: fewer are found where the vocabulary is smaller.
-        by_compiled_code: whether that has been loaded, and finds them where it can.
+        logits: (rows, vocabulary), unfiltered.
+        filtered: filtered logits; changes by the filters count as log-probability.
+        k: fewer are found if the vocabulary is smaller.
+        by_compiled_code: whether it is loaded; used where it applies.
     """
-    compiled = best(logits, filtered, min(k, logits.shape[1])) if by_compiled_code else None
-    found = compiled or _best_of_all(logits, filtered, k)
+    compiled = top_k(logits, filtered, min(k, logits.shape[1])) if by_compiled_code else None
+    result = compiled or _top_k_in_chunks(logits, filtered, k)
     if filtered is logits:
-        return found
-    ruled_out = found.values == -torch.inf  # -inf less a logit of -inf would be NaN
-    added = (found.values - logits.gather(1, found.places)).masked_fill(ruled_out, -torch.inf)
-    return found._replace(logprobs=found.logprobs + added)
+        return result
+    ruled_out = result.values == -torch.inf  # -inf less a logit of -inf would be NaN
+    added = (result.values - logits.gather(1, result.indices)).masked_fill(ruled_out, -torch.inf)
+    return result._replace(logprobs=result.logprobs + added)
 
 
-def _best_of_all(logits: Tensor, filtered: Tensor, k: int) -> Best:
-    """The `k` best filtered logits of each row, their tokens, and the log-probabilities before the filters."""
-    rows = _ROWS_AT_A_TIME if logits.device.type == "cpu" else len(logits)
-    parts = [_best_of_rows(*part, k) for part in zip(logits.split(rows), filtered.split(rows), strict=True)]
-    return Best(*map(torch.cat, zip(*parts, strict=True)))
+def _top_k_in_chunks(logits: Tensor, filtered: Tensor, k: int) -> TopK:
+    """The k best filtered logits of each row, their tokens, and the unfiltered log-probabilities."""
+    rows = _ROWS_PER_CHUNK if logits.device.type == "cpu" else len(logits)
+    parts = [_top_k_of_rows(*part, k) for part in zip(logits.split(rows), filtered.split(rows), strict=True)]
+    return TopK(*map(torch.cat, zip(*parts, strict=True)))
 
 
-def _best_of_rows(logits: Tensor, filtered: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The same of as many rows as are looked at together."""
-    values, tokens = _best(filtered, k)
+def _top_k_of_rows(logits: Tensor, filtered: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The same for a chunk of rows."""
+    values, tokens = _stable_top_k(filtered, k)
     return values, tokens, logits.log_softmax(-1).gather(1, tokens)
 
 
-def _best(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The `k` best of each row of (rows, n) and their places, best first, of equal ones the first ones first."""
+def _stable_top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k best of each row of (rows, n) and their indices, best first, of equal ones the first one first."""
     k = min(k, scores.shape[1])
-    values, places = _largest(scores, min(k + 1, scores.shape[1]))
+    values, indices = _unordered_top_k(scores, min(k + 1, scores.shape[1]))
     if not bool((values[:, 1:] == values[:, :-1]).any()):
-        return values[:, :k], places[:, :k]
-    places = among_best(scores, k).nonzero()[:, 1].view(len(scores), k)  # topk takes any of those that are equal
-    values, order = scores.gather(1, places).sort(stable=True, descending=True)
-    return values, places.gather(1, order)
+        return values[:, :k], indices[:, :k]
+    indices = top_k_mask(scores, k).nonzero()[:, 1].view(len(scores), k)  # topk takes any of those that are equal
+    values, order = scores.gather(1, indices).sort(stable=True, descending=True)
+    return values, indices.gather(1, order)
 
 
-def _largest(scores: Tensor, n: int) -> tuple[Tensor, Tensor]:
-    """What topk gives; of many numbers a CPU looks only into the blocks with the largest maxima.
+def _unordered_top_k(scores: Tensor, n: int) -> tuple[Tensor, Tensor]:
+    """As `topk`; with many numbers, a CPU searches only the blocks with the largest maxima.
 
-    The maxima are quick to find, and the `n` largest numbers are in the `n` blocks whose maxima are largest.
+    Maxima are fast to compute, and the n largest numbers are in the n blocks with the largest maxima.
     """
     blocks = scores.shape[1] // _BLOCK
     if scores.device.type != "cpu" or blocks < 4 * n:
         return scores.topk(n)
-    whole = blocks * _BLOCK
-    maxima = scores[:, :whole].unflatten(1, (blocks, _BLOCK)).amax(2)
+    n_in_blocks = blocks * _BLOCK
+    maxima = scores[:, :n_in_blocks].unflatten(1, (blocks, _BLOCK)).amax(2)
     starts = maxima.topk(n, sorted=False).indices * _BLOCK
-    places = (starts[:, :, None] + torch.arange(_BLOCK)).flatten(1)
-    rest = torch.arange(whole, scores.shape[1]).expand(len(scores), -1)
-    places = torch.cat((places, rest), dim=1)
-    values, order = scores.gather(1, places).topk(n)
-    return values, places.gather(1, order)
+    indices = (starts[:, :, None] + torch.arange(_BLOCK)).flatten(1)
+    remainder = torch.arange(n_in_blocks, scores.shape[1]).expand(len(scores), -1)
+    indices = torch.cat((indices, remainder), dim=1)
+    values, order = scores.gather(1, indices).topk(n)
+    return values, indices.gather(1, order)

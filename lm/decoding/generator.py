@@ -1,4 +1,4 @@
-"""Text from a decoder-only model: prompts in, events or continuations out."""
+"""`Generator`: continues prompts with a decoder-only model, by sampling or beam search."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ import torch
 
 from lm.config.decoding import SamplingConfig
 from lm.decoding.beam_search import Hypothesis, beam_search
-from lm.decoding.healing import Cover, Ending, beyond, choose, covers
+from lm.decoding.filters import parse_logit_biases
+from lm.decoding.sampler import Sampler
 from lm.decoding.sampling import (
     Continuation,
     Finish,
     Request,
-    Row,
-    Sampler,
-    TextUntil,
+    SampleSpec,
+    StopStringStream,
     Token,
     generate,
-    read_biases,
-    refilled,
+    generate_continuously,
 )
 from lm.decoding.session import DecodeSession
-from lm.decoding.speculative import Agreement, Draft, ModelDraft, PromptDraft, speculate
+from lm.decoding.speculative import AcceptanceStats, Drafter, ModelDrafter, PromptLookupDrafter, generate_speculatively
+from lm.decoding.token_healing import HealedPrompt, PromptEnding, choose_healed_prompt, heal_prompts, text_after_overlap
 from lm.engine.selection import EnginePlan, plan_engines
 from lm.errors import LMError, UsageError
 from lm.model.transformer import DecoderOnly
@@ -34,12 +34,12 @@ from lm.text.prompts import Prompt
 from lm.tokenizer.special_tokens import build_text_frame
 from lm.tokenizer.tokenizer import Tokenizer
 
-PROMPT = "prompt"
-"""The draft that guesses that a text goes on as it did before."""
-_LEAST_SHARED = 8
-"""Tokens of a beginning that is worth reading once for all."""
-_HEALED_TOGETHER = 8
-"""Prompts whose ends are covered together."""
+PROMPT_LOOKUP = "prompt"
+"""The draft that stands for prompt lookup decoding."""
+_MIN_SHARED_PREFIX = 8
+"""Tokens of a common prefix that is worth prefilling once."""
+_HEALING_BATCH = 8
+"""Prompts whose ends are healed together."""
 
 
 @dataclass(frozen=True)
@@ -49,12 +49,13 @@ class Generator:
     Attributes:
         model: in eval mode.
         tokenizer: of the model.
-        config: how tokens are chosen, how many, and what ends a text.
-        use_cache: keep keys and values; without them all is read again for each token, which is the reference.
-        batch_size: samples drawn side by side; changes speed and memory, not the samples.
-        draft: a smaller model, or PROMPT: it guesses tokens, which are read together; samples are drawn one by one.
-        agreement: how often the draft was right so far.
-        follows_examples: whether the model was trained on prompts that end with a token: no token is healed then.
+        config: sampling settings.
+        use_cache: use a KV cache; without it everything is recomputed for each token, which is the reference.
+        batch_size: concurrent samples; affects speed and memory, not the samples.
+        draft: a draft model, or PROMPT_LOOKUP, for speculative decoding; samples are then generated one by one.
+        acceptance_stats: counts of draft tokens so far.
+        follows_examples: whether the model was trained on prompts that end with a token: there is no token healing
+            then.
     """
 
     model: DecoderOnly
@@ -63,11 +64,11 @@ class Generator:
     use_cache: bool = True
     batch_size: int = 16
     draft: DecoderOnly | str | None = None
-    agreement: Agreement = field(default_factory=Agreement)
+    acceptance_stats: AcceptanceStats = field(default_factory=AcceptanceStats)
     follows_examples: bool = False
 
     def __post_init__(self) -> None:
-        """UsageError if a draft model has other tokens."""
+        """UsageError if a draft model has another vocabulary size."""
         if isinstance(self.draft, DecoderOnly):
             sizes = [model.config.vocab_size for model in (self.draft, self.model)]
             if sizes[0] != sizes[1]:
@@ -78,12 +79,12 @@ class Generator:
 
     @cached_property
     def sampler(self) -> Sampler:
-        """What chooses the tokens; if the settings have no seed, it has a fresh one, which stays.
+        """The sampler of the settings; without a seed, it has a random one, which stays.
 
         Raises:
-            UsageError: a logit bias of the settings is malformed, or names no token.
+            UsageError: a logit bias of the settings is malformed, or has no token.
         """
-        return Sampler.of(self.config, read_biases(self.config.logit_bias, self.tokenizer))
+        return Sampler.from_config(self.config, parse_logit_biases(self.config.logit_bias, self.tokenizer))
 
     def generate(
         self,
@@ -94,135 +95,144 @@ class Generator:
         first: int = 0,
         alternatives: int = 0,
     ) -> Iterator[Token | Finish]:
-        """Draw samples of what follows a prompt; see `lm.decoding.sampling.generate`.
+        """Sample continuations of a prompt; see `lm.decoding.sampling.generate`.
 
         Args:
-            prompt: a text; or ids, at least one, which are followed as they are.
-            context: ids before a text, see `prolonged`; without them it begins a document.
-            n: how many samples; one batch of them after another.
-            first: number of the first sample, the others follow. With a seed, sample i of a prompt is the same in
-                every call, and in `continue_prompts`.
-            alternatives: how many of the most likely tokens come with each token.
+            prompt: a text; or IDs, at least one, which are continued as they are.
+            context: IDs before a text, see `encode_after`; without them it starts a document.
+            n: number of samples, in batches.
+            first: number of the first sample. With a seed, sample i of a prompt is the same in every call, and in
+                `continue_prompts`.
+            alternatives: how many of the most probable tokens to return with each token.
 
         Raises:
             InputError: the tokenizer has no token for a character of the prompt.
-            UsageError: there is nothing to begin from, an id is not in the vocabulary, or the settings rule out every
-                token.
+            UsageError: the prompt is empty and there is no start token, an ID is not in the vocabulary, or the settings
+                ban every token.
         """
         ids, plan = self._ids(prompt, context), self.plan(n)
-        session, found = DecodeSession(plan), list[Cover]()
-        if (ending := self._ending(prompt, ids)) is not None:
-            session.share(ending.kept[:-1])  # all covers and samples begin with it
-            (found,) = covers(session, [ending], self.tokenizer, self.sampler)
-        streams = ((number, self.sampler.stream(number, prompt=ids)) for number in range(first, first + n))
-        requests = (self._request(ids, number, self.config.max_tokens, stream, found) for number, stream in streams)
+        session, healed = DecodeSession(plan), list[HealedPrompt]()
+        if (ending := self._find_ending(prompt, ids)) is not None:
+            session.prefill_prefix(ending.prefix_ids[:-1])  # all covers and samples begin with it
+            (healed,) = heal_prompts(session, [ending], self.tokenizer, self.sampler)
+        rngs = ((number, self.sampler.rng(number, prompt=ids)) for number in range(first, first + n))
+        requests = (self._build_request(ids, number, self.config.max_tokens, rng, healed) for number, rng in rngs)
         if self.draft is not None:
-            yield from self._speculate(requests, plan, n, alternatives)
-        elif found:
-            yield from refilled(
-                session, requests, self.sampler, rows=self.batch_size,
+            yield from self._generate_speculatively(requests, plan, n, alternatives)
+        elif healed:
+            yield from generate_continuously(
+                session, requests, self.sampler, batch_size=self.batch_size,
                 stop_ids=self._stop_ids, alternatives=alternatives,
             )  # fmt: skip
         else:
-            while rows := [request.row for request in itertools.islice(requests, self.batch_size)]:
+            while rows := [request.spec for request in itertools.islice(requests, self.batch_size)]:
                 yield from generate(
                     DecodeSession(plan), torch.tensor([ids]), rows, self.sampler,
                     stop_ids=self._stop_ids, alternatives=alternatives,
                 )  # fmt: skip
 
-    def _speculate(
+    def _generate_speculatively(
         self, requests: Iterable[Request], plan: EnginePlan, n: int, alternatives: int
     ) -> Iterator[Token | Finish]:
-        """`n` samples one after another, with a draft."""
+        """Generate `n` samples one by one, with a draft."""
         for request in requests:
-            draft: Draft = PromptDraft()
+            draft: Drafter = PromptLookupDrafter()
             if isinstance(self.draft, DecoderOnly):
-                guessing = plan_engines(self.draft, tokens=self._all_tokens(n), uses_cache=self.use_cache)
-                draft = ModelDraft(DecodeSession(guessing), self.sampler)
-            yield from speculate(
-                DecodeSession(plan), draft, torch.tensor([[*request.prompt]]), request.row, self.sampler,
-                agreement=self.agreement, stop_ids=self._stop_ids, alternatives=alternatives,
+                guessing = plan_engines(self.draft, tokens=self._count_steps(n), use_cache=self.use_cache)
+                draft = ModelDrafter(DecodeSession(guessing), self.sampler)
+            yield from generate_speculatively(
+                DecodeSession(plan), draft, torch.tensor([[*request.prompt]]), request.spec, self.sampler,
+                stats=self.acceptance_stats, stop_ids=self._stop_ids, alternatives=alternatives,
             )  # fmt: skip
 
-    def _ending(self, prompt: str | Sequence[int], ids: Sequence[int]) -> Ending | None:
-        """The end of a prompt that is chosen again with what follows, if it has one."""
+    def _find_ending(self, prompt: str | Sequence[int], ids: Sequence[int]) -> PromptEnding | None:
+        """The end of a prompt to retokenise, if any."""
         if not self.config.token_healing or self.follows_examples or not isinstance(prompt, str):
             return None
-        return Ending.of(self.tokenizer, prompt, ids)
+        return PromptEnding.of(self.tokenizer, prompt, ids)
 
-    def _request(
-        self, ids: Sequence[int], number: int, max_tokens: int, stream: random.Random, found: Sequence[Cover]
+    def _build_request(
+        self, ids: Sequence[int], number: int, max_tokens: int, rng: random.Random, healed: Sequence[HealedPrompt]
     ) -> Request:
-        """A sample that follows some ids; or the same text, whose end is covered in one of several ways."""
-        if not found:
-            return Request(ids, Row(number, max_tokens, self._text(), stream))
-        cover, token = choose(found, self.sampler, stream)
-        begun = None if token is None else beyond(self.tokenizer, token, cover.overlap)
-        return Request(cover.prompt, Row(number, max_tokens, self._text(begun), stream, token, cover.overlap))
+        """A request to continue IDs, or one of several retokenisations of the prompt."""
+        if not healed:
+            return Request(ids, SampleSpec(number, max_tokens, self._text_stream(), rng))
+        prompt, token = choose_healed_prompt(healed, self.sampler, rng)
+        first_text = None if token is None else text_after_overlap(self.tokenizer, token, prompt.overlap)
+        return Request(
+            prompt.prompt, SampleSpec(number, max_tokens, self._text_stream(first_text), rng, token, prompt.overlap)
+        )
 
     def samples(self, prompt: str | Sequence[int], *, n: int = 1, alternatives: int = 0) -> list[Continuation]:
-        """Draw samples to their ends; see `generate`."""
-        drawn = [Continuation() for _ in range(n)]
+        """Sample continuations to their ends; see `generate`."""
+        continuations = [Continuation() for _ in range(n)]
         for event in self.generate(prompt, n=n, alternatives=alternatives):
-            drawn[event.row].take(event)
-        return drawn
+            continuations[event.row].append(event)
+        return continuations
 
     def continue_prompts(
-        self, prompts: Iterable[Prompt], *, n: int = 1, beginning: str = "", alternatives: int = 0
+        self, prompts: Iterable[Prompt], *, n: int = 1, common_prefix: str = "", alternatives: int = 0
     ) -> Iterator[tuple[Prompt, list[Continuation]]]:
-        """Draw samples of what follows each of many prompts; see `lm.decoding.sampling.generate`.
+        """Sample continuations of many prompts, with continuous batching.
 
         Args:
-            prompts: taken one after the other, as there is room for them: see `by_length`.
-            n: how many samples of each.
-            beginning: with which many of them begin: see `shared_beginning`. It is read once.
-            alternatives: how many of the most likely tokens come with each token.
+            prompts: consumed as there is room: see `sort_by_length`.
+            n: samples of each.
+            common_prefix: of many prompts, prefilled once; see `common_prefix`.
+            alternatives: how many of the most probable tokens to return with each token.
 
         Yields:
             A prompt and its samples when the last of them has ended.
 
         Raises:
             InputError: the tokenizer has no token for a character; the message names the prompt.
-            UsageError: there is nothing to begin from, or the settings rule out every token.
+            UsageError: a prompt is empty and there is no start token, or the settings ban every token.
         """
         session = DecodeSession(self.plan())
-        shared = prompt_ids(self.tokenizer, beginning) if beginning else []
-        session.share(shared if len(shared) >= _LEAST_SHARED else [])
-        drawn: dict[int, tuple[Prompt, list[Continuation]]] = {}
-        requests = self._requests(prompts, n, drawn)
-        for event in refilled(
-            session, requests, self.sampler, rows=self.batch_size, stop_ids=self._stop_ids, alternatives=alternatives
+        prefix = encode_prompt(self.tokenizer, common_prefix) if common_prefix else []
+        session.prefill_prefix(prefix if len(prefix) >= _MIN_SHARED_PREFIX else [])
+        continuations: dict[int, tuple[Prompt, list[Continuation]]] = {}
+        requests = self._build_requests(prompts, n, continuations)
+        for event in generate_continuously(
+            session,
+            requests,
+            self.sampler,
+            batch_size=self.batch_size,
+            stop_ids=self._stop_ids,
+            alternatives=alternatives,
         ):
             number, sample = divmod(event.row, n)
-            samples = drawn[number][1]
-            samples[sample].take(event)
+            samples = continuations[number][1]
+            samples[sample].append(event)
             if isinstance(event, Finish) and all(each.finish_reason for each in samples):
-                yield drawn.pop(number)
+                yield continuations.pop(number)
 
-    def _requests(
-        self, prompts: Iterable[Prompt], n: int, drawn: dict[int, tuple[Prompt, list[Continuation]]]
+    def _build_requests(
+        self, prompts: Iterable[Prompt], n: int, continuations: dict[int, tuple[Prompt, list[Continuation]]]
     ) -> Iterator[Request]:
-        """The samples of each prompt; `drawn` gets what they grow in."""
-        for prompt, ids, found in self._covered(prompts):
-            drawn[prompt.number] = (prompt, [Continuation() for _ in range(n)])
+        """The requests of each prompt; continuations are added to `drawn`."""
+        for prompt, ids, healed in self._heal_prompts(prompts):
+            continuations[prompt.number] = (prompt, [Continuation() for _ in range(n)])
             max_tokens = prompt.max_tokens or self.config.max_tokens
             for sample in range(n):
-                stream = self.sampler.stream(sample, prompt=ids, repeat=prompt.repeat, seed=prompt.seed)
-                yield self._request(ids, prompt.number * n + sample, max_tokens, stream, found)
+                rng = self.sampler.rng(sample, prompt=ids, repeat=prompt.repeat, seed=prompt.seed)
+                yield self._build_request(ids, prompt.number * n + sample, max_tokens, rng, healed)
 
-    def _covered(self, prompts: Iterable[Prompt]) -> Iterator[tuple[Prompt, list[int], list[Cover]]]:
-        """Prompts with their ids, and the ways to cover their ends."""
+    def _heal_prompts(self, prompts: Iterable[Prompt]) -> Iterator[tuple[Prompt, list[int], list[HealedPrompt]]]:
+        """Yield prompts with their IDs, and their retokenisations."""
         waiting, session = iter(prompts), DecodeSession(self.plan())
-        while some := list(itertools.islice(waiting, _HEALED_TOGETHER if self.config.token_healing else 1)):
-            ids = [self._ids_of(prompt) for prompt in some]
-            endings = [self._ending(prompt.text, each) for prompt, each in zip(some, ids, strict=True)]
+        while batch := list(itertools.islice(waiting, _HEALING_BATCH if self.config.token_healing else 1)):
+            ids = [self._encode_prompt(prompt) for prompt in batch]
+            endings = [self._find_ending(prompt.text, each) for prompt, each in zip(batch, ids, strict=True)]
             healed = [ending for ending in endings if ending is not None]
-            found = iter(covers(session, healed, self.tokenizer, self.sampler) if healed else ())
-            yield from zip(some, ids, [[] if ending is None else next(found) for ending in endings], strict=True)
+            healed_prompts = iter(heal_prompts(session, healed, self.tokenizer, self.sampler) if healed else ())
+            yield from zip(
+                batch, ids, [[] if ending is None else next(healed_prompts) for ending in endings], strict=True
+            )
 
-    def _ids_of(self, prompt: Prompt) -> list[int]:
+    def _encode_prompt(self, prompt: Prompt) -> list[int]:
         try:
-            return prompt_ids(self.tokenizer, prompt.text)
+            return encode_prompt(self.tokenizer, prompt.text)
         except LMError as error:
             raise type(error)(f"{prompt.where}: {error}") from None
 
@@ -235,37 +245,41 @@ class Generator:
         n: int = 1,
         max_tokens: int | None = None,
     ) -> list[Continuation]:
-        """Find the `n` most likely texts that follow a prompt, best first; see `lm.decoding.beam_search`.
+        """Find the `n` most probable continuations by beam search, best first; see `lm.decoding.beam_search`.
 
-        Of the settings only `max_tokens` counts, unless it is given here: a search draws nothing, and knows no filters
-        and no stop strings.
+        Of the settings only `max_tokens` applies, unless it is given: there are no filters and no stop strings.
 
         Raises:
             InputError: the tokenizer has no token for a character of the prompt.
-            UsageError: there is nothing to begin from, an id is not in the vocabulary, or `n` is more than the beam.
+            UsageError: the prompt is empty and there is no start token, an ID is not in the vocabulary, or `n` is
+                greater than the beam.
         """
         limit, ids = max_tokens or self.config.max_tokens, self._ids(prompt)
         first, overlap, greedy = None, 0, Sampler(greedy=True)
-        if (ending := self._ending(prompt, ids)) is not None:  # the beam begins with the best spelling of the prompt
-            (found,) = covers(DecodeSession(self.plan(1)), [ending], self.tokenizer, greedy)
-            cover, token = choose(found, greedy, greedy.stream(0))
-            ids, overlap, first = [*cover.prompt], cover.overlap, None if token is None else cover.tokens
+        if (
+            ending := self._find_ending(prompt, ids)
+        ) is not None:  # the beam begins with the best spelling of the prompt
+            (healed,) = heal_prompts(DecodeSession(self.plan(1)), [ending], self.tokenizer, greedy)
+            chosen, token = choose_healed_prompt(healed, greedy, greedy.rng(0))
+            ids, overlap, first = [*chosen.prompt], chosen.overlap, None if token is None else chosen.tokens
         (best,) = beam_search(
-            DecodeSession(plan_engines(self.model, tokens=limit, shares=True, uses_cache=self.use_cache)),
-            torch.tensor([ids]), beam_size=beam_size, max_tokens=limit, first=first,
+            DecodeSession(plan_engines(self.model, tokens=limit, shares_prefixes=True, use_cache=self.use_cache)),
+            torch.tensor([ids]), beam_size=beam_size, max_tokens=limit, first_tokens=first,
             stop_ids=self._stop_ids, length_penalty=length_penalty, n=n,
         )  # fmt: skip
-        return [self._found(hypothesis, overlap) for hypothesis in best]
+        return [self._to_continuation(hypothesis, overlap) for hypothesis in best]
 
     def interrupt(self, sample: Continuation) -> None:
-        """End a sample that grows no more, with all the text of its tokens."""
-        text = self._text(beyond(self.tokenizer, sample.tokens[0], sample.overlap) if sample.overlap else None)
+        """Finish an interrupted sample, with all the text of its tokens."""
+        text = self._text_stream(
+            text_after_overlap(self.tokenizer, sample.tokens[0], sample.overlap) if sample.overlap else None
+        )
         sample.text = "".join(map(text.feed, sample.tokens)) + text.finish()
         sample.finish_reason = "interrupted"
 
     def plan(self, n: int | None = None) -> EnginePlan:
-        """The engines that draw `n` samples of a prompt, or any number of them; see `plan_engines`."""
-        return plan_engines(self.model, tokens=None if n is None else self._all_tokens(n), uses_cache=self.use_cache)
+        """Plan the engines for `n` samples of a prompt, or any number; see `plan_engines`."""
+        return plan_engines(self.model, tokens=None if n is None else self._count_steps(n), use_cache=self.use_cache)
 
     @property
     def _stop_ids(self) -> tuple[int, ...]:
@@ -273,7 +287,7 @@ class Generator:
 
     def _ids(self, prompt: str | Sequence[int], context: Sequence[int] = ()) -> list[int]:
         if isinstance(prompt, str):
-            return prolonged(self.tokenizer, context, prompt)
+            return encode_after(self.tokenizer, context, prompt)
         ids, size = list(prompt), self.model.config.vocab_size
         if not ids:
             raise UsageError("there is nothing to begin from: give at least one token")
@@ -282,16 +296,16 @@ class Generator:
             raise UsageError(f"token {wrong} is not in the vocabulary (ids go from 0 to {size - 1})")
         return ids
 
-    def _all_tokens(self, n: int) -> int:
-        """Decode steps of `n` samples, drawn in batches or with a draft one by one."""
+    def _count_steps(self, n: int) -> int:
+        """Decode steps of `n` samples, in batches, or one by one with a draft."""
         return self.config.max_tokens * -(-n // (self.batch_size if self.draft is None else 1))
 
-    def _text(self, first: str | None = None) -> TextUntil:
-        return TextUntil(self.tokenizer.decode_stream(), self.config.stop, first=first)
+    def _text_stream(self, first: str | None = None) -> StopStringStream:
+        return StopStringStream(self.tokenizer.decode_stream(), self.config.stop, first_text=first)
 
-    def _found(self, hypothesis: Hypothesis, overlap: int) -> Continuation:
-        first = beyond(self.tokenizer, hypothesis.tokens[0], overlap) if overlap else None
-        text = TextUntil(self.tokenizer.decode_stream(), first=first)
+    def _to_continuation(self, hypothesis: Hypothesis, overlap: int) -> Continuation:
+        first = text_after_overlap(self.tokenizer, hypothesis.tokens[0], overlap) if overlap else None
+        text = StopStringStream(self.tokenizer.decode_stream(), first_text=first)
         return Continuation(
             text="".join(map(text.feed, hypothesis.tokens)) + text.finish(),
             tokens=list(hypothesis.tokens),
@@ -302,12 +316,12 @@ class Generator:
         )
 
 
-def prompt_ids(tokenizer: Tokenizer, prompt: str) -> list[int]:
-    """A prompt's ids, after the document-start token if the tokenizer has one.
+def encode_prompt(tokenizer: Tokenizer, prompt: str) -> list[int]:
+    """Encode a prompt, after the start-of-text token if the tokenizer has one.
 
     Raises:
         InputError: the tokenizer has no token for a character.
-        UsageError: there is neither a prompt nor a start token to begin from.
+        UsageError: the prompt is empty and there is no start token.
     """
     ids = [*build_text_frame(tokenizer).before, *tokenizer.encode(prompt)]
     if not ids:
@@ -315,15 +329,15 @@ def prompt_ids(tokenizer: Tokenizer, prompt: str) -> list[int]:
     return ids
 
 
-def prolonged(tokenizer: Tokenizer, context: Sequence[int], text: str) -> list[int]:
-    """The ids of a context with a text put after it; after a document that has ended the text begins a new one.
+def encode_after(tokenizer: Tokenizer, context: Sequence[int], text: str) -> list[int]:
+    """Encode a text after a context; after an ended document it starts a new one.
 
     Raises:
         InputError: the tokenizer has no token for a character.
-        UsageError: there is neither a context nor a text nor a start token to begin from.
+        UsageError: context and text are empty, and there is no start token.
     """
     if not context:
-        return prompt_ids(tokenizer, text)
+        return encode_prompt(tokenizer, text)
     frame = build_text_frame(tokenizer)
     is_ended = context[-1] in frame.after
     # In GPT-2's manner one token both ends a document and starts the next.
@@ -331,21 +345,21 @@ def prolonged(tokenizer: Tokenizer, context: Sequence[int], text: str) -> list[i
     return [*context, *start, *tokenizer.encode(text)]
 
 
-_AT_ONCE = 4096
-"""Prompts that are put in order of length together; results wait for the last of them at most."""
+_SORT_WINDOW = 4096
+"""Prompts that are sorted by length together; results wait for the last of them at most."""
 
 
-def by_length(prompts: Iterable[Prompt]) -> Iterator[Prompt]:
-    """Prompts of like length one after the other, the shortest first; some are read ahead."""
+def sort_by_length(prompts: Iterable[Prompt]) -> Iterator[Prompt]:
+    """Sort prompts by length, the shortest first, in windows that are read ahead."""
     waiting = iter(prompts)
-    while some := list(itertools.islice(waiting, _AT_ONCE)):
-        yield from sorted(some, key=lambda prompt: len(prompt.text))
+    while window := list(itertools.islice(waiting, _SORT_WINDOW)):
+        yield from sorted(window, key=lambda prompt: len(prompt.text))
 
 
-def shared_beginning(texts: Sequence[str]) -> str:
-    """The words with which all of some texts begin, and go on with others.
+def common_prefix(texts: Sequence[str]) -> str:
+    """Return the whole words that all texts start with, and continue.
 
-    The white space after them is no part of it: it may belong to the next token.
+    Trailing white space is excluded: it may belong to the next token.
     """
     if len(texts) < 2:
         return ""

@@ -1,6 +1,6 @@
-"""Speculative decoding: a draft guesses some tokens, which the model reads at once and keeps as far as it agrees.
+"""Speculative decoding: a drafter proposes tokens, which the model verifies in one forward pass.
 
-What is drawn has the distribution that the model alone has; what is greedy is the same.
+The distribution of samples is that of the model alone; greedy results are identical.
 
 Source: Leviathan et al. 2023; Chen et al. 2023.
 """
@@ -15,229 +15,225 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from lm.decoding.sampling import (
-    NOTHING_LEFT,
-    Finish,
-    History,
-    Row,
-    Sample,
-    Sampler,
-    Token,
-    drawn,
-    log_normaliser,
-    most_likely,
-)
+from lm.decoding.filters import History
+from lm.decoding.sampler import NO_TOKEN_LEFT, Sampler, draw, log_normaliser, top_alternatives
+from lm.decoding.sampling import Finish, SampleSpec, SampleState, Token
 from lm.decoding.session import DecodeSession
-from lm.engine.engine import Want
+from lm.engine.engine import OutputSpec
 
-_FIRST, _MOST, _MORE, _FEWER = 4, 15, 2, 1
-"""Tokens guessed at first and at most; by how many more after all were kept, and by how many fewer after some weren't.
+_INITIAL_LENGTH, _MAX_LENGTH, _INCREMENT, _DECREMENT = 4, 15, 2, 1
+"""Draft tokens at first and at most; the increment after all were accepted, and the decrement after some were not.
 
-Source of the steps: Hugging Face's transformers, for assisted generation.
+Source of the schedule: Hugging Face's transformers, for assisted generation.
 """
-_PATIENCE, _LONGEST_REST = 3, 16
-"""Guesses in a row of which nothing is kept, until there are none for a token, then for two, and so on; and for how
-many at most."""
-_LONGEST, _SHORTEST = 3, 1
-"""Tokens that must have occurred together before, for what followed them to be guessed."""
+_PATIENCE, _MAX_PAUSE = 3, 16
+"""Consecutive drafts without any accepted token before a pause of one step, then of two, and so on; and the longest
+pause.
+"""
+_MAX_NGRAM, _MIN_NGRAM = 3, 1
+"""Lengths of the n-gram that prompt lookup searches, longest and shortest."""
 
 
 @dataclass(frozen=True, slots=True)
-class Guess:
-    """A token that may come next.
+class DraftToken:
+    """A proposed token.
 
     Attributes:
-        token: its id.
-        probabilities: (vocabulary,) from which it was drawn; None if it was the only one thought of.
+        token: its ID.
+        probabilities: (vocabulary,) from which it was drawn; None if it was certain.
     """
 
     token: int
     probabilities: Tensor | None = None
 
 
-class Draft(Protocol):
-    """What guesses."""
+class Drafter(Protocol):
+    """Proposes tokens."""
 
-    def guesses(self, history: History, count: int, stream: random.Random) -> list[Guess]:
-        """At most so many tokens that may follow (1, length) others; none if nothing comes to mind."""
+    def propose(self, history: History, count: int, rng: random.Random) -> list[DraftToken]:
+        """Propose at most `count` tokens to follow (1, length) others; possibly none."""
 
 
-class PromptDraft:
-    """Guesses that the last tokens go on as they did when they last occurred.
+class PromptLookupDrafter:
+    """Proposes what followed the last occurrence of the last few tokens.
 
     Source: Saxena 2023 (prompt lookup decoding).
     """
 
-    def guesses(self, history: History, count: int, stream: random.Random) -> list[Guess]:  # noqa: ARG002
-        """See `Draft`."""
+    def propose(self, history: History, count: int, rng: random.Random) -> list[DraftToken]:  # noqa: ARG002
+        """See `Drafter`."""
         tokens: list[int] = history.tokens[0].tolist()
-        for length in range(min(_LONGEST, len(tokens) - 1), _SHORTEST - 1, -1):
+        for length in range(min(_MAX_NGRAM, len(tokens) - 1), _MIN_NGRAM - 1, -1):
             last = tokens[-length:]
             for begin in range(len(tokens) - length - 1, -1, -1):
                 if tokens[begin : begin + length] == last:
-                    return [Guess(token) for token in tokens[begin + length : begin + length + count]]
+                    return [DraftToken(token) for token in tokens[begin + length : begin + length + count]]
         return []
 
 
-class ModelDraft:
-    """Guesses what a smaller model draws, by the same sampler."""
+class ModelDrafter:
+    """Proposes what a smaller draft model samples."""
 
     def __init__(self, session: DecodeSession, sampler: Sampler) -> None:
-        """Of a session with no rows yet, of a model with the same vocabulary."""
+        """Create a drafter from a session without rows, of a model with the same vocabulary."""
         self._session, self._sampler = session, sampler
 
-    def guesses(self, history: History, count: int, stream: random.Random) -> list[Guess]:
-        """See `Draft`."""
-        found: list[Guess] = []
-        unread = self._go_back(history.tokens[0].tolist())
-        while len(found) < count:
-            read = self._session.extend(torch.tensor([unread])) if len(self._session) else self._session.add([unread])
-            logits = read.last.cpu()
+    def propose(self, history: History, count: int, rng: random.Random) -> list[DraftToken]:
+        """See `Drafter`."""
+        draft_tokens: list[DraftToken] = []
+        unread = self._rewind(history.tokens[0].tolist())
+        while len(draft_tokens) < count:
+            output = self._session.extend(torch.tensor([unread])) if len(self._session) else self._session.add([unread])
+            logits = output.last_logits.cpu()
             probabilities = None if self._sampler.greedy else self._sampler.probabilities(logits, history)
             if probabilities is None:
-                token = self._sampler.tokens(logits, [stream], history)
+                token = self._sampler.tokens(logits, [rng], history)
             else:
-                token = drawn(probabilities, [stream])
-            if token == NOTHING_LEFT:
+                token = draw(probabilities, [rng])
+            if token == NO_TOKEN_LEFT:
                 break
-            found.append(Guess(int(token), None if probabilities is None else probabilities[0]))
-            unread, history = [int(token)], history.followed(token)
-        return found
+            draft_tokens.append(DraftToken(int(token), None if probabilities is None else probabilities[0]))
+            unread, history = [int(token)], history.append(token)
+        return draft_tokens
 
-    def _go_back(self, tokens: list[int]) -> list[int]:
-        """Take back what was read and did not come, and return what has to be read: the last token at least."""
+    def _rewind(self, tokens: list[int]) -> list[int]:
+        """Truncate the session to the common prefix, and return the unread tokens: at least the last one."""
         if not len(self._session):
             return tokens
         (read,) = self._session.tokens
         pairs = zip(read, tokens[:-1], strict=False)
-        same = next((place for place, (ours, theirs) in enumerate(pairs) if ours != theirs), None)
-        kept = min(len(read), len(tokens) - 1) if same is None else same
-        if kept < len(read):
-            self._session.truncate([kept])
-        return tokens[kept:]
+        first_difference = next((place for place, (ours, theirs) in enumerate(pairs) if ours != theirs), None)
+        n_common = min(len(read), len(tokens) - 1) if first_difference is None else first_difference
+        if n_common < len(read):
+            self._session.truncate([n_common])
+        return tokens[n_common:]
 
 
 @dataclass
-class Agreement:
-    """How often a draft was right.
+class AcceptanceStats:
+    """Counts of draft tokens; accepted / proposed is the acceptance rate.
 
     Attributes:
-        guessed: tokens that it guessed.
-        kept: of them, those that the model kept.
+        proposed: draft tokens.
+        accepted: of them, those that the model accepted.
     """
 
-    guessed: int = 0
-    kept: int = 0
+    proposed: int = 0
+    accepted: int = 0
 
 
 @dataclass
-class _Pace:
-    """How many tokens to guess next.
+class _DraftLength:
+    """How many tokens to draft next.
 
     Attributes:
-        width: while guesses are asked for.
-        misses: guesses in a row of which nothing was kept.
-        rest: tokens to go on without any.
+        length: while drafting.
+        n_rejected: consecutive drafts without any accepted token.
+        pause: steps to go without drafts.
     """
 
-    width: int = _FIRST
-    misses: int = 0
-    rest: int = 0
+    length: int = _INITIAL_LENGTH
+    n_rejected: int = 0
+    pause: int = 0
 
     @property
-    def count(self) -> int:
-        return 0 if self.rest else self.width
+    def next_length(self) -> int:
+        return 0 if self.pause else self.length
 
-    def note(self, guessed: int, kept: int) -> None:
-        """Learn what came of so many guesses."""
+    def update(self, guessed: int, kept: int) -> None:
+        """Adapt to the result of a draft."""
         if not guessed:
-            self.rest = max(0, self.rest - 1)
+            self.pause = max(0, self.pause - 1)
             return
-        self.width = min(self.width + _MORE, _MOST) if kept == guessed else max(self.width - _FEWER, 1)
-        self.misses = 0 if kept else self.misses + 1
-        if self.misses >= _PATIENCE:
-            self.rest = min(2 ** (self.misses - _PATIENCE), _LONGEST_REST)
+        self.length = (
+            min(self.length + _INCREMENT, _MAX_LENGTH) if kept == guessed else max(self.length - _DECREMENT, 1)
+        )
+        self.n_rejected = 0 if kept else self.n_rejected + 1
+        if self.n_rejected >= _PATIENCE:
+            self.pause = min(2 ** (self.n_rejected - _PATIENCE), _MAX_PAUSE)
 
 
 @torch.inference_mode()
-def speculate(
+def generate_speculatively(
     session: DecodeSession,
-    draft: Draft,
+    drafter: Drafter,
     prompt: Tensor,
-    row: Row,
+    spec: SampleSpec,
     sampler: Sampler,
     *,
-    agreement: Agreement,
+    stats: AcceptanceStats,
     stop_ids: Collection[int] = (),
     alternatives: int = 0,
 ) -> Iterator[Token | Finish]:
-    """Continue a prompt in one sample.
+    """Continue a prompt in one sample, by speculative decoding.
 
     Args:
-        session: with no rows yet.
-        draft: guesses.
-        prompt: (1, length) ids; at least one.
-        row: the sample.
-        sampler: chooses the tokens; with a seed the sample is always the same, but another than without a draft.
-        agreement: counts.
+        session: without rows.
+        drafter: proposes tokens.
+        prompt: (1, length) IDs; at least one.
+        spec: the sample.
+        sampler: chooses the tokens; with a seed the sample is reproducible, but not the one without a draft.
+        stats: counts draft tokens.
         stop_ids: tokens that end the sample.
-        alternatives: how many of the most likely tokens come with each token.
+        alternatives: how many of the most probable tokens to return with each token.
 
     Yields:
         Tokens, and a Finish.
 
     Raises:
         InputError: the model's output is not a number.
-        UsageError: the sampler rules out every token.
+        UsageError: the sampler bans every token.
     """
-    sample = Sample.of(row, sampler)
-    history, pace = History(prompt.cpu(), prompt.shape[1]), _Pace()
-    guesses: Sequence[Guess] = ()
-    read = session.add(prompt.tolist())
+    sample = SampleState.start(spec, sampler)
+    history, draft_length = History(prompt.cpu(), prompt.shape[1]), _DraftLength()
+    draft_tokens: Sequence[DraftToken] = ()
+    output = session.add(prompt.tolist())
     while True:
-        assert read.logits is not None
-        following = read.logits[0].cpu()
-        kept = -1  # the model chooses one token more than it keeps
-        for logits, guess in zip(following[:, None], (*guesses, None), strict=True):
-            token = sample.first
+        assert output.logits is not None
+        following = output.logits[0].cpu()
+        n_accepted = -1  # the model chooses one token more than it keeps
+        for logits, draft_token in zip(following[:, None], (*draft_tokens, None), strict=True):
+            token = sample.first_token
             if token is None:
-                token = _chosen(logits, guess, sampler, sample.stream, history)
+                token = _accept_or_resample(logits, draft_token, sampler, sample.rng, history)
             logprob = float(logits[0, max(token, 0)] - log_normaliser(logits))
-            yield from sample.take(token, logprob, most_likely(logits, alternatives)[0], stop_ids)
-            history = history.followed(torch.tensor([token]))
-            kept += 1
-            if sample.is_finished or guess is None or token != guess.token:
+            yield from sample.append(token, logprob, top_alternatives(logits, alternatives)[0], stop_ids)
+            history = history.append(torch.tensor([token]))
+            n_accepted += 1
+            if sample.is_finished or draft_token is None or token != draft_token.token:
                 break
-        agreement.guessed, agreement.kept = agreement.guessed + len(guesses), agreement.kept + kept
+        stats.proposed, stats.accepted = stats.proposed + len(draft_tokens), stats.accepted + n_accepted
         if sample.is_finished:
             return
-        pace.note(len(guesses), kept)
+        draft_length.update(len(draft_tokens), n_accepted)
         session.truncate([history.tokens.shape[1] - 1])
-        count = min(pace.count, sample.left - 1)
-        guesses = draft.guesses(history, count, sample.stream) if count else ()
-        unread = [int(history.tokens[0, -1]), *(guess.token for guess in guesses)]
-        read = session.extend(torch.tensor([unread]), Want(last=len(unread)))
+        count = min(draft_length.next_length, sample.n_left - 1)
+        draft_tokens = drafter.propose(history, count, sample.rng) if count else ()
+        unread = [int(history.tokens[0, -1]), *(draft_token.token for draft_token in draft_tokens)]
+        output = session.extend(torch.tensor([unread]), OutputSpec(logits_to_keep=len(unread)))
 
 
-def _chosen(logits: Tensor, guess: Guess | None, sampler: Sampler, stream: random.Random, history: History) -> int:
-    """The token that comes next: the guess, with the probability that keeps the distribution, or another.
+def _accept_or_resample(
+    logits: Tensor, draft_token: DraftToken | None, sampler: Sampler, rng: random.Random, history: History
+) -> int:
+    """Accept the draft token with the probability that preserves the distribution, or sample another one.
 
     Args:
         logits: (1, vocabulary).
-        guess: what was guessed, if anything.
+        draft_token: the draft token, if any.
         sampler: chooses.
-        stream: of random numbers.
-        history: what came before.
+        rng: random generator.
+        history: the tokens so far.
     """
-    if guess is None or sampler.greedy:
-        return int(sampler.tokens(logits, [stream], history))
-    ours = sampler.probabilities(logits, history)[0]
-    if guess.probabilities is None:
-        theirs = torch.zeros_like(ours)
-        theirs[guess.token] = 1.0
+    if draft_token is None or sampler.greedy:
+        return int(sampler.tokens(logits, [rng], history))
+    target = sampler.probabilities(logits, history)[0]
+    if draft_token.probabilities is None:
+        draft = torch.zeros_like(target)
+        draft[draft_token.token] = 1.0
     else:
-        theirs = guess.probabilities
-    if stream.random() * float(theirs[guess.token]) < float(ours[guess.token]):
-        return guess.token
-    rest = (ours - theirs).clamp(min=0)
-    return int(drawn(rest[None] if rest.any() else ours[None], [stream]))
+        draft = draft_token.probabilities
+    if rng.random() * float(draft[draft_token.token]) < float(target[draft_token.token]):
+        return draft_token.token
+    residual = (target - draft).clamp(min=0)
+    return int(draw(residual[None] if residual.any() else target[None], [rng]))

@@ -1,4 +1,4 @@
-"""Translation of lines: batches of like length, results in the order of the input, a line for each line."""
+"""`Translator`: translates lines in batches of similar length, one result per line, in order."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ from torch import Tensor
 from lm.config.decoding import SamplingConfig, TranslationConfig
 from lm.config.model import check_heads_given
 from lm.data.bucketing import length_batches
-from lm.decoding.beam_search import Coverage, Hypothesis, beam_search
-from lm.decoding.sampling import Continuation, Filter, History, Row, Sampler, generate, nothing_left
-from lm.decoding.session import DecodeSession, Source
-from lm.decoding.translation_input import Ids, Line, TranslationModel, line_of, padded
+from lm.decoding.beam_search import CoveragePenalty, Hypothesis, beam_search
+from lm.decoding.filters import Filter, History
+from lm.decoding.sampler import Sampler, no_token_left
+from lm.decoding.sampling import Continuation, SampleSpec, generate
+from lm.decoding.session import DecodeSession, SourceBatch
+from lm.decoding.translation_input import Ids, SourceLine, TranslationModel, build_source_line, pad_sources
 from lm.engine.selection import plan_engines
 from lm.errors import InputError, UsageError
 from lm.processes import ParallelMap, map_on_threads
@@ -28,7 +30,7 @@ from lm.tokenizer.special_tokens import PairSpecialTokens, SpecialTokenFrame, bu
 
 _READ_AHEAD = 4096
 
-_GREEDY = Sampler.of(SamplingConfig(greedy=True))
+_GREEDY = Sampler.from_config(SamplingConfig(greedy=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +38,11 @@ class Translation:
     """One translation of a line.
 
     Attributes:
-        text: without line ends and special tokens; begins with the prefix.
-        tokens: those after the prefix; the one that ended it is among them.
+        text: without line ends and special tokens; starts with the prefix.
+        tokens: after the prefix, the end token included.
         logprobs: of each token, in nats.
-        score: see `Hypothesis`; of samples the sum of the log-probabilities.
-        finish_reason: "end_of_text", "length", or "blank" for that of a blank line.
+        score: see `Hypothesis`; of samples the summed log-probability.
+        finish_reason: "end_of_text", "length", or "blank" for a blank line.
     """
 
     text: str
@@ -50,19 +52,19 @@ class Translation:
     finish_reason: str = "blank"
 
     def __repr__(self) -> str:
-        """Its text and score."""
+        """Text and score."""
         return f"<Translation {self.text!r}, score {self.score:.4g}>"
 
 
 @dataclass(frozen=True, slots=True)
-class Translated:
-    """A line, and what became of it.
+class TranslatedLine:
+    """A line with its translations.
 
     Attributes:
         source: the line.
-        translations: as many as were asked for, best first; or fewer, if there are no more.
-        left_out: source tokens at its end that were not read, as the line is too long for the model.
-        heads: of the line's words, where they were given.
+        translations: as many as requested, best first; or fewer, if there are no more.
+        left_out: source tokens at its end that were truncated.
+        heads: the dependency heads of its words, if given.
     """
 
     source: str
@@ -76,7 +78,7 @@ class Translated:
 
 
 class Translator:
-    """Translates lines with one model, or with several that decide together on each token."""
+    """Translates lines with one model or an ensemble."""
 
     def __init__(
         self,
@@ -85,20 +87,20 @@ class Translator:
         *,
         sampler: Sampler = _GREEDY,
         to: str | None = None,
-        share: ParallelMap[list[Line], list[Translated]] | None = None,
+        share: ParallelMap[list[SourceLine], list[TranslatedLine]] | None = None,
     ) -> None:
-        """Check that the models fit together, and the settings them.
+        """Create a translator, and check that models and settings fit together.
 
         Args:
             models: one or more, with one target tokenizer.
             config: the settings.
-            sampler: draws translations if it is not greedy; its filters count in a search too.
-            to: the language, of models that translate into several: they have a token `<2LANGUAGE>` for each.
-            share: has batches translated by other processes, each with such a translator (`translate_batch`).
+            sampler: samples translations if it is not greedy; its filters apply to beam search too.
+            to: target language, of models with several: they have a token `<2LANGUAGE>` for each.
+            share: translates batches in other processes, each with such a translator (`translate_batch`).
 
         Raises:
-            UsageError: the models differ in their target tokenizers, the language is not one of theirs, or one without
-                attention is to cover its source.
+            UsageError: the models differ in their target tokenizers, the language is unknown, or a model without
+                attention has a coverage penalty.
         """
         self.models, self.config, self._share = tuple(models), config or TranslationConfig(), share
         self.tokenizer = self.models[0].tokenizer
@@ -107,13 +109,15 @@ class Translator:
         self._frames = [
             build_pair_frames(model.tokenizer, model.source_tokenizer, tag=model.tag_to(to)) for model in self.models
         ]
-        kept = (*map(_after_start, sampler.truncations), *_without_start(self._frames[0]))
+        truncations = (*map(_skip_start_token, sampler.truncations), *_ban_start_token(self._frames[0]))
         self._sampler = dataclasses.replace(
-            sampler, penalties=tuple(map(_after_start, sampler.penalties)), truncations=kept
+            sampler, penalties=tuple(map(_skip_start_token, sampler.penalties)), truncations=truncations
         )
         if self.config.n_best > self.config.beam and sampler.greedy:
             raise UsageError(f"{self.config.n_best} best need a beam at least as wide", settings=["beam", "n_best"])
-        if self.config.coverage_penalty and not all(each.model.decoder.attentions(cross=True) for each in self.models):
+        if self.config.coverage_penalty and not all(
+            each.model.decoder.attention_layers(cross=True) for each in self.models
+        ):
             raise UsageError(
                 "a model without attention to an encoder's states covers none of them", settings=["coverage_penalty"]
             )
@@ -124,7 +128,7 @@ class Translator:
         *,
         prefixes: Iterable[str] | None = None,
         heads: Iterable[Sequence[int]] | None = None,
-    ) -> Iterator[Translated]:
+    ) -> Iterator[TranslatedLine]:
         """Translate lines, in order; some are read ahead.
 
         Args:
@@ -140,22 +144,22 @@ class Translator:
         """
         check_heads_given(*(each.model.config for each in self.models), are_given=heads is not None)
         begun = itertools.chain(prefixes or (), itertools.repeat(""))
-        numbered, repeats = zip(itertools.count(), lines, begun, _without_end(heads)), RepeatCounter()
+        numbered, repeats = zip(itertools.count(), lines, begun, _pad_with_none(heads)), RepeatCounter()
         while chunk := list(itertools.islice(numbered, self.config.read_ahead or _READ_AHEAD)):
-            read = self._read(chunk)
+            read = self._encode_lines(chunk)
             if not self._sampler.greedy:
-                read = [dataclasses.replace(line, repeat=repeats.count(_drawn_for(line))) for line in read]
-            done = {line.number: self._blank(line) for line in read if line.is_blank}
+                read = [dataclasses.replace(line, repeat=repeats.count(_seed_text(line))) for line in read]
+            done = {line.number: self._blank_result(line) for line in read if line.is_blank}
             batches = list(self._batches([line for line in read if not line.is_blank]))
-            for batch, results in zip(batches, self._side_by_side(batches), strict=True):
+            for batch, results in zip(batches, self._translate_batches(batches), strict=True):
                 done |= zip([line.number for line in batch], results, strict=True)
             yield from (done[line.number] for line in read)
 
-    def _side_by_side(self, batches: Sequence[list[Line]]) -> Iterator[list[Translated]]:
-        """Results of batches in order; on a CPU each thread has batches of its own, if no other processes have them.
+    def _translate_batches(self, batches: Sequence[list[SourceLine]]) -> Iterator[list[TranslatedLine]]:
+        """Translate batches in order; on a CPU each thread has its own batches, unless other processes have them.
 
-        Steps are too small to share: with two threads a batch each, both are busy; two threads on one batch wait for
-        each other, and for Python.
+        Steps are too small to parallelise: two threads with a batch each are both busy; two threads on one batch wait
+        for each other, and for the GIL.
         """
         if self._share is not None:
             yield from self._share(batches)
@@ -172,117 +176,119 @@ class Translator:
         finally:
             torch.set_num_threads(threads)
 
-    def _read(self, chunk: Sequence[tuple[int, str, str, Sequence[int] | None]]) -> list[Line]:
-        """Numbers, texts, prefixes and heads as lines."""
+    def _encode_lines(self, chunk: Sequence[tuple[int, str, str, Sequence[int] | None]]) -> list[SourceLine]:
+        """Encode numbered texts with prefixes and heads."""
         numbers, texts, prefixes, _ = zip(*chunk, strict=True)
-        heads = [_checked(given, text, number) for number, text, _, given in chunk]
-        sources = zip(*(self._sources(place, texts, heads) for place in range(len(self.models))), strict=True)
-        begun = [ids.tolist() for ids in self.tokenizer.encode_batch(prefixes)]
-        return [line_of(*line) for line in zip(numbers, texts, sources, begun, heads, strict=True)]
+        heads = [_check_heads(given, text, number) for number, text, _, given in chunk]
+        sources = zip(*(self._encode_sources(place, texts, heads) for place in range(len(self.models))), strict=True)
+        prefix_ids = [ids.tolist() for ids in self.tokenizer.encode_batch(prefixes)]
+        return [build_source_line(*line) for line in zip(numbers, texts, sources, prefix_ids, heads, strict=True)]
 
-    def _sources(
+    def _encode_sources(
         self, place: int, texts: Sequence[str], heads: Sequence[Heads | None]
     ) -> list[tuple[TranslationModel, SpecialTokenFrame, Ids]]:
-        """One of the models, and for each text what it reads and the frame around that."""
+        """Encode texts for one of the models, with the frame of each."""
         model, frame = self.models[place], self._frames[place].source
         return [(model, frame, ids) for ids in model.read([text.strip() for text in texts], heads)]
 
-    def _blank(self, line: Line) -> Translated:
-        """What becomes of a blank line, which no model reads."""
-        return Translated(line.text, (Translation(""),) * self.config.n_best, heads=line.heads)
+    def _blank_result(self, line: SourceLine) -> TranslatedLine:
+        """The result of a blank line, which no model reads."""
+        return TranslatedLine(line.text, (Translation(""),) * self.config.n_best, heads=line.heads)
 
-    def _batches(self, lines: Sequence[Line]) -> Iterator[list[Line]]:
-        """Batches of lines of similar length, those with prefixes of one length together; the longest first."""
-        begun = sorted(lines, key=lambda line: len(line.prefix), reverse=True)
-        for _, same in itertools.groupby(begun, key=lambda line: len(line.prefix)):
-            some = list(same)
-            lengths = np.array([line.length for line in some])
+    def _batches(self, lines: Sequence[SourceLine]) -> Iterator[list[SourceLine]]:
+        """Batches of lines of similar length and equal prefix length; the longest first."""
+        lines_by_prefix = sorted(lines, key=lambda line: len(line.prefix), reverse=True)
+        for _, same in itertools.groupby(lines_by_prefix, key=lambda line: len(line.prefix)):
+            group = list(same)
+            lengths = np.array([line.length for line in group])
             order = np.argsort(-lengths, kind="stable")
             for rows in length_batches(lengths, tokens=self.config.batch_tokens, order=order):
-                yield [some[row] for row in rows]
+                yield [group[row] for row in rows]
 
-    def translate_batch(self, batch: Sequence[Line]) -> list[Translated]:
-        """Translate lines side by side, all of which were read as this translator reads them."""
+    def translate_batch(self, batch: Sequence[SourceLine]) -> list[TranslatedLine]:
+        """Translate a batch of lines encoded by this translator."""
         session = DecodeSession(*(plan_engines(member.model) for member in self.models))
-        sources = [padded([line.sources[i] for line in batch]) for i in range(len(self.models))]
+        sources = [pad_sources([line.sources[i] for line in batch]) for i in range(len(self.models))]
         prompts = torch.tensor([[self._frames[0].start, *line.prefix] for line in batch])
         if self._sampler.greedy:
-            found = self._searched(session, prompts, batch, sources)
+            hypotheses = self._beam_search(session, prompts, batch, sources)
         else:
-            found = self._drawn(session, prompts, batch, sources)
+            hypotheses = self._sample(session, prompts, batch, sources)
         return [
-            Translated(line.text, tuple(self._translation(line, one) for one in best), line.left_out, line.heads)
-            for line, best in zip(batch, found, strict=True)
+            TranslatedLine(line.text, tuple(self._to_translation(line, one) for one in best), line.left_out, line.heads)
+            for line, best in zip(batch, hypotheses, strict=True)
         ]
 
-    def _searched(
-        self, session: DecodeSession, prompts: Tensor, batch: Sequence[Line], sources: Sequence[Source]
+    def _beam_search(
+        self, session: DecodeSession, prompts: Tensor, batch: Sequence[SourceLine], sources: Sequence[SourceBatch]
     ) -> list[list[Hypothesis]]:
-        """The most likely translations of each line, best first."""
+        """The most probable translations of each line, best first."""
         penalty = self.config.coverage_penalty
-        found = beam_search(
+        hypotheses = beam_search(
             session,
             prompts,
             beam_size=self.config.beam,
-            max_tokens=[self._limit(line) for line in batch],
+            max_tokens=[self._max_tokens(line) for line in batch],
             stop_ids=self._frames[0].target.after,
             length_penalty=self.config.length_penalty,
             n=self.config.n_best,
             refill=True,
             filters=self._sampler.filters,
-            most_added=self._sampler.most_added,
+            max_added_bias=self._sampler.max_added_bias,
             sources=sources,
-            coverage=Coverage(penalty, sources) if penalty else None,
+            coverage=CoveragePenalty(penalty, sources) if penalty else None,
         )
-        if not all(found):
-            raise nothing_left()
-        return found
+        if not all(hypotheses):
+            raise no_token_left()
+        return hypotheses
 
-    def _drawn(
-        self, session: DecodeSession, prompts: Tensor, batch: Sequence[Line], sources: Sequence[Source]
+    def _sample(
+        self, session: DecodeSession, prompts: Tensor, batch: Sequence[SourceLine], sources: Sequence[SourceBatch]
     ) -> list[list[Hypothesis]]:
-        """Samples of each line's translations; those of a line are the same whatever batch it is in."""
+        """Samples of each line's translations, independent of the batch."""
         n = self.config.n_best
         rows = [
-            Row(
-                line.number * n + sample, self._limit(line),
-                stream=self._sampler.stream(sample, prompt=_drawn_for(line), repeat=line.repeat),
+            SampleSpec(
+                line.number * n + sample, self._max_tokens(line),
+                rng=self._sampler.rng(sample, prompt=_seed_text(line), repeat=line.repeat),
             )
             for line in batch
             for sample in range(n)
         ]  # fmt: skip
-        drawn = {row.number: Continuation() for row in rows}
+        continuations = {row.number: Continuation() for row in rows}
         stop_ids = self._frames[0].target.after
         for event in generate(session, prompts, rows, self._sampler, sources=sources, stop_ids=stop_ids):
-            drawn[event.row].take(event)
-        samples = [_hypothesis(drawn[row.number]) for row in rows]
+            continuations[event.row].append(event)
+        samples = [_to_hypothesis(continuations[row.number]) for row in rows]
         return [samples[start : start + n] for start in range(0, len(samples), n)]
 
-    def _limit(self, line: Line) -> int:
-        """Tokens that a translation may have after its prefix."""
+    def _max_tokens(self, line: SourceLine) -> int:
+        """The most tokens of a translation after its prefix."""
         config = self.config
         longest = max(1, int(config.max_length_ratio * line.length + config.max_length_extra) - len(line.prefix))
-        rooms = (model.room(source) for model, source in zip(self.models, line.sources, strict=True))
-        room = min((room for room in rooms if room is not None), default=longest + len(line.prefix)) - len(line.prefix)
-        if room < 1:
+        max_lengths = (model.max_target_length(source) for model, source in zip(self.models, line.sources, strict=True))
+        max_length = min(
+            (max_length for max_length in max_lengths if max_length is not None), default=longest + len(line.prefix)
+        ) - len(line.prefix)
+        if max_length < 1:
             raise UsageError(f"the prefix of line {line.number + 1} fills all of the model's positions")
-        return min(longest, room)
+        return min(longest, max_length)
 
-    def _translation(self, line: Line, found: Hypothesis) -> Translation:
-        """A hypothesis as text: one line, with the prefix."""
-        known = [token for token in found.tokens if token < self.tokenizer.vocab_size]  # the others have no text
+    def _to_translation(self, line: SourceLine, hypothesis: Hypothesis) -> Translation:
+        """Decode a hypothesis: one line, with the prefix."""
+        known = [token for token in hypothesis.tokens if token < self.tokenizer.vocab_size]  # the others have no text
         text = self.tokenizer.decode([*line.prefix, *known])
         text = text.replace("\r\n", " ").replace("\n", " ").replace("\r", " ")
-        return Translation(text, found.tokens, found.logprobs, found.score, found.finish_reason)
+        return Translation(text, hypothesis.tokens, hypothesis.logprobs, hypothesis.score, hypothesis.finish_reason)
 
 
-def _drawn_for(line: Line) -> str:
-    """What decides the random numbers of a line's samples, besides the seed."""
+def _seed_text(line: SourceLine) -> str:
+    """What determines the random numbers of a line's samples, besides the seed."""
     return f"{line.prefix} {line.text.strip()}"
 
 
-def _without_end(heads: Iterable[Sequence[int]] | None) -> Iterator[Sequence[int] | None]:
-    """Heads for as many lines as there are; InputError if they end before the lines."""
+def _pad_with_none(heads: Iterable[Sequence[int]] | None) -> Iterator[Sequence[int] | None]:
+    """Yield heads, or None for each line without any; InputError if they end before the lines."""
     if heads is None:
         yield from itertools.repeat(None)
     else:
@@ -290,29 +296,29 @@ def _without_end(heads: Iterable[Sequence[int]] | None) -> Iterator[Sequence[int
         raise InputError("there are heads for fewer lines than are to be translated")
 
 
-def _checked(heads: Sequence[int] | None, text: str, number: int) -> Heads | None:
-    """The heads of a line's words, if they are given and a tree; `number` is the line's, from 0."""
+def _check_heads(heads: Sequence[int] | None, text: str, number: int) -> Heads | None:
+    """The heads of a line's words, if given and a tree; `number` is the line's, from 0."""
     if heads is None:
         return None
     check_heads(heads, text, where=f"line {number + 1}")
     return tuple(heads)
 
 
-def _after_start(apply: Filter) -> Filter:
-    """A filter that does not see the start token, which may be the one that ends a text as well."""
+def _skip_start_token(apply: Filter) -> Filter:
+    """A filter that ignores the start token, which may also be the end token."""
     return lambda logits, history: apply(logits, History(history.tokens[:, 1:], history.prompt_length - 1))
 
 
-def _without_start(frames: PairSpecialTokens) -> list[Filter]:
-    """A filter that keeps the start token out of translations, unless it ends them: it only begins what is read."""
+def _ban_start_token(frames: PairSpecialTokens) -> list[Filter]:
+    """A filter that bans the start token, unless it is also the end token."""
     if frames.start in frames.target.after:
         return []
     start = torch.tensor([frames.start])
     return [lambda logits, _: logits.index_fill(-1, start.to(logits.device), -torch.inf)]
 
 
-def _hypothesis(sample: Continuation) -> Hypothesis:
-    """A sample as if it had been found, its score the sum of its log-probabilities."""
+def _to_hypothesis(sample: Continuation) -> Hypothesis:
+    """A sample as a hypothesis, whose score is the summed log-probability."""
     assert sample.finish_reason is not None
     assert sample.finish_reason != "interrupted"
     return Hypothesis(tuple(sample.tokens), tuple(sample.logprobs), sum(sample.logprobs), sample.finish_reason)

@@ -1,4 +1,4 @@
-"""What goes into a translation: the model with its tokenizers, and lines as ids."""
+"""Inputs of translation: a model with its tokenizers, and encoded lines."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from lm.tokenizer.special_tokens import LanguageTag, SpecialTokenFrame, choose_l
 from lm.tokenizer.tokenizer import Tokenizer
 
 LONGEST_SOURCE = 4096
-"""IDs of a source that are read by a model whose positions don't end, unless it has learned from longer ones.
+"""The most source IDs of a model without a position limit, unless it was trained on longer ones.
 
-What a model has never seen it translates badly, and attention takes time that grows with the square of the length.
+Models translate longer sources than they were trained on badly, and attention is quadratic in the length.
 """
 
 
@@ -35,8 +35,8 @@ class TranslationModel:
         model: the model.
         tokenizer: of the targets.
         source_tokenizer: of the sources.
-        has_tags: whether a source begins with the tag of a language, if the tokenizer has such tags.
-        max_length: of the sides that it learned from, in tokens.
+        has_tags: whether a source starts with a language tag, if the tokenizer has any.
+        max_length: longest side of a training pair, in tokens.
     """
 
     model: DecoderOnly | EncoderDecoder
@@ -46,11 +46,11 @@ class TranslationModel:
     max_length: int = 0
 
     @classmethod
-    def of(cls, loaded: LoadedModel) -> Self:
+    def from_loaded(cls, loaded: LoadedModel) -> Self:
         """The model of a run.
 
         Raises:
-            UsageError: it was not trained on pairs.
+            UsageError: it was not trained on sentence pairs.
         """
         if isinstance(loaded.model, EncoderOnly) or not loaded.model.config.translates:
             purpose = loaded.model.config.purpose
@@ -62,14 +62,14 @@ class TranslationModel:
         )
 
     def tag_to(self, language: str | None, *, file_language: str | None = None) -> LanguageTag | None:
-        """The tag that asks for a language; see `choose_language_tag`."""
+        """The tag of a target language; see `lm.tokenizer.special_tokens.choose_language_tag`."""
         return choose_language_tag(self.source_tokenizer, language, file_language=file_language, has_tags=self.has_tags)
 
     def read(self, lines: Sequence[str], heads: Sequence[Heads | None]) -> list[Ids]:
-        """The ids of each line, beside their places in its tree if the model reads trees.
+        """Encode each line, with tree positions if the model uses them.
 
         Args:
-            lines: without white space around them.
+            lines: stripped.
             heads: of the words of each line.
         """
         encoded = self.source_tokenizer.encode_batch(lines)
@@ -80,42 +80,42 @@ class TranslationModel:
 
     @property
     def source_limit(self) -> int:
-        """The most ids of a source that the model reads.
+        """The most source IDs that the model reads.
 
-        Where source and target are one sequence, half of the positions are left to the target.
+        If source and target are one sequence, half of the positions are left for the target.
         """
         limit = self.model.config.position_limit
         if limit is None:
             return max(LONGEST_SOURCE, 2 * self.max_length)
         return limit // 2 if self.model.config.decoder_only else limit
 
-    def room(self, source: Source) -> int | None:
-        """How many ids of a target the model has positions for after a source; None if there is no limit."""
+    def max_target_length(self, source: SourceIds) -> int | None:
+        """The most target IDs after a source; None if there is no limit."""
         limit = self.model.config.position_limit
         return limit - len(source) if limit is not None and self.model.config.decoder_only else limit
 
 
-Source = list[int] | list[list[int]]
+SourceIds = list[int] | list[list[int]]
 Ids = NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """A line as ids.
+class SourceLine:
+    """An encoded line.
 
     Attributes:
-        number: its place, from 0.
-        text: as it was given.
-        sources: what each model reads of it: ids, or tokens with their trees (see `lm.corpus.tree_positions`).
-        prefix: how its translation begins.
-        left_out: ids at its end that a model does not read.
-        heads: of its words, where they are given.
-        repeat: how many equal lines with the same prefix are before it, where translations are drawn.
+        number: index, from 0.
+        text: as given.
+        sources: for each model the IDs, or IDs with tree positions (see `lm.corpus.tree_positions`).
+        prefix: IDs that the translation starts with.
+        left_out: IDs at its end that were truncated.
+        heads: dependency heads of its words, if given.
+        repeat: how many equal lines with the same prefix came before, in sampling.
     """
 
     number: int
     text: str
-    sources: tuple[Source, ...]
+    sources: tuple[SourceIds, ...]
     prefix: list[int]
     left_out: int
     heads: Heads | None = None
@@ -123,47 +123,47 @@ class Line:
 
     @property
     def is_blank(self) -> bool:
-        """Whether it has nothing but white space."""
+        """Whether it is empty or white space."""
         return not self.text.strip()
 
     @property
     def length(self) -> int:
-        """Ids in its longest source."""
+        """IDs of its longest source."""
         return max(map(len, self.sources))
 
 
-def line_of(
+def build_source_line(
     number: int,
     text: str,
     sources: Sequence[tuple[TranslationModel, SpecialTokenFrame, Sequence[int] | NDArray[Any]]],
     prefix: list[int],
     heads: Heads | None = None,
-) -> Line:
-    """A line as each model reads it: within its frame, and as much of it as the model reads.
+) -> SourceLine:
+    """Frame a line for each model, and truncate it to the model's limit.
 
     Args:
         number: of the line, from 0.
         text: of the line.
-        sources: for each model the frame, and the ids of the line, with its tree if the model reads it.
-        prefix: ids with which the translation begins.
-        heads: of its words, where they are given.
+        sources: for each model the frame, and the IDs of the line, with tree positions if used.
+        prefix: IDs that the translation starts with.
+        heads: of its words, if given.
     """
-    read, left_out = [], 0
+    encoded, left_out = [], 0
     for model, frame, ids in sources:
-        room = max(0, model.source_limit - len(frame))
-        left_out = max(left_out, len(ids) - room)
-        read.append(_framed(np.asarray(ids[:room]), frame))
-    return Line(number, text, tuple(read), prefix, left_out, heads)
+        max_length = max(0, model.source_limit - len(frame))
+        left_out = max(left_out, len(ids) - max_length)
+        encoded.append(_add_frame(np.asarray(ids[:max_length]), frame))
+    return SourceLine(number, text, tuple(encoded), prefix, left_out, heads)
 
 
-def _framed(ids: NDArray[Any], frame: SpecialTokenFrame) -> Source:
+def _add_frame(ids: NDArray[Any], frame: SpecialTokenFrame) -> SourceIds:
     """One source within its frame."""
     if ids.ndim == 1:
         return [*frame.before, *ids.tolist(), *frame.after]
     return wrap_sources(RaggedArray.of([ids]), frame).values.tolist()
 
 
-def padded(sources: Sequence[Source]) -> tuple[Tensor, Tensor]:
-    """(sources, length) ids, or (sources, length, 4) with trees, and (sources,) how many of each are real."""
+def pad_sources(sources: Sequence[SourceIds]) -> tuple[Tensor, Tensor]:
+    """Return (sources, length) IDs, or (sources, length, 4) with trees, and (sources,) lengths."""
     rows = RaggedArray.of(sources)
     return torch.from_numpy(rows.padded(0)), torch.from_numpy(rows.lengths())

@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from lm.data.batch import Batch
 from lm.distributed.micro_batches import MicroBatch
 from lm.distributed.strategy import LossModule, M, ParallelStrategy
-from lm.model.transformer import Block, without_weights
+from lm.model.transformer import Block, init_empty_weights
 
 
 class FSDPStrategy(ParallelStrategy):
@@ -88,7 +88,7 @@ class FSDPStrategy(ParallelStrategy):
 
     def full_model(self, model: M) -> M:
         """See `ParallelStrategy.full_model`; a copy in eval mode."""
-        with without_weights():
+        with init_empty_weights():
             copy = type(model)(model.config)
         copy.load_state_dict({name: _full_tensor(value) for name, value in model.state_dict().items()}, assign=True)
         return copy.eval().requires_grad_(False)

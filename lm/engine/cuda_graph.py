@@ -1,4 +1,4 @@
-"""Decode steps on a GPU that are recorded once as CUDA graphs, and from then on launched as a whole."""
+"""CUDA graphs: decode steps that are recorded once and then launched as a whole."""
 
 from __future__ import annotations
 
@@ -12,46 +12,47 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lm.engine.engine import KVCache, Output, Want
-from lm.engine.pytorch import RowCache, RowLayer, TorchEngine, row_scope
-from lm.model.attention import KeyValueCache
+from lm.engine.engine import EngineOutput, KVCache, OutputSpec
+from lm.engine.pytorch import TorchEngine
+from lm.engine.row_cache import RowCache, RowLayerCache, row_attention_inputs
+from lm.model.kv_cache import LayerKVCache
 from lm.model.positions import PositionTable
 from lm.model.transformer import DecoderOnly
 
-Work = Callable[[], Tensor]
+Computation = Callable[[], Tensor]
 
-_LEAST_KEYS, _LEAST_ROOM = 256, 1024
-"""Positions that attention reads, and that there is room for, at least: with fewer, steps are recorded more often."""
+_MIN_KEYS, _MIN_BUFFER_LENGTH = 256, 1024
+"""The least number of positions that attention reads, and of the buffers: with fewer, steps are recorded more often."""
 
 _WARM_UPS = 2
-"""Runs before the recorded one, in which libraries choose their kernels and take what memory they keep."""
+"""Warm-up runs before recording, in which libraries choose kernels and allocate their workspace."""
 
 
-class CudaRecorder:
-    """Records what some work launches on a GPU, so that it is launched again: at the same addresses, without Python.
+class CudaGraphRecorder:
+    """Records the kernels that a computation launches, to be launched again at the same addresses, without Python.
 
-    Nothing that Python does is done again, so the work must ask no tensor for its numbers, and copy nothing to the GPU;
-    and what it reads but does not make must be kept alive, and stay where it is. What it makes lies in memory that all
-    works of one recorder share: they are never at work at the same time.
+    Python code does not run again, so the computation must not read values from tensors or copy to the GPU; its inputs
+    must be kept alive and stay in place. The outputs of one recorder's graphs share memory: they never run at the same
+    time.
 
     Source: Nguyen et al. 2021 (Accelerating PyTorch with CUDA Graphs).
     """
 
     def __init__(self, device: torch.device) -> None:
-        """Of work on one device, with nothing recorded."""
-        self._stream, self._pool = _stream(device), torch.cuda.graph_pool_handle()
+        """Create a recorder for a device."""
+        self._stream, self._pool = _recording_stream(device), torch.cuda.graph_pool_handle()
 
-    def __call__(self, work: Work) -> Work:
-        """Run some work a few times, and record it.
+    def __call__(self, work: Computation) -> Computation:
+        """Warm up and record a computation.
 
         Args:
-            work: gives the same numbers whenever it finds the same ones.
+            work: a deterministic function of the tensors that it reads.
 
         Returns:
-            What gives the numbers that the work would give; a copy of them, which later calls leave alone.
+            A function that replays it and returns a copy of the output.
 
         Raises:
-            RuntimeError: the work cannot be recorded, or there is too little memory.
+            RuntimeError: the computation cannot be recorded, or memory is short.
         """
         graph, caller = torch.cuda.CUDAGraph(), torch.cuda.current_stream(self._stream.device)
         self._stream.wait_stream(caller)
@@ -70,28 +71,28 @@ class CudaRecorder:
 
 
 @cache
-def _stream(device: torch.device) -> torch.cuda.Stream:
-    """The one for recording: libraries keep memory for each that they are used on."""
+def _recording_stream(device: torch.device) -> torch.cuda.Stream:
+    """The one stream for recording: libraries allocate workspace per stream."""
     return torch.cuda.Stream(device)
 
 
-RECORDERS: Mapping[str, Callable[[torch.device], Callable[[Work], Work]]] = {"cuda": CudaRecorder}
-"""What makes of work something that repeats it, by the type of the device; on others steps are not recorded."""
-_steps: WeakKeyDictionary[DecoderOnly, StaticStep] = WeakKeyDictionary()
+RECORDERS: Mapping[str, Callable[[torch.device], Callable[[Computation], Computation]]] = {"cuda": CudaGraphRecorder}
+"""The recorder of each device type; on others steps are not recorded."""
+_static_steps: WeakKeyDictionary[DecoderOnly, StaticDecodeStep] = WeakKeyDictionary()
 
 
-class GraphEngine:
-    """A model's decode step for one token a row, recorded; all else, and all other sessions, run in PyTorch."""
+class CudaGraphEngine:
+    """Replays decode steps of one token per row; everything else, and all other sessions, run in PyTorch."""
 
     name = "CUDA graph"
 
     def __init__(self, model: DecoderOnly) -> None:
-        """Of a model in eval mode, of which `lm.engine.selection.CUDA_GRAPH` supports all settings."""
+        """Wrap a model in eval mode whose settings `lm.engine.selection.CUDA_GRAPH_SUPPORT` lists."""
         self._pytorch = TorchEngine(model)
         self._model = model
-        if model not in _steps or not _steps[model].has_weights_of(model):
-            _steps[model] = StaticStep(model)
-        self._step = _steps[model]
+        if model not in _static_steps or not _static_steps[model].has_weights_of(model):
+            _static_steps[model] = StaticDecodeStep(model)
+        self._step = _static_steps[model]
 
     def forward(
         self,
@@ -99,64 +100,62 @@ class GraphEngine:
         rows: Sequence[int],
         positions: Sequence[int],
         cache: KVCache,
-        want: Want,
+        output_spec: OutputSpec,
         *,
         lengths: Sequence[int] | None = None,
-    ) -> Output:
+    ) -> EngineOutput:
         """See `Engine`; of rows that are not new to the cache."""
-        if isinstance(cache, RowCache) and tokens.shape[1] == 1 and self._step.lends_to(cache):
-            logits = self._replayed(tokens, rows, positions, cache)
+        if isinstance(cache, RowCache) and tokens.shape[1] == 1 and self._step.acquire_for(cache):
+            logits = self._replay(tokens, rows, positions, cache)
             if logits is not None:
-                return Output(logits=logits[:, None] if want.last else None)
-        return self._pytorch.forward(tokens, rows, positions, cache, want, lengths=lengths)
+                return EngineOutput(logits=logits[:, None] if output_spec.logits_to_keep else None)
+        return self._pytorch.forward(tokens, rows, positions, cache, output_spec, lengths=lengths)
 
-    def _replayed(
-        self, tokens: Tensor, rows: Sequence[int], positions: Sequence[int], cache: RowCache
-    ) -> Tensor | None:
-        """(rows, vocabulary) logits; None where the step cannot be recorded, and nothing was done."""
-        batch, starts = cache.packed(tokens, rows, positions)
+    def _replay(self, tokens: Tensor, rows: Sequence[int], positions: Sequence[int], cache: RowCache) -> Tensor | None:
+        """(rows, vocabulary) logits; None if the step cannot be recorded, and nothing was done."""
+        batch, starts = cache.scatter_to_buffer(tokens, rows, positions)
         try:
             logits = self._step.logits(self._model, batch[:, 0], torch.tensor(starts), cache)
         except RuntimeError as error:  # torch's, of the device; the cache is as it was, but for where it lies
             reason = str(error).partition("\n")[0]
             logging.getLogger(__name__).warning("CUDA graphs can't be recorded here, so steps run without: %s", reason)
-            self._step.give_up()
+            self._step.disable()
             return None
-        cache.make_room(max(starts) + 1)
+        cache.reserve(max(starts) + 1)
         cache.advance(rows, 1)
-        return logits.index_select(0, torch.tensor(cache.places_of(rows), device=logits.device))
+        return logits.index_select(0, torch.tensor(cache.buffer_rows_of(rows), device=logits.device))
 
 
-class StaticStep:
-    """A step of one model, recorded for each number of rows and of positions that attention reads, in powers of two.
+class StaticDecodeStep:
+    """The decode step of one model, recorded for each number of rows and of positions, in powers of two.
 
-    Keys and values lie in buffers that stay where they are: a cache goes on in their first rows, and has them for
-    itself as long as it lives. A token is written where a tensor says, and a mask hides what comes after it.
+    Keys and values lie in static buffers, which one cache at a time uses. A token is written where a tensor says, and a
+    mask hides the positions after it.
 
-    There is room for less than twice the rows and twice the positions that any cache needed, or for 1,024 positions. It
-    is kept for the next cache, and given up with the model.
+    The buffers hold less than twice the rows and positions that any cache needed, or 1,024 positions. They are kept for
+    the next cache, and freed with the model.
     """
 
     def __init__(self, model: DecoderOnly) -> None:
-        """With nothing recorded, and no room yet; of a model whose weights stay where they are."""
-        self._first = next(model.parameters()).detach()  # kept, so that nothing else comes to lie there
-        self._recorded: dict[tuple[int, int], Work] = {}
-        self._read: list[Tensor] = []  # what recorded steps read, besides the weights and what is here
+        """Create a step without recordings and buffers, for a model whose weights don't move."""
+        self._first_parameter = next(model.parameters()).detach()  # kept, so that nothing else comes to lie there
+        self._recorded: dict[tuple[int, int], Computation] = {}
+        self._kept_alive: list[Tensor] = []  # what recorded steps read, besides the weights and what is here
         self._buffers: list[tuple[Tensor, Tensor]] = []
         self._tokens = self._positions = torch.empty(0)
         self._owner: ReferenceType[RowCache] | None = None
         self._lock, self._is_recordable = threading.Lock(), True
 
     def has_weights_of(self, model: DecoderOnly) -> bool:
-        """Whether a model's weights are where they were: moving or converting a model puts all of them elsewhere."""
-        return next(model.parameters()).data_ptr() == self._first.data_ptr()
+        """Whether a model's weights are where they were; moving or converting a model moves them."""
+        return next(model.parameters()).data_ptr() == self._first_parameter.data_ptr()
 
-    def give_up(self) -> None:
-        """Lend to no cache any more: the device records nothing."""
+    def disable(self) -> None:
+        """Refuse all caches from now on: the device cannot record."""
         self._is_recordable = False
 
-    def lends_to(self, cache: RowCache) -> bool:
-        """Whether a cache may have the buffers from now on: no other that is alive has them."""
+    def acquire_for(self, cache: RowCache) -> bool:
+        """Give the buffers to a cache, unless another live cache has them; return whether it has them."""
         with self._lock:
             if not self._is_recordable:
                 return False
@@ -166,63 +165,65 @@ class StaticStep:
             return owner is None or owner is cache
 
     def logits(self, model: DecoderOnly, tokens: Tensor, positions: Tensor, cache: RowCache) -> Tensor:
-        """Logits after one more token of each place; its keys and values are in the cache then, but not counted.
+        """Compute the logits after one more token of each row; keys and values are written, but not counted.
 
         Args:
             model: in eval mode.
-            tokens: (places,) ids, on any device.
-            positions: (places,) where they stand, on the CPU.
-            cache: what the rows remember; on the device of the model.
+            tokens: (rows,) IDs, on any device.
+            positions: (rows,) their positions, on the CPU.
+            cache: of the rows, on the device of the model.
 
         Returns:
-            (places, vocabulary) float32.
+            (rows, vocabulary) float32.
 
         Raises:
             RuntimeError: the step cannot be recorded; nothing was done.
         """
-        rows, end, most = len(tokens), int(positions.max()) + 1, model.config.context_length
-        self._take_in(cache.own, rows, end, most)
-        shape = (_power(rows), min(most, _power(end, least=_LEAST_KEYS)))
+        rows, end, context_length = len(tokens), int(positions.max()) + 1, model.config.context_length
+        self._adopt(cache.layers, rows, end, context_length)
+        shape = (_next_power_of_two(rows), min(context_length, _next_power_of_two(end, least=_MIN_KEYS)))
         self._tokens[:rows, 0] = tokens
         self._positions[: shape[0]] = F.pad(positions, (0, shape[0] - rows))  # where nobody is, the first
         if shape not in self._recorded:
             self._recorded[shape] = self._record(partial(self._step, model, *shape))
             tables = (module for module in model.modules() if isinstance(module, PositionTable))
-            self._read += [table.rows(0, shape[1], self._tokens.device) for table in tables]
+            self._kept_alive += [table.rows(0, shape[1], self._tokens.device) for table in tables]
         return self._recorded[shape]()[:rows]
 
     def _step(self, model: DecoderOnly, rows: int, keys: int) -> Tensor:
-        """(rows, vocabulary) logits after the next token of each row, computed by the model itself."""
+        """The computation that is recorded: (rows, vocabulary) logits."""
         positions, config = self._positions[:rows], model.config
         buffers = [(key[:rows, :, :keys], value[:rows, :, :keys]) for key, value in self._buffers]
-        layers = [RowLayer.within(key, value, positions) for key, value in buffers]
-        scope = row_scope(layers, positions, 1, keys, self._first.dtype, places_keys=config.places_keys)
-        hidden = model.decode(self._tokens[:rows], scope)
+        layers = [RowLayerCache.from_buffers(key, value, positions) for key, value in buffers]
+        inputs = row_attention_inputs(
+            layers, positions, 1, keys, self._first_parameter.dtype, needs_key_positions=config.places_keys
+        )
+        hidden = model.decode(self._tokens[:rows], inputs)
         return model.logits(hidden[:, -1]).float()
 
-    def _take_in(self, layers: Sequence[KeyValueCache], rows: int, end: int, most: int) -> None:
-        """Have the keys and values of a cache in the buffers, with room for its next positions."""
+    def _adopt(self, layers: Sequence[LayerKVCache], rows: int, end: int, context_length: int) -> None:
+        """Move the keys and values of a cache into the buffers, with room for its next positions."""
         has_rows, has_length = (len(self._tokens), self._buffers[0][0].shape[2]) if self._buffers else (0, 0)
         if rows > has_rows or end > has_length:
-            length = min(most, _power(end, least=_LEAST_ROOM))
-            self._make_room(layers, max(has_rows, _power(rows)), max(has_length, length))
+            length = min(context_length, _next_power_of_two(end, least=_MIN_BUFFER_LENGTH))
+            self._reallocate(layers, max(has_rows, _next_power_of_two(rows)), max(has_length, length))
         key, _ = layers[0].buffers()
         if key.data_ptr() != self._buffers[0][0].data_ptr():
             for layer, (key, value) in zip(layers, self._buffers, strict=True):
-                layer.move(key[:rows], value[:rows])
+                layer.move_to(key[:rows], value[:rows])
 
-    def _make_room(self, layers: Sequence[KeyValueCache], rows: int, length: int) -> None:
-        """Other buffers, for so many rows and positions; what was recorded with those from before is given up."""
-        self._recorded, self._read, self._buffers = {}, [], []
-        self._record = RECORDERS[self._first.device.type](self._first.device)
-        self._tokens = torch.zeros(rows, 1, dtype=torch.long, device=self._first.device)
+    def _reallocate(self, layers: Sequence[LayerKVCache], rows: int, length: int) -> None:
+        """Allocate larger buffers, and discard what was recorded with the former ones."""
+        self._recorded, self._kept_alive, self._buffers = {}, [], []
+        self._record = RECORDERS[self._first_parameter.device.type](self._first_parameter.device)
+        self._tokens = torch.zeros(rows, 1, dtype=torch.long, device=self._first_parameter.device)
         self._positions = torch.zeros_like(self._tokens[:, 0])
         for layer in layers:
             key, _ = layer.buffers()
-            room = key.new_zeros(2, rows, key.shape[1], length, key.shape[3])
-            self._buffers.append((room[0], room[1]))
+            buffers = key.new_zeros(2, rows, key.shape[1], length, key.shape[3])
+            self._buffers.append((buffers[0], buffers[1]))
 
 
-def _power(number: int, *, least: int = 1) -> int:
-    """The least power of two that is as large as both."""
+def _next_power_of_two(number: int, *, least: int = 1) -> int:
+    """The least power of two that is at least both."""
     return 1 << (max(number, least) - 1).bit_length()

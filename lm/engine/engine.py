@@ -1,9 +1,8 @@
-"""Engines and their KV caches: what is asked of them, and what they give.
+"""The protocols of engines and their KV caches, and the inputs and outputs of a forward pass.
 
-An engine computes logits for given tokens, rows, positions and cache, and keeps nothing of a session itself. A cache
-has one of two layouts. In a `RowCache` each row has a place of its own, and repeated rows are copied: for samples,
-which part for good, and for recurrent states. In a `SharedCache` the rows of one prompt or source share one place, and
-repeated rows share the slots of their past: for beams, which keep most of it.
+A KV cache has one of two layouts. In a `RowCache` each sequence has a buffer row of its own, and repeated sequences are
+copied: for samples, which diverge for good, and for recurrent states. In a `SharedCache` the continuations of one
+prompt or source share one buffer row and the slots of their common past: for beams.
 """
 
 from __future__ import annotations
@@ -15,50 +14,50 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
-from lm.kernels.tensors import Best
-from lm.model.attention import KeyValueCache
+from lm.kernels.torch_ops import TopK
+from lm.model.kv_cache import LayerKVCache
 from lm.model.transformer import DecoderOnly, EncoderDecoder
 
 DecoderModel = DecoderOnly | EncoderDecoder
 Layout = Literal["rows", "shared", "none"]
-"""How a cache is laid out; with "none" all is read again each time."""
+"""Layout of the KV cache; with "none" everything is recomputed each time."""
 
 
 @dataclass(frozen=True, slots=True)
-class Want:
-    """What is wanted of a forward pass.
+class OutputSpec:
+    """The requested outputs of a forward pass.
 
     Attributes:
-        last: logits after so many of the last tokens of each row.
-        top_k: of engines that can find them, so many of the best tokens to follow each row, instead of the logits.
-        attention: the weights by which the last layer attends to the source, of so many of the last tokens.
+        logits_to_keep: logits after this many last tokens of each row.
+        top_k: if the engine supports it, this many best next tokens of each row, instead of logits.
+        attention: the source attention weights of the last layer, for this many last tokens.
     """
 
-    last: int = 1
+    logits_to_keep: int = 1
     top_k: int = 0
     attention: int = 0
 
 
-NOTHING, LAST = Want(last=0), Want()
+NO_OUTPUT, LAST_LOGITS = OutputSpec(logits_to_keep=0), OutputSpec()
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
-    """What a forward pass gave.
+class EngineOutput:
+    """The outputs of a forward pass.
 
     Attributes:
-        logits: (rows, last, vocabulary) float32; None if none were wanted, or the best were found.
-        best: the best tokens to follow each row, if they were wanted and the engine finds them.
-        attention: (rows, source length) mean over heads, summed over the tokens that were asked for.
+        logits: (rows, logits_to_keep, vocabulary) float32; None if not requested, or if the top k were.
+        top_k: the best next tokens of each row, if requested and supported.
+        attention: (rows, source length) mean over heads, summed over the requested tokens.
     """
 
     logits: Tensor | None = None
-    best: Best | None = None
+    top_k: TopK | None = None
     attention: Tensor | None = None
 
 
 class Engine(Protocol):
-    """Computes a model's forward pass; safe to use by several threads, each with a cache of its own."""
+    """Computes a model's forward pass; thread-safe, with a cache per thread."""
 
     name: str
 
@@ -68,106 +67,106 @@ class Engine(Protocol):
         rows: Sequence[int],
         positions: Sequence[int],
         cache: KVCache,
-        want: Want,
+        output_spec: OutputSpec,
         *,
         lengths: Sequence[int] | None = None,
-    ) -> Output:
-        """Read tokens, and have their keys and values in the cache.
+    ) -> EngineOutput:
+        """Compute a forward pass, and write keys and values into the cache.
 
         Args:
-            tokens: (rows, n) ids; of rows that are new to the cache all of their window.
+            tokens: (rows, n) IDs; of rows that are new to the cache the whole window.
             rows: of the cache; all of them in a `SharedCache`.
-            positions: where the first token of each row stands.
+            positions: of the first token of each row.
             cache: extended in place.
-            want: what to compute.
-            lengths: how many tokens of each row are real, where padding follows them; only of new rows.
+            output_spec: what to compute.
+            lengths: number of real tokens of each row, where padding follows them; only of new rows.
         """
 
 
 class KVCache(Protocol):
-    """What an engine remembers of the rows of a session, which are numbered from 0.
+    """The KV cache of the rows of a session, numbered from 0.
 
     Attributes:
-        lengths: positions that it holds of each row.
-        moves_freely: whether rows leave at no cost; else moving costs about as much as a decode step.
+        lengths: cached positions of each row.
+        reorders_for_free: whether rows can be removed at no cost; else it costs about as much as a decode step.
     """
 
     lengths: list[int]
-    moves_freely: bool
+    reorders_for_free: bool
 
-    def is_new(self, row: int) -> bool:
-        """Whether the window of a row is to be read from its beginning."""
+    def needs_prefill(self, row: int) -> bool:
+        """Whether a row has no cached positions."""
 
-    def hidden(
+    def compute_hidden(
         self, model: DecoderModel, tokens: Tensor, rows: Sequence[int], positions: Sequence[int], lengths: Sequence[int]
     ) -> Tensor:
-        """(rows, n, d_model) final states by PyTorch; arguments as of `Engine.forward`."""
+        """Compute (rows, n, d_model) final states in PyTorch; arguments as of `Engine.forward`."""
 
-    def reading(self, tokens: Tensor, rows: Sequence[int], positions: Sequence[int]) -> Reading:
-        """What compiled code is to read; the positions count as held then."""
+    def prepare_step(self, tokens: Tensor, rows: Sequence[int], positions: Sequence[int]) -> StepInputs:
+        """Return the inputs of a compiled step, and count its positions as cached."""
 
     def add(self, rows: int) -> None:
-        """Take in so many rows, of which nothing is held."""
+        """Add empty rows."""
 
     def select(self, rows: Sequence[int]) -> None:
-        """Row i becomes what row `rows[i]` was; rows may be repeated or left out."""
+        """Row i becomes the former row `rows[i]`; rows may be repeated or left out."""
 
     def release(self, rows: Collection[int]) -> None:
-        """Let rows go; the others keep their order."""
+        """Remove rows; the others keep their order."""
 
     def truncate(self, lengths: Sequence[int]) -> None:
-        """Hold at most so many positions of each row; none of a row whose state of then is not kept."""
+        """Truncate each row to a length; a row whose recurrent state of then is not kept becomes empty."""
 
-    def forget(self, rows: Collection[int]) -> None:
-        """Hold nothing of some rows."""
+    def clear(self, rows: Collection[int]) -> None:
+        """Empty some rows."""
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """Tokens that compiled code is to read, and where their keys and values go.
+class StepInputs:
+    """The inputs of a compiled decode step: tokens, and where their keys and values go.
 
     Attributes:
-        tokens: (number,) ids; those of a row one after the other.
-        rows: (number,) the row of the layers' buffers that each token belongs to.
-        positions: (number,) where it stands in its row.
-        layers: the cache of each layer, with room for the new positions.
-        end: a position after those of all tokens.
-        slots: (number, end) the slot of each position up to the token's own; None if it is the position itself.
-        memory: of each layer of an encoder-decoder, keys and values of each row's source.
-        lengths: (rows,) how many of these are real; None without a memory.
+        tokens: (number,) IDs; those of a row one after the other.
+        rows: (number,) the buffer row of each token.
+        positions: (number,) the position of each token in its row.
+        layers: the KV cache of each layer, with room for the new positions.
+        end: greater than all positions.
+        slots: (number, end) the slot of each position up to the token's own; None if slot and position are the same.
+        cross_layers: of each layer of an encoder-decoder, keys and values of each row's source.
+        lengths: (rows,) real source positions; None without a source.
     """
 
     tokens: Tensor
     rows: Tensor
     positions: Tensor
-    layers: Sequence[KeyValueCache]
+    layers: Sequence[LayerKVCache]
     end: int
     slots: Tensor | None = None
-    memory: Sequence[KeyValueCache] = ()
+    cross_layers: Sequence[LayerKVCache] = ()
     lengths: Tensor | None = None
 
 
-class Source:
-    """What an encoder made of the sources, one a row of the cache.
+class EncodedSource:
+    """The encoder output of a cache's sources, one per row.
 
     Attributes:
         output: (sources, source length, d_model).
-        lengths: (sources,) how many positions are real; None if all are.
-        layers: of each layer of the decoder, keys and values of the output; computed once.
+        lengths: (sources,) real positions; None if all are.
+        layers: of each decoder layer, the keys and values of the output; computed once.
     """
 
     def __init__(self, model: EncoderDecoder, source: Tensor, lengths: Tensor | None) -> None:
-        """Encode (sources, length) ids, or (sources, length, 4) with trees, on the model's device."""
+        """Encode (sources, length) IDs, or (sources, length, 4) with dependency trees, on the model's device."""
         self.output, self.lengths = model.encode(source, lengths=lengths), lengths
-        self.layers: Sequence[KeyValueCache] = ()
-        self._of = torch.arange(len(source), device=source.device)
+        self.layers: Sequence[LayerKVCache] = ()
+        self._rows = torch.arange(len(source), device=source.device)
 
     def select(self, rows: Tensor, *, layers: bool = True) -> None:
-        """Row i reads the source of row `rows[i]`; `layers` move too, unless somebody else moves them."""
-        of = self._of.index_select(0, rows)
-        if torch.equal(of, self._of):
+        """Row i reads the source of the former row `rows[i]`; `layers` are reordered too, unless the caller does it."""
+        of = self._rows.index_select(0, rows)
+        if torch.equal(of, self._rows):
             return
-        self._of, self.output = of, self.output.index_select(0, rows)
+        self._rows, self.output = of, self.output.index_select(0, rows)
         self.lengths = None if self.lengths is None else self.lengths.index_select(0, rows)
         for layer in self.layers if layers else ():
             layer.reorder(rows)

@@ -1,46 +1,44 @@
-"""PyTorch as the engine, and the cache in which each row has a place of its own."""
+"""The PyTorch engine, which runs every model and operation."""
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from lm.engine.engine import DecoderModel, KVCache, Layout, Output, Reading, Source, Want
+from lm.engine.engine import DecoderModel, EncodedSource, EngineOutput, KVCache, Layout, OutputSpec
+from lm.engine.row_cache import RowCache
 from lm.engine.shared_cache import SharedCache
-from lm.model.attention import DecoderCache, KeyValueCache, Mask, Scope, captured, padding
-from lm.model.transformer import DecoderOnly, EncoderDecoder
-from lm.model.variants.recurrent import RecurrentCache, RecurrentScope, RowStates
+from lm.model.attention import capture_attention_weights
 
 
 class TorchEngine:
-    """PyTorch, which computes every model and every operation."""
+    """Runs a model in PyTorch."""
 
     name = "PyTorch"
 
     def __init__(self, model: DecoderModel) -> None:
-        """Of a model in eval mode."""
+        """Wrap a model in eval mode."""
         self.model = model
 
     def new_cache(self, layout: Layout, source: Tensor | None = None, lengths: Tensor | None = None) -> KVCache:
-        """An empty cache; with a row for each source, which an encoder reads now.
+        """Create an empty cache, or, given sources, encode them and create a row for each.
 
         Args:
             layout: of the cache.
-            source: (sources, length) ids, or (sources, length, 4) with trees; of an encoder-decoder.
-            lengths: (sources,) how many ids of each are real.
+            source: (sources, length) IDs, or (sources, length, 4) with dependency trees; of an encoder-decoder.
+            lengths: (sources,) real IDs.
         """
         model, encoded = self.model, None
         if source is not None:
             device = next(model.parameters()).device
             if layout == "shared" and lengths is not None and int(lengths.min()) == source.shape[1]:
                 lengths = None
-            encoded = Source(model, source.to(device), None if lengths is None else lengths.to(device))  # type: ignore[arg-type]
+            encoded = EncodedSource(model, source.to(device), None if lengths is None else lengths.to(device))  # type: ignore[arg-type]
         if layout == "shared":
             return SharedCache(model, source=encoded)
-        return RowCache(model, remembers=layout == "rows", source=encoded)
+        return RowCache(model, is_enabled=layout == "rows", source=encoded)
 
     def forward(
         self,
@@ -48,333 +46,25 @@ class TorchEngine:
         rows: Sequence[int],
         positions: Sequence[int],
         cache: KVCache,
-        want: Want,
+        output_spec: OutputSpec,
         *,
         lengths: Sequence[int] | None = None,
-    ) -> Output:
+    ) -> EngineOutput:
         """See `Engine`."""
         n = tokens.shape[1]
-        with captured(self.model.decoder.attentions(cross=True)[-1:] if want.attention else ()) as weights:
-            hidden = cache.hidden(self.model, tokens, rows, positions, lengths or [n] * len(rows))
+        with capture_attention_weights(
+            self.model.decoder.attention_layers(cross=True)[-1:] if output_spec.attention else ()
+        ) as weights:
+            hidden = cache.compute_hidden(self.model, tokens, rows, positions, lengths or [n] * len(rows))
         attention = None
-        if want.attention:  # (places, heads, rows of each · n, source length)
-            attention = weights[0].mean(1).view(len(rows), n, -1)[:, -want.attention :].sum(1)
-        if not want.last:
-            return Output(attention=attention)
+        if output_spec.attention:  # (places, heads, rows of each · n, source length)
+            attention = weights[0].mean(1).view(len(rows), n, -1)[:, -output_spec.attention :].sum(1)
+        if not output_spec.logits_to_keep:
+            return EngineOutput(attention=attention)
         if lengths is None or min(lengths) == n:
-            hidden = hidden[:, -want.last :]
+            hidden = hidden[:, -output_spec.logits_to_keep :]
         else:
             ends = torch.tensor(lengths, device=hidden.device)[:, None]
-            last = ends - want.last + torch.arange(want.last, device=hidden.device)
+            last = ends - output_spec.logits_to_keep + torch.arange(output_spec.logits_to_keep, device=hidden.device)
             hidden = hidden[torch.arange(len(hidden), device=hidden.device)[:, None], last]
-        return Output(logits=self.model.logits(hidden).float(), attention=attention)
-
-
-class RowCache:
-    """A cache in which each row has a place of its own, whatever its length; it is written in place.
-
-    A row that is released leaves its place to the next one that comes. Some rows begin with a shared prefix, which is
-    read once.
-
-    Attributes:
-        lengths: see `KVCache`.
-        moves_freely: see `KVCache`.
-        places: of each row, in the buffers.
-        n_places: places that there are, nobody's included.
-        prefix: ids that were read for rows to come, see `share`.
-
-    Source: Yu et al. 2022 (Orca), section 3.2 (iteration-level scheduling).
-    """
-
-    moves_freely = False
-
-    def __init__(self, model: DecoderModel, *, remembers: bool = True, source: Source | None = None) -> None:
-        """Of no rows yet, or of one for each source.
-
-        Args:
-            model: in eval mode.
-            remembers: else nothing is held, and all is read again each time: the reference, and compressed attention,
-                whose keys cover several positions of a row and other ones of the next.
-            source: what an encoder made of the rows' sources.
-        """
-        config = model.config
-        self._like, self._places_keys = next(model.parameters()), config.places_keys
-        self._remembers, self._source = remembers, source
-        self.lengths: list[int] = []
-        self.places: list[int] = []
-        self._free: list[int] = []  # nobody's places, the last one to be given away first
-        self.n_places = 0
-        self.prefix: tuple[int, ...] = ()
-        self._read_prefix: DecoderCache | RecurrentCache | None = None
-        self._states = RowStates() if config.is_recurrent else None
-        self.own = [] if config.is_recurrent else [RowLayer(config.context_length) for _ in range(config.n_layers)]
-        if source is not None:
-            self.add(len(source.output))
-
-    def is_new(self, row: int) -> bool:
-        """Whether the window of a row is to be read from its beginning."""
-        return not self._remembers or not self.lengths[row]
-
-    def add(self, rows: int) -> None:
-        """Take in so many rows, of which nothing is held."""
-        missing = rows - len(self._free)
-        if missing > 0:
-            self._free = [*range(self.n_places + missing - 1, self.n_places - 1, -1), *self._free]
-            self.n_places += missing
-        self.places += [self._free.pop() for _ in range(rows)]
-        self.lengths += [0] * rows
-
-    def share(self, model: DecoderOnly, prefix: Sequence[int]) -> None:
-        """Read what many of the rows to come begin with; nothing if the cache holds nothing."""
-        prefix = tuple(prefix) if self._remembers else ()
-        if prefix != self.prefix:
-            self.prefix, self._read_prefix = prefix, model.new_cache() if prefix else None
-            if prefix:
-                model.hidden(torch.tensor([prefix], device=self._like.device), cache=self._read_prefix)
-
-    def hidden(
-        self, model: DecoderModel, tokens: Tensor, rows: Sequence[int], positions: Sequence[int], lengths: Sequence[int]
-    ) -> Tensor:
-        """See `KVCache`."""
-        if self.is_new(rows[0]):
-            return self._begin(model, tokens, rows, positions, lengths)
-        n = tokens.shape[1]
-        batch, starts = self.packed(tokens, rows, positions)
-        scope = self._scope(starts, n)
-        hidden = model.decode(batch.to(self._like.device), scope, self._seen_source())
-        self.advance(rows, n)
-        places = self.places_of(rows)
-        return hidden if places == list(range(len(hidden))) else hidden.index_select(0, self._index(places))
-
-    def _begin(
-        self, model: DecoderModel, tokens: Tensor, rows: Sequence[int], positions: Sequence[int], lengths: Sequence[int]
-    ) -> Tensor:
-        """Read some rows from their beginning, or from the end of the prefix; padding after them is not seen."""
-        cache = copy.deepcopy(self._read_prefix) if positions[0] else model.new_cache()
-        assert cache is not None
-        if positions[0]:
-            cache.reorder(self._index([0] * len(rows)))
-        tokens, held = tokens.to(self._like.device), cache if self._remembers else None
-        real = None if min(lengths) == tokens.shape[1] else self._index(lengths)
-        if self._source is None:
-            assert isinstance(model, DecoderOnly)
-            hidden = model.hidden(tokens, cache=held, target_lengths=real)
-        else:
-            assert isinstance(model, EncoderDecoder)
-            cache.memory = list(self._source.layers) or cache.memory
-            hidden = model.hidden(
-                tokens, memory=self._source.output, lengths=self._source.lengths, cache=held, target_lengths=real
-            )
-            self._source.layers = cache.memory if self._remembers else ()
-        if self._remembers:
-            places = self._index(self.places_of(rows))
-            if isinstance(cache, RecurrentCache):
-                assert self._states is not None
-                self._states.put(places, cache)
-            else:
-                for layer, read in zip(self.own, cache.own, strict=True):
-                    layer.put(places, *read.contents())
-            for row, position, length in zip(rows, positions, lengths, strict=True):
-                self.lengths[row] = position + length
-        return hidden
-
-    def copy(self, rows: Sequence[int], others: Sequence[int]) -> None:
-        """What is held of some rows becomes what is held of others."""
-        if not self._remembers:
-            return
-        to, of = self._index(self.places_of(rows)), self._index(self.places_of(others))
-        for layer in self.own:
-            layer.put(to, *(part.index_select(0, of) for part in layer.contents()))
-        if self._states is not None:
-            self._states.copy(to, of)
-        for row, other in zip(rows, others, strict=True):
-            self.lengths[row] = self.lengths[other]
-
-    def packed(self, tokens: Tensor, rows: Sequence[int], positions: Sequence[int]) -> tuple[Tensor, list[int]]:
-        """(places, n) tokens, and where the first of them stands in each place; nobody's are anywhere."""
-        self._close_up(rows)
-        places = self.places_of(rows)
-        if places == list(range(self.n_places)):
-            return tokens, list(positions)
-        batch, of_place = tokens.new_zeros(self.n_places, tokens.shape[1]), dict(zip(places, positions, strict=True))
-        batch[places] = tokens
-        least = min(positions)
-        return batch, [of_place.get(place, least) for place in range(self.n_places)]
-
-    def reading(self, tokens: Tensor, rows: Sequence[int], positions: Sequence[int]) -> Reading:
-        """See `KVCache`."""
-        n = tokens.shape[1]
-        end = max(positions) + n
-        self._close_up(rows)
-        self.make_room(end)
-        self.advance(rows, n)
-        places, starts = torch.tensor(self.places_of(rows)), torch.tensor(positions)
-        if n > 1:
-            places, starts = places.repeat_interleave(n), (starts[:, None] + torch.arange(n)).flatten()
-        return Reading(tokens.flatten(), places, starts, self.own, end)
-
-    def make_room(self, end: int) -> None:
-        """See that positions before `end` can be written into the layers' buffers."""
-        for layer in self.own:
-            layer.aim(0, end)
-
-    def advance(self, rows: Sequence[int], n: int) -> None:
-        """Count `n` more positions of some rows."""
-        for row in rows:
-            self.lengths[row] += n
-
-    def _scope(self, starts: Sequence[int], n: int) -> Scope:
-        """What the next `n` tokens of each place see: what it holds, and themselves up to their own position."""
-        first = max(starts)
-        is_even = min(starts) == first
-        if self._states is not None:
-            at = None if is_even else self._index(starts)[:, None] + torch.arange(n, device=self._like.device)
-            return RecurrentScope(Mask.causal(), recurrent=self._states, start=first, query_positions=at)
-        places = first if is_even else self._index(starts)
-        for layer in self.own:
-            layer.aim(places, first + n)
-        if isinstance(places, int):
-            return Scope(Mask.causal(), caches=self.own, start=first)
-        return row_scope(self.own, places, n, first + n, self._like.dtype, places_keys=self._places_keys)
-
-    def _seen_source(self) -> Scope | None:
-        source = self._source
-        if source is None:
-            return None
-        return Scope(mask=Mask.keys(source.lengths), memory=source.output, caches=source.layers)
-
-    def select(self, rows: Sequence[int]) -> None:
-        """Row i becomes what row `rows[i]` was; rows may be repeated or left out. All move, in one copy."""
-        if list(rows) != list(range(len(self.places))) or len(self.places) < self.n_places:
-            self._move(self.places_of(rows))
-            self.lengths = [self.lengths[row] for row in rows]
-
-    def release(self, rows: Collection[int]) -> None:
-        """Let rows go; the others keep their order, and their places while more than half of these are somebody's."""
-        gone = set(rows)
-        self._free += [place for row, place in enumerate(self.places) if row in gone]
-        self.places = [place for row, place in enumerate(self.places) if row not in gone]
-        self.lengths = [length for row, length in enumerate(self.lengths) if row not in gone]
-
-    def _close_up(self, rows: Sequence[int]) -> None:
-        """Give up nobody's places where all rows go on, and have half of the places at most."""
-        if 2 * len(rows) <= self.n_places and len(rows) == len(self.places):
-            self._move(self.places)
-
-    def _move(self, places: Sequence[int]) -> None:
-        """Have place i be what place `places[i]` was."""
-        index = self._index(places)
-        for layer in self.own:
-            layer.reorder(index)
-        if self._states is not None:
-            self._states.reorder(index)
-        if self._source is not None:
-            self._source.select(index)
-        self.places, self._free, self.n_places = list(range(len(places))), [], len(places)
-
-    def truncate(self, lengths: Sequence[int]) -> None:
-        """Hold at most so many positions of each row; nothing of one whose recurrent state of then is not kept."""
-        for row, (held, length) in enumerate(zip(self.lengths, lengths, strict=True)):
-            self.lengths[row] = held if held <= length else 0 if self._states is not None else length
-
-    def forget(self, rows: Collection[int]) -> None:
-        """Hold nothing of some rows."""
-        for row in rows:
-            self.lengths[row] = 0
-
-    def places_of(self, rows: Sequence[int]) -> list[int]:
-        """The place of each row."""
-        return [self.places[row] for row in rows]
-
-    def _index(self, numbers: Sequence[int]) -> Tensor:
-        return torch.tensor(numbers, dtype=torch.long, device=self._like.device)
-
-
-class RowLayer(KeyValueCache):
-    """Keys and values of one layer, of each row at the places of its positions.
-
-    What a row has beyond its own length is left over from others, and a mask hides it. It was a number at least: what
-    nobody has written is zero.
-    """
-
-    def __init__(self, most: int) -> None:
-        """Of rows of at most so many positions."""
-        super().__init__()
-        self._most = most
-        self._places: Tensor | int = 0
-
-    @classmethod
-    def within(cls, key: Tensor, value: Tensor, places: Tensor) -> RowLayer:
-        """A cache that is all of these (rows, kv_heads, length, head) buffers, aimed at (rows,) `places` in them."""
-        cache = cls(key.shape[2])
-        cache._key, cache._value, cache._places, cache.length = key, value, places, key.shape[2]
-        return cache
-
-    def put(self, rows: Tensor, key: Tensor, value: Tensor) -> None:
-        """Some rows begin with these (rows, kv_heads, length, head) keys and values."""
-        if self._key is None and torch.equal(rows, torch.arange(len(key), device=rows.device)):
-            self._key, self._value, self.length = key, value, key.shape[2]
-            return
-        n_rows, length = int(rows.max()) + 1, key.shape[2]
-        self._key, self._value = (
-            _with_room(buffer, like, n_rows, length, most=self._most)
-            for buffer, like in ((self._key, key), (self._value, value))
-        )
-        self.length = max(self.length, length)
-        self._key[rows, :, :length] = key
-        self._value[rows, :, :length] = value
-
-    def aim(self, places: Tensor | int, end: int) -> None:
-        """Say where the next positions of each row go, (rows,) or the same for all; all of them lie before `end`."""
-        assert self._key is not None
-        assert self._value is not None
-        self._places, self.length = places, end
-        if self._key.shape[2] < end:
-            self._key, self._value = (
-                _with_room(buffer, buffer, len(buffer), end, most=self._most) for buffer in (self._key, self._value)
-            )
-
-    def extend(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Append (rows, kv_heads, n, head) keys and values where it was aimed at, and return those of all positions."""
-        for buffer, fresh in ((self._key, key), (self._value, value)):
-            assert buffer is not None
-            if isinstance(self._places, int):
-                buffer[:, :, self._places : self._places + fresh.shape[2]] = fresh
-            else:
-                rows, n = (torch.arange(size, device=buffer.device) for size in (len(buffer), fresh.shape[2]))
-                buffer[rows[:, None], :, self._places[:, None] + n] = fresh.transpose(1, 2)
-        return self.contents()
-
-
-def _with_room(buffer: Tensor | None, like: Tensor, rows: int, length: int, *, most: int) -> Tensor:
-    """A buffer for so many rows and positions or more that holds what the old one held; it grows by doubling."""
-    if buffer is None:
-        return like.new_zeros(rows, like.shape[1], length, like.shape[3])
-    n_rows, heads, room, head = buffer.shape
-    if n_rows >= rows and room >= length:
-        return buffer
-    longer = room if room >= length else max(length, min(2 * room, most))
-    grown = buffer.new_zeros(max(rows, n_rows), heads, longer, head)
-    grown[:n_rows, :, :room] = buffer
-    return grown
-
-
-def row_scope(
-    layers: Sequence[KeyValueCache], places: Tensor, n: int, end: int, dtype: torch.dtype, *, places_keys: bool
-) -> Scope:
-    """What the next `n` tokens of each row see: what its row holds, and themselves up to their own position.
-
-    Args:
-        layers: their caches, which give back the keys and values of all positions before `end`.
-        places: (rows,) where the first of them stands in its row.
-        n: tokens of each row.
-        end: after all of these.
-        dtype: of the model.
-        places_keys: whether attention has to know where keys stand.
-    """
-    queries = places[:, None] if n == 1 else places[:, None] + torch.arange(n, device=places.device)
-    return Scope(
-        Mask(bias=padding(queries.flatten() + 1, end).view(len(places), 1, n, end).to(dtype)), caches=layers,
-        start=end - n, end=end, query_positions=queries,
-        key_positions=torch.arange(end, device=places.device)[None] if places_keys else None,
-    )  # fmt: skip
+        return EngineOutput(logits=self.model.logits(hidden).float(), attention=attention)

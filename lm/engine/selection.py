@@ -1,4 +1,4 @@
-"""Which engine does what: declared for every field of a model and every operation, and fixed before decoding."""
+"""Engine selection: which engine runs which model and operation, declared per config field, fixed before decoding."""
 
 from __future__ import annotations
 
@@ -12,39 +12,45 @@ from weakref import WeakKeyDictionary
 import torch
 
 from lm.config.model import ModelConfig
-from lm.engine.cuda_graph import RECORDERS, GraphEngine
+from lm.engine.cuda_graph import RECORDERS, CudaGraphEngine
 from lm.engine.engine import DecoderModel, Engine, Layout
 from lm.engine.pytorch import TorchEngine
-from lm.kernels import compiled
+from lm.kernels import code_cache
 from lm.model.transformer import DecoderOnly, EncoderDecoder, count_parameters
 
 if TYPE_CHECKING:
     from lm.engine.compiled.engine import CompiledEngine
 
 Operation = Literal["prefill", "step", "verify", "attention", "beyond_context"]
-"""What is asked of an engine: to read prompts; one more token of each row, or several; with attention to the source; at
-positions after the context's end."""
+"""A kind of forward pass: a prompt; one more token of each row, or several; with source attention; positions beyond
+the context.
+"""
 
-ANY = object()
-"""In a declaration: every value of the field."""
+ANY_VALUE = object()
+"""In a declaration: all values of the field are supported."""
 
-_SHAPE = (
+_SUPPORTED_EVERYWHERE = (
     "vocab_size", "source_vocab_size", "context_length", "d_model", "n_layers", "n_heads", "n_kv_heads", "d_ff",
     "attention_window", "max_distance", "max_tree_distance", "rope_base", "d_head", "rotary_share", "rope_factor",
     "rope_context", "rope_slow", "rope_fast", "rope_temperature", "parallel_residual", "norm_eps", "qk_norm",
     "bias", "dropout", "attention_dropout", "tie_embeddings", "scale_embeddings", "init_std", "zero_init",
     "softcap", "value_residual", "embedding_shortcut", "output_bias",
 )  # fmt: skip
-"""Fields of which both compiled code and CUDA graphs compute every value."""
-_PLAIN = {"architecture": {"transformer"}, "attention": {"full", "window"}, "objective": {"causal"}, "experts": {0}}
-"""What both need: a step of fixed shapes, of blocks."""
+"""Fields of which both compiled code and CUDA graphs support all values."""
+_SUPPORTED_SUBSETS = {
+    "architecture": {"transformer"},
+    "attention": {"full", "window"},
+    "objective": {"causal"},
+    "experts": {0},
+}
+"""Fields of which both support some values: those with a step of fixed shapes, of transformer blocks."""
 
-COMPILED: Mapping[str, object] = {
-    **dict.fromkeys(_SHAPE, ANY),
-    **_PLAIN,
-    "n_encoder_layers": ANY,
+COMPILED_SUPPORT: Mapping[str, object] = {
+    **dict.fromkeys(_SUPPORTED_EVERYWHERE, ANY_VALUE),
+    **_SUPPORTED_SUBSETS,
+    "n_encoder_layers": ANY_VALUE,
     "decoder_only": {False},  # it could, with other roundings than before
-    "syntax": ANY,  # of the encoder alone, which PyTorch runs
+    "syntax": ANY_VALUE,  # of the encoder alone, which PyTorch runs
     "positions": {"learned", "sinusoidal", "sinusoidal-half", "rotary", "alibi", "t5", "none"},
     "rope_scaling": {"none", "linear", "llama3", "yarn"},
     "attention_bias": {None, "none", "inputs", "all"},
@@ -66,26 +72,26 @@ COMPILED: Mapping[str, object] = {
     "token_types": {0},
     "output_transform": {False},
 }
-"""For every field of `ModelConfig`, the values that the compiled engine computes."""
+"""For every field of `ModelConfig`, the values that the compiled engine supports."""
 
-CUDA_GRAPH: Mapping[str, object] = {
-    **dict.fromkeys(COMPILED, ANY),  # the graph replays PyTorch's own kernels
-    **_PLAIN,
+CUDA_GRAPH_SUPPORT: Mapping[str, object] = {
+    **dict.fromkeys(COMPILED_SUPPORT, ANY_VALUE),  # the graph replays PyTorch's own kernels
+    **_SUPPORTED_SUBSETS,
     "n_encoder_layers": {0},
 }
-"""For every field of `ModelConfig`, the values of which a step can be recorded: those with fixed shapes."""
+"""For every field of `ModelConfig`, the values whose step can be recorded: those with fixed shapes."""
 
 
-def unsupported(config: ModelConfig, declared: Mapping[str, object]) -> str | None:
-    """The first setting of a model that an engine does not support, as `field=value`; None if it supports all.
+def find_unsupported(config: ModelConfig, declared: Mapping[str, object]) -> str | None:
+    """Return the first setting of a model that an engine doesn't support, as `field=value`; None if it supports all.
 
     Args:
         config: of the model.
-        declared: `COMPILED` or `CUDA_GRAPH`; a field that is missing supports nothing.
+        declared: `COMPILED_SUPPORT` or `CUDA_GRAPH_SUPPORT`; a missing field supports nothing.
     """
     for field in fields(config):
         value, values = getattr(config, field.name), declared.get(field.name, frozenset())
-        if values is not ANY and value not in values:  # type: ignore[operator]
+        if values is not ANY_VALUE and value not in values:  # type: ignore[operator]
             return f"{field.name}={value}"
     return None
 
@@ -97,7 +103,7 @@ COMPILED_OPERATIONS: Mapping[Operation, float] = {
     "attention": 0,
     "beyond_context": 0,
 }
-"""The most tokens at a time that compiled code reads, which was faster up to then; in an encoder-decoder any number."""
+"""The most tokens per call for which compiled code is faster; in an encoder-decoder any number."""
 CUDA_GRAPH_OPERATIONS: Mapping[Operation, float] = {
     "prefill": 0,
     "step": 64,  # more rows keep a GPU busy, and each number of rows is a recording of its own
@@ -107,10 +113,10 @@ CUDA_GRAPH_OPERATIONS: Mapping[Operation, float] = {
 }
 """The same of recorded steps."""
 
-_LOADING = 0.4
-"""Seconds that compiled code takes to be loaded."""
-_OVERHEAD, _READ, _MULTIPLIED = 1.5e-3, 1e10, 5e10
-"""About what PyTorch takes for a step: seconds, bytes of weights that it reads a second, and products that it makes."""
+_LOADING_SECONDS = 0.4
+"""Seconds to load compiled code."""
+_STEP_OVERHEAD_SECONDS, _BYTES_PER_SECOND, _MACS_PER_SECOND = 1.5e-3, 1e10, 5e10
+"""Estimates for a decode step in PyTorch: seconds of overhead, weight bytes read per second, MACs per second."""
 _DTYPES = (torch.float32, torch.int8)
 
 _compiled: WeakKeyDictionary[DecoderModel, CompiledEngine] = WeakKeyDictionary()
@@ -123,124 +129,126 @@ class EnginePlan:
     Attributes:
         model: in eval mode.
         layout: of the KV cache.
-        pytorch: does what the other doesn't.
-        other: a faster engine, if one supports the model here.
-        most: of each operation, how many tokens at a time the other reads.
-        reason: why there is no other, or what chose it.
-        is_compiled: whether compiled code is loaded, which finds the best of any logits on a CPU.
+        pytorch: runs what the other doesn't.
+        accelerated: a faster engine, if one supports the model here.
+        max_tokens: of each operation, the most tokens per call for the faster engine.
+        reason: why it was chosen, or why there is none.
+        is_compiled: whether compiled code is loaded, which finds the top k of any logits on a CPU.
     """
 
     model: DecoderModel
     layout: Layout
     pytorch: TorchEngine
-    other: Engine | None
-    most: Mapping[Operation, float]
+    accelerated: Engine | None
+    max_tokens: Mapping[Operation, float]
     reason: str
     is_compiled: bool = False
 
     def engine(self, operation: Operation, tokens: int) -> Engine:
-        """The engine for an operation on so many tokens, of all rows together."""
-        if self.other is None or tokens > self.most[operation]:
+        """The engine for an operation on a number of tokens, of all rows together."""
+        if self.accelerated is None or tokens > self.max_tokens[operation]:
             return self.pytorch
-        return self.other
+        return self.accelerated
 
     @property
     def dtype(self) -> str:
-        """The type of the model's matrices, as `--dtype` calls it."""
+        """The dtype of the model's matrices, as a value of the setting `dtype`."""
         weights, _ = self.model.output_layer
         return str(weights.dtype).removeprefix("torch.")
 
     def __str__(self) -> str:
-        """What was selected and why, for people."""
-        name = self.pytorch.name if self.other is None else f"{self.other.name} engine"
+        """A description for users: dtype, engine and reason."""
+        name = self.pytorch.name if self.accelerated is None else f"{self.accelerated.name} engine"
         return f"{self.dtype}, {name} ({self.reason})"
 
 
 def plan_engines(
-    model: DecoderModel, *, tokens: int | None = None, shares: bool = False, uses_cache: bool = True
+    model: DecoderModel, *, tokens: int | None = None, shares_prefixes: bool = False, use_cache: bool = True
 ) -> EnginePlan:
-    """Fix which engines a session uses, and the layout of its cache.
+    """Choose the engines of a session, and the layout of its cache.
 
     Args:
-        model: in eval mode, its weights where they stay.
-        tokens: that are generated in all, for one row; None if there is no end to them. Unless compiled code is loaded
-            already, it is only for work that takes PyTorch longer than loading it.
-        shares: rows are repeated again and again, as a beam's are.
-        uses_cache: else all is read again each time, which is the reference.
+        model: in eval mode; its weights must not move.
+        tokens: tokens to generate per row; None if unknown. Compiled code is only loaded for work that takes PyTorch
+            longer than loading it.
+        shares_prefixes: rows are repeated often, as a beam's are.
+        use_cache: else everything is recomputed each time, which is the reference.
     """
     config, pytorch = model.config, TorchEngine(model)
-    layout: Layout = "shared" if shares or config.translates else "rows"
+    layout: Layout = "shared" if shares_prefixes or config.translates else "rows"
     if config.is_recurrent:
         layout = "rows"
     device = next(model.parameters()).device.type
-    not_loaded = _not_loaded(model, tokens) if device == "cpu" else f"no compiled code for device {device}"
+    not_loaded = _why_not_loaded(model, tokens) if device == "cpu" else f"no compiled code for device {device}"
     is_loaded = not_loaded is None
-    if config.attention == "compressed" or not uses_cache:
+    if config.attention == "compressed" or not use_cache:
         return EnginePlan(model, "none", pytorch, None, {}, "nothing is cached", is_loaded)
-    reason = _not_compiled(model) or not_loaded
+    reason = _why_not_compiled(model) or not_loaded
     if reason is None:
-        other, why = _compiled_engine(model), "CPU, compiled code is installed"
-        return EnginePlan(model, layout, pytorch, other, _most(config), why, is_loaded)
+        other, why = _get_compiled_engine(model), "CPU, compiled code is installed"
+        return EnginePlan(model, layout, pytorch, other, _max_tokens(config), why, is_loaded)
     layout = layout if config.translates else "rows"  # a mask that keeps a prompt's rows apart costs more than a copy
     if device in RECORDERS:
-        reason = _not_recorded(model, layout)
+        reason = _why_not_recorded(model, layout)
         if reason is None:
             assert isinstance(model, DecoderOnly)
-            return EnginePlan(model, layout, pytorch, GraphEngine(model), CUDA_GRAPH_OPERATIONS, f"device {device}")
+            return EnginePlan(model, layout, pytorch, CudaGraphEngine(model), CUDA_GRAPH_OPERATIONS, f"device {device}")
     return EnginePlan(model, layout, pytorch, None, {}, reason, is_loaded)
 
 
-def _most(config: ModelConfig) -> Mapping[Operation, float]:
+def _max_tokens(config: ModelConfig) -> Mapping[Operation, float]:
     if not config.is_encoder_decoder:
         return COMPILED_OPERATIONS
     return {operation: math.inf if most else 0 for operation, most in COMPILED_OPERATIONS.items()}
 
 
-def _not_compiled(model: DecoderModel) -> str | None:
-    """Why compiled code does not compute a model on the CPU; None if it does."""
+def _why_not_compiled(model: DecoderModel) -> str | None:
+    """Why compiled code doesn't support a model on the CPU; None if it does."""
     (weights, _), first = model.output_layer, next(model.parameters())
     if weights.dtype not in _DTYPES or first.dtype is not torch.float32:
         return f"no compiled code for {str(first.dtype).removeprefix('torch.')}"
-    if (setting := unsupported(model.config, COMPILED)) is not None:
+    if (setting := find_unsupported(model.config, COMPILED_SUPPORT)) is not None:
         return f"no compiled code for {setting}"
     if any(parameter.requires_grad for parameter in model.parameters()):  # adapters may be trained alone
         return "the weights are being trained, which may move them"
     return None
 
 
-def _not_loaded(model: DecoderModel, tokens: int | None) -> str | None:
+def _why_not_loaded(model: DecoderModel, tokens: int | None) -> str | None:
     """Why compiled code is not loaded for a model on the CPU; None if it is."""
-    if not compiled.is_compiled():
-        return "lm compile has not been run" if compiled.is_installed() else "numba is not installed"
+    if not code_cache.is_compiled():
+        return "lm compile has not been run" if code_cache.is_installed() else "numba is not installed"
     weights, _ = model.output_layer
     is_loaded = "numba" in sys.modules or weights.dtype is torch.int8  # which compiled matmuls read everywhere
-    if tokens is not None and not is_loaded and tokens * _step_seconds(model) <= _LOADING:
+    if tokens is not None and not is_loaded and tokens * _estimate_step_seconds(model) <= _LOADING_SECONDS:
         return f"{tokens} tokens are generated before compiled code is loaded"
-    return None if compiled.is_ready() else "the compiled code is damaged, or for another processor"
+    return None if code_cache.is_ready() else "the compiled code is damaged, or for another processor"
 
 
-def _step_seconds(model: DecoderModel) -> float:
-    """About what PyTorch takes for a decode step of one row: estimated, so that results don't depend on a clock."""
+def _estimate_step_seconds(model: DecoderModel) -> float:
+    """Estimate a one-row decode step in PyTorch, independent of a clock, so that results are reproducible."""
     parameters = count_parameters(model)
-    return _OVERHEAD + max(torch.float32.itemsize * parameters / _READ, parameters / _MULTIPLIED)
+    return _STEP_OVERHEAD_SECONDS + max(
+        torch.float32.itemsize * parameters / _BYTES_PER_SECOND, parameters / _MACS_PER_SECOND
+    )
 
 
-def _compiled_engine(model: DecoderModel) -> CompiledEngine:
-    found = _compiled.get(model)
-    if found is None or not found.has_weights_of(model):
-        compiled.begin()
+def _get_compiled_engine(model: DecoderModel) -> CompiledEngine:
+    engine = _compiled.get(model)
+    if engine is None or not engine.has_weights_of(model):
+        code_cache.initialise()
         from lm.engine.compiled.engine import CompiledEngine
 
-        found = _compiled[model] = CompiledEngine(model)
-    return found
+        engine = _compiled[model] = CompiledEngine(model)
+    return engine
 
 
-def _not_recorded(model: DecoderModel, layout: Layout) -> str | None:
+def _why_not_recorded(model: DecoderModel, layout: Layout) -> str | None:
     """Why steps of a model are not recorded as CUDA graphs; None if they are."""
     device = next(model.parameters()).device.type
     if isinstance(model, EncoderDecoder) or layout != "rows":
         return "rows share their past, and steps of changing shapes are not recorded"
-    if (setting := unsupported(model.config, CUDA_GRAPH)) is not None:
+    if (setting := find_unsupported(model.config, CUDA_GRAPH_SUPPORT)) is not None:
         return f"no CUDA graphs for {setting}"
     if model.training or torch.is_autocast_enabled(device) or next(model.parameters()).requires_grad:
         return "the weights are being trained, or converted for each operation"

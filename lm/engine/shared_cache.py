@@ -1,4 +1,4 @@
-"""The cache in which rows share their past: the continuations of one prompt or source, such as a beam's."""
+"""The KV cache in which the continuations of one prompt or source, such as a beam, share their common past."""
 
 from __future__ import annotations
 
@@ -8,46 +8,52 @@ from collections.abc import Collection, Sequence
 import torch
 from torch import Tensor
 
-from lm.engine.engine import DecoderModel, Reading, Source
-from lm.model.attention import DecoderCache, Mask, Scope, padding
+from lm.engine.engine import DecoderModel, EncodedSource, StepInputs
+from lm.model.attention_inputs import AttentionInputs
+from lm.model.kv_cache import DecoderCache
+from lm.model.masks import Mask, padding_bias
 from lm.model.transformer import DecoderOnly
 
 _FIRST_SLOTS = 32
-"""Slots before it is first looked for those that are no longer needed."""
+"""Slots before unused ones are first searched."""
 
 
 class SharedCache:
-    """A cache in which the rows of one prompt or source are continuations of one past, and share its slots.
+    """A KV cache in which the continuations of each prompt or source share the slots of their common past.
 
-    All rows have as many tokens after what they begin with: a prompt, or the source of a decoder-only model that
-    translates, both read at once; or nothing, where an encoder has read the source.
+    All rows have the same number of tokens after their start: a prompt, or the source of a decoder-only model that
+    translates; or nothing, where an encoder has read the source.
 
     Attributes:
         lengths: see `KVCache`.
-        moves_freely: see `KVCache`; compiled code finds prompts and sources where they are.
+        reorders_for_free: see `KVCache`; a compiled step finds prompts and sources wherever they are.
     """
 
-    def __init__(self, model: DecoderModel, *, source: Source | None = None) -> None:
-        """Of no rows yet, or of one for each source."""
-        self._like, self._places_keys, self._source = next(model.parameters()), model.config.places_keys, source
+    def __init__(self, model: DecoderModel, *, source: EncodedSource | None = None) -> None:
+        """Create a cache without rows, or with one for each source."""
+        self._first_parameter, self._needs_key_positions, self._source = (
+            next(model.parameters()),
+            model.config.places_keys,
+            source,
+        )
         self.lengths: list[int] = []
-        self.moves_freely = False
-        self._slots: Slots | None
+        self.reorders_for_free = False
+        self._slots: SlotTable | None
         self._cache, self._slots = _new_cache(model), None
         if source is not None:
             self.add(len(source.output))
-            self._slots = Slots(self._cache, len(source.output), source.output)
+            self._slots = SlotTable(self._cache, len(source.output), source.output)
 
-    def is_new(self, row: int) -> bool:  # noqa: ARG002 (they are all alike)
-        """See `KVCache`: what is before the slots of continuations is read at once."""
+    def needs_prefill(self, row: int) -> bool:  # noqa: ARG002 (they are all alike)
+        """See `KVCache`; the prompts of all rows are computed at once."""
         return self._slots is None
 
     def add(self, rows: int) -> None:
-        """Take in so many rows, while nothing is held."""
+        """Add rows, while the cache is empty."""
         assert not any(self.lengths), "rows that share a past begin together"
         self.lengths += [0] * rows
 
-    def hidden(
+    def compute_hidden(
         self,
         model: DecoderModel,
         tokens: Tensor,
@@ -56,106 +62,111 @@ class SharedCache:
         lengths: Sequence[int],
     ) -> Tensor:
         """See `KVCache`; of all rows."""
-        tokens = tokens.to(self._like.device)
+        tokens = tokens.to(self._first_parameter.device)
         if self._slots is None:
-            return self._begin(model, tokens, lengths)
+            return self._prefill(model, tokens, lengths)
         slots, n = self._slots, tokens.shape[1]
-        self._settle()
-        start = slots.position
+        self._compact()
+        start = slots.next_position
         mask = slots.add(n)
-        own = Scope(
-            mask, caches=self._cache.own, start=start, branches=slots.width, query_positions=slots.query_positions(n),
-            key_positions=slots.key_positions(n) if self._places_keys else None,
+        inputs = AttentionInputs(
+            mask, caches=self._cache.self_attention, start=start, n_branches=slots.rows_per_group,
+            query_positions=slots.query_positions(n),
+            key_positions=slots.key_positions(n) if self._needs_key_positions else None,
         )  # fmt: skip
-        hidden = model.decode(tokens.reshape(slots.sentences, -1), own, self._seen_source())
+        hidden = model.decode(tokens.reshape(slots.n_groups, -1), inputs, self._cross_inputs())
         self._advance(n)
-        self.moves_freely = False
+        self.reorders_for_free = False
         return hidden.view(len(rows), n, -1)
 
-    def _begin(self, model: DecoderModel, tokens: Tensor, lengths: Sequence[int]) -> Tensor:
-        """Read what the rows begin with; padding comes last, so that nothing that is real sees it."""
+    def _prefill(self, model: DecoderModel, tokens: Tensor, lengths: Sequence[int]) -> Tensor:
+        """Compute the prompts; padding comes last, so it is masked causally."""
         assert isinstance(model, DecoderOnly)
         is_even = min(lengths) == tokens.shape[1]
-        real = None if is_even else torch.tensor(lengths, device=self._like.device)
+        real_lengths = None if is_even else torch.tensor(lengths, device=self._first_parameter.device)
         self._cache = _new_cache(model)
-        hidden = model.hidden(tokens, cache=self._cache, target_lengths=real)
-        self._slots = Slots(self._cache, len(tokens), self._like, prefix=real)
+        hidden = model.hidden(tokens, cache=self._cache, target_lengths=real_lengths)
+        self._slots = SlotTable(self._cache, len(tokens), self._first_parameter, prefix=real_lengths)
         self.lengths = list(lengths)
         return hidden
 
-    def _seen_source(self) -> Scope | None:
+    def _cross_inputs(self) -> AttentionInputs | None:
         source = self._source
         if source is None:
             return None
         mask = Mask()
         if source.lengths is not None:
-            mask = Mask(bias=padding(source.lengths, source.output.shape[1])[:, None, None].to(source.output.dtype))
-        return Scope(mask=mask, memory=source.output, caches=self._cache.memory)
+            mask = Mask(
+                bias=padding_bias(source.lengths, source.output.shape[1])[:, None, None].to(source.output.dtype)
+            )
+        return AttentionInputs(mask=mask, encoder_output=source.output, caches=self._cache.cross_attention)
 
-    def reading(self, tokens: Tensor, rows: Sequence[int], positions: Sequence[int]) -> Reading:  # noqa: ARG002
+    def prepare_step(self, tokens: Tensor, rows: Sequence[int], positions: Sequence[int]) -> StepInputs:  # noqa: ARG002
         """See `KVCache`; of all rows."""
         assert self._slots is not None
         slots, n, source = self._slots, tokens.shape[1], self._source
-        slots.take(n)
-        for layer in self._cache.own:
-            layer.grow(slots.width * n)
+        slots.allocate(n)
+        for layer in self._cache.self_attention:
+            layer.reserve(slots.rows_per_group * n)
         self._advance(n)
-        self.moves_freely = True
+        self.reorders_for_free = True
         starts = torch.tensor(positions)
         at = starts if n == 1 else (starts[:, None] + torch.arange(n)).flatten()
-        places = slots.rows.repeat_interleave(slots.width * n)
-        seen = slots.table() if n == 1 else slots.table().repeat_interleave(n, 0)
+        group_rows = slots.group_rows.repeat_interleave(slots.rows_per_group * n)
+        slot_table = slots.build_table() if n == 1 else slots.build_table().repeat_interleave(n, 0)
         if source is None:
-            return Reading(tokens.flatten(), places, at, self._cache.own, seen.shape[1], slots=seen)
-        sentences, longest, _ = source.output.shape
-        real = torch.full((sentences,), longest) if source.lengths is None else source.lengths
-        return Reading(
+            return StepInputs(
+                tokens.flatten(), group_rows, at, self._cache.self_attention, slot_table.shape[1], slots=slot_table
+            )
+        n_groups, longest, _ = source.output.shape
+        source_lengths = torch.full((n_groups,), longest) if source.lengths is None else source.lengths
+        return StepInputs(
             tokens.flatten(),
-            places,
+            group_rows,
             at,
-            self._cache.own,
-            seen.shape[1],
-            slots=seen,
-            memory=self._cache.memory,
-            lengths=real,
+            self._cache.self_attention,
+            slot_table.shape[1],
+            slots=slot_table,
+            cross_layers=self._cache.cross_attention,
+            lengths=source_lengths,
         )
 
     def _advance(self, n: int) -> None:
         self.lengths = [length + n for length in self.lengths]
 
     def select(self, rows: Sequence[int]) -> None:
-        """Row i becomes what row `rows[i]` was; rows may be repeated or left out. Nothing is copied within a prompt."""
+        """Row i becomes the former row `rows[i]`; rows may be repeated. Nothing is copied within a prompt."""
         assert self._slots is not None
         self.lengths = [self.lengths[row] for row in rows]
-        index = torch.tensor(rows, dtype=torch.long, device=self._like.device)
-        self._follow(self._slots.reorder(index, may_wait=self.moves_freely))
+        index = torch.tensor(rows, dtype=torch.long, device=self._first_parameter.device)
+        self._move_sources(self._slots.reorder(index, lazy=self.reorders_for_free))
 
     def release(self, rows: Collection[int]) -> None:
-        """Let rows go; the others keep their order."""
+        """Remove rows; the others keep their order."""
         self.select([row for row in range(len(self.lengths)) if row not in rows])
 
-    def _settle(self) -> None:
+    def _compact(self) -> None:
         assert self._slots is not None
-        self._follow(self._slots.settle())
+        self._move_sources(self._slots.compact())
 
-    def _follow(self, moved: Tensor | None) -> None:
-        """Have the sources follow to where `Slots.settle` has put their rows; the cache has moved their keys."""
+    def _move_sources(self, moved: Tensor | None) -> None:
+        """Reorder the sources as `SlotTable.compact` reordered the cache."""
         if moved is not None and self._source is not None:
             self._source.select(moved, layers=False)
 
     def truncate(self, lengths: Sequence[int]) -> None:
-        """Hold at most so many positions of each row, after what the rows begin with."""
-        held = min(length - own for length, own in zip(lengths, self.lengths, strict=True))
+        """Truncate each row to a length, but not below its start."""
+        held = min(length - held for length, held in zip(lengths, self.lengths, strict=True))
         if self._slots is None or held >= 0:
             return
         if self._slots.length + held < 0:
-            self.forget(range(len(lengths)))
+            self.clear(range(len(lengths)))
             return
         self._slots.truncate(self._slots.length + held)
         self._advance(held)
 
-    def forget(self, rows: Collection[int]) -> None:  # noqa: ARG002 (they are all alike)
-        """Hold nothing, so that all rows are read again, each in a place of its own."""
+    def clear(self, rows: Collection[int]) -> None:  # noqa: ARG002 (they are all alike)
+        """Empty all rows, which are then recomputed, each as a prompt of its own."""
         assert self._source is None, "what an encoder has read is not read again"
         self._slots, self.lengths = None, [0] * len(self.lengths)
 
@@ -166,153 +177,154 @@ def _new_cache(model: DecoderModel) -> DecoderCache:
     return cache
 
 
-class Slots:
-    """Gives the tokens of hypotheses their places in a cache, and says which of them each hypothesis sees.
+class SlotTable:
+    """Assigns the tokens of continuations to slots of a KV cache, and builds the mask of each.
 
-    To the model a sentence is one row, and the hypotheses of a step are positions in it, beside each other. Each
-    position has a slot in the cache that it never leaves: a hypothesis knows the slots of its own past, and a mask
-    hides the others from it. So nothing is copied when hypotheses change places; slots that none remembers any more are
-    given up now and then. What the cache holds to begin with is a prefix that all hypotheses of a sentence see.
+    For the model, all continuations of one prompt (a group) share one row. Each position has a slot that it
+    keeps: a row knows the slots of its own past, and a mask hides the others. So nothing is copied when rows are
+    reordered; unused slots are freed now and then. The prefix, what the cache held at first, is visible to all rows of
+    a group.
 
-    Rows of one sentence must stand together. Where they are not equally many for each (after `reorder`), sentences are
-    repeated as often as needed.
+    The rows of a group must be adjacent. If groups differ in size after `reorder`, they are repeated as needed.
 
     Attributes:
-        width: rows that each sentence has.
-        sentences: how many there are.
-        rows: (sentences,) which row of the cache each has.
+        rows_per_group: rows of each group.
+        n_groups: number of groups.
+        group_rows: (n_groups,) the cache row of each group.
 
     Source: the mask is that of tree attention, Miao et al. 2023 (SpecInfer), section 4.
     """
 
-    def __init__(self, cache: DecoderCache, sentences: int, like: Tensor, *, prefix: Tensor | None = None) -> None:
-        """A row for each sentence, with nothing after its prefix.
+    def __init__(self, cache: DecoderCache, n_groups: int, template: Tensor, *, prefix: Tensor | None = None) -> None:
+        """Create one row per group, with nothing after the prefix.
 
         Args:
             cache: of the model.
-            sentences: how many there are.
-            like: a tensor of the model's type, on its device.
-            prefix: (sentences,) how many positions of the prefix are real, if not all are in each.
+            n_groups: number of groups.
+            template: a tensor of the model's dtype, on its device.
+            prefix: (groups,) real positions of the prefix, if it is padded.
         """
-        self.width, self.sentences, self._cache_rows = 1, sentences, sentences
-        self.rows = torch.arange(sentences, device=like.device)
-        self._cache, self._dtype, self._device = cache, like.dtype, like.device
-        self._prefix, self._real = cache.length, prefix
-        self._past = torch.empty(sentences, 0, dtype=torch.long, device=like.device)  # (rows, length) slots
-        self._forget_at = self._prefix + _FIRST_SLOTS
+        self.rows_per_group, self.n_groups, self._cache_rows = 1, n_groups, n_groups
+        self.group_rows = torch.arange(n_groups, device=template.device)
+        self._cache, self._dtype, self._device = cache, template.dtype, template.device
+        self._prefix_length, self._prefix_lengths = cache.length, prefix
+        self._row_slots = torch.empty(n_groups, 0, dtype=torch.long, device=template.device)  # (rows, length) slots
+        self._free_at = self._prefix_length + _FIRST_SLOTS
 
     @property
     def length(self) -> int:
-        """Tokens in each row, after the prefix."""
-        return self._past.shape[1]
+        """Tokens of each row after the prefix."""
+        return self._row_slots.shape[1]
 
     @property
-    def position(self) -> int:
-        """Where the next token of each row stands, unless the prefixes are of different lengths."""
-        return self._prefix + self.length
+    def next_position(self) -> int:
+        """The position of the next token, if all prefixes have the same length."""
+        return self._prefix_length + self.length
 
-    def take(self, n: int) -> Tensor:
-        """Give the next `n` positions of each row their slots: (rows, length), those of each row's past before them."""
+    def allocate(self, n: int) -> Tensor:
+        """Assign slots to the next `n` positions of each row; return (rows, length) slots of all tokens."""
         used = self._cache.length
-        fresh = torch.arange(used, used + self.width * n, device=self._device).view(self.width, n)
-        self._past = torch.cat((self._past, fresh.repeat(self.sentences, 1)), dim=1)
-        return self._past
+        new_slots = torch.arange(used, used + self.rows_per_group * n, device=self._device).view(self.rows_per_group, n)
+        self._row_slots = torch.cat((self._row_slots, new_slots.repeat(self.n_groups, 1)), dim=1)
+        return self._row_slots
 
     def add(self, n: int) -> Mask:
-        """Give the next `n` positions of each row their slots, and say which slots each of them sees."""
-        start, slots = self.length, self._cache.length + self.width * n
-        past = self.take(n)
-        if slots == self.position and self._real is None:
+        """Assign slots to the next `n` positions of each row, and build their mask."""
+        start, slots = self.length, self._cache.length + self.rows_per_group * n
+        past = self.allocate(n)
+        if slots == self.next_position and self._prefix_lengths is None:
             return Mask.causal()
-        seen = past[:, None, :].expand(-1, n, -1)  # (rows, n, length)
+        visible_slots = past[:, None, :].expand(-1, n, -1)  # (rows, n, length)
         if n > 1:  # its own slot stands in for those of a position's future
             future = torch.ones(n, self.length, dtype=torch.bool, device=self._device).triu(start + 1)
-            seen = torch.where(future, past[:, start:, None], seen)
-        hidden = torch.full((self.sentences, self.width * n, slots), -torch.inf, device=self._device)
-        hidden[:, :, : self._prefix] = 0.0 if self._real is None else padding(self._real, self._prefix)[:, None]
-        seen = seen.reshape(self.sentences, self.width * n, self.length)
-        return Mask(bias=hidden.scatter_(2, seen, 0.0).to(self._dtype)[:, None])
+            visible_slots = torch.where(future, past[:, start:, None], visible_slots)
+        hidden = torch.full((self.n_groups, self.rows_per_group * n, slots), -torch.inf, device=self._device)
+        hidden[:, :, : self._prefix_length] = (
+            0.0 if self._prefix_lengths is None else padding_bias(self._prefix_lengths, self._prefix_length)[:, None]
+        )
+        visible_slots = visible_slots.reshape(self.n_groups, self.rows_per_group * n, self.length)
+        return Mask(bias=hidden.scatter_(2, visible_slots, 0.0).to(self._dtype)[:, None])
 
     def query_positions(self, n: int) -> Tensor | None:
-        """(sentences, rows of each · n) where the last `n` positions of each row stand; None if all rows are alike."""
-        if self._real is None:
+        """(groups, rows of each · n) positions of the last `n` tokens; None if the same for all rows."""
+        if self._prefix_lengths is None:
             return None
-        places = torch.arange(self.length - n, self.length, device=self._device).repeat(self.width)
-        return self._real[:, None] + places
+        positions = torch.arange(self.length - n, self.length, device=self._device).repeat(self.rows_per_group)
+        return self._prefix_lengths[:, None] + positions
 
     def key_positions(self, n: int) -> Tensor:
-        """(sentences, slots) where what is in each slot stands, the last `n` positions of each row among them.
+        """(groups, slots) positions of the slots, the last `n` positions of each row included.
 
-        Hypotheses that share a slot have it at the same position; a slot that none remembers counts as the first.
+        Rows that share a slot have it at the same position; an unused slot counts as the first.
         """
-        past = self._past.view(self.sentences, -1)  # (sentences, rows of each · length)
-        first = self._prefix if self._real is None else self._real[:, None]
-        places = first + torch.arange(self.length, device=self._device).repeat(self.width)
-        found = past.new_zeros(self.sentences, self._cache.length + self.width * n)
-        found[:, : self._prefix] = torch.arange(self._prefix, device=self._device)
-        return found.scatter_(1, past, places.expand_as(past))
+        past = self._row_slots.view(self.n_groups, -1)  # (sentences, rows of each · length)
+        first = self._prefix_length if self._prefix_lengths is None else self._prefix_lengths[:, None]
+        positions = first + torch.arange(self.length, device=self._device).repeat(self.rows_per_group)
+        positions_of_slots = past.new_zeros(self.n_groups, self._cache.length + self.rows_per_group * n)
+        positions_of_slots[:, : self._prefix_length] = torch.arange(self._prefix_length, device=self._device)
+        return positions_of_slots.scatter_(1, past, positions.expand_as(past))
 
-    def reorder(self, rows: Tensor, *, may_wait: bool = False) -> Tensor | None:
-        """Row i becomes what row `rows[i]` was.
+    def reorder(self, rows: Tensor, *, lazy: bool = False) -> Tensor | None:
+        """Row i becomes the former row `rows[i]`.
 
         Args:
             rows: (new rows,).
-            may_wait: sentences may stay where they are in the cache, see `rows`, as long as each is there once.
+            lazy: groups may stay where they are in the cache, see `group_rows`, as long as each is there once.
 
         Returns:
-            What `settle` does.
+            The result of `compact`.
         """
-        self._past = self._past.index_select(0, rows)
-        sentences = rows // self.width
+        self._row_slots = self._row_slots.index_select(0, rows)
+        sentences = rows // self.rows_per_group
         runs = sentences.unique_consecutive(return_counts=True)[1]
-        self.width = math.gcd(*runs.tolist())
-        kept = sentences[:: self.width]
-        self.sentences, self.rows = len(kept), self.rows.index_select(0, kept)
-        self._real = None if self._real is None else self._real.index_select(0, kept)
-        is_full = self._cache.length + self.width > self._forget_at
-        if may_wait and not is_full and len(self.rows.unique()) == self.sentences:
+        self.rows_per_group = math.gcd(*runs.tolist())
+        kept = sentences[:: self.rows_per_group]
+        self.n_groups, self.group_rows = len(kept), self.group_rows.index_select(0, kept)
+        self._prefix_lengths = None if self._prefix_lengths is None else self._prefix_lengths.index_select(0, kept)
+        is_full = self._cache.length + self.rows_per_group > self._free_at
+        if lazy and not is_full and len(self.group_rows.unique()) == self.n_groups:
             return None
-        moved = self.settle()
+        moved = self.compact()
         if is_full:
-            self._forget()
+            self._free_unused_slots()
         return moved
 
-    def settle(self) -> Tensor | None:
-        """Move the sentences to rows of the cache in their order: (sentences,) where each one was, or None if there."""
-        rows, there = self.rows, torch.arange(self.sentences, device=self._device)
-        if self.sentences == self._cache_rows and torch.equal(rows, there):
+    def compact(self) -> Tensor | None:
+        """Move groups to consecutive cache rows; return (groups,) their former rows, or None if nothing moved."""
+        rows, consecutive = self.group_rows, torch.arange(self.n_groups, device=self._device)
+        if self.n_groups == self._cache_rows and torch.equal(rows, consecutive):
             return None
         self._cache.reorder(rows)
-        self.rows, self._cache_rows = there, self.sentences
+        self.group_rows, self._cache_rows = consecutive, self.n_groups
         return rows
 
-    def _forget(self) -> None:
-        """Give up the slots that no row remembers.
+    def _free_unused_slots(self) -> None:
+        """Free the slots that no row uses.
 
-        A useless slot costs its share of every later step, and giving up costs as much as there are slots; both are
-        least when the steps between grow with the root of the slots.
+        An unused slot costs its share of every later step, and freeing costs as much as there are slots; both are least
+        when the steps between grow with the square root of the slots.
         """
-        past = self._past.view(self.sentences, -1)  # (sentences, rows of each · length)
+        past = self._row_slots.view(self.n_groups, -1)  # (sentences, rows of each · length)
         used = past.new_zeros(len(past), self._cache.length).scatter_(1, past, 1)
-        used[:, : self._prefix] = 1
-        places = used.cumsum(1) - 1
-        most = int(places[:, -1].max()) + 1
-        self._cache.select(used.argsort(dim=1, descending=True, stable=True)[:, :most])
-        self._past = places.gather(1, past).view(self._past.shape)
-        self._forget_at = most + self.width * (1 + math.isqrt(most))
+        used[:, : self._prefix_length] = 1
+        new_slots = used.cumsum(1) - 1
+        n_slots = int(new_slots[:, -1].max()) + 1
+        self._cache.select(used.argsort(dim=1, descending=True, stable=True)[:, :n_slots])
+        self._row_slots = new_slots.gather(1, past).view(self._row_slots.shape)
+        self._free_at = n_slots + self.rows_per_group * (1 + math.isqrt(n_slots))
 
-    def table(self) -> Tensor:
-        """(rows, longest) the slot of each position of each row, those of its prefix included."""
-        if not self._prefix:
-            return self._past
-        table = torch.arange(self._prefix, device=self._device).repeat(len(self._past), 1)
-        table = torch.cat((table, torch.zeros_like(self._past)), dim=1)
-        if self._real is None:
-            table[:, self._prefix :] = self._past
+    def build_table(self) -> Tensor:
+        """(rows, longest) the slot of each position of each row, its prefix included."""
+        if not self._prefix_length:
+            return self._row_slots
+        table = torch.arange(self._prefix_length, device=self._device).repeat(len(self._row_slots), 1)
+        table = torch.cat((table, torch.zeros_like(self._row_slots)), dim=1)
+        if self._prefix_lengths is None:
+            table[:, self._prefix_length :] = self._row_slots
             return table
-        first = self._real.repeat_interleave(self.width)[:, None]
-        return table.scatter_(1, first + torch.arange(self.length, device=self._device), self._past)
+        first = self._prefix_lengths.repeat_interleave(self.rows_per_group)[:, None]
+        return table.scatter_(1, first + torch.arange(self.length, device=self._device), self._row_slots)
 
     def truncate(self, length: int) -> None:
-        """Take back all tokens after the prefix but the first `length`."""
-        self._past = self._past[:, :length]
+        """Keep only the first `length` tokens after the prefix."""
+        self._row_slots = self._row_slots[:, :length]

@@ -61,10 +61,10 @@ def compute_attention(
     if heads is not None:
         check_heads(heads, text, where="the text")
     if target is not None:
-        model = TranslationModel.of(loaded)
+        model = TranslationModel.from_loaded(loaded)
         return compute_translation_attention(model, text, model.tokenizer.encode(target), unit=unit, to=to, heads=heads)
     if not isinstance(loaded.model, EncoderOnly) and loaded.model.config.translates:
-        return _compute_source_attention(TranslationModel.of(loaded), text, unit=unit, to=to, heads=heads)
+        return _compute_source_attention(TranslationModel.from_loaded(loaded), text, unit=unit, to=to, heads=heads)
     if to is not None:
         raise UsageError(
             f"{loaded.folder}: this run {loaded.model.config.purpose}; it has no language {to!r}", settings=["to"]

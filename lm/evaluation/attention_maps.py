@@ -17,7 +17,7 @@ from torch import Tensor
 from lm.config.evaluation import AttentionUnit
 from lm.corpus.tree_positions import OUTSIDE_TREE
 from lm.errors import UsageError, nan_logits_error
-from lm.model.attention import captured
+from lm.model.attention import capture_attention_weights
 from lm.model.transformer import DecoderOnly, EncoderDecoder, EncoderOnly, Model
 from lm.text.dependency_trees import compute_tree_positions
 from lm.tokenizer.offsets import TokenOffsets, assign_word_indices
@@ -198,7 +198,7 @@ def compute_self_attention(model: DecoderOnly | EncoderOnly, text: Axis) -> Atte
         UsageError: the text is empty or exceeds the context.
     """
     _check_length(text, model.config.context_length)
-    with captured(model.decoder.attentions()) as layers:
+    with capture_attention_weights(model.decoder.attention_layers()) as layers:
         model.hidden(_as_batch(text.tokens, model))
     return AttentionMap(
         "self", text, text, _merge_to_units(layers, text, text), is_causal=isinstance(model, DecoderOnly)
@@ -217,7 +217,7 @@ def compute_encoder_attention(
         heads: dependency heads of its words, for a model that reads dependency trees.
     """
     _check_length(source, model.config.context_length)
-    with captured(model.encoder.attentions()) as layers:
+    with capture_attention_weights(model.encoder.attention_layers()) as layers:
         model.encode(_encode_source(source, heads, model))
     return AttentionMap("self", source, source, _merge_to_units(layers, source, source))
 
@@ -238,9 +238,9 @@ def compute_cross_attention(
     Raises:
         UsageError: source or target exceeds the learned positions.
     """
-    with captured(model.decoder.attentions(cross=True)) as layers:
+    with capture_attention_weights(model.decoder.attention_layers(cross=True)) as layers:
         memory = model.encode(_encode_source(source, heads, model))
-        model.hidden(_as_batch((start, *target.tokens[:-1]), model), memory=memory)
+        model.hidden(_as_batch((start, *target.tokens[:-1]), model), encoder_output=memory)
     return AttentionMap("cross", target, source, _merge_to_units(layers, target, source))
 
 
@@ -259,7 +259,7 @@ def compute_joint_attention(model: DecoderOnly, source: Axis, target: Axis, *, s
     """
     begun = Axis((start,), (0,), (START,), (None,))
     read = _concatenate_axes(source, begun, _without_last(target))
-    with captured(model.decoder.attentions()) as layers:
+    with capture_attention_weights(model.decoder.attention_layers()) as layers:
         model.hidden(_as_batch(read.tokens, model))
     of_target = [weights[:, :, len(source.tokens) :] for weights in layers]
     return AttentionMap("joint", target, read, _merge_to_units(of_target, target, read))

@@ -13,7 +13,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from lm.decoding.classifying import Classifier, CompletionClassifier
+from lm.decoding.classifier import Classifier, CompletionClassifier
 from lm.errors import InputError
 from lm.text.examples import Example
 

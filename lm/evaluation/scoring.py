@@ -86,7 +86,7 @@ def score_batch(model: DecoderOnly | EncoderDecoder, batch: Batch) -> list[Nats]
         assert batch.source is not None
         assert batch.source_lengths is not None
         source, lengths = (torch.from_numpy(ids).to(device) for ids in (batch.source, batch.source_lengths))
-        hidden = model.read(source, inputs, lengths=lengths)
+        hidden = model.encode_decode(source, inputs, lengths=lengths)
     else:
         hidden = model.hidden(inputs)  # padding comes last, so nothing that counts sees it
     nats = compute_surprisals(model, hidden[places], targets[places])

@@ -1,7 +1,7 @@
-"""Tiles of products: some rows with some outputs at once, in vector instructions that are written down one by one.
+"""Matmul micro-kernel for few rows: tiles of some rows by some outputs, in explicit SIMD instructions.
 
-The sums of a tile stay in registers; each weight that is read serves all of its rows, and each input all of its
-outputs. A sum is made in one order, whatever tile it is in: a row's numbers depend on nothing but that row.
+The sums of a tile stay in registers; each loaded weight serves all rows, and each input all outputs. The order of
+summation is the same in every tile: the results of a row don't depend on other rows.
 """
 
 from __future__ import annotations
@@ -14,47 +14,47 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from lm.kernels.instructions import (
+from lm.kernels.simd import (
     BITS_32,
     FLOAT,
     INDEX,
     INPUTS,
     LANES,
     Matrix,
-    floats_added,
-    nothing,
-    picked,
-    whole_added,
+    multiply_add_floats,
+    multiply_add_integers,
+    shuffle,
+    zeros,
 )
 
 ROWS, OUTPUTS = 4, LANES // 4
-"""Of the largest tile that stays in the registers that there are."""
-MOST_INPUTS = 512
-"""Of a tile: so many products of numbers of 16 and of 8 bits have a sum within 32 bits."""
+"""Rows and outputs of the largest tile whose sums fit into the registers."""
+MAX_INPUTS = 512
+"""Inputs per call: the sum of this many products of int16 and int8 fits into 32 bits."""
 
 
-def tile_of(rows: int, outputs: int) -> Any:
-    """A function of compiled code that makes a tile.
+def build_tile_kernel(rows: int, outputs: int) -> Any:
+    """Build the compiled function that computes a tile.
 
     It takes (outputs, inputs) weights in float32 or int8; (rows, inputs) inputs in float32 or int16; (rows, outputs)
-    float32, to which it adds; the first output, row and input of the tile; and how many times `INPUTS` of these count,
-    `MOST_INPUTS` at most. All that from indices: views of arrays take as long as a fifth of a tile.
+    float32, to which it adds; the first output, row and input of the tile; and the number of `INPUTS` blocks,
+    `MAX_INPUTS` inputs at most. It takes indices because array views take as long as a fifth of a tile.
     """
 
     @intrinsic
-    def tile(_context, weights, x, out, output, row, first, times):
+    def tile(_context, weights, x, out, output, row, first, n_blocks):
         def generate(context, builder, signature, arguments):
             weights, x, out = (
                 Matrix(context, builder, kind, value)
                 for kind, value in zip(signature.args[:3], arguments[:3], strict=True)
             )
             output, row, first, times = arguments[3:]
-            of_weights, of_x = weights.seen_from(output, first), x.seen_from(row, first)
-            of_out = out.seen_from(row, output)
-            totals = totals_of(builder, _sums(builder, of_weights, of_x, times, rows, outputs))
+            of_weights, of_x = weights.offset(output, first), x.offset(row, first)
+            of_out = out.offset(row, output)
+            totals = horizontal_sums(builder, _accumulate(builder, of_weights, of_x, times, rows, outputs))
             for index in range(rows):
                 of_row = range(index * outputs, (index + 1) * outputs)
-                of_out.add(picked(builder, totals, totals, of_row), index)
+                of_out.accumulate(shuffle(builder, totals, totals, of_row), index)
             return context.get_dummy_value()
 
         assert (weights.dtype, x.dtype) in {(types.float32, types.float32), (types.int8, types.int16)}
@@ -63,33 +63,35 @@ def tile_of(rows: int, outputs: int) -> Any:
     return tile
 
 
-def _sums(
-    builder: ir.IRBuilder, weights: Matrix, x: Matrix, times: ir.Value, rows: int, outputs: int
+def _accumulate(
+    builder: ir.IRBuilder, weights: Matrix, x: Matrix, n_blocks: ir.Value, rows: int, outputs: int
 ) -> list[ir.Value]:
-    """A vector, whose sum is wanted, for each output of each row."""
-    add, number = (whole_added, BITS_32) if weights.is_whole else (_halves_added, FLOAT)
-    places = [cgutils.alloca_once_value(builder, nothing(number)) for _ in range(rows * outputs)]
-    with cgutils.for_range(builder, times) as loop:
+    """For each output of each row, a vector whose sum is the dot product."""
+    add, number = (multiply_add_integers, BITS_32) if weights.is_integer else (_multiply_add_halves, FLOAT)
+    places = [cgutils.alloca_once_value(builder, zeros(number)) for _ in range(rows * outputs)]
+    with cgutils.for_range(builder, n_blocks) as loop:
         first = builder.mul(loop.index, INDEX(INPUTS))
-        of_rows = [x.vector(row, first) for row in range(rows)]
+        of_rows = [x.load(row, first) for row in range(rows)]
         for output in range(outputs):
-            of_output = weights.vector(output, first)
-            weights.fetch(output + outputs, first)
+            of_output = weights.load(output, first)
+            weights.prefetch(output + outputs, first)
             for row, of_row in enumerate(of_rows):
                 place = places[row * outputs + output]
                 builder.store(add(builder, builder.load(place), of_output, of_row), place)
     return [builder.load(place) for place in places]
 
 
-def _halves_added(builder: ir.IRBuilder, total: ir.Value, weights: ir.Value, x: ir.Value) -> ir.Value:
-    """Sums, and the products of `INPUTS` weights with as many inputs."""
+def _multiply_add_halves(builder: ir.IRBuilder, total: ir.Value, weights: ir.Value, x: ir.Value) -> ir.Value:
+    """Multiply and add `INPUTS` floats."""
     for half in (range(LANES), range(LANES, INPUTS)):
-        total = floats_added(builder, total, *(picked(builder, vector, vector, half) for vector in (weights, x)))
+        total = multiply_add_floats(
+            builder, total, *(shuffle(builder, vector, vector, half) for vector in (weights, x))
+        )
     return total
 
 
-def totals_of(builder: ir.IRBuilder, vectors: Sequence[ir.Value]) -> ir.Value:
-    """A vector of float32 that begins with the sum of each; its numbers are always added in the same order."""
+def horizontal_sums(builder: ir.IRBuilder, vectors: Sequence[ir.Value]) -> ir.Value:
+    """A float32 vector that starts with the sum of each vector; the order of additions is fixed."""
     is_whole = vectors[0].type.element != FLOAT
     add = builder.add if is_whole else builder.fadd
     group = LANES  # numbers beside each other that are of one sum
@@ -97,7 +99,7 @@ def totals_of(builder: ir.IRBuilder, vectors: Sequence[ir.Value]) -> ir.Value:
         group //= 2
         left, right = ([place for place in range(2 * LANES) if place // group % 2 == side] for side in (0, 1))
         vectors = [
-            add(picked(builder, a, b, left), picked(builder, a, b, right))
+            add(shuffle(builder, a, b, left), shuffle(builder, a, b, right))
             for a, b in zip(vectors[::2], vectors[1::2] or vectors, strict=True)
         ]
     return builder.sitofp(vectors[0], ir.VectorType(FLOAT, LANES)) if is_whole else vectors[0]

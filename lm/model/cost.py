@@ -1,4 +1,4 @@
-"""What a model costs: parameters by part, arithmetic of training, memory; each module reports its own."""
+"""The cost of a model: parameters by part, training FLOPs, KV-cache bytes; each module reports its own."""
 
 from __future__ import annotations
 
@@ -8,37 +8,37 @@ from functools import cache, lru_cache
 from lm.config.lora import LoraConfig
 from lm.config.model import ModelConfig
 from lm.model import module
-from lm.model.lora import build_adapted
-from lm.model.transformer import Model, count_parameters, without_weights
+from lm.model.lora import build_model_with_lora
+from lm.model.transformer import Model, count_parameters, init_empty_weights
 
 PARTS = (
     "token embeddings", "token types", "positions", "attention", "cross-attention", "feed-forward", "gates", "experts",
     "recurrent layers", "norms", "learned shares", "output layer", "output bias", "output transform", "label head",
     "adapters",
 )  # fmt: skip
-"""The parts that parameters are counted in; see `Module.part`."""
+"""The parts that parameters are counted by; see `Module.part`."""
 _NO_ADAPTERS = LoraConfig()
 
 
 @lru_cache(maxsize=16)
-def _shapes(config: ModelConfig, lora: LoraConfig) -> Model:
-    """A model without weights."""
-    with without_weights():
-        return build_adapted(config, lora)
+def _meta_model(config: ModelConfig, lora: LoraConfig) -> Model:
+    """Build the model on the meta device."""
+    with init_empty_weights():
+        return build_model_with_lora(config, lora)
 
 
 @cache
 def parameters_by_part(config: ModelConfig, lora: LoraConfig = _NO_ADAPTERS) -> Mapping[str, int]:
-    """The number of parameters of each of `PARTS`, with shared ones counted once."""
-    model = _shapes(config, lora)
-    found = module.parameters_by_part(model)
-    assert found.keys() <= set(PARTS)
-    assert found.total() == count_parameters(model)
-    return {part: found[part] for part in PARTS}
+    """Count the parameters of each of `PARTS`, shared ones once."""
+    model = _meta_model(config, lora)
+    counts = module.parameters_by_part(model)
+    assert counts.keys() <= set(PARTS)
+    assert counts.total() == count_parameters(model)
+    return {part: counts[part] for part in PARTS}
 
 
 def active_parameters(config: ModelConfig) -> int:
-    """The number of parameters that a token goes through: of the experts of a layer, those of as many as it takes."""
+    """Count the parameters that one token uses: of the experts of a layer, only `experts_per_token`."""
     idle = config.experts - config.experts_per_token
     parts = parameters_by_part(config)
     return sum(parts.values()) - (parts["experts"] * idle // config.experts if config.experts else 0)
@@ -54,40 +54,40 @@ def training_flops(
     passes: int = 1,
     lora: LoraConfig = _NO_ADAPTERS,
 ) -> float:
-    """Arithmetic of training on a batch, padding included: three times the forward pass's.
+    """Return the FLOPs of training on a batch, padding included: three times those of the forward pass.
 
-    See `Transformer.multiplications` for what is counted; each is a multiplication and an addition. The backward pass
-    takes twice as many as the forward pass, but for a frozen matrix, which has no gradient, only as many.
+    `Transformer.forward_macs` says what is counted; a MAC is two FLOPs. The backward pass takes twice as many as the
+    forward pass, for a frozen matrix, which has no gradient, only as many.
 
     Args:
         config: of the model.
         rows: sequences.
         length: positions of each, in an encoder-decoder those of the target.
-        source_length: positions that an encoder reads.
-        predicted: positions of each sequence, on average, that the output layer is for [default: all].
-        passes: how often the batch goes through the model; R-Drop takes two.
+        source_length: positions that the encoder reads.
+        predicted: positions per sequence, on average, that the output layer predicts [default: all].
+        passes: forward passes of the batch; R-Drop takes two.
         lora: its adapters.
 
     Source: Kaplan et al. 2020, section 2.1.
     """
-    return 6.0 * passes * rows * _multiplications(config, lora, length, source_length, predicted)
+    return 6.0 * passes * rows * _forward_macs(config, lora, length, source_length, predicted)
 
 
 @lru_cache(maxsize=1024)
-def _multiplications(
+def _forward_macs(
     config: ModelConfig, lora: LoraConfig, length: int, source_length: int, predicted: float | None
 ) -> float:
-    model = _shapes(config, lora)
-    return model.multiplications(length=length, source_length=source_length, predicted=predicted)
+    model = _meta_model(config, lora)
+    return model.forward_macs(length=length, source_length=source_length, predicted=predicted)
 
 
 def training_flops_per_token(
     config: ModelConfig, *, predicted: float = 1.0, passes: int = 1, lora: LoraConfig = _NO_ADAPTERS
 ) -> float:
-    """Arithmetic of training on one target token, in sequences (and sources) as long as the context.
+    """Return the training FLOPs per target token, for sequences (and sources) as long as the context.
 
-    Of a masked model it is that of one token that is read, of which a share is `predicted`; of a classifier, one of
-    each sequence is.
+    For a masked model it is per input token, of which a fraction `predicted` is predicted; a classifier predicts once
+    per sequence.
     """
     length = config.context_length
     source_length = length if config.is_encoder_decoder else 0
@@ -99,5 +99,5 @@ def training_flops_per_token(
 
 
 def cache_bytes_per_token(config: ModelConfig, *, bytes_per_value: int = 4) -> int:
-    """Bytes of the key/value cache for one token of one sequence."""
-    return int(_shapes(config, _NO_ADAPTERS).cached_values() * bytes_per_value)
+    """Return the KV-cache bytes per token of one sequence."""
+    return int(_meta_model(config, _NO_ADAPTERS).cached_values_per_position() * bytes_per_value)

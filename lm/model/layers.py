@@ -12,23 +12,24 @@ from torch import Tensor, nn
 
 from lm.config.model import ModelConfig
 from lm.hardware import measure_speedup
-from lm.kernels.tensors import product
-from lm.model.module import Module, multiplied
+from lm.kernels.torch_ops import int8_matmul
+from lm.model.module import Module, count_macs
 
-_LEAST_PRODUCTS = 1_000_000
-"""Multiplications from which a product may go to oneDNN."""
-_ROWS, _INPUTS, _OUTPUTS, _TRIES = 128, 256, 512, 9
-"""The product that both libraries are timed with, and how often."""
-_CLEARLY = 1.25
-"""How many times as fast oneDNN must be to be taken."""
-_FUSED = "gelu-tanh"
-"""The activation that may be computed by oneDNN, together with the product."""
-_LARGEST = 127
-"""Of an integer of 8 bits, and of its negative."""
-_WIDENED_AT_ONCE = 2**20
-"""Weights that are in float32 at a time where they are rounded, and that are widened for a product before they are
-multiplied, so that they are still in the processor's cache: of 32,768 outputs and 768 inputs, one row and one
-thread of an AMD EPYC, 3 ms; all at once 52 ms, in float32 6 ms."""
+_MIN_ONEDNN_MACS = 1_000_000
+"""MACs from which a matmul may be computed by oneDNN."""
+_TIMED_ROWS, _TIMED_INPUTS, _TIMED_OUTPUTS, _TRIALS = 128, 256, 512, 9
+"""The matmul that both libraries are timed with, and the number of trials."""
+_MIN_SPEEDUP = 1.25
+"""The least speed-up by oneDNN at which it is used."""
+_FUSED_ACTIVATION = "gelu-tanh"
+"""The activation that oneDNN may fuse with the matmul."""
+_INT8_MAX = 127
+"""The largest int8 used; the smallest is its negative."""
+_WEIGHTS_PER_CHUNK = 2**20
+"""Weights converted to float32 at a time, when quantising or before a matmul, so that they stay in the CPU cache.
+
+For 32,768 outputs and 768 inputs, one row and one thread of an AMD EPYC: 3 ms; all at once 52 ms, in float32 6 ms.
+"""
 
 
 def _gelu_tanh(x: Tensor) -> Tensor:
@@ -41,7 +42,7 @@ def _relu_squared(x: Tensor) -> Tensor:
 
 
 def _swiglu(x: Tensor) -> Tensor:
-    """(…, 2·width): a gate and what it lets through -> (…, width). Source: Shazeer 2020."""
+    """(…, 2·width), gate and value -> (…, width). Source: Shazeer 2020."""
     gate, value = x.chunk(2, dim=-1)
     return F.silu(gate) * value
 
@@ -57,62 +58,62 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 @dataclass
-class _Kernels:
-    """What oneDNN computes in this process in place of torch's own kernels.
+class _OneDNNKernels:
+    """What oneDNN computes in this process instead of torch's own kernels.
 
     Attributes:
-        products: those of float32.
-        fused: types of products that it computes together with `_FUSED`.
+        float32: float32 matmuls.
+        fused_dtypes: dtypes in which the matmul is fused with the activation `_FUSED_ACTIVATION`.
     """
 
-    products: bool = False
-    fused: set[torch.dtype] = field(default_factory=set)
+    float32: bool = False
+    fused_dtypes: set[torch.dtype] = field(default_factory=set)
 
 
-_by_onednn_here = _Kernels()
+_onednn = _OneDNNKernels()
 
 
-def choose_products(dtype: torch.dtype, activation: str) -> None:
-    """Settle which products of a type go to oneDNN, before the first of them: those that it computes clearly faster.
+def choose_matmul_kernels(dtype: torch.dtype, activation: str) -> None:
+    """Choose which matmuls of a dtype oneDNN computes: those where it is clearly faster.
 
-    Both are timed once in a process, in turns. Until then torch computes all of them.
+    Both are timed once per process, alternating. Until then torch computes all of them.
     """
     if dtype is torch.float32:
-        _by_onednn_here.products = _onednn_is_faster()
-    if activation == _FUSED and _fused_is_faster(dtype):
-        _by_onednn_here.fused.add(dtype)
+        _onednn.float32 = _onednn_is_faster()
+    if activation == _FUSED_ACTIVATION and _fused_is_faster(dtype):
+        _onednn.fused_dtypes.add(dtype)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """The product `x` weightᵀ + bias: (…, inputs) and (outputs, inputs) -> (…, outputs).
+    """Compute `x` weightᵀ + bias: (…, inputs) and (outputs, inputs) -> (…, outputs).
 
-    torch takes MKL for float32, which on some CPUs leaves half of the vector units idle, as oneDNN does not: 160 rows
-    of 160 by 480 weights, one thread of an AMD EPYC with AVX-512: MKL 103, oneDNN 206 GFLOP/s; with AVX2 103 and 111.
-    Below a million multiplications neither is ahead by much.
+    torch uses MKL for float32, which on some CPUs leaves half of the vector units idle, unlike oneDNN: 160 rows of 160
+    by 480 weights, one thread of an AMD EPYC with AVX-512: MKL 103, oneDNN 206 GFLOP/s; with AVX2 103 and 111. Below a
+    million MACs there is little difference.
     """
-    if _by_onednn_here.products and weight.dtype is torch.float32 and _may_go_to_onednn(x, weight):
-        return _by_onednn(x, weight, bias)
+    if _onednn.float32 and weight.dtype is torch.float32 and _onednn_applies(x, weight):
+        return _onednn_linear(x, weight, bias)
     return F.linear(x, weight, bias)
 
 
-def _may_go_to_onednn(x: Tensor, weight: Tensor) -> bool:
-    """Whether a product is one of plain numbers of a single type, without a gradient, and large enough to matter."""
+def _onednn_applies(x: Tensor, weight: Tensor) -> bool:
+    """Whether a matmul has a single dtype, no gradient, and is large enough to matter."""
     return (
         weight.dtype is x.dtype
         and x.device.type == "cpu"
         and not torch.is_grad_enabled()
-        and x.numel() * len(weight) >= _LEAST_PRODUCTS
+        and x.numel() * len(weight) >= _MIN_ONEDNN_MACS
         and not torch.is_autocast_enabled("cpu")
         and not torch.compiler.is_compiling()
     )
 
 
 class Linear(nn.Linear, Module):
-    """torch's linear layer, with `linear` for the product.
+    """torch's linear layer, with `linear` as the matmul.
 
     Attributes:
-        std: standard deviation of its initial weights; biases start at zero.
-        projected: the number of outputs of each projection that it holds, such as queries, keys and values.
+        std: standard deviation of the initial weights; biases start at zero.
+        projected: the outputs of each projection in it, such as queries, keys and values.
     """
 
     def __init__(
@@ -127,203 +128,207 @@ class Linear(nn.Linear, Module):
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 
-    def weights_per_position(self) -> float:
+    def macs_per_position(self) -> float:
         """See `Module`."""
-        return multiplied(self.weight)
+        return count_macs(self.weight)
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (torch's name)
         """(…, inputs) -> (…, outputs)."""
-        return self.product(input, self.bias)
+        return self.matmul(input, self.bias)
 
-    def product(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
-        """The same with another bias, or none."""
+    def matmul(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
+        """Apply the weights with another bias, or none."""
         return linear(x, self.weight, bias)
 
-    def in_type_of(self, x: Tensor) -> Tensor:
-        """The same without a bias, in the type of `x`, whatever that of the weights is."""
+    def matmul_in_dtype_of(self, x: Tensor) -> Tensor:
+        """Apply the weights without bias, in the dtype of `x`."""
         return linear(x, self.weight.to(x.dtype))
 
-    def in_8_bits(self) -> Int8Linear:
-        """The layer with its weights rounded to 8 bits."""
+    def to_int8(self) -> Int8Linear:
+        """Quantise to int8."""
         return Int8Linear(self)
 
-    def activated(self, x: Tensor, activation: str) -> Tensor:
-        """(…, inputs) -> an activation of (…, outputs), which may be computed together with the product.
+    def forward_activated(self, x: Tensor, activation: str) -> Tensor:
+        """Apply the layer and an activation, fused where that is faster: (…, inputs) -> (…, outputs).
 
-        torch's GELU with a tanh takes four times as long as the exact one, a quarter of the layer's time in bfloat16:
-        5,120 rows of 768 by 3,072 weights, one thread of an AMD EPYC with AVX512-BF16: 89 ms, in one go 67; in float32
-        144 and 129. With AVX2 oneDNN's is the slower one.
+        torch's tanh GELU takes four times as long as the exact one, a quarter of the layer's time in bfloat16: 5,120
+        rows of 768 by 3,072 weights, one thread of an AMD EPYC with AVX512-BF16: 89 ms, fused 67; in float32 144 and
+        129. With AVX2 oneDNN is slower.
         """
-        may_fuse = activation == _FUSED and x.dtype in _by_onednn_here.fused
-        if may_fuse and _may_go_to_onednn(x, self.weight):
-            return _fused_by_onednn(x, self.weight, self.bias)
+        may_fuse = activation == _FUSED_ACTIVATION and x.dtype in _onednn.fused_dtypes
+        if may_fuse and _onednn_applies(x, self.weight):
+            return _onednn_linear_gelu(x, self.weight, self.bias)
         return ACTIVATIONS[activation](self(x))
 
-    def some(self, x: Tensor, outputs: slice) -> Tensor:
-        """(…, inputs) -> (…, some of the outputs)."""
+    def forward_slice(self, x: Tensor, outputs: slice) -> Tensor:
+        """Compute a slice of the outputs: (…, inputs) -> (…, some of the outputs)."""
         return linear(x, self.weight[outputs], None if self.bias is None else self.bias[outputs])
 
 
 class TokenEmbedding(nn.Embedding):
-    """A vector for each token, which may be the weights of the output layer too."""
+    """The token embedding, which may also be the weights of the output layer."""
 
-    def product(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
-        """(…, d_model) -> (…, vocabulary): the products of states with all vectors."""
+    def matmul(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
+        """Multiply states by all embeddings: (…, d_model) -> (…, vocabulary)."""
         return linear(x, self.weight, bias)
 
-    def in_8_bits(self) -> Int8Embedding:
-        """The same with its vectors rounded to 8 bits."""
+    def to_int8(self) -> Int8Embedding:
+        """Quantise to int8."""
         return Int8Embedding(self)
 
 
 class Int8Linear(Linear):
-    """A linear layer of integers from -127 to 127 and a scale for each output.
+    """A linear layer with int8 weights and one scale per output.
 
     Attributes:
-        weight: (outputs, inputs) int8.
-        scale: (outputs,) float32, what the integers of an output are multiplied by.
+        weight: (outputs, inputs) int8, from -127 to 127.
+        scale: (outputs,) float32, the factor of each output's weights.
     """
 
     scale: Tensor
 
     def __init__(self, layer: Linear) -> None:
-        """A layer in the place of another, whose bias it takes."""
+        """Quantise a layer; the bias is shared."""
         nn.Module.__init__(self)
         self.in_features, self.out_features = layer.in_features, layer.out_features
         self.std, self.projected = layer.std, layer.projected
-        _round(self, layer.weight)
+        _quantise_rows(self, layer.weight)
         self.register_parameter("bias", layer.bias)
 
-    def product(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
-        """See `Linear.product`; computed in the type of `x`."""
-        return _int8_product(x, self.weight, self.scale, bias)
+    def matmul(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
+        """See `Linear.matmul`; computed in the dtype of `x`."""
+        return _int8_matmul(x, self.weight, self.scale, bias)
 
-    def in_type_of(self, x: Tensor) -> Tensor:
-        """See `Linear.in_type_of`."""
-        return self.product(x)
+    def matmul_in_dtype_of(self, x: Tensor) -> Tensor:
+        """See `Linear.matmul_in_dtype_of`."""
+        return self.matmul(x)
 
-    def activated(self, x: Tensor, activation: str) -> Tensor:
+    def forward_activated(self, x: Tensor, activation: str) -> Tensor:
         """(…, inputs) -> an activation of (…, outputs)."""
         return ACTIVATIONS[activation](self(x))
 
-    def some(self, x: Tensor, outputs: slice) -> Tensor:
+    def forward_slice(self, x: Tensor, outputs: slice) -> Tensor:
         """(…, inputs) -> (…, some of the outputs)."""
         bias = None if self.bias is None else self.bias[outputs]
-        return _int8_product(x, self.weight[outputs], self.scale[outputs], bias)
+        return _int8_matmul(x, self.weight[outputs], self.scale[outputs], bias)
 
 
 class Int8Embedding(TokenEmbedding):
-    """A vector for each token, of integers and a scale; see `Int8Linear`."""
+    """An int8 token embedding with one scale per token; see `Int8Linear`."""
 
     scale: Tensor
 
     def __init__(self, embedding: TokenEmbedding) -> None:
-        """An embedding in the place of another."""
+        """Quantise an embedding."""
         nn.Module.__init__(self)
         self.num_embeddings, self.embedding_dim = embedding.num_embeddings, embedding.embedding_dim
-        _round(self, embedding.weight)
+        _quantise_rows(self, embedding.weight)
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (torch's name)
         """(…,) tokens -> (…, d_model) float32."""
         return self.weight[input].float() * self.scale[input][..., None]
 
-    def product(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
-        """See `TokenEmbedding.product`; computed in the type of `x`."""
-        return _int8_product(x, self.weight, self.scale, bias)
+    def matmul(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
+        """See `TokenEmbedding.matmul`; computed in the dtype of `x`."""
+        return _int8_matmul(x, self.weight, self.scale, bias)
 
 
 def quantise(model: nn.Module) -> None:
-    """Round the weights of all linear layers and embeddings in a model to 8 bits, in place, one after another."""
+    """Quantise all linear layers and embeddings of a model to int8, in place."""
     for name, module in model.named_children():
         if isinstance(module, Linear | TokenEmbedding):
-            setattr(model, name, module.in_8_bits())
+            setattr(model, name, module.to_int8())
         else:
             quantise(module)
 
 
 @torch.no_grad()
-def _round(layer: nn.Module, weight: Tensor) -> None:
-    """Give a layer the nearest to (outputs, inputs) weights: the largest of each output becomes 127, or -127."""
+def _quantise_rows(layer: nn.Module, weight: Tensor) -> None:
+    """Register int8 weights and scales: the largest absolute weight of each output becomes 127."""
     values, scales = torch.empty_like(weight, dtype=torch.int8), weight.new_empty(len(weight), dtype=torch.float32)
-    at_once = _outputs_at_once(weight)
-    for part, rounded, scale in zip(*(of.split(at_once) for of in (weight, values, scales)), strict=True):
-        torch.amax(part.float().abs(), 1, out=scale).clamp_(min=torch.finfo(torch.float32).tiny).div_(_LARGEST)
+    chunk_size = _outputs_per_chunk(weight)
+    for part, rounded, scale in zip(*(of.split(chunk_size) for of in (weight, values, scales)), strict=True):
+        torch.amax(part.float().abs(), 1, out=scale).clamp_(min=torch.finfo(torch.float32).tiny).div_(_INT8_MAX)
         rounded.copy_((part.float() / scale[:, None]).round_())
     layer.register_buffer("weight", values)
     layer.register_buffer("scale", scales)
 
 
-def _int8_product(x: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
-    """(…, inputs) -> (…, outputs), computed in the type of `x`; by compiled code, where that is ready."""
-    compiled = product(weight, scale, bias, x)
+def _int8_matmul(x: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
+    """(…, inputs) -> (…, outputs) in the dtype of `x`; by compiled code where that is available."""
+    compiled = int8_matmul(weight, scale, bias, x)
     if compiled is not None:
         return compiled
-    at_once = min(len(weight), _outputs_at_once(weight))
-    wide = x.new_empty(at_once, x.shape[-1])  # one for all parts, or each would have a place of its own
-    found = x.new_empty(*x.shape[:-1], len(weight))
-    for part, into in zip(weight.split(at_once), found.split(at_once, -1), strict=True):
-        into.copy_(F.linear(x, wide[: len(part)].copy_(part)))
-    found *= scale.to(x.dtype)
-    return found if bias is None else found + bias
+    chunk_size = min(len(weight), _outputs_per_chunk(weight))
+    widened = x.new_empty(chunk_size, x.shape[-1])  # one for all parts, or each would have a place of its own
+    output = x.new_empty(*x.shape[:-1], len(weight))
+    for part, into in zip(weight.split(chunk_size), output.split(chunk_size, -1), strict=True):
+        into.copy_(F.linear(x, widened[: len(part)].copy_(part)))
+    output *= scale.to(x.dtype)
+    return output if bias is None else output + bias
 
 
-def _outputs_at_once(weight: Tensor) -> int:
-    return max(1, _WIDENED_AT_ONCE // weight.shape[1])
+def _outputs_per_chunk(weight: Tensor) -> int:
+    return max(1, _WEIGHTS_PER_CHUNK // weight.shape[1])
 
 
-def _by_onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def _onednn_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
 
 
-def _fused_by_onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """`_FUSED` of the product."""
+def _onednn_linear_gelu(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """The matmul fused with `_FUSED_ACTIVATION`."""
     return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "gelu", [], "tanh")
 
 
 @cache
 @torch.no_grad()
 def _onednn_is_faster() -> bool:
-    """Whether oneDNN clearly is faster here: both multiply in turns."""
-    x, weight = torch.ones(_ROWS, _INPUTS), torch.ones(_OUTPUTS, _INPUTS)
-    return _is_clearly_faster(lambda: _by_onednn(x, weight, None), lambda: F.linear(x, weight))
+    """Whether oneDNN is clearly faster here; both are timed, alternating."""
+    x, weight = torch.ones(_TIMED_ROWS, _TIMED_INPUTS), torch.ones(_TIMED_OUTPUTS, _TIMED_INPUTS)
+    return _is_clearly_faster(lambda: _onednn_linear(x, weight, None), lambda: F.linear(x, weight))
 
 
 @cache
 @torch.no_grad()
 def _fused_is_faster(dtype: torch.dtype) -> bool:
-    """Whether a product of this type together with its activation clearly is faster here than one after the other.
+    """Whether the fused kernel is clearly faster than matmul and activation in this dtype.
 
-    Of numbers as a model has them: torch's tanh is slower where it is 1, and then oneDNN's seemed faster with AVX2.
+    The operands are realistic: torch's tanh is slower where it saturates, which favoured oneDNN with AVX2.
     """
     numbers = torch.Generator().manual_seed(0)
-    x, weight = (torch.randn(rows, _INPUTS, generator=numbers).to(dtype) for rows in (_ROWS, _OUTPUTS))
-    weight *= _INPUTS**-0.5
-    return _is_clearly_faster(lambda: _fused_by_onednn(x, weight, None), lambda: ACTIVATIONS[_FUSED](linear(x, weight)))
+    x, weight = (
+        torch.randn(rows, _TIMED_INPUTS, generator=numbers).to(dtype) for rows in (_TIMED_ROWS, _TIMED_OUTPUTS)
+    )
+    weight *= _TIMED_INPUTS**-0.5
+    return _is_clearly_faster(
+        lambda: _onednn_linear_gelu(x, weight, None), lambda: ACTIVATIONS[_FUSED_ACTIVATION](linear(x, weight))
+    )
 
 
 def _is_clearly_faster(by_onednn: Callable[[], object], otherwise: Callable[[], object]) -> bool:
     if not torch.backends.mkldnn.is_available():
         return False
     try:
-        return measure_speedup(by_onednn, otherwise, tries=_TRIES) > _CLEARLY
+        return measure_speedup(by_onednn, otherwise, tries=_TRIALS) > _MIN_SPEEDUP
     except (AttributeError, RuntimeError):  # a torch without this operator, or one that does not know the processor
         return False
 
 
 class RMSNorm(nn.RMSNorm, Module):
-    """torch's, whose weights start at one. Source: Zhang and Sennrich 2019."""
+    """torch's RMSNorm; weights start at one. Source: Zhang and Sennrich 2019."""
 
     part = "norms"
 
 
 class LayerNorm(nn.LayerNorm, Module):
-    """torch's, whose weights start at one and biases at zero. Source: Ba et al. 2016."""
+    """torch's LayerNorm; weights start at one and biases at zero. Source: Ba et al. 2016."""
 
     part = "norms"
 
 
-def make_norm(config: ModelConfig, *, part: str = "norms") -> RMSNorm | LayerNorm:
-    """The kind of normalisation that a model has, over d_model, counted in a part of it."""
+def build_norm(config: ModelConfig, *, part: str = "norms") -> RMSNorm | LayerNorm:
+    """Build the norm of a model over d_model; its parameters count as `part`."""
     if config.norm == "rmsnorm":
         norm: RMSNorm | LayerNorm = RMSNorm(config.d_model, config.norm_eps)
     else:
@@ -333,59 +338,61 @@ def make_norm(config: ModelConfig, *, part: str = "norms") -> RMSNorm | LayerNor
 
 
 def output_std(config: ModelConfig) -> float:
-    """The standard deviation of the initial weights of a sublayer's output: smaller by √(2·layers), or zero.
+    """Return the standard deviation of a sublayer's initial output weights: init_std / √(2·layers), or zero.
 
-    Source: Radford et al. 2019, section 2.3; zeros: Zhang et al. 2019 (Fixup), section 3.
+    Source: Radford et al. 2019, section 2.3; zero initialisation: Zhang et al. 2019 (Fixup), section 3.
     """
     layers = max(config.n_layers, config.n_encoder_layers)
     return 0.0 if config.zero_init else config.init_std / (2 * layers) ** 0.5
 
 
 class Dropout(nn.Module):
-    """Drops a share of the values while training, and scales the others up. Source: Srivastava et al. 2014."""
+    """Dropout with `dropout`. Source: Srivastava et al. 2014."""
 
-    def __init__(self, share: float) -> None:
+    def __init__(self, rate: float) -> None:
         super().__init__()
-        self.share = share
+        self.rate = rate
 
     def forward(self, x: Tensor) -> Tensor:
-        """The same shape; what is dropped follows from torch's generator."""
-        return dropout(x, self.share) if self.training else x
+        """Drop at random in training; torch's generator decides what."""
+        return dropout(x, self.rate) if self.training else x
 
 
-def dropout(x: Tensor, share: float) -> Tensor:
-    """`x` with a share of its values zeroed at random, and the others divided by the share that is kept.
+def dropout(x: Tensor, rate: float) -> Tensor:
+    """Zero values at random at a rate, and scale up the others.
 
-    On a CPU torch draws a number for each value, which takes a quarter of the step of a small encoder-decoder; a byte
-    each costs a tenth of that. There the share is a multiple of 1/256, and the scale is that of what is really kept.
+    On a CPU, torch draws a number per value, which takes a quarter of the step of a small encoder-decoder; a byte per
+    value takes a tenth of that. There the rate is a multiple of 1/256, and the scale is that of the actual rate.
     """
-    if share == 0.0:
+    if rate == 0.0:
         return x
     if x.device.type != "cpu":
-        return F.dropout(x, share)
-    draw = torch.ops.lm.kept if torch.compiler.is_compiling() else _kept
-    return x * draw(x.detach(), max(1, round(256 * share)))
+        return F.dropout(x, rate)
+    draw = torch.ops.lm.dropout_mask if torch.compiler.is_compiling() else _dropout_mask
+    return x * draw(x.detach(), max(1, round(256 * rate)))
 
 
-def _kept(like: Tensor, dropped: int) -> Tensor:
-    """Zeros for `dropped` of 256 values, and for the others what keeps the mean; shape and type of `like`."""
-    words = torch.empty(-(-like.numel() // 8), dtype=torch.int64).random_(-(2**63), None)
-    bytes_ = words.view(torch.uint8)[: like.numel()].view(like.shape)
-    keep = torch.ge(bytes_, dropped, out=torch.empty_like(like, memory_format=torch.contiguous_format))
+def _dropout_mask(values: Tensor, dropped: int) -> Tensor:
+    """A mask of the shape and dtype of `values`: 0 for `dropped` of 256 values, and the scale for the others."""
+    words = torch.empty(-(-values.numel() // 8), dtype=torch.int64).random_(-(2**63), None)
+    bytes_ = words.view(torch.uint8)[: values.numel()].view(values.shape)
+    keep = torch.ge(bytes_, dropped, out=torch.empty_like(values, memory_format=torch.contiguous_format))
     return keep.mul_(256 / (256 - dropped))
 
 
 # A compiled model draws its masks so too: what torch.compile makes of F.dropout on a CPU costs more than it saves
-_compilable = torch.library.custom_op("lm::kept", _kept, mutates_args=(), tags=torch.Tag.nondeterministic_seeded)
+_dropout_mask_op = torch.library.custom_op(
+    "lm::dropout_mask", _dropout_mask, mutates_args=(), tags=torch.Tag.nondeterministic_seeded
+)
 
 
-@_compilable.register_fake
-def _(like: Tensor, dropped: int) -> Tensor:  # noqa: ARG001
-    return torch.empty_like(like, memory_format=torch.contiguous_format)
+@_dropout_mask_op.register_fake
+def _(values: Tensor, dropped: int) -> Tensor:  # noqa: ARG001
+    return torch.empty_like(values, memory_format=torch.contiguous_format)
 
 
 class FeedForward(Module):
-    """Two linear layers with an activation between them, at each position alone."""
+    """The position-wise feed-forward layer: linear, activation, linear."""
 
     def __init__(self, config: ModelConfig, *, part: str = "feed-forward") -> None:
         super().__init__()
@@ -398,11 +405,11 @@ class FeedForward(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(batch, length, d_model) -> the same shape."""
-        return self.down(self.up.activated(x, self.activation))
+        return self.down(self.up.forward_activated(x, self.activation))
 
 
 class OutputTransform(Module):
-    """One more layer at each position, before the output layer: linear, activation, normalisation.
+    """A linear layer, activation and norm before the output layer.
 
     Source: Devlin et al. 2019 (in their code).
     """
@@ -414,17 +421,15 @@ class OutputTransform(Module):
         widths = 2 if config.activation == "swiglu" else 1  # a gate, and what it lets through
         self.up = Linear(config.d_model, widths * config.d_model, bias=config.bias, std=config.init_std)
         self.activation = config.activation
-        self.norm = make_norm(config, part=self.part)
+        self.norm = build_norm(config, part=self.part)
 
     def forward(self, x: Tensor) -> Tensor:
         """(…, d_model) -> the same shape."""
-        return self.norm(self.up.activated(x, self.activation))
+        return self.norm(self.up.forward_activated(x, self.activation))
 
 
-class LabelHead(Module):
-    """What a classifier makes of a text: the state of its first token, pooled, and a row of weights for each label.
-
-    The first token is the one that starts a text, as BERT's [CLS].
+class ClassificationHead(Module):
+    """The output head of a classifier: pools the state of the first token, BERT's [CLS], and scores the labels.
 
     Source: Devlin et al. 2019, section 3.2 and their code (the pooler).
     """

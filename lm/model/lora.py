@@ -1,6 +1,7 @@
-"""Low-rank adapters beside the matrices of a model that was built without them, and a model with them added in.
+"""Low-rank adapters (LoRA): layers with adapters, and merging adapters into the weights.
 
-No model knows of them: a linear layer is replaced by one that has an adapter, with the same weights by the same name.
+The model doesn't know of adapters: a linear layer is replaced by a `LoraLinear` with the same weights under the same
+name.
 """
 
 from __future__ import annotations
@@ -15,21 +16,21 @@ from torch import Tensor, nn
 from lm.config.lora import LoraConfig
 from lm.config.model import ModelConfig
 from lm.model.attention import MultiHeadAttention
-from lm.model.layers import ACTIVATIONS, FeedForward, Int8Linear, LabelHead, Linear, dropout, linear
-from lm.model.module import multiplied
-from lm.model.transformer import Model, build_model, without_weights
+from lm.model.layers import ACTIVATIONS, ClassificationHead, FeedForward, Int8Linear, Linear, dropout, linear
+from lm.model.module import count_macs
+from lm.model.transformer import Model, build_model, init_empty_weights
 
 _OWNERS = {"attention": MultiHeadAttention, "feed-forward": FeedForward}
 
 
 class LoraLinear(Linear):
-    """W x + scale · B A x: a linear layer whose W stays as it is, and two matrices of a low rank that are trained.
+    """W x + scale · B A x: a linear layer with frozen W and two trained low-rank matrices.
 
-    A layer that holds several projections (queries, keys and values; SwiGLU's gate and what it lets through) has an A
-    and a B for each, as if each stood alone. B starts at zero, so that at first nothing is added.
+    A layer that holds several projections (queries, keys and values; SwiGLU's gate and value) has an A and a B for
+    each. B starts at zero.
 
     Attributes:
-        lora_a: (projections · rank, inputs), the A of each projection below that of the one before.
+        lora_a: (projections · rank, inputs), the A of each projection, stacked.
         lora_b: (outputs, rank), likewise.
 
     Source: Hu et al. 2021 (LoRA), section 4.1.
@@ -38,8 +39,8 @@ class LoraLinear(Linear):
     parts: ClassVar = {"lora_a": "adapters", "lora_b": "adapters"}
 
     def __init__(self, layer: Linear, config: LoraConfig) -> None:
-        """A layer in the place of another, whose weights it takes."""
-        with without_weights():
+        """Replace a layer, whose weights are shared."""
+        with init_empty_weights():
             super().__init__(
                 layer.in_features, layer.out_features, bias=False, std=layer.std, projected=layer.projected
             )
@@ -50,56 +51,56 @@ class LoraLinear(Linear):
         self.lora_a = nn.Parameter(a.uniform_(-bound, bound))
         self.lora_b = nn.Parameter(torch.zeros(layer.out_features, self.rank, device=layer.weight.device))
 
-    def weights_per_position(self) -> float:
+    def macs_per_position(self) -> float:
         """See `Module`."""
-        return super().weights_per_position() + multiplied(self.lora_a) + multiplied(self.lora_b)
+        return super().macs_per_position() + count_macs(self.lora_a) + count_macs(self.lora_b)
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (torch's name)
         """(…, inputs) -> (…, outputs)."""
-        return super().forward(input) + self._added(input, slice(0, None))
+        return super().forward(input) + self._adapter_output(input, slice(0, None))
 
-    def activated(self, x: Tensor, activation: str) -> Tensor:
-        """(…, inputs) -> (…, outputs), of what both make of `x` together."""
+    def forward_activated(self, x: Tensor, activation: str) -> Tensor:
+        """(…, inputs) -> activation of (…, outputs), adapters included."""
         return ACTIVATIONS[activation](self(x))
 
-    def some(self, x: Tensor, outputs: slice) -> Tensor:
+    def forward_slice(self, x: Tensor, outputs: slice) -> Tensor:
         """(…, inputs) -> (…, some of the outputs), of whole projections."""
-        return super().some(x, outputs) + self._added(x, outputs)
+        return super().forward_slice(x, outputs) + self._adapter_output(x, outputs)
 
-    def _added(self, x: Tensor, outputs: slice) -> Tensor:
-        """What the adapters of the projections add whose outputs are wanted."""
+    def _adapter_output(self, x: Tensor, outputs: slice) -> Tensor:
+        """The adapters' output for a slice of the outputs."""
         low = linear(dropout(x, self.dropout) if self.training else x, self.lora_a) * self.scale
         first, last = outputs.indices(self.out_features)[:2]
-        parts = zip(low.split(self.rank, dim=-1), self.lora_b.split(self.projected), self._ends, strict=True)
+        parts = zip(low.split(self.rank, dim=-1), self.lora_b.split(self.projected), self._projection_ends, strict=True)
         added = [linear(part, b) for part, b, end in parts if first < end <= last]
         return added[0] if len(added) == 1 else torch.cat(added, dim=-1)
 
     @property
-    def _ends(self) -> list[int]:
+    def _projection_ends(self) -> list[int]:
         return list(accumulate(self.projected))
 
-    def in_8_bits(self) -> Int8Linear:
-        """See `Linear`; of what both make together."""
-        return self.merged().in_8_bits()
+    def to_int8(self) -> Int8Linear:
+        """Merge and quantise to int8."""
+        return self.merge().to_int8()
 
     @torch.no_grad()
-    def merged(self) -> Linear:
-        """The plain layer that computes the same: W + scale · B A, in float32 at least."""
+    def merge(self) -> Linear:
+        """Return the equivalent plain layer, W + scale · B A, in float32 or better."""
         parts = zip(self.lora_a.split(self.rank), self.lora_b.split(self.projected), strict=True)
         products = [b.float() * self.scale @ a for a, b in parts]
-        with without_weights():
+        with init_empty_weights():
             plain = Linear(self.in_features, self.out_features, bias=False, std=self.std, projected=self.projected)
         plain.weight, plain.bias = nn.Parameter(self.weight + torch.cat(products)), self.bias
         return plain
 
 
-def build_adapted(model: ModelConfig, lora: LoraConfig, *, seed: int = 0) -> Model:
-    """`build_model`, and if there is a rank, with adapters, all other weights being frozen but those for labels."""
+def build_model_with_lora(model: ModelConfig, lora: LoraConfig, *, seed: int = 0) -> Model:
+    """Build a model; if a rank is given, add adapters and freeze all other weights except the classification head."""
     built = build_model(model, seed=seed)
     if lora:
         built.requires_grad_(False)
         for module in built.modules():
-            if isinstance(module, LabelHead):  # it starts at random
+            if isinstance(module, ClassificationHead):  # it starts at random
                 module.requires_grad_()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
@@ -111,55 +112,55 @@ def build_adapted(model: ModelConfig, lora: LoraConfig, *, seed: int = 0) -> Mod
 def _linear_layers(
     model: nn.Module, config: LoraConfig
 ) -> Iterator[tuple[MultiHeadAttention | FeedForward, str, Linear]]:
-    """The layers that are to have adapters, each after what it is part of and its name there."""
+    """Yield the layers that get adapters: owner module, attribute name, layer."""
     owners = tuple(_OWNERS[kind] for kind in config.kinds)
     for owner in model.modules():
         if isinstance(owner, MultiHeadAttention | FeedForward) and isinstance(owner, owners):
             yield from ((owner, name, layer) for name, layer in owner.named_children() if isinstance(layer, Linear))
 
 
-def adapters(model: nn.Module) -> dict[str, LoraLinear]:
-    """The layers of a model that have an adapter, by name."""
+def lora_layers(model: nn.Module) -> dict[str, LoraLinear]:
+    """Return the layers of a model that have an adapter, by name."""
     return {name: module for name, module in model.named_modules() if isinstance(module, LoraLinear)}
 
 
-def merged(model: ModelConfig, lora: LoraConfig, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights of a plain model that computes the same as one with adapters; in float32, if the base has fewer bits.
+def merge_adapters(model: ModelConfig, lora: LoraConfig, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Merge adapters into the weights of a plain model; in float32, if the base model has lower precision.
 
     Args:
-        model: what was adapted.
+        model: config of the base model.
         lora: its adapters.
-        weights: of both, by name; what a base has beyond the model, to predict something else, is left out.
+        weights: of both, by name; those that the model doesn't have (another output head) are left out.
 
     Raises:
         RuntimeError: a weight is missing, or has another shape.
     """
-    with without_weights():
-        built = build_adapted(model, lora)
+    with init_empty_weights():
+        built = build_model_with_lora(model, lora)
     built.load_state_dict({name: weights[name] for name in built.state_dict() if name in weights}, assign=True)
-    for name, layer in adapters(built).items():
+    for name, layer in lora_layers(built).items():
         owner, _, own_name = name.rpartition(".")
-        setattr(built.get_submodule(owner), own_name, layer.merged())
+        setattr(built.get_submodule(owner), own_name, layer.merge())
     made = built.state_dict()
     return {name: value.to(torch.promote_types(value.dtype, torch.float32)) for name, value in made.items()}
 
 
-def trained_weights(model: nn.Module) -> dict[str, Tensor]:
-    """The weights of a model that training changes, by name: all of them, but for those that adapters leave alone."""
-    return _by_training(model, is_trained=True)
+def trainable_weights(model: nn.Module) -> dict[str, Tensor]:
+    """Return the weights that training changes, by name: all, or with adapters the unfrozen ones."""
+    return _weights_by_trainability(model, is_trained=True)
 
 
-def load_trained(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Put back what `trained_weights` gave; RuntimeError if one is missing, or has another shape."""
-    model.load_state_dict(_by_training(model, is_trained=False) | dict(weights))
+def load_trainable(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Load the result of `trainable_weights`; RuntimeError if one is missing or has another shape."""
+    model.load_state_dict(_weights_by_trainability(model, is_trained=False) | dict(weights))
 
 
 def load_frozen(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Give a model with adapters the weights of its base; KeyError or RuntimeError if they don't fit."""
-    frozen = _by_training(model, is_trained=False)
-    model.load_state_dict(trained_weights(model) | {name: weights[name] for name in frozen})
+    """Load the base model's weights into a model with adapters; KeyError or RuntimeError if they don't fit."""
+    frozen = _weights_by_trainability(model, is_trained=False)
+    model.load_state_dict(trainable_weights(model) | {name: weights[name] for name in frozen})
 
 
-def _by_training(model: nn.Module, *, is_trained: bool) -> dict[str, Tensor]:
+def _weights_by_trainability(model: nn.Module, *, is_trained: bool) -> dict[str, Tensor]:
     frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
     return {name: value for name, value in model.state_dict().items() if (name not in frozen) is is_trained}

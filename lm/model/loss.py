@@ -1,4 +1,4 @@
-"""Cross-entropy with label smoothing that ignores padding, without ever holding the logits of all positions."""
+"""Cross-entropy with label smoothing, computed in chunks so that the logits of all positions never exist at once."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from torch import Tensor
 from lm.config.data import IGNORE_INDEX
 
 _LOGITS_ON_CPU, _LOGITS_ON_GPU = 1 << 25, 1 << 27
-"""Logits that are held at a time, in the type of the products."""
-_FEWEST_ROWS = 64
-"""Positions that are multiplied at a time at least, however large the vocabulary is."""
+"""Logits per chunk, in the dtype of the matmul."""
+_MIN_ROWS = 64
+"""The fewest positions per chunk, however large the vocabulary is."""
 _PROBABILITIES_ON_CPU = 1 << 20
-"""Probabilities that are computed at a time on a CPU, in float32, so that they stay in its cache."""
-_LOGITS_IN_PARTS = 1 << 22
-"""Logits of each pass that are held at a time where a loss is differentiated by autograd."""
+"""Probabilities computed at a time on a CPU, in float32, so that they stay in its cache."""
+_AUTOGRAD_LOGITS = 1 << 22
+"""Logits per pass and chunk where autograd differentiates the loss."""
 
 OutputLayer = tuple[Tensor, Tensor | None]
 """(vocabulary, d_model) weights, and a (vocabulary,) bias if there is one."""
 
-PartLoss = Callable[[Tensor, OutputLayer, Tensor], tuple[Tensor, Tensor]]
-"""(passes, some, d_model) final states, an output layer, (some,) ids -> a loss and a surprisal, sums over positions."""
+ChunkLoss = Callable[[Tensor, OutputLayer, Tensor], tuple[Tensor, Tensor]]
+"""(passes, n, d_model) final states, an output layer, (n,) ids -> loss and surprisal, summed over positions."""
 
 
 def cross_entropy(logits: Tensor, targets: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
-    """Sum of the surprisals of the targets, in nats; targets of -100 (padding) count nothing.
+    """Return the summed surprisal of the targets, in nats; targets of -100 (padding) are ignored.
 
     Args:
-        logits: (…, vocabulary), of any float type; the sum is float32.
+        logits: (…, vocabulary), of any float dtype; the sum is float32.
         targets: (…) ids.
-        label_smoothing: share of each target that is spread evenly over the vocabulary (Szegedy et al. 2016).
+        label_smoothing: probability spread uniformly over the vocabulary (Szegedy et al. 2016).
     """
     return F.cross_entropy(
         logits.flatten(0, -2).float(),
@@ -50,105 +50,104 @@ def linear_cross_entropy(
     targets: Tensor,
     *,
     bias: Tensor | None = None,
-    places: Tensor | None = None,
+    target_positions: Tensor | None = None,
     label_smoothing: float = 0.0,
     softcap: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
-    """The same as `cross_entropy(hidden @ weightᵀ + bias, targets)`, a few rows at a time, together with its gradient.
+    """Compute `cross_entropy(hidden @ weightᵀ + bias, targets)` in chunks of rows, together with its gradient.
 
-    Each part's logits are gone before the next one's are made, so memory does not grow with positions × vocabulary,
-    and rows without a target are left out. Under autocast the products are of its type, as `F.linear`'s would be.
+    Each chunk's logits are freed before the next ones are computed, so memory doesn't grow with positions × vocabulary,
+    and rows without a target are skipped. Under autocast the matmuls use its dtype, as `F.linear` would.
 
     Args:
         hidden: (…, d_model).
         weight: (vocabulary, d_model).
-        targets: (…) ids, IGNORED where none.
+        targets: (…) IDs, IGNORED where none.
         bias: (vocabulary,), if the logits have one.
-        places: (some,) positions that have a target, in the order of `targets.flatten()`; to find them on a GPU would
-            be to wait for it.
+        target_positions: (n,) indices of positions with a target, in the order of `targets.flatten()`;
+            searching them on a GPU would synchronise.
         label_smoothing: see `cross_entropy`.
-        softcap: see `Transformer.logits`; 0 leaves the logits alone.
+        softcap: see `Transformer.logits`; 0 for none.
 
     Returns:
-        The sum, and the summed surprisal without label smoothing, which has no gradient.
+        The loss, and the summed surprisal without label smoothing, which has no gradient.
 
     Source: the idea of Hsu et al. 2024 (Liger Kernel).
     """
     device = hidden.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
     targets = targets.flatten()
-    places = _places(targets) if places is None else places
-    found: tuple[Tensor, Tensor] = _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]
-        hidden.flatten(0, -2), weight, bias, targets, places, label_smoothing, softcap, dtype
+    target_positions = _target_positions(targets) if target_positions is None else target_positions
+    result: tuple[Tensor, Tensor] = _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]
+        hidden.flatten(0, -2), weight, bias, targets, target_positions, label_smoothing, softcap, dtype
     )
-    return found
+    return result
 
 
-def _places(targets: Tensor) -> Tensor:
+def _target_positions(targets: Tensor) -> Tensor:
     return (targets != IGNORE_INDEX).nonzero()[:, 0]
 
 
-def in_parts(
-    loss: PartLoss, hidden: Tensor, output: OutputLayer, targets: Tensor, *, places: Tensor | None = None
+def chunked_loss(
+    loss: ChunkLoss, hidden: Tensor, output: OutputLayer, targets: Tensor, *, target_positions: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The sum of a loss over all positions that have a target, some positions at a time, together with its gradient.
+    """Sum a loss over all positions that have a target, in chunks of positions, together with its gradient.
 
-    The surprisal that `loss` returns beside the loss is summed too, without a gradient.
-
-    Memory does not grow with positions × vocabulary, as in `linear_cross_entropy`, and autograd does the rest.
+    The surprisal that `loss` returns beside the loss is summed too, without a gradient. Memory doesn't grow with
+    positions × vocabulary, as in `linear_cross_entropy`; autograd differentiates each chunk.
 
     Args:
-        loss: what makes logits of final states and the output layer, and sums over the positions; see `PartLoss`.
+        loss: computes logits from final states and the output layer, and sums over the positions; see `ChunkLoss`.
         hidden: (passes, positions, d_model).
         output: the output layer.
         targets: (positions,) ids, IGNORED where none.
-        places: see `linear_cross_entropy`.
+        target_positions: see `linear_cross_entropy`.
     """
-    places = _places(targets) if places is None else places
-    found: tuple[Tensor, Tensor] = _InParts.apply(loss, hidden, *output, targets, places)  # type: ignore[no-untyped-call]
-    return found
+    target_positions = _target_positions(targets) if target_positions is None else target_positions
+    result: tuple[Tensor, Tensor] = _ChunkedLoss.apply(loss, hidden, *output, targets, target_positions)  # type: ignore[no-untyped-call]
+    return result
 
 
-class _InParts(torch.autograd.Function):
-    """Like `_LinearCrossEntropy`, with each part differentiated by autograd."""
+class _ChunkedLoss(torch.autograd.Function):
+    """Like `_LinearCrossEntropy`, with each chunk differentiated by autograd."""
 
     @staticmethod
     def forward(  # noqa: PLR0917 (apply takes no keywords)
         ctx: Any,  # noqa: ANN401 (torch's own)
-        loss: PartLoss,
+        loss: ChunkLoss,
         hidden: Tensor,
         weight: Tensor,
         bias: Tensor | None,
         targets: Tensor,
-        places: Tensor,
+        target_positions: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        of_hidden, of_weight = torch.zeros_like(hidden), torch.zeros_like(weight)
-        of_bias = None if bias is None else torch.zeros_like(bias)
+        hidden_gradient, weight_gradient = torch.zeros_like(hidden), torch.zeros_like(weight)
+        bias_gradient = None if bias is None else torch.zeros_like(bias)
         total, nll = (torch.zeros((), device=hidden.device) for _ in range(2))
         with torch.enable_grad():
-            for some in places.split(max(_FEWEST_ROWS, _LOGITS_IN_PARTS // len(weight))):
+            for some in target_positions.split(max(_MIN_ROWS, _AUTOGRAD_LOGITS // len(weight))):
                 states, weights = hidden[:, some].detach().requires_grad_(), weight.detach().requires_grad_()
                 biases = None if bias is None else bias.detach().requires_grad_()
                 nats, surprisal = loss(states, (weights, biases), targets[some])
                 inputs = (states, weights) if biases is None else (states, weights, biases)
-                of_hidden[:, some], of_part, *of_biases = torch.autograd.grad(nats, inputs)
-                of_weight += of_part
-                if of_bias is not None:
-                    of_bias += of_biases[0]
+                hidden_gradient[:, some], chunk_gradient, *bias_gradients = torch.autograd.grad(nats, inputs)
+                weight_gradient += chunk_gradient
+                if bias_gradient is not None:
+                    bias_gradient += bias_gradients[0]
                 total += nats.detach()
                 nll += surprisal.detach()
-        ctx.gradients = of_hidden, of_weight, of_bias
+        ctx.gradients = hidden_gradient, weight_gradient, bias_gradient
         ctx.mark_non_differentiable(nll)
         return total, nll
 
     @staticmethod
-    def backward(ctx: Any, of_total: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
+    def backward(ctx: Any, total_gradient: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
         gradients, ctx.gradients = ctx.gradients, None
-        return None, *(None if of is None else of.mul_(of_total) for of in gradients), None, None
+        return None, *(None if of is None else of.mul_(total_gradient) for of in gradients), None, None
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
-    """Computes the gradient together with the sum, while the logits are there; backward has only to scale it."""
+    """Computes the gradient together with the loss, while the logits exist; backward only scales it."""
 
     @staticmethod
     def forward(  # noqa: PLR0917 (apply takes no keywords)
@@ -157,25 +156,33 @@ class _LinearCrossEntropy(torch.autograd.Function):
         weight: Tensor,
         bias: Tensor | None,
         targets: Tensor,
-        places: Tensor,
+        target_positions: Tensor,
         smoothing: float,
         softcap: float,
         dtype: torch.dtype,
     ) -> tuple[Tensor, Tensor]:
-        inputs, wanted, matrix = hidden[places].to(dtype), targets[places, None], weight.to(dtype)
+        inputs, target_column, matrix = (
+            hidden[target_positions].to(dtype),
+            targets[target_positions, None],
+            weight.to(dtype),
+        )
         wants_gradient = hidden.requires_grad or weight.requires_grad
-        rows, rows_of_softmax = _rows_at_a_time(len(places), len(weight), on_cpu=hidden.device.type == "cpu")
-        products = matrix.new_empty(rows, len(weight))  # fresh memory for each part would cost more than arithmetic
+        rows, rows_of_softmax = _rows_per_chunk(len(target_positions), len(weight), on_cpu=hidden.device.type == "cpu")
+        logits_buffer = matrix.new_empty(
+            rows, len(weight)
+        )  # fresh memory for each part would cost more than arithmetic
         probabilities = torch.empty(min(rows, rows_of_softmax), len(weight), device=hidden.device)
-        of_inputs, of_weight = torch.empty_like(inputs), None
-        of_bias = None if bias is None else torch.zeros_like(bias)
+        inputs_gradient, weight_gradient = torch.empty_like(inputs), None
+        bias_gradient = None if bias is None else torch.zeros_like(bias)
         total, nll = (torch.zeros((), device=hidden.device) for _ in range(2))
-        for start in range(0, len(places), max(1, rows)):
+        for start in range(0, len(target_positions), max(1, rows)):
             part = slice(start, start + rows)
-            logits = torch.mm(inputs[part], matrix.T, out=products[: len(places) - start])
+            logits = torch.mm(inputs[part], matrix.T, out=logits_buffer[: len(target_positions) - start])
             if bias is not None:
                 logits += bias
-            for some, their_targets in zip(*(of.split(rows_of_softmax) for of in (logits, wanted[part])), strict=True):
+            for some, their_targets in zip(
+                *(of.split(rows_of_softmax) for of in (logits, target_column[part])), strict=True
+            ):
                 gradient = probabilities[: len(some)]
                 nats, surprisal = _surprisal_and_gradient(some, their_targets, smoothing, softcap, gradient)
                 total += nats
@@ -183,64 +190,70 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 if wants_gradient:
                     some.copy_(gradient)
             if wants_gradient:
-                if of_bias is not None:
-                    of_bias += logits.sum(0, dtype=of_bias.dtype)
-                torch.mm(logits, matrix, out=of_inputs[part])
+                if bias_gradient is not None:
+                    bias_gradient += logits.sum(0, dtype=bias_gradient.dtype)
+                torch.mm(logits, matrix, out=inputs_gradient[part])
             if weight.requires_grad:
-                of_part = logits.T @ inputs[part]
-                of_weight = of_part if of_weight is None else of_weight.to(weight.dtype).add_(of_part)
-        of_hidden = torch.zeros_like(hidden).index_copy_(0, places, of_inputs.to(hidden.dtype))
+                chunk_gradient = logits.T @ inputs[part]
+                weight_gradient = (
+                    chunk_gradient if weight_gradient is None else weight_gradient.to(weight.dtype).add_(chunk_gradient)
+                )
+        hidden_gradient = torch.zeros_like(hidden).index_copy_(0, target_positions, inputs_gradient.to(hidden.dtype))
         ctx.dtype = weight.dtype
-        if of_weight is None and weight.requires_grad:
-            of_weight = torch.zeros_like(weight)
-        ctx.gradients = of_hidden, of_weight, of_bias
+        if weight_gradient is None and weight.requires_grad:
+            weight_gradient = torch.zeros_like(weight)
+        ctx.gradients = hidden_gradient, weight_gradient, bias_gradient
         ctx.mark_non_differentiable(nll)
         return total, nll
 
     @staticmethod
-    def backward(ctx: Any, of_total: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
+    def backward(ctx: Any, total_gradient: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
         # once only: a vocabulary's gradient is large, so what forward left is scaled in place and let go
-        (of_hidden, of_weight, of_bias), ctx.gradients = ctx.gradients, None
-        of_bias = None if of_bias is None else of_bias.mul_(of_total)
-        of_weight = None if of_weight is None else of_weight.to(ctx.dtype).mul_(of_total)
-        return of_hidden.mul_(of_total), of_weight, of_bias, *[None] * 5
+        (hidden_gradient, weight_gradient, bias_gradient), ctx.gradients = ctx.gradients, None
+        bias_gradient = None if bias_gradient is None else bias_gradient.mul_(total_gradient)
+        weight_gradient = None if weight_gradient is None else weight_gradient.to(ctx.dtype).mul_(total_gradient)
+        return hidden_gradient.mul_(total_gradient), weight_gradient, bias_gradient, *[None] * 5
 
 
-def loss_bytes(positions: int, vocab_size: int, d_model: int, *, bytes_per_value: int, on_cpu: bool = True) -> int:
-    """Bytes that `linear_cross_entropy` holds at a time, besides final states and weights.
+def estimate_loss_bytes(
+    positions: int, vocab_size: int, d_model: int, *, bytes_per_value: int, on_cpu: bool = True
+) -> int:
+    """Estimate the peak memory of `linear_cross_entropy` in bytes, besides final states and weights.
 
     Args:
-        positions: that have a target.
-        vocab_size: number of logits of each.
+        positions: with a target.
+        vocab_size: logits per position.
         d_model: width of the final states.
-        bytes_per_value: of the type of the products.
-        on_cpu: whether it is computed on a CPU, where fewer logits are held at a time.
+        bytes_per_value: of the matmul's dtype.
+        on_cpu: whether it runs on a CPU, where chunks are smaller.
     """
-    rows, rows_of_softmax = _rows_at_a_time(positions, vocab_size, on_cpu=on_cpu)
-    of_logits = vocab_size * (bytes_per_value * rows + 4 * rows_of_softmax)
-    of_states = positions * d_model * (2 * bytes_per_value + 4)  # read, with their gradient in either type
-    of_weight = vocab_size * d_model * bytes_per_value * (2 if bytes_per_value == 4 else 3)  # two gradients, and a copy
-    return of_logits + of_states + of_weight
+    rows, rows_of_softmax = _rows_per_chunk(positions, vocab_size, on_cpu=on_cpu)
+    logits_bytes = vocab_size * (bytes_per_value * rows + 4 * rows_of_softmax)
+    states_bytes = positions * d_model * (2 * bytes_per_value + 4)  # read, with their gradient in either type
+    weight_bytes = (
+        vocab_size * d_model * bytes_per_value * (2 if bytes_per_value == 4 else 3)
+    )  # two gradients, and a copy
+    return logits_bytes + states_bytes + weight_bytes
 
 
-def _rows_at_a_time(positions: int, vocabulary: int, *, on_cpu: bool) -> tuple[int, int]:
-    """How many positions are multiplied at a time, and for how many of these softmax is computed at a time."""
-    rows = min(positions, max(_FEWEST_ROWS, (_LOGITS_ON_CPU if on_cpu else _LOGITS_ON_GPU) // vocabulary))
+def _rows_per_chunk(positions: int, vocabulary: int, *, on_cpu: bool) -> tuple[int, int]:
+    """Return the positions per matmul, and the positions per softmax."""
+    rows = min(positions, max(_MIN_ROWS, (_LOGITS_ON_CPU if on_cpu else _LOGITS_ON_GPU) // vocabulary))
     return rows, max(1, _PROBABILITIES_ON_CPU // vocabulary) if on_cpu else rows
 
 
 def _surprisal_and_gradient(
     logits: Tensor, targets: Tensor, smoothing: float, softcap: float, gradient: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The summed surprisal of (rows, 1) targets given (rows, vocabulary) logits, smoothed and as it is.
+    """Return the summed surprisal of (rows, 1) targets given (rows, vocabulary) logits, with and without smoothing.
 
-    The gradient of the smoothed one by the logits is written into `gradient`, (rows, vocabulary) float32.
+    The gradient of the smoothed loss by the logits is written into `gradient`, (rows, vocabulary) float32.
 
-    With smoothing e, a target counts 1 - e, and each of the V ids e/V: the gradient is the softmax less these. Behind
-    a soft cap it is 1 - tanh² times that, and the logits, if they are float32, are overwritten.
+    With smoothing e, a target counts 1 - e, and each of the V ids e/V: the gradient is the softmax minus these. With
+    soft-capping it is 1 - tanh² times that, and the logits, if they are float32, are overwritten.
 
-    The softmax is the only pass that takes exponentials: the largest logit and its probability, which is at least 1/V,
-    say what the logarithm of the sum is.
+    Only the softmax computes exponentials: the largest logit and its probability, which is at least 1/V, give the
+    log-sum-exp.
     """
     size = logits.shape[-1]
     if softcap:

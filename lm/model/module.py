@@ -1,4 +1,4 @@
-"""What every module of a model knows of itself: how its parameters start, and what they cost."""
+"""The base class of the model's modules: initialisation and cost accounting."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import torch
 from torch import Tensor, nn
 
 _FROZEN = 2 / 3
-"""Of the arithmetic of a trained matrix: the forward pass, and the gradient of its input."""
+"""Fraction of the training FLOPs of a frozen matrix: the forward pass and the gradient of its input."""
 
 
 class Module(nn.Module):
-    """A module that initialises its own parameters and reports their cost; the modules in it do so themselves.
+    """A module that initialises its own parameters and reports their cost; submodules do so themselves.
 
     Attributes:
-        part: the part of a model that its parameters are counted in, and those of modules in it that have none.
+        part: the model part that its parameters count as, and those of submodules without a part.
         parts: the same for single parameters, by attribute.
     """
 
@@ -26,58 +26,63 @@ class Module(nn.Module):
     parts: ClassVar[Mapping[str, str]] = {}
 
     def initialise(self) -> None:
-        """Draw the initial values of its own parameters, in the order in which they are registered."""
+        """Draw the initial values of its own parameters, in registration order."""
 
-    def weights_per_position(self) -> float:
-        """The weights that each position is multiplied by on its way through; frozen ones count two thirds."""
-        return sum(map(weights_per_position, self.children()))
+    def macs_per_position(self) -> float:
+        """Return the multiply-accumulates per position in the forward pass; those of frozen weights count 2/3."""
+        return sum(map(macs_per_position, self.children()))
 
 
 def initialise(model: nn.Module) -> None:
-    """Let each module of a model initialise its parameters, one after the other from the outside inwards.
+    """Initialise the parameters of all modules of a model, from the outside inwards.
 
-    Vectors start at constants, so the matrices are the same whatever vectors there are.
+    Vectors start as constants, so the matrices don't depend on which vectors there are.
     """
     for module in model.modules():
         if isinstance(module, Module):
             module.initialise()
 
 
-def weights_per_position(module: nn.Module) -> float:
-    """See `Module.weights_per_position`; of a list of modules, their sum."""
+def macs_per_position(module: nn.Module) -> float:
+    """Return `Module.macs_per_position`, or the sum over a list of modules."""
     if isinstance(module, Module):
-        return module.weights_per_position()
-    return sum(map(weights_per_position, module.children()))
+        return module.macs_per_position()
+    return sum(map(macs_per_position, module.children()))
 
 
-def multiplied(weight: Tensor) -> float:
-    """How many weights a position is multiplied by in a matrix; one that is frozen has no gradient and counts less."""
+def count_macs(weight: Tensor) -> float:
+    """Return the multiply-accumulates per position of a matrix; a frozen one has no gradient and counts 2/3."""
     return weight.numel() if weight.requires_grad else weight.numel() * _FROZEN
 
 
 def parameters_by_part(module: nn.Module, part: str = "other") -> Counter[str]:
-    """The number of parameters of each part of a module, which itself is in the part given."""
+    """Count the parameters of each part of a module.
+
+    Args:
+        module: the module.
+        part: its own part, unless it has another.
+    """
     parts = module.parts if isinstance(module, Module) else {}
-    found = Counter[str]()
+    counts = Counter[str]()
     for name, parameter in module.named_parameters(recurse=False):
-        found[parts.get(name, part)] += parameter.numel()
+        counts[parts.get(name, part)] += parameter.numel()
     for child in module.children():
-        found += parameters_by_part(child, getattr(child, "part", "") or part)
-    return found
+        counts += parameters_by_part(child, getattr(child, "part", "") or part)
+    return counts
 
 
 P = ParamSpec("P")
 
 
-def remembered(compute: Callable[P, Tensor]) -> Callable[P, Tensor]:
-    """A function that keeps what it gave for the latest arguments; torch.compile sees one that keeps nothing."""
-    kept = lru_cache(maxsize=64)(compute)
+def memoised(compute: Callable[P, Tensor]) -> Callable[P, Tensor]:
+    """Memoise a function of hashable arguments; under torch.compile it is called each time."""
+    cached = lru_cache(maxsize=64)(compute)
 
     @wraps(compute)
-    def given(*args: P.args, **kwargs: P.kwargs) -> Tensor:
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> Tensor:
         if torch.compiler.is_compiling():
             return compute(*args, **kwargs)
         with torch.inference_mode(False):  # it outlives an evaluation, and training differentiates past it
-            return kept(*args, **kwargs)  # type: ignore[arg-type]
+            return cached(*args, **kwargs)  # type: ignore[arg-type]
 
-    return given
+    return wrapper

@@ -1,8 +1,8 @@
-"""How a model knows where a token stands: the position schemes, one class each, and the embedding.
+"""The position schemes, one class each, and the input embedding.
 
-An absolute scheme gives vectors that are added to the embeddings: it is called with the first position and the number
-of positions. A relative scheme changes what attention sees: it is made for a stack, called with the scope of its
-self-attention, and returns it with what its positions add. Only `ABSOLUTE` and `RELATIVE` tie schemes to their names.
+An absolute scheme returns vectors that are added to the embeddings: it is called with the first position and the number
+of positions. A relative scheme belongs to a stack: it is called with attention inputs and adds a bias, a rotation or
+relative embeddings to them. `ABSOLUTE_SCHEMES` and `RELATIVE_SCHEMES` list the schemes by name.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from torch import Tensor, nn
 
 from lm.config.model import ModelConfig
 from lm.errors import UsageError
-from lm.model.attention import RelativeTables, Scope
-from lm.model.layers import Dropout, TokenEmbedding, make_norm
-from lm.model.module import Module, multiplied, remembered
+from lm.model.attention_inputs import AttentionInputs, RelativeEmbeddings
+from lm.model.layers import Dropout, TokenEmbedding, build_norm
+from lm.model.module import Module, count_macs, memoised
 
-BUCKETS = 32
-"""Of T5's distances, in encoders half of them for each direction."""
-_AT_ONCE = 8192
-"""Positions of a context whose values are computed before they are needed; more take memory that few texts use."""
-
-
-def sinusoids(length: int, d_model: int, *, interleaved: bool) -> Tensor:
-    """`waves` of the positions 0 … length - 1: (length, d_model) float32."""
-    return waves(torch.arange(length, dtype=torch.float64), d_model, interleaved=interleaved).float()
+T5_BUCKETS = 32
+"""Distance buckets; an encoder has half of them for each direction."""
+_PRECOMPUTED_POSITIONS = 8192
+"""Positions of a long context that are computed in advance; more would take memory that few texts use."""
 
 
-def waves(positions: Tensor, d_model: int, *, interleaved: bool) -> Tensor:
-    """Sine and cosine waves of geometrically growing length.
+def sinusoidal_table(length: int, d_model: int, *, interleaved: bool) -> Tensor:
+    """Return `sinusoidal_encoding` of the positions 0 … length - 1: (length, d_model) float32."""
+    return sinusoidal_encoding(torch.arange(length, dtype=torch.float64), d_model, interleaved=interleaved).float()
+
+
+def sinusoidal_encoding(positions: Tensor, d_model: int, *, interleaved: bool) -> Tensor:
+    """Encode positions as sines and cosines of geometrically growing wavelength.
 
     Args:
-        positions: (…,) of a type of floating point, which the waves have too.
+        positions: (…,) of a floating-point dtype, which the result has too.
         d_model: width, even.
         interleaved: sine and cosine alternate, as in the paper; else all sines come first, as in Marian.
 
@@ -53,9 +53,9 @@ def waves(positions: Tensor, d_model: int, *, interleaved: bool) -> Tensor:
 
 
 class PositionTable(nn.Module):
-    """Values by position, computed once, and again when a longer sequence comes.
+    """Values by position, computed once, and again for a longer sequence.
 
-    They are no parameter or buffer: they are not saved, and stay float32 when the model is cast.
+    They are neither parameters nor buffers: they are not saved, and stay float32 when the model is cast.
     """
 
     def __init__(self, compute: Callable[[int], Tensor], length: int) -> None:
@@ -64,26 +64,26 @@ class PositionTable(nn.Module):
         self._values: Tensor | None = None
 
     def rows(self, start: int, length: int, device: torch.device) -> Tensor:
-        """Values of positions start … start + length - 1."""
+        """Return the values of positions start … start + length - 1."""
         values = self._values  # another thread may change it at any time
         if values is None or values.device != device or start + length > len(values):
             values = self.fill(device, at_least=start + length)
         return values[start : start + length]
 
     def fill(self, device: torch.device, *, at_least: int | None = None) -> Tensor:
-        """Compute the values of all positions of the context; or of `at_least` so many, if it is a long one."""
+        """Compute the values of the whole context, or of `at_least` positions of a long context."""
         if at_least is None:
             number = self._length
         else:
             self._length = max(self._length, at_least)
-            number = min(self._length, max(_AT_ONCE, 2 * at_least))
+            number = min(self._length, max(_PRECOMPUTED_POSITIONS, 2 * at_least))
         with torch.inference_mode(False):  # the values outlive an evaluation, and training differentiates past them
             values = self._values = self._compute(number).to(device)
         return values
 
 
 class LearnedPositions(Module):
-    """A trained vector for each position of the context, and none beyond."""
+    """A learned vector per position of the context."""
 
     part = "positions"
 
@@ -96,7 +96,7 @@ class LearnedPositions(Module):
         nn.init.normal_(self.weight, std=self.std)
 
     def forward(self, start: int, length: int, _device: torch.device) -> Tensor:
-        """(length, d_model) to be added to the embeddings; UsageError beyond the table."""
+        """(length, d_model) to be added to the embeddings; UsageError beyond the context."""
         if start + length > len(self.weight):
             raise UsageError(
                 f"learned positions end at {len(self.weight)}, but the sequence has {start + length} tokens",
@@ -106,11 +106,11 @@ class LearnedPositions(Module):
 
 
 class SinusoidalPositions(nn.Module):
-    """Vectors of sines and cosines, `sinusoids`; they go on beyond the trained length."""
+    """Sinusoidal vectors, which extend beyond the training length."""
 
     def __init__(self, config: ModelConfig, *, interleaved: bool) -> None:
         super().__init__()
-        compute = partial(sinusoids, d_model=config.d_model, interleaved=interleaved)
+        compute = partial(sinusoidal_table, d_model=config.d_model, interleaved=interleaved)
         self.table = PositionTable(compute, config.context_length)
 
     def forward(self, start: int, length: int, device: torch.device) -> Tensor:
@@ -120,11 +120,11 @@ class SinusoidalPositions(nn.Module):
 
 @dataclass(frozen=True)
 class Rotation:
-    """Turns pairs of features (i, i + turned/2) by an angle that grows with the position.
+    """Rotates pairs of features (i, i + rotary_dim/2) by an angle proportional to the position.
 
     Attributes:
-        cos: (length, turned), both halves alike; (batch, 1, length, turned) where rows stand elsewhere than others.
-            What a head has beyond the turned features stays as it is.
+        cos: (length, rotary_dim), both halves alike; (batch, 1, length, rotary_dim) if rows differ in their positions.
+            Features beyond rotary_dim stay as they are.
         sin: like `cos`, but the first half negative.
     """
 
@@ -138,49 +138,49 @@ class Rotation:
         """
         turned = self.cos.shape[-1]
         if turned == x.shape[-1]:
-            return self._turn(x)
-        return torch.cat((self._turn(x[..., :turned]), x[..., turned:]), dim=-1)
+            return self._rotate(x)
+        return torch.cat((self._rotate(x[..., :turned]), x[..., turned:]), dim=-1)
 
-    def _turn(self, x: Tensor) -> Tensor:
-        return _Rotated.apply(x, self.cos.to(x.dtype), self.sin.to(x.dtype))  # type: ignore[no-untyped-call]
+    def _rotate(self, x: Tensor) -> Tensor:
+        return _ApplyRotation.apply(x, self.cos.to(x.dtype), self.sin.to(x.dtype))  # type: ignore[no-untyped-call]
 
-    def repeated(self, times: int) -> Rotation:
-        """The rotation of as many sequences of the same positions, one after the other."""
+    def tile(self, times: int) -> Rotation:
+        """Repeat the rotation for sequences of the same positions, one after the other."""
         return self if times == 1 else Rotation(self.cos.repeat(times, 1), self.sin.repeat(times, 1))
 
-    def every(self, step: int, *, first: int) -> Rotation:
-        """The rotation of every `step`-th position, from `first` on."""
+    def strided(self, step: int, *, first: int) -> Rotation:
+        """Return the rotation of every `step`-th position, starting with `first`."""
         return Rotation(self.cos[first::step], self.sin[first::step])
 
 
-class _Rotated(torch.autograd.Function):
-    """The gradient of a rotation is turned back: three passes, where torch on its own takes seven."""
+class _ApplyRotation(torch.autograd.Function):
+    """Applies a rotation; the gradient is rotated back in three passes, where autograd would take seven."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:  # noqa: ANN401 (torch's own)
         ctx.save_for_backward(cos, sin)
-        return _turned(x, cos, sin)
+        return _apply_rotation(x, cos, sin)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:  # noqa: ANN401
         cos, sin = ctx.saved_tensors
-        return _turned(gradient, cos, -sin), None, None
+        return _apply_rotation(gradient, cos, -sin), None, None
 
 
-def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def _apply_rotation(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return (x * cos).addcmul_(x.roll(x.shape[-1] // 2, -1), sin)
 
 
-def rotations(length: int, frequencies: Tensor, *, scale: float = 1.0) -> Tensor:
-    """Cosines and sines of the angles by which rotary positions turn each pair of features, as `Rotation` has them.
+def rotary_table(length: int, frequencies: Tensor, *, scale: float = 1.0) -> Tensor:
+    """Compute the cosines and sines of rotary positions, as in `Rotation`.
 
     Args:
         length: number of positions.
-        frequencies: (turned/2,) float64, radians from one position to the next.
-        scale: of cosines and sines alike.
+        frequencies: (rotary_dim/2,) float64, radians per position.
+        scale: factor of cosines and sines.
 
     Returns:
-        (length, 2, turned) float32; features i and i + turned/2 turn by position · frequencies[i].
+        (length, 2, rotary_dim) float32; features i and i + rotary_dim/2 rotate by position · frequencies[i].
 
     Source: Su et al. 2021, section 3.2.
     """
@@ -190,58 +190,57 @@ def rotations(length: int, frequencies: Tensor, *, scale: float = 1.0) -> Tensor
 
 
 class RotaryPositions(nn.Module):
-    """Angles by which queries and keys are turned; they go on beyond the trained length."""
+    """Rotary positions for queries and keys, which extend beyond the training length."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.table = PositionTable(partial(_rotations, config=config), config.context_length)
+        self.table = PositionTable(partial(_rotary_table_of, config=config), config.context_length)
 
-    def forward(self, scope: Scope, length: int, device: torch.device) -> Scope:
-        """The scope of `length` tokens, with their rotation."""
-        if scope.query_positions is not None:
-            end = _end(scope.query_positions) if scope.end is None else scope.end
-            found = self.table.rows(0, end, device)[scope.query_positions][:, None]
-            return replace(scope, rotation=Rotation(*found.unbind(-2)))
-        cos, sin = self.table.rows(scope.start, length // scope.branches, device).unbind(1)
-        return replace(scope, rotation=Rotation(cos, sin).repeated(scope.branches))
+    def forward(self, inputs: AttentionInputs, length: int, device: torch.device) -> AttentionInputs:
+        """Add the rotation of `length` tokens to the attention inputs."""
+        if inputs.query_positions is not None:
+            end = _end_position(inputs.query_positions) if inputs.end is None else inputs.end
+            table = self.table.rows(0, end, device)[inputs.query_positions][:, None]
+            return replace(inputs, rotation=Rotation(*table.unbind(-2)))
+        cos, sin = self.table.rows(inputs.start, length // inputs.n_branches, device).unbind(1)
+        return replace(inputs, rotation=Rotation(cos, sin).tile(inputs.n_branches))
 
 
-def _rotations(length: int, config: ModelConfig) -> Tensor:
-    return rotations(
-        length, frequencies(config), scale=1.0 if config.rope_temperature is None else config.rope_temperature
+def _rotary_table_of(length: int, config: ModelConfig) -> Tensor:
+    return rotary_table(
+        length, rotary_frequencies(config), scale=1.0 if config.rope_temperature is None else config.rope_temperature
     )
 
 
-def _end(positions: Tensor) -> int:
-    """The first position after all of these."""
+def _end_position(positions: Tensor) -> int:
     return int(positions.max()) + 1
 
 
-def frequencies(config: ModelConfig) -> Tensor:
-    """How far each pair of features turns from one position to the next.
+def rotary_frequencies(config: ModelConfig) -> Tensor:
+    """Return the rotary frequencies, in radians per position.
 
     Returns:
-        (turned/2,) float64 radians: base^(-2i / turned), slowed down as `rope_scaling` says.
+        (rotary_dim/2,) float64: base^(-2i / rotary_dim), scaled down as `rope_scaling` says.
 
     Source: Su et al. 2021, section 3.2.
     """
-    plain = unscaled(config)
+    plain = unscaled_rotary_frequencies(config)
     if config.rope_scaling == "none":
         return plain
-    slowed = plain / config.rope_factor
+    scaled = plain / config.rope_factor
     if config.rope_scaling == "linear":
-        return slowed
-    kept = _by_turns(plain, config) if config.rope_scaling == "llama3" else _by_number(config)
-    return torch.lerp(slowed, plain, kept)
+        return scaled
+    weights = _llama3_weights(plain, config) if config.rope_scaling == "llama3" else _yarn_weights(config)
+    return torch.lerp(scaled, plain, weights)
 
 
-def unscaled(config: ModelConfig) -> Tensor:
-    """As `frequencies`, whatever `rope_scaling` says."""
+def unscaled_rotary_frequencies(config: ModelConfig) -> Tensor:
+    """Return `rotary_frequencies` without `rope_scaling`."""
     return config.rope_base ** (-torch.arange(0, config.rotated, 2, dtype=torch.float64) / config.rotated)
 
 
-def _by_turns(plain: Tensor, config: ModelConfig) -> Tensor:
-    """The share of each frequency that is kept: none of slow ones, all of fast ones, a ramp between in their turns.
+def _llama3_weights(plain: Tensor, config: ModelConfig) -> Tensor:
+    """The weight of each unscaled frequency: 0 for low, 1 for high ones, linear in the number of turns between.
 
     Source: Grattafiori et al. 2024 (Llama 3), as published with the weights of version 3.1.
     """
@@ -249,8 +248,8 @@ def _by_turns(plain: Tensor, config: ModelConfig) -> Tensor:
     return ((turns - config.rope_slow) / (config.rope_fast - config.rope_slow)).clamp(0, 1)
 
 
-def _by_number(config: ModelConfig) -> Tensor:
-    """As `_by_turns`, with the ramp in the number of the frequency, which goes with the logarithm of its turns.
+def _yarn_weights(config: ModelConfig) -> Tensor:
+    """As `_llama3_weights`, but linear in the index of the frequency, and so in the logarithm of its turns.
 
     Source: Peng et al. 2023 (YaRN), section 3.2, with the ends of the ramp rounded outward as in its program.
     """
@@ -265,48 +264,48 @@ def _by_number(config: ModelConfig) -> Tensor:
     return 1 - ((numbers - first) / ((last - first) or 0.001)).clamp(0, 1)
 
 
-class LinearBiases(nn.Module):
-    """Attention scores that fall with distance, each head at a rate of its own; they go on beyond the trained length.
+class ALiBi(nn.Module):
+    """A bias of the scores that decreases linearly with distance, at a slope per head; extends beyond the context.
 
     Source: Press et al. 2022 (ALiBi).
     """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.heads, self.is_asked = config.n_heads, config.attention != "full"
+        self.heads, self.is_on_demand = config.n_heads, config.attention != "full"
 
-    def forward(self, scope: Scope, length: int, device: torch.device) -> Scope:
-        """The scope of `length` tokens, with a bias in its mask."""
-        if self.is_asked:
-            return replace(scope, by_distance=self)
-        return replace(scope, mask=scope.mask.with_bias(self._biases(scope.distances(length, device))))
+    def forward(self, inputs: AttentionInputs, length: int, device: torch.device) -> AttentionInputs:
+        """Add the bias of `length` tokens to the mask of the attention inputs."""
+        if self.is_on_demand:
+            return replace(inputs, distance_bias=self)
+        return replace(inputs, mask=inputs.mask.with_bias(self._biases(inputs.compute_distances(length, device))))
 
-    def between(self, query: Tensor, distances: Tensor, *, layer: int) -> tuple[Tensor, None]:  # noqa: ARG002
-        """What some distances add to the scores; see `ByDistance`."""
+    def compute_bias(self, query: Tensor, distances: Tensor, *, layer: int) -> tuple[Tensor, None]:  # noqa: ARG002
+        """See `DistanceBias`."""
         return self._biases(distances), None
 
     def _biases(self, distances: Tensor) -> Tensor:
-        return -(_rates(self.heads, distances.device)[:, None, None] * distances[:, None].abs())
+        return -(_slopes_tensor(self.heads, distances.device)[:, None, None] * distances[:, None].abs())
 
 
-@remembered
-def _rates(heads: int, device: torch.device) -> Tensor:
-    """(heads,) float32 `slopes`, which are brought to a device once."""
-    return torch.tensor(slopes(heads), device=device)
+@memoised
+def _slopes_tensor(heads: int, device: torch.device) -> Tensor:
+    """(heads,) float32 `alibi_slopes` on a device."""
+    return torch.tensor(alibi_slopes(heads), device=device)
 
 
-def slopes(heads: int) -> list[float]:
-    """The rates of the heads: 2^(-8/heads), its square and so on; between powers of two, every other of the next one's.
+def alibi_slopes(heads: int) -> list[float]:
+    """Return the slopes: powers of 2^(-8/heads); between powers of two, every other slope of the next one.
 
     Source: Press et al. 2022, section 3 and their code.
     """
     power = 1 << (heads.bit_length() - 1)
-    whole = [2.0 ** (-8 * (head + 1) / power) for head in range(power)]
-    return whole if power == heads else whole + slopes(2 * power)[::2][: heads - power]
+    base = [2.0 ** (-8 * (head + 1) / power) for head in range(power)]
+    return base if power == heads else base + alibi_slopes(2 * power)[::2][: heads - power]
 
 
-class BucketedBiases(Module):
-    """A learned bias of the scores for each head and bucket of distances, the same in all layers of a stack.
+class T5Bias(Module):
+    """A learned bias of the scores per head and distance bucket, shared by all layers of a stack.
 
     Source: Raffel et al. 2020 (T5), section 2.1.
     """
@@ -315,47 +314,47 @@ class BucketedBiases(Module):
 
     def __init__(self, config: ModelConfig, _n_layers: int, is_causal: bool) -> None:
         super().__init__()
-        self.is_causal, self.farthest, self.is_asked = is_causal, config.max_distance, config.attention != "full"
-        self.biases, self.std = nn.Parameter(torch.empty(BUCKETS, config.n_heads)), config.init_std
+        self.is_causal, self.farthest, self.is_on_demand = is_causal, config.max_distance, config.attention != "full"
+        self.biases, self.std = nn.Parameter(torch.empty(T5_BUCKETS, config.n_heads)), config.init_std
 
     def initialise(self) -> None:
         """Draw the biases from a normal distribution."""
         nn.init.normal_(self.biases, std=self.std)
 
-    def forward(self, scope: Scope, length: int, device: torch.device) -> Scope:
-        """The scope of `length` tokens, with a bias in its mask."""
-        if self.is_asked:
-            return replace(scope, by_distance=self)
-        return replace(scope, mask=scope.mask.with_bias(self._biases(scope.distances(length, device))))
+    def forward(self, inputs: AttentionInputs, length: int, device: torch.device) -> AttentionInputs:
+        """Add the bias of `length` tokens to the mask of the attention inputs."""
+        if self.is_on_demand:
+            return replace(inputs, distance_bias=self)
+        return replace(inputs, mask=inputs.mask.with_bias(self._biases(inputs.compute_distances(length, device))))
 
-    def between(self, query: Tensor, distances: Tensor, *, layer: int) -> tuple[Tensor, None]:  # noqa: ARG002
-        """What some distances add to the scores; see `ByDistance`."""
+    def compute_bias(self, query: Tensor, distances: Tensor, *, layer: int) -> tuple[Tensor, None]:  # noqa: ARG002
+        """See `DistanceBias`."""
         return self._biases(distances), None
 
     def _biases(self, distances: Tensor) -> Tensor:
-        found = buckets(distances, is_causal=self.is_causal, farthest=self.farthest)
-        return F.embedding(found, self.biases).movedim(-1, 1).contiguous()
+        buckets = t5_buckets(distances, is_causal=self.is_causal, farthest=self.farthest)
+        return F.embedding(buckets, self.biases).movedim(-1, 1).contiguous()
 
 
-def buckets(distances: Tensor, *, is_causal: bool, farthest: int) -> Tensor:
-    """The bucket of each distance of a key from its query, negative where the key comes first.
+def t5_buckets(distances: Tensor, *, is_causal: bool, farthest: int) -> Tensor:
+    """Return the bucket of each distance, key position minus query position.
 
-    Half of the buckets of a direction have one distance each, and the others grow with its logarithm up to `farthest`;
-    the last has all that lies beyond. Where a stack is causal there is one direction.
+    Half of the buckets of a direction have one distance each, the others grow logarithmically up to `farthest`; the
+    last holds all greater distances. A causal stack has one direction.
 
     Source: Raffel et al. 2020 (T5), section 2.1 and their code.
     """
-    of_direction = BUCKETS if is_causal else BUCKETS // 2
-    single = of_direction // 2
-    far = (-distances).clamp(min=0) if is_causal else distances.abs()
-    share = (far.clamp(min=single).float() / single).log() / math.log(farthest / single)
-    logarithmic = (single + (share * (of_direction - single)).long()).clamp(max=of_direction - 1)
-    found = torch.where(far < single, far, logarithmic)
-    return found if is_causal else found + of_direction * (distances > 0)
+    n_buckets = T5_BUCKETS if is_causal else T5_BUCKETS // 2
+    single = n_buckets // 2
+    distance = (-distances).clamp(min=0) if is_causal else distances.abs()
+    ratio = (distance.clamp(min=single).float() / single).log() / math.log(farthest / single)
+    logarithmic = (single + (ratio * (n_buckets - single)).long()).clamp(max=n_buckets - 1)
+    buckets = torch.where(distance < single, distance, logarithmic)
+    return buckets if is_causal else buckets + n_buckets * (distances > 0)
 
 
-class DistanceTables(Module):
-    """Learned vectors for keys and values by a clipped distance from the query, for each layer and head.
+class RelativeEmbeddingTables(Module):
+    """Learned embeddings for keys and values by clipped distance, for each layer and head.
 
     Source: Shaw et al. 2018, sections 3.1 and 3.2.
     """
@@ -363,84 +362,81 @@ class DistanceTables(Module):
     part = "positions"
 
     def __init__(self, config: ModelConfig, n_layers: int, *, before: int, after: int) -> None:
-        """Tables for so many layers, and for distances from -before to after."""
+        """Build tables for `n_layers` layers, for distances from -before to after."""
         super().__init__()
-        self.before, self.after, self.is_asked = before, after, config.attention != "full"
+        self.before, self.after, self.is_on_demand = before, after, config.attention != "full"
         shape = (n_layers, config.n_kv_heads, before + 1 + after, config.d_head)
         self.keys, self.values = nn.Parameter(torch.empty(shape)), nn.Parameter(torch.empty(shape))
-        self.std, self.heads_of_group = config.init_std, config.n_heads // config.n_kv_heads
+        self.std, self.heads_per_group = config.init_std, config.n_heads // config.n_kv_heads
 
     def initialise(self) -> None:
-        """Draw the vectors from a normal distribution."""
+        """Draw the embeddings from a normal distribution."""
         nn.init.normal_(self.keys, std=self.std)
         nn.init.normal_(self.values, std=self.std)
 
-    def weights_per_position(self) -> float:
-        """See `Module`; each head of a group multiplies by all of its vectors."""
-        return self.heads_of_group * (multiplied(self.keys) + multiplied(self.values))
+    def macs_per_position(self) -> float:
+        """See `Module`; each head of a group multiplies by all of its embeddings."""
+        return self.heads_per_group * (count_macs(self.keys) + count_macs(self.values))
 
-    def added(self, scope: Scope, distances: Tensor) -> Scope:
-        """The scope with the tables of each layer, given (batch or 1, queries, keys) distances."""
+    def add_to(self, inputs: AttentionInputs, distances: Tensor) -> AttentionInputs:
+        """Add the embeddings of each layer to the inputs, given (batch or 1, queries, keys) distances."""
         rows = self._rows(distances)
         layers = zip(self.keys, self.values, strict=True)
-        return scope.with_tables([RelativeTables(rows, keys, values) for keys, values in layers])
+        return inputs.with_relative_embeddings([RelativeEmbeddings(rows, keys, values) for keys, values in layers])
 
     def _rows(self, distances: Tensor) -> Tensor:
         return distances[:, None].clamp(-self.before, self.after) + self.before
 
 
-class RelativePositions(DistanceTables):
-    """Vectors for keys and values by how far they stand from the query in the sequence.
-
-    A causal stack has none for keys after the query, which it never sees.
-    """
+class RelativePositions(RelativeEmbeddingTables):
+    """Embeddings for keys and values by distance in the sequence; a causal stack has none for later keys."""
 
     def __init__(self, config: ModelConfig, n_layers: int, is_causal: bool) -> None:
         super().__init__(config, n_layers, before=config.max_distance, after=0 if is_causal else config.max_distance)
 
-    def forward(self, scope: Scope, length: int, device: torch.device) -> Scope:
-        """The scope of `length` tokens, with the tables of each layer."""
-        if self.is_asked:
-            return replace(scope, by_distance=self)
-        return self.added(scope, scope.distances(length, device))
+    def forward(self, inputs: AttentionInputs, length: int, device: torch.device) -> AttentionInputs:
+        """Add the embeddings of each layer to the inputs of `length` tokens."""
+        if self.is_on_demand:
+            return replace(inputs, distance_bias=self)
+        return self.add_to(inputs, inputs.compute_distances(length, device))
 
-    def between(self, query: Tensor, distances: Tensor, *, layer: int) -> tuple[Tensor, RelativeTables]:
-        """What some distances add to the scores of queries, and to the values; see `ByDistance`."""
-        tables = RelativeTables(self._rows(distances), self.keys[layer], self.values[layer])
+    def compute_bias(self, query: Tensor, distances: Tensor, *, layer: int) -> tuple[Tensor, RelativeEmbeddings]:
+        """See `DistanceBias`."""
+        tables = RelativeEmbeddings(self._rows(distances), self.keys[layer], self.values[layer])
         return tables.scores(query), tables
 
 
-ABSOLUTE: Mapping[str, Callable[[ModelConfig], nn.Module]] = {
+ABSOLUTE_SCHEMES: Mapping[str, Callable[[ModelConfig], nn.Module]] = {
     "learned": LearnedPositions,
     "sinusoidal": partial(SinusoidalPositions, interleaved=True),
     "sinusoidal-half": partial(SinusoidalPositions, interleaved=False),
 }
-"""Schemes for the embedding, by name."""
-RELATIVE: Mapping[str, Callable[[ModelConfig, int, bool], nn.Module]] = {
+"""Schemes of the input embedding, by name."""
+RELATIVE_SCHEMES: Mapping[str, Callable[[ModelConfig, int, bool], nn.Module]] = {
     "rotary": lambda config, *_: RotaryPositions(config),
-    "alibi": lambda config, *_: LinearBiases(config),
+    "alibi": lambda config, *_: ALiBi(config),
     "relative": RelativePositions,
-    "t5": BucketedBiases,
+    "t5": T5Bias,
 }
-"""Schemes for a stack, by name: made with its number of layers, and whether it is causal."""
+"""Schemes of a stack, by name: called with the config, the number of layers, and whether the stack is causal."""
 
 
-def absolute_positions(config: ModelConfig) -> nn.Module | None:
-    """The positions of an embedding, if the scheme is absolute."""
-    scheme = ABSOLUTE.get(config.positions)
+def build_absolute_positions(config: ModelConfig) -> nn.Module | None:
+    """Build the position scheme of an embedding, if it is absolute."""
+    scheme = ABSOLUTE_SCHEMES.get(config.positions)
     return None if scheme is None else scheme(config)
 
 
-def relative_positions(config: ModelConfig, n_layers: int, *, is_causal: bool) -> nn.Module | None:
-    """The positions of a stack of so many layers, if the scheme is relative."""
-    scheme = RELATIVE.get(config.positions)
+def build_relative_positions(config: ModelConfig, n_layers: int, *, is_causal: bool) -> nn.Module | None:
+    """Build the position scheme of a stack, if it is relative."""
+    scheme = RELATIVE_SCHEMES.get(config.positions)
     return None if scheme is None else scheme(config, n_layers, is_causal)
 
 
-class Embedding(Module):
-    """Tokens to vectors: the token's own, scaled if asked, plus its position's in an absolute scheme, with dropout.
+class InputEmbedding(Module):
+    """Token embedding, scaled if configured, plus absolute positions, with dropout.
 
-    If asked, their sum is normalised, and the vector of the first type of tokens added before, which all are of.
+    If configured, the sum is normalised, and the embedding of the first token type added before.
 
     Source: Vaswani et al. 2017, sections 3.4 and 3.5; normalised: Devlin et al. 2019 (in their code).
     """
@@ -453,20 +449,20 @@ class Embedding(Module):
         self.tokens = TokenEmbedding(vocab_size, config.d_model)
         self.scale = math.sqrt(config.d_model) if config.scale_embeddings else 1.0
         self.types = nn.Parameter(torch.empty(config.token_types, config.d_model)) if config.token_types else None
-        self.positions = absolute_positions(config)
-        self.norm = make_norm(config) if config.embedding_norm else None
+        self.positions = build_absolute_positions(config)
+        self.norm = build_norm(config) if config.embedding_norm else None
         self.dropout = Dropout(config.dropout)
         self.std = config.init_std
-        self.token_std = config.d_model**-0.5 if config.scale_embeddings else self.std
+        self.token_embedding_std = config.d_model**-0.5 if config.scale_embeddings else self.std
 
     def initialise(self) -> None:
-        """Draw the vectors from a normal distribution; those of tokens that are scaled by √d_model at 1/√d_model."""
+        """Draw from a normal distribution; token embeddings that are scaled by √d_model have a std of 1/√d_model."""
         if self.types is not None:
             nn.init.normal_(self.types, std=self.std)
-        nn.init.normal_(self.tokens.weight, std=self.token_std)
+        nn.init.normal_(self.tokens.weight, std=self.token_embedding_std)
 
-    def weights_per_position(self) -> float:
-        """See `Module`: a look-up multiplies by nothing."""
+    def macs_per_position(self) -> float:
+        """See `Module`: a look-up has no MACs."""
         return 0.0
 
     def forward(
@@ -474,20 +470,20 @@ class Embedding(Module):
         tokens: Tensor,
         *,
         start: int = 0,
-        branches: int = 1,
+        n_branches: int = 1,
         positions: Tensor | None = None,
         end: int | None = None,
         combine: Callable[[Tensor | None], Tensor] | None = None,
     ) -> Tensor:
-        """Embed (batch, length) ids as (batch, length, d_model).
+        """Embed (batch, length) IDs as (batch, length, d_model).
 
         Args:
-            tokens: the ids.
+            tokens: the IDs.
             start: the position of the first one.
-            branches: how many sequences stand beside each other in a row, each of them from `start` on.
-            positions: (batch, length) where each stands, if not there.
-            end: a position after all of these, if it is known.
-            combine: makes what is added to (batch, length, d_model) of the scheme's own vectors, if it has some.
+            n_branches: sequences in a batch in a row, each starting at `start`.
+            positions: (batch, length) positions, if they are not consecutive.
+            end: an upper bound of `positions`, if known.
+            combine: maps the position vectors, if any, to (batch, length, d_model) vectors to add instead.
         """
         x = self.tokens(tokens)
         if self.scale != 1.0:
@@ -496,10 +492,10 @@ class Embedding(Module):
             x = x + self.types[0].to(x.dtype)
         vectors = None
         if self.positions is not None and positions is not None:
-            vectors = self.positions(0, _end(positions) if end is None else end, tokens.device)[positions]
+            vectors = self.positions(0, _end_position(positions) if end is None else end, tokens.device)[positions]
         elif self.positions is not None:
-            vectors = self.positions(start, tokens.shape[1] // branches, tokens.device)
-            vectors = vectors if branches == 1 else vectors.repeat(branches, 1)
+            vectors = self.positions(start, tokens.shape[1] // n_branches, tokens.device)
+            vectors = vectors if n_branches == 1 else vectors.repeat(n_branches, 1)
         if combine is not None:
             vectors = combine(vectors)
         if vectors is not None:

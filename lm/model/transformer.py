@@ -1,4 +1,4 @@
-"""The one transformer block, stacks of it, and the models: decoder-only, encoder-only and encoder-decoder."""
+"""The transformer block, stacks of blocks, and the models: decoder-only, encoder-only and encoder-decoder."""
 
 from __future__ import annotations
 
@@ -15,90 +15,93 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
 from lm.config.model import ModelConfig
-from lm.kernels.causal_blocks import choose_causal_blocks
-from lm.model.attention import CrossAttention, DecoderCache, FirstValues, Mask, MultiHeadAttention, Scope
+from lm.kernels.blockwise_attention import choose_blockwise_attention
+from lm.model.attention import CrossAttention, MultiHeadAttention
+from lm.model.attention_inputs import AttentionInputs, FirstLayerValues
+from lm.model.kv_cache import DecoderCache
 from lm.model.layers import (
+    ClassificationHead,
     Dropout,
     FeedForward,
-    LabelHead,
     Linear,
     OutputTransform,
     TokenEmbedding,
-    choose_products,
-    make_norm,
+    build_norm,
+    choose_matmul_kernels,
 )
-from lm.model.module import Module, initialise, multiplied
-from lm.model.positions import Embedding, relative_positions
-from lm.model.variants.block_sparse import PatternedAttention, pattern_of
+from lm.model.masks import Mask
+from lm.model.module import Module, count_macs, initialise
+from lm.model.positions import InputEmbedding, build_relative_positions
+from lm.model.variants.block_sparse import BlockSparseAttention, build_pattern
 from lm.model.variants.compressed import CompressedAttention
-from lm.model.variants.experts import Experts
+from lm.model.variants.experts import MixtureOfExperts
 from lm.model.variants.low_rank import LowRankAttention
-from lm.model.variants.recurrent import RecurrentCache, RecurrentDecoder, RecurrentEncoder, RecurrentScope
-from lm.model.variants.syntax import SyntaxPositions, without_padding
+from lm.model.variants.recurrent import RecurrentCache, RecurrentDecoder, RecurrentEncoder, RecurrentInputs
+from lm.model.variants.syntax import SyntaxPositions, zero_padding
 
 
 class Block(Module):
-    """Self-attention, cross-attention to a memory if asked, and a feed-forward layer, each with a residual connection.
+    """The transformer block: self-attention, optional cross-attention, and feed-forward, with residual connections.
 
-    In the place of the feed-forward layer there may be experts.
+    The feed-forward layer may be a mixture of experts.
 
-    Source: Vaswani et al. 2017, section 3.1 (normalised after); Radford et al. 2019 (normalised before).
+    Source: Vaswani et al. 2017, section 3.1 (post-norm); Radford et al. 2019 (pre-norm).
     """
 
     def __init__(
         self, config: ModelConfig, *, layer: int = 0, cross_attention: bool = False, is_causal: bool = True
     ) -> None:
-        """The block of a layer, counted from 0 in its stack, which is causal but in an encoder."""
+        """Build the block of a layer, counted from 0 in its stack; only encoders are not causal."""
         super().__init__()
         self.norm_first = config.norm_position == "pre"
         self.is_parallel = config.parallel_residual
-        self.attention_norm = make_norm(config)
-        self.attention = self_attention(config, layer=layer, is_causal=is_causal)
-        self.cross_attention_norm = make_norm(config) if cross_attention else None
+        self.attention_norm = build_norm(config)
+        self.attention = build_self_attention(config, layer=layer, is_causal=is_causal)
+        self.cross_attention_norm = build_norm(config) if cross_attention else None
         self.cross_attention = CrossAttention(config, layer=layer) if cross_attention else None
-        self.feed_forward_norm = make_norm(config)
-        self.feed_forward = Experts(config) if config.has_experts(layer) else FeedForward(config)
+        self.feed_forward_norm = build_norm(config)
+        self.feed_forward = MixtureOfExperts(config) if config.has_experts(layer) else FeedForward(config)
         self.dropout = Dropout(config.dropout)
 
-    def forward(self, x: Tensor, own: Scope, memory: Scope | None = None) -> Tensor:
-        """Transform each position by what it sees.
+    def forward(self, x: Tensor, inputs: AttentionInputs, cross_inputs: AttentionInputs | None = None) -> Tensor:
+        """Transform the hidden states.
 
         Args:
             x: (batch, length, d_model).
-            own: what self-attention sees.
-            memory: what cross-attention sees, in a block that has it.
+            inputs: of self-attention.
+            cross_inputs: of cross-attention, in a block that has it.
 
         Returns:
             (batch, length, d_model).
         """
         if self.is_parallel:
-            return self._parallel(x, own)
-        x = self._residual(x, self.attention_norm, self.attention, own)
+            return self._parallel(x, inputs)
+        x = self._residual(x, self.attention_norm, self.attention, inputs)
         if self.cross_attention is not None and self.cross_attention_norm is not None:
-            x = self._residual(x, self.cross_attention_norm, self.cross_attention, memory)
-        return self._residual(x, self.feed_forward_norm, self.feed_forward, *self._seen(own))
+            x = self._residual(x, self.cross_attention_norm, self.cross_attention, cross_inputs)
+        return self._residual(x, self.feed_forward_norm, self.feed_forward, *self._expert_inputs(inputs))
 
-    def _parallel(self, x: Tensor, own: Scope) -> Tensor:
+    def _parallel(self, x: Tensor, inputs: AttentionInputs) -> Tensor:
         """Source: Wang and Komatsuzaki 2021 (GPT-J); with a norm for each, Black et al. 2022 (GPT-NeoX-20B)."""
-        attended = self.attention(self.attention_norm(x), own)
-        fed = self.feed_forward(self.feed_forward_norm(x), *self._seen(own))
+        attended = self.attention(self.attention_norm(x), inputs)
+        fed = self.feed_forward(self.feed_forward_norm(x), *self._expert_inputs(inputs))
         return x + self.dropout(attended) + self.dropout(fed)
 
-    def _seen(self, own: Scope) -> tuple[Scope, ...]:
-        """What the feed-forward layer is told of the positions: experts need to know which of them are real."""
-        return (own,) if isinstance(self.feed_forward, Experts) else ()
+    def _expert_inputs(self, inputs: AttentionInputs) -> tuple[AttentionInputs, ...]:
+        """Further inputs of the feed-forward layer: experts need to know which positions are padding."""
+        return (inputs,) if isinstance(self.feed_forward, MixtureOfExperts) else ()
 
-    def _residual(self, x: Tensor, norm: nn.Module, sublayer: nn.Module, *seen: Scope | None) -> Tensor:
-        """`x` and what a sublayer makes of it, given what it sees; normalised before or after."""
+    def _residual(self, x: Tensor, norm: nn.Module, sublayer: nn.Module, *seen: AttentionInputs | None) -> Tensor:
+        """Add the output of a sublayer to `x`, pre-norm or post-norm."""
         if self.norm_first:
             return x + self.dropout(sublayer(norm(x), *seen))
         return norm(x + self.dropout(sublayer(x, *seen)))
 
 
 class Stack(Module):
-    """Blocks one after the other, with a last normalisation where blocks normalise first.
+    """A stack of blocks, with a final norm after pre-norm blocks.
 
-    With an embedding shortcut, each block reads a·x + b·embedding instead of x, with shares a and b of its own.
+    With an embedding shortcut, each block reads a·x + b·embedding instead of x, with its own learned weights a and b.
     Source: Jordan et al. 2024 (modded-nanogpt).
     """
 
@@ -107,93 +110,93 @@ class Stack(Module):
     def __init__(
         self, config: ModelConfig, n_layers: int, *, cross_attention: bool = False, is_causal: bool = True
     ) -> None:
-        """A stack of so many layers; an encoder's is not causal, and may have positions after a query."""
+        """Build `n_layers` blocks; only encoders are not causal."""
         super().__init__()
-        self.positions = relative_positions(config, n_layers, is_causal=is_causal)
+        self.positions = build_relative_positions(config, n_layers, is_causal=is_causal)
         self.blocks = nn.ModuleList(
             Block(config, layer=layer, cross_attention=cross_attention, is_causal=is_causal)
             for layer in range(n_layers)
         )
-        self.final_norm = make_norm(config) if config.norm_position == "pre" else nn.Identity()
+        self.final_norm = build_norm(config) if config.norm_position == "pre" else nn.Identity()
         self.stream_shares = nn.Parameter(torch.empty(n_layers)) if config.embedding_shortcut else None
         self.embedding_shares = nn.Parameter(torch.empty(n_layers)) if config.embedding_shortcut else None
-        self.recomputes, self.is_causal = False, is_causal
+        self.activation_checkpointing, self.is_causal = False, is_causal
 
     def initialise(self) -> None:
-        """Start with the stream alone. Source: Jordan et al. 2024 (modded-nanogpt)."""
+        """Start without the shortcut. Source: Jordan et al. 2024 (modded-nanogpt)."""
         if self.stream_shares is not None and self.embedding_shares is not None:
             nn.init.ones_(self.stream_shares)
             nn.init.zeros_(self.embedding_shares)
 
-    def forward(self, x: Tensor, own: Scope, memory: Scope | None = None) -> Tensor:
-        """Transform (batch, length, d_model) embeddings, block by block, by what `Block.forward` is given to see."""
+    def forward(self, x: Tensor, inputs: AttentionInputs, cross_inputs: AttentionInputs | None = None) -> Tensor:
+        """Transform (batch, length, d_model) embeddings, block by block; see `Block.forward`."""
         if self.positions is not None:
-            own = self.positions(own, x.shape[1], x.device)
-        own = replace(own, first_values=FirstValues())
+            inputs = self.positions(inputs, x.shape[1], x.device)
+        inputs = replace(inputs, first_layer_values=FirstLayerValues())
         embedding = x
         for index, block in enumerate(self.blocks):
             if self.stream_shares is not None and self.embedding_shares is not None:
                 x = self.stream_shares[index] * x + self.embedding_shares[index] * embedding
-            if self.recomputes and torch.is_grad_enabled():
-                x = checkpoint(block, x, own, memory, use_reentrant=False)
+            if self.activation_checkpointing and torch.is_grad_enabled():
+                x = checkpoint(block, x, inputs, cross_inputs, use_reentrant=False)
             else:
-                x = block(x, own, memory)
+                x = block(x, inputs, cross_inputs)
         return self.final_norm(x)
 
-    def attentions(self, *, cross: bool = False) -> list[MultiHeadAttention]:
-        """The self-attention of each block, or its cross-attention."""
-        found = [block.cross_attention if cross else block.attention for block in self.blocks]
-        return [attention for attention in found if isinstance(attention, MultiHeadAttention)]
+    def attention_layers(self, *, cross: bool = False) -> list[MultiHeadAttention]:
+        """Return the self-attention of each block, or its cross-attention."""
+        layers = [block.cross_attention if cross else block.attention for block in self.blocks]
+        return [attention for attention in layers if isinstance(attention, MultiHeadAttention)]
 
-    def cross_attentions(self) -> list[CrossAttention]:
-        """The cross-attention of each block, where blocks have it."""
+    def cross_attention_layers(self) -> list[CrossAttention]:
+        """Return the cross-attention of each block that has it."""
         return [block.cross_attention for block in self.blocks if isinstance(block.cross_attention, CrossAttention)]
 
     def new_cache(self) -> DecoderCache:
-        """An empty cache for decoding step by step."""
-        return DecoderCache([attention.new_cache() for attention in self.attentions()])
+        """An empty KV cache."""
+        return DecoderCache([attention.new_cache() for attention in self.attention_layers()])
 
-    def cached_values(self) -> Fraction:
-        """How many numbers its cache holds for each position; none where compressed keys cover several."""
-        if any(isinstance(attention, CompressedAttention) for attention in self.attentions()):
+    def cached_values_per_position(self) -> Fraction:
+        """Return the cached values per position; none with compressed attention, which has no cache."""
+        if any(isinstance(attention, CompressedAttention) for attention in self.attention_layers()):
             return Fraction()
-        return sum((attention.cached_values() for attention in self.attentions()), Fraction())
+        return sum((attention.cached_values_per_position() for attention in self.attention_layers()), Fraction())
 
-    def weights_per_source_position(self) -> float:
-        """The weights that each position of a memory is multiplied by: keys and values of cross-attention."""
-        return sum(each.weights_per_source_position() for each in self.cross_attentions())
+    def macs_per_source_position(self) -> float:
+        """MACs per source position: keys and values of cross-attention."""
+        return sum(each.macs_per_source_position() for each in self.cross_attention_layers())
 
-    def attention_products(self, length: int, source_length: int) -> float:
-        """Multiplications of queries with keys and of weights with values, of one sequence and of the source it reads.
+    def attention_macs(self, length: int, source_length: int) -> float:
+        """MACs of query-key and weight-value products, for one sequence and its source.
 
-        Each pair of positions takes two for each feature of all heads.
+        Each pair of positions takes two per feature of all heads.
         """
-        own, across = self.attentions(), self.cross_attentions()
+        layers, cross_layers = self.attention_layers(), self.cross_attention_layers()
         if not length:
             return 0.0
-        pairs = sum(attention.pairs(length, is_causal=self.is_causal) for attention in own)
-        return 2 * own[0].heads * own[0].head_size * (pairs + len(across) * length * source_length)
+        pairs = sum(layer.count_query_key_pairs(length, is_causal=self.is_causal) for layer in layers)
+        return 2 * layers[0].heads * layers[0].head_size * (pairs + len(cross_layers) * length * source_length)
 
 
-def recompute(model: nn.Module, *, if_training: bool) -> None:
-    """Settle whether the backward pass computes again what is in each block, which then need not be kept for it.
+def set_activation_checkpointing(model: nn.Module, *, enabled: bool) -> None:
+    """Turn activation checkpointing on or off: the backward pass recomputes the activations of each block.
 
     Source: Chen et al. 2016.
     """
     for stack in (module for module in model.modules() if isinstance(module, Stack)):
-        stack.recomputes = if_training
+        stack.activation_checkpointing = enabled
 
 
 def count_parameters(module: nn.Module) -> int:
-    """The number of parameters, with shared ones counted once; weights of 8 bits are among them."""
-    in_8_bits = (buffer for buffer in module.buffers() if buffer.dtype is torch.int8)
-    return sum(tensor.numel() for tensor in chain(module.parameters(), in_8_bits))
+    """Count the parameters, shared ones once and int8 weights included."""
+    int8_weights = (buffer for buffer in module.buffers() if buffer.dtype is torch.int8)
+    return sum(tensor.numel() for tensor in chain(module.parameters(), int8_weights))
 
 
-def self_attention(config: ModelConfig, *, layer: int, is_causal: bool) -> MultiHeadAttention:
-    """The self-attention of a layer, counted from 0 in its stack, which is causal but in an encoder."""
-    if (pattern := pattern_of(config, layer, is_causal=is_causal)) is not None:
-        return PatternedAttention(config, pattern, layer=layer)
+def build_self_attention(config: ModelConfig, *, layer: int, is_causal: bool) -> MultiHeadAttention:
+    """Build the self-attention of a layer, counted from 0 in its stack; only encoders are not causal."""
+    if (pattern := build_pattern(config, layer, is_causal=is_causal)) is not None:
+        return BlockSparseAttention(config, pattern, layer=layer)
     if config.compresses(layer):
         return CompressedAttention(config, layer=layer, is_causal=is_causal)
     if config.attention == "linformer" and not is_causal:
@@ -201,8 +204,8 @@ def self_attention(config: ModelConfig, *, layer: int, is_causal: bool) -> Multi
     return MultiHeadAttention(config, layer=layer, value_residual=config.value_residual)
 
 
-class Head(Linear):
-    """An output layer of its own, without a bias; `zero_init` starts it at zero."""
+class LMHead(Linear):
+    """The output layer of a model without tied embeddings; no bias, `zero_init` applies."""
 
     part = "output layer"
 
@@ -212,19 +215,19 @@ class Head(Linear):
 
 
 class Transformer(Module):
-    """What all models share: an embedding of what is predicted, the layers that read it, and an output layer.
+    """The base of all models: input embedding, layers and output layer.
 
-    The layers are called the decoder, also where they see both sides and predict nothing but masked tokens.
+    The layers are called the decoder, also in an encoder-only model.
     """
 
     parts: ClassVar = {"output_bias": "output bias"}
-    heads: ClassVar[tuple[str, ...]] = ("head", "transform", "output_bias")
-    """The attributes that predict something of final states, whichever of them a model has."""
+    output_modules: ClassVar[tuple[str, ...]] = ("head", "transform", "output_bias")
+    """Attributes with weights of the output, whichever of them a model has."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
-        self.embedding = Embedding(config, config.vocab_size)
+        self.embedding = InputEmbedding(config, config.vocab_size)
         self.decoder = (
             RecurrentDecoder(config)
             if config.is_recurrent
@@ -237,7 +240,7 @@ class Transformer(Module):
         )
         predicts_tokens = not config.labels
         has_head = predicts_tokens and not config.tie_embeddings
-        self.head = Head(config) if has_head else None
+        self.head = LMHead(config) if has_head else None
         transforms = predicts_tokens and config.output_transform
         self.transform = OutputTransform(config) if transforms else None
         has_bias = transforms or (predicts_tokens and config.output_bias)
@@ -248,84 +251,81 @@ class Transformer(Module):
         if self.output_bias is not None:
             nn.init.zeros_(self.output_bias)
 
-    def multiplications(self, *, length: int, source_length: int = 0, predicted: float | None = None) -> float:
-        """What one sequence takes to go forward; what is frozen has no gradient, and counts two thirds.
+    def forward_macs(self, *, length: int, source_length: int = 0, predicted: float | None = None) -> float:
+        """Return the multiply-accumulates of the forward pass of one sequence; those of frozen weights count 2/3.
 
-        Each position takes a multiplication for each weight of the matrices that it goes through, and each pair of
-        positions that see each other two for each feature of all heads. The output layer counts whether or not it is
-        tied, but only where a token is predicted. Biases, and looking up embeddings, take none.
+        Each position counts one per weight of the matrices it passes, and each query-key pair two per feature of all
+        heads. The output layer counts whether or not it is tied, but only for predicted positions. Biases and embedding
+        look-ups count nothing.
 
         Args:
             length: positions, in an encoder-decoder those of the target.
-            source_length: positions that an encoder reads.
-            predicted: positions that the output layer is for [default: all].
+            source_length: positions that the encoder reads.
+            predicted: positions that the output layer predicts [default: all].
         """
-        transform = 0.0 if self.transform is None else self.transform.weights_per_position()
-        of_layers = self.decoder.weights_per_position() + transform
-        of_output = (length if predicted is None else predicted) * self.output_weights
-        return length * of_layers + self.decoder.attention_products(length, source_length) + of_output
+        transform = 0.0 if self.transform is None else self.transform.macs_per_position()
+        layer_macs = self.decoder.macs_per_position() + transform
+        output_macs = (length if predicted is None else predicted) * self.output_macs
+        return length * layer_macs + self.decoder.attention_macs(length, source_length) + output_macs
 
     @property
-    def output_weights(self) -> float:
-        """The weights that a position which is predicted is multiplied by."""
+    def output_macs(self) -> float:
+        """MACs per predicted position."""
         weight, _ = self.output_layer
-        return multiplied(weight)
+        return count_macs(weight)
 
-    def cached_values(self) -> Fraction:
-        """How many numbers its cache holds for each position of a sequence."""
-        return self.decoder.cached_values()
+    def cached_values_per_position(self) -> Fraction:
+        """Return the cached values per position of a sequence."""
+        return self.decoder.cached_values_per_position()
 
     def new_cache(self) -> DecoderCache | RecurrentCache:
-        """An empty cache for decoding step by step."""
+        """An empty cache."""
         return self.decoder.new_cache()
 
-    def decode(self, tokens: Tensor, own: Scope, memory: Scope | None = None) -> Tensor:
-        """Final states of target tokens, of which each sees what it is given to see, as the output layer reads them.
+    def decode(self, tokens: Tensor, inputs: AttentionInputs, cross_inputs: AttentionInputs | None = None) -> Tensor:
+        """Compute the final states of target tokens, as the output layer reads them.
 
         Args:
-            tokens: (batch, length) ids, after those in the caches.
-            own: what self-attention sees of the target.
-            memory: what cross-attention sees of a source, in an encoder-decoder.
+            tokens: (batch, length) IDs, after those in the caches.
+            inputs: of self-attention.
+            cross_inputs: of cross-attention, in an encoder-decoder.
 
         Returns:
             (batch, length, d_model).
         """
         embedded = self.embedding(
-            tokens, start=own.start, branches=own.branches, positions=own.query_positions, end=own.end
+            tokens, start=inputs.start, n_branches=inputs.n_branches, positions=inputs.query_positions, end=inputs.end
         )
-        x = self.decoder(embedded, own, memory)
+        x = self.decoder(embedded, inputs, cross_inputs)
         return x if self.transform is None else self.transform(x)
 
-    def head_of(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Select, by name, the weights that predict something of final states, also of a model with another head."""
-        return {name: value for name, value in weights.items() if name.partition(".")[0] in self.heads}
+    def select_output_weights(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Select the weights of the output modules by name, also from another model's weights."""
+        return {name: value for name, value in weights.items() if name.partition(".")[0] in self.output_modules}
 
     @property
     def output(self) -> Linear | TokenEmbedding:
-        """What final states are multiplied by, which may be the token embedding."""
+        """The output matrix, which may be the token embedding."""
         return self.embedding.tokens if self.head is None else self.head
 
     @property
     def output_layer(self) -> tuple[Tensor, Tensor | None]:
-        """(vocabulary, d_model) weights, and the (vocabulary,) bias if there is one.
-
-        Of a classifier it has a row for each label.
-        """
+        """The (vocabulary, d_model) weights and the (vocabulary,) bias, if any; a classifier has a row per label."""
         return self.output.weight, self.output_bias
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """(…, d_model) -> (…, vocabulary), `capped` as the config says.
+        """(…, d_model) -> (…, vocabulary), with soft-capping as configured.
 
-        A matrix is multiplied: for each row of a slice of positions torch would copy the weights. One state of a text,
-        50,257 by 768 weights in bfloat16, one thread of an AMD EPYC: 208 ms, and 5 as a matrix.
+        The states are flattened to a matrix: with a slice of positions torch would copy the weights for each row. One
+        state, 50,257 by 768 weights in bfloat16, one thread of an AMD EPYC: 208 ms, and 5 as a matrix.
         """
         _, bias = self.output_layer
-        logits = self.output.product(hidden.reshape(-1, hidden.shape[-1]), bias)
-        return capped(logits.view(*hidden.shape[:-1], logits.shape[-1]), self.config.softcap)
+        logits = self.output.matmul(hidden.reshape(-1, hidden.shape[-1]), bias)
+        return soft_cap(logits.view(*hidden.shape[:-1], logits.shape[-1]), self.config.softcap)
 
 
-def capped(logits: Tensor, cap: float) -> Tensor:
-    """cap·tanh(logits / cap), in float32 at least; a cap of 0 leaves them alone.
+def soft_cap(logits: Tensor, cap: float) -> Tensor:
+    """Compute cap·tanh(logits / cap) in float32 or better; a cap of 0 changes nothing.
 
     Source: Gemma Team 2024 (Gemma 2), section 2.
     """
@@ -334,23 +334,20 @@ def capped(logits: Tensor, cap: float) -> Tensor:
     return logits.to(torch.promote_types(logits.dtype, torch.float32)).div(cap).tanh_() * cap
 
 
-def _causal(cache: DecoderCache | RecurrentCache | None, lengths: Tensor | None) -> Scope:
-    """What a target sees of itself: each token the tokens before it, those in the cache among them.
-
-    Of each row only as many tokens as `lengths` (batch,) says are real.
-    """
+def _causal_inputs(cache: DecoderCache | RecurrentCache | None, lengths: Tensor | None) -> AttentionInputs:
+    """The self-attention inputs of a target: causal, after the cached tokens; `lengths` (batch,) excludes padding."""
     if cache is None:
-        return Scope(mask=Mask.causal(), lengths=lengths)
+        return AttentionInputs(mask=Mask.causal(), lengths=lengths)
     if isinstance(cache, RecurrentCache):
-        return RecurrentScope(mask=Mask.causal(), recurrent=cache, start=cache.length)
-    return Scope(mask=Mask.causal(), caches=cache.own, start=cache.length, lengths=lengths)
+        return RecurrentInputs(mask=Mask.causal(), recurrent=cache, start=cache.length)
+    return AttentionInputs(mask=Mask.causal(), caches=cache.self_attention, start=cache.length, lengths=lengths)
 
 
 class DecoderOnly(Transformer):
-    """A GPT: tokens in, the logits of the next token at each position out.
+    """A decoder-only model (GPT): tokens in, next-token logits out.
 
-    It translates what it was trained to translate: a source and its target are one sequence to it.
-    Source: Liu et al. 2018 (Transformer-D), section 4.2.3.
+    If trained on sentence pairs it translates: source and target are one sequence. Source: Liu et al. 2018
+    (Transformer-D), section 4.2.3.
     """
 
     def hidden(
@@ -360,41 +357,41 @@ class DecoderOnly(Transformer):
         cache: DecoderCache | RecurrentCache | None = None,
         target_lengths: Tensor | None = None,
     ) -> Tensor:
-        """(batch, length) ids, after those in the cache -> (batch, length, d_model) final states.
+        """(batch, length) IDs, after those in the cache -> (batch, length, d_model) final states.
 
         Args:
-            tokens: the ids.
+            tokens: the IDs.
             cache: extended in place.
-            target_lengths: (batch,) how many ids are real, where padding follows them.
+            target_lengths: (batch,) real IDs, where padding follows them.
         """
-        return self.decode(tokens, _causal(cache, target_lengths))
+        return self.decode(tokens, _causal_inputs(cache, target_lengths))
 
     def forward(self, tokens: Tensor, *, cache: DecoderCache | RecurrentCache | None = None) -> Tensor:
-        """(batch, length) ids, after those in the cache -> (batch, length, vocabulary) logits."""
+        """(batch, length) IDs, after those in the cache -> (batch, length, vocabulary) logits."""
         return self.logits(self.hidden(tokens, cache=cache))
 
 
 class EncoderOnly(Transformer):
-    """A BERT: tokens in, some of them masked, and the logits of the true token at each position out.
+    """An encoder-only model (BERT): partly masked tokens in, logits of the original tokens out.
 
-    With labels it is a classifier: a text in, and the logits of its labels out.
+    With labels it is a classifier: a text in, label logits out.
 
     Source: Devlin et al. 2019.
     """
 
-    heads: ClassVar[tuple[str, ...]] = (*Transformer.heads, "classifier")
+    output_modules: ClassVar[tuple[str, ...]] = (*Transformer.output_modules, "classifier")
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
-        self.classifier = LabelHead(config) if config.labels else None
+        self.classifier = ClassificationHead(config) if config.labels else None
 
     @property
-    def output_weights(self) -> float:
-        """See `Transformer.output_weights`."""
-        return super().output_weights if self.classifier is None else self.classifier.weights_per_position()
+    def output_macs(self) -> float:
+        """See `Transformer.output_macs`."""
+        return super().output_macs if self.classifier is None else self.classifier.macs_per_position()
 
-    def cached_values(self) -> Fraction:
-        """None: it reads a text at once."""
+    def cached_values_per_position(self) -> Fraction:
+        """None: it has no cache."""
         return Fraction()
 
     @property
@@ -410,76 +407,80 @@ class EncoderOnly(Transformer):
         return self.classifier.labels.weight, self.classifier.labels.bias
 
     def hidden(self, tokens: Tensor, *, target_lengths: Tensor | None = None) -> Tensor:
-        """(batch, length) ids, the first `target_lengths` (batch,) of them real -> (batch, length, d_model) states.
+        """(batch, length) IDs, the first `target_lengths` (batch,) of them real -> (batch, length, d_model) states.
 
-        Of a classifier it is one state for each text: (batch, 1, d_model).
+        A classifier returns one state per text: (batch, 1, d_model).
         """
-        x = self.decode(tokens, Scope(mask=Mask.keys(target_lengths), lengths=target_lengths))
+        x = self.decode(tokens, AttentionInputs(mask=Mask.keys(target_lengths), lengths=target_lengths))
         return x if self.classifier is None else self.classifier(x)
 
     def forward(self, tokens: Tensor, *, lengths: Tensor | None = None) -> Tensor:
-        """(batch, length) ids -> (batch, length, vocabulary) logits, or of a classifier (batch, 1, labels)."""
+        """(batch, length) IDs -> (batch, length, vocabulary) logits; from a classifier (batch, 1, labels)."""
         return self.logits(self.hidden(tokens, target_lengths=lengths))
 
 
 class EncoderDecoder(Transformer):
-    """A source is encoded, and a target decoded that attends to it: of blocks, the transformer of 2017."""
+    """An encoder-decoder model; with transformer blocks the original transformer."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
         self.source_embedding = (
-            None if config.source_vocab_size is None else Embedding(config, config.source_vocab_size)
+            None if config.source_vocab_size is None else InputEmbedding(config, config.source_vocab_size)
         )
         self.encoder = (
             RecurrentEncoder(config) if config.is_recurrent else Stack(config, config.n_encoder_layers, is_causal=False)
         )
         self.syntax_positions = None if config.syntax == "none" else SyntaxPositions(config)
 
-    def multiplications(self, *, length: int, source_length: int = 0, predicted: float | None = None) -> float:
-        """See `Transformer.multiplications`; keys and values of cross-attention count for the source."""
-        of_target = super().multiplications(length=length, source_length=source_length, predicted=predicted)
-        syntax = 0.0 if self.syntax_positions is None else self.syntax_positions.weights_per_position()
-        of_source = self.encoder.weights_per_position() + syntax + self.decoder.weights_per_source_position()
-        return of_target + source_length * of_source + self.encoder.attention_products(source_length, 0)
+    def forward_macs(self, *, length: int, source_length: int = 0, predicted: float | None = None) -> float:
+        """See `Transformer.forward_macs`; keys and values of cross-attention count for the source."""
+        target_macs = super().forward_macs(length=length, source_length=source_length, predicted=predicted)
+        syntax = 0.0 if self.syntax_positions is None else self.syntax_positions.macs_per_position()
+        source_macs = self.encoder.macs_per_position() + syntax + self.decoder.macs_per_source_position()
+        return target_macs + source_length * source_macs + self.encoder.attention_macs(source_length, 0)
 
     def encode(self, source: Tensor, *, lengths: Tensor | None = None) -> Tensor:
-        """(batch, source length) ids, the first `lengths` (batch,) of them real -> (batch, source length, d_model).
+        """(batch, source length) IDs, the first `lengths` (batch,) of them real -> (batch, source length, d_model).
 
-        A model with `syntax` reads (batch, source length, 4): each id, and where its word stands in a tree.
+        A model with `syntax` reads (batch, source length, 4): each ID with its word's position in a dependency tree.
         """
         assert source.ndim == 2 + (self.syntax_positions is not None), (
             "trees are for models that read them, and no other"
         )
         embedding = self.embedding if self.source_embedding is None else self.source_embedding
-        own = Scope(mask=Mask.keys(lengths), lengths=lengths)
+        inputs = AttentionInputs(mask=Mask.keys(lengths), lengths=lengths)
         if self.syntax_positions is None:
-            return self.encoder(embedding(source), own)
-        ids, places = source[..., 0], without_padding(source[..., 1:], lengths)
-        x = embedding(ids, combine=self.syntax_positions.combine(places))
-        return self.encoder(x, self.syntax_positions.seen(own, places))
+            return self.encoder(embedding(source), inputs)
+        ids, tree_positions = source[..., 0], zero_padding(source[..., 1:], lengths)
+        x = embedding(ids, combine=self.syntax_positions.combine(tree_positions))
+        return self.encoder(x, self.syntax_positions.add_distances(inputs, tree_positions))
 
     def hidden(
         self,
         target: Tensor,
         *,
-        memory: Tensor,
+        encoder_output: Tensor,
         lengths: Tensor | None = None,
         cache: DecoderCache | RecurrentCache | None = None,
         target_lengths: Tensor | None = None,
     ) -> Tensor:
-        """(batch, length) target ids, after those in the cache -> (batch, length, d_model) final states.
+        """(batch, length) target IDs, after those in the cache -> (batch, length, d_model) final states.
 
         Args:
-            target: the ids so far (teacher forcing: the whole target, shifted right).
-            memory: (batch, source length, d_model) from `encode`.
+            target: the IDs so far (teacher forcing: the whole target, shifted right).
+            encoder_output: (batch, source length, d_model) from `encode`.
             lengths: (batch,) real source lengths.
             cache: extended in place.
-            target_lengths: (batch,) how many target ids are real, where padding follows them.
+            target_lengths: (batch,) real target IDs, where padding follows them.
         """
-        source = Scope(mask=Mask.keys(lengths), memory=memory, caches=None if cache is None else cache.memory)
-        return self.decode(target, _causal(cache, target_lengths), source)
+        source = AttentionInputs(
+            mask=Mask.keys(lengths),
+            encoder_output=encoder_output,
+            caches=None if cache is None else cache.cross_attention,
+        )
+        return self.decode(target, _causal_inputs(cache, target_lengths), source)
 
-    def read(
+    def encode_decode(
         self,
         source: Tensor,
         target: Tensor,
@@ -487,13 +488,13 @@ class EncoderDecoder(Transformer):
         lengths: Tensor | None = None,
         target_lengths: Tensor | None = None,
     ) -> Tensor:
-        """(batch, source length) and (batch, target length) ids -> (batch, target length, d_model) final states."""
-        memory = self.encode(source, lengths=lengths)
-        return self.hidden(target, memory=memory, lengths=lengths, target_lengths=target_lengths)
+        """Encode (batch, source length) and decode (batch, target length) IDs -> (batch, target length, d_model)."""
+        encoder_output = self.encode(source, lengths=lengths)
+        return self.hidden(target, encoder_output=encoder_output, lengths=lengths, target_lengths=target_lengths)
 
     def forward(self, source: Tensor, target: Tensor, *, lengths: Tensor | None = None) -> Tensor:
-        """(batch, source length) and (batch, target length) ids -> (batch, target length, vocabulary) logits."""
-        return self.logits(self.read(source, target, lengths=lengths))
+        """(batch, source length) and (batch, target length) IDs -> (batch, target length, vocabulary) logits."""
+        return self.logits(self.encode_decode(source, target, lengths=lengths))
 
 
 Model = DecoderOnly | EncoderOnly | EncoderDecoder
@@ -501,17 +502,17 @@ Model = DecoderOnly | EncoderOnly | EncoderDecoder
 
 
 def choose_kernels(model: Transformer, dtype: torch.dtype) -> None:
-    """Settle which of several CPU kernels for the same a model of this type uses; call it before it computes anything.
+    """Choose among CPU kernels for a model of this dtype, by timing them; call it before the first forward pass.
 
-    Where nobody did, torch's own choice is used.
+    Without it, torch's own kernels are used.
     """
-    choose_products(dtype, model.config.activation)
+    choose_matmul_kernels(dtype, model.config.activation)
     if not model.config.is_recurrent:
-        choose_causal_blocks(dtype, model.config.context_length)
+        choose_blockwise_attention(dtype, model.config.context_length)
 
 
 def build_model(config: ModelConfig, *, seed: int = 0) -> Model:
-    """A model with freshly drawn weights, the same for the same seed; torch's own generator is left as it was."""
+    """Build a model with weights that depend on the seed alone; torch's generator state is restored."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         kind = EncoderDecoder if config.is_encoder_decoder else EncoderOnly if config.is_masked else DecoderOnly
@@ -521,17 +522,17 @@ def build_model(config: ModelConfig, *, seed: int = 0) -> Model:
 
 
 @contextmanager
-def without_weights() -> Iterator[None]:
-    """What is built within has shapes alone, on torch's meta device, until weights are assigned.
+def init_empty_weights() -> Iterator[None]:
+    """Build models on the meta device, without weights, until weights are assigned.
 
-    No numbers are drawn for it: torch has to load its compiler to draw them on that device, which takes a second.
+    No numbers are drawn: on that device torch would load its compiler for it, which takes a second.
     """
-    with torch.device("meta"), _Undrawn():
+    with torch.device("meta"), _SkipInit():
         yield
 
 
-class _Undrawn(TorchFunctionMode):
-    """Leaves tensors as they are where `torch.nn.init` would fill them."""
+class _SkipInit(TorchFunctionMode):
+    """Makes functions of `torch.nn.init` leave tensors as they are."""
 
     def __torch_function__(
         self,

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from lm.model.lora import load_trained, trained_weights
+from lm.model.lora import load_trainable, trainable_weights
 
 
 class MovingAverage:
@@ -20,12 +20,12 @@ class MovingAverage:
     def __init__(self, model: nn.Module, *, decay: float) -> None:
         """Start at the model's weights; `decay` is the final value."""
         self._model, self._decay = model, decay
-        self.weights = {name: value.detach().clone() for name, value in trained_weights(self._model).items()}
+        self.weights = {name: value.detach().clone() for name, value in trainable_weights(self._model).items()}
 
     def update(self, step: int) -> None:
         """Update the average after optimizer step `step`, counted from 1."""
         decay = min(self._decay, (1 + step) / (10 + step))
-        averages, weights = list(self.weights.values()), list(trained_weights(self._model).values())
+        averages, weights = list(self.weights.values()), list(trainable_weights(self._model).values())
         torch._foreach_lerp_(averages, weights, 1 - decay)
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
@@ -36,9 +36,9 @@ class MovingAverage:
     @contextmanager
     def swapped_in(self) -> Iterator[None]:
         """Within the context, the model has the averaged weights."""
-        trained = {name: value.clone() for name, value in trained_weights(self._model).items()}
-        load_trained(self._model, self.weights)
+        trained = {name: value.clone() for name, value in trainable_weights(self._model).items()}
+        load_trainable(self._model, self.weights)
         try:
             yield
         finally:
-            load_trained(self._model, trained)
+            load_trainable(self._model, trained)

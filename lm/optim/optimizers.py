@@ -12,8 +12,8 @@ from lm.config.lora import LoraConfig
 from lm.config.model import ModelConfig
 from lm.config.training import TrainingConfig
 from lm.model.layers import Linear
-from lm.model.lora import LoraLinear, build_adapted
-from lm.model.transformer import Block, without_weights
+from lm.model.lora import LoraLinear, build_model_with_lora
+from lm.model.transformer import Block, init_empty_weights
 from lm.model.variants.recurrent import RecurrentDecoder, RecurrentEncoder
 from lm.optim.muon import Muon
 
@@ -96,8 +96,8 @@ def training_bytes(model: ModelConfig, config: TrainingConfig, lora: LoraConfig 
 
     AdamW keeps two moments, Muon one. Weights frozen by adapters have none of these.
     """
-    with without_weights():
-        built = build_adapted(model, lora)
+    with init_empty_weights():
+        built = build_model_with_lora(model, lora)
     weights = sum(parameter.numel() for parameter in built.parameters())
     trained = sum(parameter.numel() for parameter in built.parameters() if parameter.requires_grad)
     of_muon = sum(parameter.numel() for parameter in hidden_matrices(built)) if config.optimizer == "muon" else 0

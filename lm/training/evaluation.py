@@ -15,16 +15,16 @@ from lm.config.decoding import SamplingConfig, TranslationConfig
 from lm.config.model import check_heads_given
 from lm.data.batch import Batch
 from lm.data.training_data import LabelledPrompt, ReferenceTranslation
-from lm.decoding.classifying import Classifier, CompletionClassifier
-from lm.decoding.filling import Filler
-from lm.decoding.generator import Generator, prompt_ids
+from lm.decoding.classifier import Classifier, CompletionClassifier
+from lm.decoding.generator import Generator, encode_prompt
+from lm.decoding.mask_filling import MaskFiller
 from lm.decoding.translation import Translator
 from lm.decoding.translation_input import TranslationModel
 from lm.errors import LMError
 from lm.evaluation.translation_scores import compute_bleu
 from lm.hardware import time_work
 from lm.model.transformer import DecoderOnly, EncoderOnly
-from lm.model.variants.experts import counted, shares
+from lm.model.variants.experts import count_expert_tokens, expert_fractions
 from lm.text.examples import parse_label
 from lm.training.events import Evaluation, Sample, TrainingWarning
 from lm.training.objective import summed_loss, summed_loss_and_correct
@@ -85,7 +85,7 @@ def _evaluation_mode(run: Run) -> Iterator[None]:
 def _validate(run: Run) -> tuple[Evaluation, list[Sample]]:
     """Return the scores on the validation split, and translations to show."""
     began = time.perf_counter()
-    with counted(run.model) as counts:
+    with count_expert_tokens(run.model) as counts:
         nats, predicted, correct = _validation_sums(run)
     if not math.isfinite(nats):
         raise divergence_error(run, f"the validation loss is {nats / predicted}")
@@ -95,7 +95,7 @@ def _validate(run: Run) -> tuple[Evaluation, list[Sample]]:
     is_best, run.last_loss = _update_best(run, loss, bleu), loss
     shown = [Sample(run.state.step, *pair, is_translation=True) for pair in translated[:_SHOWN_TRANSLATIONS]]
     seconds = time.perf_counter() - began
-    use = shares({name: run.world.all_reduce(each) for name, each in counts.items()})
+    use = expert_fractions({name: run.world.all_reduce(each) for name, each in counts.items()})
     return Evaluation(run.state.step, loss, bits_per_byte, predicted, seconds, is_best, bleu, use, accuracy), shown
 
 
@@ -275,7 +275,7 @@ def _check_prompt(run: Run, prompt: str) -> None:
         if run.config.model.labels:
             run.tokenizer.encode(prompt)
         else:
-            Filler(model, run.tokenizer).ids(prompt)
+            MaskFiller(model, run.tokenizer).ids(prompt)
     elif run.config.model.translates:
         check_heads_given(run.config.model, are_given=False)
         tag = run.data.tag
@@ -283,7 +283,7 @@ def _check_prompt(run: Run, prompt: str) -> None:
         Translator([translation], TranslationConfig(beam=1), to=None if tag is None else tag.language)
         translation.read([prompt.strip()], [None])
     else:
-        prompt_ids(run.tokenizer, prompt)
+        encode_prompt(run.tokenizer, prompt)
 
 
 def _yield_samples(run: Run) -> Iterator[Sample | TrainingWarning]:
@@ -324,7 +324,7 @@ def _fill_or_classify(run: Run, prompt: str) -> str:
     if run.config.model.labels:
         (classified,) = Classifier(run.model, run.tokenizer).classify([prompt])
         return classified.label
-    (filled,) = Filler(run.model, run.tokenizer).fill([prompt])
+    (filled,) = MaskFiller(run.model, run.tokenizer).fill([prompt])
     return filled.filled
 
 

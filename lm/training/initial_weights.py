@@ -17,8 +17,8 @@ from lm.config.run import RunConfig
 from lm.data.training_data import TrainingData
 from lm.errors import UsageError
 from lm.hardware import select_inference_hardware
-from lm.model.lora import trained_weights
-from lm.model.transformer import build_model, without_weights
+from lm.model.lora import trainable_weights
+from lm.model.transformer import build_model, init_empty_weights
 from lm.run_folder import find_checkpoint, load_config
 from lm.tokenizer.tokenizer import Tokenizer
 from lm.training.objective import summed_loss
@@ -68,7 +68,7 @@ def count_spare_tokens(path: Path, tokenizer: Tokenizer) -> int:
 
 
 def _shapes(model: ModelConfig) -> dict[str, torch.Size]:
-    with without_weights():
+    with init_empty_weights():
         return {name: value.shape for name, value in build_model(model).state_dict().items()}
 
 
@@ -105,10 +105,10 @@ def has_matching_head(model: ModelConfig, weights: Mapping[str, Tensor]) -> bool
     """Whether the weights have a head of the shape that the model needs; otherwise it starts at random."""
     if not model.is_masked:
         return True
-    with without_weights():
+    with init_empty_weights():
         built = build_model(model)
     own, theirs = (
-        {name: value.shape for name, value in built.head_of(tensors).items()}
+        {name: value.shape for name, value in built.select_output_weights(tensors).items()}
         for tensors in (built.state_dict(), weights)
     )
     return own == theirs
@@ -123,7 +123,7 @@ def measure_initial_loss(config: RunConfig, weights: Mapping[str, Tensor], data:
     if not data.validation_bytes or not has_matching_head(config.model, weights):
         return None
     hardware = select_inference_hardware(dataclasses.replace(config.hardware, dtype="float32"))
-    with without_weights():
+    with init_empty_weights():
         model = build_model(config.model)
     try:
         model.load_state_dict(weights, assign=True)
@@ -142,7 +142,7 @@ def _with_own_head(run: Run, weights: Mapping[str, Tensor]) -> Mapping[str, Tens
     """Return the weights with the run's own head, if the head has another shape."""
     if has_matching_head(run.config.model, weights):
         return weights
-    head, theirs = (run.model.head_of(tensors) for tensors in (run.model.state_dict(), weights))
+    head, theirs = (run.model.select_output_weights(tensors) for tensors in (run.model.state_dict(), weights))
     return {name: value for name, value in weights.items() if name not in theirs} | head
 
 
@@ -154,7 +154,7 @@ def _with_adapters(run: Run, weights: Mapping[str, Tensor], given: Mapping[str, 
         weights: to start from, including the run's own head if it needs one.
         given: the same, without that.
     """
-    own = trained_weights(run.model)
+    own = trainable_weights(run.model)
     if random := next((name for name in weights if weights[name] is not given.get(name) and name not in own), None):
         problem = f"the run to start from has no {random} for this model, which adapters leave as it is"
         raise UsageError(f"{problem}: train all weights instead", settings=("lora",))

@@ -15,12 +15,12 @@ from lm.data.batch import Batch
 from lm.distributed.strategy import LossModule
 from lm.hardware import Hardware
 from lm.model.layers import linear
-from lm.model.loss import OutputLayer, cross_entropy, in_parts, linear_cross_entropy
-from lm.model.transformer import EncoderDecoder, Model, capped
-from lm.model.variants.experts import balance_loss, routed
+from lm.model.loss import OutputLayer, chunked_loss, cross_entropy, linear_cross_entropy
+from lm.model.transformer import EncoderDecoder, Model, soft_cap
+from lm.model.variants.experts import capture_routing, load_balancing_loss
 
 HiddenStatesFn = Callable[..., Tensor]
-"""Maps token IDs to final hidden states, like `hidden` of a model and `EncoderDecoder.read`."""
+"""Maps token IDs to final hidden states, like `hidden` of a model and `EncoderDecoder.encode_decode`."""
 
 
 _ARGMAX_CHUNK = 1024
@@ -29,7 +29,7 @@ _ARGMAX_CHUNK = 1024
 
 def hidden_states_fn(model: Model) -> HiddenStatesFn:
     """Return the function that computes a model's hidden states before the output layer."""
-    return model.read if isinstance(model, EncoderDecoder) else model.hidden
+    return model.encode_decode if isinstance(model, EncoderDecoder) else model.hidden
 
 
 class Objective(LossModule):
@@ -57,7 +57,7 @@ class Objective(LossModule):
                 surprisal of the targets without label smoothing, R-Drop or source loss.
         """
         config = self._config
-        with routed(self.model) as routes:
+        with capture_routing(self.model) as routes:
             nats, nll = summed_loss_and_nll(
                 self.model,
                 batch,
@@ -70,7 +70,7 @@ class Objective(LossModule):
         loss = nats
         if routes and config.expert_balance:  # a mean, so it is weighted by the number of targets
             weight = config.expert_balance * count_learned_tokens(batch, source_loss=config.source_loss)
-            loss = nats + weight * sum(map(balance_loss, routes))
+            loss = nats + weight * sum(map(load_balancing_loss, routes))
         return loss, torch.stack((nats.detach(), nll))
 
 
@@ -105,7 +105,7 @@ def summed_loss_and_nll(
     """
     states = states or hidden_states_fn(model)
     learned = [batch.targets] if batch.source_targets is None else [batch.targets, batch.source_targets]
-    counted = [_to_device(np.flatnonzero(ids != IGNORE_INDEX), hardware) for ids in learned]
+    count_expert_tokens = [_to_device(np.flatnonzero(ids != IGNORE_INDEX), hardware) for ids in learned]
     targets = [_to_device(np.concatenate((ids, ids)) if r_drop else ids, hardware) for ids in learned]
     if r_drop:
         batch = _repeat_batch(batch)
@@ -113,7 +113,7 @@ def summed_loss_and_nll(
         hidden = _hidden_states(model, states, batch, hardware)
         (total, nll), *of_source = (
             _loss_and_surprisal(model, hidden, ids, positions, label_smoothing=label_smoothing, r_drop=r_drop)
-            for ids, positions in zip(targets, counted, strict=True)
+            for ids, positions in zip(targets, count_expert_tokens, strict=True)
         )
         return total + source_loss * of_source[0][0] if of_source else total, nll
 
@@ -157,7 +157,7 @@ def _loss_and_surprisal(
         weight,
         targets,
         bias=bias,
-        places=positions,
+        target_positions=positions,
         label_smoothing=label_smoothing,
         softcap=model.config.softcap,
     )
@@ -184,14 +184,16 @@ def _r_drop_loss(
     """
 
     def loss(hidden: Tensor, output: OutputLayer, targets: Tensor) -> tuple[Tensor, Tensor]:
-        logits = capped(linear(hidden, *output), model.config.softcap)
+        logits = soft_cap(linear(hidden, *output), model.config.softcap)
         smoothed = surprisal = cross_entropy(logits, targets.expand(2, -1), label_smoothing=label_smoothing) / 2
         if label_smoothing:
             surprisal = cross_entropy(logits.detach(), targets.expand(2, -1)) / 2
         return smoothed + r_drop / 4 * symmetric_kl(*logits), surprisal
 
     once = targets[: len(targets) // 2].flatten()
-    return in_parts(loss, hidden.unflatten(0, (2, -1)).flatten(1, 2), model.output_layer, once, places=positions)
+    return chunked_loss(
+        loss, hidden.unflatten(0, (2, -1)).flatten(1, 2), model.output_layer, once, target_positions=positions
+    )
 
 
 def symmetric_kl(first: Tensor, second: Tensor) -> Tensor:

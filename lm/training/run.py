@@ -20,8 +20,8 @@ from lm.distributed.world import SINGLE_PROCESS, World
 from lm.errors import InputError, TrainingError
 from lm.hardware import Hardware, set_matmul_precision
 from lm.locks import LockFile
-from lm.model.lora import build_adapted, load_trained, trained_weights
-from lm.model.transformer import choose_kernels, recompute
+from lm.model.lora import build_model_with_lora, load_trainable, trainable_weights
+from lm.model.transformer import choose_kernels, set_activation_checkpointing
 from lm.optim.moving_average import MovingAverage
 from lm.optim.optimizers import build_optimizers, load_optimizer_state, optimizer_state_tensors
 from lm.optim.schedules import learning_rate, total_steps_from_decay
@@ -144,10 +144,10 @@ class Run:
         torch.set_num_threads(plan.threads)
         set_matmul_precision(self.hardware)
         device = self.hardware.torch_device
-        self.model = build_adapted(self.config.model, self.config.lora, seed=training.seed).to(device)
+        self.model = build_model_with_lora(self.config.model, self.config.lora, seed=training.seed).to(device)
         if device.type == "cpu":
             choose_kernels(self.model, torch.float32)  # for evaluation; training uses torch's kernels
-        recompute(self.model, if_training=training.checkpoint_activations)
+        set_activation_checkpointing(self.model, enabled=training.checkpoint_activations)
         states = compile_hidden_states(self.model, device) if training.compile else hidden_states_fn(self.model)
         self.strategy = self.world.parallelize(
             Objective(self.model, self.hardware, training, states=states), self.config.distribution
@@ -345,7 +345,7 @@ class Run:
 
     def _snapshot(self) -> tuple[Tensors, Tensors]:
         """Copy the weights, or their moving average, and the optimizer state."""
-        weights, optimizer = trained_weights(self.model), optimizer_state_tensors(self.optimizers, self.model)
+        weights, optimizer = trainable_weights(self.model), optimizer_state_tensors(self.optimizers, self.model)
         if self.average is not None:
             optimizer |= {_TRAINED_PREFIX + name: value for name, value in weights.items()}
             weights = self.average.weights
@@ -366,7 +366,7 @@ class Run:
         if self.average is not None:
             self.average.load(self.shard_weights(weights))
             weights = {name: optimizer[_TRAINED_PREFIX + name] for name in weights}
-        load_trained(self.model, self.shard_weights(weights))
+        load_trainable(self.model, self.shard_weights(weights))
         load_optimizer_state(self.optimizers, self.model, optimizer, place=self.strategy.shard_like)
 
 

@@ -30,11 +30,12 @@ from pathlib import Path
 import torch
 
 from lm.config.model import ModelConfig
-from lm.model.attention import Mask, Scope
+from lm.model.attention_inputs import AttentionInputs
+from lm.model.masks import Mask
 from lm.model.module import initialise
-from lm.model.positions import relative_positions
-from lm.model.transformer import self_attention
-from lm.model.variants.block_sparse import in_chunks
+from lm.model.positions import build_relative_positions
+from lm.model.transformer import build_self_attention
+from lm.model.variants.block_sparse import compute_in_chunks
 from lm.training.step_timing import time_interleaved
 
 KINDS = {
@@ -139,20 +140,20 @@ def pass_of(kind: str, length: int, setting: Setting) -> Callable[[], None]:
         positions=setting.positions, dropout=setting.dropout, **KINDS[kind],
     )  # fmt: skip
     layers = torch.nn.ModuleList(
-        self_attention(config, layer=layer, is_causal=is_causal) for layer in range(setting.layers)
+        build_self_attention(config, layer=layer, is_causal=is_causal) for layer in range(setting.layers)
     )
-    positions = relative_positions(config, setting.layers, is_causal=is_causal)
+    positions = build_relative_positions(config, setting.layers, is_causal=is_causal)
     initialise(layers)
     if positions is not None:
         initialise(positions)
     x, gradient = (torch.randn(1, length, setting.d_model) for _ in range(2))
 
     def forward_and_back() -> None:
-        scope, state = Scope(Mask(is_causal=is_causal)), x
+        inputs, state = AttentionInputs(Mask(is_causal=is_causal)), x
         if positions is not None:
-            scope = positions(scope, length, x.device)
+            inputs = positions(inputs, length, x.device)
         for layer in layers:
-            state = state + layer(state, scope)
+            state = state + layer(state, inputs)
         state.backward(gradient)
 
     return forward_and_back
@@ -185,7 +186,7 @@ def _warm_up(kind: str, setting: Setting) -> None:
     """What torch loads when it first does such things stays out of the account."""
     pass_of(kind, 600, replace(setting, d_model=8, heads=1))()
     x = torch.zeros(1, 1, 2, 1, requires_grad=True)
-    in_chunks(lambda first, end: 2 * x[:, :, first:end], [(0, 1), (1, 2)], draws=True).sum().backward()
+    compute_in_chunks(lambda first, end: 2 * x[:, :, first:end], [(0, 1), (1, 2)], is_random=True).sum().backward()
 
 
 def _peak() -> int:

@@ -2,7 +2,7 @@
 
     python -m tests.benchmarks.cold_start RUN [--dtypes auto float32 int8] [--rounds 9]
 
-Prints the seconds of the processor that each takes, user and system, from start to exit, the median of rounds in turns;
+Prints the CPU time that each takes, user and system, from start to exit, the median of interleaved rounds;
 and the median over rounds of how many times what `import torch` takes that is. One thread. `auto` and `int8` are as
 good as `lm compile RUN` has made them. Bytecode is kept in a folder of its own, made by a round that doesn't count.
 """

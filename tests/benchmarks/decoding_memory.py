@@ -26,15 +26,16 @@ from lm.checkpoint import load_model
 from lm.config.hardware import HardwareConfig
 from lm.config.model import ModelConfig
 from lm.config.presets import build_run_config
-from lm.decoding.sampling import Row, Sampler, Token, generate
+from lm.decoding.sampler import Sampler
+from lm.decoding.sampling import SampleSpec, Token, generate
 from lm.decoding.session import DecodeSession
-from lm.engine.compiled.compiling import compile_step
+from lm.engine.compiled.build import compile_decode_step
 from lm.engine.selection import plan_engines
 from lm.hardware import select_inference_hardware
 from lm.interop.hugging_face.exporting import export_hugging_face as to_hugging_face
-from lm.kernels import compiled
+from lm.kernels import code_cache
 from lm.model.transformer import DecoderOnly
-from tests.benchmarks.generation_peers import random_run
+from tests.benchmarks.generation_comparison import random_run
 from tests.benchmarks.generation_throughput import PROMPT
 from tests.benchmarks.sides import Side, serve
 
@@ -72,14 +73,14 @@ def cache_bytes(config: ModelConfig, dtype: torch.dtype) -> int:
 
 def ours(run: Path, config: ModelConfig, dtype: str, threads: int) -> dict[str, int]:
     """As `lm generate` does it, by the compiled step where there is one."""
-    if compiled.is_compiled():
-        compile_step()  # which is loaded
+    if code_cache.is_compiled():
+        compile_decode_step()  # which is loaded
 
     def decode(note: Note) -> int:
         hardware = select_inference_hardware(HardwareConfig("cpu", dtype, threads))
         model = load_model(run, hardware).model
         assert isinstance(model, DecoderOnly)
-        asked = [Row(0, config.context_length - len(PROMPT) + 1)]  # the last is not read
+        asked = [SampleSpec(0, config.context_length - len(PROMPT) + 1)]  # the last is not read
         for event in generate(DecodeSession(plan_engines(model)), torch.tensor([PROMPT]), asked, Sampler(greedy=True)):
             if isinstance(event, Token):
                 note()
@@ -118,7 +119,7 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, default=default)
     given = parser.parse_args()
     config = build_run_config("gpt2", {"model": {"context_length": given.context}}).model
-    compile_step()
+    compile_decode_step()
     with tempfile.TemporaryDirectory() as folder:
         run, elsewhere = random_run(Path(folder) / "run", config), Path(folder) / "hf"
         to_hugging_face(run, elsewhere)

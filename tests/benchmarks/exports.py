@@ -83,7 +83,7 @@ def compare_translations(loaded: LoadedModel, folder: Path, sources: Sequence[st
     """Print how many translations are equal."""
     import ctranslate2
 
-    model = TranslationModel.of(loaded)
+    model = TranslationModel.from_loaded(loaded)
     reader, writer = model.source_tokenizer, model.tokenizer
     ours = [one.translations[0].text for one in Translator([model], TranslationConfig(beam=BEAM)).translate(sources)]
     spelled = [[reader.token(index) for index in reader.encode(source.strip())] for source in sources]

@@ -1,4 +1,4 @@
-"""Greedy generation against Hugging Face's `generate`: the same GPT-2 shape and weights, in turns in one process.
+"""Greedy generation against Hugging Face's `generate`: the same GPT-2 shape and weights, interleaved in one process.
 
 python -m tests.benchmarks.generation_throughput [--device cpu] [--threads 2] [--rounds 5] [--tokens 200]
 
@@ -16,7 +16,8 @@ import torch
 
 from lm.config.decoding import SamplingConfig
 from lm.config.model import ModelConfig
-from lm.decoding.sampling import Row, Sampler, Token, generate
+from lm.decoding.sampler import Sampler
+from lm.decoding.sampling import SampleSpec, Token, generate
 from lm.decoding.session import DecodeSession
 from lm.engine.selection import plan_engines
 from lm.hardware import Hardware, time_work
@@ -42,7 +43,7 @@ def build(dtype: torch.dtype, *, context: int = 256, device: str = "cpu") -> tup
 def run_ours(model: DecoderOnly, rows: int, tokens: int, sampler: Sampler) -> list[list[int]]:
     """The generated ids of each row."""
     made: list[list[int]] = [[] for _ in range(rows)]
-    asked = [Row(number, tokens) for number in range(rows)]
+    asked = [SampleSpec(number, tokens) for number in range(rows)]
     for event in generate(DecodeSession(plan_engines(model)), torch.tensor([PROMPT]), asked, sampler):
         if isinstance(event, Token):
             made[event.row].append(event.id)
@@ -62,8 +63,8 @@ def run_theirs(model: torch.nn.Module, rows: int, tokens: int) -> list[list[int]
 
 def compare(ours: DecoderOnly, theirs: torch.nn.Module, *, rows: int, rounds: int, tokens: int) -> str:
     """One line of the report."""
-    greedy = Sampler.of(SamplingConfig(greedy=True))
-    drawn = Sampler.of(SamplingConfig(temperature=0.8, top_k=50, top_p=0.95, seed=0))
+    greedy = Sampler.from_config(SamplingConfig(greedy=True))
+    drawn = Sampler.from_config(SamplingConfig(temperature=0.8, top_k=50, top_p=0.95, seed=0))
     same = run_ours(ours, rows, 20, greedy) == run_theirs(theirs, rows, 20)
     works = (
         lambda: run_ours(ours, rows, tokens, greedy),

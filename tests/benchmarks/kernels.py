@@ -21,9 +21,9 @@ from torch import Tensor
 
 from lm.hardware import Hardware, native_dtypes, time_work
 from lm.model import attention
-from lm.model.attention import Mask
-from lm.model.layers import _by_onednn, dropout, linear
+from lm.model.layers import _onednn_linear, dropout, linear
 from lm.model.loss import linear_cross_entropy
+from lm.model.masks import Mask
 from lm.training.step_timing import time_interleaved
 
 Ways = dict[str, Callable[[], object]]
@@ -36,19 +36,19 @@ LOSSES = ((2048, 128, 1024), (4096, 256, 4096), (2048, 160, 4000), (512, 768, 50
 @contextlib.contextmanager
 def forced(by_products: bool) -> Iterator[None]:
     """Attention by two products, or by torch's fused kernel, whatever would be chosen."""
-    chosen = attention._products_are_faster
-    attention._products_are_faster = lambda *_: by_products
+    chosen = attention._matmuls_are_faster
+    attention._matmuls_are_faster = lambda *_: by_products
     try:
         yield
     finally:
-        attention._products_are_faster = chosen
+        attention._matmuls_are_faster = chosen
 
 
 def products() -> Iterator[tuple[str, Ways]]:
     """Without a gradient, in float32."""
     for rows, inputs, outputs in PRODUCTS:
         x, weight = torch.randn(rows, inputs), torch.randn(outputs, inputs)
-        ways = {"ours": linear, "MKL": F.linear, "oneDNN": partial(_by_onednn, bias=None)}
+        ways = {"ours": linear, "MKL": F.linear, "oneDNN": partial(_onednn_linear, bias=None)}
         yield f"{rows} x {inputs} by {outputs}", {name: partial(way, x, weight) for name, way in ways.items()}
 
 

@@ -26,7 +26,7 @@ from lm.config.presets import build_run_config
 from lm.config.run import RunConfig
 from lm.corpus.corpus import scan_corpus
 from lm.corpus.prepare_corpus import prepare_corpus
-from lm.model.lora import trained_weights
+from lm.model.lora import trainable_weights
 from lm.model.transformer import count_parameters
 from lm.run_folder import find_checkpoint
 from lm.text.files import find_text_files
@@ -107,7 +107,7 @@ def measured(run: Run, asked: list[Question]) -> str:
         if isinstance(event, Step):
             times.append(time.process_time() - before)
         before = time.process_time()
-    share = sum(value.numel() for value in trained_weights(run.model).values()) / count_parameters(run.model)
+    share = sum(value.numel() for value in trainable_weights(run.model).values()) / count_parameters(run.model)
     assert run.state.best_loss is not None
     step = f"{1000 * statistics.median(times):.0f} ms"
     return f"{run.state.best_loss:.4f}  {accuracy(run, asked):>8.1%}  {share:>7.1%}  {step:>8}"

@@ -1,4 +1,4 @@
-"""`lm generate --prompts`: a batch that is refilled against the same prompts in fixed batches, in turns in one process.
+"""`lm generate --prompts`: a refilled batch against the same prompts in fixed batches, interleaved in one process.
 
     python -m tests.benchmarks.many_prompts [--threads 1] [--rounds 3] [--prompts 500] [--rows 16 64]
 
@@ -22,7 +22,8 @@ from functools import partial
 import torch
 
 from lm.config.decoding import SamplingConfig
-from lm.decoding.sampling import Request, Row, Sampler, Token, refilled
+from lm.decoding.sampler import Sampler
+from lm.decoding.sampling import Request, SampleSpec, Token, generate_continuously
 from lm.decoding.session import DecodeSession
 from lm.engine.selection import plan_engines
 from lm.model.transformer import DecoderOnly
@@ -37,14 +38,14 @@ def requests(number: int, vocab_size: int, context: int) -> list[Request]:
     drawn = []
     for place in range(number):
         prompt = [chance.randrange(vocab_size) for _ in range(chance.randint(10, 200))]
-        drawn.append(Request(prompt, Row(place, min(chance.randint(1, 200), context - len(prompt)))))
+        drawn.append(Request(prompt, SampleSpec(place, min(chance.randint(1, 200), context - len(prompt)))))
     return drawn
 
 
 def drawn(model: DecoderOnly, asked: Sequence[Request], sampler: Sampler, *, rows: int) -> list[list[int]]:
     """The ids that follow each prompt, in the order of the prompts' numbers; the batch is refilled."""
-    made: dict[int, list[int]] = {request.row.number: [] for request in asked}
-    for event in refilled(DecodeSession(plan_engines(model)), asked, sampler, rows=rows):
+    made: dict[int, list[int]] = {request.spec.number: [] for request in asked}
+    for event in generate_continuously(DecodeSession(plan_engines(model)), asked, sampler, batch_size=rows):
         if isinstance(event, Token):
             made[event.row].append(event.id)
     return [made[number] for number in sorted(made)]
@@ -68,7 +69,7 @@ def main() -> None:
     model = build(torch.float32, context=512)[0].eval().requires_grad_(False)  # as one that was loaded to be used
     asked = requests(given.prompts, model.config.vocab_size, model.config.context_length)
     ordered = sorted(asked, key=lambda request: len(request.prompt))
-    sampler = Sampler.of(SamplingConfig(greedy=given.greedy, seed=0))
+    sampler = Sampler.from_config(SamplingConfig(greedy=given.greedy, seed=0))
     ways: dict[str, Way] = {
         "fixed, 16": lambda: in_fixed_batches(model, asked, sampler, rows=16),
         **{f"refilled, {rows}": partial(drawn, model, ordered, sampler, rows=rows) for rows in given.rows},
@@ -87,7 +88,7 @@ def report(ways: dict[str, Way], *, rounds: int) -> None:
             times[name].append((time.perf_counter() - wall, time.process_time() - processor))
             print(f"{name:<14} {times[name][-1][0]:7.1f} s  {times[name][-1][1]:7.1f} s of the processor", flush=True)
     first, tokens = next(iter(ways)), sum(map(len, next(iter(texts.values()))))
-    print("\nway             seconds  of the processor  tokens/s of it  ratio  texts that differ from the first way's")
+    print("\nway             CPU seconds  tokens/s of it  ratio  texts that differ from the first way's")
     for name, measured in times.items():
         wall, processor = (statistics.median(column) for column in zip(*measured, strict=True))
         ratio = statistics.median(theirs[1] / ours[1] for theirs, ours in zip(times[first], measured, strict=True))

@@ -4,7 +4,7 @@
 
 GPT-2 small with random weights, context 1024, stride 512, ids drawn by a seed. Each side is a process of its own, so
 that its allocator is the one that its users get, and they take turns; a third one is Hugging Face with an allocator
-that keeps freed memory, as ours does. Prints the median over rounds of the seconds of the processor of each, of tokens
+that keeps freed memory, as ours does. Prints the median over rounds of the CPU time of each, of tokens
 scored in one, and of how many times as long as ours it took, after a round that does not count; and the greatest
 difference of the log-probability of any token in float32 that both predict from the same tokens (of the first token of
 each later window the two see different ones).

@@ -4,7 +4,7 @@
     python tests/benchmarks/prepare_large.py kills [--megabytes 200] [--files 10] [--kills 10] [--seed 0]
     python tests/benchmarks/prepare_large.py parts [--megabytes 200] [--files 10] [--parts 2]
 
-The corpus is made of the stories that ship, shuffled anew for each file. `memory` prints for each number of processes
+The corpus is made of the stories that ship, shuffled again for each file. `memory` prints for each number of processes
 how long the command took, its processor time, and its memory: the most that all its processes ever had resident at the
 same time, looked at fifty times a second, and the most that the first one had. `kills` ends the command, with a signal
 that no process can catch, at moments drawn by a seed, starts it again, and checks that no finished part is made twice
@@ -163,11 +163,11 @@ def kills(arguments: argparse.Namespace, folder: Path) -> None:
             subprocess.run(["rm", "-r", str(out)], check=True)
     subprocess.run(command(corpus, out), check=True, stdout=subprocess.DEVNULL)
     assert sum_of(out) == sum_of(folder / "whole")
-    print(f"killed {arguments.kills} times: the same folder, {repeated} finished parts were made again")
+    print(f"killed {arguments.kills} times: the same folder, {repeated} finished parts were recomputed")
 
 
 def finished(out: Path) -> dict[str, tuple[int, int]]:
-    """The finished parts of an unfinished folder, each with what tells it from one that was made again."""
+    """The finished parts of an unfinished folder, each with what tells it from one that was recomputed."""
     found = {path.parent.name: path.stat() for path in out.with_name(f".{out.name}.parts").glob("*/part.json")}
     return {name: (status.st_ino, status.st_mtime_ns) for name, status in found.items() if ".new-" not in name}
 

@@ -1,7 +1,7 @@
 """What several processes cost and save: speed, memory, and what a signal or a killed process leaves behind.
 
-python -m tests.benchmarks.scaling speed      # tokens a second of 2 processes of 1 thread and of 1 process of 2
-python -m tests.benchmarks.scaling memory     # bytes of tensors in each of 1 and 2 processes, and as worked out
+python -m tests.benchmarks.scaling speed      # tokens/s of 2 processes of 1 thread and of 1 process of 2
+python -m tests.benchmarks.scaling memory     # bytes of tensors in each of 1 and 2 processes, and as computed
 python -m tests.benchmarks.scaling moments 20 1  # SIGTERM to the launcher, SIGKILL of a process, 20 times each; seed 1
 """
 
@@ -157,7 +157,7 @@ def memory() -> None:
 
 
 def moments(number: int, seed: int) -> None:
-    """Stop or kill at moments that a seed chooses; then go on alone to the end."""
+    """Stop or kill at moments that a seed chooses; then continue alone to the end."""
     chance = random.Random(seed)
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)

@@ -29,7 +29,7 @@ from lm.config.presets import build_run_config
 from lm.config.run import RunConfig
 from lm.corpus.corpus import scan_corpus, train_tokenizer
 from lm.corpus.prepare_corpus import prepare_corpus
-from lm.decoding.generator import Generator, prompt_ids
+from lm.decoding.generator import Generator, encode_prompt
 from lm.model.transformer import DecoderOnly
 from lm.text.files import find_text_files
 from lm.tokenizer.special_tokens import build_text_frame
@@ -92,7 +92,7 @@ def accuracy(run: Run, asked: list[Question]) -> float:
     longest = max(len(run.tokenizer.encode(f"\n{label}")) for _, label in asked) + len(ends)
     generator = Generator(run.model, run.tokenizer, SamplingConfig(greedy=True, max_tokens=longest))
     for passage, label in asked:
-        start, *ids = prompt_ids(run.tokenizer, passage)
+        start, *ids = encode_prompt(run.tokenizer, passage)
         prompt = [start, *ids[longest - run.config.model.context_length :]]  # cut as in training
         (answer,) = generator.samples(prompt)
         right += answer.tokens[-1:] == list(ends) and answer.text == f"\n{label}"

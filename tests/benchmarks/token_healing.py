@@ -21,9 +21,9 @@ import torch
 from lm.checkpoint import load_model
 from lm.config.decoding import SamplingConfig
 from lm.config.hardware import HardwareConfig
-from lm.decoding.generator import Generator, prompt_ids
-from lm.decoding.healing import Ending, covers
+from lm.decoding.generator import Generator, encode_prompt
 from lm.decoding.session import DecodeSession
+from lm.decoding.token_healing import PromptEnding, heal_prompts
 from lm.hardware import select_inference_hardware
 from lm.model.transformer import DecoderOnly
 
@@ -41,18 +41,18 @@ def nats(generator: Generator, ids: list[int], text: str) -> float:
         *(tuple(tokenizer.encode(text[:n])) for n in range(len(text))),
     }
     spellings = {spelling: len(b"".join(map(tokenizer.token_bytes, spelling))) for spelling in spelled}
-    ending = Ending(ids, text.encode(), spellings)
-    (found,) = covers(DecodeSession(generator.plan()), [ending], tokenizer, generator.sampler)
+    ending = PromptEnding(ids, text.encode(), spellings)
+    (found,) = heal_prompts(DecodeSession(generator.plan()), [ending], tokenizer, generator.sampler)
     return float(torch.cat([cover.scores for cover in found]).logsumexp(0))
 
 
 def healed_nats(generator: Generator, prompt: str, text: str) -> float:
     """The log-probability that a text follows a prompt whose end is covered in any way."""
-    ids = prompt_ids(generator.tokenizer, prompt)
-    ending = Ending.of(generator.tokenizer, prompt, ids)
+    ids = encode_prompt(generator.tokenizer, prompt)
+    ending = PromptEnding.of(generator.tokenizer, prompt, ids)
     if ending is None:
         return nats(generator, ids, text)
-    kept, end = [*ending.kept], ending.text.decode()
+    kept, end = [*ending.prefix_ids], ending.text.decode()
     return nats(generator, kept, end + text) - nats(generator, kept, end)
 
 
@@ -88,7 +88,7 @@ def main() -> None:
         cut = chance.randrange(_PROMPT, len(text) - _WORD)
         prompt, rest = text[cut - _PROMPT : cut], text[cut : cut + _WORD]
         ahead, word = rest[: given.characters], first_word(rest)
-        ids = prompt_ids(loaded.tokenizer, prompt)
+        ids = encode_prompt(loaded.tokenizer, prompt)
         found = [nats(plain, ids, ahead), healed_nats(healing, prompt, ahead)]
         same = [first_word(each.samples(prompt)[0].text) == word for each in (plain, healing)]
         for kind in ("all", kind_of(text[cut - 1], text[cut])):

@@ -61,7 +61,7 @@ def theirs(connection: Connection, shape: str, threads: int) -> None:
     config, hardware = configuration(shape, threads), Hardware("cpu", "bfloat16", threads)
     size = (SHAPES[shape][0], config.model.context_length)
     ids = np.random.default_rng(0).integers(config.model.vocab_size, size=size)
-    serve(connection, {"step": hugging_face.plain_step(config, hardware, lambda: Batch(ids, ids))})
+    serve(connection, {"step": hugging_face.plain_training_timer(config, hardware, lambda: Batch(ids, ids))})
 
 
 def compare(shape: str, *, seconds: float, threads: int) -> None:

@@ -1,10 +1,10 @@
-"""Translation with beam 5 against CTranslate2: the same weights and sentences, in turns in one process.
+"""Translation with beam 5 against CTranslate2: the same weights and sentences, interleaved in one process.
 
 python -m tests.benchmarks.translation_throughput RUN SOURCE [--dtype float32] [--threads 2] [--rounds 5]
     [--sentences 1000] [--to LANG]
 
-Each system gets the batches that suit it best, of some that are tried before: the same work, but how much of it side
-by side is its own affair. Prints the median sentences/s of each, the median over rounds of their ratio, and how many
+Each system gets the batches that suit it best, of some that are tried before: the same work, in batches of its own
+size. Prints the median sentences/s of each, the median over rounds of their ratio, and how many
 translations are equal. Tokenizing and detokenizing count for both. With one thread seconds are those of the processor,
 which is as busy with other work as it may be.
 """
@@ -90,7 +90,7 @@ def main() -> None:
     hardware = select_inference_hardware(HardwareConfig(device="cpu", dtype=given.dtype, threads=given.threads))
     clock = time.process_time if given.threads == 1 else time.perf_counter
     loaded = load_model(given.run, hardware)
-    model = TranslationModel.of(loaded)
+    model = TranslationModel.from_loaded(loaded)
     sources = [line for line in itertools.islice(read_file_lines(given.source), given.sentences) if line.strip()]
     with tempfile.TemporaryDirectory() as folder:
         export_ctranslate2(given.run, Path(folder))

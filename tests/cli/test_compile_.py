@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from cli.main import run
-from lm.engine.compiled import compiling
+from lm.engine.compiled import build
 
 ENDING = (signal.SIGINT, signal.SIGTERM)
 
@@ -16,7 +16,7 @@ ENDING = (signal.SIGINT, signal.SIGTERM)
 def compiled(monkeypatch):
     """What signals would do at each moment at which something is compiled."""
     seen = []
-    monkeypatch.setattr(compiling, "compile_step", lambda: seen.append([*map(signal.getsignal, ENDING)]) or 1.5)
+    monkeypatch.setattr(build, "compile_decode_step", lambda: seen.append([*map(signal.getsignal, ENDING)]) or 1.5)
     return seen
 
 

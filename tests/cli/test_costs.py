@@ -1,4 +1,4 @@
-"""What a model costs, worked out from its shape."""
+"""What a model costs, computed from its shape."""
 
 from __future__ import annotations
 

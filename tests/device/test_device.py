@@ -17,14 +17,15 @@ from lm.config.hardware import HardwareConfig
 from lm.config.model import ModelConfig
 from lm.config.run import RunConfig
 from lm.config.training import TrainingConfig
-from lm.decoding.sampling import Row, Sampler, Token, generate
+from lm.decoding.sampler import Sampler
+from lm.decoding.sampling import SampleSpec, Token, generate
 from lm.model.transformer import DecoderOnly, build_model
 from lm.training.corpus import TrainingCorpus
 from lm.training.events import Step
 from lm.training.loop import train
 from lm.training.run import Run
 from lm.training.startup import resume_run, start_run
-from tests.lm.decoding.fed import session
+from tests.lm.decoding.session_driver import session
 from tests.tolerances import assert_close
 
 pytestmark = pytest.mark.device
@@ -96,8 +97,8 @@ def test_greedy_text_is_that_of_a_cpu(device):
     assert isinstance(model, DecoderOnly)
 
     def continued() -> list[int]:
-        sampler = Sampler.of(SamplingConfig(greedy=True))
-        events = generate(session(model), torch.tensor([[1, 2, 3]]), [Row(0, max_tokens=12)], sampler)
+        sampler = Sampler.from_config(SamplingConfig(greedy=True))
+        events = generate(session(model), torch.tensor([[1, 2, 3]]), [SampleSpec(0, max_tokens=12)], sampler)
         return [event.id for event in events if isinstance(event, Token)]
 
     expected = continued()

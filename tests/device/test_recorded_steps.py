@@ -7,10 +7,10 @@ import torch
 
 from lm.config.model import ModelConfig
 from lm.engine import cuda_graph
-from lm.engine.cuda_graph import CudaRecorder
+from lm.engine.cuda_graph import CudaGraphRecorder
 from lm.model.layers import quantise
 from lm.model.transformer import DecoderOnly, build_model
-from tests.lm.decoding.fed import Fed
+from tests.lm.decoding.session_driver import SessionDriver
 from tests.tolerances import assert_close
 
 pytestmark = pytest.mark.device
@@ -47,7 +47,7 @@ def test_logits_are_those_of_a_cpu(fields):
     """Of few positions and of many, of rows that change places, and beyond the context."""
     on_gpu, on_cpu = pair(**fields)
     for length in (3, 252, 505, 595):
-        steps, again = Fed(on_gpu), Fed(on_cpu, cached=False)
+        steps, again = SessionDriver(on_gpu), SessionDriver(on_cpu, cached=False)
         tokens = torch.randint(VOCABULARY, (3, length))
         same(steps.feed(tokens, last_only=True), again.feed(tokens, last_only=True))
         for number in range(8):
@@ -58,14 +58,14 @@ def test_logits_are_those_of_a_cpu(fields):
                     each.reorder(torch.tensor([1, 0, 1, 2, 2]))
                 tokens = tokens[:1].expand(5, 1)
         del steps
-    recorded = cuda_graph._steps[on_gpu]
+    recorded = cuda_graph._static_steps[on_gpu]
     assert recorded is not None
     assert recorded._recorded
 
 
 def test_rows_that_come_and_go_are_those_of_a_cpu():
     on_gpu, on_cpu = pair()
-    steps, again = Fed(on_gpu), Fed(on_cpu, cached=False)
+    steps, again = SessionDriver(on_gpu), SessionDriver(on_cpu, cached=False)
     for prompts in ([[1, 2, 3], [4]], [[5, 6]], [[7] * 300, [8]]):
         same(steps.join(prompts), again.join(prompts))
         for _ in range(3):
@@ -73,7 +73,7 @@ def test_rows_that_come_and_go_are_those_of_a_cpu():
             same(steps.feed(tokens), again.feed(tokens))
         for each in (steps, again):
             each.reorder(torch.arange(1, len(again._rows)))
-    assert cuda_graph._steps[on_gpu] is not None
+    assert cuda_graph._static_steps[on_gpu] is not None
 
 
 @pytest.mark.parametrize("change", [DecoderOnly.bfloat16, quantise])
@@ -81,20 +81,20 @@ def test_other_types_are_recorded(change):
     models = pair()
     for model in models:
         change(model)
-    steps, again = Fed(models[0]), Fed(models[1], cached=False)
+    steps, again = SessionDriver(models[0]), SessionDriver(models[1], cached=False)
     for _ in range(4):
         tokens = torch.randint(VOCABULARY, (2, 1))
         torch.testing.assert_close(steps.feed(tokens).cpu(), again.feed(tokens), atol=0.05, rtol=0.05)
-    assert cuda_graph._steps[models[0]] is not None
+    assert cuda_graph._static_steps[models[0]] is not None
 
 
 def test_a_gpu_goes_on_after_what_it_could_not_record():
     x, before = torch.ones(4, device="cuda"), torch.cuda.current_stream()
-    record = CudaRecorder(x.device)
+    record = CudaGraphRecorder(x.device)
     with pytest.raises(RuntimeError):
         record(lambda: x * x.sum().item())
     assert torch.cuda.current_stream() == before
-    assert torch.rand(4, device="cuda").isfinite().all()  # its random numbers go on too
-    repeat = CudaRecorder(x.device)(lambda: x * 2)
+    assert torch.rand(4, device="cuda").isfinite().all()  # its random numbers continue too
+    repeat = CudaGraphRecorder(x.device)(lambda: x * 2)
     x += 2
     assert repeat().tolist() == [6.0] * 4

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lm.kernels import compiled
+from lm.kernels import code_cache
 from lm.tokenizer.tokenizer import Tokenizer
 from tests.lm.machine_code import kept_code
 from tests.lm.tokenizers_elsewhere import MADE, backend
@@ -16,8 +16,8 @@ from tests.lm.tokenizers_elsewhere import MADE, backend
 def pytest_configure(config: pytest.Config) -> None:
     """The compiler, which asks for this when it is imported, keeps code where other tests find it, and the next run."""
     with kept_code(config):
-        if compiled.is_installed():
-            os.environ["NUMBA_CACHE_DIR"] = str(compiled.code_folder())
+        if code_cache.is_installed():
+            os.environ["NUMBA_CACHE_DIR"] = str(code_cache.code_folder())
 
 
 class DiskJournal:

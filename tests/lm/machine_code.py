@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from lm.kernels import compiled
+from lm.kernels import code_cache
 from tests.kept import kept_folder
 
 
 def _forget() -> None:
     """Ask again where compiled code is, and whether."""
-    compiled.forget()
-    compiled.begin.cache_clear()
+    code_cache.clear_cached_state()
+    code_cache.initialise.cache_clear()
 
 
 @contextmanager
@@ -25,7 +25,7 @@ def kept_code(config: pytest.Config) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LM_CACHE", str(kept_folder(config, "machine-code")))
         _forget()
-        folder = compiled._folder()
+        folder = code_cache._version_folder()
         for other in folder.parent.glob("*"):
             if other != folder:
                 shutil.rmtree(other, ignore_errors=True)

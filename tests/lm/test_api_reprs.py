@@ -87,7 +87,7 @@ def test_threads_of_training_and_of_the_model_that_it_gives(monkeypatch, tmp_pat
 def test_a_wrong_number_of_threads_is_told_as_the_variable(monkeypatch, value):
     monkeypatch.setenv("LM_THREADS", value)
     for call in (lambda: lm.load(RUNS / "gpt"), lambda: lm.train("a.txt")):
-        with pytest.raises(lm.LMError, match=f"^LM_THREADS must be a whole number from 1 to 1024, not '{value}'$"):
+        with pytest.raises(lm.LMError, match=f"^LM_THREADS must be an integer from 1 to 1024, not '{value}'$"):
             call()
 
 

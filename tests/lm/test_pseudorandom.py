@@ -33,7 +33,7 @@ def test_mix_is_splitmix64():
 
 
 def test_the_order_is_that_of_earlier_versions():
-    """Runs depend on it: one that another version has begun goes on with the same windows."""
+    """Runs depend on it: one that another version has begun continues with the same windows."""
     indices, keys = np.arange(10, dtype=np.uint64), np.full(10, 7, np.uint64)
     assert permute_indices(indices, 10, keys).tolist() == [5, 1, 8, 6, 2, 7, 9, 4, 3, 0]
     assert permute_indices(indices[:5], 10**6, keys[:5]).tolist() == [22580, 187917, 696494, 47772, 85725]

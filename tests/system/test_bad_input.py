@@ -30,7 +30,7 @@ CASES = {
     "attention to nothing": (["attention", "{0}/run", " "], 2, "there is no text to look at"),
     "measuring an empty file": (["perplexity", "{0}/run", "{0}/empty.txt"], 1, "empty.txt: nothing to score"),
     "unknown command": (["trian"], 2, "no command 'trian' (did you mean 'train'?)"),
-    "no number": (["train", "{0}/text.txt", "--steps", "many"], 2, "--steps must be a whole number, not 'many'"),
+    "no number": (["train", "{0}/text.txt", "--steps", "many"], 2, "--steps must be an integer, not 'many'"),
     "negative size": (["train", "{0}/text.txt", "--d-model", "-8"], 2, "d_model must be at least 1, not -8"),
     "zero steps": (["train", "{0}/text.txt", "--steps", "0"], 2, "steps must be at least 1, not 0"),
     "two lengths": (["train", "{0}/text.txt", "--steps", "3", "--epochs", "1"], 2, "only one of steps, epochs (--steps, --epochs)"),
@@ -102,7 +102,7 @@ CASES = {
     "sources without a name": (["train", "--source", "", "--target", "{0}/text.txt"], 2, "--source is an empty name"),
     "a run without a name": (["generate", "", "x"], 2, "RUN is an empty name"),
     "a place without a name": (["train", "{0}/text.txt", "-o", ""], 2, "--out is an empty name"),
-    "a run to go on with without a name": (["train", "--resume", ""], 2, "--resume is an empty name"),
+    "a run to resume without a name": (["train", "--resume", ""], 2, "--resume is an empty name"),
     "a sample of unknown characters": (["train", "{0}/text.txt", *SMALL[:-1], "char", "--steps", "2", "--sample", "日"], 1, "sample '日': "),
     "a preset almost": (["info", "gtp2"], 2, "did you mean 'gpt2'"),
 }  # fmt: skip

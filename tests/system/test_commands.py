@@ -133,7 +133,7 @@ def test_a_file_of_settings_and_flags_that_win(place, capsys):
     config = json.loads((place / "set" / "config.json").read_text())
     assert (config["preset"], config["plan"]["steps"], config["training"]["batch_size"]) == ("nanogpt-cpu", 4, 3)
     assert config["model"]["positions"] == "learned"
-    assert '"one two" goes on "' in capsys.readouterr().err
+    assert '"one two" continues "' in capsys.readouterr().err
 
 
 def test_training_goes_on_from_the_weights_of_another_run(place, capsys):

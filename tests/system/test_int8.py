@@ -1,4 +1,4 @@
-"""Weights of 8 bits, the compiled step, and the type that is fastest, from the command line."""
+"""Int8 weights, the compiled step, and the type that is fastest, from the command line."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import json
 import pytest
 
 from cli.main import run
-from lm.benchmark import number_types
-from lm.engine.dtype import remembered
+from lm.benchmark import dtypes
+from lm.engine.fastest_dtype import read_fastest_dtype
 from lm.hardware import native_dtypes
-from lm.kernels import compiled
+from lm.kernels import code_cache
 from lm.run_folder import find_checkpoint
 from tests.cli.small_runs import TEXT, make_run
 
@@ -51,7 +51,7 @@ def test_it_is_not_trained(tmp_path, capsys):
 
 
 def test_without_a_compiler_there_is_one_line(capsys, monkeypatch):
-    monkeypatch.setattr(compiled, "_version", lambda: None)
+    monkeypatch.setattr(code_cache, "_numba_version", lambda: None)
     assert run(["compile"]) == 1
     error = capsys.readouterr().err
     assert "pip install 'lm-toolkit[native]'" in error
@@ -61,20 +61,20 @@ def test_without_a_compiler_there_is_one_line(capsys, monkeypatch):
 @pytest.fixture
 def quick(monkeypatch):
     """Without numba, and without the time that good figures take."""
-    monkeypatch.setattr(compiled, "_version", lambda: None)
-    monkeypatch.setattr(number_types, "_SECONDS", 0.0)
+    monkeypatch.setattr(code_cache, "_numba_version", lambda: None)
+    monkeypatch.setattr(dtypes, "_SECONDS", 0.0)
 
 
 @pytest.mark.usefixtures("quick")
 def test_what_is_measured_to_be_fastest_is_remembered(place, tmp_path, capsys, monkeypatch):
     compared = place / "run"
-    monkeypatch.setattr(number_types, "fastest", lambda figures: (figures and figures[-1].dtype) or "float32")
+    monkeypatch.setattr(dtypes, "select_fastest_dtype", lambda figures: (figures and figures[-1].dtype) or "float32")
     capsys.readouterr()
     assert run(["compile", str(compared)]) == 0
     *figures, last = capsys.readouterr().err.splitlines()
     assert [line.split(":")[0] for line in figures] == [*native_dtypes("cpu")[1:]]
-    assert all("times as fast as float32" in line and "bits a byte" in line for line in figures)
-    chosen = remembered(find_checkpoint(compared), "cpu")
+    assert all("times as fast as float32" in line and "bits/byte" in line for line in figures)
+    chosen = read_fastest_dtype(find_checkpoint(compared), "cpu")
     assert chosen == native_dtypes("cpu")[-1]
     assert last == f"{compared}: --dtype auto is {chosen} here from now on"
     told_auto, told_chosen = (
@@ -89,4 +89,4 @@ def test_without_its_corpus_a_run_stays_in_float32(model, capsys):
     assert run(["compile", str(model)]) == 0
     error = capsys.readouterr().err
     assert error == f"{model}: the corpus of this run is not at hand: --dtype auto stays what it is\n"
-    assert remembered(find_checkpoint(model), "cpu") == "float32"
+    assert read_fastest_dtype(find_checkpoint(model), "cpu") == "float32"

@@ -1,4 +1,4 @@
-"""A short training with nothing said about the machine, as it goes on whatever processor this is.
+"""A short training with nothing said about the machine, as it continues whatever processor this is.
 
 `make test-portable` runs the tests of this folder on a processor that is told to do less than it can.
 """

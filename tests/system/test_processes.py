@@ -1,4 +1,4 @@
-"""`lm train` in several processes: started, stopped, killed, and gone on with."""
+"""`lm train` in several processes: started, stopped, killed, and resumed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training goes on, or stops saved, whatever becomes of its terminal and of its log."""
+"""Training continues, or stops saved, whatever becomes of its terminal and of its log."""
 
 from __future__ import annotations
 

@@ -1,21 +1,21 @@
-"""Attention of a few new positions to keys and values in a cache, their own past's or a source's."""
+"""Attention of a few new positions to cached keys and values, of their own past or of a source."""
 
 from __future__ import annotations
 
 import numpy as np
 from numba import prange
 
-from lm.kernels.caching import njit
-from lm.kernels.lanes import exponentials, largest, mix, products
-from lm.kernels.scalars import plain
+from lm.kernels.jit import njit
+from lm.kernels.reductions import exp_and_sum, gather_dot_products, gather_weighted_sum, maximum
+from lm.kernels.scalar_math import as_variable
 
 _BYTES = 4
 _BYTES_OF_SLOTS = 8
 
 
 @njit(error_model="numpy")
-def _heads(queries, seen, scores, out, begin, end):
-    """Heads `begin` to `end` of all queries' heads; vectors are addresses, for views of arrays are counted."""
+def _attend_heads(queries, seen, scores, out, begin, end):
+    """Compute heads `begin` to `end` of all queries; vectors are addresses, as array views are reference-counted."""
     heads, width = queries.shape[1:]
     keys, values, rows, positions, slots, biases, window = seen
     kv_heads, room = keys.shape[1:3]
@@ -29,40 +29,35 @@ def _heads(queries, seen, scores, out, begin, end):
         of_query, of_keys = queries.ctypes.data + _BYTES * index * width, keys.ctypes.data + of_head
         of_slots = slots.ctypes.data + _BYTES_OF_SLOTS * (places * slots.shape[1] + first)
         of_scores = scores.ctypes.data
-        products(of_query, of_keys, of_slots, length, width, of_scores)
+        gather_dot_products(of_query, of_keys, of_slots, length, width, of_scores)
         for t in range(length):
             scores[t] *= scale
         if len(biases):
             for t in range(length):
                 scores[t] += biases[head, length - 1 - t]
-        share = np.float32(1.0) / exponentials(of_scores, length, largest(of_scores, length), of_scores)
+        scale_of_weights = np.float32(1.0) / exp_and_sum(of_scores, length, maximum(of_scores, length), of_scores)
         to = out.ctypes.data + _BYTES * index * width
-        mix(of_scores, share, of_slots, length, values.ctypes.data + of_head, width, to)
+        gather_weighted_sum(of_scores, scale_of_weights, of_slots, length, values.ctypes.data + of_head, width, to)
 
 
 @njit(parallel=True)
 def attend(queries, seen, scores, out, threads):
-    """All heads of all queries; each sees its row up to its own position.
+    """Compute all heads of all queries; each attends to its row up to its own position.
 
     Args:
         queries: (number, heads, head).
-        seen: what they see, a tuple:
-            keys, (rows, kv_heads, room, head);
-            values, like `keys`;
-            rows, (number,) the row of each query;
-            positions, (number,) where it stands;
-            slots, (number, longest) where in its row that is which stands at each position that a query sees;
-            (1, longest) if that is the same for all queries;
-            biases, (heads, distances) what a distance adds to the scores, or empty;
-            window, how many positions a query sees at most, its own among them; 0 for all.
-        scores: (threads, longest), to work in.
+        seen: a tuple: keys, (rows, kv_heads, capacity, head); values, like `keys`; rows, (number,) the row of each
+            query; positions, (number,) its position; slots, (number, longest) the slot of each position, or (1,
+            longest) if the same for all queries; biases, (heads, distances) by distance, or empty; window, the number
+            of visible positions, its own included; 0 for all.
+        scores: (threads, longest), scratch space.
         out: (number, heads, head).
-        threads: how many share the heads.
+        threads: number of threads.
     """
     number = len(queries) * queries.shape[1]
     if threads == 1:
-        _heads(queries, seen, scores[0], out, plain(0), number)
+        _attend_heads(queries, seen, scores[0], out, as_variable(0), number)
     else:
         for part in prange(threads):
             begin, end = number * part // threads, number * (part + 1) // threads
-            _heads(queries, seen, scores[part], out, begin, end)
+            _attend_heads(queries, seen, scores[part], out, begin, end)

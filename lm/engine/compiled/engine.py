@@ -1,4 +1,4 @@
-"""A model whose next positions are computed by the compiled step."""
+"""The engine of the compiled decode step."""
 
 from __future__ import annotations
 
@@ -11,65 +11,81 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from lm.config.model import ModelConfig
-from lm.engine.compiled.step import LAYER, MODEL, Found, Read, Scales, Shape, addresses, step
-from lm.engine.engine import DecoderModel, KVCache, Output, Reading, Want
+from lm.engine.compiled.decode_step import (
+    LAYER,
+    MODEL,
+    ModelScalars,
+    ModelShape,
+    StepArrays,
+    TopKArrays,
+    address_dtype,
+    decode_step,
+)
+from lm.engine.engine import DecoderModel, EngineOutput, KVCache, OutputSpec, StepInputs
 from lm.errors import UsageError
-from lm.kernels import compiled
-from lm.kernels.tensors import Best
-from lm.kernels.vectors import ACTIVATIONS
-from lm.model.attention import KeyValueCache
-from lm.model.positions import BucketedBiases, LinearBiases, RotaryPositions
+from lm.kernels import code_cache
+from lm.kernels.torch_ops import TopK
+from lm.kernels.vector_ops import ACTIVATIONS
+from lm.model.kv_cache import LayerKVCache
+from lm.model.positions import ALiBi, RotaryPositions, T5Bias
 from lm.model.transformer import Stack
 
 _BITS: Mapping[torch.dtype, np.dtype[Any]] = {torch.float32: np.dtype(np.float32), torch.int8: np.dtype(np.int8)}
-"""The types that matrices may have, and how compiled code reads them."""
+"""The supported dtypes of matrices."""
 _POSITIONS = 2048
-"""Positions that tables are made for at least, if the context has as many."""
+"""The least number of positions in tables, if the context has as many."""
 
 
-class _Tables(NamedTuple):
-    """What depends on positions, computed for the first ones.
+class _PositionTables(NamedTuple):
+    """Tables by position.
 
     Attributes:
-        length: how many positions.
+        length: number of positions.
         addresses: of `MODEL`, tables included.
         shape: of the model, tables included.
-        kept: the tables, which must stay alive.
-        in_line: (1, length) the slots of a row whose positions are their own slots.
+        kept_alive: the tables, whose addresses are used.
+        identity_slots: (1, length) the slots of a row whose positions are their own slots.
     """
 
     length: int
     addresses: np.void
-    shape: Shape
-    kept: list[Tensor]
-    in_line: Tensor
+    shape: ModelShape
+    kept_alive: list[Tensor]
+    identity_slots: Tensor
 
 
 class CompiledEngine:
-    """The compiled decode step of one model, which reads and writes the same caches as PyTorch does."""
+    """Runs the compiled decode step of one model, on the same caches as PyTorch."""
 
     name = "compiled"
 
     def __init__(self, model: DecoderModel) -> None:
-        """Take the addresses of the weights, which must stay where they are; see `lm.engine.selection.COMPILED`."""
+        """Take the addresses of the weights, which must not move.
+
+        `lm.engine.selection.COMPILED_SUPPORT` lists the supported settings.
+        """
         assert isinstance(model.decoder, Stack)
         weights, _ = model.output_layer
         own = model.state_dict()
         if model.head is None:
             own |= {name.replace("embedding.tokens", "head"): tensor for name, tensor in own.items()}
         blocks = [block.state_dict() for block in model.decoder.blocks]
-        self._kept: list[Tensor] = []
+        self._kept_alive: list[Tensor] = []
         self._first = next(model.parameters()).data_ptr()
         self._layers = np.array(
-            [tuple(self._address(block.get(name)) for name in LAYER) for block in blocks], addresses(LAYER)
+            [tuple(self._address(block.get(name)) for name in LAYER) for block in blocks], address_dtype(LAYER)
         )
-        self._weights = np.array([tuple(self._address(own.get(name)) for name in MODEL)], addresses(MODEL))
-        self._like: NDArray[Any] = np.empty(0, _BITS[weights.dtype])
-        self._shape = _shape(model.config, blocks[0], vocabulary=len(weights))
-        self._config, self._vectors, self._positions = model.config, model.embedding.positions, model.decoder.positions
-        self._tables = self._with_positions(0)
+        self._weights = np.array([tuple(self._address(own.get(name)) for name in MODEL)], address_dtype(MODEL))
+        self._dtype_like: NDArray[Any] = np.empty(0, _BITS[weights.dtype])
+        self._shape = _model_shape(model.config, blocks[0], vocabulary=len(weights))
+        self._config, self._absolute_positions, self._relative_positions = (
+            model.config,
+            model.embedding.positions,
+            model.decoder.positions,
+        )
+        self._tables = self._build_tables(0)
         fractions = (model.config.norm_eps, model.embedding.scale, model.config.softcap)
-        self._scales = Scales(*map(np.float32, fractions))
+        self._scales = ModelScalars(*map(np.float32, fractions))
 
     def forward(
         self,
@@ -77,90 +93,93 @@ class CompiledEngine:
         rows: Sequence[int],
         positions: Sequence[int],
         cache: KVCache,
-        want: Want,
+        output_spec: OutputSpec,
         *,
         lengths: Sequence[int] | None = None,  # noqa: ARG002 (prompts are PyTorch's)
-    ) -> Output:
+    ) -> EngineOutput:
         """See `Engine`; of rows that are not new to the cache."""
-        reading, vocabulary = cache.reading(tokens, rows, positions), self._shape.vocabulary
-        if want.top_k:
-            best = Best.to_be_filled(len(reading.tokens), min(want.top_k, vocabulary))
+        reading, vocabulary = cache.prepare_step(tokens, rows, positions), self._shape.vocab_size
+        if output_spec.top_k:
+            best = TopK.empty(len(reading.tokens), min(output_spec.top_k, vocabulary))
             self._step(reading, torch.empty(0, vocabulary), best)
-            return Output(best=best)
+            return EngineOutput(top_k=best)
         logits = torch.empty(len(reading.tokens), vocabulary)
-        self._step(reading, logits, Best.to_be_filled(0, 1))
-        return Output(logits=logits.view(*tokens.shape, -1)[:, tokens.shape[1] - want.last :])
+        self._step(reading, logits, TopK.empty(0, 1))
+        return EngineOutput(logits=logits.view(*tokens.shape, -1)[:, tokens.shape[1] - output_spec.logits_to_keep :])
 
-    def _step(self, reading: Reading, logits: Tensor, found: Best) -> None:
+    def _step(self, reading: StepInputs, logits: Tensor, top_k: TopK) -> None:
         tables = self._tables
         if reading.end > tables.length:
-            tables = self._tables = self._with_positions(reading.end)
-        slots = tables.in_line[:, : reading.end] if reading.slots is None else reading.slots
+            tables = self._tables = self._build_tables(reading.end)
+        slots = tables.identity_slots[:, : reading.end] if reading.slots is None else reading.slots
         lengths = reading.positions[:0] if reading.lengths is None else reading.lengths
         numbers = (reading.tokens, reading.rows, reading.positions, slots, lengths)
-        threads = compiled.threads()
-        with compiled.alone(threads):
-            unknown = step(
-                Read(*(each.contiguous().numpy() for each in numbers)), self._layers, _addresses(reading.layers),
-                _addresses(reading.memory), tables.addresses, tables.shape, self._scales, self._like, logits.numpy(),
-                Found(*(each.numpy() for each in found)), threads,
+        threads = code_cache.sync_threads()
+        with code_cache.exclusive(threads):
+            unknown = decode_step(
+                StepArrays(*(each.contiguous().numpy() for each in numbers)), self._layers,
+                _cache_addresses(reading.layers), _cache_addresses(reading.cross_layers), tables.addresses,
+                tables.shape, self._scales, self._dtype_like, logits.numpy(),
+                TopKArrays(*(each.numpy() for each in top_k)), threads,
             )  # fmt: skip
         if unknown >= 0:
-            token, vocabulary = int(reading.tokens[unknown]), self._shape.vocabulary
+            token, vocabulary = int(reading.tokens[unknown]), self._shape.vocab_size
             raise UsageError(f"token ID {token} is not in the model's vocabulary: its {vocabulary} IDs begin with 0")
 
     def has_weights_of(self, model: DecoderModel) -> bool:
-        """Whether a model's weights are where they were: moving or converting a model puts all of them elsewhere."""
+        """Whether a model's weights are where they were; moving or converting a model moves them."""
         first = next(model.parameters())
         return first.data_ptr() == self._first and not first.requires_grad
 
-    def _with_positions(self, length: int) -> _Tables:
-        """Tables of `length` positions or more: of twice as many, up to the context, so that they seldom grow."""
+    def _build_tables(self, length: int) -> _PositionTables:
+        """Tables of at least `length` positions: of twice as many, up to the context, so that they seldom grow."""
         context = self._config.context_length
         length = max(length, min(context, max(2 * length, _POSITIONS)))
-        found = _position_tables(self._vectors, self._positions, length)
+        tables = _position_tables(self._absolute_positions, self._relative_positions, length)
         weights = self._weights.copy()
-        for name, table in found.items():
+        for name, table in tables.items():
             weights[name.replace(".", "_")] = table.data_ptr()
-        shape = self._shape._replace(table=length, turned=found["rotation"].shape[-1] if "rotation" in found else 0)
-        return _Tables(length, weights[0], shape, [*found.values()], torch.arange(length)[None])
+        shape = self._shape._replace(
+            table_length=length, rotary_dim=tables["rotation"].shape[-1] if "rotation" in tables else 0
+        )
+        return _PositionTables(length, weights[0], shape, [*tables.values()], torch.arange(length)[None])
 
     def _address(self, tensor: Tensor | None) -> int:
-        """Where a tensor is, which is kept alive, for it may be a copy."""
+        """The address of a tensor or its contiguous copy, which is kept alive."""
         if tensor is None:
             return 0
-        self._kept.append(tensor.detach().contiguous())
-        return self._kept[-1].data_ptr()
+        self._kept_alive.append(tensor.detach().contiguous())
+        return self._kept_alive[-1].data_ptr()
 
 
 def _position_tables(vectors: nn.Module | None, positions: nn.Module | None, length: int) -> dict[str, Tensor]:
-    """What positions up to `length` add, by its name in `MODEL`."""
+    """The tables of the position schemes, by name in `MODEL`."""
     cpu = torch.device("cpu")
     if vectors is not None:
         return {"embedding.positions": vectors(0, length, cpu).float().contiguous()}
     if isinstance(positions, RotaryPositions):
         return {"rotation": positions.table.rows(0, length, cpu).contiguous()}
-    if isinstance(positions, LinearBiases | BucketedBiases):
+    if isinstance(positions, ALiBi | T5Bias):
         distances = -torch.arange(length)[None, None]
-        biases, _ = positions.between(torch.empty(0), distances, layer=0)
+        biases, _ = positions.compute_bias(torch.empty(0), distances, layer=0)
         return {"biases": biases[0, :, 0].float().contiguous()}
     return {}
 
 
-def _shape(config: ModelConfig, block: Mapping[str, Tensor], *, vocabulary: int) -> Shape:
-    """The numbers of a model, without those of its tables of positions."""
-    return Shape(
-        width=config.d_model, heads=config.n_heads, kv_heads=config.n_kv_heads, head=config.d_head,
-        inner=len(block["feed_forward.up.weight"]), vocabulary=vocabulary,
-        activation=ACTIVATIONS[config.activation], turned=0,
+def _model_shape(config: ModelConfig, block: Mapping[str, Tensor], *, vocabulary: int) -> ModelShape:
+    """The shape of a model, without its position tables."""
+    return ModelShape(
+        d_model=config.d_model, heads=config.n_heads, kv_heads=config.n_kv_heads, head_size=config.d_head,
+        up_outputs=len(block["feed_forward.up.weight"]), vocab_size=vocabulary,
+        activation=ACTIVATIONS[config.activation], rotary_dim=0,
         window=config.attention_window if config.attention == "window" else 0,
-        table=0, centred=int(config.norm == "layernorm"),
+        table_length=0, is_layer_norm=int(config.norm == "layernorm"),
         norm_first=int(config.norm_position == "pre"), is_parallel=int(config.parallel_residual),
     )  # fmt: skip
 
 
-def _addresses(caches: Sequence[KeyValueCache]) -> NDArray[np.int64]:
-    """Where keys and values of each cache are, and how many positions they have room for: (caches, 3)."""
+def _cache_addresses(caches: Sequence[LayerKVCache]) -> NDArray[np.int64]:
+    """(caches, 3): addresses of keys and values, and the capacity in positions."""
     buffers = [cache.buffers() for cache in caches]
-    found = [(keys.data_ptr(), values.data_ptr(), keys.shape[2]) for keys, values in buffers]
-    return np.array(found, np.int64).reshape(-1, 3)
+    rows = [(keys.data_ptr(), values.data_ptr(), keys.shape[2]) for keys, values in buffers]
+    return np.array(rows, np.int64).reshape(-1, 3)

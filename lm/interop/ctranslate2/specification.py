@@ -13,7 +13,7 @@ from lm.config.portable import AllowedValues, comparable_fields, differing_field
 from lm.errors import InputError, UsageError
 from lm.model.attention import MultiHeadAttention
 from lm.model.layers import FeedForward
-from lm.model.positions import Embedding
+from lm.model.positions import InputEmbedding
 from lm.model.transformer import Block, DecoderOnly, EncoderDecoder, Stack
 
 _ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu-tanh": "GELUTanh", "silu": "SWISH", "swiglu": "SWISH"}
@@ -97,7 +97,7 @@ def _decoder_settings(config: ModelConfig) -> dict[str, Any]:
 
 
 _MIN_POSITIONS = 2048
-"""How many positions CTranslate2 is given at least, of those that go on without end."""
+"""How many positions CTranslate2 is given at least, of unlimited ones."""
 
 Array = npt.NDArray[np.float32]
 
@@ -116,7 +116,7 @@ def fill_weights(spec: Any, model: DecoderOnly | EncoderDecoder) -> None:  # noq
         _set_embedding(spec.encoder, spec.encoder.embeddings[0], embedding, model.config)
 
 
-def _set_embedding(spec: Any, table: Any, embedding: Embedding, config: ModelConfig) -> None:  # noqa: ANN401
+def _set_embedding(spec: Any, table: Any, embedding: InputEmbedding, config: ModelConfig) -> None:  # noqa: ANN401
     table.weight = _to_array(embedding.tokens.weight)
     if embedding.positions is not None:
         spec.position_encodings.encodings = _position_table(embedding.positions, embedding.tokens.weight, config)

@@ -20,7 +20,7 @@ from lm.interop.gguf.vocabulary import GGUFVocabulary, build_vocabulary
 from lm.interop.hugging_face.configuration import explain_family
 from lm.interop.hugging_face.family import Family
 from lm.interop.hugging_face.tensors import to_family_tensors
-from lm.model.positions import frequencies, unscaled
+from lm.model.positions import rotary_frequencies, unscaled_rotary_frequencies
 
 _FILE_TYPES = {"float32": 0, "float16": 1, "q8_0": 7}
 """The numbers by which the format knows what most tensors of a file are."""
@@ -141,7 +141,7 @@ def name_tensors(
         if needs_output and name == _weight_name(architecture.outer["embedding.tokens"]):
             yield _weight_name(architecture.head[0]), value
     if config.rope_scaling == "llama3":
-        yield _FACTORS, (unscaled(config) / frequencies(config)).float()
+        yield _FACTORS, (unscaled_rotary_frequencies(config) / rotary_frequencies(config)).float()
 
 
 def _weight_name(layer: str | None) -> str:

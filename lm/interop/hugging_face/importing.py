@@ -20,7 +20,7 @@ from lm.interop.hugging_face.configuration import from_json
 from lm.interop.hugging_face.family import Family
 from lm.interop.hugging_face.folder import CONFIG, find_weights, read_config, read_tensor
 from lm.interop.hugging_face.tensors import family_shape, from_family_tensors, locate_tensor
-from lm.model.transformer import build_model, without_weights
+from lm.model.transformer import build_model, init_empty_weights
 from lm.tensor_file import TensorEntry
 
 
@@ -102,7 +102,7 @@ def _check_shapes(
     """
     _check_layers(weights, model, family, folder)
     try:
-        with without_weights():
+        with init_empty_weights():
             shapes = {name: value.shape for name, value in build_model(model).state_dict().items()}
     except (RuntimeError, OverflowError):
         raise InputError(f"{folder / CONFIG}: describes a model that no machine could hold") from None

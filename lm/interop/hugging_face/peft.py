@@ -33,8 +33,8 @@ from lm.interop.hugging_face.configuration import find_family
 from lm.interop.hugging_face.family import Family
 from lm.interop.hugging_face.folder import CARD, read_json, read_tensor
 from lm.interop.hugging_face.tensors import locate_tensor, swap_groups
-from lm.model.lora import LoraLinear, adapters, build_adapted
-from lm.model.transformer import without_weights
+from lm.model.lora import LoraLinear, build_model_with_lora, lora_layers
+from lm.model.transformer import init_empty_weights
 from lm.tensor_file import TensorEntry, read_tensor_header
 from lm.tensors import load_tensors, save_tensors
 
@@ -136,8 +136,8 @@ def _to_peft_layers(
 
 
 def _layers(model: ModelConfig, lora: LoraConfig) -> dict[str, LoraLinear]:
-    with without_weights():
-        return adapters(build_adapted(model, lora))
+    with init_empty_weights():
+        return lora_layers(build_model_with_lora(model, lora))
 
 
 def _card(config: RunConfig, family: Family) -> str:

@@ -1,7 +1,7 @@
-"""Attention within a pattern: a window, local blocks or BigBird's, computed block by block where that pays.
+"""Block-sparse attention: sliding windows, local blocks and BigBird, computed block by block where that is faster.
 
-Positions are cut into blocks, of which a pattern says which meet at all; so a kernel can leave the others out. What a
-pattern says of two positions does not depend on how many there are: cached and padded sequences are read alike.
+Positions are cut into blocks, and a pattern says which blocks attend to which, so that a kernel can skip the others.
+The pattern of two positions doesn't depend on the sequence length: cached and padded sequences give the same results.
 """
 
 from __future__ import annotations
@@ -15,141 +15,151 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from lm.config.model import ModelConfig
-from lm.model.attention import ByDistance, Mask, MultiHeadAttention, Pattern, RelativeTables, Scope, attend
-from lm.model.module import remembered
+from lm.model.attention import MultiHeadAttention, attend
+from lm.model.attention_inputs import AttentionInputs, DistanceBias, RelativeEmbeddings
+from lm.model.masks import Mask, SparsityPattern
+from lm.model.module import memoised
 
 
-class PatternedAttention(MultiHeadAttention):
-    """Self-attention in which each position sees what a pattern lets it see.
+class BlockSparseAttention(MultiHeadAttention):
+    """Self-attention with a sparsity pattern.
 
-    The block-wise computation serves whole sequences. With a cache the queries are few, and keys that come before all
-    that they see are left out.
+    The block-wise kernel serves whole sequences. With a KV cache the queries are few, and keys before all visible ones
+    are skipped.
     """
 
-    def __init__(self, config: ModelConfig, pattern: Pattern, *, layer: int = 0) -> None:
+    def __init__(self, config: ModelConfig, pattern: SparsityPattern, *, layer: int = 0) -> None:
         super().__init__(config, layer=layer, value_residual=config.value_residual)
         self.pattern = pattern
 
-    def pairs(self, length: int, *, is_causal: bool) -> float:
-        """How many pairs of a query and a key meet, those of whole blocks."""
-        return pattern_pairs(self.pattern, length, is_causal=is_causal)
+    def count_query_key_pairs(self, length: int, *, is_causal: bool) -> float:
+        """Return the number of query-key pairs in connected blocks."""
+        return count_pattern_pairs(self.pattern, length, is_causal=is_causal)
 
-    def attended(self, query: Tensor, key: Tensor, value: Tensor, scope: Scope) -> Tensor:
-        """What (batch, heads, length, head) queries find in the values: as many."""
-        length, is_causal = query.shape[2], scope.mask.is_causal
-        in_line = length == key.shape[2] and scope.branches == 1 and scope.mask.bias is None
-        if in_line and blocks_pay(self.pattern, length, is_causal=is_causal):
-            blocks = BlockAttention(self.pattern, scope.mask, scope.by_distance, self.layer, self.dropped)
+    def attend_heads(self, query: Tensor, key: Tensor, value: Tensor, inputs: AttentionInputs) -> Tensor:
+        """Attend with (batch, heads, length, head) queries; return the same shape."""
+        length, is_causal = query.shape[2], inputs.mask.is_causal
+        in_line = length == key.shape[2] and inputs.n_branches == 1 and inputs.mask.bias is None
+        if in_line and is_blockwise_faster(self.pattern, length, is_causal=is_causal):
+            blocks = BlockSparseKernel(self.pattern, inputs.mask, inputs.distance_bias, self.layer, self.active_dropout)
             return blocks(query, key, value)
-        first = self.pattern.earliest(scope.start) if scope.key_positions is None else 0
-        mask, relative = self._seen(query, scope, first=first)
+        first = self.pattern.first_visible(inputs.start) if inputs.key_positions is None else 0
+        mask, relative = self._build_mask(query, inputs, first=first)
         key, value = key[:, :, first:], value[:, :, first:]
-        return attend(query, key, value, mask=mask, dropout=self.dropped, relative=relative)
+        return attend(query, key, value, mask=mask, dropout=self.active_dropout, relative=relative)
 
-    def mask(self, query: Tensor, scope: Scope) -> Mask:
-        """Which keys each query sees, and what their distances add to its scores."""
-        return self._seen(query, scope, first=0)[0]
+    def mask(self, query: Tensor, inputs: AttentionInputs) -> Mask:
+        """Return the mask with the bias of relative positions."""
+        return self._build_mask(query, inputs, first=0)[0]
 
-    def _seen(self, query: Tensor, scope: Scope, *, first: int) -> tuple[Mask, RelativeTables | None]:
-        """Which keys from `first` on each query sees, and what their distances add to scores and values."""
-        length, end = query.shape[2], scope.start + query.shape[2] // scope.branches
-        if scope.by_distance is None and scope.key_positions is None and length == end - first:
-            return scope.mask.within(self.pattern), None
-        distances = scope.distances(length, query.device)[..., first:]
-        queries = scope.positions(length, query.device)[..., None]
-        pairs = self.pattern.sees(queries, queries + distances, within=end)
-        if scope.mask.is_causal:
+    def _build_mask(
+        self, query: Tensor, inputs: AttentionInputs, *, first: int
+    ) -> tuple[Mask, RelativeEmbeddings | None]:
+        """The mask for keys from `first` on, and the relative embeddings of the values."""
+        length, end = query.shape[2], inputs.start + query.shape[2] // inputs.n_branches
+        if inputs.distance_bias is None and inputs.key_positions is None and length == end - first:
+            return inputs.mask.with_pattern(self.pattern), None
+        distances = inputs.compute_distances(length, query.device)[..., first:]
+        queries = inputs.compute_query_positions(length, query.device)[..., None]
+        pairs = self.pattern.build_token_mask(queries, queries + distances, within=end)
+        if inputs.mask.is_causal:
             pairs = pairs & (distances <= 0)
-        if scope.mask.key_lengths is not None:
-            pairs = pairs & (queries + distances < scope.mask.key_lengths[:, None, None])
-        mask = Mask(pairs=pairs[:, None], bias=scope.mask.bias)
-        if scope.by_distance is None:
+        if inputs.mask.key_lengths is not None:
+            pairs = pairs & (queries + distances < inputs.mask.key_lengths[:, None, None])
+        mask = Mask(visible=pairs[:, None], bias=inputs.mask.bias)
+        if inputs.distance_bias is None:
             return mask, None
-        bias, relative = scope.by_distance.between(query, distances, layer=self.layer)
+        bias, relative = inputs.distance_bias.compute_bias(query, distances, layer=self.layer)
         return mask.with_bias(bias), relative
 
 
-_HELD = 1 << 22
-"""Numbers that are kept for the backward pass; what would need more is computed again there, in parts that do not."""
+_MAX_SAVED_VALUES = 1 << 22
+"""Numbers saved for the backward pass; beyond that it recomputes chunk by chunk."""
 
 
-def blocks_pay(pattern: Pattern, length: int, *, is_causal: bool) -> bool:
-    """Whether a query meets at most half of the keys of a sequence that way."""
-    if length <= 2 * pattern.whole:
+def is_blockwise_faster(pattern: SparsityPattern, length: int, *, is_causal: bool) -> bool:
+    """Whether a query then sees at most half of the keys of a sequence."""
+    if length <= 2 * pattern.dense_length:
         return False
-    return 2 * pattern.most(is_causal=is_causal) * pattern.block <= length
+    return 2 * pattern.max_key_blocks(is_causal=is_causal) * pattern.block_size <= length
 
 
 @dataclass(frozen=True)
-class BlockAttention:
-    """Attention of a sequence to itself within a pattern, in time and memory that grow with its length alone.
+class BlockSparseKernel:
+    """Block-sparse attention of a sequence to itself, in time and memory linear in its length.
 
     Attributes:
-        pattern: which positions see which.
-        mask: whether that is causal, and how many keys are real.
-        by_distance: what knows what distances add, if they do.
-        layer: which layer asks for it.
-        dropout: share of the attention weights to drop.
+        pattern: the sparsity pattern.
+        mask: causality and key lengths.
+        distance_bias: computes biases of relative positions, if any.
+        layer: index of the layer.
+        dropout: dropout rate of the attention weights.
 
     Source: Zaheer et al. 2020, appendix D (blocks are gathered, and multiplied as dense matrices).
     """
 
-    pattern: Pattern
+    pattern: SparsityPattern
     mask: Mask
-    by_distance: ByDistance | None = None
+    distance_bias: DistanceBias | None = None
     layer: int = 0
     dropout: float = 0.0
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """What (batch, heads, length, head) queries find in (batch, kv_heads, length, head) keys and values."""
-        length, block = query.shape[2], self.pattern.block
-        room = (0, 0, 0, -length % block)
-        query, key, value = (F.pad(x, room).unflatten(2, (-1, block)) for x in (query, key, value))
-        table = block_table(self.pattern, query.shape[2], is_causal=self.mask.is_causal).to(query.device)
+        """Attend with (batch, heads, length, head) queries to (batch, kv_heads, length, head) keys and values."""
+        length, block = query.shape[2], self.pattern.block_size
+        padding = (0, 0, 0, -length % block)
+        query, key, value = (F.pad(x, padding).unflatten(2, (-1, block)) for x in (query, key, value))
+        table = key_block_table(self.pattern, query.shape[2], is_causal=self.mask.is_causal).to(query.device)
 
-        def attended(first: int, end: int) -> Tensor:
-            sees_all = first < self.pattern.everywhere
-            seen = torch.arange(len(table), device=table.device).expand(end, -1) if sees_all else table[:end]
-            return self._rows(query[:, :, first:end], key, value, seen[first:], first=first, length=length)
+        def attend_chunk(first: int, end: int) -> Tensor:
+            sees_all = first < self.pattern.n_dense_blocks
+            key_blocks = torch.arange(len(table), device=table.device).expand(end, -1) if sees_all else table[:end]
+            return self._attend_blocks(
+                query[:, :, first:end], key, value, key_blocks[first:], first=first, length=length
+            )
 
-        return in_chunks(attended, self._chunks(query, key, table), draws=self.dropout > 0)[:, :, :length]
+        return compute_in_chunks(attend_chunk, self._query_chunks(query, key, table), is_random=self.dropout > 0)[
+            :, :, :length
+        ]
 
-    def _chunks(self, query: Tensor, key: Tensor, table: Tensor) -> list[tuple[int, int]]:
-        """Blocks of queries to be computed together; those that see everything apart."""
+    def _query_chunks(self, query: Tensor, key: Tensor, table: Tensor) -> list[tuple[int, int]]:
+        """Query blocks to compute together; dense blocks are apart."""
         batch, heads, blocks, block, head = query.shape
         numbers = batch * block * table.shape[1] * (2 * key.shape[1] * head + heads * block)
-        everywhere = min(self.pattern.everywhere, blocks)
+        everywhere = min(self.pattern.n_dense_blocks, blocks)
         first = [(0, everywhere)] if everywhere else []
-        return first + even_chunks(blocks, numbers, most=_HELD, start=everywhere)
+        return first + split_evenly(blocks, numbers, max_cost=_MAX_SAVED_VALUES, start=everywhere)
 
-    def _rows(self, query: Tensor, key: Tensor, value: Tensor, seen: Tensor, *, first: int, length: int) -> Tensor:
-        """(batch, heads, positions, head): what some blocks of queries find in those they see, (blocks, most) of them.
+    def _attend_blocks(
+        self, query: Tensor, key: Tensor, value: Tensor, key_blocks: Tensor, *, first: int, length: int
+    ) -> Tensor:
+        """Attend from some query blocks to the (blocks, most) key blocks of each: (batch, heads, positions, head).
 
-        To `attend` each block is a row of its own.
+        For `attend`, each block is a row of the batch.
         """
         batch, heads, blocks, block, head = query.shape
         query = query.transpose(1, 2).flatten(0, 1)
-        places = torch.arange(block, device=seen.device)
-        queries = ((first + torch.arange(blocks, device=seen.device))[:, None] * block + places)[..., None]
-        keys = (seen.clamp(min=0)[..., None] * block + places).flatten(1)[:, None]
+        offsets = torch.arange(block, device=key_blocks.device)
+        queries = ((first + torch.arange(blocks, device=key_blocks.device))[:, None] * block + offsets)[..., None]
+        keys = (key_blocks.clamp(min=0)[..., None] * block + offsets).flatten(1)[:, None]
         bias, relative = None, None
-        if self.by_distance is not None:
+        if self.distance_bias is not None:
             distances = (keys - queries).repeat(batch, 1, 1)
-            bias, relative = self.by_distance.between(query, distances, layer=self.layer)
-        sees_whole_block = seen.shape[1] == 1 and self.pattern.whole >= block
+            bias, relative = self.distance_bias.compute_bias(query, distances, layer=self.layer)
+        sees_whole_block = key_blocks.shape[1] == 1 and self.pattern.dense_length >= block
         if sees_whole_block and self.mask.is_causal and self.mask.key_lengths is None:
             mask = Mask.causal(bias=bias)
         else:
-            pairs = self._pairs(queries, keys, (seen >= 0).repeat_interleave(block, 1)[:, None], length)
-            mask = Mask(pairs=pairs.expand(batch, -1, -1, -1).flatten(0, 1)[:, None], bias=bias)
-        key, value = (_gathered(x, seen) for x in (key, value))
-        found = attend(query, key, value, mask=mask, dropout=self.dropout, relative=relative)
-        return found.view(batch, blocks, heads, block, head).transpose(1, 2).flatten(2, 3)
+            pairs = self._visible_pairs(queries, keys, (key_blocks >= 0).repeat_interleave(block, 1)[:, None], length)
+            mask = Mask(visible=pairs.expand(batch, -1, -1, -1).flatten(0, 1)[:, None], bias=bias)
+        key, value = (_gather_blocks(x, key_blocks) for x in (key, value))
+        output = attend(query, key, value, mask=mask, dropout=self.dropout, relative=relative)
+        return output.view(batch, blocks, heads, block, head).transpose(1, 2).flatten(2, 3)
 
-    def _pairs(self, queries: Tensor, keys: Tensor, exists: Tensor, length: int) -> Tensor:
-        """(batch or 1, blocks, queries, keys) booleans: what the pattern, causality and padding leave."""
-        within = -(-length // self.pattern.block) * self.pattern.block
-        pairs = self.pattern.sees(queries, keys, within=within) & exists
+    def _visible_pairs(self, queries: Tensor, keys: Tensor, exists: Tensor, length: int) -> Tensor:
+        """(batch or 1, blocks, queries, keys) booleans by pattern, causality and padding."""
+        within = -(-length // self.pattern.block_size) * self.pattern.block_size
+        pairs = self.pattern.build_token_mask(queries, keys, within=within) & exists
         if self.mask.is_causal:
             pairs &= keys <= queries
         else:
@@ -159,190 +169,192 @@ class BlockAttention:
         return pairs & (keys < self.mask.key_lengths[:, None, None, None])
 
 
-def _gathered(x: Tensor, seen: Tensor) -> Tensor:
-    """(batch, heads, blocks, block, head) -> (batch · rows, heads, most · block, head): for each row what it sees."""
+def _gather_blocks(x: Tensor, key_blocks: Tensor) -> Tensor:
+    """(batch, heads, blocks, block, head) -> (batch · rows, heads, most · block, head): the key blocks of each row."""
     batch, heads, _, block, head = x.shape
-    rows, most = seen.shape
-    found = x.index_select(2, seen.clamp(min=0).flatten()).view(batch, heads, rows, most * block, head)
-    return found.transpose(1, 2).reshape(batch * rows, heads, most * block, head)
+    rows, max_blocks = key_blocks.shape
+    gathered = x.index_select(2, key_blocks.clamp(min=0).flatten()).view(batch, heads, rows, max_blocks * block, head)
+    return gathered.transpose(1, 2).reshape(batch * rows, heads, max_blocks * block, head)
 
 
 _LARGEST_BLOCK = 64
-"""Positions of a window's blocks at most: larger ones gather less, and compute more that nobody sees."""
+"""The largest block of a window: larger ones gather less, but compute more masked pairs."""
 
 
 @dataclass(frozen=True)
-class Window:
-    """Each position sees those that are at most `farthest` away.
+class SlidingWindow:
+    """A sliding window: each position attends to those at most `max_distance` away.
 
     Source: Beltagy et al. 2020 (Longformer), section 3.1.
     """
 
-    farthest: int
-    everywhere: int = 0
+    max_distance: int
+    n_dense_blocks: int = 0
 
     @property
-    def block(self) -> int:
-        """As long as the window reaches, in powers of two."""
-        return min(_LARGEST_BLOCK, 1 << max(4, self.farthest.bit_length() - 1))
+    def block_size(self) -> int:
+        """The window's reach, rounded down to a power of two, within limits."""
+        return min(_LARGEST_BLOCK, 1 << max(4, self.max_distance.bit_length() - 1))
 
     @property
-    def whole(self) -> int:
-        """As far as the first position sees."""
-        return self.farthest + 1
+    def dense_length(self) -> int:
+        """The reach of the first position."""
+        return self.max_distance + 1
 
-    def most(self, *, is_causal: bool) -> int:
-        """Its own, and on either side as many as the window reaches into."""
-        return 1 + (1 if is_causal else 2) * -(-self.farthest // self.block)
+    def max_key_blocks(self, *, is_causal: bool) -> int:
+        """Its own, and those that the window reaches on either side."""
+        return 1 + (1 if is_causal else 2) * -(-self.max_distance // self.block_size)
 
-    def connected(self, n_blocks: int) -> Tensor:
-        """Blocks whose nearest positions are near enough."""
-        places = torch.arange(n_blocks)
-        return ((places[:, None] - places).abs() - 1) * self.block < self.farthest
+    def build_block_mask(self, n_blocks: int) -> Tensor:
+        """Blocks whose nearest positions are within reach."""
+        blocks = torch.arange(n_blocks)
+        return ((blocks[:, None] - blocks).abs() - 1) * self.block_size < self.max_distance
 
-    def sees(self, queries: Tensor, keys: Tensor, *, within: int) -> Tensor:  # noqa: ARG002 (it matters to others)
-        """Whether they are near enough."""
-        return (queries - keys).abs() <= self.farthest
+    def build_token_mask(self, queries: Tensor, keys: Tensor, *, within: int) -> Tensor:  # noqa: ARG002 (it matters to others)
+        """Whether they are within reach."""
+        return (queries - keys).abs() <= self.max_distance
 
-    def earliest(self, query: int) -> int:
+    def first_visible(self, query: int) -> int:
         """The far end of the window."""
-        return max(0, query - self.farthest)
+        return max(0, query - self.max_distance)
 
 
 @dataclass(frozen=True)
 class LocalBlocks:
-    """Each position sees those of its own block.
+    """Local attention: each position attends to its own block.
 
     Source: Liu et al. 2018, section 4.2.2 (local attention).
     """
 
-    block: int
-    everywhere: int = 0
+    block_size: int
+    n_dense_blocks: int = 0
 
     @property
-    def whole(self) -> int:
+    def dense_length(self) -> int:
         """One block."""
-        return self.block
+        return self.block_size
 
-    def most(self, *, is_causal: bool) -> int:  # noqa: ARG002
-        """Its own."""
+    def max_key_blocks(self, *, is_causal: bool) -> int:  # noqa: ARG002
+        """One."""
         return 1
 
-    def connected(self, n_blocks: int) -> Tensor:
-        """Each block with itself."""
+    def build_block_mask(self, n_blocks: int) -> Tensor:
+        """The diagonal."""
         return torch.eye(n_blocks, dtype=torch.bool)
 
-    def sees(self, queries: Tensor, keys: Tensor, *, within: int) -> Tensor:  # noqa: ARG002
-        """Whether they are of the same block."""
-        return queries // self.block == keys // self.block
+    def build_token_mask(self, queries: Tensor, keys: Tensor, *, within: int) -> Tensor:  # noqa: ARG002
+        """Whether they are in the same block."""
+        return queries // self.block_size == keys // self.block_size
 
-    def earliest(self, query: int) -> int:
-        """Where its block begins."""
-        return query // self.block * self.block
+    def first_visible(self, query: int) -> int:
+        """The start of its block."""
+        return query // self.block_size * self.block_size
 
 
 @dataclass(frozen=True)
 class BigBird:
-    """Each block sees itself and its neighbours, the first blocks (the global ones), and a few drawn at random.
+    """BigBird: each block attends to itself, its neighbours, the first (global) blocks, and a few random ones.
 
-    Global blocks see all, too, as far as the mask is not causal. The random blocks follow from layer and block alone:
-    of a causal stack they come earlier; else as many come earlier as later, but for those beyond the end.
+    Global blocks attend to all, unless the mask is causal. The random blocks depend on layer and block alone: in a
+    causal stack they are earlier ones; else as many earlier as later ones, except beyond the end.
 
-    Source: Zaheer et al. 2020, section 2 (of which this is the form without added tokens, ITC).
+    Source: Zaheer et al. 2020, section 2 (the variant without added tokens, ITC).
     """
 
-    block: int
+    block_size: int
     global_blocks: int
     random_blocks: int
     layer: int
     is_causal: bool
 
     @property
-    def whole(self) -> int:
+    def dense_length(self) -> int:
         """The global blocks and two neighbours."""
-        return (self.global_blocks + 2) * self.block
+        return (self.global_blocks + 2) * self.block_size
 
     @property
-    def everywhere(self) -> int:
-        """The global blocks, where a query may see what comes later."""
+    def n_dense_blocks(self) -> int:
+        """The global blocks, if not causal."""
         return 0 if self.is_causal else self.global_blocks
 
-    def most(self, *, is_causal: bool) -> int:
-        """Itself and its neighbours, and what is global or random."""
+    def max_key_blocks(self, *, is_causal: bool) -> int:
+        """Itself, its neighbours, the global and the random blocks."""
         return (2 if is_causal else 3) + self.global_blocks + self.random_blocks
 
-    def connected(self, n_blocks: int) -> Tensor:
+    def build_block_mask(self, n_blocks: int) -> Tensor:
         """Neighbours, global and random blocks."""
-        return _bigbird(self, n_blocks)
+        return _bigbird_block_mask(self, n_blocks)
 
-    def sees(self, queries: Tensor, keys: Tensor, *, within: int) -> Tensor:
+    def build_token_mask(self, queries: Tensor, keys: Tensor, *, within: int) -> Tensor:
         """Whether their blocks are connected."""
-        return self.connected(-(-within // self.block)).to(queries.device)[queries // self.block, keys // self.block]
+        return self.build_block_mask(-(-within // self.block_size)).to(queries.device)[
+            queries // self.block_size, keys // self.block_size
+        ]
 
-    def earliest(self, query: int) -> int:  # noqa: ARG002
+    def first_visible(self, query: int) -> int:  # noqa: ARG002
         """The first global block."""
         return 0
 
 
-@remembered
-def _bigbird(pattern: BigBird, n_blocks: int) -> Tensor:
-    """The blocks that BigBird connects; among those that could be random, the ones whose numbers are least are."""
+@memoised
+def _bigbird_block_mask(pattern: BigBird, n_blocks: int) -> Tensor:
+    """The block mask of BigBird; the random blocks are the candidates with the smallest hashes."""
     query, key = torch.arange(n_blocks)[:, None], torch.arange(2 * n_blocks)
     fixed = ((query - key).abs() <= 1) | (key < pattern.global_blocks)
     free = ~fixed & (key < (query if pattern.is_causal else 2 * (query + 1)))
-    numbers = torch.where(free, _numbers(pattern.layer, query, key), 1 << 31)
-    drawn = numbers.argsort(dim=1, stable=True)[:, : pattern.random_blocks]
-    connected = fixed.scatter(1, drawn, True) & (fixed | free)
-    return (connected | (query < pattern.everywhere))[:, :n_blocks]
+    numbers = torch.where(free, _hash_block_pairs(pattern.layer, query, key), 1 << 31)
+    random_blocks = numbers.argsort(dim=1, stable=True)[:, : pattern.random_blocks]
+    connected = fixed.scatter(1, random_blocks, True) & (fixed | free)
+    return (connected | (query < pattern.n_dense_blocks))[:, :n_blocks]
 
 
-def _numbers(layer: int, query: Tensor, key: Tensor) -> Tensor:
-    """A number of 31 bits for each pair of blocks, as if drawn at random, and the same on every machine."""
-    return _mixed(_mixed(_mixed(torch.full_like(query, layer)) + query) + key)
+def _hash_block_pairs(layer: int, query: Tensor, key: Tensor) -> Tensor:
+    """A 31-bit pseudo-random number for each pair of blocks, the same on every machine."""
+    return _mix_bits(_mix_bits(_mix_bits(torch.full_like(query, layer)) + query) + key)
 
 
-def _mixed(x: Tensor) -> Tensor:
-    """Other 31 bits for each that an input has; no product leaves 64 bits. Source: Wellons 2018 (lowbias32)."""
+def _mix_bits(x: Tensor) -> Tensor:
+    """A bijection of 31-bit integers; no product exceeds 64 bits. Source: Wellons 2018 (lowbias32)."""
     x = (x + 0x1E3779B9) & 0x7FFFFFFF
     x = ((x ^ (x >> 16)) * 0x7FEB352D) & 0x7FFFFFFF
     x = ((x ^ (x >> 15)) * 0x046CA68B) & 0x7FFFFFFF
     return x ^ (x >> 16)
 
 
-@remembered
-def block_table(pattern: Pattern, n_blocks: int, *, is_causal: bool) -> Tensor:
-    """Which blocks of keys each block of queries sees.
+@memoised
+def key_block_table(pattern: SparsityPattern, n_blocks: int, *, is_causal: bool) -> Tensor:
+    """Return the key blocks that each query block attends to.
 
     Returns:
-        (n_blocks, most) the numbers of the blocks in order, -1 after the last; `most` is the pattern's, or n_blocks.
-        Of blocks that see every key only the first are named.
+        (n_blocks, most) indices in order, -1 after the last; `most` is the pattern's `max_key_blocks`, or n_blocks. Of
+        dense blocks only the first are listed.
     """
-    connected = pattern.connected(n_blocks)
+    connected = pattern.build_block_mask(n_blocks)
     if is_causal:
         connected = connected.tril()
-    most = pattern.most(is_causal=is_causal)
-    ranked = torch.where(connected, torch.arange(n_blocks), n_blocks).sort(dim=1).values[:, :most]
+    max_blocks = pattern.max_key_blocks(is_causal=is_causal)
+    ranked = torch.where(connected, torch.arange(n_blocks), n_blocks).sort(dim=1).values[:, :max_blocks]
     return torch.where(ranked == n_blocks, -1, ranked)
 
 
-def pattern_pairs(pattern: Pattern, length: int, *, is_causal: bool) -> float:
-    """How many pairs of a query and a key blocks see that are connected; of a block and itself half, where causal."""
-    places = torch.arange(-(-length // pattern.block)) * pattern.block
-    sizes = (length - places).clamp(max=pattern.block).double()
-    connected = pattern.connected(len(sizes)).double()
+def count_pattern_pairs(pattern: SparsityPattern, length: int, *, is_causal: bool) -> float:
+    """Count the query-key pairs in connected blocks; a causal block and itself count half."""
+    starts = torch.arange(-(-length // pattern.block_size)) * pattern.block_size
+    sizes = (length - starts).clamp(max=pattern.block_size).double()
+    connected = pattern.build_block_mask(len(sizes)).double()
     if is_causal:
         connected = connected.tril() - torch.eye(len(sizes)) / 2
     return float(sizes @ connected @ sizes)
 
 
-def pattern_of(config: ModelConfig, layer: int, *, is_causal: bool) -> Pattern | None:
-    """The pattern of a layer's self-attention, counted from 0 in its stack; None where all see all.
+def build_pattern(config: ModelConfig, layer: int, *, is_causal: bool) -> SparsityPattern | None:
+    """Build the sparsity pattern of a layer's self-attention, counted from 0 in its stack; None for full attention.
 
     Compressed attention alternates with local attention, which comes first.
     """
     if config.attention == "window":
         size = config.attention_window
-        return Window(size - 1 if is_causal else size)
+        return SlidingWindow(size - 1 if is_causal else size)
     if config.attention == "bigbird":
         return BigBird(
             config.attention_block, config.global_blocks, config.random_blocks, layer=layer, is_causal=is_causal
@@ -352,15 +364,17 @@ def pattern_of(config: ModelConfig, layer: int, *, is_causal: bool) -> Pattern |
     return None
 
 
-def in_chunks(compute: Callable[[int, int], Tensor], chunks: Sequence[tuple[int, int]], *, draws: bool) -> Tensor:
-    """What `compute` makes of each chunk, one after the other along the length.
+def compute_in_chunks(
+    compute: Callable[[int, int], Tensor], chunks: Sequence[tuple[int, int]], *, is_random: bool
+) -> Tensor:
+    """Compute chunks one after the other along the length, and concatenate them.
 
-    If there are several, nothing that was made on the way is kept for the backward pass: it computes a chunk again.
+    If there are several, activations are not saved for the backward pass, which recomputes each chunk.
 
     Args:
-        compute: gives (batch, heads, positions, head) for the first and the end of a chunk.
+        compute: returns (batch, heads, positions, head) given the first and the end position of a chunk.
         chunks: first and end of each.
-        draws: whether it draws random numbers, which must be the same again.
+        is_random: whether it draws random numbers, which must be the same again.
 
     Returns:
         (batch, heads, positions of all chunks, head).
@@ -371,19 +385,19 @@ def in_chunks(compute: Callable[[int, int], Tensor], chunks: Sequence[tuple[int,
         return compute(*chunks[0])
     if not torch.is_grad_enabled():
         return torch.cat([compute(*chunk) for chunk in chunks], dim=2)
-    parts = [checkpoint(compute, *chunk, use_reentrant=False, preserve_rng_state=draws) for chunk in chunks]
+    parts = [checkpoint(compute, *chunk, use_reentrant=False, preserve_rng_state=is_random) for chunk in chunks]
     return torch.cat(parts, dim=2)
 
 
-def even_chunks(total: int, cost: int, *, most: int, start: int = 0) -> list[tuple[int, int]]:
-    """Chunks of `start` … `total` of about the same size, so that each costs at most `most`, but has one at least.
+def split_evenly(total: int, cost: int, *, max_cost: int, start: int = 0) -> list[tuple[int, int]]:
+    """Split `start` … `total` into chunks of similar size that cost at most `max_cost`, or have one element.
 
     Args:
-        total: where the last ends.
-        cost: of each element.
-        most: the cost of a chunk.
-        start: where the first begins.
+        total: end of the last chunk.
+        cost: per element.
+        max_cost: the greatest cost of a chunk.
+        start: start of the first chunk.
     """
-    n_chunks = max(1, -(-(total - start) * cost // most))
+    n_chunks = max(1, -(-(total - start) * cost // max_cost))
     size = max(1, -(-(total - start) // n_chunks))
     return [(first, min(first + size, total)) for first in range(start, total, size)]

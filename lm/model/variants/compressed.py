@@ -1,4 +1,4 @@
-"""Memory-compressed attention: to keys and values of which each covers several positions."""
+"""Memory-compressed attention: each key and value covers several positions."""
 
 from __future__ import annotations
 
@@ -9,22 +9,24 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lm.config.model import ModelConfig
-from lm.model.attention import Mask, MultiHeadAttention, RelativeTables, Scope, attend
+from lm.model.attention import MultiHeadAttention, attend
+from lm.model.attention_inputs import AttentionInputs, RelativeEmbeddings
 from lm.model.layers import Linear
+from lm.model.masks import Mask
 from lm.model.positions import Rotation
-from lm.model.variants.block_sparse import even_chunks, in_chunks
+from lm.model.variants.block_sparse import compute_in_chunks, split_evenly
 
-_HELD = 1 << 24
-"""Scores that are kept for the backward pass; see `in_chunks`."""
+_MAX_SAVED_SCORES = 1 << 24
+"""Scores saved for the backward pass; see `compute_in_chunks`."""
 
 
 class CompressedAttention(MultiHeadAttention):
-    """Self-attention to keys and values that a strided convolution makes of several positions each.
+    """Self-attention to keys and values compressed by a strided convolution.
 
-    Its kernel is as wide as its stride, so it is a matrix for neighbours side by side. In a causal stack a query sees
-    what covers nothing after it, and the first ones see nothing. There a compressed key stands where the last
-    position that it covers does; in an encoder, where that may be padding, the first. Nothing is cached: a sequence is
-    read again for each token.
+    Kernel and stride are equally wide, so the convolution is a matmul of concatenated neighbours. In a causal stack a
+    query attends to keys that cover no later position, and the first queries to none. There a compressed key has the
+    position of the last that it covers; in an encoder, where that may be padding, of the first. There is no KV cache: a
+    sequence is recomputed for each token.
 
     Source: Liu et al. 2018, section 4.2.3 (memory-compressed attention).
     """
@@ -38,113 +40,119 @@ class CompressedAttention(MultiHeadAttention):
             for _ in range(2)
         )
 
-    def weights_per_position(self) -> float:
-        """See `Module`; a convolution is computed once in a stride."""
-        of_strides = sum(each.weights_per_position() for each in (self.key_convolution, self.value_convolution))
-        return super().weights_per_position() - of_strides + of_strides / self.stride
+    def macs_per_position(self) -> float:
+        """See `Module`; a convolution is computed once per stride."""
+        convolution_macs = sum(each.macs_per_position() for each in (self.key_convolution, self.value_convolution))
+        return super().macs_per_position() - convolution_macs + convolution_macs / self.stride
 
-    def pairs(self, length: int, *, is_causal: bool) -> float:
-        """How many pairs of a query and a compressed key meet."""
+    def count_query_key_pairs(self, length: int, *, is_causal: bool) -> float:
+        """Return the number of pairs of queries and compressed keys."""
         return length * (length / self.stride) / (2 if is_causal else 1)
 
-    def project(self, x: Tensor, scope: Scope) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries (batch, heads, length, head) of `x`, and all the compressed keys and values that they may meet."""
-        assert scope.start == 0, "a sequence is read at once"
-        assert scope.caches is None
-        assert scope.key_positions is None, "what covers several positions needs them in a line"
+    def project_qkv(self, x: Tensor, inputs: AttentionInputs) -> tuple[Tensor, Tensor, Tensor]:
+        """Project to (batch, heads, length, head) queries, and to all compressed keys and values."""
+        assert inputs.start == 0, "a sequence is read at once"
+        assert inputs.caches is None
+        assert inputs.key_positions is None, "what covers several positions needs them in a line"
         query, key, value = self._split(self.input(x), (self.heads, self.kv_heads, self.kv_heads))
         query = self._normalise(self.query_norm, query)
-        if scope.rotation is not None:
-            query = scope.rotation(query)
-        if scope.first_values is not None and self.value_shares is not None:
-            value = scope.first_values.mix(value, self.value_shares)
-        return query, *self._compressed(key, value, scope)
+        if inputs.rotation is not None:
+            query = inputs.rotation(query)
+        if inputs.first_layer_values is not None and self.value_shares is not None:
+            value = inputs.first_layer_values.mix(value, self.value_shares)
+        return query, *self._compress(key, value, inputs)
 
-    def _compressed(self, key: Tensor, value: Tensor, scope: Scope) -> tuple[Tensor, Tensor]:
-        """Keys and values, compressed: normalised, and turned by where they stand."""
-        key = self._normalise(self.key_norm, self._convolved(key, self.key_convolution, scope))
-        if scope.rotation is not None:
-            assert isinstance(scope.rotation, Rotation)
-            key = scope.rotation.every(self.stride, first=self.stride - 1 if self.is_causal else 0)(key)
-        return key, self._convolved(value, self.value_convolution, scope)
+    def _compress(self, key: Tensor, value: Tensor, inputs: AttentionInputs) -> tuple[Tensor, Tensor]:
+        """Compress keys and values; normalise and rotate the keys."""
+        key = self._normalise(self.key_norm, self._convolve(key, self.key_convolution, inputs))
+        if inputs.rotation is not None:
+            assert isinstance(inputs.rotation, Rotation)
+            key = inputs.rotation.strided(self.stride, first=self.stride - 1 if self.is_causal else 0)(key)
+        return key, self._convolve(value, self.value_convolution, inputs)
 
-    def _convolved(self, x: Tensor, convolution: Linear, scope: Scope) -> Tensor:
-        """(batch, kv_heads, length, head) -> (batch, kv_heads, compressed, head), in which padding counts as zeros.
+    def _convolve(self, x: Tensor, convolution: Linear, inputs: AttentionInputs) -> Tensor:
+        """(batch, kv_heads, length, head) -> (batch, kv_heads, compressed, head); padding counts as zeros.
 
-        Positions that fill no stride are left out where the mask is causal, for nothing sees them; else zeros follow.
+        An incomplete stride at the end is dropped if the mask is causal, else padded with zeros.
         """
         if self.is_causal:
             x = x[:, :, : x.shape[2] // self.stride * self.stride]
         else:
-            if scope.mask.key_lengths is not None:
-                real = torch.arange(x.shape[2], device=x.device) < scope.mask.key_lengths[:, None]
-                x = x.masked_fill(~real[:, None, :, None], 0.0)
+            if inputs.mask.key_lengths is not None:
+                is_real = torch.arange(x.shape[2], device=x.device) < inputs.mask.key_lengths[:, None]
+                x = x.masked_fill(~is_real[:, None, :, None], 0.0)
             x = F.pad(x, (0, 0, 0, -x.shape[2] % self.stride))
-        side_by_side = x.transpose(1, 2).flatten(2).unflatten(1, (-1, self.stride)).flatten(2)
-        return convolution(side_by_side).unflatten(-1, (self.kv_heads, -1)).transpose(1, 2)
+        concatenated = x.transpose(1, 2).flatten(2).unflatten(1, (-1, self.stride)).flatten(2)
+        return convolution(concatenated).unflatten(-1, (self.kv_heads, -1)).transpose(1, 2)
 
-    def attended(self, query: Tensor, key: Tensor, value: Tensor, scope: Scope) -> Tensor:
-        """What (batch, heads, length, head) queries find in the compressed values: as many."""
+    def attend_heads(self, query: Tensor, key: Tensor, value: Tensor, inputs: AttentionInputs) -> Tensor:
+        """Attend with (batch, heads, length, head) queries; return the same shape."""
         if not key.shape[2]:
             return torch.zeros_like(query)
         length = query.shape[2]
-        if self.is_causal and length > 1 and scope.by_distance is None and not self.dropped:
-            return _in_turns(query, key, value, self.stride)
-        if not self.is_causal and scope.by_distance is None and not self.dropped:
-            return attend(query, key, value, mask=self.mask(query, scope))
+        if self.is_causal and length > 1 and inputs.distance_bias is None and not self.active_dropout:
+            return _interleaved_causal_attention(query, key, value, self.stride)
+        if not self.is_causal and inputs.distance_bias is None and not self.active_dropout:
+            return attend(query, key, value, mask=self.mask(query, inputs))
         numbers = query.shape[0] * query.shape[1] * key.shape[2]
-        compute = partial(self._some, query, key, value, scope)
-        return in_chunks(compute, even_chunks(length, numbers, most=_HELD), draws=self.dropped > 0)
+        compute = partial(self._attend_slice, query, key, value, inputs)
+        return compute_in_chunks(
+            compute, split_evenly(length, numbers, max_cost=_MAX_SAVED_SCORES), is_random=self.active_dropout > 0
+        )
 
-    def _some(self, query: Tensor, key: Tensor, value: Tensor, scope: Scope, first: int, end: int) -> Tensor:  # noqa: PLR0917
-        """What the queries from `first` to `end` find, with the keys that they may see."""
+    def _attend_slice(  # noqa: PLR0917
+        self, query: Tensor, key: Tensor, value: Tensor, inputs: AttentionInputs, first: int, end: int
+    ) -> Tensor:
+        """Attend from the queries `first` to `end`."""
         query = query[:, :, first:end]
         n_keys = min(key.shape[2], end // self.stride) if self.is_causal else key.shape[2]
         if not n_keys:
             return torch.zeros_like(query)
-        mask, relative = self._seen(query, n_keys, scope, start=first)
+        mask, relative = self._build_mask(query, n_keys, inputs, start=first)
         key, value = key[:, :, :n_keys], value[:, :, :n_keys]
-        return attend(query, key, value, mask=mask, dropout=self.dropped, relative=relative)
+        return attend(query, key, value, mask=mask, dropout=self.active_dropout, relative=relative)
 
-    def mask(self, query: Tensor, scope: Scope) -> Mask:
-        """Which compressed keys each query sees, and what their distances add to its scores."""
+    def mask(self, query: Tensor, inputs: AttentionInputs) -> Mask:
+        """Return the mask over compressed keys with the bias of relative positions."""
         end = query.shape[2]
-        return self._seen(query, end // self.stride if self.is_causal else -(-end // self.stride), scope)[0]
+        return self._build_mask(query, end // self.stride if self.is_causal else -(-end // self.stride), inputs)[0]
 
-    def _seen(self, query: Tensor, n_keys: int, scope: Scope, *, start: int = 0) -> tuple[Mask, RelativeTables | None]:
-        """Which of the first keys queries from `start` on see, and what distances add to their scores and values."""
+    def _build_mask(
+        self, query: Tensor, n_keys: int, inputs: AttentionInputs, *, start: int = 0
+    ) -> tuple[Mask, RelativeEmbeddings | None]:
+        """The mask of the first keys for queries from `start` on, and the relative embeddings of the values."""
         queries = torch.arange(start, start + query.shape[2], device=query.device)[:, None]
         keys = torch.arange(n_keys, device=query.device) * self.stride + (self.stride - 1 if self.is_causal else 0)
         pairs = None
         if self.is_causal:
             pairs = (keys <= queries)[None, None]
-        elif scope.mask.key_lengths is not None:
-            pairs = (keys < scope.mask.key_lengths[:, None])[:, None, None]
-        mask = Mask(pairs=pairs)
-        if scope.by_distance is None:
+        elif inputs.mask.key_lengths is not None:
+            pairs = (keys < inputs.mask.key_lengths[:, None])[:, None, None]
+        mask = Mask(visible=pairs)
+        if inputs.distance_bias is None:
             return mask, None
-        bias, relative = scope.by_distance.between(query, (keys - queries)[None], layer=self.layer)
+        bias, relative = inputs.distance_bias.compute_bias(query, (keys - queries)[None], layer=self.layer)
         return mask.with_bias(bias), relative
 
-    def over_positions(self, weights: Tensor, length: int) -> Tensor:
-        """Weights of compressed keys shared out evenly among the positions that each covers."""
-        n_covered = torch.full((weights.shape[-1],), self.stride, device=weights.device)
-        if n_covered.numel() * self.stride > length:
-            n_covered[-1] -= n_covered.numel() * self.stride - length
-        spread = (weights / n_covered).repeat_interleave(self.stride, dim=-1)[..., :length]
-        return F.pad(spread, (0, length - spread.shape[-1]))
+    def weights_by_position(self, weights: Tensor, length: int) -> Tensor:
+        """Spread the weight of each compressed key evenly over the positions that it covers."""
+        covered_counts = torch.full((weights.shape[-1],), self.stride, device=weights.device)
+        if covered_counts.numel() * self.stride > length:
+            covered_counts[-1] -= covered_counts.numel() * self.stride - length
+        expanded = (weights / covered_counts).repeat_interleave(self.stride, dim=-1)[..., :length]
+        return F.pad(expanded, (0, length - expanded.shape[-1]))
 
 
-def _in_turns(query: Tensor, key: Tensor, value: Tensor, stride: int) -> Tensor:
+def _interleaved_causal_attention(query: Tensor, key: Tensor, value: Tensor, stride: int) -> Tensor:
     """Causal attention of a whole sequence to its compressed keys.
 
-    From where the first key is complete, every stride-th query sees one key more than the one before it. So the
-    queries are as many causal attentions as the stride is long, which a kernel takes for heads of one group.
+    Once the first key is complete, every stride-th query attends to one more key than the one before. So the queries
+    are `stride` interleaved causal attentions, which a kernel computes as heads of one group.
     """
     batch, heads, length, head = query.shape
     first, n_keys = stride - 1, key.shape[2]
-    seeing = F.pad(query[:, :, first:], (0, 0, 0, n_keys * stride - (length - first)))
-    turns = seeing.unflatten(2, (n_keys, stride)).transpose(2, 3).reshape(batch, heads * stride, n_keys, head)
-    found = attend(turns, key, value, mask=Mask.causal())
-    in_line = found.view(batch, heads, stride, n_keys, head).transpose(2, 3).flatten(2, 3)
-    return F.pad(in_line, (0, 0, first, 0))[:, :, :length]
+    queries = F.pad(query[:, :, first:], (0, 0, 0, n_keys * stride - (length - first)))
+    interleaved = queries.unflatten(2, (n_keys, stride)).transpose(2, 3).reshape(batch, heads * stride, n_keys, head)
+    output = attend(interleaved, key, value, mask=Mask.causal())
+    sequential = output.view(batch, heads, stride, n_keys, head).transpose(2, 3).flatten(2, 3)
+    return F.pad(sequential, (0, 0, first, 0))[:, :, :length]

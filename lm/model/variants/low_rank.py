@@ -1,4 +1,4 @@
-"""Linformer's self-attention: to a few combinations of the positions, whatever their number."""
+"""Linformer: self-attention to a fixed number of linear combinations of the positions."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ from torch import Tensor, nn
 
 from lm.config.model import ModelConfig
 from lm.errors import UsageError
-from lm.model.attention import Mask, MultiHeadAttention, Scope, attend
-from lm.model.module import multiplied
+from lm.model.attention import MultiHeadAttention, attend
+from lm.model.attention_inputs import AttentionInputs
+from lm.model.masks import Mask
+from lm.model.module import count_macs
 
 
 class LowRankAttention(MultiHeadAttention):
     """Self-attention of an encoder whose keys and values are projected along the length to a low rank.
 
-    The projections have a column for each position of the context, which all heads share; padding counts nothing. They
-    start so that sums over a whole context are as large as what is summed.
+    The projections have a column per position of the context, shared by all heads; padding is excluded. They start so
+    that sums over a whole context are as large as their summands.
 
     Source: Wang et al. 2020 (Linformer), section 4, shared headwise.
     """
@@ -26,47 +28,47 @@ class LowRankAttention(MultiHeadAttention):
         self.key_lengthwise, self.value_lengthwise = nn.Parameter(torch.empty(shape)), nn.Parameter(torch.empty(shape))
 
     def initialise(self) -> None:
-        """Draw projections that keep the size of what they sum over a whole context."""
+        """Draw projections that preserve the scale over a whole context."""
         super().initialise()
         for projection in (self.key_lengthwise, self.value_lengthwise):
             nn.init.normal_(projection, std=projection.shape[1] ** -0.5)
 
-    def weights_per_position(self) -> float:
-        """See `Module`; each key and value takes part in as many sums as there are rows."""
-        rows = sum(multiplied(each[:, :1]) for each in (self.key_lengthwise, self.value_lengthwise))
-        return super().weights_per_position() + rows * self.kv_heads * self.head_size
+    def macs_per_position(self) -> float:
+        """See `Module`; each key and value takes part in `attention_rank` sums."""
+        rows = sum(count_macs(each[:, :1]) for each in (self.key_lengthwise, self.value_lengthwise))
+        return super().macs_per_position() + rows * self.kv_heads * self.head_size
 
-    def pairs(self, length: int, *, is_causal: bool) -> float:  # noqa: ARG002 (it is never causal)
-        """How many pairs of a query and a combination meet."""
+    def count_query_key_pairs(self, length: int, *, is_causal: bool) -> float:  # noqa: ARG002 (it is never causal)
+        """Return the number of pairs of queries and combinations."""
         return length * float(len(self.key_lengthwise))
 
-    def project(self, x: Tensor, scope: Scope) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries (batch, heads, length, head) of `x`; keys and values (batch, kv_heads, rank, head).
+    def project_qkv(self, x: Tensor, inputs: AttentionInputs) -> tuple[Tensor, Tensor, Tensor]:
+        """Project to (batch, heads, length, head) queries, and (batch, kv_heads, rank, head) keys and values.
 
         Raises:
             UsageError: `x` is longer than the context.
         """
-        query, key, value = super().project(x, scope)
+        query, key, value = super().project_qkv(x, inputs)
         length, end = x.shape[1], self.key_lengthwise.shape[1]
         if length > end:
             raise UsageError(
                 f"linformer's projections end at {end}, but the sequence has {length} tokens",
                 settings=["context_length"],
             )
-        if scope.mask.key_lengths is not None:
-            real = torch.arange(length, device=x.device) < scope.mask.key_lengths[:, None]
-            key, value = (each.masked_fill(~real[:, None, :, None], 0.0) for each in (key, value))
+        if inputs.mask.key_lengths is not None:
+            is_real = torch.arange(length, device=x.device) < inputs.mask.key_lengths[:, None]
+            key, value = (each.masked_fill(~is_real[:, None, :, None], 0.0) for each in (key, value))
         key = self.key_lengthwise[:, :length].to(key.dtype) @ key
         return query, key, self.value_lengthwise[:, :length].to(value.dtype) @ value
 
-    def attended(self, query: Tensor, key: Tensor, value: Tensor, scope: Scope) -> Tensor:  # noqa: ARG002
-        """What (batch, heads, length, head) queries find in the values: as many."""
-        return attend(query, key, value, mask=Mask(), dropout=self.dropped)
+    def attend_heads(self, query: Tensor, key: Tensor, value: Tensor, inputs: AttentionInputs) -> Tensor:  # noqa: ARG002
+        """Attend with (batch, heads, length, head) queries; return the same shape."""
+        return attend(query, key, value, mask=Mask(), dropout=self.active_dropout)
 
-    def mask(self, query: Tensor, scope: Scope) -> Mask:  # noqa: ARG002
-        """Every query sees all combinations."""
+    def mask(self, query: Tensor, inputs: AttentionInputs) -> Mask:  # noqa: ARG002
+        """A full mask."""
         return Mask()
 
-    def over_positions(self, weights: Tensor, length: int) -> Tensor:  # noqa: ARG002
-        """UsageError: what is weighed here are no positions."""
+    def weights_by_position(self, weights: Tensor, length: int) -> Tensor:  # noqa: ARG002
+        """UsageError: the weights are not of positions."""
         raise UsageError("linformer attends to mixtures of all positions: there is no map of it")

@@ -1,6 +1,6 @@
-"""Recurrent layers in the place of transformer blocks: an encoder of two directions, a decoder that may attend to it.
+"""Recurrent layers instead of transformer blocks: a bidirectional encoder, and a decoder with optional attention.
 
-The models are the same two, with these stacks instead of `Stack`: what trains, decodes and scores does not differ.
+They replace `Stack` in the same models, so training, decoding and scoring are the same.
 """
 
 from __future__ import annotations
@@ -15,101 +15,104 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from lm.config.model import ModelConfig
-from lm.model.attention import Attention, KeyValueCache, Mask, Scope
+from lm.model.attention import Attention
+from lm.model.attention_inputs import AttentionInputs
+from lm.model.kv_cache import LayerKVCache
 from lm.model.layers import Dropout, Linear
-from lm.model.module import Module, multiplied
+from lm.model.masks import Mask
+from lm.model.module import Module, count_macs
 
 State = Tensor | tuple[Tensor, Tensor]
-"""The hidden state of a recurrent layer, (1, rows, width); of an LSTM with the state of its cells."""
+"""The hidden state of a recurrent layer, (1, rows, width); of an LSTM a pair with the cell state."""
 
 
 class RecurrentCache:
-    """What a recurrent decoder remembers from step to step: states after the last position, and of none before.
+    """The states of a recurrent decoder after the last position.
 
     Attributes:
-        length: positions fed so far.
-        states: of each layer after them.
-        memory: keys and values of the source that attention reads; they are computed once.
+        length: positions decoded so far.
+        states: of each layer.
+        cross_attention: keys and values of the encoder output, filled once.
     """
 
     def __init__(self) -> None:
         self.length = 0
         self.states: Sequence[State] = ()
-        self.memory = [KeyValueCache()]
+        self.cross_attention = [LayerKVCache()]
 
     def advance(self, states: Sequence[State], positions: int) -> None:
-        """The states after so many more positions."""
+        """Set the states after `positions` more positions."""
         self.states, self.length = states, self.length + positions
 
     def reorder(self, rows: Tensor, *, same_sources: bool = False) -> None:
-        """Row i becomes what row `rows[i]` was; with `same_sources` the memory of row i is that of row `rows[i]`."""
-        self.states = [_rows_of(state, rows) for state in self.states]
-        for layer in () if same_sources else self.memory:
+        """Row i becomes the former row `rows[i]`; with `same_sources` the cross-attention cache stays as it is."""
+        self.states = [_select_rows(state, rows) for state in self.states]
+        for layer in () if same_sources else self.cross_attention:
             layer.reorder(rows)
 
     def truncate(self, length: int) -> None:
-        """Forget the positions from `length` on: all of them, for earlier states are not kept; the memory stays."""
+        """Drop the positions from `length` on: that is all of them, as earlier states are not kept."""
         if length < self.length:
             self.length, self.states = 0, ()
 
 
-def _rows_of(state: State, rows: Tensor) -> State:
+def _select_rows(state: State, rows: Tensor) -> State:
     if isinstance(state, Tensor):
         return state.index_select(1, rows)
     hidden, cells = state
     return hidden.index_select(1, rows), cells.index_select(1, rows)
 
 
-class RowStates(RecurrentCache):
-    """The states of recurrent layers, each row after another number of positions."""
+class RowRecurrentCache(RecurrentCache):
+    """Recurrent states whose rows have different lengths."""
 
-    def put(self, rows: Tensor, read: RecurrentCache) -> None:
-        """Some rows begin with the states of (rows,) others."""
+    def write_rows(self, rows: Tensor, read: RecurrentCache) -> None:
+        """Set (rows,) rows to the states of another cache."""
         before: Sequence[State | None] = self.states or [None] * len(read.states)
-        self.states = [_placed(old, new, rows) for old, new in zip(before, read.states, strict=True)]
+        self.states = [_scatter_rows(old, new, rows) for old, new in zip(before, read.states, strict=True)]
         self.length = max(self.length, read.length)
 
     def copy(self, rows: Tensor, others: Tensor) -> None:
-        """Some rows become what others are."""
-        found = RecurrentCache()
-        found.advance(self.states, self.length)
-        found.reorder(others)
-        self.put(rows, found)
+        """Copy the states of other rows."""
+        copied = RecurrentCache()
+        copied.advance(self.states, self.length)
+        copied.reorder(others)
+        self.write_rows(rows, copied)
 
 
-def _placed(states: State | None, fresh: State, rows: Tensor) -> State:
-    """States, (1, rows, width), in which some rows are new; there may be more of them than before."""
-    if isinstance(fresh, tuple):
-        pairs = zip((None, None) if states is None else states, fresh, strict=True)
-        hidden, cells = starmap(lambda old, new: _placed(old, new, rows), pairs)
+def _scatter_rows(states: State | None, new_states: State, rows: Tensor) -> State:
+    """Return (1, rows, width) states with some rows replaced; rows may be added."""
+    if isinstance(new_states, tuple):
+        pairs = zip((None, None) if states is None else states, new_states, strict=True)
+        hidden, cells = starmap(lambda old, new: _scatter_rows(old, new, rows), pairs)
         assert isinstance(hidden, Tensor)
         assert isinstance(cells, Tensor)
         return hidden, cells
     assert not isinstance(states, tuple)
     n_rows = int(rows.max()) + 1
     known = 0 if states is None else states.shape[1]
-    grown = fresh.new_zeros(1, max(n_rows, known), fresh.shape[2])
+    grown = new_states.new_zeros(1, max(n_rows, known), new_states.shape[2])
     if states is not None:
         grown[:, :known] = states
-    grown[:, rows] = fresh
+    grown[:, rows] = new_states
     return grown
 
 
 @dataclass(frozen=True)
-class RecurrentScope(Scope):
-    """What recurrent layers, which attend to nothing, know of earlier positions.
+class RecurrentInputs(AttentionInputs):
+    """The inputs of recurrent layers.
 
     Attributes:
-        recurrent: their states, changed in place; None at the beginning of a sequence that is read at once.
+        recurrent: the cache, changed in place; None for a sequence without a past.
     """
 
     recurrent: RecurrentCache | None = None
 
 
-def _layers(config: ModelConfig, n_layers: int, *, bidirectional: bool = False) -> nn.ModuleList:
-    """Recurrent layers of d_model units each, which two directions share.
+def _build_layers(config: ModelConfig, n_layers: int, *, bidirectional: bool = False) -> nn.ModuleList:
+    """Build recurrent layers of d_model units in total over both directions.
 
-    They stand apart, so that the dropout between them is that of the other models.
+    They are separate modules, so that the dropout between them is that of the other models.
     """
     kind = nn.LSTM if config.architecture == "lstm" else nn.GRU
     width = config.d_model // (2 if bidirectional else 1)
@@ -119,9 +122,7 @@ def _layers(config: ModelConfig, n_layers: int, *, bidirectional: bool = False) 
 
 
 def _initialise(layers: nn.ModuleList, std: float) -> None:
-    """Draw the matrices of recurrent layers from a normal distribution; biases start at zero.
-
-    But LSTMs start by remembering: of the four gates the second, which forgets, has a bias of one.
+    """Draw matrices from a normal distribution; biases start at zero, those of an LSTM's forget gate at one.
 
     Source: Jozefowicz et al. 2015.
     """
@@ -136,9 +137,9 @@ def _initialise(layers: nn.ModuleList, std: float) -> None:
                 nn.init.ones_(bias.detach()[layer.hidden_size : 2 * layer.hidden_size])
 
 
-def _matrices(layers: nn.ModuleList) -> float:
-    """The weights of recurrent layers that each position is multiplied by."""
-    return sum(multiplied(parameter) for parameter in layers.parameters() if parameter.ndim == 2)
+def _count_layer_macs(layers: nn.ModuleList) -> float:
+    """MACs per position of recurrent layers."""
+    return sum(count_macs(parameter) for parameter in layers.parameters() if parameter.ndim == 2)
 
 
 class RecurrentEncoder(Module):
@@ -151,131 +152,136 @@ class RecurrentEncoder(Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.recurrent = _layers(config, config.n_encoder_layers, bidirectional=True)
+        self.recurrent = _build_layers(config, config.n_encoder_layers, bidirectional=True)
         self.dropout, self.std = Dropout(config.dropout), config.init_std
 
     def initialise(self) -> None:
         """Draw what recurrent layers start with."""
         _initialise(self.recurrent, self.std)
 
-    def weights_per_position(self) -> float:
+    def macs_per_position(self) -> float:
         """See `Module`."""
-        return _matrices(self.recurrent)
+        return _count_layer_macs(self.recurrent)
 
-    def attention_products(self, length: int, source_length: int) -> float:  # noqa: ARG002 (as of a `Stack`)
+    def attention_macs(self, length: int, source_length: int) -> float:  # noqa: ARG002 (as of a `Stack`)
         """None: see `attentions`."""
         return 0.0
 
-    def forward(self, x: Tensor, own: Scope) -> Tensor:
+    def forward(self, x: Tensor, inputs: AttentionInputs) -> Tensor:
         """(batch, length, d_model) embeddings -> the same shape; padding is never read, and its states are zero."""
         batch, length, _ = x.shape
-        lengths = own.mask.key_lengths
+        lengths = inputs.mask.key_lengths
         lengths = torch.full((batch,), length) if lengths is None else lengths.clamp(min=1).cpu()
         packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
         for layer in self.recurrent:
             packed, _ = layer(packed)
-            packed = self._dropped(packed)
+            packed = self._apply_dropout(packed)
         return pad_packed_sequence(packed, batch_first=True, total_length=length)[0]
 
-    def _dropped(self, packed: PackedSequence) -> PackedSequence:
+    def _apply_dropout(self, packed: PackedSequence) -> PackedSequence:
         return packed._replace(data=self.dropout(packed.data))
 
-    def attentions(self, *, cross: bool = False) -> list[RecurrentAttention]:  # noqa: ARG002 (as of a `Stack`)
+    def attention_layers(self, *, cross: bool = False) -> list[RecurrentAttention]:  # noqa: ARG002 (as of a `Stack`)
         """None: its layers read one position after the other."""
         return []
 
 
 class RecurrentDecoder(Module):
-    """Layers that read a target from left to right, and, with a source, look for what they need in it.
+    """Recurrent layers over a target, with optional attention to a source.
 
-    Without a source the first states are zeros. With one they are made of the last states of the encoder's two
-    directions, which is all that a decoder without attention knows of it. Attention looks from the states of the last
-    layer, and nothing that it finds goes back into the layers; so all positions of a target are read by one kernel.
+    Without a source the initial states are zero. With one they are computed from the last states of the encoder's two
+    directions, all that a decoder without attention knows of it. Attention starts from the states of the last layer,
+    and its results are not fed back into the layers, so one kernel call computes all positions.
 
-    Source: Sutskever et al. 2014; the first states, Bahdanau et al. 2015, appendix A.2.2; attention, Luong et al. 2015,
-    without their input feeding.
+    Source: Sutskever et al. 2014; initial states, Bahdanau et al. 2015, appendix A.2.2; attention, Luong et al. 2015,
+    without input feeding.
     """
 
     part = "recurrent layers"
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.recurrent = _layers(config, config.n_layers)
-        self.states_of_layer = 2 if config.architecture == "lstm" else 1
+        self.recurrent = _build_layers(config, config.n_layers)
+        self.states_per_layer = 2 if config.architecture == "lstm" else 1
         self.recurrent_start, self.cross_attention = None, None
         if config.is_encoder_decoder:
-            states = config.n_layers * self.states_of_layer * config.d_model
+            states = config.n_layers * self.states_per_layer * config.d_model
             self.recurrent_start = Linear(config.d_model, states, std=config.init_std)
             if config.recurrent_attention != "none":
                 self.cross_attention = RecurrentAttention(config)
         self.dropout, self.std, self.d_model = Dropout(config.dropout), config.init_std, config.d_model
 
     def initialise(self) -> None:
-        """Draw what recurrent layers start with."""
+        """Initialise the recurrent layers."""
         _initialise(self.recurrent, self.std)
 
-    def weights_per_position(self) -> float:
-        """See `Module`; the first states are computed once for a sequence, and count nothing."""
-        return _matrices(self.recurrent) + sum(each.weights_per_position() for each in self.attentions(cross=True))
+    def macs_per_position(self) -> float:
+        """See `Module`; the initial states are computed once per sequence and not counted."""
+        return _count_layer_macs(self.recurrent) + sum(
+            each.macs_per_position() for each in self.attention_layers(cross=True)
+        )
 
-    def weights_per_source_position(self) -> float:
-        """The weights that each position of a memory is multiplied by."""
-        return sum(each.weights_per_source_position() for each in self.attentions(cross=True))
+    def macs_per_source_position(self) -> float:
+        """MACs per source position."""
+        return sum(each.macs_per_source_position() for each in self.attention_layers(cross=True))
 
-    def attention_products(self, length: int, source_length: int) -> float:
-        """Multiplications of states with keys and of weights with values; see `Stack.attention_products`."""
-        return 2 * self.d_model * len(self.attentions(cross=True)) * float(length * source_length)
+    def attention_macs(self, length: int, source_length: int) -> float:
+        """MACs of query-key and weight-value products; see `Stack.attention_macs`."""
+        return 2 * self.d_model * len(self.attention_layers(cross=True)) * float(length * source_length)
 
-    def cached_values(self) -> Fraction:
-        """None: states don't grow with the positions."""
+    def cached_values_per_position(self) -> Fraction:
+        """None: the states have a fixed size."""
         return Fraction()
 
-    def forward(self, x: Tensor, own: Scope, memory: Scope | None = None) -> Tensor:
-        """Transform each position by those before it and by the source.
+    def forward(self, x: Tensor, inputs: AttentionInputs, cross_inputs: AttentionInputs | None = None) -> Tensor:
+        """Transform the embeddings of a target.
 
         Args:
-            x: (batch, length, d_model) embeddings, after those that its cache has read.
-            own: what the layers remember of earlier positions, in a `RecurrentScope`.
-            memory: the states of the encoder, and their lengths.
+            x: (batch, length, d_model) embeddings, after those in the cache.
+            inputs: with a `RecurrentInputs`, the states after the earlier positions.
+            cross_inputs: the encoder output, and its lengths.
 
         Returns:
             (batch, length, d_model).
         """
-        assert own.branches == 1, "each continuation has a state of its own"
-        cache = own.recurrent if isinstance(own, RecurrentScope) else None
+        assert inputs.n_branches == 1, "each continuation has a state of its own"
+        cache = inputs.recurrent if isinstance(inputs, RecurrentInputs) else None
         last: list[State] = []
-        for layer, first in zip(self.recurrent, self._states(cache, memory), strict=True):
+        for layer, first in zip(self.recurrent, self._initial_states(cache, cross_inputs), strict=True):
             x, state = layer(x, first)
             x = self.dropout(x)
             last.append(state)
         if cache is not None:
             cache.advance(last, x.shape[1])
-        return x if self.cross_attention is None or memory is None else self.cross_attention(x, memory)
+        return x if self.cross_attention is None or cross_inputs is None else self.cross_attention(x, cross_inputs)
 
-    def _states(self, cache: RecurrentCache | None, memory: Scope | None) -> Sequence[State | None]:
-        """The states of all layers before the first position to be read; None for zeros."""
+    def _initial_states(
+        self, cache: RecurrentCache | None, cross_inputs: AttentionInputs | None
+    ) -> Sequence[State | None]:
+        """The states of all layers before the first position; None for zeros."""
         if cache is not None and cache.length:
             return cache.states
-        if self.recurrent_start is None or memory is None or memory.memory is None:
+        if self.recurrent_start is None or cross_inputs is None or cross_inputs.encoder_output is None:
             return [None] * len(self.recurrent)
-        first = self.recurrent_start(_summary(memory.memory, memory.mask.key_lengths)).tanh().to(memory.memory.dtype)
-        parts = [part.contiguous() for part in first[None].chunk(len(self.recurrent) * self.states_of_layer, dim=-1)]
-        if self.states_of_layer == 1:
+        encoder_output, lengths = cross_inputs.encoder_output, cross_inputs.mask.key_lengths
+        first = self.recurrent_start(_final_states(encoder_output, lengths)).tanh().to(encoder_output.dtype)
+        parts = [part.contiguous() for part in first[None].chunk(len(self.recurrent) * self.states_per_layer, dim=-1)]
+        if self.states_per_layer == 1:
             return parts
         return list(zip(parts[::2], parts[1::2], strict=True))
 
-    def attentions(self, *, cross: bool = False) -> list[RecurrentAttention]:
-        """Its attention to the source, if it has one; it attends to nothing else."""
+    def attention_layers(self, *, cross: bool = False) -> list[RecurrentAttention]:
+        """Its attention to the source, if any; it has no self-attention."""
         return [self.cross_attention] if cross and self.cross_attention is not None else []
 
     def new_cache(self) -> RecurrentCache:
-        """An empty cache for decoding step by step."""
+        """An empty cache."""
         return RecurrentCache()
 
 
-def _summary(memory: Tensor, lengths: Tensor | None) -> Tensor:
-    """The last states of both directions, each where it has read all: (batch, length, d_model) -> (batch, d_model)."""
-    forward, backward = memory.chunk(2, dim=-1)
+def _final_states(encoder_output: Tensor, lengths: Tensor | None) -> Tensor:
+    """The last states of both directions: (batch, length, d_model) -> (batch, d_model)."""
+    forward, backward = encoder_output.chunk(2, dim=-1)
     if lengths is None:
         return torch.cat((forward[:, -1], backward[:, 0]), dim=-1)
     last = (lengths.clamp(min=1) - 1)[:, None, None].expand(-1, 1, forward.shape[-1])
@@ -283,9 +289,9 @@ def _summary(memory: Tensor, lengths: Tensor | None) -> Tensor:
 
 
 class RecurrentAttention(Attention):
-    """What a decoder's state h takes from the states m of a source: tanh(W [Σ a m; h]), where a = softmax(score(h, m)).
+    """Attention of a decoder state h to source states m: tanh(W [Σ a m; h]), where a = softmax(score(h, m)).
 
-    The score is h·m ("dot"), h·(W m) ("general") or v·tanh(W h + U m) ("additive"), and there is one head.
+    The score is h·m ("dot"), h·(W m) ("general") or v·tanh(W h + U m) ("additive"), with one head.
 
     Source: Luong et al. 2015, section 3.1; the additive score, Bahdanau et al. 2015, appendix A.1.2.
     """
@@ -301,36 +307,36 @@ class RecurrentAttention(Attention):
         self.score = Linear(width, 1, bias=False, std=std) if is_additive else None
         self.combine = Linear(2 * width, width, std=std)
 
-    def weights_per_position(self) -> float:
-        """The weights that each state of the decoder is multiplied by."""
-        return super().weights_per_position() - self.weights_per_source_position()
+    def macs_per_position(self) -> float:
+        """MACs per decoder position."""
+        return super().macs_per_position() - self.macs_per_source_position()
 
-    def weights_per_source_position(self) -> float:
-        """The weights that a position of the memory is multiplied by."""
-        return 0.0 if self.key is None else self.key.weights_per_position()
+    def macs_per_source_position(self) -> float:
+        """MACs per source position."""
+        return 0.0 if self.key is None else self.key.macs_per_position()
 
-    def forward(self, x: Tensor, scope: Scope) -> Tensor:
-        """(batch, length, d_model) states, and the memory of `scope` that they look at -> the same shape."""
-        weights, value = self._looked(x, scope)
-        found = weights.to(value.dtype) @ value
-        return self.combine(torch.cat((found, x.to(found.dtype)), dim=-1)).tanh()
+    def forward(self, x: Tensor, inputs: AttentionInputs) -> Tensor:
+        """(batch, length, d_model) states, and the encoder output in `inputs` -> the same shape."""
+        weights, value = self._weights_and_values(x, inputs)
+        context = weights.to(value.dtype) @ value
+        return self.combine(torch.cat((context, x.to(context.dtype)), dim=-1)).tanh()
 
-    def weights(self, x: Tensor, scope: Scope) -> Tensor:
-        """What each position of `x` weighs those of the memory by: (batch, 1, length, source length) float32."""
-        return self._looked(x, scope)[0][:, None]
+    def weights(self, x: Tensor, inputs: AttentionInputs) -> Tensor:
+        """Compute the attention weights: (batch, 1, length, source length) float32."""
+        return self._weights_and_values(x, inputs)[0][:, None]
 
-    def _looked(self, x: Tensor, scope: Scope) -> tuple[Tensor, Tensor]:
-        key, value = self._keys_and_values(scope)
-        return _softmax(self._scores(x, key), scope.mask), value
+    def _weights_and_values(self, x: Tensor, inputs: AttentionInputs) -> tuple[Tensor, Tensor]:
+        key, value = self._keys_and_values(inputs)
+        return _masked_softmax(self._scores(x, key), inputs.mask), value
 
-    def _keys_and_values(self, scope: Scope) -> tuple[Tensor, Tensor]:
-        """(batch, source length, d_model) each; those in a cache are not computed again."""
-        assert scope.memory is not None
-        cache = scope.cache(0)
+    def _keys_and_values(self, inputs: AttentionInputs) -> tuple[Tensor, Tensor]:
+        """(batch, source length, d_model) each; cached ones are reused."""
+        assert inputs.encoder_output is not None
+        cache = inputs.layer_cache(0)
         if cache is not None and cache.length:
-            key, value = cache.contents()
+            key, value = cache.keys_and_values()
         else:
-            value = scope.memory[:, None]
+            value = inputs.encoder_output[:, None]
             key = value if self.key is None else self.key(value)
             if cache is not None:
                 key, value = cache.extend(key, value)
@@ -343,9 +349,9 @@ class RecurrentAttention(Attention):
         return self.score((self.query(x)[:, :, None] + key[:, None]).tanh()).squeeze(-1)
 
 
-def _softmax(scores: Tensor, mask: Mask) -> Tensor:
-    """Softmax in float32 over the keys that a mask lets every query see."""
+def _masked_softmax(scores: Tensor, mask: Mask) -> Tensor:
+    """Softmax in float32 over the visible keys."""
     _, queries, keys = scores.shape
-    allowed = mask.allowed(queries, keys, scores.device)
+    allowed = mask.build_tensor(queries, keys, scores.device)
     scores = scores.float() if allowed is None else scores.float().masked_fill(~allowed[:, 0], -torch.inf)
     return scores.softmax(-1)

@@ -136,5 +136,5 @@ def _read_blocks(response: http.client.HTTPResponse) -> Iterator[bytes]:
 
 def _failure_message(url: str, have: int, problem: str, folder: Path) -> str:
     if have:
-        return f"{url}: {problem}, {have:,} bytes are there; the same command goes on from them"
+        return f"{url}: {problem}, {have:,} bytes are there; the same command continues from them"
     return f"{url}: {problem}; is there a network? Or fetch it elsewhere, put it into {folder} and try again"

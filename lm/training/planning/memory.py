@@ -14,8 +14,8 @@ from lm.config.run import RunConfig
 from lm.data.batch import batch_rows
 from lm.errors import UsageError
 from lm.hardware import Hardware, free_gpu_memory
-from lm.model.loss import loss_bytes
-from lm.model.transformer import Block, build_model, recompute, without_weights
+from lm.model.loss import estimate_loss_bytes
+from lm.model.transformer import Block, build_model, init_empty_weights, set_activation_checkpointing
 from lm.optim.optimizers import hidden_matrices, training_bytes
 from lm.training.objective import hidden_states_fn
 
@@ -64,7 +64,7 @@ def estimate_memory(config: RunConfig, *, processes: int, dtype: str) -> MemoryE
         processes: world size.
         dtype: of the matmuls.
     """
-    with without_weights():
+    with init_empty_weights():
         model = build_model(config.model)
     weights, matrices = _count_parameters(model), sum(weight.numel() for weight in hidden_matrices(model))
     moments = 2 * weights if config.training.optimizer == "adamw" else 2 * (weights - matrices) + matrices
@@ -129,7 +129,7 @@ def _static_bytes(config: RunConfig, processes: int) -> int:
     """Bytes of weights, gradients and optimizer state on each GPU."""
     if not config.distribution.shard or processes == 1:
         return training_bytes(config.model, config.training, config.lora)
-    with without_weights():
+    with init_empty_weights():
         model = build_model(config.model)
     blocks = [_count_parameters(block) for block in model.modules() if isinstance(block, Block)]
     gathered = _FLOAT32 * (_count_parameters(model) - sum(blocks) + min(_GATHERED_BLOCKS, len(blocks)) * max(blocks))
@@ -207,7 +207,7 @@ def _measure_activations(
         labels=(),
     )
     built, saved = build_model(shape).to(device), dict[int, int]()
-    recompute(built, if_training=recomputed)
+    set_activation_checkpointing(built, enabled=recomputed)
 
     def note(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
@@ -229,7 +229,9 @@ def _loss_bytes(config: RunConfig, rows: int, dtype: str, *, on_cpu: bool = True
     """Return the peak bytes of the loss of `rows` sequences."""
     model = config.model
     positions, bytes_per_value = rows * model.context_length, getattr(torch, dtype).itemsize
-    return loss_bytes(positions, model.vocab_size, model.d_model, bytes_per_value=bytes_per_value, on_cpu=on_cpu)
+    return estimate_loss_bytes(
+        positions, model.vocab_size, model.d_model, bytes_per_value=bytes_per_value, on_cpu=on_cpu
+    )
 
 
 def _count_parameters(module: nn.Module) -> int:

@@ -38,7 +38,7 @@ _LENGTHS = """
 
 What a layer of self-attention costs in milliseconds, forward and backward, for one sequence by its length (d_model 128,
 4 heads, float32, one thread; `python -m tests.benchmarks.attention_patterns` has memory and more kinds), and what a
-model of the preset `tiny` loses after equal steps of 8,192 tokens each, in contexts of that length: bits a byte of the
+model of the preset `tiny` loses after equal steps of 8,192 tokens each, in contexts of that length: bits/byte of the
 text held out, and of the encoders nats a masked token.
 """
 

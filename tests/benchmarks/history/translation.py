@@ -1,7 +1,7 @@
 """Each system trained for the same time on the same pairs, and what its translations are worth.
 
 A run has as many steps as its time allows, by the processor time of a step as a short trial shows it. So it may be
-repeated step by step, and work that goes on beside it takes nothing from it.
+repeated step by step, and work that continues beside it takes nothing from it.
 """
 
 from __future__ import annotations

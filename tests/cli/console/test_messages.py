@@ -1,4 +1,4 @@
-"""Lines about what is going on fit a terminal, command none, and are whole in a pipe."""
+"""Lines about progress fit a terminal, command none, and are whole in a pipe."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def test_a_flag_replaces_a_variable_that_says_the_same_otherwise(train, flags, v
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("LM_STEPS", "many", "LM_STEPS must be a whole number, not 'many'"),
+        ("LM_STEPS", "many", "LM_STEPS must be an integer, not 'many'"),
         ("LM_STEPS", "0", "steps must be at least 1, not 0 (LM_STEPS)"),
         ("LM_SCHEDULE", "cosin", "did you mean 'cosine'"),
         ("LM_SCHEDULE", "cosin", "(LM_SCHEDULE)"),

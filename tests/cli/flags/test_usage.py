@@ -11,7 +11,7 @@ from cli.main import run
 @pytest.mark.parametrize(
     ("message", "expected"),
     [
-        ("'x' is not a valid int.", "--n must be a whole number, not 'x'"),
+        ("'x' is not a valid int.", "--n must be an integer, not 'x'"),
         ("'x' is not a valid float.", "--n must be a number, not 'x'"),
         ("0 is not in the range x>=1.", "--n must be at least 1, not 0"),
         ("9 is not in the range 1<=x<=5.", "--n must be from 1 to 5, not 9"),

@@ -13,7 +13,7 @@ import torch
 from cli.main import run
 from lm.tokenizer.tokenizer import Tokenizer
 from tests.cli.small_runs import make_run
-from tests.lm.decoding.fed import Fed
+from tests.lm.decoding.session_driver import SessionDriver
 from tests.tolerances import approx
 
 
@@ -95,7 +95,7 @@ def test_log_probabilities_are_the_models(lm, runs):
     (sample,) = records(lm, runs["bpe"], "The owl", "--max-tokens", 9, "--temperature", 0.5, "--top-k", 3)
     loaded = load_model(runs["bpe"], select_inference_hardware(HardwareConfig(device="cpu")))
     prompt = [loaded.tokenizer.start_of_text, *loaded.tokenizer.encode("The owl")]
-    logits = Fed(loaded.model, cached=False).feed(torch.tensor([prompt + sample["tokens"]]))[0]
+    logits = SessionDriver(loaded.model, cached=False).feed(torch.tensor([prompt + sample["tokens"]]))[0]
     expected = logits[len(prompt) - 1 : -1].log_softmax(-1)[torch.arange(9), sample["tokens"]]
     assert sample["logprobs"] == approx(expected.tolist(), model=loaded.model)
 

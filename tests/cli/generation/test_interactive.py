@@ -23,7 +23,7 @@ def bpe(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def char(tmp_path_factory):
-    """A run whose tokens are characters, so that texts written in turns are tokenized as they are at once."""
+    """A run whose tokens are characters, so that texts written alternately are tokenized as they are at once."""
     return make_run(tmp_path_factory.mktemp("interactive") / "char", kind="char")
 
 

@@ -1,4 +1,4 @@
-"""One run in several types of numbers: each as `--dtype` alone would have it."""
+"""One run in several dtypes: each as `--dtype` alone would have it."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ def test_a_sample_shows_where_the_model_began(capsys):
     display.show(Sample(10, "고양이는", " 가\n\n서둘러"))
     display.show(Sample(10, "Hi\nthere", "ed"))
     lines = [line.partition("10  ")[2] for line in capsys.readouterr().err.splitlines()]
-    assert lines == ['"고양이는" goes on " 가 서둘러"', '"Hi there" goes on "ed"']
+    assert lines == ['"고양이는" continues " 가 서둘러"', '"Hi there" continues "ed"']
 
 
 @pytest.mark.parametrize("width", [60, 80, 200])

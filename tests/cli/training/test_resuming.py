@@ -1,4 +1,4 @@
-"""A run goes on as it was planned."""
+"""A run is resumed as it was planned."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def test_prepared_tokens_are_a_corpus_for_a_run_with_their_tokenizer(place, caps
 
 
 def test_damaged_tokens_are_named_and_not_trained_on(place, capsys, tmp_path):
-    """In a folder that is named, and in that of a run that goes on; old folders have no checksums."""
+    """In a folder that is named, and in that of a resumed run; old folders have no checksums."""
     tokens, begun = tmp_path / "tokens", str(tmp_path / "begun")
     assert run(["prepare", str(place / "text.txt"), "-o", str(tokens), "--kind", "byte"]) == 0
     assert run(["train", str(tokens), "-o", begun, "--steps", "1", *SMALL[:-2]]) == 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cli.translation.scores import System, read_lines, warn_of_tokenized_text, write
+from cli.translation.evaluation import SystemOutput, read_lines, warn_of_tokenized_text, write_system
 from lm.config.evaluation import ScoringConfig
 from lm.errors import InputError, UsageError
 
@@ -29,7 +29,7 @@ def test_files_of_different_lengths_are_refused(files):
 
 
 def test_translations_are_written_line_by_line(files, capsys):
-    write(files / "written", System("run", ["a", "", "b"]))
+    write_system(files / "written", SystemOutput("run", ["a", "", "b"]))
     assert (files / "written").read_text() == "a\n\nb\n"
     assert capsys.readouterr().err == f"wrote {files / 'written'}\n"
 
@@ -39,5 +39,5 @@ def test_translations_are_written_line_by_line(files, capsys):
     [(["a .", "b ."], "13a", True), (["a .", "b ."], "none", False), (["a.", "b ."], "13a", False)],
 )
 def test_tokenized_text_is_noted(capsys, lines, tokenize, warned):
-    warn_of_tokenized_text(System("run", lines), ScoringConfig(tokenize=tokenize))
+    warn_of_tokenized_text(SystemOutput("run", lines), ScoringConfig(tokenize=tokenize))
     assert ("look tokenized" in capsys.readouterr().err) is warned

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lm.benchmark.flops import decoding_flops, prefill_flops
+from lm.benchmark.speed import decoding_flops, prefill_flops
 from lm.config.model import ModelConfig
 from lm.model.cost import training_flops_per_token
 

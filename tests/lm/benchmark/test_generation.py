@@ -24,7 +24,7 @@ def test_generating_feeds_the_prompt_and_then_a_token_at_a_time(rows, monkeypatc
 
     monkeypatch.setattr(generation, "DecodeSession", Watched)
     model, prompt = generation.random_model(MODEL, CPU), generation.random_prompt(MODEL)
-    assert generation.decoding(model, prompt, CPU, rows=rows, tokens=5)() > 0
+    assert generation.decode_timer(model, prompt, CPU, rows=rows, tokens=5)() > 0
     assert fed == [(1, 8), *[(rows, 1)] * 5]
 
 
@@ -32,10 +32,10 @@ def test_a_prompt_fills_half_of_the_context():
     model, prompt = generation.random_model(MODEL, CPU), generation.random_prompt(MODEL)
     assert prompt.shape == (1, 8)
     assert 0 <= prompt.min() <= prompt.max() < MODEL.vocab_size
-    assert generation.prefill(model, prompt, CPU)() > 0
+    assert generation.prefill_timer(model, prompt, CPU)() > 0
 
 
 @pytest.mark.parametrize(("room", "seconds", "expected"), [(1000, 40, 100), (50, 40, 50), (1000, 0.1, 8), (5, 40, 5)])
 def test_as_many_tokens_as_a_quarter_of_the_time_allows(room, seconds, expected):
     """A token takes a tenth of a second."""
-    assert generation.fitting_tokens(lambda tokens: lambda: tokens / 10, room=room, seconds=seconds) == expected
+    assert generation.choose_timed_tokens(lambda tokens: lambda: tokens / 10, room=room, seconds=seconds) == expected

@@ -1,4 +1,4 @@
-"""Which types of numbers go with which system."""
+"""Which dtypes go with which system."""
 
 from __future__ import annotations
 

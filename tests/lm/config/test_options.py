@@ -33,8 +33,8 @@ def test_no_two_sections_share_a_flag():
     ("config", "values", "message"),
     [
         (ModelConfig, {"d_model": -4}, r"d_model must be at least 1, not -4"),
-        (ModelConfig, {"d_model": 2.5}, "d_model must be a whole number, not 2.5"),
-        (ModelConfig, {"n_layers": True}, "n_layers must be a whole number, not True"),
+        (ModelConfig, {"d_model": 2.5}, "d_model must be an integer, not 2.5"),
+        (ModelConfig, {"n_layers": True}, "n_layers must be an integer, not True"),
         (ModelConfig, {"positions": "rotory"}, r"did you mean 'rotary'\?"),
         (ModelConfig, {"dropout": 1.5}, "dropout must be at most 0.99, not 1.5"),
         (TrainingConfig, {"learning_rate": float("nan")}, "learning_rate must be a finite number, not nan"),

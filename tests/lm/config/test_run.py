@@ -27,12 +27,12 @@ def test_a_run_config_survives_json(name):
     [
         ({"training": []}, "config.json, training: must be names with values, not []"),
         ({"model": 3}, "config.json, model: must be names with values, not 3"),
-        ({"model": {"vocab_size": "many"}}, "config.json, model: vocab_size must be a whole number, not 'many'"),
+        ({"model": {"vocab_size": "many"}}, "config.json, model: vocab_size must be an integer, not 'many'"),
         ({"label_completions": "joy"}, "config.json: label_completions must be a list of texts, not 'joy'"),
         ({"label_completions": [1]}, "config.json: label_completions must be a list of texts, not [1]"),
         ({"plan": []}, "config.json, plan: must be names with values, not []"),
-        ({"plan": {**PLAN, "steps": None}}, "config.json, plan: steps must be a whole number, not None"),
-        ({"plan": {**PLAN, "steps": True}}, "config.json, plan: steps must be a whole number, not True"),
+        ({"plan": {**PLAN, "steps": None}}, "config.json, plan: steps must be an integer, not None"),
+        ({"plan": {**PLAN, "steps": True}}, "config.json, plan: steps must be an integer, not True"),
         ({"plan": {**PLAN, "deadline": "soon"}}, "plan: deadline must be a number or nothing, not 'soon'"),
     ],
 )

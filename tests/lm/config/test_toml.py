@@ -31,7 +31,7 @@ def test_a_toml_file_is_read_by_section(tmp_path):
         ("[model\n", "run.toml: not TOML"),
         ('{"preset": "tiny"}', "run.toml: this is JSON"),
         ("[model]\nd_modl = 3\n", r"run.toml, \[model\]: unknown key 'd_modl' \(did you mean 'd_model'\?\)"),
-        ("[model]\nd_model = 'wide'\n", r"run.toml, \[model\]: d_model must be a whole number, not 'wide'"),
+        ("[model]\nd_model = 'wide'\n", r"run.toml, \[model\]: d_model must be an integer, not 'wide'"),
         ("[training]\nsample = 'Once'\n", "sample must be a list of strings"),
         pytest.param(f"[training]\nsteps = {'9' * 5000}\n", "not TOML: an integer has thousands of digits", id="5,000"),
         pytest.param(f"[training]\nsteps = {'9' * 400}\n", r"steps must be at most .*\(400 characters\)", id="400"),

@@ -21,7 +21,7 @@ from lm.corpus.manifest import Manifest
 from lm.corpus.prepared_folder import PreparedFolder
 from lm.data.batch import Batch
 from lm.data.examples import ExampleData
-from lm.decoding.generator import prompt_ids
+from lm.decoding.generator import encode_prompt
 from lm.errors import InputError
 from lm.hardware import Hardware
 from lm.model.transformer import build_model
@@ -55,7 +55,7 @@ def rows(batch: Batch) -> list[Row]:
 def expected(made: Tokenizer, pairs: Sequence[tuple[str, str]]) -> Counter[Row]:
     """What generation begins from, then the completion and the end."""
     completions = [(*made.encode(completion), made.end_of_text) for _, completion in pairs]
-    prompts = [tuple(prompt_ids(made, prompt)) for prompt, _ in pairs]
+    prompts = [tuple(encode_prompt(made, prompt)) for prompt, _ in pairs]
     return Counter((prompt + rest, rest) for prompt, rest in zip(prompts, completions, strict=True))
 
 

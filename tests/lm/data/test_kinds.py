@@ -116,7 +116,7 @@ def test_only_pairs_have_something_to_translate(folders: dict[str, Path], stored
 
 
 def test_a_new_kind_takes_two_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Then a run on it starts, evaluates, and goes on."""
+    """Then a run on it starts, evaluates, and continues."""
     monkeypatch.setitem(manifest.MANIFEST_CLASSES, "count", CountManifest)
     monkeypatch.setitem(corpus.DATA_CLASSES, "count", (CountData, None))
     made = CountManifest(

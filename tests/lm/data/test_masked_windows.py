@@ -1,4 +1,4 @@
-"""Windows with masks: those of a language model, hidden anew in each epoch, and always alike for validation."""
+"""Windows with masks: those of a language model, hidden again in each epoch, and always alike for validation."""
 
 from __future__ import annotations
 

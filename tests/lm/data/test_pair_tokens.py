@@ -16,7 +16,7 @@ from lm.data.pair_batches import EncoderDecoderLayout
 from lm.data.pair_tokens import FramedPairs, TranslationDirection, translation_directions
 from lm.data.pairs import PairData
 from lm.decoding.translation import Translator
-from lm.decoding.translation_input import Line, TranslationModel
+from lm.decoding.translation_input import SourceLine, TranslationModel
 from lm.evaluation.forced_decoding import EncodedPairs, PairEncoder
 from lm.model.transformer import build_model
 from lm.pseudorandom import hash64
@@ -87,7 +87,7 @@ def test_a_translator_reads_the_sources_that_training_does(
         vocab_size=stored.tokenizer.vocab_size, d_model=16, n_layers=1, n_encoder_layers=1, n_heads=2, **positions
     )
     model = TranslationModel(build_model(config), stored.tokenizer, stored.tokenizer)
-    read: list[Line] = Translator([model], to=direction.tag.language)._read(
+    read: list[SourceLine] = Translator([model], to=direction.tag.language)._encode_lines(
         [(number, pair.source, "", None) for number, pair in enumerate(texts(direction))]
     )
     sources, _ = FramedPairs(stored).rows("validation", direction, np.arange(HELD))
@@ -144,7 +144,7 @@ def test_trees_are_the_same_for_training_scoring_and_translation(
         vocab_size=stored.tokenizer.vocab_size, d_model=16, n_layers=1, n_encoder_layers=1, n_heads=2, syntax="both"
     )
     translator = Translator([TranslationModel(build_model(config), stored.tokenizer, stored.tokenizer)])
-    read = translator._read([(number, pair.source, "", pair.heads) for number, pair in enumerate(pairs)])
+    read = translator._encode_lines([(number, pair.source, "", pair.heads) for number, pair in enumerate(pairs)])
     assert [line.sources[0] for line in read] == [sources.row(number).tolist() for number in range(len(pairs))]
     assert [heads for *_, heads in stored.validation_texts()] == [pair.heads for pair in pairs]
     batches = PairData(stored, PLAIN, rows=4, seed=0).validation()

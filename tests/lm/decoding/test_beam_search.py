@@ -9,11 +9,12 @@ import torch
 from lm.config.decoding import SamplingConfig
 from lm.config.model import ModelConfig
 from lm.decoding.beam_search import beam_search
-from lm.decoding.sampling import Row, Sampler, Token, generate
-from lm.decoding.session import Next
+from lm.decoding.sampler import Sampler
+from lm.decoding.sampling import SampleSpec, Token, generate
+from lm.decoding.session import StepOutput
 from lm.errors import UsageError
 from lm.model.transformer import DecoderOnly, build_model
-from tests.lm.decoding.fed import session
+from tests.lm.decoding.session_driver import session
 from tests.lm.model import hugging_face
 from tests.tolerances import approx
 
@@ -31,7 +32,7 @@ def make_model(vocab_size: int = 5, context: int = 32, seed: int = 0) -> Decoder
 
 
 def search(model, *, prompts=(PROMPT,), cached=True, **options):
-    return beam_search(session(model, cached=cached, shares=True), torch.tensor(prompts), **options)
+    return beam_search(session(model, cached=cached, shares_prefixes=True), torch.tensor(prompts), **options)
 
 
 def forced(model, tokens, prompt=PROMPT) -> list[float]:
@@ -71,9 +72,9 @@ def test_a_beam_wide_enough_finds_what_an_exhaustive_search_finds(seed, length_p
 def test_a_beam_of_one_is_greedy(context):
     for seed in range(6):
         model = make_model(40, context, seed)
-        greedy = Sampler.of(SamplingConfig(greedy=True))
+        greedy = Sampler.from_config(SamplingConfig(greedy=True))
         for stop_ids in ([], [2, 5, 7, 11]):
-            events = generate(session(model), torch.tensor([PROMPT]), [Row(0, 20)], greedy, stop_ids=stop_ids)
+            events = generate(session(model), torch.tensor([PROMPT]), [SampleSpec(0, 20)], greedy, stop_ids=stop_ids)
             tokens = [event for event in events if isinstance(event, Token)]
             ((found,),) = search(model, beam_size=1, max_tokens=20, stop_ids=stop_ids)
             assert found.tokens == tuple(token.id for token in tokens)
@@ -122,17 +123,17 @@ def test_several_sources_side_by_side_are_as_each_alone():
 class Table:
     """A session of a model whose logits depend on the last token alone; counts what is fed."""
 
-    moves_freely = is_compiled = False
+    reorders_for_free = is_compiled = False
 
     def __init__(self, logits):
         self.logits, self.fed = torch.as_tensor(logits), 0
 
-    def add(self, prompts, sources, want):
-        return self.extend(torch.tensor(prompts), want)
+    def add(self, prompts, sources, output_spec):
+        return self.extend(torch.tensor(prompts), output_spec)
 
-    def extend(self, tokens, want):
+    def extend(self, tokens, output_spec):
         self.fed += len(tokens)
-        return Next(self.logits[tokens[:, -1:]])
+        return StepOutput(self.logits[tokens[:, -1:]])
 
     def select(self, rows):
         pass
@@ -155,7 +156,7 @@ def test_the_search_ends_when_no_unfinished_text_can_win():
 
 
 def test_a_finished_text_is_kept_although_longer_ones_go_on():
-    # The end at once has 0.6 of the probability; all that goes on is worth less, however long.
+    # The end at once has 0.6 of the probability; all that continues is worth less, however long.
     logits = torch.tensor([[0.6, 0.4, 1e-9], [0.5, 0.5, 1e-9], [0.5, 0.5, 1e-9]]).log().tolist()
     (found,) = beam_search(
         Table(logits), torch.tensor([[0]]), beam_size=4, max_tokens=6, stop_ids=[0], length_penalty=0.0, n=2
@@ -208,12 +209,12 @@ def test_filters_that_raise_scores_do_not_end_a_search_too_early(refill, raising
                 "frequency_penalty": draw.choice([-1.0, 0.0, 1.0]), "no_repeat_ngram": draw.choice([None, 2]),
             }  # fmt: skip
         config, penalty = SamplingConfig(greedy=True, **settings), draw.choice([0.0, 0.5, 1.0, 2.0])
-        sampler, prompt, n = Sampler.of(config, biases), [draw.randrange(SMALL)], draw.choice([1, 2, 5])
+        sampler, prompt, n = Sampler.from_config(config, biases), [draw.randrange(SMALL)], draw.choice([1, 2, 5])
         scores = {text: score_by_hand(table, prompt, text, config, biases, penalty) for text in every}
         expected = sorted((score for score in scores.values() if score is not None), reverse=True)[:n]
         (found,) = beam_search(
             Table(table), torch.tensor([prompt]), beam_size=len(every), max_tokens=LIMIT, stop_ids=[END],
-            length_penalty=penalty, n=n, refill=refill, filters=sampler.filters, most_added=sampler.most_added,
+            length_penalty=penalty, n=n, refill=refill, filters=sampler.filters, max_added_bias=sampler.max_added_bias,
         )  # fmt: skip
         # Each of up to 4 tokens has a few roundings in float32, of numbers below 32.
         near = 4 * LIMIT * 32 * torch.finfo(torch.float32).eps
@@ -224,10 +225,10 @@ def test_filters_that_raise_scores_do_not_end_a_search_too_early(refill, raising
 def test_a_search_ends_early_although_some_tokens_are_favoured():
     """The end has nearly all of the probability, and a bias of 1 makes up for 1 nat a token at most."""
     steps = Table([[20.0, 0.0, 0.0]] * 3)
-    sampler = Sampler.of(SamplingConfig(greedy=True), {(1,): 1.0})
+    sampler = Sampler.from_config(SamplingConfig(greedy=True), {(1,): 1.0})
     (found,) = beam_search(
         steps, torch.tensor([[1]]), beam_size=3, max_tokens=10, stop_ids=[0], length_penalty=0.0,
-        filters=sampler.filters, most_added=sampler.most_added,
+        filters=sampler.filters, max_added_bias=sampler.max_added_bias,
     )  # fmt: skip
     assert found[0].tokens == (0,)
     assert steps.fed <= 4
@@ -245,7 +246,7 @@ def test_a_search_ends_early_although_some_tokens_are_favoured():
     ],
 )
 def test_how_much_filters_add_at_most(settings, biases, expected):
-    assert Sampler.of(SamplingConfig(**settings), biases).most_added == expected
+    assert Sampler.from_config(SamplingConfig(**settings), biases).max_added_bias == expected
 
 
 def test_more_results_than_the_beam_holds_are_refused():

@@ -4,11 +4,13 @@ import pytest
 import torch
 
 from lm.config.decoding import SamplingConfig
-from lm.decoding.beam_search import Coverage, _kept, beam_search
-from lm.decoding.sampling import Row, Sampler, Token, ban_repeated_ngrams, generate
-from lm.decoding.session import Next
+from lm.decoding.beam_search import CoveragePenalty, _sources_to_keep, beam_search
+from lm.decoding.filters import ban_repeated_ngrams
+from lm.decoding.sampler import Sampler
+from lm.decoding.sampling import SampleSpec, Token, generate
+from lm.decoding.session import StepOutput
 from tests.lm.decoding.encoder_decoders import END, SHAPES, START, VOCABULARY, forced, make_model, random_ids
-from tests.lm.decoding.fed import Fed, session
+from tests.lm.decoding.session_driver import SessionDriver, session
 from tests.tolerances import approx
 
 LENGTHS = torch.tensor([7, 3, 5, 1])
@@ -17,7 +19,7 @@ SOURCE = random_ids(4, 7)
 
 def search(model, source=SOURCE, lengths=LENGTHS, *, stop_ids=(END,), coverage=0.0, **options):
     sources, prompts = [(source, lengths)], torch.full((len(source), 1), START)
-    options = {"refill": True, "coverage": Coverage(coverage, sources) if coverage else None, **options}
+    options = {"refill": True, "coverage": CoveragePenalty(coverage, sources) if coverage else None, **options}
     return beam_search(session(model), prompts, stop_ids=stop_ids, sources=sources, **options)
 
 
@@ -81,8 +83,8 @@ def test_many_sources_are_as_each_alone_and_their_scores_are_forced_ones(shape):
 def test_a_beam_of_one_is_greedy():
     model = make_model(seed=5)
     found = search(model, beam_size=1, max_tokens=12, stop_ids=(1, 2, 3))
-    greedy = Sampler.of(SamplingConfig(greedy=True))
-    rows = [Row(number, max_tokens=12) for number in range(4)]
+    greedy = Sampler.from_config(SamplingConfig(greedy=True))
+    rows = [SampleSpec(number, max_tokens=12) for number in range(4)]
     prompts, sources = torch.full((4, 1), START), [(SOURCE, LENGTHS)]
     events = generate(session(model), prompts, rows, greedy, sources=sources, stop_ids=(1, 2, 3))
     drawn = [[], [], [], []]
@@ -117,7 +119,7 @@ def test_what_is_added_for_an_end_decides_among_those_that_ended():
     for row, (source, length) in enumerate(zip(SOURCE.tolist(), LENGTHS.tolist(), strict=True)):
         assert [one.score for one in covered[row]] == sorted((one.score for one in covered[row]), reverse=True)
         for one in covered[row]:
-            steps = Fed(model, torch.tensor([source[:length]]), coverage=True)
+            steps = SessionDriver(model, torch.tensor([source[:length]]), coverage=True)
             steps.feed(torch.tensor([[START, *one.tokens[:-1]]]))
             expected = sum(one.logprobs) / len(one.tokens) + 3.0 * float(steps.coverage()[0])
             assert one.score == approx(expected, model=model)
@@ -126,13 +128,13 @@ def test_what_is_added_for_an_end_decides_among_those_that_ended():
 
 def test_of_equal_candidates_the_lowest_ids_win_in_a_vocabulary_of_any_size():
     class Flat:
-        moves_freely = is_compiled = False
+        reorders_for_free = is_compiled = False
 
-        def add(self, prompts, sources, want):
-            return Next(torch.zeros(len(prompts), 1, 3 * VOCABULARY))
+        def add(self, prompts, sources, output_spec):
+            return StepOutput(torch.zeros(len(prompts), 1, 3 * VOCABULARY))
 
-        def extend(self, tokens, want):
-            return self.add(tokens, None, want)
+        def extend(self, tokens, output_spec):
+            return self.add(tokens, None, output_spec)
 
         def select(self, rows):
             pass
@@ -147,8 +149,8 @@ def test_of_equal_candidates_the_lowest_ids_win_in_a_vocabulary_of_any_size():
 )
 def test_rows_move_when_more_than_an_eighth_of_the_sources_are_done_and_then_to_a_multiple_of_eight(going, done, kept):
     flags = [True] * done + [False] * going
-    found = _kept(flags, at_once=False).tolist()
+    found = _sources_to_keep(flags, at_once=False).tolist()
     assert len(found) == kept
     assert found == sorted(found)
     assert {*range(done, done + going)} <= {*found}
-    assert _kept(flags, at_once=True).tolist() == [*range(done, done + going)]
+    assert _sources_to_keep(flags, at_once=True).tolist() == [*range(done, done + going)]

@@ -9,7 +9,7 @@ import torch
 from lm.checkpoint import LoadedModel
 from lm.config.run import RunConfig
 from lm.config.tokenizer import END_OF_TEXT, TokenizerConfig
-from lm.decoding.classifying import CompletionClassifier, classifier_of
+from lm.decoding.classifier import CompletionClassifier, build_classifier
 from lm.errors import UsageError
 from lm.tokenizer import training
 from lm.tokenizer.special_tokens import build_example_frame
@@ -125,8 +125,8 @@ def test_labels_that_are_none_are_refused(completions, message):
 def test_a_run_tells_its_labels(tmp_path):
     model = make_model(BPE.vocab_size)
     loaded = LoadedModel(model, BPE, RunConfig(label_completions=(JOY, OWL)), tmp_path)
-    assert classifier_of(loaded).labels == ("joy", "owl")
-    assert classifier_of(loaded, (FOX, JOY)).labels == ("the fox", "joy")
+    assert build_classifier(loaded).labels == ("joy", "owl")
+    assert build_classifier(loaded, (FOX, JOY)).labels == ("the fox", "joy")
     with pytest.raises(UsageError, match="no labels are recorded in this run") as raised:
-        classifier_of(LoadedModel(model, BPE, RunConfig(), tmp_path))
+        build_classifier(LoadedModel(model, BPE, RunConfig(), tmp_path))
     assert raised.value.settings == ("labels",)

@@ -6,13 +6,14 @@ import torch
 from lm.config.decoding import SamplingConfig
 from lm.config.model import ModelConfig
 from lm.decoding.beam_search import beam_search
-from lm.decoding.generator import Generator, prompt_ids
-from lm.decoding.sampling import Finish, Row, Sampler, TextUntil, Token, generate
+from lm.decoding.generator import Generator, encode_prompt
+from lm.decoding.sampler import Sampler
+from lm.decoding.sampling import Finish, SampleSpec, StopStringStream, Token, generate
 from lm.errors import InputError, UsageError
 from lm.model.transformer import DecoderOnly, build_model
 from lm.text.prompts import Prompt
 from tests.cli.small_runs import make_tokenizer
-from tests.lm.decoding.fed import session
+from tests.lm.decoding.session_driver import session
 from tests.tolerances import approx
 
 PROMPT = "The owl"
@@ -32,9 +33,9 @@ def generator(kind="bpe", *, use_cache=True, batch_size=16, **settings) -> Gener
 def test_events_are_those_of_the_plain_loop():
     ours = generator(stop=("e ",), top_k=40)
     tokenizer = ours.tokenizer
-    ids, sampler = prompt_ids(tokenizer, PROMPT), Sampler.of(ours.config)
+    ids, sampler = encode_prompt(tokenizer, PROMPT), Sampler.from_config(ours.config)
     rows = [
-        Row(number, 20, TextUntil(tokenizer.decode_stream(), ("e ",)), sampler.stream(number, prompt=ids))
+        SampleSpec(number, 20, StopStringStream(tokenizer.decode_stream(), ("e ",)), sampler.rng(number, prompt=ids))
         for number in range(4)
     ]
     expected = generate(
@@ -61,7 +62,7 @@ def test_a_sample_is_the_same_whatever_the_batch_the_cache_and_the_first_one():
 
 def test_a_prompt_may_be_text_or_ids():
     ours = generator()
-    assert ours.samples(PROMPT) == ours.samples(prompt_ids(ours.tokenizer, PROMPT))
+    assert ours.samples(PROMPT) == ours.samples(encode_prompt(ours.tokenizer, PROMPT))
 
 
 @pytest.mark.parametrize("kind", ["bpe", "byte", "char"])
@@ -96,7 +97,7 @@ def test_without_a_seed_a_generator_has_one_of_its_own_and_another_has_another()
 def test_a_search_is_that_of_the_ids():
     ours = generator()
     (expected,) = beam_search(
-        session(ours.model), torch.tensor([prompt_ids(ours.tokenizer, PROMPT)]), beam_size=4, max_tokens=20,
+        session(ours.model), torch.tensor([encode_prompt(ours.tokenizer, PROMPT)]), beam_size=4, max_tokens=20,
         stop_ids=[ours.tokenizer.end_of_text], length_penalty=0.5, n=3,
     )  # fmt: skip
     found = ours.search(PROMPT, beam_size=4, length_penalty=0.5, n=3)
@@ -187,7 +188,10 @@ def test_a_beginning_that_prompts_share_changes_no_text():
     beginning = "The owl saw the"
     texts = [f"{beginning} fox", f"{beginning} mill", "Another", f"{beginning} owl"]
     plain, shared = (
-        {prompt.number: samples[0].tokens for prompt, samples in ours.continue_prompts(asked(texts), beginning=each)}
+        {
+            prompt.number: samples[0].tokens
+            for prompt, samples in ours.continue_prompts(asked(texts), common_prefix=each)
+        }
         for each in ("", beginning)
     )
     assert shared == plain

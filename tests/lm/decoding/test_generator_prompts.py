@@ -1,6 +1,6 @@
 import pytest
 
-from lm.decoding.generator import by_length, prolonged, prompt_ids, shared_beginning
+from lm.decoding.generator import common_prefix, encode_after, encode_prompt, sort_by_length
 from lm.errors import UsageError
 from lm.text.prompts import Prompt
 
@@ -16,32 +16,32 @@ class Letters:
 
 
 def test_a_prompt_begins_with_the_start_token_if_there_is_one():
-    assert prompt_ids(Letters(30), "cab") == [30, 2, 0, 1]
-    assert prompt_ids(Letters(30), "") == [30]
-    assert prompt_ids(Letters(None), "cab") == [2, 0, 1]
+    assert encode_prompt(Letters(30), "cab") == [30, 2, 0, 1]
+    assert encode_prompt(Letters(30), "") == [30]
+    assert encode_prompt(Letters(None), "cab") == [2, 0, 1]
 
 
 def test_nothing_to_begin_from_is_an_error_that_asks_for_a_prompt():
     with pytest.raises(UsageError, match="give a prompt"):
-        prompt_ids(Letters(None), "")
+        encode_prompt(Letters(None), "")
     with pytest.raises(UsageError, match="give a prompt"):
-        prolonged(Letters(None), [], "")
+        encode_after(Letters(None), [], "")
 
 
 def test_a_context_is_prolonged_by_a_text():
-    assert prolonged(Letters(30), [], "cab") == prompt_ids(Letters(30), "cab")
-    assert prolonged(Letters(30, 31), [30, 5], "cab") == [30, 5, 2, 0, 1]
-    assert prolonged(Letters(None), [5], "") == [5]
+    assert encode_after(Letters(30), [], "cab") == encode_prompt(Letters(30), "cab")
+    assert encode_after(Letters(30, 31), [30, 5], "cab") == [30, 5, 2, 0, 1]
+    assert encode_after(Letters(None), [5], "") == [5]
 
 
 def test_after_the_end_of_a_document_another_starts():
-    assert prolonged(Letters(30, 31), [30, 5, 31], "cab") == [30, 5, 31, 30, 2, 0, 1]
-    assert prolonged(Letters(30, 30), [30, 5, 30], "cab") == [30, 5, 30, 2, 0, 1]
+    assert encode_after(Letters(30, 31), [30, 5, 31], "cab") == [30, 5, 31, 30, 2, 0, 1]
+    assert encode_after(Letters(30, 30), [30, 5, 30], "cab") == [30, 5, 30, 2, 0, 1]
 
 
 def test_prompts_of_like_length_stand_together():
     prompts = [Prompt(number, "x" * length, "") for number, length in enumerate([5, 1, 9, 5])]
-    assert [prompt.number for prompt in by_length(prompts)] == [1, 0, 3, 2]
+    assert [prompt.number for prompt in sort_by_length(prompts)] == [1, 0, 3, 2]
 
 
 @pytest.mark.parametrize(
@@ -57,4 +57,4 @@ def test_prompts_of_like_length_stand_together():
     ],
 )
 def test_the_beginning_that_all_share_ends_with_a_word(texts, beginning):
-    assert shared_beginning(texts) == beginning
+    assert common_prefix(texts) == beginning

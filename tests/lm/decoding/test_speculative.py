@@ -11,13 +11,21 @@ import torch
 
 from lm.config.decoding import SamplingConfig
 from lm.config.model import ModelConfig
+from lm.decoding.filters import History
 from lm.decoding.generator import Generator
-from lm.decoding.sampling import Finish, History, Row, Sampler, Token, generate
-from lm.decoding.speculative import Agreement, Guess, ModelDraft, PromptDraft, speculate
+from lm.decoding.sampler import Sampler
+from lm.decoding.sampling import Finish, SampleSpec, Token, generate
+from lm.decoding.speculative import (
+    AcceptanceStats,
+    DraftToken,
+    ModelDrafter,
+    PromptLookupDrafter,
+    generate_speculatively,
+)
 from lm.errors import UsageError
 from lm.model.transformer import DecoderOnly, build_model
 from tests.cli.small_runs import make_tokenizer
-from tests.lm.decoding.fed import session
+from tests.lm.decoding.session_driver import session
 from tests.tolerances import approx
 
 PROMPT = torch.tensor([[1, 2, 3, 1, 2]])
@@ -29,14 +37,14 @@ def model(seed: int, *, vocab_size: int = 5, n_layers: int = 1, context_length: 
 
 
 def draft_of(kind: str, sampler: Sampler, **shape):
-    return PromptDraft() if kind == "prompt" else ModelDraft(session(model(2, **shape)), sampler)
+    return PromptLookupDrafter() if kind == "prompt" else ModelDrafter(session(model(2, **shape)), sampler)
 
 
 def tokens_of(events) -> list[int]:
     return [event.id for event in events if isinstance(event, Token)]
 
 
-def plain(one: DecoderOnly, sampler: Sampler, row: Row, **options) -> list[Token | Finish]:
+def plain(one: DecoderOnly, sampler: Sampler, row: SampleSpec, **options) -> list[Token | Finish]:
     return list(generate(session(one), PROMPT, [row], sampler, **options))
 
 
@@ -45,22 +53,24 @@ def plain(one: DecoderOnly, sampler: Sampler, row: Row, **options) -> list[Token
 def test_greedy_samples_are_the_same(kind, penalty):
     """Beyond the context too, with log-probabilities, stop tokens and alternatives."""
     shape = {"vocab_size": 40, "n_layers": 2}
-    sampler = Sampler.of(SamplingConfig(greedy=True, repetition_penalty=penalty))
+    sampler = Sampler.from_config(SamplingConfig(greedy=True, repetition_penalty=penalty))
     for seed, stop in itertools.product(range(4), [(), (7,)]):
         ours = model(seed, **shape)
         logits = ours(PROMPT)
-        draft = ModelDraft(session(ours), sampler) if kind == "itself" else draft_of(kind, sampler, **shape)
-        agreement, options = Agreement(), {"stop_ids": stop, "alternatives": 2}
-        found = list(speculate(session(ours), draft, PROMPT, Row(0, 40), sampler, agreement=agreement, **options))
-        expected = plain(ours, sampler, Row(0, 40), **options)
+        draft = ModelDrafter(session(ours), sampler) if kind == "itself" else draft_of(kind, sampler, **shape)
+        agreement, options = AcceptanceStats(), {"stop_ids": stop, "alternatives": 2}
+        found = list(
+            generate_speculatively(session(ours), draft, PROMPT, SampleSpec(0, 40), sampler, stats=agreement, **options)
+        )
+        expected = plain(ours, sampler, SampleSpec(0, 40), **options)
         assert tokens_of(found) == tokens_of(expected)
         assert found[-1] == expected[-1]
         for one, other in zip(found[:-1], expected[:-1], strict=True):
             assert one.logprob == approx(other.logprob, model=ours, scale=logits)
             assert [token for token, _ in one.alternatives] == [token for token, _ in other.alternatives]
         if kind == "itself":
-            assert agreement.kept >= agreement.guessed - 15  # those behind a stop token are not asked about
-            assert agreement.guessed > 0 or len(found) < 3
+            assert agreement.accepted >= agreement.proposed - 15  # those behind a stop token are not asked about
+            assert agreement.proposed > 0 or len(found) < 3
 
 
 @torch.inference_mode()
@@ -83,11 +93,11 @@ def distribution(one: DecoderOnly, sampler: Sampler, length: int) -> dict[tuple[
 )
 def test_samples_have_the_distribution_of_the_model_alone(kind, settings):
     """Chi-square over all continuations of three tokens; so seeded that it always passes or never does."""
-    ours, sampler, number = model(1), Sampler.of(SamplingConfig(seed=1, **settings)), 300
-    agreement, counted = Agreement(), Counter()
+    ours, sampler, number = model(1), Sampler.from_config(SamplingConfig(seed=1, **settings)), 300
+    agreement, counted = AcceptanceStats(), Counter()
     for sample in range(number):
         draft = draft_of(kind, sampler)
-        events = speculate(session(ours), draft, PROMPT, Row(sample, 3), sampler, agreement=agreement)
+        events = generate_speculatively(session(ours), draft, PROMPT, SampleSpec(sample, 3), sampler, stats=agreement)
         counted[tuple(tokens_of(events))] += 1
     expected = {tokens: number * share for tokens, share in distribution(ours, sampler, 3).items() if share}
     assert set(counted) <= set(expected)
@@ -97,14 +107,14 @@ def test_samples_have_the_distribution_of_the_model_alone(kind, settings):
     square = sum((seen - often) ** 2 / often for seen, often in cells if often)
     freedom = len(cells) - 1
     assert square < freedom + 3.5 * (2 * freedom) ** 0.5
-    assert 0 < agreement.kept < agreement.guessed
+    assert 0 < agreement.accepted < agreement.proposed
 
 
 def test_the_prompt_draft_goes_on_as_before():
-    draft, stream = PromptDraft(), random.Random(0)
+    draft, stream = PromptLookupDrafter(), random.Random(0)
     history = History(torch.tensor([[5, 1, 2, 3, 4, 1, 2, 3]]), 8)
-    assert [guess.token for guess in draft.guesses(history, 3, stream)] == [4, 1, 2]
-    assert draft.guesses(History(torch.tensor([[1, 2, 3]]), 3), 3, stream) == []
+    assert [guess.token for guess in draft.propose(history, 3, stream)] == [4, 1, 2]
+    assert draft.propose(History(torch.tensor([[1, 2, 3]]), 3), 3, stream) == []
 
 
 def test_a_draft_that_is_never_right_is_asked_less_and_less():
@@ -113,31 +123,31 @@ def test_a_draft_that_is_never_right_is_asked_less_and_less():
 
         asked = 0
 
-        def guesses(self, history, count, stream):
+        def propose(self, history, count, rng):
             self.asked += 1
-            return [Guess(int(ours(history.tokens[:, -16:])[0, -1].argmin()))] * count
+            return [DraftToken(int(ours(history.tokens[:, -16:])[0, -1].argmin()))] * count
 
     ours, sampler, draft = model(3, vocab_size=40, context_length=128), Sampler(greedy=True), Wrong()
-    found = speculate(session(ours), draft, PROMPT, Row(0, 100), sampler, agreement=Agreement())
-    assert tokens_of(found) == tokens_of(plain(ours, sampler, Row(0, 100)))
+    found = generate_speculatively(session(ours), draft, PROMPT, SampleSpec(0, 100), sampler, stats=AcceptanceStats())
+    assert tokens_of(found) == tokens_of(plain(ours, sampler, SampleSpec(0, 100)))
     assert 3 < draft.asked < 15
 
 
 def test_a_draft_that_was_wrong_may_be_right_again():
     sampler = Sampler(greedy=True)
     ours = model(3, vocab_size=40, context_length=128)
-    draft = ModelDraft(session(ours), sampler)
-    guess, agreement = draft.guesses, Agreement()
+    draft = ModelDrafter(session(ours), sampler)
+    guess, agreement = draft.propose, AcceptanceStats()
     rounds = itertools.count()
 
     def at_first_wrong(history, count, stream):
         right = guess(history, count, stream)
-        return right if next(rounds) >= 6 else [Guess((right[0].token + 1) % 40)]
+        return right if next(rounds) >= 6 else [DraftToken((right[0].token + 1) % 40)]
 
-    draft.guesses = at_first_wrong
-    found = speculate(session(ours), draft, PROMPT, Row(0, 100), sampler, agreement=agreement)
-    assert tokens_of(found) == tokens_of(plain(ours, sampler, Row(0, 100)))
-    assert agreement.kept > 50
+    draft.propose = at_first_wrong
+    found = generate_speculatively(session(ours), draft, PROMPT, SampleSpec(0, 100), sampler, stats=agreement)
+    assert tokens_of(found) == tokens_of(plain(ours, sampler, SampleSpec(0, 100)))
+    assert agreement.accepted > 50
 
 
 @pytest.mark.parametrize("size", [-5, 5])

@@ -5,7 +5,7 @@ import tokenizers
 
 from lm.config.decoding import SamplingConfig, TranslationConfig
 from lm.config.model import ModelConfig
-from lm.decoding.sampling import Sampler
+from lm.decoding.sampler import Sampler
 from lm.decoding.translation import Translator
 from lm.decoding.translation_input import TranslationModel
 from lm.errors import UsageError
@@ -110,7 +110,7 @@ def test_no_translation_is_longer_than_the_source_allows():
 def test_a_translation_is_one_line_without_special_tokens():
     tokenizer = make_tokenizer("byte")
     model = untrained(tokenizer=tokenizer, init_std=1.0)
-    sampler = Sampler.of(SamplingConfig(temperature=1.0, seed=1))
+    sampler = Sampler.from_config(SamplingConfig(temperature=1.0, seed=1))
     feed = tokenizer.encode("\n")[0]
     drawn = list(Translator([model], sampler=sampler).translate(lines(100, seed=1)))
     assert any(feed in result.translations[0].tokens for result in drawn)
@@ -148,7 +148,7 @@ def test_translations_begin_with_their_prefixes():
 
 
 def test_samples_do_not_depend_on_batches_and_differ():
-    sampler = Sampler.of(SamplingConfig(temperature=1.0, seed=5))
+    sampler = Sampler.from_config(SamplingConfig(temperature=1.0, seed=5))
     sources = ["owl fox"] * 3 + lines(10, seed=6)
     drawn = []
     for config in (TranslationConfig(n_best=6), TranslationConfig(n_best=6, batch_tokens=1, read_ahead=2)):
@@ -162,7 +162,7 @@ def test_samples_do_not_depend_on_batches_and_differ():
 
 @pytest.mark.parametrize("n", [1, 4])
 def test_samples_depend_neither_on_how_many_there_are_nor_on_the_other_lines(n):
-    sampler = Sampler.of(SamplingConfig(temperature=1.0, seed=5))
+    sampler = Sampler.from_config(SamplingConfig(temperature=1.0, seed=5))
     sources = [*dict.fromkeys(lines(8, seed=6)), "owl fox mill", ""]
 
     def drawn(some, **options):
@@ -179,15 +179,15 @@ def test_samples_depend_neither_on_how_many_there_are_nor_on_the_other_lines(n):
 def test_penalties_count_in_a_search_and_spare_the_end_token():
     model = untrained(init_std=0.5)
     config = TranslationConfig(beam=3, max_length_ratio=4)
-    sampler = Sampler.of(SamplingConfig(greedy=True, no_repeat_ngram=1))
+    sampler = Sampler.from_config(SamplingConfig(greedy=True, no_repeat_ngram=1))
     free = [result.translations[0].tokens for result in Translator([model], config).translate(lines(20, seed=3))]
     assert any(len(set(tokens)) < len(tokens) for tokens in free)
     for result in Translator([model], config, sampler=sampler).translate(lines(20, seed=3)):
         assert len(set(result.translations[0].tokens)) == len(result.translations[0].tokens)
     sources = lines(20, seed=3)
-    once = Sampler.of(SamplingConfig(greedy=True, no_repeat_ngram=3))
+    once = Sampler.from_config(SamplingConfig(greedy=True, no_repeat_ngram=3))
     assert texts(copier(), ["owl fox"], sampler=once) == ["owl fox"]  # the start token is no earlier end token
-    bans_all = Sampler.of(SamplingConfig(greedy=True), {(i,): float("-inf") for i in range(300)})
+    bans_all = Sampler.from_config(SamplingConfig(greedy=True), {(i,): float("-inf") for i in range(300)})
     with pytest.raises(UsageError, match="no token is left"):
         texts(model, sources, sampler=bans_all)
 

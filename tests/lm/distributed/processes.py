@@ -151,7 +151,7 @@ def started(name: str, texts: Path, out: Path, world: World = SINGLE_PROCESS) ->
 
 
 def resumed(folder: Path, world: World = SINGLE_PROCESS, *, shard: bool | None = None) -> Run:
-    """Go on with a run, and with its weights shared out or not if that is to change."""
+    """Resume a run, and with its weights shared out or not if that is to change."""
     changed = {} if shard is None else {"distribution": {"shard": shard}}
     return resume_run(folder, world=world, changed=changed) if world.is_main else join_run(world)
 
@@ -192,7 +192,7 @@ def in_processes(size: int, arguments: Sequence[str], **environment: str) -> sub
 
 
 def _main(texts: Path, out: Path, work: Sequence[str]) -> None:
-    """In one of several processes: train the cases named, or go on with runs, named as "how:path"."""
+    """In one of several processes: train the cases named, or resume runs, named as "how:path"."""
     from lm.distributed.process_group import init_distributed
 
     with init_distributed() as world:

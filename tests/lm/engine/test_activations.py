@@ -9,9 +9,9 @@ import pytest
 
 from cli.main import run
 from lm.config.model import ModelConfig
-from lm.engine.compiled.compiling import compile_step
-from lm.engine.selection import COMPILED, unsupported
-from lm.kernels import compiled
+from lm.engine.compiled.build import compile_decode_step
+from lm.engine.selection import COMPILED_SUPPORT, find_unsupported
+from lm.kernels import code_cache
 from tests.cli.small_runs import make_run
 from tests.lm.interop.hugging_face.test_marian import SENTENCES, theirs_saved
 from tests.lm.machine_code import kept_code
@@ -25,7 +25,7 @@ _HARDWARE = ["--device", "cpu", "--dtype", "float32", "--threads", "1"]
 @pytest.fixture(scope="module", autouse=True)
 def _with_compiled_step(pytestconfig):
     with kept_code(pytestconfig):
-        compile_step()
+        compile_decode_step()
         yield
 
 
@@ -37,21 +37,21 @@ def by_both(arguments: list[str], tmp_path, monkeypatch, capsys) -> tuple[list[A
         with monkeypatch.context() as patch:
             if not is_compiled:
                 patch.setenv("LM_CACHE", str(tmp_path / "empty"))
-            compiled.forget()
-            assert compiled.is_compiled() == is_compiled
+            code_cache.clear_cached_state()
+            assert code_cache.is_compiled() == is_compiled
             assert run([*arguments, "--json", *_HARDWARE]) == 0
         captured = capsys.readouterr()
         if "--stats" in arguments:
             assert ("compiled engine" in captured.err) == is_compiled
         results.append([json.loads(line) for line in captured.out.splitlines()])
-    compiled.forget()
+    code_cache.clear_cached_state()
     return results[0], results[1]
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_generated_text_is_that_of_pytorch(activation, tmp_path, monkeypatch, capsys):
     folder = make_run(tmp_path / "run", activation=activation)
-    assert unsupported(ModelConfig(activation=activation), COMPILED) is None
+    assert find_unsupported(ModelConfig(activation=activation), COMPILED_SUPPORT) is None
     arguments = ["generate", str(folder), "The owl", "--greedy", "--max-tokens", "12", "--stats"]
     (found,), (expected,) = by_both(arguments, tmp_path, monkeypatch, capsys)
     assert found["tokens"] == expected["tokens"]

@@ -23,18 +23,18 @@ from lm.config.model import ModelConfig
 from lm.decoding.beam_search import beam_search
 from lm.decoding.generator import Generator
 from lm.engine import selection
-from lm.engine.compiled.compiling import compile_step
-from lm.engine.engine import Want
+from lm.engine.compiled.build import compile_decode_step
+from lm.engine.engine import OutputSpec
 from lm.engine.selection import plan_engines
 from lm.errors import UsageError
-from lm.kernels import compiled
+from lm.kernels import code_cache
 from lm.model.layers import quantise
-from lm.model.lora import build_adapted
+from lm.model.lora import build_model_with_lora
 from lm.model.transformer import DecoderOnly, build_model
 from tests.cli.small_runs import make_tokenizer
 from tests.lm.decoding.encoder_decoders import uncached
-from tests.lm.decoding.fed import Fed, session
 from tests.lm.decoding.random_blocks import random_block
+from tests.lm.decoding.session_driver import SessionDriver, session
 from tests.lm.machine_code import kept_code
 from tests.tolerances import approx, assert_close, rounding_error
 
@@ -45,8 +45,8 @@ pytest.importorskip("numba")
 def _with_compiled_step(pytestconfig):
     """The compiled step."""
     with kept_code(pytestconfig):
-        compile_step()
-        assert compiled.is_ready()
+        compile_decode_step()
+        assert code_cache.is_ready()
         yield
 
 
@@ -101,7 +101,7 @@ def test_logits_are_those_of_reading_all_again(seed, in_8_bits):
     config = drawn(seed)
     model = built(config, in_8_bits=in_8_bits)
     of, rows = random.Random(seed), seed % 5 + 1
-    steps, again = Fed(model), Fed(widened(model), cached=False)
+    steps, again = SessionDriver(model), SessionDriver(widened(model), cached=False)
     for length in [3, *[1] * 5, 2, *[1] * 6]:
         tokens = torch.randint(37, (rows, length))
         expected = again.feed(tokens)
@@ -121,7 +121,7 @@ def test_logits_are_those_of_reading_all_again(seed, in_8_bits):
 @pytest.mark.parametrize("seed", range(8))
 def test_rows_that_come_and_go_are_as_without_a_cache(seed):
     model = built(drawn(seed))
-    of, steps, again = random.Random(seed), Fed(model), Fed(model, cached=False)
+    of, steps, again = random.Random(seed), SessionDriver(model), SessionDriver(model, cached=False)
     rows = 0
     for _ in range(12):
         if rows < 3 or of.random() < 0.3:
@@ -153,7 +153,7 @@ def test_hypotheses_of_sources_are_as_if_each_were_read_alone(seed, in_8_bits):
     model = built(of_pairs(seed), in_8_bits=in_8_bits)
     of = random.Random(seed)
     source, lengths, tokens = torch.randint(37, (4, 7)), torch.tensor([7, 3, 1, 5]), torch.empty(4, 0, dtype=torch.long)
-    steps, known = Fed(model, source, lengths), model.config.position_limit or 30
+    steps, known = SessionDriver(model, source, lengths), model.config.position_limit or 30
     for _ in range(30):
         n = min(of.choice([1, 1, 1, 2]), known - tokens.shape[1])
         fresh = torch.randint(37, (len(tokens), n))
@@ -161,7 +161,7 @@ def test_hypotheses_of_sources_are_as_if_each_were_read_alone(seed, in_8_bits):
         expected = uncached(model, source, lengths, tokens)[:, -n:]
         error = 2e-3 if in_8_bits else rounding_error(expected, model=model)
         torch.testing.assert_close(steps.feed(fresh), expected, atol=error, rtol=error if in_8_bits else 0)
-        width = steps.cache._slots.width
+        width = steps.cache._slots.rows_per_group
         sentences = list(range(len(tokens) // width))
         if of.random() < 0.2 and len(sentences) > 1:  # as a search does when some are done
             sentences.remove(of.choice(sentences))
@@ -191,7 +191,7 @@ def test_searches_find_the_same_whether_compiled_or_not(monkeypatch, refill):
 
     of_step = found()
     assert model in selection._compiled
-    monkeypatch.setattr(compiled, "is_compiled", lambda: False)
+    monkeypatch.setattr(code_cache, "is_compiled", lambda: False)
     selection._compiled.clear()
     of_torch = found()
     assert model not in selection._compiled
@@ -203,7 +203,7 @@ def test_searches_find_the_same_whether_compiled_or_not(monkeypatch, refill):
 def test_an_output_layer_may_have_a_bias():
     config = ModelConfig(vocab_size=37, context_length=8, d_model=16, n_layers=1, output_bias=True)
     model, tokens = built(config), torch.tensor([[1, 2, 3]])
-    steps = Fed(model)
+    steps = SessionDriver(model)
     found = torch.cat([steps.feed(token) for token in tokens.split(1, dim=1)], dim=1)
     assert_close(found, model(tokens), model=model)
     assert model in selection._compiled
@@ -211,13 +211,13 @@ def test_an_output_layer_may_have_a_bias():
 
 def test_the_best_are_found_as_torch_finds_them_among_the_logits():
     model, source = built(of_pairs(0)), torch.randint(37, (4, 7))
-    fed, want = Fed(model, source, torch.tensor([7, 3, 1, 5])), Want(top_k=3)
+    fed, output_spec = SessionDriver(model, source, torch.tensor([7, 3, 1, 5])), OutputSpec(top_k=3)
     fed.feed(torch.ones(4, 1, dtype=torch.long))  # torch reads the source
-    best = fed.session.extend(torch.full((4, 1), 2), want).best
+    best = fed.session.extend(torch.full((4, 1), 2), output_spec).top_k
     fed.truncate(1)
     logits = fed.feed(torch.full((4, 1), 2))[:, -1]
     expected = logits.log_softmax(-1).topk(3)
-    assert best.places.tolist() == expected.indices.tolist()
+    assert best.indices.tolist() == expected.indices.tolist()
     assert_close(best.logprobs, expected.values, model=model)
 
 
@@ -227,14 +227,14 @@ def test_a_beam_finds_the_same_whether_its_past_is_shared_or_copied(positions):
     config = ModelConfig(vocab_size=37, context_length=40, d_model=16, n_layers=2, positions=positions, init_std=0.3)
     model, prompts = built(config), [[3, 4, 5, 6], [7], [8, 9]]
     of, rows = random.Random(1), [0, 1, 2]
-    shared, copied = session(model, shares=True), session(model)
-    found = [each.add(prompts).last for each in (shared, copied)]
+    shared, copied = session(model, shares_prefixes=True), session(model)
+    found = [each.add(prompts).last_logits for each in (shared, copied)]
     assert_close(*found, model=model)
     for token in range(24):
         rows = sorted(of.randrange(len(rows)) for _ in range(6))
         for each in (shared, copied):
             each.select(rows)
-        found = [each.extend(torch.full((6, 1), token)).last for each in (shared, copied)]
+        found = [each.extend(torch.full((6, 1), token)).last_logits for each in (shared, copied)]
         assert_close(*found, model=model)
 
 
@@ -243,8 +243,8 @@ def test_samples_are_the_same_whether_compiled_or_not(monkeypatch):
     config = ModelConfig(vocab_size=tokenizer.vocab_size, context_length=32, d_model=32, n_layers=2, init_std=0.3)
     generator = Generator(built(config), tokenizer, SamplingConfig(seed=3, max_tokens=40))
     samples = [sample.tokens for sample in generator.samples("The owl", n=5)]
-    monkeypatch.setattr(compiled, "is_compiled", lambda: False)
-    assert generator.plan().other is None
+    monkeypatch.setattr(code_cache, "is_compiled", lambda: False)
+    assert generator.plan().accelerated is None
     assert samples == [sample.tokens for sample in generator.samples("The owl", n=5)]
 
 
@@ -300,10 +300,10 @@ def test_every_value_of_every_field_is_computed_as_torch_does_or_left_to_it(name
         configs = list(configs_with(name, value))
         assert configs, "say in NEEDS what it goes with"
         for config in configs:
-            if selection.unsupported(config, selection.COMPILED) is None:
+            if selection.find_unsupported(config, selection.COMPILED_SUPPORT) is None:
                 assert_steps_are_those_of_torch(config)
             elif not config.is_masked:
-                assert plan_engines(built(config)).other is None
+                assert plan_engines(built(config)).accelerated is None
 
 
 def assert_steps_are_those_of_torch(config: ModelConfig) -> None:
@@ -312,10 +312,10 @@ def assert_steps_are_those_of_torch(config: ModelConfig) -> None:
     if config.is_encoder_decoder:
         trees = [] if config.syntax == "none" else [4]
         source = torch.randint(min(config.vocab_size, 5), (2, 7, *trees), generator=torch.Generator().manual_seed(5))
-        steps = Fed(model, source)
+        steps = SessionDriver(model, source)
         expected = model(source, tokens)
     else:
-        steps, expected = Fed(model), model(tokens)
+        steps, expected = SessionDriver(model), model(tokens)
     found = torch.cat([steps.feed(token) for token in tokens.split(1, dim=1)], dim=1)
     assert_close(found, expected, model=model)
     assert length == 1 or model in selection._compiled
@@ -327,7 +327,7 @@ def test_a_window_is_as_wide_as_for_torch(width):
         vocab_size=37, context_length=64, d_model=16, n_layers=2, attention="window", attention_window=width
     )
     model, tokens = built(config), torch.randint(37, (2, 50))
-    steps = Fed(model)
+    steps = SessionDriver(model)
     parts = tokens.split([3, 1, 1, 7, *[1] * 38], dim=1)
     found = torch.cat([steps.feed(part) for part in parts], dim=1)
     assert_close(found, model(tokens), model=model)
@@ -344,10 +344,10 @@ def test_ids_beyond_the_vocabulary_are_refused(has_source, token):
     for place in range(2):
         tokens = torch.tensor([[3], [4]])
         tokens[place] = token
-        steps = Fed(model, torch.tensor([[1, 2], [3, 4]])) if has_source else Fed(model)
+        steps = SessionDriver(model, torch.tensor([[1, 2], [3, 4]])) if has_source else SessionDriver(model)
         steps.feed(torch.tensor([[1], [2]]))
         with pytest.raises(UsageError, match=message):
-            steps.session.extend(tokens, Want(top_k=3 if has_source else 0))
+            steps.session.extend(tokens, OutputSpec(top_k=3 if has_source else 0))
     assert model in selection._compiled
 
 
@@ -357,7 +357,7 @@ def test_tables_of_positions_grow_with_the_text(positions, monkeypatch):
     monkeypatch.setattr("lm.engine.compiled.engine._POSITIONS", 4)
     config = ModelConfig(vocab_size=37, context_length=20, d_model=16, n_layers=1, positions=positions)
     model, tokens = built(config), torch.randint(37, (1, 20))
-    steps, lengths = Fed(model), set()
+    steps, lengths = SessionDriver(model), set()
     found = [steps.feed(tokens[:, :2])]
     for token in tokens[:, 2:].split(1, dim=1):
         found.append(steps.feed(token))
@@ -370,7 +370,7 @@ def test_tables_of_positions_grow_with_the_text(positions, monkeypatch):
 def test_a_long_context_takes_no_memory_until_it_is_used(positions):
     config = ModelConfig(vocab_size=37, context_length=2**30, d_model=16, n_layers=1, positions=positions)
     model = built(config)
-    steps = Fed(model)
+    steps = SessionDriver(model)
     for token in range(4):
         steps.feed(torch.tensor([[token]]))
     assert model in selection._compiled
@@ -379,21 +379,20 @@ def test_a_long_context_takes_no_memory_until_it_is_used(positions):
 def test_a_model_that_is_being_trained_is_left_to_torch():
     """Its weights may be put elsewhere."""
     config = ModelConfig(vocab_size=37, context_length=8, d_model=16, n_layers=1)
-    assert plan_engines(build_model(config).eval()).other is None
-    assert plan_engines(built(config)).other is not None
+    assert plan_engines(build_model(config).eval()).accelerated is None
+    assert plan_engines(built(config)).accelerated is not None
 
 
 def test_a_model_of_which_only_adapters_are_trained_is_left_to_torch():
     """The step doesn't know them."""
     config = ModelConfig(vocab_size=37, context_length=8, d_model=16, n_layers=1)
-    assert plan_engines(build_adapted(config, LoraConfig(rank=2)).eval()).other is None
+    assert plan_engines(build_model_with_lora(config, LoraConfig(rank=2)).eval()).accelerated is None
 
 
 IN_TWO_THREADS = """
 import threading, torch
 from lm.config.model import ModelConfig
-from tests.lm.decoding.fed import Fed
-from lm.kernels import compiled
+from tests.lm.decoding.session_driver import SessionDriver
 from lm.model.transformer import build_model
 from lm.engine import selection
 model = build_model(ModelConfig(vocab_size=300, d_model=64, n_layers=2), seed=1).eval().requires_grad_(False)
@@ -401,7 +400,7 @@ found = []
 def generate():
     torch.set_num_threads(2)
     for _ in range(10):
-        steps = Fed(model)
+        steps = SessionDriver(model)
         found.append([steps.feed(torch.tensor([[token]])) for token in range(30)][-1])
 threads = [threading.Thread(target=generate) for _ in range(3)]
 for thread in threads:
@@ -430,18 +429,17 @@ def test_a_threading_layer_that_cannot_be_loaded_is_replaced():
 STEPPED = """
 import torch
 from lm.config.model import ModelConfig
-from tests.lm.decoding.fed import Fed
-from lm.kernels import compiled
+from tests.lm.decoding.session_driver import SessionDriver
 from lm.model.transformer import build_model
 from lm.engine import selection
-from lm.engine.compiled.compiling import compile_step
-compile_step()
+from lm.engine.compiled.build import compile_decode_step
+compile_decode_step()
 model = build_model(ModelConfig(vocab_size=30, d_model=16, n_layers=1), seed=1).eval().requires_grad_(False)
-steps = Fed(model)
+steps = SessionDriver(model)
 for token in range(3):
     steps.feed(torch.tensor([[token]]))
-from lm.engine.compiled.step import step
-print(model in selection._compiled, sum(step.stats.cache_misses.values()))
+from lm.engine.compiled.decode_step import decode_step
+print(model in selection._compiled, sum(decode_step.stats.cache_misses.values()))
 """
 
 
@@ -456,8 +454,8 @@ os.execv(sys.executable, [sys.executable, "-c", sys.argv[1]])
 @pytest.mark.skipif(sys.platform != "linux", reason="drops a capability of Linux")
 def test_a_cache_that_cannot_be_written_to_is_read(tmp_path):
     """And nothing is written elsewhere: numba would compile again, and put that into the package."""
-    shutil.copytree(compiled._folder().parent, tmp_path / "native")
-    paths, package = [tmp_path, *tmp_path.rglob("*")], Path(compiled.__file__).parents[1]
+    shutil.copytree(code_cache._version_folder().parent, tmp_path / "native")
+    paths, package = [tmp_path, *tmp_path.rglob("*")], Path(code_cache.__file__).parents[1]
     for path in paths:
         path.chmod(0o555 if path.is_dir() else 0o444)
     try:
@@ -477,7 +475,7 @@ def run_python(program: str, environment: dict[str, str], *arguments: str) -> su
 def test_learned_positions_end_with_the_context():
     """As they do for torch: the window moves on before."""
     config = ModelConfig(vocab_size=37, context_length=4, d_model=16, n_layers=1, positions="learned")
-    steps = Fed(built(config))
+    steps = SessionDriver(built(config))
     for _ in range(9):
         try:
             steps.feed(torch.zeros(1, 1, dtype=torch.long))
@@ -487,10 +485,10 @@ def test_learned_positions_end_with_the_context():
 
 def test_machine_code_of_another_processor_is_left_alone(monkeypatch):
     config = ModelConfig(vocab_size=37, context_length=8, d_model=16, n_layers=1)
-    monkeypatch.setattr(compiled, "describe_processor", lambda: "another")
-    compiled.forget()
-    assert plan_engines(built(config)).other is None
-    compiled.forget()
+    monkeypatch.setattr(code_cache, "target_cpu", lambda: "another")
+    code_cache.clear_cached_state()
+    assert plan_engines(built(config)).accelerated is None
+    code_cache.clear_cached_state()
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -498,7 +496,7 @@ def test_torch_keeps_the_threads_it_was_given(threads):
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        Fed(built(drawn(0))).feed(torch.tensor([[1, 2, 3]]))
+        SessionDriver(built(drawn(0))).feed(torch.tensor([[1, 2, 3]]))
         assert torch.get_num_threads() == threads
     finally:
         torch.set_num_threads(before)

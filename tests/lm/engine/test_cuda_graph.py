@@ -22,15 +22,15 @@ from lm.config.decoding import SamplingConfig
 from lm.config.model import ModelConfig
 from lm.decoding.generator import Generator
 from lm.engine import cuda_graph, selection
-from lm.engine.cuda_graph import Work
-from lm.kernels import compiled
+from lm.engine.cuda_graph import Computation
+from lm.kernels import code_cache
 from lm.model import attention
 from lm.model.layers import quantise
 from lm.model.positions import RotaryPositions
 from lm.model.transformer import DecoderOnly, Stack, build_model
 from tests.cli.small_runs import make_tokenizer
-from tests.lm.decoding.fed import Fed
 from tests.lm.decoding.random_blocks import random_block
+from tests.lm.decoding.session_driver import SessionDriver
 from tests.tolerances import assert_close
 
 VOCABULARY, CONTEXT = 37, 16
@@ -65,12 +65,12 @@ def tensors_of(found: object) -> list[Tensor]:
 
 
 class Recorder:
-    """What `CudaRecorder` is to a GPU; it counts what it has recorded."""
+    """What `CudaGraphRecorder` is to a GPU; it counts what it has recorded."""
 
     def __init__(self, _device: torch.device) -> None:
         self.recorded = 0
 
-    def __call__(self, work: Work) -> Work:
+    def __call__(self, work: Computation) -> Computation:
         work()
         with Recording() as recording:
             output = work()
@@ -87,11 +87,11 @@ class Recorder:
 def recorded(monkeypatch):
     """Steps are recorded on a CPU, for few rows and positions at a time; nothing is compiled."""
     monkeypatch.setattr(cuda_graph, "RECORDERS", {"cpu": Recorder})
-    monkeypatch.setattr(cuda_graph, "_LEAST_KEYS", 4)
-    monkeypatch.setattr(cuda_graph, "_LEAST_ROOM", 8)
-    monkeypatch.setattr(attention, "_FEWEST_KEYS", 0)  # else a CPU is asked for numbers, as a GPU is not
+    monkeypatch.setattr(cuda_graph, "_MIN_KEYS", 4)
+    monkeypatch.setattr(cuda_graph, "_MIN_BUFFER_LENGTH", 8)
+    monkeypatch.setattr(attention, "_MIN_SOFTMAX_KEYS", 0)  # else a CPU is asked for numbers, as a GPU is not
     monkeypatch.setattr(selection, "RECORDERS", cuda_graph.RECORDERS)
-    monkeypatch.setattr(compiled, "is_compiled", lambda: False)
+    monkeypatch.setattr(code_cache, "is_compiled", lambda: False)
 
 
 def drawn(seed: int) -> ModelConfig:
@@ -109,7 +109,7 @@ def built(config: ModelConfig) -> DecoderOnly:
 
 
 def steps_recorded(model: DecoderOnly) -> int:
-    step = cuda_graph._steps.get(model)
+    step = cuda_graph._static_steps.get(model)
     return 0 if step is None or not step._recorded else step._record.recorded
 
 
@@ -122,7 +122,7 @@ def test_logits_are_those_of_reading_all_again(seed):
     """Beyond the context too, with rows that are left out, repeated, and taken back."""
     model = built(drawn(seed))
     of, rows = random.Random(seed), seed % 5 + 1
-    steps, again = Fed(model), Fed(model, cached=False)
+    steps, again = SessionDriver(model), SessionDriver(model, cached=False)
     for length in [2, *[1] * 7, 2, *[1] * 14]:
         tokens = torch.randint(VOCABULARY, (rows, length))
         same(steps.feed(tokens), again.feed(tokens))
@@ -140,7 +140,7 @@ def test_logits_are_those_of_reading_all_again(seed):
 @pytest.mark.parametrize("seed", range(8))
 def test_rows_that_come_and_go_are_as_without_a_cache(seed):
     model = built(drawn(seed))
-    of, steps, again = random.Random(seed), Fed(model), Fed(model, cached=False)
+    of, steps, again = random.Random(seed), SessionDriver(model), SessionDriver(model, cached=False)
     rows = 0
     for _ in range(24):
         if rows < 3 or of.random() < 0.2:
@@ -162,16 +162,16 @@ def test_distances_within_a_window_are_as_without_a_cache(monkeypatch):
     monkeypatch.setattr(cuda_graph, "RECORDERS", {"cpu": lambda _: lambda work: work})
     fields = {"positions": "relative", "max_distance": 2, "attention": "window", "attention_window": 5}
     model = built(ModelConfig(vocab_size=VOCABULARY, context_length=CONTEXT, d_model=16, n_heads=2, **fields))
-    steps, again = Fed(model), Fed(model, cached=False)
+    steps, again = SessionDriver(model), SessionDriver(model, cached=False)
     for _ in range(12):
         tokens = torch.randint(VOCABULARY, (3, 1))
         same(steps.feed(tokens), again.feed(tokens))
-    assert cuda_graph._steps[model] is not None
+    assert cuda_graph._static_steps[model] is not None
 
 
 def test_a_step_is_recorded_once_for_the_rows_and_positions_that_share_a_power_of_two():
     model = built(drawn(0))
-    steps = Fed(model)
+    steps = SessionDriver(model)
     steps.feed(torch.zeros(3, 1, dtype=torch.long))
     found = []
     for _ in range(7):  # of 3 or 4 rows and 2 to 8 positions
@@ -179,13 +179,13 @@ def test_a_step_is_recorded_once_for_the_rows_and_positions_that_share_a_power_o
         found.append(steps_recorded(model))
     assert found == [1, 1, 1, 2, 2, 2, 2]
     del steps
-    Fed(model).feed(torch.zeros(4, 1, dtype=torch.long))
+    SessionDriver(model).feed(torch.zeros(4, 1, dtype=torch.long))
     assert steps_recorded(model) == 2
 
 
 def test_sequences_that_grow_at_the_same_time_do_not_share_buffers():
     model = built(drawn(1))
-    pairs = [(Fed(model), Fed(model, cached=False)) for _ in range(3)]
+    pairs = [(SessionDriver(model), SessionDriver(model, cached=False)) for _ in range(3)]
     for _ in range(6):
         for steps, again in pairs:
             tokens = torch.randint(VOCABULARY, (2, 1))
@@ -195,15 +195,15 @@ def test_sequences_that_grow_at_the_same_time_do_not_share_buffers():
 def test_what_is_left_over_from_a_broken_sequence_is_not_seen():
     """A weight of zero makes nothing of infinity."""
     model = built(drawn(0))
-    steps = Fed(model)
+    steps = SessionDriver(model)
     for _ in range(6):
         steps.feed(torch.zeros(1, 1, dtype=torch.long))
     with torch.inference_mode():
-        for keys, values in cuda_graph._steps[model]._buffers:
+        for keys, values in cuda_graph._static_steps[model]._buffers:
             keys.fill_(torch.inf)
             values.fill_(torch.nan)
     del steps
-    fresh, again = Fed(model), Fed(model, cached=False)
+    fresh, again = SessionDriver(model), SessionDriver(model, cached=False)
     for _ in range(3):
         tokens = torch.randint(VOCABULARY, (1, 1))
         same(fresh.feed(tokens), again.feed(tokens))
@@ -212,7 +212,7 @@ def test_what_is_left_over_from_a_broken_sequence_is_not_seen():
 def test_weights_that_change_where_they_are_count():
     model = built(drawn(2))
     for _ in range(2):
-        steps, again = Fed(model), Fed(model, cached=False)
+        steps, again = SessionDriver(model), SessionDriver(model, cached=False)
         for _ in range(3):
             tokens = torch.randint(VOCABULARY, (1, 1))
             same(steps.feed(tokens), again.feed(tokens))
@@ -228,11 +228,11 @@ def test_weights_that_move_are_found(change):
     model = built(ModelConfig(vocab_size=VOCABULARY, context_length=CONTEXT, d_model=16, n_layers=1)).float()
     found = []
     for _ in range(2):
-        steps, again = Fed(model), Fed(model, cached=False)
+        steps, again = SessionDriver(model), SessionDriver(model, cached=False)
         for _ in range(3):
             tokens = torch.randint(VOCABULARY, (1, 1))
             same(steps.feed(tokens), again.feed(tokens))
-        found.append(cuda_graph._steps[model])
+        found.append(cuda_graph._static_steps[model])
         if len(found) == 1:
             change(model)
     assert found[0] is not found[1]
@@ -243,7 +243,7 @@ def test_tables_that_recorded_steps_read_are_kept_when_longer_ones_take_their_pl
     assert isinstance(model.decoder, Stack)
     assert isinstance(model.decoder.positions, RotaryPositions)
     table, cpu = model.decoder.positions.table, torch.device("cpu")
-    steps, again = Fed(model), Fed(model, cached=False)
+    steps, again = SessionDriver(model), SessionDriver(model, cached=False)
     addresses = []
     for length in (3, 1, 1, 1):
         tokens = torch.randint(VOCABULARY, (1, length))
@@ -251,15 +251,15 @@ def test_tables_that_recorded_steps_read_are_kept_when_longer_ones_take_their_pl
         addresses.append(table.rows(0, 1, cpu).data_ptr())
         table.rows(0, 10_000 * len(addresses), cpu)
     assert len(set(addresses)) == len(addresses)
-    assert [kept.data_ptr() for kept in cuda_graph._steps[model]._read] == addresses[1:3]
+    assert [kept.data_ptr() for kept in cuda_graph._static_steps[model]._kept_alive] == addresses[1:3]
 
 
 def test_a_model_that_goes_takes_its_buffers_along():
     model = built(drawn(0))
-    steps = Fed(model)
+    steps = SessionDriver(model)
     for _ in range(2):
         steps.feed(torch.zeros(1, 1, dtype=torch.long))
-    buffers = weakref.ref(cuda_graph._steps[model])
+    buffers = weakref.ref(cuda_graph._static_steps[model])
     del steps, model
     gc.collect()
     assert buffers() is None
@@ -271,11 +271,11 @@ def test_a_model_that_goes_takes_its_buffers_along():
 def test_steps_whose_shapes_depend_on_the_tokens_are_not_recorded(fields):
     config = ModelConfig(vocab_size=VOCABULARY, context_length=CONTEXT, d_model=16, n_layers=2, **fields)
     model = built(config)
-    steps, again = Fed(model), Fed(model, cached=False)
+    steps, again = SessionDriver(model), SessionDriver(model, cached=False)
     for _ in range(3):
         tokens = torch.randint(VOCABULARY, (2, 1))
         same(steps.feed(tokens), again.feed(tokens))
-    assert selection.unsupported(config, selection.CUDA_GRAPH)
+    assert selection.find_unsupported(config, selection.CUDA_GRAPH_SUPPORT)
     assert not steps_recorded(model)
 
 
@@ -283,7 +283,7 @@ def test_steps_whose_shapes_depend_on_the_tokens_are_not_recorded(fields):
 def test_a_model_that_is_being_trained_is_not_recorded(change):
     model = built(drawn(0))
     change(model)
-    steps = Fed(model)
+    steps = SessionDriver(model)
     for _ in range(3):
         steps.feed(torch.zeros(1, 1, dtype=torch.long))
     assert not steps_recorded(model)
@@ -291,13 +291,13 @@ def test_a_model_that_is_being_trained_is_not_recorded(change):
 
 def test_where_nothing_can_be_recorded_steps_go_on_one_by_one(monkeypatch, caplog):
     class Failing(Recorder):
-        def __call__(self, work: Work) -> Work:
+        def __call__(self, work: Computation) -> Computation:
             work()
             raise RuntimeError("no recording\nand more")
 
     monkeypatch.setattr(cuda_graph, "RECORDERS", {"cpu": Failing})
     model = built(drawn(3))
-    steps, again = Fed(model), Fed(model, cached=False)
+    steps, again = SessionDriver(model), SessionDriver(model, cached=False)
     with caplog.at_level(logging.WARNING):
         for _ in range(5):
             tokens = torch.randint(VOCABULARY, (2, 1))

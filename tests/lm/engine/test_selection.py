@@ -12,19 +12,19 @@ from lm.config.model import ModelConfig
 from lm.config.presets import PRESETS, build_run_config
 from lm.engine import selection
 from lm.engine.selection import (
-    ANY,
-    COMPILED,
+    ANY_VALUE,
     COMPILED_OPERATIONS,
-    CUDA_GRAPH,
+    COMPILED_SUPPORT,
     CUDA_GRAPH_OPERATIONS,
+    CUDA_GRAPH_SUPPORT,
     Operation,
+    find_unsupported,
     plan_engines,
-    unsupported,
 )
-from lm.kernels import compiled
+from lm.kernels import code_cache
 from lm.model.transformer import EncoderOnly, build_model
 
-ENGINES = {"compiled": COMPILED, "cuda-graph": CUDA_GRAPH}
+ENGINES = {"compiled": COMPILED_SUPPORT, "cuda-graph": CUDA_GRAPH_SUPPORT}
 
 
 OPERATIONS = get_args(Operation)
@@ -43,8 +43,8 @@ def small(config: ModelConfig) -> ModelConfig:
 def with_compiled_code(monkeypatch):
     """As if everything had been compiled."""
     for name in ("is_compiled", "is_ready"):
-        monkeypatch.setattr(compiled, name, lambda: True)
-    monkeypatch.setattr(selection, "_compiled_engine", lambda _: SimpleNamespace(name="compiled"))
+        monkeypatch.setattr(code_cache, name, lambda: True)
+    monkeypatch.setattr(selection, "_get_compiled_engine", lambda _: SimpleNamespace(name="compiled"))
 
 
 @pytest.mark.parametrize("declared", [COMPILED_OPERATIONS, CUDA_GRAPH_OPERATIONS])
@@ -59,7 +59,7 @@ def test_every_operation_of_every_preset_has_an_engine(preset, shares, with_comp
     model = build_model(small(build_run_config(preset).model)).eval().requires_grad_(False)
     if isinstance(model, EncoderOnly):
         return  # it continues nothing
-    plan, setting = plan_engines(model, shares=shares), unsupported(model.config, COMPILED)
+    plan, setting = plan_engines(model, shares_prefixes=shares), find_unsupported(model.config, COMPILED_SUPPORT)
     for operation in OPERATIONS:
         for tokens in (1, 64, 65):
             is_fast = tokens <= 64 or model.config.is_encoder_decoder
@@ -90,7 +90,10 @@ def test_every_field_of_a_model_is_declared(engine):
 def test_a_field_without_a_declaration_is_not_supported(engine):
     for name in ENGINES[engine]:
         declared = {field: values for field, values in ENGINES[engine].items() if field != name}
-        assert unsupported(ModelConfig(), dict.fromkeys(declared, ANY)) == f"{name}={getattr(ModelConfig(), name)}"
+        assert (
+            find_unsupported(ModelConfig(), dict.fromkeys(declared, ANY_VALUE))
+            == f"{name}={getattr(ModelConfig(), name)}"
+        )
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -99,7 +102,9 @@ def test_the_presets_that_engines_support(preset):
     model = build_run_config(preset).model
     is_plain = model.architecture == "transformer" and model.attention in {"full", "window"}
     is_causal = model.objective == "causal" and not model.experts
-    reason = unsupported(model, COMPILED)
+    reason = find_unsupported(model, COMPILED_SUPPORT)
     is_known = model.positions != "relative" and not model.decoder_only
     assert (reason is None) == (is_plain and is_causal and is_known), reason
-    assert (unsupported(model, CUDA_GRAPH) is None) == (is_plain and is_causal and not model.n_encoder_layers)
+    assert (find_unsupported(model, CUDA_GRAPH_SUPPORT) is None) == (
+        is_plain and is_causal and not model.n_encoder_layers
+    )

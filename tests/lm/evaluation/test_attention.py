@@ -41,7 +41,7 @@ def test_an_encoder_sees_all_of_a_source_and_its_end(translator):
 
 
 def test_words_of_a_translation_look_at_the_source_whether_its_end_is_given_or_not(translator):
-    model = TranslationModel.of(translator)
+    model = TranslationModel.from_loaded(translator)
     tokens = model.tokenizer.encode("Fuchs eins")
     found = compute_attention(translator, "one fox", "Fuchs eins")
     ended = compute_translation_attention(

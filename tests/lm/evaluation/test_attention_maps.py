@@ -8,7 +8,7 @@ from lm.config.model import ModelConfig
 from lm.errors import UsageError
 from lm.evaluation import attention_maps
 from lm.evaluation.attention_maps import AttentionMap, Axis, SpecialToken, build_text_axis, build_token_axis
-from lm.model.attention import captured
+from lm.model.attention import capture_attention_weights
 from lm.model.transformer import build_model
 from tests.cli.small_runs import make_tokenizer
 from tests.tolerances import assert_close
@@ -89,7 +89,7 @@ def test_self_attention_of_words_is_summed_and_averaged():
     assert found.weights.shape == (2, 2, 8, 8)
     assert_close(found.weights.sum(-1), 1, model=model, dtype=torch.float32)
     assert (np.triu(found.weights, 1) == 0).all()
-    with captured(model.decoder.attentions()) as layers:
+    with capture_attention_weights(model.decoder.attention_layers()) as layers:
         model(torch.tensor([axis.tokens]))
     for weights, layer in zip(found.weights, layers, strict=True):
         assert_close(weights, by_loop(layer[0].detach(), axis, axis), model=model, dtype=torch.float32)
@@ -108,7 +108,7 @@ def test_cross_attention_is_of_the_step_that_predicts():
             model, tokenizer=tokenizer, source_tokenizer=tokenizer, source="The owl 狐", tokens=tokens, unit="tokens"
         )
         source = torch.tensor([[*tokenizer.encode("The owl 狐"), end]])
-        with captured(model.decoder.attentions(cross=True)) as layers:
+        with capture_attention_weights(model.decoder.attention_layers(cross=True)) as layers:
             model(source, torch.tensor([[end, *target]]))
         assert_close(found.weights, torch.cat(layers).detach().numpy(), model=model, dtype=torch.float32)
         assert found.queries.labels[-1] == found.keys.labels[-1] == "</s>"
@@ -126,7 +126,7 @@ def test_without_an_encoder_a_translation_looks_at_its_source_and_what_comes_bef
             )
             for unit in ("tokens", "words")
         )
-        with captured(model.decoder.attentions()) as layers:
+        with capture_attention_weights(model.decoder.attention_layers()) as layers:
             model(torch.tensor([[*source, end, end, *target]]))
         expected = torch.cat(layers).detach().numpy()[:, :, len(source) + 1 :]
         assert_close(found.weights, expected, model=model, dtype=torch.float32)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from lm.decoding.classifying import Classified
+from lm.decoding.classifier import ClassifiedText
 from lm.errors import InputError
 from lm.evaluation.classification import ClassificationScores, evaluate_classifier, wilson_interval
 from lm.text.examples import Example
@@ -103,8 +103,8 @@ class First:
 
     labels: tuple[str, ...] = ("a", "b")
 
-    def classify(self, texts) -> Iterator[Classified]:
-        return (Classified(text, {text[0]: 1.0}) for text in texts)
+    def classify(self, texts) -> Iterator[ClassifiedText]:
+        return (ClassifiedText(text, {text[0]: 1.0}) for text in texts)
 
 
 def test_labels_that_the_model_does_not_know_are_named_and_count_as_wrong(monkeypatch):

@@ -11,7 +11,7 @@ from lm.config.data import DataConfig
 from lm.corpus.examples import open_examples
 from lm.data.batch import Batch
 from lm.data.examples import ExampleData
-from lm.decoding.generator import prompt_ids
+from lm.decoding.generator import encode_prompt
 from lm.errors import InputError
 from lm.evaluation.completion_scoring import score_completions
 from lm.hardware import Hardware
@@ -67,7 +67,7 @@ def test_training_and_scoring_give_a_model_the_same_rows(data):
 def test_what_is_read_begins_as_a_prompt_does_when_text_is_generated(data):
     batch = data.batch(0)
     for example in EXAMPLES[:2]:
-        prompt, rest = prompt_ids(BPE, example.prompt), [*BPE.encode(example.completion), BPE.end_of_text]
+        prompt, rest = encode_prompt(BPE, example.prompt), [*BPE.encode(example.completion), BPE.end_of_text]
         padding = [0] * (batch.inputs.shape[1] - len(prompt + rest[:-1]))
         assert [*prompt, *rest[:-1], *padding] in batch.inputs.tolist()
 

@@ -1,4 +1,4 @@
-"""Models that count, against the textbook's recursion over dictionaries."""
+"""N-gram baselines, against the textbook's recursion over dictionaries."""
 
 from __future__ import annotations
 

@@ -151,7 +151,7 @@ def test_a_single_block_has_no_standard_error():
 
 
 def test_tokens_that_end_where_a_stretch_of_both_models_does_are_not_lost():
-    """Each model's second stretch goes on with a token that ends where the first stretch did."""
+    """Each model's second stretch continues with a token that ends where the first stretch did."""
     ends, parts = [1, 2, 2, 4], []
     for nats in ([1, 2, 4, 8], [16, 32, 64, 128]):
         passage = segment("abcd", ends, nats).passage

@@ -11,8 +11,11 @@ from torch import Tensor
 
 from lm.config.model import ModelConfig
 from lm.model import attention
-from lm.model.attention import KeyValueCache, Mask, MultiHeadAttention, Scope, attend
-from lm.model.variants.block_sparse import Window
+from lm.model.attention import MultiHeadAttention, attend
+from lm.model.attention_inputs import AttentionInputs
+from lm.model.kv_cache import LayerKVCache
+from lm.model.masks import Mask
+from lm.model.variants.block_sparse import SlidingWindow
 from tests.tolerances import assert_close
 
 BATCH, HEADS, HEAD = 3, 4, 8
@@ -30,7 +33,7 @@ def naive(query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
         for j in range(n_keys):
             if mask.is_causal and j > position:
                 continue
-            if mask.pattern is not None and position - j > mask.pattern.farthest:
+            if mask.pattern is not None and position - j > mask.pattern.max_distance:
                 continue
             if mask.key_lengths is not None and j >= mask.key_lengths[row]:
                 continue
@@ -48,12 +51,12 @@ def masks(n_queries: int, n_keys: int) -> dict[str, Mask]:
     return {
         "everything": Mask(),
         "causal": Mask.causal(),
-        "window": Mask.causal(pattern=Window(2)),
+        "window": Mask.causal(pattern=SlidingWindow(2)),
         "keys": Mask.keys(lengths),
         "causal keys": Mask(is_causal=True, key_lengths=lengths),
         "bias": Mask(bias=bias),
         "causal bias": Mask.causal(bias=bias),
-        "all": Mask(is_causal=True, key_lengths=lengths, pattern=Window(3), bias=bias),
+        "all": Mask(is_causal=True, key_lengths=lengths, pattern=SlidingWindow(3), bias=bias),
     }
 
 
@@ -69,7 +72,7 @@ def tensors(n_queries: int, n_keys: int, kv_heads: int = HEADS) -> tuple[Tensor,
 @pytest.mark.parametrize(("n_queries", "n_keys"), [(7, 7), (2, 2), (1, 7), (3, 7), (1, 1)])
 @pytest.mark.parametrize("name", masks(1, 1))
 def test_agrees_with_the_definition(name, n_queries, n_keys, kv_heads, kernel, monkeypatch):
-    monkeypatch.setattr(attention, "_products_are_faster", lambda *_: kernel == "products")
+    monkeypatch.setattr(attention, "_matmuls_are_faster", lambda *_: kernel == "products")
     mask = masks(n_queries, n_keys)[name]
     query, key, value = tensors(n_queries, n_keys, kv_heads)
     attended = attend(query, key, value, mask=mask)
@@ -81,7 +84,7 @@ def test_agrees_with_the_definition(name, n_queries, n_keys, kv_heads, kernel, m
 @pytest.mark.parametrize("kernel", ["fused", "products"])
 @pytest.mark.parametrize("name", ["everything", "keys", "bias"])
 def test_many_queries_of_a_short_memory_agree_with_the_definition(name, kernel, monkeypatch):
-    monkeypatch.setattr(attention, "_products_are_faster", lambda *_: kernel == "products")
+    monkeypatch.setattr(attention, "_matmuls_are_faster", lambda *_: kernel == "products")
     mask = masks(20, 5)[name]
     query, key, value = tensors(20, 5)
     attended = attend(query, key, value, mask=mask)
@@ -102,7 +105,7 @@ def test_in_bfloat16_it_stays_near_the_definition(name, length):
 
 @pytest.mark.parametrize("kernel", ["fused", "products"])
 def test_a_query_that_sees_nothing_gets_zeros(kernel, monkeypatch):
-    monkeypatch.setattr(attention, "_products_are_faster", lambda *_: kernel == "products")
+    monkeypatch.setattr(attention, "_matmuls_are_faster", lambda *_: kernel == "products")
     query, key, value = tensors(5, 5)
     attended = attend(query, key, value, mask=Mask.keys(torch.tensor([5, 0, 3])))
     assert not attended[1].any()
@@ -111,7 +114,7 @@ def test_a_query_that_sees_nothing_gets_zeros(kernel, monkeypatch):
 
 @pytest.mark.parametrize("kernel", ["fused", "products"])
 def test_padding_never_changes_anything(kernel, monkeypatch):
-    monkeypatch.setattr(attention, "_products_are_faster", lambda *_: kernel == "products")
+    monkeypatch.setattr(attention, "_matmuls_are_faster", lambda *_: kernel == "products")
     query, key, value = (tensor.detach() for tensor in tensors(6, 6))
     lengths = torch.tensor([6, 4, 2])
     before = attend(query, key, value, mask=Mask.keys(lengths))
@@ -122,11 +125,11 @@ def test_padding_never_changes_anything(kernel, monkeypatch):
 
 
 def test_causal_attention_makes_no_mask(monkeypatch):
-    monkeypatch.setattr(Mask, "allowed", lambda *_: pytest.fail("a mask was made"))
+    monkeypatch.setattr(Mask, "build_tensor", lambda *_: pytest.fail("a mask was made"))
     query, key, value = (tensor.detach() for tensor in tensors(9, 9))
     attend(query, key, value, mask=Mask.causal())
     attend(query[:, :, -1:], key, value, mask=Mask.causal())
-    attend(query, key, value, mask=Mask.causal(pattern=Window(8)))
+    attend(query, key, value, mask=Mask.causal(pattern=SlidingWindow(8)))
 
 
 def test_dropout_keeps_the_expectation_and_depends_on_the_seed():
@@ -147,13 +150,13 @@ def test_cross_attention_uses_the_parts_of_one_projection(qk_norm, bias):
     config = ModelConfig(d_model=32, n_heads=4, n_kv_heads=2, qk_norm=qk_norm, bias=bias, positions="none")
     module = MultiHeadAttention(config)
     x = torch.randn(2, 5, 32)
-    torch.testing.assert_close(module(x, Scope(Mask(), memory=x)), module(x, Scope(Mask())))
+    torch.testing.assert_close(module(x, AttentionInputs(Mask(), encoder_output=x)), module(x, AttentionInputs(Mask())))
 
 
 def test_memory_is_projected_once():
     module = MultiHeadAttention(ModelConfig(d_model=32, n_heads=4, positions="none"))
-    x, memory, cache = torch.randn(2, 3, 32), torch.randn(2, 5, 32), KeyValueCache()
-    first = module(x, Scope(Mask(), memory=memory, caches=[cache]))
+    x, memory, cache = torch.randn(2, 3, 32), torch.randn(2, 5, 32), LayerKVCache()
+    first = module(x, AttentionInputs(Mask(), encoder_output=memory, caches=[cache]))
     assert cache.length == 5
-    again = module(x, Scope(Mask(), memory=torch.full_like(memory, torch.nan), caches=[cache]))
+    again = module(x, AttentionInputs(Mask(), encoder_output=torch.full_like(memory, torch.nan), caches=[cache]))
     torch.testing.assert_close(first, again)

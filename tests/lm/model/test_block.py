@@ -6,8 +6,10 @@ import pytest
 import torch
 
 from lm.config.model import ModelConfig
-from lm.model.attention import FirstValues, Mask, Scope, captured
+from lm.model.attention import capture_attention_weights
+from lm.model.attention_inputs import AttentionInputs, FirstLayerValues
 from lm.model.cost import parameters_by_part
+from lm.model.masks import Mask
 from lm.model.transformer import Block, Stack, build_model
 from tests.lm.model.hugging_face import randomise
 from tests.tolerances import assert_close
@@ -41,7 +43,7 @@ def test_with_zero_init_each_block_starts_as_the_identity(fields):
     blocks = [module for module in model.modules() if isinstance(module, Block)]
     assert len(blocks) == 3 + fields.get("n_encoder_layers", 0)
     for block in blocks:
-        assert torch.equal(block(x, Scope(Mask.causal()), Scope(Mask(), memory=memory)), x)
+        assert torch.equal(block(x, AttentionInputs(Mask.causal()), AttentionInputs(Mask(), encoder_output=memory)), x)
     assert not model.logits(x).any()
 
 
@@ -86,8 +88,8 @@ def test_values_are_mixed_as_by_hand_in_float64(stack, kv_heads):
     randomise(model)
     model.double().requires_grad_(False)
     inputs = (ids(2, 7), ids(2, 9)) if layers else (ids(2, 9),)
-    attentions = (model.encoder if stack == "encoder" else model.decoder).attentions()
-    with captured(attentions) as weights:
+    attentions = (model.encoder if stack == "encoder" else model.decoder).attention_layers()
+    with capture_attention_weights(attentions) as weights:
         calls = calls_of(attentions, lambda: model(*inputs))
     first = None
     for attention, (x, output), seen in zip(attentions, calls, weights, strict=True):
@@ -122,9 +124,11 @@ def test_shares_are_few_and_counted():
 def test_mixing_keeps_the_type_of_autocast():
     model = build_model(small(value_residual=True, embedding_shortcut=True, softcap=5.0))
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        values = FirstValues()
+        values = FirstLayerValues()
         for block in model.decoder.blocks:
-            query, key, value = block.attention.project(torch.randn(2, 7, 32), Scope(Mask(), first_values=values))
+            query, key, value = block.attention.project_qkv(
+                torch.randn(2, 7, 32), AttentionInputs(Mask(), first_layer_values=values)
+            )
             assert query.dtype is key.dtype is value.dtype is torch.bfloat16
         hidden = model.hidden(ids(2, 7))
         logits = model.logits(hidden)

@@ -157,7 +157,7 @@ def test_a_cache_takes_as_many_bytes_as_its_tensors(kv_heads):
     model = build_model(config).eval()
     cache = model.new_cache()
     model.hidden(torch.zeros(2, 5, dtype=torch.long), cache=cache)
-    held = sum(tensor.nbytes for layer in cache.own for tensor in layer.contents())
+    held = sum(tensor.nbytes for layer in cache.self_attention for tensor in layer.keys_and_values())
     assert held == 2 * 5 * cache_bytes_per_token(config)
 
 

@@ -3,7 +3,7 @@ import torch
 
 from lm.config.lora import LoraConfig
 from lm.model import layers as module
-from lm.model.layers import ACTIVATIONS, Linear, choose_products, linear
+from lm.model.layers import ACTIVATIONS, Linear, choose_matmul_kernels, linear
 from lm.model.lora import LoraLinear
 from tests.tolerances import assert_close
 
@@ -20,11 +20,11 @@ def library(request, monkeypatch):
 
 def choose(monkeypatch, *, products=False, fused=None):
     """Have oneDNN compute these, as if it had been faster."""
-    monkeypatch.setattr(module, "_by_onednn_here", module._Kernels())
+    monkeypatch.setattr(module, "_onednn", module._OneDNNKernels())
     monkeypatch.setattr(module, "_onednn_is_faster", lambda: products)
     monkeypatch.setattr(module, "_fused_is_faster", lambda dtype: dtype is fused)
     for dtype in (torch.float64, torch.bfloat16, torch.float32):
-        choose_products(dtype, "gelu-tanh")
+        choose_matmul_kernels(dtype, "gelu-tanh")
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -70,7 +70,7 @@ def test_an_activation_is_what_it_is_in_float64(activation, dtype, rows, monkeyp
     for fused in {False, fuses(dtype)}:
         choose(monkeypatch, fused=dtype if fused else None)
         with torch.no_grad():
-            found = layer.activated(x, activation)
+            found = layer.forward_activated(x, activation)
         assert found.dtype is dtype
         assert_close(found, exact, terms=160)
 
@@ -78,7 +78,7 @@ def test_an_activation_is_what_it_is_in_float64(activation, dtype, rows, monkeyp
 def fuses(dtype: torch.dtype) -> bool:
     """Whether oneDNN has the product with its activation in this type here."""
     try:
-        module._fused_by_onednn(torch.ones(2, 16, dtype=dtype), torch.ones(16, 16, dtype=dtype), None)
+        module._onednn_linear_gelu(torch.ones(2, 16, dtype=dtype), torch.ones(16, 16, dtype=dtype), None)
     except (AttributeError, RuntimeError):
         return False
     return True
@@ -86,20 +86,20 @@ def fuses(dtype: torch.dtype) -> bool:
 
 def test_products_and_activations_that_are_trained_or_adapted_stay_apart(monkeypatch):
     choose(monkeypatch, fused=torch.float32)
-    monkeypatch.setattr(module, "_fused_by_onednn", lambda *_: pytest.fail("in one go"))
+    monkeypatch.setattr(module, "_onednn_linear_gelu", lambda *_: pytest.fail("in one go"))
     layer, x = Linear(1000, 1000), torch.randn(2, 1000)
     expected = ACTIVATIONS["gelu-tanh"](layer(x))
-    torch.testing.assert_close(layer.activated(x, "gelu-tanh"), expected)
+    torch.testing.assert_close(layer.forward_activated(x, "gelu-tanh"), expected)
     adapted = LoraLinear(layer, LoraConfig(rank=2))
     with torch.no_grad():
         adapted.lora_b.normal_()
-        assert torch.equal(adapted.activated(x, "gelu-tanh"), ACTIVATIONS["gelu-tanh"](adapted(x)))
+        assert torch.equal(adapted.forward_activated(x, "gelu-tanh"), ACTIVATIONS["gelu-tanh"](adapted(x)))
 
 
 def test_onednn_multiplies_large_float32_matrices_alone(monkeypatch):
     asked = []
     choose(monkeypatch, products=True)
-    monkeypatch.setattr(module, "_by_onednn", lambda x, weight, bias: asked.append(x.dtype))
+    monkeypatch.setattr(module, "_onednn_linear", lambda x, weight, bias: asked.append(x.dtype))
     with torch.no_grad():
         linear(torch.ones(10, 100), torch.ones(1000, 100))
         linear(torch.ones(10, 100), torch.ones(999, 100))
@@ -109,10 +109,10 @@ def test_onednn_multiplies_large_float32_matrices_alone(monkeypatch):
 
 
 def test_nothing_is_timed_by_a_forward_pass(monkeypatch):
-    """Only `choose_products`, before the first one, asks how fast what is; of types that a model has."""
-    monkeypatch.setattr(module, "_by_onednn_here", module._Kernels())
+    """Only `choose_matmul_kernels`, before the first one, asks how fast what is; of types that a model has."""
+    monkeypatch.setattr(module, "_onednn", module._OneDNNKernels())
     monkeypatch.setattr(module, "measure_speedup", lambda *_, **__: pytest.fail("timed"))
     layer = Linear(1000, 1000)
     with torch.no_grad():
-        layer.activated(layer(torch.ones(10, 1000)), "gelu-tanh")
-    choose_products(torch.float64, "swiglu")
+        layer.forward_activated(layer(torch.ones(10, 1000)), "gelu-tanh")
+    choose_matmul_kernels(torch.float64, "swiglu")

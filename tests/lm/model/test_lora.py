@@ -7,7 +7,14 @@ import torch
 
 from lm.config.lora import LoraConfig
 from lm.config.model import ModelConfig
-from lm.model.lora import adapters, build_adapted, load_frozen, load_trained, merged, trained_weights
+from lm.model.lora import (
+    build_model_with_lora,
+    load_frozen,
+    load_trainable,
+    lora_layers,
+    merge_adapters,
+    trainable_weights,
+)
 from lm.model.transformer import build_model
 from tests.tolerances import assert_close
 
@@ -29,9 +36,9 @@ PROJECTED = {
 
 def filled(model, lora, *, seed=1):
     """A model with random numbers in its adapters too."""
-    built = build_adapted(model, lora, seed=0)
+    built = build_model_with_lora(model, lora, seed=0)
     torch.manual_seed(seed)
-    for layer in adapters(built).values():
+    for layer in lora_layers(built).values():
         torch.nn.init.normal_(layer.lora_a, std=0.3)
         torch.nn.init.normal_(layer.lora_b, std=0.3)
     return built.eval()
@@ -74,7 +81,7 @@ def test_logits_are_those_of_a_plain_model_with_the_products_added(kind, on):
     expected = logits(by_hand(model, config, lora), config).float()
     assert_close(logits(model, config), expected, model=model)
     plain = build_model(config).eval()
-    plain.load_state_dict(merged(config, lora, model.state_dict()))
+    plain.load_state_dict(merge_adapters(config, lora, model.state_dict()))
     assert_close(logits(plain, config), expected, model=model)
     assert (logits(plain, config) - logits(build_model(config).eval(), config)).abs().max() > 0.01
 
@@ -82,13 +89,13 @@ def test_logits_are_those_of_a_plain_model_with_the_products_added(kind, on):
 @pytest.mark.parametrize("kind", MODELS)
 def test_at_first_they_add_nothing(kind):
     config = ModelConfig(**SHAPE, **MODELS[kind])
-    model, plain = build_adapted(config, LoraConfig(rank=3), seed=2).eval(), build_model(config, seed=2).eval()
+    model, plain = build_model_with_lora(config, LoraConfig(rank=3), seed=2).eval(), build_model(config, seed=2).eval()
     assert torch.equal(logits(model, config), logits(plain, config))
 
 
 def test_each_projection_has_an_adapter_of_its_own():
     config = ModelConfig(**SHAPE, n_kv_heads=2)
-    layers = adapters(build_adapted(config, LoraConfig(rank=3)))
+    layers = lora_layers(build_model_with_lora(config, LoraConfig(rank=3)))
     assert [
         tuple(value.shape)
         for value in (
@@ -102,9 +109,9 @@ def test_each_projection_has_an_adapter_of_its_own():
 
 def test_only_they_are_trained_and_what_a_classifier_has_for_its_labels():
     config = ModelConfig(**SHAPE, objective="masked", labels=("a", "b"))
-    model = build_adapted(config, LoraConfig(rank=2))
+    model = build_model_with_lora(config, LoraConfig(rank=2))
     names = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
-    assert names == trained_weights(model).keys()
+    assert names == trainable_weights(model).keys()
     assert {name for name in names if ".lora_" not in name} == {
         f"classifier.{layer}.{kind}" for layer in ("pooler", "labels") for kind in ("weight", "bias")
     }
@@ -113,9 +120,12 @@ def test_only_they_are_trained_and_what_a_classifier_has_for_its_labels():
 def test_they_start_the_same_for_the_same_seed_wherever_the_generator_stands():
     config, lora = ModelConfig(**SHAPE), LoraConfig(rank=2)
     torch.manual_seed(1)
-    first, state = build_adapted(config, lora, seed=5).state_dict(), torch.random.get_rng_state()
+    first, state = build_model_with_lora(config, lora, seed=5).state_dict(), torch.random.get_rng_state()
     torch.manual_seed(2)
-    second, other = build_adapted(config, lora, seed=5).state_dict(), build_adapted(config, lora, seed=6).state_dict()
+    second, other = (
+        build_model_with_lora(config, lora, seed=5).state_dict(),
+        build_model_with_lora(config, lora, seed=6).state_dict(),
+    )
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert not torch.equal(first["decoder.blocks.0.feed_forward.up.lora_a"],
                            other["decoder.blocks.0.feed_forward.up.lora_a"])  # fmt: skip
@@ -126,9 +136,9 @@ def test_they_start_the_same_for_the_same_seed_wherever_the_generator_stands():
 def test_dropout_is_of_what_they_read_and_of_nothing_else():
     config = ModelConfig(**SHAPE)
     plain = build_model(config)
-    model = build_adapted(config, LoraConfig(rank=2, dropout=0.5)).train()
+    model = build_model_with_lora(config, LoraConfig(rank=2, dropout=0.5)).train()
     assert torch.equal(logits(model, config), logits(plain, config))
-    load_trained(model, {name: torch.ones_like(value) for name, value in trained_weights(model).items()})
+    load_trainable(model, {name: torch.ones_like(value) for name, value in trainable_weights(model).items()})
     assert not torch.equal(logits(model, config), logits(model, config))
     model.eval()
     assert torch.equal(logits(model, config), logits(model, config))
@@ -140,7 +150,7 @@ def test_a_base_of_fewer_bits_loses_none_of_what_is_added():
     weights = {name: value if ".lora_" in name else value.bfloat16() for name, value in model.state_dict().items()}
     load_frozen(model, {name: value.float() for name, value in weights.items()})
     plain = build_model(config).eval()
-    made = merged(config, lora, weights)
+    made = merge_adapters(config, lora, weights)
     assert {value.dtype for value in made.values()} == {torch.float32}
     plain.load_state_dict(made)
     assert_close(logits(plain, config), logits(model, config), model=model)
@@ -148,12 +158,12 @@ def test_a_base_of_fewer_bits_loses_none_of_what_is_added():
 
 def test_weights_that_do_not_fit_are_refused():
     config, lora = ModelConfig(**SHAPE), LoraConfig(rank=2)
-    weights = build_adapted(config, lora).state_dict()
+    weights = build_model_with_lora(config, lora).state_dict()
     short = {name: value for name, value in weights.items() if name != "decoder.blocks.1.feed_forward.up.lora_a"}
     for wrong in (short, weights | {"decoder.blocks.1.feed_forward.up.lora_a": torch.zeros(1, 32)}):
         with pytest.raises(RuntimeError):
-            merged(config, lora, wrong)
+            merge_adapters(config, lora, wrong)
     with pytest.raises(RuntimeError):
-        load_trained(build_adapted(config, lora), {})
+        load_trainable(build_model_with_lora(config, lora), {})
     with pytest.raises(KeyError):
-        load_frozen(build_adapted(config, lora), {})
+        load_frozen(build_model_with_lora(config, lora), {})

@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_leaves
 
 from lm.config.data import IGNORE_INDEX
 from lm.model import loss
-from lm.model.loss import in_parts, linear_cross_entropy
+from lm.model.loss import chunked_loss, linear_cross_entropy
 from tests.tolerances import assert_close
 
 
@@ -21,7 +21,7 @@ def test_equals_torch_in_value_and_gradient(monkeypatch, smoothing, logits_at_a_
     """Whatever is held at a time, and with positions that have no target."""
     monkeypatch.setattr(loss, "_LOGITS_ON_CPU", logits_at_a_time)
     monkeypatch.setattr(loss, "_PROBABILITIES_ON_CPU", probabilities_at_a_time)
-    monkeypatch.setattr(loss, "_FEWEST_ROWS", 5)
+    monkeypatch.setattr(loss, "_MIN_ROWS", 5)
     torch.manual_seed(1)
     hidden, weight = torch.randn(3, 11, 8, dtype=torch.float64), torch.randn(17, 8, dtype=torch.float64)
     targets = torch.randint(0, 17, (3, 11))
@@ -46,7 +46,7 @@ def test_equals_torch_in_value_and_gradient(monkeypatch, smoothing, logits_at_a_
 def test_a_bias_of_the_logits_is_part_of_the_loss(monkeypatch, softcap):
     """Also where the logits are held a few rows at a time."""
     monkeypatch.setattr(loss, "_LOGITS_ON_CPU", 17 * 5)
-    monkeypatch.setattr(loss, "_FEWEST_ROWS", 5)
+    monkeypatch.setattr(loss, "_MIN_ROWS", 5)
     torch.manual_seed(1)
     drawn = [torch.randn(3, 11, 8), torch.randn(17, 8), torch.randn(17)]
     targets = torch.randint(0, 17, (3, 11))
@@ -121,8 +121,8 @@ def disagreeing(hidden, output, targets):
 @pytest.mark.parametrize("has_bias", [False, True])
 @pytest.mark.parametrize("at_a_time", [1, 1 << 22])
 def test_a_loss_in_parts_is_that_of_all_positions_with_a_target(monkeypatch, at_a_time, has_bias):
-    monkeypatch.setattr(loss, "_LOGITS_IN_PARTS", at_a_time)
-    monkeypatch.setattr(loss, "_FEWEST_ROWS", 5)
+    monkeypatch.setattr(loss, "_AUTOGRAD_LOGITS", at_a_time)
+    monkeypatch.setattr(loss, "_MIN_ROWS", 5)
     torch.manual_seed(1)
     targets = torch.randint(0, 17, (33,))
     targets[20:29] = IGNORE_INDEX
@@ -133,7 +133,7 @@ def test_a_loss_in_parts_is_that_of_all_positions_with_a_target(monkeypatch, at_
         inputs = [part.clone().requires_grad_() for part in (hidden, weight, *bias)]
         counts, output = targets != IGNORE_INDEX, (inputs[1], inputs[2] if has_bias else None)
         total, surprisal = (
-            in_parts(disagreeing, inputs[0], output, targets)
+            chunked_loss(disagreeing, inputs[0], output, targets)
             if ours
             else disagreeing(inputs[0][:, counts], output, targets[counts])
         )
@@ -145,10 +145,10 @@ def test_a_loss_in_parts_is_that_of_all_positions_with_a_target(monkeypatch, at_
 
 
 def test_of_a_loss_in_parts_the_logits_of_all_positions_are_never_held(monkeypatch):
-    monkeypatch.setattr(loss, "_LOGITS_IN_PARTS", 1)
+    monkeypatch.setattr(loss, "_AUTOGRAD_LOGITS", 1)
     hidden, weight = torch.randn(2, 4 * 64, 4, requires_grad=True), torch.randn(50, 4, requires_grad=True)
     with MostNumbers() as made:
-        in_parts(disagreeing, hidden, (weight, None), torch.randint(0, 50, (4 * 64,)))[0].backward()
+        chunked_loss(disagreeing, hidden, (weight, None), torch.randint(0, 50, (4 * 64,)))[0].backward()
     assert made.most == 64 * 50
 
 

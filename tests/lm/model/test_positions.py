@@ -11,15 +11,16 @@ import torch
 from lm.config.model import ModelConfig
 from lm.config.model_fields import Positions
 from lm.errors import UsageError
-from lm.model.attention import Mask, Scope
-from lm.model.positions import ABSOLUTE, RELATIVE, Embedding, PositionTable, sinusoids
+from lm.model.attention_inputs import AttentionInputs
+from lm.model.masks import Mask
+from lm.model.positions import ABSOLUTE_SCHEMES, RELATIVE_SCHEMES, InputEmbedding, PositionTable, sinusoidal_table
 from lm.model.transformer import build_model
 from tests.tolerances import approx, assert_close
 
 
 @pytest.mark.parametrize("interleaved", [True, False])
 def test_sinusoids_follow_the_formula(interleaved):
-    table, width = sinusoids(50, 16, interleaved=interleaved), 16
+    table, width = sinusoidal_table(50, 16, interleaved=interleaved), 16
     for position in (0, 1, 7, 49):
         for i in range(width // 2):
             angle = position / 10_000 ** (2 * i / width)
@@ -50,12 +51,12 @@ def test_a_long_context_costs_no_more_than_is_used_of_it():
 
 @pytest.mark.parametrize("positions", ["sinusoidal", "sinusoidal-half", "none", "rotary"])
 def test_goes_on_beyond_the_context(positions):
-    embedding = Embedding(ModelConfig(positions=positions, context_length=8, d_model=16, n_heads=2), 10)
+    embedding = InputEmbedding(ModelConfig(positions=positions, context_length=8, d_model=16, n_heads=2), 10)
     assert embedding(torch.zeros(1, 20, dtype=torch.long)).shape == (1, 20, 16)
 
 
 def test_learned_positions_refuse_to():
-    embedding = Embedding(ModelConfig(positions="learned", context_length=8, d_model=16, n_heads=2), 10)
+    embedding = InputEmbedding(ModelConfig(positions="learned", context_length=8, d_model=16, n_heads=2), 10)
     embedding(torch.zeros(1, 3, dtype=torch.long), start=5)
     with pytest.raises(UsageError, match="end at 8, but the sequence has 9"):
         embedding(torch.zeros(1, 4, dtype=torch.long), start=5)
@@ -63,8 +64,8 @@ def test_learned_positions_refuse_to():
 
 def test_each_scheme_of_the_config_has_one_place():
     named = set(get_args(Positions)) - {"none"}
-    assert not set(ABSOLUTE) & set(RELATIVE)
-    assert set(ABSOLUTE) | set(RELATIVE) == named
+    assert not set(ABSOLUTE_SCHEMES) & set(RELATIVE_SCHEMES)
+    assert set(ABSOLUTE_SCHEMES) | set(RELATIVE_SCHEMES) == named
 
 
 @pytest.mark.parametrize("positions", get_args(Positions))
@@ -79,8 +80,10 @@ def test_each_row_may_stand_somewhere_else(positions):
     with torch.no_grad():
         cache = model.new_cache()
         model.hidden(past, cache=cache)
-        scope = Scope(Mask.causal(bias=bias), caches=cache.own, query_positions=places, key_positions=keys)
-        together = model.logits(model.decode(following, scope))
+        inputs = AttentionInputs(
+            Mask.causal(bias=bias), caches=cache.self_attention, query_positions=places, key_positions=keys
+        )
+        together = model.logits(model.decode(following, inputs))
         for row, length in enumerate(lengths.tolist()):
             alone = model(torch.cat((past[row, :length], following[row]))[None])[0, length:]
             assert_close(together[row], alone, model=model)
@@ -97,8 +100,8 @@ def test_branches_beside_each_other_stand_where_each_stands_alone(positions):
     model.hidden(past, cache=cache)
     mask = Mask(bias=torch.zeros(12, 17).masked_fill(~allowed, -torch.inf))
     places = torch.cat((torch.arange(5), torch.arange(5, 9).repeat(3)))[None]
-    scope = Scope(mask, caches=cache.own, start=5, branches=3, key_positions=places)
-    together = model.decode(branches.flatten(1), scope)
+    inputs = AttentionInputs(mask, caches=cache.self_attention, start=5, n_branches=3, key_positions=places)
+    together = model.decode(branches.flatten(1), inputs)
     for branch in range(3):
         alone = model.hidden(torch.cat((past, branches[:, branch]), dim=1))[:, 5:]
         assert_close(together[:, 4 * branch : 4 * branch + 4], alone, model=model)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from lm.model.positions import Rotation, rotations
+from lm.model.positions import Rotation, rotary_table
 from tests.tolerances import approx
 
 
@@ -13,7 +13,7 @@ def _plain(width: int, base: float) -> torch.Tensor:
 
 
 def test_rotation_turns_pairs_as_complex_numbers():
-    rotation = Rotation(*rotations(7, _plain(8, 100.0))[3:].unbind(1))
+    rotation = Rotation(*rotary_table(7, _plain(8, 100.0))[3:].unbind(1))
     x = torch.randn(2, 2, 4, 8)
     turned = rotation(x)
     for offset in range(4):
@@ -25,7 +25,7 @@ def test_rotation_turns_pairs_as_complex_numbers():
 
 
 def test_rotary_scores_depend_on_distance_alone():
-    angles = rotations(200, _plain(16, 10_000.0))
+    angles = rotary_table(200, _plain(16, 10_000.0))
     query, key = torch.randn(1, 1, 1, 16), torch.randn(1, 1, 1, 16)
 
     def score(at: int, seen: int) -> float:
@@ -38,19 +38,19 @@ def test_rotary_scores_depend_on_distance_alone():
 
 
 def test_the_gradient_is_that_of_the_written_out_product():
-    rotation = Rotation(*rotations(5, _plain(8, 100.0)).double().unbind(1))
+    rotation = Rotation(*rotary_table(5, _plain(8, 100.0)).double().unbind(1))
     x = torch.randn(2, 3, 5, 8, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(rotation, x)
 
 
 def test_repeated_it_turns_sequences_one_after_the_other_alike():
-    rotation, x = Rotation(*rotations(5, _plain(8, 100.0)).unbind(1)), torch.randn(2, 3, 5, 8)
-    both = rotation.repeated(2)(torch.cat((x, x), dim=2))
+    rotation, x = Rotation(*rotary_table(5, _plain(8, 100.0)).unbind(1)), torch.randn(2, 3, 5, 8)
+    both = rotation.tile(2)(torch.cat((x, x), dim=2))
     assert torch.equal(both, torch.cat((rotation(x), rotation(x)), dim=2))
 
 
 def test_part_of_a_head_is_turned_and_the_rest_stays():
-    rotation, x = Rotation(*rotations(5, _plain(6, 100.0)).unbind(1)), torch.randn(2, 3, 5, 16)
+    rotation, x = Rotation(*rotary_table(5, _plain(6, 100.0)).unbind(1)), torch.randn(2, 3, 5, 16)
     turned = rotation(x)
     assert torch.equal(turned[..., :6], rotation(x[..., :6]))
     assert torch.equal(turned[..., 6:], x[..., 6:])

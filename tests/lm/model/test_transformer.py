@@ -12,8 +12,9 @@ import torch
 from lm.config.model import ModelConfig
 from lm.config.model_fields import Positions
 from lm.config.presets import PRESETS, build_run_config
-from lm.model.attention import Mask, Scope
+from lm.model.attention_inputs import AttentionInputs
 from lm.model.loss import cross_entropy, linear_cross_entropy
+from lm.model.masks import Mask
 from lm.model.transformer import Block, DecoderOnly, EncoderDecoder, build_model, count_parameters
 from tests.lm.model import hugging_face
 from tests.tolerances import assert_close, ulps
@@ -120,7 +121,7 @@ def test_cached_equals_uncached(positions, norm_position, kv_heads):
 SHAPES_OF_FAMILIES = {
     "heads of their own width": {"d_head": 20, "n_kv_heads": 2},
     "rotary in part": {"rotary_share": 0.5},
-    "side by side": {"parallel_residual": True, "norm": "layernorm", "bias": True},
+    "parallel residual": {"parallel_residual": True, "norm": "layernorm", "bias": True},
     "biases of inputs": {"attention_bias": "inputs"},
     "yarn": {"rope_scaling": "yarn", "rope_factor": 4.0, "rope_context": 8},
 }
@@ -137,9 +138,9 @@ def test_cached_equals_uncached_in_shapes_of_published_families(fields):
 def test_side_by_side_both_sublayers_read_the_same():
     model = randomised(small(parallel_residual=True, n_layers=1))
     block, x = model.decoder.blocks[0], torch.randn(2, 5, 48)
-    scope = Scope(mask=Mask.causal())
-    expected = x + block.attention(block.attention_norm(x), scope) + block.feed_forward(block.feed_forward_norm(x))
-    torch.testing.assert_close(block(x, scope), expected)
+    inputs = AttentionInputs(mask=Mask.causal())
+    expected = x + block.attention(block.attention_norm(x), inputs) + block.feed_forward(block.feed_forward_norm(x))
+    torch.testing.assert_close(block(x, inputs), expected)
 
 
 @pytest.mark.parametrize(("where", "biased"), [("none", []), ("inputs", ["input"]), ("all", ["input", "output"])])
@@ -151,7 +152,7 @@ def test_attention_has_biases_where_they_are_asked_for(where, biased):
 @pytest.mark.parametrize("kv_heads", [4, 1])
 @pytest.mark.parametrize("norm_position", ["pre", "post"])
 def test_cached_equals_uncached_with_what_blocks_share(norm_position, kv_heads):
-    """Values of the first layer, and the embedding, in random shares; rows and positions chosen anew."""
+    """Values of the first layer, and the embedding, in random shares; rows and positions chosen again."""
     model = randomised(small(norm_position=norm_position, n_kv_heads=kv_heads, **SHARED))
     tokens, cache = ids(3, 20), model.new_cache()
     parts = [model(part, cache=cache) for part in tokens.split([7, 1, 1, 8, 3], dim=1)]
@@ -252,7 +253,10 @@ def test_encoder_decoder_cached_equals_uncached(fields):
     model = randomised(small(n_encoder_layers=2, n_kv_heads=2, **fields))
     source, target, lengths = ids(3, 9), ids(3, 12), torch.tensor([9, 5, 0])
     memory, cache = model.encode(source, lengths=lengths), model.new_cache()
-    steps = [model.hidden(part, memory=memory, lengths=lengths, cache=cache) for part in target.split([5, 1, 6], dim=1)]
+    steps = [
+        model.hidden(part, encoder_output=memory, lengths=lengths, cache=cache)
+        for part in target.split([5, 1, 6], dim=1)
+    ]
     logits = model.logits(torch.cat(steps, dim=1))
     assert logits.isfinite().all()
     assert_close(logits, model(source, target, lengths=lengths), model=model)
@@ -274,7 +278,7 @@ def test_the_seed_decides_the_weights_and_nothing_else_moves():
 
 
 def test_a_block_needs_no_length_squared_memory_for_a_long_causal_sequence(monkeypatch):
-    monkeypatch.setattr(Mask, "allowed", lambda *_: pytest.fail("a mask was made"))
+    monkeypatch.setattr(Mask, "build_tensor", lambda *_: pytest.fail("a mask was made"))
     model = build_model(small(n_layers=1, d_model=8, n_heads=1)).eval()
     with torch.inference_mode():
         assert model.hidden(ids(1, 4000)).shape == (1, 4000, 8)

@@ -1,4 +1,4 @@
-"""An average of the weights of all steps, worked out by hand, and lent to the model for a while."""
+"""An average of the weights of all steps, computed by hand, and lent to the model for a while."""
 
 from __future__ import annotations
 

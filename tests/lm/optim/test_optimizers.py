@@ -8,7 +8,7 @@ import torch
 from lm.config.lora import LoraConfig
 from lm.config.model import ModelConfig
 from lm.config.training import TrainingConfig
-from lm.model.lora import build_adapted
+from lm.model.lora import build_model_with_lora
 from lm.model.transformer import build_model
 from lm.optim.optimizers import (
     build_optimizers,
@@ -80,7 +80,7 @@ def test_each_matrix_of_each_expert_is_orthogonalised_alone(activation):
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_what_is_taken_out_of_the_optimizers_goes_back(make_run, optimizer):
-    """Into optimizers that have taken no step, which then go on with the same moments."""
+    """Into optimizers that have taken no step, which then continue with the same moments."""
     run = make_run(steps=2, optimizer=optimizer)
     list(train(run))
     fresh = build_optimizers(run.model, run.config.training)
@@ -120,7 +120,7 @@ def test_tables_of_positions_are_trained_as_embeddings_are(positions):
 def test_adapters_alone_are_optimized_and_take_memory(optimizer, ema):
     model = ModelConfig(vocab_size=50, d_model=32, n_layers=2, n_heads=4, objective="masked", labels=("a", "b"))
     lora, config = LoraConfig(rank=3), TrainingConfig(steps=1, optimizer=optimizer, ema=ema)
-    built = build_adapted(model, lora)
+    built = build_model_with_lora(model, lora)
     optimizers = build_optimizers(built, config, dtype=torch.float32)
     for parameter in built.parameters():
         parameter.grad = torch.ones_like(parameter) if parameter.requires_grad else None
@@ -134,7 +134,7 @@ def test_adapters_alone_are_optimized_and_take_memory(optimizer, ema):
 
 
 def test_the_matrices_of_adapters_are_those_of_each_projection():
-    built = build_adapted(
+    built = build_model_with_lora(
         ModelConfig(vocab_size=50, d_model=32, n_layers=1, n_heads=4, n_kv_heads=2), LoraConfig(rank=3)
     )
     matrices = hidden_matrices(built)

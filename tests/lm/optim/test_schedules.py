@@ -1,4 +1,4 @@
-"""Schedules at values worked out by hand."""
+"""Schedules at values computed by hand."""
 
 from __future__ import annotations
 

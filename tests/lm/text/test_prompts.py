@@ -52,7 +52,7 @@ def test_compressed_files_are_read(tmp_path):
         ('{"promt": "a"}', r"line 2: no field 'prompt' \(did you mean 'prompt'\?\)|line 2: no field 'prompt'"),
         ('{"prompt": 3}', "line 2: field 'prompt' is not text but a number"),
         ('{"prompt": "a", "seed": -1}', "line 2: seed must be at least 0"),
-        ('{"prompt": "a", "max_tokens": "many"}', "line 2: max_tokens must be a whole number"),
+        ('{"prompt": "a", "max_tokens": "many"}', "line 2: max_tokens must be an integer"),
         ("oops", "line 2: not JSON"),
     ],
 )

@@ -10,7 +10,7 @@ import pytest
 from lm.config.tokenizer import TokenizerConfig
 from lm.corpus.ragged import RaggedArray
 from lm.data.bpe_dropout import Merges, segment_words
-from lm.decoding.healing import Ending
+from lm.decoding.token_healing import PromptEnding
 from lm.errors import UsageError
 from lm.interop.gguf.vocabulary import build_vocabulary
 from lm.text.documents import Fragment
@@ -108,7 +108,7 @@ def test_dropout_of_merges_leaves_bytes_of_the_same_characters(tokenizer):
 
 
 def test_a_prompt_cannot_end_within_a_token(tokenizer):
-    assert Ending.of(tokenizer, TEXT[:20], [0, *tokenizer.encode(TEXT[:20])]) is None
+    assert PromptEnding.of(tokenizer, TEXT[:20], [0, *tokenizer.encode(TEXT[:20])]) is None
 
 
 def test_llama_cpp_has_no_such_tokenizer(tokenizer):

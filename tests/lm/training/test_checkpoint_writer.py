@@ -1,4 +1,4 @@
-"""Training goes on while a checkpoint is written, and neither changes the other."""
+"""Training continues while a checkpoint is written, and neither changes the other."""
 
 from __future__ import annotations
 

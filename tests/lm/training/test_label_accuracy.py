@@ -13,7 +13,7 @@ from lm.config.model import ModelConfig
 from lm.config.run import RunConfig
 from lm.config.training import TrainingConfig
 from lm.corpus.examples import open_examples
-from lm.decoding.classifying import CompletionClassifier
+from lm.decoding.classifier import CompletionClassifier
 from lm.run_folder import load_config
 from lm.training import evaluation
 from lm.training.corpus import CorpusPrepared, TrainingCorpus

@@ -1,4 +1,4 @@
-"""One process at a time trains in a folder, and whoever stops lets others go on."""
+"""One process at a time trains in a folder, and whoever stops lets others continue."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_of_two_that_start_at_once_one_runs(make_run):
 
 
 def test_whoever_stops_lets_others_go_on(make_run):
-    """Whether training ended, was broken off, or never began because there was nothing to go on with."""
+    """Whether training ended, was broken off, or never began because there was nothing to resume."""
     run = make_run()
     events = train(run)
     next(event for event in events if isinstance(event, Saved))

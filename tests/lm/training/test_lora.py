@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from lm import run_folder
-from lm.checkpoint import load_model, load_weights, merge_adapters
+from lm.checkpoint import load_model, load_weights, write_merged_run
 from lm.config.data import DataConfig
 from lm.config.hardware import HardwareConfig
 from lm.config.lora import LoraConfig
@@ -20,7 +20,7 @@ from lm.config.model import ModelConfig
 from lm.config.training import TrainingConfig
 from lm.errors import InputError, UsageError
 from lm.hardware import select_inference_hardware
-from lm.model.lora import adapters
+from lm.model.lora import lora_layers
 from lm.optim.checkpoint_averaging import average_checkpoints
 from lm.training.corpus import TrainingCorpus
 from lm.training.history import summarise_run
@@ -84,7 +84,7 @@ def test_only_adapters_change_and_only_they_are_saved(base, adapt, settings):
         assert torch.equal(value, before[name]) is (".lora_" not in name)
     found = run_folder.find_checkpoint(run.folder)
     saved = load_file(found / "model.safetensors")
-    assert saved.keys() == {f"{name}.lora_{kind}" for name in adapters(run.model) for kind in "ab"}
+    assert saved.keys() == {f"{name}.lora_{kind}" for name in lora_layers(run.model) for kind in "ab"}
     optimizer = load_file(found / "optimizer.safetensors")
     assert optimizer
     assert all(".lora_" in name for name in optimizer)
@@ -103,8 +103,8 @@ def test_a_loaded_run_is_the_base_with_the_adapters_added(base, adapt):
         assert not torch.allclose(expected, base.model.eval()(tokens), atol=1e-3)
         loaded = load_model(run.folder, CPU)
         assert_close(loaded.model(tokens), expected, model=run.model)
-    assert not adapters(loaded.model)
-    made = merge_adapters(run.folder, run.folder.parent / "merged")
+    assert not lora_layers(loaded.model)
+    made = write_merged_run(run.folder, run.folder.parent / "merged")
     assert run_folder.read_pointer(run.folder.parent / "merged", "best") == made.name
     shutil.rmtree(base.folder)
     again = load_model(run.folder.parent / "merged", CPU)
@@ -114,7 +114,7 @@ def test_a_loaded_run_is_the_base_with_the_adapters_added(base, adapt):
     assert run_folder.load_state(made).best_loss == run.state.best_loss
     assert {run_folder.read_pointer(made.parent.parent, which) for which in ("best", "last")} == {made.name}
     with pytest.raises(UsageError, match="has no adapters"):
-        merge_adapters(run.folder.parent / "merged", run.folder.parent / "twice")
+        write_merged_run(run.folder.parent / "merged", run.folder.parent / "twice")
 
 
 def test_adapters_are_used_and_trained_after_their_base_has_gone(base, adapt, tmp_path):
@@ -135,7 +135,7 @@ def test_adapters_are_used_and_trained_after_their_base_has_gone(base, adapt, tm
     assert all(torch.equal(value, before[name]) for name, value in load_weights(tmp_path / "elsewhere").items())
     list(train(resume_run(tmp_path / "elsewhere", longer=TrainingConfig(steps=5))))
     average_checkpoints(run_folder.list_checkpoints(tmp_path / "elsewhere"), tmp_path / "mean")
-    merge_adapters(tmp_path / "elsewhere", tmp_path / "merged")
+    write_merged_run(tmp_path / "elsewhere", tmp_path / "merged")
 
 
 def test_a_base_on_another_file_system_is_copied(base, adapt, monkeypatch):

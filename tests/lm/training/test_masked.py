@@ -168,7 +168,7 @@ def test_a_classifier_starts_from_the_layers_of_a_masked_model(tmp_path, corpus,
     theirs = load_weights(tmp_path / "masked")
     run = begun(tmp_path / "tuned", examples, model={"output_transform": True}, weights=theirs, ema=0.9)
     ours = run.model.state_dict()
-    for name in theirs.keys() - run.model.head_of(theirs).keys():
+    for name in theirs.keys() - run.model.select_output_weights(theirs).keys():
         torch.testing.assert_close(ours[name], theirs[name], rtol=0, atol=0)
     assert {name for name in ours if name not in theirs} == {
         f"classifier.{layer}.{kind}" for layer in ("pooler", "labels") for kind in ("weight", "bias")
@@ -178,7 +178,9 @@ def test_a_classifier_starts_from_the_layers_of_a_masked_model(tmp_path, corpus,
     again = begun(tmp_path / "again", examples, model={"output_transform": True}, weights=tuned)
     torch.testing.assert_close(again.model.state_dict(), dict(tuned), rtol=0, atol=0)
     back = begun(tmp_path / "back", corpus, model={"output_transform": True}, weights=tuned)
-    assert {name for name in back.model.state_dict() if name not in tuned} == back.model.head_of(theirs).keys()
+    assert {name for name in back.model.state_dict() if name not in tuned} == back.model.select_output_weights(
+        theirs
+    ).keys()
 
 
 def test_weights_of_another_shape_are_refused_all_the_same(tmp_path, corpus):

@@ -1,4 +1,4 @@
-"""A run that goes on is as if it had never stopped, and what came after an older checkpoint is another branch."""
+"""A resumed run is as if it had never stopped, and what came after an older checkpoint is another branch."""
 
 from __future__ import annotations
 

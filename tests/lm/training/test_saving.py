@@ -1,4 +1,4 @@
-"""What is saved is what training goes on with, and never a weight that is no number."""
+"""What is saved is what training continues with, and never a weight that is no number."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from tests.lm.training.conftest import stop_after, sums
 
 
 def test_a_run_opens_its_data_once(make_run, monkeypatch):
-    """When it starts and when it goes on, longer or not."""
+    """When it starts and when it continues, longer or not."""
     opened = []
     monkeypatch.setattr(startup, "open_data", lambda *given: opened.append(given) or open_data(*given))
     for at, longer in ((3, None), (3, TrainingConfig(epochs=1, steps=None))):
@@ -69,7 +69,7 @@ def test_a_run_that_was_begun_with_such_a_sample_goes_on(make_run, monkeypatch):
     monkeypatch.setattr("lm.training.startup.check_samples", lambda run: None)
     run = make_run(sample=["ba"])
     list(train(run, stop=stop_after(3)))
-    monkeypatch.setattr("lm.decoding.generator.prompt_ids", _no_token)
+    monkeypatch.setattr("lm.decoding.generator.encode_prompt", _no_token)
     events = list(train(resume_run(run.folder)))
     assert [event.step for event in events if isinstance(event, TrainingWarning)] == [5, 10, 12]
     assert run_folder.load_state(run_folder.find_checkpoint(run.folder, which="last")).finished

@@ -27,7 +27,7 @@ from lm.decoding.translation_input import TranslationModel
 from lm.errors import UsageError
 from lm.hardware import select_inference_hardware
 from lm.model.cost import training_flops
-from lm.model.variants.experts import counted
+from lm.model.variants.experts import count_expert_tokens
 from lm.text.parallel import find_parallel_texts
 from lm.tokenizer.special_tokens import find_language_tags
 from lm.tokenizer.tokenizer import Tokenizer
@@ -184,7 +184,9 @@ def test_one_direction_is_learned_with_the_tokenizer_of_a_run_that_has_language_
     scores = [event.bleu for event in train(one) if isinstance(event, Evaluation)]
     assert len(scores) == 2
     assert None not in scores
-    model = TranslationModel.of(load_model(one.folder, select_inference_hardware(HardwareConfig(device="cpu"))))
+    model = TranslationModel.from_loaded(
+        load_model(one.folder, select_inference_hardware(HardwareConfig(device="cpu")))
+    )
     source = "the old mill"
     (line,) = Translator([model])._read([(0, source, "", None)])
     assert line.sources == ([*one.tokenizer.encode(source), one.tokenizer.end_of_text],)
@@ -324,7 +326,7 @@ def test_the_loss_of_the_source_is_a_mean_by_weight(make_run):
 def test_padding_counts_nothing_in_what_experts_take(make_run):
     run = make_run(list, model={"experts": 4}, steps=1)
     batch = padded_batch(run)
-    with counted(run.model) as counts:
+    with count_expert_tokens(run.model) as counts:
         summed_loss(run.model, batch, run.hardware)
     for name, each in counts.items():
         assert each.sum() == (batch.source_lengths if name.startswith("encoder") else batch.lengths).sum()

@@ -7,11 +7,11 @@ import torch
 
 from lm.config.decoding import TranslationConfig
 from lm.errors import UsageError
-from lm.model.attention import captured
+from lm.model.attention import capture_attention_weights
 from lm.tokenizer.special_tokens import build_pair_frames
 from tests.lm.decoding.encoder_decoders import make_model, random_ids, uncached
-from tests.lm.decoding.fed import Fed
 from tests.lm.decoding.session.test_encoder_decoders import LENGTHS
+from tests.lm.decoding.session_driver import SessionDriver
 from tests.lm.decoding.test_translation import Translator, texts, untrained
 from tests.lm.model.variants.test_recurrent import small
 from tests.tolerances import approx, assert_close
@@ -34,10 +34,10 @@ def make(fields):
 def test_cached_steps_equal_reading_each_row_alone_at_once(fields, sizes):
     model, source, tokens = make(fields), random_ids(3, 7), random_ids(3, 8, seed=1)
     expected = uncached(model, source, LENGTHS, tokens)
-    steps = Fed(model, source, LENGTHS)
+    steps = SessionDriver(model, source, LENGTHS)
     logits = torch.cat([steps.feed(part) for part in tokens.split(sizes, dim=1)], dim=1)
     assert_close(logits, expected, model=model)
-    last = Fed(model, source, LENGTHS).feed(tokens, last_only=True)
+    last = SessionDriver(model, source, LENGTHS).feed(tokens, last_only=True)
     assert_close(last, expected[:, -1:], model=model)
 
 
@@ -45,7 +45,7 @@ def test_cached_steps_equal_reading_each_row_alone_at_once(fields, sizes):
 def test_rows_that_are_repeated_left_out_and_taken_back_go_on_as_the_rows_they_were(fields):
     model, source, lengths = make(fields), random_ids(3, 7), LENGTHS
     chance = torch.Generator().manual_seed(0)
-    steps, tokens = Fed(model, source, lengths), torch.empty(3, 0, dtype=torch.long)
+    steps, tokens = SessionDriver(model, source, lengths), torch.empty(3, 0, dtype=torch.long)
     for step in range(20):
         fresh = random_ids(len(tokens), 1 + (step % 5 == 3), seed=step)
         tokens = torch.cat((tokens, fresh), dim=1)
@@ -65,7 +65,7 @@ def test_rows_that_are_repeated_left_out_and_taken_back_go_on_as_the_rows_they_w
 @pytest.mark.parametrize("context", [6, 40])
 def test_steps_without_a_source_equal_reading_all_again(context):
     model, tokens = make({"n_encoder_layers": 0, "context_length": context}), random_ids(2, 15)
-    cached, again = Fed(model), Fed(model, cached=False)
+    cached, again = SessionDriver(model), SessionDriver(model, cached=False)
     for part in tokens.split([3, 1, 1, 7, 3], dim=1):
         assert_close(cached.feed(part), again.feed(part), model=model)
     cached.truncate(9)
@@ -76,12 +76,12 @@ def test_steps_without_a_source_equal_reading_all_again(context):
 @pytest.mark.parametrize("fields", [{}, COMPRESSED])
 def test_coverage_is_that_of_the_attention_weights(fields):
     model, source, tokens = make(fields), random_ids(3, 7), random_ids(3, 6, seed=1)
-    steps = Fed(model, source, LENGTHS, coverage=True)
+    steps = SessionDriver(model, source, LENGTHS, coverage=True)
     for part in tokens.split([1, 3, 2], dim=1):
         steps.feed(part)
     expected = []
     for one, length, row in zip(source, LENGTHS, tokens, strict=True):
-        with captured(model.decoder.attentions(cross=True)) as weights:
+        with capture_attention_weights(model.decoder.attention_layers(cross=True)) as weights:
             model(one[None, :length], row[None])
         expected.append(float(weights[-1][0].double().mean(0).sum(0).clamp(max=1).log().sum()))
     assert steps.coverage().tolist() == approx(expected, model=model)

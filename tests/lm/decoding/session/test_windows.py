@@ -4,7 +4,7 @@ import torch
 from lm.config.model import ModelConfig
 from lm.decoding.session import window_start
 from lm.model.transformer import DecoderOnly, build_model
-from tests.lm.decoding.fed import Fed
+from tests.lm.decoding.session_driver import SessionDriver
 from tests.tolerances import assert_close
 
 CONTEXT = 12
@@ -33,7 +33,7 @@ def random_tokens(rows: int, length: int) -> torch.Tensor:
     return torch.randint(50, (rows, length), generator=torch.Generator().manual_seed(rows * 100 + length))
 
 
-def fed_in(steps: Fed, tokens: torch.Tensor, sizes: list[int]) -> torch.Tensor:
+def fed_in(steps: SessionDriver, tokens: torch.Tensor, sizes: list[int]) -> torch.Tensor:
     return torch.cat([steps.feed(part) for part in tokens.split(sizes, dim=1)], dim=1)
 
 
@@ -56,7 +56,7 @@ def test_logits_equal_reading_by_hand_far_beyond_the_context(shape, context, cac
     model, tokens = make_model(shape, context), random_tokens(3, 40)
     expected = by_hand(model, tokens)
     for sizes in ([1] * 40, [40], [5, 1, 1, 9, 20, 4], [12, 1, 12, 15]):
-        logits = fed_in(Fed(model, cached=cached), tokens, sizes)
+        logits = fed_in(SessionDriver(model, cached=cached), tokens, sizes)
         assert logits.shape == (3, 40, 50)
         assert logits.dtype == torch.float32
         assert_close(logits, expected, model=model)
@@ -67,7 +67,7 @@ def test_last_only_gives_the_last_logits(cached):
     model, tokens = make_model(), random_tokens(2, 33)
     expected = by_hand(model, tokens)
     for sizes in ([33], [3, 30], [12, 12, 9]):
-        steps, end = Fed(model, cached=cached), 0
+        steps, end = SessionDriver(model, cached=cached), 0
         for part in tokens.split(sizes, dim=1):
             end += part.shape[1]
             last = steps.feed(part, last_only=True)
@@ -78,7 +78,7 @@ def test_last_only_gives_the_last_logits(cached):
 @pytest.mark.parametrize("length", [5, 12, 13, 29])
 def test_truncate_is_as_if_the_rest_had_never_been_fed(cached, length):
     model, tokens = make_model("rotary, grouped heads"), random_tokens(2, 30)
-    steps = Fed(model, cached=cached)
+    steps = SessionDriver(model, cached=cached)
     steps.feed(tokens)
     steps.truncate(length)
     assert steps.length == length
@@ -91,7 +91,7 @@ def test_truncate_is_as_if_the_rest_had_never_been_fed(cached, length):
 @pytest.mark.parametrize("length", [0, 4, 20])
 def test_reordered_rows_go_on_as_the_rows_they_were(cached, length):
     model, tokens, rows = make_model(), random_tokens(3, 30), torch.tensor([2, 0, 2, 1])
-    steps = Fed(model, cached=cached)
+    steps = SessionDriver(model, cached=cached)
     if length:
         steps.feed(tokens[:, :length])
     steps.reorder(rows)
@@ -115,9 +115,9 @@ def test_the_window_slides_only_when_it_is_full():
 @pytest.mark.parametrize("length", [0, 1, 5])
 def test_what_was_taken_back_is_forgotten(length):
     model, tokens, others = make_model(), random_tokens(2, 9), random_tokens(3, 4)[:2]
-    steps = Fed(model)
+    steps = SessionDriver(model)
     steps.feed(tokens)
     steps.truncate(length)
     found = steps.feed(others)
-    expected = Fed(model).feed(torch.cat((tokens[:, :length], others), dim=1))[:, length:]
+    expected = SessionDriver(model).feed(torch.cat((tokens[:, :length], others), dim=1))[:, length:]
     assert_close(found, expected, model=model)

@@ -56,7 +56,7 @@ def test_an_imported_marian_translates_alike(beam, tmp_path):
     theirs_saved(tmp_path)
     import_model(tmp_path / "theirs", tmp_path / "run")
     export_ctranslate2(tmp_path / "run", tmp_path / "out")
-    model = TranslationModel.of(load_model(tmp_path / "run", HARDWARE))
+    model = TranslationModel.from_loaded(load_model(tmp_path / "run", HARDWARE))
     limits = TranslationConfig(beam=beam, max_length_ratio=0, max_length_extra=20)
     translator = ctranslate2.Translator(str(tmp_path / "out"), compute_type="float32", intra_threads=1)
     reader = tokenizers.Tokenizer.from_file(str(tmp_path / "out" / "tokenizer.json"))

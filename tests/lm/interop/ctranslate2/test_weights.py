@@ -153,7 +153,7 @@ def test_both_continue_a_text_alike(shape, tmp_path):
     end, long = tokenizer.end_of_text, 0
     for prompt, result in zip(prompts, results, strict=True):
         logits = model(torch.tensor([[*prompt, *result.sequences_ids[0]]]))[0, len(prompt) - 1 : -1]
-        logits[:, end] = -torch.inf  # as it is told to go on
+        logits[:, end] = -torch.inf  # as it is told to continue
         best, chosen = logits.max(-1).values, logits.gather(1, torch.tensor(result.sequences_ids[0])[:, None])[:, 0]
         assert (best - chosen < 1e-2).all()
         long += len(result.sequences_ids[0]) == 20

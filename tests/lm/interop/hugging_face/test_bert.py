@@ -20,7 +20,7 @@ from transformers import (
 
 from lm.checkpoint import load_model, load_tokenizers, load_weights
 from lm.config.model import ModelConfig
-from lm.decoding.filling import Filler
+from lm.decoding.mask_filling import MaskFiller
 from lm.errors import InputError
 from lm.hardware import Hardware
 from lm.interop.hugging_face.exporting import export_hugging_face
@@ -154,7 +154,7 @@ def test_blanks_are_filled_as_in_transformers(tmp_path):
     tokenizer = make_tokenizer("bpe", has_mask=True)
     ours, theirs = exported(tmp_path, random_config(0).replace(vocab_size=tokenizer.vocab_size))
     text = "The owl saw the [MASK] by the mill."
-    [filled] = Filler(ours, tokenizer).fill([text], k=3)
+    [filled] = MaskFiller(ours, tokenizer).fill([text], k=3)
     found = pipeline("fill-mask", model=theirs, tokenizer=AutoTokenizer.from_pretrained(tmp_path / "out"))(
         text, top_k=3
     )

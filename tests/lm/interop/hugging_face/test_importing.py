@@ -161,7 +161,7 @@ def test_the_window_of_qwen(values, is_windowed, tmp_path):
     [({"max_window_layers": 3}, "max_window_layers 3"), ({"max_window_layers": "x"}, "max_window_layers 'x'"),
      ({"layer_types": ["full_attention", "sliding_attention"]}, "layer_types of different kinds"),
      ({"layer_types": ["linear_attention"]}, "layer_types of different kinds"),
-     ({"max_window_layers": 0, "sliding_window": "wide"}, "attention_window must be a whole number")],
+     ({"max_window_layers": 0, "sliding_window": "wide"}, "attention_window must be an integer")],
 )  # fmt: skip
 def test_windows_in_some_layers_only_are_refused(values, named, tmp_path):
     with pytest.raises(InputError, match=named):

@@ -20,7 +20,7 @@ from lm.errors import InputError, UsageError
 from lm.hardware import Hardware
 from lm.interop.hugging_face.exporting import export_hugging_face
 from lm.interop.hugging_face.peft import export_adapters, import_adapters
-from lm.model.lora import build_adapted, trained_weights
+from lm.model.lora import build_model_with_lora, trainable_weights
 from lm.run_folder import TrainingState
 from tests.cli.small_runs import make_run
 from tests.lm.disk_faults import States
@@ -39,7 +39,7 @@ def adapted(folder, base, lora):
     found = run_folder.find_checkpoint(base)
     config = run_folder.load_config(found)
     torch.manual_seed(3)
-    model = trained_weights(build_adapted(config.model, lora))
+    model = trainable_weights(build_model_with_lora(config.model, lora))
     save_checkpoint(
         folder,
         config=with_base_hash(config.__class__(model=config.model, lora=lora), found),

@@ -1,20 +1,20 @@
-"""In chunks and at once are the same, but for what is kept."""
+"""In chunks and at once give the same results, with other memory."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from lm.model.variants.block_sparse import even_chunks, in_chunks
+from lm.model.variants.block_sparse import compute_in_chunks, split_evenly
 
 
 def test_chunks_are_even_and_cost_no_more_than_they_may():
-    assert even_chunks(10, 3, most=100) == [(0, 10)]
-    assert even_chunks(10, 3, most=15) == [(0, 5), (5, 10)]
-    assert even_chunks(10, 3, most=14) == [(0, 4), (4, 8), (8, 10)]
-    assert even_chunks(3, 50, most=1) == [(0, 1), (1, 2), (2, 3)]
-    assert even_chunks(6, 1, most=2, start=2) == [(2, 4), (4, 6)]
-    assert even_chunks(2, 1, most=2, start=2) == []
+    assert split_evenly(10, 3, max_cost=100) == [(0, 10)]
+    assert split_evenly(10, 3, max_cost=15) == [(0, 5), (5, 10)]
+    assert split_evenly(10, 3, max_cost=14) == [(0, 4), (4, 8), (8, 10)]
+    assert split_evenly(3, 50, max_cost=1) == [(0, 1), (1, 2), (2, 3)]
+    assert split_evenly(6, 1, max_cost=2, start=2) == [(2, 4), (4, 6)]
+    assert split_evenly(2, 1, max_cost=2, start=2) == []
 
 
 @pytest.mark.parametrize("draws", [True, False])
@@ -28,7 +28,7 @@ def test_the_gradient_is_that_of_one_piece(draws):
         return (x[:, :, first:end] * noise).sin()
 
     torch.manual_seed(0)
-    found = in_chunks(compute, [(0, 4), (4, 9)], draws=draws)
+    found = compute_in_chunks(compute, [(0, 4), (4, 9)], is_random=draws)
     (gradient,) = torch.autograd.grad(found.sum(), x)
     assert sorted(kept) == [(0, 4), (0, 4), (4, 9), (4, 9)]
     torch.manual_seed(0)
@@ -40,6 +40,7 @@ def test_the_gradient_is_that_of_one_piece(draws):
 def test_nothing_is_computed_again_without_a_gradient():
     calls = []
     with torch.no_grad():
-        found = in_chunks(lambda first, end: calls.append(first) or torch.ones(1, 1, end - first, 1), [(0, 2), (2, 3)],
-                          draws=False)  # fmt: skip
+        found = compute_in_chunks(
+            lambda first, end: calls.append(first) or torch.ones(1, 1, end - first, 1), [(0, 2), (2, 3)],
+                          is_random=False)  # fmt: skip
     assert (found.shape[2], calls) == (3, [0, 2])

@@ -8,7 +8,9 @@ import pytest
 import torch
 
 from lm.config.model import ModelConfig
-from lm.model.attention import Mask, Scope, captured
+from lm.model.attention import capture_attention_weights
+from lm.model.attention_inputs import AttentionInputs
+from lm.model.masks import Mask
 from lm.model.transformer import build_model
 from lm.model.variants import compressed
 from lm.model.variants.compressed import CompressedAttention
@@ -64,7 +66,7 @@ def by_hand(layer, x, *, is_causal, length):
 @pytest.mark.parametrize("is_causal", [True, False])
 def test_equals_a_loop(length, stride, fields, is_causal):
     layer, x = layer_of(stride=stride, is_causal=is_causal, **fields), torch.randn(2, length, 16).double()
-    found = layer(x, Scope(Mask(is_causal=is_causal)))
+    found = layer(x, AttentionInputs(Mask(is_causal=is_causal)))
     for row in range(2):
         expected = by_hand(layer, x[row], is_causal=is_causal, length=length)
         assert_close(found[row], expected, model=layer)
@@ -72,7 +74,7 @@ def test_equals_a_loop(length, stride, fields, is_causal):
 
 def test_padding_of_an_encoder_counts_as_zeros():
     layer, x, lengths = layer_of(is_causal=False), torch.randn(2, 11, 16).double(), torch.tensor([11, 7])
-    found = layer(x, Scope(Mask.keys(lengths)))
+    found = layer(x, AttentionInputs(Mask.keys(lengths)))
     for row, length in enumerate(lengths.tolist()):
         expected = by_hand(layer, x[row], is_causal=False, length=length)
         assert_close(found[row], expected, model=layer)
@@ -81,7 +83,7 @@ def test_padding_of_an_encoder_counts_as_zeros():
 class NothingAdded:
     """Distances that are asked for, and add nothing."""
 
-    def between(self, query, distances, *, layer):
+    def compute_bias(self, query, distances, *, layer):
         assert (distances.shape[1:], layer) == ((query.shape[2], distances.shape[2]), 1)
         return query.new_zeros(1, 1, 1, 1), None
 
@@ -89,13 +91,13 @@ class NothingAdded:
 @pytest.mark.parametrize("held", [1 << 30, 400])
 def test_in_chunks_and_in_turns_are_the_same(held, monkeypatch):
     """What dropout and distances need, and what serves where there are none, forward and back."""
-    monkeypatch.setattr(compressed, "_HELD", held)
-    layer, found, in_turns = layer_of(), [], compressed._in_turns
+    monkeypatch.setattr(compressed, "_MAX_SAVED_SCORES", held)
+    layer, found, in_turns = layer_of(), [], compressed._interleaved_causal_attention
     for distances in (None, NothingAdded()):
-        way = in_turns if distances is None else lambda *_: pytest.fail("in turns")
-        monkeypatch.setattr(compressed, "_in_turns", way)
+        way = in_turns if distances is None else lambda *_: pytest.fail("slow path")
+        monkeypatch.setattr(compressed, "_interleaved_causal_attention", way)
         x = torch.randn(2, 31, 16, generator=torch.Generator().manual_seed(1), dtype=torch.float64).requires_grad_()
-        output = layer(x, Scope(Mask.causal(), by_distance=distances))
+        output = layer(x, AttentionInputs(Mask.causal(), distance_bias=distances))
         found.append((output, *torch.autograd.grad(output.square().sum(), [x, *layer.parameters()])))
     for one, other in zip(*found, strict=True):
         assert_close(one, other, model=layer)
@@ -106,7 +108,7 @@ def test_weights_are_shown_where_the_positions_are():
         vocab_size=9, d_model=16, n_heads=4, n_layers=2, n_encoder_layers=2, attention="compressed", init_std=0.5
     )
     model = build_model(config).eval()
-    with captured([*model.decoder.attentions(), *model.encoder.attentions()]) as weights:
+    with capture_attention_weights([*model.decoder.attention_layers(), *model.encoder.attention_layers()]) as weights:
         model(torch.randint(9, (1, 11)), torch.randint(9, (1, 11)))
     assert [each.shape for each in weights] == [(1, 4, 11, 11)] * 4
     _, of_encoder, _, of_decoder = weights

@@ -9,10 +9,19 @@ import torch
 import torch.nn.functional as F
 
 from lm.config.model import ModelConfig
-from lm.model.attention import Mask, Scope
+from lm.model.attention_inputs import AttentionInputs
 from lm.model.layers import ACTIVATIONS, FeedForward
+from lm.model.masks import Mask
 from lm.model.transformer import build_model
-from lm.model.variants.experts import Experts, Gate, Routes, balance_loss, counted, routed, shares
+from lm.model.variants.experts import (
+    MixtureOfExperts,
+    Router,
+    Routing,
+    capture_routing,
+    count_expert_tokens,
+    expert_fractions,
+    load_balancing_loss,
+)
 from tests.lm.model.hugging_face import randomise
 from tests.tolerances import approx, assert_close
 
@@ -21,15 +30,15 @@ def small(**fields: object) -> ModelConfig:
     return ModelConfig(**{"vocab_size": 61, "d_model": 16, "n_layers": 2, "n_heads": 2, "experts": 4, **fields})
 
 
-def make_experts(**fields: object) -> Experts:
+def make_experts(**fields: object) -> MixtureOfExperts:
     torch.manual_seed(0)
-    experts = Experts(small(**fields))
+    experts = MixtureOfExperts(small(**fields))
     randomise(experts)
     return experts.double()
 
 
-def scope(lengths: list[int] | None = None) -> Scope:
-    return Scope(Mask.causal(), lengths=None if lengths is None else torch.tensor(lengths))
+def inputs(lengths: list[int] | None = None) -> AttentionInputs:
+    return AttentionInputs(Mask.causal(), lengths=None if lengths is None else torch.tensor(lengths))
 
 
 def states(*shape: int, seed: int = 1) -> torch.Tensor:
@@ -45,7 +54,7 @@ def passed(expert: FeedForward, x: torch.Tensor, activation: str) -> torch.Tenso
     return F.linear(hidden, expert.down.weight, expert.down.bias)
 
 
-def by_loop(experts: Experts, x: torch.Tensor, lengths: list[int], *, k: int, activation: str) -> torch.Tensor:
+def by_loop(experts: MixtureOfExperts, x: torch.Tensor, lengths: list[int], *, k: int, activation: str) -> torch.Tensor:
     """Position by position; each expert counts how many it has taken until its capacity is reached."""
     taken, n = [0] * len(experts.experts), len(experts.experts)
     most = math.ceil(experts.capacity * k * sum(lengths) / n) if experts.capacity and experts.training else math.inf
@@ -74,7 +83,7 @@ def test_outputs_and_gradients_are_those_of_a_loop_in_float64(k, activation, bia
     experts = make_experts(expert_capacity=capacity, **fields)
     x, weights = states(3, 9), states(3, 9, seed=2)
     ours, theirs = x.clone().requires_grad_(), x.clone().requires_grad_()
-    output = experts(ours, scope(None if min(lengths) == 9 else lengths))
+    output = experts(ours, inputs(None if min(lengths) == 9 else lengths))
     expected = by_loop(experts, theirs, lengths, k=k, activation=activation)
     torch.testing.assert_close(output, expected)
     names = dict(experts.named_parameters())
@@ -92,14 +101,14 @@ def test_equal_experts_are_one_dense_layer(k):
         expert.load_state_dict(experts.experts[0].state_dict())
     x = states(2, 7)
     weight = experts.gate(x.flatten(0, 1)).weights.sum(-1).view(2, 7, 1)
-    torch.testing.assert_close(experts(x, scope()), weight * experts.experts[0](x))
+    torch.testing.assert_close(experts(x, inputs()), weight * experts.experts[0](x))
     if k > 1:
         torch.testing.assert_close(weight, torch.ones_like(weight))
 
 
 def test_an_expert_without_positions_has_a_gradient_of_zero():
     experts = make_experts()
-    experts(states(1, 1), scope()).sum().backward()
+    experts(states(1, 1), inputs()).sum().backward()
     gradients = [expert.up.weight.grad for expert in experts.experts]
     assert sorted(bool(gradient.any()) for gradient in gradients) == [False, False, False, True]
 
@@ -108,15 +117,15 @@ def test_the_first_positions_fill_an_expert_and_later_ones_go_past():
     """20 positions of one kind and 4 experts: each takes 5 with a capacity of 1; outside training there is no limit."""
     experts = make_experts(expert_capacity=1.0)
     x = states(1, 1).expand(2, 10, 16)
-    output = experts(x, scope())
+    output = experts(x, inputs())
     assert output.any(-1).flatten().tolist() == [True] * 5 + [False] * 15
-    assert experts.eval()(x, scope()).any(-1).all()
+    assert experts.eval()(x, inputs()).any(-1).all()
 
 
 def test_padding_takes_no_place():
     experts = make_experts(expert_capacity=1.0)
     x = states(1, 1).expand(2, 10, 16)
-    output = experts(x, scope([2, 10]))
+    output = experts(x, inputs([2, 10]))
     assert output.any(-1).flatten().tolist() == [True] * 2 + [False] * 8 + [True] + [False] * 9
 
 
@@ -139,28 +148,28 @@ def test_the_balance_loss_is_the_papers_formula(k):
     probabilities = states(9)[:, :4].softmax(-1)
     weights, experts = probabilities.topk(k)
     real = [True, True, False, True, True, True, False, True, True]
-    routes = Routes(experts.masked_fill(~torch.tensor(real)[:, None], 4), weights, probabilities)
+    routes = Routing(experts.masked_fill(~torch.tensor(real)[:, None], 4), weights, probabilities)
     positions = [place for place in range(9) if real[place]]
     expected = 0.0
     for expert in range(4):
         share = sum(int(expert in experts[place].tolist()) for place in positions) / (k * len(positions))
         mean = sum(float(probabilities[place, expert]) for place in positions) / len(positions)
         expected += 4 * share * mean
-    assert float(balance_loss(routes)) == approx(expected, terms=9)
+    assert float(load_balancing_loss(routes)) == approx(expected, terms=9)
 
 
 def test_an_even_gate_has_a_balance_loss_of_one_and_a_constant_one_of_as_many_as_there_are_experts():
     even = torch.full((8, 4), 0.25)
-    assert balance_loss(Routes(torch.arange(8)[:, None] % 4, even[:, :1], even)) == 1.0
+    assert load_balancing_loss(Routing(torch.arange(8)[:, None] % 4, even[:, :1], even)) == 1.0
     constant = torch.eye(4)[[2] * 8]
-    assert balance_loss(Routes(torch.full((8, 1), 2), constant[:, 2:3], constant)) == 4.0
+    assert load_balancing_loss(Routing(torch.full((8, 1), 2), constant[:, 2:3], constant)) == 4.0
 
 
 @pytest.mark.parametrize("fields", [{}, {"n_encoder_layers": 4}, {"expert_every": 2}])
 def test_routes_and_counts_are_of_each_layer_with_experts(fields):
     model = build_model(small(n_layers=4, experts_per_token=2, **fields)).eval()
     inputs = (ids(3, 5), ids(3, 7)) if "n_encoder_layers" in fields else (ids(3, 7),)
-    with routed(model) as routes, counted(model) as counts:
+    with capture_routing(model) as routes, count_expert_tokens(model) as counts:
         model(*inputs)
         model(*inputs)
     stacks = ["encoder", "decoder"] if "n_encoder_layers" in fields else ["decoder"]
@@ -169,8 +178,8 @@ def test_routes_and_counts_are_of_each_layer_with_experts(fields):
     assert len(routes) == 2 * len(counts)
     for name, each in counts.items():
         assert each.sum() == 2 * 2 * 3 * (5 if name.startswith("encoder") else 7)
-        assert sum(shares(counts)[name]) == pytest.approx(1.0)
-    assert not any(module._forward_hooks for module in model.modules() if isinstance(module, Gate))
+        assert sum(expert_fractions(counts)[name]) == pytest.approx(1.0)
+    assert not any(module._forward_hooks for module in model.modules() if isinstance(module, Router))
 
 
 @pytest.mark.parametrize("k", [1, 2])
@@ -192,9 +201,9 @@ def test_a_text_is_read_alike_alone_beside_others_padded_and_from_a_cache(k):
 def test_under_autocast_outputs_have_its_type_and_the_gate_is_exact(training, lengths):
     experts = make_experts(experts_per_token=2).float().train(training)
     x = states(2, 6).float()
-    plain = experts(x, scope(lengths))
-    with torch.autocast("cpu", dtype=torch.bfloat16), routed(experts) as routes:
-        output = experts(x, scope(lengths))
+    plain = experts(x, inputs(lengths))
+    with torch.autocast("cpu", dtype=torch.bfloat16), capture_routing(experts) as routes:
+        output = experts(x, inputs(lengths))
     assert output.dtype is torch.bfloat16
     assert routes[0].probabilities.dtype is torch.float32
     assert_close(output, plain, depth=10)

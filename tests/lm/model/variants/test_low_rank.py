@@ -9,7 +9,9 @@ import torch
 
 from lm.config.model import ModelConfig
 from lm.errors import UsageError
-from lm.model.attention import Mask, MultiHeadAttention, Scope, captured
+from lm.model.attention import MultiHeadAttention, capture_attention_weights
+from lm.model.attention_inputs import AttentionInputs
+from lm.model.masks import Mask
 from lm.model.transformer import build_model
 from lm.model.variants.low_rank import LowRankAttention
 from tests.tolerances import assert_close
@@ -48,14 +50,14 @@ def by_hand(layer, x):
 @pytest.mark.parametrize("length", [1, 7, 20])
 def test_equals_a_loop(fields, length):
     layer, x = layer_of(**fields), torch.randn(2, length, 16).double()
-    found = layer(x, Scope(Mask()))
+    found = layer(x, AttentionInputs(Mask()))
     for row in range(2):
         assert_close(found[row], by_hand(layer, x[row]), model=layer)
 
 
 def test_padding_counts_nothing():
     layer, x, lengths = layer_of(), torch.randn(2, 12, 16).double(), torch.tensor([12, 5])
-    found = layer(x, Scope(Mask.keys(lengths)))
+    found = layer(x, AttentionInputs(Mask.keys(lengths)))
     for row, length in enumerate(lengths.tolist()):
         expected = by_hand(layer, x[row, :length])
         assert_close(found[row, :length], expected, model=layer)
@@ -64,7 +66,7 @@ def test_padding_counts_nothing():
 def test_it_ends_with_the_context():
     layer = layer_of()
     with pytest.raises(UsageError, match=r"linformer's projections end at 20, but the sequence has 21 tokens"):
-        layer(torch.randn(1, 21, 16).double(), Scope(Mask()))
+        layer(torch.randn(1, 21, 16).double(), AttentionInputs(Mask()))
     assert ModelConfig(context_length=20, n_encoder_layers=1, attention="linformer").position_limit == 20
 
 
@@ -73,9 +75,12 @@ def test_encoders_have_it_and_decoders_see_all():
     assert isinstance(model.encoder.blocks[0].attention, LowRankAttention)
     assert {type(block.attention) for block in model.decoder.blocks} == {MultiHeadAttention}
     source, target = torch.randint(9, (1, 6)), torch.randint(9, (1, 6))
-    with pytest.raises(UsageError, match="there is no map"), captured(model.encoder.attentions()):
+    with (
+        pytest.raises(UsageError, match="there is no map"),
+        capture_attention_weights(model.encoder.attention_layers()),
+    ):
         model(source, target)
-    with captured(model.decoder.attentions(cross=True)) as weights:
+    with capture_attention_weights(model.decoder.attention_layers(cross=True)) as weights:
         model(source, target)
     assert weights[0].shape == (1, 4, 6, 6)
 

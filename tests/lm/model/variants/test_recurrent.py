@@ -11,7 +11,7 @@ from lm.config.data import IGNORE_INDEX
 from lm.config.model import ModelConfig
 from lm.data.batch import Batch
 from lm.hardware import Hardware
-from lm.model.attention import captured
+from lm.model.attention import capture_attention_weights
 from lm.model.transformer import EncoderDecoder, build_model
 from lm.training.objective import summed_loss
 from tests.tolerances import approx, assert_close
@@ -139,7 +139,7 @@ def test_padding_never_changes_the_loss(architecture):
 def test_cached_states_equal_those_of_the_whole(architecture, sizes):
     for fields in ({}, {"n_encoder_layers": 0}):
         model, tokens = small(architecture, **fields), ids(3, 9)
-        seen = {"memory": model.encode(ids(3, 7), lengths=LENGTHS), "lengths": LENGTHS} if not fields else {}
+        seen = {"encoder_output": model.encode(ids(3, 7), lengths=LENGTHS), "lengths": LENGTHS} if not fields else {}
         cache = model.new_cache()
         parts = [model.hidden(part, **seen, cache=cache) for part in tokens.split(sizes, dim=1)]
         assert_close(torch.cat(parts, dim=1), model.hidden(tokens, **seen), model=model)
@@ -154,13 +154,13 @@ def test_the_future_never_changes_the_past():
 
 def test_captured_weights_sum_to_one_and_see_no_padding():
     model = small()
-    with captured(model.decoder.attentions(cross=True)) as weights:
+    with capture_attention_weights(model.decoder.attention_layers(cross=True)) as weights:
         model(ids(3, 7), ids(3, 5), lengths=LENGTHS)
     (found,) = weights
     assert found.shape == (3, 1, 5, 7)
     torch.testing.assert_close(found.sum(-1), torch.ones(3, 1, 5))
     assert all(not found[row, :, :, length:].any() for row, length in enumerate(LENGTHS))
-    assert model.decoder.attentions() == model.encoder.attentions() == []
+    assert model.decoder.attention_layers() == model.encoder.attention_layers() == []
 
 
 def test_forget_gates_start_open():

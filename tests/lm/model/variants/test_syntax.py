@@ -12,7 +12,7 @@ from torch import Tensor
 from lm.config.model import ModelConfig
 from lm.errors import UsageError
 from lm.model.transformer import EncoderDecoder, build_model
-from lm.model.variants.syntax import depths_of, tree_distances
+from lm.model.variants.syntax import token_depths, tree_distances
 from lm.text.dependency_trees import compute_tree_positions
 from tests.lm.text.random_trees import random_heads, searched_depth, searched_distance
 from tests.tolerances import assert_close
@@ -49,7 +49,7 @@ def test_depths_and_distances_are_those_of_a_search(words):
     for seed in range(8):
         heads, of_tokens, source = sentence(words, seed)
         depths, distances = by_search(heads, of_tokens)
-        assert depths_of(source[None, :, 1:])[0].tolist() == depths
+        assert token_depths(source[None, :, 1:])[0].tolist() == depths
         assert tree_distances(source[None, :, 1:])[0].tolist() == distances
 
 

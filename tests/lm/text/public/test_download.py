@@ -1,4 +1,4 @@
-"""A download goes on where it was cut."""
+"""A download continues where it was cut."""
 
 from __future__ import annotations
 

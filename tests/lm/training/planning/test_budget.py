@@ -266,7 +266,7 @@ def test_the_end_is_moved_where_the_machine_slows_down_in_the_decay(make_run, ti
     """Fifty steps of a second are half of the time, less one to finish. Then they take two.
 
     After two of them 46 s are left for 47 steps, of 1.02 s on average over all before the last: 44 fit beside the
-    second to finish. The rate falls from where it is, and the decay doesn't begin anew.
+    second to finish. The rate falls from where it is, and the decay doesn't restart.
     """
     run = make_run(**BUDGET, evaluate_every=0, warmup_steps=0)
     events, found = train(run), {}

@@ -1,0 +1,125 @@
+"""Writes attention maps to files: text, JSON, HTML or pictures, by the file's suffix."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from cli.attention import plot
+from cli.attention.html_page import render_page
+from cli.attention.rendering import render_lines, to_dict
+from cli.console.escapes import format_json_line
+from cli.console.heat_map import NO_COLOURS
+from cli.console.messages import print_note
+from lm.config.evaluation import AttentionConfig
+from lm.decoding.translation import TranslatedLine
+from lm.decoding.translation_input import TranslationModel
+from lm.errors import UsageError
+from lm.evaluation.attention import TextAttention, compute_translation_attention
+from lm.files import atomic_write_text, check_writable
+
+_PICTURES = (".png", ".svg")
+SUFFIXES = (".html", ".png", ".svg", ".txt", ".json", ".jsonl", ".pharaoh")
+
+
+class AttentionMapWriter:
+    """Collects translations, and writes their attention maps at the end."""
+
+    def __init__(self, path: Path, config: AttentionConfig, prefix: str) -> None:
+        """Create a writer.
+
+        Args:
+            path: the file.
+            config: what to show.
+            prefix: start of each translation.
+
+        Raises:
+            UsageError: the suffix of the file is unknown.
+        """
+        check_output_path(path)
+        self._path, self._config, self._prefix = path, config, prefix
+        self._translated: list[TranslatedLine] = []
+
+    def add(self, translated: TranslatedLine) -> None:
+        """Add the translations of a line, of which the best is shown."""
+        self._translated.append(translated)
+
+    def write(self, model: TranslationModel, *, to: str | None) -> None:
+        """Run the model on each line and its translation, and write the maps in order, of blank lines too."""
+        prefix = model.tokenizer.encode(self._prefix) if self._prefix else []
+        write_maps(self._path, (self._map(model, one, prefix, to) for one in self._translated), self._config)
+
+    def _map(
+        self, model: TranslationModel, translated: TranslatedLine, prefix: Sequence[int], to: str | None
+    ) -> TextAttention:
+        tokens = translated.translations[0].tokens
+        heads = None if model.model.config.syntax == "none" else translated.heads  # an ensemble may need them elsewhere
+        whole = [*prefix, *tokens] if tokens else []
+        return compute_translation_attention(
+            model, translated.source, whole, unit=self._config.unit, to=to, heads=heads
+        )
+
+
+def check_output_path(path: Path) -> None:
+    """Raise UsageError unless the suffix is known; to be called before long work.
+
+    Raises:
+        InputError: it is a picture, and matplotlib is not installed.
+    """
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder; name the file to write, for instance {path / 'attention.html'}")
+    if path.suffix not in SUFFIXES:
+        raise UsageError(f"{path}: cannot tell what to write; the suffix is one of {', '.join(SUFFIXES)}")
+    check_writable(path)
+    if path.suffix in _PICTURES:
+        plot.load_pyplot()
+
+
+def write_maps(path: Path, shown: Iterable[TextAttention], config: AttentionConfig) -> None:
+    """Write maps to a file, atomically, and name the written files on stderr.
+
+    Maps are written as they come. A picture holds one map: the files of further ones are named FILE-2.png and so on.
+    """
+    for written in _write_files(path, shown, config):
+        print_note(f"wrote {written}")
+
+
+def _write_files(path: Path, shown: Iterable[TextAttention], config: AttentionConfig) -> list[Path]:
+    """Write maps; returns the files."""
+    if path.suffix in _PICTURES:
+        return [plot.save_plot(_numbered(path, number), one, config) for number, one in enumerate(shown, 1)]
+    writers = {".html": render_page, ".txt": _text, ".json": _json, ".jsonl": _json_lines, ".pharaoh": _pharaoh}
+    with atomic_write_text(path) as file:
+        for part in writers[path.suffix](shown, config):
+            file.write(part)
+    return [path]
+
+
+def _numbered(path: Path, number: int) -> Path:
+    return path if number == 1 else path.with_name(f"{path.stem}-{number}{path.suffix}")
+
+
+def _text(shown: Iterable[TextAttention], config: AttentionConfig) -> Iterator[str]:
+    for number, one in enumerate(shown):
+        yield "\n" * bool(number)
+        for line in render_lines(one, config, width=None, colours=NO_COLOURS):
+            yield line + "\n"
+
+
+def _json(shown: Iterable[TextAttention], config: AttentionConfig) -> Iterator[str]:
+    for number, line in enumerate(_json_lines(shown, config)):
+        if number:
+            raise UsageError("a .json file holds one map; write several to a .jsonl file, one a line")
+        yield line
+
+
+def _json_lines(shown: Iterable[TextAttention], config: AttentionConfig) -> Iterator[str]:
+    for one in shown:
+        yield format_json_line(to_dict(one, config)) + "\n"
+
+
+def _pharaoh(shown: Iterable[TextAttention], config: AttentionConfig) -> Iterator[str]:
+    for one in shown:
+        if not one.map.is_of_translation:
+            raise UsageError("only a translation has alignments (.pharaoh)")
+        yield one.map.to_pharaoh(layer=config.layer, head=config.head) + "\n"

@@ -1,0 +1,118 @@
+"""Pictures of attention maps by matplotlib: the chosen map large, every layer and head small beside it."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterable
+from pathlib import Path
+from textwrap import fill
+from typing import Any
+
+import numpy as np
+from rich.cells import cell_len
+
+from cli.attention.rendering import describe
+from cli.console.heat_map import format_name
+from cli.console.messages import print_note
+from lm.config.evaluation import AttentionConfig
+from lm.errors import InputError
+from lm.evaluation.attention import TextAttention
+from lm.evaluation.attention_maps import AttentionMap, Weights
+from lm.files import atomic_write_bytes
+
+_MAX_LABEL_WIDTH = 24  # columns that a label takes
+_TICKS = (0, 0.01, 0.1, 0.25, 0.5, 1)
+_WIDE_FONTS = ("Noto Sans CJK", "Source Han Sans", "NanumGothic", "Malgun Gothic", "Apple SD Gothic Neo", "Hiragino",
+               "Microsoft YaHei", "PingFang SC", "WenQuanYi")  # fmt: skip
+
+
+def load_pyplot() -> Any:  # noqa: ANN401 (matplotlib is not always there)
+    """Import pyplot, set up for files; raises InputError if matplotlib is not installed."""
+    try:
+        import matplotlib as mpl
+    except ImportError:
+        raise InputError("pictures need matplotlib: pip install 'lm-toolkit[plot]'") from None
+    mpl.use("Agg")
+    logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)  # it counts the weights a font lacks
+    from matplotlib import pyplot
+
+    return pyplot
+
+
+def save_plot(path: Path, one: TextAttention, config: AttentionConfig) -> Path:
+    """Write a map as a .png or .svg."""
+    plot = load_pyplot()
+    with plot.rc_context({"font.family": _fonts()}), warnings.catch_warnings(record=True) as raised:
+        warnings.simplefilter("always")
+        figure = _draw(plot, one.map, config)
+        with atomic_write_bytes(path) as file:
+            figure.savefig(file, format=path.suffix[1:], dpi=150)
+        plot.close(figure)
+    if any("missing from font" in str(warning.message) for warning in raised):
+        print_note(f"{path}: no font of this machine has all the characters; boxes stand for them (.html shows them)")
+    return path
+
+
+def _fonts() -> list[str]:
+    """Matplotlib's own font, then those on this machine with East Asian scripts."""
+    from matplotlib import font_manager
+
+    installed = sorted({font.name for font in font_manager.fontManager.ttflist})
+    return ["DejaVu Sans", *(name for name in installed if name.startswith(_WIDE_FONTS))]
+
+
+def _draw(plot: Any, of: AttentionMap, config: AttentionConfig) -> Any:  # noqa: ANN401
+    rows, columns = len(of.queries.labels), len(of.keys.labels)
+    width, height = 2.2 + 0.32 * columns, 2.2 + 0.28 * rows
+    layers, heads = of.weights.shape[:2]
+    with_all = not (config.layer and config.head) and layers * heads > 1
+    side = max(3.0, 0.9 * heads) if with_all else 0.0
+    figure = plot.figure(figsize=(width + side, max(height, 0.9 * layers + 1 if with_all else 0)), layout="constrained")
+    parts = figure.subfigures(1, 2, width_ratios=[width, side]) if with_all else [figure]
+    _large(parts[0].subplots(), of, config)
+    parts[0].suptitle(fill(describe(of, config), int(14 * width)), fontsize=8)
+    if with_all:
+        grid = parts[1].subplots(layers, heads, squeeze=False)
+        for layer in range(layers):
+            for head in range(heads):
+                _small(grid[layer][head], _blank_future(of, of.weights[layer, head]), f"{layer + 1}.{head + 1}")
+        parts[1].suptitle("layer.head", fontsize=8)
+    return figure
+
+
+def _large(axes: Any, of: AttentionMap, config: AttentionConfig) -> None:  # noqa: ANN401
+    image = _image(axes, _blank_future(of, of.mean(layer=config.layer, head=config.head)))
+    axes.set_xticks(range(len(of.keys.labels)), list(_labels(of.keys.labels)), rotation=90, fontsize=8)
+    axes.set_yticks(range(len(of.queries.labels)), list(_labels(of.queries.labels)), fontsize=8)
+    axes.xaxis.tick_top()
+    axes.tick_params(length=0)
+    bar = axes.figure.colorbar(image, ax=axes, shrink=0.6, ticks=_TICKS)
+    bar.ax.set_yticklabels([f"{tick:.0%}" for tick in _TICKS], fontsize=8)
+
+
+def _blank_future(of: AttentionMap, weights: Weights) -> Weights:
+    """Blank the weights of future positions."""
+    if not of.is_causal:
+        return weights
+    return np.where(np.tri(*weights.shape) > 0, weights, np.float32(np.nan))
+
+
+def _small(axes: Any, values: Weights, title: str) -> None:  # noqa: ANN401
+    _image(axes, values)
+    axes.set_title(title, fontsize=6, pad=2)
+    axes.set_xticks([])
+    axes.set_yticks([])
+
+
+def _image(axes: Any, values: Weights) -> Any:  # noqa: ANN401
+    from matplotlib.colors import PowerNorm
+
+    return axes.imshow(values, cmap="viridis", norm=PowerNorm(0.5, vmin=0, vmax=1), aspect="auto")
+
+
+def _labels(names: Iterable[str]) -> Iterable[str]:
+    """Truncate labels, and escape matplotlib's math markup."""
+    for name in names:
+        shown = format_name(name).replace("$", r"\$")
+        yield shown if cell_len(shown) <= _MAX_LABEL_WIDTH else shown[: _MAX_LABEL_WIDTH - 1] + "…"

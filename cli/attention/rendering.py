@@ -1,0 +1,92 @@
+"""Renders an attention map: the chosen layer and head as a text heat map, or all weights as JSON."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from cli.console.escapes import format_json_line
+from cli.console.heat_map import HeatMap, detect_colours, draw_heat_map, format_name
+from lm.config.evaluation import AttentionConfig
+from lm.evaluation.attention import TextAttention
+from lm.evaluation.attention_maps import AttentionMap, Axis, Weights
+
+_WHOSE = {
+    "self": "self-attention",
+    "cross": "cross-attention of the target (rows) to the source",
+    "joint": "self-attention of the target (rows) to the source and itself",
+}
+
+
+def print_map(one: TextAttention, config: AttentionConfig) -> None:
+    """Print a map as text, in the width and colours of the terminal."""
+    for line in render_lines(one, config, width=shutil.get_terminal_size().columns, colours=detect_colours()):
+        print(line)
+
+
+def print_json(one: TextAttention, config: AttentionConfig) -> None:
+    """Print all layers and heads on one line of JSON."""
+    print(format_json_line(to_dict(one, config)))
+
+
+def render_lines(one: TextAttention, config: AttentionConfig, *, width: int | None, colours: int) -> Iterator[str]:
+    """Render a map as text: the texts, the heat map, and the alignments of a translation."""
+    heat_map = build_heat_map(one.map, config)
+    names = ("source", "target") if one.map.is_of_translation else ("text",)
+    for name, text in zip(names, one.texts, strict=True):
+        yield f"{name}  {format_name(text).replace('␣', ' ')}".rstrip()
+    yield from draw_heat_map(heat_map, width=width, colours=colours)
+    if one.map.is_of_translation:
+        yield ""
+        yield f"alignments (source-target words, from 0): {one.map.to_pharaoh(layer=config.layer, head=config.head)}"
+
+
+def build_heat_map(of: AttentionMap, config: AttentionConfig) -> HeatMap:
+    """The heat map of the chosen layer and head, or of the mean over those not chosen."""
+    return HeatMap(describe(of, config), of.queries.labels, of.keys.labels, weight_rows(of, config))
+
+
+def weight_rows(of: AttentionMap, config: AttentionConfig) -> list[list[float | None]]:
+    """The chosen weights as rows; None for future positions."""
+    weights = of.mean(layer=config.layer, head=config.head).tolist()
+    return [
+        [None if of.is_causal and column > row else weight for column, weight in enumerate(line)]
+        for row, line in enumerate(weights)
+    ]
+
+
+def describe(of: AttentionMap, config: AttentionConfig) -> str:
+    """A caption: whose attention, layer, head, unit."""
+    layers, heads = of.weights.shape[:2]
+    layer = f"layer {config.layer}" if config.layer else f"mean of {layers} layers" if layers > 1 else "one layer"
+    head = f"head {config.head}" if config.head else f"mean of {heads} heads" if heads > 1 else "one head"
+    return f"{_WHOSE[of.kind]}, {layer}, {head}; % of each row"
+
+
+def to_dict(one: TextAttention, config: AttentionConfig) -> dict[str, Any]:
+    """Convert to plain values: all layers and heads, the mean of the chosen ones, and alignments."""
+    chosen = one.map.mean(layer=config.layer, head=config.head)
+    report: dict[str, Any] = {
+        "kind": one.map.kind,
+        "texts": list(one.texts),
+        "unit": config.unit,
+        "layer": config.layer,
+        "head": config.head,
+        "queries": _axis(one.map.queries),
+        "keys": _axis(one.map.keys),
+        "mean": _rounded(chosen),
+        "weights": _rounded(one.map.weights),
+    }
+    if one.map.is_of_translation:
+        report["alignments"] = one.map.to_pharaoh(layer=config.layer, head=config.head)
+    return report
+
+
+def _axis(axis: Axis) -> dict[str, Sequence[Any]]:
+    return {"labels": axis.labels, "words": axis.words}
+
+
+def _rounded(weights: Weights) -> Any:  # noqa: ANN401 (lists as deep as the array)
+    """Round to six digits, the precision of float32."""
+    return weights.astype(float).round(6).tolist()

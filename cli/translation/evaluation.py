@@ -1,0 +1,241 @@
+"""`lm evaluate`: the systems that are scored (runs, or files of translations), and reports of their scores."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+from cli.console.escapes import format_json_line, format_label
+from cli.console.messages import print_note, print_paragraph
+from cli.console.progress import create_progress
+from cli.console.tables import print_table
+from cli.flags.options import ParsedOptions
+from lm.config.decoding import TranslationConfig
+from lm.config.evaluation import ScoringConfig
+from lm.config.hardware import HardwareConfig
+from lm.config.model import check_heads_given
+from lm.decoding.translation import Translator
+from lm.decoding.translation_input import TranslationModel
+from lm.engine.fastest_dtype import load_for_decoding
+from lm.errors import UsageError
+from lm.evaluation import translation_scores
+from lm.evaluation.translation_scores import SystemComparison, TranslationScore
+from lm.files import atomic_write_text
+from lm.run_folder import find_checkpoint, load_config
+from lm.text.dependency_trees import Heads, attach_heads
+from lm.text.files import find_text_files, read_file_lines
+from lm.text.parallel import ParallelText, guess_language
+
+_TOKENIZED_FRACTION = 0.5  # of the lines end in " ."
+
+
+@dataclass(frozen=True)
+class SystemOutput:
+    """The translations of one system.
+
+    Attributes:
+        name: the run, or the file of translations.
+        lines: the translations, line by line.
+    """
+
+    name: str
+    lines: Sequence[str]
+
+
+@dataclass(frozen=True)
+class RunTranslator:
+    """Translates with runs.
+
+    Attributes:
+        given: the settings.
+        language: the target language, if given.
+        target: a file of references, whose name may tell the language.
+        heads: dependency heads of the source words, for runs that read them.
+    """
+
+    given: ParsedOptions
+    language: str | None
+    target: str
+    heads: Sequence[Heads] | None = None
+
+    def translate(self, run: Path, sources: Sequence[str] | None) -> list[str]:
+        """Translate lines with a run, with a progress bar if stderr is a terminal.
+
+        Raises:
+            UsageError: there is nothing to translate, or the run does not translate into the language.
+        """
+        if sources is None:
+            raise UsageError(f"{run}: a run needs something to translate: give --source")
+        model = TranslationModel.from_loaded(load_for_decoding(run, HardwareConfig(**self.given["hardware"])))
+        translator = Translator([model], TranslationConfig(**self.given["translation"]), to=self._language(model))
+        columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn())
+        with create_progress(*columns, TimeRemainingColumn(elapsed_when_finished=True)) as bar:
+            heads = None if model.model.config.syntax == "none" else self.heads
+            results = translator.translate(sources, heads=heads)
+            done = bar.track(results, total=len(sources), description=f"translating with {format_label(run)}")
+            return [one.translations[0].text for one in done]
+
+    def _language(self, model: TranslationModel) -> str | None:
+        """The target language, of a model with several directions: as given, or told by the file name."""
+        tag = model.tag_to(self.language, file_language=guess_language(self.target))
+        return None if tag is None else tag.language
+
+
+def read_lines(path: str, targets: Sequence[str]) -> tuple[list[str], list[list[str]]]:
+    """The lines of a file, and those of each file of references.
+
+    Raises:
+        InputError: a file is missing or no text, or the files differ in their numbers of lines.
+        UsageError: the path stands for several files.
+    """
+    files, references = find_text_files([path]), find_text_files(targets)
+    if len(files) > 1:
+        raise UsageError(f"{path}: stands for {len(files)} files; name one")
+    read: list[str] = []
+    columns = []
+    for reference in references:
+        pairs = list(ParallelText(files[0], reference, ("", "")).pairs())
+        read = [pair.source for pair in pairs]
+        columns.append([pair.target for pair in pairs])
+    return read, columns
+
+
+def read_heads(path: Path | None, sources: Sequence[str], *, source: str) -> list[Heads] | None:
+    """The heads of sources' words, line by line of a file; InputError where they are no tree of their source."""
+    if path is None:
+        return None
+    return [heads for _, heads in attach_heads(sources, read_file_lines(path), sentence=str, names=(source, str(path)))]
+
+
+def check_runs(runs: Sequence[Path], *, has_heads: bool) -> None:
+    """Raise UsageError unless heads are given to runs of which one at least reads trees, and to no others."""
+    configs = [load_config(find_checkpoint(run)).model for run in runs if run.is_dir()]
+    check_heads_given(*configs, are_given=has_heads)
+
+
+def write_system(path: Path, system: SystemOutput) -> None:
+    """Write translations to a file, line by line."""
+    with atomic_write_text(path) as file:
+        file.writelines(line + "\n" for line in system.lines)
+    print_note(f"wrote {path}")
+
+
+def warn_of_tokenized_text(system: SystemOutput, config: ScoringConfig) -> None:
+    """Warn if translations look tokenised and will be tokenised again."""
+    tokenized = sum(line.endswith(" .") for line in system.lines)
+    if config.tokenize != "none" and tokenized > _TOKENIZED_FRACTION * len(system.lines):
+        print_note(
+            "the translations look tokenized (they end in ' .'): scores of plain text compare, or use --tokenize none"
+        )
+
+
+_SIGNIFICANCE = 0.05
+
+
+def report_scores(
+    system: SystemOutput, references: Sequence[Sequence[str]], config: ScoringConfig, *, as_json: bool
+) -> None:
+    """Score translations against references, and print the scores."""
+    scores = translation_scores.score_translations(system.lines, references, config)
+    exact = translation_scores.count_exact_matches(system.lines, references)
+    report = print_scores_json if as_json else print_scores
+    report(scores, name=system.name, lines=len(system.lines), exact=exact)
+
+
+def report_comparison(
+    first: SystemOutput,
+    second: SystemOutput,
+    references: Sequence[Sequence[str]],
+    config: ScoringConfig,
+    *,
+    as_json: bool,
+) -> None:
+    """Score two systems against references, and print their difference."""
+    comparisons = translation_scores.compare_systems(first.lines, second.lines, references, config)
+    report = print_comparisons_json if as_json else print_comparisons
+    report(comparisons, (first.name, second.name), lines=len(first.lines))
+
+
+def print_scores(scores: Sequence[TranslationScore], *, name: str, lines: int, exact: int) -> None:
+    """Print a row per metric, and the metrics' signatures; `exact` lines equal a reference."""
+    print_table(
+        ("metric", "score", "95% interval"),
+        [[score.metric, _number(score.value), _interval(score)] for score in scores],
+    )
+    print_paragraph(f"{lines:,} lines of {name}, {exact:,} of them exactly as a reference has it")
+    _print_signatures(scores)
+
+
+def print_comparisons(comparisons: Sequence[SystemComparison], names: tuple[str, str], *, lines: int) -> None:
+    """Print a row per metric, the metrics' signatures, and the verdict."""
+    rows = [
+        [one.first.metric, _number(one.first.value), _interval(one.first), _number(one.second.value),
+         _interval(one.second), f"{one.difference:+.2f}", "–" if one.p_value is None else f"{one.p_value:.3f}"]
+        for one in comparisons
+    ]  # fmt: skip
+    print_table(("metric", "first", "95% interval", "second", "95% interval", "difference", "p"), rows)
+    tested = any(one.first.mean is not None for one in comparisons)
+    method = "; p by paired bootstrap resampling" if tested else ""
+    print_paragraph(f"{lines:,} lines; first: {names[0]}, second: {names[1]}{method}")
+    _print_signatures([one.first for one in comparisons])
+    print_paragraph(verdict(comparisons[0], names))
+
+
+def _print_signatures(scores: Sequence[TranslationScore]) -> None:
+    for score in scores:
+        print(f"{score.metric}|{score.signature}")
+
+
+def verdict(bleu: SystemComparison, names: tuple[str, str]) -> str:
+    """Return the conclusion from a difference in BLEU, as a sentence."""
+    if not bleu.difference:
+        return "the two do not differ in BLEU"
+    better, worse = names if bleu.difference > 0 else names[::-1]
+    if bleu.p_value is None:
+        return f"{better} is ahead of {worse} by {abs(bleu.difference):.2f} BLEU; whether by chance is not tested"
+    margin = f"{abs(bleu.difference):.2f} BLEU (p = {bleu.p_value:.3f})"
+    if bleu.p_value >= _SIGNIFICANCE:
+        return f"no clear difference: {better} is ahead of {worse} by {margin}"
+    return f"{better} is better than {worse} by {margin}"
+
+
+def print_scores_json(scores: Sequence[TranslationScore], *, name: str, lines: int, exact: int) -> None:
+    """Print one object: `scores` by metric, and what was scored."""
+    _print_json({"system": name, "lines": lines, "exact": exact, "scores": _by_metric(scores)})
+
+
+def print_comparisons_json(comparisons: Sequence[SystemComparison], names: tuple[str, str], *, lines: int) -> None:
+    """Print one object: `first` and `second`, each with its scores, and `difference` and `p_value` by metric."""
+    _print_json({
+        "lines": lines,
+        "first": {"system": names[0], "scores": _by_metric([one.first for one in comparisons])},
+        "second": {"system": names[1], "scores": _by_metric([one.second for one in comparisons])},
+        "difference": {one.first.metric: one.difference for one in comparisons},
+        "p_value": {one.first.metric: one.p_value for one in comparisons},
+    })  # fmt: skip
+
+
+def _print_json(report: dict[str, Any]) -> None:
+    print(format_json_line(report))
+
+
+def _by_metric(scores: Sequence[TranslationScore]) -> dict[str, dict[str, Any]]:
+    figures = {score.metric: dataclasses.asdict(score) for score in scores}
+    for score in scores:
+        del figures[score.metric]["metric"]
+    return figures
+
+
+def _number(value: float) -> str:
+    return f"{value:.2f}"
+
+
+def _interval(score: TranslationScore) -> str:
+    if score.mean is None or score.half_width is None:
+        return "–"
+    return f"{score.mean:.2f} ± {score.half_width:.2f}"

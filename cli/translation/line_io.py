@@ -1,0 +1,101 @@
+"""Reads lines to translate and writes translations: line n of the output is the translation of line n of the input."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import IO
+
+from rich.progress import SpinnerColumn, TextColumn
+
+from cli.console.escapes import escape_for_stream, format_json_line
+from cli.console.messages import print_note
+from cli.console.numbers import format_duration, format_number_of
+from cli.console.progress import create_progress
+from cli.flags.arguments import STDIN, read_input_lines
+from lm.decoding.translation import TranslatedLine
+from lm.errors import UsageError
+from lm.text.dependency_trees import Heads, attach_heads
+from lm.text.files import read_file_lines
+
+_NOTE_INTERVAL = 10
+
+
+def read_lines_with_heads(files: Sequence[Path], heads: Sequence[Path]) -> tuple[Iterator[str], Iterator[Heads]]:
+    """Read the lines of files or stdin, and the dependency heads of their words, from one file each.
+
+    Raises:
+        InputError: a file is missing, or a line of heads is not a tree of its sentence.
+        UsageError: the numbers of files differ.
+    """
+    files = files or [STDIN]
+    if len(files) != len(heads):
+        raise UsageError(f"{len(files)} files to translate and {len(heads)} of heads: give one for each (--heads)")
+    parsed = (
+        pair
+        for file, of_file in zip(files, heads, strict=True)
+        for pair in attach_heads(
+            read_input_lines([file]), read_file_lines(of_file), sentence=str, names=(str(file), str(of_file))
+        )
+    )
+    lines, trees = itertools.tee(parsed)
+    return (line for line, _ in lines), (tree for _, tree in trees)
+
+
+def read_prefixes(prefix: str | None, file: Path | None) -> Iterable[str] | None:
+    """Read the prefixes of translations: the same for all, or line by line from a file."""
+    if file is not None:
+        return read_file_lines(file)
+    return None if prefix is None else itertools.repeat(prefix)
+
+
+def write_translations(stream: IO[str], number: int, result: TranslatedLine, *, n_best: int, as_json: bool) -> None:
+    """Write the translations of a line; stdout is flushed.
+
+    Args:
+        stream: the output.
+        number: of the line, from 1.
+        result: its translations.
+        n_best: output lines per line; missing translations are blank.
+        as_json: write one line of JSON instead.
+    """
+    if result.left_out:
+        print_note(
+            f"line {number}: its last {result.left_out} tokens were not read: the line is too long for the model"
+        )
+    if as_json:
+        translations = [dataclasses.asdict(one) for one in result.translations]
+        print(format_json_line({"line": number, "source": result.source, "translations": translations}), file=stream)
+    else:
+        texts = [one.text for one in result.translations]
+        blank = [""] * (n_best - len(texts))
+        stream.writelines(escape_for_stream(text, stream) + "\n" for text in [*texts, *blank])
+    if stream is sys.stdout:
+        stream.flush()
+
+
+def with_progress(results: Iterable[TranslatedLine], *, shown: bool) -> Iterator[TranslatedLine]:
+    """The same results, with their number and speed on stderr.
+
+    On a terminal that shows nothing else this is a bar; elsewhere a line now and then.
+    """
+    drawn = shown and sys.stderr.isatty() and not sys.stdout.isatty()
+    began = noted = time.perf_counter()
+    number = 0
+    columns = (SpinnerColumn(), TextColumn("{task.completed:,} lines"), TextColumn("{task.fields[speed]}"))
+    with create_progress(*columns, hidden=not drawn) as bar:
+        task = bar.add_task("", total=None, speed="")
+        for number, result in enumerate(results, 1):
+            yield result
+            now = time.perf_counter()
+            speed = f"{number / (now - began):.1f} lines/s"
+            bar.update(task, completed=number, speed=speed)
+            if shown and not drawn and now - noted > _NOTE_INTERVAL:
+                noted = now
+                print_note(f"{format_number_of(number, 'line')}, {speed}")
+    if shown and number and (drawn or noted > began):
+        print_note(f"{format_number_of(number, 'line')} in {format_duration(time.perf_counter() - began)}, {speed}")

@@ -1,0 +1,79 @@
+"""Loads the translator of `lm translate`: one run or an ensemble, with beam search or sampling."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+from cli.flags.options import ParsedOptions
+from lm.config.decoding import SamplingConfig, TranslationConfig
+from lm.config.hardware import HardwareConfig
+from lm.config.workers import WorkersConfig
+from lm.decoding.filters import parse_logit_biases
+from lm.decoding.sampler import Sampler
+from lm.decoding.translation import TranslatedLine, Translator
+from lm.decoding.translation_input import SourceLine, TranslationModel
+from lm.engine.fastest_dtype import load_for_decoding
+from lm.hardware import divide_threads
+from lm.processes import ParallelMap, open_process_map
+
+
+def load_translator(
+    runs: Sequence[Path],
+    given: ParsedOptions,
+    *,
+    to: str | None,
+    sample: bool,
+    at_once: bool,
+    share: ParallelMap[list[SourceLine], list[TranslatedLine]] | None = None,
+) -> Translator:
+    """Load runs as one translator.
+
+    Args:
+        runs: one, or an ensemble.
+        given: the settings.
+        to: the target language, for models with several.
+        sample: sample instead of beam search.
+        at_once: translate each line as soon as it is read, unless the settings say how many to read ahead.
+        share: translates batches in other processes.
+
+    Raises:
+        InputError: a run does not exist, or is damaged.
+        UsageError: a run does not translate, or not into this language, or the runs do not fit together.
+    """
+    config = TranslationConfig(**({"read_ahead": 1} if at_once else {}) | given["translation"])
+    sampling = SamplingConfig(**given["sampling"])
+    if sampling.greedy and not sample:
+        config = dataclasses.replace(config, beam=1)
+    hardware = HardwareConfig(**given["hardware"])
+    models = [TranslationModel.from_loaded(load_for_decoding(run, hardware)) for run in runs]
+    biases = parse_logit_biases(sampling.logit_bias, models[0].tokenizer)
+    sampler = Sampler.from_config(dataclasses.replace(sampling, greedy=not sample), biases)
+    return Translator(models, config, sampler=sampler, to=to, share=share)
+
+
+@contextmanager
+def open_translator(
+    runs: Sequence[Path], given: ParsedOptions, *, to: str | None, sample: bool, at_once: bool
+) -> Iterator[Translator]:
+    """A translator that uses as many processes as configured; see `load_translator`."""
+    processes, hardware = WorkersConfig(**given["workers"]).processes, HardwareConfig(**given["hardware"])
+    if processes == 1:
+        yield load_translator(runs, given, to=to, sample=sample, at_once=at_once)
+        return
+    given["hardware"] |= {"threads": divide_threads(hardware, processes).threads}
+    if sample:
+        given["sampling"]["seed"] = Sampler.from_config(SamplingConfig(**given["sampling"])).seed
+    prepare = partial(_load_batch_translator, tuple(runs), given, to=to, sample=sample)
+    with open_process_map(prepare, processes) as share:
+        yield load_translator(runs, given, to=to, sample=sample, at_once=at_once, share=share)
+
+
+def _load_batch_translator(
+    runs: Sequence[Path], given: ParsedOptions, *, to: str | None, sample: bool
+) -> Callable[[list[SourceLine]], list[TranslatedLine]]:
+    """Load the function with which a worker process translates batches."""
+    return load_translator(runs, given, to=to, sample=sample, at_once=False).translate_batch

@@ -1,0 +1,303 @@
+"""Sampling filters (logits processors): biases, penalties, temperature and truncation.
+
+Filters are pure functions of logits that favour, penalise or ban (-inf) tokens. Those over earlier tokens take (rows,
+length) IDs: prompt and continuation, as in Hugging Face, or the continuation alone where the method is defined so;
+NO_TOKEN is ignored. `penalties` and `truncations` list the configured filters in order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from lm.config.decoding import SamplingConfig
+from lm.decoding.candidates import top_k_mask
+from lm.errors import UsageError
+from lm.tokenizer.tokenizer import Tokenizer
+
+Biases = Mapping[tuple[int, ...], float]
+"""Token sequences, and what is added to the logit of each one's last token after the others; -inf bans it."""
+
+
+NO_TOKEN = -1
+"""Left padding of shorter rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """The tokens before the next one.
+
+    Attributes:
+        tokens: (rows, length) IDs of prompt and continuation; left-padded with NO_TOKEN.
+        prompt_length: length of the prompt, NO_TOKEN included; (rows,) if different.
+    """
+
+    tokens: Tensor
+    prompt_length: int | Tensor
+
+    @property
+    def generated(self) -> Tensor:
+        """(rows, length - prompt_length) IDs; left-padded with NO_TOKEN if prompts differ in length."""
+        if isinstance(self.prompt_length, int):
+            return self.tokens[:, self.prompt_length :]
+        first = int(self.prompt_length.min())
+        columns = torch.arange(first, self.tokens.shape[1], device=self.tokens.device)
+        return self.tokens[:, first:].where(columns >= self.prompt_length[:, None], NO_TOKEN)
+
+    def to(self, device: torch.device) -> History:
+        """The same on a device."""
+        length = self.prompt_length
+        return History(self.tokens.to(device), length if isinstance(length, int) else length.to(device))
+
+    def append(self, tokens: Tensor) -> History:
+        """Append the next token of each row, (rows,)."""
+        return History(torch.cat((self.tokens, tokens[:, None]), dim=1), self.prompt_length)
+
+    def select(self, rows: Tensor) -> History:
+        """Select rows."""
+        rows, length = rows.to(self.tokens.device), self.prompt_length
+        return History(self.tokens[rows], length if isinstance(length, int) else length[rows])
+
+    def stack(self, prompts: Sequence[Sequence[int]]) -> History:
+        """Append rows with prompts and no continuation."""
+        used_columns = (self.tokens != NO_TOKEN).any(0).nonzero()
+        past = self.tokens[:, int(used_columns[0]) if len(used_columns) else self.tokens.shape[1] :]
+        generated = self.tokens.shape[1] - torch.as_tensor(self.prompt_length, device=past.device).expand(len(past))
+        width = max(past.shape[1], *map(len, prompts))
+        new_rows = [[NO_TOKEN] * (width - len(prompt)) + list(prompt) for prompt in prompts]
+        rows = (F.pad(past, (width - past.shape[1], 0), value=NO_TOKEN), torch.tensor(new_rows, device=past.device))
+        return History(torch.cat(rows), width - F.pad(generated, (0, len(prompts))))
+
+
+Filter = Callable[[Tensor, History], Tensor]
+"""(rows, vocabulary) logits and the history -> logits of the same shape."""
+
+
+def add_biases(logits: Tensor, tokens: Tensor, biases: Biases) -> Tensor:
+    """Add biases to the logits of tokens that complete a sequence; a sequence of one token is always complete.
+
+    Args:
+        logits: (rows, vocabulary).
+        tokens: (rows, length) IDs so far.
+        biases: non-empty sequences of IDs, and what is added.
+    """
+    biased = logits.clone()
+    for (*before, last), bias in biases.items():
+        if len(before) <= tokens.shape[1]:
+            end = tokens[:, tokens.shape[1] - len(before) :]
+            completes = (end == torch.tensor(before, dtype=tokens.dtype, device=tokens.device)).all(-1)
+            biased[:, last] += torch.where(completes, bias, 0.0)
+    return biased
+
+
+def penalise_repetition(logits: Tensor, tokens: Tensor, penalty: float) -> Tensor:
+    """Divide positive logits of tokens that occurred by a penalty, and multiply negative ones by it.
+
+    Args:
+        logits: (rows, vocabulary).
+        tokens: (rows, length) IDs so far, prompt included.
+        penalty: above 1 penalises repetition, below 1 favours it.
+
+    Source: Keskar et al. 2019 (CTRL), section 4.1.
+    """
+    tokens = tokens.where(tokens != NO_TOKEN, tokens[:, -1:])  # which every row has, and twice is as once
+    scores = logits.gather(-1, tokens)
+    return logits.scatter(-1, tokens, torch.where(scores < 0, scores * penalty, scores / penalty))
+
+
+def penalise_counts(logits: Tensor, generated: Tensor, *, presence: float, frequency: float) -> Tensor:
+    """Presence and frequency penalty on generated tokens.
+
+    Args:
+        logits: (rows, vocabulary).
+        generated: (rows, length) IDs, without the prompt.
+        presence: subtracted from the logit of each token that occurred.
+        frequency: subtracted once per occurrence.
+
+    Source: OpenAI's API reference, presence_penalty and frequency_penalty.
+    """
+    occurred = (generated != NO_TOKEN).to(logits.dtype)
+    counts = torch.zeros_like(logits).scatter_add(-1, generated.clamp(min=0), occurred)
+    return logits - frequency * counts - presence * (counts > 0)
+
+
+def ban_repeated_ngrams(logits: Tensor, tokens: Tensor, size: int) -> Tensor:
+    """Ban tokens that would complete an n-gram that occurred before.
+
+    Args:
+        logits: (rows, vocabulary).
+        tokens: (rows, length) IDs so far, prompt included.
+        size: n, at least 1; with 1 no token occurs twice.
+
+    Source: Paulus et al. 2018, section 2.5.
+    """
+    length = tokens.shape[1]
+    if length < size:
+        return logits
+    ngrams = tokens.unfold(1, size, 1)  # (rows, ngrams, size)
+    is_match = (ngrams[..., :-1] == tokens[:, None, length - size + 1 :]).all(-1) & (ngrams != NO_TOKEN).all(-1)
+    hits = torch.zeros_like(logits).scatter_add(-1, ngrams[..., -1].clamp(min=0), is_match.to(logits.dtype))
+    return logits.masked_fill(hits > 0, -torch.inf)
+
+
+def apply_temperature(logits: Tensor, temperature: float) -> Tensor:
+    """Divide logits by a temperature above 0."""
+    return logits / temperature
+
+
+def keep_top_k(logits: Tensor, k: int) -> Tensor:
+    """Keep the k best tokens of each row; of equal ones the lowest IDs.
+
+    Source: Fan et al. 2018.
+    """
+    return logits if k >= logits.shape[-1] else logits.masked_fill(~top_k_mask(logits, k), -torch.inf)
+
+
+def keep_top_p(logits: Tensor, p: float) -> Tensor:
+    """Keep the smallest set of best tokens whose probability reaches `p`, at least one (nucleus sampling).
+
+    Of equal tokens those with the lowest IDs are kept.
+
+    Source: Holtzman et al. 2020.
+    """
+    if p >= 1:
+        return logits
+    ordered, order = logits.sort(stable=True, descending=True)
+    probabilities = ordered.softmax(-1)
+    dropped = probabilities.cumsum(-1) - probabilities >= p
+    dropped[:, 0] = False
+    return logits.masked_fill(dropped.scatter(-1, order, dropped), -torch.inf)
+
+
+def keep_min_p(logits: Tensor, p: float) -> Tensor:
+    """Keep tokens with at least `p` times the highest probability.
+
+    Source: Nguyen et al. 2024.
+    """
+    probabilities = logits.softmax(-1)
+    return logits.masked_fill(probabilities < p * probabilities.amax(-1, keepdim=True), -torch.inf)
+
+
+def keep_typical(logits: Tensor, mass: float) -> Tensor:
+    """Keep tokens whose surprisal is closest to the entropy, until their probability reaches `mass`; ties are kept.
+
+    Source: Meister et al. 2023.
+    """
+    if mass >= 1:
+        return logits
+    surprisal = -logits.log_softmax(-1)
+    probabilities = (-surprisal).exp()
+    expected = (probabilities * surprisal).nansum(-1, keepdim=True)  # a token that was ruled out: 0 * inf
+    distance = (surprisal - expected).abs()
+    ordered, order = distance.sort(-1)
+    needed = (probabilities.gather(-1, order).cumsum(-1) < mass).sum(-1, keepdim=True)
+    farthest = ordered.gather(-1, needed.clamp(max=logits.shape[-1] - 1))
+    return logits.masked_fill(distance > farthest, -torch.inf)
+
+
+def penalties(config: SamplingConfig, biases: Biases) -> Iterator[Filter]:
+    """Yield the filters that change the model's logits, in order; they also apply to greedy decoding.
+
+    Args:
+        config: its `logit_bias` is not read, as that needs a tokenizer.
+        biases: from `parse_logit_biases`.
+    """
+    if biases:
+        yield lambda logits, history: add_biases(logits, history.tokens, biases)
+    if config.repetition_penalty != 1:
+        yield lambda logits, history: penalise_repetition(logits, history.tokens, config.repetition_penalty)
+    if config.presence_penalty or config.frequency_penalty:
+        yield lambda logits, history: penalise_counts(
+            logits, history.generated, presence=config.presence_penalty, frequency=config.frequency_penalty
+        )
+    if (size := config.no_repeat_ngram) is not None:
+        yield lambda logits, history: ban_repeated_ngrams(logits, history.tokens, size)
+
+
+def max_added_bias(config: SamplingConfig, biases: Biases) -> float:
+    """Return the most that `penalties` add to a logit; infinity if that depends on the logit or the text length.
+
+    Args:
+        config: see `penalties`.
+        biases: see `penalties`.
+    """
+    if config.repetition_penalty < 1 or config.frequency_penalty < 0:
+        return math.inf
+    bias_of_token: dict[int, float] = {}
+    for (*_, last), bias in biases.items():  # several sequences that end alike may be complete at once
+        bias_of_token[last] = bias_of_token.get(last, 0.0) + max(bias, 0.0)
+    return max(bias_of_token.values(), default=0.0) + max(-config.presence_penalty, 0.0)
+
+
+def truncations(config: SamplingConfig) -> Iterator[Filter]:
+    """Yield the filters that select the tokens to sample from, in the order of Hugging Face."""
+    if config.temperature != 1:
+        yield lambda logits, _: apply_temperature(logits, config.temperature)
+    if (k := config.top_k) is not None:
+        yield lambda logits, _: keep_top_k(logits, k)
+    if (top := config.top_p) is not None:
+        yield lambda logits, _: keep_top_p(logits, top)
+    if (min_p := config.min_p) is not None:
+        yield lambda logits, _: keep_min_p(logits, min_p)
+    if (mass := config.typical) is not None:
+        yield lambda logits, _: keep_typical(logits, mass)
+
+
+def apply_filters(logits: Tensor, filters: Iterable[Filter], history: History) -> Tensor:
+    """Apply filters one after the other to (rows, vocabulary) logits."""
+    for apply in filters:
+        logits = apply(logits, history)
+    return logits
+
+
+_MAX_BIAS = 1e20
+"""Larger biases have no more effect, and float32 has room to add these and divide them by a low temperature."""
+
+
+_MAX_ID_DIGITS = 18
+"""More than any ID has; Python refuses to parse thousands."""
+
+
+def parse_logit_biases(written: Iterable[str], tokenizer: Tokenizer) -> dict[tuple[int, ...], float]:
+    """Parse biases of token sequences.
+
+    Args:
+        written: each `TEXT=VALUE` or `ID=VALUE`, split at the last `=`; only digits are an ID. A text of several tokens
+            is a sequence, whose last token is biased after the others.
+        tokenizer: of the model.
+
+    Raises:
+        UsageError: one is malformed, has no token, or its value is neither -inf nor between -1e20 and 1e20.
+    """
+    return dict(_parse_logit_bias(text, tokenizer) for text in written)
+
+
+def _parse_logit_bias(written: str, tokenizer: Tokenizer) -> tuple[tuple[int, ...], float]:
+    text, _, value = written.rpartition("=")
+    try:
+        bias = float(value)
+    except ValueError:
+        bias = math.nan
+    if not text or math.isnan(bias) or bias == math.inf:
+        raise UsageError(f"{written!r} is not TEXT=VALUE or ID=VALUE with a number or -inf", settings=["logit_bias"])
+    if abs(bias) > _MAX_BIAS and bias != -math.inf:
+        raise UsageError(
+            f"{written!r}: a bias is between -1e20 and 1e20, or -inf to ban a token", settings=["logit_bias"]
+        )
+    if not text.isdecimal():
+        tokens = tuple(tokenizer.encode(text))
+        if not tokens:
+            raise UsageError(
+                f"{written!r}: the tokenizer makes no token of this text; give an ID", settings=["logit_bias"]
+            )
+        return tokens, bias
+    if len(text.lstrip("0")) > _MAX_ID_DIGITS or int(text) >= tokenizer.vocab_size:
+        raise UsageError(
+            f"there is no token {text}; ids go from 0 to {tokenizer.vocab_size - 1}", settings=["logit_bias"]
+        )
+    return (int(text),), bias

@@ -1,0 +1,232 @@
+"""Token healing: the tokens at the end of a prompt are chosen again, together with the continuation.
+
+A prompt is tokenised where it ends, often where the whole text has no token boundary: inside a word, or after a space.
+Such tokens are rare in training, and what follows them is garbage. So the last word of a prompt is removed, and sampled
+among all retokenisations: a prefix of the word as the tokenizer encodes it, and one token that starts with the rest of
+the word and may extend beyond it. The probability of a retokenisation is the product of those of its tokens. Choosing
+token by token would prefer shorter words: " be" to " because" for the prompt " beca".
+
+Source: Lundberg 2023 (guidance), token by token; retokenisations ("covers"): Vieira et al. 2024, section 3, and Phan et
+al. 2024.
+"""
+
+from __future__ import annotations
+
+import codecs
+import random
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+from lm.decoding.filters import History, apply_filters
+from lm.decoding.sampler import NO_TOKEN_LEFT, Sampler, draw, no_token_left
+from lm.decoding.session import DecodeSession
+from lm.errors import check_not_nan
+from lm.tokenizer.tokenizer import Tokenizer
+
+_SUBWORD_KINDS = ("bpe", "unigram")
+"""Tokenizers with subword tokens. Characters and bytes have no boundaries to miss."""
+_MAX_BYTES = 24
+"""The most bytes to remove, within the last word."""
+_CONTEXT_CHARACTERS = 200
+"""Characters before the last word that are encoded with its prefixes, if the tokens are the same."""
+
+_NO_HISTORY = History(torch.empty(1, 0, dtype=torch.long), 0)
+
+TokenSequence = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class PromptEnding:
+    """The end of a prompt that is retokenised.
+
+    Attributes:
+        prefix_ids: IDs before it, at least one.
+        text: its bytes; they start with a character.
+        tokenisations: the tokens of its prefixes, with the number of bytes of each; the empty prefix included.
+    """
+
+    prefix_ids: Sequence[int]
+    text: bytes
+    tokenisations: Mapping[TokenSequence, int]
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer, text: str, ids: Sequence[int]) -> PromptEnding | None:
+        """Find the end of a prompt to retokenise; None if there is none.
+
+        Args:
+            tokenizer: of the model.
+            text: the prompt.
+            ids: its tokens, after a start token or an earlier text. These are kept, and so is at least one ID.
+        """
+        if tokenizer.kind not in _SUBWORD_KINDS or tokenizer.merges_within_characters:
+            return None
+        tokens, words = tokenizer.encode_words([text])[0]
+        if not len(tokens):
+            return None
+        last = tokens[words == words[-1]].tolist()[-(len(ids) - 1) :] if len(ids) > 1 else []
+        token_bytes = {token: tokenizer.token_bytes(token) for token in last}
+        for first in range(len(last)):
+            own, ending_bytes = last[first:], b"".join(token_bytes[token] for token in last[first:])
+            if len(ending_bytes) <= _MAX_BYTES and _is_end_of(ending_bytes, text):
+                break
+        else:
+            return None
+        tokenisations = {
+            tuple(own[:n]): len(b"".join(token_bytes[token] for token in own[:n])) for n in range(len(own))
+        }
+        for tokenisation in _tokenise_beginnings(tokenizer, text, own, len(ending_bytes.decode())):
+            beginning = b"".join(map(tokenizer.token_bytes, tokenisation))
+            if ending_bytes.startswith(beginning):
+                tokenisations[tokenisation] = len(beginning)
+        return cls(ids[: len(ids) - len(own)], ending_bytes, tokenisations)
+
+    def next_tokens(self, tokens: TokenSequence) -> Iterable[int]:
+        """The tokens that follow a sequence in longer tokenisations."""
+        n = len(tokens)
+        return dict.fromkeys(each[n] for each in self.tokenisations if len(each) > n and each[:n] == tokens)
+
+
+def _is_end_of(token_bytes: bytes, text: str) -> bool:
+    """Whether tokens spell the end of a text, from a character on; some tokenizers start a text with a space."""
+    try:
+        return bool(token_bytes) and f" {text}".endswith(token_bytes.decode())
+    except UnicodeDecodeError:
+        return False
+
+
+def _tokenise_beginnings(
+    tokenizer: Tokenizer, text: str, own: Sequence[int], characters: int
+) -> Iterator[TokenSequence]:
+    """Tokenise each prefix of the last `characters` of a text, which are its `own` tokens."""
+    for first in (max(0, len(text) - characters - _CONTEXT_CHARACTERS), 0):
+        tail = text[first:]
+        prefixes = [tail[: len(tail) - missing] for missing in range(characters)]
+        whole, *shorter = [tuple(ids.tolist()) for ids in tokenizer.encode_batch(prefixes)]
+        before = len(whole) - len(own)
+        if whole[before:] == tuple(own):
+            yield from (ids[before:] for ids in shorter if ids[:before] == whole[:before])
+            return
+
+
+class TokenPrefixIndex:
+    """The tokens of a vocabulary sorted by their bytes, without special tokens."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        special = {*tokenizer.special_tokens.values()}
+        tokens = (token for token in range(tokenizer.vocab_size) if token not in special)
+        ordered = sorted((spelled, token) for token in tokens if (spelled := tokenizer.token_bytes(token)))
+        self._token_bytes = [spelled for spelled, _ in ordered]
+        self._ids = torch.tensor([token for _, token in ordered])
+
+    def starting_with(self, prefix: bytes) -> tuple[Tensor, Tensor]:
+        """Return the IDs of tokens equal to some bytes, and of longer tokens that start with them."""
+        first, beyond = bisect_left(self._token_bytes, prefix), bisect_left(self._token_bytes, prefix + b"\0")
+        stem = prefix.rstrip(b"\xff")
+        end = bisect_left(self._token_bytes, stem[:-1] + bytes([stem[-1] + 1])) if stem else len(self._token_bytes)
+        return self._ids[first:beyond], self._ids[beyond:end]
+
+
+_vocabularies: WeakKeyDictionary[Tokenizer, TokenPrefixIndex] = WeakKeyDictionary()
+
+
+def _prefix_index(tokenizer: Tokenizer) -> TokenPrefixIndex:
+    if tokenizer not in _vocabularies:
+        _vocabularies[tokenizer] = TokenPrefixIndex(tokenizer)
+    return _vocabularies[tokenizer]
+
+
+@dataclass(frozen=True, slots=True)
+class HealedPrompt:
+    """Retokenisations of a prompt that differ in the last token alone.
+
+    Attributes:
+        prompt: IDs to continue; they include the last token if it ends with the prompt.
+        overlap: bytes of the last token that are the end of the prompt, if it extends beyond it.
+        tokens: (n,) IDs of last tokens that extend beyond the prompt, if they do.
+        scores: (n,) log-probabilities of all chosen tokens, nats; (1,) if they end with the prompt.
+    """
+
+    prompt: Sequence[int]
+    overlap: int
+    tokens: Tensor
+    scores: Tensor
+
+
+@torch.inference_mode()
+def heal_prompts(
+    session: DecodeSession, endings: Sequence[PromptEnding], tokenizer: Tokenizer, sampler: Sampler
+) -> list[list[HealedPrompt]]:
+    """Find all retokenisations of the ends of some prompts.
+
+    Args:
+        session: without rows, before and afterwards.
+        endings: of the prompts.
+        tokenizer: of the model.
+        sampler: its biases and penalties apply to tokens that extend beyond the prompt.
+
+    Raises:
+        InputError: the model's output is not a number.
+    """
+    healed: list[list[HealedPrompt]] = [[] for _ in endings]
+    logits = session.add([ending.prefix_ids for ending in endings]).last_logits.cpu()
+    partial: list[tuple[int, TokenSequence, float]] = [(prompt_index, (), 0.0) for prompt_index in range(len(endings))]
+    while True:
+        logprobs = logits.double().log_softmax(-1)
+        extended: list[tuple[int, tuple[int, TokenSequence, float]]] = []  # each with the row that it continues
+        for row, (prompt_index, tokens, score) in enumerate(partial):
+            ending = endings[prompt_index]
+            check_not_nan(float(logprobs[row, 0]))
+            if tokens in ending.tokenisations:
+                healed[prompt_index] += _healed_prompts_after(tokens, ending, logprobs[row] + score, tokenizer, sampler)
+            for token in ending.next_tokens(tokens):
+                extended.append((row, (prompt_index, (*tokens, token), score + float(logprobs[row, token]))))
+        if not extended:
+            session.release(range(len(session)))
+            return healed
+        session.select([row for row, _ in extended])
+        partial = [each for _, each in extended]
+        logits = session.extend(torch.tensor([[tokens[-1]] for _, tokens, _ in partial])).last_logits.cpu()
+
+
+def _healed_prompts_after(
+    tokens: TokenSequence, ending: PromptEnding, scores: Tensor, tokenizer: Tokenizer, sampler: Sampler
+) -> Iterator[HealedPrompt]:
+    """The retokenisations that start with some tokens, given (vocabulary,) scores of the next token."""
+    prompt, rest = [*ending.prefix_ids, *tokens], ending.text[ending.tokenisations[tokens] :]
+    same, beyond = _prefix_index(tokenizer).starting_with(rest)
+    for token in same.tolist():
+        yield HealedPrompt([*prompt, token], 0, beyond[:0], scores[token, None])
+    if len(beyond):
+        filtered = apply_filters(scores[None], sampler.penalties, History(torch.tensor([prompt]), len(prompt)))[0]
+        yield HealedPrompt(prompt, len(rest), beyond, filtered[beyond])
+
+
+def choose_healed_prompt(
+    healed_prompts: Sequence[HealedPrompt], sampler: Sampler, rng: random.Random
+) -> tuple[HealedPrompt, int | None]:
+    """Sample a retokenisation; return it with the token that extends beyond the prompt, if one does.
+
+    Raises:
+        UsageError: the sampler bans every one.
+    """
+    scores = apply_filters(
+        torch.cat([healed_prompt.scores for healed_prompt in healed_prompts])[None], sampler.truncations, _NO_HISTORY
+    )
+    index = int(scores.argmax()) if sampler.greedy else int(draw(scores.softmax(-1), [rng]))
+    if index == NO_TOKEN_LEFT:
+        raise no_token_left()
+    for healed_prompt in healed_prompts:
+        if index < len(healed_prompt.scores):
+            return healed_prompt, int(healed_prompt.tokens[index]) if len(healed_prompt.tokens) else None
+        index -= len(healed_prompt.scores)
+    raise AssertionError("there is one score for each cover")
+
+
+def text_after_overlap(tokenizer: Tokenizer, token: int, overlap: int) -> str:
+    """Return the complete characters of a token after its first `overlap` bytes."""
+    return codecs.getincrementaldecoder("utf-8")("replace").decode(tokenizer.token_bytes(token)[overlap:])

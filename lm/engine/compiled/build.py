@@ -1,0 +1,55 @@
+"""Compiles the decode step and saves it, once per machine."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+
+from lm.config.model import ModelConfig
+from lm.engine.engine import LAST_LOGITS, NO_OUTPUT
+from lm.engine.pytorch import TorchEngine
+from lm.errors import InputError
+from lm.kernels import code_cache
+from lm.kernels.torch_ops import top_k
+from lm.model.layers import quantise
+from lm.model.transformer import DecoderOnly
+
+_SMALL = ModelConfig(vocab_size=8, context_length=4, d_model=4, n_layers=1, n_heads=1)
+"""The compiled code doesn't depend on the model's shape."""
+
+
+def compile_decode_step() -> float:
+    """Compile the decode step for all weight dtypes, or load it; return the seconds that took.
+
+    Raises:
+        InputError: numba is missing or disabled, or the cache is not writable.
+    """
+    if code_cache.is_disabled():
+        raise InputError("NUMBA_DISABLE_JIT keeps numba from compiling: unset it")
+    if not code_cache.is_installed():
+        raise InputError("compiling needs numba: pip install 'lm-toolkit[native]'")
+    began = time.perf_counter()
+    with code_cache.compile_lock():
+        _compile_all()
+    return time.perf_counter() - began
+
+
+def _compile_all() -> None:
+    """Call each compiled function once."""
+    code_cache.initialise()
+    from lm.engine.compiled.engine import CompiledEngine
+
+    for quantised in (False, True):
+        model = DecoderOnly(_SMALL).eval().requires_grad_(False)
+        if quantised:
+            quantise(model)
+        engine, token = TorchEngine(model), torch.zeros(1, 1, dtype=torch.long)
+        with torch.inference_mode():
+            cache = engine.new_cache("rows")
+            cache.add(1)
+            engine.forward(token, [0], [0], cache, NO_OUTPUT)
+            CompiledEngine(model).forward(token, [0], [1], cache, LAST_LOGITS)
+    with torch.inference_mode():
+        logits = model.logits(model.hidden(token))[0]  # its products alone
+        top_k(logits, logits, 1)

@@ -1,0 +1,218 @@
+"""The cache of compiled code: whether it exists for this processor, is intact, and where it is."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from lm import files
+from lm.errors import InputError
+from lm.locks import LockFile
+
+_SOURCE_FOLDERS = ("kernels", "engine/compiled")
+_FILE_LIST, SUFFIX = "compiled.json", ".nbc"
+"""The file that lists the compiled functions, and the suffix of their files."""
+_RETRY_SECONDS = 0.1
+"""Seconds between attempts to get the lock."""
+
+_is_saving = False
+_pool = threading.Lock()
+
+
+def is_ready() -> bool:
+    """Whether everything is compiled for this processor and intact, or is being compiled."""
+    return _is_saving or (is_compiled() and _is_intact())
+
+
+@cache
+def initialise() -> None:
+    """Point numba to the code cache, and start its threads.
+
+    Threads otherwise start when parallel code is loaded. They may belong to the OpenMP that torch uses: starting them
+    changes torch's number of threads, which is restored.
+    """
+    import numba
+
+    numba.config.CACHE_DIR = str(code_folder())
+    n_threads = torch.get_num_threads()
+    try:
+        numba.set_num_threads(1)
+    except ValueError:  # the environment names a threading layer that can't be loaded
+        numba.config.THREADING_LAYER = "default"
+        numba.set_num_threads(1)
+    torch.set_num_threads(n_threads)
+
+
+def sync_threads() -> int:
+    """Set numba's number of threads to torch's, and return it."""
+    import numba
+
+    n_threads = torch.get_num_threads()
+    if n_threads > 1:
+        numba.set_num_threads(min(n_threads, numba.config.NUMBA_NUM_THREADS))
+    return n_threads
+
+
+def exclusive(threads: int) -> AbstractContextManager[object]:
+    """Return a context manager to hold while compiled code uses `threads` threads.
+
+    numba's own thread pool, the fallback without OpenMP and TBB, aborts the process if two Python threads use it at
+    once.
+    """
+    import numba
+
+    return _pool if threads > 1 and numba.threading_layer() == "workqueue" else nullcontext()
+
+
+def is_installed() -> bool:
+    """Whether numba, an optional dependency, is installed and not disabled."""
+    return _numba_version() is not None and not is_disabled()
+
+
+def is_disabled() -> bool:
+    """Whether NUMBA_DISABLE_JIT is set."""
+    try:
+        return bool(int(os.environ.get("NUMBA_DISABLE_JIT") or 0))
+    except ValueError:  # as numba reads it
+        return False
+
+
+@cache
+def is_compiled() -> bool:
+    """Whether everything is compiled by this numba from these sources, for some processor."""
+    try:
+        return is_installed() and any(_version_folder().glob(f"*/{_FILE_LIST}"))
+    except (InputError, OSError):
+        return False
+
+
+def is_saving() -> bool:
+    """Whether code is being compiled to be saved, so that failing to write is an error."""
+    return _is_saving
+
+
+@contextmanager
+def compile_lock() -> Iterator[None]:
+    """Hold the lock for compiling; other processes wait.
+
+    Raises:
+        InputError: the folder is not writable.
+    """
+    global _is_saving  # noqa: PLW0603 (numba is loaded for a process)
+    if is_ready():
+        yield
+        return
+    folder = code_folder()
+    try:
+        files.make_folder(folder)
+    except InputError as error:
+        raise InputError(f"{error} (LM_CACHE)") from None
+    lock = LockFile(folder / "lock")
+    while not _try_lock(lock):
+        time.sleep(_RETRY_SECONDS)
+    _is_saving = True
+    try:
+        with files.naming_errors(folder):
+            yield
+            write_file_list()
+    finally:
+        _is_saving = False
+        lock.release()
+
+
+def write_file_list() -> None:
+    """List the files compiled for this processor; damaged ones are deleted."""
+    folder = code_folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    found = sorted(folder.rglob(f"*{SUFFIX}"))
+    intact = [path for path in found if has_valid_checksum(path)]
+    for path in {*found} - {*intact}:
+        path.unlink(missing_ok=True)
+    files.write_json(folder / _FILE_LIST, {"files": [path.relative_to(folder).as_posix() for path in intact]})
+    clear_cached_state()
+
+
+def append_checksum(data: bytes) -> bytes:
+    """Append a checksum, which unpickling never reaches."""
+    return data + hashlib.sha256(data).digest()
+
+
+def has_valid_checksum(path: Path) -> bool:
+    """Whether a file ends with the checksum of its contents."""
+    try:
+        data = memoryview(path.read_bytes())
+    except (OSError, ValueError):
+        return False
+    size = hashlib.sha256().digest_size
+    return len(data) > size and hashlib.sha256(data[:-size]).digest() == data[-size:]
+
+
+def clear_cached_state() -> None:
+    """Forget whether code exists, and where."""
+    for answer in (_version_folder, is_compiled, _is_intact):
+        answer.cache_clear()
+
+
+def code_folder() -> Path:
+    """The folder of compiled code for this processor: several that share a home have a folder each."""
+    return _version_folder() / hashlib.sha256(target_cpu().encode()).hexdigest()[:16]
+
+
+@cache
+def _version_folder() -> Path:
+    """The folder of code compiled by this numba from these sources.
+
+    Functions are compiled together with those that they call, so any source may affect any function.
+    """
+    root = Path(__file__).parents[1]
+    sources = sorted(file for folder in _SOURCE_FOLDERS for file in (root / folder).glob("*.py"))
+    stamps = [(str(file), file.stat().st_mtime_ns, file.stat().st_size) for file in sources]
+    described = repr((_numba_version(), sys.version_info[:2], stamps))
+    return files.cache_root() / "native" / hashlib.sha256(described.encode()).hexdigest()[:16]
+
+
+@cache
+def _is_intact() -> bool:
+    """Whether all files compiled for this processor exist unchanged."""
+    folder = code_folder()
+    try:
+        return all(has_valid_checksum(folder / name) for name in files.read_json(folder / _FILE_LIST)["files"])
+    except (InputError, OSError, TypeError, KeyError):  # the list itself is damaged
+        return False
+
+
+def _try_lock(lock: LockFile) -> bool:
+    try:
+        lock.acquire()
+    except BlockingIOError:
+        return False
+    return True
+
+
+def target_cpu() -> str:
+    """The processor that code is compiled for: LLVM's name and features."""
+    from llvmlite import binding
+
+    configured = (
+        os.environ.get("NUMBA_CPU_NAME"),
+        os.environ.get("NUMBA_CPU_FEATURES"),
+    )  # as numba has it; tests set them
+    detected = (binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten())
+    return " ".join(mine or its for mine, its in zip(configured, detected, strict=True))
+
+
+def _numba_version() -> str | None:
+    try:
+        return importlib.metadata.version("numba")
+    except importlib.metadata.PackageNotFoundError:
+        return None

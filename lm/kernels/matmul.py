@@ -1,0 +1,226 @@
+"""Matmul of activations with float32 or int8 weights, parallelised over outputs.
+
+A single thread runs inline: on a busy machine, dispatching work to a thread takes longer than the work.
+
+For int8 weights, the activations are quantised to int16, scaled by the maximum of each row; products are exact, and
+sums of 512 of them. Quantising the weights has some 250 times the error, and processors multiply integers several times
+as fast as floats. A few rows are multiplied in tiles, many in packed panels.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import prange, types
+from numba.extending import overload
+
+from lm.kernels import panels
+from lm.kernels.jit import njit
+from lm.kernels.scalar_math import as_variable, float_from_bits
+from lm.kernels.simd import INPUTS
+from lm.kernels.tiles import MAX_INPUTS, OUTPUTS, ROWS, build_tile_kernel
+from lm.kernels.vector_ops import SWIGLU, activate
+
+_OUTPUTS_PER_ROW = 8
+"""Outputs computed per row at a time."""
+_SUMS_PER_BLOCK = 2**15
+"""Sums per block, so that they stay in the CPU cache."""
+_BLOCK_BYTES = 2**17
+"""Bytes of inputs per block of rows."""
+_MIN_PACKED_ROWS, MIN_PACKED_FLOAT_ROWS = 2 * panels.ROWS, 72
+"""Rows from which packing pays off. For floats more than are generated concurrently: panels sum in another order
+than tiles, and a text must be bit-identical in any batch.
+"""
+_INT16_MAX = np.float32(2**15 - 1)
+_SIGN_MASK = np.int32(2**31 - 1)
+
+_tile, _row_tile, _single_output = (
+    build_tile_kernel(ROWS, OUTPUTS),
+    build_tile_kernel(1, _OUTPUTS_PER_ROW),
+    build_tile_kernel(1, 1),
+)
+
+
+def _quantise_inputs(weights, x):
+    """Return activations as they are multiplied with weights of a dtype, and the scale of each row."""
+    raise NotImplementedError("only in compiled code")
+
+
+@overload(_quantise_inputs)
+def _quantise_inputs_of_dtype(weights, x):
+    if weights.dtype == types.float32:
+        return lambda weights, x: (x, np.ones(len(x), np.float32))
+    return lambda weights, x: _round_to_int16(x)
+
+
+@njit
+def _round_to_int16(x):
+    """Quantise rows to int16 and return the scale of each; NaN if a row has NaN."""
+    quantised, units = np.empty(x.shape, np.int16), np.empty(len(x), np.float32)
+    for row in range(len(x)):
+        bits, largest = x[row].view(np.int32), np.int32(0)
+        for i in range(len(bits)):  # sizes of floats are in the order of their bits; what is no number is largest
+            largest = max(largest, bits[i] & _SIGN_MASK)
+        size = float_from_bits(np.int32(largest))
+        units[row], inverse = size / _INT16_MAX, _INT16_MAX / size if largest else np.float32(0.0)
+        for i in range(len(bits)):
+            quantised[row, i] = np.int16(np.rint(x[row, i] * inverse))
+    return quantised, units
+
+
+@njit
+def _accumulate_tiles(weights, x, sums, first, n_blocks):
+    """Add the dot products over some inputs, in tiles."""
+    outputs, in_tiles = len(weights) // _OUTPUTS_PER_ROW * _OUTPUTS_PER_ROW, len(x) // ROWS * ROWS
+    for block in range(0, outputs, _OUTPUTS_PER_ROW):
+        for row in range(0, in_tiles, ROWS):
+            for output in range(block, block + _OUTPUTS_PER_ROW, OUTPUTS):
+                _tile(weights, x, sums, output, row, first, n_blocks)
+        for row in range(in_tiles, len(x)):
+            _row_tile(weights, x, sums, block, row, first, n_blocks)
+    for output in range(outputs, len(weights)):
+        for row in range(len(x)):
+            _single_output(weights, x, sums, output, row, first, n_blocks)
+
+
+@njit(fastmath={"contract"})
+def _accumulate_remainder(weights, x, first, sums):
+    """Add the dot products over the inputs from `first` on, too few for a tile."""
+    for row in range(len(x)):
+        for i in range(first, x.shape[1]):
+            for output in range(len(weights)):
+                sums[row, output] += np.float32(weights[output, i]) * np.float32(x[row, i])
+
+
+@njit
+def _compute_outputs(weights, scales, bias, x, units, out, begin, end, add):
+    """Compute outputs `begin` to `end` of each row of `x`."""
+    rows, is_float = 0, x.itemsize == 4
+    many, most = (
+        (MIN_PACKED_FLOAT_ROWS, MAX_INPUTS) if is_float else (_MIN_PACKED_ROWS, x.shape[1])
+    )  # panels of more floats are too large
+    if len(x) >= many and x.shape[1] <= most and x.shape[1] % INPUTS == 0:
+        rows, columns = len(x) // panels.ROWS * panels.ROWS, (end - begin) // panels.OUTPUTS * panels.OUTPUTS
+        _compute_by_panels(weights, scales, bias, x[:rows], units, out, begin, begin + columns, add)
+        _compute_by_tiles(weights, scales, bias, x[:rows], units, out, begin + columns, end, add)
+    _compute_by_tiles(weights, scales, bias, x[rows:], units[rows:], out[rows:], begin, end, add)
+
+
+@njit
+def _rows_per_block(x):
+    """Rows for which all outputs are computed before the next rows: a multiple of a panel's."""
+    return max(_MIN_PACKED_ROWS, _BLOCK_BYTES // (x.shape[1] * x.itemsize) // panels.ROWS * panels.ROWS)
+
+
+@njit
+def _compute_by_panels(weights, scales, bias, x, units, out, begin, end, add):
+    """The same for multiples of panels and of their rows."""
+    n_blocks, in_32_bits = x.shape[1] // INPUTS, 4 // x.itemsize
+    panel = np.empty((x.shape[1] // in_32_bits, in_32_bits * panels.OUTPUTS), x.dtype)
+    rows_per_block = _rows_per_block(x)
+    shifts = bias if len(bias) else np.zeros(len(weights), np.float32)
+    for first_row in range(0, len(x), rows_per_block):
+        for output in range(begin, end, panels.OUTPUTS):
+            panels.pack_panel(weights, output, n_blocks, panel)
+            for row in range(first_row, min(first_row + rows_per_block, len(x)), panels.ROWS):
+                panels.multiply_panel(panel, x, units, scales, shifts, out, output, row, n_blocks, add)
+
+
+@njit
+def _compute_by_tiles(weights, scales, bias, x, units, out, begin, end, add):
+    """The same for any number."""
+    if len(x) == 0:
+        return
+    inputs = x.shape[1] // INPUTS * INPUTS
+    rows_per_block = _rows_per_block(x)
+    outputs = max(_SUMS_PER_BLOCK // min(rows_per_block, len(x)) // panels.OUTPUTS, 1) * panels.OUTPUTS
+    buffer = np.empty((min(rows_per_block, len(x)), min(outputs, end - begin)), np.float32)
+    for row in range(0, len(x), rows_per_block):
+        of_rows = x[row : row + rows_per_block]
+        for first in range(begin, end, outputs):
+            last = min(first + outputs, end)
+            sums, of_outputs = buffer[: len(of_rows), : last - first], weights[first:last]
+            buffer[:] = np.float32(0.0)
+            for part in range(0, inputs, MAX_INPUTS):
+                n_blocks = (min(part + MAX_INPUTS, inputs) - part) // INPUTS
+                _accumulate_tiles(of_outputs, of_rows, sums, part, n_blocks)
+            if inputs < x.shape[1]:
+                _accumulate_remainder(of_outputs, of_rows, inputs, sums)
+            for index in range(len(of_rows)):
+                to = out[row + index, first:last]
+                _write_outputs(
+                    buffer[index, : len(to)], scales[first:last], bias[first:last], units[row + index], to, add
+                )
+
+
+@njit
+def _write_outputs(sums, scales, bias, unit, out, add):
+    """Scale the sums of a row, add the bias, and write them to `out` or add them."""
+    for output in range(len(scales)):
+        sums[output] = sums[output] * unit * scales[output]
+    for output in range(len(bias)):
+        sums[output] += bias[output]
+    if add:
+        for output in range(len(out)):
+            out[output] += sums[output]
+    else:
+        for output in range(len(out)):
+            out[output] = sums[output]
+
+
+@njit(parallel=True)
+def matmul(weights, scales, bias, x, out, add, threads):
+    """Compute out = x weightsᵀ · scales + bias, or add it to `out`.
+
+    Args:
+        weights: (outputs, inputs) float32 or int8.
+        scales: (outputs,) float32, or empty.
+        bias: (outputs,) float32, or empty.
+        x: (rows, inputs) float32.
+        out: (rows, outputs) float32.
+        add: whether to add.
+        threads: number of threads.
+    """
+    outputs = len(weights)
+    quantised, units = _quantise_inputs(weights, x)
+    if threads == 1:
+        _compute_outputs(weights, scales, bias, quantised, units, out, as_variable(0), outputs, add)
+    else:
+        for part in prange(threads):
+            begin, end = outputs * part // threads, outputs * (part + 1) // threads
+            _compute_outputs(weights, scales, bias, quantised, units, out, begin, end, add)
+
+
+@njit
+def _matmul_activation(weights, scales, bias, x, units, out, activation, begin, end):
+    width = len(weights) // 2 if activation == SWIGLU else len(weights)
+    _compute_outputs(weights, scales, bias, x, units, out, begin, end, as_variable(False))
+    if activation == SWIGLU:
+        _compute_outputs(weights, scales, bias, x, units, out, width + begin, width + end, as_variable(False))
+    for row in range(len(x)):
+        activate(out[row, begin:end], activation)
+        if activation == SWIGLU:
+            for i in range(begin, end):
+                out[row, i] *= out[row, width + i]
+
+
+@njit(parallel=True)
+def matmul_activation(weights, scales, bias, x, out, activation, threads):
+    """The first matmul of a feed-forward layer and its activation; for SWIGLU the result is the first half of `out`.
+
+    Args:
+        weights: as in `matmul`; for SWIGLU those of the gate, then those of the value.
+        scales: of `weights`.
+        bias: of `weights`.
+        x: (rows, inputs).
+        out: (rows, outputs).
+        activation: one of `lm.kernels.vector_ops.ACTIVATIONS`.
+        threads: number of threads.
+    """
+    width = len(weights) // 2 if activation == SWIGLU else len(weights)
+    quantised, units = _quantise_inputs(weights, x)
+    if threads == 1:
+        _matmul_activation(weights, scales, bias, quantised, units, out, activation, as_variable(0), width)
+    else:
+        for part in prange(threads):
+            begin, end = width * part // threads, width * (part + 1) // threads
+            _matmul_activation(weights, scales, bias, quantised, units, out, activation, begin, end)

@@ -1,0 +1,82 @@
+"""Compiled kernels for torch tensors."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lm.kernels import code_cache
+
+
+class TopK(NamedTuple):
+    """The k largest numbers of each row, in order, of equal ones the first one first: (rows, k) each.
+
+    Attributes:
+        values: the numbers.
+        indices: in their row.
+        logprobs: their log-probabilities, of the unfiltered logits.
+    """
+
+    values: Tensor
+    indices: Tensor
+    logprobs: Tensor
+
+    @classmethod
+    def empty(cls, rows: int, k: int) -> TopK:
+        """Allocate the arrays."""
+        return cls(torch.empty(rows, k), torch.empty(rows, k, dtype=torch.long), torch.empty(rows, k))
+
+
+def int8_matmul(values: Tensor, scales: Tensor, bias: Tensor | None, x: Tensor) -> Tensor | None:
+    """Multiply by int8 weights with `lm.kernels.matmul`, from one row on: it rounds differently from torch.
+
+    Args:
+        values: (outputs, inputs) int8.
+        scales: (outputs,) float32, of the values.
+        bias: (outputs,) float32.
+        x: (…, inputs).
+
+    Returns:
+        (…, outputs) float32; None for torch to compute it: on other devices, in other dtypes, with gradients, or
+        without compiled code.
+    """
+    if x.device.type != "cpu" or x.dtype is not torch.float32 or (torch.is_grad_enabled() and x.requires_grad):
+        return None
+    if not code_cache.is_ready():
+        return None
+    code_cache.initialise()
+    from lm.kernels import matmul
+
+    rows = x.numel() // x.shape[-1]
+    out = np.empty((rows, len(values)), np.float32)
+    shift = np.empty(0, np.float32) if bias is None else bias.detach().numpy()
+    inputs = x.detach().reshape(rows, -1).contiguous().numpy()
+    threads = code_cache.sync_threads()
+    with code_cache.exclusive(threads):
+        matmul.matmul(values.numpy(), scales.numpy(), shift, inputs, out, False, threads)
+    return torch.from_numpy(out).view(*x.shape[:-1], -1)
+
+
+def top_k(logits: Tensor, filtered: Tensor, k: int) -> TopK | None:
+    """Find the top k filtered logits of each row with `lm.kernels.topk`; torch rounds log-probabilities differently.
+
+    Args:
+        logits: (rows, n), unfiltered.
+        filtered: (rows, n).
+        k: at most n.
+
+    Returns:
+        None for torch to compute it: on other devices, in other dtypes, or without compiled code.
+    """
+    known = all(each.device.type == "cpu" and each.dtype is torch.float32 for each in (logits, filtered))
+    if not known or not code_cache.is_ready():
+        return None
+    code_cache.initialise()
+    from lm.kernels import topk
+
+    result = TopK.empty(len(logits), k)
+    topk.top_k(*(each.contiguous().numpy() for each in (logits, filtered, *result)))
+    return result

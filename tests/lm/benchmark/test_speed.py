@@ -1,0 +1,204 @@
+"""What is measured is what lm does, and the figures fit together; none of these tests is about speed."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from lm.benchmark import generation, hugging_face
+from lm.benchmark.hardware_limits import HardwareLimits, measure_hardware_limits
+from lm.benchmark.speed import CONCURRENCY, MEASUREMENTS_PER_MODEL, choose_timed_rows, measure_speed
+from lm.config.data import ParallelConfig
+from lm.config.hardware import HardwareConfig
+from lm.config.model import ModelConfig
+from lm.config.presets import build_run_config
+from lm.config.run import RunConfig
+from lm.config.training import TrainingConfig
+from lm.hardware import Hardware
+from lm.model.cost import training_flops, training_flops_per_token
+from lm.model.layers import Int8Embedding
+from lm.training import random_data, step_timing
+from lm.training.corpus import TrainingCorpus, open_data
+from lm.training.planning.budget import EvaluationCost
+from lm.training.step_timing import random_data_run, training_step_timer
+
+CPU = Hardware("cpu", "float32", torch.get_num_threads())
+MODEL = ModelConfig(vocab_size=64, context_length=16, d_model=32, n_layers=1, n_heads=2)
+CONFIG = RunConfig(
+    model=MODEL,
+    training=TrainingConfig(steps=9, batch_size=4, micro_batch_size=2),
+    hardware=HardwareConfig(device="cpu", dtype="float32"),
+    preset="minute",
+)
+LIMITS = HardwareLimits(1024, {"float32": 1e12}, 1e10)
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["alone", "compared"])
+def found(request):
+    told: list[str] = []
+    measured = list(measure_speed(CONFIG, LIMITS, seconds=0, compare=request.param, progress=told.append))
+    assert len(told) == len(measured) == MEASUREMENTS_PER_MODEL
+    return request.param, measured
+
+
+def test_each_task_is_measured_in_its_shape(found):
+    _, measured = found
+    assert [each.task for each in measured] == ["training", "prefill", *["decoding"] * len(CONCURRENCY)]
+    assert [each.rows for each in measured] == [4, 1, *CONCURRENCY]
+    assert [each.timed_rows for each in measured] == [1, None, *[None] * len(CONCURRENCY)]
+    assert [each.length for each in measured][:2] == [16, 8]
+    assert all(1 <= each.length < 8 for each in measured[2:])
+    assert {each.hardware.dtype for each in measured} == {"float32"}
+
+
+def test_figures_are_positive_finite_and_fit_together(found):
+    _, measured = found
+    for each in measured:
+        figures = (each.timings.seconds, each.flops, each.tokens_per_second, each.utilisation)
+        assert all(figure > 0 and math.isfinite(figure) for figure in figures)
+        assert each.tokens_per_second * each.timings.seconds == pytest.approx(each.rows * each.length)
+        assert each.utilisation * each.limit * each.timings.seconds == pytest.approx(each.flops)
+        assert each.peak_bytes is None
+    assert measured[0].flops == pytest.approx(measured[0].tokens * training_flops_per_token(MODEL))
+
+
+def test_it_generates_in_a_type_that_it_is_not_trained_in():
+    in_8_bits = HardwareConfig(device="cpu", dtype="int8")
+    step, *others = measure_speed(CONFIG, LIMITS, seconds=0, generating=in_8_bits)
+    assert step.hardware.dtype == "float32"
+    assert {each.hardware.dtype for each in others} == {"int8"}
+    assert {each.hardware.matmul_dtype for each in (step, *others)} == {"float32"}
+    assert {each.limit for each in (step, *others)} == {1e12}
+    assert isinstance(generation.random_model(MODEL, others[0].hardware).embedding.tokens, Int8Embedding)
+
+
+def test_a_comparison_has_the_other_side_too(found):
+    compared, measured = found
+    for each in measured:
+        assert (each.timings.ratio is not None) == compared
+        if compared:
+            assert each.timings.rounds == 1
+            assert each.timings.ratio == pytest.approx(each.tokens_per_second / each.baseline_tokens_per_second)
+
+
+def test_the_step_is_that_of_training_and_leaves_nothing_behind():
+    with random_data_run(CONFIG, rows=3) as run:
+        before = {name: value.clone() for name, value in run.model.state_dict().items()}
+        step = training_step_timer(run)
+        assert step() > 0
+        assert step() > 0
+        assert (run.state.step, run.state.tokens) == (2, 2 * 3 * 16)
+        after = run.model.state_dict()
+        assert not any(torch.equal(after[name], before[name]) for name in ("embedding.tokens.weight",))
+        batch = run.data.batch(0)
+        assert batch.inputs.shape == (3, 16)
+        assert 0 <= batch.inputs.min() <= batch.inputs.max() < 64
+        assert run.config.model == MODEL
+        folder = run.folder
+        assert folder.is_dir()
+    assert not folder.exists()
+
+
+def test_random_pairs_are_batches_of_short_sentences_for_an_encoder_decoder():
+    shape = dataclasses.replace(MODEL, n_encoder_layers=1)
+    config = dataclasses.replace(CONFIG, model=shape, parallel=ParallelConfig(bpe_dropout=0.3))
+    with random_data_run(config, rows=3) as run:
+        batch = run.data.batch(0)
+        assert batch.source is not None
+        assert batch.source.shape == batch.inputs.shape == (3, random_data.SENTENCE_LENGTH)
+        assert (batch.source_lengths == random_data.SENTENCE_LENGTH).all()
+        assert 0 <= batch.source.min() <= batch.source.max() < 64
+        assert training_step_timer(run)() > 0
+        assert run.config.model == shape
+
+
+def test_the_rate_is_that_of_a_whole_batch(monkeypatch):
+    """A step is made to take half a second."""
+    monkeypatch.setattr(step_timing, "measure_step_seconds", lambda run, seconds: 0.5)
+    shape = dataclasses.replace(MODEL, n_encoder_layers=1)
+    for model, lengths in ((MODEL, {"length": 16}), (shape, {"length": 16, "source_length": 16})):
+        config = dataclasses.replace(
+            CONFIG, model=model, training=dataclasses.replace(CONFIG.training, batch_tokens=160, micro_batch_size=None)
+        )
+        assert step_timing.measure_flop_rate(config, seconds=0) == training_flops(model, rows=10, **lengths) / 0.5
+
+
+def test_hugging_face_generates_as_many_tokens():
+    made = []
+    model = hugging_face.inference_model(MODEL, CPU)
+    generate = model.generate
+    model.generate = lambda *inputs, **options: made.append(generate(*inputs, **options))
+    assert hugging_face.decode_timer(model, generation.random_prompt(MODEL), CPU, rows=3, tokens=5)() > 0
+    assert made[0].shape == (3, 8 + 1 + 5)
+
+
+def test_hugging_face_has_the_shape():
+    config = build_run_config("nanogpt-cpu").model
+    theirs = hugging_face.gpt2(config)
+    assert theirs.config.n_layer == config.n_layers
+    assert theirs.config.n_head == config.n_heads
+    assert theirs.transformer.wte.weight.shape == (config.vocab_size, config.d_model)
+    assert theirs.transformer.wpe.weight.shape == (config.context_length, config.d_model)
+
+
+@pytest.mark.parametrize("seconds", [0.0, 1e-3, 1e3])
+def test_as_many_rows_as_there_is_time_for(seconds):
+    assert choose_timed_rows(CONFIG, rate=1e9, seconds=seconds) == (4 if seconds > 1 else 1)
+    wide = dataclasses.replace(CONFIG, training=TrainingConfig(steps=9, batch_size=1 << 20))
+    rate = 100 * training_flops(MODEL, rows=1, length=16)
+    few, many = (choose_timed_rows(wide, rate=rate, seconds=each) for each in (1.0, 4.0))
+    assert many == 4 * few  # 30 rows of 100 at the utilisation that is likely, a quarter of the time
+    assert choose_timed_rows(wide, rate=1e30, seconds=1.0) * 16 == 1 << 15
+
+
+def test_limits_are_of_the_arithmetic_asked_for_too():
+    limits = measure_hardware_limits(HardwareConfig(device="cpu", dtype="bfloat16"))
+    assert {"float32", "bfloat16"} == set(limits.flops)
+    assert all(rate > 0 and math.isfinite(rate) for rate in (*limits.flops.values(), limits.memory_bandwidth))
+
+
+def test_the_pace_is_that_of_a_run_on_its_own_data_and_what_evaluating_it_takes(monkeypatch, tmp_path):
+    """A step is made to take a quarter of a second; a quarter of the time goes into what an evaluation takes."""
+    asked = []
+
+    def step_seconds(run, *, seconds):
+        asked.append((run.config.training, seconds))
+        return 0.25
+
+    def cost(run, *, seconds):
+        asked.append(seconds)
+        return EvaluationCost(loss_seconds=3.0, sentence_seconds=0.5)
+
+    monkeypatch.setattr(step_timing, "measure_step_seconds", step_seconds)
+    monkeypatch.setattr(step_timing, "measure_cost", cost)
+    tokenizer = random_data.placeholder_tokenizer(64)
+    random_data.write_random_tokens(tmp_path / "tokens", tokens=500, vocab_size=64)
+    budgeted = TrainingConfig(
+        budget="1m", schedule="wsd", batch_size=2, evaluate_every=3, checkpoint_every=2, patience=4
+    )
+    config = dataclasses.replace(CONFIG, training=budgeted)
+    opened = open_data(tmp_path / "tokens", config)
+    found = step_timing.measure_speed(config, TrainingCorpus(tmp_path / "tokens", tokenizer), opened, seconds=8.0)
+    assert (found.step_seconds, found.evaluation_cost, found.hardware.dtype) == (
+        0.25,
+        EvaluationCost(3.0, 0.5),
+        "float32",
+    )
+    (endless, for_steps), for_evaluation = asked
+    assert (for_steps, for_evaluation) == (8.0, 2.0)
+    assert (endless.batch_size, endless.evaluate_every, endless.checkpoint_every) == (2, 0, 0)
+    assert (endless.budget, endless.patience) == (None, None)
+    assert endless.steps > 1e12
+
+
+def test_a_step_takes_the_median_of_those_after_the_first(monkeypatch):
+    times = iter([90.0, 2.0, 7.0, 3.0])
+    clock = iter([0.0, 1.0, 2.0, 3.0])  # seconds when a round has been taken
+    monkeypatch.setattr(step_timing, "training_step_timer", lambda run: times.__next__)
+    monkeypatch.setattr("lm.training.step_timing.time", SimpleNamespace(perf_counter=clock.__next__))
+    assert step_timing.measure_step_seconds(None, seconds=3.0) == 3.0
+    assert next(times, None) is None

@@ -1,0 +1,85 @@
+"""A decode session that is fed tokens and says what follows each of them, as reading them at once does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from lm.decoding.beam_search import CoveragePenalty
+from lm.decoding.session import DecodeSession, SourceBatch
+from lm.engine.engine import OutputSpec
+from lm.engine.selection import plan_engines
+from lm.model.transformer import DecoderOnly, EncoderDecoder
+
+Model = DecoderOnly | EncoderDecoder
+
+
+def session(*models: Model, cached: bool = True, shares_prefixes: bool = False) -> DecodeSession:
+    return DecodeSession(*(plan_engines(model, use_cache=cached, shares_prefixes=shares_prefixes) for model in models))
+
+
+class SessionDriver:
+    """Rows that grow alike; models that translate are given sources."""
+
+    def __init__(
+        self,
+        models: Model | Sequence[Model],
+        source: Tensor | None = None,
+        lengths: Tensor | None = None,
+        *,
+        cached: bool = True,
+        shares_prefixes: bool = False,
+        coverage: bool = False,
+    ) -> None:
+        models = models if isinstance(models, list) else [models]
+        self.session = session(*models, cached=cached, shares_prefixes=shares_prefixes)
+        self._sources: list[SourceBatch] | None = None
+        if source is not None:
+            lengths = torch.full((len(source),), source.shape[1]) if lengths is None else lengths
+            self._sources = [(source, lengths)] * len(models)
+        self._coverage = CoveragePenalty(1.0, self._sources) if coverage and self._sources else None
+
+    @property
+    def length(self) -> int:
+        return len(self.session.tokens[0]) if len(self.session) else 0
+
+    @property
+    def cache(self):
+        return self.session._models[0].cache
+
+    def feed(self, tokens: Tensor, *, last_only: bool = False) -> Tensor:
+        """(rows, n, vocabulary) logits after each of (rows, n) tokens; or (rows, 1, vocabulary)."""
+        parts, watched = [], self._coverage is not None
+        if not len(self.session):
+            first = tokens if last_only or tokens.shape[1] == 1 else tokens[:, :1]
+            parts.append(self.session.add(first.tolist(), self._sources, OutputSpec(attention=int(watched))))
+            tokens = tokens[:, first.shape[1] :]
+        if tokens.shape[1]:
+            output_spec = OutputSpec(logits_to_keep=1 if last_only else tokens.shape[1], attention=int(watched))
+            parts.append(self.session.extend(tokens, output_spec))
+        if self._coverage is not None:
+            for part in parts:
+                self._coverage.add(part.attention)
+        return torch.cat([part.logits for part in parts], dim=1)
+
+    def join(self, prompts: Sequence[Sequence[int]]) -> Tensor:
+        """(prompts, vocabulary) logits after prompts that are taken in as rows."""
+        return self.session.add(prompts).last_logits
+
+    def reorder(self, rows: Tensor) -> None:
+        if len(self.session):
+            self.session.select(rows.tolist())
+        if self._coverage is not None:
+            self._coverage.select(rows)
+
+    def keep(self, rows: Sequence[int]) -> None:
+        self.session.release({*range(len(self.session))} - {*rows})
+
+    def truncate(self, length: int) -> None:
+        self.session.truncate([length] * len(self.session))
+
+    def coverage(self) -> Tensor:
+        assert self._coverage is not None
+        return self._coverage.penalties()

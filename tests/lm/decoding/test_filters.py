@@ -1,0 +1,217 @@
+import dataclasses
+import math
+import random
+
+import pytest
+import torch
+from transformers import (
+    LogitsProcessorList,
+    MinPLogitsWarper,
+    NoRepeatNGramLogitsProcessor,
+    RepetitionPenaltyLogitsProcessor,
+    SequenceBiasLogitsProcessor,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+    TypicalLogitsWarper,
+)
+
+from lm.config.decoding import SamplingConfig
+from lm.decoding.filters import (
+    History,
+    add_biases,
+    apply_filters,
+    apply_temperature,
+    ban_repeated_ngrams,
+    keep_min_p,
+    keep_top_k,
+    keep_top_p,
+    keep_typical,
+    penalise_counts,
+    penalise_repetition,
+)
+from lm.decoding.sampler import Sampler
+from tests.tolerances import assert_close
+
+INF = math.inf
+
+
+def random_case(number: int):
+    """Logits of a few rows over a small vocabulary, in some cases partly ruled out; and tokens that came before."""
+    chance, generator = random.Random(number), torch.Generator().manual_seed(number)
+    rows, vocabulary, length = chance.randint(1, 4), chance.randint(2, 60), chance.randint(1, 40)
+    logits = chance.choice((0.3, 1.0, 4.0)) * torch.randn(rows, vocabulary, generator=generator)
+    if chance.random() < 0.3:
+        logits[:, 1:].masked_fill_(torch.rand(rows, vocabulary - 1, generator=generator) < 0.3, -INF)
+    # Few different tokens, so that n-grams do repeat.
+    tokens = torch.randint(min(vocabulary, chance.choice((2, 4, 60))), (rows, length), generator=generator)
+    return chance, logits, tokens
+
+
+def temperature(chance, _):
+    value = chance.uniform(0.05, 3)
+    return (lambda logits, _: apply_temperature(logits, value)), TemperatureLogitsWarper(value)
+
+
+def top_k(chance, vocabulary):
+    k = chance.randint(1, vocabulary + 3)
+    return (lambda logits, _: keep_top_k(logits, k)), TopKLogitsWarper(k)
+
+
+def top_p(chance, _):
+    p = chance.uniform(0.01, 0.999)
+    return (lambda logits, _: keep_top_p(logits, p)), TopPLogitsWarper(p)
+
+
+def min_p(chance, _):
+    p = chance.uniform(0, 1)
+    return (lambda logits, _: keep_min_p(logits, p)), MinPLogitsWarper(p)
+
+
+def typical(chance, _):
+    mass = chance.uniform(0.01, 0.999)
+    return (lambda logits, _: keep_typical(logits, mass)), TypicalLogitsWarper(mass)
+
+
+def repetition_penalty(chance, _):
+    penalty = chance.uniform(0.5, 2)
+    return (lambda *case: penalise_repetition(*case, penalty)), RepetitionPenaltyLogitsProcessor(penalty)
+
+
+def no_repeat_ngram(chance, _):
+    size = chance.randint(1, 5)
+    return (lambda *case: ban_repeated_ngrams(*case, size)), NoRepeatNGramLogitsProcessor(size)
+
+
+def logit_bias(chance, vocabulary):
+    sequences = {
+        tuple(chance.randrange(min(vocabulary, 4)) for _ in range(chance.randint(1, 3))): chance.choice(
+            (-INF, -3.0, 2.5)
+        )
+        for _ in range(chance.randint(1, 6))
+    }
+    return (lambda *case: add_biases(*case, sequences)), SequenceBiasLogitsProcessor(sequences)
+
+
+FILTERS = [temperature, top_k, top_p, min_p, typical, repetition_penalty, no_repeat_ngram, logit_bias]
+
+
+@pytest.mark.parametrize("make", FILTERS, ids=lambda make: make.__name__)
+def test_a_filter_agrees_with_hugging_face_on_1000_random_cases(make):
+    changed = 0
+    for number in range(1000):
+        chance, logits, tokens = random_case(number)
+        ours, theirs = make(chance, logits.shape[1])
+        before, expected = logits.clone(), theirs(tokens, logits.clone())
+        found = ours(logits, tokens)
+        assert logits.equal(before)
+        assert_close(found, expected, terms=logits.shape[-1], scale=logits, msg=f"case {number}")
+        changed += not found.equal(before)
+    assert changed > 300
+
+
+def test_all_filters_one_after_the_other_agree_with_hugging_face():
+    config = SamplingConfig(
+        temperature=0.7, top_k=20, top_p=0.9, min_p=0.02, typical=0.8, repetition_penalty=1.3, no_repeat_ngram=2
+    )
+    biases = {(3,): 2.0, (1, 2): -INF}
+    sampler = Sampler.from_config(config, biases)
+    theirs = LogitsProcessorList(
+        [
+            SequenceBiasLogitsProcessor(biases), RepetitionPenaltyLogitsProcessor(1.3), NoRepeatNGramLogitsProcessor(2),
+            TemperatureLogitsWarper(0.7), TopKLogitsWarper(20), TopPLogitsWarper(0.9), MinPLogitsWarper(0.02),
+            TypicalLogitsWarper(0.8),
+        ]
+    )  # fmt: skip
+    for number in range(100):
+        generator = torch.Generator().manual_seed(number)
+        logits = 2 * torch.randn(3, 60, generator=generator)
+        tokens = torch.randint(6, (3, 30), generator=generator)
+        ours = apply_filters(logits, sampler.filters, History(tokens, 10))
+        assert_close(ours, theirs(tokens, logits.clone()), terms=60, scale=logits)
+
+
+def test_penalties_of_counts_are_those_of_a_loop_over_the_generated_tokens():
+    for number in range(1000):
+        chance, logits, tokens = random_case(number)
+        presence, frequency = chance.uniform(-2, 2), chance.uniform(-2, 2)
+        expected = logits.tolist()
+        for row, ids in enumerate(tokens.tolist()):
+            for token in set(ids):
+                expected[row][token] -= presence
+            for token in ids:
+                expected[row][token] -= frequency
+        ours = penalise_counts(logits, tokens, presence=presence, frequency=frequency)
+        assert_close(ours, torch.tensor(expected), terms=30, scale=logits)
+
+
+def test_only_what_was_generated_counts_for_presence_and_frequency_but_the_prompt_for_repetition():
+    logits, history = torch.ones(1, 4), History(torch.tensor([[0, 0, 1, 2, 2]]), 2)
+    for config, expected in (
+        (SamplingConfig(presence_penalty=0.5), [1, 0.5, 0.5, 1]),
+        (SamplingConfig(frequency_penalty=0.5), [1, 0.5, 0, 1]),
+        (SamplingConfig(repetition_penalty=2), [0.5, 0.5, 0.5, 1]),
+        (SamplingConfig(no_repeat_ngram=1), [-INF, -INF, -INF, 1]),
+    ):
+        ours = apply_filters(logits, Sampler.from_config(config).filters, history) * config.temperature
+        assert ours[0].tolist() == pytest.approx(expected)
+
+
+def test_nothing_generated_yet_is_no_reason_to_penalise():
+    logits = torch.randn(2, 5)
+    assert penalise_counts(logits, torch.empty(2, 0, dtype=torch.long), presence=1, frequency=1).equal(logits)
+
+
+def test_top_k_keeps_exactly_k_and_of_equal_tokens_the_first():
+    logits = torch.tensor([[1.0, 2.0, 1.0, 0.0, 1.0], [0.0, 0.0, 0.0, 0.0, 0.0]])
+    assert keep_top_k(logits, 3).tolist() == [[1.0, 2.0, 1.0, -INF, -INF], [0.0, 0.0, 0.0, -INF, -INF]]
+
+
+def test_top_p_keeps_the_smallest_set_that_reaches_p():
+    logits = torch.tensor([[0.25, 0.5, 0.125, 0.125]]).log()
+    for p, kept in ((0.0, [1]), (0.5, [1]), (0.51, [0, 1]), (0.75, [0, 1]), (0.8, [0, 1, 2]), (0.9, [0, 1, 2, 3])):
+        assert keep_top_p(logits, p).isfinite().nonzero()[:, 1].tolist() == kept, p
+    assert keep_top_p(logits, 1.0).equal(logits)
+
+
+def test_min_p_and_typical_keep_one_token_at_least_and_all_at_the_other_end():
+    logits = torch.tensor([[0.25, 0.5, 0.125, 0.125]]).log()
+    assert keep_min_p(logits, 1.0).isfinite().nonzero()[:, 1].tolist() == [1]
+    assert keep_min_p(logits, 0.0).equal(logits)
+    assert keep_typical(logits, 0.0).isfinite().nonzero()[:, 1].tolist() == [0]  # 1.39 nats, expected are 1.21
+    assert keep_typical(logits, 1.0).equal(logits)
+
+
+@pytest.mark.parametrize("keep", [keep_top_p, keep_typical])
+def test_a_mass_of_one_keeps_all_of_a_large_vocabulary(keep):
+    """The best ones reach 1 by rounding long before the last of them."""
+    logits = 5 * torch.randn(4, 50_000, generator=torch.Generator().manual_seed(0))
+    logits[0, 7] = 80.0
+    assert keep(logits, 1.0).equal(logits)
+    assert not keep(logits, 0.999999).equal(logits)
+
+
+EVERYTHING = SamplingConfig(
+    repetition_penalty=1.5, presence_penalty=0.5, frequency_penalty=0.25, no_repeat_ngram=2, temperature=0.7, seed=0
+)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_rows_of_different_lengths_are_filtered_as_each_is_alone(size):
+    config = dataclasses.replace(EVERYTHING, no_repeat_ngram=size)
+    filters = Sampler.from_config(config, {(3,): 1.0, (1, 2): -INF, (0, 1, 2): 2.0}).filters
+    chance = torch.Generator().manual_seed(size)
+    prompts = [[1, 2], [0, 1, 2, 0, 1], [4], [3, 1, 2, 1, 3, 1]]
+    history = History(torch.empty(0, 0, dtype=torch.long), 0).stack(prompts[:3])
+    alone = [History(torch.tensor([prompt]), len(prompt)) for prompt in prompts]
+    for step in range(9):
+        if step == 4:
+            history = history.select(torch.tensor([0, 2])).stack(prompts[3:])
+            alone = [alone[0], alone[2], alone[3]]
+        rows = len(history.tokens)
+        logits = torch.randn(rows, 6, generator=chance)
+        expected = [apply_filters(logits[row : row + 1], filters, alone[row]) for row in range(rows)]
+        torch.testing.assert_close(apply_filters(logits, filters, history), torch.cat(expected))
+        chosen = torch.randint(6, (rows,), generator=chance)
+        history = history.append(chosen)
+        alone[:rows] = [one.append(chosen[row : row + 1]) for row, one in enumerate(alone[:rows])]

@@ -1,0 +1,226 @@
+import re
+
+import pytest
+import torch
+
+from lm.config.decoding import SamplingConfig
+from lm.config.model import ModelConfig
+from lm.decoding.sampler import Sampler
+from lm.decoding.sampling import Finish, SampleSpec, StopStringStream, Token, generate
+from lm.errors import UsageError
+from lm.model.transformer import DecoderOnly, build_model
+from tests.lm.decoding.session_driver import SessionDriver, session
+from tests.lm.model import hugging_face
+from tests.tolerances import approx, assert_close, rounding_error
+
+GREEDY = Sampler.from_config(SamplingConfig(greedy=True))
+PROMPT = [3, 14, 15, 9, 2, 6]
+
+
+def make_model(context: int = 64, **fields) -> DecoderOnly:
+    shape = {"positions": "learned", "norm": "layernorm", "activation": "gelu-tanh", "bias": True, **fields}
+    config = ModelConfig(vocab_size=60, context_length=context, d_model=32, n_layers=2, n_heads=4, **shape)
+    model = build_model(config, seed=2).eval()
+    assert isinstance(model, DecoderOnly)
+    hugging_face.randomise(model)
+    return model
+
+
+def events_of(model, sampler, *, cached=True, prompt=PROMPT, n=1, first=0, max_tokens=20, texts=None, **options):
+    """The events of `n` samples of one prompt."""
+    rows = [SampleSpec(first + place, max_tokens, texts[place] if texts else None) for place in range(n)]
+    return generate(session(model, cached=cached), torch.tensor([prompt]), rows, sampler, **options)
+
+
+def collected(events) -> tuple[dict, dict, dict]:
+    """Tokens, log-probabilities and finish reasons by row."""
+    tokens, logprobs, reasons = {}, {}, {}
+    for event in events:
+        if isinstance(event, Token):
+            assert event.row not in reasons
+            tokens.setdefault(event.row, []).append(event.id)
+            logprobs.setdefault(event.row, []).append(event.logprob)
+        else:
+            assert isinstance(event, Finish)
+            reasons[event.row] = event.reason
+    return tokens, logprobs, reasons
+
+
+def collect(model, sampler, **options):
+    return collected(events_of(model, sampler, **options))
+
+
+def teacher_forced(model, tokens, prompt=PROMPT):
+    """Logits that predict each of the tokens, all read at once in float64."""
+    with torch.no_grad():
+        logits = model.double()(torch.tensor([prompt + tokens]))[0]
+    model.float()
+    return logits[len(prompt) - 1 : -1]
+
+
+def test_greedy_tokens_and_log_probabilities_are_those_of_teacher_forcing():
+    model = make_model()
+    tokens, logprobs, reasons = collect(model, GREEDY)
+    logits = teacher_forced(model, tokens[0])
+    assert tokens[0] == logits.argmax(-1).tolist()
+    expected = logits.log_softmax(-1).gather(-1, torch.tensor(tokens[0])[:, None]).squeeze(-1)
+    assert_close(torch.tensor(logprobs[0]), expected, model=model, scale=logits)
+    assert reasons == {0: "length"}
+
+
+def test_sampled_log_probabilities_are_the_unfiltered_models():
+    model = make_model()
+    tokens, logprobs, _ = collect(model, Sampler.from_config(SamplingConfig(temperature=0.5, top_k=5, seed=1)), n=3)
+    for row in range(3):
+        expected = teacher_forced(model, tokens[row]).log_softmax(-1).gather(-1, torch.tensor(tokens[row])[:, None])
+        assert_close(torch.tensor(logprobs[row]), expected.squeeze(-1), model=model)
+
+
+def test_greedy_generation_agrees_with_hugging_face():
+    model = make_model()
+    tokens, logprobs, _ = collect(model, GREEDY, max_tokens=40)
+    theirs = hugging_face.gpt2(model).generate(
+        torch.tensor([PROMPT]), max_new_tokens=40, do_sample=False, output_logits=True, return_dict_in_generate=True,
+        eos_token_id=None, pad_token_id=0,
+    )  # fmt: skip
+    assert tokens[0] == theirs.sequences[0, len(PROMPT) :].tolist()
+    expected = torch.cat(theirs.logits).log_softmax(-1).max(-1).values
+    assert_close(torch.tensor(logprobs[0]), expected, model=model)
+
+
+@pytest.mark.parametrize("context", [8, 64])
+@pytest.mark.parametrize("fields", [{}, {"positions": "rotary", "n_kv_heads": 2}], ids=str)
+def test_cached_greedy_tokens_equal_uncached_ones_unless_the_best_two_are_as_good(context, fields):
+    model = make_model(context, **fields)
+    for start in range(8):
+        prompt = [start, start + 1, start + 2]
+        cached, _, _ = collect(model, GREEDY, prompt=prompt, max_tokens=50)
+        uncached, _, _ = collect(model, GREEDY, prompt=prompt, max_tokens=50, cached=False)
+        for index, (ours, reference) in enumerate(zip(cached[0], uncached[0], strict=True)):
+            if ours != reference:
+                logits = SessionDriver(model, cached=False).feed(torch.tensor([prompt + uncached[0][:index]]))
+                best, second = logits[0, -1].topk(2).values.tolist()
+                assert best - second <= 2 * rounding_error(logits, model=model)
+                break
+
+
+def test_a_sample_is_the_same_whatever_samples_are_beside_it():
+    model, sampler = make_model(), Sampler.from_config(SamplingConfig(temperature=1.0, seed=7))
+    together, _, _ = collect(model, sampler, n=6)
+    for row in range(6):
+        alone, _, _ = collect(model, sampler, n=1, first=row)
+        assert alone == {row: together[row]}
+    assert len({tuple(sample) for sample in together.values()}) == 6
+    assert collect(model, sampler, n=6)[0] == together
+
+
+def test_samples_that_end_leave_without_changing_the_others():
+    model, sampler = make_model(context=16), Sampler.from_config(SamplingConfig(temperature=1.0, seed=3))
+    stops = {1, 2, 5}
+    free, free_logprobs, _ = collect(model, sampler, n=8, max_tokens=30)
+    stopped, logprobs, reasons = collect(model, sampler, n=8, max_tokens=30, stop_ids=stops)
+    assert set(reasons.values()) == {"length", "end_of_text"}
+    for row in range(8):
+        ends = [index for index, token in enumerate(free[row]) if token in stops]
+        length = ends[0] + 1 if ends else 30
+        assert stopped[row] == free[row][:length]
+        assert logprobs[row] == approx(free_logprobs[row][:length], model=model)
+        assert reasons[row] == ("end_of_text" if ends else "length")
+
+
+def test_tokens_come_one_round_after_another():
+    rows = [event.row for event in events_of(make_model(), GREEDY, max_tokens=3, n=2)]
+    assert rows == [0, 1, 0, 1, 0, 0, 1, 1]
+
+
+def test_a_reader_of_events_can_still_train_between_them():
+    model = make_model(positions="rotary")
+    for _ in events_of(model, GREEDY, max_tokens=2):
+        model(torch.tensor([PROMPT])).sum().backward()
+    assert all(parameter.grad is not None for parameter in model.decoder.parameters())
+
+
+class Spelling:
+    """A stream that spells token i as the i-th of a few letters."""
+
+    def feed(self, index):
+        return "abcdefg"[index % 7]
+
+    def finish(self):
+        return ""
+
+
+def until(*stops):
+    return StopStringStream(Spelling(), stops)
+
+
+def test_samples_end_before_a_stop_string_and_leave_without_changing_the_others():
+    model, sampler = make_model(context=16), Sampler.from_config(SamplingConfig(temperature=1.0, seed=3))
+    free, _, _ = collect(model, sampler, n=8, max_tokens=30)
+    spelled = {row: "".join(map(Spelling().feed, tokens)) for row, tokens in free.items()}
+    texts, seen = [until("ab", "ccd") for _ in range(8)], dict.fromkeys(range(8), "")
+    tokens, reasons = {row: [] for row in range(8)}, {}
+    for event in events_of(model, sampler, max_tokens=30, n=8, texts=texts):
+        seen[event.row] += event.text
+        if isinstance(event, Token):
+            tokens[event.row].append(event.id)
+        else:
+            reasons[event.row] = event.reason
+    assert set(reasons.values()) == {"length", "stop"}
+    for row in range(8):
+        found = re.search("ab|ccd", spelled[row])
+        assert seen[row] == (spelled[row][: found.start()] if found else spelled[row])
+        assert tokens[row] == (free[row][: found.end()] if found else free[row])
+        assert reasons[row] == ("stop" if found else "length")
+
+
+def test_a_stop_string_that_is_complete_only_at_the_end_of_the_text_counts():
+    class Late(Spelling):
+        def feed(self, index):
+            return ""
+
+        def finish(self):
+            return "one END two"
+
+    events = list(events_of(make_model(), GREEDY, max_tokens=2, texts=[StopStringStream(Late(), ["END"])]))
+    assert events[-1] == Finish(0, "stop", "one ")
+
+
+def test_penalties_see_the_history_of_each_row_as_samples_leave():
+    model = make_model(context=16)
+    sampler = Sampler.from_config(SamplingConfig(temperature=1.5, no_repeat_ngram=1, seed=4))
+    stops = {1, 5, 8}
+    tokens, _, reasons = collect(model, sampler, n=6, max_tokens=25, stop_ids=stops)
+    assert set(reasons.values()) == {"length", "end_of_text"}
+    for row in range(6):
+        assert len({*PROMPT, *tokens[row]}) == len(PROMPT) + len(tokens[row])
+        alone, _, _ = collect(model, sampler, first=row, max_tokens=25, stop_ids=stops)
+        assert alone[row] == tokens[row]
+
+
+def test_greedy_generation_with_penalties_agrees_with_hugging_face():
+    model = make_model()
+    sampler = Sampler.from_config(SamplingConfig(greedy=True, repetition_penalty=1.3, no_repeat_ngram=3), {(7,): -4.0})
+    theirs = hugging_face.gpt2(model).generate(
+        torch.tensor([PROMPT]), max_new_tokens=40, do_sample=False, repetition_penalty=1.3, no_repeat_ngram_size=3,
+        sequence_bias={(7,): -4.0}, eos_token_id=None, pad_token_id=0,
+    )  # fmt: skip
+    assert collect(model, sampler, max_tokens=40)[0][0] == theirs[0, len(PROMPT) :].tolist()
+
+
+def test_alternatives_are_the_models_best_tokens():
+    model, sampler = make_model(), Sampler.from_config(SamplingConfig(temperature=0.5, top_k=2, seed=1))
+    events = list(events_of(model, sampler, max_tokens=8, n=2, alternatives=4))
+    for row in range(2):
+        tokens = [event for event in events if isinstance(event, Token) and event.row == row]
+        best = teacher_forced(model, [token.id for token in tokens]).log_softmax(-1).topk(4)
+        for token, ids, logprobs in zip(tokens, best.indices.tolist(), best.values.tolist(), strict=True):
+            assert [index for index, _ in token.alternatives] == ids
+            assert [logprob for _, logprob in token.alternatives] == approx(logprobs, model=model)
+            assert dict(token.alternatives)[token.id] == approx(token.logprob, model=model)
+
+
+def test_to_rule_out_every_token_is_an_error():
+    sampler = Sampler.from_config(SamplingConfig(no_repeat_ngram=1))
+    with pytest.raises(UsageError, match="repeated n-grams"):
+        collect(make_model(), sampler, max_tokens=60)

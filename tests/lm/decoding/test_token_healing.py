@@ -1,0 +1,272 @@
+"""The end of a prompt is covered as likely as the model says, and what is shown is the prompt and its continuation."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections import Counter
+
+import pytest
+import tokenizers
+import torch
+
+from lm.config.decoding import SamplingConfig
+from lm.config.model import ModelConfig
+from lm.decoding.generator import PROMPT_LOOKUP, Generator, encode_after, encode_prompt
+from lm.decoding.sampler import Sampler
+from lm.decoding.sampling import Continuation
+from lm.decoding.session import DecodeSession
+from lm.decoding.speculative import AcceptanceStats
+from lm.decoding.token_healing import HealedPrompt, PromptEnding, TokenPrefixIndex, choose_healed_prompt, heal_prompts
+from lm.errors import UsageError
+from lm.model.transformer import build_model
+from lm.text.prompts import Prompt
+from lm.tokenizer.tokenizer import Tokenizer
+from tests.cli.small_runs import TEXT, make_tokenizer
+from tests.tolerances import approx
+
+TOKENIZER = make_tokenizer("bpe")
+PROMPTS = ("The owl saw the fo", "The owl ", "Über den Bä", "The owl — and", "狐", "The", "saw  ")
+
+
+def model(seed: int = 3, **fields):
+    shape = {"context_length": 32, "d_model": 32, "n_layers": 2, "n_heads": 2, "init_std": 0.3, **fields}
+    config = ModelConfig(**{"vocab_size": TOKENIZER.vocab_size, **shape})
+    return build_model(config, seed=seed).eval().requires_grad_(False)
+
+
+def generator(ours=None, tokenizer=TOKENIZER, **settings) -> Generator:
+    given = {"seed": 5, "max_tokens": 12, "temperature": 1.5} | settings
+    return Generator(ours or model(), tokenizer, SamplingConfig(**given))
+
+
+def found(ours: Generator, prompt: str) -> list[HealedPrompt]:
+    """The covers of a prompt's end."""
+    ending = PromptEnding.of(ours.tokenizer, prompt, encode_prompt(ours.tokenizer, prompt))
+    assert ending is not None
+    return heal_prompts(DecodeSession(ours.plan()), [ending], ours.tokenizer, ours.sampler)[0]
+
+
+def by_tokens(found: list[HealedPrompt]) -> dict[tuple[int, ...], float]:
+    """The score of each cover, by the ids of the prompt that it makes and the token that goes beyond it."""
+    scores = {}
+    for cover in found:
+        lasts = [(token,) for token in cover.tokens.tolist()] or [()]
+        scores |= {(*cover.prompt, *last): score for last, score in zip(lasts, cover.scores.tolist(), strict=True)}
+    return scores
+
+
+def spelled(tokens) -> bytes:
+    special = TOKENIZER.special_tokens.values()
+    return b"".join(TOKENIZER.token_bytes(token) for token in tokens if token not in special)
+
+
+def text_of(prompt: str, sample: Continuation) -> bytes:
+    """The bytes of a prompt and of the tokens that follow it."""
+    return prompt.encode()[: len(prompt.encode()) - sample.overlap] + spelled(sample.tokens)
+
+
+def by_the_model(ours: Generator, prompt: str, kept: int) -> dict[tuple[int, ...], float]:
+    """The same as `by_tokens` from the definition: every spelling of a beginning, every token, no cache."""
+    start, last = encode_prompt(TOKENIZER, prompt)[:kept], prompt.encode()
+    expected = {}
+    beginnings = {tuple(encode_prompt(TOKENIZER, prompt[:n])) for n in range(len(prompt))}
+    own = encode_prompt(TOKENIZER, prompt)
+    beginnings |= {tuple(own[:n]) for n in range(kept, len(own))}
+    for beginning in beginnings:
+        if list(beginning[:kept]) != start:
+            continue
+        logprobs = ours.model(torch.tensor([beginning]))[0].double().log_softmax(-1)
+        before = sum(float(logprobs[place - 1, beginning[place]]) for place in range(kept, len(beginning)))
+        rest = last[len(spelled(beginning)) :]
+        for token in range(TOKENIZER.vocab_size):
+            if spelled([token]).startswith(rest) and token not in TOKENIZER.special_tokens.values():
+                expected[*beginning, token] = before + float(logprobs[-1, token])
+    return expected
+
+
+@pytest.mark.parametrize("prompt", PROMPTS)
+def test_the_covers_are_all_spellings_and_their_probabilities(prompt):
+    ours = generator()
+    ending = PromptEnding.of(TOKENIZER, prompt, encode_prompt(TOKENIZER, prompt))
+    expected = by_the_model(ours, prompt, len(ending.prefix_ids))
+    assert by_tokens(found(ours, prompt)) == approx(expected, depth=8)
+    own = tuple(encode_prompt(TOKENIZER, prompt))
+    assert own in expected, "the prompt's own tokens cover its end"
+
+
+def test_covers_are_drawn_with_their_probabilities():
+    class Even:
+        """Gives numbers that lie evenly."""
+
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def random(self) -> float:
+            return (self.number + 0.5) / 2000
+
+    ours = generator()
+    options = found(ours, PROMPTS[0])
+    for temperature in (1.0, 0.5):
+        sampler = Sampler.from_config(SamplingConfig(temperature=temperature, seed=0))
+        drawn = Counter()
+        for number in range(2000):
+            cover, token = choose_healed_prompt(options, sampler, Even(number))
+            drawn[*cover.prompt, *([] if token is None else [token])] += 1
+        weights = {key: math.exp(score / temperature) for key, score in by_tokens(options).items()}
+        for key, weight in weights.items():
+            assert abs(drawn[key] / 2000 - weight / sum(weights.values())) <= 1 / 2000
+
+
+@pytest.mark.parametrize("prompt", PROMPTS)
+def test_a_text_is_the_prompt_and_its_continuation(prompt):
+    ours = generator()
+    for sample in [*ours.samples(prompt, n=6), *ours.search(prompt, beam_size=3, n=3)]:
+        assert text_of(prompt, sample).startswith(prompt.encode())
+        assert prompt + sample.text == text_of(prompt, sample).decode(errors="replace")
+        assert 1 <= len(sample.tokens) <= 12
+
+
+def test_logprobs_are_those_of_the_model():
+    ours = generator()
+    for sample in ours.samples(PROMPTS[0], n=6):
+        beginnings = [cover.prompt for cover in found(ours, PROMPTS[0])]
+        values = [
+            [float(logprobs[len(ids) - 1 + place, token]) for place, token in enumerate(sample.tokens)]
+            for ids in beginnings
+            for logprobs in [ours.model(torch.tensor([[*ids, *sample.tokens]]))[0].log_softmax(-1)]
+            if spelled(ids) + spelled(sample.tokens) == text_of(PROMPTS[0], sample)
+        ]
+        assert any(sample.logprobs == approx(each, depth=8) for each in values)
+
+
+@pytest.mark.parametrize("prompt", PROMPTS)
+def test_greedy_is_a_beam_of_one_and_what_a_draft_gives(prompt):
+    ours = generator(greedy=True)
+    (expected,) = ours.samples(prompt)
+    (found,) = ours.search(prompt, beam_size=1)
+    assert found.tokens[: len(expected.tokens)] == expected.tokens
+    for draft in (PROMPT_LOOKUP, model(4)):
+        (drafted,) = dataclasses.replace(ours, draft=draft, acceptance_stats=AcceptanceStats()).samples(prompt)
+        assert (drafted.tokens, drafted.text) == (expected.tokens, expected.text)
+
+
+def test_a_sample_depends_on_its_seed_alone():
+    reference = generator().samples(PROMPTS[0], n=5)
+    assert len({tuple(sample.tokens) for sample in reference}) == 5
+    for changes in ({"batch_size": 2}, {"use_cache": False}):
+        again = dataclasses.replace(generator(), **changes).samples(PROMPTS[0], n=5)
+        assert [sample.tokens for sample in again] == [sample.tokens for sample in reference]
+    among = generator().continue_prompts([Prompt(n, text, "") for n, text in enumerate(PROMPTS * 3)], n=2)
+    for prompt, samples in among:
+        if prompt.repeat == 0:
+            assert [each.tokens for each in samples] == [each.tokens for each in generator().samples(prompt.text, n=2)]
+
+
+def test_recurrent_and_compressed_models_heal_too():
+    compressed = model(attention="compressed", attention_block=8, attention_stride=2)
+    recurrent = ModelConfig(vocab_size=TOKENIZER.vocab_size, architecture="lstm", d_model=32, n_layers=1, init_std=0.3)
+    for built in (compressed, build_model(recurrent, seed=3).eval().requires_grad_(False)):
+        ours = generator(built)
+        expected = by_the_model(ours, PROMPTS[0], len(encode_prompt(TOKENIZER, "The owl saw the")))
+        assert by_tokens(found(ours, PROMPTS[0])) == approx(expected, depth=8)
+
+
+def test_a_text_without_tokens_has_no_end():
+    backend = tokenizers.Tokenizer.from_str(TOKENIZER._backend.to_str())
+    backend.normalizer = tokenizers.normalizers.Strip()
+    tokenizer = Tokenizer(backend)
+    assert PromptEnding.of(tokenizer, " ", encode_prompt(tokenizer, " ")) is None
+    assert PromptEnding.of(tokenizer, "The owl ", encode_prompt(tokenizer, "The owl ")) is None, (
+        "the space is in no token"
+    )
+
+
+@pytest.mark.parametrize("prompt", ["Th", "The owl saw the fo", "The owl ", "The owl saw"])
+def test_tokenizers_that_begin_a_text_with_a_space_heal_too(prompt):
+    backend = tokenizers.Tokenizer(tokenizers.models.BPE())
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace(prepend_scheme="first")
+    backend.decoder = tokenizers.decoders.Metaspace(prepend_scheme="first")
+    trainer = tokenizers.trainers.BpeTrainer(vocab_size=200, special_tokens=["<s>", "</s>"], show_progress=False)
+    backend.train_from_iterator([TEXT], trainer)
+    tokenizer = Tokenizer(backend)
+    ours = generator(model(vocab_size=tokenizer.vocab_size), tokenizer)
+    options = found(ours, prompt)
+    for cover in options:
+        for last in [[token] for token in cover.tokens.tolist()] or [[]]:
+            assert tokenizer.decode([*cover.prompt, *last]).startswith(prompt)
+    ending = PromptEnding.of(tokenizer, prompt, encode_prompt(tokenizer, prompt))
+    assert ending.text.decode() == " " + prompt.split(" ")[-1], "the whole word is taken back"
+    for sample in [*ours.samples(prompt, n=8), *ours.search(prompt, beam_size=2, n=2)]:
+        texts = {tokenizer.decode([*cover.prompt, *sample.tokens]) for cover in options if cover.overlap}
+        assert prompt + sample.text in texts or not sample.overlap
+
+
+def test_stop_strings_are_looked_for_behind_the_prompt():
+    ours = generator(greedy=True)
+    (whole,) = ours.samples("The owl ")
+    assert whole.overlap
+    assert len(whole.text) > 2
+    (cut,) = generator(greedy=True, stop=(whole.text[:2],)).samples("The owl ")
+    assert (cut.text, cut.finish_reason) == ("", "stop")
+    (same,) = generator(greedy=True, stop=("The owl ",)).samples("The owl ")
+    assert same == whole
+
+
+def test_an_interrupted_sample_has_the_text_of_its_tokens():
+    ours = generator()
+    for sample in ours.samples(PROMPTS[0], n=4):
+        interrupted = dataclasses.replace(sample, text="", finish_reason=None)
+        ours.interrupt(interrupted)
+        assert interrupted.text == sample.text
+
+
+def test_biases_count_for_what_goes_beyond_the_prompt():
+    ours = generator(greedy=True)
+    first = ours.samples("The owl ")[0].tokens[0]
+    banned = generator(greedy=True, logit_bias=(f"{first}=-inf",)).samples("The owl ")[0]
+    assert banned.tokens[0] != first
+    own = encode_prompt(TOKENIZER, "The owl ")[-1]
+    generator(greedy=True, logit_bias=(f"{own}=-inf",)).samples("The owl ")  # its own tokens stay
+
+
+@pytest.mark.parametrize("kind", ["char", "byte"])
+def test_characters_and_bytes_are_never_taken_back(kind):
+    tokenizer = make_tokenizer(kind)
+    assert PromptEnding.of(tokenizer, "The owl ", encode_prompt(tokenizer, "The owl ")) is None
+
+
+def test_only_the_text_of_a_prompt_is_taken_back():
+    ids = encode_prompt(TOKENIZER, "The owl ")
+    off = generator(token_healing=False).samples("The owl ", n=3)
+    assert generator().samples(ids, n=3) == off
+    assert dataclasses.replace(generator(), follows_examples=True).samples("The owl ", n=3) == off
+    assert generator().samples("The owl ", n=3) != off
+    assert PromptEnding.of(TOKENIZER, "", ids) is None
+    context = [*encode_prompt(TOKENIZER, "saw the fo"), TOKENIZER.end_of_text]
+    ending = PromptEnding.of(TOKENIZER, "x", encode_after(TOKENIZER, context, "x"))
+    assert ending.prefix_ids == context
+    assert PromptEnding.of(TOKENIZER, "x", TOKENIZER.encode("x")) is None, "one token has to stay"
+    with pytest.raises(UsageError, match="nothing to begin from"):
+        generator().samples([])
+
+
+def test_long_words_are_taken_back_in_part():
+    prompt = "The owl " + "x" * 40
+    ending = PromptEnding.of(TOKENIZER, prompt, encode_prompt(TOKENIZER, prompt))
+    assert 0 < len(ending.text) <= 24
+    assert spelled(ending.prefix_ids) + ending.text == prompt.encode()
+    long = "the fox ran. " * 300 + "The ow"
+    ending = PromptEnding.of(TOKENIZER, long, encode_prompt(TOKENIZER, long))
+    assert ending.text == b" ow"
+    assert spelled(ending.prefix_ids) + ending.text == long.encode()
+
+
+def test_tokens_are_found_by_their_first_bytes():
+    vocabulary = TokenPrefixIndex(TOKENIZER)
+    special = set(TOKENIZER.special_tokens.values())
+    every = {token: TOKENIZER.token_bytes(token) for token in range(TOKENIZER.vocab_size) if token not in special}
+    for prefix in {spelling[:n] for spelling in every.values() for n in (1, 2, 3)} | {b"\xff", b"\xff\xff", b"zz"}:
+        same, longer = (ids.tolist() for ids in vocabulary.starting_with(prefix))
+        assert same == [token for token, spelling in every.items() if spelling == prefix]
+        assert sorted(longer) == [t for t, each in every.items() if each.startswith(prefix) and each != prefix]

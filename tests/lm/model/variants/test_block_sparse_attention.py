@@ -1,0 +1,178 @@
+"""Models whose attention has a pattern: what they see, with caches, padding and every kind of position."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lm.config.model import ModelConfig
+from lm.errors import UsageError
+from lm.model.attention import capture_attention_weights
+from lm.model.transformer import build_model
+from lm.model.variants import block_sparse as patterned
+from tests.tolerances import assert_close
+
+SHAPE = {"vocab_size": 40, "context_length": 300, "d_model": 32, "n_layers": 2, "n_heads": 4, "init_std": 0.3}
+KINDS = {
+    "window": {"attention": "window", "attention_window": 20},
+    "bigbird": {"attention": "bigbird", "attention_block": 8, "global_blocks": 1, "random_blocks": 2},
+    "compressed": {"attention": "compressed", "attention_block": 16, "attention_stride": 3},
+}
+CACHED = [kind for kind in KINDS if kind != "compressed"]
+ENCODERS = {**KINDS, "linformer": {"attention": "linformer", "attention_rank": 9}}
+POSITIONS = ["rotary", "alibi", "t5", "relative", "learned", "sinusoidal", "none"]
+FIELDS = {"n_kv_heads": 2, "qk_norm": True, "value_residual": True}
+
+
+def model_of(kind, **fields):
+    model = build_model(ModelConfig(**{**SHAPE, **ENCODERS[kind], **fields}), seed=1).eval()
+    return model.requires_grad_(False)
+
+
+def ids(*shape):
+    return torch.randint(40, shape, generator=torch.Generator().manual_seed(0))
+
+
+def in_windows(model, tokens, width):
+    """Logits after each token, whose window is read alone and without a mask, by a model without positions."""
+    parts = [tokens[:, max(0, end - width) : end] for end in range(1, tokens.shape[1] + 1)]
+    of_narrow = [model(part)[:, -1] for part in parts[: width - 1]]
+    of_wide = [model(torch.cat(parts[width - 1 :]))[:, -1]] if parts[width - 1 :] else []
+    return torch.cat([*of_narrow, *of_wide])[None]
+
+
+NEAR_A_BLOCK = (1, 2, 15, 16, 17, 33)
+
+
+@pytest.mark.parametrize("widths", [NEAR_A_BLOCK, pytest.param(range(1, 41), marks=pytest.mark.slow)], ids=len)
+def test_a_token_sees_as_many_as_the_window_is_wide(widths):
+    """Its own among them, in one pass and with a cache."""
+    fields = {"n_layers": 1, "positions": "none", "attention_window": None}
+    full, tokens = model_of("window", **fields, attention="full").double(), ids(1, 50)
+    for width in widths:
+        model = model_of("window", **{**fields, "attention_window": width}).double()
+        model.load_state_dict(full.state_dict())
+        expected, cache = in_windows(full, tokens, width), model.new_cache()
+        by_parts = [model(part, cache=cache) for part in tokens.split([3, *[1] * 7, 40], dim=1)]
+        for found in (model(tokens), torch.cat(by_parts, dim=1)):
+            torch.testing.assert_close(found, expected, atol=1e-10, rtol=1e-10)
+
+
+@pytest.mark.parametrize("kind", ["window", "bigbird"])
+@pytest.mark.parametrize("positions", POSITIONS)
+@pytest.mark.parametrize("is_encoder", [True, False])
+def test_block_by_block_equals_one_mask(kind, positions, is_encoder, monkeypatch):
+    tokens, lengths = ids(2, 203), torch.tensor([203, 90])
+    model = model_of(kind, positions=positions, n_encoder_layers=2 if is_encoder else 0, **FIELDS)
+
+    def read():
+        return model.encode(tokens, lengths=lengths) if is_encoder else model.hidden(tokens)
+
+    found = read()
+    monkeypatch.setattr(patterned, "is_blockwise_faster", lambda *_, **__: False)
+    assert_close(found, read(), model=model)
+
+
+@pytest.mark.parametrize("kind", CACHED)
+@pytest.mark.parametrize("positions", POSITIONS)
+def test_cached_equals_uncached(kind, positions):
+    model, tokens = model_of(kind, positions=positions, **FIELDS), ids(2, 203)
+    cache = model.new_cache()
+    logits = torch.cat([model(part, cache=cache) for part in tokens.split([5, 1, 1, 1, 100, 1, 94], dim=1)], dim=1)
+    assert_close(logits, model(tokens), model=model)
+
+
+@pytest.mark.parametrize("kind", CACHED)
+def test_what_is_taken_back_or_reordered_leaves_no_trace(kind):
+    model, tokens = model_of(kind, **FIELDS), ids(2, 60)
+    cache = model.new_cache()
+    model(tokens[:, :50], cache=cache)
+    for length in (43, 22, 6, 1):
+        cache.truncate(length)
+        assert_close(model(tokens[:, length:50], cache=cache), model(tokens[:, :50])[:, length:], model=model)
+    cache.reorder(torch.tensor([1, 0, 1]))
+    swapped = tokens[[1, 0, 1]]
+    assert_close(model(swapped[:, 50:], cache=cache), model(swapped)[:, 50:], model=model)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("positions", ["rotary", "t5", "relative"])
+def test_the_future_never_changes_the_past(kind, positions):
+    model, tokens = model_of(kind, positions=positions).double(), ids(1, 150)
+    before = model(tokens)
+    for place in (1, 47, 100, 149):
+        other = tokens.clone()
+        other[:, place:] = (other[:, place:] + 7) % 40
+        assert_close(model(other)[:, :place], before[:, :place], model=model)
+        assert_close(model(tokens[:, :place]), before[:, :place], model=model)
+        assert (model(other)[:, place:] - before[:, place:]).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("kind", "positions"),
+    [
+        *((kind, positions) for kind in KINDS for positions in ("rotary", "sinusoidal", "alibi", "t5", "relative")),
+        ("linformer", "rotary"),
+        ("linformer", "sinusoidal"),
+    ],
+)
+def test_padding_changes_nothing_in_an_encoder(kind, positions):
+    """A source alone, beside a longer one, and with more padding than that."""
+    model, source = model_of(kind, positions=positions, n_encoder_layers=2, **FIELDS), ids(2, 200)
+    lengths = torch.tensor([200, 71])
+    batch = model.encode(source, lengths=lengths)
+    for row, length in enumerate(lengths.tolist()):
+        alone = model.encode(source[row : row + 1, :length])
+        assert_close(batch[row : row + 1, :length], alone, model=model)
+    padded = torch.cat((source, ids(2, 44)), dim=1)
+    found = model.encode(padded, lengths=lengths)[:, :200]
+    assert_close(found[0], batch[0], model=model)
+    assert_close(found[1, :71], batch[1, :71], model=model)
+
+
+@pytest.mark.parametrize("kind", ["window", "bigbird"])
+def test_captured_weights_are_those_of_the_pattern(kind):
+    model, tokens = model_of(kind), ids(1, 120)
+    attentions = model.decoder.attention_layers()
+    with capture_attention_weights(attentions) as weights:
+        model(tokens)
+    places = torch.arange(120)
+    for attention, found in zip(attentions, weights, strict=True):
+        seen = attention.pattern.build_token_mask(places[:, None], places, within=120).tril()
+        assert torch.equal(found[0, 0] > 0, seen)
+        torch.testing.assert_close(found.sum(-1), torch.ones(1, 4, 120))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_weights_get_a_gradient(kind):
+    model = model_of(kind, positions="relative", attention_dropout=0.1, **FIELDS).requires_grad_(True).train()
+    model(ids(2, 150)).square().sum().backward()
+    assert all(parameter.grad is not None and parameter.grad.any() for parameter in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"attention_window": 9}, r"full attention has no attention_window"),
+        ({"attention": "window", "random_blocks": 9}, r"window attention has no random_blocks"),
+        ({"attention": "bigbird", "attention_stride": 9}, r"bigbird attention has no attention_stride"),
+        ({"attention": "linformer"}, r"linformer attention is for encoders and masked models: "),
+        ({"attention": "linformer", "n_encoder_layers": 1, "positions": "t5"}, r"no distances for t5 positions"),
+        (
+            {"attention": "window", "n_encoder_layers": 1, "syntax": "both"},
+            r"distances in trees need full attention",
+        ),
+        ({"attention": "compressed", "attention_stride": 1}, r"attention_stride must be at least 2, not 1"),
+        ({"attention": "window", "architecture": "lstm"}, r"attention is for transformer blocks"),
+    ],
+)
+def test_settings_that_do_not_go_together_are_refused_in_a_line(fields, message):
+    with pytest.raises(UsageError, match=message):
+        ModelConfig(**fields)
+
+
+def test_settings_are_those_given_or_as_published():
+    config = ModelConfig(attention="bigbird", random_blocks=0)
+    assert config.attention_settings == {"attention_block": 32, "global_blocks": 2, "random_blocks": 0}
+    assert ModelConfig().attention_settings == {}
+    assert ModelConfig(attention="compressed").attention_settings == {"attention_block": 256, "attention_stride": 3}

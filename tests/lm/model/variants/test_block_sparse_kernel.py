@@ -1,0 +1,165 @@
+"""Attention block by block equals dense attention with the mask of its pattern, and never holds all pairs."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from lm.model.attention import attend
+from lm.model.masks import Mask
+from lm.model.variants import block_sparse as block_attention
+from lm.model.variants.block_sparse import BigBird, BlockSparseKernel, LocalBlocks, SlidingWindow, is_blockwise_faster
+from tests.tolerances import assert_close
+
+HEADS, HEAD = 4, 8
+
+
+def bigbird(is_causal):
+    return BigBird(8, 2, 2, layer=3, is_causal=is_causal)
+
+
+KINDS = {"window": lambda _: SlidingWindow(20), "blocks": lambda _: LocalBlocks(16), "bigbird": bigbird}
+
+
+def tensors(length, *, batch=2, kv_heads=HEADS, dtype=torch.float64, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    shapes = [(batch, heads, length, HEAD) for heads in (HEADS, kv_heads, kv_heads)]
+    return [torch.randn(shape, generator=generator, dtype=dtype).requires_grad_() for shape in shapes]
+
+
+def gradients(output, inputs):
+    weights = torch.randn(output.shape, generator=torch.Generator().manual_seed(9), dtype=output.dtype)
+    return torch.autograd.grad((output * weights).sum(), inputs)
+
+
+def dense(query, key, value, pairs):
+    """In float64 and with all pairs: zeros where a query sees nothing."""
+    key, value = (x.repeat_interleave(HEADS // x.shape[1], dim=1) for x in (key, value))
+    scores = (query @ key.mT / HEAD**0.5).masked_fill(~pairs, -torch.inf)
+    return scores.softmax(-1).nan_to_num(0.0) @ value
+
+
+@pytest.mark.parametrize("held", [1 << 30, 6000])
+@pytest.mark.parametrize("kv_heads", [4, 1])
+@pytest.mark.parametrize("lengths", [None, [150, 37]])
+@pytest.mark.parametrize("is_causal", [True, False])
+@pytest.mark.parametrize("kind", KINDS)
+def test_equals_dense_attention_with_its_mask(kind, is_causal, lengths, kv_heads, held, monkeypatch):
+    monkeypatch.setattr(block_attention, "_MAX_SAVED_VALUES", held)
+    pattern = KINDS[kind](is_causal)
+    inputs = tensors(150, kv_heads=kv_heads)
+    mask = Mask(is_causal=is_causal, key_lengths=None if lengths is None else torch.tensor(lengths))
+    found = BlockSparseKernel(pattern, mask)(*inputs)
+    expected = dense(*inputs, mask.with_pattern(pattern).build_tensor(150, 150, torch.device("cpu")))
+    assert_close(found, expected, terms=150, depth=2)
+    for ours, theirs in zip(gradients(found, inputs), gradients(expected.nan_to_num(0.0), inputs), strict=True):
+        assert_close(ours, theirs.nan_to_num(0.0), terms=150, depth=4)
+
+
+def near(queries, keys, farthest):
+    return (queries - keys).abs() <= farthest
+
+
+def in_one_block(queries, keys, block):
+    return queries // block == keys // block
+
+
+@pytest.mark.parametrize("is_causal", [True, False])
+@pytest.mark.parametrize("is_padded", [True, False])
+@pytest.mark.parametrize(("kind", "sees"), [(SlidingWindow, near), (LocalBlocks, in_one_block)])
+def test_each_width_equals_dense_attention_with_a_mask_written_out(kind, sees, is_padded, is_causal):
+    """Whether a window is narrower than a block, as wide, or wider, and wherever the sequence ends."""
+    for width in range(kind is LocalBlocks, 41):
+        for length in (33, 50):
+            inputs = tensors(length, batch=2 if is_padded else 1)
+            places, lengths = torch.arange(length), torch.tensor([length, (length + 1) // 2])
+            pairs = sees(places[:, None], places, width) & ((places <= places[:, None]) | (not is_causal))
+            allowed = pairs[None] & (places < lengths[:, None, None]) if is_padded else pairs[None]
+            mask = Mask(is_causal=is_causal, key_lengths=lengths if is_padded else None)
+            with torch.no_grad():
+                found = BlockSparseKernel(kind(width), mask)(*inputs)
+                expected = dense(*inputs, allowed[:, None])
+            torch.testing.assert_close(found, expected, atol=1e-12, rtol=1e-12)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_dropout_is_the_same_when_it_is_computed_again(kind, monkeypatch):
+    """The gradient of a sum of outputs is that of the weights that were drawn: of the values, by finite differences."""
+    monkeypatch.setattr(block_attention, "_MAX_SAVED_VALUES", 3000)
+    query, key, value = tensors(100, batch=1)
+
+    def run(value):
+        torch.manual_seed(5)
+        return BlockSparseKernel(KINDS[kind](True), Mask.causal(), dropout=0.3)(query, key, value)
+
+    direction = torch.randn(value.shape, dtype=torch.float64)
+    linear = (run(value + direction) - run(value)).sum()  # attention is linear in the values
+    (gradient,) = torch.autograd.grad(run(value).sum(), value)
+    assert_close((gradient * direction).sum(), linear, terms=value.numel(), depth=2)
+    without = BlockSparseKernel(KINDS[kind](True), Mask.causal())(query, key, value)
+    assert (run(value) - without).abs().max() > 0.1
+
+
+class Largest(TorchDispatchMode):
+    """The most numbers of any tensor that was made."""
+
+    def __init__(self):
+        super().__init__()
+        self.numbers = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        made = function(*args, **(kwargs or {}))
+        for tensor in made if isinstance(made, (tuple, list)) else (made,):
+            if isinstance(tensor, torch.Tensor):
+                self.numbers = max(self.numbers, tensor.numel())
+        return made
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+@pytest.mark.parametrize("is_causal", [True, False])
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_tensor_grows_with_the_square_of_the_length(kind, is_causal, dropout, monkeypatch):
+    monkeypatch.setattr(block_attention, "_MAX_SAVED_VALUES", 1 << 16)
+    pattern = BigBird(16, 2, 2, layer=3, is_causal=is_causal) if kind == "bigbird" else KINDS[kind](is_causal)
+
+    def most(length):
+        inputs = tensors(length, batch=1, dtype=torch.float32)
+        with Largest() as largest:
+            BlockSparseKernel(pattern, Mask(is_causal=is_causal), dropout=dropout)(*inputs).sum().backward()
+        return largest.numbers
+
+    assert most(2048) < 2048**2 / 8
+    assert most(2048) <= 4.2 * most(512)
+
+
+@pytest.mark.parametrize("is_causal", [True, False])
+def test_padding_is_never_seen_and_a_row_of_it_alone_gives_zeros(is_causal):
+    mask = Mask(is_causal=is_causal, key_lengths=torch.tensor([40, 0]))
+    inputs = tensors(130, dtype=torch.float32)
+    before = BlockSparseKernel(bigbird(is_causal), mask)(*inputs)
+    with torch.no_grad():
+        for x in inputs[1:]:
+            x[0, :, 40:] = 1e4
+            x[1] = -1e4
+    after = BlockSparseKernel(bigbird(is_causal), mask)(*inputs)
+    assert torch.equal(after, before)
+    assert not after[1].any()
+    assert all(gradient.isfinite().all() for gradient in gradients(after, inputs))
+
+
+def test_blocks_pay_once_most_keys_are_seen_by_few():
+    assert not is_blockwise_faster(SlidingWindow(127), 256, is_causal=True)
+    assert is_blockwise_faster(SlidingWindow(127), 512, is_causal=True)
+    assert not is_blockwise_faster(LocalBlocks(256), 512, is_causal=True)
+    assert is_blockwise_faster(LocalBlocks(256), 513, is_causal=True)
+    assert not is_blockwise_faster(bigbird(False), 64, is_causal=False)
+
+
+def test_bfloat16_stays_near_float32():
+    inputs = tensors(200, dtype=torch.float32)
+    expected = BlockSparseKernel(bigbird(True), Mask.causal())(*inputs)
+    found = BlockSparseKernel(bigbird(True), Mask.causal())(*(x.bfloat16() for x in inputs))
+    assert found.dtype == torch.bfloat16
+    assert_close(found, expected, depth=2)
+    assert_close(attend(*inputs, mask=Mask.causal(pattern=bigbird(True))), expected, terms=200, depth=2)
