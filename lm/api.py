@@ -249,8 +249,7 @@ class Model:
 
         Args:
             files: text files, folders or globs, split into documents as in training [default: the held-out split of the
-                run:
-                text, examples or sentence pairs].
+                run: text, examples or sentence pairs].
             context: window length in tokens [default: the model's context].
             stride: tokens from one window to the next [default: half of the context].
             batch_size: windows scored together; changes the speed, not the result.
@@ -272,7 +271,7 @@ class Model:
             texts = select_readable(find_text_files(named, data.for_other_files(**rows), reading))
         else:
             texts = TextFiles([open_held_out_text(self.loaded)])
-        scorer = TextScorer.of(model, self.tokenizer, config, separator=data.separator)
+        scorer = TextScorer.from_config(model, self.tokenizer, config, separator=data.separator)
         if data.supervised and not files and isinstance(model, DecoderOnly):
             *_, last = score_completions(
                 model, self.tokenizer, texts[0].examples(), context=scorer.context, batch_size=batch_size,
@@ -281,8 +280,8 @@ class Model:
             return last.tally
         scores: list[FileScore] = []
         training_text = ContaminationCheck(self.loaded)
-        for stretch in scorer.score_segments(texts, scores=scores):
-            training_text.add_passage(stretch)
+        for segment in scorer.score_segments(texts, scores=scores):
+            training_text.add_passage(segment)
         for warning in training_text.warnings([text.name for text in texts]):
             warnings.warn(warning, stacklevel=2)
         return Tally.total(score.tally for score in scores)

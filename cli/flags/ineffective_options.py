@@ -42,8 +42,8 @@ class Invocation:
 
     Attributes:
         command: its name, such as "train" or "tokenizer train".
-        values: of options and arguments: from the command line, the environment, or by default; by flag, or by the
-            name of an argument.
+        values: of options and arguments: from the command line, the environment, or by default; by flag, or by the name
+            of an argument.
         typed: those that were typed, as they are spelled, such as --no-echo for --echo.
         variables: those that the environment set, with their variables.
     """

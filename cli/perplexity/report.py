@@ -108,7 +108,10 @@ def _describe_masks(how: dict[str, Any], total: Tally) -> str:
 
 def print_scores(scores: Sequence[FileScore], how: dict[str, Any], *, as_json: bool, as_csv: bool) -> None:
     """Print the results on stdout, as a table unless another form is requested."""
-    total, macro = Tally.total(score.tally for score in scores), MacroAverage.of(score.tally for score in scores)
+    total, macro = (
+        Tally.total(score.tally for score in scores),
+        MacroAverage.from_tallies(score.tally for score in scores),
+    )
     warn_of_lost_text(total)
     if as_json:
         print_json(scores, total, macro, how)

@@ -55,7 +55,9 @@ class LoadedScorer:
         if "perplexity__every" in given.environment and not model.config.is_masked:
             config = dataclasses.replace(config, every=1)
         data = data or loaded.config.data.for_other_files(**given["data"])
-        return cls(run, given, loaded, data, TextScorer.of(model, loaded.tokenizer, config, separator=data.separator))
+        return cls(
+            run, given, loaded, data, TextScorer.from_config(model, loaded.tokenizer, config, separator=data.separator)
+        )
 
     def with_dtype(self, dtype: str) -> LoadedScorer:
         """Load the same run in another dtype."""

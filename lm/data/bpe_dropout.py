@@ -43,7 +43,7 @@ class Merges:
         order = np.argsort(keys, kind="stable")
         self._keys, self._ranks = np.append(keys[order], -1), np.append(order, _NONE)
         self._results = np.array([vocabulary[left + right] for left, right in rules], dtype=np.int64)
-        self._letters = RaggedArray.of(_letters(vocabulary, set(whole)))
+        self._letters = RaggedArray.from_rows(_letters(vocabulary, set(whole)))
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> Merges | None:
@@ -53,7 +53,7 @@ class Merges:
 
     def letters(self, words: RaggedArray) -> RaggedArray:
         """The letters of words that are given as tokens."""
-        return self._letters.take(words.values).grouped(words.ends)
+        return self._letters.take(words.values).merge_rows(words.ends)
 
     def rank(self, left: Integers, right: Integers) -> Integers:
         """The place of the rule that merges each pair of tokens, from 0; the greatest integer where there is none."""
@@ -93,7 +93,7 @@ def segment(words: RaggedArray, merges: Merges, *, dropout: float, keys: Indices
     batches = length_batches(words.lengths(), tokens=_CELLS, ratio=1.25)
     done = [_merge(words.take(rows), merges, dropout, keys[rows]) for rows in batches]
     order = np.concatenate([np.empty(0, dtype=np.int64), *batches])
-    return RaggedArray.join(done).take(np.argsort(order, kind="stable"))
+    return RaggedArray.concatenate(done).take(np.argsort(order, kind="stable"))
 
 
 class _Table:

@@ -96,7 +96,7 @@ class FramedPairs:
             "target": stored.tokenizer,
         }
         self._merges = {side: _merges(side, self._tokenizers[side]) for side in SIDES} if dropout else {}
-        self._sentences, self._places = cache(stored.sentences), cache(stored.places)
+        self._sentences, self._places = cache(stored.sentences), cache(stored.tree_positions)
 
     def frames(self, direction: Direction) -> PairSpecialTokens:
         """The tokens around sources and targets."""
@@ -138,10 +138,10 @@ class FramedPairs:
         plain = sentences.table.take(words.values)  # of each word
         places = self._places(split) if side == "source" else None
         of_words = None if places is None else places.take(numbers).values[plain.ends - plain.lengths()]
-        tokens = _beside_places(plain, of_words).grouped(words.ends)
+        tokens = _beside_places(plain, of_words).merge_rows(words.ends)
         if keys is not None:
             dropped = _beside_places(self._dropped(words, plain, self._merges[side], keys), of_words)
-            dropped = dropped.grouped(words.ends)
+            dropped = dropped.merge_rows(words.ends)
             room = math.inf if self._context is None else self._context - len(frame)
             tokens = _unless(dropped.lengths() > room, dropped, tokens)
         return wrap_sources(tokens, frame)
@@ -167,7 +167,7 @@ def _unless(too_long: NDArray[np.bool_], dropped: RaggedArray, plain: RaggedArra
     """The sentences with BPE dropout, but plain where they would be too long."""
     if not too_long.any():
         return dropped
-    return RaggedArray.join([dropped, plain]).take(np.arange(len(plain)) + len(plain) * too_long)
+    return RaggedArray.concatenate([dropped, plain]).take(np.arange(len(plain)) + len(plain) * too_long)
 
 
 def _beside_places(words: RaggedArray, places: TreePositions | None) -> RaggedArray:

@@ -83,14 +83,14 @@ class Classifier:
     @torch.inference_mode()
     def _classify(self, texts: Sequence[str]) -> Iterator[ClassifiedText]:
         frame, config = build_example_frame(self.tokenizer), self.model.config
-        rows = RaggedArray.of(
+        rows = RaggedArray.from_rows(
             [
                 beginning(frame.wrap(ids), context=config.context_length)
                 for ids in self.tokenizer.encode_batch(list(texts))
             ]
         )
         device = next(self.model.parameters()).device
-        tokens, lengths = (torch.from_numpy(ids).to(device) for ids in (rows.padded(0), rows.lengths()))
+        tokens, lengths = (torch.from_numpy(ids).to(device) for ids in (rows.to_padded(0), rows.lengths()))
         probabilities = self.model(tokens, lengths=lengths)[:, 0].float().softmax(-1).tolist()
         for text, text_probabilities in zip(texts, probabilities, strict=True):
             yield _rank_labels(text, config.labels, text_probabilities)
@@ -201,7 +201,7 @@ class CompletionClassifier:
             self._suffixes[first : first + suffixes_per_chunk]
             for first in range(0, len(self._suffixes), suffixes_per_chunk)
         ):
-            ids = torch.from_numpy(RaggedArray.of(suffixes).padded(IGNORE_INDEX)).to(
+            ids = torch.from_numpy(RaggedArray.from_rows(suffixes).to_padded(IGNORE_INDEX)).to(
                 following.device
             )  # (labels, longest)
             scores = following[:, ids[:, 0]].cpu().double()  # (rows, labels)

@@ -76,8 +76,8 @@ class MaskFiller:
 
     def _fill(self, texts: Sequence[str], k: int) -> Iterator[FilledText]:
         rows = [self.ids(text) for text in texts]
-        ids = RaggedArray.of(rows)
-        tokens, lengths = torch.from_numpy(ids.padded(0)), torch.from_numpy(ids.lengths())
+        ids = RaggedArray.from_rows(rows)
+        tokens, lengths = torch.from_numpy(ids.to_padded(0)), torch.from_numpy(ids.lengths())
         blanks = tokens == require_mask_token(self.tokenizer)
         all_candidates = iter(self._top_candidates(tokens, lengths, blanks, k))
         for text, row, number in zip(texts, rows, blanks.sum(1).tolist(), strict=True):

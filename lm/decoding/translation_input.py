@@ -160,10 +160,10 @@ def _add_frame(ids: NDArray[Any], frame: SpecialTokenFrame) -> SourceIds:
     """One source within its frame."""
     if ids.ndim == 1:
         return [*frame.before, *ids.tolist(), *frame.after]
-    return wrap_sources(RaggedArray.of([ids]), frame).values.tolist()
+    return wrap_sources(RaggedArray.from_rows([ids]), frame).values.tolist()
 
 
 def pad_sources(sources: Sequence[SourceIds]) -> tuple[Tensor, Tensor]:
     """Return (sources, length) IDs, or (sources, length, 4) with trees, and (sources,) lengths."""
-    rows = RaggedArray.of(sources)
-    return torch.from_numpy(rows.padded(0)), torch.from_numpy(rows.lengths())
+    rows = RaggedArray.from_rows(sources)
+    return torch.from_numpy(rows.to_padded(0)), torch.from_numpy(rows.lengths())

@@ -109,9 +109,9 @@ class Passage:
         return self.offsets.ends(self.piece, self.tokens)
 
     @cached_property
-    def loss(self) -> RoundTripLoss:
+    def round_trip_loss(self) -> RoundTripLoss:
         """Return what encoding loses of the text."""
-        return self.offsets.loss(self.piece, self.tokens)
+        return self.offsets.round_trip_loss(self.piece, self.tokens)
 
 
 @dataclass(frozen=True)

@@ -262,8 +262,7 @@ def find_misalignment(longer: Sequence[int], shorter: Sequence[int]) -> int:
 
     A sentence and its translation have similar lengths. A line pair fits the better, the nearer the logarithm of its
     length ratio is to the median. The longer text is shifted one line at a time, or once by all surplus lines, where
-    the
-    total fit is best. The result, the position of the first shift, may be a few lines off.
+    the total fit is best. The result, the position of the first shift, may be a few lines off.
 
     Args:
         longer: line lengths of the text with more lines.

@@ -60,8 +60,7 @@ def read_prompts(file: TextFile) -> Iterator[Prompt]:
     """Yield the prompts of a file.
 
     Each line is a prompt; an empty line is an empty prompt. In JSON Lines, each non-blank line is an object with
-    `prompt`
-    or `text`, and optionally `seed` and `max_tokens`; so is each Parquet row.
+    `prompt` or `text`, and optionally `seed` and `max_tokens`; so is each Parquet row.
 
     Raises:
         InputError: the file is damaged or not UTF-8, or a line is not such an object; the message names file and line.

@@ -106,8 +106,7 @@ def _train_bpe(texts: Iterable[str], config: TokenizerConfig, special_tokens: Se
     """Train byte-level BPE as in GPT-2: its pre-tokenisation, no prefix space, all bytes are tokens.
 
     With merges within characters, a frequent character is one token and a rare one its bytes. The mask includes the
-    space
-    before it, which is part of the token that it stands for (RoBERTa, Liu et al. 2019).
+    space before it, which is part of the token that it stands for (RoBERTa, Liu et al. 2019).
     """
     backend = tokenizers.Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

@@ -97,7 +97,7 @@ def test_tokens_end_where_their_bytes_do(tokenizer):
 def test_dropout_of_merges_leaves_bytes_of_the_same_characters(tokenizer):
     merges = Merges.of(tokenizer)
     characters = list(dict.fromkeys(TEXT[:200]))
-    letters = merges.letters(RaggedArray.of([tokenizer.encode(character) for character in characters]))
+    letters = merges.letters(RaggedArray.from_rows([tokenizer.encode(character) for character in characters]))
     keys = np.arange(len(characters), dtype=np.uint64)
     for dropout, is_whole in ((0.0, True), (1.0, False)):
         words = segment(letters, merges, dropout=dropout, keys=keys)
