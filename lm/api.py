@@ -279,10 +279,10 @@ class Model:
             )  # fmt: skip
             return last.tally
         scores: list[FileScore] = []
-        training_text = ContaminationCheck(self.loaded)
+        contamination = ContaminationCheck(self.loaded)
         for segment in scorer.score_segments(texts, scores=scores):
-            training_text.add_passage(segment)
-        for warning in training_text.warnings([text.name for text in texts]):
+            contamination.add_passage(segment)
+        for warning in contamination.warnings([text.name for text in texts]):
             warnings.warn(warning, stacklevel=2)
         return Tally.total(score.tally for score in scores)
 

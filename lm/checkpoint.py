@@ -1,4 +1,4 @@
-"""Checkpoints: written whole or not at all, verified when read, and removed when they are too many. No pickle.
+"""Checkpoints: written atomically, verified when read, and removed when they are too many. No pickle.
 
 Where they are and what their files are called is known to `lm.run_folder`.
 """
@@ -67,7 +67,7 @@ def save_checkpoint(
     source_tokenizer: Tokenizer | None = None,
     resumed_at: int | None = None,
 ) -> Path:
-    """Write `RUN/checkpoints/step-N` so that it is there whole or not at all; returns its folder.
+    """Write `RUN/checkpoints/step-N` atomically; returns its folder.
 
     Args:
         run: the run's folder.

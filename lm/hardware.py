@@ -74,7 +74,7 @@ class Hardware:
         return getattr(torch, self.optimizer_dtype)
 
     def autocast(self) -> AbstractContextManager[object]:
-        """Matrix products in `dtype`, weights and sums in float32."""
+        """Matmuls in `dtype`, weights and sums in float32."""
         if self.torch_dtype is torch.float32:
             return contextlib.nullcontext()
         return torch.autocast(self.device, dtype=self.torch_dtype)

@@ -38,7 +38,7 @@ class TrainingDisplay:
         Args:
             steps: the number of the last step.
             first_step: steps that an earlier process has taken.
-            matrix_rate: FLOP/s of matrix products, of which model-FLOPs utilisation is a fraction.
+            matrix_rate: FLOP/s of matmuls, of which model-FLOPs utilisation is a fraction.
             left: seconds that are left of a budget, if there is one.
         """
         self.steps, self.matrix_rate, self.left = steps, matrix_rate, left

@@ -62,7 +62,7 @@ def _report_text(event: CorpusPrepared, manifest: Manifest) -> None:
         parts = f"{train.documents:,} examples to train on, {held_out.documents:,} held out"
     else:
         parts = f"{count(train.tokens)} tokens to train on, {count(held_out.tokens)} held out"
-        parts += f", {train.bytes / train.tokens:.2f} bytes a token"
+        parts += f", {train.bytes / train.tokens:.2f} bytes/token"
     fact("corpus", f"{size(train.bytes + held_out.bytes)}, vocabulary {tokenizer.vocab_size:,}: {parts}")
     if event.trained is not None and tokenizer.vocab_size < event.trained:
         fact("", f"(no more pairs occur often enough for a vocabulary of {event.trained:,})")

@@ -124,7 +124,7 @@ def measure_speed(
     progress(f"{name}, training")
     yield _measure_training(config, limits, seconds=seconds, compare=compare, rows=rows)
     bench = _GenerationBenchmark(config, generating or config.hardware, limits, seconds=seconds, compare=compare)
-    progress(f"{name}, reading a prompt")
+    progress(f"{name}, prefill")
     yield bench.prefill()
     for streams in CONCURRENCY:
         progress(f"{name}, generating {streams} text{'' if streams == 1 else 's'}")

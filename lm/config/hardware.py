@@ -23,7 +23,7 @@ class HardwareConfig(CheckedConfig):
     device: Device = option("auto", "Where to run: auto takes a GPU if there is one.")
     dtype: DType = option(
         "auto",
-        "Arithmetic of the matrix products; auto trains in bfloat16 where that is faster, generates and translates in "
+        "Arithmetic of the matmuls; auto trains in bfloat16 where that is faster, generates and translates in "
         "what `lm compile RUN` found fastest, and is float32 otherwise. Two are for trained models: float16, and int8, "
         "which keeps the weights in 8 bits, with a scale for each output.",
     )

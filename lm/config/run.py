@@ -26,7 +26,7 @@ class RunPlan:
 
     Attributes:
         device: the device that the run trains on.
-        dtype: arithmetic of the matrix products.
+        dtype: arithmetic of the matmuls.
         threads: CPU threads.
         optimizer_dtype: arithmetic of Muon's products.
         processes: that train the run together.

@@ -28,12 +28,12 @@ _WHOLE = 1 << 16
 class _TokenSample:
     """The beginning of a file as one token sequence, with special tokens as in shards."""
 
-    range_hashes: list[NDArray[Any]] = field(default_factory=list)
+    parts: list[NDArray[Any]] = field(default_factory=list)
     edges: list[int] = field(default_factory=list)
     length: int = 0
 
     def add(self, tokens: NDArray[Any]) -> None:
-        self.range_hashes.append(tokens)
+        self.parts.append(tokens)
         self.length += len(tokens)
 
 
@@ -78,15 +78,15 @@ class TrainingOverlap:
             InputError: the folder has no prepared tokens, or they are damaged.
         """
         record = read_manifest(self._folder).splits["train"]
-        hashing = RollingHash(self._size, count_window_tokens(tokens=record.tokens, text_bytes=record.bytes))
-        sampled = {file: self._sampled(text, hashing) for file, text in self._texts.items()}
+        rolling_hash = RollingHash(self._size, count_window_tokens(tokens=record.tokens, text_bytes=record.bytes))
+        sampled = {file: self._sampled(text, rolling_hash) for file, text in self._texts.items()}
         wanted = HashLookup(np.concatenate([np.empty(0, np.uint64), *sampled.values()]))
         train = open_split(self._folder, "train")
-        for ids in _read_overlapping(train, hashing.window):
-            sums = hashing.prefix_sums(ids)
-            wanted.mark(hashing.window_hashes(sums))
+        for ids in _read_overlapping(train, rolling_hash.window):
+            sums = rolling_hash.prefix_sums(ids)
+            wanted.mark(rolling_hash.window_hashes(sums))
             starts = np.flatnonzero(np.isin(ids, self._start))
-            wanted.mark(hashing.range_hashes(sums, starts[:-1], starts[1:]))
+            wanted.mark(rolling_hash.range_hashes(sums, starts[:-1], starts[1:]))
         read = min(1.0, _MOST_READ / max(1, len(train)))
         found, fractions = wanted.found, {}
         for file, hashes in sampled.items():
@@ -94,17 +94,18 @@ class TrainingOverlap:
             found = found[len(hashes) :]
         return fractions
 
-    def _sampled(self, text: _TokenSample, hashing: RollingHash) -> Hashes:
+    def _sampled(self, text: _TokenSample, rolling_hash: RollingHash) -> Hashes:
         """Hash windows, or whole shorter documents, at equal distances."""
-        ids = np.concatenate([*text.range_hashes, self._end]).astype(np.int64)
+        ids = np.concatenate([*text.parts, self._end]).astype(np.int64)
         places = np.linspace(0, text.length, min(text.length, _SAMPLES), endpoint=False, dtype=np.int64)
         edges = np.array([*text.edges, len(ids)])
         documents = np.searchsorted(edges, places, side="right") - 1
         begins, ends = edges[documents], edges[documents + 1]
-        begins = np.where(ends - begins < hashing.window, begins, np.minimum(places, ends - hashing.window))
-        ends = np.minimum(ends, begins + hashing.window)
+        begins = np.where(ends - begins < rolling_hash.window, begins, np.minimum(places, ends - rolling_hash.window))
+        ends = np.minimum(ends, begins + rolling_hash.window)
         return np.array(
-            [hashing.prefix_sums(ids[begin:end])[-1] for begin, end in zip(begins, ends, strict=True)], dtype=np.uint64
+            [rolling_hash.prefix_sums(ids[begin:end])[-1] for begin, end in zip(begins, ends, strict=True)],
+            dtype=np.uint64,
         )
 
 

@@ -72,14 +72,17 @@ def measure_repetition(
         window: window length in tokens.
         folder: for a temporary file of hashes of very many documents [default: the system's].
     """
-    hashing = RollingHash(vocab_size, window)
-    sought, held_out_documents = _HeldOutWindows(held_out, window), _DocumentHashes(held_out.edges, hashing, folder)
-    for block in hashing.blocks(held_out.tokens):
+    rolling_hash = RollingHash(vocab_size, window)
+    sought, held_out_documents = (
+        _HeldOutWindows(held_out, window),
+        _DocumentHashes(held_out.edges, rolling_hash, folder),
+    )
+    for block in rolling_hash.blocks(held_out.tokens):
         held_out_documents.add(block)
         sought.record(block)
     sought.sort()
-    train_documents = _DocumentHashes(train.edges, hashing, folder)
-    for block in hashing.blocks(train.tokens):
+    train_documents = _DocumentHashes(train.edges, rolling_hash, folder)
+    for block in rolling_hash.blocks(train.tokens):
         train_documents.add(block)
         sought.mark_found(block)
     fraction = sought.fraction(held_out_documents.hashes, train_documents.hashes)
@@ -171,8 +174,8 @@ def _compute_powers(base: int, count: int) -> Hashes:
 class _DocumentHashes:
     """The hashes of the documents of a split, accumulated block by block."""
 
-    def __init__(self, edges: Indices, hashing: RollingHash, folder: Path | None) -> None:
-        self.edges, self.hashing = edges, hashing
+    def __init__(self, edges: Indices, rolling_hash: RollingHash, folder: Path | None) -> None:
+        self.edges, self.rolling_hash = edges, rolling_hash
         self.hashes = _zeros(len(edges) - 1, folder)
 
     def add(self, block: _HashedBlock) -> None:
@@ -181,7 +184,7 @@ class _DocumentHashes:
         last = int(np.searchsorted(self.edges[:-1], block.stop))
         edges = self.edges[first : last + 1] - block.start
         begins, ends = np.maximum(edges[:-1], 0), np.minimum(edges[1:], block.stop - block.start)
-        parts = self.hashing.range_hashes(block.prefix_sums, begins, ends)
+        parts = self.rolling_hash.range_hashes(block.prefix_sums, begins, ends)
         if len(edges) and edges[0] < 0:  # the first one began in a block before
             parts[:1] *= np.uint64(pow(_BASE, -int(edges[0]), 1 << 64))
         self.hashes[first:last] += parts

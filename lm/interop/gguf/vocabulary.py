@@ -98,7 +98,7 @@ def _find_pre_tokenizer(tokenizer: Tokenizer) -> str:
         raise UsageError("llama.cpp has no counterpart of marks on the parts of words (continuing_subword_prefix)")
     words = _name_pre_tokenizer(_list_parts(description["pre_tokenizer"] or {}), has_merges=bool(model["merges"]))
     if words is None or model.get("ignore_merges", False) is not (words == _IGNORES_MERGES):
-        raise UsageError("llama.cpp has no counterpart of how the tokenizer parts text into words (pre_tokenizer)")
+        raise UsageError("llama.cpp has no counterpart of the tokenizer's pre_tokenizer")
     return words
 
 

@@ -127,4 +127,4 @@ def _describe_length(config: RunConfig, state: TrainingState) -> list[str]:
 def _describe_losses(state: TrainingState) -> list[str]:
     if state.best_loss is None:
         return []
-    return [f"Validation loss: {state.best_loss:.4f} nats a token, at step {state.best_step:,}."]
+    return [f"Validation loss: {state.best_loss:.4f} nats/token, at step {state.best_step:,}."]
