@@ -122,4 +122,4 @@ def _pharaoh(shown: Iterable[TextAttention], config: AttentionConfig) -> Iterato
     for one in shown:
         if not one.map.is_of_translation:
             raise UsageError("only a translation has alignments (.pharaoh)")
-        yield one.map.to_pharaoh(layer=config.layer, head=config.head) + "\n"
+        yield one.map.pharaoh(layer=config.layer, head=config.head) + "\n"

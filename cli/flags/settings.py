@@ -10,13 +10,12 @@ from cli.flags.usage import parameter_name
 from lm.config.data import DataConfig, FilesConfig, ParallelConfig
 from lm.config.decoding import BeamConfig, SamplingConfig, TranslationConfig
 from lm.config.evaluation import PerplexityConfig
-from lm.config.hardware import DistributionConfig, HardwareConfig
+from lm.config.hardware import DistributionConfig, HardwareConfig, WorkersConfig
 from lm.config.lora import LoraConfig
 from lm.config.model import ModelConfig
 from lm.config.options import list_options
 from lm.config.tokenizer import TokenizerConfig
 from lm.config.training import TrainingConfig
-from lm.config.workers import WorkersConfig
 from lm.errors import Advice, LMError
 
 _CONFIGS = (

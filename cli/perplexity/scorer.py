@@ -15,8 +15,7 @@ from cli.perplexity.report import scoring_conditions
 from lm.checkpoint import LoadedModel
 from lm.config.data import DataConfig
 from lm.config.evaluation import PerplexityConfig
-from lm.config.hardware import HardwareConfig
-from lm.config.workers import WorkersConfig
+from lm.config.hardware import HardwareConfig, WorkersConfig
 from lm.data.batch import Batch
 from lm.evaluation.scorer import TextScorer
 from lm.evaluation.scoring import Nats, score_batch

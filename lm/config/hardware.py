@@ -59,3 +59,16 @@ class DistributionConfig(CheckedConfig):
             raise UsageError(
                 "offload is for a sharded optimizer: give shard too, or leave it out", settings=("shard", "offload")
             )
+
+
+@dataclass(frozen=True)
+class WorkersConfig(CheckedConfig):
+    """How many worker processes score or generate."""
+
+    processes: int = option(
+        1,
+        "Worker processes for files, each with the model and its part of the threads; changes the speed, not the "
+        "result.",
+        minimum=1,
+        maximum=1024,
+    )

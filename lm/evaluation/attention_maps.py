@@ -126,7 +126,7 @@ class AttentionMap:
                 pairs.add((best, word))
         return sorted(pairs)
 
-    def to_pharaoh(self, *, layer: int | None = None, head: int | None = None) -> str:
+    def pharaoh(self, *, layer: int | None = None, head: int | None = None) -> str:
         """Return the alignments in Pharaoh format: `0-0 1-2`."""
         return " ".join(f"{source}-{target}" for source, target in self.alignments(layer=layer, head=head))
 
