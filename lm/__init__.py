@@ -1,7 +1,7 @@
 """A language-model toolkit: tokenizers, models, training, decoding and scoring. Prints nothing.
 
-The names of `__all__` are all that a notebook needs; docs/python.md shows them at work. None of them, and so neither
-torch, is imported before it is used.
+`__all__` is the public API (docs/python.md). Its names are imported when first used, so `import lm` does not import
+torch.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 (whatever the name stands for)
-    """A name of the front door, imported from its home when it is first used."""
+    """Import a public name when it is first used."""
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = globals()[name] = getattr(importlib.import_module(_HOME[name]), name)
@@ -44,5 +44,5 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401 (whatever the name stands for
 
 
 def __dir__() -> list[str]:
-    """The names of the front door too, for completion in notebooks."""
+    """List public names too, for completion in notebooks."""
     return sorted({*globals(), *__all__})

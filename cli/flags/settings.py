@@ -24,7 +24,7 @@ _CONFIGS = (
     SamplingConfig, BeamConfig, TranslationConfig, PerplexityConfig, HardwareConfig, WorkersConfig,
 )  # fmt: skip
 _PREFERRED_COMMANDS = ("lm train", "lm tokenizer train")
-"""Where most settings are chosen: if several commands have a flag, these are named rather than others."""
+"""Commands to name if several have a flag."""
 
 
 def with_flags(

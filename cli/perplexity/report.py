@@ -25,11 +25,11 @@ FIGURES = (
 )  # fmt: skip
 
 COMPLETION_TOKEN = "completion token"
-"""The unit where completions of examples are scored; where text is scored, it is a token."""
+"""The unit of scored completions."""
 
 
 MASKED_TOKEN = "masked token"
-"""The unit where each token is masked in turn: what is measured then is a pseudo-perplexity."""
+"""The unit of a masked model, which has a pseudo-perplexity."""
 
 
 def scoring_conditions(run: Path, loaded: LoadedModel, *, context: int, stride: int, every: int = 1) -> dict[str, Any]:

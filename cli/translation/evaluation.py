@@ -27,8 +27,9 @@ from lm.evaluation import translation_scores
 from lm.evaluation.translation_scores import SystemComparison, TranslationScore
 from lm.files import replaced
 from lm.run_folder import find_checkpoint, load_config
+from lm.text.compression import read_file_lines
 from lm.text.dependency_trees import Heads, attach_heads
-from lm.text.files import find_text_files, read_file_lines
+from lm.text.files import find_text_files
 from lm.text.parallel import ParallelText, guess_language
 
 _TOKENIZED_FRACTION = 0.5  # of the lines end in " ."

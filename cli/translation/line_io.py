@@ -19,8 +19,8 @@ from cli.console.progress import progress
 from cli.flags.arguments import STDIN, read_input_lines
 from lm.decoding.translation import TranslatedLine
 from lm.errors import UsageError
+from lm.text.compression import read_file_lines
 from lm.text.dependency_trees import Heads, attach_heads
-from lm.text.files import read_file_lines
 
 _NOTE_INTERVAL = 10
 

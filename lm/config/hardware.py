@@ -13,7 +13,7 @@ Device = Literal["auto", "cpu", "cuda", "mps"]
 DType = Literal["auto", "float32", "bfloat16", "float16", "int8"]
 
 INFERENCE_ONLY_DTYPES: tuple[DType, ...] = ("float16", "int8")
-"""Types that models are used in, but not trained."""
+"""Dtypes for inference only."""
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from lm.tokenizer.tokenizer import Tokenizer, split_into_pieces
 from lm.tokenizer.training import load_or_train
 
 FEW_DOCUMENTS = 100
-"""In a corpus of fewer documents, examples or pairs, the hashes of all of them may be far from evenly spread."""
+"""With fewer documents, examples or pairs, hashes split them too unevenly."""
 
 
 def parse_held_out_fraction(validation: str) -> Fraction | None:
@@ -195,7 +195,7 @@ def _scan_files(files: Sequence[TextFile], separator: str, workers: int | None) 
 
 
 CHUNK_BYTES = 1 << 23
-"""The least size of a chunk, but the last: seconds of work, which is what an interruption can cost."""
+"""Minimum size of a chunk, except the last: seconds of work, which an interruption can lose."""
 
 _MAX_CHUNKS = 4096
 _KEY_DIGITS = 32
@@ -383,7 +383,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 GROUP_CHARACTERS = 1 << 20
-"""So much text keeps all cores of a tokenizer busy."""
+"""Enough text to keep all cores of a tokenizer busy."""
 
 _PREFETCHED_GROUPS = 2  # one group is encoded while the tokens of the other are copied and written
 

@@ -20,13 +20,13 @@ from lm.config.data import DataConfig, upgrade_line_end_settings
 from lm.errors import InputError, UsageError
 
 VERSION = 2
-"""Of the format of `manifest.json` and of the files beside it."""
+"""Format version of `manifest.json` and the other files."""
 
 MANIFEST = "manifest.json"
 
 _PAIRS_FORMAT_1, _PARTITION_FORMAT_1 = "pairs.json", "share.json"
 MANIFESTS = (MANIFEST, _PAIRS_FORMAT_1, _PARTITION_FORMAT_1)
-"""The file and, in format 1, those of pairs and of partitions."""
+"""The manifest's file names; the last two in format 1."""
 
 DataKind = Literal["text", "examples", "pairs", "partition"]
 SplitName = Literal["train", "validation"]

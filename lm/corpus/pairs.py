@@ -40,7 +40,7 @@ SideName = Literal["source", "target"]
 SIDES: tuple[SideName, ...] = ("source", "target")
 VALIDATION_TEXTS_FILE = "validation.jsonl"
 TREE_POSITION_SIZE = 3
-"""Numbers of a place in a tree: see `lm.text.dependency_trees.compute_tree_positions`."""
+"""Integers per tree position: see `lm.text.dependency_trees.compute_tree_positions`."""
 SOURCE_TOKENIZER = "source_tokenizer.json"
 
 
@@ -185,7 +185,7 @@ def write_word_table(folder: Path, side: SideName, table: WordTable, *, dtype: s
 
 
 MAX_TABLE_TOKENS = 1 << 21
-"""The most tokens that the words of a table may have together, so that memory stays bounded."""
+"""Maximum total tokens of the words of a table, to bound memory."""
 
 
 class WordTable:

@@ -22,7 +22,7 @@ Integers = NDArray[np.int64]
 Ids = Sequence[int] | NDArray[Any]
 
 OUTSIDE_TREE = (-1, -1, -1)
-"""The place of a token that is no part of a sentence."""
+"""The tree position of special tokens."""
 
 
 class TreeReader:

@@ -24,7 +24,7 @@ from lm.tokenizer.special_tokens import build_example_frame
 from lm.tokenizer.tokenizer import TextPiece, Tokenizer
 
 _EXAMPLES_AT_ONCE = 4096
-"""Examples that are put in order of length together: enough that batches have hardly any padding."""
+"""Examples sorted by length together: enough that batches have hardly any padding."""
 
 
 @dataclass(frozen=True)

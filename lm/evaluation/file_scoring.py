@@ -23,9 +23,9 @@ from lm.tokenizer.offsets import ByteOffsets, RoundTripLoss, TokenOffsets
 from lm.tokenizer.tokenizer import TextPiece, Tokenizer, split_into_pieces
 
 _MIN_FILL = 0.9
-"""The share of a batch's positions that are real from which on it is full enough to be read as it is."""
+"""Minimum fraction of non-padding positions for batches in reading order."""
 _PREFETCHED_BATCHES = 16
-"""Batches of windows that are put in order of length together where they are not."""
+"""Batches of windows sorted by length together otherwise."""
 
 
 class HasTokens(Protocol):

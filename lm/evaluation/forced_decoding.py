@@ -26,10 +26,10 @@ from lm.tokenizer.special_tokens import LanguageTag, build_pair_frames
 from lm.tokenizer.tokenizer import TextPiece, Tokenizer
 
 _PAIRS_AT_ONCE = 4096
-"""Pairs that are put in order of length together: enough that batches have hardly any padding."""
+"""Pairs sorted by length together: enough that batches have hardly any padding."""
 
 _BATCH_TOKENS = 4096
-"""Padded tokens of a batch, on the longer side: more make scoring no faster, and change no score."""
+"""Padded tokens of a batch, of the longer of source and target; larger batches are not faster."""
 
 
 @dataclass(frozen=True)

@@ -23,15 +23,9 @@ from lm.config import options
 from lm.config.data import LANGUAGE_PATTERN, FilesConfig, ParallelConfig
 from lm.errors import InputError, UsageError
 from lm.text import csv_tsv, json_lines, rows
+from lm.text.compression import strip_compression_suffix
 from lm.text.dependency_trees import Heads, attach_heads
-from lm.text.files import (
-    SUFFIXES,
-    BlockCallback,
-    TextFile,
-    find_text_files,
-    refuse_stdin_twice,
-    strip_compression_suffix,
-)
+from lm.text.files import SUFFIXES, BlockCallback, TextFile, find_text_files, refuse_stdin_twice
 from lm.text.rows import list_fields, read_text
 
 _BYTE_ORDER_MARK = "\ufeff"

@@ -10,7 +10,8 @@ from typing import Any
 from lm.config import options
 from lm.config.decoding import SamplingConfig
 from lm.errors import InputError, UsageError
-from lm.text.files import BLOCK_BYTES, TextFile, decode_lines, detect_compression, read_blocks
+from lm.text.compression import decode_lines, detect_compression, read_blocks
+from lm.text.files import BLOCK_BYTES, TextFile
 from lm.text.rows import Row, list_fields, read_text
 
 _BYTES = 8

@@ -24,7 +24,7 @@ from lm.tokenizer.character_table import ANY_CHARACTER
 from lm.tokenizer.tokenizer import Tokenizer
 
 SAMPLE_BYTES = 128_000_000
-"""BPE is trained on at most this much text, so that memory stays bounded however large the corpus is."""
+"""Maximum text to train BPE on, to bound memory."""
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,7 @@ _LOG = logging.getLogger(__name__)
 _CHECKSUM = ".sha256"
 
 KEY_VERSION = 1
-"""Of what keys are made of: raised when the same text and settings train another tokenizer."""
+"""Version of the keys; incremented when the same text and settings give another tokenizer."""
 
 
 def load_or_train(

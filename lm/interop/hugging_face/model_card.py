@@ -68,7 +68,7 @@ text = tokenizer("The parcel never came.", return_tensors="pt")
 print(model.config.id2label[model(**text).logits.argmax().item()])""",
     ),
 }
-"""What a model is for, and how it is used, by the class that loads it."""
+"""Pipeline tag and usage code, by auto class."""
 
 
 def build_model_card(config: RunConfig, family: Family, tokenizer: Tokenizer, state: TrainingState) -> str:

@@ -268,7 +268,7 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "arrow_config": (None,), "kasa_config": (None,), "monteclora_config": (None,),
     "init_lora_weights": (True, False, None, "gaussian", "orthogonal", "eva"),
 }  # fmt: skip
-"""Keys of whose values only these say nothing that our adapters could not have; others may change the base too."""
+"""Keys with the only values that we support."""
 
 
 @dataclass(frozen=True)
