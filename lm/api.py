@@ -121,7 +121,7 @@ class Model:
 
         Raises:
             InputError: a character of the prompt has no token.
-            UsageError: the prompt is empty and there is no start token, or the settings exclude every token.
+            UsageError: the prompt is empty and there is no start token, or the settings ban every token.
         """
         (sample,) = self._generator(options).samples(normalize_like_training(prompt, self.loaded.config.data))
         return sample.text
@@ -155,7 +155,7 @@ class Model:
         if not 1 <= len(ids) <= self.config.context_length:
             raise UsageError(f"logits are of 1 to {self.config.context_length} ids, which the context holds")
         if wrong := [token for token in ids if not 0 <= token < size]:
-            raise UsageError(f"token {wrong[0]} is not in the vocabulary (ids go from 0 to {size - 1})")
+            raise UsageError(f"token {wrong[0]} is not in the vocabulary (IDs go from 0 to {size - 1})")
         tokens = torch.tensor([[*ids]], device=next(model.parameters()).device)
         return model.logits(model.hidden(tokens))[0].float()
 

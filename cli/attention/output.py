@@ -67,9 +67,9 @@ def check_output_path(path: Path) -> None:
         InputError: it is a picture, and matplotlib is not installed.
     """
     if path.is_dir():
-        raise UsageError(f"{path} is a folder; name the file to write, for instance {path / 'attention.html'}")
+        raise UsageError(f"{path} is a folder; name the file to write, such as {path / 'attention.html'}")
     if path.suffix not in SUFFIXES:
-        raise UsageError(f"{path}: cannot tell what to write; the suffix is one of {', '.join(SUFFIXES)}")
+        raise UsageError(f"{path}: unknown suffix; it is one of {', '.join(SUFFIXES)}")
     check_place(path)
     if path.suffix in _PICTURES:
         plot.load_pyplot()

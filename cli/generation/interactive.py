@@ -35,9 +35,9 @@ in this session, by you and by it, is its context, as far as that reaches.
   /set                list the settings
   /set NAME           explain one
   /set NAME VALUE     change one: /set top-k none, /set stop "\\n\\n"
-  /retry              draw the last continuation again
-  /undo               take back the last line and its continuation
-  /reset              forget the text and begin a new one
+  /retry              sample the last continuation again
+  /undo               undo the last line and its continuation
+  /reset              clear the text and start a new one
   /help               this
   Ctrl-C              stop the current text
   Ctrl-D              end"""
@@ -138,10 +138,10 @@ class _InteractiveSession:
             self.continue_text(self._undo().text)
         elif command == "undo":
             self._undo()
-            note("the last line and its continuation are taken back")
+            note("the last line and its continuation are undone")
         elif command == "reset":
             self.reset()
-            note("the text is forgotten; a new one begins")
+            note("the text is cleared; a new one starts")
         elif command == "help":
             note(HELP)
         else:
@@ -150,7 +150,7 @@ class _InteractiveSession:
     def _undo(self) -> _InteractiveTurn:
         """Undo the last turn; it still counts, so that a seed gives a different sample next time."""
         if not self.past:
-            raise UsageError("there is no continuation to take back")
+            raise UsageError("there is no continuation to undo")
         turn = self.past.pop()
         self.context, self.at_line_start = turn.context, turn.at_line_start
         return turn
@@ -159,8 +159,8 @@ class _InteractiveSession:
         """Add a text and write its continuation, until it ends or Ctrl-C."""
         added = self._join_text(text)
         prompt = encode_after(self.generator.tokenizer, self.context, added)
-        generator = dataclasses.replace(self.generator)  # without a seed in the settings, each turn has a fresh one
-        sampler = generator.sampler  # made before the text begins, as a logit bias may be wrong
+        generator = dataclasses.replace(self.generator)  # without a seed in the settings, each turn has another
+        sampler = generator.sampler  # created before any output, as a logit bias may be invalid
         sample, timer = Continuation(), GenerationTimer()
         output = TextWriter([sample], prompt="")
         try:
@@ -187,7 +187,7 @@ class _InteractiveSession:
     def _update_context(self, prompt: list[int], added: str, sample: Continuation) -> None:
         """Update the context after a turn: what was shown, without the tokens of a stop string."""
         tokenizer = self.generator.tokenizer
-        if sample.overlap:  # its first token begins in what was added
+        if sample.overlap:  # its first token starts in the added text
             ended = sample.tokens[-1:] if sample.finish_reason == "end_of_text" else []
             self.context = encode_after(tokenizer, self.context, added + sample.text) + ended
         else:

@@ -34,7 +34,9 @@ def read_lines_with_heads(files: Sequence[Path], heads: Sequence[Path]) -> tuple
     """
     files = files or [STDIN]
     if len(files) != len(heads):
-        raise UsageError(f"{len(files)} files to translate and {len(heads)} of heads: give one for each (--heads)")
+        raise UsageError(
+            f"{len(files)} files to translate and {len(heads)} files of heads: give one for each (--heads)"
+        )
     parsed = (
         pair
         for file, of_file in zip(files, heads, strict=True)

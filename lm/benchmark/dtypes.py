@@ -113,7 +113,7 @@ def _open_training_data(path: Path, run: RunConfig) -> TrainingData:
     """Open the data of a run; InputError unless they are its training data with a validation split."""
     plan = run.plan
     if plan is None or not Path(plan.data).is_dir() or data_key(Path(plan.data)) != plan.data_key:
-        raise InputError(f"{path}: the corpus of this run is not at hand")
+        raise InputError(f"{path}: the corpus of this run is not available")
     data = open_data(Path(plan.data), run)
     if not data.validation_bytes:
         raise InputError(f"{path}: this run has no validation split")

@@ -29,7 +29,7 @@ MEASUREMENTS_PER_MODEL = 2 + len(CONCURRENCY)
 
 _STEP_FRACTION = 1 / 4
 _EXPECTED_UTILISATION = 0.3
-_MAX_POSITIONS = 1 << 15  # whose activations fit into the memory of most machines
+_MAX_POSITIONS = 1 << 15  # their activations fit into the memory of most machines
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ def choose_timed_rows(config: RunConfig, *, rate: float, seconds: float) -> int:
     batch, length = config.training.batch_size, config.model.context_length
     expected_flops = _EXPECTED_UTILISATION * rate * _STEP_FRACTION * seconds
     max_rows = int(min(expected_flops / training_flops(config.model, rows=1, length=length), _MAX_POSITIONS / length))
-    power_of_two = 1 << max_rows.bit_length() >> 1  # a power of two, which changes less from time to time
+    power_of_two = 1 << max_rows.bit_length() >> 1  # which varies less between calls
     return batch if max_rows >= batch else max(1, power_of_two)
 
 

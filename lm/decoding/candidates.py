@@ -79,8 +79,8 @@ def top_k_tokens(logits: Tensor, filtered: Tensor, k: int, *, by_compiled_code: 
     result = compiled or _top_k_in_chunks(logits, filtered, k)
     if filtered is logits:
         return result
-    ruled_out = result.values == -torch.inf  # -inf less a logit of -inf would be NaN
-    added = (result.values - logits.gather(1, result.indices)).masked_fill(ruled_out, -torch.inf)
+    is_banned = result.values == -torch.inf  # -inf - -inf would be NaN
+    added = (result.values - logits.gather(1, result.indices)).masked_fill(is_banned, -torch.inf)
     return result._replace(logprobs=result.logprobs + added)
 
 
@@ -103,7 +103,7 @@ def _stable_top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     values, indices = _unordered_top_k(scores, min(k + 1, scores.shape[1]))
     if not bool((values[:, 1:] == values[:, :-1]).any()):
         return values[:, :k], indices[:, :k]
-    indices = top_k_mask(scores, k).nonzero()[:, 1].view(len(scores), k)  # topk takes any of those that are equal
+    indices = top_k_mask(scores, k).nonzero()[:, 1].view(len(scores), k)  # topk breaks ties arbitrarily
     values, order = scores.gather(1, indices).sort(stable=True, descending=True)
     return values, indices.gather(1, order)
 

@@ -118,7 +118,7 @@ class CompletionClassifier:
     def __post_init__(self) -> None:
         """UsageError unless there are two or more labels, which fit into the context and differ in their tokens."""
         if len(self.completions) < 2:
-            raise UsageError("a classifier chooses among two or more labels", settings=("labels",))
+            raise UsageError("a classifier needs two or more labels", settings=("labels",))
         if self._max_text_tokens < 0:
             longest = max(self.labels, key=len)
             raise UsageError(f"label {longest!r} does not fit into the context", settings=("labels",))

@@ -113,7 +113,7 @@ class Generator:
         ids, plan = self._ids(prompt, context), self.plan(n)
         session, healed = DecodeSession(plan), list[HealedPrompt]()
         if (ending := self._find_ending(prompt, ids)) is not None:
-            session.prefill_prefix(ending.prefix_ids[:-1])  # all covers and samples begin with it
+            session.prefill_prefix(ending.prefix_ids[:-1])  # all retokenisations and samples start with it
             (healed,) = heal_prompts(session, [ending], self.tokenizer, self.sampler)
         rngs = ((number, self.sampler.rng(number, prompt=ids)) for number in range(first, first + n))
         requests = (self._build_request(ids, number, self.config.max_tokens, rng, healed) for number, rng in rngs)
@@ -258,7 +258,7 @@ class Generator:
         first, overlap, greedy = None, 0, Sampler(greedy=True)
         if (
             ending := self._find_ending(prompt, ids)
-        ) is not None:  # the beam begins with the best spelling of the prompt
+        ) is not None:  # the beam starts with the best retokenisation of the prompt
             (healed,) = heal_prompts(DecodeSession(self.plan(1)), [ending], self.tokenizer, greedy)
             chosen, token = choose_healed_prompt(healed, greedy, greedy.rng(0))
             ids, overlap, first = [*chosen.prompt], chosen.overlap, None if token is None else chosen.tokens
@@ -290,10 +290,10 @@ class Generator:
             return encode_after(self.tokenizer, context, prompt)
         ids, size = list(prompt), self.model.config.vocab_size
         if not ids:
-            raise UsageError("there is nothing to begin from: give at least one token")
+            raise UsageError("the prompt is empty: give at least one token")
         wrong = next((token for token in ids if not 0 <= token < size), None)
         if wrong is not None:
-            raise UsageError(f"token {wrong} is not in the vocabulary (ids go from 0 to {size - 1})")
+            raise UsageError(f"token {wrong} is not in the vocabulary (IDs go from 0 to {size - 1})")
         return ids
 
     def _count_steps(self, n: int) -> int:
@@ -325,7 +325,7 @@ def encode_prompt(tokenizer: Tokenizer, prompt: str) -> list[int]:
     """
     ids = [*build_text_frame(tokenizer).before, *tokenizer.encode(prompt)]
     if not ids:
-        raise UsageError("there is nothing to begin from: this tokenizer has no document-start token; give a prompt")
+        raise UsageError("the prompt is empty, and this tokenizer has no start-of-text token: give a prompt")
     return ids
 
 
@@ -340,7 +340,7 @@ def encode_after(tokenizer: Tokenizer, context: Sequence[int], text: str) -> lis
         return encode_prompt(tokenizer, text)
     frame = build_text_frame(tokenizer)
     is_ended = context[-1] in frame.after
-    # In GPT-2's manner one token both ends a document and starts the next.
+    # In GPT-2 one token both ends a document and starts the next.
     start = [token for token in frame.before if is_ended and token != context[-1]]
     return [*context, *start, *tokenizer.encode(text)]
 
@@ -363,7 +363,7 @@ def common_prefix(texts: Sequence[str]) -> str:
     """
     if len(texts) < 2:
         return ""
-    first, last = min(texts), max(texts)  # what they share, all that lie between them do
+    first, last = min(texts), max(texts)  # their common prefix is that of all texts between them
     alike = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False))
     common = "".join(character for character, _ in alike)
     return common[: max(0, *(common.rfind(space) for space in " \n\t"))].rstrip()

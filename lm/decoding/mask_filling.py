@@ -92,7 +92,7 @@ class MaskFiller:
         device = next(self.model.parameters()).device
         hidden = self.model.hidden(tokens.to(device), target_lengths=lengths.to(device))
         probabilities = self.model.logits(hidden[blanks.to(device)]).float().softmax(-1)
-        known = probabilities[:, : self.tokenizer.vocab_size]  # the others are padding: they have no text
+        known = probabilities[:, : self.tokenizer.vocab_size]  # the others are vocabulary padding
         top = known.topk(min(k, known.shape[-1]))
         candidates = []
         for ids, probabilities_of_ids in zip(top.indices.tolist(), top.values.tolist(), strict=True):

@@ -115,7 +115,7 @@ class StopStringStream:
         """
         self.stopped = False
         self._stream, self._stops, self._first = stream, tuple(stops), first_text
-        self._held = ""  # the end of the text, where it may be the beginning of a stop string
+        self._held = ""  # the end of the text, if it may be the start of a stop string
 
     def feed(self, token: int) -> str:
         """Return the text that becomes certain with this token; often empty."""
@@ -199,7 +199,7 @@ def generate(
     """
     tokens, copies = prompts.cpu(), len(samples) // len(prompts)
     logits = session.add(tokens.tolist(), sources).last_logits
-    if copies > 1:  # each prompt is read once, and has its rows then
+    if copies > 1:  # prefill each prompt once, then repeat its row
         numbers = torch.arange(len(tokens)).repeat_interleave(copies)
         session.select(numbers.tolist())
         tokens, logits = tokens[numbers], logits[numbers.to(logits.device)]
@@ -324,7 +324,7 @@ class SampleState:
         if token not in stop_ids and self.n_left > 0 and not (text and text.stopped):
             return [event]
         self.is_finished = True
-        rest = text.finish() if text else ""  # a stop string may be complete only now
+        rest = text.finish() if text else ""  # may complete a stop string
         reason: FinishReason = "end_of_text" if token in stop_ids else "length"
         return [event, Finish(number, "stop" if text and text.stopped else reason, rest)]
 

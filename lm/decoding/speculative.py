@@ -191,7 +191,7 @@ def generate_speculatively(
     while True:
         assert output.logits is not None
         following = output.logits[0].cpu()
-        n_accepted = -1  # the model chooses one token more than it keeps
+        n_accepted = -1  # the last token chosen is the model's own
         for logits, draft_token in zip(following[:, None], (*draft_tokens, None), strict=True):
             token = sample.first_token
             if token is None:

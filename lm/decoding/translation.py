@@ -114,13 +114,13 @@ class Translator:
             sampler, penalties=tuple(map(_skip_start_token, sampler.penalties)), truncations=truncations
         )
         if self.config.n_best > self.config.beam and sampler.greedy:
-            raise UsageError(f"{self.config.n_best} best need a beam at least as wide", settings=["beam", "n_best"])
+            raise UsageError(
+                f"{self.config.n_best} translations per line need a beam at least as wide", settings=["beam", "n_best"]
+            )
         if self.config.coverage_penalty and not all(
             each.model.decoder.attention_layers(cross=True) for each in self.models
         ):
-            raise UsageError(
-                "a model without attention to an encoder's states covers none of them", settings=["coverage_penalty"]
-            )
+            raise UsageError("a coverage penalty needs a model with cross-attention", settings=["coverage_penalty"])
 
     def translate(
         self,
@@ -166,7 +166,7 @@ class Translator:
             return
         threads, device = torch.get_num_threads(), next(self.models[0].model.parameters()).device.type
         workers = min(threads, len(batches))
-        if workers < 2 or device != "cpu" or self.config.coverage_penalty:  # which is watched for in the model itself
+        if workers < 2 or device != "cpu" or self.config.coverage_penalty:  # coverage needs hooks on the model
             yield from map(self.translate_batch, batches)
             return
         try:
@@ -276,7 +276,9 @@ class Translator:
 
     def _to_translation(self, line: SourceLine, hypothesis: Hypothesis) -> Translation:
         """Decode a hypothesis: one line, with the prefix."""
-        known = [token for token in hypothesis.tokens if token < self.tokenizer.vocab_size]  # the others have no text
+        known = [
+            token for token in hypothesis.tokens if token < self.tokenizer.vocab_size
+        ]  # the others are vocabulary padding
         text = self.tokenizer.decode([*line.prefix, *known])
         text = text.replace("\r\n", " ").replace("\n", " ").replace("\r", " ")
         return Translation(text, hypothesis.tokens, hypothesis.logprobs, hypothesis.score, hypothesis.finish_reason)
@@ -293,7 +295,7 @@ def _pad_with_none(heads: Iterable[Sequence[int]] | None) -> Iterator[Sequence[i
         yield from itertools.repeat(None)
     else:
         yield from heads
-        raise InputError("there are heads for fewer lines than are to be translated")
+        raise InputError("there are fewer lines of heads than lines to translate")
 
 
 def _check_heads(heads: Sequence[int] | None, text: str, number: int) -> Heads | None:

@@ -54,7 +54,7 @@ class TranslationModel:
         """
         if isinstance(loaded.model, EncoderOnly) or not loaded.model.config.translates:
             purpose = loaded.model.config.purpose
-            raise UsageError(f"{loaded.folder}: this run {purpose}; only one that learned from pairs translates")
+            raise UsageError(f"{loaded.folder}: this run {purpose}; only a run trained on sentence pairs translates")
         source_tokenizer = loaded.source_tokenizer or loaded.tokenizer
         config = loaded.config
         return cls(

@@ -48,7 +48,7 @@ class RowCache:
         self._is_enabled, self._source = is_enabled, source
         self.lengths: list[int] = []
         self.buffer_rows: list[int] = []
-        self._free_rows: list[int] = []  # nobody's places, the last one to be given away first
+        self._free_rows: list[int] = []  # a stack
         self.n_buffer_rows = 0
         self.prefix: tuple[int, ...] = ()
         self._prefix_cache: DecoderCache | RecurrentCache | None = None

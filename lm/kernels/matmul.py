@@ -58,7 +58,7 @@ def _round_to_int16(x):
     quantised, units = np.empty(x.shape, np.int16), np.empty(len(x), np.float32)
     for row in range(len(x)):
         bits, largest = x[row].view(np.int32), np.int32(0)
-        for i in range(len(bits)):  # sizes of floats are in the order of their bits; what is no number is largest
+        for i in range(len(bits)):  # absolute floats compare as their bits; NaN is largest
             largest = max(largest, bits[i] & _SIGN_MASK)
         size = float_from_bits(np.int32(largest))
         units[row], inverse = size / _INT16_MAX, _INT16_MAX / size if largest else np.float32(0.0)
@@ -97,7 +97,7 @@ def _compute_outputs(weights, scales, bias, x, units, out, begin, end, add):
     rows, is_float = 0, x.itemsize == 4
     many, most = (
         (MIN_PACKED_FLOAT_ROWS, MAX_INPUTS) if is_float else (_MIN_PACKED_ROWS, x.shape[1])
-    )  # panels of more floats are too large
+    )  # panels of more floats exceed the cache
     if len(x) >= many and x.shape[1] <= most and x.shape[1] % INPUTS == 0:
         rows, columns = len(x) // panels.ROWS * panels.ROWS, (end - begin) // panels.OUTPUTS * panels.OUTPUTS
         _compute_by_panels(weights, scales, bias, x[:rows], units, out, begin, begin + columns, add)

@@ -94,7 +94,7 @@ def horizontal_sums(builder: ir.IRBuilder, vectors: Sequence[ir.Value]) -> ir.Va
     """A float32 vector that starts with the sum of each vector; the order of additions is fixed."""
     is_whole = vectors[0].type.element != FLOAT
     add = builder.add if is_whole else builder.fadd
-    group = LANES  # numbers beside each other that are of one sum
+    group = LANES  # adjacent lanes of one sum
     while group > 1:
         group //= 2
         left, right = ([place for place in range(2 * LANES) if place // group % 2 == side] for side in (0, 1))

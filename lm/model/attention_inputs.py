@@ -182,6 +182,6 @@ class AttentionInputs:
     def compute_distances(self, length: int, device: torch.device) -> Tensor:
         """Return (batch or 1, queries, keys): the position of each key minus that of each of `length` queries."""
         end, queries = self.start + length // self.n_branches, self.compute_query_positions(length, device)
-        assert self.n_branches == 1 or self.key_positions is not None, "the keys of branches don't stand in a line"
+        assert self.n_branches == 1 or self.key_positions is not None, "the keys of branches are not consecutive"
         keys = torch.arange(end, device=device)[None] if self.key_positions is None else self.key_positions
         return keys[:, None, :] - queries[:, :, None]

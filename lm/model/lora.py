@@ -100,7 +100,7 @@ def build_model_with_lora(model: ModelConfig, lora: LoraConfig, *, seed: int = 0
     if lora:
         built.requires_grad_(False)
         for module in built.modules():
-            if isinstance(module, ClassificationHead):  # it starts at random
+            if isinstance(module, ClassificationHead):  # it is randomly initialised
                 module.requires_grad_()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)

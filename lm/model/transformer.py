@@ -445,7 +445,7 @@ class EncoderDecoder(Transformer):
         A model with `syntax` reads (batch, source length, 4): each ID with its word's position in a dependency tree.
         """
         assert source.ndim == 2 + (self.syntax_positions is not None), (
-            "trees are for models that read them, and no other"
+            "dependency trees are for models that read them alone"
         )
         embedding = self.embedding if self.source_embedding is None else self.source_embedding
         inputs = AttentionInputs(mask=Mask.keys(lengths), lengths=lengths)

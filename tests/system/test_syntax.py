@@ -129,7 +129,7 @@ def test_python_reads_trees_as_the_commands_do(folder, parsed, capsys):
     assert model.attention(lines[0], translated[0], heads=heads[0]).kind == "cross"
     with pytest.raises(InputError, match="line 1 has 3 heads, and its sentence 4 words"):
         model.translate(lines[0], heads=heads[0][:3])
-    with pytest.raises(InputError, match="heads for fewer lines"):
+    with pytest.raises(InputError, match="fewer lines of heads"):
         list(model.translations(lines, heads=heads[:-1]))
 
 

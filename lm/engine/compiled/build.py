@@ -51,5 +51,5 @@ def _compile_all() -> None:
             engine.forward(token, [0], [0], cache, NO_OUTPUT)
             CompiledEngine(model).forward(token, [0], [1], cache, LAST_LOGITS)
     with torch.inference_mode():
-        logits = model.logits(model.hidden(token))[0]  # its products alone
+        logits = model.logits(model.hidden(token))[0]  # only the int8 matmuls
         top_k(logits, logits, 1)

@@ -124,7 +124,7 @@ class CompiledEngine:
             )  # fmt: skip
         if unknown >= 0:
             token, vocabulary = int(reading.tokens[unknown]), self._shape.vocab_size
-            raise UsageError(f"token ID {token} is not in the model's vocabulary: its {vocabulary} IDs begin with 0")
+            raise UsageError(f"token ID {token} is not in the model's vocabulary: its {vocabulary} IDs start at 0")
 
     def has_weights_of(self, model: DecoderModel) -> bool:
         """Whether a model's weights are where they were; moving or converting a model moves them."""

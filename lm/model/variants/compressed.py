@@ -51,9 +51,9 @@ class CompressedAttention(MultiHeadAttention):
 
     def project_qkv(self, x: Tensor, inputs: AttentionInputs) -> tuple[Tensor, Tensor, Tensor]:
         """Project to (batch, heads, length, head) queries, and to all compressed keys and values."""
-        assert inputs.start == 0, "a sequence is read at once"
+        assert inputs.start == 0, "compressed attention has no cache"
         assert inputs.caches is None
-        assert inputs.key_positions is None, "what covers several positions needs them in a line"
+        assert inputs.key_positions is None, "compressed keys need consecutive positions"
         query, key, value = self._split(self.input(x), (self.heads, self.kv_heads, self.kv_heads))
         query = self._normalise(self.query_norm, query)
         if inputs.rotation is not None:

@@ -133,7 +133,7 @@ def _initialise(layers: nn.ModuleList, std: float) -> None:
             else:
                 nn.init.normal_(parameter, std=std)
         if isinstance(layer, nn.LSTM):
-            for _, _, bias, _ in layer.all_weights:  # of either direction
+            for _, _, bias, _ in layer.all_weights:  # of each direction
                 nn.init.ones_(bias.detach()[layer.hidden_size : 2 * layer.hidden_size])
 
 

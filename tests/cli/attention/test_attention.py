@@ -26,8 +26,8 @@ def test_the_text_can_come_from_a_pipe(succeed, gpt, monkeypatch, arguments):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--target", "x"], "only one that learned from pairs translates"),
-        (["-o", "a.gif"], "cannot tell what to write"),
+        (["--target", "x"], "only a run trained on sentence pairs translates"),
+        (["-o", "a.gif"], "unknown suffix"),
         (["-o", "."], "is a folder"),
         (["-o", "a.pharaoh"], "only a translation has alignments"),
         (["--json", "-o", "a.json"], "exclude each other"),

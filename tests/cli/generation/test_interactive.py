@@ -162,7 +162,7 @@ def test_undo_takes_back_a_line_and_its_continuation(session, plain, char):
     first = plain(char, "The owl", *GREEDY)
     fox, mill = (plain(char, f"The owl{first}{line}", *GREEDY) for line in ("the fox", "by the mill"))
     assert output == first + fox + mill + plain(char, "The", *GREEDY)
-    assert notes.count("taken back") == 3
+    assert notes.count("undone") == 3
 
 
 def test_retry_draws_the_last_continuation_again(session, plain, char):

@@ -144,7 +144,7 @@ def test_mistakes_are_told_in_a_line(runs, prompts, refused, tmp_path):
     code, error = refused(runs["bpe"], "a prompt", "-o", tmp_path / "x")
     assert (code, error.startswith("lm: --out has no effect without --prompts")) == (2, True)
     code, error = refused(runs["char"], "--prompts", prompts)
-    assert (code, f"{prompts}: line 2: there is nothing to begin from" in error) == (2, True)
+    assert (code, f"{prompts}: line 2: the prompt is empty" in error) == (2, True)
     code, error = refused(runs["bpe"], "--prompts", prompts, "-o", tmp_path / "nowhere" / "x", "--max-tokens", 0)
     assert code == 2
 

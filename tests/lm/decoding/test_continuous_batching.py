@@ -104,5 +104,5 @@ def test_a_row_may_have_a_stream_of_its_own():
 
 def test_a_sampler_that_rules_out_every_token_is_a_usage_error():
     sampler = Sampler.from_config(SamplingConfig(greedy=True), {(token,): -torch.inf for token in range(60)})
-    with pytest.raises(UsageError, match="no token is left"):
+    with pytest.raises(UsageError, match="every token is banned"):
         list(generate_continuously(session(make_model()), make_requests(2), sampler, batch_size=2))

@@ -121,13 +121,11 @@ def test_mistakes_are_told():
         generator("char").samples("The Q")
     with pytest.raises(UsageError, match="is not TEXT=VALUE"):
         generator(logit_bias=("owl",)).samples(PROMPT)
-    with pytest.raises(UsageError, match="has no 3 best"):
+    with pytest.raises(UsageError, match="can't return 3 hypotheses"):
         generator().search(PROMPT, beam_size=2, n=3)
 
 
-@pytest.mark.parametrize(
-    ("ids", "problem"), [([], "nothing to begin from"), ([5, -1], "token -1 "), ([300], "0 to 299")]
-)
+@pytest.mark.parametrize(("ids", "problem"), [([], "the prompt is empty"), ([5, -1], "token -1 "), ([300], "0 to 299")])
 def test_ids_that_cannot_be_are_a_usage_error(ids, problem):
     for draft in (None, "prompt"):
         with pytest.raises(UsageError, match=problem):
@@ -200,5 +198,5 @@ def test_a_beginning_that_prompts_share_changes_no_text():
 def test_the_prompt_that_cannot_be_read_is_named():
     with pytest.raises(InputError, match=r"^file: line 2: .*Q"):
         list(generator("char").continue_prompts(asked(["The owl", "The Q"])))
-    with pytest.raises(UsageError, match=r"^file: line 1: .*nothing to begin from"):
+    with pytest.raises(UsageError, match=r"^file: line 1: .*the prompt is empty"):
         list(generator("char").continue_prompts(asked([""])))

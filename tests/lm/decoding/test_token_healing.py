@@ -247,7 +247,7 @@ def test_only_the_text_of_a_prompt_is_taken_back():
     ending = PromptEnding.of(TOKENIZER, "x", encode_after(TOKENIZER, context, "x"))
     assert ending.prefix_ids == context
     assert PromptEnding.of(TOKENIZER, "x", TOKENIZER.encode("x")) is None, "one token has to stay"
-    with pytest.raises(UsageError, match="nothing to begin from"):
+    with pytest.raises(UsageError, match="the prompt is empty"):
         generator().samples([])
 
 

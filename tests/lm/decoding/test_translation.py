@@ -135,7 +135,7 @@ def test_n_best_are_different_and_best_first():
         assert len({one.tokens for one in result.translations}) == len(scores) == 4
         assert scores == sorted(scores, reverse=True)
         assert result.translations[0].text == result.source
-    with pytest.raises(UsageError, match="best need a beam at least as wide"):
+    with pytest.raises(UsageError, match="translations per line need a beam at least as wide"):
         Translator([copier()], TranslationConfig(n_best=6))
 
 
@@ -188,7 +188,7 @@ def test_penalties_count_in_a_search_and_spare_the_end_token():
     once = Sampler.from_config(SamplingConfig(greedy=True, no_repeat_ngram=3))
     assert texts(copier(), ["owl fox"], sampler=once) == ["owl fox"]  # the start token is no earlier end token
     bans_all = Sampler.from_config(SamplingConfig(greedy=True), {(i,): float("-inf") for i in range(300)})
-    with pytest.raises(UsageError, match="no token is left"):
+    with pytest.raises(UsageError, match="every token is banned"):
         texts(model, sources, sampler=bans_all)
 
 

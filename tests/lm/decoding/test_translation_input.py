@@ -54,7 +54,7 @@ def test_sources_are_padded_to_the_longest() -> None:
 
 def test_only_a_model_that_learned_from_pairs_translates(tmp_path: Path) -> None:
     hardware = Hardware("cpu", "float32", 1)
-    with pytest.raises(UsageError, match="only one that learned from pairs translates"):
+    with pytest.raises(UsageError, match="only a run trained on sentence pairs translates"):
         TranslationModel.from_loaded(load_model(make_run(tmp_path / "gpt"), hardware))
     rotary = make_run(tmp_path / "rotary", n_encoder_layers=1, positions="rotary")
     learned = make_run(tmp_path / "learned", n_encoder_layers=1, positions="learned", context_length=20)

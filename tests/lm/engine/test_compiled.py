@@ -340,7 +340,7 @@ def test_ids_beyond_the_vocabulary_are_refused(has_source, token):
     """Whether logits are wanted or the best ones, and wherever the token stands."""
     layers = int(has_source)
     model = built(ModelConfig(vocab_size=37, context_length=12, d_model=16, n_layers=1, n_encoder_layers=layers))
-    message = rf"token ID {token} is not in the model's vocabulary: its 37 IDs begin with 0"
+    message = rf"token ID {token} is not in the model's vocabulary: its 37 IDs start at 0"
     for place in range(2):
         tokens = torch.tensor([[3], [4]])
         tokens[place] = token

@@ -303,7 +303,7 @@ def test_where_nothing_can_be_recorded_steps_go_on_one_by_one(monkeypatch, caplo
             tokens = torch.randint(VOCABULARY, (2, 1))
             same(steps.feed(tokens), again.feed(tokens))
     assert [record.getMessage() for record in caplog.records] == [
-        "CUDA graphs can't be recorded here, so steps run without: no recording"
+        "CUDA graphs can't be recorded here, so decode steps run without them: no recording"
     ]
 
 

@@ -163,5 +163,5 @@ def test_learned_positions_leave_half_to_the_translation():
 
 
 def test_what_has_no_encoder_covers_nothing_of_it():
-    with pytest.raises(UsageError, match="covers none of them"):
+    with pytest.raises(UsageError, match="needs a model with cross-attention"):
         Translator([untrained(**ONE_STACK)], TranslationConfig(coverage_penalty=0.2))

@@ -125,6 +125,6 @@ def test_recurrent_models_and_transformers_decide_together():
 
 def test_what_has_no_attention_covers_nothing():
     config = TranslationConfig(coverage_penalty=0.2)
-    with pytest.raises(UsageError, match="covers none of them"):
+    with pytest.raises(UsageError, match="needs a model with cross-attention"):
         Translator([untrained(architecture="lstm", recurrent_attention="none", n_heads=4)], config)
     assert texts(untrained(architecture="lstm", n_heads=4), SOURCES, config)
