@@ -207,7 +207,9 @@ class RowCache:
         source = self._source
         if source is None:
             return None
-        return AttentionInputs(mask=Mask.keys(source.lengths), encoder_output=source.output, caches=source.layers)
+        return AttentionInputs(
+            mask=Mask.key_padding(source.lengths), encoder_output=source.output, caches=source.layers
+        )
 
     def select(self, rows: Sequence[int]) -> None:
         """Row i becomes the former row `rows[i]`; rows may be repeated or left out. All are copied at once."""
@@ -283,8 +285,8 @@ class RowLayerCache(LayerKVCache):
             return
         n_rows, length = int(rows.max()) + 1, key.shape[2]
         self._key, self._value = (
-            _grow(buffer, like, n_rows, length, max_length=self._max_length)
-            for buffer, like in ((self._key, key), (self._value, value))
+            _grow(buffer, template, n_rows, length, max_length=self._max_length)
+            for buffer, template in ((self._key, key), (self._value, value))
         )
         self.length = max(self.length, length)
         self._key[rows, :, :length] = key

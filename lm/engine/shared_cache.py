@@ -68,7 +68,7 @@ class SharedCache:
         slots, n = self._slots, tokens.shape[1]
         self._compact()
         start = slots.next_position
-        mask = slots.add(n)
+        mask = slots.allocate_and_mask(n)
         inputs = AttentionInputs(
             mask, caches=self._cache.self_attention, start=start, n_branches=slots.rows_per_group,
             query_positions=slots.query_positions(n),
@@ -228,7 +228,7 @@ class SlotTable:
         self._row_slots = torch.cat((self._row_slots, new_slots.repeat(self.n_groups, 1)), dim=1)
         return self._row_slots
 
-    def add(self, n: int) -> Mask:
+    def allocate_and_mask(self, n: int) -> Mask:
         """Assign slots to the next `n` positions of each row, and build their mask."""
         start, slots = self.length, self._cache.length + self.rows_per_group * n
         past = self.allocate(n)

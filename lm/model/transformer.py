@@ -411,7 +411,7 @@ class EncoderOnly(Transformer):
 
         A classifier returns one state per text: (batch, 1, d_model).
         """
-        x = self.decode(tokens, AttentionInputs(mask=Mask.keys(target_lengths), lengths=target_lengths))
+        x = self.decode(tokens, AttentionInputs(mask=Mask.key_padding(target_lengths), lengths=target_lengths))
         return x if self.classifier is None else self.classifier(x)
 
     def forward(self, tokens: Tensor, *, lengths: Tensor | None = None) -> Tensor:
@@ -448,7 +448,7 @@ class EncoderDecoder(Transformer):
             "dependency trees are for models that read them alone"
         )
         embedding = self.embedding if self.source_embedding is None else self.source_embedding
-        inputs = AttentionInputs(mask=Mask.keys(lengths), lengths=lengths)
+        inputs = AttentionInputs(mask=Mask.key_padding(lengths), lengths=lengths)
         if self.syntax_positions is None:
             return self.encoder(embedding(source), inputs)
         ids, tree_positions = source[..., 0], zero_padding(source[..., 1:], lengths)
@@ -474,7 +474,7 @@ class EncoderDecoder(Transformer):
             target_lengths: (batch,) real target IDs, where padding follows them.
         """
         source = AttentionInputs(
-            mask=Mask.keys(lengths),
+            mask=Mask.key_padding(lengths),
             encoder_output=encoder_output,
             caches=None if cache is None else cache.cross_attention,
         )

@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("numba")
 
 from lm.kernels.matmul import MIN_PACKED_FLOAT_ROWS, matmul
-from lm.kernels.simd import INPUTS
+from lm.kernels.simd import INPUT_BLOCK
 from tests.tolerances import assert_close
 
 SHAPES = [
@@ -69,7 +69,7 @@ def test_a_row_is_the_same_beside_any_others_and_with_any_threads(shape, in_8_bi
     np.testing.assert_array_equal(together, multiplied(weights, scales, bias, x, threads=2))
 
 
-@pytest.mark.parametrize("inputs", [INPUTS, 16 * 1024, 64 * 1024])
+@pytest.mark.parametrize("inputs", [INPUT_BLOCK, 16 * 1024, 64 * 1024])
 def test_the_largest_whole_numbers_do_not_run_over(inputs):
     weights, scales = np.full((8, inputs), -127, np.int8), np.ones(8, np.float32)
     found = multiplied(weights, scales, np.empty(0, np.float32), np.full((4, inputs), 3.0, np.float32))

@@ -148,6 +148,6 @@ def test_windows_and_biases_count():
 
 def test_a_row_without_keys_is_zero():
     weights = compute_attention_weights(
-        torch.randn(1, 1, 2, 4), torch.randn(1, 1, 3, 4), mask=Mask.keys(torch.tensor([0]))
+        torch.randn(1, 1, 2, 4), torch.randn(1, 1, 3, 4), mask=Mask.key_padding(torch.tensor([0]))
     )
     assert (weights == 0).all()

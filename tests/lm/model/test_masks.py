@@ -49,8 +49,8 @@ def test_pairs_that_are_named_restrict_the_rest():
 
 def test_without_parts_all_is_seen():
     assert Mask().build_tensor(3, 5, CPU) is None
-    assert Mask.keys(None).build_tensor(3, 5, CPU) is None
-    assert Mask.keys(LENGTHS).build_tensor(1, 5, CPU)[:, 0, 0].sum(-1).tolist() == [0, 2, 5]
+    assert Mask.key_padding(None).build_tensor(3, 5, CPU) is None
+    assert Mask.key_padding(LENGTHS).build_tensor(1, 5, CPU)[:, 0, 0].sum(-1).tolist() == [0, 2, 5]
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_without_parts_all_is_seen():
         (Mask(pattern=SlidingWindow(4)), [True, True, True]),
         (Mask(pattern=SlidingWindow(3)), [False, False, False]),
         (Mask(visible=torch.ones(1, 1, 1, 5, dtype=torch.bool)), [False, False, False]),
-        (Mask.keys(LENGTHS), [False, False, False]),
+        (Mask.key_padding(LENGTHS), [False, False, False]),
         (Mask.causal(bias=torch.zeros(1, 1, 1, 5)), [False, False, False]),
     ],
 )

@@ -74,7 +74,7 @@ def test_equals_a_loop(length, stride, fields, is_causal):
 
 def test_padding_of_an_encoder_counts_as_zeros():
     layer, x, lengths = layer_of(is_causal=False), torch.randn(2, 11, 16).double(), torch.tensor([11, 7])
-    found = layer(x, AttentionInputs(Mask.keys(lengths)))
+    found = layer(x, AttentionInputs(Mask.key_padding(lengths)))
     for row, length in enumerate(lengths.tolist()):
         expected = by_hand(layer, x[row], is_causal=False, length=length)
         assert_close(found[row], expected, model=layer)

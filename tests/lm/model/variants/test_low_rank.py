@@ -57,7 +57,7 @@ def test_equals_a_loop(fields, length):
 
 def test_padding_counts_nothing():
     layer, x, lengths = layer_of(), torch.randn(2, 12, 16).double(), torch.tensor([12, 5])
-    found = layer(x, AttentionInputs(Mask.keys(lengths)))
+    found = layer(x, AttentionInputs(Mask.key_padding(lengths)))
     for row, length in enumerate(lengths.tolist()):
         expected = by_hand(layer, x[row, :length])
         assert_close(found[row, :length], expected, model=layer)
