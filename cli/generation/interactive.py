@@ -17,7 +17,7 @@ from cli.generation.writers import GenerationTimer, TextWriter
 from lm.config.decoding import SamplingConfig
 from lm.config.options import Option, check_text, did_you_mean, find_nearest, list_options
 from lm.decoding.filters import parse_logit_biases
-from lm.decoding.generator import Generator, encode_after
+from lm.decoding.generator import Generator, encode_continuation
 from lm.decoding.sampling import Continuation
 from lm.errors import InputError, LMError, UsageError
 from lm.tokenizer.special_tokens import build_text_frame
@@ -158,7 +158,7 @@ class _InteractiveSession:
     def continue_text(self, text: str) -> None:
         """Add a text and write its continuation, until it ends or Ctrl-C."""
         added = self._join_text(text)
-        prompt = encode_after(self.generator.tokenizer, self.context, added)
+        prompt = encode_continuation(self.generator.tokenizer, self.context, added)
         generator = dataclasses.replace(self.generator)  # without a seed in the settings, each turn has another
         sampler = generator.sampler  # created before any output, as a logit bias may be invalid
         sample, timer = Continuation(), GenerationTimer()
@@ -189,7 +189,7 @@ class _InteractiveSession:
         tokenizer = self.generator.tokenizer
         if sample.overlap:  # its first token starts in the added text
             ended = sample.tokens[-1:] if sample.finish_reason == "end_of_text" else []
-            self.context = encode_after(tokenizer, self.context, added + sample.text) + ended
+            self.context = encode_continuation(tokenizer, self.context, added + sample.text) + ended
         else:
             is_stopped = sample.finish_reason == "stop"
             self.context = prompt + (tokenizer.encode(sample.text) if is_stopped else sample.tokens)

@@ -220,7 +220,7 @@ class _BeamSearch:
         Returns:
             The extended hypotheses, and the rows that they extend.
         """
-        candidates = Candidates.of(beams.total_logprobs, following)
+        candidates = Candidates.extend(beams.total_logprobs, following)
         added = None if self.coverage is None else self.coverage.penalties().view(beams.total_logprobs.shape).tolist()
         is_end, is_extended = self._split_by_end(beams, candidates)
         at_limit = beams.at_limit()

@@ -32,7 +32,7 @@ class Candidates:
     tokens: Tensor
 
     @classmethod
-    def of(cls, totals: Tensor, following: TopK) -> Candidates:
+    def extend(cls, totals: Tensor, following: TopK) -> Candidates:
         """Extend each hypothesis by some tokens.
 
         Args:

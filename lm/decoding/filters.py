@@ -263,38 +263,34 @@ _MAX_ID_DIGITS = 18
 """More than any ID has; Python refuses to parse thousands."""
 
 
-def parse_logit_biases(written: Iterable[str], tokenizer: Tokenizer) -> dict[tuple[int, ...], float]:
+def parse_logit_biases(specs: Iterable[str], tokenizer: Tokenizer) -> dict[tuple[int, ...], float]:
     """Parse biases of token sequences.
 
     Args:
-        written: each `TEXT=VALUE` or `ID=VALUE`, split at the last `=`; only digits are an ID. A text of several tokens
+        specs: each `TEXT=VALUE` or `ID=VALUE`, split at the last `=`; only digits are an ID. A text of several tokens
             is a sequence, whose last token is biased after the others.
         tokenizer: of the model.
 
     Raises:
         UsageError: one is malformed, has no token, or its value is neither -inf nor between -1e20 and 1e20.
     """
-    return dict(_parse_logit_bias(text, tokenizer) for text in written)
+    return dict(_parse_logit_bias(text, tokenizer) for text in specs)
 
 
-def _parse_logit_bias(written: str, tokenizer: Tokenizer) -> tuple[tuple[int, ...], float]:
-    text, _, value = written.rpartition("=")
+def _parse_logit_bias(spec: str, tokenizer: Tokenizer) -> tuple[tuple[int, ...], float]:
+    text, _, value = spec.rpartition("=")
     try:
         bias = float(value)
     except ValueError:
         bias = math.nan
     if not text or math.isnan(bias) or bias == math.inf:
-        raise UsageError(f"{written!r} is not TEXT=VALUE or ID=VALUE with a number or -inf", settings=["logit_bias"])
+        raise UsageError(f"{spec!r} is not TEXT=VALUE or ID=VALUE with a number or -inf", settings=["logit_bias"])
     if abs(bias) > _MAX_BIAS and bias != -math.inf:
-        raise UsageError(
-            f"{written!r}: a bias is between -1e20 and 1e20, or -inf to ban a token", settings=["logit_bias"]
-        )
+        raise UsageError(f"{spec!r}: a bias is between -1e20 and 1e20, or -inf to ban a token", settings=["logit_bias"])
     if not text.isdecimal():
         tokens = tuple(tokenizer.encode(text))
         if not tokens:
-            raise UsageError(
-                f"{written!r}: the tokenizer has no token for this text; give an ID", settings=["logit_bias"]
-            )
+            raise UsageError(f"{spec!r}: the tokenizer has no token for this text; give an ID", settings=["logit_bias"])
         return tokens, bias
     if len(text.lstrip("0")) > _MAX_ID_DIGITS or int(text) >= tokenizer.vocab_size:
         raise UsageError(

@@ -22,7 +22,7 @@ from lm.decoding.sampling import (
     StopStringStream,
     Token,
     generate,
-    generate_continuously,
+    generate_with_continuous_batching,
 )
 from lm.decoding.session import DecodeSession
 from lm.decoding.speculative import AcceptanceStats, Drafter, ModelDrafter, PromptLookupDrafter, generate_speculatively
@@ -99,7 +99,7 @@ class Generator:
 
         Args:
             prompt: a text; or IDs, at least one, which are continued as they are.
-            context: IDs before a text, see `encode_after`; without them it starts a document.
+            context: IDs before a text, see `encode_continuation`; without them it starts a document.
             n: number of samples, in batches.
             first: number of the first sample. With a seed, sample i of a prompt is the same in every call, and in
                 `continue_prompts`.
@@ -110,7 +110,7 @@ class Generator:
             UsageError: the prompt is empty and there is no start token, an ID is not in the vocabulary, or the settings
                 ban every token.
         """
-        ids, plan = self._ids(prompt, context), self.plan(n)
+        ids, plan = self._encode(prompt, context), self.plan(n)
         session, healed = DecodeSession(plan), list[HealedPrompt]()
         if (ending := self._find_ending(prompt, ids)) is not None:
             session.prefill_prefix(ending.prefix_ids[:-1])  # all retokenisations and samples start with it
@@ -120,7 +120,7 @@ class Generator:
         if self.draft is not None:
             yield from self._generate_speculatively(requests, plan, n, alternatives)
         elif healed:
-            yield from generate_continuously(
+            yield from generate_with_continuous_batching(
                 session, requests, self.sampler, batch_size=self.batch_size,
                 stop_ids=self._stop_ids, alternatives=alternatives,
             )  # fmt: skip
@@ -149,7 +149,7 @@ class Generator:
         """The end of a prompt to retokenise, if any."""
         if not self.config.token_healing or self.follows_examples or not isinstance(prompt, str):
             return None
-        return PromptEnding.of(self.tokenizer, prompt, ids)
+        return PromptEnding.find(self.tokenizer, prompt, ids)
 
     def _build_request(
         self, ids: Sequence[int], number: int, max_tokens: int, rng: random.Random, healed: Sequence[HealedPrompt]
@@ -193,7 +193,7 @@ class Generator:
         session.prefill_prefix(prefix if len(prefix) >= _MIN_SHARED_PREFIX else [])
         continuations: dict[int, tuple[Prompt, list[Continuation]]] = {}
         requests = self._build_requests(prompts, n, continuations)
-        for event in generate_continuously(
+        for event in generate_with_continuous_batching(
             session,
             requests,
             self.sampler,
@@ -254,7 +254,7 @@ class Generator:
             UsageError: the prompt is empty and there is no start token, an ID is not in the vocabulary, or `n` is
                 greater than the beam.
         """
-        limit, ids = max_tokens or self.config.max_tokens, self._ids(prompt)
+        limit, ids = max_tokens or self.config.max_tokens, self._encode(prompt)
         first, overlap, greedy = None, 0, Sampler(greedy=True)
         if (
             ending := self._find_ending(prompt, ids)
@@ -285,9 +285,9 @@ class Generator:
     def _stop_ids(self) -> tuple[int, ...]:
         return build_text_frame(self.tokenizer).after
 
-    def _ids(self, prompt: str | Sequence[int], context: Sequence[int] = ()) -> list[int]:
+    def _encode(self, prompt: str | Sequence[int], context: Sequence[int] = ()) -> list[int]:
         if isinstance(prompt, str):
-            return encode_after(self.tokenizer, context, prompt)
+            return encode_continuation(self.tokenizer, context, prompt)
         ids, size = list(prompt), self.model.config.vocab_size
         if not ids:
             raise UsageError("the prompt is empty: give at least one token")
@@ -329,7 +329,7 @@ def encode_prompt(tokenizer: Tokenizer, prompt: str) -> list[int]:
     return ids
 
 
-def encode_after(tokenizer: Tokenizer, context: Sequence[int], text: str) -> list[int]:
+def encode_continuation(tokenizer: Tokenizer, context: Sequence[int], text: str) -> list[int]:
     """Encode a text after a context; after an ended document it starts a new one.
 
     Raises:

@@ -75,7 +75,7 @@ class MaskFiller:
             yield from self._fill(batch, k)
 
     def _fill(self, texts: Sequence[str], k: int) -> Iterator[FilledText]:
-        rows = [self.ids(text) for text in texts]
+        rows = [self.encode(text) for text in texts]
         ids = RaggedArray.from_rows(rows)
         tokens, lengths = torch.from_numpy(ids.to_padded(0)), torch.from_numpy(ids.lengths())
         blanks = tokens == require_mask_token(self.tokenizer)
@@ -103,7 +103,7 @@ class MaskFiller:
     def _to_candidate(self, index: int, probability: float) -> MaskCandidate:
         return MaskCandidate(index, self.tokenizer.token_bytes(index).decode(errors="replace"), probability)
 
-    def ids(self, text: str) -> NDArray[np.int64]:
+    def encode(self, text: str) -> NDArray[np.int64]:
         """Encode a text with start and end tokens; UsageError if it is too long."""
         ids = build_text_frame(self.tokenizer).wrap(self.tokenizer.encode(text, parse_special=True))
         context = self.model.config.context_length

@@ -102,11 +102,11 @@ class Sampler:
         """
         if logits.device.type == "mps":  # has no float64
             logits = logits.cpu()
-        tokens = self.tokens(logits, rngs, history)
+        tokens = self.sample_tokens(logits, rngs, history)
         chosen = logits.gather(-1, tokens.clamp(min=0)[:, None]).squeeze(-1)
         return tokens, chosen - log_normaliser(logits)
 
-    def tokens(self, logits: Tensor, rngs: Sequence[random.Random], history: History) -> Tensor:
+    def sample_tokens(self, logits: Tensor, rngs: Sequence[random.Random], history: History) -> Tensor:
         """Choose as `sample` does, from logits on a device with float64."""
         filtered = apply_filters(logits, self.filters, history.to(logits.device))
         return _argmax(filtered) if self.greedy else draw(filtered.softmax(-1), rngs)

@@ -352,7 +352,7 @@ class Request:
     spec: SampleSpec
 
 
-def generate_continuously(
+def generate_with_continuous_batching(
     session: DecodeSession,
     requests: Iterable[Request],
     sampler: Sampler,
@@ -398,7 +398,7 @@ class _ContinuousBatch(SampleBatch):
     def __init__(
         self, session: DecodeSession, sampler: Sampler, *, stop_ids: Collection[int], alternatives: int
     ) -> None:
-        """Create an empty batch; see `generate_continuously`."""
+        """Create an empty batch; see `generate_with_continuous_batching`."""
         super().__init__(
             session, sampler, [], _empty_history(), torch.empty(0), stop_ids=stop_ids, alternatives=alternatives
         )

@@ -55,7 +55,7 @@ class PromptEnding:
     tokenisations: Mapping[TokenSequence, int]
 
     @classmethod
-    def of(cls, tokenizer: Tokenizer, text: str, ids: Sequence[int]) -> PromptEnding | None:
+    def find(cls, tokenizer: Tokenizer, text: str, ids: Sequence[int]) -> PromptEnding | None:
         """Find the end of a prompt to retokenise; None if there is none.
 
         Args:

@@ -189,7 +189,7 @@ class Translator:
     ) -> list[tuple[TranslationModel, SpecialTokenFrame, Ids]]:
         """Encode texts for one of the models, with the frame of each."""
         model, frame = self.models[place], self._frames[place].source
-        return [(model, frame, ids) for ids in model.read([text.strip() for text in texts], heads)]
+        return [(model, frame, ids) for ids in model.encode([text.strip() for text in texts], heads)]
 
     def _blank_result(self, line: SourceLine) -> TranslatedLine:
         """The result of a blank line, which no model reads."""

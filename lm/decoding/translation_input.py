@@ -65,7 +65,7 @@ class TranslationModel:
         """The tag of a target language; see `lm.tokenizer.special_tokens.choose_language_tag`."""
         return choose_language_tag(self.source_tokenizer, language, file_language=file_language, has_tags=self.has_tags)
 
-    def read(self, lines: Sequence[str], heads: Sequence[Heads | None]) -> list[Ids]:
+    def encode(self, lines: Sequence[str], heads: Sequence[Heads | None]) -> list[Ids]:
         """Encode each line, with tree positions if the model uses them.
 
         Args:

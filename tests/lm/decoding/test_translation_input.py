@@ -74,6 +74,6 @@ def test_where_positions_do_not_end_a_line_is_read_as_far_as_is_of_use(
     model = TranslationModel.from_loaded(
         dataclasses.replace(loaded, config=dataclasses.replace(loaded.config, parallel=parallel))
     )
-    ids = model.read(["a" * 10_000], [None])[0]
+    ids = model.encode(["a" * 10_000], [None])[0]
     line = build_source_line(0, "", [(model, PLAIN, ids)], [])
     assert (line.length, line.left_out) == (limit, len(ids) + 1 - limit)

@@ -108,7 +108,7 @@ def test_dropout_of_merges_leaves_bytes_of_the_same_characters(tokenizer):
 
 
 def test_a_prompt_cannot_end_within_a_token(tokenizer):
-    assert PromptEnding.of(tokenizer, TEXT[:20], [0, *tokenizer.encode(TEXT[:20])]) is None
+    assert PromptEnding.find(tokenizer, TEXT[:20], [0, *tokenizer.encode(TEXT[:20])]) is None
 
 
 def test_llama_cpp_has_no_such_tokenizer(tokenizer):
