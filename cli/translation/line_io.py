@@ -83,19 +83,19 @@ def with_progress(results: Iterable[TranslatedLine], *, shown: bool) -> Iterator
 
     On a terminal that shows nothing else this is a bar; elsewhere a line now and then.
     """
-    drawn = shown and sys.stderr.isatty() and not sys.stdout.isatty()
+    has_bar = shown and sys.stderr.isatty() and not sys.stdout.isatty()
     began = noted = time.perf_counter()
     number = 0
     columns = (SpinnerColumn(), TextColumn("{task.completed:,} lines"), TextColumn("{task.fields[speed]}"))
-    with progress(*columns, hidden=not drawn) as bar:
+    with progress(*columns, hidden=not has_bar) as bar:
         task = bar.add_task("", total=None, speed="")
         for number, result in enumerate(results, 1):
             yield result
             now = time.perf_counter()
             speed = f"{number / (now - began):.1f} lines/s"
             bar.update(task, completed=number, speed=speed)
-            if shown and not drawn and now - noted > _NOTE_INTERVAL:
+            if shown and not has_bar and now - noted > _NOTE_INTERVAL:
                 noted = now
                 note(f"{many(number, 'line')}, {speed}")
-    if shown and number and (drawn or noted > began):
+    if shown and number and (has_bar or noted > began):
         note(f"{many(number, 'line')} in {duration(time.perf_counter() - began)}, {speed}")

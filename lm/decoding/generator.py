@@ -136,12 +136,12 @@ class Generator:
     ) -> Iterator[Token | Finish]:
         """Generate `n` samples one by one, with a draft."""
         for request in requests:
-            draft: Drafter = PromptLookupDrafter()
+            drafter: Drafter = PromptLookupDrafter()
             if isinstance(self.draft, DecoderOnly):
-                guessing = plan_engines(self.draft, tokens=self._count_steps(n), use_cache=self.use_cache)
-                draft = ModelDrafter(DecodeSession(guessing), self.sampler)
+                draft_plan = plan_engines(self.draft, tokens=self._count_steps(n), use_cache=self.use_cache)
+                drafter = ModelDrafter(DecodeSession(draft_plan), self.sampler)
             yield from generate_speculatively(
-                DecodeSession(plan), draft, torch.tensor([[*request.prompt]]), request.spec, self.sampler,
+                DecodeSession(plan), drafter, torch.tensor([[*request.prompt]]), request.spec, self.sampler,
                 stats=self.acceptance_stats, stop_ids=self._stop_ids, alternatives=alternatives,
             )  # fmt: skip
 
@@ -210,7 +210,7 @@ class Generator:
     def _build_requests(
         self, prompts: Iterable[Prompt], n: int, continuations: dict[int, tuple[Prompt, list[Continuation]]]
     ) -> Iterator[Request]:
-        """The requests of each prompt; continuations are added to `drawn`."""
+        """The requests of each prompt; samples are added to `continuations`."""
         for prompt, ids, healed in self._heal_prompts(prompts):
             continuations[prompt.number] = (prompt, [Continuation() for _ in range(n)])
             max_tokens = prompt.max_tokens or self.config.max_tokens

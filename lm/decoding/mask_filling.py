@@ -117,5 +117,5 @@ class MaskFiller:
     def _fill_in(self, row: NDArray[np.int64], candidates: Sequence[Sequence[MaskCandidate]]) -> str:
         """The text of a row, with the best candidate for each mask."""
         frame, filled = build_text_frame(self.tokenizer), row.copy()
-        filled[row == require_mask_token(self.tokenizer)] = [guess[0].id for guess in candidates]
+        filled[row == require_mask_token(self.tokenizer)] = [ranked[0].id for ranked in candidates]
         return self.tokenizer.decode(filled[len(frame.before) : len(filled) - len(frame.after)], skip_special=False)

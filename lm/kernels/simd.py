@@ -105,8 +105,8 @@ def multiply_add_floats(builder: ir.IRBuilder, total: ir.Value, weights: ir.Valu
 def multiply_add_integers(builder: ir.IRBuilder, total: ir.Value, weights: ir.Value, x: ir.Value) -> ir.Value:
     """Multiply twice as many integers and add adjacent products first, for which processors have an instruction."""
     wide = ir.VectorType(BITS_32, INPUT_BLOCK)
-    products = builder.mul(builder.sext(weights, wide), builder.sext(x, wide), flags=("nsw",))
-    even, odd = (shuffle(builder, products, products, range(first, INPUT_BLOCK, 2)) for first in (0, 1))
+    wide_products = builder.mul(builder.sext(weights, wide), builder.sext(x, wide), flags=("nsw",))
+    even, odd = (shuffle(builder, wide_products, wide_products, range(first, INPUT_BLOCK, 2)) for first in (0, 1))
     return builder.add(total, builder.add(even, odd))
 
 

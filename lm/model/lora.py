@@ -87,10 +87,10 @@ class LoraLinear(Linear):
     def merge(self) -> Linear:
         """Return the equivalent plain layer, W + scale · B A, in float32 or better."""
         parts = zip(self.lora_a.split(self.rank), self.lora_b.split(self.projected), strict=True)
-        products = [b.float() * self.scale @ a for a, b in parts]
+        deltas = [b.float() * self.scale @ a for a, b in parts]
         with init_empty_weights():
             plain = Linear(self.in_features, self.out_features, bias=False, std=self.std, projected=self.projected)
-        plain.weight, plain.bias = nn.Parameter(self.weight + torch.cat(products)), self.bias
+        plain.weight, plain.bias = nn.Parameter(self.weight + torch.cat(deltas)), self.bias
         return plain
 
 

@@ -480,7 +480,7 @@ class InputEmbedding(Module):
         Args:
             tokens: the IDs.
             start: the position of the first one.
-            n_branches: sequences in a batch in a row, each starting at `start`.
+            n_branches: sequences packed into a row, each starting at `start`.
             positions: (batch, length) positions, if they are not consecutive.
             end: an upper bound of `positions`, if known.
             combine: maps the position vectors, if any, to (batch, length, d_model) vectors to add instead.
