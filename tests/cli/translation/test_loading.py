@@ -23,7 +23,7 @@ def translate(translation_run):
     return call
 
 
-def test_a_run_beside_itself_translates_as_alone(translate):
+def test_an_ensemble_of_one_run_twice_equals_the_run(translate):
     assert translate(runs=2) == translate()
 
 

@@ -126,7 +126,7 @@ def test_wrong_input_is_one_line(translate, tmp_path):
     assert "only a run trained on sentence pairs translates" in err
 
 
-def test_what_learned_positions_cannot_hold_is_noted(translate, tmp_path):
+def test_sources_beyond_learned_positions_are_reported(translate, tmp_path):
     folder = make_run(tmp_path / "run", n_encoder_layers=1, positions="learned")
     code, out, err = translate("--greedy", text="owl\n" + "owl " * 1000 + "\nfox", folder=folder)
     assert (code, len(out)) == (0, 3)

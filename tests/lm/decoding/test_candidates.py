@@ -13,7 +13,7 @@ def random_logits(rows: int, size: int, values: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("size", [7, 64, 2000, 64 * 40, 64 * 40 + 17])
 @pytest.mark.parametrize("values", [3, 1000, 10**9], ids=["many equal", "some equal", "none equal"])
-def test_the_best_are_those_that_a_stable_sort_puts_first(size, values):
+def test_top_k_equals_a_stable_sort(size, values):
     logits, totals = random_logits(70, size, values), torch.zeros(70, 1, dtype=torch.float64)
     found = Candidates.extend(totals, top_k_tokens(logits, logits, 5))
     expected = logits.sort(stable=True, descending=True).indices[:, :5]
@@ -30,7 +30,7 @@ def test_of_equal_candidates_those_of_the_better_hypothesis_come_first():
     assert found.tokens.tolist() == [[0, 1, 0, 1, 0, 1]]
 
 
-def test_what_filters_change_counts_and_is_not_normalised_again():
+def test_changes_by_filters_count_without_renormalisation():
     totals, logits = torch.tensor([[-1.0], [-2.0]], dtype=torch.float64), random_logits(2, 9, 1000)
     filtered = logits - torch.arange(9) * 2.0
     found = Candidates.extend(totals, top_k_tokens(logits, filtered, 9))
@@ -41,7 +41,7 @@ def test_what_filters_change_counts_and_is_not_normalised_again():
     assert (ruled_out.total_logprobs == -torch.inf).all()
 
 
-def test_a_selection_keeps_the_order_and_is_filled_up_with_nothing():
+def test_a_selection_keeps_the_order_and_is_padded():
     totals = torch.zeros(2, 1, dtype=torch.float64)
     found = Candidates.extend(totals, top_k_tokens(random_logits(2, 6, 10**9), random_logits(2, 6, 10**9), 4))
     chosen = torch.tensor([[False, True, False, True], [False, False, True, False]])

@@ -43,7 +43,7 @@ def alone(model, request: Request, sampler: Sampler):
 
 @pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_follows_a_prompt_does_not_depend_on_what_is_beside_it(settings, kind):
+def test_continuations_do_not_depend_on_the_batch(settings, kind):
     model, sampler = make_model(context=32, **KINDS[kind]), Sampler.from_config(SamplingConfig(**SETTINGS[settings]))
     asked = make_requests(14)
     found = collected(generate_with_continuous_batching(session(model), asked, sampler, batch_size=5, stop_ids=STOPS))
@@ -70,7 +70,7 @@ def test_there_are_never_more_rows_than_asked_for_and_hardly_fewer_while_others_
     assert not live
 
 
-def test_requests_are_taken_only_when_there_is_room():
+def test_requests_are_consumed_only_when_there_is_room():
     taken = []
 
     def requests():

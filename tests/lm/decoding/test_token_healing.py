@@ -86,7 +86,7 @@ def by_the_model(ours: Generator, prompt: str, kept: int) -> dict[tuple[int, ...
 
 
 @pytest.mark.parametrize("prompt", PROMPTS)
-def test_the_covers_are_all_spellings_and_their_probabilities(prompt):
+def test_healed_prompts_are_all_retokenisations_with_their_probabilities(prompt):
     ours = generator()
     ending = PromptEnding.find(TOKENIZER, prompt, encode_prompt(TOKENIZER, prompt))
     expected = by_the_model(ours, prompt, len(ending.prefix_ids))
@@ -95,7 +95,7 @@ def test_the_covers_are_all_spellings_and_their_probabilities(prompt):
     assert own in expected, "the prompt's own tokens cover its end"
 
 
-def test_covers_are_drawn_with_their_probabilities():
+def test_healed_prompts_are_sampled_with_their_probabilities():
     class Even:
         """Gives numbers that lie evenly."""
 
@@ -141,7 +141,7 @@ def test_logprobs_are_those_of_the_model():
 
 
 @pytest.mark.parametrize("prompt", PROMPTS)
-def test_greedy_is_a_beam_of_one_and_what_a_draft_gives(prompt):
+def test_greedy_equals_a_beam_of_one_and_speculative_decoding(prompt):
     ours = generator(greedy=True)
     (expected,) = ours.samples(prompt)
     (found,) = ours.search(prompt, beam_size=1)
@@ -183,7 +183,7 @@ def test_a_text_without_tokens_has_no_end():
 
 
 @pytest.mark.parametrize("prompt", ["Th", "The owl saw the fo", "The owl ", "The owl saw"])
-def test_tokenizers_that_begin_a_text_with_a_space_heal_too(prompt):
+def test_tokenizers_that_start_a_text_with_a_space_heal_too(prompt):
     backend = tokenizers.Tokenizer(tokenizers.models.BPE())
     backend.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace(prepend_scheme="first")
     backend.decoder = tokenizers.decoders.Metaspace(prepend_scheme="first")
@@ -202,7 +202,7 @@ def test_tokenizers_that_begin_a_text_with_a_space_heal_too(prompt):
         assert prompt + sample.text in texts or not sample.overlap
 
 
-def test_stop_strings_are_looked_for_behind_the_prompt():
+def test_stop_strings_are_searched_after_the_prompt():
     ours = generator(greedy=True)
     (whole,) = ours.samples("The owl ")
     assert whole.overlap
@@ -221,7 +221,7 @@ def test_an_interrupted_sample_has_the_text_of_its_tokens():
         assert interrupted.text == sample.text
 
 
-def test_biases_count_for_what_goes_beyond_the_prompt():
+def test_biases_apply_beyond_the_prompt():
     ours = generator(greedy=True)
     first = ours.samples("The owl ")[0].tokens[0]
     banned = generator(greedy=True, logit_bias=(f"{first}=-inf",)).samples("The owl ")[0]
@@ -231,12 +231,12 @@ def test_biases_count_for_what_goes_beyond_the_prompt():
 
 
 @pytest.mark.parametrize("kind", ["char", "byte"])
-def test_characters_and_bytes_are_never_taken_back(kind):
+def test_character_and_byte_tokenizers_are_not_healed(kind):
     tokenizer = make_tokenizer(kind)
     assert PromptEnding.find(tokenizer, "The owl ", encode_prompt(tokenizer, "The owl ")) is None
 
 
-def test_only_the_text_of_a_prompt_is_taken_back():
+def test_only_the_text_of_a_prompt_is_retokenised():
     ids = encode_prompt(TOKENIZER, "The owl ")
     off = generator(token_healing=False).samples("The owl ", n=3)
     assert generator().samples(ids, n=3) == off
@@ -251,7 +251,7 @@ def test_only_the_text_of_a_prompt_is_taken_back():
         generator().samples([])
 
 
-def test_long_words_are_taken_back_in_part():
+def test_long_words_are_retokenised_in_part():
     prompt = "The owl " + "x" * 40
     ending = PromptEnding.find(TOKENIZER, prompt, encode_prompt(TOKENIZER, prompt))
     assert 0 < len(ending.text) <= 24

@@ -139,7 +139,7 @@ def test_n_best_are_different_and_best_first():
         Translator([copier()], TranslationConfig(n_best=6))
 
 
-def test_translations_begin_with_their_prefixes():
+def test_translations_start_with_their_prefixes():
     sources, prefixes = ["owl fox", "mill", "", "saw ran"], ["mill", "", "fox", "owl saw"]
     found = texts(copier(), sources, prefixes=prefixes)
     assert [text.startswith(prefix) for text, prefix in zip(found, prefixes, strict=True)] == [True, True, False, True]
@@ -201,7 +201,7 @@ def test_an_ensemble_of_a_model_with_itself_is_the_model():
         Translator([copier(), untrained(tokenizer=make_tokenizer("byte"))])
 
 
-def test_models_with_several_directions_are_told_which():
+def test_models_with_several_directions_need_a_target_language():
     both = untrained(tokenizer=with_tags("de", "en"))
     with pytest.raises(UsageError, match="translates into de, en; say into which"):
         Translator([both])
@@ -217,7 +217,7 @@ def test_models_with_several_directions_are_told_which():
     assert result.translations[0].logprobs == approx(nats, model=both.model)
 
 
-def test_lines_are_read_as_far_ahead_as_allowed_and_no_further():
+def test_lines_are_read_ahead_up_to_the_limit():
     taken = []
 
     def source():

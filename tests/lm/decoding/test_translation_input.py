@@ -65,9 +65,7 @@ def test_only_a_model_that_learned_from_pairs_translates(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("max_length", "limit"), [(256, 4096), (3000, 6000)])
-def test_where_positions_do_not_end_a_line_is_read_as_far_as_is_of_use(
-    tmp_path: Path, max_length: int, limit: int
-) -> None:
+def test_without_a_position_limit_sources_have_a_default_limit(tmp_path: Path, max_length: int, limit: int) -> None:
     """Attention takes time that grows with the square of the length, for a text like none it has learned from."""
     loaded = load_model(make_run(tmp_path / "run", n_encoder_layers=1), Hardware("cpu", "float32", 1))
     parallel = ParallelConfig(max_length=max_length)

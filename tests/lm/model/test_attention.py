@@ -104,7 +104,7 @@ def test_in_bfloat16_it_stays_near_the_definition(name, length):
 
 
 @pytest.mark.parametrize("kernel", ["fused", "products"])
-def test_a_query_that_sees_nothing_gets_zeros(kernel, monkeypatch):
+def test_a_query_without_visible_keys_gets_zeros(kernel, monkeypatch):
     monkeypatch.setattr(attention, "_matmuls_are_faster", lambda *_: kernel == "products")
     query, key, value = tensors(5, 5)
     attended = attend(query, key, value, mask=Mask.key_padding(torch.tensor([5, 0, 3])))

@@ -68,7 +68,7 @@ def turned(x, base):
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_self_attention_is_what_float64_by_hand_gives(variant):
+def test_self_attention_equals_a_float64_reference(variant):
     model = model_of(**VARIANTS[variant])
     tokens = torch.randint(50, (2, 9), generator=torch.Generator().manual_seed(0))
     attentions = model.decoder.attention_layers()

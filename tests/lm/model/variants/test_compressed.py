@@ -89,7 +89,7 @@ class NothingAdded:
 
 
 @pytest.mark.parametrize("held", [1 << 30, 400])
-def test_in_chunks_and_in_turns_are_the_same(held, monkeypatch):
+def test_chunked_and_interleaved_are_the_same(held, monkeypatch):
     """What dropout and distances need, and what serves where there are none, forward and back."""
     monkeypatch.setattr(compressed, "_MAX_SAVED_SCORES", held)
     layer, found, in_turns = layer_of(), [], compressed._interleaved_causal_attention

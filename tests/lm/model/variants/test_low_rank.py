@@ -76,7 +76,7 @@ def test_encoders_have_it_and_decoders_see_all():
     assert {type(block.attention) for block in model.decoder.blocks} == {MultiHeadAttention}
     source, target = torch.randint(9, (1, 6)), torch.randint(9, (1, 6))
     with (
-        pytest.raises(UsageError, match="there is no map"),
+        pytest.raises(UsageError, match="there is no attention map"),
         capture_attention_weights(model.encoder.attention_layers()),
     ):
         model(source, target)
