@@ -85,7 +85,6 @@ def write_maps(path: Path, shown: Iterable[TextAttention], config: AttentionConf
 
 
 def _write_files(path: Path, shown: Iterable[TextAttention], config: AttentionConfig) -> list[Path]:
-    """Write maps; returns the files."""
     if path.suffix in _PICTURES:
         return [plot.save_plot(_numbered(path, number), one, config) for number, one in enumerate(shown, 1)]
     writers = {".html": render_page, ".txt": _text, ".json": _json, ".jsonl": _json_lines, ".pharaoh": _pharaoh}

@@ -92,7 +92,6 @@ def _large(axes: Any, of: AttentionMap, config: AttentionConfig) -> None:  # noq
 
 
 def _blank_future(of: AttentionMap, weights: Weights) -> Weights:
-    """Blank the weights of future positions."""
     if not of.is_causal:
         return weights
     return np.where(np.tri(*weights.shape) > 0, weights, np.float32(np.nan))

@@ -117,11 +117,9 @@ class _InteractiveSession:
 
     @property
     def config(self) -> SamplingConfig:
-        """The settings."""
         return self.generator.config
 
     def reset(self) -> None:
-        """Start a new text."""
         self.context: list[int] = []
         self.past: list[_InteractiveTurn] = []
         self.turns, self.at_line_start = 0, True
@@ -227,12 +225,10 @@ def _print_wrapped(text: str) -> None:
 
 
 def _settings() -> dict[str, Option]:
-    """The settings that can be changed, by name."""
     return {described.flag[2:]: described for described in list_options(SamplingConfig)}
 
 
 def _suggest_command(command: str, rest: str) -> str:
-    """Suggest a similar command for an unknown one."""
     settings = {name: f"/set {name} {rest}".rstrip() for name in _settings()}
     known = {**settings, **_OTHER_WORDS, **_COMMANDS}
     match = find_nearest(command.replace("_", "-"), known)

@@ -121,7 +121,6 @@ def _open_training_data(path: Path, run: RunConfig) -> TrainingData:
 
 
 def _limit_targets(batches: Iterator[Batch]) -> Iterator[Batch]:
-    """Yield the first batches, in parts, up to a number of targets."""
     targets = 0
     for batch in batches:
         for part in batch.split(_BATCH_ROWS):
@@ -146,7 +145,6 @@ def _median_ratios(sides: Sequence[Timed]) -> list[float]:
 def _workloads(
     loaded: Mapping[str, LoadedModel], data: TrainingData, hardware: Hardware
 ) -> Iterator[tuple[str, list[Timed]]]:
-    """Yield each workload with a timer for each model."""
     if next(iter(loaded.values())).model.config.translates:
         for lines in _CONCURRENT_LINES:
             sides = [_translation_timer(each, data, lines, hardware) for each in loaded.values()]
@@ -171,7 +169,6 @@ def _generation_timers(models: Sequence[DecoderOnly], prompt: Tensor, rows: int,
 
 
 def _translation_timer(loaded: LoadedModel, data: TrainingData, lines: int, hardware: Hardware) -> Timed:
-    """Time the translation of the first validation lines into one language."""
     first, *others = data.references(lines)
     references = [first, *(each for each in others if each.tag == first.tag)]
     to = None if first.tag is None else first.tag.language

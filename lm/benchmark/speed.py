@@ -223,7 +223,6 @@ class _GenerationBenchmark:
 
 
 def _time_alternating(sides: Sequence[Timed], *, seconds: float) -> Timings:
-    """Time our side, and the baseline if there are two sides."""
     rounds = alternate(sides, seconds=seconds)
     ours, *theirs = (statistics.median(column) for column in zip(*rounds, strict=True))
     if not theirs:

@@ -92,7 +92,6 @@ def _top_k_in_chunks(logits: Tensor, filtered: Tensor, k: int) -> TopK:
 
 
 def _top_k_of_rows(logits: Tensor, filtered: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The same for a chunk of rows."""
     values, tokens = _stable_top_k(filtered, k)
     return values, tokens, logits.log_softmax(-1).gather(1, tokens)
 

@@ -139,7 +139,6 @@ class CompletionClassifier:
 
     @cached_property
     def _ids(self) -> list[tuple[int, ...]]:
-        """The tokens of each completion, with the end-of-example token."""
         encoded = self.tokenizer.encode_batch(list(self.completions))
         return [(*ids.tolist(), *self._frame.after) for ids in encoded]
 
@@ -151,7 +150,6 @@ class CompletionClassifier:
 
     @cached_property
     def _suffixes(self) -> list[tuple[int, ...]]:
-        """The other tokens of each."""
         return [ids[len(self._common_prefix) :] for ids in self._ids]
 
     @property

@@ -134,7 +134,6 @@ class Generator:
     def _generate_speculatively(
         self, requests: Iterable[Request], plan: EnginePlan, n: int, alternatives: int
     ) -> Iterator[Token | Finish]:
-        """Generate `n` samples one by one, with a draft."""
         for request in requests:
             drafter: Drafter = PromptLookupDrafter()
             if isinstance(self.draft, DecoderOnly):
@@ -219,7 +218,6 @@ class Generator:
                 yield self._build_request(ids, prompt.number * n + sample, max_tokens, rng, healed)
 
     def _heal_prompts(self, prompts: Iterable[Prompt]) -> Iterator[tuple[Prompt, list[int], list[HealedPrompt]]]:
-        """Yield prompts with their IDs, and their retokenisations."""
         waiting, session = iter(prompts), DecodeSession(self.plan())
         while batch := list(itertools.islice(waiting, _HEALING_BATCH if self.config.token_healing else 1)):
             ids = [self._encode_prompt(prompt) for prompt in batch]

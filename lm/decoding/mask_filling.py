@@ -88,7 +88,6 @@ class MaskFiller:
     def _top_candidates(
         self, tokens: torch.Tensor, lengths: torch.Tensor, blanks: torch.Tensor, k: int
     ) -> list[tuple[MaskCandidate, ...]]:
-        """The best candidates of all masks of a batch, row by row."""
         device = next(self.model.parameters()).device
         hidden = self.model.hidden(tokens.to(device), target_lengths=lengths.to(device))
         probabilities = self.model.logits(hidden[blanks.to(device)]).float().softmax(-1)
@@ -115,7 +114,6 @@ class MaskFiller:
         return ids
 
     def _fill_in(self, row: NDArray[np.int64], candidates: Sequence[Sequence[MaskCandidate]]) -> str:
-        """The text of a row, with the best candidate for each mask."""
         frame, filled = build_text_frame(self.tokenizer), row.copy()
         filled[row == require_mask_token(self.tokenizer)] = [ranked[0].id for ranked in candidates]
         return self.tokenizer.decode(filled[len(frame.before) : len(filled) - len(frame.after)], skip_special=False)

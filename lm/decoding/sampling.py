@@ -275,7 +275,6 @@ class SampleBatch:
             self._logits = self._session.extend(self._history.tokens[:, -1:]).last_logits
 
     def _remove_others(self, rows: Sequence[int]) -> None:
-        """Keep only some samples in the session."""
         self._session.select(rows)
 
     def _start(self, specs: Sequence[SampleSpec]) -> list[SampleState]:
@@ -404,7 +403,6 @@ class _ContinuousBatch(SampleBatch):
         )
 
     def admit(self, requests: Sequence[Request]) -> None:
-        """Prefill the prompts of new samples, if any."""
         if not requests:
             return
         if not self._samples:
@@ -417,7 +415,6 @@ class _ContinuousBatch(SampleBatch):
         self._samples += self._start([request.spec for request in requests])
 
     def _remove_others(self, rows: Sequence[int]) -> None:
-        """Free the cache rows of the others."""
         self._session.release({*range(len(self._session))} - {*rows})
 
 

@@ -204,7 +204,6 @@ class _ModelRows:
             self.cache.prefill_prefix(self.plan.model, prefix if fits else ())  # type: ignore[arg-type]
 
     def add(self, rows: int, source: SourceBatch | None) -> None:
-        """Append rows, and encode their sources."""
         self._window_starts += [0] * rows
         if self.cache is None:
             assert source is not None, "an encoder needs sources"
@@ -258,7 +257,6 @@ class _ModelRows:
         return EngineOutput(torch.cat(logits)[[number[row] for row in rows]] if logits else None)
 
     def _step(self, rows: Sequence[int], tokens: Tensor, output_spec: OutputSpec) -> EngineOutput:
-        """Run (rows, n) new tokens of cached rows."""
         assert self.cache is not None
         positions = [self.cache.lengths[row] for row in rows]
         engine = self.plan.engine(self._operation(positions, tokens.shape[1], output_spec), tokens.numel())

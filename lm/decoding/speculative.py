@@ -141,7 +141,6 @@ class _DraftLength:
         return 0 if self.pause else self.length
 
     def update(self, proposed: int, accepted: int) -> None:
-        """Adapt to the result of a draft."""
         if not proposed:
             self.pause = max(0, self.pause - 1)
             return

@@ -177,7 +177,6 @@ class Translator:
             torch.set_num_threads(threads)
 
     def _encode_lines(self, chunk: Sequence[tuple[int, str, str, Sequence[int] | None]]) -> list[SourceLine]:
-        """Encode numbered texts with prefixes and heads."""
         numbers, texts, prefixes, _ = zip(*chunk, strict=True)
         heads = [_check_heads(given, text, number) for number, text, _, given in chunk]
         sources = zip(*(self._encode_sources(place, texts, heads) for place in range(len(self.models))), strict=True)
@@ -187,12 +186,10 @@ class Translator:
     def _encode_sources(
         self, place: int, texts: Sequence[str], heads: Sequence[Heads | None]
     ) -> list[tuple[TranslationModel, SpecialTokenFrame, Ids]]:
-        """Encode texts for one of the models, with the frame of each."""
         model, frame = self.models[place], self._frames[place].source
         return [(model, frame, ids) for ids in model.encode([text.strip() for text in texts], heads)]
 
     def _blank_result(self, line: SourceLine) -> TranslatedLine:
-        """The result of a blank line, which no model reads."""
         return TranslatedLine(line.text, (Translation(""),) * self.config.n_best, heads=line.heads)
 
     def _batches(self, lines: Sequence[SourceLine]) -> Iterator[list[SourceLine]]:
@@ -222,7 +219,6 @@ class Translator:
     def _beam_search(
         self, session: DecodeSession, prompts: Tensor, batch: Sequence[SourceLine], sources: Sequence[SourceBatch]
     ) -> list[list[Hypothesis]]:
-        """The most probable translations of each line, best first."""
         penalty = self.config.coverage_penalty
         hypotheses = beam_search(
             session,
@@ -245,7 +241,6 @@ class Translator:
     def _sample(
         self, session: DecodeSession, prompts: Tensor, batch: Sequence[SourceLine], sources: Sequence[SourceBatch]
     ) -> list[list[Hypothesis]]:
-        """Samples of each line's translations, independent of the batch."""
         n = self.config.n_best
         rows = [
             SampleSpec(

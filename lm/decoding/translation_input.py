@@ -157,7 +157,6 @@ def build_source_line(
 
 
 def _add_frame(ids: NDArray[Any], frame: SpecialTokenFrame) -> SourceIds:
-    """One source within its frame."""
     if ids.ndim == 1:
         return [*frame.before, *ids.tolist(), *frame.after]
     return wrap_sources(RaggedArray.from_rows([ids]), frame).values.tolist()

@@ -181,7 +181,6 @@ class RowCache:
             self.lengths[row] += n
 
     def _attention_inputs(self, starts: Sequence[int], n: int) -> AttentionInputs:
-        """The attention inputs of the next `n` tokens of each buffer row."""
         first = max(starts)
         is_even = min(starts) == first
         if self._states is not None:

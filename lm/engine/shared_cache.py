@@ -150,7 +150,6 @@ class SharedCache:
         self._move_sources(self._slots.compact())
 
     def _move_sources(self, moved: Tensor | None) -> None:
-        """Reorder the sources as `SlotTable.compact` reordered the cache."""
         if moved is not None and self._source is not None:
             self._source.select(moved, layers=False)
 

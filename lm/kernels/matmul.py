@@ -69,7 +69,6 @@ def _round_to_int16(x):
 
 @njit
 def _accumulate_tiles(weights, x, sums, first, n_blocks):
-    """Add the dot products over some inputs, in tiles."""
     outputs, in_tiles = len(weights) // _OUTPUTS_PER_ROW * _OUTPUTS_PER_ROW, len(x) // TILE_ROWS * TILE_ROWS
     for block in range(0, outputs, _OUTPUTS_PER_ROW):
         for row in range(0, in_tiles, TILE_ROWS):

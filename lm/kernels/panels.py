@@ -131,7 +131,6 @@ def _accumulate(builder: ir.IRBuilder, panel: Matrix, x: Matrix, n_blocks: ir.Va
 
 
 def _transpose(builder: ir.IRBuilder, vectors: list[ir.Value]) -> list[ir.Value]:
-    """Transpose a square of vectors."""
     half = len(vectors) // 2
     places = [place for index in range(len(vectors)) for place in (index, index + len(vectors))]
     for _ in range(half.bit_length()):

@@ -164,7 +164,6 @@ def _exp(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
 
 
 def _element_pointer(builder: ir.IRBuilder, begin: ir.Value, index: ir.Value, kind: ir.Type) -> ir.Value:
-    """The pointer to an element at an index from an address on."""
     number = kind.element if isinstance(kind, ir.VectorType) else kind
     size = 8 if number is INDEX else 4
     return builder.inttoptr(builder.add(begin, builder.mul(index, INDEX(size))), kind.as_pointer())

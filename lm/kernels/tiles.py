@@ -82,7 +82,6 @@ def _accumulate(
 
 
 def _multiply_add_halves(builder: ir.IRBuilder, total: ir.Value, weights: ir.Value, x: ir.Value) -> ir.Value:
-    """Multiply and add `INPUT_BLOCK` floats."""
     for half in (range(LANES), range(LANES, INPUT_BLOCK)):
         total = multiply_add_floats(
             builder, total, *(shuffle(builder, vector, vector, half) for vector in (weights, x))

@@ -277,14 +277,12 @@ def _onednn_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def _onednn_linear_gelu(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """The matmul fused with `_FUSED_ACTIVATION`."""
     return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "gelu", [], "tanh")
 
 
 @cache
 @torch.no_grad()
 def _onednn_is_faster() -> bool:
-    """Whether oneDNN is clearly faster here; both are timed, alternating."""
     x, weight = torch.ones(_TIMED_ROWS, _TIMED_INPUTS), torch.ones(_TIMED_OUTPUTS, _TIMED_INPUTS)
     return _is_clearly_faster(lambda: _onednn_linear(x, weight, None), lambda: F.linear(x, weight))
 

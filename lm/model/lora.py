@@ -68,7 +68,6 @@ class LoraLinear(Linear):
         return super().forward_slice(x, outputs) + self._adapter_output(x, outputs)
 
     def _adapter_output(self, x: Tensor, outputs: slice) -> Tensor:
-        """The adapters' output for a slice of the outputs."""
         low = linear(dropout(x, self.dropout) if self.training else x, self.lora_a) * self.scale
         first, last = outputs.indices(self.out_features)[:2]
         parts = zip(low.split(self.rank, dim=-1), self.lora_b.split(self.projected), self._projection_ends, strict=True)

@@ -235,7 +235,6 @@ def estimate_loss_bytes(
 
 
 def _rows_per_chunk(positions: int, vocabulary: int, *, on_cpu: bool) -> tuple[int, int]:
-    """Return the positions per matmul, and the positions per softmax."""
     rows = min(positions, max(_MIN_ROWS, (_LOGITS_ON_CPU if on_cpu else _LOGITS_ON_GPU) // vocabulary))
     return rows, max(1, _PROBABILITIES_ON_CPU // vocabulary) if on_cpu else rows
 

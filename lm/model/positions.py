@@ -290,7 +290,6 @@ class ALiBi(nn.Module):
 
 @memoised
 def _slopes_tensor(heads: int, device: torch.device) -> Tensor:
-    """(heads,) float32 `alibi_slopes` on a device."""
     return torch.tensor(alibi_slopes(heads), device=device)
 
 

@@ -92,7 +92,6 @@ class Block(Module):
         return (inputs,) if isinstance(self.feed_forward, MixtureOfExperts) else ()
 
     def _residual(self, x: Tensor, norm: nn.Module, sublayer: nn.Module, *seen: AttentionInputs | None) -> Tensor:
-        """Add the output of a sublayer to `x`, pre-norm or post-norm."""
         if self.norm_first:
             return x + self.dropout(sublayer(norm(x), *seen))
         return norm(x + self.dropout(sublayer(x, *seen)))

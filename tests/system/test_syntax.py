@@ -220,7 +220,7 @@ def test_heads_go_with_a_run_that_reads_them_and_with_no_other(folder, parsed, p
 def test_heads_without_what_they_belong_to_are_refused(folder, parsed, capsys):
     heads, text = str(folder / "test.heads"), str(folder / "test.en")
     for command, message in (
-        (["translate", str(parsed), text, "--heads", heads, "--heads", heads], "1 files to translate and 2 of heads"),
+        (["translate", str(parsed), text, "--heads", heads, "--heads", heads], "and 2 files of heads"),
         (["translate", str(parsed), text, "--heads", str(folder / "none.heads")], "none.heads: no such file"),
         (["evaluate", "--hypotheses", text, "--target", text, "--heads", heads], "give that too"),
         (["perplexity", str(parsed), "--heads", heads], "give that too"),

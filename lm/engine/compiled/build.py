@@ -36,7 +36,6 @@ def compile_decode_step() -> float:
 
 
 def _compile_all() -> None:
-    """Call each compiled function once."""
     code_cache.initialise()
     from lm.engine.compiled.engine import CompiledEngine
 

@@ -127,7 +127,6 @@ class LinearArrays(NamedTuple):
 
 @njit
 def _linear_at(weight, scale, bias, outputs, inputs, dtype_like):
-    """The linear layer at these addresses."""
     weights = carray(as_pointer(weight), (outputs, inputs), dtype_like.dtype)
     return LinearArrays(weights, _vector_at(scale, outputs), _vector_at(bias, outputs))
 
@@ -275,7 +274,6 @@ def _cross_attention(x, layer, cross_cache, batch, shape, scales, dtype_like, ou
 
 @njit
 def _cached_keys_and_values(cache, batch, shape):
-    """The keys and values of a cache."""
     size = (batch.rows.max() + 1, shape.kv_heads, cache[2], shape.head_size)
     return carray(as_pointer(cache[0]), size, np.float32), carray(as_pointer(cache[1]), size, np.float32)
 
@@ -310,7 +308,6 @@ def _feed_forward(x, layer, shape, dtype_like, out, threads):
 
 @njit
 def _compute_logits(x, model, shape, scales, dtype_like, logits, threads):
-    """Compute the logits of final states."""
     head = _linear_at(
         model.head_weight, model.head_scale, model.output_bias, shape.vocab_size, shape.d_model, dtype_like
     )

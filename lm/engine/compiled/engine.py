@@ -167,7 +167,6 @@ def _position_tables(vectors: nn.Module | None, positions: nn.Module | None, len
 
 
 def _model_shape(config: ModelConfig, block: Mapping[str, Tensor], *, vocabulary: int) -> ModelShape:
-    """The shape of a model, without its position tables."""
     return ModelShape(
         d_model=config.d_model, heads=config.n_heads, kv_heads=config.n_kv_heads, head_size=config.d_head,
         up_outputs=len(block["feed_forward.up.weight"]), vocab_size=vocabulary,

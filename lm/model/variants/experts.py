@@ -196,7 +196,6 @@ def expert_fractions(counts: Mapping[str, Tensor]) -> dict[str, list[float]]:
 
 @contextmanager
 def _hook_routers(model: nn.Module, note: Callable[[str, Routing], None]) -> Iterator[None]:
-    """Call `note` with the layer name and routing whenever a router runs."""
 
     def hook(name: str) -> Callable[[nn.Module, Any, Routing], None]:
         return lambda _, __, routes: note(name, routes)
