@@ -70,10 +70,10 @@ def bench(
     """Measure how fast this machine trains and generates.
 
     First the limits: products of large matrices, and reading memory. Then for each preset, with random weights and
-    random tokens: whole optimizer steps as lm train takes them, in the arithmetic that it chooses here, reading a
-    prompt of half the context, and generating from it as lm generate does, greedily, one text and a batch of 16.
+    random tokens: whole optimizer steps as lm train takes them, in the arithmetic that it chooses here, prefill of
+    a prompt of half the context, and decoding as lm generate does, greedily, one text and a batch of 16.
 
-    MFU (model-FLOPs utilisation) is the share of the matrix product's speed, in the same arithmetic and measured just
+    MFU (model-FLOPs utilisation) is the fraction of the matmul speed, in the same arithmetic and measured just
     before, that the arithmetic of the model came to: for a token of training 6 for each parameter of its matrices, the
     output layer among them, and 6 · layers · d_model · context for attention; a third of that without a backward pass.
 

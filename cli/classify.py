@@ -16,7 +16,8 @@ from lm.config.decoding import ClassificationConfig
 from lm.config.hardware import HardwareConfig
 from lm.errors import UsageError
 from lm.run_folder import find_checkpoint, load_config
-from lm.text.files import STDIN, TextFile, decode_lines, find_text_files, refuse_stdin_twice, select_readable
+from lm.text.compression import decode_lines
+from lm.text.files import STDIN, TextFile, find_text_files, refuse_stdin_twice, select_readable
 
 if TYPE_CHECKING:
     from lm.decoding.classifier import ClassifiedText

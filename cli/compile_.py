@@ -31,9 +31,9 @@ def compile_(
     'lm-toolkit[native]'.
 
     With a RUN, dtypes are compared too, at generating (of a run that translates, translating): one text,
-    several, and reading a prompt. The one that is fastest is what `--dtype auto` means for this run in lm generate,
-    lm translate and lm evaluate on this machine from then on, if it takes no more than 0.1% more bits/byte than
-    float32 on the run's validation split, and longer than float32 for nothing. That takes another half minute.
+    several, and at prefill. The fastest is what `--dtype auto` means for this run in lm generate, lm translate and
+    lm evaluate on this machine from then on, if it takes no more than 0.1% more bits/byte than float32 on the run's
+    validation split, and longer than float32 for nothing. That takes another half minute.
     Without numba only torch's types are compared.
 
     Examples:

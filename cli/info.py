@@ -174,7 +174,7 @@ _WHERE_COPIED = {False: "in the machine's memory", True: "in the machine's memor
 
 
 _PROCESS_COSTS = ("weights", "gradients", "optimizer", "activations", "loss")
-"""The parts of what a process holds."""
+"""The memory costs of a process."""
 
 
 def _describe_blocks(model: dict[str, Any]) -> list[tuple[str, str]]:
@@ -192,7 +192,7 @@ _IN_TREES = {
     "none": "", "depth": ", depths in trees", "distance": ", distances in trees",
     "both": ", depths and distances in trees",
 }  # fmt: skip
-"""What a model knows of dependency trees, by its `syntax`."""
+"""How a model uses dependency trees, by its `syntax`."""
 
 
 def _describe_rotary(model: dict[str, Any]) -> str:

@@ -56,7 +56,7 @@ COMMANDS = {
 }
 """Where each command is, or the app of its own commands."""
 _PROCESS_BEGAN = time.monotonic() - time.process_time()
-"""When the process began, about: starting Python and reading this far was work. Budgets count from there."""
+"""Approximate start of the process, from its CPU time so far; budgets count from there."""
 
 # typer bundles its own click; every usage error is a subclass of the base of its public BadParameter.
 _UsageProblem: Any = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")

@@ -120,7 +120,7 @@ class Model:
 
         Raises:
             InputError: a character of the prompt has no token.
-            UsageError: the prompt is empty and there is no start token, or the settings exclude every token.
+            UsageError: the prompt is empty and there is no start token, or the settings ban every token.
         """
         (sample,) = self._generator(options).samples(normalize_like_training(prompt, self.loaded.config.data))
         return sample.text
@@ -154,7 +154,7 @@ class Model:
         if not 1 <= len(ids) <= self.config.context_length:
             raise UsageError(f"logits are of 1 to {self.config.context_length} ids, which the context holds")
         if wrong := [token for token in ids if not 0 <= token < size]:
-            raise UsageError(f"token {wrong[0]} is not in the vocabulary (ids go from 0 to {size - 1})")
+            raise UsageError(f"token {wrong[0]} is not in the vocabulary (IDs go from 0 to {size - 1})")
         tokens = torch.tensor([[*ids]], device=next(model.parameters()).device)
         return model.logits(model.hidden(tokens))[0].float()
 
@@ -248,8 +248,7 @@ class Model:
 
         Args:
             files: text files, folders or globs, split into documents as in training [default: the held-out split of the
-                run:
-                text, examples or sentence pairs].
+                run: text, examples or sentence pairs].
             context: window length in tokens [default: the model's context].
             stride: tokens from one window to the next [default: half of the context].
             batch_size: windows scored together; changes the speed, not the result.
@@ -271,7 +270,7 @@ class Model:
             texts = select_readable(find_text_files(named, data.for_other_files(**rows), reading))
         else:
             texts = TextFiles([open_held_out_text(self.loaded)])
-        scorer = TextScorer.of(model, self.tokenizer, config, separator=data.separator)
+        scorer = TextScorer.from_config(model, self.tokenizer, config, separator=data.separator)
         if data.supervised and not files and isinstance(model, DecoderOnly):
             *_, last = score_completions(
                 model, self.tokenizer, texts[0].examples(), context=scorer.context, batch_size=batch_size,
@@ -279,10 +278,10 @@ class Model:
             )  # fmt: skip
             return last.tally
         scores: list[FileScore] = []
-        training_text = ContaminationCheck(self.loaded)
-        for stretch in scorer.score_segments(texts, scores=scores):
-            training_text.add_passage(stretch)
-        for warning in training_text.warnings([text.name for text in texts]):
+        contamination = ContaminationCheck(self.loaded)
+        for segment in scorer.score_segments(texts, scores=scores):
+            contamination.add_passage(segment)
+        for warning in contamination.warnings([text.name for text in texts]):
             warnings.warn(warning, stacklevel=2)
         return Tally.total(score.tally for score in scores)
 

@@ -98,7 +98,7 @@ def attention(
         check_text(target, name="target", settings=("target",))
     read = read_text_argument(text) or ""
     if not read.strip():
-        raise UsageError("there is no text to look at: give one, or - to read it from stdin")
+        raise UsageError("there is no text: give one, or - to read it from stdin")
     tree = None if heads is None else parse_heads(heads, read, where="--heads")
     loaded = load_model(run, select_inference_hardware(HardwareConfig(**given["hardware"])))
     shown = compute_attention(loaded, read, target, unit=config.unit, to=to, heads=tree)

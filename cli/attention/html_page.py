@@ -69,7 +69,7 @@ def _section(one: TextAttention, config: AttentionConfig) -> Iterator[str]:
     names = ("source", "target") if one.map.is_of_translation else ("text",)
     facts = list(zip(names, one.texts, strict=True))
     if one.map.is_of_translation:
-        facts.append(("alignments", one.map.to_pharaoh(layer=config.layer, head=config.head)))
+        facts.append(("alignments", one.map.pharaoh(layer=config.layer, head=config.head)))
     yield "<section>\n<dl>"
     for name, text in facts:
         yield f'<dt>{name}</dt><dd dir="auto">{escape(format_name(text).replace("␣", " "))}</dd>\n'

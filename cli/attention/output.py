@@ -67,9 +67,9 @@ def check_output_path(path: Path) -> None:
         InputError: it is a picture, and matplotlib is not installed.
     """
     if path.is_dir():
-        raise UsageError(f"{path} is a folder; name the file to write, for instance {path / 'attention.html'}")
+        raise UsageError(f"{path} is a folder; name the file to write, such as {path / 'attention.html'}")
     if path.suffix not in SUFFIXES:
-        raise UsageError(f"{path}: cannot tell what to write; the suffix is one of {', '.join(SUFFIXES)}")
+        raise UsageError(f"{path}: unknown suffix; it is one of {', '.join(SUFFIXES)}")
     check_writable(path)
     if path.suffix in _PICTURES:
         plot.load_pyplot()
@@ -85,7 +85,6 @@ def write_maps(path: Path, shown: Iterable[TextAttention], config: AttentionConf
 
 
 def _write_files(path: Path, shown: Iterable[TextAttention], config: AttentionConfig) -> list[Path]:
-    """Write maps; returns the files."""
     if path.suffix in _PICTURES:
         return [plot.save_plot(_numbered(path, number), one, config) for number, one in enumerate(shown, 1)]
     writers = {".html": render_page, ".txt": _text, ".json": _json, ".jsonl": _json_lines, ".pharaoh": _pharaoh}
@@ -122,4 +121,4 @@ def _pharaoh(shown: Iterable[TextAttention], config: AttentionConfig) -> Iterato
     for one in shown:
         if not one.map.is_of_translation:
             raise UsageError("only a translation has alignments (.pharaoh)")
-        yield one.map.to_pharaoh(layer=config.layer, head=config.head) + "\n"
+        yield one.map.pharaoh(layer=config.layer, head=config.head) + "\n"

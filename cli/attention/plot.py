@@ -21,7 +21,7 @@ from lm.evaluation.attention import TextAttention
 from lm.evaluation.attention_maps import AttentionMap, Weights
 from lm.files import atomic_write_bytes
 
-_MAX_LABEL_WIDTH = 24  # columns that a label takes
+_MAX_LABEL_WIDTH = 24  # in terminal columns
 _TICKS = (0, 0.01, 0.1, 0.25, 0.5, 1)
 _WIDE_FONTS = ("Noto Sans CJK", "Source Han Sans", "NanumGothic", "Malgun Gothic", "Apple SD Gothic Neo", "Hiragino",
                "Microsoft YaHei", "PingFang SC", "WenQuanYi")  # fmt: skip
@@ -34,7 +34,7 @@ def load_pyplot() -> Any:  # noqa: ANN401 (matplotlib is not always there)
     except ImportError:
         raise InputError("pictures need matplotlib: pip install 'lm-toolkit[plot]'") from None
     mpl.use("Agg")
-    logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)  # it counts the weights a font lacks
+    logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)  # it lists every missing font weight
     from matplotlib import pyplot
 
     return pyplot
@@ -92,7 +92,6 @@ def _large(axes: Any, of: AttentionMap, config: AttentionConfig) -> None:  # noq
 
 
 def _blank_future(of: AttentionMap, weights: Weights) -> Weights:
-    """Blank the weights of future positions."""
     if not of.is_causal:
         return weights
     return np.where(np.tri(*weights.shape) > 0, weights, np.float32(np.nan))

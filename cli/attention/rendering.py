@@ -39,7 +39,7 @@ def render_lines(one: TextAttention, config: AttentionConfig, *, width: int | No
     yield from draw_heat_map(heat_map, width=width, colours=colours)
     if one.map.is_of_translation:
         yield ""
-        yield f"alignments (source-target words, from 0): {one.map.to_pharaoh(layer=config.layer, head=config.head)}"
+        yield f"alignments (source-target words, from 0): {one.map.pharaoh(layer=config.layer, head=config.head)}"
 
 
 def build_heat_map(of: AttentionMap, config: AttentionConfig) -> HeatMap:
@@ -79,7 +79,7 @@ def to_dict(one: TextAttention, config: AttentionConfig) -> dict[str, Any]:
         "weights": _rounded(one.map.weights),
     }
     if one.map.is_of_translation:
-        report["alignments"] = one.map.to_pharaoh(layer=config.layer, head=config.head)
+        report["alignments"] = one.map.pharaoh(layer=config.layer, head=config.head)
     return report
 
 

@@ -11,8 +11,8 @@ import typer
 
 from cli.flags import completion
 from lm.config.options import check_text
+from lm.text.compression import decode_lines, read_file_lines
 from lm.text.encodings import decode
-from lm.text.files import decode_lines, read_file_lines
 
 CorpusFiles = Annotated[
     list[str],
@@ -54,7 +54,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 _NAME = "the text of the command line"
 _BLOCK_BYTES = 1 << 16
 STDIN = Path("-")
-"""The name of a pipe where files are named."""
+"""The file name of stdin."""
 
 
 def read_text_argument(argument: str | None) -> str | None:

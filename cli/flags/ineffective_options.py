@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from lm.text.parallel import ParallelText
 
 Stage = Literal["arguments", "settings", "files", "processes"]
-"""What has to be known to tell a mode: the command line, the settings of a new run, the files, or the processes."""
+"""When a mode is known: from the command line, the settings of a new run, the files, or the processes."""
 
 _GREEDY_TEMPERATURE = 1e-6
 """A temperature below it is greedy, as in `lm.decoding.sampling`."""
@@ -42,8 +42,8 @@ class Invocation:
 
     Attributes:
         command: its name, such as "train" or "tokenizer train".
-        values: of options and arguments: from the command line, the environment, or by default; by flag, or by the
-            name of an argument.
+        values: of options and arguments: from the command line, the environment, or by default; by flag, or by the name
+            of an argument.
         typed: those that were typed, as they are spelled, such as --no-echo for --echo.
         variables: those that the environment set, with their variables.
     """
@@ -255,7 +255,7 @@ _PLANNED = tuple(
     for described in list_options(config)
     if described.name not in (*LENGTHS, *CHANGEABLE_ON_RESUME.get(section, ()))
 )
-"""Settings that a run keeps from its start to its end."""
+"""Settings that are fixed for a run."""
 _OF_NEW_RUNS = ("--out", "--preset", "--depth", "--portable", "--config", "--from", "--tokenizer")
 _SHARED = ("--shard", "--batch-tokens", "--micro-batch-size", "--checkpoint-activations")
 _WITH_DEFAULTS_OF_BLOCKS = tuple(
@@ -263,7 +263,7 @@ _WITH_DEFAULTS_OF_BLOCKS = tuple(
     for described in list_options(ModelConfig)
     if described.name in OF_BLOCKS and described.default not in (None, False, "none", 0)
 )
-"""Of transformer blocks: what a recurrent model ignores. Other values than the defaults the model refuses itself."""
+"""Settings of transformer blocks, ignored by recurrent models, which refuse non-default values."""
 _OF_EXPERTS = ("--experts-per-token", "--expert-every", "--expert-balance")
 _OTHER_REPORTS = ("--csv", "--per-token", "--show", "--html", "--versus", "--compare-dtypes")
 _TRAIN, _GENERATE, _TRANSLATE, _PERPLEXITY = ("train",), ("generate",), ("translate",), ("perplexity",)

@@ -29,7 +29,7 @@ from lm.errors import UsageError
 
 PREFIX = "LM_"
 _RESERVED_VARIABLES = frozenset({"LM_CACHE"})
-"""Read elsewhere: the cache folder. `--cache` of a command has no variable."""
+"""The cache folder, read elsewhere; so `--cache` has no variable."""
 _SIMILARITY = 0.85
 _SUMMARY_LENGTH = 70
 _NAMES_OF_FILES = ("CORPUS…", "FILE", "[FILE]...", "FILE…", "PATH", "RUN2|FILE")

@@ -10,13 +10,12 @@ from cli.flags.usage import parameter_name
 from lm.config.data import DataConfig, FilesConfig, ParallelConfig
 from lm.config.decoding import BeamConfig, SamplingConfig, TranslationConfig
 from lm.config.evaluation import PerplexityConfig
-from lm.config.hardware import DistributionConfig, HardwareConfig
+from lm.config.hardware import DistributionConfig, HardwareConfig, WorkersConfig
 from lm.config.lora import LoraConfig
 from lm.config.model import ModelConfig
 from lm.config.options import list_options
 from lm.config.tokenizer import TokenizerConfig
 from lm.config.training import TrainingConfig
-from lm.config.workers import WorkersConfig
 from lm.errors import Advice, LMError
 
 _CONFIGS = (
@@ -25,7 +24,7 @@ _CONFIGS = (
     SamplingConfig, BeamConfig, TranslationConfig, PerplexityConfig, HardwareConfig, WorkersConfig,
 )  # fmt: skip
 _PREFERRED_COMMANDS = ("lm train", "lm tokenizer train")
-"""Where most settings are chosen: if several commands have a flag, these are named rather than others."""
+"""Commands to name if several have a flag."""
 
 
 def with_flags(

@@ -14,8 +14,7 @@ from cli.flags.loading import RunPath, import_torch, load_decoder, load_draft
 from cli.flags.options import ParsedOptions, with_options
 from lm import run_folder
 from lm.config.decoding import BeamConfig, SamplingConfig
-from lm.config.hardware import HardwareConfig
-from lm.config.workers import WorkersConfig
+from lm.config.hardware import HardwareConfig, WorkersConfig
 from lm.errors import UsageError
 
 if TYPE_CHECKING:

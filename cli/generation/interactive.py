@@ -17,7 +17,7 @@ from cli.generation.writers import GenerationTimer, TextWriter
 from lm.config.decoding import SamplingConfig
 from lm.config.options import Option, check_text, did_you_mean, find_nearest, list_options
 from lm.decoding.filters import parse_logit_biases
-from lm.decoding.generator import Generator, encode_after
+from lm.decoding.generator import Generator, encode_continuation
 from lm.decoding.sampling import Continuation
 from lm.errors import InputError, LMError, UsageError
 from lm.tokenizer.special_tokens import build_text_frame
@@ -35,9 +35,9 @@ in this session, by you and by it, is its context, as far as that reaches.
   /set                list the settings
   /set NAME           explain one
   /set NAME VALUE     change one: /set top-k none, /set stop "\\n\\n"
-  /retry              draw the last continuation again
-  /undo               take back the last line and its continuation
-  /reset              forget the text and begin a new one
+  /retry              sample the last continuation again
+  /undo               undo the last line and its continuation
+  /reset              clear the text and start a new one
   /help               this
   Ctrl-C              stop the current text
   Ctrl-D              end"""
@@ -117,11 +117,9 @@ class _InteractiveSession:
 
     @property
     def config(self) -> SamplingConfig:
-        """The settings."""
         return self.generator.config
 
     def reset(self) -> None:
-        """Start a new text."""
         self.context: list[int] = []
         self.past: list[_InteractiveTurn] = []
         self.turns, self.at_line_start = 0, True
@@ -138,10 +136,10 @@ class _InteractiveSession:
             self.continue_text(self._undo().text)
         elif command == "undo":
             self._undo()
-            print_note("the last line and its continuation are taken back")
+            print_note("the last line and its continuation are undone")
         elif command == "reset":
             self.reset()
-            print_note("the text is forgotten; a new one begins")
+            print_note("the text is cleared; a new one starts")
         elif command == "help":
             print_note(HELP)
         else:
@@ -150,7 +148,7 @@ class _InteractiveSession:
     def _undo(self) -> _InteractiveTurn:
         """Undo the last turn; it still counts, so that a seed gives a different sample next time."""
         if not self.past:
-            raise UsageError("there is no continuation to take back")
+            raise UsageError("there is no continuation to undo")
         turn = self.past.pop()
         self.context, self.at_line_start = turn.context, turn.at_line_start
         return turn
@@ -158,9 +156,9 @@ class _InteractiveSession:
     def continue_text(self, text: str) -> None:
         """Add a text and write its continuation, until it ends or Ctrl-C."""
         added = self._join_text(text)
-        prompt = encode_after(self.generator.tokenizer, self.context, added)
-        generator = dataclasses.replace(self.generator)  # without a seed in the settings, each turn has a fresh one
-        sampler = generator.sampler  # made before the text begins, as a logit bias may be wrong
+        prompt = encode_continuation(self.generator.tokenizer, self.context, added)
+        generator = dataclasses.replace(self.generator)  # without a seed in the settings, each turn has another
+        sampler = generator.sampler  # created before any output, as a logit bias may be invalid
         sample, timer = Continuation(), GenerationTimer()
         output = TextWriter([sample], prompt="")
         try:
@@ -187,9 +185,9 @@ class _InteractiveSession:
     def _update_context(self, prompt: list[int], added: str, sample: Continuation) -> None:
         """Update the context after a turn: what was shown, without the tokens of a stop string."""
         tokenizer = self.generator.tokenizer
-        if sample.overlap:  # its first token begins in what was added
+        if sample.overlap:  # its first token starts in the added text
             ended = sample.tokens[-1:] if sample.finish_reason == "end_of_text" else []
-            self.context = encode_after(tokenizer, self.context, added + sample.text) + ended
+            self.context = encode_continuation(tokenizer, self.context, added + sample.text) + ended
         else:
             is_stopped = sample.finish_reason == "stop"
             self.context = prompt + (tokenizer.encode(sample.text) if is_stopped else sample.tokens)
@@ -227,12 +225,10 @@ def _print_wrapped(text: str) -> None:
 
 
 def _settings() -> dict[str, Option]:
-    """The settings that can be changed, by name."""
     return {described.flag[2:]: described for described in list_options(SamplingConfig)}
 
 
 def _suggest_command(command: str, rest: str) -> str:
-    """Suggest a similar command for an unknown one."""
     settings = {name: f"/set {name} {rest}".rstrip() for name in _settings()}
     known = {**settings, **_OTHER_WORDS, **_COMMANDS}
     match = find_nearest(command.replace("_", "-"), known)

@@ -206,7 +206,6 @@ def _write(  # noqa: PLR0917
     *,
     is_first: bool,
 ) -> None:
-    """Write all continuations of a prompt."""
     for place, one in enumerate(continuations):
         if not output_format.as_json:
             write_completion(

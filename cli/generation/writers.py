@@ -75,7 +75,7 @@ class TextWriter(SampleWriter):
             prompt = escape_for_stream(self.prompt, sys.stdout)
             sys.stdout.write(typer.style(prompt, bold=True) if bold and prompt else prompt)
             self.written = 0
-        # Counted as written before it is, or Ctrl-C could repeat text.
+        # Counted as written before writing, or Ctrl-C could repeat text.
         new, self.written = sample.text[self.written :], len(sample.text)
         write_text(new)
 

@@ -90,9 +90,9 @@ def _refuse_other_objective(scorer: LoadedScorer, other: LoadedScorer) -> None:
 def measure_text(scorer: LoadedScorer, files: Sequence[TextFile], output: ReportFormat) -> None:
     """Score files of text, and print or write the report."""
     scores: list[FileScore] = []
-    training_text = ContaminationCheck(scorer.loaded)
+    contamination = ContaminationCheck(scorer.loaded)
     with scoring_progress(files, hidden=(output.show or output.per_token) and sys.stdout.isatty()) as on_batch:
-        segments = training_text.watch(scorer.text.score_segments(files, scores=scores, on_batch=on_batch))
+        segments = contamination.watch(scorer.text.score_segments(files, scores=scores, on_batch=on_batch))
         if output.html is not None:
             _write_page(output.html, segments, files, scorer, scores)
         elif output.show:
@@ -103,7 +103,7 @@ def measure_text(scorer: LoadedScorer, files: Sequence[TextFile], output: Report
             for _ in segments:
                 pass
     report.refuse_no_tokens(scores)
-    _warn_of_training_text(training_text, files)
+    _warn_of_training_text(contamination, files)
     if output.per_token:
         report.warn_of_lost_text(Tally.total(score.tally for score in scores))
         print_note(report.describe_conditions(scorer.conditions, Tally.total(score.tally for score in scores)))
@@ -111,9 +111,9 @@ def measure_text(scorer: LoadedScorer, files: Sequence[TextFile], output: Report
         report.print_scores(scores, scorer.conditions, as_json=output.as_json, as_csv=output.as_csv)
 
 
-def _warn_of_training_text(training_text: ContaminationCheck, files: Sequence[TextFile]) -> None:
+def _warn_of_training_text(contamination: ContaminationCheck, files: Sequence[TextFile]) -> None:
     """Warn of files that were training text of the run."""
-    for warning in training_text.warnings([file.name for file in files]):
+    for warning in contamination.warnings([file.name for file in files]):
         print_labelled("warning", warning)
 
 
@@ -164,12 +164,12 @@ def _compare(scorer: LoadedScorer, other: LoadedScorer, files: Sequence[TextFile
             other.text.score_segments(files, scores=[]),
         )
         first, second = (
-            _count_into(training_text.watch(segments), tally)
-            for training_text, segments, tally in zip(seen, both, tallies, strict=True)
+            _count_into(contamination.watch(segments), tally)
+            for contamination, segments, tally in zip(seen, both, tallies, strict=True)
         )
         differences = perplexity_comparison.compare_models(first, second, files=len(files))
-    for training_text in seen:
-        _warn_of_training_text(training_text, files)
+    for contamination in seen:
+        _warn_of_training_text(contamination, files)
     total = PairedDifference.total(differences)
     if not total.bytes:
         raise InputError(f"{', '.join(file.name for file in files)}: nothing to score: there is no text")
@@ -223,15 +223,15 @@ def are_examples(scorer: LoadedScorer, files: Sequence[TextFile]) -> bool:
 
 def measure_examples(scorer: LoadedScorer, files: Sequence[TextFile], output: ReportFormat) -> None:
     """Score the completions of files of examples, and print the report."""
-    scores, shortened, training_text = [], 0, ContaminationCheck(scorer.loaded)
+    scores, shortened, contamination = [], 0, ContaminationCheck(scorer.loaded)
     with show_counter("scoring", "examples") as on_batch:
         for number, file in enumerate(files):
-            training_text.add_examples(number, file.examples())
+            contamination.add_examples(number, file.examples())
             last = _score(scorer, file, on_batch)
             scores.append(FileScore(file.name, last.tally))
             shortened += last.shortened
     report.refuse_no_tokens(scores)
-    _warn_of_training_text(training_text, files)
+    _warn_of_training_text(contamination, files)
     how = report.example_conditions(scorer.run, scorer.loaded, context=scorer.text.context, shortened=shortened)
     report.print_scores(scores, how, as_json=output.as_json, as_csv=output.as_csv)
 

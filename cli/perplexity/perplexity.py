@@ -13,8 +13,7 @@ from cli.flags.options import ParsedOptions, with_options
 from cli.perplexity.request import PairFiles, ReportFormat
 from lm.config.data import DataConfig, FilesConfig
 from lm.config.evaluation import PerplexityConfig
-from lm.config.hardware import HardwareConfig
-from lm.config.workers import WorkersConfig
+from lm.config.hardware import HardwareConfig, WorkersConfig
 from lm.errors import UsageError
 from lm.run_folder import find_checkpoint, load_config
 from lm.text.files import STDIN, has_piped_text

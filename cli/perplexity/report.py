@@ -25,11 +25,11 @@ FIGURES = (
 )  # fmt: skip
 
 COMPLETION_TOKEN = "completion token"
-"""The unit where completions of examples are scored; where text is scored, it is a token."""
+"""The unit of scored completions."""
 
 
 MASKED_TOKEN = "masked token"
-"""The unit where each token is masked in turn: what is measured then is a pseudo-perplexity."""
+"""The unit of a masked model, which has a pseudo-perplexity."""
 
 
 def scoring_conditions(run: Path, loaded: LoadedModel, *, context: int, stride: int, every: int = 1) -> dict[str, Any]:
@@ -110,7 +110,10 @@ def _describe_masks(how: dict[str, Any], total: Tally) -> str:
 
 def print_scores(scores: Sequence[FileScore], how: dict[str, Any], *, as_json: bool, as_csv: bool) -> None:
     """Print the results on stdout, as a table unless another form is requested."""
-    total, macro = Tally.total(score.tally for score in scores), MacroAverage.of(score.tally for score in scores)
+    total, macro = (
+        Tally.total(score.tally for score in scores),
+        MacroAverage.from_tallies(score.tally for score in scores),
+    )
     warn_of_lost_text(total)
     if as_json:
         print_json(scores, total, macro, how)

@@ -15,8 +15,7 @@ from cli.perplexity.report import scoring_conditions
 from lm.checkpoint import LoadedModel
 from lm.config.data import DataConfig
 from lm.config.evaluation import PerplexityConfig
-from lm.config.hardware import HardwareConfig
-from lm.config.workers import WorkersConfig
+from lm.config.hardware import HardwareConfig, WorkersConfig
 from lm.data.batch import Batch
 from lm.evaluation.scorer import TextScorer
 from lm.evaluation.scoring import Nats, score_batch
@@ -55,7 +54,9 @@ class LoadedScorer:
         if "perplexity__every" in given.environment and not model.config.is_masked:
             config = dataclasses.replace(config, every=1)
         data = data or loaded.config.data.for_other_files(**given["data"])
-        return cls(run, given, loaded, data, TextScorer.of(model, loaded.tokenizer, config, separator=data.separator))
+        return cls(
+            run, given, loaded, data, TextScorer.from_config(model, loaded.tokenizer, config, separator=data.separator)
+        )
 
     def with_dtype(self, dtype: str) -> LoadedScorer:
         """Load the same run in another dtype."""

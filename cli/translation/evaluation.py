@@ -27,11 +27,12 @@ from lm.evaluation import translation_scores
 from lm.evaluation.translation_scores import SystemComparison, TranslationScore
 from lm.files import atomic_write_text
 from lm.run_folder import find_checkpoint, load_config
+from lm.text.compression import read_file_lines
 from lm.text.dependency_trees import Heads, attach_heads
-from lm.text.files import find_text_files, read_file_lines
+from lm.text.files import find_text_files
 from lm.text.parallel import ParallelText, guess_language
 
-_TOKENIZED_FRACTION = 0.5  # of the lines end in " ."
+_TOKENIZED_FRACTION = 0.5  # of lines that end in " ."
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ def read_lines(path: str, targets: Sequence[str]) -> tuple[list[str], list[list[
     """
     files, references = find_text_files([path]), find_text_files(targets)
     if len(files) > 1:
-        raise UsageError(f"{path}: stands for {len(files)} files; name one")
+        raise UsageError(f"{path}: matches {len(files)} files; name one")
     read: list[str] = []
     columns = []
     for reference in references:

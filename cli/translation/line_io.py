@@ -19,8 +19,8 @@ from cli.console.progress import create_progress
 from cli.flags.arguments import STDIN, read_input_lines
 from lm.decoding.translation import TranslatedLine
 from lm.errors import UsageError
+from lm.text.compression import read_file_lines
 from lm.text.dependency_trees import Heads, attach_heads
-from lm.text.files import read_file_lines
 
 _NOTE_INTERVAL = 10
 
@@ -34,7 +34,9 @@ def read_lines_with_heads(files: Sequence[Path], heads: Sequence[Path]) -> tuple
     """
     files = files or [STDIN]
     if len(files) != len(heads):
-        raise UsageError(f"{len(files)} files to translate and {len(heads)} of heads: give one for each (--heads)")
+        raise UsageError(
+            f"{len(files)} files to translate and {len(heads)} files of heads: give one for each (--heads)"
+        )
     parsed = (
         pair
         for file, of_file in zip(files, heads, strict=True)
@@ -83,19 +85,19 @@ def with_progress(results: Iterable[TranslatedLine], *, shown: bool) -> Iterator
 
     On a terminal that shows nothing else this is a bar; elsewhere a line now and then.
     """
-    drawn = shown and sys.stderr.isatty() and not sys.stdout.isatty()
+    has_bar = shown and sys.stderr.isatty() and not sys.stdout.isatty()
     began = noted = time.perf_counter()
     number = 0
     columns = (SpinnerColumn(), TextColumn("{task.completed:,} lines"), TextColumn("{task.fields[speed]}"))
-    with create_progress(*columns, hidden=not drawn) as bar:
+    with create_progress(*columns, hidden=not has_bar) as bar:
         task = bar.add_task("", total=None, speed="")
         for number, result in enumerate(results, 1):
             yield result
             now = time.perf_counter()
             speed = f"{number / (now - began):.1f} lines/s"
             bar.update(task, completed=number, speed=speed)
-            if shown and not drawn and now - noted > _NOTE_INTERVAL:
+            if shown and not has_bar and now - noted > _NOTE_INTERVAL:
                 noted = now
                 print_note(f"{format_number_of(number, 'line')}, {speed}")
-    if shown and number and (drawn or noted > began):
+    if shown and number and (has_bar or noted > began):
         print_note(f"{format_number_of(number, 'line')} in {format_duration(time.perf_counter() - began)}, {speed}")

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from cli.flags.options import ParsedOptions
 from lm.config.decoding import SamplingConfig, TranslationConfig
-from lm.config.hardware import HardwareConfig
-from lm.config.workers import WorkersConfig
+from lm.config.hardware import HardwareConfig, WorkersConfig
 from lm.decoding.filters import parse_logit_biases
 from lm.decoding.sampler import Sampler
 from lm.decoding.translation import TranslatedLine, Translator

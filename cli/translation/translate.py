@@ -15,9 +15,8 @@ from cli.flags.loading import RunPath, import_torch
 from cli.flags.options import ParsedOptions, with_options
 from lm.config.decoding import SamplingConfig, TranslationConfig
 from lm.config.evaluation import AttentionConfig
-from lm.config.hardware import HardwareConfig
+from lm.config.hardware import HardwareConfig, WorkersConfig
 from lm.config.options import check_text
-from lm.config.workers import WorkersConfig
 from lm.errors import UsageError
 from lm.files import atomic_write_text
 

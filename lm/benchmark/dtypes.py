@@ -117,7 +117,7 @@ def _open_training_data(path: Path, run: RunConfig) -> TrainingData:
     """Open the data of a run; InputError unless they are its training data with a validation split."""
     plan = run.plan
     if plan is None or not Path(plan.data).is_dir() or data_key(Path(plan.data)) != plan.data_key:
-        raise InputError(f"{path}: the corpus of this run is not at hand")
+        raise InputError(f"{path}: the corpus of this run is not available")
     data = open_data(Path(plan.data), run)
     if not data.validation_bytes:
         raise InputError(f"{path}: this run has no validation split")
@@ -125,7 +125,6 @@ def _open_training_data(path: Path, run: RunConfig) -> TrainingData:
 
 
 def _limit_targets(batches: Iterator[Batch]) -> Iterator[Batch]:
-    """Yield the first batches, in parts, up to a number of targets."""
     targets = 0
     for batch in batches:
         for part in batch.split(_BATCH_ROWS):
@@ -150,7 +149,6 @@ def _median_ratios(sides: Sequence[Timer]) -> list[float]:
 def _workloads(
     loaded: Mapping[str, LoadedModel], data: TrainingData, hardware: Hardware
 ) -> Iterator[tuple[str, list[Timer]]]:
-    """Yield each workload with a timer for each model."""
     if next(iter(loaded.values())).model.config.translates:
         for lines in _CONCURRENT_LINES:
             sides = [_translation_timer(each, data, lines, hardware) for each in loaded.values()]
@@ -175,7 +173,6 @@ def _generation_timers(models: Sequence[DecoderOnly], prompt: Tensor, rows: int,
 
 
 def _translation_timer(loaded: LoadedModel, data: TrainingData, lines: int, hardware: Hardware) -> Timer:
-    """Time the translation of the first validation lines into one language."""
     first, *others = data.references(lines)
     references = [first, *(each for each in others if each.tag == first.tag)]
     to = None if first.tag is None else first.tag.language

@@ -21,7 +21,7 @@ from lm.hardware import (
 )
 from lm.model.layers import linear
 
-_VALUES_ON_CPU, _VALUES_ON_GPU = 1 << 26, 1 << 28  # float32, far more than caches hold
+_VALUES_ON_CPU, _VALUES_ON_GPU = 1 << 26, 1 << 28  # float32, far more than fit into CPU caches
 _TRIES = 30
 _SECONDS = 1.0
 

@@ -29,7 +29,7 @@ MEASUREMENTS_PER_MODEL = 2 + len(CONCURRENCY)
 
 _STEP_FRACTION = 1 / 4
 _EXPECTED_UTILISATION = 0.3
-_MAX_POSITIONS = 1 << 15  # whose activations fit into the memory of most machines
+_MAX_POSITIONS = 1 << 15  # their activations fit into the memory of most machines
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ def measure_speed(
     progress(f"{name}, training")
     yield _measure_training(config, limits, seconds=seconds, compare=compare, rows=rows)
     bench = _GenerationBenchmark(config, generating or config.hardware, limits, seconds=seconds, compare=compare)
-    progress(f"{name}, reading a prompt")
+    progress(f"{name}, prefill")
     yield bench.prefill()
     for streams in CONCURRENCY:
         progress(f"{name}, generating {streams} text{'' if streams == 1 else 's'}")
@@ -142,7 +142,7 @@ def choose_timed_rows(config: RunConfig, *, rate: float, seconds: float) -> int:
     batch, length = config.training.batch_size, config.model.context_length
     expected_flops = _EXPECTED_UTILISATION * rate * _STEP_FRACTION * seconds
     max_rows = int(min(expected_flops / training_flops(config.model, rows=1, length=length), _MAX_POSITIONS / length))
-    power_of_two = 1 << max_rows.bit_length() >> 1  # a power of two, which changes less from time to time
+    power_of_two = 1 << max_rows.bit_length() >> 1  # which varies less between calls
     return batch if max_rows >= batch else max(1, power_of_two)
 
 
@@ -223,7 +223,6 @@ class _GenerationBenchmark:
 
 
 def _time_alternating(sides: Sequence[Timer], *, seconds: float) -> Timings:
-    """Time our side, and the baseline if there are two sides."""
     rounds = time_interleaved(sides, seconds=seconds)
     ours, *theirs = (statistics.median(column) for column in zip(*rounds, strict=True))
     if not theirs:

@@ -13,7 +13,7 @@ from lm.config.tokenizer import END_OF_TEXT
 from lm.errors import UsageError
 
 LANGUAGE_PATTERN = r"[A-Za-z]{2,3}([-_][A-Za-z0-9]+)*"
-"""A code of a language."""
+"""A pattern of language codes."""
 IGNORE_INDEX = -100  # as a target: nothing is to be predicted here
 
 

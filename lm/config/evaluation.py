@@ -38,7 +38,7 @@ class ScoringConfig(CheckedConfig):
 
     tokenize: BleuTokenizer = option(
         "13a",
-        "How BLEU parts text into words: 13a as at WMT, intl by Unicode's classes, zh and char for scripts without "
+        "How BLEU tokenizes text: 13a as at WMT, intl by Unicode's classes, zh and char for scripts without "
         "spaces, none for text that is tokenized already.",
     )
     lowercase: bool = option(False, "Compare BLEU and chrF in lower case; TER always does.")

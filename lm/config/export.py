@@ -35,7 +35,7 @@ EXPORTERS: Mapping[ExportSystem, Exporter] = {
         ("float32", "float16", "bfloat16", "int16", "int8", "int8_float16", "int8_bfloat16"),
     ),
 }
-"""All that is to be declared of a system besides its name."""
+"""The exporter of each system."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ Device = Literal["auto", "cpu", "cuda", "mps"]
 DType = Literal["auto", "float32", "bfloat16", "float16", "int8"]
 
 INFERENCE_ONLY_DTYPES: tuple[DType, ...] = ("float16", "int8")
-"""Types that models are used in, but not trained."""
+"""Dtypes for inference only."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class HardwareConfig(CheckedConfig):
     device: Device = option("auto", "Where to run: auto takes a GPU if there is one.")
     dtype: DType = option(
         "auto",
-        "Arithmetic of the matrix products; auto trains in bfloat16 where that is faster, generates and translates in "
+        "Arithmetic of the matmuls; auto trains in bfloat16 where that is faster, generates and translates in "
         "what `lm compile RUN` found fastest, and is float32 otherwise. Two are for trained models: float16, and int8, "
         "which keeps the weights in 8 bits, with a scale for each output.",
     )
@@ -59,3 +59,16 @@ class DistributionConfig(CheckedConfig):
             raise UsageError(
                 "offload is for a sharded optimizer: give shard too, or leave it out", settings=("shard", "offload")
             )
+
+
+@dataclass(frozen=True)
+class WorkersConfig(CheckedConfig):
+    """How many worker processes score or generate."""
+
+    processes: int = option(
+        1,
+        "Worker processes for files, each with the model and its part of the threads; changes the speed, not the "
+        "result.",
+        minimum=1,
+        maximum=1024,
+    )

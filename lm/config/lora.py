@@ -9,7 +9,7 @@ from lm.config.options import CheckedConfig, did_you_mean, option
 from lm.errors import UsageError
 
 LAYER_KINDS = ("attention", "feed-forward")
-"""The layers whose matrices can have adapters."""
+"""The kinds of layers that can have adapters."""
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ _COMMON: AllowedValues = {
     "norm_position": ("pre",), "objective": ("causal",), "embedding_norm": (False,), "output_transform": (False,),
     "attention": ("full",), "token_types": (0,), "output_bias": (False,),
 }  # fmt: skip
-"""What an architecture has, unless it says otherwise."""
+"""Allowed values common to all architectures."""
 _WITH_LAYERNORM: AllowedValues = {
     **_COMMON, "norm": ("layernorm",), "positions": ("learned",),
     "activation": ("gelu", "gelu-tanh", "relu", "relu2", "silu"), "qk_norm": (False,), "n_kv_heads": (None,),

@@ -61,7 +61,7 @@ _PORTABLE_RECIPE = {
     "positions": "rotary", "norm": "rmsnorm", "qk_norm": True, "activation": "swiglu", "zero_init": True,
     "tie_embeddings": False,
 }  # fmt: skip
-"""The recipe in the blocks of Qwen3 (2025), which the common systems run.
+"""The recipe with the blocks of Qwen3 (2025), which other tools support.
 
 The output layer is its own, as in nanochat (Karpathy 2025), so that it starts at zero: the first prediction is uniform.
 A tied one predicts the token that it reads, as blocks that start at zero leave its embedding alone (docs/recipe.md).
@@ -138,7 +138,7 @@ OWN: dict[str, Preset] = {
         },
     ),
 }  # fmt: skip
-"""Of our own."""
+"""Presets of this project."""
 
 
 def _gpt2(n_layers: int, d_model: int, n_heads: int) -> dict[str, Any]:
@@ -185,7 +185,7 @@ _BERT = {
     "positions": "learned", "norm": "layernorm", "norm_position": "post", "norm_eps": 1e-12, "activation": "gelu",
     "bias": True, "dropout": 0.1, "init_std": 0.02, "embedding_norm": True, "output_transform": True,
 }  # fmt: skip
-"""Without types of tokens, which tell apart pairs of sentences: there are none, as the next sentence is not guessed."""
+"""Without token types, as there is no next-sentence prediction."""
 
 
 _NANOGPT_TRAINING = {"beta2": 0.99, "warmup_steps": 100, "learning_rate": 1e-3}

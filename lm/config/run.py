@@ -17,7 +17,7 @@ from lm.config.training import TrainingConfig
 from lm.errors import UsageError
 
 FORMAT_VERSION = 1
-"""Of `config.json`, and with it of a run folder; the formats of prepared data have versions of their own."""
+"""Format version of `config.json` and the run folder; prepared data have their own."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class RunPlan:
 
     Attributes:
         device: the device that the run trains on.
-        dtype: arithmetic of the matrix products.
+        dtype: arithmetic of the matmuls.
         threads: CPU threads.
         optimizer_dtype: arithmetic of Muon's products.
         processes: that train the run together.
@@ -204,4 +204,4 @@ CHANGEABLE_ON_RESUME = {
     "training": ("micro_batch_size", "compile", "checkpoint_activations"),
     "distribution": ("shard", "offload"),
 }
-"""By section: how a run is computed, which may change when it is resumed; what is computed stays the same."""
+"""Settings that may change on resume, by section: they change how a run is computed, not what."""

@@ -16,7 +16,7 @@ Settings = dict[str, dict[str, Any]]
 """{section: {field: value}}, the sections being those of a `RunConfig`."""
 
 EXPLICIT_SOURCES = ("flag", "python")
-"""Sources of values given for this run alone: these contradict what a run or a corpus says, others give way to it."""
+"""Sources of values given for this run alone: conflicts with a run or corpus are errors, others are overridden."""
 
 
 def is_user_given(source: str | None) -> bool:

@@ -57,7 +57,7 @@ class TrainingConfig(CheckedConfig):
     beta2: float = option(0.95, "AdamW: decay of the mean squared gradient.", minimum=0, maximum=0.99999)
     epsilon: float = option(1e-8, "AdamW: added to the denominator.", minimum=0)
     weight_decay: float = option(0.1, "Decay of matrices; vectors are never decayed.", minimum=0, maximum=1e9)
-    clip: float = option(1.0, "Largest norm of the gradient; 0 leaves it alone.", minimum=0)
+    clip: float = option(1.0, "Gradient clipping: maximum norm; 0 disables it.", minimum=0)
     evaluate_every: int = option(
         250, "Steps between evaluations on the whole validation split; 0 only at the end.", minimum=0
     )
@@ -121,7 +121,7 @@ class TrainingConfig(CheckedConfig):
     )
     checkpoint_activations: bool = option(
         False,
-        "Keep what goes from block to block and compute what is in a block again in the backward pass: far less memory "
+        "Activation checkpointing: recompute the activations of each block in the backward pass: far less memory "
         "for a step that takes a third longer; a resumed run may change it.",
     )
     seed: int = option(0, "Seed of the initial weights, the data order and dropout.", minimum=0, maximum=2**64 - 1)

@@ -32,7 +32,7 @@ from lm.tokenizer.tokenizer import Tokenizer, split_into_pieces
 from lm.tokenizer.training import load_or_train
 
 FEW_DOCUMENTS = 100
-"""In a corpus of fewer documents, examples or pairs, the hashes of all of them may be far from evenly spread."""
+"""With fewer documents, examples or pairs, hashes split them too unevenly."""
 
 
 def parse_held_out_fraction(validation: str) -> Fraction | None:
@@ -195,7 +195,7 @@ def _scan_files(files: Sequence[TextFile], separator: str, workers: int | None) 
 
 
 CHUNK_BYTES = 1 << 23
-"""The least size of a chunk, but the last: seconds of work, which is what an interruption can cost."""
+"""Minimum size of a chunk, except the last: seconds of work, which an interruption can lose."""
 
 _MAX_CHUNKS = 4096
 _KEY_DIGITS = 32
@@ -216,7 +216,7 @@ class HeldOutRule:
 
     bound: int
     boundary: int | None = None
-    share: Fraction | None = None
+    fraction: Fraction | None = None
 
 
 @dataclass(frozen=True)
@@ -263,7 +263,7 @@ class Chunk:
 
 
 def _settings(held_out: HeldOutRule) -> tuple[int, int | None, str]:
-    return held_out.bound, held_out.boundary, str(held_out.share)
+    return held_out.bound, held_out.boundary, str(held_out.fraction)
 
 
 def _bounds(span: FileSpan | None) -> list[int] | None:
@@ -279,9 +279,9 @@ def split_into_chunks(corpus: Corpus, held_out: HeldOutRule) -> list[Chunk]:
     """
     every = [*corpus.files, *corpus.validation_files]
     total = sum(map(_decompressed_size, every))
-    size = max(CHUNK_BYTES, total // _MAX_CHUNKS) if held_out.share is None else total + 1
-    stretches = _list_sections(corpus, held_out, size)
-    groups = group_by_size(stretches, lambda stretch: stretch.size, limit=size)
+    size = max(CHUNK_BYTES, total // _MAX_CHUNKS) if held_out.fraction is None else total + 1
+    sections = _list_sections(corpus, held_out, size)
+    groups = group_by_size(sections, lambda section: section.size, limit=size)
     return [Chunk(tuple(group), corpus.config.separator) for group in groups]
 
 
@@ -310,9 +310,11 @@ def _split_file(
     if cuts is None:
         yield FileSection(found.file, number, found.identity, _decompressed_size(found), held_out)
         return
-    share = _decompressed_size(found) / cuts[-1].stop  # 1, unless spans count row groups
+    fraction = _decompressed_size(found) / cuts[-1].stop  # 1, unless spans count row groups
     for span in cuts:
-        yield FileSection(found.file, number, found.identity, round((span.stop - span.start) * share), held_out, span)
+        yield FileSection(
+            found.file, number, found.identity, round((span.stop - span.start) * fraction), held_out, span
+        )
 
 
 def chunk_name(chunk: Chunk, tokenizer: str) -> str:
@@ -381,7 +383,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 GROUP_CHARACTERS = 1 << 20
-"""So much text keeps all cores of a tokenizer busy."""
+"""Enough text to keep all cores of a tokenizer busy."""
 
 _PREFETCHED_GROUPS = 2  # one group is encoded while the tokens of the other are copied and written
 

@@ -309,23 +309,23 @@ def choose_held_out_examples(corpus: Corpus) -> HeldOutRule:
     fraction or, with few examples, one that holds out that fraction of them, but at least one.
     """
     few = corpus.fraction and corpus.has_few_documents
-    return HeldOutRule(compute_hash_bound(corpus.fraction), share=corpus.fraction if few else None)
+    return HeldOutRule(compute_hash_bound(corpus.fraction), fraction=corpus.fraction if few else None)
 
 
 def read_split_examples(chunk: Chunk) -> Iterator[SplitExample]:
     """Yield the examples of a chunk with their splits."""
     found: Iterable[tuple[FileSection, Example]]
-    found = ((stretch, example) for stretch in chunk.sections for example in stretch.file.examples())
-    share, bound = chunk.sections[0].held_out.share, 0
-    if share is not None:
+    found = ((section, example) for section in chunk.sections for example in section.file.examples())
+    fraction, bound = chunk.sections[0].held_out.fraction, 0
+    if fraction is not None:
         found = few = list(found)
         bound = compute_hash_bound(
-            share, [_hash_example(example) for stretch, example in few if stretch.held_out.share is not None]
+            fraction, [_hash_example(example) for section, example in few if section.held_out.fraction is not None]
         )
-    for stretch, example in found:
-        below = stretch.held_out.bound if stretch.held_out.share is None else bound
+    for section, example in found:
+        below = section.held_out.bound if section.held_out.fraction is None else bound
         split: SplitName = "validation" if _hash_example(example) < below else "train"
-        yield SplitExample(split, stretch.number, stretch.file.name, example)
+        yield SplitExample(split, section.number, section.file.name, example)
 
 
 def _hash_example(example: Example) -> int:

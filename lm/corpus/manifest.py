@@ -1,8 +1,7 @@
 """Manifests: contents, sources and checksums of a folder of prepared data.
 
 Every folder has a `manifest.json` with a format version and the kind of data: text, examples, pairs, or a partition of
-a
-corpus (`lm.corpus.partitions`). Common fields come first; the fields are those of the classes here. In format 1 each
+a corpus (`lm.corpus.partitions`). Common fields come first; the fields are those of the classes here. In format 1 each
 kind had a file and fields of its own; it is read as format 2.
 """
 
@@ -21,13 +20,13 @@ from lm.config.data import DataConfig, upgrade_line_end_settings
 from lm.errors import InputError, UsageError
 
 VERSION = 2
-"""Of the format of `manifest.json` and of the files beside it."""
+"""Format version of `manifest.json` and the other files."""
 
 MANIFEST = "manifest.json"
 
 _PAIRS_FORMAT_1, _PARTITION_FORMAT_1 = "pairs.json", "share.json"
 MANIFESTS = (MANIFEST, _PAIRS_FORMAT_1, _PARTITION_FORMAT_1)
-"""The file and, in format 1, those of pairs and of partitions."""
+"""The manifest's file names; the last two in format 1."""
 
 DataKind = Literal["text", "examples", "pairs", "partition"]
 SplitName = Literal["train", "validation"]
@@ -110,8 +109,7 @@ class Repetition:
     Attributes:
         documents: documents, of both splits, with the tokens of an earlier one.
         held_out: fraction of the held-out text that also occurs in the training split, in windows of `stretch` tokens
-            or
-            as a whole shorter document; None without held-out text.
+            or as a whole shorter document; None without held-out text.
         stretch: the window length, in tokens.
     """
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lm.corpus.repetition import Hashes, HashLookup, RollingHash, window_tokens
+from lm.corpus.repetition import Hashes, HashLookup, RollingHash, count_window_tokens
 from lm.corpus.shards import TokenReader, open_split, read_manifest
 from lm.tokenizer.tokenizer import Tokenizer
 
@@ -78,15 +78,15 @@ class TrainingOverlap:
             InputError: the folder has no prepared tokens, or they are damaged.
         """
         record = read_manifest(self._folder).splits["train"]
-        hashing = RollingHash(self._size, window_tokens(tokens=record.tokens, text_bytes=record.bytes))
-        sampled = {file: self._sampled(text, hashing) for file, text in self._texts.items()}
+        rolling_hash = RollingHash(self._size, count_window_tokens(tokens=record.tokens, text_bytes=record.bytes))
+        sampled = {file: self._sampled(text, rolling_hash) for file, text in self._texts.items()}
         wanted = HashLookup(np.concatenate([np.empty(0, np.uint64), *sampled.values()]))
         train = open_split(self._folder, "train")
-        for ids in _read_overlapping(train, hashing.stretch):
-            sums = hashing.sums(ids)
-            wanted.mark(hashing.stretches(sums))
+        for ids in _read_overlapping(train, rolling_hash.window):
+            sums = rolling_hash.prefix_sums(ids)
+            wanted.mark(rolling_hash.window_hashes(sums))
             starts = np.flatnonzero(np.isin(ids, self._start))
-            wanted.mark(hashing.parts(sums, starts[:-1], starts[1:]))
+            wanted.mark(rolling_hash.range_hashes(sums, starts[:-1], starts[1:]))
         read = min(1.0, _MOST_READ / max(1, len(train)))
         found, fractions = wanted.found, {}
         for file, hashes in sampled.items():
@@ -94,17 +94,18 @@ class TrainingOverlap:
             found = found[len(hashes) :]
         return fractions
 
-    def _sampled(self, text: _TokenSample, hashing: RollingHash) -> Hashes:
-        """Hashes of stretches, or of whole documents that are shorter, at places at equal distances."""
+    def _sampled(self, text: _TokenSample, rolling_hash: RollingHash) -> Hashes:
+        """Hash windows, or whole shorter documents, at equal distances."""
         ids = np.concatenate([*text.parts, self._end]).astype(np.int64)
         places = np.linspace(0, text.length, min(text.length, _SAMPLES), endpoint=False, dtype=np.int64)
         edges = np.array([*text.edges, len(ids)])
         documents = np.searchsorted(edges, places, side="right") - 1
         begins, ends = edges[documents], edges[documents + 1]
-        begins = np.where(ends - begins < hashing.stretch, begins, np.minimum(places, ends - hashing.stretch))
-        ends = np.minimum(ends, begins + hashing.stretch)
+        begins = np.where(ends - begins < rolling_hash.window, begins, np.minimum(places, ends - rolling_hash.window))
+        ends = np.minimum(ends, begins + rolling_hash.window)
         return np.array(
-            [hashing.sums(ids[begin:end])[-1] for begin, end in zip(begins, ends, strict=True)], dtype=np.uint64
+            [rolling_hash.prefix_sums(ids[begin:end])[-1] for begin, end in zip(begins, ends, strict=True)],
+            dtype=np.uint64,
         )
 
 
@@ -112,10 +113,10 @@ def _as_token_array(index: int | None) -> NDArray[np.uint32]:
     return np.array([] if index is None else [index], dtype=np.uint32)
 
 
-def _read_overlapping(tokens: TokenReader, stretch: int) -> Iterator[NDArray[np.integer]]:
+def _read_overlapping(tokens: TokenReader, window: int) -> Iterator[NDArray[np.integer]]:
     """Yield all tokens in parts that overlap by a window; sampled parts if there are very many."""
     is_whole = len(tokens) <= _MOST_READ
     size = _WHOLE if is_whole else _PART
     step = size if is_whole else size * len(tokens) // _MOST_READ
     for start in range(0, len(tokens), step):
-        yield tokens.read(start, min(start + size + stretch - 1, len(tokens)))
+        yield tokens.read(start, min(start + size + window - 1, len(tokens)))

@@ -40,7 +40,7 @@ SideName = Literal["source", "target"]
 SIDES: tuple[SideName, ...] = ("source", "target")
 VALIDATION_TEXTS_FILE = "validation.jsonl"
 TREE_POSITION_SIZE = 3
-"""Numbers of a place in a tree: see `lm.text.dependency_trees.compute_tree_positions`."""
+"""Integers per tree position: see `lm.text.dependency_trees.compute_tree_positions`."""
 SOURCE_TOKENIZER = "source_tokenizer.json"
 
 
@@ -84,7 +84,7 @@ class StoredPairs:
             raise InputError(f"{self.folder / f'{split}-{side}.npy'}: damaged; prepare the pairs again")
         return StoredSentences(words, _open_ragged(self.folder, f"{side}-words", f"{side}-word-ends"))
 
-    def places(self, split: SplitName) -> RaggedArray | None:
+    def tree_positions(self, split: SplitName) -> RaggedArray | None:
         """Return (tokens, 3) tree positions of each source, if there are trees."""
         if not self.manifest.heads:
             return None
@@ -114,7 +114,7 @@ def open_pairs(folder: Path | str) -> StoredPairs:
     for split in ("train", "validation"):
         for side in SIDES:
             stored.sentences(split, side)
-        stored.places(split)
+        stored.tree_positions(split)
     return stored
 
 
@@ -185,15 +185,14 @@ def write_word_table(folder: Path, side: SideName, table: WordTable, *, dtype: s
 
 
 MAX_TABLE_TOKENS = 1 << 21
-"""The most tokens that the words of a table may have together, so that memory stays bounded."""
+"""Maximum total tokens of the words of a table, to bound memory."""
 
 
 class WordTable:
     """Numbers words by their tokens.
 
     If the table is full, a new word is split into single-token words. It decodes to the same tokens; only BPE dropout
-    then
-    treats each token as a word.
+    then treats each token as a word.
     """
 
     def __init__(self, *, most_tokens: int = MAX_TABLE_TOKENS) -> None:

@@ -51,11 +51,11 @@ def prepare_partition(
         InputError: as of `prepare_corpus`, or another process works on the folder.
         UsageError: as of `prepare_corpus`.
     """
-    making = select_steps(corpus.config)
-    every = making.chunks(corpus)
+    preparation = select_steps(corpus.config)
+    every = preparation.chunks(corpus)
     own = every[number - 1 :: count]
     names = tuple(chunk_name(chunk, tokenizer.sha256) for chunk in every)
-    origin = PreparationInputs.of(corpus, tokenizer)
+    origin = PreparationInputs.from_corpus(corpus, tokenizer)
     partition = PartitionManifest(
         key=origin.key,
         sources=origin.sources,
@@ -73,7 +73,9 @@ def prepare_partition(
         _remove_other_files(folder, partition, force=force)
         tokenizer.save(folder / FILE_NAME)
         place, saved = folder / _PARTS_FOLDER, folder / FILE_NAME
-        stored = tokenize_chunks(own, tokenizer, making.write, folder=place, saved=saved, workers=processes, done=done)
+        stored = tokenize_chunks(
+            own, tokenizer, preparation.write, folder=place, saved=saved, workers=processes, done=done
+        )
         found = sum(chunk.found for chunk in stored)
         files.write_json(folder / MANIFEST, partition.to_dict())
     return PreparedFolder(folder, partition, reused=False, chunks_found=found)

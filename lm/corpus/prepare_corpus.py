@@ -119,7 +119,7 @@ class PreparationInputs:
     validation_sources: tuple[SourceRecord, ...]
 
     @classmethod
-    def of(cls, corpus: Corpus, tokenizer: Tokenizer) -> PreparationInputs:
+    def from_corpus(cls, corpus: Corpus, tokenizer: Tokenizer) -> PreparationInputs:
         """Return the inputs for a corpus and a tokenizer."""
         contents = [[found.identity for found in group] for group in (corpus.files, corpus.validation_files)]
         key = hash_inputs(tokenizer.sha256, corpus.config.separator, str(corpus.fraction), *contents)
@@ -169,15 +169,15 @@ def prepare_corpus(
     with_labels: bool = False,
 ) -> PreparedFolder[Manifest]:
     """Tokenize a corpus of text or examples into a folder, or load it."""
-    making = select_steps(corpus.config)
+    preparation = select_steps(corpus.config)
 
     def stored(unfinished: Path, saved: Path) -> Iterator[StoredChunk]:
-        chunks, done = making.chunks(corpus), accumulate_progress(progress, corpus.bytes)
+        chunks, done = preparation.chunks(corpus), accumulate_progress(progress, corpus.bytes)
         yield from tokenize_chunks(
-            chunks, tokenizer, making.write, folder=unfinished, saved=saved, workers=processes, done=done
+            chunks, tokenizer, preparation.write, folder=unfinished, saved=saved, workers=processes, done=done
         )
 
-    origin = PreparationInputs.of(corpus, tokenizer)
+    origin = PreparationInputs.from_corpus(corpus, tokenizer)
     read = _read_labelled if with_labels and corpus.config.supervised and folder is None else read_manifest
     return merge_chunks(origin, tokenizer, stored, folder=folder, force=force, root=root, read=read)
 
@@ -370,18 +370,17 @@ def choose_held_out_text(corpus: Corpus) -> HeldOutRule:
     """Return which documents of running text are held out.
 
     With a fraction, a document is held out if a hash of its first 16,384 characters is below it; or, with few
-    documents,
-    if it begins at or beyond a boundary, which ends the document that it falls into.
+    documents, if it begins at or beyond a boundary, which ends the document that it falls into.
     """
     few = corpus.fraction and corpus.has_few_documents
     boundary = int(corpus.files_bytes * (1 - corpus.fraction)) if few else None
     return HeldOutRule(compute_hash_bound(corpus.fraction), boundary)
 
 
-def read_split_pieces(stretch: FileSection, separator: str, tokenizer: Tokenizer) -> Iterator[SplitPiece]:
+def read_split_pieces(section: FileSection, separator: str, tokenizer: Tokenizer) -> Iterator[SplitPiece]:
     """Yield the pieces of a section with their splits; each document is in one split."""
-    bound, boundary = stretch.held_out.bound, stretch.held_out.boundary
-    fragments: Iterable[Fragment] = documents.read_fragments(stretch.file, separator, span=stretch.span)
+    bound, boundary = section.held_out.bound, section.held_out.boundary
+    fragments: Iterable[Fragment] = documents.read_fragments(section.file, separator, span=section.span)
     if boundary is not None:
         fragments = split_at(fragments, boundary)
 
@@ -394,7 +393,7 @@ def read_split_pieces(stretch: FileSection, separator: str, tokenizer: Tokenizer
         if piece.starts_document:
             split = "validation" if is_held_out(piece) else "train"
         position += len(piece.text.encode())
-        yield SplitPiece(split, stretch.file.name, piece)
+        yield SplitPiece(split, section.file.name, piece)
 
 
 def write_text_chunk(
@@ -403,9 +402,8 @@ def write_text_chunk(
     """Tokenize a chunk of running text into an empty folder, with the document boundaries.
 
     Each document is written as its tokens after the start token. If that is not also the end token, an end token
-    follows
-    each document but the last; if it is, the start token of the next document ends the previous one. The end token of a
-    split is added when chunks are merged.
+    follows each document but the last; if it is, the start token of the next document ends the previous one. The end
+    token of a split is added when chunks are merged.
     """
     with contextlib.ExitStack() as opened:
         writers = {split: _TextChunkWriter(folder, split, tokenizer) for split in SPLITS}
@@ -496,8 +494,7 @@ class _SplitMerger:
 
     Attributes:
         edges: a file of where each document begins and, when closed, where the last one ends. A start token belongs to
-            its
-            document if there is a separate end token; else the next start token, which ends it, does.
+            its document if there is a separate end token; else the next start token, which ends it, does.
     """
 
     def __init__(self, folder: Path, split: SplitName, tokenizer: Tokenizer) -> None:
@@ -550,7 +547,5 @@ def _measure_repetition(
         )
         for split in SPLITS
     )
-    stretch = repetition.window_tokens(tokens=splits["train"].tokens, text_bytes=splits["train"].bytes)
-    return repetition.measure_repetition(
-        train, held_out, vocab_size=tokenizer.vocab_size, stretch=stretch, folder=folder
-    )
+    window = repetition.count_window_tokens(tokens=splits["train"].tokens, text_bytes=splits["train"].bytes)
+    return repetition.measure_repetition(train, held_out, vocab_size=tokenizer.vocab_size, window=window, folder=folder)

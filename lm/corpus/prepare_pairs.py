@@ -76,9 +76,9 @@ def _train_tokenizer(
             for pair in found.text.pairs():
                 yield from (getattr(pair, side) for side in sides)
 
-    share = sum(sum(getattr(found, f"{side}_bytes") for side in sides) for found in corpus.texts)
+    total_bytes = sum(sum(getattr(found, f"{side}_bytes") for side in sides) for found in corpus.texts)
     identity = [*sides, *(json.dumps(found.identity) for found in corpus.texts)]
-    return load_or_train(texts, config, identity=identity, corpus_bytes=share, special_tokens=tags)
+    return load_or_train(texts, config, identity=identity, corpus_bytes=total_bytes, special_tokens=tags)
 
 
 def prepare_pairs(
@@ -162,7 +162,7 @@ class _EncodedPairs(NamedTuple):
     """
 
     sides: Mapping[SideName, list[tuple[Ids, Ids]]]
-    places: list[TreePositions] | None = None
+    tree_positions: list[TreePositions] | None = None
 
 
 def write_pair_splits(
@@ -261,13 +261,13 @@ class _SplitWriter:
         tokens = encoded.sides
         counts = [[len(tokens[side][row][0]) for row in rows] for side in SIDES]
         lengths = np.array(counts, dtype=np.int64)  # (sides, pairs)
-        filtered = _PairFilter.of(lengths, config, has_files=has_files)
+        filtered = _PairFilter.from_lengths(lengths, config, has_files=has_files)
         kept = rows[filtered.kept].tolist()
         pairs = [group[row].pair for row in kept]
         for side, writer in self._sides.items():
             writer.append_tokens(*_concatenate([tokens[side][row] for row in kept]))
-        if self._places is not None and encoded.places is not None:
-            self._places.append(RaggedArray.of([encoded.places[row] for row in kept]))
+        if self._places is not None and encoded.tree_positions is not None:
+            self._places.append(RaggedArray.from_rows([encoded.tree_positions[row] for row in kept]))
         if self._split == "validation":
             self._write_texts(pairs)
         self._count(filtered, lengths[:, filtered.kept], pairs)
@@ -316,7 +316,7 @@ class _PairFilter:
     ratio: NDArray[np.bool_]
 
     @classmethod
-    def of(cls, lengths: NDArray[np.int64], config: ParallelConfig, *, has_files: bool) -> _PairFilter:
+    def from_lengths(cls, lengths: NDArray[np.int64], config: ParallelConfig, *, has_files: bool) -> _PairFilter:
         """Filter pairs, given (2, pairs) lengths; validation files are not filtered by ratio."""
         shorter, longer = lengths.min(axis=0), lengths.max(axis=0)
         blank = shorter == 0

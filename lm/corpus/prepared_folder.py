@@ -31,10 +31,10 @@ from lm.errors import InputError
 from lm.files import cache_root
 
 _SECONDS_TO_LOCK = 60
-"""A folder this old that nobody has locked is abandoned; a new one may be about to be locked."""
+"""An unlocked folder of this age is abandoned; a newer one may be about to be locked."""
 
 _SECONDS_TO_RESUME = 14 * 24 * 3600
-"""Finished parts this old are abandoned where nobody knows their place by name, as in a cache."""
+"""Age of finished parts in a cache that counts as abandoned."""
 
 
 @contextlib.contextmanager
@@ -155,7 +155,7 @@ def _lock(descriptor: int) -> bool:
 
 
 KEY_VERSION = 1
-"""Of what keys are made of: raised when the same inputs become other data."""
+"""Version of the keys; incremented when the same inputs give other data."""
 
 M = TypeVar("M", bound=PreparedManifest)
 

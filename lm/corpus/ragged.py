@@ -25,13 +25,13 @@ class RaggedArray:
     ends: NDArray[Any]
 
     @classmethod
-    def of(cls, rows: Sequence[Sequence[int] | Sequence[Sequence[int]] | NDArray[Any]]) -> RaggedArray:
+    def from_rows(cls, rows: Sequence[Sequence[int] | Sequence[Sequence[int]] | NDArray[Any]]) -> RaggedArray:
         """Build from lists or arrays."""
         values = _concatenate([np.asarray(row, dtype=np.int64) for row in rows])
         return cls(values, np.cumsum([len(row) for row in rows], dtype=np.int64))
 
     @classmethod
-    def join(cls, parts: Sequence[RaggedArray]) -> RaggedArray:
+    def concatenate(cls, parts: Sequence[RaggedArray]) -> RaggedArray:
         """Concatenate the rows of several arrays."""
         lengths = [part.lengths() for part in parts]
         return cls(
@@ -60,11 +60,11 @@ class RaggedArray:
         ends = np.cumsum(lengths)
         return RaggedArray(self.values[concatenate_ranges(starts, lengths)].astype(np.int64), ends)
 
-    def grouped(self, ends: NDArray[Any]) -> RaggedArray:
+    def merge_rows(self, ends: NDArray[Any]) -> RaggedArray:
         """Merge neighbouring rows; `ends` has the row index where each group ends."""
         return RaggedArray(self.values, np.append(0, self.ends)[ends])
 
-    def framed(self, before: Sequence[int] | Integers, after: Sequence[int] | Integers) -> RaggedArray:
+    def wrap_rows(self, before: Sequence[int] | Integers, after: Sequence[int] | Integers) -> RaggedArray:
         """Prepend and append the same values to each row."""
         lengths = self.lengths()
         widths = lengths + len(before) + len(after)
@@ -77,7 +77,7 @@ class RaggedArray:
         values[concatenate_ranges(ends - len(after) - lengths, lengths)] = self.values
         return RaggedArray(values, ends)
 
-    def padded(self, value: int) -> Integers:
+    def to_padded(self, value: int) -> Integers:
         """Return a dense (rows, longest[, size]) array, padded with `value`."""
         lengths = self.lengths()
         filled = np.full((len(self), int(lengths.max(initial=0)), *self.values.shape[1:]), value, dtype=np.int64)

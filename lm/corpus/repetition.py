@@ -1,8 +1,8 @@
 """Duplicated text: repeated documents, and held-out text that occurs in the training split.
 
-Windows of tokens are compared by 64-bit rolling hashes. The hash of the tokens from a to b is the sum of
-value[token i] * BASE**(i - a) modulo 2**64, with a pseudo-random value per token (Karp and Rabin 1987). With prefix
-sums, the hash of any window takes one subtraction and one multiplication.
+Windows of tokens are compared by 64-bit rolling hashes. The hash of the tokens from a to b is the sum of value[token i]
+* BASE**(i - a) modulo 2**64, with a pseudo-random value per token (Karp and Rabin 1987). With prefix sums, the hash of
+any window takes one subtraction and one multiplication.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class TokenizedDocuments:
     edges: Indices
 
 
-def window_tokens(*, tokens: int, text_bytes: int) -> int:
+def count_window_tokens(*, tokens: int, text_bytes: int) -> int:
     """Return the mean number of tokens in WINDOW_BYTES bytes of a text."""
     return max(1, round(WINDOW_BYTES * tokens / max(1, text_bytes)))
 
@@ -56,7 +56,7 @@ def measure_repetition(
     held_out: TokenizedDocuments,
     *,
     vocab_size: int,
-    stretch: int,
+    window: int,
     folder: Path | None = None,
 ) -> Repetition:
     """Measure duplicated text, in one pass over each split and in bounded memory.
@@ -69,21 +69,24 @@ def measure_repetition(
         train: the training split.
         held_out: the validation split.
         vocab_size: above every token.
-        stretch: window length in tokens.
+        window: window length in tokens.
         folder: for a temporary file of hashes of very many documents [default: the system's].
     """
-    hashing = RollingHash(vocab_size, stretch)
-    sought, held_out_documents = _HeldOutWindows(held_out, stretch), _DocumentHashes(held_out.edges, hashing, folder)
-    for block in hashing.blocks(held_out.tokens):
+    rolling_hash = RollingHash(vocab_size, window)
+    sought, held_out_documents = (
+        _HeldOutWindows(held_out, window),
+        _DocumentHashes(held_out.edges, rolling_hash, folder),
+    )
+    for block in rolling_hash.blocks(held_out.tokens):
         held_out_documents.add(block)
-        sought.note(block)
+        sought.record(block)
     sought.sort()
-    train_documents = _DocumentHashes(train.edges, hashing, folder)
-    for block in hashing.blocks(train.tokens):
+    train_documents = _DocumentHashes(train.edges, rolling_hash, folder)
+    for block in rolling_hash.blocks(train.tokens):
         train_documents.add(block)
-        sought.look_into(block)
-    share = sought.share(held_out_documents.hashes, train_documents.hashes)
-    return Repetition(_count_duplicates(train_documents.hashes, held_out_documents.hashes), share, stretch)
+        sought.mark_found(block)
+    fraction = sought.fraction(held_out_documents.hashes, train_documents.hashes)
+    return Repetition(_count_duplicates(train_documents.hashes, held_out_documents.hashes), fraction, window)
 
 
 def _count_duplicates(*hashes: Hashes) -> int:
@@ -119,44 +122,44 @@ class _HashedBlock:
     Attributes:
         start: its first token.
         stop: the first token of the next block.
-        sums: prefix sums from `start`, beyond `stop` as far as the last window reaches.
-        stretches: (up to stop - start,) hash of the window at each token.
+        prefix_sums: prefix sums from `start`, beyond `stop` as far as the last window reaches.
+        window_hashes: (up to stop - start,) hash of the window at each token.
     """
 
     start: int
     stop: int
-    sums: Hashes
-    stretches: Hashes
+    prefix_sums: Hashes
+    window_hashes: Hashes
 
 
 class RollingHash:
     """Computes the hashes of windows of one length."""
 
-    def __init__(self, vocab_size: int, stretch: int) -> None:
-        self.stretch = stretch
+    def __init__(self, vocab_size: int, window: int) -> None:
+        self.window = window
         self.values = hash64(np.arange(vocab_size, dtype=np.uint64))
-        self.powers = _compute_powers(_BASE, _BLOCK + stretch)
-        self.inverses = _compute_powers(pow(_BASE, -1, 1 << 64), _BLOCK + stretch)
+        self.powers = _compute_powers(_BASE, _BLOCK + window)
+        self.inverses = _compute_powers(pow(_BASE, -1, 1 << 64), _BLOCK + window)
 
     def blocks(self, tokens: TokenReader) -> Iterator[_HashedBlock]:
         """Yield a split in blocks of fixed alignment."""
         for start in range(0, len(tokens), _BLOCK):
             stop = min(start + _BLOCK, len(tokens))
-            sums = self.sums(tokens.read(start, min(stop + self.stretch - 1, len(tokens))))
-            yield _HashedBlock(start, stop, sums, self.stretches(sums))
+            sums = self.prefix_sums(tokens.read(start, min(stop + self.window - 1, len(tokens))))
+            yield _HashedBlock(start, stop, sums, self.window_hashes(sums))
 
-    def sums(self, ids: NDArray[np.integer]) -> Hashes:
+    def prefix_sums(self, ids: NDArray[np.integer]) -> Hashes:
         """Return the (tokens + 1,) prefix sums of at most a block and a window of tokens."""
         sums = np.zeros(len(ids) + 1, dtype=np.uint64)
         np.cumsum(self.values[ids] * self.powers[: len(ids)], out=sums[1:])
         return sums
 
-    def stretches(self, sums: Hashes) -> Hashes:
+    def window_hashes(self, sums: Hashes) -> Hashes:
         """Return the hash of the window at each token, given prefix sums."""
-        differences = sums[self.stretch :] - sums[: -self.stretch]
+        differences = sums[self.window :] - sums[: -self.window]
         return differences * self.inverses[: len(differences)]
 
-    def parts(self, sums: Hashes, begins: Indices, ends: Indices) -> Hashes:
+    def range_hashes(self, sums: Hashes, begins: Indices, ends: Indices) -> Hashes:
         """Return the hashes of given ranges, given prefix sums."""
         return (sums[ends] - sums[begins]) * self.inverses[begins]
 
@@ -171,8 +174,8 @@ def _compute_powers(base: int, count: int) -> Hashes:
 class _DocumentHashes:
     """The hashes of the documents of a split, accumulated block by block."""
 
-    def __init__(self, edges: Indices, hashing: RollingHash, folder: Path | None) -> None:
-        self.edges, self.hashing = edges, hashing
+    def __init__(self, edges: Indices, rolling_hash: RollingHash, folder: Path | None) -> None:
+        self.edges, self.rolling_hash = edges, rolling_hash
         self.hashes = _zeros(len(edges) - 1, folder)
 
     def add(self, block: _HashedBlock) -> None:
@@ -181,7 +184,7 @@ class _DocumentHashes:
         last = int(np.searchsorted(self.edges[:-1], block.stop))
         edges = self.edges[first : last + 1] - block.start
         begins, ends = np.maximum(edges[:-1], 0), np.minimum(edges[1:], block.stop - block.start)
-        parts = self.hashing.parts(block.sums, begins, ends)
+        parts = self.rolling_hash.range_hashes(block.prefix_sums, begins, ends)
         if len(edges) and edges[0] < 0:  # the first one began in a block before
             parts[:1] *= np.uint64(pow(_BASE, -int(edges[0]), 1 << 64))
         self.hashes[first:last] += parts
@@ -198,31 +201,31 @@ def _zeros(count: int, folder: Path | None) -> Hashes:
 class _HeldOutWindows:
     """The held-out windows to find in the training split."""
 
-    def __init__(self, held_out: TokenizedDocuments, stretch: int) -> None:
+    def __init__(self, held_out: TokenizedDocuments, window: int) -> None:
         begin, end = int(held_out.edges[0]), int(held_out.edges[-1])
         self.count = min(end - begin, _SAMPLES)
         places = begin + np.arange(self.count) * (end - begin) // max(1, self.count)
         documents = np.searchsorted(held_out.edges, places, side="right") - 1
         ends = held_out.edges[documents + 1]
-        short = ends - held_out.edges[documents] < stretch
+        short = ends - held_out.edges[documents] < window
         self.short = documents[short]
-        self.places = np.minimum(places, ends - stretch)[~short]
-        self.hashes = np.empty(len(self.places), dtype=np.uint64)
+        self.tree_positions = np.minimum(places, ends - window)[~short]
+        self.hashes = np.empty(len(self.tree_positions), dtype=np.uint64)
 
-    def note(self, block: _HashedBlock) -> None:
+    def record(self, block: _HashedBlock) -> None:
         """Record the hashes of the windows in a held-out block."""
-        here = slice(*np.searchsorted(self.places, [block.start, block.stop]))
-        self.hashes[here] = block.stretches[self.places[here] - block.start]
+        here = slice(*np.searchsorted(self.tree_positions, [block.start, block.stop]))
+        self.hashes[here] = block.window_hashes[self.tree_positions[here] - block.start]
 
     def sort(self) -> None:
         """Sort the hashes once all are recorded."""
         self.wanted = HashLookup(self.hashes)
 
-    def look_into(self, block: _HashedBlock) -> None:
+    def mark_found(self, block: _HashedBlock) -> None:
         """Mark the windows that occur in a training block."""
-        self.wanted.mark(block.stretches)
+        self.wanted.mark(block.window_hashes)
 
-    def share(self, held_out: Hashes, train: Hashes) -> float | None:
+    def fraction(self, held_out: Hashes, train: Hashes) -> float | None:
         """Return the fraction found, given the hashes of all documents."""
         short = held_out[self.short]
         whole = np.zeros(len(short), dtype=bool)

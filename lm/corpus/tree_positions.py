@@ -22,7 +22,7 @@ Integers = NDArray[np.int64]
 Ids = Sequence[int] | NDArray[Any]
 
 OUTSIDE_TREE = (-1, -1, -1)
-"""The place of a token that is no part of a sentence."""
+"""The tree position of special tokens."""
 
 
 class TreeReader:
@@ -55,5 +55,5 @@ def attach_outside(ids: Sequence[int]) -> Integers:
 def wrap_sources(sources: RaggedArray, frame: SpecialTokenFrame) -> RaggedArray:
     """Add special tokens to sources, with or without trees."""
     if sources.values.ndim == 1:
-        return sources.framed(frame.before, frame.after)
-    return sources.framed(attach_outside(frame.before), attach_outside(frame.after))
+        return sources.wrap_rows(frame.before, frame.after)
+    return sources.wrap_rows(attach_outside(frame.before), attach_outside(frame.after))

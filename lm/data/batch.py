@@ -50,10 +50,13 @@ class Batch:
             rows: (tokens,) IDs of each row; the model reads all but the last.
             predicted: number of predicted tokens of each row, at most all but the first.
         """
-        inputs, following = RaggedArray.of([row[:-1] for row in rows]), RaggedArray.of([row[1:] for row in rows])
-        only_read, targets = following.lengths() - np.array(predicted), following.padded(IGNORE_INDEX)
+        inputs, following = (
+            RaggedArray.from_rows([row[:-1] for row in rows]),
+            RaggedArray.from_rows([row[1:] for row in rows]),
+        )
+        only_read, targets = following.lengths() - np.array(predicted), following.to_padded(IGNORE_INDEX)
         targets[np.arange(targets.shape[1]) < only_read[:, None]] = IGNORE_INDEX
-        return cls(inputs.padded(_PADDING), targets)
+        return cls(inputs.to_padded(_PADDING), targets)
 
     @classmethod
     def from_pairs(cls, sources: RaggedArray, targets: RaggedArray, *, start: int) -> Batch:
@@ -64,21 +67,21 @@ class Batch:
             targets: (rows,) IDs to predict, including the end token.
             start: first ID that the decoder reads.
         """
-        predicted = targets.padded(IGNORE_INDEX)
+        predicted = targets.to_padded(IGNORE_INDEX)
         inputs = np.concatenate([np.full((len(targets), 1), start), predicted[:, :-1]], axis=1)
         return cls(
             inputs=np.where(inputs == IGNORE_INDEX, _PADDING, inputs),
             targets=predicted,
-            source=sources.padded(_PADDING),
+            source=sources.to_padded(_PADDING),
             source_lengths=sources.lengths(),
         )
 
     @classmethod
     def from_texts(cls, texts: Sequence[NDArray[Any]], labels: Sequence[int]) -> Batch:
         """Return texts and their label indices for a classifier."""
-        inputs = RaggedArray.of(texts)
+        inputs = RaggedArray.from_rows(texts)
         targets = np.array(labels, dtype=np.int64)[:, None]
-        return cls(inputs.padded(_PADDING), targets, input_lengths=inputs.lengths())
+        return cls(inputs.to_padded(_PADDING), targets, input_lengths=inputs.lengths())
 
     @classmethod
     def from_pair_sequences(
@@ -93,8 +96,8 @@ class Batch:
             learns_source: whether source tokens from the second on are `source_targets`.
         """
         halves = np.arange(2 * len(sources)).reshape(2, -1).T.flatten()
-        rows = RaggedArray.join([sources.framed((), (start,)), targets]).take(halves)
-        ids = rows.grouped(np.arange(2, 2 * len(sources) + 1, 2)).padded(IGNORE_INDEX)
+        rows = RaggedArray.concatenate([sources.wrap_rows((), (start,)), targets]).take(halves)
+        ids = rows.merge_rows(np.arange(2, 2 * len(sources) + 1, 2)).to_padded(IGNORE_INDEX)
         inputs, following = np.where(ids[:, 1:] == IGNORE_INDEX, _PADDING, ids[:, :-1]), ids[:, 1:]
         places, lengths = np.arange(following.shape[1]), sources.lengths()[:, None]
         return cls(

@@ -42,7 +42,7 @@ class Merges:
         order = np.argsort(keys, kind="stable")
         self._keys, self._ranks = np.append(keys[order], -1), np.append(order, _NO_RULE)
         self._results = np.array([vocabulary[left + right] for left, right in rules], dtype=np.int64)
-        self._characters = RaggedArray.of(_token_characters(vocabulary, set(whole)))
+        self._characters = RaggedArray.from_rows(_token_characters(vocabulary, set(whole)))
 
     @classmethod
     def from_tokenizer(cls, tokenizer: Tokenizer) -> Merges | None:
@@ -52,7 +52,7 @@ class Merges:
 
     def characters(self, words: RaggedArray) -> RaggedArray:
         """Return the characters of words that are given as tokens."""
-        return self._characters.take(words.values).grouped(words.ends)
+        return self._characters.take(words.values).merge_rows(words.ends)
 
     def ranks_of(self, left: Integers, right: Integers) -> Integers:
         """Return the rank of the rule that merges each pair of tokens, or the largest integer without one."""
@@ -92,7 +92,7 @@ def segment_words(words: RaggedArray, merges: Merges, *, dropout: float, keys: I
     batches = length_batches(words.lengths(), tokens=_BATCH_CHARACTERS, ratio=1.25)
     done = [_merge_words(words.take(rows), merges, dropout, keys[rows]) for rows in batches]
     order = np.concatenate([np.empty(0, dtype=np.int64), *batches])
-    return RaggedArray.join(done).take(np.argsort(order, kind="stable"))
+    return RaggedArray.concatenate(done).take(np.argsort(order, kind="stable"))
 
 
 class _MergeTable:

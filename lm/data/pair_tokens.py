@@ -98,7 +98,7 @@ class FramedPairs:
             "target": stored.tokenizer,
         }
         self._merges = {side: _require_merges(side, self._tokenizers[side]) for side in SIDES} if dropout else {}
-        self._sentences, self._places = cache(stored.sentences), cache(stored.places)
+        self._sentences, self._places = cache(stored.sentences), cache(stored.tree_positions)
 
     def special_tokens(self, direction: TranslationDirection) -> PairSpecialTokens:
         """Return the special tokens around sources and targets."""
@@ -140,10 +140,10 @@ class FramedPairs:
         plain = sentences.table.take(words.values)  # of each word
         places = self._places(split) if side == "source" else None
         of_words = None if places is None else places.take(numbers).values[plain.ends - plain.lengths()]
-        tokens = _with_tree_positions(plain, of_words).grouped(words.ends)
+        tokens = _with_tree_positions(plain, of_words).merge_rows(words.ends)
         if keys is not None:
             dropped = _with_tree_positions(self._segment_with_dropout(words, plain, self._merges[side], keys), of_words)
-            dropped = dropped.grouped(words.ends)
+            dropped = dropped.merge_rows(words.ends)
             room = math.inf if self._context is None else self._context - len(frame)
             tokens = _replace_too_long(dropped.lengths() > room, dropped, tokens)
         return wrap_sources(tokens, frame)
@@ -171,7 +171,7 @@ def _replace_too_long(too_long: NDArray[np.bool_], dropped: RaggedArray, plain: 
     """Return sentences with BPE dropout, but plain ones where that is too long."""
     if not too_long.any():
         return dropped
-    return RaggedArray.join([dropped, plain]).take(np.arange(len(plain)) + len(plain) * too_long)
+    return RaggedArray.concatenate([dropped, plain]).take(np.arange(len(plain)) + len(plain) * too_long)
 
 
 def _with_tree_positions(words: RaggedArray, places: TreePositions | None) -> RaggedArray:

@@ -252,5 +252,5 @@ class PairData(TrainingData):
             places.append(mine)
             parts.append(self._framed.rows("train", direction, pairs[mine], keys))
         back = np.argsort(np.concatenate(places), kind="stable")
-        sources, targets = (RaggedArray.join(side).take(back) for side in zip(*parts, strict=True))
+        sources, targets = (RaggedArray.concatenate(side).take(back) for side in zip(*parts, strict=True))
         return sources, targets

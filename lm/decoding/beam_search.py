@@ -136,7 +136,9 @@ def beam_search(
     Source: Graves 2012; the score of Wu et al. 2016, section 7, simplified as in fairseq.
     """
     if n > beam_size:
-        raise UsageError(f"a beam of {beam_size} has no {n} best", settings=[f"beam={n}", f"samples={beam_size}"])
+        raise UsageError(
+            f"a beam of {beam_size} can't return {n} hypotheses", settings=[f"beam={n}", f"samples={beam_size}"]
+        )
     limits = [max_tokens] * len(prompts) if isinstance(max_tokens, int) else max_tokens
     enough = beam_size if refill else None
     gain = max_added_bias if filters else 0.0
@@ -187,11 +189,9 @@ class _BeamSearch:
 
     @property
     def output_spec(self) -> OutputSpec:
-        """What the session computes."""
         return OutputSpec(top_k=0 if self.filters else self.k, attention=int(self.coverage is not None))
 
     def top_candidates(self, output: StepOutput, beams: _Beams, session: DecodeSession) -> TopK:
-        """The best next tokens of each hypothesis."""
         if self.coverage is not None:
             self.coverage.add(output.attention)
         if output.top_k is not None:
@@ -200,7 +200,6 @@ class _BeamSearch:
         return top_k_tokens(output.last_logits, filtered, self.k, by_compiled_code=session.is_compiled)
 
     def restrict_first_tokens(self, output: StepOutput, first: Tensor, session: DecodeSession) -> StepOutput:
-        """Restrict the tokens after the prompts."""
         is_banned = torch.ones_like(output.last_logits, dtype=torch.bool)
         is_banned[:, first.to(is_banned.device)] = False
         filtered = output.last_logits.masked_fill(is_banned, -torch.inf)
@@ -218,7 +217,7 @@ class _BeamSearch:
         Returns:
             The extended hypotheses, and the rows that they extend.
         """
-        candidates = Candidates.of(beams.total_logprobs, following)
+        candidates = Candidates.extend(beams.total_logprobs, following)
         added = None if self.coverage is None else self.coverage.penalties().view(beams.total_logprobs.shape).tolist()
         is_end, is_extended = self._split_by_end(beams, candidates)
         at_limit = beams.at_limit()
@@ -227,7 +226,6 @@ class _BeamSearch:
         return beams.advance(candidates.keep(is_extended & ~at_limit), at_once=at_once)
 
     def _filtered_logits(self, beams: _Beams, logits: Tensor) -> Tensor:
-        """The logits after the filters."""
         sources = [source.row for source in beams.sources]
         before = self.prompts.cpu()[sources, None].expand(-1, beams.tokens.shape[1], -1)
         tokens = torch.cat((before, beams.tokens), dim=2).flatten(0, 1).to(logits.device)
@@ -322,7 +320,6 @@ class _SourceState:
         return max((without + gain * x) / x**power for x in lengths)
 
     def best(self) -> list[Hypothesis]:
-        """The requested hypotheses, best first."""
         return [finished.hypothesis() for finished in self.finished[: self.n]]
 
 
@@ -344,7 +341,6 @@ class _Beams:
 
     @classmethod
     def start(cls, sources: Sequence[_SourceState]) -> _Beams:
-        """One empty hypothesis per source."""
         totals = torch.zeros(len(sources), 1, dtype=torch.float64)
         nothing = totals[:, :, None][..., :0]
         return cls(sources, totals, nothing.long(), nothing)

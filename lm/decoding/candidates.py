@@ -32,7 +32,7 @@ class Candidates:
     tokens: Tensor
 
     @classmethod
-    def of(cls, totals: Tensor, following: TopK) -> Candidates:
+    def extend(cls, totals: Tensor, following: TopK) -> Candidates:
         """Extend each hypothesis by some tokens.
 
         Args:
@@ -79,8 +79,8 @@ def top_k_tokens(logits: Tensor, filtered: Tensor, k: int, *, by_compiled_code: 
     result = compiled or _top_k_in_chunks(logits, filtered, k)
     if filtered is logits:
         return result
-    ruled_out = result.values == -torch.inf  # -inf less a logit of -inf would be NaN
-    added = (result.values - logits.gather(1, result.indices)).masked_fill(ruled_out, -torch.inf)
+    is_banned = result.values == -torch.inf  # -inf - -inf would be NaN
+    added = (result.values - logits.gather(1, result.indices)).masked_fill(is_banned, -torch.inf)
     return result._replace(logprobs=result.logprobs + added)
 
 
@@ -92,7 +92,6 @@ def _top_k_in_chunks(logits: Tensor, filtered: Tensor, k: int) -> TopK:
 
 
 def _top_k_of_rows(logits: Tensor, filtered: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The same for a chunk of rows."""
     values, tokens = _stable_top_k(filtered, k)
     return values, tokens, logits.log_softmax(-1).gather(1, tokens)
 
@@ -103,7 +102,7 @@ def _stable_top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     values, indices = _unordered_top_k(scores, min(k + 1, scores.shape[1]))
     if not bool((values[:, 1:] == values[:, :-1]).any()):
         return values[:, :k], indices[:, :k]
-    indices = top_k_mask(scores, k).nonzero()[:, 1].view(len(scores), k)  # topk takes any of those that are equal
+    indices = top_k_mask(scores, k).nonzero()[:, 1].view(len(scores), k)  # topk breaks ties arbitrarily
     values, order = scores.gather(1, indices).sort(stable=True, descending=True)
     return values, indices.gather(1, order)
 

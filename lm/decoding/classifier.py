@@ -83,14 +83,14 @@ class Classifier:
     @torch.inference_mode()
     def _classify(self, texts: Sequence[str]) -> Iterator[ClassifiedText]:
         frame, config = build_example_frame(self.tokenizer), self.model.config
-        rows = RaggedArray.of(
+        rows = RaggedArray.from_rows(
             [
                 truncate_text(frame.wrap(ids), context=config.context_length)
                 for ids in self.tokenizer.encode_batch(list(texts))
             ]
         )
         device = next(self.model.parameters()).device
-        tokens, lengths = (torch.from_numpy(ids).to(device) for ids in (rows.padded(0), rows.lengths()))
+        tokens, lengths = (torch.from_numpy(ids).to(device) for ids in (rows.to_padded(0), rows.lengths()))
         probabilities = self.model(tokens, lengths=lengths)[:, 0].float().softmax(-1).tolist()
         for text, text_probabilities in zip(texts, probabilities, strict=True):
             yield _rank_labels(text, config.labels, text_probabilities)
@@ -118,7 +118,7 @@ class CompletionClassifier:
     def __post_init__(self) -> None:
         """UsageError unless there are two or more labels, which fit into the context and differ in their tokens."""
         if len(self.completions) < 2:
-            raise UsageError("a classifier chooses among two or more labels", settings=("labels",))
+            raise UsageError("a classifier needs two or more labels", settings=("labels",))
         if self._max_text_tokens < 0:
             longest = max(self.labels, key=len)
             raise UsageError(f"label {longest!r} does not fit into the context", settings=("labels",))
@@ -139,7 +139,6 @@ class CompletionClassifier:
 
     @cached_property
     def _ids(self) -> list[tuple[int, ...]]:
-        """The tokens of each completion, with the end-of-example token."""
         encoded = self.tokenizer.encode_batch(list(self.completions))
         return [(*ids.tolist(), *self._frame.after) for ids in encoded]
 
@@ -151,7 +150,6 @@ class CompletionClassifier:
 
     @cached_property
     def _suffixes(self) -> list[tuple[int, ...]]:
-        """The other tokens of each."""
         return [ids[len(self._common_prefix) :] for ids in self._ids]
 
     @property
@@ -201,7 +199,7 @@ class CompletionClassifier:
             self._suffixes[first : first + suffixes_per_chunk]
             for first in range(0, len(self._suffixes), suffixes_per_chunk)
         ):
-            ids = torch.from_numpy(RaggedArray.of(suffixes).padded(IGNORE_INDEX)).to(
+            ids = torch.from_numpy(RaggedArray.from_rows(suffixes).to_padded(IGNORE_INDEX)).to(
                 following.device
             )  # (labels, longest)
             scores = following[:, ids[:, 0]].cpu().double()  # (rows, labels)

@@ -105,7 +105,7 @@ def penalise_repetition(logits: Tensor, tokens: Tensor, penalty: float) -> Tenso
 
     Source: Keskar et al. 2019 (CTRL), section 4.1.
     """
-    tokens = tokens.where(tokens != NO_TOKEN, tokens[:, -1:])  # which every row has, and twice is as once
+    tokens = tokens.where(tokens != NO_TOKEN, tokens[:, -1:])  # a token of the row; twice is the same as once
     scores = logits.gather(-1, tokens)
     return logits.scatter(-1, tokens, torch.where(scores < 0, scores * penalty, scores / penalty))
 
@@ -192,7 +192,7 @@ def keep_typical(logits: Tensor, mass: float) -> Tensor:
         return logits
     surprisal = -logits.log_softmax(-1)
     probabilities = (-surprisal).exp()
-    expected = (probabilities * surprisal).nansum(-1, keepdim=True)  # a token that was ruled out: 0 * inf
+    expected = (probabilities * surprisal).nansum(-1, keepdim=True)  # of a banned token: 0 * inf
     distance = (surprisal - expected).abs()
     ordered, order = distance.sort(-1)
     needed = (probabilities.gather(-1, order).cumsum(-1) < mass).sum(-1, keepdim=True)
@@ -229,7 +229,7 @@ def max_added_bias(config: SamplingConfig, biases: Biases) -> float:
     if config.repetition_penalty < 1 or config.frequency_penalty < 0:
         return math.inf
     bias_of_token: dict[int, float] = {}
-    for (*_, last), bias in biases.items():  # several sequences that end alike may be complete at once
+    for (*_, last), bias in biases.items():  # several sequences with the same last token may be complete
         bias_of_token[last] = bias_of_token.get(last, 0.0) + max(bias, 0.0)
     return max(bias_of_token.values(), default=0.0) + max(-config.presence_penalty, 0.0)
 
@@ -263,41 +263,37 @@ _MAX_ID_DIGITS = 18
 """More than any ID has; Python refuses to parse thousands."""
 
 
-def parse_logit_biases(written: Iterable[str], tokenizer: Tokenizer) -> dict[tuple[int, ...], float]:
+def parse_logit_biases(specs: Iterable[str], tokenizer: Tokenizer) -> dict[tuple[int, ...], float]:
     """Parse biases of token sequences.
 
     Args:
-        written: each `TEXT=VALUE` or `ID=VALUE`, split at the last `=`; only digits are an ID. A text of several tokens
+        specs: each `TEXT=VALUE` or `ID=VALUE`, split at the last `=`; only digits are an ID. A text of several tokens
             is a sequence, whose last token is biased after the others.
         tokenizer: of the model.
 
     Raises:
         UsageError: one is malformed, has no token, or its value is neither -inf nor between -1e20 and 1e20.
     """
-    return dict(_parse_logit_bias(text, tokenizer) for text in written)
+    return dict(_parse_logit_bias(text, tokenizer) for text in specs)
 
 
-def _parse_logit_bias(written: str, tokenizer: Tokenizer) -> tuple[tuple[int, ...], float]:
-    text, _, value = written.rpartition("=")
+def _parse_logit_bias(spec: str, tokenizer: Tokenizer) -> tuple[tuple[int, ...], float]:
+    text, _, value = spec.rpartition("=")
     try:
         bias = float(value)
     except ValueError:
         bias = math.nan
     if not text or math.isnan(bias) or bias == math.inf:
-        raise UsageError(f"{written!r} is not TEXT=VALUE or ID=VALUE with a number or -inf", settings=["logit_bias"])
+        raise UsageError(f"{spec!r} is not TEXT=VALUE or ID=VALUE with a number or -inf", settings=["logit_bias"])
     if abs(bias) > _MAX_BIAS and bias != -math.inf:
-        raise UsageError(
-            f"{written!r}: a bias is between -1e20 and 1e20, or -inf to ban a token", settings=["logit_bias"]
-        )
+        raise UsageError(f"{spec!r}: a bias is between -1e20 and 1e20, or -inf to ban a token", settings=["logit_bias"])
     if not text.isdecimal():
         tokens = tuple(tokenizer.encode(text))
         if not tokens:
-            raise UsageError(
-                f"{written!r}: the tokenizer makes no token of this text; give an ID", settings=["logit_bias"]
-            )
+            raise UsageError(f"{spec!r}: the tokenizer has no token for this text; give an ID", settings=["logit_bias"])
         return tokens, bias
     if len(text.lstrip("0")) > _MAX_ID_DIGITS or int(text) >= tokenizer.vocab_size:
         raise UsageError(
-            f"there is no token {text}; ids go from 0 to {tokenizer.vocab_size - 1}", settings=["logit_bias"]
+            f"there is no token {text}; IDs go from 0 to {tokenizer.vocab_size - 1}", settings=["logit_bias"]
         )
     return (int(text),), bias

@@ -22,7 +22,7 @@ from lm.decoding.sampling import (
     StopStringStream,
     Token,
     generate,
-    generate_continuously,
+    generate_with_continuous_batching,
 )
 from lm.decoding.session import DecodeSession
 from lm.decoding.speculative import AcceptanceStats, Drafter, ModelDrafter, PromptLookupDrafter, generate_speculatively
@@ -99,7 +99,7 @@ class Generator:
 
         Args:
             prompt: a text; or IDs, at least one, which are continued as they are.
-            context: IDs before a text, see `encode_after`; without them it starts a document.
+            context: IDs before a text, see `encode_continuation`; without them it starts a document.
             n: number of samples, in batches.
             first: number of the first sample. With a seed, sample i of a prompt is the same in every call, and in
                 `continue_prompts`.
@@ -110,17 +110,17 @@ class Generator:
             UsageError: the prompt is empty and there is no start token, an ID is not in the vocabulary, or the settings
                 ban every token.
         """
-        ids, plan = self._ids(prompt, context), self.plan(n)
+        ids, plan = self._encode(prompt, context), self.plan(n)
         session, healed = DecodeSession(plan), list[HealedPrompt]()
         if (ending := self._find_ending(prompt, ids)) is not None:
-            session.prefill_prefix(ending.prefix_ids[:-1])  # all covers and samples begin with it
+            session.prefill_prefix(ending.prefix_ids[:-1])  # all retokenisations and samples start with it
             (healed,) = heal_prompts(session, [ending], self.tokenizer, self.sampler)
         rngs = ((number, self.sampler.rng(number, prompt=ids)) for number in range(first, first + n))
         requests = (self._build_request(ids, number, self.config.max_tokens, rng, healed) for number, rng in rngs)
         if self.draft is not None:
             yield from self._generate_speculatively(requests, plan, n, alternatives)
         elif healed:
-            yield from generate_continuously(
+            yield from generate_with_continuous_batching(
                 session, requests, self.sampler, batch_size=self.batch_size,
                 stop_ids=self._stop_ids, alternatives=alternatives,
             )  # fmt: skip
@@ -134,14 +134,13 @@ class Generator:
     def _generate_speculatively(
         self, requests: Iterable[Request], plan: EnginePlan, n: int, alternatives: int
     ) -> Iterator[Token | Finish]:
-        """Generate `n` samples one by one, with a draft."""
         for request in requests:
-            draft: Drafter = PromptLookupDrafter()
+            drafter: Drafter = PromptLookupDrafter()
             if isinstance(self.draft, DecoderOnly):
-                guessing = plan_engines(self.draft, tokens=self._count_steps(n), use_cache=self.use_cache)
-                draft = ModelDrafter(DecodeSession(guessing), self.sampler)
+                draft_plan = plan_engines(self.draft, tokens=self._count_steps(n), use_cache=self.use_cache)
+                drafter = ModelDrafter(DecodeSession(draft_plan), self.sampler)
             yield from generate_speculatively(
-                DecodeSession(plan), draft, torch.tensor([[*request.prompt]]), request.spec, self.sampler,
+                DecodeSession(plan), drafter, torch.tensor([[*request.prompt]]), request.spec, self.sampler,
                 stats=self.acceptance_stats, stop_ids=self._stop_ids, alternatives=alternatives,
             )  # fmt: skip
 
@@ -149,7 +148,7 @@ class Generator:
         """The end of a prompt to retokenise, if any."""
         if not self.config.token_healing or self.follows_examples or not isinstance(prompt, str):
             return None
-        return PromptEnding.of(self.tokenizer, prompt, ids)
+        return PromptEnding.find(self.tokenizer, prompt, ids)
 
     def _build_request(
         self, ids: Sequence[int], number: int, max_tokens: int, rng: random.Random, healed: Sequence[HealedPrompt]
@@ -193,7 +192,7 @@ class Generator:
         session.prefill_prefix(prefix if len(prefix) >= _MIN_SHARED_PREFIX else [])
         continuations: dict[int, tuple[Prompt, list[Continuation]]] = {}
         requests = self._build_requests(prompts, n, continuations)
-        for event in generate_continuously(
+        for event in generate_with_continuous_batching(
             session,
             requests,
             self.sampler,
@@ -210,7 +209,7 @@ class Generator:
     def _build_requests(
         self, prompts: Iterable[Prompt], n: int, continuations: dict[int, tuple[Prompt, list[Continuation]]]
     ) -> Iterator[Request]:
-        """The requests of each prompt; continuations are added to `drawn`."""
+        """The requests of each prompt; samples are added to `continuations`."""
         for prompt, ids, healed in self._heal_prompts(prompts):
             continuations[prompt.number] = (prompt, [Continuation() for _ in range(n)])
             max_tokens = prompt.max_tokens or self.config.max_tokens
@@ -219,7 +218,6 @@ class Generator:
                 yield self._build_request(ids, prompt.number * n + sample, max_tokens, rng, healed)
 
     def _heal_prompts(self, prompts: Iterable[Prompt]) -> Iterator[tuple[Prompt, list[int], list[HealedPrompt]]]:
-        """Yield prompts with their IDs, and their retokenisations."""
         waiting, session = iter(prompts), DecodeSession(self.plan())
         while batch := list(itertools.islice(waiting, _HEALING_BATCH if self.config.token_healing else 1)):
             ids = [self._encode_prompt(prompt) for prompt in batch]
@@ -254,11 +252,11 @@ class Generator:
             UsageError: the prompt is empty and there is no start token, an ID is not in the vocabulary, or `n` is
                 greater than the beam.
         """
-        limit, ids = max_tokens or self.config.max_tokens, self._ids(prompt)
+        limit, ids = max_tokens or self.config.max_tokens, self._encode(prompt)
         first, overlap, greedy = None, 0, Sampler(greedy=True)
         if (
             ending := self._find_ending(prompt, ids)
-        ) is not None:  # the beam begins with the best spelling of the prompt
+        ) is not None:  # the beam starts with the best retokenisation of the prompt
             (healed,) = heal_prompts(DecodeSession(self.plan(1)), [ending], self.tokenizer, greedy)
             chosen, token = choose_healed_prompt(healed, greedy, greedy.rng(0))
             ids, overlap, first = [*chosen.prompt], chosen.overlap, None if token is None else chosen.tokens
@@ -285,15 +283,15 @@ class Generator:
     def _stop_ids(self) -> tuple[int, ...]:
         return build_text_frame(self.tokenizer).after
 
-    def _ids(self, prompt: str | Sequence[int], context: Sequence[int] = ()) -> list[int]:
+    def _encode(self, prompt: str | Sequence[int], context: Sequence[int] = ()) -> list[int]:
         if isinstance(prompt, str):
-            return encode_after(self.tokenizer, context, prompt)
+            return encode_continuation(self.tokenizer, context, prompt)
         ids, size = list(prompt), self.model.config.vocab_size
         if not ids:
-            raise UsageError("there is nothing to begin from: give at least one token")
+            raise UsageError("the prompt is empty: give at least one token")
         wrong = next((token for token in ids if not 0 <= token < size), None)
         if wrong is not None:
-            raise UsageError(f"token {wrong} is not in the vocabulary (ids go from 0 to {size - 1})")
+            raise UsageError(f"token {wrong} is not in the vocabulary (IDs go from 0 to {size - 1})")
         return ids
 
     def _count_steps(self, n: int) -> int:
@@ -325,11 +323,11 @@ def encode_prompt(tokenizer: Tokenizer, prompt: str) -> list[int]:
     """
     ids = [*build_text_frame(tokenizer).before, *tokenizer.encode(prompt)]
     if not ids:
-        raise UsageError("there is nothing to begin from: this tokenizer has no document-start token; give a prompt")
+        raise UsageError("the prompt is empty, and this tokenizer has no start-of-text token: give a prompt")
     return ids
 
 
-def encode_after(tokenizer: Tokenizer, context: Sequence[int], text: str) -> list[int]:
+def encode_continuation(tokenizer: Tokenizer, context: Sequence[int], text: str) -> list[int]:
     """Encode a text after a context; after an ended document it starts a new one.
 
     Raises:
@@ -340,7 +338,7 @@ def encode_after(tokenizer: Tokenizer, context: Sequence[int], text: str) -> lis
         return encode_prompt(tokenizer, text)
     frame = build_text_frame(tokenizer)
     is_ended = context[-1] in frame.after
-    # In GPT-2's manner one token both ends a document and starts the next.
+    # In GPT-2 one token both ends a document and starts the next.
     start = [token for token in frame.before if is_ended and token != context[-1]]
     return [*context, *start, *tokenizer.encode(text)]
 
@@ -363,7 +361,7 @@ def common_prefix(texts: Sequence[str]) -> str:
     """
     if len(texts) < 2:
         return ""
-    first, last = min(texts), max(texts)  # what they share, all that lie between them do
+    first, last = min(texts), max(texts)  # their common prefix is that of all texts between them
     alike = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False))
     common = "".join(character for character, _ in alike)
     return common[: max(0, *(common.rfind(space) for space in " \n\t"))].rstrip()

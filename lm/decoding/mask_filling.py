@@ -75,9 +75,9 @@ class MaskFiller:
             yield from self._fill(batch, k)
 
     def _fill(self, texts: Sequence[str], k: int) -> Iterator[FilledText]:
-        rows = [self.ids(text) for text in texts]
-        ids = RaggedArray.of(rows)
-        tokens, lengths = torch.from_numpy(ids.padded(0)), torch.from_numpy(ids.lengths())
+        rows = [self.encode(text) for text in texts]
+        ids = RaggedArray.from_rows(rows)
+        tokens, lengths = torch.from_numpy(ids.to_padded(0)), torch.from_numpy(ids.lengths())
         blanks = tokens == require_mask_token(self.tokenizer)
         all_candidates = iter(self._top_candidates(tokens, lengths, blanks, k))
         for text, row, number in zip(texts, rows, blanks.sum(1).tolist(), strict=True):
@@ -88,11 +88,10 @@ class MaskFiller:
     def _top_candidates(
         self, tokens: torch.Tensor, lengths: torch.Tensor, blanks: torch.Tensor, k: int
     ) -> list[tuple[MaskCandidate, ...]]:
-        """The best candidates of all masks of a batch, row by row."""
         device = next(self.model.parameters()).device
         hidden = self.model.hidden(tokens.to(device), target_lengths=lengths.to(device))
         probabilities = self.model.logits(hidden[blanks.to(device)]).float().softmax(-1)
-        known = probabilities[:, : self.tokenizer.vocab_size]  # the others are padding: they have no text
+        known = probabilities[:, : self.tokenizer.vocab_size]  # the others are vocabulary padding
         top = known.topk(min(k, known.shape[-1]))
         candidates = []
         for ids, probabilities_of_ids in zip(top.indices.tolist(), top.values.tolist(), strict=True):
@@ -103,7 +102,7 @@ class MaskFiller:
     def _to_candidate(self, index: int, probability: float) -> MaskCandidate:
         return MaskCandidate(index, self.tokenizer.token_bytes(index).decode(errors="replace"), probability)
 
-    def ids(self, text: str) -> NDArray[np.int64]:
+    def encode(self, text: str) -> NDArray[np.int64]:
         """Encode a text with start and end tokens; UsageError if it is too long."""
         ids = build_text_frame(self.tokenizer).wrap(self.tokenizer.encode(text, parse_special=True))
         context = self.model.config.context_length
@@ -115,7 +114,6 @@ class MaskFiller:
         return ids
 
     def _fill_in(self, row: NDArray[np.int64], candidates: Sequence[Sequence[MaskCandidate]]) -> str:
-        """The text of a row, with the best candidate for each mask."""
         frame, filled = build_text_frame(self.tokenizer), row.copy()
-        filled[row == require_mask_token(self.tokenizer)] = [guess[0].id for guess in candidates]
+        filled[row == require_mask_token(self.tokenizer)] = [ranked[0].id for ranked in candidates]
         return self.tokenizer.decode(filled[len(frame.before) : len(filled) - len(frame.after)], skip_special=False)

@@ -15,7 +15,7 @@ from lm.config.decoding import SamplingConfig
 from lm.decoding.filters import Biases, Filter, History, apply_filters, max_added_bias, penalties, truncations
 from lm.errors import UsageError
 
-_MIN_TEMPERATURE = 1e-6  # a temperature below it would overflow float32
+_MIN_TEMPERATURE = 1e-6  # a lower temperature would overflow float32
 
 
 NO_TOKEN_LEFT = -1
@@ -28,7 +28,7 @@ Alternatives = tuple[tuple[int, float], ...]
 def no_token_left() -> UsageError:
     """Return the error for a row whose tokens are all banned."""
     return UsageError(
-        "no token is left to choose: biases or repeated n-grams rule out every one",
+        "every token is banned by biases or repeated n-grams",
         settings=["logit_bias", "no_repeat_ngram"],
     )
 
@@ -102,11 +102,11 @@ class Sampler:
         """
         if logits.device.type == "mps":  # has no float64
             logits = logits.cpu()
-        tokens = self.tokens(logits, rngs, history)
+        tokens = self.sample_tokens(logits, rngs, history)
         chosen = logits.gather(-1, tokens.clamp(min=0)[:, None]).squeeze(-1)
         return tokens, chosen - log_normaliser(logits)
 
-    def tokens(self, logits: Tensor, rngs: Sequence[random.Random], history: History) -> Tensor:
+    def sample_tokens(self, logits: Tensor, rngs: Sequence[random.Random], history: History) -> Tensor:
         """Choose as `sample` does, from logits on a device with float64."""
         filtered = apply_filters(logits, self.filters, history.to(logits.device))
         return _argmax(filtered) if self.greedy else draw(filtered.softmax(-1), rngs)
@@ -131,7 +131,7 @@ def draw(probabilities: Tensor, rngs: Sequence[random.Random]) -> Tensor:
     cumulative = probabilities.cumsum(-1, dtype=torch.float64)
     total = cumulative[:, -1:]
     uniform = torch.tensor([[stream.random()] for stream in rngs], dtype=torch.float64)
-    # Below the total even when the product rounds up to it: a token without probability is never drawn.
+    # Less than the total even if the product rounds up: a token of probability zero is never drawn.
     threshold = (uniform.to(cumulative.device) * total).minimum(total * (1 - 2**-52))
     return torch.searchsorted(cumulative, threshold, right=True).masked_fill(total.isnan(), NO_TOKEN_LEFT).squeeze(-1)
 

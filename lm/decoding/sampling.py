@@ -115,7 +115,7 @@ class StopStringStream:
         """
         self.stopped = False
         self._stream, self._stops, self._first = stream, tuple(stops), first_text
-        self._held = ""  # the end of the text, where it may be the beginning of a stop string
+        self._held = ""  # the end of the text, if it may be the start of a stop string
 
     def feed(self, token: int) -> str:
         """Return the text that becomes certain with this token; often empty."""
@@ -199,7 +199,7 @@ def generate(
     """
     tokens, copies = prompts.cpu(), len(samples) // len(prompts)
     logits = session.add(tokens.tolist(), sources).last_logits
-    if copies > 1:  # each prompt is read once, and has its rows then
+    if copies > 1:  # prefill each prompt once, then repeat its row
         numbers = torch.arange(len(tokens)).repeat_interleave(copies)
         session.select(numbers.tolist())
         tokens, logits = tokens[numbers], logits[numbers.to(logits.device)]
@@ -275,7 +275,6 @@ class SampleBatch:
             self._logits = self._session.extend(self._history.tokens[:, -1:]).last_logits
 
     def _remove_others(self, rows: Sequence[int]) -> None:
-        """Keep only some samples in the session."""
         self._session.select(rows)
 
     def _start(self, specs: Sequence[SampleSpec]) -> list[SampleState]:
@@ -324,7 +323,7 @@ class SampleState:
         if token not in stop_ids and self.n_left > 0 and not (text and text.stopped):
             return [event]
         self.is_finished = True
-        rest = text.finish() if text else ""  # a stop string may be complete only now
+        rest = text.finish() if text else ""  # may complete a stop string
         reason: FinishReason = "end_of_text" if token in stop_ids else "length"
         return [event, Finish(number, "stop" if text and text.stopped else reason, rest)]
 
@@ -352,7 +351,7 @@ class Request:
     spec: SampleSpec
 
 
-def generate_continuously(
+def generate_with_continuous_batching(
     session: DecodeSession,
     requests: Iterable[Request],
     sampler: Sampler,
@@ -398,13 +397,12 @@ class _ContinuousBatch(SampleBatch):
     def __init__(
         self, session: DecodeSession, sampler: Sampler, *, stop_ids: Collection[int], alternatives: int
     ) -> None:
-        """Create an empty batch; see `generate_continuously`."""
+        """Create an empty batch; see `generate_with_continuous_batching`."""
         super().__init__(
             session, sampler, [], _empty_history(), torch.empty(0), stop_ids=stop_ids, alternatives=alternatives
         )
 
     def admit(self, requests: Sequence[Request]) -> None:
-        """Prefill the prompts of new samples, if any."""
         if not requests:
             return
         if not self._samples:
@@ -417,7 +415,6 @@ class _ContinuousBatch(SampleBatch):
         self._samples += self._start([request.spec for request in requests])
 
     def _remove_others(self, rows: Sequence[int]) -> None:
-        """Free the cache rows of the others."""
         self._session.release({*range(len(self._session))} - {*rows})
 
 

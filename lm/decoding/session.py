@@ -49,7 +49,7 @@ class StepOutput:
     @property
     def last_logits(self) -> Tensor:
         """(rows, vocabulary) logits after the last token of each row."""
-        assert self.logits is not None, "no logits were wanted"
+        assert self.logits is not None, "no logits were requested"
         return self.logits[:, -1]
 
 
@@ -156,7 +156,7 @@ class DecodeSession:
         logits, best = outputs[0].logits, outputs[0].top_k
         if len(outputs) > 1:
             parts = [each.logits.log_softmax(-1) for each in outputs if each.logits is not None]
-            size = min((part.shape[-1] for part in parts), default=0)  # some vocabularies are padded to a larger one
+            size = min((part.shape[-1] for part in parts), default=0)  # some vocabularies are padded
             if parts:
                 logits = torch.stack([part[..., :size] for part in parts]).logsumexp(0) - math.log(len(parts))
         if output_spec.top_k and best is None and logits is not None:
@@ -195,8 +195,8 @@ class _ModelRows:
         self.plan, self._session = plan, session
         self.cache: KVCache | None = None if config.is_encoder_decoder else plan.pytorch.new_cache(plan.layout)
         self._context = None if config.translates else config.context_length
-        self._sources: list[list[int]] = []  # of a decoder-only model that translates, before each row
-        self._window_starts: list[int] = []  # of the window that the cache holds of each row
+        self._sources: list[list[int]] = []  # of each row, for a decoder-only model that translates
+        self._window_starts: list[int] = []  # of the cached window of each row
 
     def prefill_prefix(self, prefix: Sequence[int]) -> None:
         fits = self._context is not None and len(prefix) < self._context
@@ -204,7 +204,6 @@ class _ModelRows:
             self.cache.prefill_prefix(self.plan.model, prefix if fits else ())  # type: ignore[arg-type]
 
     def add(self, rows: int, source: SourceBatch | None) -> None:
-        """Append rows, and encode their sources."""
         self._window_starts += [0] * rows
         if self.cache is None:
             assert source is not None, "an encoder needs sources"
@@ -258,7 +257,6 @@ class _ModelRows:
         return EngineOutput(torch.cat(logits)[[number[row] for row in rows]] if logits else None)
 
     def _step(self, rows: Sequence[int], tokens: Tensor, output_spec: OutputSpec) -> EngineOutput:
-        """Run (rows, n) new tokens of cached rows."""
         assert self.cache is not None
         positions = [self.cache.lengths[row] for row in rows]
         engine = self.plan.engine(self._operation(positions, tokens.shape[1], output_spec), tokens.numel())

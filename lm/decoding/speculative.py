@@ -87,7 +87,7 @@ class ModelDrafter:
             logits = output.last_logits.cpu()
             probabilities = None if self._sampler.greedy else self._sampler.probabilities(logits, history)
             if probabilities is None:
-                token = self._sampler.tokens(logits, [rng], history)
+                token = self._sampler.sample_tokens(logits, [rng], history)
             else:
                 token = draw(probabilities, [rng])
             if token == NO_TOKEN_LEFT:
@@ -140,15 +140,14 @@ class _DraftLength:
     def next_length(self) -> int:
         return 0 if self.pause else self.length
 
-    def update(self, guessed: int, kept: int) -> None:
-        """Adapt to the result of a draft."""
-        if not guessed:
+    def update(self, proposed: int, accepted: int) -> None:
+        if not proposed:
             self.pause = max(0, self.pause - 1)
             return
         self.length = (
-            min(self.length + _INCREMENT, _MAX_LENGTH) if kept == guessed else max(self.length - _DECREMENT, 1)
+            min(self.length + _INCREMENT, _MAX_LENGTH) if accepted == proposed else max(self.length - _DECREMENT, 1)
         )
-        self.n_rejected = 0 if kept else self.n_rejected + 1
+        self.n_rejected = 0 if accepted else self.n_rejected + 1
         if self.n_rejected >= _PATIENCE:
             self.pause = min(2 ** (self.n_rejected - _PATIENCE), _MAX_PAUSE)
 
@@ -191,7 +190,7 @@ def generate_speculatively(
     while True:
         assert output.logits is not None
         following = output.logits[0].cpu()
-        n_accepted = -1  # the model chooses one token more than it keeps
+        n_accepted = -1  # the last token chosen is the model's own
         for logits, draft_token in zip(following[:, None], (*draft_tokens, None), strict=True):
             token = sample.first_token
             if token is None:
@@ -226,7 +225,7 @@ def _accept_or_resample(
         history: the tokens so far.
     """
     if draft_token is None or sampler.greedy:
-        return int(sampler.tokens(logits, [rng], history))
+        return int(sampler.sample_tokens(logits, [rng], history))
     target = sampler.probabilities(logits, history)[0]
     if draft_token.probabilities is None:
         draft = torch.zeros_like(target)

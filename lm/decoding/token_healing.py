@@ -55,7 +55,7 @@ class PromptEnding:
     tokenisations: Mapping[TokenSequence, int]
 
     @classmethod
-    def of(cls, tokenizer: Tokenizer, text: str, ids: Sequence[int]) -> PromptEnding | None:
+    def find(cls, tokenizer: Tokenizer, text: str, ids: Sequence[int]) -> PromptEnding | None:
         """Find the end of a prompt to retokenise; None if there is none.
 
         Args:
@@ -177,7 +177,7 @@ def heal_prompts(
     partial: list[tuple[int, TokenSequence, float]] = [(prompt_index, (), 0.0) for prompt_index in range(len(endings))]
     while True:
         logprobs = logits.double().log_softmax(-1)
-        extended: list[tuple[int, tuple[int, TokenSequence, float]]] = []  # each with the row that it continues
+        extended: list[tuple[int, tuple[int, TokenSequence, float]]] = []  # each with the row that it extends
         for row, (prompt_index, tokens, score) in enumerate(partial):
             ending = endings[prompt_index]
             check_not_nan(float(logprobs[row, 0]))
@@ -224,7 +224,7 @@ def choose_healed_prompt(
         if index < len(healed_prompt.scores):
             return healed_prompt, int(healed_prompt.tokens[index]) if len(healed_prompt.tokens) else None
         index -= len(healed_prompt.scores)
-    raise AssertionError("there is one score for each cover")
+    raise AssertionError("there is one score for each retokenisation")
 
 
 def text_after_overlap(tokenizer: Tokenizer, token: int, overlap: int) -> str:

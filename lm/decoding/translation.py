@@ -114,13 +114,13 @@ class Translator:
             sampler, penalties=tuple(map(_skip_start_token, sampler.penalties)), truncations=truncations
         )
         if self.config.n_best > self.config.beam and sampler.greedy:
-            raise UsageError(f"{self.config.n_best} best need a beam at least as wide", settings=["beam", "n_best"])
+            raise UsageError(
+                f"{self.config.n_best} translations per line need a beam at least as wide", settings=["beam", "n_best"]
+            )
         if self.config.coverage_penalty and not all(
             each.model.decoder.attention_layers(cross=True) for each in self.models
         ):
-            raise UsageError(
-                "a model without attention to an encoder's states covers none of them", settings=["coverage_penalty"]
-            )
+            raise UsageError("a coverage penalty needs a model with cross-attention", settings=["coverage_penalty"])
 
     def translate(
         self,
@@ -166,7 +166,7 @@ class Translator:
             return
         threads, device = torch.get_num_threads(), next(self.models[0].model.parameters()).device.type
         workers = min(threads, len(batches))
-        if workers < 2 or device != "cpu" or self.config.coverage_penalty:  # which is watched for in the model itself
+        if workers < 2 or device != "cpu" or self.config.coverage_penalty:  # coverage needs hooks on the model
             yield from map(self.translate_batch, batches)
             return
         try:
@@ -177,7 +177,6 @@ class Translator:
             torch.set_num_threads(threads)
 
     def _encode_lines(self, chunk: Sequence[tuple[int, str, str, Sequence[int] | None]]) -> list[SourceLine]:
-        """Encode numbered texts with prefixes and heads."""
         numbers, texts, prefixes, _ = zip(*chunk, strict=True)
         heads = [_check_heads(given, text, number) for number, text, _, given in chunk]
         sources = zip(*(self._encode_sources(place, texts, heads) for place in range(len(self.models))), strict=True)
@@ -187,12 +186,10 @@ class Translator:
     def _encode_sources(
         self, place: int, texts: Sequence[str], heads: Sequence[Heads | None]
     ) -> list[tuple[TranslationModel, SpecialTokenFrame, Ids]]:
-        """Encode texts for one of the models, with the frame of each."""
         model, frame = self.models[place], self._frames[place].source
-        return [(model, frame, ids) for ids in model.read([text.strip() for text in texts], heads)]
+        return [(model, frame, ids) for ids in model.encode([text.strip() for text in texts], heads)]
 
     def _blank_result(self, line: SourceLine) -> TranslatedLine:
-        """The result of a blank line, which no model reads."""
         return TranslatedLine(line.text, (Translation(""),) * self.config.n_best, heads=line.heads)
 
     def _batches(self, lines: Sequence[SourceLine]) -> Iterator[list[SourceLine]]:
@@ -222,7 +219,6 @@ class Translator:
     def _beam_search(
         self, session: DecodeSession, prompts: Tensor, batch: Sequence[SourceLine], sources: Sequence[SourceBatch]
     ) -> list[list[Hypothesis]]:
-        """The most probable translations of each line, best first."""
         penalty = self.config.coverage_penalty
         hypotheses = beam_search(
             session,
@@ -245,7 +241,6 @@ class Translator:
     def _sample(
         self, session: DecodeSession, prompts: Tensor, batch: Sequence[SourceLine], sources: Sequence[SourceBatch]
     ) -> list[list[Hypothesis]]:
-        """Samples of each line's translations, independent of the batch."""
         n = self.config.n_best
         rows = [
             SampleSpec(
@@ -276,7 +271,9 @@ class Translator:
 
     def _to_translation(self, line: SourceLine, hypothesis: Hypothesis) -> Translation:
         """Decode a hypothesis: one line, with the prefix."""
-        known = [token for token in hypothesis.tokens if token < self.tokenizer.vocab_size]  # the others have no text
+        known = [
+            token for token in hypothesis.tokens if token < self.tokenizer.vocab_size
+        ]  # the others are vocabulary padding
         text = self.tokenizer.decode([*line.prefix, *known])
         text = text.replace("\r\n", " ").replace("\n", " ").replace("\r", " ")
         return Translation(text, hypothesis.tokens, hypothesis.logprobs, hypothesis.score, hypothesis.finish_reason)
@@ -293,7 +290,7 @@ def _pad_with_none(heads: Iterable[Sequence[int]] | None) -> Iterator[Sequence[i
         yield from itertools.repeat(None)
     else:
         yield from heads
-        raise InputError("there are heads for fewer lines than are to be translated")
+        raise InputError("there are fewer lines of heads than lines to translate")
 
 
 def _check_heads(heads: Sequence[int] | None, text: str, number: int) -> Heads | None:

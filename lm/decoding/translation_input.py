@@ -54,7 +54,7 @@ class TranslationModel:
         """
         if isinstance(loaded.model, EncoderOnly) or not loaded.model.config.translates:
             purpose = loaded.model.config.purpose
-            raise UsageError(f"{loaded.folder}: this run {purpose}; only one that learned from pairs translates")
+            raise UsageError(f"{loaded.folder}: this run {purpose}; only a run trained on sentence pairs translates")
         source_tokenizer = loaded.source_tokenizer or loaded.tokenizer
         config = loaded.config
         return cls(
@@ -65,7 +65,7 @@ class TranslationModel:
         """The tag of a target language; see `lm.tokenizer.special_tokens.choose_language_tag`."""
         return choose_language_tag(self.source_tokenizer, language, file_language=file_language, has_tags=self.has_tags)
 
-    def read(self, lines: Sequence[str], heads: Sequence[Heads | None]) -> list[Ids]:
+    def encode(self, lines: Sequence[str], heads: Sequence[Heads | None]) -> list[Ids]:
         """Encode each line, with tree positions if the model uses them.
 
         Args:
@@ -157,13 +157,12 @@ def build_source_line(
 
 
 def _add_frame(ids: NDArray[Any], frame: SpecialTokenFrame) -> SourceIds:
-    """One source within its frame."""
     if ids.ndim == 1:
         return [*frame.before, *ids.tolist(), *frame.after]
-    return wrap_sources(RaggedArray.of([ids]), frame).values.tolist()
+    return wrap_sources(RaggedArray.from_rows([ids]), frame).values.tolist()
 
 
 def pad_sources(sources: Sequence[SourceIds]) -> tuple[Tensor, Tensor]:
     """Return (sources, length) IDs, or (sources, length, 4) with trees, and (sources,) lengths."""
-    rows = RaggedArray.of(sources)
-    return torch.from_numpy(rows.padded(0)), torch.from_numpy(rows.lengths())
+    rows = RaggedArray.from_rows(sources)
+    return torch.from_numpy(rows.to_padded(0)), torch.from_numpy(rows.lengths())

@@ -56,7 +56,7 @@ class CudaGraphRecorder:
         """
         graph, caller = torch.cuda.CUDAGraph(), torch.cuda.current_stream(self._stream.device)
         self._stream.wait_stream(caller)
-        with torch.cuda.stream(self._stream):  # goes back to the caller's stream, also where recording does not
+        with torch.cuda.stream(self._stream):  # restores the caller's stream, even if recording fails
             for _ in range(_WARM_UPS):
                 work()
             with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
@@ -116,9 +116,11 @@ class CudaGraphEngine:
         batch, starts = cache.scatter_to_buffer(tokens, rows, positions)
         try:
             logits = self._step.logits(self._model, batch[:, 0], torch.tensor(starts), cache)
-        except RuntimeError as error:  # torch's, of the device; the cache is as it was, but for where it lies
+        except RuntimeError as error:  # of the device; the cache is unchanged, except for its address
             reason = str(error).partition("\n")[0]
-            logging.getLogger(__name__).warning("CUDA graphs can't be recorded here, so steps run without: %s", reason)
+            logging.getLogger(__name__).warning(
+                "CUDA graphs can't be recorded here, so decode steps run without them: %s", reason
+            )
             self._step.disable()
             return None
         cache.reserve(max(starts) + 1)
@@ -138,9 +140,9 @@ class StaticDecodeStep:
 
     def __init__(self, model: DecoderOnly) -> None:
         """Create a step without recordings and buffers, for a model whose weights don't move."""
-        self._first_parameter = next(model.parameters()).detach()  # kept, so that nothing else comes to lie there
+        self._first_parameter = next(model.parameters()).detach()  # kept alive, so that its address is not reused
         self._recorded: dict[tuple[int, int], Computation] = {}
-        self._kept_alive: list[Tensor] = []  # what recorded steps read, besides the weights and what is here
+        self._kept_alive: list[Tensor] = []  # further tensors that recorded steps read
         self._buffers: list[tuple[Tensor, Tensor]] = []
         self._tokens = self._positions = torch.empty(0)
         self._owner: ReferenceType[RowCache] | None = None
@@ -183,7 +185,7 @@ class StaticDecodeStep:
         self._adopt(cache.layers, rows, end, context_length)
         shape = (_next_power_of_two(rows), min(context_length, _next_power_of_two(end, least=_MIN_KEYS)))
         self._tokens[:rows, 0] = tokens
-        self._positions[: shape[0]] = F.pad(positions, (0, shape[0] - rows))  # where nobody is, the first
+        self._positions[: shape[0]] = F.pad(positions, (0, shape[0] - rows))  # unused rows get position 0
         if shape not in self._recorded:
             self._recorded[shape] = self._record(partial(self._step, model, *shape))
             tables = (module for module in model.modules() if isinstance(module, PositionTable))

@@ -41,7 +41,7 @@ def read_fastest_dtype(checkpoint: Path, device: str) -> str:
     """Return the fastest measured dtype; float32 if none was, or if it needs a compiled step that is missing."""
     try:
         dtype = _cache_file(checkpoint, device).read_text(encoding="utf-8").strip()
-    except (InputError, OSError, ValueError):  # none was written, or what was is damaged
+    except (InputError, OSError, ValueError):  # missing or damaged
         return _DEFAULT_DTYPE
     is_usable = dtype in inference_dtypes(device) and (dtype != "int8" or code_cache.is_ready())
     return dtype if is_usable else _DEFAULT_DTYPE

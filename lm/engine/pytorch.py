@@ -57,7 +57,7 @@ class TorchEngine:
         ) as weights:
             hidden = cache.compute_hidden(self.model, tokens, rows, positions, lengths or [n] * len(rows))
         attention = None
-        if output_spec.attention:  # (places, heads, rows of each · n, source length)
+        if output_spec.attention:  # (groups, heads, rows of each · n, source length)
             attention = weights[0].mean(1).view(len(rows), n, -1)[:, -output_spec.attention :].sum(1)
         if not output_spec.logits_to_keep:
             return EngineOutput(attention=attention)

@@ -48,7 +48,7 @@ class RowCache:
         self._is_enabled, self._source = is_enabled, source
         self.lengths: list[int] = []
         self.buffer_rows: list[int] = []
-        self._free_rows: list[int] = []  # nobody's places, the last one to be given away first
+        self._free_rows: list[int] = []  # a stack
         self.n_buffer_rows = 0
         self.prefix: tuple[int, ...] = ()
         self._prefix_cache: DecoderCache | RecurrentCache | None = None
@@ -181,7 +181,6 @@ class RowCache:
             self.lengths[row] += n
 
     def _attention_inputs(self, starts: Sequence[int], n: int) -> AttentionInputs:
-        """The attention inputs of the next `n` tokens of each buffer row."""
         first = max(starts)
         is_even = min(starts) == first
         if self._states is not None:
@@ -207,7 +206,9 @@ class RowCache:
         source = self._source
         if source is None:
             return None
-        return AttentionInputs(mask=Mask.keys(source.lengths), encoder_output=source.output, caches=source.layers)
+        return AttentionInputs(
+            mask=Mask.key_padding(source.lengths), encoder_output=source.output, caches=source.layers
+        )
 
     def select(self, rows: Sequence[int]) -> None:
         """Row i becomes the former row `rows[i]`; rows may be repeated or left out. All are copied at once."""
@@ -283,8 +284,8 @@ class RowLayerCache(LayerKVCache):
             return
         n_rows, length = int(rows.max()) + 1, key.shape[2]
         self._key, self._value = (
-            _grow(buffer, like, n_rows, length, max_length=self._max_length)
-            for buffer, like in ((self._key, key), (self._value, value))
+            _grow(buffer, template, n_rows, length, max_length=self._max_length)
+            for buffer, template in ((self._key, key), (self._value, value))
         )
         self.length = max(self.length, length)
         self._key[rows, :, :length] = key

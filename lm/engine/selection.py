@@ -49,8 +49,8 @@ COMPILED_SUPPORT: Mapping[str, object] = {
     **dict.fromkeys(_SUPPORTED_EVERYWHERE, ANY_VALUE),
     **_SUPPORTED_SUBSETS,
     "n_encoder_layers": ANY_VALUE,
-    "decoder_only": {False},  # it could, with other roundings than before
-    "syntax": ANY_VALUE,  # of the encoder alone, which PyTorch runs
+    "decoder_only": {False},  # it could, but with different rounding than before
+    "syntax": ANY_VALUE,  # only affects the encoder, which PyTorch runs
     "positions": {"learned", "sinusoidal", "sinusoidal-half", "rotary", "alibi", "t5", "none"},
     "rope_scaling": {"none", "linear", "llama3", "yarn"},
     "attention_bias": {None, "none", "inputs", "all"},
@@ -97,7 +97,7 @@ def find_unsupported(config: ModelConfig, declared: Mapping[str, object]) -> str
 
 
 COMPILED_OPERATIONS: Mapping[Operation, float] = {
-    "prefill": 0,  # PyTorch reads the sources' keys and values; its matmuls are faster for many tokens
+    "prefill": 0,  # PyTorch computes the sources' keys and values; its matmuls are faster for many tokens
     "step": 64,
     "verify": 64,
     "attention": 0,
@@ -106,7 +106,7 @@ COMPILED_OPERATIONS: Mapping[Operation, float] = {
 """The most tokens per call for which compiled code is faster; in an encoder-decoder any number."""
 CUDA_GRAPH_OPERATIONS: Mapping[Operation, float] = {
     "prefill": 0,
-    "step": 64,  # more rows keep a GPU busy, and each number of rows is a recording of its own
+    "step": 64,  # more rows keep a GPU busy, and each number of rows is a separate recording
     "verify": 0,
     "attention": 0,
     "beyond_context": 0,
@@ -187,7 +187,7 @@ def plan_engines(
     if reason is None:
         other, why = _get_compiled_engine(model), "CPU, compiled code is installed"
         return EnginePlan(model, layout, pytorch, other, _max_tokens(config), why, is_loaded)
-    layout = layout if config.translates else "rows"  # a mask that keeps a prompt's rows apart costs more than a copy
+    layout = layout if config.translates else "rows"  # a mask that separates a prompt's rows costs more than a copy
     if device in RECORDERS:
         reason = _why_not_recorded(model, layout)
         if reason is None:
@@ -209,7 +209,7 @@ def _why_not_compiled(model: DecoderModel) -> str | None:
         return f"no compiled code for {str(first.dtype).removeprefix('torch.')}"
     if (setting := find_unsupported(model.config, COMPILED_SUPPORT)) is not None:
         return f"no compiled code for {setting}"
-    if any(parameter.requires_grad for parameter in model.parameters()):  # adapters may be trained alone
+    if any(parameter.requires_grad for parameter in model.parameters()):  # perhaps only of adapters
         return "the weights are being trained, which may move them"
     return None
 
@@ -219,7 +219,7 @@ def _why_not_loaded(model: DecoderModel, tokens: int | None) -> str | None:
     if not code_cache.is_compiled():
         return "lm compile has not been run" if code_cache.is_installed() else "numba is not installed"
     weights, _ = model.output_layer
-    is_loaded = "numba" in sys.modules or weights.dtype is torch.int8  # which compiled matmuls read everywhere
+    is_loaded = "numba" in sys.modules or weights.dtype is torch.int8  # int8 always uses compiled matmuls
     if tokens is not None and not is_loaded and tokens * _estimate_step_seconds(model) <= _LOADING_SECONDS:
         return f"{tokens} tokens are generated before compiled code is loaded"
     return None if code_cache.is_ready() else "the compiled code is damaged, or for another processor"
@@ -247,7 +247,7 @@ def _why_not_recorded(model: DecoderModel, layout: Layout) -> str | None:
     """Why steps of a model are not recorded as CUDA graphs; None if they are."""
     device = next(model.parameters()).device.type
     if isinstance(model, EncoderDecoder) or layout != "rows":
-        return "rows share their past, and steps of changing shapes are not recorded"
+        return "rows share prefixes, and steps of changing shapes are not recorded"
     if (setting := find_unsupported(model.config, CUDA_GRAPH_SUPPORT)) is not None:
         return f"no CUDA graphs for {setting}"
     if model.training or torch.is_autocast_enabled(device) or next(model.parameters()).requires_grad:

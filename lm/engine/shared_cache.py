@@ -50,7 +50,7 @@ class SharedCache:
 
     def add(self, rows: int) -> None:
         """Add rows, while the cache is empty."""
-        assert not any(self.lengths), "rows that share a past begin together"
+        assert not any(self.lengths), "rows of a shared cache are added together"
         self.lengths += [0] * rows
 
     def compute_hidden(
@@ -68,7 +68,7 @@ class SharedCache:
         slots, n = self._slots, tokens.shape[1]
         self._compact()
         start = slots.next_position
-        mask = slots.add(n)
+        mask = slots.allocate_and_mask(n)
         inputs = AttentionInputs(
             mask, caches=self._cache.self_attention, start=start, n_branches=slots.rows_per_group,
             query_positions=slots.query_positions(n),
@@ -150,7 +150,6 @@ class SharedCache:
         self._move_sources(self._slots.compact())
 
     def _move_sources(self, moved: Tensor | None) -> None:
-        """Reorder the sources as `SlotTable.compact` reordered the cache."""
         if moved is not None and self._source is not None:
             self._source.select(moved, layers=False)
 
@@ -167,7 +166,7 @@ class SharedCache:
 
     def clear(self, rows: Collection[int]) -> None:  # noqa: ARG002 (they are all alike)
         """Empty all rows, which are then recomputed, each as a prompt of its own."""
-        assert self._source is None, "what an encoder has read is not read again"
+        assert self._source is None, "encoded sources are not prefilled again"
         self._slots, self.lengths = None, [0] * len(self.lengths)
 
 
@@ -228,14 +227,14 @@ class SlotTable:
         self._row_slots = torch.cat((self._row_slots, new_slots.repeat(self.n_groups, 1)), dim=1)
         return self._row_slots
 
-    def add(self, n: int) -> Mask:
+    def allocate_and_mask(self, n: int) -> Mask:
         """Assign slots to the next `n` positions of each row, and build their mask."""
         start, slots = self.length, self._cache.length + self.rows_per_group * n
         past = self.allocate(n)
         if slots == self.next_position and self._prefix_lengths is None:
             return Mask.causal()
         visible_slots = past[:, None, :].expand(-1, n, -1)  # (rows, n, length)
-        if n > 1:  # its own slot stands in for those of a position's future
+        if n > 1:  # future slots are replaced by the position's own
             future = torch.ones(n, self.length, dtype=torch.bool, device=self._device).triu(start + 1)
             visible_slots = torch.where(future, past[:, start:, None], visible_slots)
         hidden = torch.full((self.n_groups, self.rows_per_group * n, slots), -torch.inf, device=self._device)
@@ -257,7 +256,7 @@ class SlotTable:
 
         Rows that share a slot have it at the same position; an unused slot counts as the first.
         """
-        past = self._row_slots.view(self.n_groups, -1)  # (sentences, rows of each · length)
+        past = self._row_slots.view(self.n_groups, -1)  # (groups, rows of each · length)
         first = self._prefix_length if self._prefix_lengths is None else self._prefix_lengths[:, None]
         positions = first + torch.arange(self.length, device=self._device).repeat(self.rows_per_group)
         positions_of_slots = past.new_zeros(self.n_groups, self._cache.length + self.rows_per_group * n)
@@ -304,7 +303,7 @@ class SlotTable:
         An unused slot costs its share of every later step, and freeing costs as much as there are slots; both are least
         when the steps between grow with the square root of the slots.
         """
-        past = self._row_slots.view(self.n_groups, -1)  # (sentences, rows of each · length)
+        past = self._row_slots.view(self.n_groups, -1)  # (groups, rows of each · length)
         used = past.new_zeros(len(past), self._cache.length).scatter_(1, past, 1)
         used[:, : self._prefix_length] = 1
         new_slots = used.cumsum(1) - 1

@@ -53,8 +53,7 @@ def compute_attention(
     Raises:
         InputError: the heads are not a tree of the words.
         UsageError: the model does not translate, or not into this language; it has no such attention; heads are given
-            or
-            missing; or a text exceeds its positions.
+            or missing; or a text exceeds its positions.
     """
     _check_attention(loaded, to_source=target is not None)
     check_heads_given(loaded.config.model, are_given=heads is not None)

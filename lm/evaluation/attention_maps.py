@@ -114,8 +114,7 @@ class AttentionMap:
         """Return word alignments: pairs of a key (source) word and a query (target) word, from 0.
 
         Each target word is aligned with the source word with the highest weight; several target words may align with
-        one
-        source word, and some source words with none.
+        one source word, and some source words with none.
         """
         weights = self.mean(layer=layer, head=head)
         columns = [place for place, word in enumerate(self.keys.words) if word is not None]
@@ -127,7 +126,7 @@ class AttentionMap:
                 pairs.add((best, word))
         return sorted(pairs)
 
-    def to_pharaoh(self, *, layer: int | None = None, head: int | None = None) -> str:
+    def pharaoh(self, *, layer: int | None = None, head: int | None = None) -> str:
         """Return the alignments in Pharaoh format: `0-0 1-2`."""
         return " ".join(f"{source}-{target}" for source, target in self.alignments(layer=layer, head=head))
 

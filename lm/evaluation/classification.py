@@ -57,7 +57,7 @@ class ClassificationScores:
     unknown: dict[str, int]
 
     @classmethod
-    def of(
+    def from_predictions(
         cls, expected: Sequence[str], predicted: Sequence[str], *, known: Collection[str] | None = None
     ) -> ClassificationScores:
         """Count predictions."""
@@ -145,4 +145,4 @@ def evaluate_classifier(
         predicted += [found.label for found in classifier.classify(example.prompt for example in chunk)]
     if not expected:
         raise InputError("there are no labelled examples to score")
-    return ClassificationScores.of(expected, predicted, known=classifier.labels)
+    return ClassificationScores.from_predictions(expected, predicted, known=classifier.labels)

@@ -24,7 +24,7 @@ from lm.tokenizer.special_tokens import build_example_frame
 from lm.tokenizer.tokenizer import TextPiece, Tokenizer
 
 _EXAMPLES_AT_ONCE = 4096
-"""Examples that are put in order of length together: enough that batches have hardly any padding."""
+"""Examples sorted by length together: enough that batches have hardly any padding."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def _add_scores(tally: Tally, framed: _EncodedExample, nats: Nats, name: str) ->
     tally.documents += 1
     tally.words += len(example.completion.split())
     tally.bytes += len(example.completion.encode())
-    tally.add_round_trip_loss(framed.loss)
+    tally.add_round_trip_loss(framed.round_trip_loss)
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class _EncodedExample:
     ids: NDArray[Any]
     learned: int
     is_shortened: bool
-    loss: RoundTripLoss
+    round_trip_loss: RoundTripLoss
 
 
 def _encode_examples(
@@ -128,6 +128,6 @@ def _encode_examples(
             raise InputError(f"{where}: {problem}; leave it out")
         whole = frame.wrap(prompt, completion)
         ids = truncate_prompt(whole, context=context)
-        loss = offsets.loss(TextPiece(example.completion, starts_document=True), completion)
+        loss = offsets.round_trip_loss(TextPiece(example.completion, starts_document=True), completion)
         framed.append(_EncodedExample(example, ids, learned, len(ids) < len(whole), loss))
     return framed

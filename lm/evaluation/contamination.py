@@ -16,7 +16,7 @@ from lm.evaluation.held_out import find_prepared_folder
 from lm.text.examples import Example
 
 _MIN_FRACTION = 0.01
-"""Of a file that is warned about: less may be what all texts of a kind share, such as a licence."""
+"""Minimum fraction for a warning; less may be boilerplate such as a licence."""
 
 _MAX_NAMED = 3
 _EXAMPLES_AT_ONCE = 1024

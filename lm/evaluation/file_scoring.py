@@ -23,9 +23,9 @@ from lm.tokenizer.offsets import ByteOffsets, RoundTripLoss, TokenOffsets
 from lm.tokenizer.tokenizer import TextPiece, Tokenizer, split_into_pieces
 
 _MIN_FILL = 0.9
-"""The share of a batch's positions that are real from which on it is full enough to be read as it is."""
+"""Minimum fraction of non-padding positions for batches in reading order."""
 _PREFETCHED_BATCHES = 16
-"""Batches of windows that are put in order of length together where they are not."""
+"""Batches of windows sorted by length together otherwise."""
 
 
 class HasTokens(Protocol):
@@ -109,9 +109,9 @@ class Passage:
         return self.offsets.ends(self.piece, self.tokens)
 
     @cached_property
-    def loss(self) -> RoundTripLoss:
+    def round_trip_loss(self) -> RoundTripLoss:
         """Return what encoding loses of the text."""
-        return self.offsets.loss(self.piece, self.tokens)
+        return self.offsets.round_trip_loss(self.piece, self.tokens)
 
 
 @dataclass(frozen=True)
@@ -216,25 +216,25 @@ def score_files(
 class _FileWindows(Generic[W]):
     """Splits files into windows, and maps scores back to segments of the text."""
 
-    def __init__(self, tokenizer: Tokenizer, separator: str, cutter: Callable[[], WindowSplitter[W]]) -> None:
-        self._tokenizer, self._separator, self._cutter = tokenizer, separator, cutter
+    def __init__(self, tokenizer: Tokenizer, separator: str, splitter: Callable[[], WindowSplitter[W]]) -> None:
+        self._tokenizer, self._separator, self._cutter = tokenizer, separator, splitter
         self._offsets = TokenOffsets(tokenizer)
         self._waiting: deque[Passage] = deque()  # read, and not scored to the end
         self._taken = 0  # tokens of the first of them that are
 
     def read(self, number: int, file: TextFile) -> Iterator[W]:
         """Yield the windows of a file; its passages are buffered until all their tokens are scored."""
-        cutter, document, first, offset, last = self._cutter(), -1, 0, 0, " "
+        splitter, document, first, offset, last = self._cutter(), -1, 0, 0, " "
         for piece in split_into_pieces(read_fragments(file, self._separator), self._tokenizer):
             if piece.starts_document:
-                yield from cutter.finish()
-                cutter, document, first, offset, last = self._cutter(), document + 1, 0, 0, " "
+                yield from splitter.finish()
+                splitter, document, first, offset, last = self._cutter(), document + 1, 0, 0, " "
             tokens = self._encode(piece, file)
             words = len(piece.text.split()) - (not (last.isspace() or piece.text[0].isspace()))
             self._waiting.append(Passage(number, document, first, offset, piece, tokens, words, self._offsets))
             first, offset, last = first + len(tokens), offset + len(piece.text.encode()), piece.text[-1]
-            yield from cutter.push(tokens)
-        yield from cutter.finish()
+            yield from splitter.push(tokens)
+        yield from splitter.finish()
 
     def take(self, nats: Nats) -> Iterator[ScoredSegment]:
         """Yield the next tokens as segments with these surprisals, and empty passages among them."""

@@ -26,10 +26,10 @@ from lm.tokenizer.special_tokens import LanguageTag, build_pair_frames
 from lm.tokenizer.tokenizer import TextPiece, Tokenizer
 
 _PAIRS_AT_ONCE = 4096
-"""Pairs that are put in order of length together: enough that batches have hardly any padding."""
+"""Pairs sorted by length together: enough that batches have hardly any padding."""
 
 _BATCH_TOKENS = 4096
-"""Padded tokens of a batch, on the longer side: more make scoring no faster, and change no score."""
+"""Padded tokens of a batch, of the longer of source and target; larger batches are not faster."""
 
 
 @dataclass(frozen=True)
@@ -75,9 +75,11 @@ class PairEncoder:
         self._trees = TreeReader(self._source)
         self._offsets = TokenOffsets(tokenizer)
 
-    def loss(self, text: str) -> RoundTripLoss:
+    def round_trip_loss(self, text: str) -> RoundTripLoss:
         """Return what encoding loses of a target."""
-        return self._offsets.loss(TextPiece(text, starts_document=True), self._target.encode_batch([text])[0])
+        return self._offsets.round_trip_loss(
+            TextPiece(text, starts_document=True), self._target.encode_batch([text])[0]
+        )
 
     def encode(self, pairs: Sequence[SentencePair]) -> EncodedPairs:
         """Encode pairs, with tree positions if they have heads."""
@@ -91,8 +93,8 @@ class PairEncoder:
         read = [self._read(pair, ids) for pair, ids in zip(pairs, sources, strict=True)]
         of_target = self._frames.target
         return EncodedPairs(
-            wrap_sources(RaggedArray.of(read), self._frames.source),
-            RaggedArray.of(targets).framed(of_target.before, of_target.after),
+            wrap_sources(RaggedArray.from_rows(read), self._frames.source),
+            RaggedArray.from_rows(targets).wrap_rows(of_target.before, of_target.after),
             self._frames.start,
         )
 
@@ -177,7 +179,7 @@ def score_pairs_streaming(
             tally.documents += 1
             tally.words += len(pair.target.split())
             tally.bytes += len(pair.target.encode())
-            tally.add_round_trip_loss(encoder.loss(pair.target))
+            tally.add_round_trip_loss(encoder.round_trip_loss(pair.target))
         yield PairScores(tally, blank)
     yield PairScores(tally, blank)
 

@@ -25,7 +25,7 @@ from lm.tokenizer.special_tokens import build_example_frame
 from lm.tokenizer.tokenizer import Tokenizer
 
 HELD_OUT_NAME = "held-out"
-"""What reports call the split."""
+"""The name of the split in reports."""
 
 _MAX_ROW_TOKENS = 1 << 24
 """Tokens; a longer document is cut, so that each row fits into memory."""
@@ -34,7 +34,7 @@ _ADVICE = "name text to measure it on, or prepare its corpus again"
 
 
 _AS_PREPARED = DataConfig(keep_line_ends=True)
-"""Line ends have been what they are to be since the text was prepared."""
+"""Line ends were normalised when the text was prepared."""
 
 
 def find_prepared_folder(loaded: LoadedModel) -> Path:

@@ -39,8 +39,7 @@ class Tally(Sums):
     Attributes:
         tokens: scored tokens.
         unscored: first tokens of documents, if there is no start token to predict them from, and skipped tokens, if
-            only
-            every Nth is scored.
+            only every Nth is scored.
         documents: documents read.
         words: whitespace-separated words of their text.
         bytes: UTF-8 bytes of the scored tokens.
@@ -94,7 +93,7 @@ class Tally(Sums):
             self.documents += passage.piece.starts_document
             self.words += passage.words
             self.bytes += len(passage.data)
-            self.add_round_trip_loss(passage.loss)
+            self.add_round_trip_loss(passage.round_trip_loss)
         if not scored.all():
             self.unscored += int((~scored).sum())
             self.bytes -= int(np.diff(segment.ends, prepend=segment.start)[~scored].sum())
@@ -156,7 +155,7 @@ class MacroAverage:
     standard_error: float | None
 
     @classmethod
-    def of(cls, tallies: Iterable[Tally]) -> MacroAverage:
+    def from_tallies(cls, tallies: Iterable[Tally]) -> MacroAverage:
         """Average the metrics of files."""
         scored = [tally for tally in tallies if tally.tokens]
         means = np.array([tally.nats / tally.tokens for tally in scored])

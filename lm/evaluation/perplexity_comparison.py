@@ -1,9 +1,8 @@
 """Compare two models on the same text (`lm perplexity --versus`): the paired difference in bits per byte.
 
 Tokenizers may differ: the text is cut at bytes where tokens end in both tokenizations. The segments between cuts are
-the
-same text for both models (with one tokenizer, its tokens), so surprisals can be subtracted. Segments with an unscored
-token are ignored. For translations see `translation_scores`.
+the same text for both models (with one tokenizer, its tokens), so surprisals can be subtracted. Segments with an
+unscored token are ignored. For translations see `translation_scores`.
 """
 
 from __future__ import annotations
@@ -45,10 +44,8 @@ class PairedDifference(Sums):
     """Totals over blocks of text scored by two models, and the statistics computed from them.
 
     A block is consecutive segments of at least `BLOCK_BYTES` bytes (a file's last may be shorter). With d the
-    difference
-    in bits, first minus second, and n the bytes of each of m blocks, the result is D / N, D = Σd and N = Σn: negative
-    if
-    the first model is better.
+    difference in bits, first minus second, and n the bytes of each of m blocks, the result is D / N, D = Σd and N = Σn:
+    negative if the first model is better.
 
     Attributes:
         blocks: m.
@@ -97,8 +94,7 @@ class PairedDifference(Sums):
         """Return the standard error of r = D / N by the delta method: √(m / (m - 1) · Σ(d - r·n)²) / N.
 
         Blocks, not tokens, are treated as independent, because differences between models are correlated over
-        neighbouring
-        tokens. None below two blocks.
+        neighbouring tokens. None below two blocks.
         """
         if self.difference is None or self.blocks < 2:
             return None

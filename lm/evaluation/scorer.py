@@ -165,7 +165,7 @@ class TextScorer:
     parallel_map: ParallelMap[list[Any], list[Nats]] | None = None
 
     @classmethod
-    def of(
+    def from_config(
         cls, model: DecoderOnly | EncoderOnly, tokenizer: Tokenizer, config: PerplexityConfig, *, separator: str
     ) -> Self:
         """Build a scorer from settings.

@@ -44,8 +44,10 @@ def score_document(
     Returns:
         (tokens,) nats in float64, or (tokens - 1,) without a start token.
     """
-    cutter = CausalWindowSplitter(context=context, stride=stride, start_token=start_token)
-    windows = (window for part in (cutter.push(np.asarray(tokens, dtype=np.int64)), cutter.finish()) for window in part)
+    splitter = CausalWindowSplitter(context=context, stride=stride, start_token=start_token)
+    windows = (
+        window for part in (splitter.push(np.asarray(tokens, dtype=np.int64)), splitter.finish()) for window in part
+    )
     nats = [part for batch in _batches(windows, batch_size) for part in score_windows(model, batch)]
     return np.concatenate(nats)[int(start_token is None) :] if nats else np.zeros(0)
 

@@ -4,8 +4,7 @@ A document is its tokens after the start token, if the tokenizer has one; every 
 window has at most `context` input tokens, each predicting the next. The first window scores all it predicts; each later
 one begins `stride` tokens further and scores its last `stride` predictions. So a token sees all preceding tokens, or at
 least `context - stride + 1` of them; the start token is only in the first window. Without a start token, the first
-token
-is unscored, and its bytes don't count.
+token is unscored, and its bytes don't count.
 
 A masked model reads a document with its start and end token. Of the overlap of two windows, each scores the half nearer
 to its middle, so a token sees at least (context - stride) / 2 tokens on either side, or all there are. Source: Salazar

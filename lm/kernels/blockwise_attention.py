@@ -52,9 +52,9 @@ def blockwise_causal_attention(query: Tensor, key: Tensor, value: Tensor) -> Ten
     if groups > 1:
         key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
     batch, heads, length, head = query.shape
-    output = query.new_empty(batch, length, heads, head).transpose(1, 2)  # as the output layer reads it
+    output = query.new_empty(batch, length, heads, head).transpose(1, 2)  # the layout that the output projection reads
     query = (query * head**-0.5).flatten(0, 1)
-    key, value = key.transpose(-1, -2).flatten(0, 1), value.flatten(0, 1)  # copied once, not for each block
+    key, value = key.transpose(-1, -2).flatten(0, 1), value.flatten(0, 1)  # one copy for all blocks
     future = torch.full((_BLOCK, _BLOCK), -torch.inf, dtype=query.dtype).triu(1)
     for start in range(0, length, _BLOCK):
         end = min(start + _BLOCK, length)

@@ -47,7 +47,7 @@ def initialise() -> None:
     n_threads = torch.get_num_threads()
     try:
         numba.set_num_threads(1)
-    except ValueError:  # the environment names a threading layer that can't be loaded
+    except ValueError:  # NUMBA_THREADING_LAYER can't be loaded
         numba.config.THREADING_LAYER = "default"
         numba.set_num_threads(1)
     torch.set_num_threads(n_threads)
@@ -187,7 +187,7 @@ def _is_intact() -> bool:
     folder = code_folder()
     try:
         return all(has_valid_checksum(folder / name) for name in files.read_json(folder / _FILE_LIST)["files"])
-    except (InputError, OSError, TypeError, KeyError):  # the list itself is damaged
+    except (InputError, OSError, TypeError, KeyError):  # the list is damaged
         return False
 
 
@@ -206,7 +206,7 @@ def target_cpu() -> str:
     configured = (
         os.environ.get("NUMBA_CPU_NAME"),
         os.environ.get("NUMBA_CPU_FEATURES"),
-    )  # as numba has it; tests set them
+    )  # numba's variables; tests set them
     detected = (binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten())
     return " ".join(mine or its for mine, its in zip(configured, detected, strict=True))
 

@@ -16,8 +16,8 @@ from numba.extending import overload
 from lm.kernels import panels
 from lm.kernels.jit import njit
 from lm.kernels.scalar_math import as_variable, float_from_bits
-from lm.kernels.simd import INPUTS
-from lm.kernels.tiles import MAX_INPUTS, OUTPUTS, ROWS, build_tile_kernel
+from lm.kernels.simd import INPUT_BLOCK
+from lm.kernels.tiles import MAX_TILE_INPUTS, TILE_OUTPUTS, TILE_ROWS, build_tile_kernel
 from lm.kernels.vector_ops import SWIGLU, activate
 
 _OUTPUTS_PER_ROW = 8
@@ -26,7 +26,7 @@ _SUMS_PER_BLOCK = 2**15
 """Sums per block, so that they stay in the CPU cache."""
 _BLOCK_BYTES = 2**17
 """Bytes of inputs per block of rows."""
-_MIN_PACKED_ROWS, MIN_PACKED_FLOAT_ROWS = 2 * panels.ROWS, 72
+_MIN_PACKED_ROWS, MIN_PACKED_FLOAT_ROWS = 2 * panels.PANEL_ROWS, 72
 """Rows from which packing pays off. For floats more than are generated concurrently: panels sum in another order
 than tiles, and a text must be bit-identical in any batch.
 """
@@ -34,7 +34,7 @@ _INT16_MAX = np.float32(2**15 - 1)
 _SIGN_MASK = np.int32(2**31 - 1)
 
 _tile, _row_tile, _single_output = (
-    build_tile_kernel(ROWS, OUTPUTS),
+    build_tile_kernel(TILE_ROWS, TILE_OUTPUTS),
     build_tile_kernel(1, _OUTPUTS_PER_ROW),
     build_tile_kernel(1, 1),
 )
@@ -58,7 +58,7 @@ def _round_to_int16(x):
     quantised, units = np.empty(x.shape, np.int16), np.empty(len(x), np.float32)
     for row in range(len(x)):
         bits, largest = x[row].view(np.int32), np.int32(0)
-        for i in range(len(bits)):  # sizes of floats are in the order of their bits; what is no number is largest
+        for i in range(len(bits)):  # absolute floats compare as their bits; NaN is largest
             largest = max(largest, bits[i] & _SIGN_MASK)
         size = float_from_bits(np.int32(largest))
         units[row], inverse = size / _INT16_MAX, _INT16_MAX / size if largest else np.float32(0.0)
@@ -69,11 +69,10 @@ def _round_to_int16(x):
 
 @njit
 def _accumulate_tiles(weights, x, sums, first, n_blocks):
-    """Add the dot products over some inputs, in tiles."""
-    outputs, in_tiles = len(weights) // _OUTPUTS_PER_ROW * _OUTPUTS_PER_ROW, len(x) // ROWS * ROWS
+    outputs, in_tiles = len(weights) // _OUTPUTS_PER_ROW * _OUTPUTS_PER_ROW, len(x) // TILE_ROWS * TILE_ROWS
     for block in range(0, outputs, _OUTPUTS_PER_ROW):
-        for row in range(0, in_tiles, ROWS):
-            for output in range(block, block + _OUTPUTS_PER_ROW, OUTPUTS):
+        for row in range(0, in_tiles, TILE_ROWS):
+            for output in range(block, block + _OUTPUTS_PER_ROW, TILE_OUTPUTS):
                 _tile(weights, x, sums, output, row, first, n_blocks)
         for row in range(in_tiles, len(x)):
             _row_tile(weights, x, sums, block, row, first, n_blocks)
@@ -96,10 +95,13 @@ def _compute_outputs(weights, scales, bias, x, units, out, begin, end, add):
     """Compute outputs `begin` to `end` of each row of `x`."""
     rows, is_float = 0, x.itemsize == 4
     many, most = (
-        (MIN_PACKED_FLOAT_ROWS, MAX_INPUTS) if is_float else (_MIN_PACKED_ROWS, x.shape[1])
-    )  # panels of more floats are too large
-    if len(x) >= many and x.shape[1] <= most and x.shape[1] % INPUTS == 0:
-        rows, columns = len(x) // panels.ROWS * panels.ROWS, (end - begin) // panels.OUTPUTS * panels.OUTPUTS
+        (MIN_PACKED_FLOAT_ROWS, MAX_TILE_INPUTS) if is_float else (_MIN_PACKED_ROWS, x.shape[1])
+    )  # panels of more floats exceed the cache
+    if len(x) >= many and x.shape[1] <= most and x.shape[1] % INPUT_BLOCK == 0:
+        rows, columns = (
+            len(x) // panels.PANEL_ROWS * panels.PANEL_ROWS,
+            (end - begin) // panels.PANEL_OUTPUTS * panels.PANEL_OUTPUTS,
+        )
         _compute_by_panels(weights, scales, bias, x[:rows], units, out, begin, begin + columns, add)
         _compute_by_tiles(weights, scales, bias, x[:rows], units, out, begin + columns, end, add)
     _compute_by_tiles(weights, scales, bias, x[rows:], units[rows:], out[rows:], begin, end, add)
@@ -108,20 +110,20 @@ def _compute_outputs(weights, scales, bias, x, units, out, begin, end, add):
 @njit
 def _rows_per_block(x):
     """Rows for which all outputs are computed before the next rows: a multiple of a panel's."""
-    return max(_MIN_PACKED_ROWS, _BLOCK_BYTES // (x.shape[1] * x.itemsize) // panels.ROWS * panels.ROWS)
+    return max(_MIN_PACKED_ROWS, _BLOCK_BYTES // (x.shape[1] * x.itemsize) // panels.PANEL_ROWS * panels.PANEL_ROWS)
 
 
 @njit
 def _compute_by_panels(weights, scales, bias, x, units, out, begin, end, add):
     """The same for multiples of panels and of their rows."""
-    n_blocks, in_32_bits = x.shape[1] // INPUTS, 4 // x.itemsize
-    panel = np.empty((x.shape[1] // in_32_bits, in_32_bits * panels.OUTPUTS), x.dtype)
+    n_blocks, in_32_bits = x.shape[1] // INPUT_BLOCK, 4 // x.itemsize
+    panel = np.empty((x.shape[1] // in_32_bits, in_32_bits * panels.PANEL_OUTPUTS), x.dtype)
     rows_per_block = _rows_per_block(x)
     shifts = bias if len(bias) else np.zeros(len(weights), np.float32)
     for first_row in range(0, len(x), rows_per_block):
-        for output in range(begin, end, panels.OUTPUTS):
+        for output in range(begin, end, panels.PANEL_OUTPUTS):
             panels.pack_panel(weights, output, n_blocks, panel)
-            for row in range(first_row, min(first_row + rows_per_block, len(x)), panels.ROWS):
+            for row in range(first_row, min(first_row + rows_per_block, len(x)), panels.PANEL_ROWS):
                 panels.multiply_panel(panel, x, units, scales, shifts, out, output, row, n_blocks, add)
 
 
@@ -130,9 +132,9 @@ def _compute_by_tiles(weights, scales, bias, x, units, out, begin, end, add):
     """The same for any number."""
     if len(x) == 0:
         return
-    inputs = x.shape[1] // INPUTS * INPUTS
+    inputs = x.shape[1] // INPUT_BLOCK * INPUT_BLOCK
     rows_per_block = _rows_per_block(x)
-    outputs = max(_SUMS_PER_BLOCK // min(rows_per_block, len(x)) // panels.OUTPUTS, 1) * panels.OUTPUTS
+    outputs = max(_SUMS_PER_BLOCK // min(rows_per_block, len(x)) // panels.PANEL_OUTPUTS, 1) * panels.PANEL_OUTPUTS
     buffer = np.empty((min(rows_per_block, len(x)), min(outputs, end - begin)), np.float32)
     for row in range(0, len(x), rows_per_block):
         of_rows = x[row : row + rows_per_block]
@@ -140,8 +142,8 @@ def _compute_by_tiles(weights, scales, bias, x, units, out, begin, end, add):
             last = min(first + outputs, end)
             sums, of_outputs = buffer[: len(of_rows), : last - first], weights[first:last]
             buffer[:] = np.float32(0.0)
-            for part in range(0, inputs, MAX_INPUTS):
-                n_blocks = (min(part + MAX_INPUTS, inputs) - part) // INPUTS
+            for part in range(0, inputs, MAX_TILE_INPUTS):
+                n_blocks = (min(part + MAX_TILE_INPUTS, inputs) - part) // INPUT_BLOCK
                 _accumulate_tiles(of_outputs, of_rows, sums, part, n_blocks)
             if inputs < x.shape[1]:
                 _accumulate_remainder(of_outputs, of_rows, inputs, sums)

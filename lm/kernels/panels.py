@@ -16,7 +16,7 @@ from lm.kernels.simd import (
     BITS_32,
     FLOAT,
     INDEX,
-    INPUTS,
+    INPUT_BLOCK,
     LANES,
     Matrix,
     multiply_add_floats,
@@ -24,11 +24,11 @@ from lm.kernels.simd import (
     shuffle,
     zeros,
 )
-from lm.kernels.tiles import MAX_INPUTS
+from lm.kernels.tiles import MAX_TILE_INPUTS
 
-OUTPUTS = 2 * LANES
+PANEL_OUTPUTS = 2 * LANES
 """Outputs per panel."""
-ROWS = 12 if LANES == 16 else 6
+PANEL_ROWS = 12 if LANES == 16 else 6
 """Rows multiplied by a panel at once, whose sums stay in registers."""
 
 
@@ -39,8 +39,8 @@ def pack_panel(_context, weights, output, n_blocks, panel):
     Args:
         weights: (outputs, inputs) float32 or int8.
         output: the first output of the panel.
-        n_blocks: number of `INPUTS` blocks.
-        panel: (inputs, `OUTPUTS`) float32, or (pairs of inputs, 2 × `OUTPUTS`) int16.
+        n_blocks: number of `INPUT_BLOCK` blocks.
+        panel: (inputs, `PANEL_OUTPUTS`) float32, or (pairs of inputs, 2 × `PANEL_OUTPUTS`) int16.
     """
 
     def generate(context, builder, signature, arguments):
@@ -48,7 +48,7 @@ def pack_panel(_context, weights, output, n_blocks, panel):
         of_weights = weights.offset(arguments[1], INDEX(0))
         at_once = LANES * of_panel.elements_per_word
         kind = ir.VectorType(of_panel.element_type, at_once)
-        with cgutils.for_range(builder, builder.mul(arguments[2], INDEX(INPUTS // at_once))) as loop:
+        with cgutils.for_range(builder, builder.mul(arguments[2], INDEX(INPUT_BLOCK // at_once))) as loop:
             first, row = (builder.mul(loop.index, INDEX(size)) for size in (at_once, LANES))
             for begin in (0, LANES):
                 read = [of_weights.load(output, first, at_once) for output in range(begin, begin + LANES)]
@@ -64,7 +64,7 @@ def pack_panel(_context, weights, output, n_blocks, panel):
 
 @intrinsic
 def multiply_panel(_context, panel, x, units, scales, bias, out, output, row, n_blocks, add):
-    """Compute the outputs of a panel for `ROWS` rows.
+    """Compute the outputs of a panel for `PANEL_ROWS` rows.
 
     Args:
         panel: from `pack_panel`.
@@ -75,7 +75,7 @@ def multiply_panel(_context, panel, x, units, scales, bias, out, output, row, n_
         out: (rows, outputs) float32.
         output: the first output.
         row: the first row.
-        n_blocks: number of `INPUTS` blocks.
+        n_blocks: number of `INPUT_BLOCK` blocks.
         add: whether to add to `out`.
     """
 
@@ -83,13 +83,13 @@ def multiply_panel(_context, panel, x, units, scales, bias, out, output, row, n_
         panel, x, units, scales, bias, out = (
             Matrix(context, builder, kind, value) for kind, value in zip(signature.args[:6], arguments[:6], strict=True)
         )
-        output, row, times, add = arguments[6:]
+        output, row, n_blocks, add = arguments[6:]
         of_x, of_units, of_out = x.offset(row, INDEX(0)), units.offset(INDEX(0), row), out.offset(row, output)
         columns = [INDEX(0), INDEX(LANES)]
         scaled, shifts = (
             [one.offset(INDEX(0), output).load(0, first, LANES) for first in columns] for one in (scales, bias)
         )
-        for index, totals in enumerate(_accumulate(builder, panel, of_x, times)):
+        for index, totals in enumerate(_accumulate(builder, panel, of_x, n_blocks)):
             unit = of_units.load_broadcast(0, INDEX(index))
             for first, total, scale, shift in zip(columns, totals, scaled, shifts, strict=True):
                 value = builder.fmul(builder.fmul(total, unit), scale) if x.is_integer else total
@@ -101,16 +101,16 @@ def multiply_panel(_context, panel, x, units, scales, bias, out, output, row, n_
 
 
 def _accumulate(builder: ir.IRBuilder, panel: Matrix, x: Matrix, n_blocks: ir.Value) -> list[list[ir.Value]]:
-    """The dot products of each row in float32, summed over chunks of `MAX_INPUTS`."""
+    """The dot products of each row in float32, summed over chunks of `MAX_TILE_INPUTS`."""
     add, number = (multiply_add_integers, BITS_32) if panel.is_integer else (multiply_add_floats, FLOAT)
     totals, sums = (
-        [[cgutils.alloca_once_value(builder, zeros(of)) for _ in range(2)] for _ in range(ROWS)]
+        [[cgutils.alloca_once_value(builder, zeros(of)) for _ in range(2)] for _ in range(PANEL_ROWS)]
         for of in (FLOAT, number)
     )
     half = LANES * panel.elements_per_word
     inputs, of_part = (
-        builder.mul(n_blocks, INDEX(INPUTS // panel.elements_per_word)),
-        INDEX(MAX_INPUTS // panel.elements_per_word),
+        builder.mul(n_blocks, INDEX(INPUT_BLOCK // panel.elements_per_word)),
+        INDEX(MAX_TILE_INPUTS // panel.elements_per_word),
     )
     with cgutils.for_range_slice(builder, INDEX(0), inputs, of_part, INDEX) as (begin, _):
         end = builder.add(begin, of_part)
@@ -131,7 +131,6 @@ def _accumulate(builder: ir.IRBuilder, panel: Matrix, x: Matrix, n_blocks: ir.Va
 
 
 def _transpose(builder: ir.IRBuilder, vectors: list[ir.Value]) -> list[ir.Value]:
-    """Transpose a square of vectors."""
     half = len(vectors) // 2
     places = [place for index in range(len(vectors)) for place in (index, index + len(vectors))]
     for _ in range(half.bit_length()):

@@ -154,8 +154,8 @@ def _exp(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
     whole = builder.call(floor, [added(x, of(LOG2E), of(0.5))])
     rest = added(whole, of(-LN2_LOW), added(whole, of(-LN2_HIGH), x))
     power = of(EXP_COEFFICIENTS[0])
-    for share in EXP_COEFFICIENTS[1:]:
-        power = added(power, rest, of(share))
+    for coefficient in EXP_COEFFICIENTS[1:]:
+        power = added(power, rest, of(coefficient))
     power = builder.fadd(added(power, builder.fmul(rest, rest), rest), of(1.0))
     bits = ir.VectorType(BITS_32, LANES)
     exponent = builder.add(builder.fptosi(whole, bits), ir.Constant(bits, [127] * LANES))
@@ -164,7 +164,6 @@ def _exp(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
 
 
 def _element_pointer(builder: ir.IRBuilder, begin: ir.Value, index: ir.Value, kind: ir.Type) -> ir.Value:
-    """The pointer to an element at an index from an address on."""
     number = kind.element if isinstance(kind, ir.VectorType) else kind
     size = 8 if number is INDEX else 4
     return builder.inttoptr(builder.add(begin, builder.mul(index, INDEX(size))), kind.as_pointer())

@@ -14,7 +14,7 @@ from lm.kernels.code_cache import target_cpu
 
 LANES = 16 if "+avx512bw" in target_cpu() else 8
 """32-bit numbers per register."""
-INPUTS = 2 * LANES
+INPUT_BLOCK = 2 * LANES
 """Inputs of a matmul that are loaded at a time."""
 INDEX, BITS_32, FLOAT = ir.IntType(64), ir.IntType(32), ir.FloatType()
 
@@ -45,7 +45,7 @@ class Matrix:
         other._begin = self._address(row, first)
         return other
 
-    def load(self, row: int | ir.Value, first: ir.Value, count: int = INPUTS) -> ir.Value:
+    def load(self, row: int | ir.Value, first: ir.Value, count: int = INPUT_BLOCK) -> ir.Value:
         """Load elements of a row."""
         return self._builder.load(self._place(row, first, count), align=self._bytes)
 
@@ -66,7 +66,7 @@ class Matrix:
         kind = ir.FunctionType(ir.VoidType(), [ir.PointerType(), BITS_32, BITS_32, BITS_32])
         prefetch = cgutils.get_or_insert_function(self._builder.module, kind, "llvm.prefetch.p0")
         for_reading, to_all_caches, of_data = BITS_32(0), BITS_32(3), BITS_32(1)
-        self._builder.call(prefetch, [self._place(row, first, INPUTS), for_reading, to_all_caches, of_data])
+        self._builder.call(prefetch, [self._place(row, first, INPUT_BLOCK), for_reading, to_all_caches, of_data])
 
     def store(self, numbers: ir.Value, row: int | ir.Value, first: ir.Value = _BEGIN) -> None:
         """Store elements of a row."""
@@ -104,9 +104,9 @@ def multiply_add_floats(builder: ir.IRBuilder, total: ir.Value, weights: ir.Valu
 
 def multiply_add_integers(builder: ir.IRBuilder, total: ir.Value, weights: ir.Value, x: ir.Value) -> ir.Value:
     """Multiply twice as many integers and add adjacent products first, for which processors have an instruction."""
-    wide = ir.VectorType(BITS_32, INPUTS)
-    products = builder.mul(builder.sext(weights, wide), builder.sext(x, wide), flags=("nsw",))
-    even, odd = (shuffle(builder, products, products, range(first, INPUTS, 2)) for first in (0, 1))
+    wide = ir.VectorType(BITS_32, INPUT_BLOCK)
+    wide_products = builder.mul(builder.sext(weights, wide), builder.sext(x, wide), flags=("nsw",))
+    even, odd = (shuffle(builder, wide_products, wide_products, range(first, INPUT_BLOCK, 2)) for first in (0, 1))
     return builder.add(total, builder.add(even, odd))
 
 

@@ -18,7 +18,7 @@ from lm.kernels.simd import (
     BITS_32,
     FLOAT,
     INDEX,
-    INPUTS,
+    INPUT_BLOCK,
     LANES,
     Matrix,
     multiply_add_floats,
@@ -27,9 +27,9 @@ from lm.kernels.simd import (
     zeros,
 )
 
-ROWS, OUTPUTS = 4, LANES // 4
+TILE_ROWS, TILE_OUTPUTS = 4, LANES // 4
 """Rows and outputs of the largest tile whose sums fit into the registers."""
-MAX_INPUTS = 512
+MAX_TILE_INPUTS = 512
 """Inputs per call: the sum of this many products of int16 and int8 fits into 32 bits."""
 
 
@@ -37,8 +37,8 @@ def build_tile_kernel(rows: int, outputs: int) -> Any:
     """Build the compiled function that computes a tile.
 
     It takes (outputs, inputs) weights in float32 or int8; (rows, inputs) inputs in float32 or int16; (rows, outputs)
-    float32, to which it adds; the first output, row and input of the tile; and the number of `INPUTS` blocks,
-    `MAX_INPUTS` inputs at most. It takes indices because array views take as long as a fifth of a tile.
+    float32, to which it adds; the first output, row and input of the tile; and the number of `INPUT_BLOCK` blocks,
+    `MAX_TILE_INPUTS` inputs at most. It takes indices because array views take as long as a fifth of a tile.
     """
 
     @intrinsic
@@ -48,10 +48,10 @@ def build_tile_kernel(rows: int, outputs: int) -> Any:
                 Matrix(context, builder, kind, value)
                 for kind, value in zip(signature.args[:3], arguments[:3], strict=True)
             )
-            output, row, first, times = arguments[3:]
+            output, row, first, n_blocks = arguments[3:]
             of_weights, of_x = weights.offset(output, first), x.offset(row, first)
             of_out = out.offset(row, output)
-            totals = horizontal_sums(builder, _accumulate(builder, of_weights, of_x, times, rows, outputs))
+            totals = horizontal_sums(builder, _accumulate(builder, of_weights, of_x, n_blocks, rows, outputs))
             for index in range(rows):
                 of_row = range(index * outputs, (index + 1) * outputs)
                 of_out.accumulate(shuffle(builder, totals, totals, of_row), index)
@@ -70,7 +70,7 @@ def _accumulate(
     add, number = (multiply_add_integers, BITS_32) if weights.is_integer else (_multiply_add_halves, FLOAT)
     places = [cgutils.alloca_once_value(builder, zeros(number)) for _ in range(rows * outputs)]
     with cgutils.for_range(builder, n_blocks) as loop:
-        first = builder.mul(loop.index, INDEX(INPUTS))
+        first = builder.mul(loop.index, INDEX(INPUT_BLOCK))
         of_rows = [x.load(row, first) for row in range(rows)]
         for output in range(outputs):
             of_output = weights.load(output, first)
@@ -82,8 +82,7 @@ def _accumulate(
 
 
 def _multiply_add_halves(builder: ir.IRBuilder, total: ir.Value, weights: ir.Value, x: ir.Value) -> ir.Value:
-    """Multiply and add `INPUTS` floats."""
-    for half in (range(LANES), range(LANES, INPUTS)):
+    for half in (range(LANES), range(LANES, INPUT_BLOCK)):
         total = multiply_add_floats(
             builder, total, *(shuffle(builder, vector, vector, half) for vector in (weights, x))
         )
@@ -94,7 +93,7 @@ def horizontal_sums(builder: ir.IRBuilder, vectors: Sequence[ir.Value]) -> ir.Va
     """A float32 vector that starts with the sum of each vector; the order of additions is fixed."""
     is_whole = vectors[0].type.element != FLOAT
     add = builder.add if is_whole else builder.fadd
-    group = LANES  # numbers beside each other that are of one sum
+    group = LANES  # adjacent lanes of one sum
     while group > 1:
         group //= 2
         left, right = ([place for place in range(2 * LANES) if place // group % 2 == side] for side in (0, 1))

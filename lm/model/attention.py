@@ -139,7 +139,7 @@ class MultiHeadAttention(Attention):
 
     def weights(self, x: Tensor, inputs: AttentionInputs) -> Tensor:
         """See `Attention.weights`; self-attention must be called without a cache, which would be extended twice."""
-        assert inputs.encoder_output is not None or inputs.caches is None, "a cache would be extended twice"
+        assert inputs.encoder_output is not None or inputs.caches is None, "the cache would be extended twice"
         query, key, _ = self.project_qkv(x, replace(inputs, first_layer_values=None))
         weights = compute_attention_weights(query, key, mask=self.mask(query, inputs))
         return weights if inputs.encoder_output is not None else self.weights_by_position(weights, x.shape[1])
@@ -316,7 +316,9 @@ def _masked_softmax(scores: Tensor, allowed: Tensor | None) -> Tensor:
     floor = scores.new_zeros(allowed.shape).masked_fill_(~allowed, torch.finfo(scores.dtype).min)
     weights = (scores + floor).softmax(-1)
     sees_nothing = ~allowed.any(-1, keepdim=True)
-    if weights.device.type != "cpu" or torch.compiler.is_compiling() or bool(sees_nothing.any()):  # a GPU isn't asked
+    if (
+        weights.device.type != "cpu" or torch.compiler.is_compiling() or bool(sees_nothing.any())
+    ):  # a GPU would synchronise
         weights = weights.masked_fill(sees_nothing, 0.0)
     return weights
 

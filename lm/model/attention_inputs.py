@@ -40,8 +40,8 @@ class RelativeEmbeddings:
         Args:
             query: (batch, heads, queries, head).
         """
-        products = _matmul_by_group(query * query.shape[-1] ** -0.5, self.keys.transpose(-1, -2))
-        scores = products.gather(-1, self._expand_rows(products))
+        by_distance = _matmul_by_group(query * query.shape[-1] ** -0.5, self.keys.transpose(-1, -2))
+        scores = by_distance.gather(-1, self._expand_rows(by_distance))
         return scores if self.added is None else scores + self.added.scores(query)
 
     def output(self, weights: Tensor) -> Tensor:
@@ -129,7 +129,7 @@ class AttentionInputs:
         caches: for each layer, keys and values of earlier positions, extended in place; those of an encoder output are
             computed once.
         start: the position of the first query.
-        n_branches: the number of continuations of one past that share a row. Each continues at `start`,
+        n_branches: the number of continuations of one past that are packed into a row. Each continues at `start`,
             and the mask keeps them apart.
         end: an upper bound of `query_positions`; without it they are searched, for which a GPU must synchronise.
         query_positions: (batch, queries) positions of the queries, branches included [default: consecutive from
@@ -182,6 +182,6 @@ class AttentionInputs:
     def compute_distances(self, length: int, device: torch.device) -> Tensor:
         """Return (batch or 1, queries, keys): the position of each key minus that of each of `length` queries."""
         end, queries = self.start + length // self.n_branches, self.compute_query_positions(length, device)
-        assert self.n_branches == 1 or self.key_positions is not None, "the keys of branches don't stand in a line"
+        assert self.n_branches == 1 or self.key_positions is not None, "the keys of branches are not consecutive"
         keys = torch.arange(end, device=device)[None] if self.key_positions is None else self.key_positions
         return keys[:, None, :] - queries[:, :, None]

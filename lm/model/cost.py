@@ -22,7 +22,6 @@ _NO_ADAPTERS = LoraConfig()
 
 @lru_cache(maxsize=16)
 def _meta_model(config: ModelConfig, lora: LoraConfig) -> Model:
-    """Build the model on the meta device."""
     with init_empty_weights():
         return build_model_with_lora(config, lora)
 

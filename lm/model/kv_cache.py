@@ -22,7 +22,7 @@ class LayerKVCache:
     def extend(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Append (batch, kv_heads, n, head) keys and values; return all keys and values."""
         start, self.length = self.length, self.length + key.shape[2]
-        if self._key is None or self._value is None:  # without room: a memory never grows
+        if self._key is None or self._value is None:  # without spare capacity: an encoder output never grows
             self._key, self._value = key.contiguous(), value.contiguous()
             return self._key, self._value
         self._key = _grow(self._key, key, start, self.length)

@@ -260,7 +260,7 @@ def _int8_matmul(x: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None) 
     if compiled is not None:
         return compiled
     chunk_size = min(len(weight), _outputs_per_chunk(weight))
-    widened = x.new_empty(chunk_size, x.shape[-1])  # one for all parts, or each would have a place of its own
+    widened = x.new_empty(chunk_size, x.shape[-1])  # one buffer for all chunks
     output = x.new_empty(*x.shape[:-1], len(weight))
     for part, into in zip(weight.split(chunk_size), output.split(chunk_size, -1), strict=True):
         into.copy_(F.linear(x, widened[: len(part)].copy_(part)))
@@ -277,14 +277,12 @@ def _onednn_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def _onednn_linear_gelu(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """The matmul fused with `_FUSED_ACTIVATION`."""
     return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "gelu", [], "tanh")
 
 
 @cache
 @torch.no_grad()
 def _onednn_is_faster() -> bool:
-    """Whether oneDNN is clearly faster here; both are timed, alternating."""
     x, weight = torch.ones(_TIMED_ROWS, _TIMED_INPUTS), torch.ones(_TIMED_OUTPUTS, _TIMED_INPUTS)
     return _is_clearly_faster(lambda: _onednn_linear(x, weight, None), lambda: F.linear(x, weight))
 
@@ -311,7 +309,7 @@ def _is_clearly_faster(by_onednn: Callable[[], object], otherwise: Callable[[], 
         return False
     try:
         return measure_speedup(by_onednn, otherwise, tries=_TRIALS) > _MIN_SPEEDUP
-    except (AttributeError, RuntimeError):  # a torch without this operator, or one that does not know the processor
+    except (AttributeError, RuntimeError):  # not supported by this torch or processor
         return False
 
 
@@ -380,7 +378,7 @@ def _dropout_mask(values: Tensor, dropped: int) -> Tensor:
     return keep.mul_(256 / (256 - dropped))
 
 
-# A compiled model draws its masks so too: what torch.compile makes of F.dropout on a CPU costs more than it saves
+# Compiled models use this mask too: F.dropout under torch.compile costs more on a CPU than compiling saves
 _dropout_mask_op = torch.library.custom_op(
     "lm::dropout_mask", _dropout_mask, mutates_args=(), tags=torch.Tag.nondeterministic_seeded
 )
@@ -418,7 +416,7 @@ class OutputTransform(Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        widths = 2 if config.activation == "swiglu" else 1  # a gate, and what it lets through
+        widths = 2 if config.activation == "swiglu" else 1  # gate and value
         self.up = Linear(config.d_model, widths * config.d_model, bias=config.bias, std=config.init_std)
         self.activation = config.activation
         self.norm = build_norm(config, part=self.part)

@@ -68,7 +68,6 @@ class LoraLinear(Linear):
         return super().forward_slice(x, outputs) + self._adapter_output(x, outputs)
 
     def _adapter_output(self, x: Tensor, outputs: slice) -> Tensor:
-        """The adapters' output for a slice of the outputs."""
         low = linear(dropout(x, self.dropout) if self.training else x, self.lora_a) * self.scale
         first, last = outputs.indices(self.out_features)[:2]
         parts = zip(low.split(self.rank, dim=-1), self.lora_b.split(self.projected), self._projection_ends, strict=True)
@@ -87,10 +86,10 @@ class LoraLinear(Linear):
     def merge(self) -> Linear:
         """Return the equivalent plain layer, W + scale · B A, in float32 or better."""
         parts = zip(self.lora_a.split(self.rank), self.lora_b.split(self.projected), strict=True)
-        products = [b.float() * self.scale @ a for a, b in parts]
+        deltas = [b.float() * self.scale @ a for a, b in parts]
         with init_empty_weights():
             plain = Linear(self.in_features, self.out_features, bias=False, std=self.std, projected=self.projected)
-        plain.weight, plain.bias = nn.Parameter(self.weight + torch.cat(products)), self.bias
+        plain.weight, plain.bias = nn.Parameter(self.weight + torch.cat(deltas)), self.bias
         return plain
 
 
@@ -100,7 +99,7 @@ def build_model_with_lora(model: ModelConfig, lora: LoraConfig, *, seed: int = 0
     if lora:
         built.requires_grad_(False)
         for module in built.modules():
-            if isinstance(module, ClassificationHead):  # it starts at random
+            if isinstance(module, ClassificationHead):  # it is randomly initialised
                 module.requires_grad_()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)

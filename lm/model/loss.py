@@ -168,9 +168,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         )
         wants_gradient = hidden.requires_grad or weight.requires_grad
         rows, rows_of_softmax = _rows_per_chunk(len(target_positions), len(weight), on_cpu=hidden.device.type == "cpu")
-        logits_buffer = matrix.new_empty(
-            rows, len(weight)
-        )  # fresh memory for each part would cost more than arithmetic
+        logits_buffer = matrix.new_empty(rows, len(weight))  # allocating per chunk would cost more than arithmetic
         probabilities = torch.empty(min(rows, rows_of_softmax), len(weight), device=hidden.device)
         inputs_gradient, weight_gradient = torch.empty_like(inputs), None
         bias_gradient = None if bias is None else torch.zeros_like(bias)
@@ -208,7 +206,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, total_gradient: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
-        # once only: a vocabulary's gradient is large, so what forward left is scaled in place and let go
+        # only once: the gradients of a vocabulary are large, so they are scaled in place and freed
         (hidden_gradient, weight_gradient, bias_gradient), ctx.gradients = ctx.gradients, None
         bias_gradient = None if bias_gradient is None else bias_gradient.mul_(total_gradient)
         weight_gradient = None if weight_gradient is None else weight_gradient.to(ctx.dtype).mul_(total_gradient)
@@ -229,15 +227,14 @@ def estimate_loss_bytes(
     """
     rows, rows_of_softmax = _rows_per_chunk(positions, vocab_size, on_cpu=on_cpu)
     logits_bytes = vocab_size * (bytes_per_value * rows + 4 * rows_of_softmax)
-    states_bytes = positions * d_model * (2 * bytes_per_value + 4)  # read, with their gradient in either type
+    states_bytes = positions * d_model * (2 * bytes_per_value + 4)  # copies, and gradients in either dtype
     weight_bytes = (
         vocab_size * d_model * bytes_per_value * (2 if bytes_per_value == 4 else 3)
-    )  # two gradients, and a copy
+    )  # two gradients and a copy
     return logits_bytes + states_bytes + weight_bytes
 
 
 def _rows_per_chunk(positions: int, vocabulary: int, *, on_cpu: bool) -> tuple[int, int]:
-    """Return the positions per matmul, and the positions per softmax."""
     rows = min(positions, max(_MIN_ROWS, (_LOGITS_ON_CPU if on_cpu else _LOGITS_ON_GPU) // vocabulary))
     return rows, max(1, _PROBABILITIES_ON_CPU // vocabulary) if on_cpu else rows
 

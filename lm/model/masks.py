@@ -70,7 +70,7 @@ class Mask:
         return cls(is_causal=True, pattern=pattern, bias=bias)
 
     @classmethod
-    def keys(cls, lengths: Tensor | None) -> Mask:
+    def key_padding(cls, lengths: Tensor | None) -> Mask:
         """A padding mask: each query attends to the first `lengths[row]` keys of its row, or to all without lengths."""
         return cls(key_lengths=lengths)
 

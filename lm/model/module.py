@@ -82,7 +82,7 @@ def memoised(compute: Callable[P, Tensor]) -> Callable[P, Tensor]:
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> Tensor:
         if torch.compiler.is_compiling():
             return compute(*args, **kwargs)
-        with torch.inference_mode(False):  # it outlives an evaluation, and training differentiates past it
+        with torch.inference_mode(False):  # it outlives an evaluation, and training uses it
             return cached(*args, **kwargs)  # type: ignore[arg-type]
 
     return wrapper

@@ -65,7 +65,7 @@ class PositionTable(nn.Module):
 
     def rows(self, start: int, length: int, device: torch.device) -> Tensor:
         """Return the values of positions start … start + length - 1."""
-        values = self._values  # another thread may change it at any time
+        values = self._values  # other threads may replace it
         if values is None or values.device != device or start + length > len(values):
             values = self.fill(device, at_least=start + length)
         return values[start : start + length]
@@ -77,7 +77,7 @@ class PositionTable(nn.Module):
         else:
             self._length = max(self._length, at_least)
             number = min(self._length, max(_PRECOMPUTED_POSITIONS, 2 * at_least))
-        with torch.inference_mode(False):  # the values outlive an evaluation, and training differentiates past them
+        with torch.inference_mode(False):  # the values outlive an evaluation, and training uses them
             values = self._values = self._compute(number).to(device)
         return values
 
@@ -290,7 +290,6 @@ class ALiBi(nn.Module):
 
 @memoised
 def _slopes_tensor(heads: int, device: torch.device) -> Tensor:
-    """(heads,) float32 `alibi_slopes` on a device."""
     return torch.tensor(alibi_slopes(heads), device=device)
 
 
@@ -480,7 +479,7 @@ class InputEmbedding(Module):
         Args:
             tokens: the IDs.
             start: the position of the first one.
-            n_branches: sequences in a batch in a row, each starting at `start`.
+            n_branches: sequences packed into a row, each starting at `start`.
             positions: (batch, length) positions, if they are not consecutive.
             end: an upper bound of `positions`, if known.
             combine: maps the position vectors, if any, to (batch, length, d_model) vectors to add instead.

@@ -92,7 +92,6 @@ class Block(Module):
         return (inputs,) if isinstance(self.feed_forward, MixtureOfExperts) else ()
 
     def _residual(self, x: Tensor, norm: nn.Module, sublayer: nn.Module, *seen: AttentionInputs | None) -> Tensor:
-        """Add the output of a sublayer to `x`, pre-norm or post-norm."""
         if self.norm_first:
             return x + self.dropout(sublayer(norm(x), *seen))
         return norm(x + self.dropout(sublayer(x, *seen)))
@@ -411,7 +410,7 @@ class EncoderOnly(Transformer):
 
         A classifier returns one state per text: (batch, 1, d_model).
         """
-        x = self.decode(tokens, AttentionInputs(mask=Mask.keys(target_lengths), lengths=target_lengths))
+        x = self.decode(tokens, AttentionInputs(mask=Mask.key_padding(target_lengths), lengths=target_lengths))
         return x if self.classifier is None else self.classifier(x)
 
     def forward(self, tokens: Tensor, *, lengths: Tensor | None = None) -> Tensor:
@@ -445,10 +444,10 @@ class EncoderDecoder(Transformer):
         A model with `syntax` reads (batch, source length, 4): each ID with its word's position in a dependency tree.
         """
         assert source.ndim == 2 + (self.syntax_positions is not None), (
-            "trees are for models that read them, and no other"
+            "dependency trees are for models that read them alone"
         )
         embedding = self.embedding if self.source_embedding is None else self.source_embedding
-        inputs = AttentionInputs(mask=Mask.keys(lengths), lengths=lengths)
+        inputs = AttentionInputs(mask=Mask.key_padding(lengths), lengths=lengths)
         if self.syntax_positions is None:
             return self.encoder(embedding(source), inputs)
         ids, tree_positions = source[..., 0], zero_padding(source[..., 1:], lengths)
@@ -474,7 +473,7 @@ class EncoderDecoder(Transformer):
             target_lengths: (batch,) real target IDs, where padding follows them.
         """
         source = AttentionInputs(
-            mask=Mask.keys(lengths),
+            mask=Mask.key_padding(lengths),
             encoder_output=encoder_output,
             caches=None if cache is None else cache.cross_attention,
         )

@@ -20,7 +20,7 @@ Heads = tuple[int, ...]
 """The head of each word of a sentence, from 1; 0 for the root."""
 
 TreePositions = NDArray[np.int64]
-"""(words, 3) where each word stands in a tree: see `compute_tree_positions`."""
+"""(words, 3) tree positions: see `compute_tree_positions`."""
 
 
 def parse_heads(line: str, sentence: str, *, where: str) -> Heads:

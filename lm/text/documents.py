@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from lm.text import examples, files, parquet
-from lm.text.files import BlockCallback, FileSpan, TextFile, detect_compression
+from lm.text.compression import detect_compression
+from lm.text.files import BlockCallback, FileSpan, TextFile
 from lm.text.normalization import TextChanges
 
 T = TypeVar("T")

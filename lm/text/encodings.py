@@ -9,10 +9,10 @@ import unicodedata
 from lm.errors import InputError
 
 _CANDIDATE_ENCODINGS = ("CP949", "SHIFT_JIS", "EUC-JP", "GB18030", "BIG5", "CP1251", "CP1252")
-"""As `iconv` and Python call them; the last two are what single bytes in most texts of Europe are."""
+"""Names known to `iconv` and Python; the last two cover most European single-byte texts."""
 
 _NON_TEXT_CATEGORIES = ("Cc", "Co", "Cn")
-"""Categories of control characters, private ones, and those that Unicode does not have."""
+"""Unicode categories of control, private and unassigned characters."""
 
 _SAMPLE_BYTES = 1 << 16
 

@@ -15,7 +15,7 @@ SUFFIXES = (".jsonl", ".ndjson")
 ARRAY_SUFFIX = ".json"
 
 MAX_LINE_CHARACTERS = 1 << 28
-"""Characters; a longer line is not read into memory."""
+"""Maximum line length, to bound memory."""
 
 
 def parse_rows(blocks: Iterable[str], *, name: str, example: str) -> Iterator[Row]:
@@ -74,7 +74,7 @@ def parse_array(blocks: Iterable[str], *, name: str, example: str) -> Iterator[R
 
 _SPACE = re.compile(r"[\ufeff\s]*")
 _NEAR_END = 16
-"""Characters: an error of the parser so near the end of what is read may be only that."""
+"""Characters: a parse error this near the end of the buffer may be due to truncation."""
 
 
 class _TextBuffer:

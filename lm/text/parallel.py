@@ -23,15 +23,9 @@ from lm.config import options
 from lm.config.data import LANGUAGE_PATTERN, FilesConfig, ParallelConfig
 from lm.errors import InputError, UsageError
 from lm.text import csv_tsv, json_lines, rows
+from lm.text.compression import strip_compression_suffix
 from lm.text.dependency_trees import Heads, attach_heads
-from lm.text.files import (
-    SUFFIXES,
-    BlockCallback,
-    TextFile,
-    find_text_files,
-    refuse_stdin_twice,
-    strip_compression_suffix,
-)
+from lm.text.files import SUFFIXES, BlockCallback, TextFile, find_text_files, refuse_stdin_twice
 from lm.text.rows import list_fields, read_text
 
 _BYTE_ORDER_MARK = "\ufeff"
@@ -262,8 +256,7 @@ def find_misalignment(longer: Sequence[int], shorter: Sequence[int]) -> int:
 
     A sentence and its translation have similar lengths. A line pair fits the better, the nearer the logarithm of its
     length ratio is to the median. The longer text is shifted one line at a time, or once by all surplus lines, where
-    the
-    total fit is best. The result, the position of the first shift, may be a few lines off.
+    the total fit is best. The result, the position of the first shift, may be a few lines off.
 
     Args:
         longer: line lengths of the text with more lines.

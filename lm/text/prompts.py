@@ -10,7 +10,8 @@ from typing import Any
 from lm.config import options
 from lm.config.decoding import SamplingConfig
 from lm.errors import InputError, UsageError
-from lm.text.files import BLOCK_BYTES, TextFile, decode_lines, detect_compression, read_blocks
+from lm.text.compression import decode_lines, detect_compression, read_blocks
+from lm.text.files import BLOCK_BYTES, TextFile
 from lm.text.rows import Row, list_fields, read_text
 
 _BYTES = 8
@@ -60,8 +61,7 @@ def read_prompts(file: TextFile) -> Iterator[Prompt]:
     """Yield the prompts of a file.
 
     Each line is a prompt; an empty line is an empty prompt. In JSON Lines, each non-blank line is an object with
-    `prompt`
-    or `text`, and optionally `seed` and `max_tokens`; so is each Parquet row.
+    `prompt` or `text`, and optionally `seed` and `max_tokens`; so is each Parquet row.
 
     Raises:
         InputError: the file is damaged or not UTF-8, or a line is not such an object; the message names file and line.

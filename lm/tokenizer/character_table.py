@@ -29,7 +29,7 @@ class CharacterTable:
         self.unit = unit
 
     @classmethod
-    def of(cls, description: dict[str, Any]) -> CharacterTable | None:
+    def from_json(cls, description: dict[str, Any]) -> CharacterTable | None:
         """Build the table of a parsed `tokenizer.json`; None if encoding takes more than a table."""
         ordinary = [token for token in description["added_tokens"] if not token["special"]]
         if description["normalizer"] or ordinary or not description["pre_tokenizer"]:

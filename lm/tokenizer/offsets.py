@@ -54,10 +54,8 @@ class TokenOffsets:
         """Return the byte offset at which each token of a piece ends.
 
         Tokens that spell the text byte for byte end where their bytes do. Otherwise (unknown characters, normalised
-        text,
-        implied spaces) they end at the tokenizer's character offsets: text between two tokens belongs to the second,
-        and of
-        several tokens for one character the first has all of it.
+        text, implied spaces) they end at the tokenizer's character offsets: text between two tokens belongs to the
+        second, and of several tokens for one character the first has all of it.
 
         Args:
             piece: a text that can be tokenized alone.
@@ -78,7 +76,7 @@ class TokenOffsets:
         ends[-1] = len(data)
         return ends
 
-    def loss(self, piece: TextPiece, tokens: Ids) -> RoundTripLoss:
+    def round_trip_loss(self, piece: TextPiece, tokens: Ids) -> RoundTripLoss:
         """Count what encoding and decoding loses of a piece.
 
         Args:

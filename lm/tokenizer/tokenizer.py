@@ -81,8 +81,7 @@ class Tokenizer:
     """A tokenizer of the `tokenizers` library.
 
     Encoding never adds special tokens, truncates, pads or applies dropout, whatever the file says, and treats the
-    spelling
-    of a special token as text unless asked.
+    spelling of a special token as text unless asked.
 
     Attributes:
         description: the parsed `tokenizer.json`.
@@ -93,7 +92,7 @@ class Tokenizer:
         self._backend = _without_truncation(backend)
         self._backend.encode_special_tokens = True
         self.description: dict[str, Any] = json.loads(self._backend.to_str())
-        self._table = CharacterTable.of(self.description)
+        self._table = CharacterTable.from_json(self.description)
 
     def __repr__(self) -> str:
         return f"<Tokenizer: {self.kind}, {self.vocab_size:,} tokens>"
@@ -240,8 +239,7 @@ class Tokenizer:
         """Encode several texts, with the word index of each token.
 
         Words are the tokenizer's own: their tokens don't depend on other words. Without pre-tokenisation each token is
-        a
-        word.
+        a word.
 
         Raises:
             InputError: as for `encode`.

@@ -24,7 +24,7 @@ from lm.tokenizer.character_table import ANY_CHARACTER
 from lm.tokenizer.tokenizer import Tokenizer
 
 SAMPLE_BYTES = 128_000_000
-"""BPE is trained on at most this much text, so that memory stays bounded however large the corpus is."""
+"""Maximum text to train BPE on, to bound memory."""
 
 
 @dataclass(frozen=True)
@@ -106,8 +106,7 @@ def _train_bpe(texts: Iterable[str], config: TokenizerConfig, special_tokens: Se
     """Train byte-level BPE as in GPT-2: its pre-tokenisation, no prefix space, all bytes are tokens.
 
     With merges within characters, a frequent character is one token and a rare one its bytes. The mask includes the
-    space
-    before it, which is part of the token that it stands for (RoBERTa, Liu et al. 2019).
+    space before it, which is part of the token that it stands for (RoBERTa, Liu et al. 2019).
     """
     backend = tokenizers.Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -182,7 +181,7 @@ _LOG = logging.getLogger(__name__)
 _CHECKSUM = ".sha256"
 
 KEY_VERSION = 1
-"""Of what keys are made of: raised when the same text and settings train another tokenizer."""
+"""Version of the keys; incremented when the same text and settings give another tokenizer."""
 
 
 def load_or_train(

@@ -275,13 +275,13 @@ def _check_prompt(run: Run, prompt: str) -> None:
         if run.config.model.labels:
             run.tokenizer.encode(prompt)
         else:
-            MaskFiller(model, run.tokenizer).ids(prompt)
+            MaskFiller(model, run.tokenizer).encode(prompt)
     elif run.config.model.translates:
         check_heads_given(run.config.model, are_given=False)
         tag = run.data.tag
         translation = _translation_model(run)
         Translator([translation], TranslationConfig(beam=1), to=None if tag is None else tag.language)
-        translation.read([prompt.strip()], [None])
+        translation.encode([prompt.strip()], [None])
     else:
         encode_prompt(run.tokenizer, prompt)
 

@@ -67,7 +67,7 @@ def attentions(dtype: torch.dtype) -> Iterator[tuple[str, Ways]]:
         for rows, heads, queries, keys, head in DECODED:
             query = torch.randn(rows, heads, queries, head)
             key, value = (torch.randn(rows, heads, keys, head) for _ in range(2))
-            work = partial(attention.attend, query, key, value, mask=Mask.keys(None))
+            work = partial(attention.attend, query, key, value, mask=Mask.key_padding(None))
             ways = {"ours": work, "products": partial(_by, True, work), "fused": partial(_by, False, work)}
             yield f"{rows}x{heads}, {queries} queries, {keys} keys of {head}", ways
 

@@ -23,7 +23,7 @@ import torch
 
 from lm.config.decoding import SamplingConfig
 from lm.decoding.sampler import Sampler
-from lm.decoding.sampling import Request, SampleSpec, Token, generate_continuously
+from lm.decoding.sampling import Request, SampleSpec, Token, generate_with_continuous_batching
 from lm.decoding.session import DecodeSession
 from lm.engine.selection import plan_engines
 from lm.model.transformer import DecoderOnly
@@ -45,7 +45,7 @@ def requests(number: int, vocab_size: int, context: int) -> list[Request]:
 def drawn(model: DecoderOnly, asked: Sequence[Request], sampler: Sampler, *, rows: int) -> list[list[int]]:
     """The ids that follow each prompt, in the order of the prompts' numbers; the batch is refilled."""
     made: dict[int, list[int]] = {request.spec.number: [] for request in asked}
-    for event in generate_continuously(DecodeSession(plan_engines(model)), asked, sampler, batch_size=rows):
+    for event in generate_with_continuous_batching(DecodeSession(plan_engines(model)), asked, sampler, batch_size=rows):
         if isinstance(event, Token):
             made[event.row].append(event.id)
     return [made[number] for number in sorted(made)]

@@ -20,7 +20,7 @@ class Reading:
         step: after so many steps.
         epoch: passes over the training split until then.
         seconds: of training until then, evaluations aside.
-        loss: nats a token.
+        loss: nats/token.
         bits_per_byte: the same loss, in units that do not depend on the tokenizer; of a masked model not a number.
         bleu: of translations of the validation split.
     """

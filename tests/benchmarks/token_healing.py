@@ -49,7 +49,7 @@ def nats(generator: Generator, ids: list[int], text: str) -> float:
 def healed_nats(generator: Generator, prompt: str, text: str) -> float:
     """The log-probability that a text follows a prompt whose end is covered in any way."""
     ids = encode_prompt(generator.tokenizer, prompt)
-    ending = PromptEnding.of(generator.tokenizer, prompt, ids)
+    ending = PromptEnding.find(generator.tokenizer, prompt, ids)
     if ending is None:
         return nats(generator, ids, text)
     kept, end = [*ending.prefix_ids], ending.text.decode()

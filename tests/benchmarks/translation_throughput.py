@@ -28,7 +28,7 @@ from lm.decoding.translation import Translator
 from lm.decoding.translation_input import TranslationModel
 from lm.hardware import select_inference_hardware
 from lm.interop.ctranslate2.exporting import export_ctranslate2
-from lm.text.files import read_file_lines
+from lm.text.compression import read_file_lines
 
 OUR_BATCHES = (512, 1024, 2048, 4096)  # source tokens
 THEIR_BATCHES = (16, 32, 64, 128)  # sentences

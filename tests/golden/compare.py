@@ -46,6 +46,7 @@ RENAMED: tuple[tuple[str, str, str], ...] = (
 )
 """Names that have changed: a pattern of the base tree's names, what replaces it, and why."""
 CHANGED: tuple[tuple[str, str], ...] = (
+    (r"README\.md:\d+$", "a model card gives its loss in nats/token"),
     (r"(configuration|positions|modeling)_lm\.py:", "the code that goes with a model: names and docstrings"),
     (r"(^|/)manifest\.json:(format_version|supervised|kind|heads|sha256)$", _ONE_MANIFEST),
     (

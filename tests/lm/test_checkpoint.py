@@ -1,4 +1,4 @@
-"""Checkpoints are there whole or not at all, and damage is noticed."""
+"""Checkpoints are written atomically, and damage is detected."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ CASES = {
     "broken settings": (["train", "{0}/text.txt", "--config", "{0}/broken.toml"], 2, "broken.toml: not TOML"),
     "missing settings": (["train", "{0}/text.txt", "--config", "{0}/none.toml"], 1, "none.toml: no such file"),
     "a prompt that is not UTF-8": (["generate", "{0}/run", "--prompt-file", "{0}/latin1.txt"], 1, "it could be CP125"),
-    "attention to nothing": (["attention", "{0}/run", " "], 2, "there is no text to look at"),
+    "attention to nothing": (["attention", "{0}/run", " "], 2, "there is no text"),
     "measuring an empty file": (["perplexity", "{0}/run", "{0}/empty.txt"], 1, "empty.txt: nothing to score"),
     "unknown command": (["trian"], 2, "no command 'trian' (did you mean 'train'?)"),
     "no number": (["train", "{0}/text.txt", "--steps", "many"], 2, "--steps must be an integer, not 'many'"),

@@ -88,5 +88,5 @@ def test_what_is_measured_to_be_fastest_is_remembered(place, tmp_path, capsys, m
 def test_without_its_corpus_a_run_stays_in_float32(model, capsys):
     assert run(["compile", str(model)]) == 0
     error = capsys.readouterr().err
-    assert error == f"{model}: the corpus of this run is not at hand: --dtype auto stays what it is\n"
+    assert error == f"{model}: the corpus of this run is not available: --dtype auto stays what it is\n"
     assert read_fastest_dtype(find_checkpoint(model), "cpu") == "float32"

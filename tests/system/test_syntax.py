@@ -129,7 +129,7 @@ def test_python_reads_trees_as_the_commands_do(folder, parsed, capsys):
     assert model.attention(lines[0], translated[0], heads=heads[0]).kind == "cross"
     with pytest.raises(InputError, match="line 1 has 3 heads, and its sentence 4 words"):
         model.translate(lines[0], heads=heads[0][:3])
-    with pytest.raises(InputError, match="heads for fewer lines"):
+    with pytest.raises(InputError, match="fewer lines of heads"):
         list(model.translations(lines, heads=heads[:-1]))
 
 
@@ -220,7 +220,7 @@ def test_heads_go_with_a_run_that_reads_them_and_with_no_other(folder, parsed, p
 def test_heads_without_what_they_belong_to_are_refused(folder, parsed, capsys):
     heads, text = str(folder / "test.heads"), str(folder / "test.en")
     for command, message in (
-        (["translate", str(parsed), text, "--heads", heads, "--heads", heads], "1 files to translate and 2 of heads"),
+        (["translate", str(parsed), text, "--heads", heads, "--heads", heads], "and 2 files of heads"),
         (["translate", str(parsed), text, "--heads", str(folder / "none.heads")], "none.heads: no such file"),
         (["evaluate", "--hypotheses", text, "--target", text, "--heads", heads], "give that too"),
         (["perplexity", str(parsed), "--heads", heads], "give that too"),

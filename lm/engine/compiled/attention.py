@@ -14,20 +14,20 @@ _BYTES_OF_SLOTS = 8
 
 
 @njit(error_model="numpy")
-def _attend_heads(queries, seen, scores, out, begin, end):
+def _attend_heads(queries, attention_arrays, scores, out, begin, end):
     """Compute heads `begin` to `end` of all queries; vectors are addresses, as array views are reference-counted."""
     heads, width = queries.shape[1:]
-    keys, values, rows, positions, slots, biases, window = seen
+    keys, values, rows, positions, slots, biases, window = attention_arrays
     kv_heads, room = keys.shape[1:3]
     group, scale = heads // kv_heads, np.float32(1.0) / np.sqrt(np.float32(width))
     for index in range(begin, end):
         query, head = index // heads, index % heads
         last = positions[query] + 1
         first = max(0, last - window) if window else 0
-        length, places = last - first, (query if len(slots) > 1 else 0)
+        length, slot_row = last - first, (query if len(slots) > 1 else 0)
         of_head = _BYTES * (rows[query] * kv_heads + head // group) * room * width
         of_query, of_keys = queries.ctypes.data + _BYTES * index * width, keys.ctypes.data + of_head
-        of_slots = slots.ctypes.data + _BYTES_OF_SLOTS * (places * slots.shape[1] + first)
+        of_slots = slots.ctypes.data + _BYTES_OF_SLOTS * (slot_row * slots.shape[1] + first)
         of_scores = scores.ctypes.data
         gather_dot_products(of_query, of_keys, of_slots, length, width, of_scores)
         for t in range(length):
@@ -41,23 +41,20 @@ def _attend_heads(queries, seen, scores, out, begin, end):
 
 
 @njit(parallel=True)
-def attend(queries, seen, scores, out, threads):
+def attend(queries, attention_arrays, scores, out, threads):
     """Compute all heads of all queries; each attends to its row up to its own position.
 
     Args:
         queries: (number, heads, head).
-        seen: a tuple: keys, (rows, kv_heads, capacity, head); values, like `keys`; rows, (number,) the row of each
-            query; positions, (number,) its position; slots, (number, longest) the slot of each position, or (1,
-            longest) if the same for all queries; biases, (heads, distances) by distance, or empty; window, the number
-            of visible positions, its own included; 0 for all.
+        attention_arrays: see `lm.engine.compiled.decode_step.AttentionArrays`.
         scores: (threads, longest), scratch space.
         out: (number, heads, head).
         threads: number of threads.
     """
     number = len(queries) * queries.shape[1]
     if threads == 1:
-        _attend_heads(queries, seen, scores[0], out, as_variable(0), number)
+        _attend_heads(queries, attention_arrays, scores[0], out, as_variable(0), number)
     else:
         for part in prange(threads):
             begin, end = number * part // threads, number * (part + 1) // threads
-            _attend_heads(queries, seen, scores[part], out, begin, end)
+            _attend_heads(queries, attention_arrays, scores[part], out, begin, end)

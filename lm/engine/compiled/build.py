@@ -36,7 +36,6 @@ def compile_decode_step() -> float:
 
 
 def _compile_all() -> None:
-    """Call each compiled function once."""
     code_cache.initialise()
     from lm.engine.compiled.engine import CompiledEngine
 
@@ -51,5 +50,5 @@ def _compile_all() -> None:
             engine.forward(token, [0], [0], cache, NO_OUTPUT)
             CompiledEngine(model).forward(token, [0], [1], cache, LAST_LOGITS)
     with torch.inference_mode():
-        logits = model.logits(model.hidden(token))[0]  # its products alone
+        logits = model.logits(model.hidden(token))[0]  # only the int8 matmuls
         top_k(logits, logits, 1)

@@ -126,14 +126,23 @@ class LinearArrays(NamedTuple):
 
 
 @njit
-def _linear_at(weight, scale, bias, outputs, inputs, like):
-    """The linear layer at these addresses."""
-    weights = carray(as_pointer(weight), (outputs, inputs), like.dtype)
+def _linear_at(weight, scale, bias, outputs, inputs, dtype_like):
+    weights = carray(as_pointer(weight), (outputs, inputs), dtype_like.dtype)
     return LinearArrays(weights, _vector_at(scale, outputs), _vector_at(bias, outputs))
 
 
 class AttentionArrays(NamedTuple):
-    """The inputs of `lm.engine.compiled.attention.attend` besides queries."""
+    """The inputs of `lm.engine.compiled.attention.attend` besides queries.
+
+    Attributes:
+        keys: (rows, kv_heads, capacity, head).
+        values: like `keys`.
+        rows: (number,) the row of each query.
+        positions: (number,) the position of each query.
+        slots: (number, longest) the slot of each position, or (1, longest) if the same for all queries.
+        biases: (heads, distances) by distance, or empty.
+        window: the number of visible positions, its own included; 0 for all.
+    """
 
     keys: NDArray[np.float32]
     values: NDArray[np.float32]
@@ -161,22 +170,22 @@ def _find_invalid_token(ids, vocabulary):
 
 
 @njit
-def _embed(read, model, shape, scales, like, x):
-    table = carray(as_pointer(model.embedding_tokens_weight), (shape.vocab_size, shape.d_model), like.dtype)
+def _embed(batch, model, shape, scales, dtype_like, x):
+    table = carray(as_pointer(model.embedding_tokens_weight), (shape.vocab_size, shape.d_model), dtype_like.dtype)
     row_scales = _vector_at(model.embedding_tokens_scale, shape.vocab_size)
     for row in range(len(x)):
-        scale = scales.embedding * (row_scales[read.ids[row]] if len(row_scales) else np.float32(1.0))
+        scale = scales.embedding * (row_scales[batch.ids[row]] if len(row_scales) else np.float32(1.0))
         for i in range(shape.d_model):
-            x[row, i] = np.float32(table[read.ids[row], i]) * scale
+            x[row, i] = np.float32(table[batch.ids[row], i]) * scale
     if model.embedding_positions:
         vectors = carray(as_pointer(model.embedding_positions), (shape.table_length, shape.d_model), np.float32)
         for row in range(len(x)):
             for i in range(shape.d_model):
-                x[row, i] += vectors[read.positions[row], i]
+                x[row, i] += vectors[batch.positions[row], i]
 
 
 @njit
-def _prepare_heads(projected, layer, positions, model, shape, scales, firsts, is_first):
+def _prepare_heads(projected, layer, positions, model, shape, scales, first_layer_values, is_first):
     """Normalise and rotate the heads of queries and keys, and mix values, in place."""
     head, turning = shape.head_size, shape.heads + shape.kv_heads
     query_norm, key_norm = (
@@ -198,26 +207,28 @@ def _prepare_heads(projected, layer, positions, model, shape, scales, firsts, is
         if len(value_weights):
             values = projected[row, turning * head :]
             if is_first:
-                firsts[row] = values
+                first_layer_values[row] = values
             for i in range(len(values)):
-                values[i] = value_weights[0] * firsts[row, i] + value_weights[1] * values[i]
+                values[i] = value_weights[0] * first_layer_values[row, i] + value_weights[1] * values[i]
 
 
 @njit
-def _self_attention(x, layer, cache, read, model, shape, scales, like, firsts, is_first, out, threads):
+def _self_attention(
+    x, layer, cache, batch, model, shape, scales, dtype_like, first_layer_values, is_first, out, threads
+):
     """Add the self-attention of `x` to `out`; keys and values are written into the cache."""
     number, head, kv_heads = len(x), shape.head_size, shape.kv_heads
     n_projected, n_attended = (shape.heads + 2 * kv_heads) * head, shape.heads * head
     projected = np.empty((number, n_projected), np.float32)
     inputs = _linear_at(
         layer.attention_input_weight, layer.attention_input_scale, layer.attention_input_bias, n_projected,
-        shape.d_model, like,
+        shape.d_model, dtype_like,
     )  # fmt: skip
     matmul(inputs.weights, inputs.scales, inputs.biases, x, projected, as_variable(False), threads)
-    _prepare_heads(projected, layer, read.positions, model, shape, scales, firsts, is_first)
-    keys, values = _cached_keys_and_values(cache, read, shape)
+    _prepare_heads(projected, layer, batch.positions, model, shape, scales, first_layer_values, is_first)
+    keys, values = _cached_keys_and_values(cache, batch, shape)
     for token in range(number):
-        row, slot = read.rows[token], read.slots[token if len(read.slots) > 1 else 0, read.positions[token]]
+        row, slot = batch.rows[token], batch.slots[token if len(batch.slots) > 1 else 0, batch.positions[token]]
         for index in range(kv_heads):
             key, value = keys[row, index, slot], values[row, index, slot]
             projected_key = projected[token, (shape.heads + index) * head :]
@@ -228,22 +239,22 @@ def _self_attention(x, layer, cache, read, model, shape, scales, like, firsts, i
                 value[i] = projected_value[i]
     biases = carray(as_pointer(model.biases), (shape.heads if model.biases else 0, shape.table_length), np.float32)
     queries = np.ascontiguousarray(projected[:, :n_attended])
-    seen = AttentionArrays(keys, values, read.rows, read.positions, read.slots, biases, shape.window)
+    attention_arrays = AttentionArrays(keys, values, batch.rows, batch.positions, batch.slots, biases, shape.window)
     outputs = _linear_at(
         layer.attention_output_weight, layer.attention_output_scale, layer.attention_output_bias, shape.d_model,
-        n_attended, like,
+        n_attended, dtype_like,
     )  # fmt: skip
-    _attend_and_project(queries, seen, outputs, shape, out, threads)
+    _attend_and_project(queries, attention_arrays, outputs, shape, out, threads)
 
 
 @njit
-def _cross_attention(x, layer, memory, read, shape, scales, like, out, threads):
+def _cross_attention(x, layer, cross_cache, batch, shape, scales, dtype_like, out, threads):
     """Add the cross-attention of `x` to `out`."""
     width, empty = shape.heads * shape.head_size, _vector_at(0, 0)
     queries = np.empty((len(x), width), np.float32)
     inputs = _linear_at(
         layer.cross_attention_input_weight, layer.cross_attention_input_scale, layer.cross_attention_input_bias, width,
-        shape.d_model, like,
+        shape.d_model, dtype_like,
     )  # fmt: skip
     matmul(inputs.weights, inputs.scales, inputs.biases, x, queries, as_variable(False), threads)
     norm = _vector_at(layer.cross_attention_query_norm_weight, shape.head_size)
@@ -251,55 +262,55 @@ def _cross_attention(x, layer, memory, read, shape, scales, like, out, threads):
         for first in range(0, width, shape.head_size):
             head = queries[token, first : first + shape.head_size]
             normalise(head, norm, empty, scales.epsilon, 0, head)
-    keys, values = _cached_keys_and_values(memory, read, shape)
-    slots, last = np.arange(memory[2]).reshape(1, memory[2]), read.lengths[read.rows] - 1
-    seen = AttentionArrays(keys, values, read.rows, last, slots, empty.reshape(0, 0), as_variable(0))
+    keys, values = _cached_keys_and_values(cross_cache, batch, shape)
+    slots, last = np.arange(cross_cache[2]).reshape(1, cross_cache[2]), batch.lengths[batch.rows] - 1
+    attention_arrays = AttentionArrays(keys, values, batch.rows, last, slots, empty.reshape(0, 0), as_variable(0))
     outputs = _linear_at(
         layer.cross_attention_output_weight, layer.cross_attention_output_scale, layer.cross_attention_output_bias,
-        shape.d_model, width, like,
+        shape.d_model, width, dtype_like,
     )  # fmt: skip
-    _attend_and_project(queries, seen, outputs, shape, out, threads)
+    _attend_and_project(queries, attention_arrays, outputs, shape, out, threads)
 
 
 @njit
-def _cached_keys_and_values(cache, read, shape):
-    """The keys and values of a cache."""
-    size = (read.rows.max() + 1, shape.kv_heads, cache[2], shape.head_size)
+def _cached_keys_and_values(cache, batch, shape):
+    size = (batch.rows.max() + 1, shape.kv_heads, cache[2], shape.head_size)
     return carray(as_pointer(cache[0]), size, np.float32), carray(as_pointer(cache[1]), size, np.float32)
 
 
 @njit
-def _attend_and_project(queries, seen, outputs, shape, out, threads):
+def _attend_and_project(queries, attention_arrays, outputs, shape, out, threads):
     """Attend, project, and add to `out`."""
     number = len(queries)
-    scores, attended = np.empty((threads, seen.slots.shape[1]), np.float32), np.empty_like(queries)
+    scores, attended = np.empty((threads, attention_arrays.slots.shape[1]), np.float32), np.empty_like(queries)
     by_head = (number, shape.heads, shape.head_size)
-    attend(queries.reshape(by_head), seen, scores, attended.reshape(by_head), threads)
+    attend(queries.reshape(by_head), attention_arrays, scores, attended.reshape(by_head), threads)
     matmul(outputs.weights, outputs.scales, outputs.biases, attended, out, as_variable(True), threads)
 
 
 @njit
-def _feed_forward(x, layer, shape, like, out, threads):
+def _feed_forward(x, layer, shape, dtype_like, out, threads):
     """Add the feed-forward layer of `x` to `out`."""
     width = shape.up_outputs // 2 if shape.activation == SWIGLU else shape.up_outputs
     inner = np.empty((len(x), shape.up_outputs), np.float32)
     up = _linear_at(
         layer.feed_forward_up_weight, layer.feed_forward_up_scale, layer.feed_forward_up_bias, shape.up_outputs,
-        shape.d_model, like,
+        shape.d_model, dtype_like,
     )  # fmt: skip
     matmul_activation(up.weights, up.scales, up.biases, x, inner, shape.activation, threads)
     down = _linear_at(
         layer.feed_forward_down_weight, layer.feed_forward_down_scale, layer.feed_forward_down_bias, shape.d_model,
-        width, like,
+        width, dtype_like,
     )  # fmt: skip
     fed = np.ascontiguousarray(inner[:, :width])
     matmul(down.weights, down.scales, down.biases, fed, out, as_variable(True), threads)
 
 
 @njit
-def _compute_logits(x, model, shape, scales, like, logits, threads):
-    """Compute the logits of final states."""
-    head = _linear_at(model.head_weight, model.head_scale, model.output_bias, shape.vocab_size, shape.d_model, like)
+def _compute_logits(x, model, shape, scales, dtype_like, logits, threads):
+    head = _linear_at(
+        model.head_weight, model.head_scale, model.output_bias, shape.vocab_size, shape.d_model, dtype_like
+    )
     matmul(head.weights, head.scales, head.biases, x, logits, as_variable(False), threads)
     if scales.cap:
         for row in range(len(logits)):
@@ -308,13 +319,13 @@ def _compute_logits(x, model, shape, scales, like, logits, threads):
 
 
 @njit
-def _compute_top_k(x, model, shape, scales, like, top_k_arrays, threads):
+def _compute_top_k(x, model, shape, scales, dtype_like, top_k_arrays, threads):
     """Compute the top k next tokens of final states, in chunks of rows."""
     logits_buffer = np.empty((min(_ROWS_IN_CACHE, len(x)), shape.vocab_size), np.float32)
     for begin in range(0, len(x), _ROWS_IN_CACHE):
         end = min(begin + _ROWS_IN_CACHE, len(x))
         logits = logits_buffer[: end - begin]
-        _compute_logits(x[begin:end], model, shape, scales, like, logits, threads)
+        _compute_logits(x[begin:end], model, shape, scales, dtype_like, logits, threads)
         top_k(
             logits,
             logits,
@@ -325,7 +336,7 @@ def _compute_top_k(x, model, shape, scales, like, top_k_arrays, threads):
 
 
 @njit(nogil=True)
-def decode_step(batch, layers, caches, memories, model, shape, scales, dtype_like, logits, top_k_arrays, threads):
+def decode_step(batch, layers, caches, cross_caches, model, shape, scales, dtype_like, logits, top_k_arrays, threads):
     """Compute a step: the next token of each row, or several of a row, causally masked.
 
     Args:
@@ -333,7 +344,7 @@ def decode_step(batch, layers, caches, memories, model, shape, scales, dtype_lik
         layers: (layers,) records of the addresses of `LAYER`.
         caches: (layers, 3): addresses of keys and values, each (rows, kv_heads, capacity, head) float32; and the
             capacity.
-        memories: the same of cross-attention, whose capacity is the longest source; or (layers, 0).
+        cross_caches: the same of cross-attention, whose capacity is the longest source; or (layers, 0).
         model: the record of the addresses of `MODEL`.
         shape: the integer parameters.
         scales: the float parameters.
@@ -349,7 +360,7 @@ def decode_step(batch, layers, caches, memories, model, shape, scales, dtype_lik
     if unknown >= 0:
         return unknown
     x = np.empty((len(batch.ids), shape.d_model), np.float32)
-    firsts = np.empty((len(batch.ids), shape.kv_heads * shape.head_size), np.float32)
+    first_layer_values = np.empty((len(batch.ids), shape.kv_heads * shape.head_size), np.float32)
     _embed(batch, model, shape, scales, dtype_like, x)
     embedding, normed, feed_forward_input = x.copy(), np.empty_like(x), np.empty_like(x)
     stream_weights, embedding_weights = (
@@ -366,12 +377,14 @@ def decode_step(batch, layers, caches, memories, model, shape, scales, dtype_lik
                 _normalise_rows(
                     x, layer.feed_forward_norm_weight, layer.feed_forward_norm_bias, shape, scales, feed_forward_input
                 )
-            _self_attention(normed, layer, cache, batch, model, shape, scales, dtype_like, firsts, first, x, threads)
+            _self_attention(
+                normed, layer, cache, batch, model, shape, scales, dtype_like, first_layer_values, first, x, threads
+            )
             if layer.cross_attention_input_weight:
                 _normalise_rows(
                     x, layer.cross_attention_norm_weight, layer.cross_attention_norm_bias, shape, scales, normed
                 )
-                _cross_attention(normed, layer, memories[index], batch, shape, scales, dtype_like, x, threads)
+                _cross_attention(normed, layer, cross_caches[index], batch, shape, scales, dtype_like, x, threads)
             if not shape.is_parallel:
                 _normalise_rows(
                     x, layer.feed_forward_norm_weight, layer.feed_forward_norm_bias, shape, scales, feed_forward_input
@@ -379,11 +392,13 @@ def decode_step(batch, layers, caches, memories, model, shape, scales, dtype_lik
             _feed_forward(feed_forward_input, layer, shape, dtype_like, x, threads)
         else:
             normed[:] = x
-            _self_attention(normed, layer, cache, batch, model, shape, scales, dtype_like, firsts, first, x, threads)
+            _self_attention(
+                normed, layer, cache, batch, model, shape, scales, dtype_like, first_layer_values, first, x, threads
+            )
             _normalise_rows(x, layer.attention_norm_weight, layer.attention_norm_bias, shape, scales, x)
             if layer.cross_attention_input_weight:
                 normed[:] = x
-                _cross_attention(normed, layer, memories[index], batch, shape, scales, dtype_like, x, threads)
+                _cross_attention(normed, layer, cross_caches[index], batch, shape, scales, dtype_like, x, threads)
                 _normalise_rows(x, layer.cross_attention_norm_weight, layer.cross_attention_norm_bias, shape, scales, x)
             normed[:] = x
             _feed_forward(normed, layer, shape, dtype_like, x, threads)

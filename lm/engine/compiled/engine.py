@@ -98,33 +98,33 @@ class CompiledEngine:
         lengths: Sequence[int] | None = None,  # noqa: ARG002 (prompts are PyTorch's)
     ) -> EngineOutput:
         """See `Engine`; of rows that are not new to the cache."""
-        reading, vocabulary = cache.prepare_step(tokens, rows, positions), self._shape.vocab_size
+        step_inputs, vocabulary = cache.prepare_step(tokens, rows, positions), self._shape.vocab_size
         if output_spec.top_k:
-            best = TopK.empty(len(reading.tokens), min(output_spec.top_k, vocabulary))
-            self._step(reading, torch.empty(0, vocabulary), best)
+            best = TopK.empty(len(step_inputs.tokens), min(output_spec.top_k, vocabulary))
+            self._step(step_inputs, torch.empty(0, vocabulary), best)
             return EngineOutput(top_k=best)
-        logits = torch.empty(len(reading.tokens), vocabulary)
-        self._step(reading, logits, TopK.empty(0, 1))
+        logits = torch.empty(len(step_inputs.tokens), vocabulary)
+        self._step(step_inputs, logits, TopK.empty(0, 1))
         return EngineOutput(logits=logits.view(*tokens.shape, -1)[:, tokens.shape[1] - output_spec.logits_to_keep :])
 
-    def _step(self, reading: StepInputs, logits: Tensor, top_k: TopK) -> None:
+    def _step(self, step_inputs: StepInputs, logits: Tensor, top_k: TopK) -> None:
         tables = self._tables
-        if reading.end > tables.length:
-            tables = self._tables = self._build_tables(reading.end)
-        slots = tables.identity_slots[:, : reading.end] if reading.slots is None else reading.slots
-        lengths = reading.positions[:0] if reading.lengths is None else reading.lengths
-        numbers = (reading.tokens, reading.rows, reading.positions, slots, lengths)
+        if step_inputs.end > tables.length:
+            tables = self._tables = self._build_tables(step_inputs.end)
+        slots = tables.identity_slots[:, : step_inputs.end] if step_inputs.slots is None else step_inputs.slots
+        lengths = step_inputs.positions[:0] if step_inputs.lengths is None else step_inputs.lengths
+        batch = (step_inputs.tokens, step_inputs.rows, step_inputs.positions, slots, lengths)
         threads = code_cache.sync_threads()
         with code_cache.exclusive(threads):
             unknown = decode_step(
-                StepArrays(*(each.contiguous().numpy() for each in numbers)), self._layers,
-                _cache_addresses(reading.layers), _cache_addresses(reading.cross_layers), tables.addresses,
+                StepArrays(*(each.contiguous().numpy() for each in batch)), self._layers,
+                _cache_addresses(step_inputs.layers), _cache_addresses(step_inputs.cross_layers), tables.addresses,
                 tables.shape, self._scales, self._dtype_like, logits.numpy(),
                 TopKArrays(*(each.numpy() for each in top_k)), threads,
             )  # fmt: skip
         if unknown >= 0:
-            token, vocabulary = int(reading.tokens[unknown]), self._shape.vocab_size
-            raise UsageError(f"token ID {token} is not in the model's vocabulary: its {vocabulary} IDs begin with 0")
+            token, vocabulary = int(step_inputs.tokens[unknown]), self._shape.vocab_size
+            raise UsageError(f"token ID {token} is not in the model's vocabulary: its {vocabulary} IDs start at 0")
 
     def has_weights_of(self, model: DecoderModel) -> bool:
         """Whether a model's weights are where they were; moving or converting a model moves them."""
@@ -167,7 +167,6 @@ def _position_tables(vectors: nn.Module | None, positions: nn.Module | None, len
 
 
 def _model_shape(config: ModelConfig, block: Mapping[str, Tensor], *, vocabulary: int) -> ModelShape:
-    """The shape of a model, without its position tables."""
     return ModelShape(
         d_model=config.d_model, heads=config.n_heads, kv_heads=config.n_kv_heads, head_size=config.d_head,
         up_outputs=len(block["feed_forward.up.weight"]), vocab_size=vocabulary,

@@ -23,7 +23,7 @@ _SUPPORTED: AllowedValues = {
     "activation": tuple(_ACTIVATIONS), "softcap": (0,), "value_residual": (False,), "embedding_shortcut": (False,),
     "experts": (0,), "embedding_norm": (False,), "output_transform": (False,), "token_types": (0,),
 }  # fmt: skip
-"""What CTranslate2 runs, of the fields in which ours can be more."""
+"""The field values that CTranslate2 supports."""
 _SUPPORTED_IN_DECODERS: AllowedValues = {"rope_scaling": ("none", "linear")}
 _SUPPORTED_IN_ENCODER_DECODERS: AllowedValues = {
     "qk_norm": (False,), "n_kv_heads": (None,), "d_head": (None,), "rotary_share": (1,), "rope_scaling": ("none",),
@@ -97,7 +97,7 @@ def _decoder_settings(config: ModelConfig) -> dict[str, Any]:
 
 
 _MIN_POSITIONS = 2048
-"""How many positions CTranslate2 is given at least, of unlimited ones."""
+"""Minimum number of exported positions, if they are unlimited."""
 
 Array = npt.NDArray[np.float32]
 

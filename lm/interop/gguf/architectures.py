@@ -34,11 +34,11 @@ _GATED_BLOCK = _BLOCK | {
     "feed_forward.up": Part(("ffn_gate", "ffn_up")),
 }
 _GELU = {"activation": ("gelu-tanh", "gelu")}
-"""llama.cpp computes both by the formula with the tangent, as it does for the published models that have the other."""
+"""llama.cpp computes both with tanh, also for published models with the exact GELU."""
 _NO_WINDOW = {"attention": ("full",)}
 _NO_LLAMA3_SCALING = {"rope_scaling": ("none", "linear", "yarn")}
 _YARN = {"rope_fast": 32.0, "rope_slow": 1.0}
-"""The ends of the ramp of YaRN, which files of these architectures cannot say."""
+"""YaRN's beta_fast and beta_slow, which these architectures fix."""
 
 
 def _architecture(name: str, family: Family, inner: Mapping[str, Part], requires: AllowedValues) -> Family:
@@ -65,7 +65,7 @@ ARCHITECTURES = (
     _architecture(LLAMA_NAME, LLAMA, _GATED_BLOCK, _NO_WINDOW),
     _architecture("qwen3", QWEN3, _GATED_BLOCK, _NO_WINDOW | _NO_LLAMA3_SCALING | {"attention_bias": ("none",)}),
 )
-"""The first that fits a model is the one that it is written as."""
+"""In order of preference."""
 
 
 def find_architecture(config: ModelConfig) -> Family:

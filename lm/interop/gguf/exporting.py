@@ -23,7 +23,7 @@ from lm.interop.hugging_face.tensors import to_family_tensors
 from lm.model.positions import rotary_frequencies, unscaled_rotary_frequencies
 
 _FILE_TYPES = {"float32": 0, "float16": 1, "q8_0": 7}
-"""The numbers by which the format knows what most tensors of a file are."""
+"""GGUF codes of the dtype of most tensors."""
 _QUANTIZATION_VERSION = 2
 
 

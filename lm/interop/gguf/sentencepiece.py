@@ -16,7 +16,7 @@ from lm.tokenizer.tokenizer import MergeRules, Tokenizer
 _SPACE = "▁"
 _REPLACED = {"type": "Replace", "pattern": {"String": " "}, "content": _SPACE}
 _UNKNOWN, _BYTE = 2, 6
-"""Kinds of tokens, by their numbers in the format."""
+"""GGUF token types."""
 
 
 def is_sentencepiece(description: Mapping[str, Any]) -> bool:

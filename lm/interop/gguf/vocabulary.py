@@ -17,13 +17,13 @@ _LLAMA3_WORDS = (
     r"\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 _PRE_TOKENIZERS = {QWEN2.words: "qwen2", _LLAMA3_WORDS: "llama-bpe"}
-"""Expressions that part words, and llama.cpp's names for them."""
+"""Regexes of pre-tokenizers, and llama.cpp's names."""
 _IGNORES_MERGES = "llama-bpe"
-"""The one with which a word that is a token is one, whatever the merges say."""
+"""The pre-tokenizer with which llama.cpp ignores merges for words in the vocabulary."""
 _SENTENCEPIECE = "SentencePiece"
 _NO_NORMAL_FORM = "texts are not brought to the normal form C of Unicode there"
 _NORMAL, _CONTROL, _USER_DEFINED, _UNUSED = 1, 3, 4, 5
-"""Kinds of tokens, by their numbers in the format."""
+"""GGUF token types."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def _find_pre_tokenizer(tokenizer: Tokenizer) -> str:
         raise UsageError("llama.cpp has no counterpart of marks on the parts of words (continuing_subword_prefix)")
     words = _name_pre_tokenizer(_list_parts(description["pre_tokenizer"] or {}), has_merges=bool(model["merges"]))
     if words is None or model.get("ignore_merges", False) is not (words == _IGNORES_MERGES):
-        raise UsageError("llama.cpp has no counterpart of how the tokenizer parts text into words (pre_tokenizer)")
+        raise UsageError("llama.cpp has no counterpart of the tokenizer's pre_tokenizer")
     return words
 
 

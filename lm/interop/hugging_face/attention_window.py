@@ -10,7 +10,7 @@ from lm.config.model import ModelConfig
 from lm.errors import InputError
 
 WindowStyle = Literal["never", "by width", "by switch"]
-"""How a family says that attention sees a window: not at all, by its width, or by a switch beside it.
+"""How a family configures a sliding window: never, by its width, or by a switch.
 
 By switch, the first `max_window_layers` layers see all nevertheless, and `layer_types` may say the same layer by layer.
 """

@@ -17,13 +17,13 @@ from lm.interop.hugging_face.marian import MARIAN
 from lm.tokenizer.tokenizer import Tokenizer
 
 _OPTIONAL_FIELDS = ("n_kv_heads", "d_ff", "d_head", "init_std", "attention_dropout", "attention_bias")
-"""Fields that a config.json may leave open, as ours may."""
+"""Fields that may be None."""
 _UNSUPPORTED_KEYS = {"quantization_config": (None,), "auto_map": (None,), "is_encoder_decoder": (False,)}
-"""Keys that mean another model in every family, with the values that do not."""
+"""Keys not supported in any family, with the neutral values that are accepted."""
 _DISTINGUISHING_FIELDS = ("norm", "positions", "activation", "qk_norm", "attention_bias", "attention")
-"""What tells families apart."""
+"""The fields that distinguish families."""
 _SHARED_FIELDS = ("n_heads", "d_ff")
-"""Fields that several keys say of different stacks, which ours has alike."""
+"""Fields with a key per stack, which must be equal."""
 _LARGEST = 1 << 31
 
 

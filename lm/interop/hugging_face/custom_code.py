@@ -17,9 +17,9 @@ from lm.interop.hugging_face.family import CAUSAL_LM, MASKED_LM, SEQUENCE_CLASSI
 _CODE = Path(__file__).parent / "remote"
 _MODULES = ("configuration_lm", "positions_lm", "modeling_lm")
 _TRANSFORMERS_FIELDS = ("keys_to_ignore_at_inference", "attribute_map")
-"""Annotations of `LMConfig` that are for transformers."""
+"""Annotations of `LMConfig` that are not settings."""
 _RENAMED = {"rotary_scaling": "rope_scaling"}
-"""Settings whose names in ours mean something else to every model of transformers."""
+"""Settings renamed because transformers uses the name for something else."""
 _SUPPORTED: AllowedValues = {
     "architecture": ("transformer",), "n_encoder_layers": (0,), "decoder_only": (False,), "experts": (0,),
     "attention": ("full", "window"),
@@ -28,7 +28,7 @@ _SUPPORTED: AllowedValues = {
     "norm_position": ("pre", "post"), "attention_bias": (None, "none", "inputs", "all"),
     "activation": ("relu", "gelu", "gelu-tanh", "swiglu", "relu2", "silu"),
 }  # fmt: skip
-"""Values that the code in `remote/` computes; a new one is refused until that code knows it."""
+"""The field values that the code in `remote/` supports."""
 
 
 def _config_settings() -> tuple[Setting, ...]:
@@ -64,7 +64,7 @@ CUSTOM_FAMILIES = (
     _custom_family("LMForMaskedLM", MASKED_LM, {"objective": ("masked",), "labels": ((),)}),
     _custom_family("LMForSequenceClassification", SEQUENCE_CLASSIFICATION, {"objective": ("masked",)}),
 )
-"""The first that fits a model is the one that it is exported as."""
+"""In order of preference."""
 
 
 def from_json(values: Mapping[str, Any], family: Family, labels: tuple[Any, ...], path: Path) -> ModelConfig:

@@ -180,4 +180,4 @@ MISTRAL = _like_llama(
 )
 
 FAMILIES = (GPT2, GPT_NEOX, QWEN2, LLAMA, MISTRAL, QWEN3, *bert.FAMILIES, MARIAN)
-"""The first that fits a model is the one that it is exported as."""
+"""In order of preference."""

@@ -12,9 +12,9 @@ from lm.interop.hugging_face.attention_window import WindowStyle
 CAUSAL_LM, MASKED_LM, SEQUENCE_CLASSIFICATION, SEQ2SEQ_LM = (
     "AutoModelForCausalLM", "AutoModelForMaskedLM", "AutoModelForSequenceClassification", "AutoModelForSeq2SeqLM",
 )  # fmt: skip
-"""The classes of transformers that load models that continue texts, fill blanks, give texts labels and translate."""
+"""The auto classes of transformers."""
 Layout = Literal["rows", "transposed", "by head", "one row"]
-"""How a family keeps the rows of our matrix.
+"""How a family stores the rows of our matrix.
 
 rows: as they are, in one tensor or in several that follow each other; transposed: inputs first; by head: queries, keys
 and values of a head beside each other, where ours have all queries first; one row: a vector as a matrix of one row.
@@ -121,4 +121,4 @@ ACTIVATIONS = {
     "gelu": "gelu", "gelu_python": "gelu", "gelu_new": "gelu-tanh", "gelu_pytorch_tanh": "gelu-tanh",
     "gelu_fast": "gelu-tanh", "relu": "relu", "relu2": "relu2", "silu": "silu", "swish": "silu",
 }  # fmt: skip
-"""Theirs and ours."""
+"""Activations by transformers' name."""

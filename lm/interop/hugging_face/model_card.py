@@ -68,7 +68,7 @@ text = tokenizer("The parcel never came.", return_tensors="pt")
 print(model.config.id2label[model(**text).logits.argmax().item()])""",
     ),
 }
-"""What a model is for, and how it is used, by the class that loads it."""
+"""Pipeline tag and usage code, by auto class."""
 
 
 def build_model_card(config: RunConfig, family: Family, tokenizer: Tokenizer, state: TrainingState) -> str:
@@ -127,4 +127,4 @@ def _describe_length(config: RunConfig, state: TrainingState) -> list[str]:
 def _describe_losses(state: TrainingState) -> list[str]:
     if state.best_loss is None:
         return []
-    return [f"Validation loss: {state.best_loss:.4f} nats a token, at step {state.best_step:,}."]
+    return [f"Validation loss: {state.best_loss:.4f} nats/token, at step {state.best_step:,}."]

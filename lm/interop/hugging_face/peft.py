@@ -213,7 +213,7 @@ def _from_peft_layers(
             low = None
             if set(names) <= there.keys():
                 left -= set(names)
-                rank, scale = settings.of(module)
+                rank, scale = settings.rank_and_scale(module)
                 low = _read_matrices([there[each] for each in names], names, (rank, layer.in_features, size))
                 low = low._replace(b=low.b * (scale / settings.scale if settings.scale else 1.0))
             lows.append(low)
@@ -268,7 +268,7 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "arrow_config": (None,), "kasa_config": (None,), "monteclora_config": (None,),
     "init_lora_weights": (True, False, None, "gaussian", "orthogonal", "eva"),
 }  # fmt: skip
-"""Keys of whose values only these say nothing that our adapters could not have; others may change the base too."""
+"""Keys with the only values that we support."""
 
 
 @dataclass(frozen=True)
@@ -317,7 +317,7 @@ class PeftConfig:
         """Return the default scale of the adapters' output."""
         return self._scaled(self.ranks[""], self.alphas[""])
 
-    def of(self, name: str) -> tuple[int, float]:
+    def rank_and_scale(self, name: str) -> tuple[int, float]:
         """Return rank and scale of a layer."""
         rank, alpha = (_match_layer(values, name) for values in (self.ranks, self.alphas))
         return int(rank), self._scaled(rank, alpha)

@@ -23,9 +23,9 @@ _NUMBERS: Mapping[str, Mapping[str, str]] = {
         "attention_factor": "temperature",
     },
 }  # fmt: skip
-"""The numbers of each kind of scaling: their keys, and our fields without `rope_`."""
+"""The parameters of each scaling type: their keys, and our fields without `rope_`."""
 _OF_YARN = ("mscale", "mscale_all_dim")
-"""Numbers that the temperature may follow from."""
+"""Keys that can determine the temperature."""
 
 
 def to_json(config: ModelConfig, rotary: Rotary) -> dict[str, Any]:

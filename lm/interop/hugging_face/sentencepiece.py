@@ -20,7 +20,7 @@ SOURCE, TARGET, IDS = "source.spm", "target.spm", "vocab.json"
 _NORMAL, _UNKNOWN, _CONTROL = 1, 2, 3
 _UNIGRAM = 1
 _HIDDEN, _ALONE = "\x01", "\x02"
-"""Begin the names of tokens that only the other side has pieces for, which decoding leaves out.
+"""Prefixes of tokens that only the other side has pieces for; decoding removes them.
 
 No text has the first when it is cut; the second precedes tokens of unknown characters alone (`_build_normalizers`).
 """

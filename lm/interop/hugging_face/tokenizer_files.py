@@ -20,11 +20,11 @@ from lm.tokenizer.special_tokens import SpecialTokenFrame, build_text_frame
 from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer
 
 START = "<s>"
-"""What the token is called that a decoder starts with, where its tokenizer has another name for it."""
+"""Our name of the decoder start token."""
 _NAMED = (
     "bos_token_id", "eos_token_id", "pad_token_id", "cls_token_id", "sep_token_id", "mask_token_id", "unk_token_id",
 )  # fmt: skip
-"""The tokens that a tokenizer of transformers knows by their part."""
+"""The special token IDs in a transformers config."""
 _PADDING = ("[PAD]", "<pad>", "<|pad|>")
 
 

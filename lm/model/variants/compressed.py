@@ -51,9 +51,9 @@ class CompressedAttention(MultiHeadAttention):
 
     def project_qkv(self, x: Tensor, inputs: AttentionInputs) -> tuple[Tensor, Tensor, Tensor]:
         """Project to (batch, heads, length, head) queries, and to all compressed keys and values."""
-        assert inputs.start == 0, "a sequence is read at once"
+        assert inputs.start == 0, "compressed attention has no cache"
         assert inputs.caches is None
-        assert inputs.key_positions is None, "what covers several positions needs them in a line"
+        assert inputs.key_positions is None, "compressed keys need consecutive positions"
         query, key, value = self._split(self.input(x), (self.heads, self.kv_heads, self.kv_heads))
         query = self._normalise(self.query_norm, query)
         if inputs.rotation is not None:
@@ -63,7 +63,6 @@ class CompressedAttention(MultiHeadAttention):
         return query, *self._compress(key, value, inputs)
 
     def _compress(self, key: Tensor, value: Tensor, inputs: AttentionInputs) -> tuple[Tensor, Tensor]:
-        """Compress keys and values; normalise and rotate the keys."""
         key = self._normalise(self.key_norm, self._convolve(key, self.key_convolution, inputs))
         if inputs.rotation is not None:
             assert isinstance(inputs.rotation, Rotation)
@@ -103,7 +102,6 @@ class CompressedAttention(MultiHeadAttention):
     def _attend_slice(  # noqa: PLR0917
         self, query: Tensor, key: Tensor, value: Tensor, inputs: AttentionInputs, first: int, end: int
     ) -> Tensor:
-        """Attend from the queries `first` to `end`."""
         query = query[:, :, first:end]
         n_keys = min(key.shape[2], end // self.stride) if self.is_causal else key.shape[2]
         if not n_keys:

@@ -103,7 +103,7 @@ class MixtureOfExperts(Module):
         inverse = torch.empty_like(order).index_copy_(0, order, torch.arange(len(order), device=order.device))
         copies = positions if chosen == 1 else positions.repeat_interleave(chosen, dim=0)
         grouped = _permute_rows(copies, order, inverse)
-        outputs = self._through_experts(grouped.split(routes.counts.tolist()))  # a GPU is waited for here
+        outputs = self._through_experts(grouped.split(routes.counts.tolist()))  # a GPU synchronises here
         outputs = _permute_rows(outputs, inverse, order).unflatten(0, (-1, chosen))
         weighted = outputs * routes.weights.to(outputs.dtype)[..., None]
         return (weighted.squeeze(1) if chosen == 1 else weighted.sum(1)).view_as(x)
@@ -114,7 +114,7 @@ class MixtureOfExperts(Module):
         capacity = None
         if self.training and self.capacity:
             capacity = math.ceil(self.capacity * sum(map(len, routed)) / len(routed))
-        # in training, an expert without positions goes along for its gradient of zero: optimizers step it like all
+        # in training, an expert without positions gets a gradient of zero, as optimizers step all experts
         outputs = [
             _apply_up_to_capacity(expert, part, capacity)
             for expert, part in zip(self.experts, routed, strict=True)
@@ -196,7 +196,6 @@ def expert_fractions(counts: Mapping[str, Tensor]) -> dict[str, list[float]]:
 
 @contextmanager
 def _hook_routers(model: nn.Module, note: Callable[[str, Routing], None]) -> Iterator[None]:
-    """Call `note` with the layer name and routing whenever a router runs."""
 
     def hook(name: str) -> Callable[[nn.Module, Any, Routing], None]:
         return lambda _, __, routes: note(name, routes)

@@ -71,4 +71,4 @@ class LowRankAttention(MultiHeadAttention):
 
     def weights_by_position(self, weights: Tensor, length: int) -> Tensor:  # noqa: ARG002
         """UsageError: the weights are not of positions."""
-        raise UsageError("linformer attends to mixtures of all positions: there is no map of it")
+        raise UsageError("linformer attends to combinations of all positions: there is no attention map")

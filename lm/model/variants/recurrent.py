@@ -133,12 +133,11 @@ def _initialise(layers: nn.ModuleList, std: float) -> None:
             else:
                 nn.init.normal_(parameter, std=std)
         if isinstance(layer, nn.LSTM):
-            for _, _, bias, _ in layer.all_weights:  # of either direction
+            for _, _, bias, _ in layer.all_weights:  # of each direction
                 nn.init.ones_(bias.detach()[layer.hidden_size : 2 * layer.hidden_size])
 
 
 def _count_layer_macs(layers: nn.ModuleList) -> float:
-    """MACs per position of recurrent layers."""
     return sum(count_macs(parameter) for parameter in layers.parameters() if parameter.ndim == 2)
 
 
@@ -258,7 +257,6 @@ class RecurrentDecoder(Module):
     def _initial_states(
         self, cache: RecurrentCache | None, cross_inputs: AttentionInputs | None
     ) -> Sequence[State | None]:
-        """The states of all layers before the first position; None for zeros."""
         if cache is not None and cache.length:
             return cache.states
         if self.recurrent_start is None or cross_inputs is None or cross_inputs.encoder_output is None:
@@ -350,7 +348,6 @@ class RecurrentAttention(Attention):
 
 
 def _masked_softmax(scores: Tensor, mask: Mask) -> Tensor:
-    """Softmax in float32 over the visible keys."""
     _, queries, keys = scores.shape
     allowed = mask.build_tensor(queries, keys, scores.device)
     scores = scores.float() if allowed is None else scores.float().masked_fill(~allowed[:, 0], -torch.inf)

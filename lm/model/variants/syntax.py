@@ -115,7 +115,9 @@ def tree_distances(tree_positions: Tensor) -> Tensor:
     Source: Wang et al. 2019, section 3.1, with the sign of `AttentionInputs.compute_distances`.
     """
     depths, (_, first, end) = token_depths(tree_positions), tree_positions.unbind(-1)
-    is_below = (first[:, :, None] <= first[:, None, :]) & (first[:, None, :] < end[:, :, None])  # the key, or the same
+    is_below = (first[:, :, None] <= first[:, None, :]) & (
+        first[:, None, :] < end[:, :, None]
+    )  # the key is, or they are the same
     order = torch.arange(tree_positions.shape[1], device=tree_positions.device)
     aside = (order - order[:, None]).sign() * (depths[:, None, :] + depths[:, :, None])
     return torch.where(is_below | is_below.transpose(1, 2), depths[:, None, :] - depths[:, :, None], aside)

@@ -17,10 +17,10 @@ from lm.errors import InputError
 from lm.text.files import ProgressCallback
 
 PAUSES = (1.0, 3.0)
-"""Seconds to wait before another try, when the one before got nowhere."""
+"""Seconds to wait before each retry without progress."""
 
 TIMEOUT = 30.0
-"""Seconds without a byte after which the connection counts as cut."""
+"""Seconds without a byte before the connection is closed."""
 
 _BLOCK_BYTES = 1 << 18
 _SERVER_ERROR = 500  # the least status that says that the server, not the request, is at fault

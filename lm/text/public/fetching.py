@@ -1,8 +1,7 @@
 """Download, verify and unpack a file of a public corpus.
 
 `SHA256SUMS` in the folder records what was downloaded, in the format of `sha256sum`. A file without a published
-checksum
-is trusted the first time and compared with the record from then on.
+checksum is trusted the first time and compared with the record from then on.
 """
 
 from __future__ import annotations

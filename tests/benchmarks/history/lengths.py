@@ -43,7 +43,7 @@ class Lengths:
         self._file.write_text(json.dumps(self.found, indent=2) + "\n")
 
     def _loss(self, kind: str, length: int, seed: int) -> float:
-        """Bits/byte of the text held out; of masked tokens, nats a token."""
+        """Bits/byte of the text held out; of masked tokens, nats/token."""
         with tempfile.TemporaryDirectory() as folder:
             run = Path(folder) / "run"
             lm(

@@ -42,7 +42,7 @@ class Result:
         steps: that its time allowed.
         tokens_per_second: targets trained on in a second of processor time.
         seconds: of processor time that the command took, with its start and its evaluations.
-        dtype: arithmetic of the matrix products.
+        dtype: arithmetic of the matmuls.
         epochs: passes over the pairs.
         parameters: of the model.
         active: parameters that a token goes through.

@@ -26,8 +26,8 @@ def test_the_text_can_come_from_a_pipe(succeed, gpt, monkeypatch, arguments):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--target", "x"], "only one that learned from pairs translates"),
-        (["-o", "a.gif"], "cannot tell what to write"),
+        (["--target", "x"], "only a run trained on sentence pairs translates"),
+        (["-o", "a.gif"], "unknown suffix"),
         (["-o", "."], "is a folder"),
         (["-o", "a.pharaoh"], "only a translation has alignments"),
         (["--json", "-o", "a.json"], "exclude each other"),
@@ -44,7 +44,7 @@ def test_what_cannot_be_shown_is_refused(capsys, gpt, tmp_path, monkeypatch, fla
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_gpt_looks_at_itself_and_the_past(succeed, gpt):
+def test_a_gpt_attends_to_itself_and_the_past(succeed, gpt):
     report = json.loads(succeed(gpt, "The owl saw 狐 and the fox", "--json"))
     weights = np.array(report["weights"])
     assert weights.shape == (3, 2, 8, 8)
@@ -55,7 +55,7 @@ def test_a_gpt_looks_at_itself_and_the_past(succeed, gpt):
     assert report["kind"] == "self"
 
 
-def test_words_of_a_translation_look_at_what_they_translate(succeed, translation_run):
+def test_words_of_a_translation_attend_to_their_source(succeed, translation_run):
     right = total = 0
     for source, target in pairs(10, seed=12345):
         report = json.loads(succeed(translation_run, source, "--target", target, "--json"))
@@ -68,7 +68,7 @@ def test_words_of_a_translation_look_at_what_they_translate(succeed, translation
     assert right / total > 0.9
 
 
-def test_an_encoder_looks_at_its_source(succeed, translation_run):
+def test_an_encoder_attends_to_its_source(succeed, translation_run):
     report = json.loads(succeed(translation_run, SOURCE, "--json"))
     assert report["kind"] == "self"
     assert report["keys"]["labels"] == [*SOURCE.split(), "</s>"]

@@ -9,7 +9,7 @@ from tests.cli.attention.pages import Cells
 from tests.cli.toy_translation import SOURCE, TARGET, pairs
 
 
-def test_a_file_is_what_its_suffix_says(succeed, translation_run, tmp_path):
+def test_the_suffix_selects_the_format(succeed, translation_run, tmp_path):
     for suffix in ("txt", "json", "jsonl", "pharaoh"):
         assert succeed(translation_run, SOURCE, "--target", TARGET, "-o", tmp_path / f"a.{suffix}") == ""
     assert (tmp_path / "a.pharaoh").read_text() == "0-3 1-2 2-1 3-0\n"
@@ -45,7 +45,7 @@ def test_translate_writes_a_map_a_line(capsys, translation_run, tmp_path):
     assert len(page.titles) == sum(len(one["queries"]["labels"]) * len(one["keys"]["labels"]) for one in maps)
 
 
-def test_a_prefix_is_part_of_what_looks(capsys, translation_run, tmp_path):
+def test_a_prefix_is_part_of_the_queries(capsys, translation_run, tmp_path):
     (tmp_path / "test.en").write_text("sun one fox\n")
     flags = ["--prefix", "Fuchs", "--attention", tmp_path / "a.json"]
     (line,) = translated(capsys, translation_run, tmp_path / "test.en", *flags)

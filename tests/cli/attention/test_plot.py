@@ -1,4 +1,4 @@
-"""Pictures are drawn if matplotlib is there, whole or not at all."""
+"""Plots are written if matplotlib is installed, atomically."""
 
 from __future__ import annotations
 

@@ -20,12 +20,11 @@ from cli.main import run
 from lm.config.data import DataConfig, FilesConfig
 from lm.config.decoding import FillConfig, SamplingConfig, TranslationConfig
 from lm.config.evaluation import AttentionConfig, PerplexityConfig, ScoringConfig
-from lm.config.hardware import HardwareConfig
+from lm.config.hardware import HardwareConfig, WorkersConfig
 from lm.config.model import _OF_ATTENTION, _OF_EXPERTS, _OF_SCALING, OF_BLOCKS, ModelConfig
 from lm.config.options import Option, list_options
 from lm.config.run import SECTIONS
 from lm.config.tokenizer import TokenizerConfig
-from lm.config.workers import WorkersConfig
 from lm.errors import UsageError
 from tests.cli.small_runs import make_run
 from tests.documented_help import commands

@@ -115,7 +115,7 @@ def test_samples_are_parted_by_separator_lines_as_documents_of_a_corpus(lm, runs
     assert len(set(texts)) == 4
 
 
-def test_a_sample_is_the_same_for_every_number_of_samples_batch_and_cache(lm, runs):
+def test_samples_do_not_depend_on_count_batch_and_cache(lm, runs):
     flags = ("The owl", "--seed", 11, "--max-tokens", 50)
     reference = records(lm, runs["bpe"], *flags, "-n", 5)
     for others in (["-n", 2], ["-n", 5, "--batch-size", 2], ["-n", 5, "--no-cache"], ["-n", 3, "--batch-size", 1]):
@@ -163,7 +163,7 @@ def test_the_prompt_can_come_from_a_pipe_less_one_line_end(lm, runs, stdin):
         assert sample["prompt"] == prompt
 
 
-def test_without_a_prompt_a_new_document_begins(lm, runs, stdin):
+def test_without_a_prompt_a_new_document_starts(lm, runs, stdin):
     for terminal in (True, False):
         stdin(b"", terminal=terminal)
         (sample,) = records(lm, runs["bpe"], "--max-tokens", 3)
@@ -256,7 +256,7 @@ def test_each_filter_has_an_effect_and_a_sample_stays_the_same_for_every_batch(l
         assert alone == filtered, name
 
 
-def test_alternatives_are_the_best_tokens_in_each_place(lm, runs):
+def test_alternatives_are_the_best_tokens_at_each_position(lm, runs):
     (sample,) = records(lm, runs["bpe"], "The owl", "--max-tokens", 6, "--greedy", "--top-alternatives", 3)
     tokenizer = Tokenizer.load(runs["bpe"] / "checkpoints/step-0/tokenizer.json")
     for token, logprob, best in zip(sample["tokens"], sample["logprobs"], sample["alternatives"], strict=True):

@@ -58,7 +58,7 @@ def plain(capsys):
 GREEDY = ("--greedy", "--max-tokens", 8)
 
 
-def test_each_line_goes_on_from_the_whole_text(session, plain, char):
+def test_each_line_is_continued_from_the_whole_text(session, plain, char):
     output, notes = session(char, "The owl", "the fox", "", flags=GREEDY)
     first = plain(char, "The owl", *GREEDY)
     text = "The owl" + first  # its line end is the one between the turns
@@ -98,7 +98,7 @@ def test_settings_change_on_the_fly_and_are_listed_and_explained(session, plain,
     assert {"repetition-penalty", "logit-bias", "no-repeat-ngram", "seed"} <= set(listed)
 
 
-def test_a_setting_can_be_taken_back(session, bpe):
+def test_a_setting_can_be_unset(session, bpe):
     _, notes = session(bpe, "/set top-k 3", "/set top-k none", "/set stop x", "/set stop none", "/set stop 5")
     assert notes.splitlines() == ["top-k = 3", "top-k = none", 'stop = "x"', "stop = none", 'stop = "5"']
 
@@ -123,7 +123,7 @@ def test_a_setting_can_be_taken_back(session, bpe):
         (b"The \xff owl\n", "UTF-8"),
     ],
 )
-def test_a_mistake_is_told_and_the_session_goes_on(session, plain, bpe, line, said):
+def test_a_mistake_is_reported_and_the_session_continues(session, plain, bpe, line, said):
     if isinstance(line, bytes):
         output, notes = session(bpe, line, flags=GREEDY, code=1)
         assert (output, said in notes) == ("", True)
@@ -134,7 +134,7 @@ def test_a_mistake_is_told_and_the_session_goes_on(session, plain, bpe, line, sa
     assert output == plain(bpe, "The owl", *GREEDY)
 
 
-def test_a_line_without_tokens_is_told(session, char):
+def test_a_line_without_tokens_is_reported(session, char):
     output, notes = session(char, "", "The Q", "/help", flags=GREEDY)
     assert output == ""
     assert "give a prompt" in notes
@@ -150,22 +150,22 @@ def test_a_line_that_ends_inside_a_word_is_continued_and_kept_as_a_text(session,
     assert second == plain(bpe, "The owl " + first.removesuffix("\n"), "--no-token-healing", *GREEDY)
 
 
-def test_reset_forgets_the_text_and_a_seed_begins_anew(session, plain, bpe):
+def test_reset_clears_the_text_and_restarts_the_seed(session, plain, bpe):
     flags = ("--seed", 5, "--max-tokens", 8)
     output, notes = session(bpe, "The owl", "/reset", "The owl", flags=flags)
     assert output == 2 * plain(bpe, "The owl", *flags)
-    assert "forgotten" in notes
+    assert "cleared" in notes
 
 
-def test_undo_takes_back_a_line_and_its_continuation(session, plain, char):
+def test_undo_removes_a_line_and_its_continuation(session, plain, char):
     output, notes = session(char, "The owl", "the fox", "/undo", "by the mill", "/undo", "/undo", "The", flags=GREEDY)
     first = plain(char, "The owl", *GREEDY)
     fox, mill = (plain(char, f"The owl{first}{line}", *GREEDY) for line in ("the fox", "by the mill"))
     assert output == first + fox + mill + plain(char, "The", *GREEDY)
-    assert notes.count("taken back") == 3
+    assert notes.count("undone") == 3
 
 
-def test_retry_draws_the_last_continuation_again(session, plain, char):
+def test_retry_samples_the_last_continuation_again(session, plain, char):
     flags = ("--seed", 5, "--max-tokens", 8)
     output, _ = session(char, "The owl", "/retry", flags=flags)
     first = plain(char, "The owl", *flags)

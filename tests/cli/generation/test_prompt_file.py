@@ -108,7 +108,7 @@ def test_objects_with_settings_of_their_own(runs, lm, tmp_path):
     assert (len(second["tokens"]), second["seed"]) == (6, 1)
 
 
-def test_a_search_has_the_best_texts_of_each(runs, prompts, lm):
+def test_beam_search_returns_the_best_texts_of_each_prompt(runs, prompts, lm):
     found = objects(lm(runs["bpe"], "--prompts", prompts, "--max-tokens", 5, "--beam", 3, "-n", 2, "--json"))
     assert len(found) == 2 * len(LINES)
     assert found[0]["score"] >= found[1]["score"]
@@ -125,14 +125,14 @@ def test_an_empty_file_has_no_results_and_that_is_said(runs, capsys, tmp_path):
 
 
 @pytest.mark.parametrize(("dtype", "told"), [("auto", "float32"), ("bfloat16", "bfloat16")])
-def test_speed_type_and_seed_are_told(runs, prompts, capsys, dtype, told):
+def test_speed_dtype_and_seed_are_printed(runs, prompts, capsys, dtype, told):
     flags = ["--max-tokens", "3", "--seed", "5", "--stats", "--dtype", dtype]
     assert run(["generate", str(runs["bpe"]), "--prompts", str(prompts), *flags]) == 0
     assert "5 prompts, 15 tokens in " in (error := capsys.readouterr().err)
     assert error.endswith(f" tokens/s, {told}, seed 5\n")
 
 
-def test_mistakes_are_told_in_a_line(runs, prompts, refused, tmp_path):
+def test_mistakes_are_reported_in_one_line(runs, prompts, refused, tmp_path):
     missing = tmp_path / "missing.txt"
     assert refused(runs["bpe"], "--prompts", missing) == (1, f"lm: {missing}: no such file or folder\n")
     code, error = refused(runs["bpe"], "--prompts", tmp_path)
@@ -144,12 +144,12 @@ def test_mistakes_are_told_in_a_line(runs, prompts, refused, tmp_path):
     code, error = refused(runs["bpe"], "a prompt", "-o", tmp_path / "x")
     assert (code, error.startswith("lm: --out has no effect without --prompts")) == (2, True)
     code, error = refused(runs["char"], "--prompts", prompts)
-    assert (code, f"{prompts}: line 2: there is nothing to begin from" in error) == (2, True)
+    assert (code, f"{prompts}: line 2: the prompt is empty" in error) == (2, True)
     code, error = refused(runs["bpe"], "--prompts", prompts, "-o", tmp_path / "nowhere" / "x", "--max-tokens", 0)
     assert code == 2
 
 
-def test_processes_share_out_the_prompts_and_change_no_text(runs, prompts, lm):
+def test_prompts_are_distributed_over_processes_without_changing_texts(runs, prompts, lm):
     flags = ("--prompts", prompts, "--max-tokens", 6, "--seed", 3, "--json", "--threads", 2)
     one, two = (objects(lm(runs["bpe"], *flags, "--processes", number)) for number in (1, 2))
     assert [result["tokens"] for result in two] == [result["tokens"] for result in one]

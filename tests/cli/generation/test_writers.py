@@ -71,7 +71,7 @@ def test_alternatives_are_spelled_by_the_tokenizer(capsys, generator):
     assert [one["logprob"] for one in alternatives] == [-0.5, -1.5]
 
 
-def test_interrupted_samples_are_written_as_far_as_they_were_drawn(capsys, generator):
+def test_interrupted_samples_are_written_as_far_as_generated(capsys, generator):
     ids = generator.tokenizer.encode("ab")
     samples = [Continuation("a", ids, [-1.0, -1.0]), Continuation("", ids[:1], [-1.0]), Continuation()]
     output = TextWriter(samples, "")
@@ -101,7 +101,7 @@ def engines(dtype: str) -> EnginePlan:
     return EnginePlan(model, "rows", TorchEngine(model), None, {}, "lm compile has not been run")
 
 
-def test_a_watch_tells_the_type_and_the_seed_of_what_was_drawn(capsys):
+def test_the_timer_reports_dtype_and_seed(capsys):
     watch = GenerationTimer()
     watch.record_token()
     watch.report(1, Sampler(seed=9), AcceptanceStats(), engines=engines("int8"))

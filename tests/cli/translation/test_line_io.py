@@ -25,7 +25,7 @@ def test_each_file_has_its_file_of_heads(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("狐 two\n\n".encode())))
     lines, heads = read_lines_with_heads([tmp_path / "a", Path("-")], [tmp_path / "heads", tmp_path / "more"])
     assert list(zip(lines, heads, strict=True)) == [("one two", (2, 0)), ("six", (0,)), ("狐 two", (0, 1)), ("", ())]
-    with pytest.raises(UsageError, match="1 files to translate and 2 of heads"):
+    with pytest.raises(UsageError, match="1 files to translate and 2 files of heads"):
         read_lines_with_heads([tmp_path / "a"], [tmp_path / "heads", tmp_path / "more"])
     with pytest.raises(InputError, match="more: line 2 has 0 heads, and its sentence 1 word$"):
         list(read_lines_with_heads([tmp_path / "a"], [tmp_path / "more"])[0])

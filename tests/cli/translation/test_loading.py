@@ -23,7 +23,7 @@ def translate(translation_run):
     return call
 
 
-def test_a_run_beside_itself_translates_as_alone(translate):
+def test_an_ensemble_of_one_run_twice_equals_the_run(translate):
     assert translate(runs=2) == translate()
 
 
@@ -34,5 +34,5 @@ def test_samples_depend_on_the_seed(translate):
 
 def test_a_run_that_continues_texts_does_not_translate(tmp_path):
     given = ParsedOptions({"translation": {}, "sampling": {}, "hardware": {}}, {})
-    with pytest.raises(UsageError, match="only one that learned from pairs translates"):
+    with pytest.raises(UsageError, match="only a run trained on sentence pairs translates"):
         load_translator([make_run(tmp_path / "gpt")], given, to=None, sample=False, at_once=False)

@@ -104,7 +104,7 @@ def test_prefixes_ensembles_and_samples(translate, copying, tmp_path):
             "--temperature has no effect in a search, which draws nothing",
         ),
         (["--sample", "--beam", "3"], "--beam has no effect with --sample"),
-        (["--n-best", "9"], "9 best need a beam at least as wide (--beam, --n-best)"),
+        (["--n-best", "9"], "9 translations per line need a beam at least as wide (--beam, --n-best)"),
         (["--to", "de"], "this model has one direction, not 'de' (--to)"),
         (["--prefix", "a", "--prefix-file", "b"], "give either --prefix or --prefix-file"),
         (["--max-length-ratio", "0", "--max-length-extra", "0"], "this leaves no room for a translation"),
@@ -123,10 +123,10 @@ def test_wrong_input_is_one_line(translate, tmp_path):
     gpt = make_run(tmp_path / "gpt")
     code, _, err = translate(text="owl", folder=gpt)
     assert code == 2
-    assert "only one that learned from pairs translates" in err
+    assert "only a run trained on sentence pairs translates" in err
 
 
-def test_what_learned_positions_cannot_hold_is_noted(translate, tmp_path):
+def test_sources_beyond_learned_positions_are_reported(translate, tmp_path):
     folder = make_run(tmp_path / "run", n_encoder_layers=1, positions="learned")
     code, out, err = translate("--greedy", text="owl\n" + "owl " * 1000 + "\nfox", folder=folder)
     assert (code, len(out)) == (0, 3)

@@ -53,7 +53,7 @@ def test_a_part_of_the_split_is_enough(monkeypatch):
 
 
 def test_there_must_be_something_to_measure(tmp_path):
-    with pytest.raises(InputError, match="the corpus of this run is not at hand"):
+    with pytest.raises(InputError, match="the corpus of this run is not available"):
         compare_dtypes(make_run(tmp_path / "alone"), CPU)
     with pytest.raises(UsageError, match="fills blanks"):
         compare_dtypes(make_run(tmp_path / "masked", objective="masked"), CPU)

@@ -22,7 +22,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def places(found: list[Chunk]) -> list[list[tuple[str, FileSpan | None]]]:
-    return [[(stretch.file.name, stretch.span) for stretch in part.sections] for part in found]
+    return [[(section.file.name, section.span) for section in part.sections] for part in found]
 
 
 def test_small_files_share_a_part_and_large_ones_are_divided(tmp_path: Path) -> None:
@@ -39,7 +39,7 @@ def test_small_files_share_a_part_and_large_ones_are_divided(tmp_path: Path) -> 
 def test_a_boundary_is_counted_from_the_beginning_of_each_file(tmp_path: Path) -> None:
     corpus = scan_corpus(written(tmp_path, "a" * 60 + f"\n{SEPARATOR}", "b" * 30), DataConfig())
     (part,) = split_into_chunks(corpus, HeldOutRule(5, boundary=70))
-    assert [stretch.held_out for stretch in part.sections] == [HeldOutRule(5, 70), HeldOutRule(5, 9)]
+    assert [section.held_out for section in part.sections] == [HeldOutRule(5, 70), HeldOutRule(5, 9)]
 
 
 def test_all_of_the_files_for_validation_is_held_out(tmp_path: Path) -> None:

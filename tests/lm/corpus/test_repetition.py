@@ -44,17 +44,17 @@ def split(documents: list[list[int]], *, before: int = 0) -> TokenizedDocuments:
     return TokenizedDocuments(Held(np.array(ids, dtype=np.int64)), edges)
 
 
-def slowly(train: list[list[int]], held_out: list[list[int]], stretch: int) -> tuple[int, float]:
+def slowly(train: list[list[int]], held_out: list[list[int]], window: int) -> tuple[int, float]:
     """What is documented, with sets of tuples."""
     joined = [token for document in train for token in document]
-    stretches = {tuple(joined[i : i + stretch]) for i in range(len(joined) - stretch + 1)}
+    windows = {tuple(joined[i : i + window]) for i in range(len(joined) - window + 1)}
     whole = {tuple(document) for document in train}
     found = tokens = 0
     for document in held_out:
         for place in range(len(document)):
-            begin = min(place, len(document) - stretch)
-            short = len(document) < stretch
-            found += tuple(document) in whole if short else tuple(document[begin : begin + stretch]) in stretches
+            begin = min(place, len(document) - window)
+            short = len(document) < window
+            found += tuple(document) in whole if short else tuple(document[begin : begin + window]) in windows
         tokens += len(document)
     documents = [tuple(document) for document in train + held_out]
     return len(documents) - len(set(documents)), found / tokens
@@ -70,15 +70,13 @@ def test_equals_a_search_with_sets(block: int, seed: int, monkeypatch: pytest.Mo
     def documents(number: int) -> list[list[int]]:
         return [draw.choices((1, 2), weights=(5, 1), k=draw.randint(1, 60)) for _ in range(number)]
 
-    train, held_out, stretch = documents(40), documents(15), draw.choice([1, 3, 8, 20, 50])
+    train, held_out, window = documents(40), documents(15), draw.choice([1, 3, 8, 20, 50])
     held_out += [train[3], train[5], train[5]]
     before = draw.choice([0, 1])
-    found = measure_repetition(
-        split(train, before=before), split(held_out, before=before), vocab_size=9, stretch=stretch
-    )
+    found = measure_repetition(split(train, before=before), split(held_out, before=before), vocab_size=9, window=window)
     # The token before the first document is trained on too, but no held-out document has it.
-    assert (found.documents, found.held_out) == slowly(train, held_out, stretch)
-    assert found.stretch == stretch
+    assert (found.documents, found.held_out) == slowly(train, held_out, window)
+    assert found.stretch == window
 
 
 def test_many_places_are_sampled_evenly(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,13 +84,13 @@ def test_many_places_are_sampled_evenly(monkeypatch: pytest.MonkeyPatch) -> None
     draw = np.random.default_rng(0)
     copied, new, other = (draw.integers(0, 1000, size).tolist() for size in (30_000, 70_000, 50_000))
     found = measure_repetition(
-        split([other, copied]), split([new[:10_000], copied, new[10_000:]]), vocab_size=1000, stretch=10
+        split([other, copied]), split([new[:10_000], copied, new[10_000:]]), vocab_size=1000, window=10
     )
     assert found.held_out == pytest.approx(0.3, abs=0.01)
 
 
 def test_a_split_may_be_empty() -> None:
-    assert measure_repetition(split([[1, 2], [1, 2]]), split([]), vocab_size=3, stretch=2) == Repetition(1, None, 2)
+    assert measure_repetition(split([[1, 2], [1, 2]]), split([]), vocab_size=3, window=2) == Repetition(1, None, 2)
 
 
 # Through the whole preparation.
@@ -145,7 +143,7 @@ class TestPreparedCorpora:
         middle = "".join(texts[4].splitlines(keepends=True)[7:50])
         share = prepared(tmp_path, tokenizer, texts, [texts[0], middle, texts[6]]).held_out
         assert share is not None
-        assert share > 1 - 1.2 * 200 / (163 * 40)  # the stretch at the end of the middle may be another
+        assert share > 1 - 1.2 * 200 / (163 * 40)  # the window at the end of the middle may be another
 
     def test_short_documents_are_found_whole(self, tokenizer: Tokenizer, tmp_path: Path) -> None:
         texts = [text(seed, 1) for seed in range(40)]

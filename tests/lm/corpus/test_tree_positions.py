@@ -51,4 +51,4 @@ def test_special_tokens_stand_outside_the_tree() -> None:
     found = wrap_sources(sources, SpecialTokenFrame((7,), (8, 9)))
     assert found.row(0).tolist() == [[7, -1, -1, -1], [0, 1, 2, 3], [8, -1, -1, -1], [9, -1, -1, -1]]
     assert found.row(1)[:, 0].tolist() == [7, 4, 8, 8, 9]
-    assert wrap_sources(RaggedArray.of([[1, 2]]), SpecialTokenFrame((7,), (8,))).row(0).tolist() == [7, 1, 2, 8]
+    assert wrap_sources(RaggedArray.from_rows([[1, 2]]), SpecialTokenFrame((7,), (8,))).row(0).tolist() == [7, 1, 2, 8]

@@ -35,7 +35,9 @@ def test_of_rows_of_a_single_token_nothing_is_predicted():
 
 
 def test_of_pairs_every_token_of_a_target_is_predicted_from_its_source_and_those_before():
-    batch = Batch.from_pairs(RaggedArray.of([[1, 2, 9], [9]]), RaggedArray.of([[3, 9], [4, 5, 9]]), start=8)
+    batch = Batch.from_pairs(
+        RaggedArray.from_rows([[1, 2, 9], [9]]), RaggedArray.from_rows([[3, 9], [4, 5, 9]]), start=8
+    )
     assert batch.inputs.tolist()[1] == [8, 4, 5]
     assert batch.inputs.tolist()[0][:2] == [8, 3]
     assert batch.targets.tolist() == [[3, 9, N], [4, 5, 9]]
@@ -44,7 +46,9 @@ def test_of_pairs_every_token_of_a_target_is_predicted_from_its_source_and_those
 
 
 def test_within_a_smaller_vocabulary_all_else_stays():
-    batch = Batch.from_pairs(RaggedArray.of([[1, 12, 9], [9]]), RaggedArray.of([[13, 9], [4, 25, 9]]), start=8)
+    batch = Batch.from_pairs(
+        RaggedArray.from_rows([[1, 12, 9], [9]]), RaggedArray.from_rows([[13, 9], [4, 25, 9]]), start=8
+    )
     small = batch.with_vocab_size(10)
     assert small.inputs.tolist() == [[8, 3, *batch.inputs.tolist()[0][2:]], [8, 4, 5]]
     assert small.targets.tolist() == [[3, 9, N], [4, 5, 9]]
@@ -54,7 +58,7 @@ def test_within_a_smaller_vocabulary_all_else_stays():
 
 def test_places_in_trees_stay_beside_the_ids_that_they_are_of():
     sources = [[[15, 0, 0, 2], [7, 1, 1, 2], [9, -1, -1, -1]], [[3, -1, -1, -1]]]
-    batch = Batch.from_pairs(RaggedArray.of(sources), RaggedArray.of([[3, 9], [9]]), start=8)
+    batch = Batch.from_pairs(RaggedArray.from_rows(sources), RaggedArray.from_rows([[3, 9], [9]]), start=8)
     assert batch.source.shape == (2, 3, 4)
     assert batch.source_lengths.tolist() == [3, 1]
     assert batch.with_vocab_size(10).source[0].tolist() == [[5, 0, 0, 2], [7, 1, 1, 2], [9, -1, -1, -1]]

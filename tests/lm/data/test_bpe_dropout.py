@@ -44,7 +44,7 @@ def distribution(letters: list[str], dropout: float) -> dict[tuple[str, ...], fl
 @pytest.mark.parametrize("word", ["abacab", "ababab", "caba", "abba"])
 def test_distribution_is_that_of_the_paper(word: str, dropout: float) -> None:
     draws = 20_000
-    words = RaggedArray.of([[VOCABULARY[letter] for letter in word]] * draws)
+    words = RaggedArray.from_rows([[VOCABULARY[letter] for letter in word]] * draws)
     segmented = segment_words(words, MERGES, dropout=dropout, keys=keys(draws))
     drawn = Counter(tuple(NAMES[token] for token in segmented.row(number)) for number in range(draws))
     expected = distribution(list(word), dropout)
@@ -109,11 +109,11 @@ def test_added_tokens_stay_whole() -> None:
     trained = training.train([TEXT], TokenizerConfig(vocab_size=300), corpus_bytes=len(TEXT.encode()))
     merges, end = merges_of(trained.tokenizer), trained.tokenizer.end_of_text
     assert end is not None
-    assert merges.characters(RaggedArray.of([[end]])).values.tolist() == [end]
+    assert merges.characters(RaggedArray.from_rows([[end]])).values.tolist() == [end]
 
 
 def test_no_words_give_none() -> None:
-    assert len(segment_words(RaggedArray.of([]), MERGES, dropout=0.5, keys=keys(0))) == 0
+    assert len(segment_words(RaggedArray.from_rows([]), MERGES, dropout=0.5, keys=keys(0))) == 0
 
 
 def test_tokenizers_without_rules_have_no_merges() -> None:

@@ -13,7 +13,7 @@ START = 1000
 
 def rows(lengths: list[int], first: int = 0) -> RaggedArray:
     """Rows of so many ids, each row of one id that is its own."""
-    return RaggedArray.of([[first + number] * length for number, length in enumerate(lengths)])
+    return RaggedArray.from_rows([[first + number] * length for number, length in enumerate(lengths)])
 
 
 def made(*, tokens: int | None = None, most: int | None = None, count: int = 40) -> PairBatches:
@@ -59,5 +59,7 @@ def test_a_permutation_moves_whole_batches() -> None:
 
 
 def test_no_pairs_make_no_batches() -> None:
-    found = bucket_pairs(RaggedArray.of([]), RaggedArray.of([]), tokens=8, rows=None, layout=EncoderDecoderLayout())
+    found = bucket_pairs(
+        RaggedArray.from_rows([]), RaggedArray.from_rows([]), tokens=8, rows=None, layout=EncoderDecoderLayout()
+    )
     assert (len(found), found.firsts) == (0, [])

@@ -17,7 +17,10 @@ from lm.errors import InputError
 from tests.lm.data.test_pairs import ALL, PLAIN, epoch
 
 N, START = IGNORE_INDEX, 8
-SOURCES, TARGETS = RaggedArray.of([[1, 2, 9], [9], [6, 7, 9]]), RaggedArray.of([[3, 9], [4, 5, 9], [5, 9]])
+SOURCES, TARGETS = (
+    RaggedArray.from_rows([[1, 2, 9], [9], [6, 7, 9]]),
+    RaggedArray.from_rows([[3, 9], [4, 5, 9], [5, 9]]),
+)
 
 
 def test_a_sequence_is_source_start_and_target_worked_out_by_hand() -> None:
@@ -44,7 +47,7 @@ def test_of_a_source_all_but_the_first_token_are_predicted_and_not_the_start_of_
 
 
 def test_no_pairs_are_a_batch_without_rows() -> None:
-    assert DecoderOnlyLayout().batch(RaggedArray.of([]), RaggedArray.of([]), start=START).rows == 0
+    assert DecoderOnlyLayout().batch(RaggedArray.from_rows([]), RaggedArray.from_rows([]), start=START).rows == 0
 
 
 def test_a_model_with_an_encoder_reads_two_sides() -> None:

@@ -54,7 +54,7 @@ def every_text(vocab_size, length, end):
 
 @pytest.mark.parametrize("length_penalty", [0.0, 0.6, 1.0, 2.0])
 @pytest.mark.parametrize("seed", range(3))
-def test_a_beam_wide_enough_finds_what_an_exhaustive_search_finds(seed, length_penalty):
+def test_a_wide_beam_equals_exhaustive_search(seed, length_penalty):
     model = make_model(seed=seed)
     expected = sorted(
         ((sum(forced(model, text)) / len(text) ** length_penalty, text) for text in every_text(5, 4, end=0)),
@@ -83,7 +83,7 @@ def test_a_beam_of_one_is_greedy(context):
 
 
 @pytest.mark.parametrize("cached", [True, False])
-def test_scores_are_those_of_the_whole_text_read_at_once(cached):
+def test_scores_equal_those_of_one_forward_pass(cached):
     model = make_model(40)
     for alpha in (0.0, 1.0, 1.7):
         (found,) = search(
@@ -96,7 +96,7 @@ def test_scores_are_those_of_the_whole_text_read_at_once(cached):
             assert one.score == pytest.approx(sum(one.logprobs) / len(one.tokens) ** alpha, abs=1e-9)
 
 
-def test_without_an_end_the_best_are_those_of_hugging_face():
+def test_hypotheses_equal_those_of_hugging_face():
     for seed in range(4):
         model = make_model(40, 32, seed)
         theirs = hugging_face.gpt2(model).generate(
@@ -108,7 +108,7 @@ def test_without_an_end_the_best_are_those_of_hugging_face():
         assert [one.score for one in found] == approx(theirs.sequences_scores.tolist(), model=model)
 
 
-def test_several_sources_side_by_side_are_as_each_alone():
+def test_batched_sources_equal_single_sources():
     model = make_model(40, seed=3)
     prompts = [[1, 2, 3], [30, 20, 10], [5, 5, 5], [9, 8, 7]]
     options = {"beam_size": 4, "max_tokens": 15, "stop_ids": [1, 2, 3, 4, 5], "n": 3}
@@ -155,7 +155,7 @@ def test_the_search_ends_when_no_unfinished_text_can_win():
         assert steps.fed <= most
 
 
-def test_a_finished_text_is_kept_although_longer_ones_go_on():
+def test_a_finished_hypothesis_is_kept_while_others_continue():
     # The end at once has 0.6 of the probability; all that continues is worth less, however long.
     logits = torch.tensor([[0.6, 0.4, 1e-9], [0.5, 0.5, 1e-9], [0.5, 0.5, 1e-9]]).log().tolist()
     (found,) = beam_search(
@@ -250,5 +250,5 @@ def test_how_much_filters_add_at_most(settings, biases, expected):
 
 
 def test_more_results_than_the_beam_holds_are_refused():
-    with pytest.raises(UsageError, match="has no 5 best"):
+    with pytest.raises(UsageError, match="can't return 5 hypotheses"):
         search(make_model(), beam_size=4, max_tokens=3, n=5)

@@ -50,7 +50,7 @@ def naive(model, source, *, beam, limit, penalty, stop_ids=(END,)):
 
 @pytest.mark.parametrize("penalty", [0.0, 0.6, 1.0])
 @pytest.mark.parametrize("beam", [1, 3, 5])
-def test_a_refilled_beam_finds_what_a_search_by_hand_finds(beam, penalty):
+def test_a_refilled_beam_equals_a_reference_search(beam, penalty):
     for seed in range(3):
         model, stop_ids = make_model("sinusoidal, post-norm", seed=seed), (1, 5, 9)
         found = search(model, beam_size=beam, max_tokens=9, length_penalty=penalty, stop_ids=stop_ids, n=1)
@@ -96,7 +96,7 @@ def test_a_beam_of_one_is_greedy():
     assert [best[0].tokens for best in kept] == [best[0].tokens for best in found]
 
 
-def test_a_filter_rules_out_and_leaves_the_other_log_probabilities_as_they_are():
+def test_a_filter_bans_tokens_without_changing_other_log_probabilities():
     model = make_model("no positions", seed=2)
     options = {"beam_size": 3, "max_tokens": 14, "stop_ids": ()}
     free = search(model, **options)
@@ -107,7 +107,7 @@ def test_a_filter_rules_out_and_leaves_the_other_log_probabilities_as_they_are()
         assert best[0].logprobs == approx(forced(model, source[:length], list(best[0].tokens)), model=model)
 
 
-def test_nothing_is_found_where_a_filter_rules_out_everything():
+def test_no_hypotheses_if_a_filter_bans_every_token():
     found = search(make_model(), beam_size=3, max_tokens=4, filters=[lambda logits, _: logits - torch.inf])
     assert found == [[], [], [], []]
 

@@ -13,9 +13,9 @@ def random_logits(rows: int, size: int, values: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("size", [7, 64, 2000, 64 * 40, 64 * 40 + 17])
 @pytest.mark.parametrize("values", [3, 1000, 10**9], ids=["many equal", "some equal", "none equal"])
-def test_the_best_are_those_that_a_stable_sort_puts_first(size, values):
+def test_top_k_equals_a_stable_sort(size, values):
     logits, totals = random_logits(70, size, values), torch.zeros(70, 1, dtype=torch.float64)
-    found = Candidates.of(totals, top_k_tokens(logits, logits, 5))
+    found = Candidates.extend(totals, top_k_tokens(logits, logits, 5))
     expected = logits.sort(stable=True, descending=True).indices[:, :5]
     assert found.tokens.tolist() == expected.tolist()
     assert not found.parents.any()
@@ -25,25 +25,25 @@ def test_the_best_are_those_that_a_stable_sort_puts_first(size, values):
 
 def test_of_equal_candidates_those_of_the_better_hypothesis_come_first():
     totals = torch.tensor([[-1.0, -1.0, -2.0]], dtype=torch.float64)
-    found = Candidates.of(totals, top_k_tokens(torch.zeros(3, 4), torch.zeros(3, 4), 2))
+    found = Candidates.extend(totals, top_k_tokens(torch.zeros(3, 4), torch.zeros(3, 4), 2))
     assert found.parents.tolist() == [[0, 0, 1, 1, 2, 2]]
     assert found.tokens.tolist() == [[0, 1, 0, 1, 0, 1]]
 
 
-def test_what_filters_change_counts_and_is_not_normalised_again():
+def test_changes_by_filters_count_without_renormalisation():
     totals, logits = torch.tensor([[-1.0], [-2.0]], dtype=torch.float64), random_logits(2, 9, 1000)
     filtered = logits - torch.arange(9) * 2.0
-    found = Candidates.of(totals, top_k_tokens(logits, filtered, 9))
+    found = Candidates.extend(totals, top_k_tokens(logits, filtered, 9))
     expected = (totals + logits.log_softmax(-1).double() + filtered - logits).sort(descending=True)
     assert found.tokens.tolist() == expected.indices.tolist()
     assert_close(found.total_logprobs, expected.values, terms=9, scale=filtered, dtype=torch.float32)
-    ruled_out = Candidates.of(totals, top_k_tokens(logits, torch.full_like(logits, -torch.inf), 3))
+    ruled_out = Candidates.extend(totals, top_k_tokens(logits, torch.full_like(logits, -torch.inf), 3))
     assert (ruled_out.total_logprobs == -torch.inf).all()
 
 
-def test_a_selection_keeps_the_order_and_is_filled_up_with_nothing():
+def test_a_selection_keeps_the_order_and_is_padded():
     totals = torch.zeros(2, 1, dtype=torch.float64)
-    found = Candidates.of(totals, top_k_tokens(random_logits(2, 6, 10**9), random_logits(2, 6, 10**9), 4))
+    found = Candidates.extend(totals, top_k_tokens(random_logits(2, 6, 10**9), random_logits(2, 6, 10**9), 4))
     chosen = torch.tensor([[False, True, False, True], [False, False, True, False]])
     selected = found.keep(chosen)
     assert selected.tokens[0].tolist() == found.tokens[0, [1, 3]].tolist()

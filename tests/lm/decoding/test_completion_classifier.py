@@ -96,7 +96,7 @@ def test_models_of_all_kinds_rank_alike_whatever_the_batch(fields):
         assert_close([p for _, p in first], [p for _, p in second], model=model, dtype=torch.float32, scale=10.0)
 
 
-def test_a_label_that_another_begins_with_is_not_preferred_for_being_shorter():
+def test_a_label_that_is_a_prefix_of_another_is_not_preferred():
     """Without the end of the example, joy would always be at least as likely as joyful."""
     model = make_model(BPE.vocab_size)
     with torch.no_grad():

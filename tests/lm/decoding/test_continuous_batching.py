@@ -5,7 +5,7 @@ import torch
 
 from lm.config.decoding import SamplingConfig
 from lm.decoding.sampler import Sampler
-from lm.decoding.sampling import Request, SampleSpec, Token, generate, generate_continuously
+from lm.decoding.sampling import Request, SampleSpec, Token, generate, generate_with_continuous_batching
 from lm.errors import UsageError
 from tests.lm.decoding.session_driver import session
 from tests.lm.decoding.test_static_batching import collected, make_model
@@ -43,10 +43,10 @@ def alone(model, request: Request, sampler: Sampler):
 
 @pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_follows_a_prompt_does_not_depend_on_what_is_beside_it(settings, kind):
+def test_continuations_do_not_depend_on_the_batch(settings, kind):
     model, sampler = make_model(context=32, **KINDS[kind]), Sampler.from_config(SamplingConfig(**SETTINGS[settings]))
     asked = make_requests(14)
-    found = collected(generate_continuously(session(model), asked, sampler, batch_size=5, stop_ids=STOPS))
+    found = collected(generate_with_continuous_batching(session(model), asked, sampler, batch_size=5, stop_ids=STOPS))
     for request in asked:
         expected = alone(model, request, sampler)
         number = request.spec.number
@@ -60,7 +60,7 @@ def test_there_are_never_more_rows_than_asked_for_and_hardly_fewer_while_others_
     model, sampler = make_model(context=64), Sampler.from_config(SamplingConfig(greedy=True))
     live: set[int] = set()
     sizes, asked = [], make_requests(40)
-    for event in generate_continuously(session(model), asked, sampler, batch_size=8):
+    for event in generate_with_continuous_batching(session(model), asked, sampler, batch_size=8):
         if isinstance(event, Token):
             live.add(event.row)
             sizes.append(len(live))
@@ -70,7 +70,7 @@ def test_there_are_never_more_rows_than_asked_for_and_hardly_fewer_while_others_
     assert not live
 
 
-def test_requests_are_taken_only_when_there_is_room():
+def test_requests_are_consumed_only_when_there_is_room():
     taken = []
 
     def requests():
@@ -78,7 +78,7 @@ def test_requests_are_taken_only_when_there_is_room():
             taken.append(request)
             yield request
 
-    events = generate_continuously(
+    events = generate_with_continuous_batching(
         session(make_model()), requests(), Sampler.from_config(SamplingConfig(greedy=True)), batch_size=4
     )
     next(events)
@@ -86,7 +86,7 @@ def test_requests_are_taken_only_when_there_is_room():
 
 
 def test_no_requests_are_no_events():
-    assert list(generate_continuously(session(make_model()), [], Sampler(), batch_size=4)) == []
+    assert list(generate_with_continuous_batching(session(make_model()), [], Sampler(), batch_size=4)) == []
 
 
 def test_a_row_may_have_a_stream_of_its_own():
@@ -97,12 +97,12 @@ def test_a_row_may_have_a_stream_of_its_own():
         SampleSpec(2, 10, rng=sampler.rng(0, seed=8)),
     ]
     tokens, _, _ = collected(
-        generate_continuously(session(model), [Request([3, 4], row) for row in rows], sampler, batch_size=3)
+        generate_with_continuous_batching(session(model), [Request([3, 4], row) for row in rows], sampler, batch_size=3)
     )
     assert tokens[0] == tokens[1] != tokens[2]
 
 
 def test_a_sampler_that_rules_out_every_token_is_a_usage_error():
     sampler = Sampler.from_config(SamplingConfig(greedy=True), {(token,): -torch.inf for token in range(60)})
-    with pytest.raises(UsageError, match="no token is left"):
-        list(generate_continuously(session(make_model()), make_requests(2), sampler, batch_size=2))
+    with pytest.raises(UsageError, match="every token is banned"):
+        list(generate_with_continuous_batching(session(make_model()), make_requests(2), sampler, batch_size=2))

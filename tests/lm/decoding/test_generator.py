@@ -76,7 +76,7 @@ def test_the_text_is_that_of_the_tokens_up_to_a_stop_string(kind):
         assert sample.text == (whole[: whole.index("o")] if sample.finish_reason == "stop" else whole)
 
 
-def test_an_interrupted_sample_keeps_all_the_text_of_its_tokens():
+def test_an_interrupted_sample_has_all_the_text_of_its_tokens():
     ours = generator("byte", stop=("never this",), max_tokens=40)
     (whole,) = ours.samples("The n")
     for size in range(1, 40):
@@ -114,20 +114,18 @@ def test_a_beam_of_one_is_greedy():
     assert found.logprobs == approx(greedy.logprobs, model=ours.model)
 
 
-def test_mistakes_are_told():
+def test_bad_arguments_raise_usage_errors():
     with pytest.raises(UsageError, match="give a prompt"):
         generator("char").samples("")
     with pytest.raises(InputError, match="Q"):
         generator("char").samples("The Q")
     with pytest.raises(UsageError, match="is not TEXT=VALUE"):
         generator(logit_bias=("owl",)).samples(PROMPT)
-    with pytest.raises(UsageError, match="has no 3 best"):
+    with pytest.raises(UsageError, match="can't return 3 hypotheses"):
         generator().search(PROMPT, beam_size=2, n=3)
 
 
-@pytest.mark.parametrize(
-    ("ids", "problem"), [([], "nothing to begin from"), ([5, -1], "token -1 "), ([300], "0 to 299")]
-)
+@pytest.mark.parametrize(("ids", "problem"), [([], "the prompt is empty"), ([5, -1], "token -1 "), ([300], "0 to 299")])
 def test_ids_that_cannot_be_are_a_usage_error(ids, problem):
     for draft in (None, "prompt"):
         with pytest.raises(UsageError, match=problem):
@@ -183,7 +181,7 @@ def test_a_prompt_may_have_a_seed_and_a_length_of_its_own():
     assert [sample.tokens for sample in found] == [sample.tokens for sample in other.samples(PROMPT, n=2)]
 
 
-def test_a_beginning_that_prompts_share_changes_no_text():
+def test_a_common_prefix_changes_no_text():
     ours = generator(greedy=True, max_tokens=8)
     beginning = "The owl saw the"
     texts = [f"{beginning} fox", f"{beginning} mill", "Another", f"{beginning} owl"]
@@ -197,8 +195,8 @@ def test_a_beginning_that_prompts_share_changes_no_text():
     assert shared == plain
 
 
-def test_the_prompt_that_cannot_be_read_is_named():
+def test_an_invalid_prompt_is_named():
     with pytest.raises(InputError, match=r"^file: line 2: .*Q"):
         list(generator("char").continue_prompts(asked(["The owl", "The Q"])))
-    with pytest.raises(UsageError, match=r"^file: line 1: .*nothing to begin from"):
+    with pytest.raises(UsageError, match=r"^file: line 1: .*the prompt is empty"):
         list(generator("char").continue_prompts(asked([""])))

@@ -56,7 +56,7 @@ def test_a_text_without_tokens_is_an_error():
         parse_logit_biases(["Q=1"], make_tokenizer("char"))
     wordpiece = tokenizers.Tokenizer(tokenizers.models.WordPiece({"[UNK]": 0, "owl": 1}, unk_token="[UNK]"))
     wordpiece.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    with pytest.raises(UsageError, match=r"' =3': the tokenizer makes no token of this text; give an ID"):
+    with pytest.raises(UsageError, match=r"' =3': the tokenizer has no token for this text; give an ID"):
         parse_logit_biases([" =3"], Tokenizer(wordpiece))
 
 

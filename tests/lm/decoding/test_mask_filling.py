@@ -18,7 +18,7 @@ def tokenizer(request):
     return make_tokenizer(request.param)
 
 
-def test_guesses_are_the_likeliest_tokens_of_a_softmax(tokenizer):
+def test_candidates_are_the_most_probable_tokens(tokenizer):
     model = make_model(tokenizer)
     (filled,) = MaskFiller(model, tokenizer).fill([TEXTS[1]], k=4)
     ids = [tokenizer.start_of_text, *tokenizer.encode(TEXTS[1], parse_special=True), tokenizer.end_of_text]
@@ -35,7 +35,7 @@ def test_guesses_are_the_likeliest_tokens_of_a_softmax(tokenizer):
         ]
 
 
-def test_ids_that_only_fill_up_the_matrix_are_no_guesses(tokenizer):
+def test_padding_of_the_vocabulary_is_no_candidate(tokenizer):
     model = make_model(tokenizer, vocab_size=tokenizer.vocab_size + 50, init_std=0.5)
     for filled in MaskFiller(model, tokenizer).fill(TEXTS, k=tokenizer.vocab_size + 50):
         for guesses in filled.blanks:
@@ -59,7 +59,7 @@ def test_batched_equals_single(tokenizer, batch_size):
             assert [g.probability for g in one] == approx([g.probability for g in other], model=model)
 
 
-def test_a_filled_text_has_the_best_guess_in_each_blank(tokenizer):
+def test_a_filled_text_has_the_best_candidate_for_each_mask(tokenizer):
     (filled, unchanged) = list(MaskFiller(make_model(tokenizer), tokenizer).fill([TEXTS[0], "no blank"], k=1))
     ids = tokenizer.encode(TEXTS[0], parse_special=True)
     ids[ids.index(tokenizer.mask)] = filled.blanks[0][0].id
@@ -74,7 +74,7 @@ def test_the_space_before_a_blank_belongs_to_its_token():
     assert blank == [whole[0], "[MASK]", *whole[-len(blank) + 2 :]]
 
 
-def test_more_guesses_than_tokens_are_all_tokens(tokenizer):
+def test_more_candidates_than_tokens_are_all_tokens(tokenizer):
     (filled,) = MaskFiller(make_model(tokenizer), tokenizer).fill(["[MASK]"], k=10_000)
     assert sum(guess.probability for guess in filled.blanks[0]) == approx(1, terms=10_000)
 

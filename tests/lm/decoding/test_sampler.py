@@ -68,7 +68,7 @@ def test_consecutive_draws_of_one_row_have_the_distribution_too():
     assert goodness_of_fit(drawn, probabilities) > 1e-3
 
 
-def test_a_token_without_probability_is_never_drawn_not_even_at_the_ends_of_the_interval():
+def test_a_token_of_probability_zero_is_never_drawn_even_at_the_interval_ends():
     class Extreme:
         def __init__(self, value):
             self.value = value
@@ -83,7 +83,7 @@ def test_a_token_without_probability_is_never_drawn_not_even_at_the_ends_of_the_
     assert Sampler().sample(logits[:, :30], [Extreme(1.0 - 2**-53)], history(1))[0].item() == 20
 
 
-def test_a_row_draws_the_same_whatever_rows_are_beside_it():
+def test_draws_do_not_depend_on_other_rows():
     sampler, logits = Sampler.from_config(SamplingConfig(seed=5)), random_logits(8)
     together, _ = sampler.sample(logits, [sampler.rng(row) for row in range(8)], history(8))
     for row in range(8):
@@ -106,7 +106,7 @@ def test_log_probabilities_are_those_of_the_model_before_any_filter():
 @pytest.mark.parametrize(
     "config", [SamplingConfig(temperature=0), SamplingConfig(temperature=2.0, greedy=True)], ids=str
 )
-def test_greedy_takes_the_best_and_needs_no_numbers(config):
+def test_greedy_chooses_the_best_without_random_numbers(config):
     tokens, _ = Sampler.from_config(config).sample(random_logits(), [], history(200))
     assert tokens.equal(random_logits().argmax(-1))
 
@@ -126,7 +126,7 @@ def test_greedy_heeds_biases_and_penalties_but_not_truncation():
 
 
 @pytest.mark.parametrize("greedy", [True, False])
-def test_a_row_in_which_every_token_is_ruled_out_is_said_and_the_others_go_on(greedy):
+def test_a_row_with_every_token_banned_is_reported_and_others_continue(greedy):
     sampler = Sampler.from_config(SamplingConfig(greedy=greedy, no_repeat_ngram=1))
     before = History(torch.tensor([[0, 1, 2], [0, 0, 1]]), 0)
     tokens, logprobs = sampler.sample(torch.zeros(2, 3), [sampler.rng(row) for row in range(2)], before)

@@ -110,7 +110,7 @@ def test_samples_have_the_distribution_of_the_model_alone(kind, settings):
     assert 0 < agreement.accepted < agreement.proposed
 
 
-def test_the_prompt_draft_goes_on_as_before():
+def test_prompt_lookup_proposes_what_followed_before():
     draft, stream = PromptLookupDrafter(), random.Random(0)
     history = History(torch.tensor([[5, 1, 2, 3, 4, 1, 2, 3]]), 8)
     assert [guess.token for guess in draft.propose(history, 3, stream)] == [4, 1, 2]
@@ -133,7 +133,7 @@ def test_a_draft_that_is_never_right_is_asked_less_and_less():
     assert 3 < draft.asked < 15
 
 
-def test_a_draft_that_was_wrong_may_be_right_again():
+def test_a_rejected_draft_may_be_accepted_later():
     sampler = Sampler(greedy=True)
     ours = model(3, vocab_size=40, context_length=128)
     draft = ModelDrafter(session(ours), sampler)

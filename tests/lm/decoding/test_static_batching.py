@@ -90,7 +90,7 @@ def test_greedy_generation_agrees_with_hugging_face():
 
 @pytest.mark.parametrize("context", [8, 64])
 @pytest.mark.parametrize("fields", [{}, {"positions": "rotary", "n_kv_heads": 2}], ids=str)
-def test_cached_greedy_tokens_equal_uncached_ones_unless_the_best_two_are_as_good(context, fields):
+def test_cached_greedy_tokens_equal_uncached_ones_except_for_ties(context, fields):
     model = make_model(context, **fields)
     for start in range(8):
         prompt = [start, start + 1, start + 2]
@@ -104,7 +104,7 @@ def test_cached_greedy_tokens_equal_uncached_ones_unless_the_best_two_are_as_goo
                 break
 
 
-def test_a_sample_is_the_same_whatever_samples_are_beside_it():
+def test_samples_do_not_depend_on_the_batch():
     model, sampler = make_model(), Sampler.from_config(SamplingConfig(temperature=1.0, seed=7))
     together, _, _ = collect(model, sampler, n=6)
     for row in range(6):
@@ -114,7 +114,7 @@ def test_a_sample_is_the_same_whatever_samples_are_beside_it():
     assert collect(model, sampler, n=6)[0] == together
 
 
-def test_samples_that_end_leave_without_changing_the_others():
+def test_finished_samples_leave_without_changing_the_others():
     model, sampler = make_model(context=16), Sampler.from_config(SamplingConfig(temperature=1.0, seed=3))
     stops = {1, 2, 5}
     free, free_logprobs, _ = collect(model, sampler, n=8, max_tokens=30)
@@ -154,7 +154,7 @@ def until(*stops):
     return StopStringStream(Spelling(), stops)
 
 
-def test_samples_end_before_a_stop_string_and_leave_without_changing_the_others():
+def test_samples_end_before_a_stop_string_without_changing_the_others():
     model, sampler = make_model(context=16), Sampler.from_config(SamplingConfig(temperature=1.0, seed=3))
     free, _, _ = collect(model, sampler, n=8, max_tokens=30)
     spelled = {row: "".join(map(Spelling().feed, tokens)) for row, tokens in free.items()}
@@ -186,7 +186,7 @@ def test_a_stop_string_that_is_complete_only_at_the_end_of_the_text_counts():
     assert events[-1] == Finish(0, "stop", "one ")
 
 
-def test_penalties_see_the_history_of_each_row_as_samples_leave():
+def test_penalties_use_the_history_of_each_row_as_samples_leave():
     model = make_model(context=16)
     sampler = Sampler.from_config(SamplingConfig(temperature=1.5, no_repeat_ngram=1, seed=4))
     stops = {1, 5, 8}
@@ -208,7 +208,7 @@ def test_greedy_generation_with_penalties_agrees_with_hugging_face():
     assert collect(model, sampler, max_tokens=40)[0][0] == theirs[0, len(PROMPT) :].tolist()
 
 
-def test_alternatives_are_the_models_best_tokens():
+def test_alternatives_are_the_most_probable_tokens():
     model, sampler = make_model(), Sampler.from_config(SamplingConfig(temperature=0.5, top_k=2, seed=1))
     events = list(events_of(model, sampler, max_tokens=8, n=2, alternatives=4))
     for row in range(2):

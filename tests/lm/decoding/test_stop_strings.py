@@ -76,6 +76,6 @@ def test_the_same_text_however_it_is_cut_and_no_part_of_a_stop_string_before_it_
             assert len(read) - len(seen) < max(map(len, stops)) or found
 
 
-def test_nothing_is_held_back_without_a_reason():
+def test_text_is_returned_as_soon_as_it_is_certain():
     parts, _ = shown(["one ", "two E", "x"], ["END"])
     assert parts == ["one ", "two ", "Ex", ""]

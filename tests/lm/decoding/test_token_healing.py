@@ -12,7 +12,7 @@ import torch
 
 from lm.config.decoding import SamplingConfig
 from lm.config.model import ModelConfig
-from lm.decoding.generator import PROMPT_LOOKUP, Generator, encode_after, encode_prompt
+from lm.decoding.generator import PROMPT_LOOKUP, Generator, encode_continuation, encode_prompt
 from lm.decoding.sampler import Sampler
 from lm.decoding.sampling import Continuation
 from lm.decoding.session import DecodeSession
@@ -42,7 +42,7 @@ def generator(ours=None, tokenizer=TOKENIZER, **settings) -> Generator:
 
 def found(ours: Generator, prompt: str) -> list[HealedPrompt]:
     """The covers of a prompt's end."""
-    ending = PromptEnding.of(ours.tokenizer, prompt, encode_prompt(ours.tokenizer, prompt))
+    ending = PromptEnding.find(ours.tokenizer, prompt, encode_prompt(ours.tokenizer, prompt))
     assert ending is not None
     return heal_prompts(DecodeSession(ours.plan()), [ending], ours.tokenizer, ours.sampler)[0]
 
@@ -86,16 +86,16 @@ def by_the_model(ours: Generator, prompt: str, kept: int) -> dict[tuple[int, ...
 
 
 @pytest.mark.parametrize("prompt", PROMPTS)
-def test_the_covers_are_all_spellings_and_their_probabilities(prompt):
+def test_healed_prompts_are_all_retokenisations_with_their_probabilities(prompt):
     ours = generator()
-    ending = PromptEnding.of(TOKENIZER, prompt, encode_prompt(TOKENIZER, prompt))
+    ending = PromptEnding.find(TOKENIZER, prompt, encode_prompt(TOKENIZER, prompt))
     expected = by_the_model(ours, prompt, len(ending.prefix_ids))
     assert by_tokens(found(ours, prompt)) == approx(expected, depth=8)
     own = tuple(encode_prompt(TOKENIZER, prompt))
     assert own in expected, "the prompt's own tokens cover its end"
 
 
-def test_covers_are_drawn_with_their_probabilities():
+def test_healed_prompts_are_sampled_with_their_probabilities():
     class Even:
         """Gives numbers that lie evenly."""
 
@@ -141,7 +141,7 @@ def test_logprobs_are_those_of_the_model():
 
 
 @pytest.mark.parametrize("prompt", PROMPTS)
-def test_greedy_is_a_beam_of_one_and_what_a_draft_gives(prompt):
+def test_greedy_equals_a_beam_of_one_and_speculative_decoding(prompt):
     ours = generator(greedy=True)
     (expected,) = ours.samples(prompt)
     (found,) = ours.search(prompt, beam_size=1)
@@ -176,14 +176,14 @@ def test_a_text_without_tokens_has_no_end():
     backend = tokenizers.Tokenizer.from_str(TOKENIZER._backend.to_str())
     backend.normalizer = tokenizers.normalizers.Strip()
     tokenizer = Tokenizer(backend)
-    assert PromptEnding.of(tokenizer, " ", encode_prompt(tokenizer, " ")) is None
-    assert PromptEnding.of(tokenizer, "The owl ", encode_prompt(tokenizer, "The owl ")) is None, (
+    assert PromptEnding.find(tokenizer, " ", encode_prompt(tokenizer, " ")) is None
+    assert PromptEnding.find(tokenizer, "The owl ", encode_prompt(tokenizer, "The owl ")) is None, (
         "the space is in no token"
     )
 
 
 @pytest.mark.parametrize("prompt", ["Th", "The owl saw the fo", "The owl ", "The owl saw"])
-def test_tokenizers_that_begin_a_text_with_a_space_heal_too(prompt):
+def test_tokenizers_that_start_a_text_with_a_space_heal_too(prompt):
     backend = tokenizers.Tokenizer(tokenizers.models.BPE())
     backend.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace(prepend_scheme="first")
     backend.decoder = tokenizers.decoders.Metaspace(prepend_scheme="first")
@@ -195,14 +195,14 @@ def test_tokenizers_that_begin_a_text_with_a_space_heal_too(prompt):
     for cover in options:
         for last in [[token] for token in cover.tokens.tolist()] or [[]]:
             assert tokenizer.decode([*cover.prompt, *last]).startswith(prompt)
-    ending = PromptEnding.of(tokenizer, prompt, encode_prompt(tokenizer, prompt))
+    ending = PromptEnding.find(tokenizer, prompt, encode_prompt(tokenizer, prompt))
     assert ending.text.decode() == " " + prompt.split(" ")[-1], "the whole word is taken back"
     for sample in [*ours.samples(prompt, n=8), *ours.search(prompt, beam_size=2, n=2)]:
         texts = {tokenizer.decode([*cover.prompt, *sample.tokens]) for cover in options if cover.overlap}
         assert prompt + sample.text in texts or not sample.overlap
 
 
-def test_stop_strings_are_looked_for_behind_the_prompt():
+def test_stop_strings_are_searched_after_the_prompt():
     ours = generator(greedy=True)
     (whole,) = ours.samples("The owl ")
     assert whole.overlap
@@ -221,7 +221,7 @@ def test_an_interrupted_sample_has_the_text_of_its_tokens():
         assert interrupted.text == sample.text
 
 
-def test_biases_count_for_what_goes_beyond_the_prompt():
+def test_biases_apply_beyond_the_prompt():
     ours = generator(greedy=True)
     first = ours.samples("The owl ")[0].tokens[0]
     banned = generator(greedy=True, logit_bias=(f"{first}=-inf",)).samples("The owl ")[0]
@@ -231,33 +231,33 @@ def test_biases_count_for_what_goes_beyond_the_prompt():
 
 
 @pytest.mark.parametrize("kind", ["char", "byte"])
-def test_characters_and_bytes_are_never_taken_back(kind):
+def test_character_and_byte_tokenizers_are_not_healed(kind):
     tokenizer = make_tokenizer(kind)
-    assert PromptEnding.of(tokenizer, "The owl ", encode_prompt(tokenizer, "The owl ")) is None
+    assert PromptEnding.find(tokenizer, "The owl ", encode_prompt(tokenizer, "The owl ")) is None
 
 
-def test_only_the_text_of_a_prompt_is_taken_back():
+def test_only_the_text_of_a_prompt_is_retokenised():
     ids = encode_prompt(TOKENIZER, "The owl ")
     off = generator(token_healing=False).samples("The owl ", n=3)
     assert generator().samples(ids, n=3) == off
     assert dataclasses.replace(generator(), follows_examples=True).samples("The owl ", n=3) == off
     assert generator().samples("The owl ", n=3) != off
-    assert PromptEnding.of(TOKENIZER, "", ids) is None
+    assert PromptEnding.find(TOKENIZER, "", ids) is None
     context = [*encode_prompt(TOKENIZER, "saw the fo"), TOKENIZER.end_of_text]
-    ending = PromptEnding.of(TOKENIZER, "x", encode_after(TOKENIZER, context, "x"))
+    ending = PromptEnding.find(TOKENIZER, "x", encode_continuation(TOKENIZER, context, "x"))
     assert ending.prefix_ids == context
-    assert PromptEnding.of(TOKENIZER, "x", TOKENIZER.encode("x")) is None, "one token has to stay"
-    with pytest.raises(UsageError, match="nothing to begin from"):
+    assert PromptEnding.find(TOKENIZER, "x", TOKENIZER.encode("x")) is None, "one token has to stay"
+    with pytest.raises(UsageError, match="the prompt is empty"):
         generator().samples([])
 
 
-def test_long_words_are_taken_back_in_part():
+def test_long_words_are_retokenised_in_part():
     prompt = "The owl " + "x" * 40
-    ending = PromptEnding.of(TOKENIZER, prompt, encode_prompt(TOKENIZER, prompt))
+    ending = PromptEnding.find(TOKENIZER, prompt, encode_prompt(TOKENIZER, prompt))
     assert 0 < len(ending.text) <= 24
     assert spelled(ending.prefix_ids) + ending.text == prompt.encode()
     long = "the fox ran. " * 300 + "The ow"
-    ending = PromptEnding.of(TOKENIZER, long, encode_prompt(TOKENIZER, long))
+    ending = PromptEnding.find(TOKENIZER, long, encode_prompt(TOKENIZER, long))
     assert ending.text == b" ow"
     assert spelled(ending.prefix_ids) + ending.text == long.encode()
 

@@ -135,11 +135,11 @@ def test_n_best_are_different_and_best_first():
         assert len({one.tokens for one in result.translations}) == len(scores) == 4
         assert scores == sorted(scores, reverse=True)
         assert result.translations[0].text == result.source
-    with pytest.raises(UsageError, match="best need a beam at least as wide"):
+    with pytest.raises(UsageError, match="translations per line need a beam at least as wide"):
         Translator([copier()], TranslationConfig(n_best=6))
 
 
-def test_translations_begin_with_their_prefixes():
+def test_translations_start_with_their_prefixes():
     sources, prefixes = ["owl fox", "mill", "", "saw ran"], ["mill", "", "fox", "owl saw"]
     found = texts(copier(), sources, prefixes=prefixes)
     assert [text.startswith(prefix) for text, prefix in zip(found, prefixes, strict=True)] == [True, True, False, True]
@@ -188,7 +188,7 @@ def test_penalties_count_in_a_search_and_spare_the_end_token():
     once = Sampler.from_config(SamplingConfig(greedy=True, no_repeat_ngram=3))
     assert texts(copier(), ["owl fox"], sampler=once) == ["owl fox"]  # the start token is no earlier end token
     bans_all = Sampler.from_config(SamplingConfig(greedy=True), {(i,): float("-inf") for i in range(300)})
-    with pytest.raises(UsageError, match="no token is left"):
+    with pytest.raises(UsageError, match="every token is banned"):
         texts(model, sources, sampler=bans_all)
 
 
@@ -201,7 +201,7 @@ def test_an_ensemble_of_a_model_with_itself_is_the_model():
         Translator([copier(), untrained(tokenizer=make_tokenizer("byte"))])
 
 
-def test_models_with_several_directions_are_told_which():
+def test_models_with_several_directions_need_a_target_language():
     both = untrained(tokenizer=with_tags("de", "en"))
     with pytest.raises(UsageError, match="translates into de, en; say into which"):
         Translator([both])
@@ -217,7 +217,7 @@ def test_models_with_several_directions_are_told_which():
     assert result.translations[0].logprobs == approx(nats, model=both.model)
 
 
-def test_lines_are_read_as_far_ahead_as_allowed_and_no_further():
+def test_lines_are_read_ahead_up_to_the_limit():
     taken = []
 
     def source():

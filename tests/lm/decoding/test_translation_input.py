@@ -54,7 +54,7 @@ def test_sources_are_padded_to_the_longest() -> None:
 
 def test_only_a_model_that_learned_from_pairs_translates(tmp_path: Path) -> None:
     hardware = Hardware("cpu", "float32", 1)
-    with pytest.raises(UsageError, match="only one that learned from pairs translates"):
+    with pytest.raises(UsageError, match="only a run trained on sentence pairs translates"):
         TranslationModel.from_loaded(load_model(make_run(tmp_path / "gpt"), hardware))
     rotary = make_run(tmp_path / "rotary", n_encoder_layers=1, positions="rotary")
     learned = make_run(tmp_path / "learned", n_encoder_layers=1, positions="learned", context_length=20)
@@ -65,15 +65,13 @@ def test_only_a_model_that_learned_from_pairs_translates(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("max_length", "limit"), [(256, 4096), (3000, 6000)])
-def test_where_positions_do_not_end_a_line_is_read_as_far_as_is_of_use(
-    tmp_path: Path, max_length: int, limit: int
-) -> None:
+def test_without_a_position_limit_sources_have_a_default_limit(tmp_path: Path, max_length: int, limit: int) -> None:
     """Attention takes time that grows with the square of the length, for a text like none it has learned from."""
     loaded = load_model(make_run(tmp_path / "run", n_encoder_layers=1), Hardware("cpu", "float32", 1))
     parallel = ParallelConfig(max_length=max_length)
     model = TranslationModel.from_loaded(
         dataclasses.replace(loaded, config=dataclasses.replace(loaded.config, parallel=parallel))
     )
-    ids = model.read(["a" * 10_000], [None])[0]
+    ids = model.encode(["a" * 10_000], [None])[0]
     line = build_source_line(0, "", [(model, PLAIN, ids)], [])
     assert (line.length, line.left_out) == (limit, len(ids) + 1 - limit)

@@ -93,7 +93,7 @@ def widened(model: DecoderOnly) -> DecoderOnly:
 
 @pytest.mark.parametrize("in_8_bits", [False, True])
 @pytest.mark.parametrize("seed", range(14))  # twice as many as there are kinds of positions
-def test_logits_are_those_of_reading_all_again(seed, in_8_bits):
+def test_logits_equal_those_of_recomputation(seed, in_8_bits):
     """Beyond the context too, with rows that are left out, repeated, and taken back.
 
     Of weights in 8 bits the inputs are rounded to 16, which is a part of what rounding the weights changes.
@@ -145,7 +145,7 @@ def of_pairs(seed: int) -> ModelConfig:
 
 @pytest.mark.parametrize("in_8_bits", [False, True])
 @pytest.mark.parametrize("seed", range(7))
-def test_hypotheses_of_sources_are_as_if_each_were_read_alone(seed, in_8_bits):
+def test_hypotheses_of_sources_equal_those_of_single_sources(seed, in_8_bits):
     """Hypotheses change places, sources are left out and repeated, tokens taken back, and more read than the context.
 
     What 8 bits round is rounded alike in both.
@@ -178,7 +178,7 @@ def test_hypotheses_of_sources_are_as_if_each_were_read_alone(seed, in_8_bits):
 
 
 @pytest.mark.parametrize("refill", [False, True])
-def test_searches_find_the_same_whether_compiled_or_not(monkeypatch, refill):
+def test_compiled_beam_search_equals_torch(monkeypatch, refill):
     """Of ten sources, that end at different times."""
     model, lengths = built(of_pairs(3)), torch.arange(10) % 7 + 1
     source = torch.randint(37, (10, 7), generator=torch.Generator().manual_seed(1))
@@ -209,7 +209,7 @@ def test_an_output_layer_may_have_a_bias():
     assert model in selection._compiled
 
 
-def test_the_best_are_found_as_torch_finds_them_among_the_logits():
+def test_the_top_k_equal_those_of_torch():
     model, source = built(of_pairs(0)), torch.randint(37, (4, 7))
     fed, output_spec = SessionDriver(model, source, torch.tensor([7, 3, 1, 5])), OutputSpec(top_k=3)
     fed.feed(torch.ones(4, 1, dtype=torch.long))  # torch reads the source
@@ -222,7 +222,7 @@ def test_the_best_are_found_as_torch_finds_them_among_the_logits():
 
 
 @pytest.mark.parametrize("positions", POSITIONS)
-def test_a_beam_finds_the_same_whether_its_past_is_shared_or_copied(positions):
+def test_beam_search_is_the_same_with_shared_and_copied_caches(positions):
     """Of prompts of several lengths: compiled code finds a hypothesis' past by its slots."""
     config = ModelConfig(vocab_size=37, context_length=40, d_model=16, n_layers=2, positions=positions, init_std=0.3)
     model, prompts = built(config), [[3, 4, 5, 6], [7], [8, 9]]
@@ -340,7 +340,7 @@ def test_ids_beyond_the_vocabulary_are_refused(has_source, token):
     """Whether logits are wanted or the best ones, and wherever the token stands."""
     layers = int(has_source)
     model = built(ModelConfig(vocab_size=37, context_length=12, d_model=16, n_layers=1, n_encoder_layers=layers))
-    message = rf"token ID {token} is not in the model's vocabulary: its 37 IDs begin with 0"
+    message = rf"token ID {token} is not in the model's vocabulary: its 37 IDs start at 0"
     for place in range(2):
         tokens = torch.tensor([[3], [4]])
         tokens[place] = token
@@ -376,14 +376,14 @@ def test_a_long_context_takes_no_memory_until_it_is_used(positions):
     assert model in selection._compiled
 
 
-def test_a_model_that_is_being_trained_is_left_to_torch():
+def test_a_model_in_training_runs_in_torch():
     """Its weights may be put elsewhere."""
     config = ModelConfig(vocab_size=37, context_length=8, d_model=16, n_layers=1)
     assert plan_engines(build_model(config).eval()).accelerated is None
     assert plan_engines(built(config)).accelerated is not None
 
 
-def test_a_model_of_which_only_adapters_are_trained_is_left_to_torch():
+def test_a_model_with_trained_adapters_runs_in_torch():
     """The step doesn't know them."""
     config = ModelConfig(vocab_size=37, context_length=8, d_model=16, n_layers=1)
     assert plan_engines(build_model_with_lora(config, LoraConfig(rank=2)).eval()).accelerated is None
@@ -413,7 +413,7 @@ print(numba.threading_layer(), len(found), same, model in selection._compiled)
 """
 
 
-def test_threads_may_generate_side_by_side_with_numbas_own_pool():
+def test_threads_may_generate_concurrently_with_numbas_own_pool():
     """Which aborts where two threads use it at once; there is no other where OpenMP can't be loaded."""
     environment = {**os.environ, "NUMBA_THREADING_LAYER": "workqueue", "NUMBA_NUM_THREADS": "2"}
     told = run_python(IN_TWO_THREADS, environment)
@@ -483,7 +483,7 @@ def test_learned_positions_end_with_the_context():
             pytest.fail(str(error))
 
 
-def test_machine_code_of_another_processor_is_left_alone(monkeypatch):
+def test_code_compiled_for_another_processor_is_not_used(monkeypatch):
     config = ModelConfig(vocab_size=37, context_length=8, d_model=16, n_layers=1)
     monkeypatch.setattr(code_cache, "target_cpu", lambda: "another")
     code_cache.clear_cached_state()

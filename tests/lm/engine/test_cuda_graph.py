@@ -118,7 +118,7 @@ def same(found: Tensor, expected: Tensor) -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))  # of which each kind of positions has one
-def test_logits_are_those_of_reading_all_again(seed):
+def test_logits_equal_those_of_recomputation(seed):
     """Beyond the context too, with rows that are left out, repeated, and taken back."""
     model = built(drawn(seed))
     of, rows = random.Random(seed), seed % 5 + 1
@@ -192,7 +192,7 @@ def test_sequences_that_grow_at_the_same_time_do_not_share_buffers():
             same(steps.feed(tokens), again.feed(tokens))
 
 
-def test_what_is_left_over_from_a_broken_sequence_is_not_seen():
+def test_leftovers_of_an_aborted_sequence_are_masked():
     """A weight of zero makes nothing of infinity."""
     model = built(drawn(0))
     steps = SessionDriver(model)
@@ -224,7 +224,7 @@ def test_weights_that_change_where_they_are_count():
 
 
 @pytest.mark.parametrize("change", [DecoderOnly.double, quantise])
-def test_weights_that_move_are_found(change):
+def test_moved_weights_are_detected(change):
     model = built(ModelConfig(vocab_size=VOCABULARY, context_length=CONTEXT, d_model=16, n_layers=1)).float()
     found = []
     for _ in range(2):
@@ -254,7 +254,7 @@ def test_tables_that_recorded_steps_read_are_kept_when_longer_ones_take_their_pl
     assert [kept.data_ptr() for kept in cuda_graph._static_steps[model]._kept_alive] == addresses[1:3]
 
 
-def test_a_model_that_goes_takes_its_buffers_along():
+def test_buffers_are_freed_with_the_model():
     model = built(drawn(0))
     steps = SessionDriver(model)
     for _ in range(2):
@@ -289,7 +289,7 @@ def test_a_model_that_is_being_trained_is_not_recorded(change):
     assert not steps_recorded(model)
 
 
-def test_where_nothing_can_be_recorded_steps_go_on_one_by_one(monkeypatch, caplog):
+def test_steps_run_in_torch_if_recording_fails(monkeypatch, caplog):
     class Failing(Recorder):
         def __call__(self, work: Computation) -> Computation:
             work()
@@ -303,7 +303,7 @@ def test_where_nothing_can_be_recorded_steps_go_on_one_by_one(monkeypatch, caplo
             tokens = torch.randint(VOCABULARY, (2, 1))
             same(steps.feed(tokens), again.feed(tokens))
     assert [record.getMessage() for record in caplog.records] == [
-        "CUDA graphs can't be recorded here, so steps run without: no recording"
+        "CUDA graphs can't be recorded here, so decode steps run without them: no recording"
     ]
 
 

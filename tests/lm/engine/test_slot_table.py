@@ -27,15 +27,15 @@ def seen(mask) -> list[list[list[int]]]:
     return [[row.isfinite().nonzero().flatten().tolist() for row in rows[0]] for rows in mask.bias]
 
 
-def test_each_hypothesis_sees_its_prefix_and_its_own_past() -> None:
+def test_each_row_attends_to_its_prefix_and_its_own_past() -> None:
     made = cache(2, 3)
     slots = SlotTable(made, 2, torch.zeros(1), prefix=torch.tensor([3, 2]))
-    assert seen(slots.add(2)) == [[[0, 1, 2, 3], [0, 1, 2, 3, 4]], [[0, 1, 3], [0, 1, 3, 4]]]
+    assert seen(slots.allocate_and_mask(2)) == [[[0, 1, 2, 3], [0, 1, 2, 3, 4]], [[0, 1, 3], [0, 1, 3, 4]]]
     assert slots.query_positions(2).tolist() == [[3, 4], [2, 3]]
     assert slots.key_positions(2).tolist() == [[0, 1, 2, 3, 4], [0, 1, 2, 2, 3]]
     read(made, 2, 2)
     assert slots.reorder(torch.tensor([0, 0, 1, 1])) is None
-    assert seen(slots.add(1)) == [
+    assert seen(slots.allocate_and_mask(1)) == [
         [[0, 1, 2, 3, 4, 5], [0, 1, 2, 3, 4, 6]],
         [[0, 1, 3, 4, 5], [0, 1, 3, 4, 6]],
     ]
@@ -54,26 +54,26 @@ def test_each_hypothesis_sees_its_prefix_and_its_own_past() -> None:
         3,
         1,
     )
-    assert seen(slots.add(1)) == [[[0, 1, 3, 4, 6, 7], [0, 1, 3, 4, 5, 8]]]
+    assert seen(slots.allocate_and_mask(1)) == [[[0, 1, 3, 4, 6, 7], [0, 1, 3, 4, 5, 8]]]
 
 
 def test_prefixes_of_one_length_need_no_mask_and_no_positions_of_their_own() -> None:
     slots = SlotTable(cache(2, 3), 2, torch.zeros(1))
-    mask = slots.add(2)
+    mask = slots.allocate_and_mask(2)
     assert (mask.bias, mask.is_causal, slots.query_positions(2), slots.next_position) == (None, True, None, 5)
 
 
-def test_what_was_taken_back_is_seen_no_more() -> None:
+def test_truncated_slots_are_masked() -> None:
     made = cache(1, 1)
     slots = SlotTable(made, 1, torch.zeros(1))
-    slots.add(3)
+    slots.allocate_and_mask(3)
     read(made, 1, 3)
     slots.truncate(1)
-    assert seen(slots.add(1)) == [[[0, 1, 4]]]
+    assert seen(slots.allocate_and_mask(1)) == [[[0, 1, 4]]]
     assert slots.key_positions(1).tolist() == [[0, 1, 0, 0, 2]]
 
 
-def test_padding_is_behind_what_is_real() -> None:
+def test_padding_of_prefixes_is_masked() -> None:
     assert padding_bias(torch.tensor([2, 0]), 3).tolist() == [[0, 0, -INF], [-INF] * 3]
 
 

@@ -143,7 +143,7 @@ def test_alignments_are_the_words_attended_to_most():
     rows = [[0.1, 0.2, 0.6, 0.1], [0.7, 0.2, 0.05, 0.05], [0.1, 0.3, 0.4, 0.2], [0, 0, 0, 1]]
     found = AttentionMap("cross", target, source, np.array([[rows]], dtype=np.float32))
     assert found.alignments() == [(0, 1), (1, 0), (1, 2)]
-    assert found.to_pharaoh() == "0-1 1-0 1-2"
+    assert found.pharaoh() == "0-1 1-0 1-2"
 
 
 def test_what_is_not_there_cannot_be_shown():

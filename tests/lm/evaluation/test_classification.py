@@ -20,7 +20,7 @@ PREDICTED = ["cat", "dog", "cat", "cat", "dog", "owl"]
 
 
 def test_a_case_by_hand():
-    scores = ClassificationScores.of(EXPECTED, PREDICTED)
+    scores = ClassificationScores.from_predictions(EXPECTED, PREDICTED)
     assert scores.labels == ("cat", "dog", "owl")
     assert scores.confusion.tolist() == [[2, 0, 0], [1, 1, 0], [0, 1, 1]]
     assert (scores.examples, scores.correct, scores.accuracy) == (6, 4, 4 / 6)
@@ -43,7 +43,7 @@ def test_scores_are_those_of_the_definitions(seed):
     draw = random.Random(seed)
     expected = draw.choices("abcd", weights=[9, 3, 1, 1], k=200)
     predicted = [label if draw.random() < 0.6 else draw.choice("abce") for label in expected]
-    scores, f1s = ClassificationScores.of(expected, predicted), []
+    scores, f1s = ClassificationScores.from_predictions(expected, predicted), []
     pairs = list(zip(expected, predicted, strict=True))
     for each in scores.by_label:
         hits = sum(one == other == each.label for one, other in pairs)
@@ -65,9 +65,9 @@ def test_scores_are_those_of_the_definitions(seed):
 
 
 def test_a_label_that_is_never_predicted_has_no_precision_and_an_f1_of_zero():
-    owl = ClassificationScores.of(["owl", "cat"], ["cat", "cat"]).by_label[1]
+    owl = ClassificationScores.from_predictions(["owl", "cat"], ["cat", "cat"]).by_label[1]
     assert (owl.precision, owl.recall, owl.f1) == (None, 0.0, 0.0)
-    cat = ClassificationScores.of(["owl"], ["cat"]).by_label[0]
+    cat = ClassificationScores.from_predictions(["owl"], ["cat"]).by_label[0]
     assert (cat.precision, cat.recall, cat.f1) == (0.0, None, 0.0)
 
 
@@ -93,8 +93,10 @@ def test_a_wilson_bound_is_where_the_score_test_rejects(trials):
 
 def test_the_order_of_texts_makes_no_difference():
     order = np.random.default_rng(1).permutation(len(EXPECTED))
-    shuffled = ClassificationScores.of([EXPECTED[place] for place in order], [PREDICTED[place] for place in order])
-    assert shuffled.by_label == ClassificationScores.of(EXPECTED, PREDICTED).by_label
+    shuffled = ClassificationScores.from_predictions(
+        [EXPECTED[place] for place in order], [PREDICTED[place] for place in order]
+    )
+    assert shuffled.by_label == ClassificationScores.from_predictions(EXPECTED, PREDICTED).by_label
 
 
 @dataclass

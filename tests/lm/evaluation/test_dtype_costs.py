@@ -26,7 +26,7 @@ def test_figures_are_those_of_each_type_alone(tmp_path):
     models["int8"] = copy.deepcopy(models["float32"])
     quantise(models["int8"])
     config = PerplexityConfig(batch_size=2)
-    scorers = {name: TextScorer.of(model, BPE, config, separator=SEPARATOR) for name, model in models.items()}
+    scorers = {name: TextScorer.from_config(model, BPE, config, separator=SEPARATOR) for name, model in models.items()}
     costs: list[DtypeCost] = []
     events = list(measure_dtype_costs(scorers, files, costs=costs))
     assert events == [event for event in scorers["float32"].measure(files) if isinstance(event, BatchScored)]

@@ -23,7 +23,7 @@ def scored(tokenizer, tmp_path, *texts, batch_size=3, context=16, stride=8):
 
 @pytest.mark.parametrize("tokenizer", [BPE, CHAR], ids=["bpe", "char"])
 @pytest.mark.parametrize("batch_size", [1, 4, 50])
-def test_stretches_are_the_text_token_by_token_in_order(tokenizer, batch_size, tmp_path, monkeypatch):
+def test_segments_are_the_text_token_by_token_in_order(tokenizer, batch_size, tmp_path, monkeypatch):
     monkeypatch.setattr("lm.text.files.BLOCK_BYTES", 37)
     monkeypatch.setattr("lm.tokenizer.tokenizer.split_into_pieces.__kwdefaults__", {"limit": 300})
     parts = [[TEXT * 10, "x\n", "the owl\n"], [], ["T"], [TEXT]]

@@ -12,10 +12,10 @@ START, END = 1000, 1001
 
 
 def windows(length: int, *, context: int, stride: int, frame: SpecialTokenFrame, parts: int = 1):
-    cutter = MaskedWindowSplitter(context=context, stride=stride, frame=frame)
+    splitter = MaskedWindowSplitter(context=context, stride=stride, frame=frame)
     for part in np.array_split(np.arange(length), parts):
-        yield from cutter.push(part)
-    yield from cutter.finish()
+        yield from splitter.push(part)
+    yield from splitter.finish()
 
 
 @pytest.mark.parametrize(

@@ -135,7 +135,7 @@ def test_a_model_of_nan_is_an_error_and_not_a_figure(tmp_path):
 
 def test_the_macro_average_is_the_mean_over_files_with_text(tmp_path):
     parts = tallies(tmp_path, BPE, TEXT, "", "the owl", "The fox")
-    macro = MacroAverage.of(parts)
+    macro = MacroAverage.from_tallies(parts)
     read = [part for part in parts if part.tokens]
     assert macro.files == 3
     for name in ("perplexity", "word_perplexity", "bits_per_byte"):
@@ -146,6 +146,6 @@ def test_the_macro_average_is_the_mean_over_files_with_text(tmp_path):
 
 
 def test_a_macro_average_of_little_has_no_figures():
-    assert MacroAverage.of([Tally()]) == MacroAverage(0, None, None, None, None)
+    assert MacroAverage.from_tallies([Tally()]) == MacroAverage(0, None, None, None, None)
     one = Tally(tokens=2, words=0, bytes=4, nats=2.0, squares=2.0)
-    assert MacroAverage.of([one]) == MacroAverage(1, one.perplexity, None, one.bits_per_byte, None)
+    assert MacroAverage.from_tallies([one]) == MacroAverage(1, one.perplexity, None, one.bits_per_byte, None)

@@ -150,8 +150,8 @@ def test_a_single_block_has_no_standard_error():
     assert total.z == pytest.approx(-0.25 / (15 / 40))
 
 
-def test_tokens_that_end_where_a_stretch_of_both_models_does_are_not_lost():
-    """Each model's second stretch continues with a token that ends where the first stretch did."""
+def test_tokens_that_end_where_a_segment_of_both_models_does_are_not_lost():
+    """Each model's second segment continues with a token that ends where the first segment did."""
     ends, parts = [1, 2, 2, 4], []
     for nats in ([1, 2, 4, 8], [16, 32, 64, 128]):
         passage = segment("abcd", ends, nats).passage

@@ -33,7 +33,7 @@ def model(**fields) -> EncoderOnly:
 
 
 def scorer(masked: EncoderOnly, **fields) -> TextScorer:
-    return TextScorer.of(masked, BYTES, PerplexityConfig(**fields), separator=END_OF_TEXT)
+    return TextScorer.from_config(masked, BYTES, PerplexityConfig(**fields), separator=END_OF_TEXT)
 
 
 def files(folder):
@@ -101,4 +101,4 @@ def test_a_damaged_model_is_told_of_by_the_name_of_the_file(tmp_path):
 
 def test_only_masked_models_score_a_sample():
     with pytest.raises(UsageError, match="leave `every` out"):
-        TextScorer.of(small_models.make_model(), BYTES, PerplexityConfig(every=2), separator=END_OF_TEXT)
+        TextScorer.from_config(small_models.make_model(), BYTES, PerplexityConfig(every=2), separator=END_OF_TEXT)

@@ -26,16 +26,20 @@ def files(tmp_path):
 
 def test_windows_are_those_of_the_settings_or_half_of_the_context_apart(model):
     context = model.config.context_length
-    usual = TextScorer.of(model, BPE, PerplexityConfig(), separator=SEPARATOR)
+    usual = TextScorer.from_config(model, BPE, PerplexityConfig(), separator=SEPARATOR)
     assert (usual.context, usual.stride, usual.batch_size) == (context, context // 2, PerplexityConfig().batch_size)
-    chosen = TextScorer.of(model, BPE, PerplexityConfig(context=8, stride=3, batch_size=2), separator=SEPARATOR)
+    chosen = TextScorer.from_config(
+        model, BPE, PerplexityConfig(context=8, stride=3, batch_size=2), separator=SEPARATOR
+    )
     assert (chosen.context, chosen.stride, chosen.batch_size) == (8, 3, 2)
     with pytest.raises(UsageError, match="stride 9"):
-        TextScorer.of(model, BPE, PerplexityConfig(context=8, stride=9), separator=SEPARATOR)
+        TextScorer.from_config(model, BPE, PerplexityConfig(context=8, stride=9), separator=SEPARATOR)
 
 
-def test_figures_are_those_of_the_files_and_every_stretch_comes_once(model, files):
-    scorer = TextScorer.of(model, BPE, PerplexityConfig(context=8, stride=3, batch_size=2), separator=SEPARATOR)
+def test_figures_are_those_of_the_files_and_every_segment_comes_once(model, files):
+    scorer = TextScorer.from_config(
+        model, BPE, PerplexityConfig(context=8, stride=3, batch_size=2), separator=SEPARATOR
+    )
     window_scorer = build_window_scorer(model, BPE, context=8, stride=3)
     expected = list(measure_perplexity(window_scorer, BPE, files, separator=SEPARATOR, batch_size=2))
     scores: list[FileScore] = []

@@ -87,7 +87,7 @@ def test_flags_are_pairs():
     assert [span.text for span in merge_into_spans([bytewise(FLAGS)])] == ["🇰🇷", "🇩🇪"]
 
 
-def test_a_character_may_be_split_between_stretches():
+def test_a_character_may_be_split_between_segments():
     whole = bytewise("a한b")
     halves = [ScoredSegment(whole.passage, 0, np.ones(2)), ScoredSegment(whole.passage, 2, np.ones(3))]
     assert [span.text for span in merge_into_spans(halves)] == ["a", "한", "b"]

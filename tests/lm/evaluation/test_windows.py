@@ -12,9 +12,9 @@ from lm.evaluation.windows import CausalWindowSplitter, resolve_window_sizes
 @pytest.mark.parametrize("length", [0, 1, 2, 15, 16, 17, 18, 100])
 def test_windows_account_for_every_token_once_however_a_document_comes(context, stride, start_token, length):
     for parts in (1, 3, 100):
-        cutter = CausalWindowSplitter(context=context, stride=stride, start_token=start_token)
-        windows = [w for part in np.array_split(np.arange(length), parts) for w in cutter.push(part)]
-        windows += cutter.finish()
+        splitter = CausalWindowSplitter(context=context, stride=stride, start_token=start_token)
+        windows = [w for part in np.array_split(np.arange(length), parts) for w in splitter.push(part)]
+        windows += splitter.finish()
         accounted = [
             token for w in windows for token in [*w.tokens[: w.unscored], *w.tokens[len(w.tokens) - w.scored :]]
         ]

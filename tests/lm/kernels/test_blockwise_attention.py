@@ -15,7 +15,7 @@ def heads(n: int, length: int, *, seed: int, dtype=torch.float32) -> torch.Tenso
 
 @pytest.mark.parametrize("length", [1, 127, 128, 129, 500])
 @pytest.mark.parametrize("kv_heads", [4, 2, 1])
-def test_blocks_find_what_the_fused_kernel_finds(length, kv_heads):
+def test_blockwise_attention_equals_the_fused_kernel(length, kv_heads):
     query, key, value = heads(4, length, seed=0), heads(kv_heads, length, seed=1), heads(kv_heads, length, seed=2)
     expected = F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
     assert_close(blockwise_causal_attention(query, key, value), expected, terms=max(16, length), depth=2)

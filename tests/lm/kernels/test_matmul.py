@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("numba")
 
 from lm.kernels.matmul import MIN_PACKED_FLOAT_ROWS, matmul
-from lm.kernels.simd import INPUTS
+from lm.kernels.simd import INPUT_BLOCK
 from tests.tolerances import assert_close
 
 SHAPES = [
@@ -43,7 +43,7 @@ def multiplied(weights, scales, bias, x, *, threads: int = 1) -> np.ndarray:
 
 @pytest.mark.parametrize("in_8_bits", [False, True])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_products_are_those_of_float64(shape, in_8_bits):
+def test_matmuls_equal_float64(shape, in_8_bits):
     weights, scales, bias, x = drawn(*shape, in_8_bits=in_8_bits)
     wide = weights.astype(np.float64) * (scales[:, None] if in_8_bits else 1.0)
     found = multiplied(weights, scales, bias, x)
@@ -60,7 +60,7 @@ def test_products_are_those_of_float64(shape, in_8_bits):
 
 @pytest.mark.parametrize("in_8_bits", [False, True])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_row_is_the_same_beside_any_others_and_with_any_threads(shape, in_8_bits):
+def test_a_row_does_not_depend_on_batch_and_threads(shape, in_8_bits):
     weights, scales, bias, x = drawn(*shape, in_8_bits=in_8_bits)
     x = x if in_8_bits else x[: MIN_PACKED_FLOAT_ROWS - 1]
     together = multiplied(weights, scales, bias, x)
@@ -69,8 +69,8 @@ def test_a_row_is_the_same_beside_any_others_and_with_any_threads(shape, in_8_bi
     np.testing.assert_array_equal(together, multiplied(weights, scales, bias, x, threads=2))
 
 
-@pytest.mark.parametrize("inputs", [INPUTS, 16 * 1024, 64 * 1024])
-def test_the_largest_whole_numbers_do_not_run_over(inputs):
+@pytest.mark.parametrize("inputs", [INPUT_BLOCK, 16 * 1024, 64 * 1024])
+def test_the_largest_integers_do_not_overflow(inputs):
     weights, scales = np.full((8, inputs), -127, np.int8), np.ones(8, np.float32)
     found = multiplied(weights, scales, np.empty(0, np.float32), np.full((4, inputs), 3.0, np.float32))
     assert_close(found, -127 * 3.0 * inputs, terms=inputs)
@@ -78,7 +78,7 @@ def test_the_largest_whole_numbers_do_not_run_over(inputs):
 
 @pytest.mark.parametrize("damage", [np.nan, np.inf])
 @pytest.mark.parametrize("in_8_bits", [False, True])
-def test_what_is_no_number_does_not_become_one(damage, in_8_bits):
+def test_nan_is_propagated(damage, in_8_bits):
     weights, scales, bias, x = drawn(4, 8, 64, in_8_bits=in_8_bits)
     x[1, 5], x[3] = damage, 0.0
     found = multiplied(weights, scales, bias, x)

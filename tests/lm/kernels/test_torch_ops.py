@@ -25,7 +25,7 @@ def drawn():
 
 
 @pytest.mark.parametrize("has_bias", [True, False])
-def test_it_is_the_product(ready, has_bias):
+def test_it_equals_the_matmul(ready, has_bias):
     values, scales, bias, x = drawn()
     shift = bias if has_bias else None
     expected = x.double() @ (values.double() * scales[:, None]).T + (bias if has_bias else 0)
@@ -35,7 +35,7 @@ def test_it_is_the_product(ready, has_bias):
     assert torch.equal(torch_ops.int8_matmul(values, scales, shift, turned), found.transpose(0, 1))
 
 
-def test_what_it_does_not_know_is_left_to_torch(ready):
+def test_unsupported_tensors_are_left_to_torch(ready):
     values, scales, bias, x = drawn()
     assert torch_ops.int8_matmul(values, scales, bias, x.double()) is None
     assert torch_ops.int8_matmul(values, scales, bias, x.requires_grad_()) is None

@@ -52,7 +52,7 @@ def masks(n_queries: int, n_keys: int) -> dict[str, Mask]:
         "everything": Mask(),
         "causal": Mask.causal(),
         "window": Mask.causal(pattern=SlidingWindow(2)),
-        "keys": Mask.keys(lengths),
+        "keys": Mask.key_padding(lengths),
         "causal keys": Mask(is_causal=True, key_lengths=lengths),
         "bias": Mask(bias=bias),
         "causal bias": Mask.causal(bias=bias),
@@ -104,10 +104,10 @@ def test_in_bfloat16_it_stays_near_the_definition(name, length):
 
 
 @pytest.mark.parametrize("kernel", ["fused", "products"])
-def test_a_query_that_sees_nothing_gets_zeros(kernel, monkeypatch):
+def test_a_query_without_visible_keys_gets_zeros(kernel, monkeypatch):
     monkeypatch.setattr(attention, "_matmuls_are_faster", lambda *_: kernel == "products")
     query, key, value = tensors(5, 5)
-    attended = attend(query, key, value, mask=Mask.keys(torch.tensor([5, 0, 3])))
+    attended = attend(query, key, value, mask=Mask.key_padding(torch.tensor([5, 0, 3])))
     assert not attended[1].any()
     assert attended[0].any(-1).all()
 
@@ -117,11 +117,11 @@ def test_padding_never_changes_anything(kernel, monkeypatch):
     monkeypatch.setattr(attention, "_matmuls_are_faster", lambda *_: kernel == "products")
     query, key, value = (tensor.detach() for tensor in tensors(6, 6))
     lengths = torch.tensor([6, 4, 2])
-    before = attend(query, key, value, mask=Mask.keys(lengths))
+    before = attend(query, key, value, mask=Mask.key_padding(lengths))
     for row, length in enumerate(lengths.tolist()):
         key[row, :, length:] = 1e4
         value[row, :, length:] = -1e4
-    torch.testing.assert_close(attend(query, key, value, mask=Mask.keys(lengths)), before)
+    torch.testing.assert_close(attend(query, key, value, mask=Mask.key_padding(lengths)), before)
 
 
 def test_causal_attention_makes_no_mask(monkeypatch):

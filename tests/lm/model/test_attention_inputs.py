@@ -13,7 +13,7 @@ from lm.model.transformer import build_model
 
 
 @pytest.mark.parametrize("positions", ["rotary", "alibi", "relative", "t5", "none"])
-def test_a_scope_serves_any_number_of_passes(positions):
+def test_attention_inputs_can_be_reused(positions):
     config = ModelConfig(d_model=16, n_layers=2, n_heads=2, positions=positions, value_residual=True)
     stack, inputs = build_model(config).eval().decoder, AttentionInputs(Mask.causal())
     first, second = torch.randn(2, 5, 16), torch.randn(2, 5, 16)
@@ -28,7 +28,7 @@ def test_each_layer_has_a_cache_of_its_own_if_there_are_any():
     assert AttentionInputs(Mask()).layer_cache(1) is None
 
 
-def test_values_are_mixed_with_those_of_the_first_layer_in_shares():
+def test_values_are_mixed_with_those_of_the_first_layer():
     values, layers = FirstLayerValues(), torch.randn(3, 1, 2, 5, 4)
     shares = torch.tensor([[0.5, 0.5], [0.25, 2.0], [1.0, -1.0]])
     for value, (of_first, of_own) in zip(layers, shares, strict=True):

@@ -72,7 +72,7 @@ def test_values_start_as_half_the_first_layer_s_and_one_layer_has_no_other():
     assert shares == [[0.5, 0.5]] * 5  # cross-attention has none
 
 
-def test_without_a_share_of_the_first_layer_s_values_nothing_is_mixed():
+def test_a_first_layer_weight_of_zero_mixes_nothing():
     plain, model = build_model(small()), build_model(small(value_residual=True))
     for block in model.decoder.blocks:
         block.attention.value_shares.data = torch.tensor([0.0, 1.0])
@@ -102,7 +102,7 @@ def test_values_are_mixed_as_by_hand_in_float64(stack, kv_heads):
 
 
 @pytest.mark.parametrize("stack", ["encoder", "decoder"])
-def test_blocks_read_the_embedding_too_in_their_shares(stack):
+def test_blocks_mix_in_the_embedding(stack):
     model = build_model(small(embedding_shortcut=True, n_encoder_layers=3)).eval()
     randomise(model)
     found = getattr(model, stack)
@@ -115,13 +115,13 @@ def test_blocks_read_the_embedding_too_in_their_shares(stack):
         before = output
 
 
-def test_shares_are_few_and_counted():
+def test_mixing_weights_are_counted():
     plain, config = small(n_encoder_layers=2), small(n_encoder_layers=2, value_residual=True, embedding_shortcut=True)
     added = {part: n for part, n in parameters_by_part(config).items() if n != parameters_by_part(plain)[part]}
     assert added == {"learned shares": 2 * (3 + 2) + 2 * (3 + 2)}
 
 
-def test_mixing_keeps_the_type_of_autocast():
+def test_mixing_keeps_the_autocast_dtype():
     model = build_model(small(value_residual=True, embedding_shortcut=True, softcap=5.0))
     with torch.autocast("cpu", dtype=torch.bfloat16):
         values = FirstLayerValues()

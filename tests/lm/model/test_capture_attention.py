@@ -68,7 +68,7 @@ def turned(x, base):
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_self_attention_is_what_float64_by_hand_gives(variant):
+def test_self_attention_equals_a_float64_reference(variant):
     model = model_of(**VARIANTS[variant])
     tokens = torch.randint(50, (2, 9), generator=torch.Generator().manual_seed(0))
     attentions = model.decoder.attention_layers()
@@ -148,6 +148,6 @@ def test_windows_and_biases_count():
 
 def test_a_row_without_keys_is_zero():
     weights = compute_attention_weights(
-        torch.randn(1, 1, 2, 4), torch.randn(1, 1, 3, 4), mask=Mask.keys(torch.tensor([0]))
+        torch.randn(1, 1, 2, 4), torch.randn(1, 1, 3, 4), mask=Mask.key_padding(torch.tensor([0]))
     )
     assert (weights == 0).all()

@@ -79,7 +79,7 @@ def count_parameters_of(name):
 
 
 @pytest.mark.parametrize("k", [1, 3])
-def test_of_experts_a_token_pays_for_those_it_goes_through(k):
+def test_only_active_experts_cost_flops(k):
     dense, gate = build_run_config("gpt2").model, 8 * 768
     config = dataclasses.replace(dense, experts=8, experts_per_token=k)
     added = 12 * (gate + (k - 1) * 2 * 768 * 3072)
@@ -152,7 +152,7 @@ def test_flops_and_parameters_of_syntax_by_hand(kv_heads):
 
 
 @pytest.mark.parametrize("kv_heads", [4, 2])
-def test_a_cache_takes_as_many_bytes_as_its_tensors(kv_heads):
+def test_cache_bytes_are_those_of_its_tensors(kv_heads):
     config = ModelConfig(vocab_size=9, d_model=16, n_layers=3, n_heads=4, n_kv_heads=kv_heads)
     model = build_model(config).eval()
     cache = model.new_cache()

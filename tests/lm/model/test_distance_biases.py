@@ -33,7 +33,7 @@ def test_linear_biases_attend_as_those_of_bloom(heads):
     assert_close(ours, expected, terms=9)
 
 
-def test_linear_biases_of_an_encoder_fall_alike_on_both_sides():
+def test_alibi_of_an_encoder_is_symmetric():
     linear = ALiBi(ModelConfig(d_model=16, n_heads=2, positions="alibi"))
     bias = linear(AttentionInputs(Mask()), 5, CPU).mask.bias[0]
     assert bias[1].tolist() == [[-abs(i - j) / 2**8 for j in range(5)] for i in range(5)]
@@ -100,7 +100,7 @@ def test_attention_with_bucketed_biases_is_that_of_hugging_face(is_causal, dropo
 
 
 @pytest.mark.parametrize("positions", ["alibi", "relative", "t5"])
-def test_keys_may_stand_anywhere(positions):
+def test_keys_may_have_any_positions(positions):
     """A text whose keys are stored in another order, and with one that none sees, is read alike."""
     fields = {"vocab_size": 40, "d_model": 16, "n_heads": 2, "positions": positions, "init_std": 0.3}
     model = build_model(ModelConfig(**fields)).eval()

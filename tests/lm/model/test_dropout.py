@@ -11,7 +11,7 @@ from tests.compiler import needs_compiler
 
 @pytest.mark.parametrize("share", [0.1, 0.3, 0.5, 0.9])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_drops_its_share_and_keeps_the_mean(share, dtype):
+def test_drops_at_its_rate_and_keeps_the_mean(share, dtype):
     torch.manual_seed(0)
     dropped = dropout(torch.ones(501, 799, dtype=dtype), share).float()
     zeros = (dropped == 0).float().mean().item()
@@ -41,7 +41,7 @@ def test_follows_the_seed_and_passes_the_gradient_of_what_it_keeps():
     torch.testing.assert_close(gradient * x, results[0])
 
 
-def test_does_nothing_when_evaluating_or_at_a_share_of_zero():
+def test_does_nothing_in_eval_mode_or_at_a_rate_of_zero():
     x = torch.randn(4, 4)
     assert dropout(x, 0.0) is x
     assert Dropout(0.5).eval()(x) is x
@@ -50,7 +50,7 @@ def test_does_nothing_when_evaluating_or_at_a_share_of_zero():
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @needs_compiler
-def test_compiled_it_drops_as_much_with_other_masks_in_other_places():
+def test_compiled_dropout_has_the_same_rate_and_different_masks():
     """Half a minute of compiling. The gradient is that of what was kept, so the masks are not drawn again for it."""
 
     def two(x):

@@ -30,7 +30,7 @@ sys.exit("torch._dynamo" in sys.modules)
 
 
 @pytest.mark.parametrize("fields", KINDS.values(), ids=KINDS)
-def test_shapes_are_those_of_the_model_and_nothing_is_held(fields):
+def test_shapes_are_those_of_the_model_without_memory(fields):
     config = ModelConfig(**SIZES, **fields)
     lora = LoraConfig(rank=2) if "n_heads" in fields and "experts" not in fields else LoraConfig()
     with init_empty_weights():
@@ -43,7 +43,7 @@ def test_shapes_are_those_of_the_model_and_nothing_is_held(fields):
     assert not any(parameter.is_meta for parameter in full.parameters())
 
 
-def test_afterwards_weights_are_drawn_again():
+def test_initialisation_works_again_afterwards():
     with init_empty_weights():
         torch.nn.Linear(2, 3)
     assert torch.nn.init.constant_(torch.nn.Linear(2, 3).weight, 2.0).sum() == 12

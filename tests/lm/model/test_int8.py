@@ -28,7 +28,7 @@ def test_zeros_stay_zeros():
 
 @pytest.mark.parametrize("at_once", [1000, 12, 1])
 @pytest.mark.parametrize("has_bias", [True, False])
-def test_a_product_is_that_of_the_rounded_weights(has_bias, at_once, monkeypatch):
+def test_a_matmul_uses_the_quantised_weights(has_bias, at_once, monkeypatch):
     monkeypatch.setattr(linear, "_WEIGHTS_PER_CHUNK", at_once)
     layer, x = Linear(6, 5, bias=has_bias).requires_grad_(False).to_int8(), torch.randn(2, 3, 6)
     weight = (layer.weight.float() * layer.scale[:, None]).double()
@@ -56,7 +56,7 @@ def test_each_layer_becomes_a_module_of_8_bits_once():
     [{}, {"tie_embeddings": False, "qk_norm": True}, {"n_encoder_layers": 2}, {"objective": "masked"},
      {"architecture": "lstm"}, {"experts": 2}],
 )  # fmt: skip
-def test_any_model_is_nearly_what_it_was(fields):
+def test_a_quantised_model_is_close_to_the_original(fields):
     model = build_model(ModelConfig(vocab_size=50, context_length=16, d_model=64, n_layers=2, **fields)).eval()
     ids = torch.randint(50, (2, 9), generator=torch.Generator().manual_seed(1))
     given = (ids, ids) if "n_encoder_layers" in fields else (ids,)

@@ -32,7 +32,7 @@ def test_positions_are_selected_row_by_row():
     assert torch.equal(value, -key)
 
 
-def test_a_decoder_keeps_its_memory_when_it_forgets_its_own_positions():
+def test_truncating_self_attention_keeps_the_cross_attention_cache():
     cache, states = DecoderCache([LayerKVCache(), LayerKVCache()]), torch.randn(2, 1, 6, 4)
     for layer in (*cache.self_attention, *cache.cross_attention):
         layer.extend(states, states)

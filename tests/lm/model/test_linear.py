@@ -29,7 +29,7 @@ def choose(monkeypatch, *, products=False, fused=None):
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("has_bias", [True, False])
-def test_the_product_is_that_of_float64(library, size, has_bias):
+def test_matmul_equals_float64(library, size, has_bias):
     rows, inputs, outputs = size
     generator = torch.Generator().manual_seed(0)
     x, weight, bias = (
@@ -59,7 +59,7 @@ def test_gradients_are_those_of_torch(library):
 @pytest.mark.parametrize("rows", [1, 64])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("activation", ["gelu-tanh", "gelu", "swiglu"])
-def test_an_activation_is_what_it_is_in_float64(activation, dtype, rows, monkeypatch):
+def test_activations_equal_float64(activation, dtype, rows, monkeypatch):
     """Also where product and activation are one, if this processor can do that."""
     torch.manual_seed(0)
     layer, x = (
@@ -84,7 +84,7 @@ def fuses(dtype: torch.dtype) -> bool:
     return True
 
 
-def test_products_and_activations_that_are_trained_or_adapted_stay_apart(monkeypatch):
+def test_trained_or_adapted_layers_are_not_fused(monkeypatch):
     choose(monkeypatch, fused=torch.float32)
     monkeypatch.setattr(module, "_onednn_linear_gelu", lambda *_: pytest.fail("in one go"))
     layer, x = Linear(1000, 1000), torch.randn(2, 1000)

@@ -75,7 +75,7 @@ def logits(model, config):
 
 @pytest.mark.parametrize("on", ["attention,feed-forward", "attention"])
 @pytest.mark.parametrize("kind", MODELS)
-def test_logits_are_those_of_a_plain_model_with_the_products_added(kind, on):
+def test_logits_equal_those_of_merged_weights(kind, on):
     config, lora = ModelConfig(**SHAPE, **MODELS[kind]), LoraConfig(rank=3, on=on, alpha=5.0)
     model = filled(config, lora)
     expected = logits(by_hand(model, config, lora), config).float()

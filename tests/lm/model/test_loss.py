@@ -103,7 +103,7 @@ class MostNumbers(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("softcap", [0.0, 3.0])
-def test_the_logits_of_all_positions_are_never_held(monkeypatch, softcap):
+def test_the_logits_of_all_positions_never_exist_at_once(monkeypatch, softcap):
     monkeypatch.setattr(loss, "_LOGITS_ON_CPU", 1)
     hidden, weight = torch.randn(4 * 64, 4, requires_grad=True), torch.randn(50, 4, requires_grad=True)
     with MostNumbers() as made:
@@ -144,7 +144,7 @@ def test_a_loss_in_parts_is_that_of_all_positions_with_a_target(monkeypatch, at_
         assert_close(one, other, terms=33, depth=3, dtype=torch.float32)
 
 
-def test_of_a_loss_in_parts_the_logits_of_all_positions_are_never_held(monkeypatch):
+def test_a_chunked_loss_never_has_the_logits_of_all_positions(monkeypatch):
     monkeypatch.setattr(loss, "_AUTOGRAD_LOGITS", 1)
     hidden, weight = torch.randn(2, 4 * 64, 4, requires_grad=True), torch.randn(50, 4, requires_grad=True)
     with MostNumbers() as made:

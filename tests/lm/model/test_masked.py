@@ -80,7 +80,7 @@ def test_nor_does_it_with_other_attention_or_experts(fields):
         assert_close(found[row, :length], other[row, :length], model=model)
 
 
-def test_each_position_sees_what_comes_after_it():
+def test_each_position_attends_to_later_ones():
     model, tokens = small(), torch.randint(31, (1, 8))
     changed = tokens.clone()
     changed[0, -1] = (changed[0, -1] + 1) % 31

@@ -25,7 +25,7 @@ def sees(mask: Mask, row: int, query: int, key: int) -> bool:
 @pytest.mark.parametrize("farthest", [None, 0, 1, 3, 4, 8])
 @pytest.mark.parametrize("lengths", [None, LENGTHS])
 @pytest.mark.parametrize("is_causal", [True, False])
-def test_a_query_sees_what_the_parts_of_its_mask_allow(n_queries, farthest, lengths, is_causal):
+def test_the_parts_of_a_mask_restrict_each_other(n_queries, farthest, lengths, is_causal):
     pattern = None if farthest is None else SlidingWindow(farthest)
     mask = Mask(is_causal=is_causal, pattern=pattern, key_lengths=lengths)
     if mask == Mask():
@@ -47,10 +47,10 @@ def test_pairs_that_are_named_restrict_the_rest():
     ]
 
 
-def test_without_parts_all_is_seen():
+def test_an_empty_mask_is_full():
     assert Mask().build_tensor(3, 5, CPU) is None
-    assert Mask.keys(None).build_tensor(3, 5, CPU) is None
-    assert Mask.keys(LENGTHS).build_tensor(1, 5, CPU)[:, 0, 0].sum(-1).tolist() == [0, 2, 5]
+    assert Mask.key_padding(None).build_tensor(3, 5, CPU) is None
+    assert Mask.key_padding(LENGTHS).build_tensor(1, 5, CPU)[:, 0, 0].sum(-1).tolist() == [0, 2, 5]
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_without_parts_all_is_seen():
         (Mask(pattern=SlidingWindow(4)), [True, True, True]),
         (Mask(pattern=SlidingWindow(3)), [False, False, False]),
         (Mask(visible=torch.ones(1, 1, 1, 5, dtype=torch.bool)), [False, False, False]),
-        (Mask.keys(LENGTHS), [False, False, False]),
+        (Mask.key_padding(LENGTHS), [False, False, False]),
         (Mask.causal(bias=torch.zeros(1, 1, 1, 5)), [False, False, False]),
     ],
 )

@@ -30,7 +30,7 @@ def test_final_states_of_the_layers_depend_on_all_weights_but_those_of_the_head(
     assert bool(head) is (fields != {})
 
 
-def test_the_head_of_another_model_is_found_too():
+def test_output_weights_of_another_model_are_selected_too():
     masked, classifier = (build_model(ModelConfig(**{**SHAPE, **MODELS[name]})) for name in ("masked", "classifier"))
     names = set(masked.state_dict()) - set(classifier.state_dict())
     assert set(classifier.select_output_weights(masked.state_dict())) == names

@@ -50,7 +50,7 @@ def test_a_long_context_costs_no_more_than_is_used_of_it():
 
 
 @pytest.mark.parametrize("positions", ["sinusoidal", "sinusoidal-half", "none", "rotary"])
-def test_goes_on_beyond_the_context(positions):
+def test_extends_beyond_the_context(positions):
     embedding = InputEmbedding(ModelConfig(positions=positions, context_length=8, d_model=16, n_heads=2), 10)
     assert embedding(torch.zeros(1, 20, dtype=torch.long)).shape == (1, 20, 16)
 
@@ -62,14 +62,14 @@ def test_learned_positions_refuse_to():
         embedding(torch.zeros(1, 4, dtype=torch.long), start=5)
 
 
-def test_each_scheme_of_the_config_has_one_place():
+def test_each_scheme_of_the_config_is_absolute_or_relative():
     named = set(get_args(Positions)) - {"none"}
     assert not set(ABSOLUTE_SCHEMES) & set(RELATIVE_SCHEMES)
     assert set(ABSOLUTE_SCHEMES) | set(RELATIVE_SCHEMES) == named
 
 
 @pytest.mark.parametrize("positions", get_args(Positions))
-def test_each_row_may_stand_somewhere_else(positions):
+def test_rows_may_differ_in_positions(positions):
     """Tokens after pasts of different lengths, padded, are read as each is alone."""
     model = build_model(ModelConfig(vocab_size=40, context_length=16, d_model=16, n_heads=2, positions=positions))
     past, lengths, following = torch.randint(40, (2, 5)), torch.tensor([5, 2]), torch.randint(40, (2, 3))
@@ -90,7 +90,7 @@ def test_each_row_may_stand_somewhere_else(positions):
 
 
 @pytest.mark.parametrize("positions", get_args(Positions))
-def test_branches_beside_each_other_stand_where_each_stands_alone(positions):
+def test_packed_branches_equal_single_sequences(positions):
     """Three continuations of one past in a row, that don't see each other."""
     model = build_model(ModelConfig(vocab_size=40, context_length=16, d_model=16, n_heads=2, positions=positions))
     past, branches = torch.randint(40, (2, 5)), torch.randint(40, (2, 3, 4))

@@ -110,7 +110,7 @@ def test_in_bfloat16_it_stays_near_float32():
     assert model.decoder.positions.values.grad.isfinite().all()
 
 
-def test_dropped_weights_take_their_vectors_with_them():
+def test_dropped_weights_drop_their_relative_embeddings():
     """Keys and values of zero, and vectors of one for every distance: the output is what is left of the weights."""
     stack = make_stack(is_causal=True, max_distance=3, attention_dropout=0.5).train()
     attention, tables = stack.blocks[0].attention, stack.positions

@@ -12,7 +12,7 @@ def _plain(width: int, base: float) -> torch.Tensor:
     return torch.tensor([base ** (-2 * i / width) for i in range(width // 2)], dtype=torch.float64)
 
 
-def test_rotation_turns_pairs_as_complex_numbers():
+def test_rotation_equals_complex_multiplication():
     rotation = Rotation(*rotary_table(7, _plain(8, 100.0))[3:].unbind(1))
     x = torch.randn(2, 2, 4, 8)
     turned = rotation(x)
@@ -37,19 +37,19 @@ def test_rotary_scores_depend_on_distance_alone():
     assert score(9, 4) != approx(score(9, 5), terms=16, depth=2, scale=added)
 
 
-def test_the_gradient_is_that_of_the_written_out_product():
+def test_the_gradient_equals_autograd():
     rotation = Rotation(*rotary_table(5, _plain(8, 100.0)).double().unbind(1))
     x = torch.randn(2, 3, 5, 8, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(rotation, x)
 
 
-def test_repeated_it_turns_sequences_one_after_the_other_alike():
+def test_a_tiled_rotation_repeats_for_each_sequence():
     rotation, x = Rotation(*rotary_table(5, _plain(8, 100.0)).unbind(1)), torch.randn(2, 3, 5, 8)
     both = rotation.tile(2)(torch.cat((x, x), dim=2))
     assert torch.equal(both, torch.cat((rotation(x), rotation(x)), dim=2))
 
 
-def test_part_of_a_head_is_turned_and_the_rest_stays():
+def test_partial_rotation_leaves_other_features_unchanged():
     rotation, x = Rotation(*rotary_table(5, _plain(6, 100.0)).unbind(1)), torch.randn(2, 3, 5, 16)
     turned = rotation(x)
     assert torch.equal(turned[..., :6], rotation(x[..., :6]))

@@ -135,7 +135,7 @@ def test_cached_equals_uncached_in_shapes_of_published_families(fields):
     assert_close(torch.cat(parts, dim=1), model(tokens), model=model)
 
 
-def test_side_by_side_both_sublayers_read_the_same():
+def test_parallel_sublayers_read_the_same_input():
     model = randomised(small(parallel_residual=True, n_layers=1))
     block, x = model.decoder.blocks[0], torch.randn(2, 5, 48)
     inputs = AttentionInputs(mask=Mask.causal())
@@ -211,7 +211,7 @@ def test_batched_equals_single():
     assert_close(model(tokens), singles, model=model)
 
 
-def test_bfloat16_products_follow_the_fused_kernel():
+def test_bfloat16_matmuls_equal_the_fused_kernel():
     """Training in bfloat16 on a CPU takes another kernel than evaluation; they are the same function."""
     model, tokens = randomised(small()), ids(4, 32)
     with torch.autocast("cpu", dtype=torch.bfloat16):

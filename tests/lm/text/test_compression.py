@@ -13,7 +13,8 @@ import zstandard
 
 from lm.errors import InputError
 from lm.text import documents, files
-from lm.text.files import Compression, TextFile, read_blocks
+from lm.text.compression import Compression, read_blocks
+from lm.text.files import TextFile
 
 SEPARATOR = "<|endoftext|>"
 PACK: dict[str, Callable[[bytes], bytes]] = {

@@ -4,8 +4,8 @@ import random
 import pytest
 
 from lm.errors import InputError
-from lm.text import files as module
-from lm.text.files import decode_lines, read_file_lines
+from lm.text import compression as module
+from lm.text.compression import decode_lines, read_file_lines
 
 
 def test_a_line_ends_at_its_line_feed_and_nowhere_else():

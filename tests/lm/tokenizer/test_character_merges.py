@@ -97,7 +97,7 @@ def test_tokens_end_where_their_bytes_do(tokenizer):
 def test_dropout_of_merges_leaves_bytes_of_the_same_characters(tokenizer):
     merges = Merges.from_tokenizer(tokenizer)
     characters = list(dict.fromkeys(TEXT[:200]))
-    letters = merges.characters(RaggedArray.of([tokenizer.encode(character) for character in characters]))
+    letters = merges.characters(RaggedArray.from_rows([tokenizer.encode(character) for character in characters]))
     keys = np.arange(len(characters), dtype=np.uint64)
     for dropout, is_whole in ((0.0, True), (1.0, False)):
         words = segment_words(letters, merges, dropout=dropout, keys=keys)
@@ -108,7 +108,7 @@ def test_dropout_of_merges_leaves_bytes_of_the_same_characters(tokenizer):
 
 
 def test_a_prompt_cannot_end_within_a_token(tokenizer):
-    assert PromptEnding.of(tokenizer, TEXT[:20], [0, *tokenizer.encode(TEXT[:20])]) is None
+    assert PromptEnding.find(tokenizer, TEXT[:20], [0, *tokenizer.encode(TEXT[:20])]) is None
 
 
 def test_llama_cpp_has_no_such_tokenizer(tokenizer):

@@ -29,13 +29,13 @@ def described(kind: str) -> dict:
 
 @pytest.mark.parametrize(("kind", "unit"), [("char", "character"), ("byte", "byte")])
 def test_its_ids_are_the_tokenizers(kind, unit):
-    table = CharacterTable.of(described(kind))
+    table = CharacterTable.from_json(described(kind))
     assert table.unit == unit
     assert table.encode(TEXT).tolist() == backend(kind).encode(TEXT, add_special_tokens=False).ids
 
 
 def test_there_is_none_for_merges():
-    assert CharacterTable.of(described("bpe")) is None
+    assert CharacterTable.from_json(described("bpe")) is None
 
 
 CHANGES = {
@@ -68,16 +68,16 @@ def test_there_is_none_where_encoding_takes_more(kind, place, value):
     for name in outer:
         inner = inner[name]
     inner[last] = value
-    assert CharacterTable.of(description) is None
+    assert CharacterTable.from_json(description) is None
 
 
 def test_there_is_none_where_a_byte_has_no_id_or_an_ordinary_token_was_added():
     description = described("byte")
     without = copy.deepcopy(description)
     del without["model"]["vocab"]["a"]
-    assert CharacterTable.of(without) is None
+    assert CharacterTable.from_json(without) is None
     special = {"id": 999, "content": "<x>", "special": True}
     description["added_tokens"].append(special)
-    assert CharacterTable.of(description) is not None
+    assert CharacterTable.from_json(description) is not None
     description["added_tokens"].append({**special, "special": False})
-    assert CharacterTable.of(description) is None
+    assert CharacterTable.from_json(description) is None

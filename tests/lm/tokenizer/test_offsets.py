@@ -67,7 +67,7 @@ def test_characters_have_as_many_bytes_as_in_utf_8():
 def loss(tokenizer, text, context=""):
     count = len(tokenizer.encode(context)) if context else 0
     piece = TextPiece(text, starts_document=not context, context=context, context_tokens=count)
-    return TokenOffsets(tokenizer).loss(piece, tokenizer.encode_batch([context + text])[0][count:])
+    return TokenOffsets(tokenizer).round_trip_loss(piece, tokenizer.encode_batch([context + text])[0][count:])
 
 
 @pytest.mark.parametrize("made", [gpt2_like, cl100k_like, llama2_like])

@@ -409,7 +409,7 @@ def test_flops_are_those_that_torch_counts(make_run, kind):
     run = make_run(model={"dropout": 0.0, "context_length": 32}, steps=1)
     ids = np.arange(1, 33)
     rows = [ids[:31], ids[:16], ids[:24]]
-    sides = RaggedArray.of(rows), RaggedArray.of([row[:5] for row in rows])
+    sides = RaggedArray.from_rows(rows), RaggedArray.from_rows([row[:5] for row in rows])
     batch = {
         "text": Batch(np.tile(ids, (3, 1)), np.tile(ids, (3, 1))),
         "examples": Batch.from_rows(rows, [3, 6, 2]),

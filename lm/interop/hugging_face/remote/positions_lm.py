@@ -12,7 +12,7 @@ from transformers import Cache
 from .configuration_lm import LMConfig
 
 BUCKETS = 32
-"""Of T5's distances."""
+"""Number of T5's relative position buckets."""
 
 
 @dataclass

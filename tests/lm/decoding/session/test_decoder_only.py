@@ -45,7 +45,7 @@ def test_cached_steps_equal_reading_each_row_alone_at_once(shape, sizes):
 
 
 @pytest.mark.parametrize("shape", ALL_SHAPES)
-def test_what_padding_holds_never_changes_anything(shape):
+def test_padding_never_changes_results(shape):
     model, source, tokens = make_model(shape), random_ids(3, 7), random_ids(3, 5, seed=1)
     other = source.clone()
     for row, length in zip(other, LENGTHS, strict=True):
@@ -58,7 +58,7 @@ def test_what_padding_holds_never_changes_anything(shape):
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("seed", range(3))
-def test_rows_that_are_repeated_left_out_and_taken_back_go_on_as_the_rows_they_were(shape, seed):
+def test_reordered_and_truncated_rows_continue_as_before(shape, seed):
     """Random walks over layouts, equal and ragged, long enough for slots to be given up."""
     model, source, lengths = make_model(shape), random_ids(3, 7), LENGTHS
     chance = torch.Generator().manual_seed(seed)
@@ -81,7 +81,7 @@ def test_rows_that_are_repeated_left_out_and_taken_back_go_on_as_the_rows_they_w
         assert steps.length == tokens.shape[1]
 
 
-def test_a_source_is_read_once_and_not_again_for_each_hypothesis():
+def test_a_source_is_prefilled_once_for_all_hypotheses():
     model, read = make_model("rotary, grouped heads"), []
     model.decoder.blocks[0].register_forward_pre_hook(lambda _, inputs: read.append(tuple(inputs[0].shape)))
     steps = SessionDriver(model, random_ids(3, 7), LENGTHS)
@@ -147,7 +147,7 @@ def test_models_with_and_without_an_encoder_decide_together():
     assert texts(twice, SOURCES, TranslationConfig(beam=3)) == texts(twice[0], SOURCES, TranslationConfig(beam=3))
 
 
-def test_a_translation_begins_with_its_prefix():
+def test_a_translation_starts_with_its_prefix():
     found = texts(untrained(**ONE_STACK), SOURCES, TranslationConfig(beam=2), prefixes=["The fox", "", "", "", "owl"])
     assert [text.startswith(prefix) for text, prefix in zip(found, ["The fox", "", "", "", "owl"], strict=True)]
 
@@ -162,6 +162,6 @@ def test_learned_positions_leave_half_to_the_translation():
         texts(member, ["owl"], prefixes=[" ".join(["fox"] * 30)])
 
 
-def test_what_has_no_encoder_covers_nothing_of_it():
-    with pytest.raises(UsageError, match="covers none of them"):
+def test_a_coverage_penalty_needs_an_encoder():
+    with pytest.raises(UsageError, match="needs a model with cross-attention"):
         Translator([untrained(**ONE_STACK)], TranslationConfig(coverage_penalty=0.2))

@@ -22,7 +22,7 @@ def test_cached_steps_equal_reading_each_row_alone_at_once(shape, sizes):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_what_padding_holds_never_changes_anything(shape):
+def test_padding_never_changes_results(shape):
     model, source, tokens = make_model(shape), random_ids(3, 7), random_ids(3, 5, seed=1)
     other = source.clone()
     for row, length in zip(other, LENGTHS, strict=True):
@@ -45,7 +45,7 @@ def test_future_target_tokens_never_change_past_logits(shape):
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("seed", range(2))
-def test_rows_that_are_repeated_and_left_out_go_on_as_the_rows_they_were(shape, seed):
+def test_reordered_rows_continue_as_before(shape, seed):
     """Random walks over layouts, equal and ragged, long enough for slots to be given up."""
     model, source, lengths = make_model(shape), random_ids(3, 7), LENGTHS
     chance = torch.Generator().manual_seed(seed)
@@ -78,7 +78,7 @@ def test_truncate_is_as_if_the_rest_had_never_been_fed(length, shape):
     assert_close(logits, expected, model=model)
 
 
-def test_a_source_is_projected_once_and_not_again_for_each_hypothesis():
+def test_a_source_is_projected_once_for_all_hypotheses():
     model, calls = make_model(), []
     steps = SessionDriver(model, random_ids(3, 7), LENGTHS)
     steps.feed(random_ids(3, 1))

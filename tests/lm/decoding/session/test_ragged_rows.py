@@ -79,7 +79,7 @@ def test_without_a_cache_too(kind):
 
 
 @pytest.mark.parametrize("kind", ["learned", "window", "relative", "lstm", "alibi"])
-def test_a_shared_beginning_changes_nothing(kind):
+def test_a_shared_prefix_changes_nothing(kind):
     model, chance = make_model(kind), random.Random(5)
     shared = [chance.randrange(50) for _ in range(6)]
     steps = SessionDriver(model)
@@ -92,7 +92,7 @@ def test_a_shared_beginning_changes_nothing(kind):
         assert_close(found, torch.stack([alone(model, each) for each in prompts]), model=model)
 
 
-def test_a_shared_beginning_is_read_once(monkeypatch):
+def test_a_shared_prefix_is_prefilled_once(monkeypatch):
     model, read = make_model("rotary, grouped heads"), []
     plain = model.decode
     monkeypatch.setattr(model, "decode", lambda ids, *scope: read.append(ids.numel()) or plain(ids, *scope))
@@ -102,7 +102,7 @@ def test_a_shared_beginning_is_read_once(monkeypatch):
     assert sum(read) == 10 + 2
 
 
-def test_equal_prompts_are_read_once(monkeypatch):
+def test_equal_prompts_are_prefilled_once(monkeypatch):
     model, read = make_model("rotary, grouped heads"), []
     plain = model.decode
     monkeypatch.setattr(model, "decode", lambda ids, *scope: read.append(ids.numel()) or plain(ids, *scope))
@@ -111,7 +111,7 @@ def test_equal_prompts_are_read_once(monkeypatch):
     assert logits.shape == (5, 50)
 
 
-def test_rows_that_go_leave_their_places_to_others():
+def test_buffer_rows_of_released_rows_are_reused():
     model = make_model("learned")
     steps = SessionDriver(model)
     steps.join([[1, 2]] * 8)

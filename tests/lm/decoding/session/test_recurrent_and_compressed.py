@@ -42,7 +42,7 @@ def test_cached_steps_equal_reading_each_row_alone_at_once(fields, sizes):
 
 
 @pytest.mark.parametrize("fields", SHAPES)
-def test_rows_that_are_repeated_left_out_and_taken_back_go_on_as_the_rows_they_were(fields):
+def test_reordered_and_truncated_rows_continue_as_before(fields):
     model, source, lengths = make(fields), random_ids(3, 7), LENGTHS
     chance = torch.Generator().manual_seed(0)
     steps, tokens = SessionDriver(model, source, lengths), torch.empty(3, 0, dtype=torch.long)
@@ -63,7 +63,7 @@ def test_rows_that_are_repeated_left_out_and_taken_back_go_on_as_the_rows_they_w
 
 
 @pytest.mark.parametrize("context", [6, 40])
-def test_steps_without_a_source_equal_reading_all_again(context):
+def test_steps_without_a_source_equal_recomputation(context):
     model, tokens = make({"n_encoder_layers": 0, "context_length": context}), random_ids(2, 15)
     cached, again = SessionDriver(model), SessionDriver(model, cached=False)
     for part in tokens.split([3, 1, 1, 7, 3], dim=1):
@@ -123,8 +123,8 @@ def test_recurrent_models_and_transformers_decide_together():
     assert len(texts(models, SOURCES, TranslationConfig(beam=3))) == len(SOURCES)
 
 
-def test_what_has_no_attention_covers_nothing():
+def test_a_coverage_penalty_needs_attention():
     config = TranslationConfig(coverage_penalty=0.2)
-    with pytest.raises(UsageError, match="covers none of them"):
+    with pytest.raises(UsageError, match="needs a model with cross-attention"):
         Translator([untrained(architecture="lstm", recurrent_attention="none", n_heads=4)], config)
     assert texts(untrained(architecture="lstm", n_heads=4), SOURCES, config)

@@ -28,7 +28,7 @@ def test_steps_equal_reading_each_row_alone_at_once(shape, sizes, lengths):
     assert_close(last, expected[:, -1:], model=model)
 
 
-def test_rows_that_are_repeated_left_out_and_taken_back_go_on_as_the_rows_they_were():
+def test_reordered_and_truncated_rows_continue_as_before():
     model, source, tokens = make_model(**COMPRESSED), random_ids(3, 7), random_ids(3, 9, seed=1)
     steps, rows = SessionDriver(model, source, LENGTHS), torch.tensor([2, 0, 0, 1])
     steps.feed(tokens[:, :6])

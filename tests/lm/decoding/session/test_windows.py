@@ -89,7 +89,7 @@ def test_truncate_is_as_if_the_rest_had_never_been_fed(cached, length):
 
 @pytest.mark.parametrize("cached", [True, False])
 @pytest.mark.parametrize("length", [0, 4, 20])
-def test_reordered_rows_go_on_as_the_rows_they_were(cached, length):
+def test_reordered_rows_continue_as_the_former_rows(cached, length):
     model, tokens, rows = make_model(), random_tokens(3, 30), torch.tensor([2, 0, 2, 1])
     steps = SessionDriver(model, cached=cached)
     if length:
@@ -113,7 +113,7 @@ def test_the_window_slides_only_when_it_is_full():
 
 
 @pytest.mark.parametrize("length", [0, 1, 5])
-def test_what_was_taken_back_is_forgotten(length):
+def test_truncated_positions_are_forgotten(length):
     model, tokens, others = make_model(), random_tokens(2, 9), random_tokens(3, 4)[:2]
     steps = SessionDriver(model)
     steps.feed(tokens)

@@ -24,7 +24,7 @@ def test_data_steps_and_losses_are_told():
     state = TrainingState(step=90, tokens=12_345, flops=1.5e9, best_loss=2.34567, best_step=80)
     card = build_model_card(config, LLAMA, make_tokenizer("bpe"), state)
     for told in ("LlamaForCausalLM", "context of 64 tokens", "Steps: 90, 12,345 tokens",
-                 "Validation loss: 2.3457 nats a token, at step 80", "AutoModelForCausalLM.from_pretrained",
+                 "Validation loss: 2.3457 nats/token, at step 80", "AutoModelForCausalLM.from_pretrained",
                  "began with `<|endoftext|>`"):  # fmt: skip
         assert told in card
     assert "somebody" not in card

@@ -45,7 +45,7 @@ NEAR_A_BLOCK = (1, 2, 15, 16, 17, 33)
 
 
 @pytest.mark.parametrize("widths", [NEAR_A_BLOCK, pytest.param(range(1, 41), marks=pytest.mark.slow)], ids=len)
-def test_a_token_sees_as_many_as_the_window_is_wide(widths):
+def test_a_token_attends_within_its_window(widths):
     """Its own among them, in one pass and with a cache."""
     fields = {"n_layers": 1, "positions": "none", "attention_window": None}
     full, tokens = model_of("window", **fields, attention="full").double(), ids(1, 50)
@@ -83,7 +83,7 @@ def test_cached_equals_uncached(kind, positions):
 
 
 @pytest.mark.parametrize("kind", CACHED)
-def test_what_is_taken_back_or_reordered_leaves_no_trace(kind):
+def test_truncating_and_reordering_leave_no_trace(kind):
     model, tokens = model_of(kind, **FIELDS), ids(2, 60)
     cache = model.new_cache()
     model(tokens[:, :50], cache=cache)

@@ -84,7 +84,7 @@ def test_each_width_equals_dense_attention_with_a_mask_written_out(kind, sees, i
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_dropout_is_the_same_when_it_is_computed_again(kind, monkeypatch):
+def test_recomputation_repeats_dropout(kind, monkeypatch):
     """The gradient of a sum of outputs is that of the weights that were drawn: of the values, by finite differences."""
     monkeypatch.setattr(block_attention, "_MAX_SAVED_VALUES", 3000)
     query, key, value = tensors(100, batch=1)
@@ -134,7 +134,7 @@ def test_no_tensor_grows_with_the_square_of_the_length(kind, is_causal, dropout,
 
 
 @pytest.mark.parametrize("is_causal", [True, False])
-def test_padding_is_never_seen_and_a_row_of_it_alone_gives_zeros(is_causal):
+def test_padding_is_masked_and_empty_rows_give_zeros(is_causal):
     mask = Mask(is_causal=is_causal, key_lengths=torch.tensor([40, 0]))
     inputs = tensors(130, dtype=torch.float32)
     before = BlockSparseKernel(bigbird(is_causal), mask)(*inputs)
@@ -148,7 +148,7 @@ def test_padding_is_never_seen_and_a_row_of_it_alone_gives_zeros(is_causal):
     assert all(gradient.isfinite().all() for gradient in gradients(after, inputs))
 
 
-def test_blocks_pay_once_most_keys_are_seen_by_few():
+def test_block_wise_computation_is_chosen_for_sparse_patterns():
     assert not is_blockwise_faster(SlidingWindow(127), 256, is_causal=True)
     assert is_blockwise_faster(SlidingWindow(127), 512, is_causal=True)
     assert not is_blockwise_faster(LocalBlocks(256), 512, is_causal=True)

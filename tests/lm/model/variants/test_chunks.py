@@ -37,7 +37,7 @@ def test_the_gradient_is_that_of_one_piece(draws):
     torch.testing.assert_close(gradient, (x * noise).cos() * noise)
 
 
-def test_nothing_is_computed_again_without_a_gradient():
+def test_nothing_is_recomputed_without_gradients():
     calls = []
     with torch.no_grad():
         found = compute_in_chunks(

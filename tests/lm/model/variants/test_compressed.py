@@ -74,7 +74,7 @@ def test_equals_a_loop(length, stride, fields, is_causal):
 
 def test_padding_of_an_encoder_counts_as_zeros():
     layer, x, lengths = layer_of(is_causal=False), torch.randn(2, 11, 16).double(), torch.tensor([11, 7])
-    found = layer(x, AttentionInputs(Mask.keys(lengths)))
+    found = layer(x, AttentionInputs(Mask.key_padding(lengths)))
     for row, length in enumerate(lengths.tolist()):
         expected = by_hand(layer, x[row], is_causal=False, length=length)
         assert_close(found[row], expected, model=layer)
@@ -89,7 +89,7 @@ class NothingAdded:
 
 
 @pytest.mark.parametrize("held", [1 << 30, 400])
-def test_in_chunks_and_in_turns_are_the_same(held, monkeypatch):
+def test_chunked_and_interleaved_are_the_same(held, monkeypatch):
     """What dropout and distances need, and what serves where there are none, forward and back."""
     monkeypatch.setattr(compressed, "_MAX_SAVED_SCORES", held)
     layer, found, in_turns = layer_of(), [], compressed._interleaved_causal_attention

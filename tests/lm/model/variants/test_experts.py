@@ -122,7 +122,7 @@ def test_the_first_positions_fill_an_expert_and_later_ones_go_past():
     assert experts.eval()(x, inputs()).any(-1).all()
 
 
-def test_padding_takes_no_place():
+def test_padding_is_not_routed():
     experts = make_experts(expert_capacity=1.0)
     x = states(1, 1).expand(2, 10, 16)
     output = experts(x, inputs([2, 10]))
@@ -183,7 +183,7 @@ def test_routes_and_counts_are_of_each_layer_with_experts(fields):
 
 
 @pytest.mark.parametrize("k", [1, 2])
-def test_a_text_is_read_alike_alone_beside_others_padded_and_from_a_cache(k):
+def test_batched_padded_and_cached_equal_single(k):
     model = build_model(small(experts_per_token=k, expert_capacity=1.0)).eval()
     randomise(model)
     tokens = ids(3, 9)

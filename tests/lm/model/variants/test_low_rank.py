@@ -57,7 +57,7 @@ def test_equals_a_loop(fields, length):
 
 def test_padding_counts_nothing():
     layer, x, lengths = layer_of(), torch.randn(2, 12, 16).double(), torch.tensor([12, 5])
-    found = layer(x, AttentionInputs(Mask.keys(lengths)))
+    found = layer(x, AttentionInputs(Mask.key_padding(lengths)))
     for row, length in enumerate(lengths.tolist()):
         expected = by_hand(layer, x[row, :length])
         assert_close(found[row, :length], expected, model=layer)
@@ -76,7 +76,7 @@ def test_encoders_have_it_and_decoders_see_all():
     assert {type(block.attention) for block in model.decoder.blocks} == {MultiHeadAttention}
     source, target = torch.randint(9, (1, 6)), torch.randint(9, (1, 6))
     with (
-        pytest.raises(UsageError, match="there is no map"),
+        pytest.raises(UsageError, match="there is no attention map"),
         capture_attention_weights(model.encoder.attention_layers()),
     ):
         model(source, target)

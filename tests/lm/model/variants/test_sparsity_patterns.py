@@ -41,7 +41,7 @@ def test_local_blocks_see_nothing_of_each_other():
 
 
 @pytest.mark.parametrize("is_causal", [True, False])
-def test_bigbird_sees_neighbours_global_blocks_and_as_many_random_ones_as_asked(is_causal):
+def test_bigbird_has_neighbours_global_and_random_blocks(is_causal):
     seen = all_pairs(BigBird(**BIG, is_causal=is_causal), 120)
     blocks = seen.view(30, 4, 30, 4)[:, 0, :, 0]
     assert torch.equal(seen, blocks.repeat_interleave(4, 0).repeat_interleave(4, 1))
@@ -64,7 +64,7 @@ def test_bigbird_sees_neighbours_global_blocks_and_as_many_random_ones_as_asked(
 
 @pytest.mark.parametrize("name", PATTERNS)
 @pytest.mark.parametrize("shorter", [1, 9, 40, 61])
-def test_what_two_positions_see_does_not_depend_on_the_length(name, shorter):
+def test_patterns_do_not_depend_on_the_length(name, shorter):
     pattern = PATTERNS[name]
     assert torch.equal(all_pairs(pattern, 130)[:shorter, :shorter], all_pairs(pattern, shorter))
 
@@ -115,7 +115,7 @@ def test_up_to_a_length_all_see_all(name):
 
 
 @pytest.mark.parametrize("name", PATTERNS)
-def test_nothing_before_the_earliest_is_seen_later(name):
+def test_nothing_before_the_first_visible_position_is_visible_later(name):
     pattern, seen = PATTERNS[name], all_pairs(PATTERNS[name], 90)
     for query in range(90):
         assert not seen[query:, : pattern.first_visible(query)].any()
@@ -133,7 +133,7 @@ def test_tables_name_each_connected_block_once(name, is_causal):
         assert table[row].tolist() == expected + [-1] * (table.shape[1] - len(expected))
 
 
-def test_pairs_are_counted_by_whole_blocks():
+def test_pairs_are_counted_by_blocks():
     assert count_pattern_pairs(LocalBlocks(5), 17, is_causal=False) == 3 * 25 + 4
     assert count_pattern_pairs(LocalBlocks(5), 17, is_causal=True) == (3 * 25 + 4) / 2
     pattern = BigBird(**BIG, is_causal=False)
