@@ -56,7 +56,7 @@ class FilesConfig(CheckedConfig):
 
     @property
     def is_utf8(self) -> bool:
-        """Whether files are UTF-8, as they are unless another encoding is named."""
+        """Return whether files are UTF-8."""
         return codecs.lookup(self.encoding).name == "utf-8"
 
 
@@ -106,13 +106,13 @@ class DataConfig(CheckedConfig):
             raise UsageError("text and label are two fields", settings=["field", "label_field"])
 
     def for_other_files(self, **given: Any) -> DataConfig:  # noqa: ANN401 (the fields' values)
-        """The same for files that a run hasn't learned from, as text; columns that have numbers are guessed."""
+        """Return settings for files that the run was not trained on, as text; numbered columns are guessed."""
         named = {name: None for name in ("field", "label_field") if str(getattr(self, name)).isdecimal()}
         return replace(self, **{"supervised": False, **named, **given})
 
 
 def upgrade_line_end_settings(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of data from before line ends were changed: these were kept, and the field was always named."""
+    """Return data settings of versions that kept line ends and always named the field."""
     if "keep_line_ends" in values:
         return dict(values)
     return {**values, "keep_line_ends": True, "field": None if values.get("field") == "text" else values.get("field")}

@@ -54,10 +54,10 @@ class LoraConfig(CheckedConfig):
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The layers whose matrices have adapters, one by one."""
+        """Return the kinds of layers with adapters."""
         return tuple(kind.strip() for kind in self.on.split(","))
 
     @property
     def scale(self) -> float:
-        """What the product of an adapter's matrices is multiplied by: alpha / rank, where alpha is twice that."""
+        """Return the scale of the adapters' output: alpha / rank, where alpha defaults to twice the rank."""
         return 2.0 if self.alpha is None else self.alpha / self.rank

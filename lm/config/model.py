@@ -94,10 +94,7 @@ class ModelConfig(ModelFields):
             self._check_blocks()
 
     def _following(self) -> dict[str, Any]:
-        """What follows from the other settings where a field is left open.
-
-        Fields that a model doesn't have stay None: distances without such positions, scaling that is not theirs.
-        """
+        """Return the defaults derived from other settings."""
         of_all = {
             "init_std": 0.02 * math.sqrt(768 / self.d_model),
             "attention_bias": "all" if self.bias else "none",
@@ -118,7 +115,7 @@ class ModelConfig(ModelFields):
         }
 
     def _scaling(self) -> dict[str, Any]:
-        """The numbers of `rope_scaling` where they are left open, as published with it."""
+        """Return the default parameters of `rope_scaling`, as published."""
         is_yarn = self.rope_scaling == "yarn"
         numbers = {
             "rope_factor": 1.0,
@@ -130,13 +127,13 @@ class ModelConfig(ModelFields):
         return {name: numbers[name] for name in _OF_SCALING[self.rope_scaling]}
 
     def settings(self) -> dict[str, Any]:
-        """Its fields, None where they follow from others: with any of them changed, the rest still fits."""
+        """Return its fields, None if derived, so that changed fields keep the rest consistent."""
         return {
             field.name: None if field.name in self._left_open else getattr(self, field.name) for field in fields(self)
         }
 
     def replace(self, **changes: Any) -> Self:  # noqa: ANN401 (any field)
-        """The same model with some fields changed, and those that follow from them."""
+        """Return a copy with some fields changed, and derived fields recomputed."""
         return type(self)(**{**self.settings(), **changes})
 
     def _check_objective(self) -> None:
@@ -189,7 +186,7 @@ class ModelConfig(ModelFields):
         self._check_experts()
 
     def _check_rotation(self) -> None:
-        """UsageError for settings of rotary positions that do not go together."""
+        """Raise UsageError for inconsistent settings of rotary positions."""
         if self.positions == "rotary" and self.rotated % 2 and self.d_head * self.n_heads == self.d_model:
             raise UsageError(
                 f"rotary positions need an even head size, not {self.d_head}", settings=("d_model", "n_heads")
@@ -214,7 +211,7 @@ class ModelConfig(ModelFields):
                 raise UsageError(f"rope_scaling {self.rope_scaling} has no {name}", settings=(name, "rope_scaling"))
 
     def _check_syntax(self) -> None:
-        """UsageError where there is no source that could come with trees, or depths have no sinusoids."""
+        """Raise UsageError if no source can have trees, or depths have no sinusoids."""
         if self.syntax != "none" and not self.is_encoder_decoder:
             raise UsageError(
                 "positions by syntax are for the encoder of a translation model", settings=("syntax", "source")
@@ -227,7 +224,7 @@ class ModelConfig(ModelFields):
             raise UsageError(f"syntax {self.syntax} has no max_tree_distance", settings=("max_tree_distance", "syntax"))
 
     def _check_attention(self) -> None:
-        """UsageError for settings of attention that do not go together."""
+        """Raise UsageError for inconsistent settings of attention."""
         elsewhere = {name for settings in _OF_ATTENTION.values() for name in settings} - self.attention_settings.keys()
         for described in list_options(ModelConfig):
             if described.name in elsewhere and getattr(self, described.name) is not None:
@@ -251,7 +248,7 @@ class ModelConfig(ModelFields):
             )
 
     def _check_experts(self) -> None:
-        """UsageError for settings of experts that do not go together."""
+        """Raise UsageError for inconsistent settings of experts."""
         if not self.experts:
             for described in list_options(ModelConfig):
                 if described.name in _OF_EXPERTS and getattr(self, described.name) != described.default:
@@ -272,68 +269,68 @@ class ModelConfig(ModelFields):
 
     @property
     def is_recurrent(self) -> bool:
-        """Whether its layers are recurrent, and know the order of tokens from that alone."""
+        """Return whether its layers are recurrent."""
         return self.architecture != "transformer"
 
     @property
     def is_masked(self) -> bool:
-        """Whether it reads from both sides, and learns tokens that are masked, or labels."""
+        """Return whether it is bidirectional, a masked language model or a classifier."""
         return self.objective == "masked"
 
     @property
     def purpose(self) -> str:
-        """What the model does with texts, for messages."""
+        """Return what the model is for, for messages."""
         if self.is_masked:
             return "classifies texts" if self.labels else "fills blanks"
         return "translates" if self.translates else "continues texts"
 
     @property
     def is_encoder_decoder(self) -> bool:
-        """Whether the model has an encoder, which reads a source."""
+        """Return whether the model has an encoder."""
         return self.n_encoder_layers > 0
 
     @property
     def translates(self) -> bool:
-        """Whether the model reads a source and writes its translation."""
+        """Return whether it is a translation model."""
         return self.is_encoder_decoder or self.decoder_only
 
     def has_experts(self, layer: int) -> bool:
-        """Whether a layer, counted from 0 in its stack, has experts in the place of its feed-forward layer."""
+        """Return whether a layer, from 0 in its stack, has experts instead of a feed-forward layer."""
         return self.experts > 0 and (layer + 1) % self.expert_every == 0
 
     @property
     def attention_settings(self) -> Mapping[str, int]:
-        """The settings of the kind of attention, by field."""
+        """Return the settings of the kind of attention, by field."""
         return {name: getattr(self, name) for name in _OF_ATTENTION[self.attention]}
 
     @property
     def places_keys(self) -> bool:
-        """Whether attention has to know where the keys stand that it is given."""
+        """Return whether attention needs the positions of keys."""
         return self.positions in DISTANCES or self.attention in {"window", "bigbird"}
 
     def compresses(self, layer: int) -> bool:
-        """Whether a layer, counted from 0 in its stack, sees compressed keys and values: every second one."""
+        """Return whether a layer, from 0 in its stack, has compressed attention: every second one."""
         return self.attention == "compressed" and layer % 2 == 1
 
     @property
     def position_limit(self) -> int | None:
-        """The longest sequence that the model has positions for; None if its positions are unlimited."""
+        """Return the longest sequence that the model has positions for; None if unlimited."""
         ends = self.positions == "learned" or self.attention == "linformer"
         return self.context_length if ends else None
 
     @property
     def has_tree_depths(self) -> bool:
-        """Whether it knows how deep the words of a source are in their tree."""
+        """Return whether it uses the depth of words in their dependency tree."""
         return self.syntax in {"depth", "both"}
 
     @property
     def has_tree_distances(self) -> bool:
-        """Whether it knows how far the words of a source are from each other in their tree."""
+        """Return whether it uses the distances between words in their dependency tree."""
         return self.syntax in {"distance", "both"}
 
     @property
     def rotated(self) -> int:
-        """How much of a head's width rotary positions turn."""
+        """Return the rotary width of a head."""
         return int(self.d_head * self.rotary_share)
 
 
@@ -342,7 +339,7 @@ OF_BLOCKS = frozenset(described.name for described in list_options(ModelConfig))
 
 
 def check_heads_given(*models: ModelConfig, are_given: bool) -> None:
-    """UsageError unless heads of words are given to models of which one at least reads trees, and to no others."""
+    """Raise UsageError unless heads are given exactly if at least one of the models reads trees."""
     reads_trees = any(model.syntax != "none" for model in models)
     if reads_trees and not are_given:
         raise UsageError(

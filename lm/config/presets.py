@@ -172,7 +172,7 @@ def _transformer(d_model: int, d_ff: int, n_heads: int, dropout: float) -> dict[
 
 
 def _switch(experts: int) -> dict[str, Any]:
-    """T5's encoder-decoder (Raffel et al. 2020) with experts in every second block."""
+    """Return T5's encoder-decoder with experts in every second block (Raffel et al. 2020)."""
     return {
         "vocab_size": 32128, "context_length": 512, "d_model": 768, "n_layers": 12, "n_encoder_layers": 12,
         "n_heads": 12, "d_ff": 3072, "positions": "t5", "norm_eps": 1e-6, "activation": "relu", "dropout": 0.1,

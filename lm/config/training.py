@@ -144,12 +144,12 @@ class TrainingConfig(CheckedConfig):
 
     @property
     def passes(self) -> int:
-        """How often each batch goes through the model."""
+        """Return the number of forward passes per batch."""
         return 2 if self.r_drop else 1
 
 
 def parse_duration(text: str) -> float:
-    """90s, 10m or 1h30m in seconds; UsageError for anything else, and for nothing at all."""
+    """Parse a duration such as 90s, 10m or 1h30m into seconds; UsageError if invalid or zero."""
     parts = _FORM.fullmatch(text.strip())
     total = (
         sum(float(part) * unit for part, unit in zip(parts.groups("0"), _UNITS.values(), strict=True)) if parts else 0

@@ -86,7 +86,7 @@ class RaggedArray:
 
 
 def _concatenate(parts: Sequence[NDArray[Any]]) -> Integers:
-    """Values one after another; none of no parts."""
+    """Concatenate arrays; an empty array if there are none."""
     return np.concatenate(parts).astype(np.int64, copy=False) if parts else np.empty(0, dtype=np.int64)
 
 

@@ -80,16 +80,7 @@ def find_label_fields(names: Sequence[str], text: str | None, label: str | None,
 
 
 def find_pair_fields(names: Sequence[str], wanted: tuple[str, str], *, file: str) -> tuple[str, str]:
-    """The columns of source and target among those of a file.
-
-    Args:
-        names: of all columns, in order.
-        wanted: their names, or their numbers from 1; without such columns, two that are languages, or have no names.
-        file: its name, for messages.
-
-    Raises:
-        UsageError: it isn't clear which ones they are.
-    """
+    """Return the columns of source and target."""
     source, target = (_find_field(names, one, one, ()) for one in wanted)
     if source is None and target is None and len(names) == 2:
         are_told = all(re.fullmatch(LANGUAGE_PATTERN, name) for name in names) or list(names) == ["1", "2"]
@@ -99,7 +90,7 @@ def find_pair_fields(names: Sequence[str], wanted: tuple[str, str], *, file: str
 
 
 def has_label_fields(names: Sequence[str]) -> bool:
-    """Whether text and label are clear."""
+    """Return whether the columns of text and label are clear."""
     try:
         return bool(find_label_fields(names, None, None, file=""))
     except UsageError:

@@ -186,7 +186,7 @@ def _set_matrix(spec: Any, weight: Tensor, bias: Tensor | None) -> None:  # noqa
 
 
 def _position_table(positions: nn.Module, tokens: Tensor, config: ModelConfig) -> Array:
-    """(positions, d_model)."""
+    """Return (positions, d_model)."""
     length = config.position_limit or max(_MIN_POSITIONS, config.context_length)
     return _to_array(positions(0, length, tokens.device))
 

@@ -27,7 +27,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def make_norm(config: LMConfig) -> nn.Module:
-    """LayerNorm or RMSNorm over d_model."""
+    """Return LayerNorm or RMSNorm over d_model."""
     if config.norm == "rmsnorm":
         return nn.RMSNorm(config.d_model, config.norm_eps)
     return nn.LayerNorm(config.d_model, config.norm_eps, bias=config.bias)
@@ -52,7 +52,7 @@ class LMAttention(nn.Module):
         self.value_shares = nn.Parameter(torch.full((2,), 0.5)) if config.value_residual else None
 
     def forward(self, x: Tensor, seen: AttentionInputs) -> Tensor:
-        """(batch, length, d_model) -> the same shape."""
+        """Map (batch, length, d_model) to the same shape."""
         parts = self.input(x).split(self.projected, dim=-1)
         query, key, value = (part.unflatten(-1, (-1, self.head_size)).transpose(1, 2) for part in parts)
         if self.query_norm is not None and self.key_norm is not None:
@@ -92,7 +92,7 @@ class LMFeedForward(nn.Module):
         self.activation = ACTIVATIONS[config.activation]
 
     def forward(self, x: Tensor) -> Tensor:
-        """(batch, length, d_model) -> the same shape."""
+        """Map (batch, length, d_model) to the same shape."""
         return self.down(self.activation(self.up(x)))
 
 
@@ -107,7 +107,7 @@ class LMBlock(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x: Tensor, seen: AttentionInputs) -> Tensor:
-        """(batch, length, d_model) -> the same shape."""
+        """Map (batch, length, d_model) to the same shape."""
         if not self.norm_first:
             x = self.attention_norm(x + self.dropout(self.attention(x, seen)))
             return self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))
@@ -152,7 +152,7 @@ class LMEmbedding(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, tokens: Tensor, positions: Tensor) -> Tensor:
-        """(batch, length) tokens at (batch or 1, length) positions -> (batch, length, d_model)."""
+        """Map (batch, length) tokens at (batch or 1, length) positions to (batch, length, d_model)."""
         x = self.tokens(tokens)
         if self.config.scale_embeddings:
             x = x * math.sqrt(self.config.d_model)
@@ -174,7 +174,7 @@ class LMOutputTransform(nn.Module):
         self.activation, self.norm = ACTIVATIONS[config.activation], make_norm(config)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(batch, length, d_model) -> the same shape."""
+        """Map (batch, length, d_model) to the same shape."""
         return self.norm(self.activation(self.up(x)))
 
 
@@ -187,7 +187,7 @@ class LMLabelHead(nn.Module):
         self.labels = nn.Linear(config.d_model, config.num_labels)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(batch, d_model) -> (batch, labels)."""
+        """Map (batch, d_model) to (batch, labels)."""
         return self.labels(self.dropout(self.pooler(x).tanh()))
 
 
@@ -245,7 +245,7 @@ class LMWithTokens(LMPreTrained):
         self.head = value
 
     def logits(self, x: Tensor) -> Tensor:
-        """(…, d_model) -> (…, vocabulary)."""
+        """Map (…, d_model) to (…, vocabulary)."""
         x = x if self.transform is None else self.transform(x)
         return softcap(F.linear(x, self.head.weight, self.output_bias), self.config.softcap)
 

@@ -58,7 +58,7 @@ def angle_dtype(device: torch.device) -> torch.dtype:
 
 
 def compute_rotation(config: LMConfig, positions: Tensor) -> Tensor:
-    """(batch or 1, length) positions -> (2, batch or 1, 1, length, turned) cosines, and sines, first half negative."""
+    """Return (2, batch or 1, 1, length, rotary) cosines and sines of positions; sines have a negative first half."""
     angles = positions[:, None, :, None] * rotary_frequencies(config, positions.device)
     cos, sin = angles.cos().repeat(1, 1, 1, 2), torch.cat((-angles.sin(), angles.sin()), dim=-1)
     return (torch.stack((cos, sin)) * (config.rope_temperature or 1.0)).float()
