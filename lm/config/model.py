@@ -187,13 +187,13 @@ class ModelConfig(ModelFields):
 
     def _check_rotation(self) -> None:
         """Raise UsageError for inconsistent settings of rotary positions."""
-        if self.positions == "rotary" and self.rotated % 2 and self.d_head * self.n_heads == self.d_model:
+        if self.positions == "rotary" and self.rotary_dim % 2 and self.d_head * self.n_heads == self.d_model:
             raise UsageError(
                 f"rotary positions need an even head size, not {self.d_head}", settings=("d_model", "n_heads")
             )
-        if self.positions == "rotary" and (self.rotated < 2 or self.rotated % 2):
+        if self.positions == "rotary" and (self.rotary_dim < 2 or self.rotary_dim % 2):
             raise UsageError(
-                f"rotary positions turn an even part of a head, not {self.rotated} of {self.d_head}",
+                f"rotary positions turn an even part of a head, not {self.rotary_dim} of {self.d_head}",
                 settings=("rotary_share", "d_head"),
             )
         if self.positions != "rotary" and (self.rotary_share != 1 or self.rope_scaling != "none"):
@@ -304,11 +304,11 @@ class ModelConfig(ModelFields):
         return {name: getattr(self, name) for name in _OF_ATTENTION[self.attention]}
 
     @property
-    def places_keys(self) -> bool:
+    def needs_key_positions(self) -> bool:
         """Return whether attention needs the positions of keys."""
         return self.positions in DISTANCES or self.attention in {"window", "bigbird"}
 
-    def compresses(self, layer: int) -> bool:
+    def has_compressed_attention(self, layer: int) -> bool:
         """Return whether a layer, from 0 in its stack, has compressed attention: every second one."""
         return self.attention == "compressed" and layer % 2 == 1
 
@@ -329,7 +329,7 @@ class ModelConfig(ModelFields):
         return self.syntax in {"distance", "both"}
 
     @property
-    def rotated(self) -> int:
+    def rotary_dim(self) -> int:
         """Return the rotary width of a head."""
         return int(self.d_head * self.rotary_share)
 

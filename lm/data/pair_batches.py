@@ -19,7 +19,7 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class EncoderDecoderLayout:
-    """Layout of encoder-decoders: source and target side by side."""
+    """Layout of encoder-decoders: source and target in separate stacks."""
 
     sides = 1
     """Number of sides in one row."""

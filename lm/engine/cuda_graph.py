@@ -198,7 +198,7 @@ class StaticDecodeStep:
         buffers = [(key[:rows, :, :keys], value[:rows, :, :keys]) for key, value in self._buffers]
         layers = [RowLayerCache.from_buffers(key, value, positions) for key, value in buffers]
         inputs = row_attention_inputs(
-            layers, positions, 1, keys, self._first_parameter.dtype, needs_key_positions=config.places_keys
+            layers, positions, 1, keys, self._first_parameter.dtype, needs_key_positions=config.needs_key_positions
         )
         hidden = model.decode(self._tokens[:rows], inputs)
         return model.logits(hidden[:, -1]).float()

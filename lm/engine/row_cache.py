@@ -44,7 +44,7 @@ class RowCache:
             source: the encoder output of the rows' sources.
         """
         config = model.config
-        self._first_parameter, self._needs_key_positions = next(model.parameters()), config.places_keys
+        self._first_parameter, self._needs_key_positions = next(model.parameters()), config.needs_key_positions
         self._is_enabled, self._source = is_enabled, source
         self.lengths: list[int] = []
         self.buffer_rows: list[int] = []

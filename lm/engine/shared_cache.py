@@ -33,7 +33,7 @@ class SharedCache:
         """Create a cache without rows, or with one for each source."""
         self._first_parameter, self._needs_key_positions, self._source = (
             next(model.parameters()),
-            model.config.places_keys,
+            model.config.needs_key_positions,
             source,
         )
         self.lengths: list[int] = []

@@ -236,7 +236,7 @@ def rotary_frequencies(config: ModelConfig) -> Tensor:
 
 def unscaled_rotary_frequencies(config: ModelConfig) -> Tensor:
     """Return `rotary_frequencies` without `rope_scaling`."""
-    return config.rope_base ** (-torch.arange(0, config.rotated, 2, dtype=torch.float64) / config.rotated)
+    return config.rope_base ** (-torch.arange(0, config.rotary_dim, 2, dtype=torch.float64) / config.rotary_dim)
 
 
 def _llama3_weights(plain: Tensor, config: ModelConfig) -> Tensor:
@@ -256,11 +256,11 @@ def _yarn_weights(config: ModelConfig) -> Tensor:
 
     def number(turns: float) -> float:
         ratio = config.rope_context / (2 * math.pi * turns)
-        return config.rotated * math.log(ratio) / (2 * math.log(config.rope_base))
+        return config.rotary_dim * math.log(ratio) / (2 * math.log(config.rope_base))
 
     first = max(0, math.floor(number(config.rope_fast)))
-    last = min(config.rotated - 1, math.ceil(number(config.rope_slow)))
-    numbers = torch.arange(config.rotated // 2, dtype=torch.float64)
+    last = min(config.rotary_dim - 1, math.ceil(number(config.rope_slow)))
+    numbers = torch.arange(config.rotary_dim // 2, dtype=torch.float64)
     return 1 - ((numbers - first) / ((last - first) or 0.001)).clamp(0, 1)
 
 

@@ -196,7 +196,7 @@ def build_self_attention(config: ModelConfig, *, layer: int, is_causal: bool) ->
     """Build the self-attention of a layer, counted from 0 in its stack; only encoders are not causal."""
     if (pattern := build_pattern(config, layer, is_causal=is_causal)) is not None:
         return BlockSparseAttention(config, pattern, layer=layer)
-    if config.compresses(layer):
+    if config.has_compressed_attention(layer):
         return CompressedAttention(config, layer=layer, is_causal=is_causal)
     if config.attention == "linformer" and not is_causal:
         return LowRankAttention(config, layer=layer)

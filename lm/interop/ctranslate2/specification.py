@@ -78,7 +78,7 @@ def _block_settings(config: ModelConfig) -> dict[str, Any]:
         "rms_norm": config.norm == "rmsnorm",
     }
     if config.positions == "rotary":  # in self-attention only; where it is, nothing is added to the embeddings
-        blocks |= {"rotary_dim": config.rotated, "rotary_interleave": False, "rotary_base": config.rope_base}
+        blocks |= {"rotary_dim": config.rotary_dim, "rotary_interleave": False, "rotary_base": config.rope_base}
     return blocks
 
 

@@ -107,7 +107,7 @@ def build_metadata(config: ModelConfig, architecture: Family) -> dict[str, Any]:
         values["use_parallel_residual"] = config.parallel_residual
     if config.positions == "rotary":
         values |= {
-            "rope.dimension_count": config.rotated,
+            "rope.dimension_count": config.rotary_dim,
             "rope.freq_base": float(config.rope_base),
         } | _rope_scaling_metadata(config)
     return {f"{architecture.model_type}.{key}": value for key, value in values.items()}

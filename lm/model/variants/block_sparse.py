@@ -359,7 +359,7 @@ def build_pattern(config: ModelConfig, layer: int, *, is_causal: bool) -> Sparsi
         return BigBird(
             config.attention_block, config.global_blocks, config.random_blocks, layer=layer, is_causal=is_causal
         )
-    if config.attention == "compressed" and not config.compresses(layer):
+    if config.attention == "compressed" and not config.has_compressed_attention(layer):
         return LocalBlocks(config.attention_block)
     return None
 

@@ -152,5 +152,5 @@ def test_compressed_attention_is_local_in_every_other_layer():
         None,
         LocalBlocks(16),
     ]
-    assert [config.compresses(layer) for layer in range(3)] == [False, True, False]
+    assert [config.has_compressed_attention(layer) for layer in range(3)] == [False, True, False]
     assert build_pattern(ModelConfig(), 0, is_causal=True) is None
