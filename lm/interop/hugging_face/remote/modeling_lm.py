@@ -14,7 +14,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast, MaskedLMOutput
 from transformers.utils.generic import can_return_tuple
 
 from .configuration_lm import LMConfig
-from .positions_lm import AttentionInputs, RelativePositions, rotate, sinusoidal_positions
+from .positions_lm import LMAttentionInputs, LMRelativePositions, rotate, sinusoidal_positions
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
@@ -51,7 +51,7 @@ class LMAttention(nn.Module):
         self.key_norm = nn.RMSNorm(config.d_head, config.norm_eps) if config.qk_norm else None
         self.value_shares = nn.Parameter(torch.full((2,), 0.5)) if config.value_residual else None
 
-    def forward(self, x: Tensor, seen: AttentionInputs) -> Tensor:
+    def forward(self, x: Tensor, seen: LMAttentionInputs) -> Tensor:
         """Map (batch, length, d_model) to the same shape."""
         parts = self.input(x).split(self.projected, dim=-1)
         query, key, value = (part.unflatten(-1, (-1, self.head_size)).transpose(1, 2) for part in parts)
@@ -68,7 +68,7 @@ class LMAttention(nn.Module):
         attended = self.attend(query, key, value, seen)
         return self.output(attended.transpose(1, 2).flatten(2))
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, seen: AttentionInputs) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, seen: LMAttentionInputs) -> Tensor:
         """Return the attention output of (batch, heads, length, head) queries."""
         dropped = self.dropout if self.training else 0.0
         if seen.tables is None or seen.rows is None:
@@ -106,7 +106,7 @@ class LMBlock(nn.Module):
         self.feed_forward_norm, self.feed_forward = make_norm(config), LMFeedForward(config)
         self.dropout = nn.Dropout(config.dropout)
 
-    def forward(self, x: Tensor, seen: AttentionInputs) -> Tensor:
+    def forward(self, x: Tensor, seen: LMAttentionInputs) -> Tensor:
         """Map (batch, length, d_model) to the same shape."""
         if not self.norm_first:
             x = self.attention_norm(x + self.dropout(self.attention(x, seen)))
@@ -121,14 +121,14 @@ class LMStack(nn.Module):
 
     def __init__(self, config: LMConfig) -> None:
         super().__init__()
-        self.positions = RelativePositions(config)
+        self.positions = LMRelativePositions(config)
         self.blocks = nn.ModuleList(LMBlock(config, layer) for layer in range(config.n_layers))
         self.final_norm = make_norm(config) if config.norm_position == "pre" else nn.Identity()
         if config.embedding_shortcut:
             self.stream_shares = nn.Parameter(torch.ones(config.n_layers))
             self.embedding_shares = nn.Parameter(torch.zeros(config.n_layers))
 
-    def forward(self, x: Tensor, seen: AttentionInputs) -> list[Tensor]:
+    def forward(self, x: Tensor, seen: LMAttentionInputs) -> list[Tensor]:
         """Return the input of each block and the final states: n_layers + 1 of (batch, length, d_model)."""
         embedding, states = x, []
         for number, block in enumerate(self.blocks):

@@ -16,7 +16,7 @@ BUCKETS = 32
 
 
 @dataclass
-class AttentionInputs:
+class LMAttentionInputs:
     """Inputs shared by all attention layers: bias, rotation, cache, position tables, first values."""
 
     bias: Tensor
@@ -97,7 +97,7 @@ def relative_buckets(distances: Tensor, *, is_causal: bool, farthest: int) -> Te
     return found if is_causal else found + of_direction * (distances > 0)
 
 
-class RelativePositions(nn.Module):
+class LMRelativePositions(nn.Module):
     """Learned or fixed relative positions: attention biases, or keys and values."""
 
     def __init__(self, config: LMConfig) -> None:
@@ -111,12 +111,12 @@ class RelativePositions(nn.Module):
             shape = (config.n_layers, config.n_kv_heads, self.farthest + 1 + after, config.d_head)
             self.keys, self.values = nn.Parameter(torch.zeros(shape)), nn.Parameter(torch.zeros(shape))
 
-    def forward(self, x: Tensor, positions: Tensor, real: Tensor | None, cache: Cache | None) -> AttentionInputs:
+    def forward(self, x: Tensor, positions: Tensor, real: Tensor | None, cache: Cache | None) -> LMAttentionInputs:
         """Return the attention inputs for (batch, queries, d_model) at the positions after the cache."""
         earlier = 0 if cache is None else cache.get_seq_length()
         keys = torch.arange(earlier + x.shape[1], device=x.device)
         distances = keys - keys[earlier:, None]
-        seen = AttentionInputs(self._bias(distances, real, x.dtype), cache=cache)
+        seen = LMAttentionInputs(self._bias(distances, real, x.dtype), cache=cache)
         if self.config.positions == "rotary":
             seen.rotation = compute_rotation(self.config, positions)
         if self.config.positions == "relative":
