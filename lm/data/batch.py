@@ -28,7 +28,7 @@ class Batch:
         inputs: (rows, length) IDs that the model reads; for encoder-decoders, the decoder.
         targets: (rows, length) ID to predict at each position, or IGNORED.
         source: (rows, source length) IDs that an encoder reads; (rows, source length, 4) with dependency trees, see
-            `lm.corpus.trees`.
+            `lm.corpus.tree_positions`.
         source_lengths: (rows,) lengths of the sources.
         source_targets: (rows, length) targets of source tokens, for decoder-only translation with source loss.
         input_lengths: (rows,) lengths of the inputs, where targets don't tell: for masked models and classifiers, whose
