@@ -1,4 +1,4 @@
-"""The pictures of the README are there, and the screens they show are what a terminal would show."""
+"""The pictures of README and docs are self-contained, and the screens they show are what a terminal would show."""
 
 from __future__ import annotations
 
@@ -12,11 +12,16 @@ from tests.pictures import screen
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_readme_shows_pictures_that_are_there():
-    shown = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", (ROOT / "README.md").read_text(encoding="utf-8"))
+def test_the_pictures_of_the_readme_and_the_docs_are_portable():
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    shown = {
+        page.parent / name
+        for page in pages
+        for name in re.findall(r"!\[[^\]]+\]\(([^)]+)\)", page.read_text(encoding="utf-8"))
+    }
     assert len(shown) >= 3
     for name in shown:
-        data = (ROOT / name).read_bytes()
+        data = name.read_bytes()
         assert data.startswith((b"<svg", b"\x89PNG"))
         assert not re.search(rb"@font-face|/root/|/home/|/tmp/", data), name
 
