@@ -188,7 +188,7 @@ def test_one_direction_is_learned_with_the_tokenizer_of_a_run_that_has_language_
         load_model(one.folder, select_inference_hardware(HardwareConfig(device="cpu")))
     )
     source = "the old mill"
-    (line,) = Translator([model])._read([(0, source, "", None)])
+    (line,) = Translator([model])._encode_lines([(0, source, "", None)])
     assert line.sources == ([*one.tokenizer.encode(source), one.tokenizer.end_of_text],)
     with pytest.raises(UsageError, match="this model has one direction, not 'de'"):
         Translator([model], to="de")
