@@ -15,10 +15,11 @@ _WIDEST_MATRIX = 12
 _SHOWN_CONFUSIONS, _SHOWN_UNKNOWN = 20, 5
 
 
-def print_report(scores: ClassificationScores, *, run: str) -> None:
+def print_report(scores: ClassificationScores, *, run: str, is_held_out: bool = False) -> None:
     """Print accuracy, interval and baseline, then tables of labels and confusions."""
     low, high = scores.interval
-    counted = f"{scores.correct:,} of {scores.examples:,} examples by {run}"
+    examples = "held-out examples" if is_held_out else "examples"
+    counted = f"{scores.correct:,} of {scores.examples:,} {examples} by {run}"
     print_paragraph(f"accuracy {scores.accuracy:.1%} ({CONFIDENCE:.0%} interval {low:.1%} to {high:.1%}): {counted}")
     print_paragraph(f"majority baseline {scores.majority_accuracy:.1%}: always {scores.majority.label!r}")
     print_paragraph(f"macro F1 {scores.macro_f1:.3f}")
@@ -65,6 +66,10 @@ def warn(scores: ClassificationScores) -> None:
         some = ", ".join(map(repr, names[:_SHOWN_UNKNOWN])) + (", …" if len(names) > _SHOWN_UNKNOWN else "")
         texts = format_number_of(sum(scores.unknown.values()), "text")
         print_labelled("warning", f"the run has not learned {some}: {texts} with such labels count as wrong")
+    unpredicted = [each.label for each in scores.by_label if not each.predicted and each.label not in scores.unknown]
+    if unpredicted:
+        some = ", ".join(map(repr, unpredicted[:_SHOWN_UNKNOWN])) + (", …" if len(unpredicted) > _SHOWN_UNKNOWN else "")
+        print_labelled("warning", f"the run predicts {some} for none of these texts")
     low, high = scores.interval
     if low <= scores.majority_accuracy <= high:
         print_labelled("note", "the accuracy does not differ clearly from the majority baseline")

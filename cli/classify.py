@@ -14,12 +14,13 @@ from cli.flags.options import ParsedOptions, with_options
 from lm.config.data import DataConfig, FilesConfig
 from lm.config.decoding import ClassificationConfig
 from lm.config.hardware import HardwareConfig
-from lm.errors import UsageError
+from lm.errors import InputError, UsageError
 from lm.run_folder import find_checkpoint, load_config
 from lm.text.compression import decode_lines
-from lm.text.files import STDIN, TextFile, find_text_files, refuse_stdin_twice, select_readable
+from lm.text.files import STDIN, TextFile, find_text_files, refuse_missing, refuse_stdin_twice, select_readable
 
 if TYPE_CHECKING:
+    from lm.checkpoint import LoadedModel
     from lm.decoding.classifier import ClassifiedText
 
 _Files = Annotated[
@@ -72,20 +73,37 @@ def classify(
     if not files and sys.stdin.isatty():
         raise UsageError("nothing to classify: name files of texts, or - to read them from stdin")
     names = files or [STDIN]
+    try:
+        refuse_missing(names)
+    except InputError as error:
+        raise InputError(f'{error}; a text itself is piped in: echo "…" | lm classify {run}') from None
     refuse_stdin_twice([*names, labels or ""])
-    classifier = load_classifier(run, HardwareConfig(**given["hardware"]), labels=labels, batch_size=config.batch_size)
+    classifier, loaded = load_classifier(
+        run, HardwareConfig(**given["hardware"]), labels=labels, batch_size=config.batch_size
+    )
     data = load_config(find_checkpoint(run)).data.for_other_files(**given["data"])
     found = find_text_files(names, data, FilesConfig(**given["files"]))
     if given.typed["data"] and not any(file.holds_rows for file in found):
         raise UsageError("plain text has no columns: no file is JSON, CSV, TSV or Parquet; leave them out (--format)")
     print_notes(found.notes)
-    texts = [each for file in select_readable(found) for each in _read_texts(file)]
+    readable = select_readable(found)
+    texts = [each for file in readable for each in _read_texts(file)]
     correct = _print_labels(
         texts, classifier.classify(each.text for each in texts), top_k=config.top_k, as_json=as_json
     )
     expected = [each.expected for each in texts if each.expected is not None]
     _print_accuracy(correct, len(expected))
     _print_unknown_labels(sorted({*expected} - {*classifier.labels}))
+    _warn_of_contamination(loaded, [file for file in readable if file.holds_examples])
+
+
+def _warn_of_contamination(loaded: LoadedModel, files: Sequence[TextFile]) -> None:
+    """Warn of files of examples that the run was trained on."""
+    from cli.console.messages import print_labelled
+    from lm.evaluation.contamination import ContaminationCheck
+
+    for warning in ContaminationCheck.of_examples(loaded, files):
+        print_labelled("warning", warning)
 
 
 def _read_texts(file: TextFile) -> Iterator[_LabelledText]:

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from cli.console.messages import print_labelled
 from cli.flags import completion
 from cli.flags.loading import Labels, load_classifier
 from cli.flags.options import ParsedOptions, with_options
@@ -18,7 +19,7 @@ from lm.config.hardware import HardwareConfig
 from lm.errors import UsageError
 from lm.files import check_writable
 from lm.run_folder import find_checkpoint, load_config
-from lm.text.files import find_text_files, refuse_stdin_twice, select_readable
+from lm.text.files import STDIN, TextFiles, find_text_files, has_piped_text, refuse_stdin_twice, select_readable
 
 _Run = Annotated[
     Path | None,
@@ -34,7 +35,8 @@ _Files = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[FILE]...",
-        help="Labelled examples in JSON, CSV, TSV or Parquet, as lm train --supervised reads them; - for stdin.",
+        help="Labelled examples in JSON, CSV, TSV or Parquet, as lm train --supervised reads them; - for stdin "
+        "[default: what is piped in, else the examples or pairs that RUN held out].",
         show_default=False,
     ),
 ]
@@ -108,13 +110,15 @@ def evaluate(
 ) -> None:
     """Score a classifier on labelled examples, or translations by sacreBLEU.
 
-    Of a classifier and FILE it prints accuracy with a 95% interval (Wilson), the accuracy of always predicting the most
-    frequent label, macro F1, precision, recall and F1 of each label, and the confusion matrix. Labels that the run does
-    not know count as wrong.
+    Of a classifier it prints accuracy on FILE, or on the examples that the run held out, with a 95% interval (Wilson),
+    the accuracy of always predicting the most frequent label, macro F1, precision, recall and F1 of each label, and the
+    confusion matrix. Labels that the run does not know count as wrong. A FILE that the run was trained on is warned
+    about.
 
-    A run that translates reads --source and is scored by BLEU, chrF and TER against --target; --hypotheses scores
-    translations that are there already. Every figure comes with sacreBLEU's signature, which names all it depends on,
-    and the 95% interval of its bootstrap. Line n of each file belongs to line n of the others.
+    A run that translates reads --source and is scored by BLEU, chrF and TER against --target, or on the pairs that it
+    held out; --hypotheses scores translations that are there already. Every figure comes with sacreBLEU's signature,
+    which names all it depends on, and the 95% interval of its bootstrap. Line n of each file belongs to line n of the
+    others.
 
     BLEU and chrF are better when higher, TER when lower. Figures can be compared only where their signatures are equal:
     those of papers that report BLEU of tokenized, lowercased text with --tokenize none --lowercase on tokenized text.
@@ -123,70 +127,103 @@ def evaluate(
     often chance alone makes such a difference (p).
 
     Examples:
-      lm evaluate runs/topics held-out.jsonl
-      lm evaluate runs/topics held-out.jsonl --json | jq .macro_f1
+      lm evaluate runs/topics
+      lm evaluate runs/topics test.csv
+      lm evaluate runs/topics test.csv --json | jq .macro_f1
       lm evaluate runs/spam sms.tsv --no-header --text-column 2 --label-column 1
+      lm evaluate runs/en-de
       lm evaluate runs/en-de --source test.en --target test.de
       lm evaluate runs/en-de --source test.en --target test.de -o test.out --json
       lm evaluate runs/en-de --source test.en --target test.de --versus runs/other
       lm evaluate --hypotheses test.out --target test.de
       lm evaluate --hypotheses test.tok --target reference.tok --tokenize none --lowercase
     """
-    if run is not None and files:
-        refuse_stdin_twice([*files, labels or ""])
-        _evaluate_classifier(run, files, labels, as_json=as_json, given=given)
+    is_held_out = run is not None and not files and not (source or hypotheses or target or heads)
+    if run is not None and files and load_config(find_checkpoint(run)).model.translates:
+        instead = f"lm evaluate {run} --source FILE --target FILE scores its translations"
+        raise UsageError(f"{run}: this run translates, so it has no labels to score: {instead}")
+    if run is not None and (files or (is_held_out and _classifies(run, labels))):
+        if is_held_out and has_piped_text():
+            files, is_held_out = [STDIN], False
+        given.refuse_without_effect("files", is_held_out=is_held_out)
+        refuse_stdin_twice([*(files or ()), labels or ""])
+        _evaluate_classifier(run, files or (), labels, as_json=as_json, given=given)
         return
     if run is not None:
         _refuse_other_kinds(run)
-    _refuse_contradictions(run, source, hypotheses, out)
-    if not target:
-        raise UsageError("what are the translations compared with? Give reference translations (--target)")
+        given.refuse_without_effect("files", is_held_out=is_held_out, holds_pairs=is_held_out)
+    if not is_held_out:
+        _refuse_contradictions(run, source, hypotheses, out)
+        if not target:
+            raise UsageError("what are the translations compared with? Give reference translations (--target)")
+    elif versus is not None and not versus.is_dir():
+        raise UsageError(f"{versus}: translations are compared on files: give --source and --target (--versus)")
     if heads is not None and source is None:
         raise UsageError("--heads are of the words of --source: give that too")
-    named = [source or "", hypotheses or "", *target, *(str(each) for each in (heads, versus) if each is not None)]
+    targets = target or ()
+    named = [source or "", hypotheses or "", *targets, *(str(each) for each in (heads, versus) if each is not None)]
     refuse_stdin_twice(named)
     from cli.translation import evaluation
 
-    evaluation.check_runs([each for each in (run, versus) if each is not None], has_heads=heads is not None)
-    config = ScoringConfig(**given["scoring"])
-    lines, references = evaluation.read_lines(hypotheses or source or "-", target)
-    sources = None if source is None else evaluation.read_lines(source, target)[0]
-    trees = evaluation.read_heads(heads, sources or (), source=str(source))
-    translators = evaluation.RunTranslator(given, language, target[0], trees)
-    first = evaluation.SystemOutput(
-        str(run or hypotheses), lines if run is None else translators.translate(run, sources)
+    texts = (
+        evaluation.read_texts(source, targets, heads)
+        if run is None or not is_held_out
+        else evaluation.open_held_out_texts(run)
     )
+    evaluation.check_runs([each for each in (run, versus) if each is not None], has_heads=texts.heads is not None)
+    config = ScoringConfig(**given["scoring"])
+    translators = evaluation.RunTranslator(given, language, texts)
+    lines = translators.translate(run) if run is not None else evaluation.read_lines(str(hypotheses), targets)[0]
+    first = evaluation.SystemOutput(str(run or hypotheses), lines)
     if out is not None:
         evaluation.write_system(out, first)
     evaluation.warn_of_tokenized_text(first, config)
     if versus is None:
-        evaluation.report_scores(first, references, config, as_json=as_json)
+        evaluation.report_scores(first, texts.references, config, as_json=as_json)
         return
-    is_run = versus.is_dir()
-    others = translators.translate(versus, sources) if is_run else evaluation.read_lines(str(versus), target)[0]
+    others = translators.translate(versus) if versus.is_dir() else evaluation.read_lines(str(versus), targets)[0]
     evaluation.report_comparison(
-        first, evaluation.SystemOutput(str(versus), others), references, config, as_json=as_json
+        first, evaluation.SystemOutput(str(versus), others), texts.references, config, as_json=as_json
     )
 
 
 def _evaluate_classifier(
     run: Path, files: Sequence[str], labels: str | None, *, as_json: bool, given: ParsedOptions
 ) -> None:
-    """Score a run on labelled examples."""
+    """Score a run on labelled examples; without files, on those that it held out."""
     config = ClassificationConfig(**given["classification"])
-    classifier = load_classifier(run, HardwareConfig(**given["hardware"]), labels=labels, batch_size=config.batch_size)
+    classifier, loaded = load_classifier(
+        run, HardwareConfig(**given["hardware"]), labels=labels, batch_size=config.batch_size
+    )
     from cli import classification_report
     from cli.corpus_report import print_notes
     from lm.evaluation.classification import evaluate_classifier
+    from lm.evaluation.contamination import ContaminationCheck
+    from lm.evaluation.held_out import open_held_out_text
 
     data = load_config(find_checkpoint(run)).data.for_other_files(**{"supervised": True, **given["data"]})
-    found = find_text_files(files, data, FilesConfig(**given["files"]))
+    found = (
+        find_text_files(files, data, FilesConfig(**given["files"]))
+        if files
+        else TextFiles([open_held_out_text(loaded)])
+    )
     print_notes(found.notes)
-    examples = (example for file in select_readable(found) for example in file.examples())
-    report = classification_report.print_json if as_json else classification_report.print_report
-    scores = evaluate_classifier(classifier, examples)
-    report(scores, run=str(run))
+    readable = select_readable(found)
+    scores = evaluate_classifier(classifier, (example for file in readable for example in file.examples()))
+    for warning in ContaminationCheck.of_examples(loaded, readable):
+        print_labelled("warning", warning)
+    if as_json:
+        classification_report.print_json(scores, run=str(run))
+    else:
+        classification_report.print_report(scores, run=str(run), is_held_out=not files)
     classification_report.warn(scores)
+
+
+def _classifies(run: Path, labels: str | None) -> bool:
+    """Whether a run is a classifier, or a decoder that is told its labels."""
+    config = load_config(find_checkpoint(run))
+    learned_examples = config.data.supervised and not config.model.is_masked
+    return bool(config.model.labels or config.label_completions or (labels is not None and learned_examples))
 
 
 def _refuse_other_kinds(run: Path) -> None:
@@ -194,9 +231,7 @@ def _refuse_other_kinds(run: Path) -> None:
     config = load_config(find_checkpoint(run))
     model = config.model
     if model.labels or config.label_completions:
-        raise UsageError(
-            f"{run}: this run classifies texts: name labelled examples, as in lm evaluate {run} FILE.jsonl"
-        )
+        raise UsageError(f"{run}: this run classifies texts: name labelled examples, as in lm evaluate {run} FILE")
     if not model.translates:
         instead = f"lm perplexity {run} FILE tells how well it predicts text"
         raise UsageError(f"{run}: this run {model.purpose}, and neither translates nor classifies: {instead}")

@@ -40,10 +40,10 @@ def runs(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder of runs.")] = Path("runs"),
     as_json: Annotated[bool, typer.Option("--json", help="Print a list of JSON objects.")] = False,
 ) -> None:
-    """List the runs in a folder: what each started from, size, bits/byte of the best checkpoint, how far it has come.
+    """List the runs in a folder: what each started from, size, score of the best checkpoint, how far it has come.
 
-    Those changed last stand at the end; a run that a process is training now says so. Bits/byte are those of the split
-    that the run held out.
+    Those changed last stand at the end; a run that a process is training now says so. Scores are those of the split
+    that the run held out: bits/byte, but the accuracy of classifiers and the BLEU of runs that translate.
 
     Examples:
       lm runs
@@ -68,13 +68,16 @@ def runs(
 
 def _table_row(summary: RunSummary) -> tuple[str, ...]:
     size = format_count(summary.parameters) if summary.parameters else "–"
-    return (
-        summary.folder.name,
-        summary.origin,
-        size,
-        format_value(summary.bits_per_byte, 4),
-        _describe_progress(summary),
-    )
+    return summary.folder.name, summary.origin, size, _score(summary), _describe_progress(summary)
+
+
+def _score(summary: RunSummary) -> str:
+    """Return the accuracy of a classifier, the BLEU of a run that translates, or bits/byte."""
+    if summary.accuracy is not None:
+        return f"{summary.accuracy:.1%} accuracy"
+    if summary.state.best_bleu is not None:
+        return f"{summary.state.best_bleu:.1f} BLEU"
+    return format_value(summary.bits_per_byte, 4)
 
 
 def _describe_progress(summary: RunSummary) -> str:
@@ -93,7 +96,8 @@ def _describe_adapters(summary: RunSummary) -> str:
 def _summary_to_dict(summary: RunSummary) -> dict[str, Any]:
     return {
         "run": str(summary.folder), "preset": summary.config.preset, "origin": summary.origin,
-        "running_step": summary.running, "bits_per_byte": summary.bits_per_byte, "parameters": summary.parameters,
+        "running_step": summary.running, "bits_per_byte": summary.bits_per_byte,
+        "accuracy": summary.accuracy, "bleu": summary.state.best_bleu, "parameters": summary.parameters,
         "trained_parameters": summary.trained, "base": summary.base, "lora_rank": summary.config.lora.rank,
         "planned_steps": summary.steps, **vars(summary.state),
     }  # fmt: skip

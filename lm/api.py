@@ -217,8 +217,10 @@ class Model:
     def evaluate(self, *files: PathLike, labels: PathLike | None = None, batch_size: int = 16) -> ClassificationScores:
         """Score a classifier on labelled examples, as `lm evaluate RUN FILE`.
 
+        Files that were training text of the run are warned about.
+
         Args:
-            files: of labelled examples, as for supervised training.
+            files: of labelled examples, as for supervised training [default: those that the run held out].
             labels: see `classify`.
             batch_size: see `classify`.
 
@@ -226,12 +228,14 @@ class Model:
             InputError: a file is missing, or a row is not an example.
             UsageError: as of `classify`.
         """
-        named = find_text_files(
-            [os.fspath(file) for file in files], self.loaded.config.data.for_other_files(supervised=True)
-        )
-        return evaluate_classifier(
-            self._classifier(labels, batch_size), (example for file in named for example in file.examples())
-        )
+        classifier = self._classifier(labels, batch_size)
+        data = self.loaded.config.data.for_other_files(supervised=True)
+        names = [os.fspath(file) for file in files]
+        read = find_text_files(names, data) if names else [open_held_out_text(self.loaded)]
+        scores = evaluate_classifier(classifier, (example for file in read for example in file.examples()))
+        for warning in ContaminationCheck.of_examples(self.loaded, read):
+            warnings.warn(warning, stacklevel=2)
+        return scores
 
     def perplexity(
         self,

@@ -412,6 +412,15 @@ _OF_TRAINING_RUNS = (
     ),
 )  # fmt: skip
 
+_OF_TRANSLATIONS = (
+    *config_flags(ScoringConfig), *config_flags(TranslationConfig, but=("n_best", "read_ahead")), "--versus", "--to",
+    "--out",
+)  # fmt: skip
+_OF_CLASSIFIERS = *config_flags(ClassificationConfig, but=("top_k",)), "--labels"
+_OF_EXAMPLE_FILES = *config_flags(FilesConfig), "--field", "--label-field"
+_TRANSLATED = "--source", "--target", "--heads", "--hypotheses"
+"""What `lm evaluate` scores, or has translated."""
+
 _OF_FILES = (
     IneffectiveRule(
         _PERPLEXITY, (*config_flags(PerplexityConfig), "--separator", "--field", *_OTHER_REPORTS),
@@ -549,20 +558,23 @@ _OF_MEASURING = (
         "with --compare-dtypes, which times all types in one process", neutral={"--processes": 1},
     ),
     IneffectiveRule(
-        ("evaluate",),
-        (
-            *config_flags(ScoringConfig), *config_flags(TranslationConfig, but=("n_best", "read_ahead")), "--source",
-            "--target", "--heads", "--hypotheses", "--versus", "--to", "--out",
-        ),
-        lambda mode: bool(mode["files"]), "on labelled examples (FILE), as it is for translations",
+        ("evaluate",), (*_TRANSLATED, *_OF_TRANSLATIONS), lambda mode: bool(mode["files"]),
+        "on labelled examples (FILE), as it is for translations",
     ),
     IneffectiveRule(
-        ("evaluate",),
-        (
-            *config_flags(ClassificationConfig, but=("top_k",)), "--labels", *config_flags(FilesConfig), "--field",
-            "--label-field",
-        ),
-        lambda mode: not mode["files"],
+        ("evaluate",), _OF_EXAMPLE_FILES, lambda mode: mode.is_held_out, "on the split that the run held out",
+        "leave it out, or name files", stage="files",
+    ),
+    IneffectiveRule(
+        ("evaluate",), _OF_TRANSLATIONS, lambda mode: mode.is_held_out and not mode.holds_pairs,
+        "on the examples that the run held out, as it is for translations", stage="files",
+    ),
+    IneffectiveRule(
+        ("evaluate",), _OF_CLASSIFIERS, lambda mode: mode.holds_pairs,
+        "on the pairs that the run held out, as it is for labelled examples", stage="files",
+    ),
+    IneffectiveRule(
+        ("evaluate",), (*_OF_CLASSIFIERS, *_OF_EXAMPLE_FILES), lambda mode: any(mode[flag] for flag in _TRANSLATED),
         "on translations, as it is for labelled examples", "leave it out, or name a file of examples",
     ),
     IneffectiveRule(

@@ -97,7 +97,7 @@ def load_masked(run: Path, hardware: HardwareConfig) -> tuple[EncoderOnly, Loade
 
 def load_classifier(
     run: Path, hardware: HardwareConfig, *, labels: str | None, batch_size: int
-) -> Classifier | CompletionClassifier:
+) -> tuple[Classifier | CompletionClassifier, LoadedModel]:
     """Load a classifier.
 
     Args:
@@ -119,7 +119,7 @@ def load_classifier(
     learned_examples = config.data.supervised and not config.model.is_masked
     if not (config.model.labels or completions or config.label_completions or learned_examples):
         raise _wrong_kind_error(run, loaded)
-    return build_classifier(loaded, completions, batch_size=batch_size)
+    return build_classifier(loaded, completions, batch_size=batch_size), loaded
 
 
 def load_scoring_model(

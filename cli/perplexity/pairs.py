@@ -14,7 +14,7 @@ from cli.console.messages import print_note, print_paragraph
 from cli.console.numbers import format_value
 from cli.console.progress import show_counter
 from cli.console.tables import print_table
-from cli.perplexity.report import warn_of_lost_text
+from cli.perplexity.report import shown_word_perplexity, warn_of_lost_text
 from cli.perplexity.request import PairFiles
 from lm.checkpoint import LoadedModel, load_model
 from lm.config.data import FilesConfig, ParallelConfig
@@ -167,7 +167,7 @@ def _row(name: str, tally: Tally) -> list[str]:
         _nats_per_token(tally),
         tally.standard_error,
         tally.perplexity,
-        tally.word_perplexity,
+        shown_word_perplexity(tally),
         tally.bits_per_byte,
     )
     return [name, *counts, *map(format_value, figures, (4, 4, 3, 3, 4))]

@@ -24,6 +24,9 @@ FIGURES = (
     "perplexity", "word_perplexity", "bits_per_byte", "standard_error", "unknown_tokens", "lost_bytes",
 )  # fmt: skip
 
+_MAX_WORD_BYTES = 20
+"""On average; where words are longer, their perplexity is an astronomical number that says nothing."""
+
 COMPLETION_TOKEN = "completion token"
 """The unit of scored completions."""
 
@@ -155,7 +158,9 @@ def print_score_table(scores: Sequence[FileScore], total: Tally, macro: MacroAve
     """Print a row per file, and for several files their total (micro-average) and mean (macro-average)."""
     rows = [_row(score.name, score.tally) for score in scores]
     if len(scores) > 1:
-        means = (macro.perplexity, macro.word_perplexity, macro.bits_per_byte, macro.standard_error)
+        has_words = all(shown_word_perplexity(each.tally) is not None for each in scores if each.tally.bytes)
+        per_word = macro.word_perplexity if has_words else None
+        means = (macro.perplexity, per_word, macro.bits_per_byte, macro.standard_error)
         counts = [format_value(None, 0)] * 3
         rows += [_row("total", total), ["mean", *counts, *map(format_value, means, (3, 3, 4, 4))]]
     print_table(COLUMNS, rows)
@@ -164,5 +169,10 @@ def print_score_table(scores: Sequence[FileScore], total: Tally, macro: MacroAve
 
 def _row(name: str, tally: Tally) -> list[str]:
     counts = [f"{count:,}" for count in (tally.tokens, tally.words, tally.bytes)]
-    figures = (tally.perplexity, tally.word_perplexity, tally.bits_per_byte, tally.standard_error)
+    figures = (tally.perplexity, shown_word_perplexity(tally), tally.bits_per_byte, tally.standard_error)
     return [name, *counts, *map(format_value, figures, (3, 3, 4, 4))]
+
+
+def shown_word_perplexity(tally: Tally) -> float | None:
+    """Return the word perplexity; None for text that isn't divided into words by spaces, such as Chinese."""
+    return tally.word_perplexity if tally.bytes <= _MAX_WORD_BYTES * tally.words else None

@@ -41,6 +41,8 @@ _MIN_TARGETS = 200_000  # with fewer target tokens, a model does not translate
 _NOT_REPEATED = ("default", "other settings", "preset", "from_run")
 """Reasons of values that a command line need not repeat."""
 
+_IN_WORDS = {"budget": "time and corpus", "from_run": "run of --from"}
+
 Row = tuple[str, str, str]
 """A setting, its value, and the reason."""
 
@@ -68,7 +70,8 @@ def plan_rows(event: Planned) -> Iterator[Row]:
         yield "time", training.budget, reasons["training.budget"]
     shape = f"{layers}, {model.d_model} wide, {format_count(parameters)} parameters"
     preset = reasons.get("preset", "given")
-    yield "model", shape, f"preset {config.preset}" if preset != "budget" else "time and corpus"
+    of_preset = f"preset {config.preset}" if preset != "budget" else _IN_WORDS[preset]
+    yield "model", shape, _IN_WORDS["from_run"] if reasons.get("model.d_model") == "from_run" else of_preset
     tokenizer = event.corpus.tokenizer
     kind = {"bpe": "BPE tokens", "char": "characters", "byte": "bytes"}.get(tokenizer.kind, "tokens")
     if tokenizer.merges_within_characters:
@@ -105,7 +108,7 @@ def _reason_of(reasons: Mapping[str, str], *names: str) -> str:
     """Return the reason of some settings, preferring choices over defaults and presets."""
     found = [reasons[name] for name in names if name in reasons]
     by = min(found, key=lambda each: (each == "default", each in _NOT_REPEATED), default="")
-    return "time and corpus" if by == "budget" else by
+    return _IN_WORDS.get(by, by)
 
 
 def _format_expected(forecast: BudgetForecast) -> str:

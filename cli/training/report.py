@@ -26,6 +26,8 @@ from lm.training.trainer import Event, Planned, Started
 
 _BLOCKS_AROUND = 2
 """Window of BigBird: a query's own block and the previous one."""
+_MANY_LABELS = 20
+"""More labels that are numbers are rather measurements than classes."""
 _SHOWN_LABELS = 12
 
 
@@ -69,22 +71,35 @@ def _report_text(event: CorpusPrepared, manifest: Manifest) -> None:
     if event.trained is not None and tokenizer.vocab_size < event.trained:
         print_labelled("", f"(no more pairs occur often enough for a vocabulary of {event.trained:,})")
     if event.labels is not None:
-        _report_labels(event.labels)
+        report_labels(event.labels)
     warn_of_repetition(manifest)
 
 
-def _report_labels(counts: LabelCounts) -> None:
+def report_labels(counts: LabelCounts) -> None:
     """Report the number of examples per label."""
     total, (majority, fraction) = max(1, sum(counts.train.values())), counts.majority
     shown = [f"{label} {number:,} ({number / total:.1%})" for label, number in counts.train.items()]
     more = f" and {len(shown) - _SHOWN_LABELS:,} more" if len(shown) > _SHOWN_LABELS else ""
     print_labelled("labels", f"{len(shown):,}: {', '.join(shown[:_SHOWN_LABELS])}{more}")
     print_labelled("", f"always {majority!r} would be right for {fraction:.1%} of the examples to train on")
+    if len(shown) > _MANY_LABELS and all(map(_is_number, counts.train)):
+        print_labelled(
+            "warning",
+            f"the labels are {len(shown):,} numbers, each learned as a name: a few names learn better (--label-column)",
+        )
     if unseen := [label for label, number in counts.train.items() if not number]:
         some = ", ".join(map(repr, unseen[:_SHOWN_LABELS]))
         print_labelled(
             "warning", f"no example to train on has the label {some}: hold out less, or other examples (--validation)"
         )
+
+
+def _is_number(label: str) -> bool:
+    try:
+        float(label)
+    except ValueError:
+        return False
+    return True
 
 
 def _report_pairs(event: CorpusPrepared, manifest: PairManifest) -> None:

@@ -25,7 +25,7 @@ from lm.distributed import launcher_env
 from lm.hardware import measure_matmul_flops, peak_memory
 from lm.signals import StopSignals
 from lm.training.events import TrainingWarning
-from lm.training.history import has_improved
+from lm.training.history import best_accuracy, has_improved
 from lm.training.run import Run
 from lm.training.trainer import Event, Planned, SettingsChosen, Started, Trainer
 
@@ -174,7 +174,10 @@ def _report_results(run: Run) -> None:
     )
     if state.best_loss is not None:
         bleu = f", BLEU {state.best_bleu:.1f}" if state.best_bleu else ""
-        scores = f"validation loss {state.best_loss:.4f}, perplexity {format_perplexity(state.best_loss)}{bleu}"
+        accuracy = best_accuracy(run.folder, run.config, state)
+        perplexity = f"perplexity {format_perplexity(state.best_loss)}{bleu}"
+        score = perplexity if accuracy is None else f"accuracy {accuracy:.1%}"
+        scores = f"validation loss {state.best_loss:.4f}, {score}"
         print_labelled("best", f"{scores}, at step {state.best_step:,}{_format_later_steps(run)}")
         if not has_improved(run.config, state):
             print_labelled("", "no improvement: no later step was better than what training began with")
@@ -199,23 +202,13 @@ def _next_commands(run: Run) -> list[str]:
             f"lm evaluate {run.folder} --source FILE --target FILE",
         ]
     if run.config.model.labels or run.config.label_completions:
-        return [
-            f"lm classify {run.folder} FILE",
-            f"lm evaluate {run.folder} FILE.jsonl",
-            f"lm info {run.folder}",
-        ]
+        of_held_out = f"lm evaluate {run.folder}"  # without evaluations there is nothing held out
+        evaluate = of_held_out if run.state.best_loss is not None else f"{of_held_out} FILE"
+        return [f"lm classify {run.folder} FILE", evaluate, f"lm info {run.folder}"]
     if run.config.model.is_masked:
         fill = f'lm fill {run.folder} "... [MASK] ..."'
-        return [
-            fill,
-            f"lm train FILE.jsonl --supervised --from {run.folder}",
-            f"lm info {run.folder}",
-        ]
-    return [
-        f'lm generate {run.folder} "..."',
-        f"lm perplexity {run.folder} FILE",
-        f"lm info {run.folder}",
-    ]
+        return [fill, f"lm train FILE --supervised --from {run.folder}", f"lm info {run.folder}"]
+    return [f'lm generate {run.folder} "..."', f"lm perplexity {run.folder} FILE", f"lm info {run.folder}"]
 
 
 def _summarise(run: Run) -> dict[str, object]:

@@ -11,10 +11,12 @@ from typing import Any
 from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from cli.console.escapes import format_json_line, format_label
-from cli.console.messages import print_note, print_paragraph
+from cli.console.messages import print_labelled, print_note, print_paragraph
+from cli.console.numbers import format_number_of
 from cli.console.progress import create_progress
 from cli.console.tables import print_table
 from cli.flags.options import ParsedOptions
+from lm.checkpoint import load_model
 from lm.config.decoding import TranslationConfig
 from lm.config.evaluation import ScoringConfig
 from lm.config.hardware import HardwareConfig
@@ -24,8 +26,10 @@ from lm.decoding.translation_input import TranslationModel
 from lm.engine.fastest_dtype import load_for_decoding
 from lm.errors import UsageError
 from lm.evaluation import translation_scores
+from lm.evaluation.held_out import open_held_out_pairs
 from lm.evaluation.translation_scores import SystemComparison, TranslationScore
 from lm.files import atomic_write_text
+from lm.hardware import select_inference_hardware
 from lm.run_folder import find_checkpoint, load_config
 from lm.text.compression import read_file_lines
 from lm.text.dependency_trees import Heads, attach_heads
@@ -49,41 +53,57 @@ class SystemOutput:
 
 
 @dataclass(frozen=True)
+class Texts:
+    """What systems translate, and what their translations are compared with.
+
+    Attributes:
+        sources: line by line; None where all translations are read from files.
+        references: one or several lists of translations of these lines.
+        heads: of the words of the sources, for runs that read dependency trees.
+        language: of the references, where that is known.
+    """
+
+    sources: Sequence[str] | None
+    references: Sequence[Sequence[str]]
+    heads: Sequence[Heads] | None = None
+    language: str | None = None
+
+
+@dataclass(frozen=True)
 class RunTranslator:
     """Translates with runs.
 
     Attributes:
         given: the settings.
-        language: the target language, if given.
-        target: a file of references, whose name may tell the language.
-        heads: dependency heads of the source words, for runs that read them.
+        language: to translate into, if the user asks for one.
+        texts: what is translated.
     """
 
     given: ParsedOptions
     language: str | None
-    target: str
-    heads: Sequence[Heads] | None = None
+    texts: Texts
 
-    def translate(self, run: Path, sources: Sequence[str] | None) -> list[str]:
+    def translate(self, run: Path) -> list[str]:
         """Translate lines with a run, with a progress bar if stderr is a terminal.
 
         Raises:
             UsageError: there is nothing to translate, or the run does not translate into the language.
         """
+        sources = self.texts.sources
         if sources is None:
             raise UsageError(f"{run}: a run needs something to translate: give --source")
         model = TranslationModel.from_loaded(load_for_decoding(run, HardwareConfig(**self.given["hardware"])))
         translator = Translator([model], TranslationConfig(**self.given["translation"]), to=self._language(model))
         columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn())
         with create_progress(*columns, TimeRemainingColumn(elapsed_when_finished=True)) as bar:
-            heads = None if model.model.config.syntax == "none" else self.heads
+            heads = None if model.model.config.syntax == "none" else self.texts.heads
             results = translator.translate(sources, heads=heads)
             done = bar.track(results, total=len(sources), description=f"translating with {format_label(run)}")
             return [one.translations[0].text for one in done]
 
     def _language(self, model: TranslationModel) -> str | None:
-        """The target language, of a model with several directions: as given, or told by the file name."""
-        tag = model.tag_to(self.language, file_language=guess_language(self.target))
+        """The target language, of a model with several directions: as given, or that of the references."""
+        tag = model.tag_to(self.language, file_language=self.texts.language)
         return None if tag is None else tag.language
 
 
@@ -106,11 +126,35 @@ def read_lines(path: str, targets: Sequence[str]) -> tuple[list[str], list[list[
     return read, columns
 
 
-def read_heads(path: Path | None, sources: Sequence[str], *, source: str) -> list[Heads] | None:
-    """The heads of sources' words, line by line of a file; InputError where they are no tree of their source."""
-    if path is None:
-        return None
-    return [heads for _, heads in attach_heads(sources, read_file_lines(path), sentence=str, names=(source, str(path)))]
+def read_texts(source: str | None, targets: Sequence[str], heads: Path | None) -> Texts:
+    """The texts in files: of sources, of references, and of heads; errors as of `read_lines`.
+
+    Raises:
+        InputError: a line of heads is no tree of its source.
+    """
+    lines, references = read_lines(source or targets[0], targets)
+    sources = None if source is None else lines
+    trees = None
+    if heads is not None:
+        trees = [
+            each for _, each in attach_heads(
+                lines, read_file_lines(heads), sentence=str, names=(str(source), str(heads))
+            )
+        ]  # fmt: skip
+    return Texts(sources, references, trees, guess_language(targets[0]))
+
+
+def open_held_out_texts(run: Path) -> Texts:
+    """The pairs that a run held out.
+
+    Raises:
+        InputError: nothing was held out, or the prepared pairs are gone or damaged.
+    """
+    text, language = open_held_out_pairs(load_model(run, select_inference_hardware(HardwareConfig(device="cpu"))))
+    pairs = list(text.pairs())
+    heads = None if text.heads is None else [pair.heads or () for pair in pairs]
+    print_labelled("note", f"scored on {format_number_of(len(pairs), 'pair')} that {run} held out")
+    return Texts([pair.source for pair in pairs], [[pair.target for pair in pairs]], heads, language)
 
 
 def check_runs(runs: Sequence[Path], *, has_heads: bool) -> None:

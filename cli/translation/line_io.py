@@ -13,7 +13,7 @@ from typing import IO
 from rich.progress import SpinnerColumn, TextColumn
 
 from cli.console.escapes import escape_for_stream, format_json_line
-from cli.console.messages import print_note
+from cli.console.messages import print_labelled, print_note
 from cli.console.numbers import format_duration, format_number_of
 from cli.console.progress import create_progress
 from cli.flags.arguments import STDIN, read_input_lines
@@ -46,6 +46,16 @@ def read_lines_with_heads(files: Sequence[Path], heads: Sequence[Path]) -> tuple
     )
     lines, trees = itertools.tee(parsed)
     return (line for line, _ in lines), (tree for _, tree in trees)
+
+
+def warn_of_tabs(lines: Iterable[str]) -> Iterator[str]:
+    """Yield the lines; warn of the first one with a tab, as in a table of sources and targets."""
+    has_warned = False
+    for number, line in enumerate(lines, 1):
+        if "\t" in line and not has_warned:
+            has_warned = True
+            print_labelled("warning", f"line {number} has a tab: whole lines are translated; cut out the sources first")
+        yield line
 
 
 def read_prefixes(prefix: str | None, file: Path | None) -> Iterable[str] | None:

@@ -31,6 +31,7 @@ from lm.text.rows import FIELD
 from lm.tokenizer.tokenizer import Tokenizer, split_into_pieces
 from lm.tokenizer.training import load_or_train
 
+_MANY_ESCAPES = 10
 FEW_DOCUMENTS = 100
 """With fewer documents, examples or pairs, hashes split them too unevenly."""
 
@@ -136,6 +137,12 @@ class Corpus:
             first = _name_first(books)
             text = f"{first}: Project Gutenberg's header and licence are part of the text, and can be left out"
             notes.append(Advice(text, settings=["strip_gutenberg"]))
+        if escaped := [found for found in every if found.changes.escapes >= _MANY_ESCAPES]:
+            total = sum(found.changes.escapes for found in escaped)
+            first = _name_first(escaped)
+            notes.append(
+                Advice(f"{first}: {total:,} escape sequences of a terminal, such as colours, are learned as text")
+            )
         if named := _describe_guessed_fields(every):
             notes.append(Advice(named, settings=["field", "label_field"] if self.config.supervised else ["field"]))
         return notes

@@ -14,6 +14,7 @@ from lm.errors import InputError
 from lm.evaluation.file_scoring import ScoredSegment
 from lm.evaluation.held_out import find_prepared_folder
 from lm.text.examples import Example
+from lm.text.files import TextFile
 
 _MIN_FRACTION = 0.01
 """Minimum fraction for a warning; less may be boilerplate such as a licence."""
@@ -30,6 +31,14 @@ class ContaminationCheck:
         self._overlap: TrainingOverlap | None = None
         with contextlib.suppress(InputError):
             self._overlap = TrainingOverlap(find_prepared_folder(loaded), loaded.tokenizer)
+
+    @classmethod
+    def of_examples(cls, loaded: LoadedModel, files: Sequence[TextFile]) -> list[str]:
+        """Return the warnings for files of examples; see `warnings`."""
+        check = cls(loaded)
+        for number, file in enumerate(files):
+            check.add_examples(number, file.examples())
+        return check.warnings([file.name for file in files])
 
     def watch(self, segments: Iterable[ScoredSegment]) -> Iterator[ScoredSegment]:
         """Pass segments through and record them."""

@@ -46,10 +46,16 @@ def parse_rows(blocks: Iterable[str], *, name: str, kind: Kind, header: bool) ->
             if header:
                 continue
         if len(fields) != len(names):
-            least = "quotes around a field that holds line ends are CSV's" if kind == "tsv" else "is a quote missing?"
+            is_longer = len(fields) > len(names)
+            if kind == "csv":
+                advice = "is a quote missing?"
+            elif is_longer:
+                advice = "is there a tab too many? Replace it, or remove the row"
+            else:
+                advice = "is a tab missing? Quotes around a field that holds line ends are CSV's"
             raise InputError(
-                f"{name}: line {number}: {_count_fields(len(fields))}, and the first row has {len(names)}; {least}",
-                settings=["format=csv"] if kind == "tsv" else [],
+                f"{name}: line {number}: {_count_fields(len(fields))}, and the first row has {len(names)}; {advice}",
+                settings=["format=csv"] if kind == "tsv" and not is_longer else [],
             )
         yield Row(number, f"{name}: line {number}", dict(zip(names, fields, strict=True)))
 

@@ -209,6 +209,7 @@ class TextFile:
         is_first = True
         for text, is_last in self._decoded(on_block, span):
             part = text
+            changes.escapes += text.count("\x1b")
             if not self.data.keep_line_ends:
                 if is_first:
                     returns = bool(text) and "\n" not in text and uses_carriage_returns(self._decoded_text())
@@ -483,14 +484,23 @@ def _list_folder(folder: Path, data: DataConfig, reading: FilesConfig, skipped: 
         if is_read:
             shown.append(path)
         else:
-            others[path.suffix.lower()] += 1
+            others["" if _is_binary(path) else path.suffix.lower()] += 1
     if not shown:
         wanted = f"file that matches {', '.join(reading.include)}" if reading.include else f"{', '.join(suffixes)} file"
         notes = "".join(f" ({note})" for note in TextFiles([], others).notes)
         settings = [setting for note in TextFiles([], others).notes for setting in note.settings]
         raise InputError(f"{folder}: no {wanted} in this folder{notes}", settings=settings)
-    skipped += others
+    if not reading.include:
+        skipped += others
     return [TextFile(str(path), path) for path in shown]
+
+
+def _is_binary(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return b"\0" in file.read(1 << 10)
+    except OSError:
+        return True
 
 
 def _is_included(path: Path, reading: FilesConfig) -> bool:

@@ -27,11 +27,13 @@ class TextChanges:
         line_ends: carriage returns that end lines.
         mark: a byte order mark.
         is_book: a Project Gutenberg header and licence.
+        escapes: number of ESC characters, which begin a terminal's escape sequences; always kept.
     """
 
     line_ends: bool = False
     mark: bool = False
     is_book: bool = False
+    escapes: int = 0
 
 
 def normalize_line_ends(text: str) -> str:

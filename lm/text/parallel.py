@@ -9,11 +9,13 @@ each source (see `dependency_trees`).
 from __future__ import annotations
 
 import itertools
+import logging
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import Path
+from statistics import median
 from typing import NamedTuple, NoReturn
 
 import numpy as np
@@ -30,6 +32,8 @@ from lm.text.rows import list_fields, read_text
 
 _BYTE_ORDER_MARK = "\ufeff"
 _SHOWN = 40
+_SAMPLE_ROWS = 20
+_LOG = logging.getLogger(__name__)
 
 
 class SentencePair(NamedTuple):
@@ -190,15 +194,34 @@ def find_parallel_texts(
 def _single_file_text(file: TextFile, fields: tuple[str, str]) -> ParallelText:
     if file.format == "tsv":
         blocks = file.text()
-        first = next(csv_tsv.parse_rows(blocks, name=file.name, kind="tsv", header=False), None)
+        table = csv_tsv.parse_rows(blocks, name=file.name, kind="tsv", header=False)
+        first = next(table, None)
         has_names = first is not None and {*fields} <= {*first.values.values()}
         header = has_names if file.reading.header is None else file.reading.header
         if not header and not all(field.isdecimal() for field in fields):
+            if first is not None and len(first.values) > 2:
+                rows.raise_unclear_pair(list(first.values.values()), file=file.name)
             return ParallelText(replace(file, reading=replace(file.reading, format="text")), None, fields)
+        if file.reading.header is None and not header and first is not None:
+            _warn_of_header(itertools.chain([first], table), fields, file=file.name)
         file = replace(file, reading=replace(file.reading, header=header))
     if file.format not in ("csv", "tsv") or not file.field_names:
         return ParallelText(file, None, fields)
     return ParallelText(file, None, rows.find_pair_fields(file.field_names, fields, file=file.name))
+
+
+def _warn_of_header(table: Iterable[rows.Row], fields: tuple[str, str], *, file: str) -> None:
+    """Warn if the first row of a table looks like a header: two words that are much shorter than what follows."""
+    first, *others = ([row.values.get(field, "") for field in fields] for row in itertools.islice(table, _SAMPLE_ROWS))
+    lengths = [median(map(len, column)) for column in zip(*others, strict=True)]
+    are_names = (
+        re.fullmatch(r"[\w-]+", name) and 2 * len(name) < length for name, length in zip(first, lengths, strict=False)
+    )
+    if lengths and all(are_names):
+        _LOG.warning(
+            "%s: the first row is learned as a pair, but looks like a header: name the columns %r and %r instead of "
+            "numbering them, and it is left out", file, *first,
+        )  # fmt: skip
 
 
 def _split_lines(blocks: Iterator[str], name: str) -> Iterator[str]:

@@ -108,9 +108,22 @@ def _find_field(names: Sequence[str], wanted: str | None, default: str, usual: S
     return known[0] if len(known) == 1 else None
 
 
-def _raise_unclear_column(names: Sequence[str], wanted: str | None, *, file: str, what: str, setting: str) -> NoReturn:
+def raise_unclear_pair(names: Sequence[str], *, file: str) -> NoReturn:
+    """Raise UsageError for a table of more than two columns of which none are named."""
+    raise UsageError(
+        f"{file}: which columns hold source and target? Name them, or their numbers and whether the first row is a "
+        f"header; {_list_columns(names)}",
+        settings=["source_field", "target_field", "header"],
+    )
+
+
+def _list_columns(names: Sequence[str]) -> str:
     shown = ", ".join(f"{number} {_shorten(name)!r}" for number, name in enumerate(names[:_SHOWN], 1))
-    columns = f"its columns are {shown}" + (", …" if len(names) > _SHOWN else "")
+    return f"its columns are {shown}" + (", …" if len(names) > _SHOWN else "")
+
+
+def _raise_unclear_column(names: Sequence[str], wanted: str | None, *, file: str, what: str, setting: str) -> NoReturn:
+    columns = _list_columns(names)
     if wanted is not None:
         hint = options.did_you_mean(wanted, names)
         advice = "name it, or its number, or say that there is no header"

@@ -33,6 +33,7 @@ class RunSummary:
         base: checkpoint that its adapters belong to, if any.
         changed: time of the last write, in seconds since 1970.
         bits_per_byte: of the best checkpoint on the held-out split; None if not known.
+        accuracy: of a classifier, as `bits_per_byte`.
         running: last logged step, if a process is training the run now.
     """
 
@@ -44,6 +45,7 @@ class RunSummary:
     base: str | None
     changed: float
     bits_per_byte: float | None = None
+    accuracy: float | None = None
     running: int | None = None
 
     @property
@@ -89,9 +91,17 @@ def summarise_run(run: Path) -> RunSummary:
     trained = run_folder.count_parameters(last)
     base = read_base_path(last) if config.lora else None
     of_base = _count_base_parameters(last, base) if config.lora else 0
-    bits = None if state.best_step is None else _bits_per_byte(log, state.best_step)
+    bits = None if state.best_step is None else _metric(log, state.best_step, _BITS_PER_BYTE)
+    accuracy = best_accuracy(run, config, state)
     running = _last_step(log) if is_running else None
-    return RunSummary(run, config, state, trained + of_base, trained, base, changed, bits, running)
+    return RunSummary(run, config, state, trained + of_base, trained, base, changed, bits, accuracy, running)
+
+
+def best_accuracy(run: Path, config: RunConfig, state: TrainingState) -> float | None:
+    """Return the held-out accuracy of a classifier's best checkpoint; None if not known."""
+    if state.best_step is None or not (config.model.labels or config.label_completions):
+        return None
+    return _metric(run / run_folder.METRICS, state.best_step, _ACCURACY)
 
 
 def _is_running(run: Path) -> bool:
@@ -112,13 +122,11 @@ def _last_step(log: Path) -> int:
     return next((entry["step"] for entry in _entries_backwards(log)), 0)
 
 
-def _bits_per_byte(log: Path, step: int) -> float | None:
-    """Return the bits/byte of the evaluation after a step."""
-    found = (
-        entry[_BITS_PER_BYTE] for entry in _entries_backwards(log) if entry["step"] == step and _BITS_PER_BYTE in entry
-    )
-    bits = next(found, None)
-    return float(bits) if isinstance(bits, (int, float)) and math.isfinite(bits) else None
+def _metric(log: Path, step: int, name: str) -> float | None:
+    """Return a metric of the evaluation after a step."""
+    found = (entry[name] for entry in _entries_backwards(log) if entry["step"] == step and name in entry)
+    value = next(found, None)
+    return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None
 
 
 def _count_base_parameters(checkpoint: Path, base: str | None) -> int:
@@ -153,6 +161,7 @@ def find_unfinished(folder: Path) -> Path:
 
 
 _BITS_PER_BYTE = "validation_bits_per_byte"
+_ACCURACY = "validation_accuracy"
 _MAX_VALUE = 1e300
 
 

@@ -322,7 +322,10 @@ def _check_data(run: Path, plan: RunPlan, *, started_on: Path) -> None:
     other = ", ".join(source_files(Path(plan.data))[:3])
     if started_on.is_dir() and data_key(started_on) == plan.data_key:
         again = f"that was {', '.join(source_files(started_on)[:3])}, and resuming needs no corpus"
-    raise InputError(f"{other}: not the corpus that this run was started on; {again}", settings=settings)
+    again = f"{again}; for another corpus, start a new run from the weights"
+    raise InputError(
+        f"{other}: not the corpus that this run was started on; {again}", settings=(*settings, f"from_run={run}")
+    )
 
 
 def _refuse_finished(run: Path, plan: RunPlan, state: TrainingState, *, is_longer: bool) -> None:

@@ -10,7 +10,9 @@ from collections import Counter
 import pytest
 
 import lm
+from cli.classification_report import warn
 from cli.main import run
+from lm.evaluation.classification import ClassificationScores
 from tests.cli.small_runs import make_run
 
 TEXTS = ["the owl", "the fox ran", "Über den Bäumen", "mill", "the owl sang", "a fox"]
@@ -132,6 +134,17 @@ def test_of_many_labels_the_most_frequent_confusions_are_printed(succeed, folder
     counts = [int(line.split()[-1]) for line in lines[start + 2 :]]
     assert counts == sorted(counts, reverse=True)
     assert 0 < len(counts) <= 20
+
+
+def test_a_text_instead_of_a_file_is_to_be_piped_in(capsys, folder):
+    assert run(["classify", str(folder / "decoder"), "great phone"]) == 1
+    said = capsys.readouterr().err
+    assert "great phone: no such file or folder; a text itself is piped in: echo" in said
+
+
+def test_labels_that_are_never_predicted_are_named(capsys):
+    warn(ClassificationScores.from_predictions(["joy", "fear", "rage"], ["joy", "joy", "joy"], known=["joy", "fear"]))
+    assert "the run predicts 'fear' for none of these texts" in capsys.readouterr().err
 
 
 def test_info_names_the_labels_of_a_decoder(succeed):

@@ -153,7 +153,7 @@ def test_tokenized_text_is_noticed(capsys, files):
         (["--hypotheses", ".", "--target", "test.de"], 2, "name one"),
         (["GPT", "--source", "test.en", "--target", "test.de"], 2, "lm perplexity GPT FILE tells"),
         (["RUN", "--source", "test.en"], 2, "reference translations (--target)"),
-        (["RUN", "labels.jsonl"], 2, "this run translates: use lm translate"),
+        (["RUN", "labels.jsonl"], 2, "--source FILE --target FILE scores its translations"),
         (["GPT", "labels.jsonl"], 2, "this run continues texts: use lm generate"),
         (["LABELS", "test.de"], 1, "test.de: "),
         (["LABELS", "--target", "test.de"], 2, "this run classifies texts: name labelled examples"),

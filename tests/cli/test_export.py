@@ -62,7 +62,7 @@ def test_a_run_without_a_counterpart_takes_its_code_along(tmp_path, capsys):
 def test_what_even_that_cannot_be_and_a_system_that_is_not_known(tmp_path, capsys):
     folder, out = make_run(tmp_path / "novel", experts=2), tmp_path / "out"
     assert run(["export", str(folder), "-o", str(out)]) == 2
-    assert "lm: a folder for transformers cannot have experts 2" in capsys.readouterr().err
+    assert "lm: transformers has no model with experts 2: train one" in capsys.readouterr().err
     assert run(["export", str(folder), "-o", str(out), "--to", "hugingface"]) == 2
     assert "lm: to cannot be 'hugingface' (did you mean 'huggingface'?)" in capsys.readouterr().err
     assert not out.exists()

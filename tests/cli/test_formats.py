@@ -139,6 +139,13 @@ def test_a_book_of_project_gutenberg_is_told(place: Path, capsys: pytest.Capture
     assert prepared("t") == "Emma.\n" * 40
 
 
+def test_escape_sequences_of_a_terminal_are_told(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("build.txt").write_text("\x1b[31mfailed\x1b[0m\n" * 40)
+    assert run(["prepare", "build.txt", "unix.txt", "--kind", "byte", "-o", "log", "--validation", "0"]) == 0
+    assert capsys.readouterr().err.count("build.txt: 80 escape sequences of a terminal") == 1
+    assert prepared("log").startswith("\x1b[31m")
+
+
 def test_encodings_and_what_cannot_be_read(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("novel.txt").write_bytes(("中文文本。" * 60).encode("gb18030"))
     Path("image.txt").write_bytes(b"\0\1\2")

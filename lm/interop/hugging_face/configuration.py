@@ -40,9 +40,13 @@ def find_family(config: ModelConfig, tokenizer: Tokenizer) -> Family:
         if not differing_fields(config, family.requires):
             return family
     widest = [MARIAN] if config.is_encoder_decoder else custom_code.CUSTOM_FAMILIES
+    nearest = _nearest(config, widest)
+    settings = [] if config.translates else ["portable"]
+    if config.is_encoder_decoder:
+        settings = [f"{name}={nearest.requires[name][0]}" for name in differing_fields(config, nearest.requires)]
     raise UsageError(
-        f"a folder for transformers cannot have {_describe_differences(config, _nearest(config, widest))}: "
-        "train a model without to export it"
+        f"transformers has no model with {_describe_differences(config, nearest)}: train one with blocks that it has",
+        settings=settings,
     )
 
 

@@ -145,6 +145,9 @@ CASES: dict[tuple[str, str], Case] = {
     ("evaluate", "on labelled examples"): Case(
         "missing-run examples.jsonl", "missing-run --source text.txt --target text.txt"
     ),
+    ("evaluate", "on the examples that"): Case("labelling-run", "missing-run --source text.txt --target text.txt"),
+    ("evaluate", "on the split that"): Case("labelling-run", "missing-run examples.jsonl"),
+    ("evaluate", "on the pairs that"): Case("translating-run", "missing-run examples.jsonl"),
     ("evaluate", "on translations,"): Case(
         "missing-run --source text.txt --target text.txt", "missing-run examples.jsonl"
     ),
@@ -252,6 +255,7 @@ def folder(tmp_path_factory):
     make_run(made / "plain-run", kind="byte")
     make_run(made / "translating-run", kind="byte", n_encoder_layers=1)
     make_run(made / "supervised-run", kind="byte", supervised=True)
+    make_run(made / "labelling-run", kind="byte", supervised=True, label_completions=("\na", "\nb"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LM_CACHE", str(made / "cache"))
         assert run(["prepare", str(made / "text.txt"), "--kind", "byte", "-o", str(made / "tokens")]) == 0

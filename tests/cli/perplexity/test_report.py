@@ -54,11 +54,20 @@ def test_the_table_states_unit_context_and_stride(capsys, runs, texts):
 
 
 def test_huge_figures_stay_short(capsys, runs, tmp_path):
-    (tmp_path / "word.txt").write_text("Thefoxbythemill" * 5)
+    (tmp_path / "word.txt").write_text("Thefox bythemill" * 5)
     assert run(["perplexity", str(runs["bpe"]), str(tmp_path / "word.txt")]) == 0
     figures = capsys.readouterr().out.splitlines()[1]
     assert "e+" in figures
     assert len(figures) < len(str(tmp_path)) + 120
+
+
+def test_text_without_spaces_has_no_perplexity_of_words(capsys, runs, tmp_path, texts):
+    (tmp_path / "word.txt").write_text("Thefoxbythemill" * 5)
+    assert run(["perplexity", str(runs["bpe"]), str(tmp_path / "word.txt"), str(texts / "a.txt")]) == 0
+    word, of_text, _, mean = (line.split() for line in capsys.readouterr().out.splitlines()[1:5])
+    place = -3
+    assert (word[place], mean[place]) == ("–", "–")
+    assert of_text[place] != "–"
 
 
 def test_one_file_has_no_total_row(capsys, runs, texts):

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from cli.training.plan import warn_about_few_steps
-from cli.training.report import describe_run
+from cli.training.report import describe_run, report_labels
 from lm.config.model import ModelConfig
 from lm.config.presets import build_run_config
 from lm.config.run import RunConfig, RunPlan
 from lm.config.training import TrainingConfig
+from lm.data.labels import LabelCounts
 from lm.hardware import Hardware
 from lm.model.transformer import build_model
 from tests.lm.data.test_training_data import CountData
@@ -120,3 +121,10 @@ def test_few_steps_are_warned_of(capsys):
     assert capsys.readouterr().err == ""
     warn_about_few_steps(0.4, "1m is enough for about")
     assert capsys.readouterr().err.startswith("warning 1m is enough for about 1 step only: more time would teach more")
+
+
+def test_labels_that_are_many_numbers_are_warned_about(capsys: pytest.CaptureFixture[str]) -> None:
+    for labels, warned in (([str(n / 100) for n in range(100)], True), (["1", "2", "3"], False)):
+        counts = dict.fromkeys(labels, 5)
+        report_labels(LabelCounts(counts, counts))
+        assert ("the labels are 100 numbers" in capsys.readouterr().err) == warned

@@ -9,7 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from cli.translation.line_io import read_lines_with_heads, read_prefixes, with_progress, write_translations
+from cli.translation.line_io import (
+    read_lines_with_heads,
+    read_prefixes,
+    warn_of_tabs,
+    with_progress,
+    write_translations,
+)
 from lm.decoding.translation import TranslatedLine, Translation
 from lm.errors import InputError, UsageError
 
@@ -29,6 +35,12 @@ def test_each_file_has_its_file_of_heads(tmp_path, monkeypatch):
         read_lines_with_heads([tmp_path / "a"], [tmp_path / "heads", tmp_path / "more"])
     with pytest.raises(InputError, match="more: line 2 has 0 heads, and its sentence 1 word$"):
         list(read_lines_with_heads([tmp_path / "a"], [tmp_path / "more"])[0])
+
+
+def test_tabs_are_warned_of_once(capsys):
+    lines = ["a", "b\tc", "d\te"]
+    assert list(warn_of_tabs(lines)) == lines
+    assert capsys.readouterr().err.count("line 2 has a tab: whole lines are translated") == 1
 
 
 def test_a_prefix_is_for_all_lines_or_for_its_own(tmp_path):

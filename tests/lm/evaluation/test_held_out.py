@@ -42,13 +42,16 @@ def documents() -> list[str]:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory, documents):
-    """A run on documents in JSON Lines, and one on examples."""
+    """A run on documents in JSON Lines, one on examples, and one on labels."""
     folder = tmp_path_factory.mktemp("trained")
     (folder / "texts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in documents))
     rows = [{"prompt": f"Owl {number}? ", "completion": f"{number} foxes\n"} for number in range(60)]
     (folder / "examples.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     lm.train(folder / "texts.jsonl", out=folder / "text", **SMALL)
     lm.train(folder / "examples.jsonl", out=folder / "examples", supervised=True, **SMALL)
+    rows = [{"text": f"The owl saw {number} foxes", "label": "odd" if number % 2 else "even"} for number in range(60)]
+    (folder / "labels.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    lm.train(folder / "labels.jsonl", out=folder / "labels", supervised=True, **SMALL)
     return folder
 
 
@@ -161,3 +164,38 @@ def test_training_examples_and_both_runs_of_a_comparison(trained, tmp_path, caps
     assert "was training text" in said
     said = warned(capsys, "gpt", "counting.txt", "--versus", "window")
     assert ["gpt/" in said[0], "window/" in said[1], len(said)] == [True, True, 2]
+
+
+def test_a_classifier_is_scored_on_what_it_held_out_and_warned_about_training_examples(trained, tmp_path, capsys):
+    folder = trained / "labels"
+    held_out = open_held_out_text(loaded(folder))
+    (tmp_path / "split.jsonl").write_bytes(held_out.path.read_bytes())
+    reports = []
+    for files in ([], [tmp_path / "split.jsonl"], [trained / "labels.jsonl"]):
+        assert run(["evaluate", str(folder), *map(str, files), "--json"]) == 0
+        captured = capsys.readouterr()
+        reports.append(json.loads(captured.out))
+        assert ("of it was training text of" in captured.err) == (reports[-1]["examples"] == 60)
+    assert reports[0] == reports[1] != reports[2]
+    assert 0 < reports[0]["examples"] < 20
+    assert lm.load(folder, threads=1).evaluate().confusion.tolist() == reports[0]["confusion"]["matrix"]
+    assert run(["evaluate", str(folder)]) == 0
+    assert f"{reports[0]['examples']} held-out examples" in capsys.readouterr().out
+    assert run(["runs", str(trained)]) == 0
+    assert f"{reports[0]['accuracy']:.1%} accuracy" in capsys.readouterr().out
+    assert run(["classify", str(folder), str(trained / "labels.jsonl")]) == 0
+    assert "of it was training text of" in capsys.readouterr().err
+
+
+def test_a_translation_run_is_scored_on_the_pairs_that_it_held_out(among_runs, tmp_path, capsys):
+    pairs = list(open_held_out_pairs(loaded(RUNS / "transformer"))[0].pairs())
+    files = [tmp_path / f"test.{side}" for side in ("source", "target")]
+    for file, lines in zip(files, zip(*(pair[:2] for pair in pairs), strict=True), strict=True):
+        file.write_text("".join(f"{line}\n" for line in lines))
+    named = ["--source", str(files[0]), "--target", str(files[1])]
+    found = []
+    for flags in ([], named):
+        assert run(["evaluate", "transformer", *flags, "--json", "--resamples", "0"]) == 0
+        found.append(json.loads(capsys.readouterr().out))
+    assert found[0] == found[1]
+    assert found[0]["lines"] == len(pairs)

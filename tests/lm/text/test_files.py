@@ -200,6 +200,12 @@ class TestSelection:
         (note,) = found.notes
         assert note.startswith("3 .py, 1 .json, 1 other files not read")
         assert note.settings == ("include='*.py'",)
+        for number in range(9):
+            (code / f"{number}.pyc").write_bytes(b"\xa7\r\r\n\0\0")
+        (note,) = find_text_files([str(code)]).notes
+        assert note.startswith("3 .py, 1 .json, 10 other files not read")
+        assert note.settings == ("include='*.py'",)
+        assert find_text_files([str(code)], reading=FilesConfig(include=("*.py",))).notes == []
         with pytest.raises(InputError, match=r"no .* file in this folder \(1 \.py file not read\)") as error:
             find_text_files([str(code / "tests")])
         assert error.value.settings == ("include='*.py'",)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lm.config.data import ParallelConfig
-from lm.errors import InputError
+from lm.errors import InputError, UsageError
 from lm.text.parallel import ParallelText, find_parallel_texts
 from tests.lm.corpus.parallel_text import lines, write
 
@@ -69,6 +69,35 @@ def test_tabs_json_lines_and_compression_say_the_same(tmp_path: Path) -> None:
 def test_a_line_has_one_tab(line: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=rf"pairs.tsv: {message}"):
         texts(one_file(tmp_path, "pairs.tsv", f"a\tb\n{line}\n"))
+
+
+TABLE = "english\tgerman\tid\n" + "A longer line of text.\tEine lange Zeile Text.\tf1\n" * 9
+
+
+def test_a_table_of_several_columns_says_what_to_name(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"which columns .* 1 'english', 2 'german', 3 'id'$") as error:
+        one_file(tmp_path, "pairs.tsv", TABLE)
+    assert error.value.settings == ("source_field", "target_field", "header")
+
+
+def test_a_header_that_is_learned_as_a_pair_is_warned_about(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    numbers = ParallelConfig(source_field="1", target_field="2")
+    assert texts(one_file(tmp_path, "pairs.tsv", TABLE, numbers))[0] == ("english", "german")
+    assert "pairs.tsv: the first row is learned as a pair, but looks like a header" in caplog.text
+    caplog.clear()
+    one_file(tmp_path, "pairs.tsv", TABLE.partition("\n")[2], numbers)
+    one_file(tmp_path, "pairs.tsv", TABLE, ParallelConfig(source_field="english", target_field="german"))
+    assert not caplog.text
+
+
+def test_a_row_with_a_stray_tab_is_named(tmp_path: Path) -> None:
+    named = ParallelConfig(source_field="english", target_field="german")
+    for row, message in (
+        ("a\tb\tc\td", "line 11: 4 fields, .* 3; is there a tab too many"),
+        ("a\tb", "is a tab missing"),
+    ):
+        with pytest.raises(InputError, match=message):
+            texts(one_file(tmp_path, "pairs.tsv", TABLE + row, named))
 
 
 @pytest.mark.parametrize(

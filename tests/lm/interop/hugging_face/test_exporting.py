@@ -109,8 +109,10 @@ REFUSED = [
 @pytest.mark.parametrize(("fields", "named"), REFUSED)
 def test_what_decides_that_there_is_no_such_model_is_named(fields, named, tmp_path):
     run = make_run(tmp_path / "run", **fields)
-    with pytest.raises(UsageError, match=named):
+    with pytest.raises(UsageError, match=named) as error:
         export_hugging_face(run, tmp_path / "out")
+    if "n_encoder_layers" in fields:
+        assert error.value.settings[:2] == ("norm_position=post", "positions=sinusoidal-half")
     assert not (tmp_path / "out").exists()
 
 
