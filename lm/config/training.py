@@ -29,8 +29,8 @@ class TrainingConfig(CheckedConfig):
     tokens: int | None = option(None, "Train on this many tokens.", minimum=1)
     budget: str | None = option(
         None,
-        "Take this long from start to end (90s, 10m, 1h30m). Without a preset, vocabulary, size and batch are chosen "
-        "for the time, the text (or the pairs) and the machine.",
+        "Time from start to end, or added to a resumed run (90s, 10m, 1h30m); without a preset it also chooses "
+        "vocabulary, size and batch.",
     )
     batch_size: int = option(32, "Sequences in one optimizer step.", minimum=1, maximum=MOST_ROWS)
     batch_tokens: int | None = option(
