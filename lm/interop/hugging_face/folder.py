@@ -72,7 +72,7 @@ def read_tensor(entry: TensorEntry) -> Tensor:
     """Read a tensor; InputError if it is quantized or the file too short."""
     if entry.dtype not in FLOAT_DTYPES:
         raise InputError(
-            f"{entry.path}: has numbers of the type {entry.dtype}; only {', '.join(FLOAT_DTYPES)} can be read"
+            f"{entry.path}: has tensors of the dtype {entry.dtype}; only {', '.join(FLOAT_DTYPES)} can be read"
         )
     numbers = torch.empty(entry.shape, dtype=FLOAT_DTYPES[entry.dtype])
     with entry.path.open("rb") as file:
