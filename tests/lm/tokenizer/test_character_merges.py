@@ -112,5 +112,5 @@ def test_a_prompt_cannot_end_within_a_token(tokenizer):
 
 
 def test_llama_cpp_has_no_such_tokenizer(tokenizer):
-    with pytest.raises(UsageError, match="no counterpart of how the tokenizer parts text"):
+    with pytest.raises(UsageError, match="no counterpart of the tokenizer.s pre_tokenizer"):
         build_vocabulary(tokenizer, tokenizer.vocab_size)
