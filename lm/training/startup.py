@@ -331,7 +331,9 @@ def _check_data(run: Path, plan: RunPlan, *, started_on: Path) -> None:
 def _refuse_finished(run: Path, plan: RunPlan, state: TrainingState, *, is_longer: bool) -> None:
     """Raise UsageError if no steps are left."""
     if plan.deadline is None and state.step >= plan.steps and not state.evaluation_due:
-        raise UsageError(f"{run}: finished after {state.step} steps; give more to train on", settings=("steps", "budget"))
+        raise UsageError(
+            f"{run}: finished after {state.step} steps; give more to train on", settings=("steps", "budget")
+        )
     if state.finished and not is_longer:
         ended = f"ended after {state.step} of {plan.steps} steps, when patience ran out"
         raise UsageError(f"{run}: {ended}; give more to train on all the same", settings=("steps", "budget"))
