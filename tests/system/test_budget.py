@@ -55,6 +55,7 @@ def test_a_time_is_all_that_has_to_be_said(place, steady, tmp_path, capsys):
     assert any("validation_loss" in line for line in lines)
 
 
+@pytest.mark.slow
 def test_nothing_has_to_be_said(place, steady, tmp_path, capsys, monkeypatch):
     """The time is chosen too; the clock of this run moves on by a second each time it is asked."""
     monkeypatch.setattr(training, "measure_flop_rate", lambda config, *, seconds: 1e11)
