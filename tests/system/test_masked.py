@@ -99,7 +99,7 @@ def test_texts_are_labelled_and_what_is_right_is_counted(folder, capsys):
     right = sum(one == other for one, other in zip(found, expected, strict=True))
     assert f"{right} of 50 labels" in err
     assert right > 40
-    assert "warning" not in err
+    assert "has not learned" not in err
     assert run(["evaluate", str(folder / "labels"), held_out, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["correct"] == right
     (folder / "anger.jsonl").write_text('{"text": "The sun and the wolf.", "label": "anger"}\n')
