@@ -54,6 +54,7 @@ CHANGED: tuple[tuple[str, str], ...] = (
         "compressed attention reads all again, as --no-cache always did: it differs from its cache by 2e-7",
     ),
     (r"^tools/(info|presets)/.*cache_bytes_per_token$", "compressed attention caches nothing"),
+    (r"^tools/presets/.*:t-dmca\.summary$", "the summary says alternating"),
     (r"(^|/)decisions\.jsonl:", "what chose each setting is written down; earlier versions did not tell"),
     (
         r"(config\.json:|command \d+:config\.)model\.max_tree_distance$",
