@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 
 from cli.console.escapes import format_json_line
 from cli.console.messages import print_labelled, print_paragraph
 from cli.console.numbers import format_number_of
 from cli.console.tables import print_table
+from lm.checkpoint import LoadedModel
+from lm.errors import list_some
 from lm.evaluation.classification import CONFIDENCE, ClassificationScores
+from lm.evaluation.contamination import ContaminationCheck
+from lm.text.files import TextFile
 
 _WIDEST_MATRIX = 12
 """Labels of a confusion matrix that is printed whole."""
@@ -62,13 +67,12 @@ def _print_confusions(scores: ClassificationScores) -> None:
 def warn(scores: ClassificationScores) -> None:
     """Warn on stderr of unknown labels, and of accuracy at or below the majority baseline."""
     if scores.unknown:
-        names = list(scores.unknown)
-        some = ", ".join(map(repr, names[:_SHOWN_UNKNOWN])) + (", …" if len(names) > _SHOWN_UNKNOWN else "")
+        some = list_some([*map(repr, scores.unknown)], limit=_SHOWN_UNKNOWN)
         texts = format_number_of(sum(scores.unknown.values()), "text")
         print_labelled("warning", f"the run has not learned {some}: {texts} with such labels count as wrong")
     unpredicted = [each.label for each in scores.by_label if not each.predicted and each.label not in scores.unknown]
     if unpredicted:
-        some = ", ".join(map(repr, unpredicted[:_SHOWN_UNKNOWN])) + (", …" if len(unpredicted) > _SHOWN_UNKNOWN else "")
+        some = list_some([*map(repr, unpredicted)], limit=_SHOWN_UNKNOWN)
         print_labelled("warning", f"the run predicts {some} for none of these texts")
     low, high = scores.interval
     if low <= scores.majority_accuracy <= high:
@@ -94,3 +98,9 @@ def print_json(scores: ClassificationScores, *, run: str) -> None:
             "unknown": scores.unknown,
         })
     )  # fmt: skip
+
+
+def warn_of_training_examples(loaded: LoadedModel, files: Sequence[TextFile]) -> None:
+    """Warn on stderr of files of examples that the run was trained on."""
+    for warning in ContaminationCheck.of_examples(loaded, files):
+        print_labelled("warning", warning)

@@ -14,13 +14,11 @@ from cli.flags.options import ParsedOptions, with_options
 from lm.config.data import DataConfig, FilesConfig
 from lm.config.decoding import ClassificationConfig
 from lm.config.hardware import HardwareConfig
-from lm.errors import InputError, UsageError
-from lm.run_folder import find_checkpoint, load_config
+from lm.errors import InputError, UsageError, list_some
 from lm.text.compression import decode_lines
 from lm.text.files import STDIN, TextFile, find_text_files, refuse_missing, refuse_stdin_twice, select_readable
 
 if TYPE_CHECKING:
-    from lm.checkpoint import LoadedModel
     from lm.decoding.classifier import ClassifiedText
 
 _Files = Annotated[
@@ -81,7 +79,9 @@ def classify(
     classifier, loaded = load_classifier(
         run, HardwareConfig(**given["hardware"]), labels=labels, batch_size=config.batch_size
     )
-    data = load_config(find_checkpoint(run)).data.for_other_files(**given["data"])
+    from cli.classification_report import warn_of_training_examples
+
+    data = loaded.config.data.for_other_files(**given["data"])
     found = find_text_files(names, data, FilesConfig(**given["files"]))
     if given.typed["data"] and not any(file.holds_rows for file in found):
         raise UsageError("plain text has no columns: no file is JSON, CSV, TSV or Parquet; leave them out (--format)")
@@ -94,16 +94,7 @@ def classify(
     expected = [each.expected for each in texts if each.expected is not None]
     _print_accuracy(correct, len(expected))
     _print_unknown_labels(sorted({*expected} - {*classifier.labels}))
-    _warn_of_contamination(loaded, [file for file in readable if file.holds_examples])
-
-
-def _warn_of_contamination(loaded: LoadedModel, files: Sequence[TextFile]) -> None:
-    """Warn of files of examples that the run was trained on."""
-    from cli.console.messages import print_labelled
-    from lm.evaluation.contamination import ContaminationCheck
-
-    for warning in ContaminationCheck.of_examples(loaded, files):
-        print_labelled("warning", warning)
+    warn_of_training_examples(loaded, [file for file in readable if file.holds_examples])
 
 
 def _read_texts(file: TextFile) -> Iterator[_LabelledText]:
@@ -146,5 +137,5 @@ def _print_unknown_labels(labels: Sequence[str]) -> None:
     from cli.console.messages import print_labelled
 
     if labels:
-        some = ", ".join(map(repr, labels[:3])) + (", …" if len(labels) > 3 else "")
+        some = list_some([*map(repr, labels)], limit=3)
         print_labelled("warning", f"the run has not learned {some}: texts with such labels count as wrong")

@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from cli.console.messages import print_labelled
 from cli.flags import completion
 from cli.flags.loading import Labels, load_classifier
 from cli.flags.options import ParsedOptions, with_options
@@ -16,6 +15,7 @@ from lm.config.data import DataConfig, FilesConfig
 from lm.config.decoding import ClassificationConfig, TranslationConfig
 from lm.config.evaluation import ScoringConfig
 from lm.config.hardware import HardwareConfig
+from lm.config.run import RunConfig
 from lm.errors import UsageError
 from lm.files import check_writable
 from lm.run_folder import find_checkpoint, load_config
@@ -139,18 +139,19 @@ def evaluate(
       lm evaluate --hypotheses test.tok --target reference.tok --tokenize none --lowercase
     """
     is_held_out = run is not None and not files and not (source or hypotheses or target or heads)
-    if run is not None and files and load_config(find_checkpoint(run)).model.translates:
-        instead = f"lm evaluate {run} --source FILE --target FILE scores its translations"
-        raise UsageError(f"{run}: this run translates, so it has no labels to score: {instead}")
-    if run is not None and (files or (is_held_out and _classifies(run, labels))):
-        if is_held_out and has_piped_text():
-            files, is_held_out = [STDIN], False
-        given.refuse_without_effect("files", is_held_out=is_held_out)
-        refuse_stdin_twice([*(files or ()), labels or ""])
-        _evaluate_classifier(run, files or (), labels, as_json=as_json, given=given)
-        return
     if run is not None:
-        _refuse_other_kinds(run)
+        run_config = load_config(find_checkpoint(run))
+        if files and run_config.model.translates:
+            instead = f"lm evaluate {run} --source FILE --target FILE scores its translations"
+            raise UsageError(f"{run}: this run translates, so it has no labels to score: {instead}")
+        if files or (is_held_out and _classifies(run_config, labels)):
+            if is_held_out and has_piped_text():
+                files, is_held_out = [STDIN], False
+            given.refuse_without_effect("files", is_held_out=is_held_out)
+            refuse_stdin_twice([*(files or ()), labels or ""])
+            _evaluate_classifier(run, files or (), labels, as_json=as_json, given=given)
+            return
+        _refuse_other_kinds(run, run_config)
         given.refuse_without_effect("files", is_held_out=is_held_out, holds_pairs=is_held_out)
     if not is_held_out:
         _refuse_contradictions(run, source, hypotheses, out)
@@ -198,10 +199,9 @@ def _evaluate_classifier(
     from cli import classification_report
     from cli.corpus_report import print_notes
     from lm.evaluation.classification import evaluate_classifier
-    from lm.evaluation.contamination import ContaminationCheck
     from lm.evaluation.held_out import open_held_out_text
 
-    data = load_config(find_checkpoint(run)).data.for_other_files(**{"supervised": True, **given["data"]})
+    data = loaded.config.data.for_other_files(**{"supervised": True, **given["data"]})
     found = (
         find_text_files(files, data, FilesConfig(**given["files"]))
         if files
@@ -210,8 +210,7 @@ def _evaluate_classifier(
     print_notes(found.notes)
     readable = select_readable(found)
     scores = evaluate_classifier(classifier, (example for file in readable for example in file.examples()))
-    for warning in ContaminationCheck.of_examples(loaded, readable):
-        print_labelled("warning", warning)
+    classification_report.warn_of_training_examples(loaded, readable)
     if as_json:
         classification_report.print_json(scores, run=str(run))
     else:
@@ -219,18 +218,16 @@ def _evaluate_classifier(
     classification_report.warn(scores)
 
 
-def _classifies(run: Path, labels: str | None) -> bool:
-    """Whether a run is a classifier, or a decoder that is told its labels."""
-    config = load_config(find_checkpoint(run))
+def _classifies(config: RunConfig, labels: str | None) -> bool:
+    """Whether a run is a classifier, or a decoder whose labels are in the file `labels`."""
     learned_examples = config.data.supervised and not config.model.is_masked
-    return bool(config.model.labels or config.label_completions or (labels is not None and learned_examples))
+    return config.is_classifier or (labels is not None and learned_examples)
 
 
-def _refuse_other_kinds(run: Path) -> None:
+def _refuse_other_kinds(run: Path, config: RunConfig) -> None:
     """Raise UsageError for a run that neither translates nor is given labelled examples, with the right command."""
-    config = load_config(find_checkpoint(run))
     model = config.model
-    if model.labels or config.label_completions:
+    if config.is_classifier:
         raise UsageError(f"{run}: this run classifies texts: name labelled examples, as in lm evaluate {run} FILE")
     if not model.translates:
         instead = f"lm perplexity {run} FILE tells how well it predicts text"

@@ -44,6 +44,11 @@ class OutOfMemoryError(TrainingError):
     """A training step needs more memory than available; the settings lower it."""
 
 
+def list_some(items: Sequence[str], *, limit: int) -> str:
+    """Return the first items of a list, and an ellipsis if there are more."""
+    return ", ".join(items[:limit]) + (", …" if len(items) > limit else "")
+
+
 class Advice(str):
     """A warning as plain text.
 

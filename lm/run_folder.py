@@ -35,7 +35,7 @@ from typing import Literal
 from lm import files, tensor_file
 from lm.config import options
 from lm.config.run import RunConfig
-from lm.errors import InputError, UsageError
+from lm.errors import InputError, UsageError, list_some
 
 CONFIG, TOKENIZER, SOURCE_TOKENIZER = "config.json", "tokenizer.json", "source_tokenizer.json"
 MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
@@ -308,7 +308,7 @@ def refuse_existing(folder: Path, *, can_resume: bool = False) -> None:
         raise InputError(problem, settings=("out",))
     files.check_folder(folder)
     if (others := _visible_files(folder)) and not _is_unsaved_run(folder):
-        some = ", ".join(others[:3]) + (", …" if len(others) > 3 else "")
+        some = list_some(others, limit=3)
         raise InputError(
             f"{folder}: holds what is no run's ({some}); choose an empty or a new folder", settings=("out",)
         )

@@ -117,7 +117,7 @@ def load_classifier(
     loaded = _load(run, hardware)
     config = loaded.config
     learned_examples = config.data.supervised and not config.model.is_masked
-    if not (config.model.labels or completions or config.label_completions or learned_examples):
+    if not (config.is_classifier or completions or learned_examples):
         raise _wrong_kind_error(run, loaded)
     return build_classifier(loaded, completions, batch_size=batch_size), loaded
 

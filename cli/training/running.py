@@ -201,7 +201,7 @@ def _next_commands(run: Run) -> list[str]:
             f"lm translate {run.folder} < FILE",
             f"lm evaluate {run.folder} --source FILE --target FILE",
         ]
-    if run.config.model.labels or run.config.label_completions:
+    if run.config.is_classifier:
         of_held_out = f"lm evaluate {run.folder}"  # without evaluations there is nothing held out
         evaluate = of_held_out if run.state.best_loss is not None else f"{of_held_out} FILE"
         return [f"lm classify {run.folder} FILE", evaluate, f"lm info {run.folder}"]

@@ -124,6 +124,11 @@ class RunConfig:
             )
 
     @property
+    def is_classifier(self) -> bool:
+        """Whether it is a masked model with labels, or a decoder whose completions are labels."""
+        return bool(self.model.labels or self.label_completions)
+
+    @property
     def has_language_tags(self) -> bool:
         """Return whether sources begin with a language tag, if the tokenizer has tags.
 

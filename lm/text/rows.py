@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from lm.config import options
 from lm.config.data import LANGUAGE_PATTERN
-from lm.errors import InputError, UsageError
+from lm.errors import InputError, UsageError, list_some
 from lm.text import normalization
 from lm.text.normalization import TextChanges
 
@@ -50,7 +50,7 @@ def find_text_field(names: Sequence[str], wanted: str | None, *, file: str) -> s
 
 def raise_unclear_field(names: Sequence[str], *, file: str) -> NoReturn:
     """Refuse records whose text isn't in a field with a usual name, and list their fields."""
-    shown = ", ".join(repr(_shorten(name)) for name in names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")
+    shown = list_some([repr(_shorten(name)) for name in names], limit=_SHOWN)
     raise UsageError(f"{file}: which field holds the text? Name it; its fields are {shown}", settings=["field"])
 
 
@@ -118,8 +118,8 @@ def raise_unclear_pair(names: Sequence[str], *, file: str) -> NoReturn:
 
 
 def _list_columns(names: Sequence[str]) -> str:
-    shown = ", ".join(f"{number} {_shorten(name)!r}" for number, name in enumerate(names[:_SHOWN], 1))
-    return f"its columns are {shown}" + (", …" if len(names) > _SHOWN else "")
+    numbered = [f"{number} {_shorten(name)!r}" for number, name in enumerate(names, 1)]
+    return f"its columns are {list_some(numbered, limit=_SHOWN)}"
 
 
 def _raise_unclear_column(names: Sequence[str], wanted: str | None, *, file: str, what: str, setting: str) -> NoReturn:

@@ -99,7 +99,7 @@ def summarise_run(run: Path) -> RunSummary:
 
 def best_accuracy(run: Path, config: RunConfig, state: TrainingState) -> float | None:
     """Return the held-out accuracy of a classifier's best checkpoint; None if not known."""
-    if state.best_step is None or not (config.model.labels or config.label_completions):
+    if state.best_step is None or not config.is_classifier:
         return None
     return _metric(run / run_folder.METRICS, state.best_step, _ACCURACY)
 

@@ -446,7 +446,6 @@ class Trainer:
     def _check_early(self, folder: Path, config: RunConfig) -> None:
         """Raise errors that would otherwise occur only after the corpus is prepared."""
         spec, pairs, device = self.spec, self.spec.data.are_pairs, select_device(config.hardware)
-        refuse_existing(folder, can_resume=True)
         refuse_if_training(folder)
         check_model_fits_data(config.model, pairs=pairs)
         if is_portable_name(config.preset) and (differing := describe_unportable(config.model)):
