@@ -1,6 +1,6 @@
 """The Python API: load a run and use it, or train one; the commands use the same objects.
 
-`import lm` offers these names without importing torch before one is used; see docs/python.md.
+`import lm` offers these names without importing torch before one is used; see docs/how-to/python.md.
 """
 
 from __future__ import annotations
@@ -376,7 +376,7 @@ def _load_trained(run: Path, *, device: Device = "auto", threads: int | None = N
 def export(
     run: PathLike, out: PathLike, to: ExportSystem = "huggingface", number_type: ExportDtype | None = None
 ) -> None:
-    """Export a run to another system; docs/interchange.md.
+    """Export a run to another system; docs/how-to/exchange.md.
 
     Args:
         run: folder of a run, whose best checkpoint is exported, or of a checkpoint.
@@ -411,7 +411,7 @@ def import_model(
     dtype: DType = "auto",
     threads: int | None = None,
 ) -> Model:
-    """Import a model trained elsewhere as a run, and load it; docs/interchange.md.
+    """Import a model trained elsewhere as a run, and load it; docs/how-to/exchange.md.
 
     Args:
         folder: in transformers' layout, with .safetensors.

@@ -33,7 +33,7 @@ _SECONDS_TO_MEASURE = 1.5
 _PROCESS_BYTES = 3.5e8
 """Bytes of a process that has imported torch."""
 _EXPECTED_RANGE = (0.88, 1.02)
-"""Range of the loss that training reached on four corpora, relative to the n-gram estimate (docs/recipe.md)."""
+"""Range of the loss that training reached on four corpora, relative to the n-gram estimate (docs/lab/recipe.md)."""
 _SAMPLED_BATCHES = 20  # batches of pairs differ in shape
 _MIN_STEPS = 50
 _MIN_TOKENS = 1_000_000  # with fewer, a model does not reach the expected loss

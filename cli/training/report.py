@@ -188,7 +188,8 @@ def describe_run(run: Run, *, is_tuned: bool = False) -> None:
     watches_loss = training.decay_patience is not None  # so that it ends before it memorises its text
     if not is_tuned and could_be_portable(run.config):
         print_labelled(
-            "blocks", "the recipe's, which llama.cpp and CTranslate2 can't run: --portable has theirs (docs/recipe.md)"
+            "blocks",
+            "the recipe's, which llama.cpp and CTranslate2 can't run: --portable has theirs (docs/explanation/recipe.md)",
         )
     if run.config.lora:
         print_labelled("lora", _adapters(run))

@@ -46,7 +46,7 @@ def muon_learning_rate(d_model: int, *, translates: bool = False) -> float:
 
 
 def _recipe_training(d_model: int) -> dict[str, Any]:
-    """Return the training settings of the recipe (docs/recipe.md)."""
+    """Return the training settings of the recipe (docs/lab/recipe.md)."""
     return {
         "optimizer": "muon", "learning_rate": muon_learning_rate(d_model), "schedule": "linear",
         "warmup_steps": 10, "decay_fraction": 0.5, "final_learning_rate": 0.0,
@@ -64,10 +64,10 @@ _PORTABLE_RECIPE = {
 """The recipe with the blocks of Qwen3 (2025), which other tools support.
 
 The output layer is its own, as in nanochat (Karpathy 2025), so that it starts at zero: the first prediction is uniform.
-A tied one predicts the token that it reads, as blocks that start at zero leave its embedding alone (docs/recipe.md).
+A tied one predicts the token that it reads, as blocks that start at zero leave its embedding alone (docs/lab/recipe.md).
 """
 _PORTABLE_RATE = 0.5
-"""Of the recipe's learning rate, the best of 0.35, 0.5, 0.7, 1 and 1.4 for them (docs/recipe.md)."""
+"""Of the recipe's learning rate, the best of 0.35, 0.5, 0.7, 1 and 1.4 for them (docs/lab/recipe.md)."""
 _SMALL_TRANSLATOR_TRAINING = {
     "optimizer": "muon", "schedule": "linear", "final_learning_rate": 0.0, "warmup_steps": 200, "beta2": 0.98,
     "ema": 0.998, "best_by": "bleu", "decay_fraction": 0.5,

@@ -3,7 +3,7 @@
 stories    the likelihood of each story, for the perplexities that `lm perplexity` has too
 endings    which of four last paragraphs belongs to a story, of which three are the next stories' in the file
 
-docs/interchange.md says how they are run.
+docs/how-to/exchange.md says how they are run.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import pytest
 from tests.documented_help import commands
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 COMMANDS = {path.partition(" ")[2]: command for path, command in commands()}
 
 
@@ -26,7 +26,7 @@ def documented_commands(page: Path) -> Iterator[list[str]]:
                 yield shlex.split(re.split(r" > |  +#|…", part)[0])[1:]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_links_and_pictures_of_a_page_exist(page):
     text = page.read_text(encoding="utf-8")
     for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text):
@@ -34,7 +34,7 @@ def test_links_and_pictures_of_a_page_exist(page):
             assert (page.parent / target).exists(), target
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_commands_of_a_page_parse(page):
     for words in documented_commands(page):
         name = " ".join(words[:2]) if " ".join(words[:2]) in COMMANDS else words[0]

@@ -57,7 +57,7 @@ def test_it_writes_as_it_would_in_transformers(place, capsys):
 
 
 def test_it_writes_as_it_would_in_ctranslate2(place, capsys):
-    """As docs/interchange.md calls it, and as long as neither ends the text."""
+    """As docs/how-to/exchange.md calls it, and as long as neither ends the text."""
     ctranslate2 = pytest.importorskip("ctranslate2")
     told = json.loads(read(place, capsys, "generate", "{0}/run", "The owl", "--greedy", "--max-tokens", "9", "--json"))
     read(place, capsys, "export", "{0}/run", "--to", "ctranslate2", "-o", "{0}/ct2")

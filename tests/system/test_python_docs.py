@@ -1,4 +1,4 @@
-"""The examples of docs/python.md run as they stand there, one after another."""
+"""The examples of docs/how-to/python.md run as they stand there, one after another."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.cli.small_runs import TEXT, make_run
 from tests.cli.toy_translation import make_translation_run, pairs
 
-PAGE = Path(__file__).parents[2] / "docs" / "python.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "python.md"
 
 
 def test_the_examples_run(tmp_path, monkeypatch, capsys):

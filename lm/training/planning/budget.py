@@ -12,7 +12,7 @@ from lm.config.training import TrainingConfig
 from lm.hardware import Hardware
 from lm.optim.schedules import total_steps_from_decay
 
-_STEP_WINDOW = 100  # with fewer, runs of two minutes ended 5% early (docs/recipe.md)
+_STEP_WINDOW = 100  # with fewer, runs of two minutes ended 5% early (docs/lab/recipe.md)
 _EXIT_SECONDS = 1.0  # seconds to end the process
 _TOLERANCE, _TOLERANCE_SECONDS, _TOLERANCE_STEPS = (
     0.02,

@@ -1,6 +1,6 @@
 """Continued training: fine-tuning another run's weights, and extending a run beyond its planned end.
 
-The constants come from the runs in docs/recipe.md, section "Continued training".
+The constants come from the runs in docs/lab/recipe.md, section "Continued training".
 """
 
 from __future__ import annotations

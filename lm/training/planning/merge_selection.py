@@ -1,6 +1,6 @@
 """Selection of BPE merges within words or within characters, by n-gram baselines on a sample of the text.
 
-Characters are better tokens for Chinese, which has no spaces; subwords are for English (docs/recipe.md).
+Characters are better tokens for Chinese, which has no spaces; subwords are for English (docs/lab/recipe.md).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NGRAM_ORDER = 5
 _MAX_SUBWORD_VOCAB = 1024  # the sample is too small for a larger vocabulary
 _MAX_CHARACTER_VOCAB = 16_384
 _MAX_RATIO = 0.98
-"""Maximum ratio of bits/byte from which characters are chosen; then neural models agree (docs/recipe.md)."""
+"""Maximum ratio of bits/byte from which characters are chosen; then neural models agree (docs/lab/recipe.md)."""
 _CHUNK = 1 << 16  # characters per encode call
 
 

@@ -1,6 +1,6 @@
 """Regularisation of models that see their data many times.
 
-The constants come from the runs in docs/recipe.md that saw a text many times, unless stated otherwise.
+The constants come from the runs in docs/lab/recipe.md that saw a text many times, unless stated otherwise.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def choose_text_regularisation(
         learning_rate: peak.
         can_use_r_drop: whether R-Drop may be chosen.
 
-    Source: weight decay as forgetting, Wang & Aitchison 2024; R-Drop, Liang et al. 2021; constants, docs/recipe.md.
+    Source: weight decay as forgetting, Wang & Aitchison 2024; R-Drop, Liang et al. 2021; constants, docs/lab/recipe.md.
     """
     dropout, r_drop = float(np.interp(epochs, *_DROPOUT)), 0.0
     if can_use_r_drop and epochs * parameters_per_token >= _MEMORISATION:
@@ -87,7 +87,7 @@ def choose_pair_regularisation(
         steps: of the optimizer.
         can_drop_merges: whether BPE dropout is possible.
 
-    Source: BPE dropout, Provilkov et al. 2020; constants, docs/recipe.md.
+    Source: BPE dropout, Provilkov et al. 2020; constants, docs/lab/recipe.md.
     """
     dropout = float(np.interp(epochs, *_DROPOUT_OF_PAIRS))
     bpe_dropout = float(np.interp(epochs, *_BPE_DROPOUT)) if can_drop_merges else 0.0
@@ -111,7 +111,7 @@ def compute_novelty(ngram_bits: Sequence[float]) -> float:
 
 
 def estimate_bits_per_byte(ngram_bits: Sequence[float]) -> float:
-    """Estimate the bits/byte after a few minutes of training, from n-gram baselines (docs/recipe.md)."""
+    """Estimate the bits/byte after a few minutes of training, from n-gram baselines (docs/lab/recipe.md)."""
     return min(ngram_bits) * compute_novelty(ngram_bits) ** 0.5
 
 

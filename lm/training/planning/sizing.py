@@ -1,6 +1,6 @@
 """Model size, vocabulary and batch size for a time budget on this machine.
 
-The constants come from the runs of equal time in docs/recipe.md, unless stated otherwise.
+The constants come from the runs of equal time in docs/lab/recipe.md, unless stated otherwise.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from lm.config.tokenizer import TokenizerKind
 
 _TOKENS_PER_PARAMETER, _REFERENCE_FLOPS = 0.25, 2.5e13
 """Sufficient tokens per block parameter at a compute budget in FLOPs: the best depths of the runs of 200 and 500
-seconds in docs/recipe.md."""
+seconds in docs/lab/recipe.md."""
 _EXPONENT = 0.28
 """Tokens per parameter grow with this power of compute, up to 10 for 470 M parameters (1.3e19 FLOPs)."""
 _BATCH_TOKENS_FACTOR, _MIN_STEPS = 4, 200
@@ -26,7 +26,7 @@ _MIN_HELD_OUT_BYTES = 40_000  # about 12,000 tokens, which measure the loss to a
 _BYTE_VOCAB_SIZE = 257  # bytes and the end-of-text token: approximate vocabulary without BPE
 _USEFUL_TOKENS_PER_MB, _MEGABYTE = 1.5e6, 1e6
 """Training tokens for a megabyte of text, five epochs, beyond which more time brings little: two minutes and ten differ
-by one percent (docs/recipe.md). They grow with the square root of the size."""
+by one percent (docs/lab/recipe.md). They grow with the square root of the size."""
 _CHINCHILLA_TOKENS_PER_PARAMETER = 20  # for a given model size: Hoffmann et al. 2022, as in `build_depth_preset`
 _DEFAULT_TIMES = (60, 90, 120, 180, 240, 300, 420, 600, 900, 1200, 1800)
 """Seconds among which a default time is chosen."""
@@ -114,7 +114,7 @@ def size_language_model(
     """Return the size of a language model for a time budget.
 
     The deepest model is chosen that sees enough tokens per block parameter: 0.25 at 2.5e13 FLOPs, as in runs of minutes
-    on megabytes of text (docs/recipe.md), growing with a power of compute to the 10 tokens of models with hundreds of
+    on megabytes of text (docs/lab/recipe.md), growing with a power of compute to the 10 tokens of models with hundreds of
     millions of parameters trained by Muon. The vocabulary follows the size of the corpus.
 
     Args:
@@ -223,7 +223,7 @@ def size_translation_model(
 ) -> ModelSize:
     """Return the size of a translation model for a time budget.
 
-    As for text, by target tokens per block parameter (docs/recipe.md).
+    As for text, by target tokens per block parameter (docs/lab/recipe.md).
 
     Args:
         seconds: of training.
