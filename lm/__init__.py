@@ -1,6 +1,7 @@
 """A language-model toolkit: tokenizers, training, decoding and evaluation. Prints nothing.
 
-Start with the names in `__all__` (docs/how-to/python.md); they are imported lazily, so that `import lm` doesn't import torch.
+Start with the names in `__all__` (docs/how-to/python.md); they are imported lazily, so that `import lm` doesn't
+import torch.
 """
 
 from __future__ import annotations

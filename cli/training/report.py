@@ -189,7 +189,7 @@ def describe_run(run: Run, *, is_tuned: bool = False) -> None:
     if not is_tuned and could_be_portable(run.config):
         print_labelled(
             "blocks",
-            "the recipe's, which llama.cpp and CTranslate2 can't run: --portable has theirs (docs/explanation/recipe.md)",
+            "the recipe's, which llama.cpp and CTranslate2 can't run; --portable has blocks that they run",
         )
     if run.config.lora:
         print_labelled("lora", _adapters(run))

@@ -99,7 +99,7 @@ _Portable = Annotated[
     bool,
     typer.Option(
         "--portable",
-        help="Use Qwen3 blocks, which other systems run after lm export, at some cost in quality (docs/explanation/recipe.md).",
+        help="Use Qwen3 blocks, which other systems run after lm export, at some cost in quality.",
     ),
 ]
 _Config = Annotated[
@@ -143,7 +143,7 @@ _Processes = Annotated[
         "--processes",
         metavar="N",
         min=1,
-        help="Data-parallel processes on this machine, one per GPU; for several machines see docs/how-to/several-machines.md.",
+        help="Data-parallel processes on this machine, one per GPU (docs/how-to/several-machines.md).",
     ),
 ]
 _TensorBoard = Annotated[

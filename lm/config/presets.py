@@ -64,7 +64,8 @@ _PORTABLE_RECIPE = {
 """The recipe with the blocks of Qwen3 (2025), which other tools support.
 
 The output layer is its own, as in nanochat (Karpathy 2025), so that it starts at zero: the first prediction is uniform.
-A tied one predicts the token that it reads, as blocks that start at zero leave its embedding alone (docs/lab/recipe.md).
+A tied one predicts the token that it reads, as blocks that start at zero leave its embedding unchanged
+(docs/lab/recipe.md).
 """
 _PORTABLE_RATE = 0.5
 """Of the recipe's learning rate, the best of 0.35, 0.5, 0.7, 1 and 1.4 for them (docs/lab/recipe.md)."""

@@ -114,8 +114,8 @@ def size_language_model(
     """Return the size of a language model for a time budget.
 
     The deepest model is chosen that sees enough tokens per block parameter: 0.25 at 2.5e13 FLOPs, as in runs of minutes
-    on megabytes of text (docs/lab/recipe.md), growing with a power of compute to the 10 tokens of models with hundreds of
-    millions of parameters trained by Muon. The vocabulary follows the size of the corpus.
+    on megabytes of text (docs/lab/recipe.md), growing with a power of compute to the 10 tokens of models with hundreds
+    of millions of parameters trained by Muon. The vocabulary follows the size of the corpus.
 
     Args:
         seconds: of training.

@@ -25,7 +25,8 @@ The lectures on attention lead from recurrent encoder-decoders to the Transforme
 by the same `lm train` on the same pairs (Multi30k, English to German, 29,000 of them) for the same time, and translates
 the validation split. The page is made by one command, which keeps what is done and may be stopped and started:
 
-    python -m tests.benchmarks.history multi30k --minutes {minutes:g} --dtype {dtype}{text} --page docs/explanation/history.md
+    python -m tests.benchmarks.history multi30k --minutes {minutes:g} --dtype {dtype}{text} \\
+        --page docs/explanation/history.md
 
 All share one vocabulary of 4,000 tokens, batches of 3,072, dropout 0.1 and label smoothing. The LSTMs have one layer of
 352 on each side, as many parameters with additive attention as the Transformers of 3 + 3 layers of 192; they learn by
