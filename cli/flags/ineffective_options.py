@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from lm.config.data import DataConfig, FilesConfig, ParallelConfig
-from lm.config.decoding import PENALTIES, ClassificationConfig, SamplingConfig, TranslationConfig
+from lm.config.decoding import LENGTH_LIMITS, PENALTIES, ClassificationConfig, SamplingConfig, TranslationConfig
 from lm.config.evaluation import AttentionConfig, PerplexityConfig, ScoringConfig
 from lm.config.hardware import HardwareConfig
 from lm.config.lora import LoraConfig
@@ -243,8 +243,8 @@ def _is_page_of_text(mode: CommandMode) -> bool:
     return bool(mode["--out"]) and Path(mode["--out"]).suffix == ".html" and mode["--target"] is None
 
 
-_SAMPLING = config_flags(SamplingConfig, but=("max_tokens", "token_healing"))
-_DRAWING = config_flags(SamplingConfig, but=(*PENALTIES, "greedy", "stop", "max_tokens", "token_healing"))
+_SAMPLING = config_flags(SamplingConfig, but=(*LENGTH_LIMITS, "token_healing"))
+_DRAWING = config_flags(SamplingConfig, but=(*PENALTIES, "greedy", "stop", *LENGTH_LIMITS, "token_healing"))
 """Sampling flags that a search ignores; biases and penalties change its scores too."""
 _CUTTING = tuple(flag for flag in _DRAWING if flag != "--temperature")
 _TOKENIZER = config_flags(TokenizerConfig)
@@ -477,6 +477,10 @@ _OF_GENERATION = (
         "with --greedy, which always takes the most likely token", neutral={"--temperature": 0},
     ),
     IneffectiveRule(_GENERATE, _CUTTING, _is_greedy, "with --temperature 0, which always takes the most likely token"),
+    IneffectiveRule(
+        _GENERATE, ("--min-tokens",), lambda mode: bool(mode["--ignore-eos"]),
+        "with --ignore-eos, which continues to --max-tokens", neutral={"--min-tokens": 0},
+    ),
     IneffectiveRule(
         _GENERATE, ("--length-penalty",), lambda mode: mode["--beam"] is None, "without --beam",
         "leave it out, or give that too",

@@ -13,7 +13,7 @@ from cli.flags import completion
 from cli.flags.arguments import read_input_lines
 from cli.flags.loading import RunPath, import_torch
 from cli.flags.options import ParsedOptions, with_options
-from lm.config.decoding import SamplingConfig, TranslationConfig
+from lm.config.decoding import LENGTH_LIMITS, SamplingConfig, TranslationConfig
 from lm.config.evaluation import AttentionConfig
 from lm.config.hardware import HardwareConfig, WorkersConfig
 from lm.config.options import check_text
@@ -89,7 +89,7 @@ _AsJson = Annotated[
         "hardware": HardwareConfig,
         "workers": WorkersConfig,
     },
-    leave_out=("stop", "max_tokens", "token_healing"),
+    leave_out=("stop", *LENGTH_LIMITS, "token_healing"),
 )
 def translate(
     run: RunPath,

@@ -12,6 +12,9 @@ MAX_BEAM = 1024  # each candidate is a row of every step; translations get worse
 PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty", "no_repeat_ngram", "logit_bias")
 """Fields of `SamplingConfig` that change the model's own logits, and therefore count in greedy and beam search too."""
 
+LENGTH_LIMITS = ("max_tokens", "min_tokens", "ignore_eos")
+"""Fields of `SamplingConfig` that limit the length of a continuation."""
+
 
 @dataclass(frozen=True)
 class SamplingConfig(CheckedConfig):
@@ -62,6 +65,12 @@ class SamplingConfig(CheckedConfig):
         None, "Seed of the draws; sample i is the same for every -n [default: a fresh one].", minimum=0
     )
     max_tokens: int = option(200, "Stop after this many tokens.", minimum=1)
+    min_tokens: int = option(
+        0, "Ban the end-of-text token until this many tokens are generated; stop strings still end a text.", minimum=0
+    )
+    ignore_eos: bool = option(
+        False, "Continue after an end-of-text token, up to --max-tokens; the model starts a new document."
+    )
     token_healing: bool = option(
         True, "Choose the tokens of the prompt's last word again, with what follows; subword tokenizers only."
     )
@@ -70,6 +79,11 @@ class SamplingConfig(CheckedConfig):
         super().__post_init__()
         if "" in self.stop:
             raise UsageError("stop cannot be empty", settings=("stop",))
+        if self.min_tokens > self.max_tokens:
+            raise UsageError(
+                f"min_tokens is {self.min_tokens}, more than max_tokens, {self.max_tokens}",
+                settings=("min_tokens", "max_tokens"),
+            )
 
 
 @dataclass(frozen=True)

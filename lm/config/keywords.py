@@ -54,6 +54,8 @@ class SamplingOptions(TypedDict, total=False):
     stop: str | Sequence[str]
     seed: int | None
     max_tokens: int
+    min_tokens: int
+    ignore_eos: bool
     token_healing: bool
 
 

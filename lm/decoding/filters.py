@@ -8,7 +8,7 @@ NO_TOKEN is ignored. `penalties` and `truncations` list the configured filters i
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -145,6 +145,15 @@ def ban_repeated_ngrams(logits: Tensor, tokens: Tensor, size: int) -> Tensor:
     return logits.masked_fill(hits > 0, -torch.inf)
 
 
+def ban_early_end(logits: Tensor, history: History, end_ids: Collection[int], min_tokens: int) -> Tensor:
+    """Ban tokens that end a text in rows with fewer than `min_tokens` generated tokens."""
+    generated = torch.as_tensor(history.tokens.shape[1] - history.prompt_length, device=logits.device)
+    is_early = (generated < min_tokens).expand(len(logits))
+    banned = logits.clone()
+    banned[:, [*end_ids]] = banned[:, [*end_ids]].masked_fill(is_early[:, None], -torch.inf)
+    return banned
+
+
 def apply_temperature(logits: Tensor, temperature: float) -> Tensor:
     """Divide logits by a temperature above 0."""
     return logits / temperature
@@ -200,12 +209,13 @@ def keep_typical(logits: Tensor, mass: float) -> Tensor:
     return logits.masked_fill(distance > farthest, -torch.inf)
 
 
-def penalties(config: SamplingConfig, biases: Biases) -> Iterator[Filter]:
+def penalties(config: SamplingConfig, biases: Biases, end_ids: Collection[int] = ()) -> Iterator[Filter]:
     """Yield the filters that change the model's logits, in order; they also apply to greedy decoding.
 
     Args:
         config: its `logit_bias` is not read, as that needs a tokenizer.
         biases: from `parse_logit_biases`.
+        end_ids: the end-of-text tokens.
     """
     if biases:
         yield lambda logits, history: add_biases(logits, history.tokens, biases)
@@ -217,6 +227,13 @@ def penalties(config: SamplingConfig, biases: Biases) -> Iterator[Filter]:
         )
     if (size := config.no_repeat_ngram) is not None:
         yield lambda logits, history: ban_repeated_ngrams(logits, history.tokens, size)
+    yield from length_filters(config, end_ids)
+
+
+def length_filters(config: SamplingConfig, end_ids: Collection[int]) -> Iterator[Filter]:
+    """Yield the filter of `min_tokens`, if it has an effect."""
+    if config.min_tokens and end_ids:
+        yield lambda logits, history: ban_early_end(logits, history, end_ids, config.min_tokens)
 
 
 def max_added_bias(config: SamplingConfig, biases: Biases) -> float:

@@ -12,7 +12,7 @@ import torch
 
 from lm.config.decoding import SamplingConfig
 from lm.decoding.beam_search import Hypothesis, beam_search
-from lm.decoding.filters import parse_logit_biases
+from lm.decoding.filters import length_filters, parse_logit_biases
 from lm.decoding.sampler import Sampler
 from lm.decoding.sampling import (
     Continuation,
@@ -84,7 +84,8 @@ class Generator:
         Raises:
             UsageError: a logit bias of the settings is malformed, or has no token.
         """
-        return Sampler.from_config(self.config, parse_logit_biases(self.config.logit_bias, self.tokenizer))
+        biases = parse_logit_biases(self.config.logit_bias, self.tokenizer)
+        return Sampler.from_config(self.config, biases, self._stop_ids)
 
     def generate(
         self,
@@ -245,7 +246,8 @@ class Generator:
     ) -> list[Continuation]:
         """Find the `n` most probable continuations by beam search, best first; see `lm.decoding.beam_search`.
 
-        Of the settings only `max_tokens` applies, unless it is given: there are no filters and no stop strings.
+        Of the settings only `max_tokens`, unless it is given, `min_tokens` and `ignore_eos` apply: there are no stop
+        strings and no other filters.
 
         Raises:
             InputError: the tokenizer has no token for a character of the prompt.
@@ -264,6 +266,7 @@ class Generator:
             DecodeSession(plan_engines(self.model, tokens=limit, shares_prefixes=True, use_cache=self.use_cache)),
             torch.tensor([ids]), beam_size=beam_size, max_tokens=limit, first_tokens=first,
             stop_ids=self._stop_ids, length_penalty=length_penalty, n=n,
+            filters=[*length_filters(self.config, self._stop_ids)], max_added_bias=0.0,
         )  # fmt: skip
         return [self._to_continuation(hypothesis, overlap) for hypothesis in best]
 
@@ -281,7 +284,8 @@ class Generator:
 
     @property
     def _stop_ids(self) -> tuple[int, ...]:
-        return build_text_frame(self.tokenizer).after
+        """The tokens that end a sample."""
+        return () if self.config.ignore_eos else build_text_frame(self.tokenizer).after
 
     def _encode(self, prompt: str | Sequence[int], context: Sequence[int] = ()) -> list[int]:
         if isinstance(prompt, str):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 import secrets
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -52,17 +52,21 @@ class Sampler:
     max_added_bias: float = math.inf
 
     @classmethod
-    def from_config(cls, config: SamplingConfig, biases: Biases | None = None) -> Sampler:
+    def from_config(
+        cls, config: SamplingConfig, biases: Biases | None = None, end_ids: Collection[int] = ()
+    ) -> Sampler:
         """Create the sampler of a config; with a random seed if it has none.
 
         Args:
             config: its `logit_bias` is not read here, as that needs a tokenizer.
             biases: from `parse_logit_biases`.
+            end_ids: the end-of-text tokens, for `min_tokens`.
         """
         greedy = config.greedy or config.temperature < _MIN_TEMPERATURE
         filters = () if greedy else tuple(truncations(config))
         seed = secrets.randbits(32) if config.seed is None else config.seed
-        return cls(tuple(penalties(config, biases or {})), filters, greedy, seed, max_added_bias(config, biases or {}))
+        changes = tuple(penalties(config, biases or {}, end_ids))
+        return cls(changes, filters, greedy, seed, max_added_bias(config, biases or {}))
 
     @property
     def filters(self) -> tuple[Filter, ...]:

@@ -119,6 +119,7 @@ CASES: dict[tuple[str, str], Case] = {
     ("generate", "with --beam on one prompt"): Case("missing-run hello --beam 2", "missing-run hello"),
     ("generate", "with --greedy,"): Case("missing-run hello --greedy", "missing-run hello"),
     ("generate", "with --temperature 0,"): Case("missing-run hello --temperature 0", "missing-run hello"),
+    ("generate", "with --ignore-eos,"): Case("missing-run hello --ignore-eos", "missing-run hello"),
     ("generate", "without --beam"): Case("missing-run hello", "missing-run hello --beam 2"),
     ("generate", "with --interactive,"): Case("missing-run --interactive", "missing-run hello"),
     ("generate", "without --json"): Case("missing-run hello", "missing-run hello --json"),
@@ -318,7 +319,9 @@ HEEDED = {
         "--steps", "--epochs", "--tokens", "--budget", "--compile", "--dry-run", "--checkpoint-activations",
         "--offload", "--micro-batch-size",
     },
-    "generate": {"--prompts", "--cache", "--max-tokens", "--beam", "--device", "--dtype", "--threads"},
+    "generate": {
+        "--prompts", "--cache", "--max-tokens", "--ignore-eos", "--beam", "--device", "--dtype", "--threads",
+    },
     "translate": {
         "--out", "--to", "--ensemble", "--prefix", "--prefix-file", "--heads", "--sample", "--attention", "--json",
         "--n-best", "--max-length-ratio", "--max-length-extra", "--read-ahead", "--repetition-penalty",

@@ -189,6 +189,15 @@ def test_a_text_ends_at_its_end_token(lm, runs):
         assert "<|endoftext|>" not in sample["text"]
 
 
+def test_the_end_of_text_can_be_banned_at_first_or_ignored(lm, runs):
+    flags = (runs["bpe"], "The owl", "-n", 20, "--temperature", 3, "--max-tokens", 60, "--seed", 2)
+    for sample in records(lm, *flags, "--min-tokens", 50):
+        assert len(sample["tokens"]) >= 50
+    ignored = records(lm, *flags, "--ignore-eos")
+    assert {(len(sample["tokens"]), sample["finish_reason"]) for sample in ignored} == {(60, "length")}
+    assert all("<|endoftext|>" not in sample["text"] for sample in ignored)
+
+
 def test_the_prompt_can_come_from_a_file_exactly(capsys, lm, runs, tmp_path):
     file = tmp_path / "prompt.txt"
     for text in ("The fox\n", "Über\r\n\n", ""):
@@ -297,6 +306,9 @@ def test_stats_go_to_stderr_when_asked_for(capsys, runs):
         (["--top-k", "0"], "--top-k"),
         (["--top-p", "2"], "--top-p"),
         (["--max-tokens", "-5"], "--max-tokens"),
+        (["--min-tokens", "-1"], "--min-tokens"),
+        (["--min-tokens", "9", "--max-tokens", "8"], "--min-tokens, --max-tokens"),
+        (["--min-tokens", "9", "--ignore-eos"], "--min-tokens"),
         (["--min-p", "2"], "--min-p"),
         (["--typical", "-1"], "--typical"),
         (["--repetition-penalty", "0"], "--repetition-penalty"),

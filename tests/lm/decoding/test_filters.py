@@ -6,6 +6,7 @@ import pytest
 import torch
 from transformers import (
     LogitsProcessorList,
+    MinNewTokensLengthLogitsProcessor,
     MinPLogitsWarper,
     NoRepeatNGramLogitsProcessor,
     RepetitionPenaltyLogitsProcessor,
@@ -22,6 +23,7 @@ from lm.decoding.filters import (
     add_biases,
     apply_filters,
     apply_temperature,
+    ban_early_end,
     ban_repeated_ngrams,
     keep_min_p,
     keep_top_k,
@@ -108,6 +110,24 @@ def test_a_filter_agrees_with_hugging_face_on_1000_random_cases(make):
         assert_close(found, expected, terms=logits.shape[-1], scale=logits, msg=f"case {number}")
         changed += not found.equal(before)
     assert changed > 300
+
+
+def test_min_tokens_agrees_with_hugging_face_and_counts_each_row_without_its_padding():
+    for number in range(200):
+        chance, logits, tokens = random_case(number)
+        length = tokens.shape[1]
+        prompt, least = chance.randint(0, length), chance.randint(1, 20)
+        ends = [*range(min(chance.randint(1, 3), logits.shape[1]))]
+        before = logits.clone()
+        expected = MinNewTokensLengthLogitsProcessor(prompt, least, ends)(tokens, logits.clone())
+        assert ban_early_end(logits, History(tokens, prompt), ends, least).equal(expected)
+        assert logits.equal(before)
+        prompts = torch.randint(length + 1, (len(tokens),))
+        rows = [
+            MinNewTokensLengthLogitsProcessor(int(each), least, ends)(row[None], of_row[None].clone())
+            for each, row, of_row in zip(prompts, tokens, logits, strict=True)
+        ]
+        assert ban_early_end(logits, History(tokens, prompts), ends, least).equal(torch.cat(rows))
 
 
 def test_all_filters_one_after_the_other_agree_with_hugging_face():

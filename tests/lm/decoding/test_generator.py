@@ -200,3 +200,62 @@ def test_an_invalid_prompt_is_named():
         list(generator("char").continue_prompts(asked(["The owl", "The Q"])))
     with pytest.raises(UsageError, match=r"^file: line 1: .*the prompt is empty"):
         list(generator("char").continue_prompts(asked([""])))
+
+
+def likely_to_end(**settings) -> Generator:
+    """A generator whose samples end early, unless that is forbidden."""
+    ours = generator(**{"max_tokens": 12, **settings})
+    return dataclasses.replace(ours, config=ours.config.replace(logit_bias=(f"{ours.tokenizer.end_of_text}=7",)))
+
+
+def outputs(ours: Generator, way: str) -> list:
+    """Continuations of a few prompts, in one of the ways to generate them."""
+    if way == "speculative":
+        return [ours.samples(text, n=2) for text in ("The owl", "saw")]
+    if way == "beam":
+        return [ours.search(text, beam_size=3, n=3) for text in ("The owl", "saw")]
+    if way == "continuous":
+        prompts = [Prompt(number, text, f"line {number}") for number, text in enumerate(("The owl", "saw", "fox ran"))]
+        return [samples for _, samples in ours.continue_prompts(prompts, n=2)]
+    return [ours.samples(text, n=4) for text in ("The owl", "saw")]
+
+
+WAYS = ("static", "continuous", "speculative", "beam")
+
+
+@pytest.mark.parametrize("heals", [False, True], ids=["plain", "healing"])
+@pytest.mark.parametrize("way", WAYS)
+def test_no_sample_ends_with_fewer_than_min_tokens(way, heals):
+    settings = {"token_healing": heals, "batch_size": 3, "draft": "prompt" if way == "speculative" else None}
+    draft = settings.pop("draft")
+    early = outputs(dataclasses.replace(likely_to_end(**settings), draft=draft), way)
+    late = outputs(dataclasses.replace(likely_to_end(**settings, min_tokens=6), draft=draft), way)
+    end = generator().tokenizer.end_of_text
+    if way != "beam":  # which biases don't change
+        assert min(len(sample.tokens) for samples in early for sample in samples) < 6
+    for samples in late:
+        assert samples
+        for sample in samples:
+            assert len(sample.tokens) >= 6
+            assert end not in sample.tokens[:5]
+            assert (sample.tokens[-1] == end) == (sample.finish_reason == "end_of_text")
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_with_ignore_eos_only_max_tokens_ends_a_sample(way):
+    draft = "prompt" if way == "speculative" else None
+    ours = dataclasses.replace(likely_to_end(ignore_eos=True, batch_size=3), draft=draft)
+    samples = [sample for each in outputs(ours, way) for sample in each]
+    assert {(len(sample.tokens), sample.finish_reason) for sample in samples} == {(12, "length")}
+    if way != "beam":
+        assert any(ours.tokenizer.end_of_text in sample.tokens for sample in samples)
+
+
+def test_a_stop_string_ends_a_sample_before_min_tokens():
+    ours = generator(stop=("e", "o", "a", " "), min_tokens=20)
+    assert {sample.finish_reason for sample in ours.samples(PROMPT, n=4)} == {"stop"}
+
+
+def test_min_tokens_above_max_tokens_are_refused():
+    with pytest.raises(UsageError, match="min_tokens is 30, more than max_tokens, 20"):
+        SamplingConfig(min_tokens=30, max_tokens=20)
