@@ -1,4 +1,4 @@
-"""README and docs: links and pictures exist, and every `lm` command parses."""
+"""README, CONTRIBUTING and docs: links, commands, numbers and the length of sentences."""
 
 from __future__ import annotations
 
@@ -9,11 +9,22 @@ from pathlib import Path
 
 import pytest
 
+from cli.main import run
+from lm.config.presets import PRESETS, build_run_config
+from lm.model.cost import parameters_by_part
+from tests import prose
+from tests.cli.small_runs import make_run
 from tests.documented_help import commands
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 COMMANDS = {path.partition(" ")[2]: command for path, command in commands()}
+NOT_PROSE = {"docs/commands.md", "docs/benchmarks.md"}
+"""Pages of help and results; like the measurements in docs/lab, they are not measured as prose."""
+
+
+def name(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
 
 
 def documented_commands(page: Path) -> Iterator[list[str]]:
@@ -26,20 +37,28 @@ def documented_commands(page: Path) -> Iterator[list[str]]:
                 yield shlex.split(re.split(r" > |  +#|…", part)[0])[1:]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    text = re.sub(r"^( *)```.*?^\1```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
 def test_links_and_pictures_of_a_page_exist(page):
     text = page.read_text(encoding="utf-8")
-    for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text):
+    for target, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)", text):
         if "://" not in target:
-            assert (page.parent / target).exists(), target
+            there = (page.parent / target).resolve() if target else page
+            assert there.exists(), target
+            assert not anchor or anchor in anchors(there), f"{target}#{anchor}"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+@pytest.mark.parametrize("page", PAGES, ids=name)
 def test_commands_of_a_page_parse(page):
     for words in documented_commands(page):
-        name = " ".join(words[:2]) if " ".join(words[:2]) in COMMANDS else words[0]
-        command = COMMANDS[name]
-        command.make_context(name, words[len(name.split()) :])
+        command_name = " ".join(words[:2]) if " ".join(words[:2]) in COMMANDS else words[0]
+        COMMANDS[command_name].make_context(command_name, words[len(command_name.split()) :])
 
 
 def test_every_page_is_linked_from_the_readme_or_from_a_page_it_links():
@@ -51,3 +70,58 @@ def test_every_page_is_linked_from_the_readme_or_from_a_page_it_links():
             targets = re.findall(r"\]\(([^)#\s]+\.md)", page.read_text(encoding="utf-8"))
             waiting += [(page.parent / target).resolve() for target in targets if "://" not in target]
     assert set(PAGES) <= seen
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if name(page) not in NOT_PROSE and page.parent.name != "lab"], ids=name
+)
+def test_sentences_of_a_page_are_short(page):
+    text = page.read_text(encoding="utf-8")
+    assert [one for one in prose.sentences(text) if len(prose.words(one)) > prose.MAX_WORDS] == []
+    assert prose.mean_words(text) <= prose.MAX_MEAN.get(name(page), prose.MAX_MEAN_OF_OTHERS)
+
+
+def test_sentences_are_found_in_paragraphs_and_lists_but_not_in_code_or_tables():
+    page = (
+        "# Not counted\n\nOne two. Three `four five` six?\nSeven et al. 2020 eight\n- nine [ten](page.md)\n\n"
+        "    code is not. Counted\n\n| a | table |\n```\nfenced. Code\n```\nEleven."
+    )
+    assert prose.sentences(page) == [
+        "One two.", "Three `four five` six?", "Seven et al 2020 eight", "nine ten", "Eleven.",
+    ]  # fmt: skip
+    assert [len(prose.words(sentence)) for sentence in prose.sentences(page)] == [2, 3, 5, 2, 1]
+
+
+def test_the_table_of_presets_has_their_sizes():
+    rows = re.findall(
+        r"^\| `([\w-]+)` \| ([\d,]+) \|", (ROOT / "docs/reference/presets.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    sizes = {preset: sum(parameters_by_part(build_run_config(preset).model).values()) for preset in PRESETS}
+    assert {preset: int(number.replace(",", "")) for preset, number in rows} == sizes
+
+
+def is_cheap(words: list[str], folder: Path) -> bool:
+    """Whether a documented command reads only files that are there, trains nothing and waits for nobody."""
+    outputs = {words[i + 1] for i, word in enumerate(words[:-1]) if word in {"-o", "--html"}}
+    files = [word for word in words if re.search(r"/|\.(txt|jsonl?|en|de)$", word) and word not in outputs]
+    is_slow = words[0] in {"train", "compile", "import", "demo", "bench", "prepare"} or {
+        "--interactive", "--compare-dtypes"
+    } & {*words}  # fmt: skip
+    reads = words[:2] in (["tokenizer", "decode"], ["corpus", "get"])  # stdin, or the network
+    return not is_slow and not reads and all((folder / file).exists() for file in files)
+
+
+def test_cheap_commands_of_the_docs_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    make_run(tmp_path / "runs" / "stories", n_layers=4, d_model=32, n_heads=4)
+    for part in ("train", "heldout"):
+        text = (ROOT / "corpora" / "stories" / f"{part}.txt").read_text(encoding="utf-8")
+        (tmp_path / "corpora" / "stories").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "corpora" / "stories" / f"{part}.txt").write_text(text[:5000], encoding="utf-8")
+    ran = []
+    for page in PAGES:
+        for words in documented_commands(page):
+            if is_cheap(words, tmp_path):
+                assert run(words) == 0, (page, words, capsys.readouterr().err)
+                ran.append(words[0])
+    assert {"generate", "perplexity", "info", "tokenizer", "attention"} <= set(ran)

@@ -21,26 +21,27 @@ SHOWN = ("lstm-dot", "lstm-additive", "sinusoidal")
 
 _BEGINNING = """# What each step of the history bought
 
-The lectures on attention lead from recurrent encoder-decoders to the Transformer and on. Each system here is trained
-by the same `lm train` on the same pairs (Multi30k, English to German, 29,000 of them) for the same time, and translates
-the validation split. The page is made by one command, which keeps what is done and may be stopped and started:
+How much did each step from recurrent encoder-decoders to the Transformer bring? Each system is trained by the same
+`lm train` on the same 29,000 pairs (Multi30k, English to German) for the same time. It then translates the validation
+split. One command makes this page; it can be interrupted and resumed:
 
     python -m tests.benchmarks.history multi30k --minutes {minutes:g} --dtype {dtype}{text} \\
         --page docs/explanation/history.md
 
-All share one vocabulary of 4,000 tokens, batches of 3,072, dropout 0.1 and label smoothing. The LSTMs have one layer of
-352 on each side, as many parameters with additive attention as the Transformers of 3 + 3 layers of 192; they learn by
-AdamW and those by Muon, each at its preset's rate. Time is processor time of one thread, which a short trial of each
-system turns into steps; "used" is what a whole command then took, with its start and its evaluations.
+All systems share a vocabulary of 4,000 tokens, batches of 3,072 tokens, dropout 0.1 and label smoothing. The
+Transformers have 3 + 3 layers of width 192. The LSTMs have one layer of width 352 on each side: with additive attention
+as many parameters. LSTMs are trained by AdamW, Transformers by Muon, each at its preset's learning rate. Time is CPU
+time of one thread. A short trial of each system converts it to steps. "used" is the time of the whole command,
+with its start and its evaluations.
 """
 
 _LENGTHS = """
 ## Longer contexts
 
-What a layer of self-attention costs in milliseconds, forward and backward, for one sequence by its length (d_model 128,
-4 heads, float32, one thread; `python -m tests.benchmarks.attention_patterns` has memory and more kinds), and what a
-model of the preset `tiny` loses after equal steps of 8,192 tokens each, in contexts of that length: bits/byte of the
-text held out, and of the encoders nats a masked token.
+The first table has milliseconds of a layer of self-attention, forward and backward, for one sequence by its length
+(d_model 128, 4 heads, float32, one thread). `python -m tests.benchmarks.attention_patterns` measures memory and more
+kinds. The second table has losses of the preset `tiny` after equal steps of 8,192 tokens each, in contexts of that
+length: bits/byte of held-out text, and for encoders nats per masked token.
 """
 
 
@@ -60,9 +61,9 @@ def page(experiment: Experiment, lengths: Lengths | None, pictures: Path) -> str
         "BLEU of the seeds, of the sentences with so many words:\n",
         "\n".join(_by_length(results)),
         "\n## Where they look\n",
-        f"“{SENTENCE}” and a translation of it, by the models of seed {first.seed}: rows\n"
-        "are words of the translation while they are predicted, columns those of the source; the mean of all layers "
-        "and heads.\n",
+        f"Attention of “{SENTENCE}” and its translation, by the\n"
+        f"models of seed {first.seed}. Rows are words of the translation, columns words of the source. Weights are "
+        "means over all layers\nand heads.\n",
         "\n".join(_pictures(experiment, first.seed, pictures)),
     ]
     if lengths is not None:
