@@ -84,6 +84,8 @@ class TrainingDisplay:
             self._set_total(event.steps)
             if isinstance(event, DecayStarted):
                 why = "the validation loss no longer falls: " if event.on_plateau else ""
+                if event.restored_step is not None:
+                    why += f"back to the weights of step {event.restored_step:,}, the best; "
                 end = f"the end, about step {event.steps:,}"
                 self._print(f"step {event.step:>6,}  {why}the learning rate falls from here to {end}")
             elif isinstance(event, Replanned):

@@ -43,11 +43,13 @@ class DecayStarted:
         step: steps taken so far.
         steps: number of steps, now final.
         on_plateau: whether the validation loss no longer falls.
+        restored_step: on a plateau, the step with the best loss, from whose weights training continues.
     """
 
     step: int
     steps: int
     on_plateau: bool = False
+    restored_step: int | None = None
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from lm.optim.moving_average import MovingAverage
 from lm.optim.optimizers import build_optimizers, load_optimizer_state, optimizer_state_tensors
 from lm.optim.schedules import learning_rate, total_steps_from_decay
 from lm.run_folder import TrainingState
+from lm.tensors import load_tensors
 from lm.training.checkpoint_writer import CheckpointWriter
 from lm.training.compiling import compile_hidden_states
 from lm.training.corpus import TrainingCorpus
@@ -264,27 +265,43 @@ class Run:
         self._apply_plan(dataclasses.replace(plan, steps=steps), config, by="speed of the first steps")
         return Replanned(step, steps, seconds, measured.step_seconds)
 
-    def decay_on_plateau(self) -> DecayStarted | None:
-        """Start the decay of the learning rate if the validation loss no longer falls.
+    def is_on_plateau(self) -> bool:
+        """Whether the learning rate has to decay because the validation loss no longer falls (`decay_patience`)."""
+        state, training = self.state, self.config.training
+        if training.decay_patience is None or self.plan.decay_step is not None or state.best_step is None:
+            return False
+        return state.step - state.best_step >= training.decay_patience * max(1, training.evaluate_every)
+
+    def decay_from_best(self) -> DecayStarted:
+        """Start the decay of the learning rate from the best checkpoint, as later steps have only overfit.
+
+        The step count continues, and with it the order of the data. The decay is as long as if it had begun at the best
+        checkpoint. If that checkpoint is gone, the current weights stay. Collective.
 
         Returns:
-            The change, which is saved in the run's config; None without one.
+            The change, which is saved in the run's config.
         """
         state, training, plan = self.state, self.config.training, self.plan
-        if training.decay_patience is None or plan.decay_step is not None or state.best_step is None:
-            return None
-        step = state.step
-        if step - state.best_step < training.decay_patience * max(1, training.evaluate_every):
-            return None
-        steps = max(step + 1, total_steps_from_decay(step, config=training))
+        assert state.best_step is not None
+        best, by = run_folder.checkpoint_folder(self.folder, state.best_step), "validation loss no longer falls"
+        (is_there,) = self.world.all_reduce_sum(float(self.world.is_main and best.is_dir()))
+        if is_there:
+            weights, optimizer = (
+                self.world.broadcast_tensors(load_tensors(best / name) if self.world.is_main else None)
+                for name in (run_folder.MODEL, run_folder.OPTIMIZER)
+            )
+            self.restore(weights, optimizer)
+            by += f"; from the weights of {best.name}, the best"
+        since = state.best_step if is_there else state.step
+        steps = state.step + max(1, total_steps_from_decay(since, config=training) - since)
         if self.clock is None or plan.deadline is None:
             steps = min(steps, plan.steps)
         else:
-            steps = min(steps, self.clock.affordable_total(step, steps, config=training))
+            steps = min(steps, self.clock.affordable_total(state.step, steps, config=training))
         fraction = self.learning_rate / training.learning_rate if training.learning_rate else 1.0
-        settled = dataclasses.replace(plan, steps=steps, deadline=None, decay_step=step, decay_share=fraction)
-        self._apply_plan(settled, self.config, by="validation loss no longer falls")
-        return DecayStarted(step, steps, on_plateau=True)
+        settled = dataclasses.replace(plan, steps=steps, deadline=None, decay_step=state.step, decay_share=fraction)
+        self._apply_plan(settled, self.config, by=by)
+        return DecayStarted(state.step, steps, on_plateau=True, restored_step=state.best_step if is_there else None)
 
     def _apply_plan(self, plan: RunPlan, config: RunConfig, *, by: str) -> None:
         before, self.config = self.config, dataclasses.replace(config, plan=plan)

@@ -73,10 +73,10 @@ def test_what_is_left_of_a_budget_is_its_own_clocks(capsys):
 def test_why_the_plan_changes_is_said(capsys):
     display = TrainingDisplay(steps=300, first_step=0, matrix_rate=1e11)
     display.show(Replanned(12, steps=84, seconds=0.5, measured=0.14))
-    display.show(DecayStarted(40, 80, on_plateau=True))
+    display.show(DecayStarted(40, 80, on_plateau=True, restored_step=25))
     display.show(DecayStarted(42, 84))
     assert display.steps == 84
     replanned, plateau, clock = capsys.readouterr().err.splitlines()
     assert "a step takes 0.5 s, and 0.14 s were measured: about 84 steps in all" in replanned
-    assert "the validation loss no longer falls: the learning rate falls from here" in plateau
+    assert "no longer falls: back to the weights of step 25, the best; the learning rate falls from here" in plateau
     assert "no longer" not in clock

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import shutil
 
 import pytest
 
@@ -12,6 +13,8 @@ from lm import run_folder
 from lm.config.training import TrainingConfig
 from lm.hardware import Hardware
 from lm.optim.schedules import learning_rate, total_steps_from_decay
+from lm.run_folder import MODEL, checkpoint_folder
+from lm.tensors import load_tensors
 from lm.training.corpus import TrainingCorpus
 from lm.training.events import DecayStarted, Evaluation, Replanned, Saved, Step, StoppedEarly
 from lm.training.loop import train
@@ -342,7 +345,8 @@ def test_the_decay_starts_on_a_plateau_and_training_stops_after_it(make_run):
     before = {step: loss for step, loss in losses.items() if step <= decay.step}
     best = min(before, key=before.get)
     assert decay.step - best == 2 * 4  # two evaluations no better than the best
-    assert decay.steps == pytest.approx(2 * decay.step, abs=3)
+    assert decay.restored_step == best
+    assert decay.steps - decay.step == pytest.approx(best, abs=3)  # as long as from the best step
     assert run.state.step <= decay.steps < 400
     rates = {event.step: event.learning_rate for event in events if isinstance(event, Step)}
     assert rates[decay.step] == 0.05 > rates[decay.step + 2]
@@ -351,6 +355,27 @@ def test_the_decay_starts_on_a_plateau_and_training_stops_after_it(make_run):
     if stopped:  # the loss rose in the decay too: patience counts from its beginning
         assert run.state.step >= decay.step + 2 * 4
     assert run.state.finished
+
+
+def test_the_decay_on_a_plateau_starts_from_the_best_checkpoint(make_run):
+    run = make_run(**MEMORISING)
+    decay = next(event for event in train(run) if isinstance(event, DecayStarted))
+    best, current = load_tensors(checkpoint_folder(run.folder, decay.restored_step) / MODEL), run.model.state_dict()
+    assert decay.restored_step < decay.step
+    assert all(current[name].equal(value) for name, value in best.items())
+
+
+def test_without_its_best_checkpoint_the_decay_on_a_plateau_starts_from_the_current_weights(make_run):
+    run = make_run(**MEMORISING)
+    for event in train(run):
+        if isinstance(event, Evaluation) and run.is_on_plateau():
+            before = {name: value.clone() for name, value in run.model.state_dict().items()}
+            run.writer.wait()
+            shutil.rmtree(checkpoint_folder(run.folder, run.state.best_step))
+        if isinstance(event, DecayStarted):
+            break
+    assert event.restored_step is None
+    assert all(run.model.state_dict()[name].equal(value) for name, value in before.items())
 
 
 def test_on_a_plateau_a_budget_is_not_used_up(make_run, time):
