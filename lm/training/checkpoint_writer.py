@@ -62,9 +62,14 @@ class CheckpointWriter:
         """Wait for the checkpoint that is being written, and return it; raises what writing it raised."""
         if (pending := self._pending) is None:
             return []
-        wait([pending])  # a signal may interrupt this
+        self.settle()
         self._pending = None
         return [pending.result()]
+
+    def settle(self) -> None:
+        """Wait for the checkpoint that is being written, which the next call of `wait` or `poll` returns."""
+        if self._pending is not None:
+            wait([self._pending])  # a signal may interrupt this
 
     def _write_timed(self, write: Callable[[], Saved]) -> Saved:
         began = self._clock()

@@ -81,8 +81,7 @@ def _run_loop(run: Run, stop: Callable[[], bool]) -> Iterator[Event]:
         if evaluated:
             yield from _evaluate_and_log(run)
             if not run.state.finished and run.is_on_plateau():
-                yield from run.writer.wait()  # the best checkpoint, which is read now
-                yield (changed := run.decay_from_best())
+                yield (changed := run.decay_on_plateau())
         is_best = run.state.best_step == run.state.step
         is_ending = stopping or run.state.finished
         saved = (

@@ -34,7 +34,7 @@ from lm.training.events import DecayStarted, EndRescheduled, Replanned, Saved
 from lm.training.journal import Journal
 from lm.training.objective import Objective, hidden_states_fn
 from lm.training.planning.budget import BudgetClock, TrainingSpeed, evaluation_reserve
-from lm.training.planning.continued_training import OverfitCheckpoint
+from lm.training.planning.continued_training import OverfitCheckpoint, find_overfit
 from lm.training.planning.regularisation import scale_weight_decay
 from lm.training.prefetcher import BatchPrefetcher
 
@@ -44,6 +44,10 @@ _TRAINED_PREFIX = "trained."
 _UNLIMITED_STEPS = 1 << 40
 _SPEED_TOLERANCE = 1.25
 """Ratio of the measured to the expected seconds per step from which the plan is adapted."""
+
+_OVERFIT_DECAY = 1 / 3
+"""Length of the decay from the best checkpoint of a run that overfits, as a fraction of the usual length after as many
+steps: a longer one overfits again before the learning rate is low (docs/recipe.md)."""
 
 Tensors = Mapping[str, Tensor]
 
@@ -223,17 +227,18 @@ class Run:
         if self.clock is None:
             return None
         step, training = self.state.step, self.config.training
-        if is_open := self.plan.deadline is not None:
+        if self.plan.deadline is not None:
             steps = self.clock.total_if_due(step, config=training, since=self.plan.decay_step or 0)
-            fraction = self.plan.decay_share
-        else:
-            steps = self.clock.rescheduled_total(step, self.plan.steps, config=training)
-            fraction = self.learning_rate / training.learning_rate if training.learning_rate else 1.0
-        if steps is None:
-            return self._replan() if is_open else None
-        plan = dataclasses.replace(self.plan, steps=steps, deadline=None, decay_step=step, decay_share=fraction)
+            if steps is None:
+                return self._replan()
+            return self._start_decay(
+                steps, self.plan.decay_share, by="clock of the budget", from_best=self._has_overfit
+            )
+        if (steps := self.clock.rescheduled_total(step, self.plan.steps, config=training)) is None:
+            return None
+        plan = dataclasses.replace(self.plan, steps=steps, decay_step=step, decay_share=self._learning_rate_fraction)
         self._apply_plan(plan, self.config, by="clock of the budget")
-        return DecayStarted(step, steps) if is_open else EndRescheduled(step, steps)
+        return EndRescheduled(step, steps)
 
     def _replan(self) -> Replanned | None:
         """Adapt evaluation interval and weight decay to the measured speed, if it differs from the expected one.
@@ -272,36 +277,70 @@ class Run:
             return False
         return state.step - state.best_step >= training.decay_patience * max(1, training.evaluate_every)
 
-    def decay_from_best(self) -> DecayStarted:
-        """Start the decay of the learning rate from the best checkpoint, as later steps have only overfit.
-
-        The step count continues, and with it the order of the data. The decay is as long as if it had begun at the best
-        checkpoint. If that checkpoint is gone, the current weights stay. Collective.
-
-        Returns:
-            The change, which is saved in the run's config.
-        """
-        state, training, plan = self.state, self.config.training, self.plan
-        assert state.best_step is not None
-        best, by = run_folder.checkpoint_folder(self.folder, state.best_step), "validation loss no longer falls"
-        (is_there,) = self.world.all_reduce_sum(float(self.world.is_main and best.is_dir()))
-        if is_there:
-            weights, optimizer = (
-                self.world.broadcast_tensors(load_tensors(best / name) if self.world.is_main else None)
-                for name in (run_folder.MODEL, run_folder.OPTIMIZER)
-            )
-            self.restore(weights, optimizer)
-            by += f"; from the weights of {best.name}, the best"
-        since = state.best_step if is_there else state.step
-        steps = state.step + max(1, total_steps_from_decay(since, config=training) - since)
+    def decay_on_plateau(self) -> DecayStarted:
+        """Start the decay of the learning rate, from the best checkpoint; the change is saved in the run's config."""
+        step, plan = self.state.step, self.plan
+        steps = max(step + 1, total_steps_from_decay(step, config=self.config.training))
         if self.clock is None or plan.deadline is None:
             steps = min(steps, plan.steps)
         else:
-            steps = min(steps, self.clock.affordable_total(state.step, steps, config=training))
-        fraction = self.learning_rate / training.learning_rate if training.learning_rate else 1.0
-        settled = dataclasses.replace(plan, steps=steps, deadline=None, decay_step=state.step, decay_share=fraction)
-        self._apply_plan(settled, self.config, by=by)
-        return DecayStarted(state.step, steps, on_plateau=True, restored_step=state.best_step if is_there else None)
+            steps = min(steps, self.clock.affordable_total(step, steps, config=self.config.training))
+        by = "validation loss no longer falls"
+        return self._start_decay(steps, self._learning_rate_fraction, by=by, from_best=True, on_plateau=True)
+
+    def _start_decay(
+        self, steps: int, fraction: float, *, by: str, from_best: bool, on_plateau: bool = False
+    ) -> DecayStarted:
+        """Start the decay of the learning rate; collective.
+
+        The step count continues from the best checkpoint too, and with it the order of the data.
+
+        Args:
+            steps: number of steps of the run, at most.
+            fraction: of the peak, from which the learning rate decays.
+            by: reason.
+            from_best: whether to go back to the weights of the best checkpoint, as later steps have only overfit.
+            on_plateau: whether the validation loss no longer falls.
+        """
+        step = self.state.step
+        restored = self._restore_best() if from_best else None
+        if restored is not None:
+            by = f"{by}; from the weights of step {restored}, the best"
+            length = total_steps_from_decay(restored, config=self.config.training) - restored
+            steps = min(steps, step + max(1, math.ceil(_OVERFIT_DECAY * length)))
+        plan = dataclasses.replace(self.plan, steps=steps, deadline=None, decay_step=step, decay_share=fraction)
+        self._apply_plan(plan, self.config, by=by)
+        return DecayStarted(step, steps, on_plateau=on_plateau, restored_step=restored)
+
+    @property
+    def _learning_rate_fraction(self) -> float:
+        """Learning rate of the next step as a fraction of the peak."""
+        peak = self.config.training.learning_rate
+        return self.learning_rate / peak if peak else 1.0
+
+    @property
+    def _has_overfit(self) -> bool:
+        """Whether the last validation loss is clearly higher than the best, in a run that watches for plateaus."""
+        if self.config.training.decay_patience is None:
+            return False
+        last = self.journal.last_validation_loss(self.state.step) if self.world.is_main else None
+        (has_overfit,) = self.world.all_reduce_sum(find_overfit(self.state, last) is not None)
+        return has_overfit > 0
+
+    def _restore_best(self) -> int | None:
+        """Load weights and optimizer state of the best checkpoint; return its step, or None if it is gone."""
+        step = self.state.best_step
+        best = run_folder.checkpoint_folder(self.folder, step or 0)
+        self.writer.settle()
+        (is_there,) = self.world.all_reduce_sum(self.world.is_main and best.is_dir())
+        if step is None or not is_there:
+            return None
+        weights, optimizer = (
+            self.world.broadcast_tensors(load_tensors(best / name) if self.world.is_main else None)
+            for name in (run_folder.MODEL, run_folder.OPTIMIZER)
+        )
+        self.restore(weights, optimizer)
+        return step
 
     def _apply_plan(self, plan: RunPlan, config: RunConfig, *, by: str) -> None:
         before, self.config = self.config, dataclasses.replace(config, plan=plan)

@@ -344,7 +344,7 @@ def fit_to_speed(
         resolution = resolution.choose("steps in the budget", {"training": {"warmup_steps": round(steps / 10)}})
     limit = evaluation_reserve(left)
     evaluated, evaluation_seconds = choose_evaluations(
-        resolution.config, speed.evaluation_cost, steps=steps, limit=limit
+        resolution.config, speed.evaluation_cost, steps=steps, limit=limit, epochs=epochs
     )
     if is_regularised and not data.holds_pairs and data.validation_bytes:
         evaluated |= _choose_patience(steps, every=evaluated["evaluate_every"])
@@ -379,7 +379,7 @@ def _choose_text_regularisation(
 
 
 def choose_evaluations(
-    config: RunConfig, cost: EvaluationCost, *, steps: float, limit: float
+    config: RunConfig, cost: EvaluationCost, *, steps: float, limit: float, epochs: float = 0.0
 ) -> tuple[dict[str, Any], float]:
     """Choose the evaluation interval and number of sentences to translate; return them and the seconds per evaluation.
 
@@ -388,6 +388,7 @@ def choose_evaluations(
         cost: of an evaluation.
         steps: of the run.
         limit: seconds for all evaluations.
+        epochs: of the run; one evaluation each if there are many, to see where it begins to overfit.
     """
     each = cost.loss_seconds + training_bytes(config.model, config.training, config.lora) / _SAVE_BYTES_PER_SECOND
     chosen: dict[str, Any] = {}
@@ -395,7 +396,7 @@ def choose_evaluations(
         affordable = (limit / _EVALUATIONS_WITH_BLEU - each) / cost.sentence_seconds
         sentences = min(config.training.bleu_sentences, max(_MIN_SENTENCES, round(affordable)))
         each, chosen = each + sentences * cost.sentence_seconds, {"bleu_sentences": sentences}
-    number = max(1, min(_MAX_EVALUATIONS, int(limit / each)))
+    number = max(1, min(max(_MAX_EVALUATIONS, round(epochs)), int(limit / each)))
     # the last interval is half as long
     chosen["evaluate_every"] = 0 if number == 1 else max(1, math.ceil(steps / (number - 0.5)))
     return chosen, each
