@@ -399,7 +399,7 @@ class Trainer:
             probe, seconds = resolve.probe_config(chosen, pairs=pairs), _measuring_seconds(budget)
             rate = self.world.size * self._meter.measure_flop_rate(probe, seconds=seconds)
         if budget is None:
-            chosen = resolve.choose_time(chosen, rate=rate, text_bytes=text_bytes)
+            chosen = resolve.choose_time(chosen, rate=rate, text_bytes=text_bytes, pairs=pairs)
         if not needs_size:
             return chosen
         return resolve.choose_size(

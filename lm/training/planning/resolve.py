@@ -160,13 +160,13 @@ def resolve_spec(spec: RunSpec, *, base: ModelConfig | None = None) -> Resolutio
 
 
 def should_choose_time(spec: RunSpec) -> bool:
-    """Whether the training time is chosen: for a new language model whose length is not given."""
+    """Whether the training time is chosen: for a new language or translation model whose length is not given."""
     training, data = spec.settings["training"], spec.settings["data"]
     is_said = any(training.get(name) is not None for name in LENGTHS) or bool(
         spec.preset and has_training_recipe(spec.preset)
     )
     suits_a_time = training.get("schedule", "wsd") == "wsd" and training.get("decay_fraction", 0) < 1
-    is_new = spec.from_run is None and not spec.data.are_pairs and not data.get("supervised")
+    is_new = spec.from_run is None and not data.get("supervised")
     return is_new and suits_a_time and not is_said
 
 
@@ -187,7 +187,7 @@ def should_choose_merges(spec: RunSpec, config: RunConfig) -> bool:
     return should_choose_size(spec) and is_text and is_open and not is_portable_name(config.preset)
 
 
-def choose_time(resolution: Resolution, *, rate: float, text_bytes: int) -> Resolution:
+def choose_time(resolution: Resolution, *, rate: float, text_bytes: int, pairs: bool = False) -> Resolution:
     """Stage 2a: choose the training time if no length is given; see `choose_size` for the arguments."""
     config, is_open = resolution.config, resolution.reasons["preset"] == "default"
     seconds = sizing.choose_default_seconds(
@@ -195,6 +195,8 @@ def choose_time(resolution: Resolution, *, rate: float, text_bytes: int) -> Reso
         text_bytes=text_bytes,
         kind=config.tokenizer.kind,
         parameters=None if is_open else sum(parameters_by_part(config.model).values()),
+        pairs=pairs,
+        in_one_stack=config.model.decoder_only,
     )
     lengths = {**dict.fromkeys(LENGTHS), "budget": _format_budget(seconds), "schedule": "wsd"}
     chosen = resolution.choose("size of the corpus", {"training": lengths})

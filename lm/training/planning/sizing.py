@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from lm.config.presets import build_depth_preset
@@ -31,6 +32,8 @@ _BYTE_VOCAB_SIZE = 257  # bytes and the end-of-text token: approximate vocabular
 _USEFUL_TOKENS_PER_MB, _MEGABYTE = 1.5e6, 1e6
 """Training tokens for a megabyte of text, five epochs, beyond which more time brings little: two minutes and ten differ
 by one percent (docs/lab/recipe.md). They grow with the square root of the size."""
+_USEFUL_TARGET_TOKENS_PER_MB = 4e6
+"""The same of pairs, per megabyte of both sides: 20 epochs of Multi30k."""
 _CHINCHILLA_TOKENS_PER_PARAMETER = 20  # for a given model size: Hoffmann et al. 2022, as in `build_depth_preset`
 _DEFAULT_TIMES = (60, 90, 120, 180, 240, 300, 420, 600, 900, 1200, 1800)
 """Seconds among which a default time is chosen."""
@@ -137,23 +140,33 @@ def size_language_model(
 
 
 def choose_default_seconds(
-    *, rate: float, text_bytes: int, kind: TokenizerKind = "bpe", parameters: int | None = None
+    *,
+    rate: float,
+    text_bytes: int,
+    kind: TokenizerKind = "bpe",
+    parameters: int | None = None,
+    pairs: bool = False,
+    in_one_stack: bool = False,
 ) -> int:
-    """Return the default training time for a text, between one minute and half an hour.
+    """Return the default training time for a text or for sentence pairs, between one minute and half an hour.
 
     Args:
         rate: FLOP/s of training on this machine, measured on a small model.
-        text_bytes: size of the corpus.
+        text_bytes: size of the corpus; of both sides of pairs.
         kind: of the tokenizer.
         parameters: of the model, if its size is given.
+        pairs: whether it is a parallel corpus.
+        in_one_stack: whether the translation model is decoder-only.
     """
-    useful = _USEFUL_TOKENS_PER_MB * (text_bytes / _MEGABYTE) ** 0.5
+    per_megabyte = _USEFUL_TARGET_TOKENS_PER_MB if pairs else _USEFUL_TOKENS_PER_MB
+    useful = per_megabyte * (text_bytes / _MEGABYTE) ** 0.5
+    size = partial(size_translation_model, in_one_stack=in_one_stack) if pairs else size_language_model
 
     def is_enough(seconds: float) -> bool:
         if parameters is not None:
             wanted = min(useful, _CHINCHILLA_TOKENS_PER_PARAMETER * parameters)
             return seconds * rate >= wanted * 6 * _FLOPS_OVERHEAD * parameters
-        return size_language_model(seconds, rate=rate, text_bytes=text_bytes, kind=kind).tokens >= useful
+        return size(seconds, rate=rate, text_bytes=text_bytes, kind=kind).tokens >= useful
 
     return next((seconds for seconds in _DEFAULT_TIMES if is_enough(seconds)), _DEFAULT_TIMES[-1])
 

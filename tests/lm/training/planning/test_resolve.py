@@ -158,11 +158,12 @@ def test_a_budget_sizes_what_is_open_and_nothing_else(pairs):
     assert large.config.model.n_layers > small.config.model.n_layers
 
 
-def sized(*, text_bytes: int, **options: object) -> Resolution:
+def sized(*, text_bytes: int, pairs: bool = False, **options: object) -> Resolution:
     """Stages 1 and 2 of a run without a budget, on a machine of 100 GFLOP/s."""
-    chosen = choose_time(given("text.txt", **options), rate=1e11, text_bytes=text_bytes)
+    sides = {"source": "a.en", "target": "a.de"} if pairs else {}
+    chosen = choose_time(given(*([] if pairs else ["text.txt"]), **sides, **options), rate=1e11, text_bytes=text_bytes, pairs=pairs)
     seconds = parse_duration(str(chosen.config.training.budget))
-    return choose_size(chosen, seconds=seconds, rate=1e11, text_bytes=text_bytes, pairs=False)
+    return choose_size(chosen, seconds=seconds, rate=1e11, text_bytes=text_bytes, pairs=pairs)
 
 
 def test_the_time_is_chosen_where_nothing_says_how_long():
@@ -174,12 +175,14 @@ def test_the_time_is_chosen_where_nothing_says_how_long():
     assert not should_choose_time(run_spec("text.txt", preset="gpt2"))  # which says how long itself
     assert not should_choose_time(run_spec("text.txt", schedule="cosine"))
     assert not should_choose_time(run_spec("text.jsonl", supervised=True))
-    assert not should_choose_time(run_spec(source="a.en", target="a.de"))
+    assert should_choose_time(run_spec(source="a.en", target="a.de"))
+    assert not should_choose_time(run_spec(source="a.en", target="a.de", preset="translation"))
 
 
-def test_more_text_gets_more_time_from_one_minute_to_half_an_hour():
+@pytest.mark.parametrize("options", [{}, {"pairs": True}, {"pairs": True, "decoder_only": True}])
+def test_a_larger_corpus_gets_more_time_from_one_minute_to_half_an_hour(options):
     times = [
-        parse_duration(str(sized(text_bytes=number).config.training.budget))
+        parse_duration(str(sized(text_bytes=number, **options).config.training.budget))
         for number in (1_000, 20_000, 400_000, 1_000_000, 4_000_000, 10**9)
     ]
     assert times == sorted(times)
