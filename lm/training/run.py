@@ -47,7 +47,7 @@ _SPEED_TOLERANCE = 1.25
 
 _OVERFIT_DECAY = 1 / 3
 """Length of the decay from the best checkpoint of a run that overfits, as a fraction of the usual length after as many
-steps: a longer one overfits again before the learning rate is low (docs/recipe.md)."""
+steps: a longer one overfits again before the learning rate is low (docs/lab/recipe.md)."""
 
 Tensors = Mapping[str, Tensor]
 
