@@ -350,9 +350,10 @@ class Trainer:
                 yield continued
             if chosen.config.training.budget is not None:
                 chosen, speed, forecast = self._fit_to_speed(chosen, prepared, data)
-                if data.holds_pairs and chosen.is_regularised:  # BPE dropout changes the batches
+                if chosen.is_regularised:  # the batch size and BPE dropout change the batches
                     data = open_data(prepared.folder, chosen.config)
-                    forecast = dataclasses.replace(forecast, tokens=forecast.epochs * data.tokens)
+                    tokens = forecast.epochs * data.tokens if data.holds_pairs else forecast.tokens
+                    forecast = dataclasses.replace(forecast, tokens=tokens)
             planned = plan_run(
                 chosen.config, prepared, data, speed=speed, spent=self._seconds_elapsed(), world=self.world
             )

@@ -30,11 +30,13 @@ class Regularisation:
         dropout: dropout rate of embeddings and sublayer outputs.
         weight_decay: of the optimizer.
         r_drop: weight of the R-Drop divergence; 0 for one pass per batch.
+        batch_fraction: of the batch size for one pass per batch, which grows with the square root of all tokens.
     """
 
     dropout: float
     weight_decay: float
     r_drop: float
+    batch_fraction: float = 1.0
 
     @property
     def passes(self) -> int:
@@ -48,13 +50,19 @@ class Regularisation:
 
 
 def choose_text_regularisation(
-    epochs: float, *, parameters_per_token: float, steps: float, learning_rate: float, can_use_r_drop: bool = True
+    epochs: float,
+    *,
+    parameters_per_token: float,
+    steps: float,
+    learning_rate: float,
+    can_use_r_drop: bool = True,
+    can_shrink_batch: bool = False,
 ) -> Regularisation:
     """Choose the regularisation of a language model for a number of epochs.
 
     Weights decay by weight_decay · learning_rate per step; over the run, the product with the number of steps says how
     often they are forgotten, which should grow with the epochs. If a large model would memorise the text all the same,
-    each batch passes twice (R-Drop), with half as many steps.
+    each batch passes twice (R-Drop). In the same time the model then sees half of the tokens, in smaller batches.
 
     Args:
         epochs: passes over the text, multiplied by its `compute_novelty`.
@@ -62,14 +70,17 @@ def choose_text_regularisation(
         steps: of the optimizer, with one pass each.
         learning_rate: peak.
         can_use_r_drop: whether R-Drop may be chosen.
+        can_shrink_batch: whether the batch size may be chosen.
 
     Source: weight decay as forgetting, Wang & Aitchison 2024; R-Drop, Liang et al. 2021; constants, docs/lab/recipe.md.
     """
-    dropout, r_drop = float(np.interp(epochs, *_DROPOUT)), 0.0
+    dropout, r_drop, batch_fraction = float(np.interp(epochs, *_DROPOUT)), 0.0, 1.0
     if can_use_r_drop and epochs * parameters_per_token >= _MEMORISATION:
-        dropout, r_drop, steps = _DROPOUT_WITH_R_DROP, _R_DROP, steps / 2
+        dropout, r_drop = _DROPOUT_WITH_R_DROP, _R_DROP
+        batch_fraction = 0.5**0.5 if can_shrink_batch else 1.0
+        steps = steps / 2 / batch_fraction
     weight_decay = scale_weight_decay(float(np.interp(epochs, *_FORGETTING)) / learning_rate, 1 / max(1.0, steps))
-    return Regularisation(round(dropout, 2), weight_decay, r_drop)
+    return Regularisation(round(dropout, 2), weight_decay, r_drop, batch_fraction)
 
 
 def scale_weight_decay(weight_decay: float, ratio: float) -> float:

@@ -337,10 +337,11 @@ def fit_to_speed(
         if is_regularised:
             found = _choose_text_regularisation(resolution, epochs, fraction, steps=steps, train_tokens=train_tokens)
             resolution, r_drop = resolution.choose("epochs in the budget", found.settings()), found.r_drop
-            steps, speed = (
-                steps / found.passes,
-                dataclasses.replace(speed, step_seconds=speed.step_seconds * found.passes),
-            )
+            if found.batch_fraction < 1:
+                smaller = round(found.batch_fraction * (config.training.batch_tokens or 0))
+                resolution = resolution.choose("budget", {"training": {"batch_tokens": smaller}})
+            cost = found.passes * batch_rows(resolution.config) / batch_rows(config)
+            steps, speed = steps / cost, dataclasses.replace(speed, step_seconds=speed.step_seconds * cost)
             epochs, tokens = epochs / found.passes, tokens / found.passes
     if resolution.is_regularised and steps < 10 * resolution.config.training.warmup_steps:
         resolution = resolution.choose("steps in the budget", {"training": {"warmup_steps": round(steps / 10)}})
@@ -377,6 +378,7 @@ def _choose_text_regularisation(
         steps=steps,
         learning_rate=config.training.learning_rate,
         can_use_r_drop=is_open and passes_differ and fraction >= NOVEL,
+        can_shrink_batch=resolution.reasons.get("training.batch_tokens") == "budget",
     )
 
 

@@ -47,12 +47,20 @@ def test_batches_go_through_twice_where_a_text_would_be_known_by_heart_unless_th
     assert regularised(10, parameters=30, can_use_r_drop=False) == small
 
 
+def test_with_two_passes_a_batch_follows_the_square_root_of_the_tokens_if_it_may():
+    known = regularised(10, parameters=30, can_shrink_batch=True)
+    assert known.batch_fraction == pytest.approx(known.passes**-0.5)
+    assert regularised(10, parameters=3, can_shrink_batch=True).batch_fraction == 1
+    assert regularised(10, parameters=30).batch_fraction == 1
+
+
+@pytest.mark.parametrize("can_shrink_batch", [True, False])
 @pytest.mark.parametrize("learning_rate", [0.001, 0.02])
 @pytest.mark.parametrize("steps", [300, 3000, 30_000])
 @pytest.mark.parametrize("epochs", [8, 20])
-def test_weights_are_forgotten_as_often_however_long_the_run(steps, learning_rate, epochs):
-    found = regularised(epochs, steps=steps, learning_rate=learning_rate)
-    forgettings = found.weight_decay * learning_rate * steps / found.passes
+def test_weights_are_forgotten_as_often_however_long_the_run(steps, learning_rate, epochs, can_shrink_batch):
+    found = regularised(epochs, steps=steps, learning_rate=learning_rate, can_shrink_batch=can_shrink_batch)
+    forgettings = found.weight_decay * learning_rate * steps / found.passes / found.batch_fraction
     assert found.weight_decay in (0.1, 2.0) or forgettings == pytest.approx(14, rel=0.05)
 
 

@@ -161,7 +161,9 @@ def test_a_budget_sizes_what_is_open_and_nothing_else(pairs):
 def sized(*, text_bytes: int, pairs: bool = False, **options: object) -> Resolution:
     """Stages 1 and 2 of a run without a budget, on a machine of 100 GFLOP/s."""
     sides = {"source": "a.en", "target": "a.de"} if pairs else {}
-    chosen = choose_time(given(*([] if pairs else ["text.txt"]), **sides, **options), rate=1e11, text_bytes=text_bytes, pairs=pairs)
+    chosen = choose_time(
+        given(*([] if pairs else ["text.txt"]), **sides, **options), rate=1e11, text_bytes=text_bytes, pairs=pairs
+    )
     seconds = parse_duration(str(chosen.config.training.budget))
     return choose_size(chosen, seconds=seconds, rate=1e11, text_bytes=text_bytes, pairs=pairs)
 
