@@ -62,6 +62,8 @@ format: $(VENV)/installed-dev
 	$(BIN)/ruff check --fix .
 
 docs: $(VENV)/installed-dev
+	$(BIN)/python -m tests.documented_help settings > docs/reference/settings.md.new
+	mv docs/reference/settings.md.new docs/reference/settings.md
 	$(BIN)/python -m tests.documented_help > docs/commands.md.new
 	mv docs/commands.md.new docs/commands.md
 

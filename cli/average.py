@@ -15,19 +15,19 @@ Checkpoints = Annotated[
     list[Path],
     typer.Argument(
         metavar="RUN…",
-        help="A run, whose latest checkpoints are averaged, or checkpoints one by one.",
+        help="A run, of which the latest are averaged, or checkpoints.",
         autocompletion=completion.complete_runs,
     ),
 ]
-Last = Annotated[int, typer.Option("--last", metavar="N", min=2, help="How many of the run's latest checkpoints.")]
+Last = Annotated[int, typer.Option("--last", metavar="N", min=2, help="Number of latest checkpoints.")]
 Out = Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Folder of the new run.")]
 
 
 def average(runs: Checkpoints, *, out: Out, last: Last = 5) -> None:
-    """Average the weights of checkpoints, which often predicts better than each of them.
+    """Average the weights of several checkpoints.
 
-    The result is a run of its own and can be used like any other. Train with --keep and --checkpoint-every to have
-    enough checkpoints; --ema averages while training instead.
+    The average often predicts better than each of them. The result is a run of its own and can be used like any other.
+    Train with --keep and --checkpoint-every to have enough checkpoints; --ema averages while training instead.
 
     Examples:
       lm average runs/translate --last 5 -o runs/averaged

@@ -27,13 +27,13 @@ _Presets = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[PRESET]...",
-        help=f"Presets of models that continue texts [default: {' '.join(_DEFAULT)}].",
+        help=f"Presets of decoders. [default: {' '.join(_DEFAULT)}]",
         show_default=False,
         autocompletion=completion.complete_presets,
     ),
 ]
 _Seconds = Annotated[
-    float, typer.Option("--seconds", min=0, metavar="X", help="About how long to measure each figure, on each side.")
+    float, typer.Option("--seconds", min=0, metavar="SECONDS", help="Approximate time of each measurement.")
 ]
 _BatchSize = Annotated[
     int | None,
@@ -41,7 +41,7 @@ _BatchSize = Annotated[
         "--batch-size",
         min=1,
         metavar="N",
-        help="Sequences in a training step [default: the preset's, computed from as many as there is time for].",
+        help="Sequences per training step. [default: the preset's]",
         show_default=False,
     ),
 ]
@@ -49,22 +49,23 @@ _Compare = Annotated[
     bool | None,
     typer.Option(
         "--compare/--no-compare",
-        help="Let Hugging Face's GPT-2 of the same shape do the same [default: if transformers is installed].",
+        help="Compare with Hugging Face's GPT-2. [default: if installed]",
         show_default=False,
     ),
 ]
 
 
-@with_options({"hardware": HardwareConfig})
+@with_options(
+    {"hardware": HardwareConfig},
+    common=("--seconds", "--batch-size", "--compare", "--device", "--dtype", "--threads", "--json"),
+)
 def bench(
     presets: _Presets = None,
     *,
     seconds: _Seconds = 2.0,
     batch_size: _BatchSize = None,
     compare: _Compare = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON: the machine, its limits, and each figure with its median time.")
-    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON: machine, limits, measurements.")] = False,
     given: ParsedOptions,
 ) -> None:
     """Measure how fast this machine trains and generates.

@@ -25,16 +25,13 @@ _Files = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="FILE…",
-        help="Texts, one a line, or JSON, CSV, TSV or Parquet with text, and label where it is known; - for stdin; "
-        "without any, what is piped in is read.",
+        help="Texts, one per line, or JSON, CSV, TSV, Parquet; - or none: stdin.",
         show_default=False,
     ),
 ]
 _AsJson = Annotated[
     bool,
-    typer.Option(
-        "--json", help="Print a line of JSON for each text: text, label, probabilities, and expected where known."
-    ),
+    typer.Option("--json", help="Print JSON Lines: text, label, probabilities, expected."),
 ]
 
 
@@ -48,15 +45,17 @@ class _LabelledText(NamedTuple):
 @with_options(
     {"classification": ClassificationConfig, "files": FilesConfig, "data": DataConfig, "hardware": HardwareConfig},
     leave_out=("validation", "supervised", "separator", "keep_line_ends", "strip_gutenberg"),
+    common=("--top-k", "--field", "--label-field", "--header", "--labels", "--batch-size", "--json"),
 )
 def classify(
     run: RunPath, files: _Files = None, *, labels: Labels = None, as_json: _AsJson = False, given: ParsedOptions
 ) -> None:
-    """Label texts: line n out is the label of text n, a tab and its probability.
+    """Classify texts.
 
-    The run was trained by lm train --supervised on texts with labels: from a masked model it is a classifier; a decoder
-    ranks the labels, or few and short completions, by their probability after the text. Where the labels are in the
-    files, the accuracy is said on stderr; lm evaluate tells more.
+    Line n of the output is the label of text n, a tab and its probability. The run was trained by lm train --supervised
+    on texts with labels: from a masked model it is a classifier; a decoder ranks the labels, or few and short
+    completions, by their probability after the text. Where the labels are in the files, the accuracy is said on stderr;
+    lm evaluate tells more.
 
     Examples:
       lm classify runs/topics reviews.txt > labels.tsv

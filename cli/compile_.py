@@ -16,13 +16,13 @@ def compile_(
         Path | None,
         typer.Argument(
             metavar="[RUN]",
-            help="A run, or one of its checkpoints: also measure its fastest dtype here.",
+            help="Also measure the fastest dtype of this run.",
             show_default=False,
             autocompletion=completion.complete_runs,
         ),
     ] = None,
 ) -> None:
-    """Compile the step by which models generate and translate, once for a machine, which makes both faster on a CPU.
+    """Compile the decode step for this CPU, for faster generation.
 
     The machine code serves all models of blocks that attend to all positions or to a window of them, with an encoder
     or without one, and with weights in float32 or int8; and the products of int8 weights of any model, whatever is done

@@ -12,14 +12,14 @@ from cli.console.escapes import escape_for_stream, format_json_line
 from cli.flags import completion
 from cli.flags.arguments import AsJson
 
-app = typer.Typer(help="List and fetch corpora.", rich_markup_mode=None)
+app = typer.Typer(help="List and download corpora.", rich_markup_mode=None)
 
 FOLDER = Path("data")
 
 
 @app.command("list")
 def list_corpora(*, as_json: AsJson = False) -> None:
-    """List the corpora that ship with lm, and public ones that lm corpus get fetches."""
+    """List the bundled corpora, and public ones to download."""
     from cli.console.tables import print_table
     from cli.corpus_download import corpus_to_dict, download_size
     from lm.text.public.catalogue import CORPORA
@@ -39,11 +39,11 @@ def get(
     ],
     *,
     out: Annotated[
-        Path | None, typer.Option("-o", "--out", metavar="FOLDER", help="Folder of the files [default: data/NAME].")
+        Path | None, typer.Option("-o", "--out", metavar="FOLDER", help="Folder of the files. [default: data/NAME]")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Fetch a corpus, print where its files are, and say how to train on it.
+    """Download a corpus, and say how to train on it.
 
     If a download is interrupted, the same command continues where it stopped; files that are there already are only
     checked. Files are compared with their published sha256; where none is published, that of the first download is

@@ -20,21 +20,19 @@ _SHOWN_PAIR = 0
 
 def demo(
     context: typer.Context,
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Folder of the run it makes.")] = Path(
-        "runs/demo"
-    ),
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Folder of the run.")] = Path("runs/demo"),
     steps: Annotated[
         int | None,
         typer.Option(
             "--steps",
             metavar="N",
-            help="Optimizer steps of each training [default: as many as there is time for].",
+            help="Optimizer steps of each training. [default: as time allows]",
             min=1,
             show_default=False,
         ),
     ] = None,
 ) -> None:
-    """Train small models on the stories and the pairs of sentences that ship with lm, and try them: about four minutes.
+    """Train two small models on bundled corpora: about four minutes.
 
     The first model writes; the second, in the folder FOLDER-german, translates. Both are trained for a fixed time, so
     how good they become depends on how fast the machine is. Every command is shown before it runs, so that it can be

@@ -25,8 +25,7 @@ _Run = Annotated[
     Path | None,
     typer.Argument(
         metavar="[RUN]",
-        help="A run (its best checkpoint) or one of its checkpoints: a classifier for FILE, or one that translates "
-        "--source.",
+        help="A classifier for FILE, or a run that translates --source.",
         show_default=False,
         autocompletion=completion.complete_runs,
     ),
@@ -35,47 +34,45 @@ _Files = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[FILE]...",
-        help="Labelled examples in JSON, CSV, TSV or Parquet, as lm train --supervised reads them; - for stdin "
-        "[default: what is piped in, else the examples or pairs that RUN held out].",
+        help="Labelled examples: JSON, CSV, TSV, Parquet; - for stdin. [default: held-out split]",
         show_default=False,
     ),
 ]
-_Source = Annotated[str | None, typer.Option("--source", metavar="FILE", help="What RUN translates, line by line.")]
+_Source = Annotated[
+    str | None, typer.Option("--source", metavar="FILE", help="Text that RUN translates, line by line.")
+]
 _Heads = Annotated[
     Path | None,
     typer.Option(
         "--heads",
         metavar="FILE",
-        help="The heads of the words of --source, line by line, for a run that reads dependency trees (--syntax).",
+        help="Dependency trees of --source.",
     ),
 ]
 _Target = Annotated[
     list[str] | None,
-    typer.Option(
-        "--target", metavar="FILE", help="Reference translations; repeat it for further references of the same lines."
-    ),
+    typer.Option("--target", metavar="FILE", help="Reference translations. Repeatable."),
 ]
 _Hypotheses = Annotated[
-    str | None, typer.Option("--hypotheses", metavar="FILE", help="Score these translations, instead of a run's.")
+    str | None, typer.Option("--hypotheses", metavar="FILE", help="Translations to score, instead of a run's.")
 ]
 _Versus = Annotated[
     Path | None,
     typer.Option(
         "--versus",
         metavar="RUN2|FILE",
-        help="Compare with another run's translations, or those in a file.",
+        help="Compare with another run or translations.",
         autocompletion=completion.complete_runs,
     ),
 ]
-_Out = Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write the translations of RUN here.")]
-_AsJson = Annotated[bool, typer.Option("--json", help="Print JSON: scores, intervals, confusion matrix or signatures.")]
+_Out = Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="File of the translations.")]
+_AsJson = Annotated[bool, typer.Option("--json", help="Print JSON: scores, intervals, signatures, …")]
 _Language = Annotated[
     str | None,
     typer.Option(
         "--to",
         metavar="LANGUAGE",
-        help="Language to translate into, where a run knows several [default: from the name of --target, as in "
-        "test.de].",
+        help="Target language. [default: de of test.de]",
     ),
 ]
 
@@ -92,6 +89,8 @@ _Language = Annotated[
     leave_out=(
         "n_best", "read_ahead", "top_k", "validation", "supervised", "separator", "keep_line_ends", "strip_gutenberg"
     ),
+    common=("--source", "--target", "--hypotheses", "--versus", "--beam", "--field", "--label-field", "--out",
+            "--json"),
 )  # fmt: skip
 def evaluate(
     run: _Run = None,
@@ -108,7 +107,7 @@ def evaluate(
     as_json: _AsJson = False,
     given: ParsedOptions,
 ) -> None:
-    """Score a classifier on labelled examples, or translations by sacreBLEU.
+    """Evaluate a classifier, or translations (BLEU, chrF, TER).
 
     Of a classifier it prints accuracy on FILE, or on the examples that the run held out, with a 95% interval (Wilson),
     the accuracy of always predicting the most frequent label, macro F1, precision, recall and F1 of each label, and the

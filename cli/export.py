@@ -17,12 +17,10 @@ from lm.config.export import ExportConfig
 def export(
     run: RunPath,
     *,
-    out: Annotated[
-        Path, typer.Option("--out", "-o", metavar="PATH", help="A new or an empty folder; for gguf a new file.")
-    ],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="PATH", help="New or empty folder; for gguf a new file.")],
     given: ParsedOptions,
 ) -> None:
-    """Write a run as another system loads it: transformers, PEFT, llama.cpp or CTranslate2.
+    """Export to transformers, PEFT, llama.cpp or CTranslate2.
 
     For huggingface it becomes a folder with weights, settings, tokenizer and a model card. The model becomes a GPT-2,
     GPT-NeoX, Llama, Mistral, Qwen2, Qwen3, BERT or MarianMT, whichever has the same blocks. If none has, the code that

@@ -24,19 +24,17 @@ _Text = Annotated[
     str | None,
     typer.Argument(
         metavar="TEXT",
-        help="A text with blanks, [MASK] for each; - or nothing reads texts from a pipe, one a line.",
+        help="Text with [MASK] for each blank; - or none: stdin, one text per line.",
         show_default=False,
     ),
 ]
 _Files = Annotated[
     list[Path] | None,
-    typer.Option("--file", metavar="FILE", help="Read texts from this file, one a line. Can be repeated."),
+    typer.Option("--file", metavar="FILE", help="File of texts, one per line. Repeatable."),
 ]
 _AsJson = Annotated[
     bool,
-    typer.Option(
-        "--json", help="Print a line of JSON for each text: text, filled, blanks (id, text, probability of each guess)."
-    ),
+    typer.Option("--json", help="Print JSON Lines: text, filled, blanks (id, text, probability)."),
 ]
 
 
@@ -49,10 +47,10 @@ def fill(
     as_json: _AsJson = False,
     given: ParsedOptions,
 ) -> None:
-    """Guess the tokens that a masked model (lm train --objective masked) expects in the blanks of a text.
+    """Predict the masked tokens of a text.
 
-    A blank stands for one token, which in most vocabularies begins with the space before it (shown as ·). Of several
-    blanks each is guessed with the others left blank.
+    The run is a masked model (lm train --objective masked). A blank stands for one token, which in most vocabularies
+    begins with the space before it (shown as ·). Of several blanks each is guessed with the others left blank.
 
     Examples:
       lm fill runs/masked "A [MASK] of tea"

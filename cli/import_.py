@@ -19,9 +19,7 @@ def import_(
     context: typer.Context,
     folder: Annotated[
         Path,
-        typer.Argument(
-            metavar="FOLDER", help="A model in transformers' layout: config.json, .safetensors, tokenizer.json."
-        ),
+        typer.Argument(metavar="FOLDER", help="Model folder: config.json, .safetensors, tokenizer.json."),
     ],
     *,
     out: Annotated[Path, typer.Option("--out", "-o", metavar="RUN", help="Folder of the new run.")],
@@ -30,16 +28,17 @@ def import_(
         typer.Option(
             "--from",
             metavar="RUN",
-            help="For a folder of low-rank adapters (PEFT): the run of the model that they are for.",
+            help="For PEFT adapters: the run of their base model.",
             autocompletion=completion.complete_runs,
         ),
     ] = None,
 ) -> None:
-    """Make a run of a model that was trained elsewhere: GPT-2, GPT-NeoX, Llama, Mistral, Qwen2, Qwen3, BERT, Marian.
+    """Import a Hugging Face model: GPT-2, Llama, Qwen3, BERT.
 
-    The run can be used like any other, and trained on with `lm train --from`; its numbers are those of the folder, in
-    their type. Nothing is downloaded, no code of the folder is run, and pickles are not read. If a model has what ours
-    cannot have, that is named, and nothing is written.
+    Known architectures: GPT-2, GPT-NeoX, Llama, Mistral, Qwen2, Qwen3, BERT, Marian. The run can be used like any
+    other, and trained on with `lm train --from`; its numbers are those of the folder, in their type. Nothing is
+    downloaded, no code of the folder is run, and pickles are not read. If a model has what ours cannot have, that is
+    named, and nothing is written.
 
     Low-rank adapters that were trained with PEFT become a run beside that of their model, as those of lm train --lora.
 

@@ -28,30 +28,30 @@ def info(
         str | None,
         typer.Argument(
             metavar="RUN",
-            help="A run, a checkpoint or a preset; without one, all presets are listed.",
+            help="A run, checkpoint or preset; without one, all presets.",
             autocompletion=completion.complete_runs_or_presets,
         ),
     ] = None,
     *,
     processes: Annotated[
         int | None,
-        typer.Option("--processes", metavar="N", min=1, help="Say what each of so many processes holds and sends."),
+        typer.Option("--processes", metavar="N", min=1, help="Memory and communication of each of N processes."),
     ] = None,
-    shard: Annotated[bool, typer.Option("--shard", help="With --processes: as with lm train --shard.")] = False,
+    shard: Annotated[bool, typer.Option("--shard", help="With --processes: sharded, as lm train --shard.")] = False,
     batch_tokens: Annotated[
         int | None,
-        typer.Option("--batch-tokens", metavar="N", min=1, help="With --processes: tokens in one step of all of them."),
+        typer.Option("--batch-tokens", metavar="TOKENS", min=1, help="With --processes: tokens per step of all."),
     ] = None,
     micro_batch_size: Annotated[
         int | None,
-        typer.Option("--micro-batch-size", metavar="N", min=1, help="With --processes: as for lm train."),
+        typer.Option("--micro-batch-size", metavar="N", min=1, help="With --processes: sequences per pass."),
     ] = None,
     checkpoint_activations: Annotated[
-        bool, typer.Option("--checkpoint-activations", help="With --processes: as with lm train.")
+        bool, typer.Option("--checkpoint-activations", help="With --processes: recompute activations.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show what a run or a preset is: parameters by part, memory, arithmetic per token and spent so far.
+    """Show a run or preset: parameters, memory, FLOPs.
 
     Examples:
       lm info

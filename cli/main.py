@@ -13,9 +13,11 @@ from types import FrameType
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from cli.console import streams
 from cli.console.escapes import format_label
+from cli.flags.help import write_rows
 from cli.flags.options import (
     CONTEXT_SETTINGS,
     CommandLine,
@@ -31,30 +33,44 @@ from lm.distributed import launcher_env
 from lm.errors import LMError
 from lm.signals import termination_signals
 
-COMMANDS = {
-    "demo": "cli.demo:demo",
-    "train": "cli.training.train:train",
-    "generate": "cli.generation.generate:generate",
-    "translate": "cli.translation.translate:translate",
-    "fill": "cli.fill:fill",
-    "classify": "cli.classify:classify",
-    "perplexity": "cli.perplexity.perplexity:perplexity",
-    "evaluate": "cli.evaluate:evaluate",
-    "attention": "cli.attention.attention:attention",
-    "average": "cli.average:average",
-    "merge": "cli.merge:merge",
-    "export": "cli.export:export",
-    "import": "cli.import_:import_",
-    "info": "cli.info:info",
-    "runs": "cli.runs:runs",
-    "plot": "cli.runs:plot",
-    "bench": "cli.bench:bench",
-    "compile": "cli.compile_:compile_",
-    "prepare": "cli.prepare:prepare",
-    "tokenizer": "cli.tokenizer:app",
-    "corpus": "cli.corpus:app",
+COMMAND_GROUPS = {
+    "Train": {
+        "demo": "cli.demo:demo",
+        "train": "cli.training.train:train",
+        "average": "cli.average:average",
+        "merge": "cli.merge:merge",
+    },
+    "Use": {
+        "generate": "cli.generation.generate:generate",
+        "translate": "cli.translation.translate:translate",
+        "fill": "cli.fill:fill",
+        "classify": "cli.classify:classify",
+        "compile": "cli.compile_:compile_",
+    },
+    "Evaluate": {
+        "perplexity": "cli.perplexity.perplexity:perplexity",
+        "evaluate": "cli.evaluate:evaluate",
+        "bench": "cli.bench:bench",
+    },
+    "Data": {
+        "prepare": "cli.prepare:prepare",
+        "tokenizer": "cli.tokenizer:app",
+        "corpus": "cli.corpus:app",
+    },
+    "Import and export": {
+        "import": "cli.import_:import_",
+        "export": "cli.export:export",
+    },
+    "Inspect": {
+        "info": "cli.info:info",
+        "runs": "cli.runs:runs",
+        "plot": "cli.runs:plot",
+        "attention": "cli.attention.attention:attention",
+    },
 }
-"""Where each command is, or the app of its own commands."""
+"""Where each command is, or the app of its own commands, by group of `lm --help`."""
+_NAME_WIDTH = 10
+COMMANDS = {name: place for group in COMMAND_GROUPS.values() for name, place in group.items()}
 _PROCESS_BEGAN = time.monotonic() - time.process_time()
 """Approximate start of the process, from its CPU time so far; budgets count from there."""
 
@@ -92,6 +108,21 @@ def global_options(
     """Train, sample and measure language models on text of your own."""
 
 
+class GroupedCommands(TyperGroup):
+    """The commands, in groups, each with one line."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 (click's types, which typer keeps to itself)
+        """Write the commands in groups, and the options in one line."""
+        for title, names in COMMAND_GROUPS.items():
+            with formatter.section(title):
+                found = [(name, self.get_command(ctx, name)) for name in names]
+                rows = [(name, command.short_help or command.help or "") for name, command in found if command]
+                write_rows(formatter, [(f"{name:<{_NAME_WIDTH}}", text) for name, text in rows], _NAME_WIDTH)
+        flags = [flag for parameter in self.get_params(ctx) for flag in parameter.opts]
+        formatter.write_paragraph()
+        formatter.write_text(f"Options: {', '.join(flags)}")
+
+
 @cache
 def build_app(*names: str) -> typer.Typer:
     """Build the app with some or all of `COMMANDS`; others are not imported, to save time."""
@@ -99,9 +130,8 @@ def build_app(*names: str) -> typer.Typer:
         name="lm",
         callback=global_options,
         help="Train, sample and measure language models on text of your own.",
-        epilog="Every option can be set in the environment too: LM_MAX_TOKENS=50 stands for --max-tokens 50 in each "
-        "command that has it. Flags win over the environment, and it wins over --config and --preset. LM_CACHE is the "
-        "cache folder.",
+        epilog="Options can come from the environment, as LM_SEED=1 for --seed 1.",
+        cls=GroupedCommands,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
         context_settings=CONTEXT_SETTINGS,

@@ -27,7 +27,7 @@ TokenizerFile = Annotated[
     typer.Option(
         "--tokenizer",
         metavar="FILE",
-        help="Use this tokenizer.json, or that of a folder, instead of training one.",
+        help="A tokenizer.json or run, instead of training one.",
         rich_help_panel="Tokenizer",
         show_default=False,
     ),
@@ -35,7 +35,7 @@ TokenizerFile = Annotated[
 Out = Annotated[
     Path | None,
     typer.Option(
-        "-o", "--out", metavar="FOLDER", help="Folder of the tokens [default: in the cache].", show_default=False
+        "-o", "--out", metavar="FOLDER", help="Folder of the tokens. [default: in the cache]", show_default=False
     ),
 ]
 Processes = Annotated[
@@ -44,7 +44,7 @@ Processes = Annotated[
         "--processes",
         metavar="N",
         min=1,
-        help="Processes that tokenize at the same time, each in 0.1 GB of memory [default: one a processor].",
+        help="Tokenizing processes, 0.1 GB each. [default: one per core]",
         rich_help_panel=_LARGE,
         show_default=False,
     ),
@@ -54,8 +54,7 @@ PartOf = Annotated[
     typer.Option(
         "--part",
         metavar="I/N",
-        help="Make the I-th of N partitions of the tokens, in the folder of -o: one on each of N machines that see all "
-        "of the corpus, best with --tokenizer.",
+        help="Make partition I of N, on one of N machines.",
         rich_help_panel=_LARGE,
         show_default=False,
     ),
@@ -64,13 +63,17 @@ Join = Annotated[
     bool,
     typer.Option(
         "--join",
-        help="Join the N partitions that --part has made; name their folders, instead of a corpus.",
+        help="Join partitions; CORPUS is their folders.",
         rich_help_panel=_LARGE,
     ),
 ]
 
 
-@with_options({"tokenizer": TokenizerConfig, "files": FilesConfig, "data": DataConfig})
+@with_options(
+    {"tokenizer": TokenizerConfig, "files": FilesConfig, "data": DataConfig},
+    common=("--out", "--tokenizer", "--kind", "--vocab-size", "--validation", "--field", "--supervised", "--processes",
+            "--force", "--json"),
+)  # fmt: skip
 def prepare(
     corpus: CorpusFiles,
     *,
@@ -78,14 +81,14 @@ def prepare(
     tokenizer: TokenizerFile = None,
     special: SpecialTokens = None,
     unknown: UnknownToken = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace tokens that the folder has already.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace tokens in the folder.")] = False,
     processes: Processes = None,
     part: PartOf = None,
     join: Join = False,
     as_json: AsJson = False,
     given: ParsedOptions,
 ) -> None:
-    """Turn a corpus into token shards, as lm train does by itself.
+    """Tokenize a corpus into shards, as lm train does by itself.
 
     The same command on the same text reuses the shards. With -o FOLDER, give that folder to lm train as its corpus;
     without, the shards go to the cache, where lm train finds them if it is given the same corpus and --tokenizer.

@@ -30,7 +30,7 @@ _What = Annotated[
     typer.Option(
         "--what",
         metavar="NAME",
-        help="What to draw: nll, loss, validation_loss, learning_rate, tokens_per_second, …",
+        help="Metric: nll, loss, validation_loss, learning_rate, …",
         autocompletion=completion.complete_curves,
     ),
 ]
@@ -40,7 +40,7 @@ def runs(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder of runs.")] = Path("runs"),
     as_json: Annotated[bool, typer.Option("--json", help="Print a list of JSON objects.")] = False,
 ) -> None:
-    """List the runs in a folder: what each started from, size, score of the best checkpoint, how far it has come.
+    """List runs: base, size, best score, progress.
 
     Those changed last stand at the end; a run that a process is training now says so. Scores are those of the split
     that the run held out: bits/byte, but the accuracy of classifiers and the BLEU of runs that translate.
@@ -110,14 +110,17 @@ def plot(
     what: _What = _NLL,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", metavar="FILE", help="Write a picture, .png or .svg, instead of drawing here."),
+        typer.Option("--out", "-o", metavar="FILE", help="Write a picture, .png or .svg."),
     ] = None,
     width: Annotated[
-        int | None, typer.Option("--width", min=20, max=1000, metavar="N", help="Columns [default: the terminal's].")
+        int | None,
+        typer.Option(
+            "--width", min=20, max=1000, metavar="N", help="Columns of the drawing. [default: the terminal's]"
+        ),
     ] = None,
     height: Annotated[int, typer.Option("--height", min=3, max=1000, metavar="N", help="Lines of the drawing.")] = 16,
 ) -> None:
-    """Draw a quantity over the steps of one or several runs, here or as a picture.
+    """Plot a metric of one or more runs.
 
     Examples:
       lm plot runs/novel

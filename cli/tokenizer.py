@@ -19,13 +19,17 @@ from lm.config.tokenizer import TokenizerConfig
 from lm.errors import InputError, UsageError
 from lm.files import check_writable, is_file
 
-app = typer.Typer(help="Train a tokenizer, encode text, decode ids, and look into one.", rich_markup_mode=None)
+app = typer.Typer(help="Train and use a tokenizer: encode, decode, inspect.", rich_markup_mode=None)
 
 _LONGEST = 12
 
 
 @app.command()
-@with_options({"tokenizer": TokenizerConfig, "files": FilesConfig, "data": DataConfig}, leave_out=("validation",))
+@with_options(
+    {"tokenizer": TokenizerConfig, "files": FilesConfig, "data": DataConfig},
+    leave_out=("validation",),
+    common=("--out", "--force", "--kind", "--vocab-size", "--special", "--field", "--json"),
+)
 def train(
     corpus: CorpusFiles,
     *,
@@ -84,9 +88,7 @@ def encode(
         ),
     ] = None,
     *,
-    parse_special: Annotated[
-        bool, typer.Option("--parse-special", help="Take special tokens spelled in the text for those tokens.")
-    ] = False,
+    parse_special: Annotated[bool, typer.Option("--parse-special", help="Parse special tokens in the text.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Print the ids of a text: one line, with spaces between them."""
@@ -101,9 +103,7 @@ def decode(
     tokenizer: TokenizerPath,
     ids: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="IDS", help="The ids, as encode prints them; without them, all of stdin.", show_default=False
-        ),
+        typer.Argument(metavar="IDS", help="Ids as encode prints them; none: stdin.", show_default=False),
     ] = None,
     *,
     skip_special: Annotated[bool, typer.Option("--skip-special", help="Leave special tokens out.")] = False,
@@ -130,14 +130,14 @@ def inspect(
         str | None,
         typer.Argument(
             metavar="TEXT|FILE",
-            help="A text, to see how it splits; - for stdin. The name of a file is as with --file.",
+            help="Text to split, or - (stdin); a file is as with --file.",
             show_default=False,
         ),
     ] = None,
     *,
     file: Annotated[
         list[str] | None,
-        typer.Option("--file", metavar="FILE", help="Measure the tokenizer on these files. Can be repeated."),
+        typer.Option("--file", metavar="FILE", help="File to measure the tokenizer on. Repeatable."),
     ] = None,
     as_json: AsJson = False,
     given: ParsedOptions,

@@ -19,26 +19,24 @@ _Text = Annotated[
     str | None,
     typer.Argument(
         metavar="TEXT",
-        help="What the model reads; - or nothing reads it from a pipe, less one line end.",
+        help="Text; - or none: stdin.",
         show_default=False,
     ),
 ]
 _Target = Annotated[
     str | None,
-    typer.Option("--target", metavar="TEXT", help="A translation of the text, whose cross-attention to show."),
+    typer.Option("--target", metavar="TEXT", help="A translation, to show its cross-attention."),
 ]
 _To = Annotated[
     str | None,
-    typer.Option(
-        "--to", metavar="LANGUAGE", help="The target language, for a run that has several.", show_default=False
-    ),
+    typer.Option("--to", metavar="LANGUAGE", help="Target language, for a run with several.", show_default=False),
 ]
 _Heads = Annotated[
     str | None,
     typer.Option(
         "--heads",
         metavar="HEADS",
-        help='The head of each word of the text, as in "2 0 2", for a run that reads dependency trees (--syntax).',
+        help='Dependency tree: the head of each word, as "2 0 2".',
         show_default=False,
     ),
 ]
@@ -48,14 +46,16 @@ _Out = Annotated[
         "--out",
         "-o",
         metavar="FILE",
-        help="Write a file instead: .html (all layers and heads), .png or .svg (pictures need matplotlib), .txt, "
-        ".json or .jsonl, or .pharaoh (alignments alone).",
+        help="File to write: .html, .png, .svg, .txt, .json, .jsonl or .pharaoh.",
     ),
 ]
-_AsJson = Annotated[bool, typer.Option("--json", help="Print JSON: the weights of all layers and heads.")]
+_AsJson = Annotated[bool, typer.Option("--json", help="Print JSON: weights of all layers and heads.")]
 
 
-@with_options({"attention": AttentionConfig, "hardware": HardwareConfig})
+@with_options(
+    {"attention": AttentionConfig, "hardware": HardwareConfig},
+    common=("--layer", "--head", "--unit", "--target", "--out", "--json"),
+)
 def attention(
     run: RunPath,
     text: _Text = None,

@@ -18,8 +18,7 @@ CorpusFiles = Annotated[
     list[str],
     typer.Argument(
         metavar="CORPUS…",
-        help="Text files, globs, folders (their .txt, .text, .md, .jsonl, .ndjson, .csv, .tsv, .parquet, also "
-        "compressed, and .json arrays), or - for stdin.",
+        help="Text, JSON, CSV, Parquet, …; files, folders, globs, or - (stdin).",
         show_default=False,
     ),
 ]
@@ -27,7 +26,7 @@ TokenizerPath = Annotated[
     Path,
     typer.Argument(
         metavar="TOKENIZER",
-        help="A tokenizer.json, or a run, checkpoint or folder that has one.",
+        help="A tokenizer.json, or a run, checkpoint or folder with one.",
         autocompletion=completion.complete_runs,
     ),
 ]
@@ -36,7 +35,7 @@ SpecialTokens = Annotated[
     typer.Option(
         "--special",
         metavar="TOKEN",
-        help="A special token to add; bpe and byte have <|endoftext|> anyway. Can be repeated.",
+        help="Special token to add. Repeatable.",
         rich_help_panel="Tokenizer",
     ),
 ]
@@ -44,7 +43,7 @@ UnknownToken = Annotated[
     str | None,
     typer.Option(
         metavar="CHARACTER",
-        help="With --kind char: the token for characters that the corpus does not have; without it they are an error.",
+        help="With --kind char: token of unknown characters.",
         rich_help_panel="Tokenizer",
         show_default=False,
     ),

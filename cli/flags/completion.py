@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
+from lm.config.options import Option
 from lm.config.presets import PRESETS
 from lm.run_folder import CHECKPOINTS, checkpoint_step, is_checkpoint_name, is_run, list_run_folders
 from lm.training.events import METRICS
@@ -29,6 +31,24 @@ def complete_from(names: Iterable[str]) -> Complete:
 
 complete_presets = complete_from(PRESETS)
 complete_curves = complete_from(_CURVES)
+
+
+def complete_settings(settings: Iterable[Any]) -> Complete:
+    """Return a completer of KEY=VALUE: keys first, and the choices of a key that has some."""
+
+    def complete(incomplete: str) -> list[str]:
+        key, equals, _ = incomplete.partition("=")
+        if not equals:
+            return [f"{each.key}=" for each in settings if each.key.startswith(incomplete)]
+        values = [value for each in settings if each.key == key for value in list_values(each.described)]
+        return [item for value in values if (item := f"{key}={value}").startswith(incomplete)]
+
+    return complete
+
+
+def list_values(described: Option) -> tuple[str, ...]:
+    """Return the values that an option accepts, if they are a list."""
+    return ("true", "false") if described.kind is bool else described.choices
 
 
 def complete_corpora(incomplete: str) -> list[str]:

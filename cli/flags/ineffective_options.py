@@ -46,12 +46,19 @@ class Invocation:
             of an argument.
         typed: those that were typed, as they are spelled, such as --no-echo for --echo.
         variables: those that the environment set, with their variables.
+        spelled: how those without a visible flag are typed, such as --set model.experts for --experts.
     """
 
     command: str
     values: Mapping[str, Any]
     typed: Mapping[str, str]
     variables: Mapping[str, str]
+    spelled: Mapping[str, str] = field(default_factory=dict)
+
+    def name_options(self, text: str) -> str:
+        """Replace flags in a text by the variables that set them, or by what is typed instead of a hidden flag."""
+        names = {**self.spelled, **self.variables}
+        return re.sub(r"--[a-z0-9-]+", lambda found: names.get(found[0], found[0]), text)
 
 
 @dataclass(frozen=True)
@@ -126,18 +133,18 @@ def refuse_ineffective(invocation: Invocation, stage: Stage, **known: Any) -> No
             continue
         idle = [flag for flag in rule.flags if flag in invocation.typed and not _is_neutral(rule, flag, mode[flag])]
         if idle and rule.applies(mode):
-            raise UsageError(_format_refusal(rule, [invocation.typed[flag] for flag in idle], invocation.variables))
+            raise UsageError(_format_refusal(rule, [invocation.typed[flag] for flag in idle], invocation))
 
 
 def _is_neutral(rule: IneffectiveRule, flag: str, value: Any) -> bool:  # noqa: ANN401
     return flag in rule.neutral and value == rule.neutral[flag]
 
 
-def _format_refusal(rule: IneffectiveRule, flags: Sequence[str], variables: Mapping[str, str]) -> str:
+def _format_refusal(rule: IneffectiveRule, flags: Sequence[str], invocation: Invocation) -> str:
     """Return the message; options set by the environment are named by their variables."""
-    where = re.sub(r"--[a-z0-9-]+", lambda found: variables.get(found[0], found[0]), rule.where)
+    where = invocation.name_options(rule.where)
     verb, pronoun = ("has", "it") if len(flags) == 1 else ("have", "them")
-    instead = rule.instead.replace("leave it out", f"leave {pronoun} out")
+    instead = invocation.name_options(rule.instead).replace("leave it out", f"leave {pronoun} out")
     return f"{', '.join(flags)} {verb} no effect {where}: {instead}"
 
 
@@ -395,7 +402,7 @@ _OF_TRAINING_RUNS = (
     ),
     IneffectiveRule(
         _TRAIN, ("--best-by",), lambda mode: mode.config.training.bleu_sentences == 0,
-        "where no sentence is translated for BLEU (--bleu-sentences 0)", "leave it out, or translate some",
+        "where no sentence is translated for BLEU (--bleu-sentences=0)", "leave it out, or translate some",
         stage="settings", neutral={"--best-by": "loss"},
     ),
     IneffectiveRule(

@@ -25,14 +25,14 @@ Labels = Annotated[
     typer.Option(
         "--labels",
         metavar="FILE",
-        help="Examples with all labels that a decoder chooses among [default: those recorded in its run].",
+        help="Decoders: examples with all labels. [default: the run's]",
     ),
 ]
 RunPath = Annotated[
     Path,
     typer.Argument(
         metavar="RUN",
-        help="A run (its best checkpoint) or one of its checkpoints.",
+        help="A run (its best checkpoint), or a checkpoint.",
         autocompletion=completion.complete_runs,
     ),
 ]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import difflib
 import inspect
 import os
-import textwrap
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -20,8 +19,19 @@ from typer.main import get_click_param
 from typer.models import ParamMeta, TyperPath
 
 from cli.flags import completion
+from cli.flags.help import Setting, format_term, help_options, summarize, write_help
 from cli.flags.ineffective_options import Invocation, Stage, refuse_ineffective
-from cli.flags.usage import format_wrong_value, long_flag, parameter_name
+from cli.flags.set_option import SetOption
+from cli.flags.usage import (
+    SET,
+    Parameter,
+    format_wrong_value,
+    is_set_by_key,
+    long_flag,
+    parameter_name,
+    spell,
+    spell_no,
+)
 from lm.config import options
 from lm.config.model import ModelConfig
 from lm.config.options import Option
@@ -31,7 +41,6 @@ PREFIX = "LM_"
 _RESERVED_VARIABLES = frozenset({"LM_CACHE"})
 """The cache folder, read elsewhere; so `--cache` has no variable."""
 _SIMILARITY = 0.85
-_SUMMARY_LENGTH = 70
 _NAMES_OF_FILES = ("CORPUS…", "FILE", "[FILE]...", "FILE…", "PATH", "RUN2|FILE")
 """Metavars of texts that name files, or globs of them."""
 CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
@@ -100,22 +109,15 @@ class ParsedOptions(dict[str, dict[str, Any]]):
         }
 
 
-class _Flag(NamedTuple):
-    """The flag of a config field; its parameter is called `section__field`."""
-
-    section: str
-    described: Option
-    default: Any
-
-    @property
-    def key(self) -> str:
-        return f"{self.section}__{self.described.name}"
-
-
 def with_options(
-    panels: Mapping[str, type], *, leave_out: tuple[str, ...] = (), defaults: object = None
+    panels: Mapping[str, type],
+    *,
+    leave_out: tuple[str, ...] = (),
+    defaults: object = None,
+    common: tuple[str, ...] = (),
+    groups: tuple[str, ...] = (),
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command a flag for each option of some config classes.
+    """Give a command an option for each field of some config classes.
 
     The command needs a keyword `given`; it receives {section: {field: value}} with the fields given by flags or the
     environment. Flags take their name, type, help and default from the field.
@@ -124,24 +126,25 @@ def with_options(
         panels: section ("model", "training", …) to config class.
         leave_out: fields without a flag.
         defaults: overrides the fields' defaults, as `defaults.section.field`.
+        common: flags of the short help (-h), in order; without any, it is the whole help.
+        groups: titles of groups of help, in order; others follow.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         own = inspect.signature(command, eval_str=True)
-        flags = [
-            _Flag(section, described, _default_value(described, getattr(defaults, section, None)))
+        settings = [
+            Setting(section, described, _default_value(described, getattr(defaults, section, None)))
             for section, config in panels.items()
             for described in options.list_options(config)
             if described.name not in leave_out
         ]
         seen_by_typer = own.replace(parameters=[one for one in own.parameters.values() if one.name != "given"])
-        vars(command).update(sections=tuple(panels), flags=flags, __signature__=seen_by_typer)
+        vars(command).update(
+            sections=tuple(panels), settings=settings, common=common, groups=groups, __signature__=seen_by_typer
+        )
         return command
 
     return decorate
-
-
-_METAVARS = {int: "N", float: "X", str: "TEXT", bool: None, tuple: "TEXT"}
 
 
 def _default_value(described: Option, config: object) -> Any:  # noqa: ANN401
@@ -150,44 +153,65 @@ def _default_value(described: Option, config: object) -> Any:  # noqa: ANN401
     return described.default if config is None else getattr(config, described.name)
 
 
-def _build_parameter(flag: _Flag) -> Any:  # noqa: ANN401 (click's types, which typer keeps to itself)
+def _build_parameter(setting: Setting) -> Parameter:
     """Build a parameter; a choice is plain text, as the option's own check has a better message than Typer's."""
-    described, text = flag.described, flag.described.help
-    if described.choices:
-        text += f" One of {', '.join(described.choices)}."
-    if flag.default not in (None, ()):
-        text += f" [default: {_format_default(flag.default)}]"
+    described = setting.described
     kind: Any = list[str] if described.kind is tuple else described.kind
     option = typer.Option(
         None,
-        f"{described.flag}/--no-{described.flag[2:]}" if described.kind is bool else described.flag,
+        f"{described.flag}/{spell_no(described.flag)}" if described.kind is bool else described.flag,
         *described.aliases,
-        help=text,
-        metavar="NAME" if described.choices else _METAVARS[described.kind],
-        rich_help_panel=flag.section.capitalize(),
+        help=setting.description,
+        metavar=None if described.kind is bool else described.unit,
+        rich_help_panel=setting.group,
         show_default=False,
         autocompletion=completion.complete_from(described.choices) if described.choices else None,
+        hidden=described.is_advanced,
     )
-    parameter, _ = get_click_param(ParamMeta(name=flag.key, default=option, annotation=kind))
+    parameter: Any
+    parameter, _ = get_click_param(ParamMeta(name=setting.parameter_name, default=option, annotation=kind))
+    parameter.setting = setting
     return parameter
 
 
-def _format_default(value: Any) -> str:  # noqa: ANN401
-    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
-
-
 class GroupedCommand(TyperCommand):
-    """A command whose flags are grouped by panel in the help and can be set in the environment.
+    """A command whose options are grouped in the help and can be set in the environment.
 
-    The flags of the config classes of `with_options` follow its own parameters and are passed as `given`.
+    The options of the config classes of `with_options` follow its own parameters and are passed as `given`.
+
+    Attributes:
+        settings: the options of config classes.
+        common: flags of the short help.
+        groups: titles of the first groups of help.
     """
 
     def __init__(self, *args: Any, callback: Callable[..., None], params: Sequence[Any], **settings: Any) -> None:  # noqa: ANN401
         self._sections: Sequence[str] = getattr(callback, "sections", ())
-        self._flags: Sequence[_Flag] = getattr(callback, "flags", ())
-        super().__init__(*args, callback=callback, params=[*params, *map(_build_parameter, self._flags)], **settings)
+        self.settings: Sequence[Setting] = getattr(callback, "settings", ())
+        self.common: Sequence[str] = getattr(callback, "common", ())
+        self.groups: Sequence[str] = getattr(callback, "groups", ())
+        parameters = [*params, *map(_build_parameter, self.settings)]
+        if self.has_advanced_settings:
+            by_key = {each.setting.key: each for each in parameters if hasattr(each, "setting")}
+            parameters.append(SetOption(by_key, completion.complete_settings(self.settings)))
+        parameters += help_options(self)
+        super().__init__(*args, callback=callback, params=parameters, **settings)
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 (click's types, which typer keeps to itself)
+    @property
+    def has_advanced_settings(self) -> bool:
+        """Return whether some settings have no visible flag."""
+        return any(each.described.is_advanced for each in self.settings)
+
+    def get_help_option(self, ctx: Any) -> None:  # noqa: ANN401 (click's types, which typer keeps to itself)
+        """Return nothing: the options of help are among the parameters."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:  # noqa: ANN401, ARG002
+        """Return what follows the name of the command in the usage line."""
+        arguments = [each for each in self.params if each.param_type_name == "argument"]
+        names = [(each, format_term(each)) for each in arguments]
+        return ["[OPTIONS]", *(name if each.required or name[0] == "[" else f"[{name}]" for each, name in names)]
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401
         """Parse a command line, with environment variables for flags that are not given.
 
         Raises:
@@ -214,18 +238,18 @@ class GroupedCommand(TyperCommand):
         """Collect and validate the values of config fields."""
         variables, command_line = find_set_variables(ctx), ctx.obj or CommandLine((), lambda _: 0, time.monotonic())
         sections: dict[str, dict[str, Any]] = {section: {} for section in self._sections}
-        for flag in self._flags:
-            described, value = flag.described, ctx.params.pop(flag.key)
+        for setting in self.settings:
+            described, value = setting.described, ctx.params.pop(setting.parameter_name)
             if value not in (None, ()):
                 described.check(value)
-                sections[flag.section][described.name] = value
+                sections[setting.section][described.name] = value
         return ParsedOptions(sections, variables, command_line.arguments, invocation, command_line.began)
 
     def _refuse_empty_names(self, ctx: Any) -> None:  # noqa: ANN401
         """Raise UsageError for an empty file or folder name, which would mean the current folder."""
         for parameter in self.params:
             value = ctx.params.get(parameter.name)
-            is_path = isinstance(parameter.type, TyperPath) or parameter.metavar in _NAMES_OF_FILES
+            is_path = isinstance(parameter.type, TyperPath) or getattr(parameter, "metavar", None) in _NAMES_OF_FILES
             if is_path and (value == "" or (isinstance(value, (list, tuple)) and "" in value)):
                 raise UsageError(f"{parameter_name(parameter)} is an empty name; give a path (is a variable unset?)")
 
@@ -233,31 +257,12 @@ class GroupedCommand(TyperCommand):
         """Complete flags, each with the first sentence of its help."""
         items: list[Any] = super().shell_complete(ctx, incomplete)
         for item in items:
-            item.help = _summarize(item.help) if item.help else None
+            item.help = summarize(item.help) if item.help else None
         return items
 
     def format_help(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401
-        """Write the help, which does not depend on the environment."""
-        ctx.default_map = None
-        super().format_help(ctx, formatter)
-
-    def format_options(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401
-        """Write each group of parameters as a section."""
-        groups: dict[str, list[tuple[str, str]]] = {}
-        for parameter in self.get_params(ctx):
-            record = parameter.get_help_record(ctx)
-            if record:
-                usual = "Arguments" if parameter.param_type_name == "argument" else "Options"
-                groups.setdefault(getattr(parameter, "rich_help_panel", None) or usual, []).append(record)
-        for title, records in groups.items():
-            with formatter.section(title):
-                formatter.write_dl(records)
-
-
-def _summarize(text: str) -> str:
-    """Return the first sentence, shortened to a line, with brackets escaped for Typer's markup."""
-    sentence = text.partition(" [default")[0].partition(". ")[0].rstrip(".")
-    return textwrap.shorten(sentence, _SUMMARY_LENGTH, placeholder=" …").replace("[", "\\[")
+        """Write the whole help."""
+        write_help(self, ctx, formatter)
 
 
 def set_help(*apps: typer.Typer) -> None:
@@ -280,6 +285,7 @@ def build_invocation(context: typer.Context) -> Invocation:
     """Return the options and arguments of a parsed context."""
     values: dict[str, Any] = {}
     typed: dict[str, str] = {}
+    spelled: dict[str, str] = {}
     for parameter in context.command.params:
         key, value = _parameter_key(parameter), context.params.get(parameter.name or "")
         values[key] = value
@@ -288,10 +294,12 @@ def build_invocation(context: typer.Context) -> Invocation:
         # a switch that is turned to where it stands by default asks for nothing
         if is_typed and not (isinstance(value, bool) and value is bool(parameter.default)):
             typed[key] = _format_parameter(parameter, value)
+        if is_set_by_key(parameter):
+            spelled[key] = parameter_name(parameter)
     used = find_set_variables(context)
     variables = {_parameter_key(parameter): used[str(parameter.name)] for parameter in context.command.params
                  if parameter.name in used}  # fmt: skip
-    return Invocation(context.command_path.partition(" ")[2], values, typed, variables)
+    return Invocation(context.command_path.partition(" ")[2], values, typed, variables, spelled)
 
 
 def _parameter_key(parameter: Any) -> str:  # noqa: ANN401 (click's types, which typer keeps to itself)
@@ -303,15 +311,13 @@ def _format_parameter(parameter: Any, value: Any) -> str:  # noqa: ANN401
     """Return an option or argument for messages."""
     if parameter.param_type_name == "argument":
         return str(parameter.metavar or parameter.name).strip("[]….")
-    return str(
-        parameter.secondary_opts[0] if value is False and parameter.secondary_opts else _parameter_key(parameter)
-    )
+    return spell(parameter, value=value)
 
 
 def variable_of_parameter(parameter: Any) -> str | None:  # noqa: ANN401 (click's types, which typer keeps to itself)
-    """Return the variable of an option; None for an argument, or a reserved name."""
+    """Return the variable of an option; None for an argument, --set, or a reserved name."""
     long = [flag for flag in parameter.opts if flag.startswith("--")]
-    if parameter.param_type_name != "option" or parameter.is_eager or not long:
+    if parameter.param_type_name != "option" or parameter.is_eager or not long or SET in long:
         return None
     name = variable_of(long[0])
     return None if name in _RESERVED_VARIABLES else name
@@ -322,11 +328,10 @@ def variable_of(flag: str) -> str:
     return PREFIX + flag.removeprefix("--").replace("-", "_").upper()
 
 
-def name_variables(message: str, variables: Iterable[str]) -> str:
-    """Replace flags in a message by the variables that set them."""
-    for name in variables:
-        flag = "--" + name.removeprefix(PREFIX).lower().replace("_", "-")
-        message = message.replace(f"({flag})", f"({name})")
+def name_variables(message: str, variables: Mapping[str, str]) -> str:
+    """Replace options in a message by the variables that set them, see `set_by_environment`."""
+    for name, variable in variables.items():
+        message = message.replace(f"({name})", f"({variable})")
     return message
 
 
@@ -355,11 +360,16 @@ def find_set_variables(context: typer.Context) -> dict[str, str]:
     return found
 
 
-def set_by_environment(command: Any, arguments: Sequence[str]) -> list[str]:  # noqa: ANN401
-    """Return the variables that set options of a command which are not typed."""
-    typed = {argument.partition("=")[0] for argument in arguments}
-    options = [one for one in command.params if not typed & {*one.opts, *one.secondary_opts}]
-    return [name for name in map(variable_of_parameter, options) if name and os.environ.get(name)]
+def set_by_environment(command: Any, arguments: Sequence[str]) -> dict[str, str]:  # noqa: ANN401
+    """Return the variables that set options of a command which are not typed, by the name of the option."""
+    typed = {part for argument in arguments for part in argument.split("=")}
+    found = {}
+    for option in command.params:
+        variable = variable_of_parameter(option)
+        names = {*option.opts, *option.secondary_opts, *([option.setting.key] if hasattr(option, "setting") else [])}
+        if variable and os.environ.get(variable) and not typed & names:
+            found[parameter_name(option)] = variable
+    return found
 
 
 def find_option_variables(environment: Mapping[str, str]) -> dict[str, str]:

@@ -6,14 +6,15 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
-from cli.flags.usage import parameter_name
+from cli.flags.usage import SET, parameter_name, spell_no
 from lm.config.data import DataConfig, FilesConfig, ParallelConfig
 from lm.config.decoding import BeamConfig, SamplingConfig, TranslationConfig
 from lm.config.evaluation import PerplexityConfig
 from lm.config.hardware import DistributionConfig, HardwareConfig, WorkersConfig
 from lm.config.lora import LoraConfig
 from lm.config.model import ModelConfig
-from lm.config.options import list_options
+from lm.config.options import Option, list_options
+from lm.config.run import SECTIONS
 from lm.config.tokenizer import TokenizerConfig
 from lm.config.training import TrainingConfig
 from lm.errors import Advice, LMError
@@ -48,7 +49,7 @@ def _format_setting(setting: str, command: Any, every: Callable[[], Any] | None)
     name, equals, value = setting.partition("=")
     own = (parameter_name(one) for one in getattr(command, "params", ()) if one.name == name)
     flag = next(own, None) or _declared_flags().get(name, "--" + name.replace("_", "-"))
-    text = f"{flag} {value}" if equals else flag
+    text = flag + ("=" if flag.startswith(SET) else " ") + value if equals else flag
     if every is None or flag in _command_flags(command):
         return text
     others = [path for path, other in _list_commands(every(), "lm") if flag in _command_flags(other)]
@@ -58,13 +59,35 @@ def _format_setting(setting: str, command: Any, every: Callable[[], Any] | None)
 
 @cache
 def _declared_flags() -> dict[str, str]:
-    """Return the flag of each config field, and of renamed Python keywords."""
-    declared = {option.name: option.flag for config in reversed(_CONFIGS) for option in list_options(config)}
-    return {**declared, "from_run": "--from"}
+    """Return what to type for each config field, by name and by setting, and for renamed Python keywords."""
+    by_name = {option.name: option.flag for config in reversed(_CONFIGS) for option in list_options(config)}
+    advanced = {
+        name: f"{SET} {section}.{option.name}"
+        for section, config in SECTIONS.items()
+        for option in list_options(config)
+        if option.is_advanced
+        for name in (option.setting, option.name)
+        if by_name.get(name, option.flag) == option.flag
+    }
+    return {**by_name, **advanced, "from_run": "--from"}
 
 
 def _command_flags(command: Any) -> set[str]:  # noqa: ANN401
     return {parameter_name(one) for one in command.params if one.param_type_name == "option"}
+
+
+def typed_arguments(section: str, option: Option, value: Any) -> list[str]:  # noqa: ANN401
+    """Return the arguments that set an option of a run, by its flag or by its key; none for None."""
+    if value is None:
+        return []
+    if option.is_advanced:
+        texts = value if option.kind is tuple else [str(value).lower() if option.kind is bool else value]
+        return [word for text in texts for word in (SET, f"{section}.{option.name}={text}")]
+    if option.kind is bool:
+        return [option.flag if value else spell_no(option.flag)]
+    if option.kind is tuple:
+        return [word for each in value for word in (option.flag, str(each))]
+    return [option.flag, str(value)]
 
 
 def _list_commands(group: Any, path: str) -> Iterator[tuple[str, Any]]:  # noqa: ANN401

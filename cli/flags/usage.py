@@ -5,7 +5,11 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from lm.config.options import did_you_mean
+from lm.config.options import did_you_mean, find_nearest
+
+SET = "--set"
+Parameter = Any
+"""A parameter of a command: one of click's types, which typer keeps to itself."""
 
 _NOUNS = {
     "int": "an integer",
@@ -44,7 +48,7 @@ def _describe_problem(error: Any, context: Any) -> str:  # noqa: ANN401
     """Return what is wrong, and a suggestion."""
     parameter, message = getattr(error, "param", None), error.message.rstrip(".")
     if hasattr(error, "possibilities"):
-        return f"no option {error.option_name}{did_you_mean(error.option_name, _list_flags(context))}"
+        return f"no option {error.option_name}{_suggest_flag(error.option_name, context)}"
     if hasattr(error, "param_type"):
         return f"{parameter_name(parameter)} is missing" if parameter else error.format_message()
     if parameter is not None:
@@ -64,17 +68,40 @@ def _translate_message(message: str, context: Any) -> str | None:  # noqa: ANN40
     return None
 
 
-def parameter_name(parameter: Any) -> str:  # noqa: ANN401
-    """Return a flag as typed, or the metavar of an argument."""
+def _suggest_flag(typed: str, context: Any) -> str:  # noqa: ANN401
+    """Return ` (did you mean …?)` with the flag that is nearest, or the key of a setting without a visible one."""
+    spelled = {flag: spell(parameter, value=flag not in parameter.secondary_opts) if is_set_by_key(parameter) else flag
+               for parameter in context.command.params
+               for flag in (*parameter.opts, *parameter.secondary_opts) if flag[0] == "-"}  # fmt: skip
+    near = find_nearest(typed, spelled)
+    return f" (did you mean {spelled[near]!r}?)" if near else ""
+
+
+def parameter_name(parameter: Parameter) -> str:
+    """Return a flag as typed, the key of a setting without a visible flag, or the metavar of an argument."""
     if parameter.param_type_name == "argument":
         return str(parameter.metavar or parameter.name.upper())
-    return long_flag(parameter)
+    return f"{SET} {parameter.setting.key}" if is_set_by_key(parameter) else long_flag(parameter)
 
 
-def long_flag(parameter: Any) -> str:  # noqa: ANN401
+def is_set_by_key(parameter: Parameter) -> bool:
+    """Return whether an option is a setting without a visible flag."""
+    return parameter.hidden and hasattr(parameter, "setting")
+
+
+def spell(parameter: Parameter, *, value: Any = True) -> str:  # noqa: ANN401
+    """Return an option without its value, or a switch with it, as --no-bias or --set model.zero_init=false."""
+    name = parameter_name(parameter)
+    if is_set_by_key(parameter) and parameter.is_flag:
+        return f"{name}={'true' if value else 'false'}"
+    return str(parameter.secondary_opts[0]) if value is False and parameter.secondary_opts else name
+
+
+def spell_no(flag: str) -> str:
+    """Return the flag that switches another off."""
+    return f"--no-{flag[2:]}"
+
+
+def long_flag(parameter: Parameter) -> str:
     """Return the first long flag of an option; others are aliases."""
     return str(next((flag for flag in parameter.opts if flag.startswith("--")), parameter.opts[0]))
-
-
-def _list_flags(context: Any) -> list[str]:  # noqa: ANN401
-    return [flag for one in context.command.params for flag in (*one.opts, *one.secondary_opts) if flag[0] == "-"]

@@ -27,62 +27,56 @@ _Prompt = Annotated[
     str | None,
     typer.Argument(
         metavar="PROMPT",
-        help="Text to continue; - or nothing reads it from a pipe, less one line end. An empty prompt begins a "
-        "new document.",
+        help="Text to continue; - or none: stdin. Empty: a new document.",
         show_default=False,
     ),
 ]
 _PromptFile = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Continue the text of this file, exactly.", show_default=False)
+    Path | None, typer.Option(metavar="FILE", help="File of the prompt, taken exactly.", show_default=False)
 ]
 _Prompts = Annotated[
     str | None,
     typer.Option(
         metavar="FILE",
-        help="Continue many prompts concurrently: one per line, or of .jsonl one object each, with prompt (or text) "
-        "and optionally seed and max_tokens; - for stdin. Results come in order.",
+        help="Batch of prompts: lines, or .jsonl objects; - for stdin.",
         show_default=False,
     ),
 ]
 _Out = Annotated[
     Path | None,
-    typer.Option("--out", "-o", metavar="FILE", help="With --prompts: write the results here.", show_default=False),
+    typer.Option("--out", "-o", metavar="FILE", help="With --prompts: file of the results.", show_default=False),
 ]
-_Interactive = Annotated[
-    bool, typer.Option("--interactive", "-i", help="Write a text alternately with the model, line by line.")
-]
-_Samples = Annotated[int, typer.Option("-n", "--samples", min=1, metavar="N", help="How many continuations.")]
+_Interactive = Annotated[bool, typer.Option("--interactive", "-i", help="Alternate with the model, line by line.")]
+_Samples = Annotated[int, typer.Option("-n", "--samples", min=1, metavar="N", help="Samples per prompt.")]
 _BatchSize = Annotated[
     int | None,
     typer.Option(
         "--batch-size", min=1, metavar="N",
-        help=f"Concurrent samples [default: {_BATCH_SIZE}, with --prompts {_PROMPTS_BATCH_SIZE}].",
+        help=f"Batch size. [default: {_BATCH_SIZE}; --prompts {_PROMPTS_BATCH_SIZE}]",
         show_default=False,
     ),
 ]  # fmt: skip
 _Echo = Annotated[
     bool,
-    typer.Option(help="Print the prompt in front of each text, never with --json [default: yes].", show_default=False),
+    typer.Option(help="Print the prompt before each text. [default: yes]", show_default=False),
 ]
 _UseCache = Annotated[
     bool,
     typer.Option(
         "--cache/--no-cache",
-        help="Use a KV cache; without it everything is recomputed for each token [default: yes].",
+        help="KV cache; without it tokens are recomputed. [default: yes]",
         show_default=False,
     ),
 ]
 _Stats = Annotated[
     bool | None,
-    typer.Option(
-        help="Print speed, dtype, engine and seed to stderr [default: if it is a terminal].", show_default=False
-    ),
+    typer.Option(help="Speed, engine and seed, to stderr. [default: at a terminal]", show_default=False),
 ]
 _AsJson = Annotated[
     bool,
     typer.Option(
         "--json",
-        help="Print a line of JSON a sample: prompt, text, tokens, logprobs, finish_reason, seed (score with --beam).",
+        help="Print JSON Lines: prompt, text, tokens, logprobs, …",
     ),
 ]
 _Draft = Annotated[
@@ -90,19 +84,22 @@ _Draft = Annotated[
     typer.Option(
         "--draft",
         metavar="RUN",
-        help="Speculative decoding: a smaller run with the same tokenizer as the draft model, or prompt for prompt "
-        "lookup. Samples keep the same distribution.",
+        help="Speculative decoding: draft model, or prompt (lookup).",
         show_default=False,
         autocompletion=completion.complete_runs,
     ),
 ]
 _TopAlternatives = Annotated[
     int,
-    typer.Option(min=0, metavar="N", help="With --json: the N most probable tokens at each position (alternatives)."),
+    typer.Option(min=0, metavar="N", help="With --json: top N tokens at each position."),
 ]
 
 
-@with_options({"sampling": SamplingConfig, "beam": BeamConfig, "hardware": HardwareConfig, "workers": WorkersConfig})
+@with_options(
+    {"sampling": SamplingConfig, "beam": BeamConfig, "hardware": HardwareConfig, "workers": WorkersConfig},
+    common=("--samples", "--max-tokens", "--temperature", "--top-k", "--top-p", "--min-p", "--greedy", "--beam",
+            "--repetition-penalty", "--stop", "--seed", "--interactive", "--prompts", "--out", "--json"),
+)  # fmt: skip
 def generate(
     run: RunPath,
     prompt: _Prompt = None,

@@ -24,7 +24,7 @@ _Files = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="FILE…",
-        help="Text files, folders, globs, or - for stdin [default: what is piped in, else the run's held-out split].",
+        help="Text files, folders, globs, or - (stdin). [default: held-out split]",
         show_default=False,
     ),
 ]
@@ -33,7 +33,7 @@ _Sources = Annotated[
     typer.Option(
         "--source",
         metavar="FILE",
-        help="Sources, for an encoder-decoder; can be repeated.",
+        help="Sources, for a translation model. Repeatable.",
         rich_help_panel=_TRANSLATIONS,
     ),
 ]
@@ -42,7 +42,7 @@ _Targets = Annotated[
     typer.Option(
         "--target",
         metavar="FILE",
-        help="Their translations, line by line: nats per target token are measured.",
+        help="Their translations, to score. Repeatable.",
         rich_help_panel=_TRANSLATIONS,
     ),
 ]
@@ -51,7 +51,7 @@ _Heads = Annotated[
     typer.Option(
         "--heads",
         metavar="FILE",
-        help="The heads of the words of the sources, line by line, for a run that reads dependency trees (--syntax).",
+        help="Dependency trees of the sources. Repeatable.",
         rich_help_panel=_TRANSLATIONS,
     ),
 ]
@@ -60,26 +60,23 @@ _Language = Annotated[
     typer.Option(
         "--to",
         metavar="LANGUAGE",
-        help="Language of the targets, where the run knows several [default: from the file's name, as in test.de].",
+        help="Target language. [default: de of test.de]",
         rich_help_panel=_TRANSLATIONS,
     ),
 ]
 _AsJson = Annotated[
     bool,
-    typer.Option(
-        "--json", help="Print JSON: files, total, macro, and how the text was scored.", rich_help_panel=_OUTPUT
-    ),
+    typer.Option("--json", help="Print JSON: files, total, macro, settings.", rich_help_panel=_OUTPUT),
 ]
 _AsCsv = Annotated[
     bool,
-    typer.Option("--csv", help="Print CSV: a header, a line for each file, and the total.", rich_help_panel=_OUTPUT),
+    typer.Option("--csv", help="Print CSV: a row per file, and the total.", rich_help_panel=_OUTPUT),
 ]
 _PerToken = Annotated[
     bool,
     typer.Option(
         "--per-token",
-        help="Print a line of JSON for each token: file, document, index, offset and bytes in the document's text, "
-        "token, text, nats (null if not scored).",
+        help="Print JSON Lines: offset, token, text, nats, …",
         rich_help_panel=_OUTPUT,
     ),
 ]
@@ -87,8 +84,7 @@ _Show = Annotated[
     bool,
     typer.Option(
         "--show",
-        help="Print the text coloured by surprisal, then the table; where there are no colours (NO_COLOR, pipes) the "
-        "bits of each token stand beneath it.",
+        help="Print the text coloured by surprisal.",
         rich_help_panel=_OUTPUT,
     ),
 ]
@@ -97,7 +93,7 @@ _Html = Annotated[
     typer.Option(
         "--html",
         metavar="FILE",
-        help="Write a self-contained web page with the text coloured by surprisal.",
+        help="Write the coloured text as a web page.",
         rich_help_panel=_OUTPUT,
     ),
 ]
@@ -107,7 +103,7 @@ _Versus = Annotated[
         "--versus",
         metavar="RUN2",
         autocompletion=completion.complete_runs,
-        help="Compare with another run: the difference in bits per byte on the same text, with its standard error.",
+        help="Difference in bits/byte to another run.",
         rich_help_panel=_OUTPUT,
     ),
 ]
@@ -115,7 +111,7 @@ _CompareDtypes = Annotated[
     bool,
     typer.Option(
         "--compare-dtypes",
-        help="Compare the types that the run can be used in here (--dtype): bits per byte, bytes of weights, speed.",
+        help="Compare dtypes: bits/byte, memory, speed.",
         rich_help_panel=_OUTPUT,
     ),
 ]
@@ -130,6 +126,7 @@ _CompareDtypes = Annotated[
         "workers": WorkersConfig,
     },
     leave_out=("validation", "supervised"),
+    common=("--context", "--stride", "--versus", "--show", "--html", "--csv", "--per-token", "--json"),
 )
 def perplexity(
     run: RunPath,
@@ -148,7 +145,7 @@ def perplexity(
     compare_dtypes: _CompareDtypes = False,
     given: ParsedOptions,
 ) -> None:
-    """Measure the perplexity of files.
+    """Measure perplexity on text, examples or translations.
 
     Every token is scored exactly once, given the tokens before it as far as the window reaches. Files are split into
     documents as they were for training the run, unless flags say otherwise, and each document is scored on its own.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from cli.console.escapes import escape_controls
 from cli.console.messages import print_labelled, print_note
@@ -16,7 +15,8 @@ from cli.console.numbers import (
     format_quantity,
     format_threads,
 )
-from lm.config.options import Option, list_options
+from cli.flags.settings import typed_arguments
+from lm.config.options import list_options
 from lm.config.run import SECTIONS, RunConfig
 from lm.config.run_spec import RunSpec
 from lm.config.training import LENGTHS
@@ -186,7 +186,7 @@ def equivalent_command(event: Planned, spec: RunSpec) -> str:
         for option in list_options(kind):
             by = event.reasons.get(f"{section}.{option.name}", "default")
             if by not in _NOT_REPEATED and (section, option.name) not in _BY_PLAN:
-                words += _option_arguments(option, getattr(getattr(config, section), option.name))
+                words += typed_arguments(section, option, getattr(getattr(config, section), option.name))
     words += ["--steps", str(plan.steps), "--dtype", plan.dtype, "--threads", str(plan.threads)]
     if config.training.budget is not None:
         words += ["--schedule", "wsd"]
@@ -198,17 +198,6 @@ _BY_PLAN = {
     ("hardware", "threads"), ("training", "schedule"), *(("training", name) for name in LENGTHS),
 }  # fmt: skip
 """Settings that follow from the corpus or the plan."""
-
-
-def _option_arguments(option: Option, value: Any) -> list[str]:  # noqa: ANN401
-    """Return the arguments that set an option; none for None."""
-    if value is None:
-        return []
-    if option.kind is bool:
-        return [option.flag if value else f"--no-{option.flag[2:]}"]
-    if option.kind is tuple:
-        return [word for each in value for word in (option.flag, str(each))]
-    return [option.flag, str(value)]
 
 
 def _mean_step_flops(config: RunConfig, data: TrainingData) -> float:

@@ -14,6 +14,7 @@ from lm.config.run import RunConfig
 from lm.config.training import LENGTHS
 from lm.corpus.manifest import Manifest, PairManifest
 from lm.data.labels import LabelCounts
+from lm.errors import Advice
 from lm.hardware import measure_matmul_flops
 from lm.model.lora import trainable_weights
 from lm.model.transformer import count_parameters
@@ -110,7 +111,7 @@ def _report_pairs(event: CorpusPrepared, manifest: PairManifest) -> None:
     reasons = {
         "with a blank side": train.blank + held_out.blank,
         "too long (--max-length)": train.too_long + held_out.too_long,
-        "of unequal lengths (--max-ratio)": train.ratio + held_out.ratio,
+        with_flags(Advice("of unequal lengths", settings=["max_ratio"])): train.ratio + held_out.ratio,
     }
     if left_out := [f"{number:,} {reason}" for reason, number in reasons.items() if number]:
         print_labelled("", f"left out: {', '.join(left_out)}")
@@ -232,12 +233,17 @@ def _schedule_warnings(run: Run) -> list[str]:
     """Warn if a warm-up takes more than half of the steps."""
     training, steps = run.config.training, run.plan.steps
     rises = (
-        ("learning rate", training.warmup_steps, "--warmup-steps"),
-        ("batch", training.batch_warmup, "--batch-warmup"),
+        ("learning rate", training.warmup_steps, "warmup_steps"),
+        ("batch", training.batch_warmup, "batch_warmup"),
     )
     return [
-        f"the {what} rises over the first {warmup} steps, and there are only {steps:,}: give fewer ({flag})"
-        for what, warmup, flag in rises
+        with_flags(
+            Advice(
+                f"the {what} rises over the first {warmup} steps, and there are only {steps:,}: give fewer",
+                settings=[setting],
+            )
+        )
+        for what, warmup, setting in rises
         if 2 * warmup > steps
     ]
 
@@ -253,15 +259,14 @@ def _attention_warnings(model: ModelConfig) -> list[str]:
     """Warn if sparse attention covers the whole context anyway."""
     settings = model.attention_settings
     if model.attention == "window":
-        seen, flag = settings["attention_window"], "--attention-window"
+        seen, setting = settings["attention_window"], "attention_window"
     elif model.attention == "bigbird":
         blocks = settings["global_blocks"] + settings["random_blocks"] + _BLOCKS_AROUND
-        seen, flag = blocks * settings["attention_block"], "--attention-block"
+        seen, setting = blocks * settings["attention_block"], "attention_block"
     else:
         return []
     if seen < model.context_length:
         return []
-    return [
-        f"{model.attention} attention sees {seen} positions, and the context has no more than {model.context_length}: "
-        f"it is full attention at a higher price (--context, {flag})"
-    ]
+    context = f"the context has no more than {model.context_length}: it is full attention at a higher price"
+    advice = Advice(f"{model.attention} attention sees {seen} positions, and {context}", settings=["context", setting])
+    return [with_flags(advice)]

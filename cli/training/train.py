@@ -12,7 +12,7 @@ import typer
 from cli.console.messages import print_note
 from cli.flags import completion
 from cli.flags.options import ParsedOptions, with_options
-from lm.config.presets import DEFAULT_PRESET, PRESETS, build_run_config, depth_preset_name
+from lm.config.presets import DEFAULT_PRESET, build_run_config, depth_preset_name
 from lm.config.run import SECTIONS
 from lm.config.run_spec import DataFiles, RunSpec, merge_layers
 from lm.config.toml import read_toml
@@ -23,30 +23,30 @@ from lm.text.files import refuse_missing
 _RUNS = "runs"
 """Folder in which `--resume` without a value finds the newest run."""
 
+_TRANSLATION, _SYNTAX = "Translation", "Syntax"
+
 _Corpus = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="CORPUS…",
-        help="Text files, globs, folders (their .txt, .text, .md, .jsonl, .ndjson, .csv, .tsv, .parquet, also "
-        "compressed, and .json arrays), - for stdin, or a folder of lm prepare.",
+        help="Text, JSON, CSV, Parquet, …; files, folders, globs, - (stdin) or output of lm prepare.",
     ),
 ]
 _Source = Annotated[
     list[str] | None,
-    typer.Option(
-        "--source", metavar="FILE", help="For translation: sentences, one per line, with --target. Can be repeated."
-    ),
+    typer.Option("--source", metavar="FILE", help="Sentences, one per line. Repeatable.", rich_help_panel=_TRANSLATION),
 ]
 _Target = Annotated[
     list[str] | None,
-    typer.Option("--target", metavar="FILE", help="Their translations, line by line."),
+    typer.Option("--target", metavar="FILE", help="Their translations. Repeatable.", rich_help_panel=_TRANSLATION),
 ]
 _Pairs = Annotated[
     list[str] | None,
     typer.Option(
         "--pairs",
         metavar="FILE",
-        help="Both sides in one file: source, tab, target on each line, or JSON Lines, CSV, Parquet. Can be repeated.",
+        help="Both sides: source, tab, target, or JSON, CSV, Parquet. Repeatable.",
+        rich_help_panel=_TRANSLATION,
     ),
 ]
 _ValidationSource = Annotated[
@@ -54,68 +54,60 @@ _ValidationSource = Annotated[
     typer.Option(
         "--validation-source",
         metavar="FILE",
-        help="Hold out these sentences, with --validation-target, instead of a fraction of the pairs.",
+        help="Held-out sentences, instead of a fraction.",
+        rich_help_panel=_TRANSLATION,
     ),
 ]
 _ValidationTarget = Annotated[
-    str | None, typer.Option("--validation-target", metavar="FILE", help="Their translations, line by line.")
+    str | None,
+    typer.Option("--validation-target", metavar="FILE", help="Their translations.", rich_help_panel=_TRANSLATION),
 ]
 _Heads = Annotated[
     list[str] | None,
     typer.Option(
         "--heads",
         metavar="FILE",
-        help="Dependency trees for --syntax: per source sentence a line of heads, such as 2 0 2 (0 is the root).",
+        help="Trees of the sources: heads of the words, as 2 0 2. Repeatable.",
+        rich_help_panel=_SYNTAX,
     ),
 ]
 _ValidationHeads = Annotated[
     str | None,
-    typer.Option("--validation-heads", metavar="FILE", help="The same for --validation-source."),
+    typer.Option("--validation-heads", metavar="FILE", help="Trees of --validation-source.", rich_help_panel=_SYNTAX),
 ]
 _Out = Annotated[
     Path | None,
-    typer.Option("--out", "-o", metavar="FOLDER", help="Folder of the new run [default: a new one under runs/]."),
+    typer.Option("--out", "-o", metavar="FOLDER", help="Folder of the new run. [default: in runs/]"),
 ]
 _Preset = Annotated[
     str | None,
     typer.Option(
         "--preset",
         metavar="NAME",
-        help=f"Start from these settings: {', '.join(PRESETS)} [default: {DEFAULT_PRESET}].",
+        help=f"Model and training recipe (lm info lists them). [default: {DEFAULT_PRESET}]",
         autocompletion=completion.complete_presets,
     ),
 ]
 _Depth = Annotated[
     int | None,
     typer.Option(
-        "--depth",
-        metavar="N",
-        min=1,
-        max=99,
-        help="Number of layers; width (64 N), heads, context, batch and length follow. Same as --preset depth-N.",
+        "--depth", metavar="LAYERS", min=1, max=99, help="Preset depth-N: layers decide width, batch, length."
     ),
 ]
 _Portable = Annotated[
     bool,
-    typer.Option(
-        "--portable",
-        help="Use Qwen3 blocks, which other systems run after lm export, at some cost in quality.",
-    ),
+    typer.Option("--portable", help="Qwen3 blocks, for llama.cpp and others.", rich_help_panel="Model"),
 ]
 _Config = Annotated[
     Path | None,
-    typer.Option(
-        "--config",
-        metavar="FILE",
-        help="Read settings from a TOML file: preset, and tables [model], [training] and so on.",
-    ),
+    typer.Option("--config", metavar="FILE", help="Settings from a TOML file: preset, [model], …"),
 ]
 _Weights = Annotated[
     Path | None,
     typer.Option(
         "--from",
         metavar="RUN",
-        help="Start from the weights of this run, with its tokenizer; learning rate and length fit the new text.",
+        help="Fine-tune this run: weights and tokenizer.",
         autocompletion=completion.complete_runs,
     ),
 ]
@@ -124,16 +116,17 @@ _Tokenizer = Annotated[
     typer.Option(
         "--tokenizer",
         metavar="FILE",
-        help="Use this tokenizer.json, or a run's, instead of training one.",
+        help="A tokenizer.json or run, instead of training one.",
         autocompletion=completion.complete_runs,
+        rich_help_panel="Tokenizer",
     ),
 ]
 _Resume = Annotated[
     Path | None,
     typer.Option(
         "--resume",
-        help="Resume this run, or the newest unfinished one; a greater --steps, --epochs or --budget extends it.",
-        metavar="RUN",
+        metavar="[RUN]",
+        help="Resume the newest or this run; more steps extend it.",
         autocompletion=completion.complete_runs,
     ),
 ]
@@ -143,25 +136,27 @@ _Processes = Annotated[
         "--processes",
         metavar="N",
         min=1,
-        help="Data-parallel processes on this machine, one per GPU (docs/how-to/several-machines.md).",
+        help="Data-parallel processes, one per GPU.",
+        rich_help_panel="Hardware",
     ),
 ]
 _TensorBoard = Annotated[
     bool | None,
     typer.Option(
         "--tensorboard/--no-tensorboard",
-        help="Write curves and samples for TensorBoard [default: if a resumed run did].",
+        help="Write TensorBoard files. [default: if a resumed run did]",
         show_default=False,
+        rich_help_panel="Evaluation",
     ),
 ]
-_DryRun = Annotated[
-    bool,
-    typer.Option(
-        "--dry-run",
-        help="Print the plan of a new run, its time and memory, and an equivalent command; don't train.",
-    ),
-]
+_DryRun = Annotated[bool, typer.Option("--dry-run", help="Print plan, time, memory and full command only.")]
 _AsJson = Annotated[bool, typer.Option("--json", help="Print a summary as JSON when done.")]
+
+_COMMON = (
+    "--out", "--budget", "--steps", "--epochs", "--preset", "--depth", "--config", "--set", "--from", "--lora",
+    "--supervised", "--objective", "--sample", "--resume", "--dry-run", "--json",
+)  # fmt: skip
+_GROUPS = ("Model", "Training", "Evaluation", "Data", "Tokenizer", "LoRA", "Hardware", _TRANSLATION, _SYNTAX)
 
 
 def newest_by_default(arguments: Sequence[str]) -> list[str]:
@@ -177,7 +172,7 @@ def newest_by_default(arguments: Sequence[str]) -> list[str]:
     return given
 
 
-@with_options(SECTIONS, defaults=build_run_config(DEFAULT_PRESET))
+@with_options(SECTIONS, defaults=build_run_config(DEFAULT_PRESET), common=_COMMON, groups=_GROUPS)
 def train(
     corpus: _Corpus = None,
     *,
@@ -202,32 +197,29 @@ def train(
     as_json: _AsJson = False,
     given: ParsedOptions,
 ) -> None:
-    """Train a language model on text of your own, or a translation model on sentences and their translations.
+    """Train a language model on text, or a translation model on pairs.
 
-    The text is tokenized first (the tokens are kept for the next time) and a tenth of it is held out; the checkpoint
-    with the lowest loss on that is the run's best. Ctrl-C saves; --resume continues exactly where the run stopped.
+    The corpus is tokenized first (tokens are cached) and a tenth of it is held out. The checkpoint with the lowest
+    validation loss is the run's best. Ctrl-C saves; --resume continues exactly where the run stopped.
 
-    Without a length, the time to train follows from the size of the text, from one minute to half an hour (--budget
-    changes it), and vocabulary, size and regularisation from both. The plan says what chose each value, and what you
-    give replaces that choice alone; --dry-run only prints it. When the validation loss no longer falls, the learning
-    rate decays and training ends.
+    Without a length, a time from one minute to half an hour follows from the size of the corpus, and vocabulary, model
+    size and regularisation from both. The plan says what chose each value; an option replaces that choice alone. When
+    the validation loss no longer falls, the learning rate decays and training ends.
 
-    With --steps, --epochs or --tokens a preset sets all of the following options, a TOML file changes them, then the
-    environment (LM_STEPS for --steps), and flags win over all of these. Tables and keys of the file are those of a
-    run's config.json. The defaults shown are those of the preset tiny; translation starts from the preset translation.
+    With --steps, --epochs or --tokens a preset sets everything, a TOML file (--config) changes that, then the
+    environment (LM_STEPS for --steps), then flags and --set. Defaults shown are those of the preset tiny.
 
     Examples:
-      lm train book.txt
       lm train book.txt --budget 10m
       lm train texts/ --preset small --epochs 3 -o runs/novel
+      lm train --resume runs/novel --steps 5000
       lm train src/ --include '*.py' --exclude tests
       lm train reviews.csv --text-column review
       lm train letters.txt --from runs/novel -o runs/letters
       lm train questions.jsonl --supervised --from runs/novel --epochs 3 -o runs/answers
       lm train book.txt --objective masked -o runs/masked
       lm train --source train.en --target train.de --budget 10m -o runs/german
-      lm train --resume runs/novel
-      lm train --resume runs/novel --steps 5000
+      lm train book.txt --set model.experts=8 --set model.experts_per_token=2
       lm train texts/ --preset gpt2 --processes 8
     """
     data = DataFiles(

@@ -22,32 +22,32 @@ from lm.files import atomic_write_text
 
 _Files = Annotated[
     list[Path] | None,
-    typer.Argument(metavar="[FILE]...", help="What to translate, line by line [default: stdin].", show_default=False),
+    typer.Argument(metavar="[FILE]...", help="Text to translate, line by line. [default: stdin]", show_default=False),
 ]
 _Out = Annotated[
     Path | None,
-    typer.Option("--out", "-o", metavar="FILE", help="Write the translations here.", show_default=False),
+    typer.Option("--out", "-o", metavar="FILE", help="File of the translations.", show_default=False),
 ]
 _Ensemble = Annotated[
     list[Path],
     typer.Option(
         "--ensemble",
         metavar="RUN",
-        help="A further run or checkpoint to average the probabilities with; can be repeated.",
+        help="Further run, to average probabilities. Repeatable.",
         show_default=False,
         autocompletion=completion.complete_runs,
     ),
 ]
 _To = Annotated[
     str | None,
-    typer.Option(metavar="LANGUAGE", help="The target language, for a run that has several.", show_default=False),
+    typer.Option(metavar="LANGUAGE", help="Target language, for a run with several.", show_default=False),
 ]
-_Prefix = Annotated[str | None, typer.Option(metavar="TEXT", help="How each translation begins.", show_default=False)]
+_Prefix = Annotated[str | None, typer.Option(metavar="TEXT", help="Start of each translation.", show_default=False)]
 _PrefixFile = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="How the translation of each line begins, line by line; blank lines leave it open.",
+        help="Start of the translation of each line.",
         show_default=False,
     ),
 ]
@@ -56,18 +56,16 @@ _Heads = Annotated[
     typer.Option(
         "--heads",
         metavar="FILE",
-        help="The heads of the words of each line, for a run that reads dependency trees (--syntax); repeat it for "
-        "further files to translate.",
+        help="Dependency trees of the lines. Repeatable.",
         show_default=False,
     ),
 ]
-_Sample = Annotated[bool, typer.Option("--sample", help="Sample translations, with the flags under Sampling.")]
+_Sample = Annotated[bool, typer.Option("--sample", help="Sample, instead of beam search.")]
 _Attention = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="Write the attention of each translation to its source: .html (all layers and heads), .png or .svg "
-        "(a picture per line; they need matplotlib), .txt, .jsonl, or .pharaoh (alignments alone).",
+        help="Cross-attention: .html, .png, .svg, .txt, .jsonl or .pharaoh.",
         show_default=False,
     ),
 ]
@@ -75,8 +73,7 @@ _AsJson = Annotated[
     bool,
     typer.Option(
         "--json",
-        help="Print a line of JSON for each line: line, source, translations (text, tokens, logprobs, score, "
-        "finish_reason).",
+        help="Print JSON Lines: source, translations (text, score, …).",
     ),
 ]
 
@@ -90,7 +87,9 @@ _AsJson = Annotated[
         "workers": WorkersConfig,
     },
     leave_out=("stop", *LENGTH_LIMITS, "token_healing"),
-)
+    common=("--out", "--to", "--beam", "--n-best", "--length-penalty", "--sample", "--temperature", "--seed",
+            "--ensemble", "--attention", "--json"),
+)  # fmt: skip
 def translate(
     run: RunPath,
     files: _Files = None,
@@ -106,11 +105,11 @@ def translate(
     as_json: _AsJson = False,
     given: ParsedOptions,
 ) -> None:
-    """Translate text line by line: line n out is the translation of line n in.
+    """Translate text line by line.
 
-    A line holds a sentence, or whatever the lines of the training data held; a blank one stays blank. With --n-best N
-    each line has N lines of output. At a terminal each line is translated at once; otherwise lines are read ahead and
-    sorted by length for batching.
+    Line n of the output is the translation of line n. A line holds a sentence, or whatever the lines of the training
+    data held; a blank one stays blank. With --n-best N each line has N lines of output. At a terminal each line is
+    translated at once; otherwise lines are read ahead and sorted by length for batching.
 
     With --sample and a seed, sample i of a line doesn't depend on other lines; equal lines have different samples.
 

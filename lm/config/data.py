@@ -24,22 +24,12 @@ Format = Literal["text", "jsonl", "json", "csv", "tsv", "parquet"]
 class FilesConfig(CheckedConfig):
     """Which files are read, and how: what holds of files, while `DataConfig` is about the text in them."""
 
-    format: Format | None = option(
-        None, "Format of all files [default: from their names; stdin is text or JSON Lines]."
-    )
-    encoding: str = option("utf-8", "Character encoding of text files, such as gb18030, cp1252 or utf-16.")
-    include: tuple[str, ...] = option(
-        (), "Of folders and globs, read only files that match this glob, such as '*.py'. Can be repeated."
-    )
-    exclude: tuple[str, ...] = option(
-        (), "Of folders and globs, leave out files and folders that match this glob. Can be repeated."
-    )
-    skip_unreadable: bool = option(
-        False, "Leave out files that are damaged or no text in this encoding, and name them, instead of refusing all."
-    )
-    header: bool | None = option(
-        None, "The first row of CSV and TSV has the names of the columns [default: yes, but of TSV pairs]."
-    )
+    format: Format | None = option(None, "Format of all files.", default_text="by name")
+    encoding: str = option("utf-8", "Character encoding, such as cp1252.", unit="NAME")
+    include: tuple[str, ...] = option((), "Read only such files, as '*.py'.", unit="GLOB")
+    exclude: tuple[str, ...] = option((), "Files and folders to leave out.", unit="GLOB")
+    skip_unreadable: bool = option(False, "Skip damaged files and other encodings.")
+    header: bool | None = option(None, "CSV, TSV: the first row names the columns.", default_text="yes; TSV pairs no")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -69,36 +59,28 @@ class DataConfig(CheckedConfig):
 
     validation: str = option(
         "0.1",
-        "Held out for validation: a fraction, or files. A fraction is taken of the documents (duplicates "
-        "stay together), or of the end of the text where there are fewer than 100 documents.",
+        "Held-out fraction of documents, or files.",
         may_name_files=True,
+        unit="X|FILES",
     )
-    separator: str = option(END_OF_TEXT, "A line that holds only this ends a document within a text file.")
+    separator: str = option(END_OF_TEXT, "Line that ends a document.", unit="LINE")
     field: str | None = option(
         None,
-        "Field or column of the text in JSON Lines, JSON arrays, CSV, TSV and Parquet, by name or, from 1, by number "
-        "[default: text, or the only one with a usual name such as content, review or message].",
+        "Column of the text, name or number (or --text-column).",
         aliases=("--text-column",),
+        unit="COLUMN",
+        default_text="text",
     )
     label_field: str | None = option(
         None,
-        "Field or column of the label of --supervised examples, as for the text [default: label, or the only one with "
-        "a usual name such as category, class or sentiment].",
+        "Column of the label (or --label-column).",
         aliases=("--label-column",),
+        unit="COLUMN",
+        default_text="label",
     )
-    supervised: bool = option(
-        False,
-        "Each row of JSON, CSV, TSV or Parquet is an example, {prompt, completion} or {text, label}: "
-        "only the completion is learned, or the label, which follows the text on a line of its own. A masked model "
-        "becomes a classifier of the labels; a decoder classifies too (lm classify) where completions are few and "
-        "short.",
-    )
-    keep_line_ends: bool = option(
-        False, "Keep carriage returns and a byte order mark; without this, line ends are line feeds alone."
-    )
-    strip_gutenberg: bool = option(
-        False, "Leave out what Project Gutenberg puts before and after the text of its books."
-    )
+    supervised: bool = option(False, "Rows: {prompt, completion} or {text, label}.")
+    keep_line_ends: bool = option(False, "Keep carriage returns and byte order marks.")
+    strip_gutenberg: bool = option(False, "Remove Project Gutenberg's header and footer.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -122,27 +104,20 @@ def upgrade_line_end_settings(values: Mapping[str, Any]) -> dict[str, Any]:
 class ParallelConfig(CheckedConfig):
     """How pairs of sentences, a source and its translation, become tokens."""
 
-    bidirectional: bool = option(
-        False, "Learn both directions in one model; a tag before the source, such as <2de>, says which is wanted."
-    )
-    source_language: str | None = option(None, "Language of the sources [default: from file names, as in train.en].")
-    target_language: str | None = option(None, "Language of the targets [default: from file names, as in train.de].")
-    source_field: str = option(
-        "source", "Field or column of the source in JSON Lines, CSV, TSV and Parquet, by name or, from 1, by number."
-    )
-    target_field: str = option("target", "Field or column of the target, likewise.")
-    separate_vocabularies: bool = option(False, "Train a tokenizer for each language, instead of one on both.")
-    max_length: int = option(256, "Leave out pairs with more tokens than this on a side.", minimum=1)
-    max_ratio: float = option(
-        9.0, "Leave out pairs of which one side has more than this many times the tokens of the other.", minimum=1
-    )
+    bidirectional: bool = option(False, "Both directions in one model.")
+    source_language: str | None = option(None, "Language of the sources.", unit="CODE", default_text="en of train.en")
+    target_language: str | None = option(None, "Language of the targets.", unit="CODE", default_text="de of train.de")
+    source_field: str = option("source", "Column of the source.", unit="COLUMN")
+    target_field: str = option("target", "Column of the target.", unit="COLUMN")
+    separate_vocabularies: bool = option(False, "Train a tokenizer per language.", advanced=True)
+    max_length: int = option(256, "Leave out longer pairs.", minimum=1, unit="TOKENS")
+    max_ratio: float = option(9.0, "Leave out pairs of a larger length ratio.", minimum=1, unit="RATIO", advanced=True)
     bpe_dropout: float = option(
-        0.0,
-        "Probability of leaving out each merge of the BPE, so that words are seen in several pieces.",
-        minimum=0,
-        maximum=1,
+        0.0, "BPE-dropout.", default_text="none", minimum=0, maximum=1, unit="RATE", advanced=True
     )
-    bpe_dropout_until: float = option(1.0, "Share of the run after which BPE dropout ends.", minimum=0, maximum=1)
+    bpe_dropout_until: float = option(
+        1.0, "Fraction of the run with BPE-dropout.", minimum=0, maximum=1, unit="FRACTION", advanced=True
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -20,60 +20,25 @@ LENGTH_LIMITS = ("max_tokens", "min_tokens", "ignore_eos")
 class SamplingConfig(CheckedConfig):
     """How tokens are drawn from the model's distribution, how many, and what ends a text."""
 
-    temperature: float = option(
-        0.8, "Divides the logits: below 1 safer, above 1 wilder, 0 is greedy.", minimum=0, maximum=1000
-    )
-    top_k: int | None = option(None, "Draw from the N most likely tokens only.", minimum=1)
-    top_p: float | None = option(
-        None, "Draw from the fewest tokens that together have at least this probability.", minimum=0, maximum=1
-    )
-    min_p: float | None = option(
-        None, "Draw from tokens at least this many times as likely as the likeliest.", minimum=0, maximum=1
-    )
-    typical: float | None = option(
-        None,
-        "Draw from the tokens nearest the expected surprisal that together have at least this probability.",
-        minimum=0,
-        maximum=1,
-    )
-    greedy: bool = option(
-        False, "Always take the most likely token; biases and penalties count, the other flags do not."
-    )
-    repetition_penalty: float = option(
-        1.0,
-        "Divides the positive logits of tokens that occurred, in the prompt too, and multiplies negative ones; "
-        "above 1 they become less likely.",
-        minimum=0.01,
-        maximum=1000,
-    )
+    temperature: float = option(0.8, "Temperature; 0: greedy.", minimum=0, maximum=1000)
+    top_k: int | None = option(None, "Top-k: sample from the k most likely tokens.", minimum=1)
+    top_p: float | None = option(None, "Top-p: nucleus sampling.", minimum=0, maximum=1, unit="P")
+    min_p: float | None = option(None, "Min-p: probability relative to the top token.", minimum=0, maximum=1, unit="P")
+    typical: float | None = option(None, "Typical sampling: probability mass.", minimum=0, maximum=1, unit="P")
+    greedy: bool = option(False, "Greedy decoding; only biases and penalties count.")
+    repetition_penalty: float = option(1.0, "Divides logits of tokens in prompt or text.", minimum=0.01, maximum=1000)
     presence_penalty: float = option(
-        0.0, "Subtracted from the logits of tokens that were generated.", minimum=-1000, maximum=1000
+        0.0, "Subtracted once from logits of generated tokens.", minimum=-1000, maximum=1000
     )
-    frequency_penalty: float = option(
-        0.0, "Subtracted from their logits each time they were generated.", minimum=-1000, maximum=1000
-    )
-    no_repeat_ngram: int | None = option(
-        None, "Never repeat N tokens in a row, those of the prompt among them.", minimum=1
-    )
-    logit_bias: tuple[str, ...] = option(
-        (),
-        "TEXT=VALUE or ID=VALUE: add to the logit of a token, or of the last token of a text after the others; "
-        "-inf bans it. Can be repeated.",
-    )
-    stop: tuple[str, ...] = option((), "End a text before this string. Can be repeated.")
-    seed: int | None = option(
-        None, "Seed of the draws; sample i is the same for every -n [default: a fresh one].", minimum=0
-    )
-    max_tokens: int = option(200, "Stop after this many tokens.", minimum=1)
-    min_tokens: int = option(
-        0, "Ban the end-of-text token until this many tokens are generated; stop strings still end a text.", minimum=0
-    )
-    ignore_eos: bool = option(
-        False, "Continue after an end-of-text token, up to --max-tokens; the model starts a new document."
-    )
-    token_healing: bool = option(
-        True, "Choose the tokens of the prompt's last word again, with what follows; subword tokenizers only."
-    )
+    frequency_penalty: float = option(0.0, "Subtracted for each occurrence.", minimum=-1000, maximum=1000)
+    no_repeat_ngram: int | None = option(None, "Never repeat an n-gram of N tokens.", minimum=1)
+    logit_bias: tuple[str, ...] = option((), "Add to the logit of a token (ID or text); -inf bans it.", unit="TOKEN=X")
+    stop: tuple[str, ...] = option((), "End before this string.")
+    seed: int | None = option(None, "Seed; sample i is the same for any -n.", minimum=0, default_text="random")
+    max_tokens: int = option(200, "Maximum tokens to generate.", minimum=1)
+    min_tokens: int = option(0, "Ban the end-of-text token before N tokens.", minimum=0, default_text="none")
+    ignore_eos: bool = option(False, "Continue after the end-of-text token.")
+    token_healing: bool = option(True, "Regenerate the prompt's last word.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -90,57 +55,23 @@ class SamplingConfig(CheckedConfig):
 class BeamConfig(CheckedConfig):
     """How the most likely texts are searched for."""
 
-    beam: int | None = option(
-        None,
-        "Search for the most likely text, with this many candidates at a time, instead of drawing.",
-        minimum=1,
-        maximum=MAX_BEAM,
-    )
-    length_penalty: float = option(
-        1.0,
-        "With --beam: a text's score is its log-probability divided by its number of tokens to this power; "
-        "0 favours short texts.",
-        minimum=0,
-        maximum=10,
-    )
+    beam: int | None = option(None, "Beam search with N hypotheses, instead of sampling.", minimum=1, maximum=MAX_BEAM)
+    length_penalty: float = option(1.0, "Beam score: log-probability / length^X.", minimum=0, maximum=10)
 
 
 @dataclass(frozen=True)
 class TranslationConfig(CheckedConfig):
     """How sentences are translated."""
 
-    beam: int = option(
-        5,
-        "Search for the likeliest translation with this many candidates at a time; 1 is greedy.",
-        minimum=1,
-        maximum=MAX_BEAM,
-    )
-    n_best: int = option(1, "Translations of each line, best first.", minimum=1)
-    length_penalty: float = option(
-        1.0,
-        "A translation's score is its log-probability divided by its number of tokens to this power; 0 favours short "
-        "ones.",
-        minimum=0,
-        maximum=10,
-    )
-    coverage_penalty: float = option(
-        0.0,
-        "Weighs how much of the source a translation has paid no attention to, and is taken from its score.",
-        minimum=0,
-        maximum=100,
-    )
-    max_length_ratio: float = option(
-        2.0, "Tokens that a translation may have for each token of its source.", minimum=0, maximum=1000
-    )
-    max_length_extra: int = option(10, "Tokens that it may have besides.", minimum=0)
-    batch_tokens: int = option(
-        1024, "Source tokens per batch, padding included; changes the speed, not the result.", minimum=1
-    )
+    beam: int = option(5, "Beam size; 1: greedy.", minimum=1, maximum=MAX_BEAM)
+    n_best: int = option(1, "Translations per line, best first.", minimum=1)
+    length_penalty: float = option(1.0, "Score: log-probability / length^X.", minimum=0, maximum=10)
+    coverage_penalty: float = option(0.0, "Penalty on unattended source words.", minimum=0, maximum=100)
+    max_length_ratio: float = option(2.0, "Maximum target tokens per source token.", minimum=0, maximum=1000)
+    max_length_extra: int = option(10, "Further target tokens.", minimum=0, unit="TOKENS")
+    batch_tokens: int = option(1024, "Source tokens per batch, with padding.", minimum=1, unit="TOKENS")
     read_ahead: int | None = option(
-        None,
-        "Lines read before the first of them is translated, for batches of equal length [default: 4096, but 1 from a "
-        "terminal].",
-        minimum=1,
+        None, "Lines read ahead, to batch by length.", minimum=1, unit="LINES", default_text="4096; terminal 1"
     )
 
     def __post_init__(self) -> None:
@@ -153,17 +84,13 @@ class TranslationConfig(CheckedConfig):
 class FillConfig(CheckedConfig):
     """How blanks are filled."""
 
-    top_k: int = option(5, "Show the N likeliest tokens for each blank.", minimum=1)
-    batch_size: int = option(16, "Texts per batch; changes the speed, not the result.", minimum=1)
+    top_k: int = option(5, "Candidates per blank.", minimum=1)
+    batch_size: int = option(16, "Texts per batch.", minimum=1)
 
 
 @dataclass(frozen=True)
 class ClassificationConfig(CheckedConfig):
     """How texts are classified."""
 
-    top_k: int | None = option(
-        None, "Labels to print for each text, the likeliest first [default: 1, with --json all].", minimum=1
-    )
-    batch_size: int = option(
-        16, "Texts (of a decoder: texts x labels) read together; changes the speed, not the result.", minimum=1
-    )
+    top_k: int | None = option(None, "Labels per text, most likely first.", minimum=1, default_text="1; --json all")
+    batch_size: int = option(16, "Texts per batch (decoder: texts × labels).", minimum=1)

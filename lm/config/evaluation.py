@@ -15,45 +15,27 @@ AttentionUnit = Literal["words", "tokens"]
 class PerplexityConfig(CheckedConfig):
     """How files are scored."""
 
-    context: int | None = option(None, "Tokens in a window [default: the model's context].", minimum=1)
+    context: int | None = option(None, "Window.", minimum=1, unit="TOKENS", default_text="the model's context")
     stride: int | None = option(
-        None,
-        "Tokens from one window to the next, and scored in each. Half of the context lets every token (but a "
-        "document's first ones) see at least that much; the whole context is twice as fast and blinder; 1 is the "
-        "slowest and shows each token a full context [default: half of the context].",
-        minimum=1,
+        None, "Tokens scored per window; fewer see more context.", minimum=1, unit="TOKENS", default_text="context / 2"
     )
-    batch_size: int = option(16, "Windows scored together; changes the speed, not the result.", minimum=1)
-    every: int = option(
-        1,
-        "Of a masked model, which reads a window for each token that it scores, score only every Nth token of a "
-        "document: an estimate in an Nth of the time.",
-        minimum=1,
-    )
+    batch_size: int = option(16, "Windows per batch.", minimum=1)
+    every: int = option(1, "Masked models: score every Nth token, an estimate.", minimum=1)
 
 
 @dataclass(frozen=True)
 class ScoringConfig(CheckedConfig):
     """How translations are scored."""
 
-    tokenize: BleuTokenizer = option(
-        "13a",
-        "How BLEU tokenizes text: 13a as at WMT, intl by Unicode's classes, zh and char for scripts without "
-        "spaces, none for text that is tokenized already.",
-    )
-    lowercase: bool = option(False, "Compare BLEU and chrF in lower case; TER always does.")
-    resamples: int = option(
-        1000,
-        "Resamples of the bootstrap behind confidence intervals and p-values; 0 for none.",
-        minimum=0,
-        maximum=100_000,
-    )
+    tokenize: BleuTokenizer = option("13a", "Tokenizer of BLEU; none: already tokenized.")
+    lowercase: bool = option(False, "Lowercase BLEU and chrF; TER always is.")
+    resamples: int = option(1000, "Bootstrap resamples, for intervals and p; 0: none.", minimum=0, maximum=100_000)
 
 
 @dataclass(frozen=True)
 class AttentionConfig(CheckedConfig):
     """What is shown of attention weights."""
 
-    layer: int | None = option(None, "Only this layer, from 1 [default: the mean of all].", minimum=1)
-    head: int | None = option(None, "Only this head, from 1 [default: the mean of all].", minimum=1)
-    unit: AttentionUnit = option("words", "Rows and columns: words between spaces, or tokens.")
+    layer: int | None = option(None, "Only layer N, from 1.", minimum=1, default_text="mean of all")
+    head: int | None = option(None, "Only head N, from 1.", minimum=1, default_text="mean of all")
+    unit: AttentionUnit = option("words", "Rows and columns.")

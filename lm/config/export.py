@@ -42,11 +42,9 @@ EXPORTERS: Mapping[ExportSystem, Exporter] = {
 class ExportConfig(CheckedConfig):
     """The system that a run is written for, and the type of the numbers."""
 
-    to: ExportSystem = option("huggingface", "The system that is to load it; peft loads the adapters of a run alone.")
+    to: ExportSystem = option("huggingface", "Target system; peft: adapters alone.")
     type: ExportDtype = option(
-        None,
-        "Type of the matrices, for gguf (float32, float16 or q8_0) and ctranslate2 (any but q8_0) [default: float32; "
-        "for huggingface the run's].",
+        None, "Dtype of matrices, for gguf and ctranslate2.", default_text="float32; huggingface the run's"
     )
 
     def __post_init__(self) -> None:

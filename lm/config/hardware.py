@@ -20,14 +20,9 @@ INFERENCE_ONLY_DTYPES: tuple[DType, ...] = ("float16", "int8")
 class HardwareConfig(CheckedConfig):
     """The hardware to run on; `auto` is resolved by looking at the machine."""
 
-    device: Device = option("auto", "Where to run: auto takes a GPU if there is one.")
-    dtype: DType = option(
-        "auto",
-        "Arithmetic of the matmuls; auto trains in bfloat16 where that is faster, generates and translates in "
-        "what `lm compile RUN` found fastest, and is float32 otherwise. Two are for trained models: float16, and int8, "
-        "which keeps the weights in 8 bits, with a scale for each output.",
-    )
-    threads: int | None = option(None, "CPU threads [default: one per core].", minimum=1, maximum=1024)
+    device: Device = option("auto", "Device; auto: a GPU if there is one.")
+    dtype: DType = option("auto", "Dtype of matmuls; float16, int8: inference only.")
+    threads: int | None = option(None, "CPU threads.", minimum=1, maximum=1024, default_text="one per core")
 
 
 def read_threads_variable() -> int | None:
@@ -44,14 +39,8 @@ def read_threads_variable() -> int | None:
 class DistributionConfig(CheckedConfig):
     """How several processes hold a model that they train together; a resumed run may change it."""
 
-    shard: bool = option(
-        False,
-        "With several processes: share weights, gradients and the optimizer's state out among them, where each would "
-        "have all of them (FSDP); each block is gathered when it is its turn.",
-    )
-    offload: bool = option(
-        False, "With --shard on GPUs: keep the shares in the memory of the machine, and step the optimizer there."
-    )
+    shard: bool = option(False, "FSDP: shard weights and optimizer.")
+    offload: bool = option(False, "With --shard: shards in CPU memory.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -65,10 +54,4 @@ class DistributionConfig(CheckedConfig):
 class WorkersConfig(CheckedConfig):
     """How many worker processes score or generate."""
 
-    processes: int = option(
-        1,
-        "Worker processes for files, each with the model and its part of the threads; changes the speed, not the "
-        "result.",
-        minimum=1,
-        maximum=1024,
-    )
+    processes: int = option(1, "Worker processes for files, each with the model.", minimum=1, maximum=1024)

@@ -21,25 +21,22 @@ class LoraConfig(CheckedConfig):
 
     rank: int = option(
         None,
-        "With --from: leave the weights of that run as they are, and train adapters of this rank beside its matrices. "
-        "Only they are saved; the run refers to the other. AdamW trains them, at a rate of their own "
-        "[default: train all weights].",
+        "LoRA on --from: train adapters of this rank.",
         minimum=1,
         maximum=LONGEST,
         flag="--lora",
+        unit="RANK",
     )
     on: str = option(
-        ",".join(LAYER_KINDS),
-        "The layers of the blocks whose matrices have adapters: attention, feed-forward, or both with a comma.",
-        flag="--lora-on",
+        ",".join(LAYER_KINDS), "LoRA: layers with adapters.", flag="--lora-on", unit="LAYERS", advanced=True
     )
     alpha: float | None = option(
-        None,
-        "What adapters add is multiplied by this and divided by their rank [default: twice the rank].",
-        minimum=0,
-        flag="--lora-alpha",
+        None, "LoRA: scale is alpha / rank.", minimum=0, flag="--lora-alpha",
+        default_text="2 rank",
+    )  # fmt: skip
+    dropout: float = option(
+        0.0, "LoRA: dropout.", default_text="none", minimum=0, maximum=0.99, flag="--lora-dropout", unit="RATE"
     )
-    dropout: float = option(0.0, "Dropped share of what adapters read.", minimum=0, maximum=0.99, flag="--lora-dropout")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -38,178 +38,196 @@ class ModelFields(CheckedConfig):
     source_vocab_size: int | None = None
     labels: tuple[str, ...] = ()
     context_length: int = option(
-        256, "Longest sequence the model is trained on, in tokens.", minimum=1, flag="--context", maximum=LONGEST
+        256, "Longest training sequence.", minimum=1, flag="--context", maximum=LONGEST, unit="TOKENS"
     )
     architecture: Architecture = option(
-        "transformer",
-        "Transformer blocks, or recurrent layers, for which a preset's Muon and shape of blocks are left out.",
+        "transformer", "Kind of layers; presets of blocks fit only transformer.", advanced=True
     )
     recurrent_attention: RecurrentScores = option(
-        None, "How a recurrent decoder scores the positions of the source [default: additive]."
+        None, "Attention of a recurrent decoder.", default_text="additive", advanced=True
     )
-    d_model: int = option(256, "Width of the residual stream, or of recurrent layers.", minimum=1, maximum=LONGEST)
-    n_layers: int = option(4, "Layers (blocks) of the decoder.", minimum=1, maximum=MOST_LAYERS)
+    d_model: int = option(256, "Width of the residual stream.", minimum=1, maximum=LONGEST)
+    n_layers: int = option(4, "Layers of the decoder.", minimum=1, maximum=MOST_LAYERS)
     n_encoder_layers: int = option(
-        0, "Layers of the encoder; 0 makes a decoder-only model.", minimum=0, maximum=MOST_LAYERS
+        0, "Layers of the encoder.", default_text="none", minimum=0, maximum=MOST_LAYERS, group="Translation"
     )
-    decoder_only: bool = option(
-        False,
-        "Translate without an encoder: one causal stack reads source and target one after the other. It has as many "
-        "layers as a preset's encoder and decoder together.",
-    )
-    n_heads: int = option(4, "Attention heads; they divide d_model.", minimum=1, maximum=LONGEST)
-    n_kv_heads: int = option(
-        None, "Key/value heads, shared by groups of query heads [default: n_heads].", minimum=1, maximum=LONGEST
-    )
+    decoder_only: bool = option(False, "Translate in one causal stack.", group="Translation")
+    n_heads: int = option(4, "Attention heads; must divide d_model.", minimum=1, maximum=LONGEST)
+    n_kv_heads: int = option(None, "Key/value heads (GQA).", minimum=1, maximum=LONGEST, default_text="n_heads")
     d_ff: int = option(
         None,
-        "Width of the feed-forward layer [default: 4 d_model; 8/3 d_model for swiglu].",
+        "Feed-forward width.",
         minimum=1,
         maximum=LONGEST,
+        default_text="4 d_model; swiglu 8/3",
     )
-    attention: AttentionKind = option(
-        "full",
-        "What self-attention sees: all; a window; window, global and random blocks (bigbird); the length projected to "
-        "a low rank (linformer, in encoders and masked models); alternating blocks of strided-convolution and "
-        "local attention (compressed).",
-    )
+    attention: AttentionKind = option("full", "Self-attention pattern.", advanced=True)
     attention_window: int = option(
         None,
-        "Positions that a query sees up to its own; on either side where both are seen [default: 128].",
+        "Window of attention, on each visible side.",
         minimum=1,
         maximum=LONGEST,
+        unit="TOKENS",
+        default_text="128",
+        advanced=True,
     )
     attention_block: int = option(
         None,
-        "Positions of a block, of bigbird or in compressed attention's local layers [default: 32; 256].",
+        "Block of bigbird, or local block of compressed attention.",
         minimum=1,
         maximum=LONGEST,
+        unit="TOKENS",
+        default_text="32; compressed 256",
+        advanced=True,
     )
     global_blocks: int = option(
-        None,
-        "First blocks, of bigbird, that all see; where both sides are seen they see all [default: 2].",
-        minimum=0,
-        maximum=LONGEST,
+        None, "Global blocks of bigbird.", minimum=0, maximum=LONGEST, default_text="2", advanced=True
     )
     random_blocks: int = option(
-        None, "Blocks drawn at random, of bigbird, that each block sees [default: 3].", minimum=0, maximum=LONGEST
+        None, "Random blocks per block of bigbird.", minimum=0, maximum=LONGEST, default_text="3", advanced=True
     )
     attention_rank: int = option(
-        None, "Keys and values that linformer projects the length to [default: 128].", minimum=1, maximum=LONGEST
+        None,
+        "Rank of linformer's projection.",
+        minimum=1,
+        maximum=LONGEST,
+        unit="RANK",
+        default_text="128",
+        advanced=True,
     )
     attention_stride: int = option(
         None,
-        "Positions that each key and value of compressed attention covers [default: 3].",
+        "Stride of compressed attention.",
         minimum=2,
         maximum=LONGEST,
+        unit="TOKENS",
+        default_text="3",
+        advanced=True,
     )
-    positions: Positions = option(
-        "rotary", "How positions are encoded; learned ones end at the context, the others extrapolate."
-    )
+    positions: Positions = option("rotary", "Position encoding.")
     max_distance: int = option(
         None,
-        "Distance from which relative positions are all alike [default: 16; 128 for t5].",
+        "Relative positions: clipping distance.",
         minimum=1,
         maximum=LONGEST,
+        unit="TOKENS",
+        default_text="16; t5 128",
+        advanced=True,
     )
     max_tree_distance: int = option(
         None,
-        "The same for distances in dependency trees [default: --max-distance if given, else 16].",
+        "Dependency trees: clipping distance.",
         minimum=1,
         maximum=LONGEST,
+        default_text="as max_distance",
+        group="Syntax",
+        advanced=True,
     )
-    syntax: Syntax = option(
-        "none",
-        "Positions in the dependency trees of sources (--heads), beside --positions: the depth of each word, the "
-        "distance between two of them, or both; for translation.",
+    syntax: Syntax = option("none", "Positions in dependency trees (--heads).", group="Syntax", advanced=True)
+    rope_base: float = option(10_000.0, "RoPE: base (theta).", minimum=1, advanced=True)
+    d_head: int = option(
+        None, "Width of a head.", minimum=1, maximum=LONGEST, default_text="d_model / n_heads", advanced=True
     )
-    rope_base: float = option(10_000.0, "Base of the rotary frequencies.", minimum=1)
-    d_head: int = option(None, "Width of each attention head [default: d_model / n_heads].", minimum=1, maximum=LONGEST)
     rotary_share: float = option(
-        1.0, "Share of each head's width that rotary positions turn; Pythia has 0.25.", minimum=0, maximum=1
+        1.0,
+        "RoPE: rotated fraction of a head.",
+        minimum=0,
+        maximum=1,
+        unit="FRACTION",
+        advanced=True,
     )
-    rope_scaling: RotaryScaling = option(
-        "none", "How rotary frequencies are slowed down for a context longer than the one trained on."
+    rope_scaling: RotaryScaling = option("none", "RoPE scaling.", advanced=True)
+    rope_factor: float = option(
+        None, "RoPE scaling: factor.", minimum=1, unit="FACTOR", default_text="1", advanced=True
     )
-    rope_factor: float = option(None, "By how much they are slowed down [default: 1].", minimum=1)
     rope_context: int = option(
-        None, "Context trained on before, for llama3 and yarn [default: the context].", minimum=1, maximum=LONGEST
+        None,
+        "RoPE scaling: original context.",
+        minimum=1,
+        maximum=LONGEST,
+        unit="TOKENS",
+        default_text="context",
+        advanced=True,
     )
     rope_slow: float = option(
-        None, "Turns in that context up to which a frequency is slowed down in full [default: 1].", minimum=0.001
+        None,
+        "RoPE scaling: low_freq_factor, beta_slow.",
+        minimum=0.001,
+        default_text="1",
+        advanced=True,
     )
     rope_fast: float = option(
-        None, "Turns in that context from which a frequency stays as it is [default: 4; 32 for yarn].", minimum=0
+        None,
+        "RoPE scaling: high_freq_factor, beta_fast.",
+        minimum=0,
+        default_text="4; yarn 32",
+        advanced=True,
     )
     rope_temperature: float = option(
-        None, "Factor of rotated queries and keys, for yarn [default: 1 + 0.1 ln(factor)].", minimum=0
+        None,
+        "RoPE scaling: attention_factor.",
+        minimum=0,
+        default_text="1 + 0.1 ln(factor)",
+        advanced=True,
     )
     attention_bias: AttentionBias = option(
-        None, "Biases of attention: none, of queries, keys and values (inputs), or all [default: as --bias]."
+        None, "Biases of attention; inputs: Q, K, V.", default_text="as bias", advanced=True
     )
-    parallel_residual: bool = option(
-        False, "Let attention and feed-forward layer of a block read the same, and add both, as in Pythia."
+    parallel_residual: bool = option(False, "Parallel attention and feed-forward.", advanced=True)
+    norm: Norm = option("rmsnorm", "Normalisation layers.")
+    norm_position: NormPosition = option("pre", "Pre-norm or post-norm.", advanced=True)
+    norm_eps: float = option(1e-5, "Normalisation: epsilon.", minimum=0, advanced=True)
+    activation: Activation = option("swiglu", "Feed-forward activation.")
+    qk_norm: bool = option(False, "RMSNorm of queries and keys.", advanced=True)
+    bias: bool = option(False, "Biases in linear layers and LayerNorms.")
+    dropout: float = option(
+        0.0, "Dropout of sublayers and embeddings.", default_text="none", minimum=0, maximum=0.99, unit="RATE"
     )
-    norm: Norm = option("rmsnorm", "Kind of normalisation.")
-    norm_position: NormPosition = option("pre", "Normalise before each sublayer, or after adding its output.")
-    norm_eps: float = option(1e-5, "Added to the variance in normalisation.", minimum=0)
-    activation: Activation = option("swiglu", "Activation of the feed-forward layer.")
-    qk_norm: bool = option(False, "Normalise queries and keys (RMSNorm per head).")
-    bias: bool = option(False, "Give linear layers and LayerNorms a bias.")
-    dropout: float = option(0.0, "Dropped share of embeddings and sublayer outputs.", minimum=0, maximum=0.99)
     attention_dropout: float = option(
-        None, "Dropped share of attention weights [default: as --dropout].", minimum=0, maximum=0.99
+        None,
+        "Dropout of attention weights.",
+        minimum=0,
+        maximum=0.99,
+        unit="RATE",
+        default_text="as dropout",
+        advanced=True,
     )
-    tie_embeddings: bool = option(True, "Use the token embedding as the output layer too.")
-    scale_embeddings: bool = option(False, "Multiply embeddings by the square root of d_model.")
+    tie_embeddings: bool = option(True, "Tie input and output embeddings.")
+    scale_embeddings: bool = option(False, "Scale embeddings by √d_model.", advanced=True)
     init_std: float = option(
         None,
-        "Standard deviation of the initial weights [default: 0.02 at GPT-2's width of 768, growing as 1/√d_model].",
+        "Standard deviation of initial weights.",
         minimum=0,
+        unit="STD",
+        default_text="0.02 √(768 / d_model)",
+        advanced=True,
     )
-    zero_init: bool = option(False, "Start the outputs of sublayers, and an untied output layer, at zero.")
+    zero_init: bool = option(False, "Zero-initialise output projections.", advanced=True)
     softcap: float = option(
-        0.0, "Keep logits within this of zero, smoothly; Gemma 2 has 30. 0 leaves them alone.", minimum=0, maximum=1000
+        0.0, "Soft-capping of the logits.", default_text="off", minimum=0, maximum=1000, advanced=True
     )
-    value_residual: bool = option(
-        False, "Mix the values of self-attention with those of the first layer, in learned shares."
-    )
-    embedding_shortcut: bool = option(False, "Mix the embedding into what each block reads, in learned shares.")
+    value_residual: bool = option(False, "Value residual: mix in values of layer 1.", advanced=True)
+    embedding_shortcut: bool = option(False, "Mix embeddings into each block.", advanced=True)
     experts: int = option(
-        0,
-        "Experts in the place of a feed-forward layer; each token goes through a few of them. 0 has none.",
-        minimum=0,
-        maximum=LONGEST,
+        0, "MoE: experts per feed-forward layer.", default_text="none", minimum=0, maximum=LONGEST, advanced=True
     )
-    experts_per_token: int = option(1, "Experts that each token goes through.", minimum=1, maximum=LONGEST)
-    expert_every: int = option(1, "Have experts in every block, or with N in every Nth.", minimum=1, maximum=LONGEST)
+    experts_per_token: int = option(1, "MoE: top-k of the router.", minimum=1, maximum=LONGEST, advanced=True)
+    expert_every: int = option(1, "MoE: experts in every Nth block.", minimum=1, maximum=LONGEST, advanced=True)
     expert_capacity: float = option(
         0.0,
-        "Expert capacity in training, as a multiple of the tokens per expert of a balanced batch; tokens beyond it "
-        "skip the experts. 0 is no limit.",
+        "MoE: capacity factor in training.",
+        default_text="unlimited",
         minimum=0,
+        unit="FACTOR",
+        advanced=True,
     )
     gate_noise: float = option(
-        0.0,
-        "Scale of a learned noise, in training, on the scores that choose experts; 1 in Shazeer et al. 2017.",
-        minimum=0,
+        0.0, "MoE: router noise in training.", default_text="none", minimum=0, unit="SCALE", advanced=True
     )
-    objective: Objective = option(
-        "causal",
-        "What is learned of a text: each token from those before it, or masked ones from both sides (BERT), which "
-        "makes a model that fills blanks and, with --supervised, one that classifies.",
-    )
-    embedding_norm: bool = option(False, "Normalise embeddings before the first block, as BERT does.")
+    objective: Objective = option("causal", "Next token (GPT) or masked tokens (BERT).")
+    embedding_norm: bool = option(False, "Normalise embeddings (BERT).", advanced=True)
     token_types: int = option(
-        0,
-        "Types of tokens, as BERT has for pairs of sentences, whose vectors are added to embeddings; texts are of the "
-        "first. 0 has none.",
-        minimum=0,
-        maximum=LONGEST,
+        0, "Token type embeddings (BERT).", default_text="none", minimum=0, maximum=LONGEST, advanced=True
     )
-    output_bias: bool = option(False, "Give the output layer a bias, as Marian does.")
-    output_transform: bool = option(
-        False,
-        "As BERT does, send final states through one more linear layer, activation and normalisation before the output "
-        "layer, and give that a bias.",
-    )
+    output_bias: bool = option(False, "Bias of the output layer (Marian).", advanced=True)
+    output_transform: bool = option(False, "Linear, activation, norm before the output layer (BERT).", advanced=True)

@@ -34,6 +34,11 @@ class Option:
         flag: the command-line flag, with its dashes.
         aliases: other flags that do the same.
         may_name_files: whether the value can be names of files, which need not be valid UTF-8 as text must.
+        unit: the placeholder of the value in help, such as TOKENS.
+        default_text: what None means, for help.
+        group: the group of help that it belongs to; None: that of its section.
+        is_advanced: whether it is for specialists, and set by its key (`--set model.experts=8`); its flag is accepted,
+            but not shown.
     """
 
     name: str
@@ -47,6 +52,10 @@ class Option:
     flag: str
     may_name_files: bool = False
     aliases: tuple[str, ...] = ()
+    unit: str = ""
+    default_text: str | None = None
+    group: str | None = None
+    is_advanced: bool = False
 
     @property
     def setting(self) -> str:
@@ -119,6 +128,8 @@ _SHOWN = 80
 _NOUNS = {int: "an integer", float: "a number", str: "a word", bool: "true or false", tuple: "a list of strings",
           types.NoneType: "nothing"}  # fmt: skip
 
+_UNITS: Mapping[type, str] = {int: "N", float: "X", str: "TEXT", bool: "true|false", tuple: "TEXT"}
+
 
 def option(
     default: Any,  # noqa: ANN401
@@ -129,10 +140,15 @@ def option(
     flag: str | None = None,
     aliases: tuple[str, ...] = (),
     may_name_files: bool = False,
+    unit: str | None = None,
+    default_text: str | None = None,
+    group: str | None = None,
+    advanced: bool = False,
 ) -> Any:  # noqa: ANN401 (dataclasses.field is typed so too)
-    """Declare a dataclass field with its description; `flag` if the flag differs from the field's name."""
+    """Declare a dataclass field with its description (see `Option`); `flag` if it differs from the name."""
     known = {"help": help, "minimum": minimum, "maximum": maximum, "flag": flag, "aliases": aliases,
-             "may_name_files": may_name_files}  # fmt: skip
+             "may_name_files": may_name_files, "unit": unit, "default_text": default_text, "group": group,
+             "is_advanced": advanced}  # fmt: skip
     return dataclasses.field(default=default, metadata=known)
 
 
@@ -149,9 +165,10 @@ def _describe(field: dataclasses.Field[Any], hint: Any) -> Option:  # noqa: ANN4
     if is_union:
         hint = next(part for part in get_args(hint) if part is not type(None))
     choices = get_args(hint) if get_origin(hint) is Literal else ()
+    kind: type = str if choices else get_origin(hint) or hint
     return Option(
         name=field.name,
-        kind=str if choices else get_origin(hint) or hint,
+        kind=kind,
         choices=choices,
         optional=is_union or field.default is None,
         default=field.default,
@@ -161,6 +178,10 @@ def _describe(field: dataclasses.Field[Any], hint: Any) -> Option:  # noqa: ANN4
         flag=field.metadata["flag"] or "--" + field.name.replace("_", "-"),
         may_name_files=field.metadata["may_name_files"],
         aliases=field.metadata["aliases"],
+        unit=field.metadata["unit"] or ("NAME" if choices else _UNITS[kind]),
+        default_text=field.metadata["default_text"],
+        group=field.metadata["group"],
+        is_advanced=field.metadata["is_advanced"],
     )
 
 

@@ -19,9 +19,7 @@ Merges = Literal["words", "characters"]
 class TokenizerConfig(CheckedConfig):
     """A tokenizer to be trained."""
 
-    kind: TokenizerKind = option("bpe", "Byte-level BPE, single characters, or single bytes.")
-    vocab_size: int = option(
-        4096, "Size of a BPE vocabulary, special tokens included.", minimum=257, maximum=MOST_TOKENS
-    )
-    min_frequency: int = option(2, "How often a pair must occur to be merged.", minimum=1, maximum=1 << 31)
-    merges: Merges = option("words", "Merge bytes into parts of words, or only into single characters.")
+    kind: TokenizerKind = option("bpe", "Byte-level BPE, characters or bytes.")
+    vocab_size: int = option(4096, "BPE vocabulary size.", minimum=257, maximum=MOST_TOKENS, unit="TOKENS")
+    min_frequency: int = option(2, "Least count of a BPE merge.", minimum=1, maximum=1 << 31, unit="COUNT")
+    merges: Merges = option("words", "BPE merges: up to words, or up to characters.")

@@ -24,107 +24,94 @@ _FORM = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?
 class TrainingConfig(CheckedConfig):
     """How a model is trained. Exactly one of steps, epochs, tokens and budget says for how long."""
 
-    steps: int | None = option(None, "Train for this many optimizer steps.", minimum=1)
-    epochs: float | None = option(None, "Train for this many passes over the training split.", minimum=0)
-    tokens: int | None = option(None, "Train on this many tokens.", minimum=1)
-    budget: str | None = option(
-        None,
-        "Time from start to end, or added to a resumed run (90s, 10m, 1h30m); without a preset it also chooses "
-        "vocabulary, size and batch.",
-    )
-    batch_size: int = option(32, "Sequences in one optimizer step.", minimum=1, maximum=MOST_ROWS)
+    steps: int | None = option(None, "Length: optimizer steps.", minimum=1, unit="STEPS")
+    epochs: float | None = option(None, "Length: passes over the training split.", minimum=0, unit="EPOCHS")
+    tokens: int | None = option(None, "Length: training tokens.", minimum=1, unit="TOKENS")
+    budget: str | None = option(None, "Length: time, as 90s, 10m or 1h30m.", unit="DURATION")
+    batch_size: int = option(32, "Sequences per step.", minimum=1, maximum=MOST_ROWS)
     batch_tokens: int | None = option(
-        None, "Tokens in one optimizer step, instead of sequences.", minimum=1, maximum=MOST_ROWS
+        None, "Tokens per step, instead of --batch-size.", minimum=1, maximum=MOST_ROWS, unit="TOKENS"
     )
     batch_warmup: int = option(
-        0, "Steps over which the batch grows from a quarter of its sequences to all of them.", minimum=0
+        0, "Steps over which the batch grows, from a quarter.", minimum=0, unit="STEPS", advanced=True
     )
     micro_batch_size: int | None = option(
-        None,
-        "Sequences in one pass through the model; gradients of several accumulate. A resumed run may change it. "
-        "[default: what fits into a GPU's memory, all at once elsewhere].",
-        minimum=1,
+        None, "Gradient accumulation: sequences per pass.", minimum=1, default_text="all that fit"
     )
-    learning_rate: float = option(1e-3, "Peak learning rate.", minimum=0, maximum=1e9)
-    schedule: Schedule = option("cosine", "Shape of the learning rate after warm-up.")
-    warmup_steps: int = option(50, "Steps over which the learning rate rises from zero.", minimum=0)
-    final_learning_rate: float = option(0.1, "Where the schedule ends, as a share of the peak.", minimum=0, maximum=1)
-    decay_fraction: float = option(0.2, "Share of the steps that the wsd schedule decays over.", minimum=0, maximum=1)
-    optimizer: OptimizerKind = option(
-        "adamw", "AdamW for all weights, or Muon for the matrices of the blocks and AdamW for the rest."
+    learning_rate: float = option(1e-3, "Peak learning rate.", minimum=0, maximum=1e9, unit="LR")
+    schedule: Schedule = option("cosine", "Learning-rate schedule.")
+    warmup_steps: int = option(50, "Learning-rate warm-up.", minimum=0, unit="STEPS")
+    final_learning_rate: float = option(0.1, "Final learning rate / peak.", minimum=0, maximum=1, unit="FRACTION")
+    decay_fraction: float = option(
+        0.2, "Schedule wsd: decay fraction.", minimum=0, maximum=1, unit="FRACTION", advanced=True
     )
-    beta1: float = option(0.9, "AdamW: decay of the mean gradient.", minimum=0, maximum=0.9999)
-    beta2: float = option(0.95, "AdamW: decay of the mean squared gradient.", minimum=0, maximum=0.99999)
-    epsilon: float = option(1e-8, "AdamW: added to the denominator.", minimum=0)
-    weight_decay: float = option(0.1, "Decay of matrices; vectors are never decayed.", minimum=0, maximum=1e9)
-    clip: float = option(1.0, "Gradient clipping: maximum norm; 0 disables it.", minimum=0)
-    evaluate_every: int = option(
-        250, "Steps between evaluations on the whole validation split; 0 only at the end.", minimum=0
-    )
+    optimizer: OptimizerKind = option("adamw", "Optimizer; muon has AdamW for the rest.")
+    beta1: float = option(0.9, "AdamW: β1.", minimum=0, maximum=0.9999, advanced=True)
+    beta2: float = option(0.95, "AdamW: β2.", minimum=0, maximum=0.99999, advanced=True)
+    epsilon: float = option(1e-8, "AdamW: ε.", minimum=0, advanced=True)
+    weight_decay: float = option(0.1, "Weight decay of matrices.", minimum=0, maximum=1e9)
+    clip: float = option(1.0, "Gradient clipping; 0: off.", minimum=0, unit="NORM")
+    evaluate_every: int = option(250, "Evaluation interval; 0: at end.", minimum=0, unit="STEPS", group="Evaluation")
     checkpoint_every: int | None = option(
-        None, "Steps between checkpoints; 0 only at the end [default: at each evaluation].", minimum=0
+        None,
+        "Checkpoint interval; 0: at end.",
+        minimum=0,
+        unit="STEPS",
+        default_text="evaluate_every",
+        group="Evaluation",
     )
-    keep: int = option(3, "Checkpoints kept: this many of the latest, and the best; 0 keeps all.", minimum=0)
+    keep: int = option(3, "Checkpoints to keep, and the best; 0: all.", minimum=0, group="Evaluation")
     patience: int | None = option(
-        None, "Stop when this many evaluations in a row have brought no lower loss [default: never].", minimum=1
+        None,
+        "Stop after N evaluations without improvement.",
+        minimum=1,
+        group="Evaluation",
     )
     decay_patience: int | None = option(
         None,
-        "Start the decay of the learning rate when this many evaluations in a row have brought no lower loss; patience "
-        "counts from there [default: never].",
+        "Start the decay after N evaluations without improvement.",
         minimum=1,
+        group="Evaluation",
+        advanced=True,
     )
-    label_smoothing: float = option(
-        0.0, "Share of each target spread over the vocabulary; never when evaluating.", minimum=0, maximum=0.99
-    )
+    label_smoothing: float = option(0.0, "Label smoothing.", default_text="none", minimum=0, maximum=0.99, unit="RATE")
     source_loss: float = option(
         0.0,
-        "With --decoder-only: what a token of the source counts in the loss, where one of the target counts 1, as both "
-        "did in Liu et al. 2018. Only targets are evaluated.",
+        "Loss weight of source tokens, with decoder_only.",
+        default_text="none",
         minimum=0,
         maximum=1000,
+        unit="WEIGHT",
+        group="Translation",
+        advanced=True,
     )
     r_drop: float = option(
-        0.0,
-        "R-Drop: each batch goes through twice with other dropout, and this weighs how far the two may differ; "
-        "a step takes twice as long.",
-        minimum=0,
+        0.0, "R-Drop: weight of the KL term.", default_text="off", minimum=0, unit="WEIGHT", advanced=True
     )
     expert_balance: float = option(
-        0.01, "Weight of the loss that spreads tokens evenly over experts, where there are any.", minimum=0
+        0.01, "MoE: weight of the load-balancing loss.", minimum=0, unit="WEIGHT", group="Model", advanced=True
     )
     ema: float = option(
-        0.0,
-        "Decay of a moving average of the weights, which is then what is evaluated and saved; 0 keeps none.",
-        minimum=0,
-        maximum=0.99999,
+        0.0, "EMA of the weights, evaluated and saved.", default_text="off", minimum=0, maximum=0.99999, unit="DECAY"
     )
-    best_by: Criterion = option(
-        "loss", "What makes a checkpoint the best, and counts for --patience: the validation loss, or BLEU."
-    )
+    best_by: Criterion = option("loss", "Criterion of the best checkpoint.", group="Translation")
     bleu_sentences: int = option(
-        2000, "Sentences of the validation split that are translated at each evaluation, for BLEU.", minimum=0
+        2000, "Sentences translated per evaluation, for BLEU.", minimum=0, group="Translation", advanced=True
     )
-    sample: tuple[str, ...] = option(
-        (), "Continue (or translate) this after each evaluation, to see the model learn. Can be repeated."
-    )
+    sample: tuple[str, ...] = option((), "Prompt to sample at evaluations.", group="Evaluation")
     masked_share: float = option(
         0.15,
-        "With --objective masked: share of the tokens that are to be predicted; of these, 80% are masked, 10% replaced "
-        "by any other, and 10% left as they are.",
+        "Masking rate of --objective masked.",
         minimum=0.001,
         maximum=0.999,
+        unit="RATE",
+        group="Model",
+        advanced=True,
     )
-    whole_words: bool = option(False, "With --objective masked: mask all tokens of a word or none.")
-    compile: bool = option(
-        False, "Compile the model with torch.compile, which pays off in long runs; a resumed run may change it."
-    )
-    checkpoint_activations: bool = option(
-        False,
-        "Activation checkpointing: recompute the activations of each block in the backward pass: far less memory "
-        "for a step that takes a third longer; a resumed run may change it.",
-    )
-    seed: int = option(0, "Seed of the initial weights, the data order and dropout.", minimum=0, maximum=2**64 - 1)
+    whole_words: bool = option(False, "Whole-word masking, for --objective masked.", group="Model", advanced=True)
+    compile: bool = option(False, "torch.compile; pays off in long runs.", group="Hardware")
+    checkpoint_activations: bool = option(False, "Activation checkpointing: less memory, slower.", group="Hardware")
+    seed: int = option(0, "Seed of weights, order and dropout.", minimum=0, maximum=2**64 - 1)
 
     def __post_init__(self) -> None:
         super().__post_init__()

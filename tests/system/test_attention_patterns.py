@@ -96,10 +96,13 @@ def test_a_masked_model_with_a_pattern(kind, place, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--attention-window", "8"], "full attention has no attention_window (--attention-window, --attention)"),
+        (
+            ["--attention-window", "8"],
+            "full attention has no attention_window (--set model.attention_window, --set model.attention)",
+        ),
         (["--attention", "linformer"], "linformer attention is for encoders"),
         (["--attention", "bigbird", "--attention-rank", "4"], "bigbird attention has no attention_rank"),
-        (["--attention", "sparse"], "--attention"),
+        (["--attention", "sparse"], "(--set model.attention)"),
     ],
 )
 def test_flags_that_do_not_go_together_are_refused_in_a_line(flags, message, place, tmp_path, capsys):

@@ -52,7 +52,7 @@ CASES = {
     "measuring invalid UTF-8": (["perplexity", "{0}/run", "{0}/latin1.txt"], 1, "latin1.txt: not valid UTF-8 at byte offset 3"),
     "a stride beyond the context": (["perplexity", "{0}/run", "{0}/text.txt", "--stride", "99"], 2, "stride"),
     "more experts a token than there are": (["train", "{0}/text.txt", "--experts", "2", "--experts-per-token", "3", *SMALL], 2, "experts_per_token 3 is more than experts 2"),
-    "experts a token without experts": (["train", "{0}/text.txt", "--experts-per-token", "2", *SMALL], 2, "is for a model with experts (--experts, --experts-per-token)"),
+    "experts a token without experts": (["train", "{0}/text.txt", "--experts-per-token", "2", *SMALL], 2, "is for a model with experts (--set model.experts, --set model.experts_per_token)"),
     "experts that are compiled": (["train", "{0}/text.txt", "--experts", "2", "--compile", *SMALL], 2, "a model with experts is not compiled"),
     "a run almost": (["perplexity", "{0}/rum", "{0}/text.txt"], 1, "rum: no such run (did you mean '{0}/run'?)"),
     "a step that is not there": (["generate", "{0}/run/checkpoints/step-7", "x"], 1, "no such checkpoint; there is step-30"),

@@ -116,10 +116,10 @@ def test_what_continues_texts_is_refused_in_a_line(folder, command, capsys):
         (["--decoder-only", "--architecture", "lstm"], "decoder_only is for transformer blocks"),
         (
             ["--decoder-only", "--separate-vocabularies"],
-            "leave one of the two out (--separate-vocabularies, --decoder-only)",
+            "leave one of the two out (--set parallel.separate_vocabularies, --decoder-only)",
         ),
         (["--decoder-only", "--positions", "learned", "--context", "4"], "the longest pair takes"),
-        (["--source-loss", "1"], "leave out its loss (--source-loss, --decoder-only)"),
+        (["--source-loss", "1"], "leave out its loss (--set training.source_loss, --decoder-only)"),
         (["--preset", "tiny"], "--decoder-only"),
     ],
 )

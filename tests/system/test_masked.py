@@ -146,9 +146,9 @@ def test_info_average_and_runs_know_them(folder, tmp_path, capsys):
         (["bench", "bert-base"], "bert-base is a model that fills blanks"),
         (
             ["train", "{0}/text.txt", "--masked-share", "0.3", "--steps", "1"],
-            "--masked-share has no effect",
+            "--set training.masked_share has no effect",
         ),
-        (["train", "{0}/text.txt", "--whole-words", "--steps", "1"], "--whole-words has no effect"),
+        (["train", "{0}/text.txt", "--whole-words", "--steps", "1"], "--set training.whole_words=true has no effect"),
         (["train", "{0}/text.txt", "--objective", "masked", "--architecture", "gru"], "objective is for transformer"),
         (
             ["train", "{0}/text.txt", "--objective", "masked", "--n-encoder-layers", "2"],

@@ -79,4 +79,4 @@ def test_a_translation_model_of_distances(positions, pairs, tmp_path, capsys):
 
 def test_a_distance_without_a_scheme_that_has_one_is_refused_in_a_line(place, tmp_path, capsys):
     assert run(["train", str(place / "text.txt"), "-o", str(tmp_path / "run"), *SMALL, "--max-distance", "8"]) == 2
-    assert "rotary positions have no max_distance (--max-distance, --positions)" in capsys.readouterr().err
+    assert "rotary positions have no max_distance (--set model.max_distance, --positions)" in capsys.readouterr().err

@@ -81,11 +81,11 @@ def test_generate_perplexity_and_info(folder, capsys):
     [
         (
             ["--architecture", "lstm", "--n-heads", "2"],
-            "n_heads is for transformer blocks, not for lstm layers (--n-heads, --architecture)",
+            "n_heads is for transformer blocks, not for lstm layers (--n-heads, --set model.architecture)",
         ),
         (["--architecture", "gru", "--positions", "learned"], "positions is for transformer blocks"),
-        (["--architecture", "lstm", "--recurrent-attention", "dot"], "--recurrent-attention"),
-        (["--recurrent-attention", "dot"], "--recurrent-attention"),
+        (["--architecture", "lstm", "--recurrent-attention", "dot"], "--set model.recurrent_attention"),
+        (["--recurrent-attention", "dot"], "--set model.recurrent_attention"),
         (["--architecture", "gru", "--compile"], "only transformer blocks are compiled"),
         (["--architecture", "ltsm"], "did you mean 'lstm'"),
     ],

@@ -7,15 +7,16 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from cli.main import run
-from lm.config.options import list_options
 from lm.config.presets import PRESETS
-from lm.config.training import TrainingConfig
+from lm.config.training import Schedule
 from lm.text.public.catalogue import CORPORA
 from lm.training import history
+from tests.documented_help import commands
 from tests.system.conftest import SMALL
 
 ROOT = Path(__file__).parents[3]
@@ -99,17 +100,50 @@ def test_every_shell_offers(shell, line, offered, folder):
         ("lm train --config ", []),
         ("lm tokenizer tr", ["train"]),
         ("lm train --warmup", ["--warmup-steps"]),
+        ("lm train --expert", []),
+        ("lm train --help-", ["--help-group", "--help-settings"]),
+        ("lm train --help-group tr", ["training", "translation"]),
+        ("lm train --set model.rope_s", ["model.rope_scaling=", "model.rope_slow="]),
+        ("lm train --set training.best", ["training.best_by="]),
     ],
 )
 def test_each_thing_is_offered_where_it_belongs(line, offered, folder):
     assert ask("bash", line, folder) == offered
 
 
-@pytest.mark.parametrize(
-    "described", [each for each in list_options(TrainingConfig) if each.choices], ids=lambda each: each.name
-)
-def test_values_of_a_choice(described, folder):
-    assert ask("bash", f"lm train {described.flag} ", folder) == list(described.choices)
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_values_of_a_setting(shell, folder):
+    assert ask(shell, "lm train --set model.experts=", folder) == []
+    norms = ["model.norm=layernorm", "model.norm=rmsnorm"]
+    assert ask(shell, "lm train --set model.norm=", folder) == norms
+    assert ask(shell, "lm train --set model.norm=r", folder) == norms[1:]
+
+
+def test_values_of_a_choice(folder):
+    assert ask("bash", "lm train --schedule ", folder) == list(get_args(Schedule))
+
+
+CHOICES = [
+    pytest.param(command, parameter, id=f"{path} {parameter.opts[0]}")
+    for path, command in commands()
+    for parameter in command.params
+    if hasattr(parameter, "setting") and parameter.setting.described.choices
+]
+
+
+@pytest.mark.parametrize(("command", "parameter"), CHOICES)
+def test_completions_are_the_values_that_are_accepted(command, parameter):
+    context = command.make_context("x", [], resilient_parsing=True)
+    described = parameter.setting.described
+    offered = [item.value for item in parameter.shell_complete(context, "")]
+    assert offered == list(described.choices)
+    for value in offered:
+        described.check(value)
+    if command.has_advanced_settings:
+        by_key = next(each for each in command.params if "--set" in each.opts)
+        key = parameter.setting.key
+        offered = [item.value for item in by_key.shell_complete(context, f"{key}=")]
+        assert offered == [f"{key}={value}" for value in described.choices]
 
 
 def test_curves_that_are_offered_are_those_that_a_run_has(tmp_path, monkeypatch):

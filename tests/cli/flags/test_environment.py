@@ -151,18 +151,14 @@ def test_generate_takes_flags_before_variables_that_contradict_them(train, tmp_p
     assert "--temperature has no effect with LM_BEAM" in capsys.readouterr().err
 
 
-def test_every_option_but_cache_has_a_variable_and_they_are_distinct_within_a_command():
+def test_every_option_but_cache_and_set_has_a_variable_and_they_are_distinct_within_a_command():
     for path, command in commands():
         if hasattr(command, "commands"):
             continue
-        names = [variable_of_parameter(option) for option in command.params if option.param_type_name == "option"]
-        without = [
-            option.opts[0]
-            for option in command.params
-            if option.param_type_name == "option" and variable_of_parameter(option) is None
-        ]
-        assert without in ([], ["--cache"]), path
-        named = [name for name in names if name]
+        options = [each for each in command.params if each.param_type_name == "option" and not each.is_eager]
+        without = {option.opts[0] for option in options if variable_of_parameter(option) is None}
+        assert without <= {"--cache", "--set"}, path
+        named = [name for name in map(variable_of_parameter, options) if name]
         assert len(named) == len(set(named)), path
 
 

@@ -1,47 +1,189 @@
-"""Help lists every flag once, under the name of its group, and does not depend on the environment."""
+"""Help: a short screen, all options in groups, and every setting; it does not depend on the environment."""
 
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
 
-from cli.flags.options import _summarize
-from cli.main import run
+import pytest
 
+from cli.flags import help as help_pages
+from cli.flags.help import SHORT_HELP_LINES, group_names, summarize
+from cli.main import COMMANDS, run
+from lm.config.options import list_options
+from lm.config.run import SECTIONS
+from tests.documented_help import alias_table, commands
 
-def shown(capsys, *arguments: str) -> str:
-    assert run([*arguments, "--help"]) == 0
-    return capsys.readouterr().out
-
-
-def test_flags_stand_in_groups(capsys):
-    text = shown(capsys, "perplexity")
-    headings = re.findall(r"^(\w+):$", text, flags=re.MULTILINE)
-    assert headings == [
-        "Arguments",
-        "Translations",
-        "Output",
-        "Perplexity",
-        "Files",
-        "Data",
-        "Hardware",
-        "Workers",
-        "Options",
-    ]
-    flags = re.findall(r"^  (?:-\w, )?(--[a-z-]+)", text, flags=re.MULTILINE)
-    assert len(flags) == len(set(flags)) > 15
+COLUMNS = 80
+PATHS = [path for path, _ in commands()]
+LEAVES = {path: command for path, command in commands() if not hasattr(command, "commands")}
+LONG = [path for path, command in LEAVES.items() if command.common]
+TRAIN = LEAVES["lm train"]
+MOST_LINES = 3
+"""Lines of an option at 80 columns, its choices among them."""
 
 
-def test_paragraphs_and_examples_stay_as_they_are(capsys):
-    assert "    lm perplexity runs/novel held-out.txt\n" in shown(capsys, "perplexity")
+@pytest.fixture
+def shown(capsys, monkeypatch):
+    """Returns what a command prints at a terminal of some columns."""
+
+    def show(path: str, *arguments: str, columns: int = COLUMNS) -> str:
+        monkeypatch.setenv("COLUMNS", str(columns))
+        assert run([*path.split()[1:], *arguments]) == 0
+        return capsys.readouterr().out
+
+    return show
 
 
-def test_the_environment_changes_no_help(capsys, monkeypatch):
-    before = shown(capsys, "train")
+def described(text: str) -> dict[str, list[str]]:
+    """The long flags of a help page, each with the lines of its option."""
+    found: dict[str, list[str]] = {}
+    flag = None
+    for line in text.splitlines():
+        if term := re.match(r"  (?:-\w, )?--(?:\[no-\])?([a-z0-9-]+)", line):
+            flag = "--" + term[1]
+            assert flag not in found
+            found[flag] = [line]
+        elif flag and line.startswith("     "):
+            found[flag].append(line)
+        else:
+            flag = None
+    return found
+
+
+def visible_flags(command: Any) -> set[str]:
+    flags = {
+        help_pages.long_flag(each) for each in command.params if each.param_type_name == "option" and not each.hidden
+    }
+    return flags - {"--help-group", "--help-settings"}
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_the_short_help_is_a_screen(shown, path):
+    lines = shown(path, "-h").splitlines()
+    assert len(lines) <= SHORT_HELP_LINES
+    outside_of_examples = [line for line in lines if not line.startswith("    lm ")]
+    assert all(len(line) <= COLUMNS for line in outside_of_examples)
+
+
+@pytest.mark.parametrize("path", LEAVES)
+def test_help_has_every_visible_option_once_and_each_is_short(shown, path):
+    options = described(shown(path, "--help"))
+    assert set(options) == visible_flags(LEAVES[path])
+    for flag, lines in options.items():
+        assert len(lines) <= MOST_LINES, flag
+        assert all(len(line) <= COLUMNS for line in lines), flag
+
+
+def test_most_options_of_training_take_one_line(shown):
+    options = described(shown("lm train", "--help"))
+    assert sum(len(lines) == 1 for lines in options.values()) > len(options) / 2
+
+
+@pytest.mark.parametrize("path", [path for path in LEAVES if path not in LONG])
+def test_a_command_without_a_short_help_has_a_help_of_one_screen(shown, path):
+    assert len(shown(path, "--help").splitlines()) <= SHORT_HELP_LINES
+    assert shown(path, "-h") == shown(path, "--help")
+
+
+@pytest.mark.parametrize("path", LONG)
+def test_common_options_come_first_and_the_groups_have_the_others(shown, path):
+    command = LEAVES[path]
+    options = list(described(shown(path, "--help")))
+    common = [*command.common, "--help"]
+    assert options[: len(common)] == common
+    assert list(described(shown(path, "-h"))) == common
+    groups = [described(shown(path, "--help-group", name)) for name in group_names(command)]
+    assert [flag for group in groups for flag in group] == options
+
+
+@pytest.mark.parametrize("path", LONG)
+def test_the_short_help_names_the_groups(shown, path):
+    said = " ".join(shown(path, "-h").split())
+    names = [name for name in group_names(LEAVES[path]) if name != "common"]
+    assert not names or f"one group, of {', '.join(names)}." in said
+
+
+def test_translation_and_trees_come_last(shown):
+    headings = re.findall(r"^([A-Z]\w+)(?: options)?:$", shown("lm train", "--help"), flags=re.MULTILINE)
+    assert headings[:2] == ["Arguments", "Common"]
+    assert headings[-2:] == ["Translation", "Syntax"]
+
+
+def test_an_unknown_group_suggests_one_and_lists_all(capsys):
+    assert run(["train", "--help-group", "modle"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("lm: no group 'modle' (did you mean 'model'?); groups: common, model, ")
+    assert said.count("\n") == 1
+
+
+def test_every_setting_is_listed_with_its_choices_and_default(shown):
+    text = shown("lm train", "--help-settings", columns=200)
+    listed = {
+        line.split("=")[0].strip(): line for line in text.splitlines() if re.match(r"  [a-z]+\.[a-z0-9_]+=", line)
+    }
+    every = {f"{section}.{each.name}": each for section, kind in SECTIONS.items() for each in list_options(kind)}
+    assert list(listed) == list(every)
+    for key, option in every.items():
+        assert f"{key}={option.unit}" in listed[key]
+        if option.choices:
+            assert f"[{'|'.join(option.choices)}]" in " ".join(text.split())
+        assert option.help in " ".join(text.split())
+
+
+def test_every_setting_has_a_visible_flag_or_is_shown_with_its_group(shown):
+    flags = visible_flags(TRAIN)
+    groups = "".join(shown("lm train", "--help-group", name, columns=200) for name in group_names(TRAIN))
+    for section, kind in SECTIONS.items():
+        for each in list_options(kind):
+            assert (each.flag in flags) is not each.is_advanced
+            assert (f"  {section}.{each.name}=" in groups) is each.is_advanced
+
+
+def test_the_commands_are_in_groups(shown):
+    text = shown("lm", "--help")
+    headings = re.findall(r"^([A-Z][\w ]+):$", text, flags=re.MULTILINE)
+    assert headings == ["Train", "Use", "Evaluate", "Data", "Import and export", "Inspect"]
+    assert sorted(re.findall(r"^  ([a-z]+)  ", text, flags=re.MULTILINE)) == sorted(COMMANDS)
+    assert shown("lm", "-h") == text
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_help_fits_a_narrow_terminal(shown, path):
+    for line in shown(path, "--help", columns=60).splitlines():
+        assert len(line) <= 60 or line.startswith("    lm ") or "lm " in line
+
+
+def test_paragraphs_and_examples_stay_as_they_are(shown):
+    assert "    lm perplexity runs/novel held-out.txt\n" in shown("lm perplexity", "--help")
+
+
+def test_the_environment_changes_no_help(shown, monkeypatch):
+    pages = ("-h",), ("--help",), ("--help-settings",)
+    before = [shown("lm train", *page) for page in pages]
     monkeypatch.setenv("LM_STEPS", "7")
-    assert shown(capsys, "train") == before
+    monkeypatch.setenv("LM_EXPERTS", "7")
+    assert [shown("lm train", *page) for page in pages] == before
+
+
+@pytest.mark.parametrize("page", [["-h"], ["--help"], ["--help-group", "model"], ["--help-settings"]])
+def test_help_imports_nothing_slow(page):
+    code = (
+        f"import sys; from cli.main import run; run(['train', *{page}]); "
+        "assert not {'torch', 'numpy', 'tokenizers', 'safetensors'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=900)
+
+
+def test_hidden_flags_are_those_of_the_table_in_the_docs():
+    page = Path(__file__).parents[3] / "docs" / "reference" / "settings.md"
+    assert alias_table() in page.read_text(encoding="utf-8"), "make docs writes the page again"
 
 
 def test_completion_shows_the_first_sentence():
-    assert _summarize("Write a page. It needs nothing else. [default: none]") == "Write a page"
-    assert _summarize("Tables [model] and so on.") == "Tables \\[model] and so on"
-    assert len(_summarize("word " * 100)) <= 70
+    assert summarize("Write a page. It needs nothing else. [default: none]") == "Write a page"
+    assert summarize("Tables [model] and so on.") == "Tables \\[model] and so on"
+    assert len(summarize("word " * 100)) <= 70

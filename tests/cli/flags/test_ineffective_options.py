@@ -199,6 +199,13 @@ _CONFIGS = (
 )  # fmt: skip
 
 
+_SHOWN = Invocation("train", {}, {}, {}, {
+    described.flag: f"--set {section}.{described.name}"
+    for section, config in SECTIONS.items() for described in list_options(config) if described.is_advanced
+})  # fmt: skip
+"""Names settings that have no visible flag by their keys."""
+
+
 def _described(flag: str) -> Option | None:
     return next((each for config in _CONFIGS for each in list_options(config) if each.flag == flag), None)
 
@@ -284,13 +291,13 @@ def test_an_option_without_effect_is_refused_if_it_is_typed_and_only_then(said, 
     if rule.stage == "processes" and flag == "--processes":
         pytest.skip("takes another launcher; see below")
     code, error = said(command, *case.ignored.split(), *typed)
-    name = "PROMPT" if flag == "prompt" else typed[0]
+    name, where = "PROMPT" if flag == "prompt" else _SHOWN.name_options(typed[0]), _SHOWN.name_options(rule.where)
     assert (code, error.count("\n")) == (2, 1), error
     assert name in error.partition(" no effect ")[0], error
-    assert f" no effect {rule.where}: " in error
+    assert f" no effect {where}: " in error
     if case.heeded is not None:
         code, error = said(command, *case.heeded.split(), *typed)
-        assert f"no effect {rule.where}" not in error
+        assert f"no effect {where}" not in error
     if flag in {"prompt", "--lora-alpha"}:
         return
     monkeypatch.setenv("LM_" + flag.removeprefix("--").replace("-", "_").upper(), _in_environment(typed))
@@ -317,7 +324,7 @@ HEEDED = {
     "train": {
         "--source", "--target", "--pairs", "--heads", "--validation-heads", "--resume", "--tensorboard", "--json",
         "--steps", "--epochs", "--tokens", "--budget", "--compile", "--dry-run", "--checkpoint-activations",
-        "--offload", "--micro-batch-size",
+        "--offload", "--micro-batch-size", "--set",
     },
     "generate": {
         "--prompts", "--cache", "--max-tokens", "--ignore-eos", "--beam", "--device", "--dtype", "--threads",

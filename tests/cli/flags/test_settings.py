@@ -24,6 +24,9 @@ from lm.errors import Advice, InputError, UsageError
         (["special='<a>'"], "perplexity", " (lm tokenizer train --special '<a>')"),
         (["to=gguf"], "export", " (--to gguf)"),
         (["no_such_thing"], "export", " (--no-such-thing)"),
+        (["experts"], "train", " (--set model.experts)"),
+        (["experts=8", "d_model"], "train", " (--set model.experts=8, --d-model)"),
+        (["lora_on"], "export", " (lm train --set lora.on)"),
     ],
 )
 def test_flags_are_those_of_the_command_or_of_one_that_has_them(settings: list[str], command: str, flags: str) -> None:
@@ -32,13 +35,15 @@ def test_flags_are_those_of_the_command_or_of_one_that_has_them(settings: list[s
 
 
 @pytest.mark.parametrize(
-    "described", [each for kind in SECTIONS.values() for each in list_options(kind)], ids=lambda each: each.flag
+    ("section", "described"),
+    [pytest.param(name, each, id=each.flag) for name, kind in SECTIONS.items() for each in list_options(kind)],
 )
-def test_a_wrong_value_is_reported_with_the_flag_of_its_option(described) -> None:
+def test_a_wrong_value_is_reported_with_what_to_type_for_its_option(section, described) -> None:
     with pytest.raises(UsageError) as caught:
         described.check(object())
     assert described.flag not in str(caught.value)
-    assert with_flags(caught.value, _build_parser().commands["train"], _build_parser).endswith(f" ({described.flag})")
+    typed = f"--set {section}.{described.name}" if described.is_advanced else described.flag
+    assert with_flags(caught.value, _build_parser().commands["train"], _build_parser).endswith(f" ({typed})")
 
 
 def test_advice_is_text_with_settings() -> None:

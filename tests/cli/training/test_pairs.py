@@ -82,7 +82,7 @@ def test_without_merges_a_flag_for_bpe_dropout_is_refused(pairs, capsys, tmp_pat
     assert run(["train", *pairs, *TINY, *kind, "--bpe-dropout", "0.1", "-o", str(tmp_path / "run")]) == 2
     said = capsys.readouterr().err.splitlines()[-1]
     assert said.startswith("lm: BPE dropout leaves out merges, and the tokenizer")
-    assert said.endswith("has none: leave it out (--bpe-dropout)")
+    assert said.endswith("has none: leave it out (--set parallel.bpe_dropout)")
     assert not (tmp_path / "run").exists()
 
 

@@ -1,0 +1,339 @@
+"""Help of commands: the short `-h`, all options (`--help`), one group of them, and the settings without a flag.
+
+Plain text, which does not depend on the environment. An option has its term on the left, such as `--seed N`, and
+description, choices and default on the right. Options of config fields are described by their fields.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from typer.core import TyperOption
+
+from cli.flags.usage import SET, Parameter, long_flag, spell_no
+from lm.config.options import Option, find_nearest
+from lm.errors import UsageError
+
+COMMON = "Common options"
+OPTIONS = "Options"
+ARGUMENTS = "Arguments"
+SHORT_HELP_LINES = 40
+"""Lines of a screen: of -h, and of --help where a command has no other."""
+_TERM_WIDTH, _SETTING_WIDTH, _GAP = 22, 30, 2
+_NO_BREAK = "\0"
+_EXAMPLES = "Examples:"
+_SHOWN_EXAMPLES = 3
+_SUMMARY_LENGTH = 70
+_TITLES = {
+    "files": "Data",
+    "parallel": "Translation",
+    "lora": "LoRA",
+    "distribution": "Hardware",
+    "workers": "Hardware",
+    "sampling": "Sampling",
+    "beam": "Beam search",
+}
+"""Titles of sections that are not called as their section is."""
+
+
+class Setting(NamedTuple):
+    """An option of a config class in a command.
+
+    Attributes:
+        section: the table of the field, such as "model".
+        described: the field.
+        default: in this command.
+    """
+
+    section: str
+    described: Option
+    default: Any
+
+    @property
+    def parameter_name(self) -> str:
+        """Return the name of its parameter."""
+        return f"{self.section}__{self.described.name}"
+
+    @property
+    def key(self) -> str:
+        """Return its key, such as "model.d_model"."""
+        return f"{self.section}.{self.described.name}"
+
+    @property
+    def group(self) -> str:
+        """Return the title of its group of help."""
+        return self.described.group or _TITLES.get(self.section, self.section.capitalize())
+
+    @property
+    def description(self) -> str:
+        """Return one line: what it is, its choices and its default."""
+        described, parts = self.described, [self.described.help]
+        if described.choices:
+            parts.append(f"[{'|'.join(described.choices)}]")
+        if described.kind is tuple:
+            parts.append("Repeatable.")
+        if default := _format_default(self.default, described.default_text):
+            parts.append(f"[default: {default}]")
+        return " ".join(parts)
+
+
+def _format_default(value: Any, text: str | None) -> str | None:  # noqa: ANN401
+    """Return a default for help; None for one that goes without saying."""
+    if value in (None, (), False) and (text is not None or value != 0 or value is False):
+        return text
+    if value is True:
+        return "yes"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+class HelpOption(TyperOption):
+    """`-h` and `--help`: the short help, and the whole."""
+
+    def __init__(self, command: Any) -> None:  # noqa: ANN401
+        super().__init__(
+            param_decls=["-h", "--help"],
+            is_flag=True,
+            type=str,
+            default=None,
+            expose_value=False,
+            is_eager=True,
+            help="Short help; all options." if command.common else "Show this help.",
+            callback=_print_help,
+        )
+
+    def add_to_parser(self, parser: Any, ctx: Any) -> None:  # noqa: ANN401, ARG002 (click's types, which typer keeps to itself)
+        """Register both flags with a parser, each with its own value."""
+        for flag in self.opts:
+            parser.add_option(obj=self, opts=[flag], dest=self.name, action="store_const", const=flag)
+
+
+def help_options(command: Any) -> list[TyperOption]:  # noqa: ANN401
+    """Return the options of a command that print help."""
+    found: list[TyperOption] = [HelpOption(command)]
+    if command.common:
+        found.append(
+            TyperOption(
+                param_decls=["--help-group"],
+                metavar="NAME",
+                help="Show the options of one group.",
+                expose_value=False,
+                is_eager=True,
+                callback=_print_group,
+                autocompletion=lambda incomplete: [
+                    name for name in group_names(command) if name.startswith(incomplete)
+                ],
+            )
+        )
+    if command.has_advanced_settings:
+        found.append(
+            TyperOption(
+                param_decls=["--help-settings"],
+                is_flag=True,
+                help="Show every setting, for --set.",
+                expose_value=False,
+                is_eager=True,
+                callback=_print_settings,
+            )
+        )
+    return found
+
+
+def _print_help(context: Any, _: Any, value: str | None) -> None:  # noqa: ANN401
+    if value:
+        _print_page(context, write_short_help if value == "-h" else write_help)
+
+
+def _print_group(context: Any, _: Any, value: str | None) -> None:  # noqa: ANN401
+    if value is not None:
+        _print_page(context, lambda command, _, formatter: write_group_help(command, formatter, value))
+
+
+def _print_settings(context: Any, _: Any, value: bool | None) -> None:  # noqa: ANN401
+    if value:
+        _print_page(context, lambda command, _, formatter: write_settings_help(command, formatter))
+
+
+def _print_page(context: Any, write: Callable[[Any, Any, Any], None]) -> None:  # noqa: ANN401
+    """Print help and end the command, unless the shell asks for completions."""
+    if not context.resilient_parsing:
+        formatter = context.make_formatter()
+        write(context.command, context, formatter)
+        print(formatter.getvalue().strip("\n"))
+        context.exit()
+
+
+def write_help(command: Any, context: Any, formatter: Any) -> None:  # noqa: ANN401 (click's types)
+    """Write all visible options in groups, common ones first."""
+    command.format_usage(context, formatter)
+    command.format_help_text(context, formatter)
+    groups = group_parameters(command)
+    for title, parameters in groups.items():
+        _write_group(formatter, title, parameters)
+    if COMMON in groups:
+        _write_footer(command, context, formatter, groups, is_short=False)
+
+
+def write_short_help(command: Any, context: Any, formatter: Any) -> None:  # noqa: ANN401
+    """Write a summary, some examples, the common options, and where the others are."""
+    groups = group_parameters(command)
+    if COMMON not in groups:
+        write_help(command, context, formatter)
+        return
+    command.format_usage(context, formatter)
+    summary, _, rest = (command.help or "").partition("\n")
+    formatter.write_paragraph()
+    with formatter.indentation():
+        formatter.write_text(summary)
+    _, has_examples, examples = rest.partition(_EXAMPLES + "\n")
+    if has_examples:
+        formatter.write_paragraph()
+        for line in examples.splitlines()[:_SHOWN_EXAMPLES]:
+            formatter.write(f"  {line}\n")
+    for title in (ARGUMENTS, COMMON):
+        _write_group(formatter, title, groups.get(title, ()))
+    _write_footer(command, context, formatter, groups, is_short=True)
+
+
+def write_group_help(command: Any, formatter: Any, name: str) -> None:  # noqa: ANN401
+    """Write the options of one group, and its settings that have no visible flag.
+
+    Raises:
+        UsageError: there is no such group; the message lists them.
+    """
+    groups = group_parameters(command)
+    titles = {group_name(title): title for title in groups if title != ARGUMENTS}
+    if name.lower() not in titles:
+        near = find_nearest(name.lower(), titles)
+        hint = f" (did you mean {near!r}?)" if near else ""
+        raise UsageError(f"no group {name!r}{hint}; groups: {', '.join(titles)}")
+    title = titles[name.lower()]
+    _write_group(formatter, title, groups[title])
+    advanced = [each for each in command.settings if each.described.is_advanced and each.group == title]
+    if advanced:
+        with formatter.section(f"{title} settings, each {SET} KEY=VALUE"):
+            write_rows(formatter, [_setting_record(each) for each in advanced], _SETTING_WIDTH)
+
+
+def write_settings_help(command: Any, formatter: Any) -> None:  # noqa: ANN401
+    """Write every setting: its key, type, choices and default."""
+    formatter.write_text(
+        f"Settings: {SET} KEY=VALUE, repeatable, wins like a flag. A TOML file (--config) and config.json have the "
+        "same keys, in tables."
+    )
+    for section in dict.fromkeys(each.section for each in command.settings):
+        records = [_setting_record(each) for each in command.settings if each.section == section]
+        with formatter.section(f"[{section}]"):
+            write_rows(formatter, records, _SETTING_WIDTH)
+
+
+def group_name(title: str) -> str:
+    """Return the name of a group for `--help-group`: the first word of its title."""
+    return title.partition(" ")[0].lower()
+
+
+def group_names(command: Any) -> list[str]:  # noqa: ANN401
+    """Return the names of a command's groups."""
+    return [group_name(title) for title in group_parameters(command) if title != ARGUMENTS]
+
+
+def group_parameters(command: Any) -> dict[str, list[Any]]:  # noqa: ANN401
+    """Return the visible parameters of a command by group: arguments, common ones, then the others."""
+    order: list[str] = [ARGUMENTS, COMMON, OPTIONS, *command.groups]
+    groups: dict[str, list[Any]] = {title: [] for title in order}
+    for parameter in command.params:
+        if not parameter.hidden and (not parameter.is_eager or isinstance(parameter, HelpOption)):
+            groups.setdefault(_group_of(parameter, command), []).append(parameter)
+    common = list(command.common)
+    groups[COMMON].sort(key=lambda each: common.index(long_flag(each)) if long_flag(each) in common else len(common))
+    return {title: parameters for title, parameters in groups.items() if parameters}
+
+
+def _group_of(parameter: Parameter, command: Any) -> str:  # noqa: ANN401
+    if parameter.param_type_name == "argument":
+        return ARGUMENTS
+    if command.common and (long_flag(parameter) in command.common or parameter.is_eager):
+        return COMMON
+    return getattr(parameter, "rich_help_panel", None) or OPTIONS
+
+
+def _write_group(formatter: Any, title: str, parameters: Sequence[Parameter]) -> None:  # noqa: ANN401
+    if parameters:
+        with formatter.section(title):
+            write_rows(formatter, [(format_term(each), describe(each)) for each in parameters], _TERM_WIDTH)
+
+
+def write_rows(formatter: Any, rows: Sequence[tuple[str, str]], limit: int) -> None:  # noqa: ANN401
+    """Write two columns; flags, choices and defaults are not broken where a line has room for them.
+
+    Args:
+        formatter: writes into its section.
+        rows: terms and descriptions.
+        limit: the greatest width of the left column; longer terms have a line of their own.
+    """
+    limit = min(limit, max(len(term) for term, _ in rows), formatter.width // 2 - _GAP)
+    indent, column = " " * formatter.current_indent, formatter.current_indent + limit + _GAP
+    for term, text in rows:
+        lines = _wrap(text, formatter.width - column)
+        if len(term) <= limit:
+            formatter.write(f"{indent}{term:<{limit + _GAP}}{lines[0]}".rstrip() + "\n")
+            lines = lines[1:]
+        else:
+            formatter.write(f"{indent}{term}\n")
+        formatter.write("".join(f"{' ' * column}{line}\n" for line in lines))
+
+
+def _wrap(text: str, width: int) -> list[str]:
+    """Wrap a text into lines, breaking at spaces outside of brackets if possible, and never at hyphens."""
+    joined = re.sub(
+        r"\[[^]]*\]",
+        lambda found: found[0].replace(" ", _NO_BREAK) if len(found[0]) <= width else found[0].replace("|", "| "),
+        text,
+    )
+    lines = textwrap.wrap(joined, width, break_on_hyphens=False) or [""]
+    return [line.replace(_NO_BREAK, " ").replace("| ", "|") for line in lines]
+
+
+def _write_footer(command: Any, context: Any, formatter: Any, groups: Iterable[str], *, is_short: bool) -> None:  # noqa: ANN401
+    path, names = context.command_path, [group_name(each) for each in groups if each not in (ARGUMENTS, COMMON)]
+    lines = [f"{path} --help: all options, and details."] if is_short else []
+    if names:
+        lines.append(f"{path} --help-group NAME: one group, of {', '.join(names)}.")
+    if command.has_advanced_settings:
+        lines.append(f"{path} --help-settings: every setting, for {SET}.")
+    if lines:
+        formatter.write_paragraph()
+    for line in lines:
+        formatter.write_text(line)
+
+
+def _setting_record(setting: Setting) -> tuple[str, str]:
+    return f"{setting.key}={setting.described.unit}", setting.description
+
+
+def format_term(parameter: Parameter) -> str:
+    """Return the left column: `-o, --out FOLDER`, `--[no-]compile`, or the metavar of an argument."""
+    if parameter.param_type_name == "argument":
+        return str(parameter.metavar or parameter.name.upper())
+    short = [flag for flag in parameter.opts if not flag.startswith("--")]
+    shown = long_flag(parameter)
+    if parameter.secondary_opts and spell_no(shown) == parameter.secondary_opts[0]:
+        shown = f"--[no-]{shown[2:]}"
+    term = ", ".join([*short, *([shown] if shown not in short else [])])
+    return term if parameter.is_flag else f"{term} {parameter.metavar or 'TEXT'}"
+
+
+def describe(parameter: Parameter) -> str:
+    """Return the right column: the help, with its default."""
+    text = parameter.help or ""
+    if isinstance(parameter, TyperOption) and parameter.show_default and parameter.default not in (None, False, ()):
+        text = f"{text} [default: {parameter.default}]"
+    return text
+
+
+def summarize(text: str) -> str:
+    """Return the first sentence, shortened to a line, with brackets escaped for Typer's markup."""
+    sentence = text.partition(" [default")[0].partition(". ")[0].rstrip(".")
+    return textwrap.shorten(sentence, _SUMMARY_LENGTH, placeholder=" …").replace("[", "\\[")
