@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from typer.core import TyperOption
+from typer.main import get_param_completion
 
 from cli.flags.usage import SET, Parameter, long_flag, spell_no
 from lm.config.options import Option, find_nearest
@@ -122,9 +123,9 @@ def help_options(command: Any) -> list[TyperOption]:  # noqa: ANN401
                 expose_value=False,
                 is_eager=True,
                 callback=_print_group,
-                autocompletion=lambda incomplete: [
-                    name for name in group_names(command) if name.startswith(incomplete)
-                ],
+                autocompletion=get_param_completion(
+                    lambda incomplete: [name for name in group_names(command) if name.startswith(incomplete)]
+                ),
             )
         )
     if command.has_advanced_settings:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from typer.core import TyperOption
+from typer.main import get_param_completion
 
 from cli.flags.usage import SET
 from lm.config.options import find_nearest
@@ -27,7 +28,7 @@ class SetOption(TyperOption):
             expose_value=False,
             metavar="KEY=VALUE",
             help="Any setting by its key. Repeatable.",
-            autocompletion=autocompletion,
+            autocompletion=get_param_completion(autocompletion),
         )
         self._parameters = parameters
 

@@ -90,7 +90,7 @@ def is_set_by_key(parameter: Parameter) -> bool:
 
 
 def spell(parameter: Parameter, *, value: Any = True) -> str:  # noqa: ANN401
-    """Return an option without its value, or a switch with it, as --no-bias or --set model.zero_init=false."""
+    """Return an option without its value, or a switch with it, as --no-compile or --set model.zero_init=false."""
     name = parameter_name(parameter)
     if is_set_by_key(parameter) and parameter.is_flag:
         return f"{name}={'true' if value else 'false'}"

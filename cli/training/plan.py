@@ -182,10 +182,11 @@ def equivalent_command(event: Planned, spec: RunSpec) -> str:
     words += [word for flag, value in named.items() if value is not None for word in (flag, value)]
     is_own = spec.from_run is None or event.reasons.get("preset") != "default"
     words += ["--preset", str(config.preset)] if config.preset and is_own else []
+    by_plan = _BY_PLAN if config.training.budget is None else {*_BY_PLAN, ("training", "schedule")}
     for section, kind in SECTIONS.items():
         for option in list_options(kind):
             by = event.reasons.get(f"{section}.{option.name}", "default")
-            if by not in _NOT_REPEATED and (section, option.name) not in _BY_PLAN:
+            if by not in _NOT_REPEATED and (section, option.name) not in by_plan:
                 words += typed_arguments(section, option, getattr(getattr(config, section), option.name))
     words += ["--steps", str(plan.steps), "--dtype", plan.dtype, "--threads", str(plan.threads)]
     if config.training.budget is not None:
@@ -195,7 +196,7 @@ def equivalent_command(event: Planned, spec: RunSpec) -> str:
 
 _BY_PLAN = {
     ("model", "vocab_size"), ("model", "source_vocab_size"), ("model", "labels"), ("hardware", "dtype"),
-    ("hardware", "threads"), ("training", "schedule"), *(("training", name) for name in LENGTHS),
+    ("hardware", "threads"), *(("training", name) for name in LENGTHS),
 }  # fmt: skip
 """Settings that follow from the corpus or the plan."""
 

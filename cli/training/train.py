@@ -13,9 +13,10 @@ from cli.console.messages import print_note
 from cli.flags import completion
 from cli.flags.options import ParsedOptions, with_options
 from lm.config.presets import DEFAULT_PRESET, build_run_config, depth_preset_name
-from lm.config.run import SECTIONS
+from lm.config.run import SECTIONS, RunConfig
 from lm.config.run_spec import DataFiles, RunSpec, merge_layers
 from lm.config.toml import read_toml
+from lm.config.training import LENGTHS
 from lm.distributed import launcher_env
 from lm.errors import UsageError
 from lm.text.files import refuse_missing
@@ -172,7 +173,13 @@ def newest_by_default(arguments: Sequence[str]) -> list[str]:
     return given
 
 
-@with_options(SECTIONS, defaults=build_run_config(DEFAULT_PRESET), common=_COMMON, groups=_GROUPS)
+def _shown_defaults() -> RunConfig:
+    """Return the defaults that help shows: those of a preset, without its length, which is a time if none is given."""
+    config = build_run_config(DEFAULT_PRESET)
+    return dataclasses.replace(config, training=config.training.replace(**dict.fromkeys(LENGTHS)))
+
+
+@with_options(SECTIONS, defaults=_shown_defaults(), common=_COMMON, groups=_GROUPS)
 def train(
     corpus: _Corpus = None,
     *,

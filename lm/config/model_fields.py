@@ -179,7 +179,7 @@ class ModelFields(CheckedConfig):
     norm_eps: float = option(1e-5, "Normalisation: epsilon.", minimum=0, advanced=True)
     activation: Activation = option("swiglu", "Feed-forward activation.")
     qk_norm: bool = option(False, "RMSNorm of queries and keys.", advanced=True)
-    bias: bool = option(False, "Biases in linear layers and LayerNorms.")
+    bias: bool = option(False, "Biases in linear layers and LayerNorms.", advanced=True)
     dropout: float = option(
         0.0, "Dropout of sublayers and embeddings.", default_text="none", minimum=0, maximum=0.99, unit="RATE"
     )
@@ -192,7 +192,7 @@ class ModelFields(CheckedConfig):
         default_text="as dropout",
         advanced=True,
     )
-    tie_embeddings: bool = option(True, "Tie input and output embeddings.")
+    tie_embeddings: bool = option(True, "Tie input and output embeddings.", advanced=True)
     scale_embeddings: bool = option(False, "Scale embeddings by √d_model.", advanced=True)
     init_std: float = option(
         None,

@@ -27,7 +27,7 @@ class TrainingConfig(CheckedConfig):
     steps: int | None = option(None, "Length: optimizer steps.", minimum=1, unit="STEPS")
     epochs: float | None = option(None, "Length: passes over the training split.", minimum=0, unit="EPOCHS")
     tokens: int | None = option(None, "Length: training tokens.", minimum=1, unit="TOKENS")
-    budget: str | None = option(None, "Length: time, as 90s, 10m or 1h30m.", unit="DURATION")
+    budget: str | None = option(None, "Length: time, as 90s, 10m, 1h30m.", unit="DURATION", default_text="by corpus")
     batch_size: int = option(32, "Sequences per step.", minimum=1, maximum=MOST_ROWS)
     batch_tokens: int | None = option(
         None, "Tokens per step, instead of --batch-size.", minimum=1, maximum=MOST_ROWS, unit="TOKENS"
@@ -41,7 +41,9 @@ class TrainingConfig(CheckedConfig):
     learning_rate: float = option(1e-3, "Peak learning rate.", minimum=0, maximum=1e9, unit="LR")
     schedule: Schedule = option("cosine", "Learning-rate schedule.")
     warmup_steps: int = option(50, "Learning-rate warm-up.", minimum=0, unit="STEPS")
-    final_learning_rate: float = option(0.1, "Final learning rate / peak.", minimum=0, maximum=1, unit="FRACTION")
+    final_learning_rate: float = option(
+        0.1, "Final learning rate / peak.", minimum=0, maximum=1, unit="FRACTION", advanced=True
+    )
     decay_fraction: float = option(
         0.2, "Schedule wsd: decay fraction.", minimum=0, maximum=1, unit="FRACTION", advanced=True
     )
@@ -109,7 +111,7 @@ class TrainingConfig(CheckedConfig):
         advanced=True,
     )
     whole_words: bool = option(False, "Whole-word masking, for --objective masked.", group="Model", advanced=True)
-    compile: bool = option(False, "torch.compile; pays off in long runs.", group="Hardware")
+    compile: bool = option(False, "Use torch.compile; pays off in long runs.", group="Hardware")
     checkpoint_activations: bool = option(False, "Activation checkpointing: less memory, slower.", group="Hardware")
     seed: int = option(0, "Seed of weights, order and dropout.", minimum=0, maximum=2**64 - 1)
 

@@ -39,10 +39,11 @@ def shown(capsys, monkeypatch):
 
 
 def described(text: str) -> dict[str, list[str]]:
-    """The long flags of a help page, each with the lines of its option."""
+    """The long flags of a help page, from its first heading on, each with the lines of its option."""
     found: dict[str, list[str]] = {}
     flag = None
-    for line in text.splitlines():
+    lines = text.splitlines()
+    for line in lines[next(place for place, line in enumerate(lines) if re.fullmatch(r"[A-Z][\w ]*:", line)) :]:
         if term := re.match(r"  (?:-\w, )?--(?:\[no-\])?([a-z0-9-]+)", line):
             flag = "--" + term[1]
             assert flag not in found
@@ -130,8 +131,8 @@ def test_every_setting_is_listed_with_its_choices_and_default(shown):
     for key, option in every.items():
         assert f"{key}={option.unit}" in listed[key]
         if option.choices:
-            assert f"[{'|'.join(option.choices)}]" in " ".join(text.split())
-        assert option.help in " ".join(text.split())
+            assert f"[{'|'.join(option.choices)}]" in "".join(text.split())
+        assert "".join(option.help.split()) in "".join(text.split())
 
 
 def test_every_setting_has_a_visible_flag_or_is_shown_with_its_group(shown):

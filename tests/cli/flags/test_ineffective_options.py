@@ -291,7 +291,8 @@ def test_an_option_without_effect_is_refused_if_it_is_typed_and_only_then(said, 
     if rule.stage == "processes" and flag == "--processes":
         pytest.skip("takes another launcher; see below")
     code, error = said(command, *case.ignored.split(), *typed)
-    name, where = "PROMPT" if flag == "prompt" else _SHOWN.name_options(typed[0]), _SHOWN.name_options(rule.where)
+    shown = _SHOWN.name_options if command == "train" else str
+    name, where = "PROMPT" if flag == "prompt" else shown(typed[0]), shown(rule.where)
     assert (code, error.count("\n")) == (2, 1), error
     assert name in error.partition(" no effect ")[0], error
     assert f" no effect {where}: " in error
