@@ -130,7 +130,10 @@ def test_flags_that_do_not_go_together_are_refused_in_a_line(folder, tmp_path, f
     assert message in line
 
 
-@pytest.mark.parametrize("flags", [["--decoder-only"], ["--source-loss", "1"]])
-def test_text_has_no_source(folder, tmp_path, flags, capsys):
+@pytest.mark.parametrize(
+    ("flags", "shown"),
+    [(["--decoder-only"], "--decoder-only"), (["--source-loss", "1"], "--set training.source_loss")],
+)
+def test_text_has_no_source(folder, tmp_path, flags, shown, capsys):
     assert run(["train", str(folder / "text.en"), "-o", str(tmp_path / "x"), *flags, "--steps", "1"]) == 2
-    assert f"{flags[0]} has no effect on a corpus of text" in capsys.readouterr().err
+    assert f"{shown} has no effect on a corpus of text" in capsys.readouterr().err

@@ -90,7 +90,13 @@ def test_settings_change_on_the_fly_and_are_listed_and_explained(session, plain,
     )  # fmt: skip
     flags = ("--seed", 4, "--temperature", 1.5, "--max-tokens", 5, "--top-k", 7, "--stop", "x", "--stop", "\n\n")
     assert output == plain(bpe, "The owl", *flags)
-    for line in ("temperature = 1.5", "top-k = 7", r'stop = "x", "\n\n"', "greedy = no", "min-p = none  Draw from"):
+    for line in (
+        "temperature = 1.5",
+        "top-k = 7",
+        r'stop = "x", "\n\n"',
+        "greedy = no",
+        "min-p = none  Min-p: probability",
+    ):
         assert line in notes.splitlines() or any(note.startswith(line) for note in notes.splitlines())
     listed = dict(re.findall(r"^  (\S+) +(.*)$", notes, re.MULTILINE))
     assert listed["max-tokens"] == "5"
