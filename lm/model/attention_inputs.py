@@ -71,7 +71,7 @@ def _matmul_by_group(x: Tensor, tables: Tensor) -> Tensor:
     return grouped.view(batch, heads, queries, -1)
 
 
-class FirstLayerValues:
+class ValueResidual:
     """The values of a stack's first layer, which every layer mixes with its own.
 
     Source: Zhou et al. 2024 (Value Residual Learning); the first layer mixes too, as in Jordan et al. 2024
@@ -155,7 +155,7 @@ class AttentionInputs:
     rotation: Callable[[Tensor], Tensor] | None = None
     relative_embeddings: Sequence[RelativeEmbeddings] | None = None
     distance_bias: DistanceBias | None = None
-    first_layer_values: FirstLayerValues | None = None
+    first_layer_values: ValueResidual | None = None
     lengths: Tensor | None = None
 
     def layer_cache(self, layer: int) -> LayerKVCache | None:

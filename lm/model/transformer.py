@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from lm.config.model import ModelConfig
 from lm.kernels.blockwise_attention import choose_blockwise_attention
 from lm.model.attention import CrossAttention, MultiHeadAttention
-from lm.model.attention_inputs import AttentionInputs, FirstLayerValues
+from lm.model.attention_inputs import AttentionInputs, ValueResidual
 from lm.model.kv_cache import DecoderCache
 from lm.model.layers import (
     ClassificationHead,
@@ -33,9 +33,9 @@ from lm.model.masks import Mask
 from lm.model.module import Module, count_macs, initialise
 from lm.model.positions import InputEmbedding, build_relative_positions
 from lm.model.variants.block_sparse import BlockSparseAttention, build_pattern
-from lm.model.variants.compressed import CompressedAttention
 from lm.model.variants.experts import MixtureOfExperts
-from lm.model.variants.low_rank import LowRankAttention
+from lm.model.variants.linformer import LinformerAttention
+from lm.model.variants.memory_compressed import MemoryCompressedAttention
 from lm.model.variants.recurrent import RecurrentCache, RecurrentDecoder, RecurrentEncoder, RecurrentInputs
 from lm.model.variants.syntax import SyntaxPositions, zero_padding
 
@@ -131,7 +131,7 @@ class Stack(Module):
         """Transform (batch, length, d_model) embeddings, block by block; see `Block.forward`."""
         if self.positions is not None:
             inputs = self.positions(inputs, x.shape[1], x.device)
-        inputs = replace(inputs, first_layer_values=FirstLayerValues())
+        inputs = replace(inputs, first_layer_values=ValueResidual())
         embedding = x
         for index, block in enumerate(self.blocks):
             if self.stream_shares is not None and self.embedding_shares is not None:
@@ -157,7 +157,7 @@ class Stack(Module):
 
     def cached_values_per_position(self) -> Fraction:
         """Return the cached values per position; none with compressed attention, which has no cache."""
-        if any(isinstance(attention, CompressedAttention) for attention in self.attention_layers()):
+        if any(isinstance(attention, MemoryCompressedAttention) for attention in self.attention_layers()):
             return Fraction()
         return sum((attention.cached_values_per_position() for attention in self.attention_layers()), Fraction())
 
@@ -197,9 +197,9 @@ def build_self_attention(config: ModelConfig, *, layer: int, is_causal: bool) ->
     if (pattern := build_pattern(config, layer, is_causal=is_causal)) is not None:
         return BlockSparseAttention(config, pattern, layer=layer)
     if config.has_compressed_attention(layer):
-        return CompressedAttention(config, layer=layer, is_causal=is_causal)
+        return MemoryCompressedAttention(config, layer=layer, is_causal=is_causal)
     if config.attention == "linformer" and not is_causal:
-        return LowRankAttention(config, layer=layer)
+        return LinformerAttention(config, layer=layer)
     return MultiHeadAttention(config, layer=layer, value_residual=config.value_residual)
 
 

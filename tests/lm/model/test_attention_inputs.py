@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lm.config.model import ModelConfig
-from lm.model.attention_inputs import AttentionInputs, FirstLayerValues
+from lm.model.attention_inputs import AttentionInputs, ValueResidual
 from lm.model.kv_cache import LayerKVCache
 from lm.model.masks import Mask
 from lm.model.transformer import build_model
@@ -29,7 +29,7 @@ def test_each_layer_has_a_cache_of_its_own_if_there_are_any():
 
 
 def test_values_are_mixed_with_those_of_the_first_layer():
-    values, layers = FirstLayerValues(), torch.randn(3, 1, 2, 5, 4)
+    values, layers = ValueResidual(), torch.randn(3, 1, 2, 5, 4)
     shares = torch.tensor([[0.5, 0.5], [0.25, 2.0], [1.0, -1.0]])
     for value, (of_first, of_own) in zip(layers, shares, strict=True):
         mixed = values.mix(value, torch.stack((of_first, of_own)))

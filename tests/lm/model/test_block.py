@@ -7,7 +7,7 @@ import torch
 
 from lm.config.model import ModelConfig
 from lm.model.attention import capture_attention_weights
-from lm.model.attention_inputs import AttentionInputs, FirstLayerValues
+from lm.model.attention_inputs import AttentionInputs, ValueResidual
 from lm.model.cost import parameters_by_part
 from lm.model.masks import Mask
 from lm.model.transformer import Block, Stack, build_model
@@ -124,7 +124,7 @@ def test_mixing_weights_are_counted():
 def test_mixing_keeps_the_autocast_dtype():
     model = build_model(small(value_residual=True, embedding_shortcut=True, softcap=5.0))
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        values = FirstLayerValues()
+        values = ValueResidual()
         for block in model.decoder.blocks:
             query, key, value = block.attention.project_qkv(
                 torch.randn(2, 7, 32), AttentionInputs(Mask(), first_layer_values=values)

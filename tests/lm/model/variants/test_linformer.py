@@ -13,7 +13,7 @@ from lm.model.attention import MultiHeadAttention, capture_attention_weights
 from lm.model.attention_inputs import AttentionInputs
 from lm.model.masks import Mask
 from lm.model.transformer import build_model
-from lm.model.variants.low_rank import LowRankAttention
+from lm.model.variants.linformer import LinformerAttention
 from tests.tolerances import assert_close
 
 
@@ -21,7 +21,7 @@ def layer_of(**fields):
     config = ModelConfig(
         context_length=20, d_model=16, n_heads=4, n_encoder_layers=1, attention="linformer", attention_rank=5, **fields
     )
-    layer = LowRankAttention(config).double().eval()
+    layer = LinformerAttention(config).double().eval()
     for parameter in layer.parameters():
         parameter.data.normal_(std=0.4, generator=torch.Generator().manual_seed(parameter.numel()))
     return layer
@@ -72,7 +72,7 @@ def test_it_ends_with_the_context():
 
 def test_encoders_have_it_and_decoders_see_all():
     model = build_model(ModelConfig(vocab_size=9, d_model=16, n_encoder_layers=1, attention="linformer")).eval()
-    assert isinstance(model.encoder.blocks[0].attention, LowRankAttention)
+    assert isinstance(model.encoder.blocks[0].attention, LinformerAttention)
     assert {type(block.attention) for block in model.decoder.blocks} == {MultiHeadAttention}
     source, target = torch.randint(9, (1, 6)), torch.randint(9, (1, 6))
     with (

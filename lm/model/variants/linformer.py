@@ -13,7 +13,7 @@ from lm.model.masks import Mask
 from lm.model.module import count_macs
 
 
-class LowRankAttention(MultiHeadAttention):
+class LinformerAttention(MultiHeadAttention):
     """Self-attention of an encoder whose keys and values are projected along the length to a low rank.
 
     The projections have a column per position of the context, shared by all heads; padding is excluded. They start so

@@ -12,8 +12,8 @@ from lm.model.attention import capture_attention_weights
 from lm.model.attention_inputs import AttentionInputs
 from lm.model.masks import Mask
 from lm.model.transformer import build_model
-from lm.model.variants import compressed
-from lm.model.variants.compressed import CompressedAttention
+from lm.model.variants import memory_compressed
+from lm.model.variants.memory_compressed import MemoryCompressedAttention
 from tests.tolerances import assert_close
 
 CPU = torch.device("cpu")
@@ -21,7 +21,7 @@ CPU = torch.device("cpu")
 
 def layer_of(*, stride=3, is_causal=True, **fields):
     config = ModelConfig(d_model=16, n_heads=4, attention="compressed", attention_stride=stride, **fields)
-    layer = CompressedAttention(config, layer=1, is_causal=is_causal).double().eval()
+    layer = MemoryCompressedAttention(config, layer=1, is_causal=is_causal).double().eval()
     generator = torch.Generator().manual_seed(0)
     for parameter in layer.parameters():
         parameter.data.normal_(std=0.4, generator=generator)
@@ -91,11 +91,11 @@ class NothingAdded:
 @pytest.mark.parametrize("held", [1 << 30, 400])
 def test_chunked_and_interleaved_are_the_same(held, monkeypatch):
     """What dropout and distances need, and what serves where there are none, forward and back."""
-    monkeypatch.setattr(compressed, "_MAX_SAVED_SCORES", held)
-    layer, found, in_turns = layer_of(), [], compressed._interleaved_causal_attention
+    monkeypatch.setattr(memory_compressed, "_MAX_SAVED_SCORES", held)
+    layer, found, in_turns = layer_of(), [], memory_compressed._interleaved_causal_attention
     for distances in (None, NothingAdded()):
         way = in_turns if distances is None else lambda *_: pytest.fail("slow path")
-        monkeypatch.setattr(compressed, "_interleaved_causal_attention", way)
+        monkeypatch.setattr(memory_compressed, "_interleaved_causal_attention", way)
         x = torch.randn(2, 31, 16, generator=torch.Generator().manual_seed(1), dtype=torch.float64).requires_grad_()
         output = layer(x, AttentionInputs(Mask.causal(), distance_bias=distances))
         found.append((output, *torch.autograd.grad(output.square().sum(), [x, *layer.parameters()])))

@@ -20,7 +20,7 @@ _MAX_SAVED_SCORES = 1 << 24
 """Scores saved for the backward pass; see `compute_in_chunks`."""
 
 
-class CompressedAttention(MultiHeadAttention):
+class MemoryCompressedAttention(MultiHeadAttention):
     """Self-attention to keys and values compressed by a strided convolution.
 
     Kernel and stride are equally wide, so the convolution is a matmul of concatenated neighbours. In a causal stack a
