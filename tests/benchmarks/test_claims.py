@@ -1,0 +1,135 @@
+"""The claims of the documentation: which there are, how they are chosen, and that each can be measured."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from lm.config.presets import build_run_config
+from lm.model.transformer import build_model, count_parameters
+from tests.benchmarks import __main__ as bench
+from tests.benchmarks.claims import all_claims, selected
+from tests.benchmarks.comparison import Claim, Result, System, Task, Workload
+from tests.benchmarks.report import as_json, describe_machine, markdown
+
+CLAIMS = all_claims(training_dtype="bfloat16", corpus=Path("input.txt"))
+
+
+def test_a_claim_is_chosen_by_name():
+    assert selected(CLAIMS, []) == CLAIMS
+    chosen = selected(CLAIMS, ["train", "decode"])
+    assert {claim.name for claim in chosen} == {"train", "decode"}
+    assert chosen == [claim for claim in CLAIMS if claim in chosen]  # in their order
+
+
+def test_an_unknown_claim_is_refused_with_the_names_of_all(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["bench", "decode", "encode"])
+    with pytest.raises(SystemExit) as stopped:
+        bench.main()
+    assert stopped.value.code == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "no claim 'encode'; claims: " in printed.err
+    assert all(claim.name in printed.err for claim in CLAIMS)
+
+
+@pytest.mark.parametrize("rounds", ["0", "x"])
+def test_rounds_are_positive(monkeypatch, capsys, rounds):
+    monkeypatch.setattr(sys, "argv", ["bench", "decode", "--rounds", rounds])
+    with pytest.raises(SystemExit) as stopped:
+        bench.main()
+    assert stopped.value.code == 2
+    assert "--rounds" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_every_workload_takes_the_arguments_that_its_claim_gives(dtype):
+    for claim in all_claims(training_dtype=dtype, corpus=None):
+        assert claim.systems[0].name.startswith("lm")
+        assert len(claim.systems) > 1
+        if claim.setup is not None:
+            inspect.signature(claim.setup.load()).bind(Path(), **claim.setup.arguments)
+        for system in claim.systems:
+            inspect.signature(system.task.load()).bind(Path(), claim.threads, **system.task.arguments)
+
+
+@pytest.fixture
+def results():
+    systems = [System(name, "float32", Task("")) for name in ("lm", "other", "absent|")]
+    claims = [Claim("fast", "some work", systems, 2, amount=10, unit="tokens/s"), Claim("slow", "other", systems, 1)]
+    return [
+        (
+            claim,
+            [
+                Result(systems[0], [1.0, 2.0, 4.0], [10.0, 10.0, 10.0], flops=1.0, peak_bytes=5_000_000),
+                Result(systems[1], [4.0, 4.0, 4.0], peak_bytes=7_000_000),
+                Result(systems[2], problem="not run: absent missing"),
+            ],
+        )
+        for claim in claims
+    ]
+
+
+def test_the_table_has_a_row_for_each_system(results):
+    described, _, *lines = markdown(describe_machine(instructions="AVX2"), results).splitlines()
+    assert "AVX2" in described
+    assert "no GPU" in described
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    assert len(rows) == 2 + 2 * 3
+    assert {len(row) for row in rows} == {9}
+    assert rows[2] == [
+        "fast", "some work", "2", "**lm**", "float32", "5.00 (2.50–10.00) tokens/s", "", "5.0%", "5 MB",
+    ]  # fmt: skip
+    assert rows[3][3:7] == ["other", "float32", "2.50 (2.50–2.50) tokens/s", "**2.00** (1.00–4.00)"]
+    assert rows[4][5] == "not run: absent missing"
+    assert rows[5][5] == "2.00 (1.00–4.00) s"
+
+
+def test_json_has_all_rounds(results):
+    found = json.loads(as_json(describe_machine(instructions="AVX2"), results))
+    assert found["machine"]["cores"] >= 1
+    ours, theirs, absent = found["claims"][0]["systems"]
+    assert ours["seconds"] == [1.0, 2.0, 4.0]
+    assert theirs["speed_up_of_lm"]["median"] == 2.0
+    assert absent["problem"] == "not run: absent missing"
+
+
+def test_the_recipe_of_nanogpt_has_the_shape_of_its_preset(tmp_path):
+    nanogpt = pytest.importorskip("tests.benchmarks.workloads.nanogpt")
+    preset = build_model(build_run_config("nanogpt-cpu").model)
+    assert count_parameters(nanogpt.GPT(65)) == count_parameters(preset)
+    rates = [nanogpt.learning_rate(step, 2000) for step in (99, 100, 1050, 1999)]
+    assert rates == pytest.approx([1e-3 * 100 / 101, 1e-3, 5.5e-4, 1e-4], rel=1e-3)
+    (tmp_path / "text").write_text("to be or not to be, that is the question. " * 50)
+    train, validation = nanogpt.read(tmp_path / "text")
+    model = nanogpt.GPT(int(train.max()) + 1)
+    before = nanogpt.validation_loss(model, validation)
+    for _ in nanogpt.training_steps(model, train, steps=40):
+        pass
+    assert nanogpt.validation_loss(model, validation) < before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: f"{claim.name}: {claim.title}")
+def test_every_workload_works_with_small_models(claim, tmp_path, monkeypatch):
+    """In this process, one after another."""
+    from tests.benchmarks.workloads import models
+
+    small = {"n_layers": 1, "context_length": 64, "d_model": 64, "n_heads": 2, "n_kv_heads": 2, "d_ff": 128}
+    shapes = {
+        name: build_run_config(None, {"model": {**vars(shape), **small}}).model for name, shape in models.SHAPES.items()
+    }
+    for name, shape in shapes.items():
+        monkeypatch.setitem(models.SHAPES, name, shape)
+    for system in claim.systems:
+        if any(not need.is_met() for need in system.needs):
+            continue
+        if claim.setup is not None:
+            claim.setup.load()(tmp_path, **claim.setup.arguments)
+        work = system.task.load()(tmp_path, 1, **system.task.arguments)
+        assert isinstance(work, Workload)
+        assert work.run() > 0

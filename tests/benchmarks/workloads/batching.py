@@ -1,0 +1,57 @@
+"""`lm generate --prompts`: continuous batching against fixed batches."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+from lm.config.decoding import SamplingConfig
+from lm.config.hardware import HardwareConfig
+from lm.decoding.sampler import Sampler
+from lm.decoding.sampling import Request, SampleSpec, generate_with_continuous_batching
+from lm.decoding.session import DecodeSession
+from lm.engine.fastest_dtype import load_for_decoding
+from lm.engine.selection import plan_engines
+from lm.model.transformer import DecoderOnly
+from tests.benchmarks.comparison import Workload
+from tests.benchmarks.workloads.models import model_path
+from tests.benchmarks.workloads.timing import timer
+
+
+def requests(number: int, vocab_size: int, context: int) -> list[Request]:
+    """Return prompts and how many tokens follow each, both lengths drawn evenly by a seed."""
+    chance = random.Random(1)
+    drawn = []
+    for place in range(number):
+        prompt = [chance.randrange(vocab_size) for _ in range(chance.randint(10, context // 2))]
+        drawn.append(Request(prompt, SampleSpec(place, chance.randint(1, context - len(prompt)))))
+    return drawn
+
+
+def continuous(folder: Path, threads: int, *, shape: str, dtype: str, prompts: int, rows: int) -> Workload:
+    """Continue prompts in a batch that is refilled as texts end."""
+    model = _load(folder, threads, shape, dtype)
+    asked = requests(prompts, model.config.vocab_size, model.config.context_length)
+    asked.sort(key=lambda request: len(request.prompt))
+    return Workload(timer(lambda: _generate(model, asked, rows)))
+
+
+def fixed(folder: Path, threads: int, *, shape: str, dtype: str, prompts: int, rows: int) -> Workload:
+    """Continue the same prompts in batches, each of which begins when the last has ended."""
+    model = _load(folder, threads, shape, dtype)
+    asked = requests(prompts, model.config.vocab_size, model.config.context_length)
+    batches = [asked[first : first + rows] for first in range(0, len(asked), rows)]
+    return Workload(timer(lambda: [_generate(model, batch, rows) for batch in batches]))
+
+
+def _load(folder: Path, threads: int, shape: str, dtype: str) -> DecoderOnly:
+    model = load_for_decoding(model_path(folder, shape), HardwareConfig("cpu", dtype, threads)).model
+    assert isinstance(model, DecoderOnly)
+    return model
+
+
+def _generate(model: DecoderOnly, asked: Sequence[Request], rows: int) -> int:
+    sampler = Sampler.from_config(SamplingConfig(seed=0))
+    session = DecodeSession(plan_engines(model))
+    return sum(1 for _ in generate_with_continuous_batching(session, asked, sampler, batch_size=rows))

@@ -1,0 +1,114 @@
+"""Decoding and prefill: greedy, random weights."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lm.benchmark import generation, hugging_face
+from lm.benchmark.speed import decoding_flops, prefill_flops
+from lm.config.hardware import HardwareConfig
+from lm.engine.fastest_dtype import load_for_decoding
+from lm.engine.selection import plan_engines
+from lm.hardware import Hardware
+from lm.model.transformer import DecoderOnly
+from tests.benchmarks.comparison import Workload
+from tests.benchmarks.workloads.models import SHAPES, model_path
+from tests.benchmarks.workloads.timing import timer
+from tests.cli.small_runs import make_tokenizer
+
+_START = torch.tensor([[1]])
+"""The prompt: one token, so that no system computes a prefill."""
+
+
+def lm(folder: Path, threads: int, *, shape: str, dtype: str, tokens: int, rows: int = 1, compiled: bool) -> Workload:
+    """Decode `tokens` tokens per row with a run.
+
+    Args:
+        folder: of the models.
+        threads: of the CPU.
+        shape: of the model.
+        dtype: as the setting `dtype`.
+        tokens: per row.
+        rows: concurrent texts.
+        compiled: fail unless compiled code decodes.
+    """
+    model = _load(folder, threads, shape, dtype)
+    if compiled and plan_engines(model).accelerated is None:
+        raise RuntimeError(f"not compiled: {plan_engines(model).reason}")
+    timer = generation.decode_timer(model, _START, Hardware("cpu", dtype, threads), rows=rows, tokens=tokens)
+    return Workload(timer, decoding_flops(SHAPES[shape], rows=rows, start=1, tokens=tokens))
+
+
+def lm_prefill(folder: Path, threads: int, *, shape: str, dtype: str, tokens: int) -> Workload:
+    """Compute the logits after a prompt of random tokens."""
+    model = _load(folder, threads, shape, dtype)
+    timer = generation.prefill_timer(model, _prompt(shape, tokens), Hardware("cpu", dtype, threads))
+    return Workload(timer, prefill_flops(SHAPES[shape], rows=1, length=tokens))
+
+
+def transformers(folder: Path, threads: int, *, shape: str, dtype: str, tokens: int, rows: int = 1) -> Workload:
+    """Decode with Hugging Face's `generate`."""
+    model = _load_hugging_face(folder, threads, shape, dtype)
+    hardware = Hardware("cpu", dtype, threads)
+    return Workload(hugging_face.decode_timer(model, _START, hardware, rows=rows, tokens=tokens))
+
+
+def transformers_prefill(folder: Path, threads: int, *, shape: str, dtype: str, tokens: int) -> Workload:
+    """Compute the logits after a prompt of random tokens with Hugging Face's model."""
+    model = _load_hugging_face(folder, threads, shape, dtype)
+    return Workload(hugging_face.prefill_timer(model, _prompt(shape, tokens), Hardware("cpu", dtype, threads)))
+
+
+def ctranslate2(folder: Path, threads: int, *, shape: str, dtype: str, tokens: int, rows: int = 1) -> Workload:
+    """Decode with CTranslate2's Generator."""
+    import ctranslate2 as package
+
+    path = model_path(folder, shape, f"ctranslate2-{dtype}")
+    generator = package.Generator(str(path), compute_type=dtype, intra_threads=threads)
+    start = [make_tokenizer("bpe").token(int(_START))]
+    decode = partial(
+        generator.generate_batch, [start] * rows, max_length=tokens, min_length=tokens, end_token=[],
+        include_prompt_in_result=False,
+    )  # fmt: skip
+    return Workload(timer(decode))
+
+
+def llama_bench(folder: Path, threads: int, *, shape: str, decoded: int = 0, prompt: int = 0) -> Workload:
+    """Decode after an empty prompt, or prefill, with llama.cpp's `llama-bench`."""
+    command = [
+        "llama-bench", "-m", str(model_path(folder, shape, "gguf-q8_0")), "-n", str(decoded), "-p", str(prompt),
+        "-t", str(threads), "-r", "1", "-o", "json",
+    ]  # fmt: skip
+
+    def run() -> float:
+        printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        (measured,) = json.loads(printed.stdout)
+        return measured["samples_ns"][0] / 1e9
+
+    return Workload(run, runs_commands=True)
+
+
+def _load(folder: Path, threads: int, shape: str, dtype: str) -> DecoderOnly:
+    model = load_for_decoding(model_path(folder, shape), HardwareConfig("cpu", dtype, threads)).model
+    assert isinstance(model, DecoderOnly)
+    return model
+
+
+def _load_hugging_face(folder: Path, threads: int, shape: str, dtype: str) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    torch.set_num_threads(threads)
+    path = model_path(folder, shape, "hugging-face")
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=getattr(torch, dtype)).eval()
+    model.generation_config.eos_token_id, model.generation_config.pad_token_id = None, 0
+    return model
+
+
+def _prompt(shape: str, tokens: int) -> torch.Tensor:
+    return torch.randint(SHAPES[shape].vocab_size, (1, tokens), generator=torch.Generator().manual_seed(0))

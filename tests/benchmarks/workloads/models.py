@@ -1,0 +1,67 @@
+"""Models with random weights: as a run, and exported for the baselines, so that all systems have the same weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+
+from lm.checkpoint import save_checkpoint
+from lm.config.model import ModelConfig
+from lm.config.presets import build_run_config
+from lm.config.run import RunConfig
+from lm.engine.compiled.build import compile_decode_step
+from lm.interop.ctranslate2.exporting import export_ctranslate2
+from lm.interop.gguf.exporting import export_gguf
+from lm.interop.hugging_face.exporting import export_hugging_face
+from lm.kernels import code_cache
+from lm.model.transformer import build_model
+from lm.run_folder import TrainingState
+from tests.cli.small_runs import make_tokenizer
+
+_GPT2_SMALL = {"n_layers": 6, "d_model": 384, "n_heads": 6, "context_length": 256, "vocab_size": 4096}
+_NANOGPT = {"n_layers": 4, "d_model": 128, "n_heads": 4, "context_length": 64, "vocab_size": 65}
+SHAPES: dict[str, ModelConfig] = {
+    "small": build_run_config("small").model,
+    "0.8M": build_run_config("gpt2", {"model": _NANOGPT}).model,
+    "12.3M": build_run_config("gpt2", {"model": _GPT2_SMALL}).model,
+    "124M": build_run_config("gpt2").model,
+    "135M": build_run_config("smollm-135m").model,
+}
+_EXPORTERS: dict[str, tuple[str, Callable[[Path, Path], object]]] = {
+    "hugging-face": ("transformers", export_hugging_face),
+    "ctranslate2-float32": ("ctranslate2", partial(export_ctranslate2, number_type="float32")),
+    "ctranslate2-int8": ("ctranslate2", partial(export_ctranslate2, number_type="int8")),
+    "gguf-q8_0": ("gguf", partial(export_gguf, number_type="q8_0")),
+}
+"""The package that each format is for, and its exporter."""
+
+
+def model_path(folder: Path, shape: str, form: str = "run") -> Path:
+    """Return where a model is, as a run or exported."""
+    return folder / f"{shape}-{form}"
+
+
+def prepare(folder: Path, *, shapes: Mapping[str, Sequence[str]], compiled: bool = False) -> None:
+    """Write models with random weights as runs and in other formats, unless they are there.
+
+    Args:
+        folder: of all models.
+        shapes: for each shape of `SHAPES` the other formats; those whose package is not installed are left out.
+        compiled: also do what `lm compile` does, if numba is installed.
+    """
+    for shape, exports in shapes.items():
+        run, config = model_path(folder, shape), SHAPES[shape]
+        if not run.exists():
+            # the tokenizer has fewer tokens than the model, and only names them
+            save_checkpoint(
+                run, config=RunConfig(model=config), tokenizer=make_tokenizer("bpe"),
+                model=build_model(config).state_dict(), optimizer={}, state=TrainingState(), is_best=True,
+            )  # fmt: skip
+        for form in exports:
+            path, (package, export) = model_path(folder, shape, form), _EXPORTERS[form]
+            if find_spec(package) is not None and not path.exists():
+                export(run, path)
+    if compiled and code_cache.is_installed():
+        compile_decode_step()

@@ -1,0 +1,17 @@
+"""Wall time of a call."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+
+def timer(work: Callable[[], object]) -> Callable[[], float]:
+    """Return a function that does some work, and returns the seconds it took."""
+
+    def run() -> float:
+        began = time.perf_counter()
+        work()
+        return time.perf_counter() - began
+
+    return run
