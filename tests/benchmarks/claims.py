@@ -107,7 +107,7 @@ def _decoding_baselines(shape: str, dtype: str, *, tokens: int, rows: int) -> It
 
 
 def _llama_decoding(shape: str, tokens: int) -> System:
-    task = Task("decoding.llama_bench", {"shape": shape, "decoded": tokens})
+    task = Task("commands.llama_bench", {"shape": shape, "decoded": tokens})
     return System("llama-bench", "Q8_0", task, [_LLAMA_BENCH, _GGUF])
 
 
@@ -120,7 +120,7 @@ def _prefill(shape: str, dtype: str) -> Claim:
         _hugging_face(theirs, Task("decoding.transformers_prefill", {**arguments, "dtype": theirs})),
     ]
     if dtype == "int8":
-        task = Task("decoding.llama_bench", {"shape": shape, "prompt": tokens})
+        task = Task("commands.llama_bench", {"shape": shape, "prompt": tokens})
         systems.append(System("llama-bench", "Q8_0", task, [_LLAMA_BENCH, _GGUF]))
     title = f"{_BLOCKS[shape]}: a prompt of {tokens} tokens"
     return Claim(
@@ -179,7 +179,7 @@ def _nanogpt(corpus: Path | None) -> Claim:
         "nanogpt", "tinyshakespeare by character: training time to 1.886 nats/character, the end of nanoGPT's recipe",
         threads=2, rounds=rounds, warm_up=0,
         systems=[
-            System("lm", "auto", Task("nanogpt.lm", {"corpus": str(corpus)}), text),
+            System("lm", "auto", Task("commands.lm_train", {"corpus": str(corpus)}), text),
             System(
                 "nanoGPT's recipe, own loop", "float32",
                 Task("nanogpt.recipe", {"corpus": str(corpus), "parts": rounds}), text,
@@ -215,7 +215,7 @@ def _translate(dtype: str) -> Claim:
 
 def _startup() -> Iterator[Claim]:
     def python(name: str, *arguments: str, needs: Sequence[Requirement] = (), dtype: str = "") -> System:
-        return System(name, dtype, Task("startup.command", {"arguments": arguments}), needs, _COMMANDS)
+        return System(name, dtype, Task("commands.python", {"arguments": arguments}), needs, _COMMANDS)
 
     first = ("-m", "cli", "generate", "{folder}/124M-run", "a", "--max-tokens", "1", "--threads", "{threads}")
     load = {"shape": "124M", "dtype": "float32"}
@@ -239,8 +239,8 @@ def _startup() -> Iterator[Claim]:
     yield Claim(
         "startup", f"{_BLOCKS['124M']}: load the model", threads=1, unit="ms", rounds=5, setup=_setup("124M"),
         systems=[
-            System("lm", "float32", Task("startup.lm_load", load)),
-            _hugging_face("float32", Task("startup.transformers_load", load)),
+            System("lm", "float32", Task("loading.lm", load)),
+            _hugging_face("float32", Task("loading.transformers", load)),
         ],
     )  # fmt: skip
 

@@ -10,6 +10,7 @@ import importlib
 import importlib.util
 import multiprocessing
 import os
+import re
 import resource
 import shutil
 import signal
@@ -205,7 +206,7 @@ def measure(claim: Claim, folder: Path, *, rounds: int | None = None) -> list[Re
     present = [result for result in results if result.problem is None]
     if not present or present[0] is not results[0]:
         for result in results:
-            result.problem = result.problem or "lm is not run"
+            result.problem = result.problem or "not run: lm is not run"
         return results
     if claim.setup is not None:
         try:
@@ -219,7 +220,7 @@ def measure(claim: Claim, folder: Path, *, rounds: int | None = None) -> list[Re
     workers = [(result, worker) for result, worker in workers if _is_ready(result, worker)]
     if not workers or workers[0][0] is not results[0]:
         for result, worker in workers:
-            result.problem = "lm is not run"
+            result.problem = "not run: lm is not run"
             worker.end()
         return results
     for number in range(claim.warm_up + (rounds or claim.rounds)):
@@ -368,5 +369,8 @@ def pin(threads: int) -> None:
 
 def peak_memory(*, of_commands: bool = False) -> int:
     """Return the peak resident memory in bytes of this process, or of the largest command that it started."""
+    status = Path("/proc/self/status")
+    if not of_commands and status.is_file():  # getrusage counts what a parent held when it forked
+        return 1024 * int(re.findall(r"VmHWM:\s+(\d+) kB", status.read_text(encoding="utf-8"))[0])
     who = resource.RUSAGE_CHILDREN if of_commands else resource.RUSAGE_SELF
     return resource.getrusage(who).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

@@ -87,10 +87,13 @@ def _versions() -> Iterator[tuple[str, str]]:
 
 def markdown(machine: Machine, results: Results) -> str:
     """Return what was measured where, and the table."""
-    rows = [_COLUMNS, ("-",) * len(_COLUMNS), *(row for claim, found in results for row in _rows(claim, found))]
-    return f"{machine}\n\n" + "\n".join("| " + " | ".join(row) + " |" for row in rows).replace("| - ", "|-").replace(
-        "|- |", "|-|"
-    )
+    rows = [row for claim, found in results for row in _rows(claim, found)]
+    lines = [_line(_COLUMNS), "|" + "-|" * len(_COLUMNS), *map(_line, rows)]
+    return "\n".join([str(machine), "", *lines])
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
 
 
 def _rows(claim: Claim, results: Sequence[Result]) -> Iterator[tuple[str, ...]]:
@@ -99,18 +102,12 @@ def _rows(claim: Claim, results: Sequence[Result]) -> Iterator[tuple[str, ...]]:
         first = (claim.name, claim.title, str(claim.threads)) if result is ours else ("", "", "")
         system = result.system.name if result is not ours else f"**{result.system.name}**"
         if result.problem is not None:
-            yield (*first, system, result.system.dtype, result.problem.replace("|", "/"), "", "", "")
+            yield (*first, system, result.system.dtype, result.problem, "", "", "")
             continue
         speed = f"{_format(speeds(claim, result))} {claim.unit}"
-        ratio = "" if result is ours else f"{_format_ratio(speed_ups(ours, result))}"
+        ratio = "" if result is ours else _format_ratio(speed_ups(ours, result))
         fractions = gemm_fractions(ours, result) if result.system.dtype == ours.system.dtype else None
-        gemm = (
-            ""
-            if fractions is None
-            else f"{fractions.median:.0%}"
-            if fractions.median > 0.1
-            else f"{fractions.median:.1%}"
-        )
+        gemm = "" if fractions is None else f"{fractions.median:.1%}"
         yield (*first, system, result.system.dtype, speed, ratio, gemm, f"{result.peak_bytes / 1e6:,.0f} MB")
 
 

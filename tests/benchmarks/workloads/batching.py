@@ -15,7 +15,7 @@ from lm.engine.fastest_dtype import load_for_decoding
 from lm.engine.selection import plan_engines
 from lm.model.transformer import DecoderOnly
 from tests.benchmarks.comparison import Workload
-from tests.benchmarks.workloads.models import model_path
+from tests.benchmarks.workloads.paths import model_path
 from tests.benchmarks.workloads.timing import timer
 
 

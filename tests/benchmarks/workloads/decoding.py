@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,8 @@ from lm.engine.selection import plan_engines
 from lm.hardware import Hardware
 from lm.model.transformer import DecoderOnly
 from tests.benchmarks.comparison import Workload
-from tests.benchmarks.workloads.models import SHAPES, model_path
+from tests.benchmarks.workloads.models import SHAPES
+from tests.benchmarks.workloads.paths import model_path
 from tests.benchmarks.workloads.timing import timer
 from tests.cli.small_runs import make_tokenizer
 
@@ -26,7 +25,9 @@ _START = torch.tensor([[1]])
 """The prompt: one token, so that no system computes a prefill."""
 
 
-def lm(folder: Path, threads: int, *, shape: str, dtype: str, tokens: int, rows: int = 1, compiled: bool) -> Workload:
+def lm(
+    folder: Path, threads: int, *, shape: str, dtype: str, tokens: int, rows: int = 1, compiled: bool = False
+) -> Workload:
     """Decode `tokens` tokens per row with a run.
 
     Args:
@@ -77,21 +78,6 @@ def ctranslate2(folder: Path, threads: int, *, shape: str, dtype: str, tokens: i
         include_prompt_in_result=False,
     )  # fmt: skip
     return Workload(timer(decode))
-
-
-def llama_bench(folder: Path, threads: int, *, shape: str, decoded: int = 0, prompt: int = 0) -> Workload:
-    """Decode after an empty prompt, or prefill, with llama.cpp's `llama-bench`."""
-    command = [
-        "llama-bench", "-m", str(model_path(folder, shape, "gguf-q8_0")), "-n", str(decoded), "-p", str(prompt),
-        "-t", str(threads), "-r", "1", "-o", "json",
-    ]  # fmt: skip
-
-    def run() -> float:
-        printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        (measured,) = json.loads(printed.stdout)
-        return measured["samples_ns"][0] / 1e9
-
-    return Workload(run, runs_commands=True)
 
 
 def _load(folder: Path, threads: int, shape: str, dtype: str) -> DecoderOnly:

@@ -18,6 +18,7 @@ from lm.interop.hugging_face.exporting import export_hugging_face
 from lm.kernels import code_cache
 from lm.model.transformer import build_model
 from lm.run_folder import TrainingState
+from tests.benchmarks.workloads.paths import model_path
 from tests.cli.small_runs import make_tokenizer
 
 _GPT2_SMALL = {"n_layers": 6, "d_model": 384, "n_heads": 6, "context_length": 256, "vocab_size": 4096}
@@ -36,11 +37,6 @@ _EXPORTERS: dict[str, tuple[str, Callable[[Path, Path], object]]] = {
     "gguf-q8_0": ("gguf", partial(export_gguf, number_type="q8_0")),
 }
 """The package that each format is for, and its exporter."""
-
-
-def model_path(folder: Path, shape: str, form: str = "run") -> Path:
-    """Return where a model is, as a run or exported."""
-    return folder / f"{shape}-{form}"
 
 
 def prepare(folder: Path, *, shapes: Mapping[str, Sequence[str]], compiled: bool = False) -> None:

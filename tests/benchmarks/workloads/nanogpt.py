@@ -1,4 +1,4 @@
-"""tinyshakespeare by character: a run of `lm train`, and nanoGPT's recipe for CPUs in a loop of our own.
+"""nanoGPT's recipe for CPUs in a loop of our own: tinyshakespeare by character.
 
 The recipe, from nanoGPT's README: 4 layers, d_model 128, 4 heads, context 64, batches of 12 windows, 2,000 steps, no
 dropout, float32; from its train.py: AdamW (0.9, 0.99) with a weight decay of 0.1 for matrices, gradient clipping at 1,
@@ -19,27 +19,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tests.benchmarks.comparison import Workload
-from tests.benchmarks.runs import trained
 
-LOSS = 1.886
-"""The validation loss to reach, in nats/character."""
 STEPS, LAYERS, WIDTH, HEADS, CONTEXT, ROWS = 2000, 4, 128, 4, 64, 12
-_FLAGS = ("--depth", "2", "--kind", "char", "--context", "64", "--batch-size", "12", "--steps", "400",
-          "--evaluate-every", "20")  # fmt: skip
-
-
-def lm(folder: Path, threads: int, *, corpus: str, flags: tuple[str, ...] = _FLAGS, loss: float = LOSS) -> Workload:
-    """Train with another seed each time; the seconds are those of training until the first evaluation at the loss."""
-    seeds = count(1)
-
-    def run() -> float:
-        _, readings = trained(Path(corpus), *flags, "--seed", str(next(seeds)), "--threads", str(threads))
-        seconds = [reading.seconds for reading in readings if reading.loss <= loss]
-        if not seconds:
-            raise RuntimeError(f"the loss ended at {readings[-1].loss:.4f}, above {loss}")
-        return seconds[0]
-
-    return Workload(run, runs_commands=True)
 
 
 def recipe(folder: Path, threads: int, *, corpus: str, parts: int, steps: int = STEPS) -> Workload:

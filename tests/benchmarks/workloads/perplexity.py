@@ -19,7 +19,8 @@ from lm.hardware import select_inference_hardware
 from lm.model.cost import training_flops
 from lm.model.transformer import DecoderOnly
 from tests.benchmarks.comparison import Workload
-from tests.benchmarks.workloads.models import SHAPES, model_path
+from tests.benchmarks.workloads.models import SHAPES
+from tests.benchmarks.workloads.paths import model_path
 from tests.benchmarks.workloads.timing import timer
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import dataclasses
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from lm.benchmark import hugging_face
+from lm.config.lora import LoraConfig
 from lm.config.presets import build_run_config
 from lm.config.run import RunConfig
 from lm.data.batch import Batch
@@ -19,7 +21,8 @@ from lm.hardware import Hardware
 from lm.model.cost import training_flops
 from lm.training.step_timing import random_data_run, training_step_timer
 from tests.benchmarks.comparison import Workload
-from tests.benchmarks.workloads.models import SHAPES, model_path
+from tests.benchmarks.workloads.models import SHAPES
+from tests.benchmarks.workloads.paths import model_path
 from tests.benchmarks.workloads.timing import timer
 
 LORA_RANK, LEARNING_RATE, CLIP = 8, 1e-4, 1.0
@@ -44,7 +47,7 @@ def transformers(folder: Path, threads: int, *, shape: str, dtype: str, rows: in
 
 def lm_lora(folder: Path, threads: int, *, shape: str, dtype: str, length: int) -> Workload:
     """Take a LoRA step on one sequence as `lm train --lora` does."""
-    return _lm_step(_config(shape, dtype, threads, context_length=length, lora={"rank": LORA_RANK}), 1)
+    return _lm_step(_config(shape, dtype, threads, context_length=length, lora=LoraConfig(rank=LORA_RANK)), 1)
 
 
 def peft(folder: Path, threads: int, *, shape: str, dtype: str, length: int, autocast: bool) -> Workload:
@@ -58,17 +61,17 @@ def peft(folder: Path, threads: int, *, shape: str, dtype: str, length: int, aut
         length: tokens of the sequence.
         autocast: keep the weights in float32 and compute in `dtype`; else the weights are in `dtype`.
     """
-    from peft import LoraConfig, get_peft_model
+    import peft as package
     from transformers import AutoModelForCausalLM
 
     torch.set_num_threads(threads)
     hardware = Hardware("cpu", dtype, threads)
     kept = torch.float32 if autocast else hardware.torch_dtype
     base = AutoModelForCausalLM.from_pretrained(model_path(folder, shape, "hugging-face"), dtype=kept)
-    adapters = LoraConfig(
+    adapters = package.LoraConfig(
         r=LORA_RANK, lora_alpha=2 * LORA_RANK, lora_dropout=0.0, target_modules=_PROJECTIONS, task_type="CAUSAL_LM"
     )
-    model = get_peft_model(base, adapters).train()
+    model = package.get_peft_model(base, adapters).train()
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=LEARNING_RATE, fused=True)
     ids = torch.from_numpy(_random_ids(_config(shape, dtype, threads, context_length=length), 1))
@@ -94,14 +97,14 @@ def _lm_step(config: RunConfig, rows: int) -> Workload:
 
 
 def _config(
-    shape: str, dtype: str, threads: int, *, context_length: int | None = None, lora: dict[str, int] | None = None
+    shape: str, dtype: str, threads: int, *, context_length: int | None = None, lora: LoraConfig | None = None
 ) -> RunConfig:
-    model = {**vars(SHAPES[shape]), "dropout": 0.0, "attention_dropout": 0.0}
+    model = dataclasses.replace(SHAPES[shape], dropout=0.0, attention_dropout=0.0)
     if context_length is not None:
-        model["context_length"] = context_length
+        model = dataclasses.replace(model, context_length=context_length)
     training = {"optimizer": "adamw", "learning_rate": LEARNING_RATE, "clip": CLIP}
-    given = {"model": model, "training": training, "hardware": {"dtype": dtype, "threads": threads}}
-    return build_run_config("gpt2", {**given, "lora": lora or {}})
+    config = build_run_config("gpt2", {"training": training, "hardware": {"dtype": dtype, "threads": threads}})
+    return dataclasses.replace(config, model=model, lora=lora or config.lora)
 
 
 def _random_ids(config: RunConfig, rows: int) -> np.ndarray:

@@ -1,0 +1,29 @@
+"""Loading of models."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from lm.config.hardware import HardwareConfig
+from lm.engine.fastest_dtype import load_for_decoding
+from tests.benchmarks.comparison import Workload
+from tests.benchmarks.workloads.paths import model_path
+from tests.benchmarks.workloads.timing import timer
+
+
+def lm(folder: Path, threads: int, *, shape: str, dtype: str) -> Workload:
+    """Load the model of a run."""
+    load = partial(load_for_decoding, model_path(folder, shape), HardwareConfig("cpu", dtype, threads))
+    return Workload(timer(load))
+
+
+def transformers(folder: Path, threads: int, *, shape: str, dtype: str) -> Workload:
+    """Load a model of Hugging Face."""
+    from transformers import AutoModelForCausalLM
+
+    torch.set_num_threads(threads)
+    path = model_path(folder, shape, "hugging-face")
+    return Workload(timer(partial(AutoModelForCausalLM.from_pretrained, path, dtype=getattr(torch, dtype))))

@@ -1,0 +1,10 @@
+"""Where models are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def model_path(folder: Path, shape: str, form: str = "run") -> Path:
+    """Return where a model is, as a run or exported."""
+    return folder / f"{shape}-{form}"
