@@ -442,7 +442,7 @@ def _for_adapters(values: PresetValues) -> PresetValues:
     """Replace Muon by AdamW at half the learning rate.
 
     In `tests.benchmarks.lora` AdamW was never worse at that rate, and better after few steps and in a wider model:
-    docs/benchmarks.md.
+    docs/lab/quality.md.
     """
     if values.get("optimizer") != "muon":
         return values

@@ -21,6 +21,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -203,36 +204,32 @@ def measure(claim: Claim, folder: Path, *, rounds: int | None = None) -> list[Re
         rounds: instead of the claim's own number.
     """
     results = [Result(system, problem=missing(system)) for system in claim.systems]
-    present = [result for result in results if result.problem is None]
-    if not present or present[0] is not results[0]:
-        for result in results:
-            result.problem = result.problem or "not run: lm is not run"
-        return results
-    if claim.setup is not None:
-        try:
-            call_in_process(claim.setup, folder)
-        except WorkerError as error:
-            for result in present:
-                result.problem = f"failed: {error}"
-            return results
-    # all are started before any is waited for
-    workers = [(result, Worker(result.system, claim, folder)) for result in present]
-    workers = [(result, worker) for result, worker in workers if _is_ready(result, worker)]
-    if not workers or workers[0][0] is not results[0]:
+    ours = results[0]
+    if ours.problem is None and claim.setup is not None:
+        _attempt(ours, lambda: call_in_process(claim.setup, folder))
+    if ours.problem is None:
+        # all are started before any is waited for
+        workers = [(each, Worker(each.system, claim, folder)) for each in results if each.problem is None]
         for result, worker in workers:
-            result.problem = "not run: lm is not run"
-            worker.end()
-        return results
-    for number in range(claim.warm_up + (rounds or claim.rounds)):
-        for result, worker in list(workers):
-            try:
-                worker.measure(result, counts=number >= claim.warm_up)
-            except WorkerError as error:
-                result.problem = f"failed: {error}"
-                workers.remove((result, worker))
-    for result, worker in workers:
-        result.peak_bytes = worker.end()
+            _attempt(result, partial(worker.load, result))
+        for number in range(claim.warm_up + (rounds or claim.rounds)):
+            for result, worker in workers:
+                if ours.problem is None and result.problem is None:
+                    _attempt(result, partial(worker.measure, result, counts=number >= claim.warm_up))
+        for result, worker in workers:
+            if result.problem is None:
+                _attempt(result, partial(worker.end, result))
+    if ours.problem is not None:
+        for result in results[1:]:
+            result.problem = result.problem or "not run: lm is not run"
     return results
+
+
+def _attempt(result: Result, step: Callable[[], object]) -> None:
+    try:
+        step()
+    except (WorkerError, BrokenPipeError) as error:
+        result.problem = f"failed: {error}"
 
 
 def missing(system: System) -> str | None:
@@ -243,29 +240,21 @@ def missing(system: System) -> str | None:
     return None
 
 
-def _is_ready(result: Result, worker: Worker) -> bool:
-    try:
-        result.flops = worker.wait()
-    except WorkerError as error:
-        result.problem = f"failed: {error}"
-    return result.problem is None
-
-
 class Worker:
     """A system in a process of its own, which works when it is its turn and sleeps otherwise."""
 
     def __init__(self, system: System, claim: Claim, folder: Path) -> None:
         """Start loading it."""
         gemm = claim.gemm if system is claim.systems[0] else None
-        environment = {"OMP_NUM_THREADS": str(claim.threads), **system.environment}
+        environment = {"OMP_NUM_THREADS": str(claim.threads), "TQDM_DISABLE": "1", **system.environment}
         environment = {name: value.replace("{folder}", str(folder)) for name, value in environment.items()}
         self._process, self._connection = _start(
             _serve, system.task, folder, claim.threads, gemm, environment=environment
         )
 
-    def wait(self) -> float | None:
-        """Wait until it is loaded; return the FLOPs of its work."""
-        return self._receive()
+    def load(self, result: Result) -> None:
+        """Wait until it is loaded."""
+        result.flops = self._receive()
 
     def measure(self, result: Result, *, counts: bool) -> None:
         """Let it work once."""
@@ -277,12 +266,11 @@ class Worker:
             if rate is not None:
                 result.gemm.append(rate)
 
-    def end(self) -> int:
-        """End the process; return its peak memory in bytes."""
+    def end(self, result: Result) -> None:
+        """End the process, which tells its peak memory."""
         self._connection.send("end")
-        peak = self._receive()
+        result.peak_bytes = self._receive()
         self._process.join()
-        return peak
 
     def _receive(self) -> Any:
         return _receive(self._process, self._connection)

@@ -46,7 +46,7 @@ class Machine:
 
     def __str__(self) -> str:
         memory, versions = f"{self.memory_bytes / 1e9:.0f} GB", (" ".join(each) for each in self.versions.items())
-        machine = f"{self.processor}, {self.cores} cores ({self.instructions}), {memory}, no GPU"
+        machine = f"{self.processor}, {self.cores} core{'s' * (self.cores > 1)} ({self.instructions}), {memory}, no GPU"
         return f"{self.date}; {machine}; load before: {self.load:.1f}; {', '.join(versions)}."
 
 

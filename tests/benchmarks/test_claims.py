@@ -129,6 +129,7 @@ def test_the_recipe_of_nanogpt_has_the_shape_of_its_preset(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # of PEFT
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: f"{claim.name}: {claim.title}")
 def test_every_workload_works_with_small_models(claim, tmp_path, monkeypatch):
     """In this process, one after another, whatever the number of threads."""
