@@ -97,17 +97,45 @@ def _keep_cases(items: list[pytest.Item], most: int) -> None:
     items[:] = [item for item in items if id(item) in kept]
 
 
-@pytest.fixture(autouse=True)
-def the_first_is_fastest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs train in float32 and multiply with MKL wherever they may choose, so that they learn the same every time."""
+@pytest.fixture(scope="session", autouse=True)
+def the_first_is_fastest() -> Iterator[None]:
+    """Runs train in float32 and multiply with MKL wherever they may choose, so that they learn the same every time.
+
+    Other processes choose for themselves: tests that compare what these compute name the dtype.
+    """
     from lm.model import layers as linear
     from lm.training.planning import hardware_selection
 
     def first(choices: Sequence[object], seconds: Callable[..., float], sizes: Sequence[int]) -> object:
         return choices[0]
 
-    monkeypatch.setattr(hardware_selection, "select_fastest", first)
-    monkeypatch.setattr(linear, "_is_clearly_faster", lambda *_: False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hardware_selection, "select_fastest", first)
+        patch.setattr(linear, "_is_clearly_faster", lambda *_: False)
+        yield
+
+
+@pytest.fixture
+def succeed(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Run `lm …` in this process; return what it printed on stdout."""
+    from cli.main import run
+
+    def succeed(*arguments: object) -> str:
+        capsys.readouterr()
+        code = run([*map(str, arguments)])
+        output = capsys.readouterr()
+        assert code == 0, output.err
+        return output.out
+
+    return succeed
+
+
+@pytest.fixture
+def default_hang_up() -> Iterator[None]:
+    """SIGHUP ends processes, even if the tests were started by `nohup`."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 @pytest.fixture(scope="session")

@@ -173,7 +173,7 @@ def _train_step(run: Run) -> Step:
     rate = run.learning_rate
     for group in (group for optimizer in run.optimizers for group in optimizer.param_groups):
         group["lr"] = rate
-    torch.manual_seed(_step_seed(config.seed, state.step, run.world.rank))
+    _set_seed(_step_seed(config.seed, state.step, run.world.rank), device=run.hardware.device)
     batch = _next_batch(run)
     tokens, learned = batch.tokens, count_learned_tokens(batch, source_loss=config.source_loss)
     with converting_compile_errors() if config.compile else nullcontext(), _converting_memory_errors(run, batch):
@@ -283,6 +283,14 @@ def _evaluate_or_save(run: Run) -> Iterator[Evaluation | Sample | TrainingWarnin
         if run.world.size == 1:  # saving is collective
             run.save(is_best=run.state.best_step == run.state.step)
         raise
+
+
+def _set_seed(seed: int, *, device: str) -> None:
+    """Set torch's seed; on a CPU without `torch.manual_seed`, which takes 0.5 ms for the devices that are not used."""
+    if device == "cpu":
+        torch.default_generator.manual_seed(seed)
+    else:
+        torch.manual_seed(seed)
 
 
 def _step_seed(seed: int, step: int, rank: int) -> int:

@@ -5,7 +5,6 @@ import pytest
 import sacrebleu
 
 from cli.main import run
-from tests.cli.small_runs import make_run
 from tests.cli.toy_translation import LONGEST, pairs
 
 
@@ -137,46 +136,3 @@ def test_tokenized_text_is_noticed(capsys, files):
     assert "look tokenized" in capsys.readouterr().err
     assert run([*arguments, "--tokenize", "none"]) == 0
     assert capsys.readouterr().err == ""
-
-
-@pytest.mark.parametrize(
-    ("flags", "code", "message"),
-    [
-        (["--target", "test.de"], 2, "what is to be scored?"),
-        (["RUN", "--hypotheses", "worse.de", "--target", "test.de"], 2, "what is to be scored?"),
-        (["RUN", "--target", "test.de"], 2, "give --source"),
-        (["--hypotheses", "worse.de", "--target", "test.de", "--versus", "RUN"], 2, "give --source"),
-        (["--hypotheses", "worse.de", "--target", "test.de", "-o", "x"], 2, "there already"),
-        (["--hypotheses", "worse.de", "--target", "short.de"], 1, "worse.de has 12 lines and short.de has 2 lines"),
-        (["--hypotheses", "worse.de", "--target", "missing.de"], 1, "missing.de: no such file"),
-        (["--hypotheses", "empty.de", "--target", "empty.de"], 1, "no lines to score"),
-        (["--hypotheses", ".", "--target", "test.de"], 2, "name one"),
-        (["GPT", "--source", "test.en", "--target", "test.de"], 2, "lm perplexity GPT FILE tells"),
-        (["RUN", "--source", "test.en"], 2, "reference translations (--target)"),
-        (["RUN", "labels.jsonl"], 2, "--source FILE --target FILE scores its translations"),
-        (["GPT", "labels.jsonl"], 2, "this run continues texts: use lm generate"),
-        (["LABELS", "test.de"], 1, "test.de: "),
-        (["LABELS", "--target", "test.de"], 2, "this run classifies texts: name labelled examples"),
-        (["LABELS", "labels.jsonl", "--target", "test.de"], 2, "--target has no effect on labelled examples"),
-        (["LABELS", "labels.jsonl", "-", "--labels", "-"], 2, "stdin (-) stands for one file only"),
-        (["OLD", "labels.jsonl"], 2, "name a file of examples that have all of them (--labels)"),
-        (["MASKED", "labels.jsonl", "--labels", "labels.jsonl"], 2, "among others; leave them out (--labels)"),
-        (["FILLS", "labels.jsonl"], 2, "this run fills blanks: use lm fill"),
-        (["RUN", "--source", "test.en", "--target", "test.de", "--to", "fr"], 2, "not 'fr' (--to)"),
-    ],
-)  # fmt: skip
-def test_what_does_not_go_together_is_one_line(capsys, files, translation_run, monkeypatch, flags, code, message):
-    monkeypatch.chdir(files)
-    (files / "short.de").write_text("eins\nzwei\n")
-    (files / "empty.de").write_text("")
-    (files / "a.txt").write_text("a\n")
-    (files / "b.txt").write_text("b\n")
-    (files / "labels.jsonl").write_text('{"text": "a", "label": "b"}\n{"text": "a", "label": "c"}\n')
-    for name, fields in RUNS.items():
-        if name in flags:
-            make_run(files / name, **fields)
-    assert run(["evaluate", *(str(translation_run) if flag == "RUN" else flag for flag in flags)]) == code
-    output = capsys.readouterr()
-    assert output.out == ""
-    assert message in output.err
-    assert output.err.count("\n") == 1

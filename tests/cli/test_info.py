@@ -70,11 +70,3 @@ def test_information_tells_how_many_experts_there_are_and_what_each_took(tmp_pat
     assert "decoder.blocks.1: 10% 20% 30% 40%" in found
     assert run(["info", "gpt2"]) == 0
     assert "experts" not in capsys.readouterr().out
-
-
-def test_a_batch_of_less_than_a_sequence_is_refused(capsys):
-    """GPT-2 reads 1,024 tokens at a time."""
-    assert run(["info", "gpt2", "--processes", "2", "--batch-tokens", "1023"]) == 2
-    assert capsys.readouterr().err == (
-        "lm: --batch-tokens 1,023 is less than one sequence of 1,024; give as many, or more\n"
-    )

@@ -66,31 +66,6 @@ def test_stdin_is_a_corpus() -> None:
     assert open_split("out", "train").read(0, 6).tolist() == [0, 1, 2, 0, 1, 2]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [
-        (["nowhere.txt", "-o", "out"], 1, "nowhere.txt"),
-        (["corpus.txt", "-o", "out", "--validation", "2"], 2, "--validation"),
-        (["corpus.txt", "-o", "out", "--tokenizer", "t.json", "--vocab-size", "300"], 2, "--vocab-size"),
-        (["corpus.txt", "-o", "out", "--tokenizer", "nowhere.json"], 1, "nowhere.json"),
-        (["binary.txt", "-o", "out"], 1, "binary.txt: looks like a binary file (NUL byte at offset 1)"),
-        (["empty.txt", "-o", "out"], 1, "empty"),
-        (["corpus.txt", "-o", "."], 1, "holds no prepared tokens"),
-    ],
-)
-def test_bad_input_is_one_line(
-    arguments: list[str], code: int, message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    Path("binary.txt").write_bytes(b"a\0b")
-    Path("empty.txt").write_text("")
-    assert run(["prepare", *arguments]) == code
-    captured = capsys.readouterr()
-    assert message in captured.err
-    assert captured.err.count("\n") == 1
-    assert captured.out == ""
-    assert not Path("out").exists()
-
-
 def test_json_lines_and_compressed_files_are_a_corpus(capsys: pytest.CaptureFixture[str]) -> None:
     lines = "".join(json.dumps({"body": text}) + "\n" for text in ("one", "two", "three"))
     Path("a.jsonl").write_text(lines)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import lm
 from cli.main import run
 from lm.locks import LockFile
 from lm.model.transformer import build_model, count_parameters
@@ -55,33 +57,25 @@ def test_runs_are_listed(folder):
     assert row.endswith("0 of 0")
 
 
-@pytest.fixture
-def trained(tmp_path) -> Path:
-    """A folder with a run, one that began with its weights, and one that is not finished."""
-    text = tmp_path / "text.txt"
-    text.write_text("The owl saw the fox by the mill.\n" * 60)
-    small = [
-        "--d-model",
-        "16",
-        "--n-layers",
-        "1",
-        "--n-heads",
-        "2",
-        "--context",
-        "32",
-        "--kind",
-        "byte",
-        "--threads",
-        "1",
-    ]
-    runs = tmp_path / "runs"
-    for name, *flags in (("novel", "--steps", "4", *small), ("letters", "--steps", "3", "--from", str(runs / "novel"))):
-        assert run(["train", str(text), "-o", str(runs / name), *flags]) == 0
-    longer = "import lm, sys\nwith lm.Trainer(lm.run_spec(sys.argv[1], resume=sys.argv[2], steps=1500)) as trainer:\n"
-    longer += "    for event in trainer:\n        if isinstance(event, lm.Step): break"
-    command = [sys.executable, "-c", longer, str(text), str(runs / "novel")]
-    assert subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=900).returncode == 0
+SMALL = ["--d-model", "16", "--n-layers", "1", "--n-heads", "2", "--context", "32", "--kind", "byte", "--threads", "1"]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory) -> Path:
+    """A folder with a run that is not finished, and one that began with its weights."""
+    folder = tmp_path_factory.mktemp("trained")
+    (folder / "text.txt").write_text("The owl saw the fox by the mill.\n" * 60)
+    text, runs = str(folder / "text.txt"), folder / "runs"
+    assert run(["train", text, "-o", str(runs / "novel"), "--steps", "4", *SMALL]) == 0
+    assert run(["train", text, "-o", str(runs / "letters"), "--steps", "3", "--from", str(runs / "novel")]) == 0
+    with lm.Trainer(lm.run_spec(text, resume=runs / "novel", steps=1500)) as trainer:
+        next(event for event in trainer if isinstance(event, lm.Step))
     return runs
+
+
+@pytest.fixture
+def trained(made, tmp_path) -> Path:
+    return Path(shutil.copytree(made, tmp_path / "runs"))
 
 
 def test_a_row_says_what_a_run_started_from_how_good_it_is_and_how_far_it_has_come(trained, capsys):

@@ -118,10 +118,3 @@ def test_a_file_is_measured(tokenizer: Path, capsys: pytest.CaptureFixture[str])
     expected = len(TEXT.encode()) / len(ids(tokenizer, TEXT))
     assert f"bytes per token  {expected:.3f}\n" in out
     assert not out.endswith("\n\n")
-
-
-def test_bad_input_is_one_line(tokenizer: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["tokenizer", "inspect", str(tokenizer), "--file", "nowhere.txt"]) == 1
-    captured = capsys.readouterr()
-    assert "nowhere.txt: no such file" in captured.err
-    assert (captured.err.count("\n"), captured.out) == (1, "")

@@ -165,7 +165,7 @@ def test_a_folder_of_somebody_else_is_no_place(tmp_path):
     tmp_path.chmod(0o755)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, stdout=subprocess.PIPE,
-                          check=True, timeout=60, text=True)  # fmt: skip
+                          check=True, timeout=900, text=True)  # fmt: skip
     here, new = done.stdout.splitlines()
     assert here == "theirs: cannot be written to; choose another place"
     assert re.fullmatch(r"theirs/new: cannot be made, since theirs cannot be written to; choose another place", new)

@@ -27,7 +27,7 @@ def test_one_signal_asks_and_a_second_ends(number):
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="not on Windows")
-def test_a_hang_up_asks_however_often_it_comes():
+def test_a_hang_up_asks_however_often_it_comes(default_hang_up):
     with StopSignals() as signals:
         for _ in range(3):
             os.kill(os.getpid(), signal.SIGHUP)

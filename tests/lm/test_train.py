@@ -24,7 +24,7 @@ from lm.training.planning.budget import EvaluationCost, TrainingSpeed
 from lm.training.trainer import SpeedMeter, Started, Trainer
 
 SMALL = {"kind": "byte", "d_model": 16, "n_layers": 1, "n_heads": 2, "context": 16, "batch_size": 4, "seed": 7,
-         "evaluate_every": 2}  # fmt: skip
+         "evaluate_every": 2, "device": "cpu", "dtype": "float32"}  # fmt: skip
 SCRIPT = Path(__file__).parents[2] / "docs" / "examples" / "training.py"
 
 
@@ -228,7 +228,7 @@ def test_the_script_in_the_docs_runs(tmp_path, monkeypatch, files):
     for name in ("text.txt", "letters.txt", "train.en", "train.de", "reviews.jsonl"):
         (tmp_path / name).write_text((files / name).read_text())
     environment = {**os.environ, "PYTHONPATH": str(SCRIPT.parents[2])}
-    subprocess.run([sys.executable, str(SCRIPT)], check=True, timeout=600, env=environment)
+    subprocess.run([sys.executable, str(SCRIPT)], check=True, timeout=900, env=environment)
     names = {"budget", "base", "again", "tuned", "adapted", "translator", "masked", "labels", "two"}
     assert {path.name for path in (tmp_path / "runs").iterdir()} == names
     assert all(load_state(find_checkpoint(tmp_path / "runs" / name, which="last")).finished for name in names)

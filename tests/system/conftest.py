@@ -1,13 +1,16 @@
-"""A text, and a run trained on it."""
+"""A text, a run trained on it, and what resuming must not change."""
 
 from __future__ import annotations
 
 import random
+import shutil
 from pathlib import Path
 
 import pytest
 
 from cli.main import run
+from lm.files import sha256
+from lm.run_folder import find_checkpoint
 
 SMALL = ["--d-model", "32", "--n-layers", "1", "--n-heads", "2", "--context", "16", "--batch-size", "4",
          "--kind", "byte"]  # fmt: skip
@@ -23,3 +26,17 @@ def place(tmp_path_factory) -> Path:
     (folder / "text.txt").write_text(text)
     assert run(["train", str(folder / "text.txt"), "-o", str(folder / "run"), "--steps", "30", *SMALL]) == 0
     return folder
+
+
+def hashes(folder: Path) -> dict[str, str]:
+    """The hashes of a run's log, and of the weights and optimizer state of its last checkpoint."""
+    last = find_checkpoint(folder, which="last")
+    paths = [folder / "metrics.jsonl", last / "model.safetensors", last / "optimizer.safetensors"]
+    return {path.name: sha256(path) for path in paths}
+
+
+def assert_resumes_exactly(whole: Path, copy: Path, *, step: int) -> None:
+    """Assert that a copy of a run, resumed from an earlier checkpoint, ends as the run did."""
+    shutil.copytree(whole, copy)
+    assert run(["train", "--resume", str(copy / "checkpoints" / f"step-{step}")]) == 0
+    assert hashes(copy) == hashes(whole)

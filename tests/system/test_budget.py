@@ -200,21 +200,6 @@ def test_a_depth_is_a_preset(place, tmp_path):
     assert run(["info", "depth-3", "--json"]) == 0
 
 
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        (["--budget", "10"], "90s, 10m or 1h30m"),
-        (["--budget", "10m", "--steps", "5"], "only one of"),
-        (["--budget", "10m", "--schedule", "cosine"], "wsd"),
-        (["--depth", "3", "--preset", "tiny"], "leave out --preset"),
-    ],
-)
-def test_what_does_not_go_together_is_said_before_anything_is_made(place, tmp_path, capsys, flags, said):
-    assert run(["train", str(place / "text.txt"), *flags, "-o", str(tmp_path / "run")]) == 2
-    assert said in capsys.readouterr().err
-    assert not (tmp_path / "run").exists()
-
-
 @pytest.fixture
 def pairs(tmp_path, steady):
     """The flags that name pairs of sentences."""

@@ -8,7 +8,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from itertools import islice
 from pathlib import Path
 
@@ -16,13 +15,15 @@ import pytest
 
 import corpora
 from cli.main import run
+from lm.run_folder import find_checkpoint, load_state
 from tests.lm.full_disk import full_disk
 from tests.system.conftest import SMALL
+from tests.waiting import SECONDS, wait_for_steps
 
 
 def lm(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "cli.main", *arguments], capture_output=True, text=True, timeout=900, **options
+        [sys.executable, "-m", "cli.main", *arguments], capture_output=True, text=True, timeout=SECONDS, **options
     )
 
 
@@ -62,34 +63,31 @@ def test_two_passes_that_are_the_same_are_warned_of(place, capsys, tmp_path):
 def test_a_signal_saves_and_says_how_to_resume(place, number):
     folder = place / f"stopped-{number}"
     command = [
-        sys.executable,
-        "-m",
-        "cli.main",
         "train",
         str(place / "text.txt"),
         "-o",
         str(folder),
         "--steps",
         "100000",
+        "--evaluate-every",
+        "0",
+        *SMALL,
     ]
-    process = subprocess.Popen([*command, *SMALL, "--evaluate-every", "0"], stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 900
-    while not (folder / "metrics.jsonl").exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
+    process = subprocess.Popen([sys.executable, "-m", "cli.main", *command], stderr=subprocess.PIPE, text=True)
+    wait_for_steps(folder, 1)
     process.send_signal(number)
-    stderr = process.communicate(timeout=900)[1]
+    stderr = process.communicate(timeout=SECONDS)[1]
     assert process.returncode == 128 + number
     assert f"lm train --resume {folder}" in stderr
-    stopped = json.loads((folder / "checkpoints" / (folder / "last").read_text().strip() / "state.json").read_text())[
-        "step"
-    ]
+    stopped = load_state(find_checkpoint(folder, which="last")).step
     assert run(["train", "--resume", str(folder), "--steps", str(stopped + 3)]) == 0
     assert (folder / "last").read_text() == f"step-{stopped + 3}\n"
 
 
-def test_stdin_is_a_corpus(place):
-    done = lm("train", "-", "-o", str(place / "piped"), "--steps", "2", *SMALL, input=(place / "text.txt").read_text())
-    assert done.returncode == 0, done.stderr
+def test_stdin_is_a_corpus(place, tmp_path, monkeypatch):
+    with (place / "text.txt").open() as text:
+        monkeypatch.setattr(sys, "stdin", text)
+        assert run(["train", "-", "-o", str(tmp_path / "piped"), "--steps", "2", *SMALL]) == 0
 
 
 def tells_the_whole_story(out: str) -> bool:

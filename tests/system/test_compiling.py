@@ -18,7 +18,7 @@ from tests.compiler import needs_compiler
 from tests.system.conftest import SMALL
 from tests.tolerances import approx
 
-FLAGS = [*SMALL, "--d-model", "16", "--dtype", "float32"]
+FLAGS = [*SMALL, "--d-model", "16", "--dtype", "float32", "--steps", "3"]
 
 
 def losses(folder: Path) -> list[float]:
@@ -45,8 +45,8 @@ def lm(*arguments: str) -> str:
 def test_a_compiled_run_learns_the_same_and_goes_on_uncompiled(place):
     """Half a minute of compiling, once: losses agree to rounding; names of weights, and what follows, are the same."""
     plain, compiled = place / "plain", place / "compiled"
-    lm("train", str(place / "text.txt"), "-o", str(plain), "--steps", "3", *FLAGS)
-    said = lm("train", str(place / "text.txt"), "-o", str(compiled), "--steps", "3", *FLAGS, "--compile")
+    lm("train", str(place / "text.txt"), "-o", str(plain), *FLAGS)
+    said = lm("train", str(place / "text.txt"), "-o", str(compiled), *FLAGS, "--compile")
     assert "hardly repay" in said
     assert "Recompiling" not in said
     assert losses(compiled) == approx(losses(plain), terms=64, depth=30)

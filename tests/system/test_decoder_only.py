@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -12,6 +10,7 @@ import pytest
 from cli.main import run
 from lm.run_folder import load_config
 from tests.cli.toy_translation import pairs
+from tests.system.conftest import assert_resumes_exactly
 
 SHAPE = ["--d-model", "32", "--vocab-size", "300", "--threads", "1", "--device", "cpu", "--dtype", "float32"]
 LENGTH = ["--evaluate-every", "5", "--dropout", "0.2", "--bleu-sentences", "5"]
@@ -41,12 +40,7 @@ def files(folder: Path) -> list[str]:
 
 @pytest.mark.parametrize("name", ["one", "two"])
 def test_resuming_equals_never_having_stopped(folder, name, tmp_path):
-    resumed = tmp_path / name
-    shutil.copytree(folder / name, resumed)
-    assert run(["train", "--resume", str(resumed / "checkpoints" / "step-5")]) == 0
-    for path in (f"checkpoints/step-10/{kind}.safetensors" for kind in ("model", "optimizer")):
-        sums = [hashlib.sha256((place / path).read_bytes()).hexdigest() for place in (folder / name, resumed)]
-        assert sums[0] == sums[1], path
+    assert_resumes_exactly(folder / name, tmp_path / name, step=5)
 
 
 def test_translate_in_every_way(folder, capsys):
@@ -99,41 +93,3 @@ def test_a_run_starts_from_another_and_from_a_model_of_texts(folder, tmp_path, c
         assert load_config(made).model.decoder_only
     assert run(["train", str(folder / "text.en"), "--from", str(folder / "one"), "-o", str(tmp_path / "x")]) == 2
     assert "needs pairs of texts" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("command", [["generate", "RUN", "one"], ["perplexity", "RUN", "TEXT"]])
-def test_what_continues_texts_is_refused_in_a_line(folder, command, capsys):
-    names = {"RUN": str(folder / "one"), "TEXT": str(folder / "text.en")}
-    assert run([names.get(word, word) for word in command]) == 2
-    (line,) = capsys.readouterr().err.strip().splitlines()
-    assert "reads a source and translates it" in line
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--decoder-only", "--n-encoder-layers", "2"], "a decoder-only model has no encoder"),
-        (["--decoder-only", "--architecture", "lstm"], "decoder_only is for transformer blocks"),
-        (
-            ["--decoder-only", "--separate-vocabularies"],
-            "leave one of the two out (--set parallel.separate_vocabularies, --decoder-only)",
-        ),
-        (["--decoder-only", "--positions", "learned", "--context", "4"], "the longest pair takes"),
-        (["--source-loss", "1"], "leave out its loss (--set training.source_loss, --decoder-only)"),
-        (["--preset", "tiny"], "--decoder-only"),
-    ],
-)
-def test_flags_that_do_not_go_together_are_refused_in_a_line(folder, tmp_path, flags, message, capsys, monkeypatch):
-    monkeypatch.setenv("LM_CACHE", str(folder / "cache"))
-    assert run(["train", *files(folder), "-o", str(tmp_path / "x"), *flags, "--steps", "1"]) in {1, 2}
-    (line,) = capsys.readouterr().err.strip().splitlines()[-1:]
-    assert message in line
-
-
-@pytest.mark.parametrize(
-    ("flags", "shown"),
-    [(["--decoder-only"], "--decoder-only"), (["--source-loss", "1"], "--set training.source_loss")],
-)
-def test_text_has_no_source(folder, tmp_path, flags, shown, capsys):
-    assert run(["train", str(folder / "text.en"), "-o", str(tmp_path / "x"), *flags, "--steps", "1"]) == 2
-    assert f"{shown} has no effect on a corpus of text" in capsys.readouterr().err

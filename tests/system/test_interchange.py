@@ -151,19 +151,6 @@ def test_a_translation_run_is_a_marian_in_transformers(place, capsys):
     assert found == told["translations"][0]["tokens"]
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [(["--value-residual"], "don't run value_residual True"), (["--positions", "alibi"], "don't run positions alibi"),
-     (["--preset", "gpt2"], "the preset gpt2 has blocks of its own")],
-)  # fmt: skip
-def test_what_is_not_portable_is_refused(place, capsys, flags, message):
-    assert run(["train", str(place / "text.txt"), "--portable", "-o", str(place / "none"), *SHORT, *flags]) == 2
-    told = capsys.readouterr().err
-    assert message in told
-    assert told.count("\n") == 1
-    assert not (place / "none").exists()
-
-
 def test_it_cannot_be_resumed(place, capsys):
     assert run(["train", "--resume", str(place / "run")]) == 1
     told = capsys.readouterr().err

@@ -146,7 +146,7 @@ def test_translation_has_adapters_too(told, home):
 
 @pytest.mark.parametrize(
     ("arguments", "code", "problem"),
-    [(["train", "text.txt", "--lora", "2"], 2, "name it, or leave them out (--from, --lora)"),
+    [(["train", "text.txt", "--lora", "2", "--steps", "1"], 2, "name it, or leave them out (--from, --lora)"),
      (["train", "text.txt", "--from", "runs/tuned", "--lora", "2"], 2, "merge them into a plain run first"),
      (["train", "text.txt", "--from", "runs/base", "--lora", "0"], 2, "rank must be at least 1, not 0 (--lora)"),
      (["train", "text.txt", "--from", "runs/base", "--lora", "2", "--lora-on", "heads"], 2, "choose from attention"),

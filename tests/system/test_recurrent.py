@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import shutil
 from pathlib import Path
 
 import pytest
 
 from cli.main import run
 from tests.cli.toy_translation import pairs
+from tests.system.conftest import assert_resumes_exactly
 
 SHAPE = ["--d-model", "32", "--vocab-size", "300", "--threads", "1", "--device", "cpu", "--dtype", "float32"]
 LENGTH = ["--evaluate-every", "5", "--dropout", "0.2"]
@@ -37,12 +36,7 @@ def files(folder: Path) -> list[str]:
 
 @pytest.mark.parametrize("name", ["mt", "lm"])
 def test_resuming_equals_never_having_stopped(folder, name, tmp_path):
-    resumed = tmp_path / name
-    shutil.copytree(folder / name, resumed)
-    assert run(["train", "--resume", str(resumed / "checkpoints" / "step-5")]) == 0
-    for path in (f"checkpoints/step-10/{kind}.safetensors" for kind in ("model", "optimizer")):
-        sums = [hashlib.sha256((place / path).read_bytes()).hexdigest() for place in (folder / name, resumed)]
-        assert sums[0] == sums[1], path
+    assert_resumes_exactly(folder / name, tmp_path / name, step=5)
 
 
 def test_translate_evaluate_and_perplexity(folder, capsys):
@@ -74,23 +68,3 @@ def test_generate_perplexity_and_info(folder, capsys):
     for name, words in (("lm", "GRU"), ("mt", "LSTM, additive attention")):
         assert run(["info", str(folder / name)]) == 0
         assert words in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (
-            ["--architecture", "lstm", "--n-heads", "2"],
-            "n_heads is for transformer blocks, not for lstm layers (--n-heads, --set model.architecture)",
-        ),
-        (["--architecture", "gru", "--positions", "learned"], "positions is for transformer blocks"),
-        (["--architecture", "lstm", "--recurrent-attention", "dot"], "--set model.recurrent_attention"),
-        (["--recurrent-attention", "dot"], "--set model.recurrent_attention"),
-        (["--architecture", "gru", "--compile"], "only transformer blocks are compiled"),
-        (["--architecture", "ltsm"], "did you mean 'lstm'"),
-    ],
-)
-def test_flags_that_do_not_go_together_are_refused_in_a_line(folder, tmp_path, flags, message, capsys):
-    assert run(["train", str(folder / "text.eins"), "-o", str(tmp_path / "x"), *flags, "--steps", "1"]) == 2
-    (line,) = capsys.readouterr().err.strip().splitlines()[-1:]
-    assert message in line

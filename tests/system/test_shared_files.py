@@ -15,6 +15,7 @@ import pytest
 from cli.main import run
 from tests.cli.small_runs import make_run
 from tests.cli.toy_translation import make_translation_run, pairs
+from tests.waiting import SECONDS, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -99,18 +100,12 @@ def test_a_signal_ends_all(runs, files, sent, code):
         [sys.executable, "-m", "cli.main", *command], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
         start_new_session=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     ) as process:  # fmt: skip
-        until = time.monotonic() + 120
-        while len(_session(process.pid)) < 3:
-            assert time.monotonic() < until
-            time.sleep(0.2)
+        wait_until(lambda: len(_session(process.pid)) >= 3)
         time.sleep(2)
         os.killpg(process.pid, sent)
-        _, error = process.communicate(timeout=60)
+        _, error = process.communicate(timeout=SECONDS)
         assert (process.returncode, error) == (code, "")
-    until = time.monotonic() + 30
-    while _session(process.pid):
-        assert time.monotonic() < until
-        time.sleep(0.2)
+    wait_until(lambda: not _session(process.pid))
 
 
 def _session(number: int) -> list[str]:

@@ -15,10 +15,13 @@ import pytest
 
 from lm.run_folder import find_checkpoint, load_state
 from tests.system.conftest import SMALL
+from tests.waiting import SECONDS, logged, wait_for_steps, wait_until
 
-pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals and terminals of POSIX")
+pytestmark = [
+    pytest.mark.skipif(os.name != "posix", reason="signals and terminals of POSIX"),
+    pytest.mark.usefixtures("default_hang_up"),
+]
 
-SECONDS = 120
 LM = [sys.executable, "-m", "cli"]
 FEW, MANY = ["--steps", "12", "--evaluate-every", "0"], ["--steps", "1000000", "--evaluate-every", "0"]
 
@@ -36,13 +39,6 @@ def started(arguments: list[str], **how) -> Iterator[subprocess.Popen[bytes]]:
             yield process
         finally:
             process.kill()
-
-
-def wait_for_step(folder: Path, step: int) -> None:
-    until = time.monotonic() + SECONDS
-    while not (folder / "metrics.jsonl").exists() or (folder / "metrics.jsonl").read_bytes().count(b"\n") < step:
-        assert time.monotonic() < until
-        time.sleep(0.02)
 
 
 def saved_step(folder: Path) -> int:
@@ -80,7 +76,7 @@ def test_a_terminal_that_is_closed_stops_training_saved(arguments, tmp_path):
             assert process.wait(SECONDS) == 129
         finally:
             process.kill()
-    assert saved_step(tmp_path / "run") == len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
+    assert saved_step(tmp_path / "run") == logged(tmp_path / "run")
 
 
 _ON_TERMINAL = """
@@ -97,12 +93,13 @@ os.execv(sys.argv[2], sys.argv[2:])
 def _read_until_step(terminal: int, folder: Path) -> None:
     """Read what is drawn, so that the drawing never waits, until some steps have been taken."""
     os.set_blocking(terminal, False)
-    until = time.monotonic() + SECONDS
-    while not (folder / "metrics.jsonl").exists() or (folder / "metrics.jsonl").read_bytes().count(b"\n") < 3:
-        assert time.monotonic() < until
+
+    def has_steps() -> bool:
         with contextlib.suppress(BlockingIOError):
             os.read(terminal, 1 << 16)
-        time.sleep(0.02)
+        return logged(folder) >= 3
+
+    wait_until(has_steps)
 
 
 @pytest.mark.slow
@@ -110,7 +107,7 @@ def _read_until_step(terminal: int, folder: Path) -> None:
 def test_a_signal_stops_training_saved_though_a_hang_up_follows(arguments, tmp_path, number):
     """A shell and the system may both send SIGHUP, and service managers send one right after SIGTERM."""
     with started([*arguments, *MANY], stderr=subprocess.DEVNULL) as process:
-        wait_for_step(tmp_path / "run", 3)
+        wait_for_steps(tmp_path / "run", 3)
         for each in (number, "SIGHUP"):
             process.send_signal(getattr(signal, each))
         assert process.wait(SECONDS) == 128 + getattr(signal, number)
@@ -123,10 +120,9 @@ def test_nohup_trains_on(arguments, tmp_path):
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
     with started([*arguments, *MANY], stderr=subprocess.DEVNULL, preexec_fn=ignore) as process:
-        wait_for_step(tmp_path / "run", 3)
+        wait_for_steps(tmp_path / "run", 3)
         process.send_signal(signal.SIGHUP)
-        taken = len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
-        wait_for_step(tmp_path / "run", taken + 20)
+        wait_for_steps(tmp_path / "run", logged(tmp_path / "run") + 20)
         process.terminate()
         assert process.wait(SECONDS) == 143
 
@@ -137,10 +133,7 @@ def test_a_hang_up_before_the_first_step_ends_the_command(place, tmp_path):
     with started(["train", "-", "-o", str(tmp_path / "run"), *SMALL], stdin=subprocess.PIPE,
                  stderr=subprocess.PIPE) as process:  # fmt: skip
         time.sleep(0.01)
-        until = time.monotonic() + SECONDS
-        while _ignores_or_dies_of_a_hang_up(process.pid):
-            assert time.monotonic() < until
-            time.sleep(0.02)
+        wait_until(lambda: not _ignores_or_dies_of_a_hang_up(process.pid))
         process.send_signal(signal.SIGHUP)
         assert process.wait(SECONDS) == 129
         assert process.stderr is not None

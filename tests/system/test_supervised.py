@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import random
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from cli.main import run
+from tests.system.conftest import assert_resumes_exactly
 from tests.tolerances import approx
 
 WORDS = ["red", "blue", "green", "black", "white", "grey", "brown", "pink"]
@@ -75,13 +75,8 @@ def test_the_logs_tell_of_completions_alone(task):
     assert sample.startswith("\ngre")  # the completion of a prompt without it; it is sampled, and may end too early
 
 
-def test_a_resumed_run_is_the_same_run(task, tmp_path):
-    whole, part = task / "run", tmp_path / "part"
-    shutil.copytree(whole, part)
-    assert run(["train", "--resume", str(part / "checkpoints" / "step-75")]) == 0
-    assert (part / "metrics.jsonl").read_text() == (whole / "metrics.jsonl").read_text()
-    weights = Path("checkpoints") / "step-150" / "model.safetensors"
-    assert (part / weights).read_bytes() == (whole / weights).read_bytes()
+def test_resuming_equals_never_having_stopped(task, tmp_path):
+    assert_resumes_exactly(task / "run", tmp_path / "part", step=75)
 
 
 def test_it_starts_from_a_run_with_its_tokenizer(task, capsys):

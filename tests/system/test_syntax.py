@@ -13,7 +13,7 @@ import lm
 from cli.main import run
 from lm.errors import InputError, UsageError
 from tests.lm.text.random_trees import random_heads
-from tests.system.test_positions import succeed, weights
+from tests.system.conftest import assert_resumes_exactly, hashes
 
 WORDS = ["one", "two", "three", "four", "five", "six"]
 SHAPE = ["--preset", "translation-tiny", "--d-model", "32", "--n-layers", "1", "--n-encoder-layers", "1", "--n-heads",
@@ -82,48 +82,48 @@ def right(folder: Path, translations: str) -> int:
 
 
 @pytest.mark.parametrize("syntax", ["depth", "distance", "both"])
-def test_what_only_a_tree_tells_is_learned_from_it(folder, syntax, parsed, capsys):
+def test_what_only_a_tree_tells_is_learned_from_it(folder, syntax, parsed, succeed):
     learned = parsed if syntax == "both" else train(folder, syntax)
     for beam in (1, 4):
-        translated = succeed(capsys, "translate", learned, folder / "test.en", "--heads", folder / "test.heads",
+        translated = succeed("translate", learned, folder / "test.en", "--heads", folder / "test.heads",
                              "--beam", beam)  # fmt: skip
         assert right(folder, translated) >= 38
     chains = folder / "chains.heads"
     chains.write_text("0 1 2 3\n" * 40)  # the first word is the root of each
-    translated = succeed(capsys, "translate", learned, folder / "test.en", "--heads", chains)
+    translated = succeed("translate", learned, folder / "test.en", "--heads", chains)
     firsts = [line.split()[0].upper() for line in (folder / "test.en").read_text().splitlines()]
     assert sum(one == other for one, other in zip(translated.splitlines(), firsts, strict=True)) >= 30
 
 
-def test_without_a_tree_it_is_not_learned(folder, plain, capsys):
-    translated = succeed(capsys, "translate", plain, folder / "test.en")
+def test_without_a_tree_it_is_not_learned(folder, plain, succeed):
+    translated = succeed("translate", plain, folder / "test.en")
     assert right(folder, translated) <= 24
 
 
-def test_every_command_that_reads_a_source_reads_its_tree(folder, parsed, plain, capsys):
+def test_every_command_that_reads_a_source_reads_its_tree(folder, parsed, plain, succeed):
     pairs, trees = files(folder, "test"), ["--heads", folder / "test.heads"]
-    scores = json.loads(succeed(capsys, "evaluate", parsed, *pairs, *trees, "--json"))
+    scores = json.loads(succeed("evaluate", parsed, *pairs, *trees, "--json"))
     assert scores["exact"] >= 38
-    compared = succeed(capsys, "evaluate", parsed, *pairs, *trees, "--versus", folder / "test.de", "--json")
+    compared = succeed("evaluate", parsed, *pairs, *trees, "--versus", folder / "test.de", "--json")
     assert json.loads(compared)["lines"] == 40
-    ahead = succeed(capsys, "evaluate", plain, *pairs, *trees, "--versus", parsed, "--json")  # one of them reads trees
+    ahead = succeed("evaluate", plain, *pairs, *trees, "--versus", parsed, "--json")  # one of them reads trees
     assert json.loads(ahead)["difference"]["chrF2"] < 0
-    figures = json.loads(succeed(capsys, "perplexity", parsed, *pairs, *trees, "--json"))
+    figures = json.loads(succeed("perplexity", parsed, *pairs, *trees, "--json"))
     assert figures["total"]["nats_per_token"] < 0.1
     aligned = folder / "test.pharaoh"
-    succeed(capsys, "translate", parsed, folder / "test.en", *trees, "--attention", aligned)
+    succeed("translate", parsed, folder / "test.en", *trees, "--attention", aligned)
     assert len(aligned.read_text().splitlines()) == 40
     for target in ([], ["--target", "TWO"]):
-        assert succeed(capsys, "attention", parsed, "one two six", "--heads", "2 0 2", *target)
-    assert "rotary, depths and distances in trees" in succeed(capsys, "info", parsed)
+        assert succeed("attention", parsed, "one two six", "--heads", "2 0 2", *target)
+    assert "rotary, depths and distances in trees" in succeed("info", parsed)
 
 
-def test_python_reads_trees_as_the_commands_do(folder, parsed, capsys):
+def test_python_reads_trees_as_the_commands_do(folder, parsed, succeed):
     model = lm.load(parsed)
     lines = (folder / "test.en").read_text().splitlines()
     heads = [[*map(int, line.split())] for line in (folder / "test.heads").read_text().splitlines()]
     translated = [one.translations[0].text for one in model.translations(lines, heads=heads)]
-    written = succeed(capsys, "translate", parsed, folder / "test.en", "--heads", folder / "test.heads")
+    written = succeed("translate", parsed, folder / "test.en", "--heads", folder / "test.heads")
     assert translated == written.splitlines()
     assert model.translate(lines[0], heads=heads[0]) == translated[0]
     assert model.attention(lines[0], translated[0], heads=heads[0]).kind == "cross"
@@ -133,23 +133,21 @@ def test_python_reads_trees_as_the_commands_do(folder, parsed, capsys):
         list(model.translations(lines, heads=heads[:-1]))
 
 
-def test_resuming_equals_never_having_stopped(folder, tmp_path, capsys):
+def test_resuming_equals_never_having_stopped(folder, tmp_path, succeed):
     flags = [*SHAPE, "--dropout", "0.2", "--bpe-dropout", "0.3", "--schedule", "constant", "--checkpoint-every", "3",
              "--evaluate-every", "3", "--bleu-sentences", "3", "--max-distance", "2"]  # fmt: skip
     held_out = ["--validation-source", folder / "test.en", "--validation-target", folder / "test.de",
                 "--validation-heads", folder / "test.heads"]  # fmt: skip
     trees = ["--heads", folder / "train.heads", "--syntax", "both"]
-    for name, steps in (("whole", 6), ("resumed", 3)):
-        succeed(capsys, "train", *files(folder, "train"), *trees, *held_out, "-o", tmp_path / name, "--steps", steps,
-                *flags)  # fmt: skip
-    succeed(capsys, "train", "--resume", tmp_path / "resumed", "--steps", 6)
-    assert weights(tmp_path / "resumed") == weights(tmp_path / "whole")
+    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
+    succeed("train", *files(folder, "train"), *trees, *held_out, "-o", whole, "--steps", 6, *flags)
+    assert_resumes_exactly(whole, resumed, step=3)
     shutil.rmtree(folder / "cache" / "pairs")
-    shutil.rmtree(tmp_path / "resumed")
-    shutil.copytree(tmp_path / "whole", tmp_path / "resumed")
+    shutil.rmtree(resumed)
+    shutil.copytree(whole, resumed)
     again = ["train", *files(folder, "train"), *trees[:2], *held_out]
-    succeed(capsys, *again, "--resume", tmp_path / "resumed" / "checkpoints" / "step-3", "--steps", 6)
-    assert weights(tmp_path / "resumed") == weights(tmp_path / "whole")
+    succeed(*again, "--resume", resumed / "checkpoints" / "step-3", "--steps", 6)
+    assert hashes(resumed) == hashes(whole)
 
 
 def test_events_in_python_are_those_of_trees(folder, tmp_path):

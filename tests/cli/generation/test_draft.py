@@ -35,16 +35,3 @@ def test_several_samples_come_with_a_seed(runs, capsys):
     drawn = [told(capsys, runs, "The owl", "-n", "3", "--seed", "1", "--draft", str(runs / "small"))[0] for _ in "12"]
     assert drawn[0] == drawn[1]
     assert drawn[0].count("<|endoftext|>") == 2
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [(["The", "--draft", "{0}/other"], "has another tokenizer"), (["The", "--draft", "{0}/none"], "none"),
-     (["--prompts", "x.txt", "--draft", "prompt"], "--draft has no effect with --prompts"),
-     (["The", "--beam", "2", "--draft", "prompt"], "--draft has no effect with --beam")],
-)  # fmt: skip
-def test_what_does_not_go_together_is_one_line(runs, capsys, arguments, message):
-    assert run(["generate", str(runs / "run"), *(argument.replace("{0}", str(runs)) for argument in arguments)])
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.count("\n") == 1

@@ -299,46 +299,6 @@ def test_stats_go_to_stderr_when_asked_for(capsys, runs):
     assert "seed 9" in error
 
 
-@pytest.mark.parametrize(
-    ("flags", "named"),
-    [
-        (["--temperature", "-1"], "--temperature"),
-        (["--top-k", "0"], "--top-k"),
-        (["--top-p", "2"], "--top-p"),
-        (["--max-tokens", "-5"], "--max-tokens"),
-        (["--min-tokens", "-1"], "--min-tokens"),
-        (["--min-tokens", "9", "--max-tokens", "8"], "--min-tokens, --max-tokens"),
-        (["--min-tokens", "9", "--ignore-eos"], "--min-tokens"),
-        (["--min-p", "2"], "--min-p"),
-        (["--typical", "-1"], "--typical"),
-        (["--repetition-penalty", "0"], "--repetition-penalty"),
-        (["--presence-penalty", "nan"], "--presence-penalty"),
-        (["--no-repeat-ngram", "0"], "--no-repeat-ngram"),
-        (["--logit-bias", "owl"], "--logit-bias"),
-        (["--logit-bias", "99999=1"], "--logit-bias"),
-        (["--stop", ""], "--stop"),
-        (["--top-alternatives", "2"], "--json"),
-        (["--beam", "0"], "--beam"),
-        (["--beam", "2", "-n", "3"], "--beam"),
-        (["--length-penalty", "1"], "--beam"),
-        (["--beam", "2", "--seed", "0"], "--seed"),
-        (["--beam", "2", "--temperature", "0.5", "--stop", "x"], "--temperature, --stop"),
-        (["--beam", "2", "--greedy"], "--greedy"),
-        (["--beam", "2", "--json", "--top-alternatives", "1"], "--top-alternatives"),
-        (["--interactive", "--beam", "2"], "--interactive"),
-        (["--interactive", "--json"], "--json"),
-        (["--interactive", "-n", "2"], "--samples"),
-        (["--prompt-file", "x"], "--prompt-file"),
-        (["-n", "0"], "--samples"),
-        (["--dtype", "float8"], "--dtype"),
-    ],
-)
-def test_a_wrong_flag_is_one_line_and_exit_code_2(capsys, runs, flags, named):
-    code, message = failure(capsys, "generate", runs["bpe"], "The", *flags)
-    assert code == 2
-    assert named in message
-
-
 def test_what_is_no_run_is_one_line_and_exit_code_1(capsys, tmp_path):
     for path in (tmp_path / "nothing", tmp_path):
         code, message = failure(capsys, "generate", path, "The")

@@ -23,26 +23,6 @@ def test_each_type_is_measured_as_alone(report, succeed, runs, texts):
     assert [line.split()[0] for line in table[1 : 1 + len(reported["types"])]] == list(inference_dtypes("cpu"))
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--dtype", "int8"], "--dtype has no effect with --compare-dtypes"),
-        (["--processes", "2"], "--processes has no effect with --compare-dtypes"),
-        (["--csv"], "exclude each other"),
-        (["--show"], "exclude each other"),
-        (["--versus", "other"], "exclude each other"),
-        (["--source", "a.txt", "--target", "a.txt"], "--compare-dtypes has no effect on pairs"),
-    ],
-)
-def test_what_does_not_go_with_it_is_refused_in_a_line(capsys, runs, texts, monkeypatch, flags, message):
-    monkeypatch.chdir(texts)
-    files = [] if "--source" in flags else ["a.txt"]
-    assert run(["perplexity", str(runs["bpe"]), *files, "--compare-dtypes", *flags]) == 2
-    output = capsys.readouterr()
-    assert (output.out, output.err.count("\n")) == ("", 1)
-    assert message in output.err
-
-
 def test_examples_are_no_text(capsys, tmp_path):
     supervised = make_run(tmp_path / "supervised", supervised=True)
     (tmp_path / "examples.jsonl").write_text('{"prompt": "a", "completion": "b"}\n')

@@ -57,15 +57,6 @@ def test_the_report_tells_examples_from_text(report, supervised, tmp_path, capsy
     assert (total["documents"], total["bytes"]) == (3, 24)
 
 
-@pytest.mark.parametrize("flags", [["--stride", "4"], ["--show"], ["--per-token"], ["--versus", "x"], ["--html", "y"]])
-def test_flags_of_text_are_refused_with_examples(supervised, examples, capsys, monkeypatch, flags):
-    monkeypatch.chdir(examples.parent)
-    assert run(["perplexity", str(supervised), str(examples), *flags]) == 2
-    captured = capsys.readouterr()
-    assert f"{flags[0]} has no effect on examples" in captured.err
-    assert captured.out == ""
-
-
 def test_examples_and_text_are_measured_separately(supervised, examples, capsys):
     (examples.parent / "plain.txt").write_text("the owl")
     assert run(["perplexity", str(supervised), str(examples), str(examples.parent / "plain.txt")]) == 2

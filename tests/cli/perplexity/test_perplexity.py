@@ -40,22 +40,3 @@ def test_bad_files_are_one_line_and_exit_code_1(capsys, runs, tmp_path, content,
     assert output.err.count("\n") == 1
     assert message in output.err
     assert str(path) in output.err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["bpe", "--stride", "33"], "stride 33"),
-        (["bpe", "--context", "0"], "--context"),
-        (["bpe", "--batch-size", "-1"], "--batch-size"),
-        (["learned", "--context", "33"], "--context"),
-        (["encoder"], "encoder-decoder"),
-    ],
-)
-def test_bad_usage_is_one_line_and_exit_code_2(capsys, runs, texts, arguments, message):
-    name, *flags = arguments
-    assert run(["perplexity", str(runs[name]), str(texts), *flags]) == 2
-    output = capsys.readouterr()
-    assert output.out == ""
-    assert output.err.count("\n") == 1
-    assert message in output.err

@@ -96,27 +96,6 @@ def test_prefixes_ensembles_and_samples(translate, copying, tmp_path):
     assert translate("--coverage-penalty", "0.2", text="\n".join(SOURCES))[1] == SOURCES
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (
-            ["--temperature", "0.5"],
-            "--temperature has no effect in a search, which draws nothing",
-        ),
-        (["--sample", "--beam", "3"], "--beam has no effect with --sample"),
-        (["--n-best", "9"], "9 translations per line need a beam at least as wide (--beam, --n-best)"),
-        (["--to", "de"], "this model has one direction, not 'de' (--to)"),
-        (["--prefix", "a", "--prefix-file", "b"], "give either --prefix or --prefix-file"),
-        (["--max-length-ratio", "0", "--max-length-extra", "0"], "this leaves no room for a translation"),
-    ],
-)
-def test_wrong_usage_is_one_line(translate, flags, message):
-    code, out, err = translate(*flags, text="owl")
-    assert (code, out) == (2, [])
-    assert err.startswith(f"lm: {message}")
-    assert err.count("\n") == 1
-
-
 def test_wrong_input_is_one_line(translate, tmp_path):
     assert translate(text=b"owl\nfo\xff\n")[::2] == (1, "lm: stdin: line 2 is not valid UTF-8 (at its byte 2)\n")
     assert translate(tmp_path / "none")[::2] == (1, f"lm: {tmp_path / 'none'}: no such file\n")

@@ -8,7 +8,6 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,6 +25,7 @@ from lm.tokenizer import training
 from lm.tokenizer.tokenizer import Tokenizer
 from tests.lm.corpus.preparing import byte_tokenizer, written
 from tests.lm.tokenizers_elsewhere import TEXT
+from tests.waiting import wait_until
 
 SEPARATOR = "<|endoftext|>\n"
 
@@ -210,9 +210,7 @@ class TestInterruption:
             stderr=subprocess.DEVNULL,
             env={**os.environ, "LM_CACHE": str(tmp_path / "cache")},
         )
-        deadline = time.monotonic() + 60
-        while not list(tmp_path.glob(".out.parts/*/part.json")) and process.poll() is None:
-            assert time.monotonic() < deadline
+        wait_until(lambda: list(tmp_path.glob(".out.parts/*/part.json")) or process.poll() is not None)
         process.send_signal(signal.SIGKILL)
         process.wait()
         prepare_corpus(corpus, byte_tokenizer(), folder=tmp_path / "out", processes=1)

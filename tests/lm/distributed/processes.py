@@ -31,8 +31,7 @@ from lm.training.corpus import TrainingCorpus
 from lm.training.loop import train
 from lm.training.run import Run
 from lm.training.startup import join_run, resume_run, start_run
-
-SECONDS = 300
+from tests.waiting import SECONDS
 
 
 @dataclass(frozen=True)

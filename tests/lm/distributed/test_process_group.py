@@ -19,8 +19,9 @@ from lm.distributed.process_group import is_lost_rank
 from lm.run_folder import MODEL, find_checkpoint
 from lm.tensors import load_tensors
 from lm.training.loop import train
-from tests.lm.distributed.processes import CASES, SECONDS, halfway, in_processes, resumed, trained, write_texts
+from tests.lm.distributed.processes import CASES, halfway, in_processes, resumed, trained, write_texts
 from tests.tolerances import approx
+from tests.waiting import SECONDS, wait_until
 
 QUICK = ("gpt", "pairs", "few rows", "adapters", "stopped", "unstopped", "muon sharded")
 ALL = tuple(CASES)
@@ -166,10 +167,7 @@ def test_a_signal_ends_a_process_that_waits(number, tmp_path):
             places = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank), "WORLD_SIZE": "2"}
             command = [sys.executable, "-c", _WAITING, str(tmp_path / str(rank))]
             processes.append(subprocess.Popen(command, env={**os.environ, **places}, start_new_session=True))
-        until = time.monotonic() + SECONDS
-        while not (_answers(port) if number == 1 else (tmp_path / "1").exists()):
-            assert time.monotonic() < until
-            time.sleep(0.05)
+        wait_until(lambda: _answers(port) if number == 1 else (tmp_path / "1").exists())
         time.sleep(0.5)  # so that it waits already; a signal that comes before ends it too
         processes[-1].terminate()
         assert processes[-1].wait(SECONDS) in (-signal.SIGTERM, 128 + signal.SIGTERM)

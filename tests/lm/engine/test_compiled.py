@@ -469,7 +469,7 @@ def test_a_cache_that_cannot_be_written_to_is_read(tmp_path):
 
 def run_python(program: str, environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", program, *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280, check=False)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900, check=False)
 
 
 def test_learned_positions_end_with_the_context():

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 import math
+import shutil
 from pathlib import Path
 
 import pytest
@@ -33,30 +35,29 @@ from lm.training.planning.resolve import resolve_spec
 from lm.training.run import Run
 from lm.training.startup import resume_run, start_run
 from tests.lm.training import test_lora
-from tests.lm.training.conftest import journal, loss_of, stop_after, sums
+from tests.lm.training.conftest import journal, loss_of, new_run, stop_after, sums
 from tests.lm.training.test_masked import corpus, examples  # noqa: F401 (fixtures)
 
 RUINOUS = {"learning_rate": 5.0, "warmup_steps": 0}
 
 
-@pytest.fixture
-def parent(make_run) -> Run:
-    run = make_run("parent", learning_rate=5e-3, steps=30)
+@pytest.fixture(scope="module")
+def parent(tmp_path_factory, shards, byte_tokenizer) -> Run:
+    run = new_run(tmp_path_factory.mktemp("runs") / "parent", shards, byte_tokenizer, learning_rate=5e-3, steps=30)
     list(train(run))
     return run
 
 
 @pytest.fixture
-def tune(parent, shards, byte_tokenizer):
+def tune(parent, tmp_path, shards, byte_tokenizer):
     """Start a run with the weights of `parent`."""
 
     def begin(name: str = "tuned", *, lora: LoraConfig | None = None, **training: object) -> Run:
         settings = dataclasses.replace(parent.config.training, **{"steps": 12, "learning_rate": 1e-3, **training})
         config = dataclasses.replace(parent.config, training=settings, plan=None, lora=lora or LoraConfig())
         found, data = run_folder.find_checkpoint(parent.folder), TrainingCorpus(shards, byte_tokenizer)
-        return start_run(
-            parent.folder.parent / name, config, data, weights=load_weights(found), base=found if lora else None
-        )
+        base = found if lora else None
+        return start_run(tmp_path / name, config, data, weights=load_weights(found), base=base)
 
     return begin
 
@@ -281,19 +282,28 @@ def test_python_and_the_journal_tell_what_was_chosen_and_whether_it_helped(files
     assert lm.train(resume="still", steps=6).improved is False
 
 
+@pytest.fixture(scope="module")
+def trained_too_long(tmp_path_factory, shards, byte_tokenizer) -> Run:
+    """A run of 16 steps whose last evaluation is far worse than its best: its weights are lost on the way."""
+    settings, chance = {"learning_rate": 3e-2, "steps": 16, "evaluate_every": 4, "keep": 0}, torch.Generator()
+    run = new_run(tmp_path_factory.mktemp("runs") / "run", shards, byte_tokenizer, **settings)
+    for event in train(run):
+        if isinstance(event, Step) and event.step == 13:
+            for parameter in run.model.parameters():
+                parameter.data.normal_(generator=chance.manual_seed(0))
+    losses = evaluations(run)
+    assert run.state.best_step == min(losses, key=lambda step: losses[step]) < 16
+    assert losses[16] > 1.1 * run.state.best_loss
+    return run
+
+
 @pytest.fixture
-def make_overfitted(make_run):
-    """Train a run of 16 steps whose last evaluation is far worse than its best: its weights are lost on the way."""
+def make_overfitted(trained_too_long, tmp_path):
+    """Copy that run, to be extended."""
 
     def make(name: str = "run") -> Run:
-        run, chance = make_run(name, learning_rate=3e-2, steps=16, evaluate_every=4, keep=0), torch.Generator()
-        for event in train(run):
-            if isinstance(event, Step) and event.step == 13:
-                for parameter in run.model.parameters():
-                    parameter.data.normal_(generator=chance.manual_seed(0))
-        losses = evaluations(run)
-        assert run.state.best_step == min(losses, key=lambda step: losses[step]) < 16
-        assert losses[16] > 1.1 * run.state.best_loss
+        run = copy.copy(trained_too_long)
+        run.folder = Path(shutil.copytree(trained_too_long.folder, tmp_path / name))
         return run
 
     return make

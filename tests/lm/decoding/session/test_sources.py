@@ -1,0 +1,217 @@
+"""Sessions of models that translate: cached logits equal those of each row, with its source, read alone and at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from lm.config.model import ModelConfig
+from lm.model.attention import capture_attention_weights
+from lm.model.transformer import DecoderOnly, Transformer, build_model
+from tests.lm.decoding.encoder_decoders import SHAPES, VOCABULARY, make_model, random_ids, uncached
+from tests.lm.decoding.session_driver import SessionDriver
+from tests.lm.model.variants.test_recurrent import small
+from tests.tolerances import approx, assert_close
+
+LENGTHS = torch.tensor([7, 3, 1])
+COMPRESSED = {"attention": "compressed", "attention_block": 4}
+GROUPED = {**COMPRESSED, "n_kv_heads": 2, "value_residual": True}
+
+
+def make_decoder_only(shape: str = "learned", **fields) -> DecoderOnly:
+    config = {
+        "vocab_size": VOCABULARY, "context_length": 80, "d_model": 32, "n_layers": 3, "decoder_only": True,
+        "n_heads": 4, "init_std": 0.2, **SHAPES[shape], **fields,
+    }  # fmt: skip
+    model = build_model(ModelConfig(**config), seed=1).eval().requires_grad_(False)
+    assert isinstance(model, DecoderOnly)
+    return model
+
+
+def make_recurrent(architecture: str = "lstm", **fields) -> Transformer:
+    return small(architecture, vocab_size=VOCABULARY, **fields)
+
+
+MODELS: dict[str, Callable[[], Transformer]] = {
+    **{f"encoder-decoder, {shape}": lambda shape=shape: make_model(shape) for shape in SHAPES},
+    **{f"decoder-only, {shape}": lambda shape=shape: make_decoder_only(shape) for shape in SHAPES},
+    "decoder-only, experts": lambda: make_decoder_only(experts=3, experts_per_token=2),
+    "lstm": make_recurrent,
+    "gru, dot": lambda: make_recurrent("gru", recurrent_attention="dot"),
+    "lstm without attention": lambda: make_recurrent(recurrent_attention="none"),
+    "compressed": lambda: make_model("rotary, grouped heads", **GROUPED),
+    "compressed, overlapping": lambda: make_model(**GROUPED, attention_stride=2, positions="relative"),
+    "decoder-only, compressed": lambda: make_decoder_only("rotary, grouped heads", **COMPRESSED),
+    "decoder-only, compressed, biases": lambda: make_decoder_only("biases by bucket", **COMPRESSED),
+}
+each_model = pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
+
+
+@each_model
+@pytest.mark.parametrize("sizes", [[1] * 12, [12], [3, 1, 1, 6, 1]])
+@pytest.mark.parametrize("lengths", [LENGTHS, None], ids=["padded", "equally long"])
+def test_cached_logits_equal_uncached(make, sizes, lengths):
+    model, source, tokens = make(), random_ids(3, 7), random_ids(3, 12, seed=1)
+    expected = uncached(model, source, torch.tensor([7, 7, 7]) if lengths is None else lengths, tokens)
+    steps = SessionDriver(model, source, lengths)
+    logits = torch.cat([steps.feed(part) for part in tokens.split(sizes, dim=1)], dim=1)
+    assert_close(logits, expected, model=model)
+    last = SessionDriver(model, source, lengths).feed(tokens, last_only=True)
+    assert_close(last, expected[:, -1:], model=model)
+
+
+@each_model
+def test_padding_never_changes_results(make):
+    model, source, tokens = make(), random_ids(3, 7), random_ids(3, 5, seed=1)
+    other = source.clone()
+    for row, length in zip(other, LENGTHS, strict=True):
+        row[length:] = 39
+    expected = SessionDriver(model, source, LENGTHS).feed(tokens)
+    for padded in (other, torch.cat((source, source), dim=1)):
+        assert_close(SessionDriver(model, padded, LENGTHS).feed(tokens), expected, model=model)
+    assert expected.isfinite().all()
+
+
+@each_model
+def test_future_tokens_never_change_past_logits(make):
+    model, source, tokens = make(), random_ids(3, 7), random_ids(3, 9, seed=1)
+    other = tokens.clone()
+    other[:, 5:] = 39
+    left, right = (SessionDriver(model, source, LENGTHS).feed(each)[:, :5] for each in (tokens, other))
+    assert_close(left, right, model=model)
+
+
+@each_model
+def test_reordered_and_truncated_rows_continue_as_before(make):
+    """A random walk over layouts, equal and ragged, long enough for slots to be freed."""
+    model, source, lengths = make(), random_ids(3, 7), LENGTHS
+    chance = torch.Generator().manual_seed(0)
+    steps, tokens = SessionDriver(model, source, lengths), torch.empty(3, 0, dtype=torch.long)
+    for step in range(30):
+        fresh = random_ids(len(tokens), 1 + (step % 7 == 3), seed=step)
+        tokens = torch.cat((tokens, fresh), dim=1)
+        expected = uncached(model, source, lengths, tokens)[:, -fresh.shape[1] :]
+        assert_close(steps.feed(fresh), expected, model=model)
+        if step % 11 == 10:
+            tokens = tokens[:, : step // 2]
+            steps.truncate(step // 2)
+        if step % 3 == 0:
+            size = int(torch.randint(1, 8, (1,), generator=chance))
+            rows = torch.randint(len(tokens), (size,), generator=chance)
+            rows = rows.sort().values if step % 2 else rows
+        else:  # hypotheses change places within their sentences, all of one size
+            rows = torch.arange(len(tokens)).repeat_interleave(2 if len(tokens) < 6 else 1)
+        steps.reorder(rows)
+        source, lengths, tokens = source[rows], lengths[rows], tokens[rows]
+        assert steps.length == tokens.shape[1]
+
+
+@each_model
+@pytest.mark.parametrize("length", [0, 4, 11])
+def test_truncated_positions_are_forgotten(make, length):
+    model, source, tokens, other = make(), random_ids(3, 7), random_ids(3, 12), random_ids(3, 6, seed=5)
+    steps = SessionDriver(model, source, LENGTHS)
+    steps.feed(tokens)
+    steps.truncate(length)
+    assert steps.length == length
+    expected = uncached(model, source, LENGTHS, torch.cat((tokens[:, :length], other), dim=1))[:, length:]
+    logits = torch.cat([steps.feed(part) for part in other.split([1, 4, 1], dim=1)], dim=1)
+    assert_close(logits, expected, model=model)
+
+
+@pytest.mark.parametrize("context", [6, 40])
+def test_recurrent_models_without_a_source_have_the_same_cached_and_uncached_logits(context):
+    model, tokens = make_recurrent(n_encoder_layers=0, context_length=context), random_ids(2, 15)
+    cached, again = SessionDriver(model), SessionDriver(model, cached=False)
+    for part in tokens.split([3, 1, 1, 7, 3], dim=1):
+        assert_close(cached.feed(part), again.feed(part), model=model)
+    cached.truncate(9)
+    again.truncate(9)
+    assert_close(cached.feed(tokens[:, :2]), again.feed(tokens[:, :2]), model=model)
+
+
+def test_a_source_is_projected_once_for_all_hypotheses():
+    model, calls = make_model(), []
+    steps = SessionDriver(model, random_ids(3, 7), LENGTHS)
+    steps.feed(random_ids(3, 1))
+    steps.reorder(torch.arange(3).repeat_interleave(5))
+    for block in model.decoder.blocks:
+        block.cross_attention.register_forward_pre_hook(lambda _, inputs: calls.append(inputs[0].shape))
+    steps.feed(random_ids(15, 1))
+    assert calls == [(3, 5, 32)] * 2  # three sentences with five queries each
+    held = [layer.keys_and_values()[0] for layer in steps.cache._cache.cross_attention]
+    assert [keys.shape[:3] for keys in held] == [(3, 4, 7)] * 2
+
+
+def test_a_decoder_only_model_prefills_a_source_once_for_all_hypotheses():
+    model, read = make_decoder_only("rotary, grouped heads"), []
+    model.decoder.blocks[0].register_forward_pre_hook(lambda _, inputs: read.append(tuple(inputs[0].shape)))
+    steps = SessionDriver(model, random_ids(3, 7), LENGTHS)
+    steps.feed(random_ids(3, 1))
+    steps.reorder(torch.arange(3).repeat_interleave(5))
+    steps.feed(random_ids(15, 1))
+    assert read == [(3, 7, 32), (3, 1, 32), (3, 5, 32)]  # three sentences, at last with five hypotheses each
+    assert steps.cache._cache.self_attention[0].keys_and_values()[0].shape[:3] == (3, 1, 7 + 1 + 5)
+
+
+@pytest.mark.parametrize(("make", "source"), [(make_model, 0), (make_decoder_only, 7)])
+def test_slots_of_no_hypothesis_are_freed(make, source):
+    steps = SessionDriver(make("rotary, grouped heads"), random_ids(2, 7), torch.tensor([7, 4]))
+    steps.feed(random_ids(2, 1))
+    rows, most = torch.arange(2).repeat_interleave(4), 0
+    for step in range(100):
+        steps.reorder(rows)  # each time all continue from the first of their sentence
+        steps.feed(random_ids(8, 1, seed=step))
+        rows = torch.tensor([0, 0, 0, 0, 4, 4, 4, 4])
+        most = max(most, steps.cache._cache.length)
+    assert steps.length == 101
+    assert most < source + 101 + 4 * 20
+
+
+@pytest.mark.parametrize("name", ["encoder-decoder, learned", "lstm", "compressed"])
+def test_coverage_is_that_of_the_attention_weights_of_the_last_layer(name):
+    model, source, tokens = MODELS[name](), random_ids(3, 7), random_ids(3, 6, seed=1)
+    steps = SessionDriver(model, source, LENGTHS, coverage=True)
+    for part in tokens.split([1, 3, 2], dim=1):
+        steps.feed(part)
+    expected = []
+    for one, length, row in zip(source, LENGTHS, tokens, strict=True):
+        with capture_attention_weights(model.decoder.attention_layers(cross=True)[-1:]) as weights:
+            model(one[None, :length], row[None])
+        received = weights[0][0].double().mean(0).sum(0)  # over heads, then over target positions
+        expected.append(float(received.clamp(max=1).log().sum()))
+    assert steps.coverage().tolist() == approx(expected, model=model)
+    rows = torch.tensor([0, 0, 2, 2])
+    steps.reorder(rows)
+    assert steps.coverage().tolist() == approx([expected[row] for row in rows], model=model)
+    plain = SessionDriver(model, source, LENGTHS).feed(tokens)
+    watched = SessionDriver(model, source, LENGTHS, coverage=True).feed(tokens)
+    assert torch.equal(plain, watched)
+
+
+def test_an_ensemble_averages_probabilities():
+    source, tokens = random_ids(3, 7), random_ids(3, 5, seed=1)
+    models = [make_model(seed=seed) for seed in (1, 2, 3)]
+    probabilities = [uncached(model, source, LENGTHS, tokens).double().softmax(-1) for model in models]
+    together = SessionDriver(models, source, LENGTHS)
+    found = together.feed(tokens)
+    assert_close(found.exp(), sum(probabilities) / 3, model=models[0])
+    together.truncate(2)
+    together.reorder(torch.tensor([2, 2]))
+    assert together.length == 2
+    again = together.feed(tokens[[2, 2], 2:])
+    assert_close(again, found[[2, 2], 2:], model=models[0])
+    alone = SessionDriver(models[:1], source, LENGTHS).feed(tokens)
+    assert_close(alone.softmax(-1), probabilities[0], model=models[0])
+
+
+def test_vocabularies_of_an_ensemble_may_be_padded_to_different_sizes():
+    source, tokens = random_ids(3, 7), random_ids(3, 5, seed=1)
+    models = [make_model(seed=1), make_model(seed=2, vocab_size=VOCABULARY + 8)]
+    probabilities = [uncached(model, source, LENGTHS, tokens).double().softmax(-1) for model in models]
+    expected = (probabilities[0] + probabilities[1][..., :VOCABULARY]) / 2
+    for order in (models, models[::-1]):
+        found = SessionDriver(order, source, LENGTHS).feed(tokens)
+        assert_close(found.exp(), expected, model=models[0])

@@ -1,0 +1,99 @@
+"""Each scheme of positions and attention from the command line, in every kind of model: trained, resumed, used."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cli.main import run
+from corpora import parallel
+from tests.system.conftest import SMALL, assert_resumes_exactly
+
+FIXED = ["--threads", "1", "--device", "cpu", "--dtype", "float32", "--seed", "3", "--dropout", "0.1",
+         "--n-layers", "2", "--schedule", "constant", "--evaluate-every", "3", "--steps", "6"]  # fmt: skip
+TRANSLATION = ["--preset", "translation-tiny", "--d-model", 32, "--n-heads", 2, "--vocab-size", 300,
+               "--bleu-sentences", 2]  # fmt: skip
+SCHEMES = {
+    "relative": ["--positions", "relative"],
+    "t5": ["--positions", "t5"],
+    "alibi": ["--positions", "alibi"],
+    "window": ["--attention", "window", "--attention-window", 4],
+    "bigbird": ["--attention", "bigbird", "--attention-block", 2, "--global-blocks", 1, "--random-blocks", 1],
+    "compressed": ["--attention", "compressed", "--attention-block", 4, "--attention-stride", 2],
+    "linformer": ["--attention", "linformer", "--attention-rank", 6],
+}
+
+
+def each(*tested: str, slow: tuple[str, ...]):
+    """Schemes to test, and those that are tested with -m slow, since their layers have tests of their own."""
+    return pytest.mark.parametrize("scheme", [*tested, *(pytest.param(name, marks=pytest.mark.slow) for name in slow)])
+
+
+@pytest.fixture
+def train(succeed, tmp_path):
+    """Train a run; resumed halfway it has the same log, weights and state of the optimizer."""
+
+    def train(*arguments: object) -> Path:
+        succeed("train", *arguments, *FIXED, "-o", tmp_path / "run")
+        assert_resumes_exactly(tmp_path / "run", tmp_path / "resumed", step=3)
+        return tmp_path / "run"
+
+    return train
+
+
+@pytest.fixture
+def pairs(tmp_path) -> list[object]:
+    """Flags that name thirty sentences and their translations."""
+    for suffix in ("en", "de"):
+        lines = (Path(parallel.__file__).parent / f"heldout.{suffix}").read_text().splitlines()[:30]
+        (tmp_path / suffix).write_text("\n".join(lines) + "\n")
+    (tmp_path / "three").write_text("A dog runs.\nTwo men are here.\n\n")
+    return ["--source", tmp_path / "en", "--target", tmp_path / "de"]
+
+
+@each("relative", "t5", "alibi", "bigbird", slow=("window", "compressed"))
+def test_a_language_model(scheme, place, train, succeed):
+    trained = train(place / "text.txt", *SMALL, *SCHEMES[scheme], "--optimizer", "muon")
+    for decoder in (["--greedy"], ["--beam", 3]):  # past the context too
+        command = ["generate", trained, "one", *decoder, "--max-tokens", 20, "--json"]
+        cached, uncached = (json.loads(succeed(*command, *flags))["tokens"] for flags in ([], ["--no-cache"]))
+        assert 0 < len(cached) <= 20
+        assert cached == uncached
+    assert json.loads(succeed("attention", trained, "one two", "--json"))["kind"] == "self"
+    assert "perplexity" in succeed("perplexity", trained, place / "text.txt")
+    described = json.loads(succeed("info", trained, "--json"))
+    if "--positions" in SCHEMES[scheme]:
+        parameters = {"relative": 2 * 2 * 32 * 17, "t5": 32 * 2, "alibi": 0}[scheme]
+        assert described["parameters"].get("positions", 0) == parameters
+    else:
+        assert f"attention   {scheme}, attention " in succeed("info", trained)
+
+
+@each("relative", "t5", "alibi", "compressed", slow=("window", "bigbird", "linformer"))
+def test_an_encoder_decoder(scheme, pairs, train, succeed, capsys, tmp_path):
+    trained = train(*pairs, *TRANSLATION, "--n-encoder-layers", 2, *SCHEMES[scheme])
+    crossed = succeed("attention", trained, "A dog runs.", "--target", "Ein Hund.", "--json")
+    assert json.loads(crossed)["kind"] == "cross"
+    assert succeed("translate", trained, tmp_path / "three", "--beam", 4).count("\n") == 3
+    assert run(["attention", str(trained), "A dog runs.", "--json"]) == (2 if scheme == "linformer" else 0)
+    output = capsys.readouterr()
+    if scheme == "linformer":
+        assert "linformer attends to combinations of all positions: there is no attention map" in output.err
+    else:
+        assert json.loads(output.out)["kind"] == "self"
+
+
+@each("window", slow=("bigbird", "compressed"))
+def test_a_translation_model_without_an_encoder(scheme, pairs, train, succeed, tmp_path):
+    trained = train(*pairs, *TRANSLATION, "--decoder-only", *SCHEMES[scheme])
+    for options in (["--beam", 4], ["--sample", "--seed", 1]):
+        assert succeed("translate", trained, tmp_path / "three", *options).count("\n") == 3
+
+
+@each("linformer", slow=("window", "bigbird", "compressed"))
+def test_a_masked_model(scheme, place, train, succeed):
+    trained = train(place / "text.txt", *SMALL, *SCHEMES[scheme], "--objective", "masked")
+    assert succeed("fill", trained, "one [MASK] three")
+    assert "perplexity" in succeed("perplexity", trained, place / "text.txt")

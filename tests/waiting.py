@@ -1,0 +1,28 @@
+"""Waiting for other processes, as long as a slow machine takes: the limit only ends tests that would hang."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+SECONDS = 900
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    """Return once a condition holds."""
+    until = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def wait_for_steps(run: Path, count: int) -> None:
+    """Return once a run has logged so many steps and evaluations."""
+    wait_until(lambda: logged(run) >= count)
+
+
+def logged(run: Path) -> int:
+    """The number of lines that a run has logged."""
+    log = run / "metrics.jsonl"
+    return log.read_bytes().count(b"\n") if log.exists() else 0
