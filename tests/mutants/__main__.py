@@ -31,7 +31,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from lm.config.training import parse_duration
-from tests.mutants.covering import LOADED_BEFORE, ROOT, Coverage, clone, copied, passes
+from tests.mutants.covering import LOADED_BEFORE, ROOT, Coverage, clone, copied, function_at, passes
 from tests.mutants.mutations import Mutation, sample_mutations
 
 SKIPPED = {"lm/kernels", "lm/engine", "lm/interop", "lm/benchmark", "lm/distributed"}
@@ -45,14 +45,14 @@ def modules() -> list[str]:
     return sorted({*found, "cli"} - SKIPPED - {"lm/__pycache__"})
 
 
-def outcome(mutation: Mutation, tree: Path, tests: Sequence[str], seconds: float, ends: float) -> str:
-    """Run tests on a mutant in a clone of a tree; without any nothing notices."""
+def outcome(mutation: Mutation, tests: Sequence[str], seconds: float, ends: float) -> str:
+    """Run tests on a mutant in a clone of its tree; without any nothing notices."""
     if time.monotonic() > ends:
         return "not run"
     if not tests:
         return "NO TEST"
     with tempfile.TemporaryDirectory(prefix="lm-mutant-") as folder:
-        mutated = clone(tree, Path(folder)) / mutation.path
+        mutated = clone(mutation.tree, Path(folder)) / mutation.path
         contents = mutation.apply(mutated.read_bytes())
         mutated.unlink()  # a hard link
         mutated.write_bytes(contents)
@@ -67,12 +67,17 @@ def outcome(mutation: Mutation, tree: Path, tests: Sequence[str], seconds: float
 
 def is_tuning_constant(mutation: Mutation) -> bool:
     """Return whether a mutation is in the value of a private constant of a module."""
-    for node in ast.parse((ROOT / mutation.path).read_bytes()).body:
+    for node in ast.parse((mutation.tree / mutation.path).read_bytes()).body:
         if isinstance(node, ast.Assign | ast.AnnAssign) and node.lineno <= mutation.line <= (node.end_lineno or 0):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             return any(name.id.startswith("_") for each in targets for name in ast.walk(each)
                        if isinstance(name, ast.Name))  # fmt: skip
     return False
+
+
+def at(mutation: Mutation) -> str | None:
+    """Return the function in which a mutation is."""
+    return function_at(mutation.tree / mutation.path, mutation.line)
 
 
 def main() -> None:
@@ -97,8 +102,8 @@ def main() -> None:
         ends = time.monotonic() + parse_duration(given.limit)
         with ProcessPoolExecutor(given.jobs, mp_context=get_context("fork")) as pool:
             running = {
-                pool.submit(outcome, each, tree, *coverage.covering(each.path, each.line, given.seconds), ends): each
-                for each in sample_mutations(given.module, given.sample, given.seed)
+                pool.submit(outcome, each, *coverage.covering(each.path, at(each), given.seconds), ends): each
+                for each in sample_mutations(tree, given.module, given.sample, given.seed)
             }
             try:
                 for done in as_completed(running):

@@ -31,8 +31,8 @@ RECORD = "coverage.json"
 COMPILED = ("tests/lm/kernels", "tests/lm/engine")
 """Tests of compiled code, which are left out: in each copy of the tree it would be compiled again, for minutes."""
 _NOT_FOUND = 9
-Functions = set[tuple[str, int]]
-"""Files, and the first lines of functions there."""
+Functions = set[tuple[str, str]]
+"""Files, and the qualified names of functions there."""
 
 
 @dataclass(eq=False)
@@ -85,15 +85,15 @@ class Recorder:
     def _call(self, frame: FrameType, _event: str, _argument: object) -> None:
         code = frame.f_code
         if code.co_filename.startswith(self._prefixes):
-            self.called.add((code.co_filename, code.co_firstlineno))
+            self.called.add((code.co_filename, code.co_qualname.split(".<locals>")[0]))
 
     def pytest_sessionfinish(self) -> None:
         """Write the tests that passed with their seconds, those that failed, and for each function its tests."""
         passed = [name for name in self.run if name not in self.failed]
-        functions: dict[str, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+        functions: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
         for number, name in enumerate(passed):
-            for file, line in self.run[name]:
-                functions[os.path.relpath(file, self.tree)][line].append(number)
+            for file, function in self.run[name]:
+                functions[os.path.relpath(file, self.tree)][function].append(number)
         tests = [(name, round(self.seconds[name], 3)) for name in passed]
         text = json.dumps({"tests": tests, "failed": sorted(self.failed), "functions": functions})
         (self.tree / RECORD).write_text(text)
@@ -135,14 +135,14 @@ class Coverage:
             kept.write_text(text)
         return cls(**json.loads(text))
 
-    def covering(self, path: str, line: int, most_seconds: float) -> tuple[list[str], float]:
+    def covering(self, path: str, function: str | None, most_seconds: float) -> tuple[list[str], float]:
         """Return arguments for pytest, and seconds: the files beside a module, then single tests, the quickest first.
 
-        Of a line outside of functions, or in a function that no test calls, those that call any of its module.
+        Of a function that no test calls, and of None, those that call any of its module.
         """
         files = sorted((ROOT / "tests" / path).parent.glob(f"test_{Path(path).stem}*.py"))
         beside, functions = [str(file.relative_to(ROOT)) for file in files], self.functions.get(path, {})
-        numbers = functions.get(str(first_line(ROOT / path, line))) or set(chain(*functions.values()))
+        numbers = functions.get(function or "") or set(chain(*functions.values()))
         tests = sorted((self.tests[number] for number in numbers), key=lambda test: test[1])
         others = [test for test in tests if test[0].partition("::")[0] not in beside]
         totals = accumulate(seconds for _, seconds in others)
@@ -153,14 +153,19 @@ class Coverage:
         return [*names, *deselected], expected + sum(seconds for _, seconds in quick)
 
 
-def first_line(file: Path, line: int) -> int | None:
-    """Return the first line, that of a decorator if there is one, of the innermost function around a line."""
-    found = [
-        min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-        for node in ast.walk(ast.parse(file.read_bytes()))
-        if isinstance(node, ast.FunctionDef) and node.lineno <= line <= (node.end_lineno or 0)
-    ]
-    return max(found, default=None)
+def function_at(file: Path, line: int) -> str | None:
+    """Return the qualified name of the outermost function, or method of a class, around a line."""
+    names, body = [], ast.parse(file.read_bytes()).body
+    while True:
+        around = [node for node in body if isinstance(node, ast.FunctionDef | ast.ClassDef)
+                  and node.lineno <= line <= (node.end_lineno or 0)]  # fmt: skip
+        if not around:
+            return None
+        (node,) = around
+        names.append(node.name)
+        if isinstance(node, ast.FunctionDef):
+            return ".".join(names)
+        body = node.body
 
 
 def copied(to: Path) -> Path:

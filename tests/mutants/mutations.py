@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.mutants.covering import ROOT
-
 OPERATORS = {
     "<": ["<=", ">="], "<=": ["<", ">"], ">": [">=", "<="], ">=": [">", "<"], "==": ["!="], "!=": ["=="],
     "is not": ["is"], "is": ["is not"], "not in": ["in"], "in": ["not in"], "and": ["or"], "or": ["and"],
@@ -26,8 +24,9 @@ Span = Callable[[ast.AST], tuple[int, int]]
 
 @dataclass(frozen=True)
 class Mutation:
-    """Bytes `start` to `end` of a file become `after`."""
+    """Bytes `start` to `end` of a file in a tree become `after`."""
 
+    tree: Path
     path: str
     line: int
     start: int
@@ -39,7 +38,7 @@ class Mutation:
         return source[: self.start] + self.after.encode() + source[self.end :]
 
     def __str__(self) -> str:
-        source = (ROOT / self.path).read_bytes()
+        source = (self.tree / self.path).read_bytes()
         first = source.rfind(b"\n", 0, self.start) + 1
         last = first + len(source[first:].partition(b"\n")[0])
         before, after = source[first : self.start], source[self.end : max(last, self.end)]
@@ -47,17 +46,17 @@ class Mutation:
         return f"{self.path}:{self.line}: {' '.join(whole.split())}"
 
 
-def sample_mutations(modules: Sequence[str], count: int, seed: int) -> list[Mutation]:
-    """Sample mutations of files, at most one per place, each of which changes the syntax tree."""
-    roots = (ROOT / name for name in modules)
+def sample_mutations(tree: Path, modules: Sequence[str], count: int, seed: int) -> list[Mutation]:
+    """Sample mutations of files in a tree, at most one per place, each of which changes the syntax tree."""
+    roots = (tree / name for name in modules)
     files = {path for root in roots for path in ([root] if root.is_file() else root.rglob("*.py"))}
-    found = [mutation for path in sorted(files) for mutation in mutations(path)]
+    found = [mutation for path in sorted(files) for mutation in mutations(tree, path)]
     random.Random(seed).shuffle(found)
     places = {(mutation.path, mutation.start): mutation for mutation in found}
     return list(itertools.islice(filter(_changes_tree, places.values()), count))
 
 
-def mutations(path: Path) -> Iterator[Mutation]:
+def mutations(tree: Path, path: Path) -> Iterator[Mutation]:
     """Yield all mutations of a file."""
     source = path.read_bytes()
     lines = [0, *itertools.accumulate(len(line) for line in source.splitlines(keepends=True))]
@@ -68,11 +67,11 @@ def mutations(path: Path) -> Iterator[Mutation]:
     for node in _nodes(ast.parse(source)):
         for start, end, afters in _places(node, span, source):
             line = source.count(b"\n", 0, start) + 1
-            yield from (Mutation(str(path.relative_to(ROOT)), line, start, end, after) for after in afters)
+            yield from (Mutation(tree, str(path.relative_to(tree)), line, start, end, after) for after in afters)
 
 
 def _changes_tree(mutation: Mutation) -> bool:
-    source = (ROOT / mutation.path).read_bytes()
+    source = (mutation.tree / mutation.path).read_bytes()
     try:
         return ast.dump(ast.parse(mutation.apply(source))) != ast.dump(ast.parse(source))
     except SyntaxError:

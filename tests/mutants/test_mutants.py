@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from tests.mutants import mutations
-from tests.mutants.covering import ROOT, first_line
+from tests.mutants.covering import ROOT, function_at
 
 TEST = "tests/lm/test_files.py::test_what_is_waited_for_does_not_stay_open"
 MODULE = b"""
@@ -23,8 +23,7 @@ def area(x, y, is_round=False):
 
 
 @pytest.fixture
-def module(tmp_path, monkeypatch):
-    monkeypatch.setattr(mutations, "ROOT", tmp_path)
+def module(tmp_path):
     (tmp_path / "module.py").write_bytes(MODULE)
     return tmp_path / "module.py"
 
@@ -34,7 +33,7 @@ def module(tmp_path, monkeypatch):
     ["x <= 2", "x < 3", "or x < 2", "if  is_round", "is_round=True", "None\n", "max(x, y)", "- 3", "+ 4"],
 )
 def test_each_kind_of_mutation_is_made(module, mutated):
-    found = [mutation.apply(MODULE).decode() for mutation in mutations.mutations(module)]
+    found = [mutation.apply(MODULE).decode() for mutation in mutations.mutations(module.parent, module)]
     assert any(mutated in source for source in found)
     assert all(ast.dump(ast.parse(source)) != ast.dump(ast.parse(MODULE)) for source in found)
 
@@ -42,11 +41,12 @@ def test_each_kind_of_mutation_is_made(module, mutated):
 def test_two_arguments_are_swapped(module):
     module.write_text("copy(source.path, target[0], 3)\n")
     assert "copy(target[0], source.path, 3)" in [each.apply(module.read_bytes()).decode().strip()
-                                                 for each in mutations.mutations(module)]  # fmt: skip
+                                                 for each in mutations.mutations(module.parent, module)]  # fmt: skip
 
 
-def test_a_function_begins_at_its_decorator(module):
-    assert [first_line(module, line) for line in (1, 4, 6)] == [None, 2, 2]
+def test_a_line_is_in_the_outermost_function_around_it(module):
+    module.write_text("x = 1\nclass A:\n    y = 2\n    def f(self):\n        def g():\n            pass\n")
+    assert [function_at(module, line) for line in (1, 3, 4, 6)] == [None, None, "A.f", "A.f"]
 
 
 @pytest.mark.slow
