@@ -34,14 +34,14 @@ complete_curves = complete_from(_CURVES)
 
 
 def complete_settings(settings: Iterable[Any]) -> Complete:
-    """Return a completer of KEY=VALUE: keys first, and the choices of a key that has some."""
+    """Return a completer of KEY=VALUE: keys, and the values of the only key that is meant, if they are a list."""
 
     def complete(incomplete: str) -> list[str]:
         key, equals, _ = incomplete.partition("=")
-        if not equals:
-            return [f"{each.key}=" for each in settings if each.key.startswith(incomplete)]
-        values = [value for each in settings if each.key == key for value in list_values(each.described)]
-        return [item for value in values if (item := f"{key}={value}").startswith(incomplete)]
+        found = [each for each in settings if each.key == key or (not equals and each.key.startswith(key))]
+        if len(found) == 1 and (values := list_values(found[0].described)):
+            return [item for value in values if (item := f"{found[0].key}={value}").startswith(incomplete)]
+        return [] if equals else [f"{each.key}=" for each in found]
 
     return complete
 

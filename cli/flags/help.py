@@ -68,26 +68,26 @@ class Setting(NamedTuple):
         """Return the title of its group of help."""
         return self.described.group or _TITLES.get(self.section, self.section.capitalize())
 
-    @property
-    def description(self) -> str:
-        """Return one line: what it is, its choices and its default."""
+    def describe(self, *, yes: str = "yes") -> str:
+        """Return one line: what it is, its choices and its default; `yes` is the word for a switch that is on."""
         described, parts = self.described, [self.described.help]
         if described.choices:
             parts.append(f"[{'|'.join(described.choices)}]")
         if described.kind is tuple:
             parts.append("Repeatable.")
-        if default := _format_default(self.default, described.default_text):
+        if default := _format_default(self.default, described.default_text, yes):
             parts.append(f"[default: {default}]")
         return " ".join(parts)
 
 
-def _format_default(value: Any, text: str | None) -> str | None:  # noqa: ANN401
+def _format_default(value: Any, text: str | None, yes: str) -> str | None:  # noqa: ANN401
     """Return a default for help; None for one that goes without saying."""
-    if value in (None, (), False) and (text is not None or value != 0 or value is False):
+    if value is None or value is False or value == ():
         return text
     if value is True:
-        return "yes"
-    return f"{value:g}" if isinstance(value, float) else str(value)
+        return yes
+    shown = f"{value:g}" if isinstance(value, float) else str(value)
+    return f"{shown} ({text})" if value == 0 and text else shown
 
 
 class HelpOption(TyperOption):
@@ -226,7 +226,8 @@ def write_settings_help(command: Any, formatter: Any) -> None:  # noqa: ANN401
     )
     for section in dict.fromkeys(each.section for each in command.settings):
         records = [_setting_record(each) for each in command.settings if each.section == section]
-        with formatter.section(f"[{section}]"):
+        formatter.write(f"\n[{section}]\n")
+        with formatter.indentation():
             write_rows(formatter, records, _SETTING_WIDTH)
 
 
@@ -311,7 +312,7 @@ def _write_footer(command: Any, context: Any, formatter: Any, groups: Iterable[s
 
 
 def _setting_record(setting: Setting) -> tuple[str, str]:
-    return f"{setting.key}={setting.described.unit}", setting.description
+    return f"{setting.key}={setting.described.unit}", setting.describe(yes="true")
 
 
 def format_term(parameter: Parameter) -> str:

@@ -161,7 +161,7 @@ def _build_parameter(setting: Setting) -> Parameter:
         None,
         f"{described.flag}/{spell_no(described.flag)}" if described.kind is bool else described.flag,
         *described.aliases,
-        help=setting.description,
+        help=setting.describe(),
         metavar=None if described.kind is bool else described.unit,
         rich_help_panel=setting.group,
         show_default=False,

@@ -112,9 +112,7 @@ class ParallelConfig(CheckedConfig):
     separate_vocabularies: bool = option(False, "Train a tokenizer per language.", advanced=True)
     max_length: int = option(256, "Leave out longer pairs.", minimum=1, unit="TOKENS")
     max_ratio: float = option(9.0, "Leave out pairs of a larger length ratio.", minimum=1, unit="RATIO", advanced=True)
-    bpe_dropout: float = option(
-        0.0, "BPE-dropout.", default_text="none", minimum=0, maximum=1, unit="RATE", advanced=True
-    )
+    bpe_dropout: float = option(0.0, "BPE-dropout.", minimum=0, maximum=1, unit="RATE", advanced=True)
     bpe_dropout_until: float = option(
         1.0, "Fraction of the run with BPE-dropout.", minimum=0, maximum=1, unit="FRACTION", advanced=True
     )

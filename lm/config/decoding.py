@@ -36,7 +36,7 @@ class SamplingConfig(CheckedConfig):
     stop: tuple[str, ...] = option((), "End before this string.")
     seed: int | None = option(None, "Seed; sample i is the same for any -n.", minimum=0, default_text="random")
     max_tokens: int = option(200, "Maximum tokens to generate.", minimum=1)
-    min_tokens: int = option(0, "Ban the end-of-text token before N tokens.", minimum=0, default_text="none")
+    min_tokens: int = option(0, "Ban the end-of-text token before N tokens.", minimum=0)
     ignore_eos: bool = option(False, "Continue after the end-of-text token.")
     token_healing: bool = option(True, "Regenerate the prompt's last word.")
 

@@ -34,9 +34,7 @@ class LoraConfig(CheckedConfig):
         None, "LoRA: scale is alpha / rank.", minimum=0, flag="--lora-alpha",
         default_text="2 rank",
     )  # fmt: skip
-    dropout: float = option(
-        0.0, "LoRA: dropout.", default_text="none", minimum=0, maximum=0.99, flag="--lora-dropout", unit="RATE"
-    )
+    dropout: float = option(0.0, "LoRA: dropout.", minimum=0, maximum=0.99, flag="--lora-dropout", unit="RATE")
 
     def __post_init__(self) -> None:
         super().__post_init__()

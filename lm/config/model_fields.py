@@ -40,16 +40,14 @@ class ModelFields(CheckedConfig):
     context_length: int = option(
         256, "Longest training sequence.", minimum=1, flag="--context", maximum=LONGEST, unit="TOKENS"
     )
-    architecture: Architecture = option(
-        "transformer", "Kind of layers; presets of blocks fit only transformer.", advanced=True
-    )
+    architecture: Architecture = option("transformer", "Transformer blocks, or recurrent layers.", advanced=True)
     recurrent_attention: RecurrentScores = option(
         None, "Attention of a recurrent decoder.", default_text="additive", advanced=True
     )
     d_model: int = option(256, "Width of the residual stream.", minimum=1, maximum=LONGEST)
     n_layers: int = option(4, "Layers of the decoder.", minimum=1, maximum=MOST_LAYERS)
     n_encoder_layers: int = option(
-        0, "Layers of the encoder.", default_text="none", minimum=0, maximum=MOST_LAYERS, group="Translation"
+        0, "Layers of the encoder.", default_text="decoder-only", minimum=0, maximum=MOST_LAYERS, group="Translation"
     )
     decoder_only: bool = option(False, "Translate in one causal stack.", group="Translation")
     n_heads: int = option(4, "Attention heads; must divide d_model.", minimum=1, maximum=LONGEST)
@@ -180,9 +178,7 @@ class ModelFields(CheckedConfig):
     activation: Activation = option("swiglu", "Feed-forward activation.")
     qk_norm: bool = option(False, "RMSNorm of queries and keys.", advanced=True)
     bias: bool = option(False, "Biases in linear layers and LayerNorms.", advanced=True)
-    dropout: float = option(
-        0.0, "Dropout of sublayers and embeddings.", default_text="none", minimum=0, maximum=0.99, unit="RATE"
-    )
+    dropout: float = option(0.0, "Dropout of sublayers and embeddings.", minimum=0, maximum=0.99, unit="RATE")
     attention_dropout: float = option(
         None,
         "Dropout of attention weights.",
@@ -221,9 +217,7 @@ class ModelFields(CheckedConfig):
         unit="FACTOR",
         advanced=True,
     )
-    gate_noise: float = option(
-        0.0, "MoE: router noise in training.", default_text="none", minimum=0, unit="SCALE", advanced=True
-    )
+    gate_noise: float = option(0.0, "MoE: router noise in training.", minimum=0, unit="SCALE", advanced=True)
     objective: Objective = option("causal", "Next token (GPT) or masked tokens (BERT).")
     embedding_norm: bool = option(False, "Normalise embeddings (BERT).", advanced=True)
     token_types: int = option(

@@ -35,7 +35,7 @@ class Option:
         aliases: other flags that do the same.
         may_name_files: whether the value can be names of files, which need not be valid UTF-8 as text must.
         unit: the placeholder of the value in help, such as TOKENS.
-        default_text: what None means, for help.
+        default_text: what None or zero means, for help.
         group: the group of help that it belongs to; None: that of its section.
         is_advanced: whether it is for specialists, and set by its key (`--set model.experts=8`); its flag is accepted,
             but not shown.

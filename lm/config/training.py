@@ -76,11 +76,10 @@ class TrainingConfig(CheckedConfig):
         group="Evaluation",
         advanced=True,
     )
-    label_smoothing: float = option(0.0, "Label smoothing.", default_text="none", minimum=0, maximum=0.99, unit="RATE")
+    label_smoothing: float = option(0.0, "Label smoothing.", minimum=0, maximum=0.99, unit="RATE")
     source_loss: float = option(
         0.0,
         "Loss weight of source tokens, with decoder_only.",
-        default_text="none",
         minimum=0,
         maximum=1000,
         unit="WEIGHT",

@@ -104,7 +104,8 @@ def test_every_shell_offers(shell, line, offered, folder):
         ("lm train --help-", ["--help-group", "--help-settings"]),
         ("lm train --help-group tr", ["training", "translation"]),
         ("lm train --set model.rope_s", ["model.rope_scaling=", "model.rope_slow="]),
-        ("lm train --set training.best", ["training.best_by="]),
+        ("lm train --set training.best", ["training.best_by=loss", "training.best_by=bleu"]),
+        ("lm train --set model.zero", ["model.zero_init=true", "model.zero_init=false"]),
     ],
 )
 def test_each_thing_is_offered_where_it_belongs(line, offered, folder):
