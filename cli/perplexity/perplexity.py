@@ -127,6 +127,7 @@ _CompareDtypes = Annotated[
     },
     leave_out=("validation", "supervised"),
     common=("--context", "--stride", "--versus", "--show", "--html", "--csv", "--per-token", "--json"),
+    groups=(_OUTPUT, "Perplexity", "Data", "Hardware", _TRANSLATIONS),
 )
 def perplexity(
     run: RunPath,

@@ -15,7 +15,7 @@ AttentionUnit = Literal["words", "tokens"]
 class PerplexityConfig(CheckedConfig):
     """How files are scored."""
 
-    context: int | None = option(None, "Window.", minimum=1, unit="TOKENS", default_text="the model's context")
+    context: int | None = option(None, "Context window.", minimum=1, unit="TOKENS", default_text="the model's context")
     stride: int | None = option(
         None, "Tokens scored per window; fewer see more context.", minimum=1, unit="TOKENS", default_text="context / 2"
     )
