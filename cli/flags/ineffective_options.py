@@ -211,6 +211,11 @@ def _passes_are_equal(mode: CommandMode) -> bool:
     return has_no_dropout(mode.config) and (not mode.is_regularised or mode["--dropout"] == 0)
 
 
+def _has_no_bpe_dropout(mode: CommandMode) -> bool:
+    """Return whether there is no BPE-dropout, and none is still to be chosen."""
+    return not mode.config.parallel.bpe_dropout and (not mode.is_regularised or mode["--bpe-dropout"] == 0)
+
+
 def _is_unfilled(mode: CommandMode) -> bool:
     """Return whether no tokens of a text are masked."""
     return not mode.config.model.is_masked or mode.config.data.supervised
@@ -369,7 +374,7 @@ _OF_TRAINING_RUNS = (
         stage="settings",
     ),
     IneffectiveRule(
-        _TRAIN, ("--bpe-dropout-until",), lambda mode: not mode.config.parallel.bpe_dropout and not mode.is_regularised,
+        _TRAIN, ("--bpe-dropout-until",), _has_no_bpe_dropout,
         "without --bpe-dropout", "leave it out, or give that too", stage="settings",
     ),
     IneffectiveRule(
