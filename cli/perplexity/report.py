@@ -82,11 +82,11 @@ def describe_conditions(how: dict[str, Any], total: Tally) -> str:
         return _describe_examples(how, total)
     if how["unit"] == MASKED_TOKEN:
         return _describe_masks(how, total)
-    start = "the document-start token is given" if how["first_token_scored"] else "the first is not scored"
+    start = "conditioned on a document-start token" if how["first_token_scored"] else "with an unscored first token"
     return (
         f"perplexity per token ({how['tokenizer']['vocab_size']:,} in the vocabulary), "
         f"context {how['context']}, stride {how['stride']}; "
-        f"{format_number_of(total.documents, 'document')}, of each {start} "
+        f"{format_number_of(total.documents, 'document')}, each {start} "
         f"({total.unscored:,} tokens unscored)"
     )
 

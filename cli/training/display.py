@@ -87,7 +87,7 @@ class TrainingDisplay:
                 if event.restored_step is not None:
                     why += f"back to the weights of step {event.restored_step:,}, the best; "
                 end = f"the end, about step {event.steps:,}"
-                self._print(f"step {event.step:>6,}  {why}the learning rate falls from here to {end}")
+                self._print(f"step {event.step:>6,}  {why}the learning rate decays from here to {end}")
             elif isinstance(event, Replanned):
                 slower = f"a step takes {event.seconds:.3g} s, and {event.measured:.3g} s were measured"
                 self._print(f"step {event.step:>6,}  {slower}: about {event.steps:,} steps in all")

@@ -212,7 +212,7 @@ def print_scores(scores: Sequence[TranslationScore], *, name: str, lines: int, e
         ("metric", "score", "95% interval"),
         [[score.metric, _number(score.value), _interval(score)] for score in scores],
     )
-    print_paragraph(f"{lines:,} lines of {name}, {exact:,} of them exactly as a reference has it")
+    print_paragraph(f"{lines:,} lines of {name}, {exact:,} of them identical to a reference")
     _print_signatures(scores)
 
 

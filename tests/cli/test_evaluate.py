@@ -69,7 +69,7 @@ def test_the_table_says_what_the_figures_depend_on(succeed, files):
     table = succeed("--hypotheses", "worse.de", "--target", "test.de").splitlines()
     assert table[0].split() == ["metric", "score", "95%", "interval"]
     assert [line.split()[0] for line in table[1:4]] == ["BLEU", "chrF2", "TER"]
-    assert table[4] == f"12 lines of worse.de, {exact} of them exactly as a reference has it"
+    assert table[4] == f"12 lines of worse.de, {exact} of them identical to a reference"
     assert table[5] == (
         f"BLEU|nrefs:1|bs:1000|seed:12345|case:mixed|eff:no|tok:13a|smooth:exp|version:{sacrebleu.__version__}"
     )

@@ -53,7 +53,7 @@ def test_a_run_without_a_counterpart_takes_its_code_along(tmp_path, capsys):
     assert run(["export", str(folder), "-o", str(out)]) == 0
     told = " ".join(capsys.readouterr().err.split())
     assert (
-        "LMForCausalLM, whose code is in the folder (trust_remote_code=True): without value_residual True it would be "
+        "LMForCausalLM, with its code in the folder (trust_remote_code=True): without value_residual True it would be "
         "LlamaForCausalLM"
     ) in told
     assert {"configuration_lm.py", "modeling_lm.py", "positions_lm.py"} < {path.name for path in out.iterdir()}

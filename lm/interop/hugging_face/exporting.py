@@ -37,7 +37,7 @@ class ExportedModel:
     def loading_hint(self) -> str:
         """Describe how to load it."""
         if self.family.keeps_names:
-            return ", whose code is in the folder (trust_remote_code=True)"
+            return ", with its code in the folder (trust_remote_code=True)"
         return " of transformers, which needs no code of ours"
 
 

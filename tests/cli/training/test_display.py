@@ -78,5 +78,5 @@ def test_why_the_plan_changes_is_said(capsys):
     assert display.steps == 84
     replanned, plateau, clock = capsys.readouterr().err.splitlines()
     assert "a step takes 0.5 s, and 0.14 s were measured: about 84 steps in all" in replanned
-    assert "no longer falls: back to the weights of step 25, the best; the learning rate falls from here" in plateau
+    assert "no longer falls: back to the weights of step 25, the best; the learning rate decays from here" in plateau
     assert "no longer" not in clock
