@@ -85,7 +85,7 @@ def _batch(shape: str, dtype: str, *, tokens: int) -> Claim:
 
 
 def _decoding(name: str, shape: str, dtype: str, threads: int, *, tokens: int, rows: int) -> Claim:
-    """After `lm compile`; Hugging Face has no int8 for CPUs, so that int8 is compared with bfloat16."""
+    """After `lm compile`."""
     arguments = {"shape": shape, "dtype": dtype, "tokens": tokens, "rows": rows, "compiled": True}
     texts = "" if rows == 1 else f"{rows} texts of "
     return Claim(
@@ -101,9 +101,14 @@ def _decoding(name: str, shape: str, dtype: str, threads: int, *, tokens: int, r
 
 def _decoding_baselines(shape: str, dtype: str, *, tokens: int, rows: int) -> Iterator[System]:
     arguments = {"shape": shape, "tokens": tokens, "rows": rows}
-    theirs = "bfloat16" if dtype == "int8" else dtype
-    yield _hugging_face(theirs, Task("decoding.transformers", {**arguments, "dtype": theirs}))
+    for theirs in _hugging_face_dtypes(dtype):
+        yield _hugging_face(theirs, Task("decoding.transformers", {**arguments, "dtype": theirs}))
     yield System("CTranslate2", dtype, Task("decoding.ctranslate2", {**arguments, "dtype": dtype}), [_CTRANSLATE2])
+
+
+def _hugging_face_dtypes(dtype: str) -> Sequence[str]:
+    """Hugging Face has no int8 for CPUs: int8 is compared with both of its dtypes."""
+    return ("bfloat16", "float32") if dtype == "int8" else (dtype,)
 
 
 def _llama_decoding(shape: str, tokens: int) -> System:
@@ -114,11 +119,10 @@ def _llama_decoding(shape: str, tokens: int) -> System:
 def _prefill(shape: str, dtype: str) -> Claim:
     tokens = 128
     arguments = {"shape": shape, "tokens": tokens}
-    theirs = "bfloat16" if dtype == "int8" else dtype
-    systems = [
-        System("lm", dtype, Task("decoding.lm_prefill", {**arguments, "dtype": dtype})),
-        _hugging_face(theirs, Task("decoding.transformers_prefill", {**arguments, "dtype": theirs})),
-    ]
+    systems = [System("lm", dtype, Task("decoding.lm_prefill", {**arguments, "dtype": dtype}))]
+    for theirs in _hugging_face_dtypes(dtype):
+        task = Task("decoding.transformers_prefill", {**arguments, "dtype": theirs})
+        systems.append(_hugging_face(theirs, task))
     if dtype == "int8":
         task = Task("commands.llama_bench", {"shape": shape, "prompt": tokens})
         systems.append(System("llama-bench", "Q8_0", task, [_LLAMA_BENCH, _GGUF]))
