@@ -22,7 +22,7 @@ def import_(
         typer.Argument(metavar="FOLDER", help="Model folder: config.json, .safetensors, tokenizer.json."),
     ],
     *,
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="RUN", help="Folder of the new run.")],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Folder of the new run.")],
     base: Annotated[
         Path | None,
         typer.Option(

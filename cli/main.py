@@ -118,7 +118,7 @@ class GroupedCommands(TyperGroup):
                 found = [(name, self.get_command(ctx, name)) for name in names]
                 rows = [(name, command.short_help or command.help or "") for name, command in found if command]
                 write_rows(formatter, [(f"{name:<{_NAME_WIDTH}}", text) for name, text in rows], _NAME_WIDTH)
-        flags = [flag for parameter in self.get_params(ctx) for flag in parameter.opts]
+        flags = [flag for parameter in self.get_params(ctx) for flag in sorted(parameter.opts, key=len)]
         formatter.write_paragraph()
         formatter.write_text(f"Options: {', '.join(flags)}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -97,6 +98,7 @@ def test_every_shell_offers(shell, line, offered, folder):
         ("lm plot runs/novel --what learning", ["learning_rate"]),
         ("lm info gpt2-", [name for name in PRESETS if name.startswith("gpt2-")]),
         ("lm corpus get tiny", [corpus.name for corpus in CORPORA if corpus.name.startswith("tiny")]),
+        ("lm prepare text.txt --tokenizer runs/l", ["runs/letters"]),
         ("lm train --config ", []),
         ("lm tokenizer tr", ["train"]),
         ("lm train --warmup", ["--warmup-steps"]),
@@ -118,6 +120,21 @@ def test_values_of_a_setting(shell, folder):
     norms = ["model.norm=layernorm", "model.norm=rmsnorm"]
     assert ask(shell, "lm train --set model.norm=", folder) == norms
     assert ask(shell, "lm train --set model.norm=r", folder) == norms[1:]
+
+
+NAMES_OF_RUNS = [
+    pytest.param(command, parameter, id=f"{path} {parameter.name}")
+    for path, command in commands()
+    for parameter in command.params
+    if re.search(r"\bRUN|^TOKENIZER", str(getattr(parameter, "metavar", None)))
+]
+
+
+@pytest.mark.parametrize(("command", "parameter"), NAMES_OF_RUNS)
+def test_whatever_names_a_run_offers_runs(command, parameter, folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    context = command.make_context("x", [], resilient_parsing=True)
+    assert "runs/letters" in [item.value for item in parameter.shell_complete(context, "runs/l")]
 
 
 def test_values_of_a_choice(folder):
