@@ -21,11 +21,17 @@ from lm.kernels import code_cache
 Function = Callable[..., Any]
 
 
-def njit(function: Function | None = None, **options: Any) -> Any:  # noqa: ANN401 (numba has no types)
-    """`numba.njit`, with compiled functions kept in the code cache."""
+def njit(function: Function | None = None, *, is_entry: bool = False, **options: Any) -> Any:  # noqa: ANN401 (numba has no types)
+    """`numba.njit`, with compiled functions kept in the code cache.
+
+    Args:
+        function: to compile.
+        is_entry: whether Python calls it; other functions get no wrappers, which take time to compile.
+        options: of `numba.njit`.
+    """
     if function is None:
-        return partial(njit, **options)
-    dispatcher = numba.njit(**options)(function)
+        return partial(njit, is_entry=is_entry, **options)
+    dispatcher = numba.njit(no_cpython_wrapper=not is_entry, no_cfunc_wrapper=True, **options)(function)
     dispatcher._cache = _Cache(function)
     return dispatcher
 

@@ -141,7 +141,9 @@ def _compute_by_tiles(weights, scales, bias, x, units, out, begin, end, add):
         for first in range(begin, end, outputs):
             last = min(first + outputs, end)
             sums, of_outputs = buffer[: len(of_rows), : last - first], weights[first:last]
-            buffer[:] = np.float32(0.0)
+            for index in range(len(buffer)):
+                for i in range(buffer.shape[1]):
+                    buffer[index, i] = np.float32(0.0)
             for part in range(0, inputs, MAX_TILE_INPUTS):
                 n_blocks = (min(part + MAX_TILE_INPUTS, inputs) - part) // INPUT_BLOCK
                 _accumulate_tiles(of_outputs, of_rows, sums, part, n_blocks)
@@ -169,7 +171,7 @@ def _write_outputs(sums, scales, bias, unit, out, add):
             out[output] = sums[output]
 
 
-@njit(parallel=True)
+@njit(is_entry=True, parallel=True)
 def matmul(weights, scales, bias, x, out, add, threads):
     """Compute out = x weightsᵀ · scales + bias, or add it to `out`.
 

@@ -36,7 +36,7 @@ def _top_k_of_row(scores, values, indices):
                 count = _insert(scores[i], i, values, indices, count)
 
 
-@njit(nogil=True)
+@njit(is_entry=True, nogil=True)
 def top_k(logits, filtered, values, indices, logprobs):
     """Find the top k filtered logits of each row, the first of equal ones first, and their log-probabilities.
 

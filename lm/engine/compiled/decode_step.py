@@ -154,6 +154,14 @@ class AttentionArrays(NamedTuple):
 
 
 @njit
+def _copy(x, out):
+    """Copy a matrix, in a loop: numba takes seconds to compile an assignment of slices, with its error messages."""
+    for row in range(len(out)):
+        for i in range(out.shape[1]):
+            out[row, i] = x[row, i]
+
+
+@njit
 def _normalise_rows(x, weight, bias, shape, scales, out):
     weights, biases = _vector_at(weight, shape.d_model), _vector_at(bias, shape.d_model)
     for row in range(len(x)):
@@ -207,7 +215,8 @@ def _prepare_heads(projected, layer, positions, model, shape, scales, first_laye
         if len(value_weights):
             values = projected[row, turning * head :]
             if is_first:
-                first_layer_values[row] = values
+                for i in range(len(values)):
+                    first_layer_values[row, i] = values[i]
             for i in range(len(values)):
                 values[i] = value_weights[0] * first_layer_values[row, i] + value_weights[1] * values[i]
 
@@ -238,7 +247,8 @@ def _self_attention(
             for i in range(head):
                 value[i] = projected_value[i]
     biases = carray(as_pointer(model.biases), (shape.heads if model.biases else 0, shape.table_length), np.float32)
-    queries = np.ascontiguousarray(projected[:, :n_attended])
+    queries = np.empty((number, n_attended), np.float32)
+    _copy(projected[:, :n_attended], queries)
     attention_arrays = AttentionArrays(keys, values, batch.rows, batch.positions, batch.slots, biases, shape.window)
     outputs = _linear_at(
         layer.attention_output_weight, layer.attention_output_scale, layer.attention_output_bias, shape.d_model,
@@ -263,7 +273,11 @@ def _cross_attention(x, layer, cross_cache, batch, shape, scales, dtype_like, ou
             head = queries[token, first : first + shape.head_size]
             normalise(head, norm, empty, scales.epsilon, 0, head)
     keys, values = _cached_keys_and_values(cross_cache, batch, shape)
-    slots, last = np.arange(cross_cache[2]).reshape(1, cross_cache[2]), batch.lengths[batch.rows] - 1
+    slots, last = np.empty((1, cross_cache[2]), np.int64), np.empty(len(x), np.int64)
+    for i in range(cross_cache[2]):
+        slots[0, i] = i
+    for token in range(len(x)):
+        last[token] = batch.lengths[batch.rows[token]] - 1
     attention_arrays = AttentionArrays(keys, values, batch.rows, last, slots, empty.reshape(0, 0), as_variable(0))
     outputs = _linear_at(
         layer.cross_attention_output_weight, layer.cross_attention_output_scale, layer.cross_attention_output_bias,
@@ -274,7 +288,10 @@ def _cross_attention(x, layer, cross_cache, batch, shape, scales, dtype_like, ou
 
 @njit
 def _cached_keys_and_values(cache, batch, shape):
-    size = (batch.rows.max() + 1, shape.kv_heads, cache[2], shape.head_size)
+    rows = 0
+    for row in batch.rows:
+        rows = max(rows, row + 1)
+    size = (rows, shape.kv_heads, cache[2], shape.head_size)
     return carray(as_pointer(cache[0]), size, np.float32), carray(as_pointer(cache[1]), size, np.float32)
 
 
@@ -302,7 +319,8 @@ def _feed_forward(x, layer, shape, dtype_like, out, threads):
         layer.feed_forward_down_weight, layer.feed_forward_down_scale, layer.feed_forward_down_bias, shape.d_model,
         width, dtype_like,
     )  # fmt: skip
-    fed = np.ascontiguousarray(inner[:, :width])
+    fed = np.empty((len(x), width), np.float32)
+    _copy(inner[:, :width], fed)
     matmul(down.weights, down.scales, down.biases, fed, out, as_variable(True), threads)
 
 
@@ -335,7 +353,7 @@ def _compute_top_k(x, model, shape, scales, dtype_like, top_k_arrays, threads):
         )
 
 
-@njit(nogil=True)
+@njit(is_entry=True, nogil=True)
 def decode_step(batch, layers, caches, cross_caches, model, shape, scales, dtype_like, logits, top_k_arrays, threads):
     """Compute a step: the next token of each row, or several of a row, causally masked.
 
@@ -362,7 +380,8 @@ def decode_step(batch, layers, caches, cross_caches, model, shape, scales, dtype
     x = np.empty((len(batch.ids), shape.d_model), np.float32)
     first_layer_values = np.empty((len(batch.ids), shape.kv_heads * shape.head_size), np.float32)
     _embed(batch, model, shape, scales, dtype_like, x)
-    embedding, normed, feed_forward_input = x.copy(), np.empty_like(x), np.empty_like(x)
+    embedding, normed, feed_forward_input = np.empty_like(x), np.empty_like(x), np.empty_like(x)
+    _copy(x, embedding)
     stream_weights, embedding_weights = (
         _vector_at(model.decoder_stream_shares, len(layers)),
         _vector_at(model.decoder_embedding_shares, len(layers)),
@@ -370,7 +389,9 @@ def decode_step(batch, layers, caches, cross_caches, model, shape, scales, dtype
     for index in range(len(layers)):
         layer, cache, first = layers[index], caches[index], index == 0
         if len(stream_weights):
-            x[:] = stream_weights[index] * x + embedding_weights[index] * embedding
+            for row in range(len(x)):
+                for i in range(shape.d_model):
+                    x[row, i] = stream_weights[index] * x[row, i] + embedding_weights[index] * embedding[row, i]
         if shape.norm_first:
             _normalise_rows(x, layer.attention_norm_weight, layer.attention_norm_bias, shape, scales, normed)
             if shape.is_parallel:
@@ -391,16 +412,16 @@ def decode_step(batch, layers, caches, cross_caches, model, shape, scales, dtype
                 )
             _feed_forward(feed_forward_input, layer, shape, dtype_like, x, threads)
         else:
-            normed[:] = x
+            _copy(x, normed)
             _self_attention(
                 normed, layer, cache, batch, model, shape, scales, dtype_like, first_layer_values, first, x, threads
             )
             _normalise_rows(x, layer.attention_norm_weight, layer.attention_norm_bias, shape, scales, x)
             if layer.cross_attention_input_weight:
-                normed[:] = x
+                _copy(x, normed)
                 _cross_attention(normed, layer, cross_caches[index], batch, shape, scales, dtype_like, x, threads)
                 _normalise_rows(x, layer.cross_attention_norm_weight, layer.cross_attention_norm_bias, shape, scales, x)
-            normed[:] = x
+            _copy(x, normed)
             _feed_forward(normed, layer, shape, dtype_like, x, threads)
             _normalise_rows(x, layer.feed_forward_norm_weight, layer.feed_forward_norm_bias, shape, scales, x)
     if model.decoder_final_norm_weight:
