@@ -27,8 +27,8 @@ def compile_(
     The machine code serves all models of blocks that attend to all positions or to a window of them, with an encoder
     or without one, and with weights in float32 or int8; and the products of int8 weights of any model, whatever is done
     with it. It is kept in the folder LM_CACHE; from then on `lm generate`, `lm translate` and other commands load it
-    when they generate more than a few tokens. It takes about a minute, and the package numba: pip install
-    'lm-toolkit[native]'.
+    when they generate more than a few tokens. It takes about a minute. Without this command `lm train`, `lm generate`
+    and `lm translate` compile in the background the first time, unless LM_BACKGROUND_COMPILE=0 is set.
 
     With a RUN, dtypes are compared too, at generating (of a run that translates, translating): one text,
     several, and at prefill. The fastest is what `--dtype auto` means for this run in lm generate, lm translate and

@@ -27,6 +27,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as where a shell starts
     signal.signal(signal.SIGINT, signal.default_int_handler)
 for _name in [name for name in os.environ if name.startswith("LM_")]:
     del os.environ[_name]
+os.environ["LM_BACKGROUND_COMPILE"] = "0"  # it would take most of the CPU time of the tests
 
 FOLDERS = {
     "LM_CACHE": "lm-cache",

@@ -28,9 +28,9 @@ their own](reference/settings.md). `make docs` writes both pages.
 Every option can be set in the environment as well: its name in capitals after `LM_`, so that `LM_DEVICE=cpu` is
 `--device cpu` and `LM_MAX_TOKENS=50` is `--max-tokens 50`, in each command that has the flag. Values are checked as
 those of flags are. A switch takes yes or no, true or false, 1 or 0; an option that can be repeated gets one value; an
-empty variable counts for nothing. `LM_CACHE` alone is something else, the cache folder, so
-`--cache` of `lm generate` has no variable. `--set` has none either: each setting has its own, `LM_EXPERTS` for
-`model.experts`.
+empty variable counts for nothing. Two variables are no options: `LM_CACHE` is the cache folder (`--cache` of
+`lm generate` has no variable), and `LM_BACKGROUND_COMPILE=0` compiles decode kernels only with `lm compile`.
+`--set` has no variable either: each setting has its own, `LM_EXPERTS` for `model.experts`.
 
 What is more particular wins: a flag over the environment, the environment over `--config`, and that over `--preset`.
 A variable is no contradiction where a flag would be one: with `--resume` the run is resumed as it was planned, with a

@@ -38,8 +38,8 @@ from lm.config.options import Option
 from lm.errors import UsageError
 
 PREFIX = "LM_"
-_RESERVED_VARIABLES = frozenset({"LM_CACHE"})
-"""The cache folder, read elsewhere; so `--cache` has no variable."""
+_RESERVED_VARIABLES = frozenset({"LM_BACKGROUND_COMPILE", "LM_CACHE"})
+"""Variables read elsewhere; so `--cache` has none."""
 _SIMILARITY = 0.85
 _NAMES_OF_FILES = ("CORPUS…", "FILE", "[FILE]...", "FILE…", "PATH", "RUN2|FILE")
 """Metavars of texts that name files, or globs of them."""

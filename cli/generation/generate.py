@@ -168,6 +168,7 @@ def generate(
     text = _read_prompt(prompt, prompt_file, interactive=interactive)
 
     import_torch()
+    from cli.console.compiling import compiling_in_background
     from lm.decoding.generator import PROMPT_LOOKUP, Generator
     from lm.text.normalization import normalize_like_training
 
@@ -180,14 +181,15 @@ def generate(
         model, loaded.tokenizer, config, use_cache=use_cache, batch_size=size, draft=draft_model,
         follows_examples=loaded.config.data.supervised,
     )  # fmt: skip
-    if interactive:
-        from cli.generation.interactive import run_interactive
-
-        return run_interactive(generator, opening=text, stats=bool(stats))
     shown = text if echo or as_json else ""
-    if beam.beam is not None:
-        return _search(generator, text, beam, samples, shown, as_json=as_json)
-    return _sample(generator, text, samples, shown, as_json=as_json, alternatives=top_alternatives, stats=stats)
+    with compiling_in_background(model.config, next(model.parameters()).device.type):
+        if interactive:
+            from cli.generation.interactive import run_interactive
+
+            return run_interactive(generator, opening=text, stats=bool(stats))
+        if beam.beam is not None:
+            return _search(generator, text, beam, samples, shown, as_json=as_json)
+        return _sample(generator, text, samples, shown, as_json=as_json, alternatives=top_alternatives, stats=stats)
 
 
 def _read_prompt(argument: str | None, file: Path | None, *, interactive: bool) -> str:

@@ -15,6 +15,7 @@ from typing import IO
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
+from cli.console.compiling import compiling_in_background
 from cli.console.messages import print_note
 from cli.console.numbers import format_duration, format_number_of
 from cli.console.progress import create_progress
@@ -29,7 +30,7 @@ from lm.decoding.sampling import Continuation
 from lm.engine.fastest_dtype import decoding_dtype
 from lm.errors import InputError
 from lm.files import atomic_write_text
-from lm.hardware import divide_threads
+from lm.hardware import divide_threads, select_device
 from lm.processes import Work, WorkerPool, in_numbered_order
 from lm.run_folder import find_checkpoint, load_config
 from lm.text.files import find_text_files
@@ -133,7 +134,9 @@ def generate_for_prompts(file: str, request: GenerationRequest, output_format: O
     request = dataclasses.replace(request, sampling=_with_seed(request.sampling))
     beginning = common_prefix([prompt.text for prompt in prompts])
     tokenizer = load_tokenizer(request.run) if output_format.as_json and request.alternatives else None
+    config, device = load_config(find_checkpoint(request.run)), select_device(request.hardware)
     with ExitStack() as stack:
+        stack.enter_context(compiling_in_background(config.model, device))
         stream = None if output_format.out is None else stack.enter_context(atomic_write_text(output_format.out))
         results = stack.enter_context(_start_generation(request, beginning, prompts, processes=processes))
         try:

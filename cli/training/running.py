@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import typer
 
+from cli.console.compiling import compiling_in_background
 from cli.console.escapes import format_json_line, format_label
 from cli.console.messages import print_labelled, print_note
 from cli.console.numbers import format_bytes, format_duration, format_number_of, format_perplexity
@@ -113,7 +114,9 @@ def _render(run: Run, events: Iterable[Event], *, tensorboard: bool | None) -> N
         matrix_rate=rate,
         left=None if run.clock is None else run.seconds_left,
     )
+    device, is_limited = run.hardware.device, run.clock is not None
     with (
+        compiling_in_background(run.config.model, device, of_budget=is_limited, waits=False),
         _fault_tolerant("TensorBoard", recording) as record,
         _fault_tolerant("the display", _opened_display(display)) as draw,
     ):

@@ -126,6 +126,7 @@ def translate(
     _check_prefixes(prefix, prefix_file, has_maps=attention is not None)
     import_torch()
     from cli.attention.output import AttentionMapWriter
+    from cli.console.compiling import compiling_in_background
     from cli.console.messages import print_note
     from cli.translation.line_io import (
         read_lines_with_heads,
@@ -135,6 +136,8 @@ def translate(
         write_translations,
     )
     from cli.translation.loading import open_translator
+    from lm.hardware import select_device
+    from lm.run_folder import find_checkpoint, load_config
 
     maps = (
         None
@@ -142,7 +145,9 @@ def translate(
         else AttentionMapWriter(attention, AttentionConfig(**given["attention"]), prefix or "")
     )
     is_typed = not files and sys.stdin.isatty()
+    config, device = load_config(find_checkpoint(run)), select_device(HardwareConfig(**given["hardware"]))
     with (
+        compiling_in_background(config.model, device),
         open_translator([run, *ensemble], given, to=to, sample=sample, at_once=is_typed) as translator,
         atomic_write_text(out) if out is not None else nullcontext(sys.stdout) as stream,
     ):

@@ -109,7 +109,9 @@ def compare_dtypes(path: Path, config: HardwareConfig) -> list[DtypeMeasurement]
 def _candidate_dtypes(device: str) -> list[str]:
     """Float32, and what may be faster; int8 only with compiled matmuls."""
     return [
-        dtype for dtype in inference_dtypes(device) if dtype != "int8" or (device == "cpu" and code_cache.is_ready())
+        dtype
+        for dtype in inference_dtypes(device)
+        if dtype != "int8" or (device == "cpu" and code_cache.is_ready("int8"))
     ]
 
 

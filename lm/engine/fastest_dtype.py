@@ -43,7 +43,7 @@ def read_fastest_dtype(checkpoint: Path, device: str) -> str:
         dtype = _cache_file(checkpoint, device).read_text(encoding="utf-8").strip()
     except (InputError, OSError, ValueError):  # missing or damaged
         return _DEFAULT_DTYPE
-    is_usable = dtype in inference_dtypes(device) and (dtype != "int8" or code_cache.is_ready())
+    is_usable = dtype in inference_dtypes(device) and (dtype != "int8" or code_cache.is_ready("int8"))
     return dtype if is_usable else _DEFAULT_DTYPE
 
 

@@ -217,12 +217,14 @@ def _why_not_compiled(model: DecoderModel) -> str | None:
 def _why_not_loaded(model: DecoderModel, tokens: int | None) -> str | None:
     """Why compiled code is not loaded for a model on the CPU; None if it is."""
     if not code_cache.is_compiled():
-        return "lm compile has not been run" if code_cache.is_installed() else "numba is not installed"
+        return "no code is compiled yet" if code_cache.is_installed() else "numba is not installed"
     weights, _ = model.output_layer
     is_loaded = "numba" in sys.modules or weights.dtype is torch.int8  # int8 always uses compiled matmuls
     if tokens is not None and not is_loaded and tokens * _estimate_step_seconds(model) <= _LOADING_SECONDS:
         return f"{tokens} tokens are generated before compiled code is loaded"
-    return None if code_cache.is_ready() else "the compiled code is damaged, or for another processor"
+    dtype = str(weights.dtype).removeprefix("torch.")
+    is_usable = code_cache.is_ready("int8" if dtype == "int8" else "float32")
+    return None if is_usable else "the compiled code is damaged, or for another dtype or processor"
 
 
 def _estimate_step_seconds(model: DecoderModel) -> float:

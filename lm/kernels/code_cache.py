@@ -8,8 +8,8 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import cache
 from pathlib import Path
 
@@ -20,8 +20,10 @@ from lm.errors import InputError
 from lm.locks import LockFile
 
 _SOURCE_FOLDERS = ("kernels", "engine/compiled")
-_FILE_LIST, SUFFIX = "compiled.json", ".nbc"
-"""The file that lists the compiled functions, and the suffix of their files."""
+_FILE_LIST, SUFFIX, _FAILED = "compiled.json", ".nbc", "failed"
+"""The file that lists the compiled functions, the suffix of their files, and the file that records a failure."""
+DTYPES = ("float32", "int8")
+"""The dtypes of weights that are compiled for, in this order."""
 _RETRY_SECONDS = 0.1
 """Seconds between attempts to get the lock."""
 
@@ -29,9 +31,9 @@ _is_saving = False
 _pool = threading.Lock()
 
 
-def is_ready() -> bool:
-    """Whether everything is compiled for this processor and intact, or is being compiled."""
-    return _is_saving or (is_compiled() and _is_intact())
+def is_ready(dtype: str = "float32") -> bool:
+    """Whether what models with weights of a dtype need is compiled for this processor and intact, or being compiled."""
+    return _is_saving or (is_compiled() and dtype in _intact_dtypes())
 
 
 @cache
@@ -89,10 +91,19 @@ def is_disabled() -> bool:
 
 @cache
 def is_compiled() -> bool:
-    """Whether everything is compiled by this numba from these sources, for some processor."""
+    """Whether at least the code of float32 is compiled by this numba from these sources, for some processor."""
     try:
         return is_installed() and any(_version_folder().glob(f"*/{_FILE_LIST}"))
     except (InputError, OSError):
+        return False
+
+
+def is_complete() -> bool:
+    """Whether everything is compiled by this numba from these sources, for some processor."""
+    try:
+        lists = [files.read_json(path) for path in _version_folder().glob(f"*/{_FILE_LIST}")]
+        return any({*DTYPES} <= {*listed["dtypes"]} for listed in lists)
+    except (InputError, OSError, TypeError, KeyError):  # a list is damaged
         return False
 
 
@@ -101,15 +112,32 @@ def is_saving() -> bool:
     return _is_saving
 
 
+def begin() -> bool | None:
+    """Create the folder of this version; return whether it is new, or None if nothing can be saved or compiled here."""
+    try:
+        folder = _version_folder()
+        is_new = not folder.is_dir()
+        folder.mkdir(parents=True, exist_ok=True)
+    except (InputError, OSError):
+        return None
+    return is_new if os.access(folder, os.W_OK) and not (folder / _FAILED).exists() else None
+
+
+def record_failure() -> None:
+    """Record that this version can't be compiled here, so that it is not tried again in the background."""
+    with suppress(OSError):
+        (_version_folder() / _FAILED).touch()
+
+
 @contextmanager
-def compile_lock() -> Iterator[None]:
-    """Hold the lock for compiling; other processes wait.
+def compile_lock(*, waits: bool = True) -> Iterator[None]:
+    """Hold the lock for compiling; while another process holds it, wait or raise BlockingIOError.
 
     Raises:
         InputError: the folder is not writable.
     """
     global _is_saving  # noqa: PLW0603 (numba is loaded for a process)
-    if is_ready():
+    if all(map(is_ready, DTYPES)):
         yield
         return
     folder = code_folder()
@@ -119,6 +147,8 @@ def compile_lock() -> Iterator[None]:
         raise InputError(f"{error} (LM_CACHE)") from None
     lock = LockFile(folder / "lock")
     while not _try_lock(lock):
+        if not waits:
+            raise BlockingIOError
         time.sleep(_RETRY_SECONDS)
     _is_saving = True
     try:
@@ -130,15 +160,16 @@ def compile_lock() -> Iterator[None]:
         lock.release()
 
 
-def write_file_list() -> None:
-    """List the files compiled for this processor; damaged ones are deleted."""
+def write_file_list(dtypes: Sequence[str] = DTYPES) -> None:
+    """List the files compiled for this processor, and the dtypes that they are complete for; delete damaged ones."""
     folder = code_folder()
     folder.mkdir(parents=True, exist_ok=True)
     found = sorted(folder.rglob(f"*{SUFFIX}"))
     intact = [path for path in found if has_valid_checksum(path)]
     for path in {*found} - {*intact}:
         path.unlink(missing_ok=True)
-    files.write_json(folder / _FILE_LIST, {"files": [path.relative_to(folder).as_posix() for path in intact]})
+    names = [path.relative_to(folder).as_posix() for path in intact]
+    files.write_json(folder / _FILE_LIST, {"files": names, "dtypes": [*dtypes]})
     clear_cached_state()
 
 
@@ -159,7 +190,7 @@ def has_valid_checksum(path: Path) -> bool:
 
 def clear_cached_state() -> None:
     """Forget whether code exists, and where."""
-    for answer in (_version_folder, is_compiled, _is_intact):
+    for answer in (_version_folder, is_compiled, _intact_dtypes):
         answer.cache_clear()
 
 
@@ -182,13 +213,15 @@ def _version_folder() -> Path:
 
 
 @cache
-def _is_intact() -> bool:
-    """Whether all files compiled for this processor exist unchanged."""
+def _intact_dtypes() -> frozenset[str]:
+    """The dtypes compiled for this processor; none unless all files exist unchanged."""
     folder = code_folder()
     try:
-        return all(has_valid_checksum(folder / name) for name in files.read_json(folder / _FILE_LIST)["files"])
+        listed = files.read_json(folder / _FILE_LIST)
+        is_intact = all(has_valid_checksum(folder / name) for name in listed["files"])
+        return frozenset(listed["dtypes"]) if is_intact else frozenset()
     except (InputError, OSError, TypeError, KeyError):  # the list is damaged
-        return False
+        return frozenset()
 
 
 def _try_lock(lock: LockFile) -> bool:

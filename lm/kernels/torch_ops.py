@@ -45,7 +45,7 @@ def int8_matmul(values: Tensor, scales: Tensor, bias: Tensor | None, x: Tensor) 
     """
     if x.device.type != "cpu" or x.dtype is not torch.float32 or (torch.is_grad_enabled() and x.requires_grad):
         return None
-    if not code_cache.is_ready():
+    if not code_cache.is_ready("int8"):
         return None
     code_cache.initialise()
     from lm.kernels import matmul

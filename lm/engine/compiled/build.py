@@ -19,18 +19,22 @@ _SMALL = ModelConfig(vocab_size=8, context_length=4, d_model=4, n_layers=1, n_he
 """The compiled code doesn't depend on the model's shape."""
 
 
-def compile_decode_step() -> float:
+def compile_decode_step(*, waits: bool = True) -> float:
     """Compile the decode step for all weight dtypes, or load it; return the seconds that took.
 
+    Args:
+        waits: wait for another process that compiles.
+
     Raises:
+        BlockingIOError: another process compiles, unless `waits`.
         InputError: numba is missing or disabled, or the cache is not writable.
     """
     if code_cache.is_disabled():
         raise InputError("NUMBA_DISABLE_JIT keeps numba from compiling: unset it")
     if not code_cache.is_installed():
-        raise InputError("compiling needs numba: pip install 'lm-toolkit[native]'")
+        raise InputError("compiling needs numba, which is not installed: pip install numba")
     began = time.perf_counter()
-    with code_cache.compile_lock():
+    with code_cache.compile_lock(waits=waits):
         _compile_all()
     return time.perf_counter() - began
 
@@ -49,6 +53,7 @@ def _compile_all() -> None:
             cache.add(1)
             engine.forward(token, [0], [0], cache, NO_OUTPUT)
             CompiledEngine(model).forward(token, [0], [1], cache, LAST_LOGITS)
-    with torch.inference_mode():
-        logits = model.logits(model.hidden(token))[0]  # only the int8 matmuls
-        top_k(logits, logits, 1)
+            logits = model.logits(model.hidden(token))[0]  # with int8, its matmuls alone
+            top_k(logits, logits, 1)
+        if not quantised and code_cache.is_saving():  # what most models need can be used
+            code_cache.write_file_list(("float32",))

@@ -162,6 +162,14 @@ def _copy(x, out):
 
 
 @njit
+def _mix(x, weight, other, other_weight):
+    """Replace a matrix by the weighted sum of it and another one."""
+    for row in range(len(x)):
+        for i in range(x.shape[1]):
+            x[row, i] = weight * x[row, i] + other_weight * other[row, i]
+
+
+@njit
 def _normalise_rows(x, weight, bias, shape, scales, out):
     weights, biases = _vector_at(weight, shape.d_model), _vector_at(bias, shape.d_model)
     for row in range(len(x)):
@@ -389,9 +397,7 @@ def decode_step(batch, layers, caches, cross_caches, model, shape, scales, dtype
     for index in range(len(layers)):
         layer, cache, first = layers[index], caches[index], index == 0
         if len(stream_weights):
-            for row in range(len(x)):
-                for i in range(shape.d_model):
-                    x[row, i] = stream_weights[index] * x[row, i] + embedding_weights[index] * embedding[row, i]
+            _mix(x, stream_weights[index], embedding, embedding_weights[index])
         if shape.norm_first:
             _normalise_rows(x, layer.attention_norm_weight, layer.attention_norm_bias, shape, scales, normed)
             if shape.is_parallel:

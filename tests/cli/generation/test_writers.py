@@ -98,7 +98,7 @@ def engines(dtype: str) -> EnginePlan:
     """A plan of PyTorch alone, for a model of a type."""
     weights = torch.zeros(1, dtype=getattr(torch, dtype))
     model = SimpleNamespace(output_layer=(weights, None))
-    return EnginePlan(model, "rows", TorchEngine(model), None, {}, "lm compile has not been run")
+    return EnginePlan(model, "rows", TorchEngine(model), None, {}, "no code is compiled yet")
 
 
 def test_the_timer_reports_dtype_and_seed(capsys):
@@ -106,7 +106,7 @@ def test_the_timer_reports_dtype_and_seed(capsys):
     watch.record_token()
     watch.report(1, Sampler(seed=9), AcceptanceStats(), engines=engines("int8"))
     assert "1 tokens, – after" in (told := capsys.readouterr().err)
-    assert told.endswith("int8, PyTorch (lm compile has not been run), seed 9\n")
+    assert told.endswith("int8, PyTorch (no code is compiled yet), seed 9\n")
     watch.report(20, Sampler(greedy=True), AcceptanceStats(8, 6), engines=engines("float32"))
     told = capsys.readouterr().err
     assert "seed" not in told

@@ -19,7 +19,7 @@ CPU = HardwareConfig(device="cpu")
 @pytest.fixture
 def run(tmp_path, monkeypatch):
     monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(code_cache, "is_ready", lambda: True)
+    monkeypatch.setattr(code_cache, "is_ready", lambda *_: True)
     return make_run(tmp_path / "run")
 
 
@@ -37,7 +37,7 @@ def test_it_is_of_these_weights_and_this_processor(run, tmp_path, monkeypatch):
 
 def test_8_bits_need_the_compiled_step(run, monkeypatch):
     save_fastest_dtype(find_checkpoint(run), "cpu", "int8")
-    monkeypatch.setattr(code_cache, "is_ready", lambda: False)
+    monkeypatch.setattr(code_cache, "is_ready", lambda *_: False)
     assert read_fastest_dtype(find_checkpoint(run), "cpu") == "float32"
 
 

@@ -43,7 +43,7 @@ def small(config: ModelConfig) -> ModelConfig:
 def with_compiled_code(monkeypatch):
     """As if everything had been compiled."""
     for name in ("is_compiled", "is_ready"):
-        monkeypatch.setattr(code_cache, name, lambda: True)
+        monkeypatch.setattr(code_cache, name, lambda *_: True)
     monkeypatch.setattr(selection, "_get_compiled_engine", lambda _: SimpleNamespace(name="compiled"))
 
 

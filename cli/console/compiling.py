@@ -1,0 +1,42 @@
+"""Compiles decode kernels in the background of a command, and says so once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from cli.console.messages import print_note
+from lm.config.model import ModelConfig
+
+_WAIT = 3.0
+"""Seconds that a finished command waits for the compiler at most."""
+
+
+@contextmanager
+def compiling_in_background(
+    config: ModelConfig, device: str, *, of_budget: bool = False, waits: bool = True
+) -> Iterator[None]:
+    """Compile while a command runs, unless that was done before; see `BackgroundCompiler.start`.
+
+    Args:
+        config: of the model.
+        device: of the model.
+        of_budget: the command has a budget of time, which it meets all the same.
+        waits: whether to wait a few seconds at the end, unless there is an error.
+    """
+    from lm.engine.background import VARIABLE, BackgroundCompiler
+
+    compiler = BackgroundCompiler.start(config, device, of_budget=of_budget)
+    if compiler is None:
+        yield
+        return
+    if compiler.is_first:
+        print_note(
+            f"compiling faster decode kernels in the background, once for this machine ({VARIABLE}=0 disables it)"
+        )
+    wait = 0.0
+    try:
+        yield
+        wait = _WAIT if waits else 0.0
+    finally:
+        compiler.stop(wait=wait)

@@ -1,0 +1,102 @@
+"""Compiles the decode step in the background of a command, in a process of low priority that ends with it.
+
+numba saves each function when it is compiled, so the next command continues where this one stopped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import threading
+from typing import Self
+
+from lm.config.model import ModelConfig
+from lm.engine.compiled.build import compile_decode_step
+from lm.engine.selection import COMPILED_SUPPORT, find_unsupported
+from lm.errors import InputError
+from lm.kernels import code_cache
+from lm.processes import available_cores
+
+VARIABLE = "LM_BACKGROUND_COMPILE"
+"""The environment variable that disables it, with 0, false, no or off."""
+_DISABLING = frozenset({"0", "false", "no", "off"})
+_NICENESS, _NICENESS_IN_BUDGET = 19, 5
+"""The priority: a 1% share of a core that the command keeps busy; under a budget, which is met all the same, 25%."""
+_CODE = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    "from lm.engine.background import run_compiler; run_compiler(int(sys.argv[2]))"
+)
+
+
+class BackgroundCompiler:
+    """A process that compiles the decode step.
+
+    Attributes:
+        is_first: whether no process has begun to compile this version here before.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes], *, is_first: bool) -> None:
+        """Wrap a running process; see `start`."""
+        self.is_first, self._process = is_first, process
+
+    @classmethod
+    def start(cls, config: ModelConfig, device: str, *, of_budget: bool = False) -> Self | None:
+        """Start the process.
+
+        Args:
+            config: of the model that would be decoded.
+            device: of the model.
+            of_budget: the command has a budget of time.
+
+        Returns:
+            None if compiled code exists, is disabled, would not be used by this model and device, cannot be saved, or
+            could not be compiled before; and on a single core, where it would delay the command.
+        """
+        if device != "cpu" or find_unsupported(config, COMPILED_SUPPORT) is not None or available_cores() < 2:
+            return None
+        if os.environ.get(VARIABLE, "").lower() in _DISABLING:
+            return None
+        if not code_cache.is_installed() or code_cache.is_complete() or (is_first := code_cache.begin()) is None:
+            return None
+        niceness = _NICENESS_IN_BUDGET if of_budget else _NICENESS
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-c", _CODE, json.dumps(sys.path), str(niceness)],
+                stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            )  # fmt: skip
+        except OSError:
+            return None
+        return cls(process, is_first=is_first)
+
+    def stop(self, *, wait: float = 0.0) -> None:
+        """End the process, after at most `wait` seconds in which it may finish."""
+        try:
+            if wait:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._process.wait(wait)
+        finally:
+            self._process.kill()
+            self._process.wait()
+            if self._process.stdin is not None:
+                self._process.stdin.close()
+
+
+def run_compiler(niceness: int) -> None:
+    """Compile at a low priority until done, or until standard input closes, as it does when the parent ends."""
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
+    if hasattr(os, "nice"):  # not on Windows
+        os.nice(niceness)
+    try:
+        compile_decode_step(waits=False)
+    except (BlockingIOError, InputError):  # another process compiles, or the cache is full
+        return
+    except Exception:
+        code_cache.record_failure()
+
+
+def _exit_with_parent() -> None:
+    sys.stdin.buffer.read()
+    os._exit(0)
