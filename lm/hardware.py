@@ -246,11 +246,11 @@ def measure_speedup(work: Callable[[], object], other: Callable[[], object], *, 
     Measured in CPU time with one thread, because other processes may be running.
     """
     with single_threaded():
-        rounds = [(_cpu_seconds(work), _cpu_seconds(other)) for _ in range(1 + tries)]
+        rounds = [(cpu_seconds(work), cpu_seconds(other)) for _ in range(1 + tries)]
     return statistics.median(others / ours for ours, others in rounds[1:])
 
 
-def _cpu_seconds(work: Callable[[], object]) -> float:
+def cpu_seconds(work: Callable[[], object]) -> float:
     """Return the CPU time of some work; repeated where the clock is coarse."""
     least = _WINDOWS_TICKS if sys.platform == "win32" else 0.0
     began, calls = time.thread_time(), 0

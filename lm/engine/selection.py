@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import sys
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Literal
 from weakref import WeakKeyDictionary
 
@@ -113,10 +114,6 @@ CUDA_GRAPH_OPERATIONS: Mapping[Operation, float] = {
 }
 """The same of recorded steps."""
 
-_LOADING_SECONDS = 0.4
-"""Seconds to load compiled code."""
-_STEP_OVERHEAD_SECONDS, _BYTES_PER_SECOND, _MACS_PER_SECOND = 1.5e-3, 1e10, 5e10
-"""Estimates for a decode step in PyTorch: seconds of overhead, weight bytes read per second, MACs per second."""
 _DTYPES = (torch.float32, torch.int8)
 
 _compiled: WeakKeyDictionary[DecoderModel, CompiledEngine] = WeakKeyDictionary()
@@ -220,29 +217,46 @@ def _why_not_loaded(model: DecoderModel, tokens: int | None) -> str | None:
         return "no code is compiled yet" if code_cache.is_installed() else "numba is not installed"
     weights, _ = model.output_layer
     is_loaded = "numba" in sys.modules or weights.dtype is torch.int8  # int8 always uses compiled matmuls
-    if tokens is not None and not is_loaded and tokens * _estimate_step_seconds(model) <= _LOADING_SECONDS:
+    if tokens is not None and not is_loaded and not _is_worth_loading(model, tokens):
         return f"{tokens} tokens are generated before compiled code is loaded"
     dtype = str(weights.dtype).removeprefix("torch.")
     is_usable = code_cache.is_ready("int8" if dtype == "int8" else "float32")
     return None if is_usable else "the compiled code is damaged, or for another dtype or processor"
 
 
-def _estimate_step_seconds(model: DecoderModel) -> float:
-    """Estimate a one-row decode step in PyTorch, independent of a clock, so that results are reproducible."""
-    parameters = count_parameters(model)
-    return _STEP_OVERHEAD_SECONDS + max(
-        torch.float32.itemsize * parameters / _BYTES_PER_SECOND, parameters / _MACS_PER_SECOND
-    )
+def _is_worth_loading(model: DecoderModel, tokens: int) -> bool:
+    """Whether PyTorch needs longer for some tokens than loading takes; measured once, so that it stays reproducible.
+
+    Where nothing was measured it is: loading takes less than a second.
+    """
+    speed = code_cache.read_speed()
+    if speed is None:
+        return True
+    layers = model.config.n_layers * speed.layer
+    weights = torch.float32.itemsize * count_parameters(model) / speed.bytes_per_second
+    return tokens * (layers + weights) > speed.loading
 
 
 def _get_compiled_engine(model: DecoderModel) -> CompiledEngine:
     engine = _compiled.get(model)
     if engine is None or not engine.has_weights_of(model):
-        code_cache.initialise()
+        _load_compiled_code(model)
         from lm.engine.compiled.engine import CompiledEngine
 
         engine = _compiled[model] = CompiledEngine(model)
     return engine
+
+
+def _load_compiled_code(model: DecoderModel) -> None:
+    """Load the code for a model's dtype; the first process that does records how long it took."""
+    speed, is_loaded, began = code_cache.read_speed(), "numba" in sys.modules, time.process_time()
+    code_cache.initialise()
+    if speed is not None and not speed.loading and not is_loaded:
+        from lm.engine.compiled.build import load_decode_step
+
+        weights, _ = model.output_layer
+        load_decode_step(quantised=weights.dtype is torch.int8)
+        code_cache.write_speed(replace(speed, loading=time.process_time() - began))
 
 
 def _why_not_recorded(model: DecoderModel, layout: Layout) -> str | None:

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 
@@ -22,6 +23,8 @@ from lm.locks import LockFile
 _SOURCE_FOLDERS = ("kernels", "engine/compiled")
 _FILE_LIST, SUFFIX, _FAILED = "compiled.json", ".nbc", "failed"
 """The file that lists the compiled functions, the suffix of their files, and the file that records a failure."""
+_SPEED = "speed.json"
+"""The file of the machine's speed."""
 DTYPES = ("float32", "int8")
 """The dtypes of weights that are compiled for, in this order."""
 _RETRY_SECONDS = 0.1
@@ -107,6 +110,37 @@ def is_complete() -> bool:
         return False
 
 
+@dataclass(frozen=True)
+class MachineSpeed:
+    """The speed of this machine, in CPU time.
+
+    Attributes:
+        layer: seconds of a layer in a decode step in PyTorch, besides reading its weights.
+        bytes_per_second: weights that PyTorch multiplies by a vector.
+        loading: seconds to load compiled code; 0 until the first process has loaded it.
+    """
+
+    layer: float
+    bytes_per_second: float
+    loading: float = 0.0
+
+
+@cache
+def read_speed() -> MachineSpeed | None:
+    """Return the speed that was measured when code was compiled for this processor; None if it was not."""
+    try:
+        return MachineSpeed(**{name: float(value) for name, value in files.read_json(code_folder() / _SPEED).items()})
+    except (InputError, OSError, TypeError, ValueError, AttributeError):  # missing or damaged
+        return None
+
+
+def write_speed(speed: MachineSpeed) -> None:
+    """Record the speed of this machine, unless the cache is read-only."""
+    with suppress(InputError, OSError):
+        files.write_json(code_folder() / _SPEED, asdict(speed))
+    read_speed.cache_clear()
+
+
 def is_saving() -> bool:
     """Whether code is being compiled to be saved, so that failing to write is an error."""
     return _is_saving
@@ -190,7 +224,7 @@ def has_valid_checksum(path: Path) -> bool:
 
 def clear_cached_state() -> None:
     """Forget whether code exists, and where."""
-    for answer in (_version_folder, is_compiled, _intact_dtypes):
+    for answer in (_version_folder, is_compiled, _intact_dtypes, read_speed):
         answer.cache_clear()
 
 

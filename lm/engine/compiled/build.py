@@ -10,11 +10,16 @@ from lm.config.model import ModelConfig
 from lm.engine.engine import LAST_LOGITS, NO_OUTPUT
 from lm.engine.pytorch import TorchEngine
 from lm.errors import InputError
+from lm.hardware import cpu_seconds, single_threaded
 from lm.kernels import code_cache
+from lm.kernels.code_cache import MachineSpeed
 from lm.kernels.torch_ops import top_k
 from lm.model.layers import quantise
 from lm.model.transformer import DecoderOnly
 
+_TIMED, _STEPS = ModelConfig(vocab_size=8, context_length=64, d_model=64, n_layers=8, n_heads=2), 8
+"""A model whose decode steps take PyTorch as long as its calls, and the number of steps between two readings."""
+_TIMED_MATRIX, _TRIALS = 2048, 5
 _SMALL = ModelConfig(vocab_size=8, context_length=4, d_model=4, n_layers=1, n_heads=1)
 """The compiled code doesn't depend on the model's shape."""
 
@@ -39,21 +44,48 @@ def compile_decode_step(*, waits: bool = True) -> float:
     return time.perf_counter() - began
 
 
-def _compile_all() -> None:
+def load_decode_step(*, quantised: bool = False) -> DecoderOnly:
+    """Compile or load the decode step for a dtype; return a model that it was called for."""
     code_cache.initialise()
     from lm.engine.compiled.engine import CompiledEngine
 
-    for quantised in (False, True):
-        model = DecoderOnly(_SMALL).eval().requires_grad_(False)
-        if quantised:
-            quantise(model)
-        engine, token = TorchEngine(model), torch.zeros(1, 1, dtype=torch.long)
+    model = DecoderOnly(_SMALL).eval().requires_grad_(False)
+    if quantised:
+        quantise(model)
+    engine, token = TorchEngine(model), torch.zeros(1, 1, dtype=torch.long)
+    with torch.inference_mode():
+        cache = engine.new_cache("rows")
+        cache.add(1)
+        engine.forward(token, [0], [0], cache, NO_OUTPUT)
+        CompiledEngine(model).forward(token, [0], [1], cache, LAST_LOGITS)
+    return model
+
+
+def measure_speed() -> MachineSpeed:
+    """Measure the speed of this machine, in CPU time with one thread, as other processes may be running."""
+    with single_threaded(), torch.inference_mode():
+        model, token = DecoderOnly(_TIMED).eval(), torch.zeros(1, 1, dtype=torch.long)
+        engine = TorchEngine(model)
+        cache = engine.new_cache("rows")
+        cache.add(1)
+        engine.forward(token, [0], [0], cache, NO_OUTPUT)
+
+        def step() -> None:
+            for _ in range(_STEPS):
+                engine.forward(token, [0], [cache.lengths[0]], cache, LAST_LOGITS)
+
+        matrix, vector = torch.ones(_TIMED_MATRIX, _TIMED_MATRIX), torch.ones(_TIMED_MATRIX)
+        layer = min(cpu_seconds(step) for _ in range(_TRIALS)) / _STEPS / _TIMED.n_layers
+        reading = min(cpu_seconds(lambda: matrix @ vector) for _ in range(_TRIALS))
+    return MachineSpeed(layer, matrix.nbytes / reading)
+
+
+def _compile_all() -> None:
+    for dtype in code_cache.DTYPES:
+        model, token = load_decode_step(quantised=dtype == "int8"), torch.zeros(1, 1, dtype=torch.long)
         with torch.inference_mode():
-            cache = engine.new_cache("rows")
-            cache.add(1)
-            engine.forward(token, [0], [0], cache, NO_OUTPUT)
-            CompiledEngine(model).forward(token, [0], [1], cache, LAST_LOGITS)
             logits = model.logits(model.hidden(token))[0]  # with int8, its matmuls alone
             top_k(logits, logits, 1)
-        if not quantised and code_cache.is_saving():  # what most models need can be used
+        if dtype == "float32" and code_cache.is_saving():  # what most models need can be used
+            code_cache.write_speed(measure_speed())
             code_cache.write_file_list(("float32",))
