@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from cli.console.messages import print_note
 from lm.config.model import ModelConfig
 
-_WAIT = 3.0
+_WAIT = 4.0
 """Seconds that a finished command waits for the compiler at most."""
 
 

@@ -23,8 +23,8 @@ from lm.processes import available_cores
 VARIABLE = "LM_BACKGROUND_COMPILE"
 """The environment variable that disables it, with 0, false, no or off."""
 _DISABLING = frozenset({"0", "false", "no", "off"})
-_NICENESS, _NICENESS_IN_BUDGET = 19, 5
-"""The priority: a 1% share of a core that the command keeps busy; under a budget, which is met all the same, 25%."""
+_NICENESS, _NICENESS_IN_BUDGET = 19, 3
+"""The priority: a 1% share of a core that the command keeps busy; under a budget, which is met all the same, 34%."""
 _CODE = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
     "from lm.engine.background import run_compiler; run_compiler(int(sys.argv[2]))"
