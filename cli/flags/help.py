@@ -199,7 +199,7 @@ def write_short_help(command: Any, context: Any, formatter: Any) -> None:  # noq
 
 
 def write_group_help(command: Any, formatter: Any, name: str) -> None:  # noqa: ANN401
-    """Write the options of one group, and its settings that have no visible flag.
+    """Write the options of one group, common ones first, and its settings that have no visible flag.
 
     Raises:
         UsageError: there is no such group; the message lists them.
@@ -211,7 +211,8 @@ def write_group_help(command: Any, formatter: Any, name: str) -> None:  # noqa: 
         hint = f" (did you mean {near!r}?)" if near else ""
         raise UsageError(f"no group {name!r}{hint}; groups: {', '.join(titles)}")
     title = titles[name.lower()]
-    _write_group(formatter, title, groups[title])
+    also_common = [each for each in groups.get(COMMON, ()) if title != COMMON and _panel(each) == title]
+    _write_group(formatter, title, [*also_common, *groups[title]])
     advanced = [each for each in command.settings if each.described.is_advanced and each.group == title]
     if advanced:
         with formatter.section(f"{title} settings, each {SET} KEY=VALUE"):
@@ -258,6 +259,11 @@ def _group_of(parameter: Parameter, command: Any) -> str:  # noqa: ANN401
         return ARGUMENTS
     if command.common and (long_flag(parameter) in command.common or parameter.is_eager):
         return COMMON
+    return _panel(parameter)
+
+
+def _panel(parameter: Parameter) -> str:
+    """Return the group that a parameter has where it is not a common one."""
     return getattr(parameter, "rich_help_panel", None) or OPTIONS
 
 

@@ -97,8 +97,17 @@ def test_common_options_come_first_and_the_groups_have_the_others(shown, path):
     common = [*command.common, "--help"]
     assert options[: len(common)] == common
     assert list(described(shown(path, "-h"))) == common
-    groups = [described(shown(path, "--help-group", name)) for name in group_names(command)]
-    assert [flag for group in groups for flag in group] == options
+    first, *others = [list(described(shown(path, "--help-group", name))) for name in group_names(command)]
+    assert first == common
+    in_groups = [flag for group in others for flag in group]
+    assert len(in_groups) == len(set(in_groups))
+    assert [flag for flag in in_groups if flag not in common] == options[len(common) :]
+
+
+def test_a_group_has_its_common_options_too(shown):
+    assert {"--steps", "--epochs", "--tokens", "--budget", "--batch-size"} <= {
+        *described(shown("lm train", "--help-group", "training"))
+    }
 
 
 @pytest.mark.parametrize("path", LONG)
