@@ -17,6 +17,9 @@ OPERATORS = {
     "<<": [">>"], ">>": ["<<"], "&": ["|"], "|": ["&"], "^": ["&"],
 }  # fmt: skip
 OPERATOR = re.compile(r"\b(?:is not|not in|is|in|and|or)\b|[<>=!]=|\*\*|//|<<|>>|[-+*/%<>&|^@]")
+SYMMETRIC = {"transpose", "swapaxes", "isclose", "allclose", "equal", "logaddexp"}
+"""Methods and functions whose first two arguments may be swapped."""
+
 OPPOSITES = {"min": "max", "max": "min", "any": "all", "all": "any"}
 SKIPPED_FIELDS = {"annotation", "returns", "decorator_list"}
 Span = Callable[[ast.AST], tuple[int, int]]
@@ -116,10 +119,15 @@ def _places(node: ast.AST, span: Span, source: bytes) -> Iterator[tuple[int, int
         case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)) if name in OPPOSITES:
             end = span(node.func)[1]
             yield end - len(name), end, [OPPOSITES[name]]
-        case ast.Call(args=[first, second, *_]) if not isinstance(first, ast.Starred):
+        case ast.Call(func=called, args=[first, second, *_]) if _may_swap(called, first):
             (start, middle), (rest, end) = span(first), span(second)
             swapped = source[rest:end] + source[middle:rest] + source[start:middle]
             yield start, end, [swapped.decode()]
+
+
+def _may_swap(called: ast.AST, first: ast.AST) -> bool:
+    """Return whether the first two arguments of a call may be swapped, and that matters."""
+    return getattr(called, "attr", getattr(called, "id", "")) not in SYMMETRIC and not isinstance(first, ast.Starred)
 
 
 def _operators(operands: Sequence[ast.AST], span: Span, source: bytes) -> Iterator[tuple[int, int, list[str]]]:

@@ -12,7 +12,7 @@ from tests.cli.attention.pages import Cells
 
 
 def test_a_page_needs_nothing_else_and_has_all_heads(succeed, gpt, tmp_path):
-    succeed(gpt, "The <b>owl</b> & 狐", "-o", tmp_path / "a.html")
+    succeed("attention", gpt, "The <b>owl</b> & 狐", "-o", tmp_path / "a.html")
     source = (tmp_path / "a.html").read_text()
     page = Cells(source)
     assert page.open == []

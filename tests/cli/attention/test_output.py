@@ -11,10 +11,10 @@ from tests.cli.toy_translation import SOURCE, TARGET, pairs
 
 def test_the_suffix_selects_the_format(succeed, translation_run, tmp_path):
     for suffix in ("txt", "json", "jsonl", "pharaoh"):
-        assert succeed(translation_run, SOURCE, "--target", TARGET, "-o", tmp_path / f"a.{suffix}") == ""
+        assert succeed("attention", translation_run, SOURCE, "--target", TARGET, "-o", tmp_path / f"a.{suffix}") == ""
     assert (tmp_path / "a.pharaoh").read_text() == "0-3 1-2 2-1 3-0\n"
     assert json.loads((tmp_path / "a.json").read_text())["alignments"] == "0-3 1-2 2-1 3-0"
-    assert (tmp_path / "a.txt").read_text() == succeed(translation_run, SOURCE, "--target", TARGET)
+    assert (tmp_path / "a.txt").read_text() == succeed("attention", translation_run, SOURCE, "--target", TARGET)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.json", "a.jsonl", "a.pharaoh", "a.txt"]
 
 

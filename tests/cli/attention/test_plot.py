@@ -13,9 +13,11 @@ from tests.lm.full_disk import full_disk
 
 def test_pictures_are_drawn(succeed, gpt, translation_run, tmp_path):
     pytest.importorskip("matplotlib")
-    succeed(gpt, "The owl costs $5 and $6", "-o", tmp_path / "a.png")
+    succeed("attention", gpt, "The owl costs $5 and $6", "-o", tmp_path / "a.png")
     assert (tmp_path / "a.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
-    succeed(translation_run, SOURCE, "--target", TARGET, "--layer", 1, "--head", 1, "-o", tmp_path / "a.svg")
+    succeed(
+        "attention", translation_run, SOURCE, "--target", TARGET, "--layer", 1, "--head", 1, "-o", tmp_path / "a.svg"
+    )
     assert "<svg" in (tmp_path / "a.svg").read_text()
 
 

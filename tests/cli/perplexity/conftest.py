@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from cli.main import run
 from tests.cli.small_runs import TEXT, make_run
 
 WIDE = "한국어 👩‍👩‍👧 e\u0301 <b>&amp;\t\x1b[31m\x07end\n🇰🇷🇩🇪.\n"
@@ -35,16 +34,3 @@ def wide(tmp_path):
     """A text with characters of every width, control characters and HTML."""
     (tmp_path / "wide.txt").write_text(WIDE)
     return tmp_path / "wide.txt"
-
-
-@pytest.fixture
-def succeed(capsys):
-    """Runs `lm perplexity …`; returns what it printed on stdout."""
-
-    def execute(*arguments) -> str:
-        code = run(["perplexity", *map(str, arguments)])
-        output = capsys.readouterr()
-        assert code == 0, output.err
-        return output.out
-
-    return execute

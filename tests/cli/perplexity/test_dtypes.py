@@ -18,7 +18,7 @@ def test_each_type_is_measured_as_alone(report, succeed, runs, texts):
         assert (cost["nats"], cost["bits_per_byte"]) == pytest.approx((alone["nats"], alone["bits_per_byte"]))
         assert cost["difference_percent"] == pytest.approx(100 * (alone["nats"] / first["nats"] - 1), abs=1e-6)
     assert (reported["context"], reported["model"]["run"]) == (32, str(runs["bpe"]))
-    table = succeed(runs["bpe"], texts, "--compare-dtypes", "--device", "cpu").splitlines()
+    table = succeed("perplexity", runs["bpe"], texts, "--compare-dtypes", "--device", "cpu").splitlines()
     assert table[0].split() == ["type", "bits/byte", "difference", "weights", "tokens/s"]
     assert [line.split()[0] for line in table[1 : 1 + len(reported["types"])]] == list(inference_dtypes("cpu"))
 

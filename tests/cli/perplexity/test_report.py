@@ -111,7 +111,7 @@ def test_the_macro_average_is_beside_the_micro_average(report, runs, texts):
 def test_csv_has_the_figures_of_json_unrounded(succeed, report, runs, texts):
     (texts / "empty.txt").touch()
     reported = report(runs["bpe"], texts)
-    rows = list(csv.DictReader(io.StringIO(succeed(runs["bpe"], texts, "--csv"))))
+    rows = list(csv.DictReader(io.StringIO(succeed("perplexity", runs["bpe"], texts, "--csv"))))
     assert [row["file"] for row in rows] == [*(file["file"] for file in reported["files"]), "total"]
     for row, figures in zip(rows, [*reported["files"], reported["total"]], strict=True):
         for name in FIGURES:

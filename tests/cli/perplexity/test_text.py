@@ -16,7 +16,7 @@ from tests.cli.terminal import Terminal
 @pytest.mark.parametrize("kind", ["bpe", "char"])
 def test_per_token_gives_each_token_its_place_and_surprisal(succeed, report, runs, texts, kind):
     total = report(runs[kind], texts)["total"]
-    tokens = [json.loads(line) for line in succeed(runs[kind], texts, "--per-token").splitlines()]
+    tokens = [json.loads(line) for line in succeed("perplexity", runs[kind], texts, "--per-token").splitlines()]
     assert set(tokens[0]) == {"file", "document", "index", "offset", "bytes", "token", "text", "nats"}
     assert sum(token["nats"] is not None for token in tokens) == total["tokens"]
     assert sum(token["nats"] is None for token in tokens) == total["unscored"]
@@ -30,7 +30,7 @@ def test_per_token_gives_each_token_its_place_and_surprisal(succeed, report, run
 def test_on_a_terminal_the_text_is_coloured_and_no_character_is_split(succeed, runs, wide, monkeypatch):
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("FORCE_COLOR", "1")
-    out = succeed(runs["bpe"], wide, "--show")
+    out = succeed("perplexity", runs["bpe"], wide, "--show")
     plain = re.sub(r"\x1b\[[0-9;]*m", "", out)
     assert "\x1b" not in plain
     assert "한국어 👩‍👩‍👧 e\u0301 <b>&amp;    ␛[31m␇end↵\n🇰🇷🇩🇪.↵\n" in plain
@@ -49,6 +49,6 @@ def test_a_page_that_fails_leaves_the_old_one(capsys, runs, texts, tmp_path):
 
 
 def test_a_pipe_gets_the_tokens_while_a_terminal_shows_progress(succeed, runs, texts, monkeypatch):
-    expected = succeed(runs["bpe"], texts, "--per-token")
+    expected = succeed("perplexity", runs["bpe"], texts, "--per-token")
     monkeypatch.setattr(sys, "stderr", Terminal())
-    assert succeed(runs["bpe"], texts, "--per-token") == expected
+    assert succeed("perplexity", runs["bpe"], texts, "--per-token") == expected

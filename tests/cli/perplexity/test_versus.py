@@ -15,7 +15,7 @@ from tests.lm.tokenizers_elsewhere import bert_like
 def test_versus_itself_is_no_difference(succeed, report, runs, texts):
     total = report(runs["bpe"], texts, "--versus", runs["bpe"])["total"]
     assert (total["difference"], total["standard_error"], total["z"]) == (0, 0, None)
-    assert succeed(runs["bpe"], texts, "--versus", runs["bpe"]).endswith("the two do not differ\n")
+    assert succeed("perplexity", runs["bpe"], texts, "--versus", runs["bpe"]).endswith("the two do not differ\n")
 
 
 def test_versus_another_tokenizer_compares_the_bytes_that_both_score(succeed, report, runs, texts):
@@ -27,7 +27,7 @@ def test_versus_another_tokenizer_compares_the_bytes_that_both_score(succeed, re
     assert total["bytes"] == sum(file["bytes"] for file in reported["files"])
     assert reported["first"]["model"]["run"] == str(runs["bpe"])
     assert reported["second"]["first_token_scored"] is False
-    *_, sentence = succeed(runs["bpe"], texts, "--versus", runs["char"]).splitlines()
+    *_, sentence = succeed("perplexity", runs["bpe"], texts, "--versus", runs["char"]).splitlines()
     better, worse = (runs["bpe"], runs["char"]) if total["difference"] < 0 else (runs["char"], runs["bpe"])
     figures = (
         f"{abs(total['difference']):.4f} ± {total['standard_error']:.4f} bits per byte (z = {abs(total['z']):.1f})"
@@ -58,7 +58,7 @@ def test_no_verdict_on_models_of_which_one_has_a_tokenizer_that_loses_text(
     assert (of_bpe["unknown_tokens"], of_bpe["lost_bytes"]) == (0, 0)
     assert of_lossy["unknown_tokens"] >= 30
     assert of_lossy["lost_bytes"] >= 30 * (1 + 4 + 1 + 3)  # at least T, an owl, T and OWL
-    *_, sentence = succeed(order[0], text, "--versus", order[1]).splitlines()
+    *_, sentence = succeed("perplexity", order[0], text, "--versus", order[1]).splitlines()
     assert sentence.startswith("no verdict: ")
     assert "is better" not in sentence
 

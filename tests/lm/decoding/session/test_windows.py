@@ -123,3 +123,11 @@ def test_truncated_positions_are_forgotten(length):
     found = steps.feed(others)
     expected = SessionDriver(model).feed(torch.cat((tokens[:, :length], others), dim=1))[:, length:]
     assert_close(found, expected, model=model)
+
+
+def test_long_prompts_are_prefilled_in_batches_of_at_most_4096_tokens(monkeypatch):
+    model, read = make_model("rotary, grouped heads", 128), []
+    plain = model.decode
+    monkeypatch.setattr(model, "decode", lambda ids, *scope: read.append(ids.numel()) or plain(ids, *scope))
+    SessionDriver(model).join(random_tokens(40, 120).tolist())
+    assert sorted(read) == [6 * 120, 34 * 120]
