@@ -31,9 +31,9 @@ def compile_(
     and `lm translate` compile in the background the first time, unless LM_BACKGROUND_COMPILE=0 is set.
 
     With a RUN, dtypes are compared too, at generating (of a run that translates, translating): one text,
-    several, and at prefill. The fastest is what `--dtype auto` means for this run in lm generate, lm translate and
-    lm evaluate on this machine from then on, if it takes no more than 0.1% more bits/byte than float32 on the run's
-    validation split, and longer than float32 for nothing. That takes another half minute.
+    several, and at prefill. The fastest is recorded in the checkpoint, as what `--dtype auto` means in lm generate,
+    lm translate and lm evaluate on every machine, if it takes no more than 0.1% more bits/byte than float32 on the
+    run's validation split, and longer than float32 for nothing. That takes another half minute.
     Without numba only torch's types are compared.
 
     Examples:
@@ -79,4 +79,4 @@ def _choose_dtype(run: Path, checkpoint: Path) -> None:
         print_note(f"{each.dtype}: {speeds} times as fast as float32, {each.bits_ratio - 1:+.3%} bits/byte")
     chosen = select_fastest_dtype(figures)
     save_fastest_dtype(checkpoint, select_device(hardware), chosen)
-    return print_note(f"{run}: --dtype auto is {chosen} here from now on")
+    return print_note(f"{run}: --dtype auto is {chosen} from now on")

@@ -115,8 +115,12 @@ def _find_target(target: str) -> tuple[RunConfig, dict[str, Any]]:
         raise UsageError(problem) if hint else InputError(problem)
     folder = find_checkpoint(Path(target), which="last")
     verify_checkpoint(folder)
+    from lm.engine.fastest_dtype import read_recorded_dtypes
+
     config, state = load_config(folder), load_state(folder)
     found: dict[str, Any] = {"checkpoint": str(folder), "progress": dataclasses.asdict(state)}
+    if recorded := read_recorded_dtypes(find_checkpoint(Path(target))):
+        found["decoding_dtypes"] = recorded
     if config.lora:
         found["base"] = read_base_path(folder)
     if config.model.experts:
@@ -155,6 +159,7 @@ def _list_facts(described: dict[str, Any]) -> list[tuple[str, str]]:
             "activations on top",
         ),
         ("", format_quantity(described["training_flops_per_token"], "FLOPs") + " a token"),
+        *[("decoding", f"in {dtype} on {device}") for device, dtype in described.get("decoding_dtypes", {}).items()],
         *([("cache", f"{format_bytes(cache)} a token of each sequence, in float32")] if cache else []),
     ]
 

@@ -69,7 +69,7 @@ def load(run: PathLike, *, device: Device = "auto", dtype: DType = "auto", threa
     Args:
         run: folder of a run or of one of its checkpoints.
         device: where to run [default: a GPU if there is one].
-        dtype: of the matrices [default: what `lm compile RUN` found fastest, else float32].
+        dtype: of the matrices [default: what `lm compile RUN` recorded, else float32].
         threads: CPU threads [default: LM_THREADS, else one per core].
 
     Raises:

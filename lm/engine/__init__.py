@@ -2,6 +2,6 @@
 
 Begin with `engine` (the protocols `Engine` and `KVCache`, `OutputSpec`), then `selection` (which engine runs what).
 `pytorch` runs every model; `cuda_graph` and `compiled` are faster for some, and `background` compiles
-the latter. `row_cache` and `shared_cache` are the KV caches; `fastest_dtype` remembers the dtype that `lm compile`
+the latter. `row_cache` and `shared_cache` are the KV caches; `fastest_dtype` records the dtype that `lm compile`
 measured. Nothing here imports decoding.
 """

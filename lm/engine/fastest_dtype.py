@@ -1,23 +1,22 @@
-"""The dtype in which a run generates or translates by default: the fastest one measured.
+"""The dtype in which a run generates or translates by default: float32, or what `lm compile RUN` measured and recorded.
 
-The result of `lm compile RUN` is kept in the user's cache, by the run's weights and the processor: another machine or
-checkpoint has none until it is measured.
+It is recorded in the checkpoint, for its weights: the same dtype is used on every machine, with every engine.
 """
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 
 from lm import files
 from lm.checkpoint import LoadedModel, load_model
 from lm.config.hardware import HardwareConfig
 from lm.errors import InputError
-from lm.hardware import describe_processor, inference_dtypes, select_device, select_inference_hardware
-from lm.kernels import code_cache
+from lm.hardware import select_device, select_inference_hardware
 from lm.run_folder import find_checkpoint, weights_key
 
-_DEFAULT_DTYPE = "float32"
+_DEFAULT_DTYPE, _FILE = "float32", "decoding.json"
+_DTYPES = {"cpu": ("float32", "bfloat16", "int8"), "cuda": ("float32", "bfloat16", "float16", "int8")}
+"""The dtypes that may be recorded for a device type."""
 
 
 def load_for_decoding(path: Path, config: HardwareConfig) -> LoadedModel:
@@ -26,7 +25,7 @@ def load_for_decoding(path: Path, config: HardwareConfig) -> LoadedModel:
 
 
 def decoding_dtype(path: Path, config: HardwareConfig) -> str:
-    """Return the dtype in which a run or checkpoint decodes: the configured one, else the fastest measured."""
+    """Return the dtype in which a run or checkpoint decodes: the configured one, else the recorded one."""
     if config.dtype != "auto":
         return config.dtype
     return read_fastest_dtype(find_checkpoint(path), select_device(config))
@@ -38,22 +37,23 @@ def load_with_dtype(checkpoint: Path, config: HardwareConfig, dtype: str) -> Loa
 
 
 def read_fastest_dtype(checkpoint: Path, device: str) -> str:
-    """Return the fastest measured dtype; float32 if none was, or if it needs a compiled step that is missing."""
+    """Return the recorded dtype for a device type; float32 if none is, or if it is of other weights."""
+    return read_recorded_dtypes(checkpoint).get(device, _DEFAULT_DTYPE)
+
+
+def read_recorded_dtypes(checkpoint: Path) -> dict[str, str]:
+    """Return the recorded dtypes of a checkpoint by device type; empty if none is, or they are of other weights."""
     try:
-        dtype = _cache_file(checkpoint, device).read_text(encoding="utf-8").strip()
-    except (InputError, OSError, ValueError):  # missing or damaged
-        return _DEFAULT_DTYPE
-    is_usable = dtype in inference_dtypes(device) and (dtype != "int8" or code_cache.is_ready("int8"))
-    return dtype if is_usable else _DEFAULT_DTYPE
+        recorded = files.read_json(checkpoint / _FILE)
+        if recorded["weights"] != weights_key(checkpoint):
+            return {}
+        return {device: dtype for device, dtype in recorded["dtypes"].items() if dtype in _DTYPES.get(device, ())}
+    except (InputError, OSError, ValueError, TypeError, KeyError, AttributeError):  # missing or damaged
+        return {}
 
 
 def save_fastest_dtype(checkpoint: Path, device: str, dtype: str) -> None:
-    """Save the fastest dtype."""
-    path = _cache_file(checkpoint, device)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    files.replace_text(path, dtype + "\n")
-
-
-def _cache_file(checkpoint: Path, device: str) -> Path:
-    key = f"{weights_key(checkpoint)} {describe_processor(device)}"
-    return files.cache_root() / "types" / hashlib.sha256(key.encode()).hexdigest()[:32]
+    """Record the fastest dtype in a checkpoint; InputError if it is read-only."""
+    dtypes = {**read_recorded_dtypes(checkpoint), device: dtype}
+    with files.naming_errors(checkpoint):
+        files.write_json(checkpoint / _FILE, {"weights": weights_key(checkpoint), "dtypes": dtypes})

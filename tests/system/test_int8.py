@@ -76,7 +76,7 @@ def test_what_is_measured_to_be_fastest_is_remembered(place, tmp_path, capsys, m
     assert all("times as fast as float32" in line and "bits/byte" in line for line in figures)
     chosen = read_fastest_dtype(find_checkpoint(compared), "cpu")
     assert chosen == native_dtypes("cpu")[-1]
-    assert last == f"{compared}: --dtype auto is {chosen} here from now on"
+    assert last == f"{compared}: --dtype auto is {chosen} from now on"
     told_auto, told_chosen = (
         told(capsys, "generate", compared, "one", "--dtype", dtype, "--seed", "1", "--json")
         for dtype in ("auto", chosen)

@@ -1,55 +1,61 @@
-"""What was measured to be fastest is taken for the weights and on the processor that it was measured with."""
+"""The recorded dtype of a checkpoint is used, for its weights and wherever it is, unless another is asked for."""
 
 from __future__ import annotations
+
+import json
 
 import pytest
 import torch
 
+from cli.main import run as run_command
 from lm.config.hardware import HardwareConfig
 from lm.decoding.generator import Generator
-from lm.engine import fastest_dtype
 from lm.engine.fastest_dtype import decoding_dtype, load_for_decoding, read_fastest_dtype, save_fastest_dtype
-from lm.kernels import code_cache
 from lm.run_folder import find_checkpoint
 from tests.cli.small_runs import make_run, make_tokenizer
-
-CPU = HardwareConfig(device="cpu")
 
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
     monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(code_cache, "is_ready", lambda *_: True)
     return make_run(tmp_path / "run")
 
 
-def test_it_is_of_these_weights_and_this_processor(run, tmp_path, monkeypatch):
+def test_it_is_of_these_weights_wherever_they_are(run, tmp_path):
     checkpoint = find_checkpoint(run)
     assert read_fastest_dtype(checkpoint, "cpu") == "float32"
     save_fastest_dtype(checkpoint, "cpu", "int8")
-    assert read_fastest_dtype(checkpoint, "cpu") == "int8"
-    (tmp_path / "moved").mkdir()
-    assert read_fastest_dtype(checkpoint.rename(tmp_path / "moved" / "step-0"), "cpu") == "int8"
-    assert read_fastest_dtype(find_checkpoint(make_run(tmp_path / "other", init_std=0.2)), "cpu") == "float32"
-    monkeypatch.setattr(fastest_dtype, "describe_processor", lambda _: "another")
-    assert read_fastest_dtype(tmp_path / "moved" / "step-0", "cpu") == "float32"
+    save_fastest_dtype(checkpoint, "cuda", "bfloat16")
+    assert [read_fastest_dtype(checkpoint, device) for device in ("cpu", "cuda", "mps")] == [
+        "int8",
+        "bfloat16",
+        "float32",
+    ]
+    moved = run.rename(tmp_path / "moved")
+    assert read_fastest_dtype(find_checkpoint(moved), "cpu") == "int8"
+    other = find_checkpoint(make_run(tmp_path / "other", init_std=0.2))
+    (other / "decoding.json").write_bytes((find_checkpoint(moved) / "decoding.json").read_bytes())
+    assert read_fastest_dtype(other, "cpu") == "float32"
 
 
-def test_8_bits_need_the_compiled_step(run, monkeypatch):
-    save_fastest_dtype(find_checkpoint(run), "cpu", "int8")
-    monkeypatch.setattr(code_cache, "is_ready", lambda *_: False)
-    assert read_fastest_dtype(find_checkpoint(run), "cpu") == "float32"
+@pytest.mark.parametrize("told", [b"{", b"", b"\xff\xfe\x00", b"[]", b'{"weights": 1}', b"3"])
+def test_a_damaged_record_is_none(told, run):
+    checkpoint = find_checkpoint(run)
+    save_fastest_dtype(checkpoint, "cpu", "int8")
+    (checkpoint / "decoding.json").write_bytes(told)
+    assert read_fastest_dtype(checkpoint, "cpu") == "float32"
 
 
-@pytest.mark.parametrize("told", [b"float128", b"", b"\xff\xfe\x00", b"\x00" * 4096])
-def test_what_is_no_type_is_none(told, run, tmp_path):
-    save_fastest_dtype(find_checkpoint(run), "cpu", "int8")
-    (file,) = (tmp_path / "cache" / "types").iterdir()
-    file.write_bytes(told)
-    assert read_fastest_dtype(find_checkpoint(run), "cpu") == "float32"
+@pytest.mark.parametrize("dtype", ["float128", "float16", 8, None])
+def test_a_dtype_that_the_device_does_not_have_is_none(dtype, run):
+    checkpoint = find_checkpoint(run)
+    save_fastest_dtype(checkpoint, "cpu", "int8")
+    record = json.loads((checkpoint / "decoding.json").read_text())
+    (checkpoint / "decoding.json").write_text(json.dumps({**record, "dtypes": {"cpu": dtype}}))
+    assert read_fastest_dtype(checkpoint, "cpu") == "float32"
 
 
-def test_8_bits_that_were_chosen_are_those_that_can_be_asked_for(run):
+def test_the_recorded_dtype_is_used_shown_and_overridable(run, capsys):
     save_fastest_dtype(find_checkpoint(run), "cpu", "int8")
     ids = torch.arange(9)[None]
     auto, asked, plain = (
@@ -61,3 +67,11 @@ def test_8_bits_that_were_chosen_are_those_that_can_be_asked_for(run):
     assert [Generator(model, tokenizer).plan().dtype for model in (auto, plain)] == ["int8", "float32"]
     asked = [HardwareConfig(device="cpu", dtype=dtype) for dtype in ("auto", "int8", "float32")]
     assert [decoding_dtype(run, each) for each in asked] == ["int8", "int8", "float32"]
+    for flags, dtype in (((), "int8"), (("--dtype", "float32"), "float32")):
+        assert (
+            run_command(["generate", str(run), "The owl", "--device", "cpu", "--stats", "--max-tokens", "3", *flags])
+            == 0
+        )
+        assert f", {dtype}, " in capsys.readouterr().err
+    assert run_command(["info", str(run)]) == 0
+    assert "decoding    in int8 on cpu" in capsys.readouterr().out
