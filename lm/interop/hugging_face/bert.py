@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lm.config.portable import ARCHITECTURES
-from lm.interop.hugging_face.family import ACTIVATIONS, MASKED_LM, SEQUENCE_CLASSIFICATION, Family, Part, Setting
+from lm.interop.hugging_face.family import ACTIVATIONS, MASKED_LM, SEQUENCE_CLASSIFICATION, Family, FieldMapping, Part
 
 _OUTER = {
     "embedding.tokens": "bert.embeddings.word_embeddings",
@@ -14,18 +14,18 @@ _OUTER = {
     "embedding.norm": "bert.embeddings.LayerNorm",
 }
 _SETTINGS = (
-    Setting("vocab_size", "vocab_size", 30522),
-    Setting("max_position_embeddings", "context_length", 512),
-    Setting("hidden_size", "d_model", 768),
-    Setting("num_hidden_layers", "n_layers", 12),
-    Setting("num_attention_heads", "n_heads", 12),
-    Setting("intermediate_size", "d_ff", 3072),
-    Setting("type_vocab_size", "token_types", 2, also={0: 1}),
-    Setting("hidden_act", "activation", "gelu", ACTIVATIONS),
-    Setting("layer_norm_eps", "norm_eps", 1e-12),
-    Setting("hidden_dropout_prob", "dropout", 0.1),
-    Setting("attention_probs_dropout_prob", "attention_dropout", 0.1),
-    Setting("initializer_range", "init_std", 0.02),
+    FieldMapping("vocab_size", "vocab_size", 30522),
+    FieldMapping("max_position_embeddings", "context_length", 512),
+    FieldMapping("hidden_size", "d_model", 768),
+    FieldMapping("num_hidden_layers", "n_layers", 12),
+    FieldMapping("num_attention_heads", "n_heads", 12),
+    FieldMapping("intermediate_size", "d_ff", 3072),
+    FieldMapping("type_vocab_size", "token_types", 2, also={0: 1}),
+    FieldMapping("hidden_act", "activation", "gelu", ACTIVATIONS),
+    FieldMapping("layer_norm_eps", "norm_eps", 1e-12),
+    FieldMapping("hidden_dropout_prob", "dropout", 0.1),
+    FieldMapping("attention_probs_dropout_prob", "attention_dropout", 0.1),
+    FieldMapping("initializer_range", "init_std", 0.02),
 )
 _TYPES = {"embedding.types": "bert.embeddings.token_type_embeddings.weight"}
 

@@ -12,7 +12,7 @@ from lm.config.tokenizer import END_OF_TEXT
 from lm.errors import InputError, UsageError
 from lm.interop.hugging_face import attention_window, custom_code, rotary
 from lm.interop.hugging_face.families import FAMILIES
-from lm.interop.hugging_face.family import SEQUENCE_CLASSIFICATION, Family, Setting
+from lm.interop.hugging_face.family import SEQUENCE_CLASSIFICATION, Family, FieldMapping
 from lm.interop.hugging_face.marian import MARIAN
 from lm.tokenizer.tokenizer import Tokenizer
 
@@ -155,7 +155,7 @@ def _accepts_tokenizer(tokenizer: Tokenizer, family: Family) -> bool:
     return is_alike and END_OF_TEXT in tokenizer.special_tokens  # which is added where it is missing
 
 
-def _read_setting(setting: Setting, values: Mapping[str, Any], path: Path) -> Any:  # noqa: ANN401
+def _read_setting(setting: FieldMapping, values: Mapping[str, Any], path: Path) -> Any:  # noqa: ANN401
     value = values.get(setting.config_key, setting.default)
     if value is None and setting.model_field in _OPTIONAL_FIELDS:
         return None

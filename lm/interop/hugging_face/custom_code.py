@@ -12,7 +12,7 @@ from lm.config.model import ModelConfig
 from lm.config.options import build_config
 from lm.config.portable import AllowedValues
 from lm.errors import InputError, UsageError
-from lm.interop.hugging_face.family import CAUSAL_LM, MASKED_LM, SEQUENCE_CLASSIFICATION, Family, Setting
+from lm.interop.hugging_face.family import CAUSAL_LM, MASKED_LM, SEQUENCE_CLASSIFICATION, Family, FieldMapping
 
 _CODE = Path(__file__).parent / "remote"
 _MODULES = ("configuration_lm", "positions_lm", "modeling_lm")
@@ -31,14 +31,14 @@ _SUPPORTED: AllowedValues = {
 """The field values that the code in `remote/` supports."""
 
 
-def _config_settings() -> tuple[Setting, ...]:
+def _config_settings() -> tuple[FieldMapping, ...]:
     """Return the settings that `LMConfig` declares, without importing transformers."""
     parsed = ast.parse((_CODE / f"{_MODULES[0]}.py").read_text())
     (declared,) = (node.body for node in parsed.body if isinstance(node, ast.ClassDef))
     names = [
         node.target.id for node in declared if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
     ]
-    return tuple(Setting(name, _RENAMED.get(name, name)) for name in names if name not in _TRANSFORMERS_FIELDS)
+    return tuple(FieldMapping(name, _RENAMED.get(name, name)) for name in names if name not in _TRANSFORMERS_FIELDS)
 
 
 def _custom_family(architecture: str, auto: str, requires: AllowedValues) -> Family:

@@ -22,7 +22,7 @@ and values of a head beside each other, where ours have all queries first; one r
 
 
 @dataclass(frozen=True)
-class Setting:
+class FieldMapping:
     """A key of config.json and the ModelConfig field with the same meaning.
 
     Attributes:
@@ -96,7 +96,7 @@ class Family:
 
     model_type: str
     architecture: str
-    settings: tuple[Setting, ...]
+    settings: tuple[FieldMapping, ...]
     requires: AllowedValues
     prefix: str
     outer: Mapping[str, str]

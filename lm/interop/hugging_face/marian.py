@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 from lm.config.portable import ARCHITECTURES
-from lm.interop.hugging_face.family import ACTIVATIONS, SEQ2SEQ_LM, Family, Part, Setting
+from lm.interop.hugging_face.family import ACTIVATIONS, SEQ2SEQ_LM, Family, FieldMapping, Part
 
 MARIAN = Family(
     model_type="marian",
     architecture="MarianMTModel",
     auto=SEQ2SEQ_LM,
     settings=(
-        Setting("vocab_size", "vocab_size", 58101),
-        Setting("max_position_embeddings", "context_length", 1024),
-        Setting("d_model", "d_model", 1024),
-        Setting("encoder_layers", "n_encoder_layers", 12),
-        Setting("decoder_layers", "n_layers", 12),
-        Setting("encoder_attention_heads", "n_heads", 16),
-        Setting("decoder_attention_heads", "n_heads", 16),
-        Setting("encoder_ffn_dim", "d_ff", 4096),
-        Setting("decoder_ffn_dim", "d_ff", 4096),
-        Setting("activation_function", "activation", "gelu", ACTIVATIONS),
-        Setting("scale_embedding", "scale_embeddings", False),
-        Setting("dropout", "dropout", 0.1),
-        Setting("attention_dropout", "attention_dropout", 0.0),
-        Setting("init_std", "init_std", 0.02),
+        FieldMapping("vocab_size", "vocab_size", 58101),
+        FieldMapping("max_position_embeddings", "context_length", 1024),
+        FieldMapping("d_model", "d_model", 1024),
+        FieldMapping("encoder_layers", "n_encoder_layers", 12),
+        FieldMapping("decoder_layers", "n_layers", 12),
+        FieldMapping("encoder_attention_heads", "n_heads", 16),
+        FieldMapping("decoder_attention_heads", "n_heads", 16),
+        FieldMapping("encoder_ffn_dim", "d_ff", 4096),
+        FieldMapping("decoder_ffn_dim", "d_ff", 4096),
+        FieldMapping("activation_function", "activation", "gelu", ACTIVATIONS),
+        FieldMapping("scale_embedding", "scale_embeddings", False),
+        FieldMapping("dropout", "dropout", 0.1),
+        FieldMapping("attention_dropout", "attention_dropout", 0.0),
+        FieldMapping("init_std", "init_std", 0.02),
     ),
     requires=ARCHITECTURES["MarianMTModel"],
     implies={
