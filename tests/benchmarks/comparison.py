@@ -33,6 +33,9 @@ PAUSE = 0.3
 """Seconds between measurements, after which the threads of the last one no longer spin."""
 
 
+_LEAST_ROUNDS = 2
+
+
 @dataclass(frozen=True)
 class Task:
     """A function by its name, which only the process that calls it imports.
@@ -108,6 +111,7 @@ class Claim:
         unit: of the result.
         setup: called once before, in a process of its own, with the folder of the models.
         rounds: in which each system does its work once.
+        seconds: after these no further round begins, once two count.
         warm_up: rounds that don't count, before them.
         gemm: the dtype of the 1024³ matmul that ours is compared with, if its workload counts FLOPs.
     """
@@ -120,6 +124,7 @@ class Claim:
     unit: str = "s"
     setup: Task | None = None
     rounds: int = 5
+    seconds: float = 20.0
     warm_up: int = 1
     gemm: str | None = None
 
@@ -212,7 +217,10 @@ def measure(claim: Claim, folder: Path, *, rounds: int | None = None) -> list[Re
         workers = [(each, Worker(each.system, claim, folder)) for each in results if each.problem is None]
         for result, worker in workers:
             _attempt(result, partial(worker.load, result))
+        began = time.perf_counter()
         for number in range(claim.warm_up + (rounds or claim.rounds)):
+            if number >= claim.warm_up + _LEAST_ROUNDS and time.perf_counter() - began > claim.seconds:
+                break
             for result, worker in workers:
                 if ours.problem is None and result.problem is None:
                     _attempt(result, partial(worker.measure, result, counts=number >= claim.warm_up))

@@ -63,6 +63,11 @@ def test_the_number_of_rounds_may_be_given(tmp_path):
     assert result.seconds == [5]
 
 
+def test_a_claim_whose_time_is_over_has_two_rounds(tmp_path):
+    results = measure(claim(system("a", [9, 1, 2, 3]), system("b", [9, 4, 5, 6]), seconds=0), tmp_path)
+    assert [result.seconds for result in results] == [[1, 2], [4, 5]]
+
+
 def test_results_are_medians_and_ranges_over_rounds():
     ours, theirs = Result(system("lm", []), [1.0, 4.0, 2.0]), Result(system("other", []), [3.0, 4.0, 8.0])
     assert speeds(claim(), ours) == Spread(2.0, 1.0, 4.0)

@@ -32,22 +32,22 @@ _open = ExitStack()
 atexit.register(_open.close)
 
 
-def lm(folder: Path, threads: int, *, shape: str, dtype: str, rows: int) -> Workload:
+def lm(folder: Path, threads: int, *, shape: str, dtype: str, rows: int, length: int) -> Workload:
     """Take optimizer steps as `lm train` does."""
-    return _lm_step(_config(shape, dtype, threads), rows)
+    return _lm_step(_config(shape, dtype, threads, length), rows)
 
 
-def transformers(folder: Path, threads: int, *, shape: str, dtype: str, rows: int) -> Workload:
+def transformers(folder: Path, threads: int, *, shape: str, dtype: str, rows: int, length: int) -> Workload:
     """Take optimizer steps in a plain loop over Hugging Face's GPT-2, with autocast."""
     torch.set_num_threads(threads)
-    config = _config(shape, dtype, threads)
+    config = _config(shape, dtype, threads, length)
     ids = _random_ids(config, rows)
     return Workload(hugging_face.plain_training_timer(config, Hardware("cpu", dtype, threads), lambda: Batch(ids, ids)))
 
 
 def lm_lora(folder: Path, threads: int, *, shape: str, dtype: str, length: int) -> Workload:
     """Take a LoRA step on one sequence as `lm train --lora` does."""
-    return _lm_step(_config(shape, dtype, threads, context_length=length, lora=LoraConfig(rank=LORA_RANK)), 1)
+    return _lm_step(_config(shape, dtype, threads, length, lora=LoraConfig(rank=LORA_RANK)), 1)
 
 
 def peft(folder: Path, threads: int, *, shape: str, dtype: str, length: int, autocast: bool) -> Workload:
@@ -74,7 +74,7 @@ def peft(folder: Path, threads: int, *, shape: str, dtype: str, length: int, aut
     model = package.get_peft_model(base, adapters).train()
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=LEARNING_RATE, fused=True)
-    ids = torch.from_numpy(_random_ids(_config(shape, dtype, threads, context_length=length), 1))
+    ids = torch.from_numpy(_random_ids(_config(shape, dtype, threads, length), 1))
     autocasting = hardware if autocast else Hardware("cpu", "float32", threads)
     return Workload(timer(partial(_peft_step, model, optimizer, trained, ids, autocasting)))
 
@@ -96,12 +96,8 @@ def _lm_step(config: RunConfig, rows: int) -> Workload:
     return Workload(training_step_timer(run), flops)
 
 
-def _config(
-    shape: str, dtype: str, threads: int, *, context_length: int | None = None, lora: LoraConfig | None = None
-) -> RunConfig:
-    model = dataclasses.replace(SHAPES[shape], dropout=0.0, attention_dropout=0.0)
-    if context_length is not None:
-        model = dataclasses.replace(model, context_length=context_length)
+def _config(shape: str, dtype: str, threads: int, length: int, *, lora: LoraConfig | None = None) -> RunConfig:
+    model = dataclasses.replace(SHAPES[shape], context_length=length, dropout=0.0, attention_dropout=0.0)
     training = {"optimizer": "adamw", "learning_rate": LEARNING_RATE, "clip": CLIP}
     config = build_run_config("gpt2", {"training": training, "hardware": {"dtype": dtype, "threads": threads}})
     return dataclasses.replace(config, model=model, lora=lora or config.lora)
