@@ -11,7 +11,7 @@ AVX2 := ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS
 	NUMBA_CPU_NAME=haswell NUMBA_CPU_FEATURES=+sse4.2,+popcnt,+avx,+avx2,+fma,+bmi,+bmi2,+f16c,+lzcnt,+movbe
 PLAIN := ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 MKL_ENABLE_INSTRUCTIONS=SSE4_2
 
-.PHONY: install bench demo golden test test-portable test-roundings test-alone test-aarch64 test-newest test-gpu check format docs pictures clean
+.PHONY: install bench demo golden test test-portable test-roundings test-alone test-aarch64 test-newest test-gpu check format docs site pictures clean
 
 install: $(VENV)/installed
 
@@ -71,11 +71,16 @@ docs: $(VENV)/installed-dev
 	$(BIN)/python -m tests.documented_help > docs/commands.md.new
 	mv docs/commands.md.new docs/commands.md
 
+# The documentation as HTML: open build/site/index.html, which needs no server and no network.
+site: $(VENV)/installed-dev
+	$(BIN)/python -m pip install --quiet -c constraints.txt --editable '.[docs]'
+	$(BIN)/python -m sphinx -q -W --keep-going -c docs/site . build/site
+
 pictures: $(VENV)/installed-dev
 	$(BIN)/python -m tests.pictures docs/pictures
 
 clean:
-	rm -rf $(VENV) dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 
 # What is installed stands in these files: they are older than what they depend on when it must be done again.
 $(VENV)/installed: pyproject.toml constraints.txt

@@ -130,7 +130,7 @@ def build_app(*names: str) -> typer.Typer:
         name="lm",
         callback=global_options,
         help="Train, sample and measure language models on text of your own.",
-        epilog="Options can come from the environment, as LM_SEED=1 for --seed 1.",
+        epilog="Options can come from the environment, as LM_SEED=1 for --seed 1. Documentation: docs/README.md.",
         cls=GroupedCommands,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
@@ -174,7 +174,11 @@ def run(arguments: Sequence[str], *, alone: bool = False) -> int:
     except (MemoryError, RuntimeError) as error:
         if not _is_out_of_memory(error):
             raise
-        return _fail("the memory is not enough for this: ask for less at a time, or for a smaller model", 1)
+        return _fail(
+            "the memory is not enough for this: ask for less at a time, or for a smaller model "
+            "(docs/troubleshooting.md)",
+            1,
+        )
 
 
 def _format_message(error: LMError, arguments: Sequence[str]) -> str:

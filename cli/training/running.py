@@ -33,6 +33,10 @@ from lm.training.trainer import Event, Planned, SettingsChosen, Started, Trainer
 E = TypeVar("E", Planned, Started)
 
 
+_MUCH_WORSE = 1.1
+"""Ratio of the last validation loss to the best from which the summary names a page about overfitting."""
+
+
 def run_training(
     spec: RunSpec, given: ParsedOptions, *, tensorboard: bool | None, as_json: bool, dry_run: bool = False
 ) -> None:
@@ -184,6 +188,8 @@ def _report_results(run: Run) -> None:
         print_labelled("best", f"{scores}, at step {state.best_step:,}{_format_later_steps(run)}")
         if not has_improved(run.config, state):
             print_labelled("", "no improvement: no later step was better than what training began with")
+        if run.last_loss is not None and run.last_loss > _MUCH_WORSE * state.best_loss:
+            print_labelled("", "what helps against a loss that rises: docs/troubleshooting.md")
     for place, command in enumerate(_next_commands(run)):
         print_note(f"{'' if place else 'next':<8}{command}")
 

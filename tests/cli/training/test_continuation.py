@@ -50,6 +50,11 @@ def test_a_run_that_does_not_improve_says_so(base, capsys):
     assert "no improvement: no later step was better than what training began with" in err
 
 
+def test_a_loss_that_rises_names_the_page_that_helps(base, capsys):
+    _, err = told(capsys, "two.txt", "--from", "base", "-o", "worse", "--learning-rate", "1", "--steps", "4")
+    assert "what helps against a loss that rises: docs/troubleshooting.md" in err
+
+
 def test_an_extended_run_tells_which_rate_and_weights_it_takes(base, capsys):
     summary, err = told(capsys, "--resume", "base", "--steps", "50")
     assert "resume  base at step 40 of 50" in err
