@@ -19,8 +19,8 @@ from tests.documented_help import commands
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 COMMANDS = {path.partition(" ")[2]: command for path, command in commands()}
-NOT_PROSE = {"docs/commands.md", "docs/reference/settings.md", "docs/benchmarks.md"}
-"""Pages of help and results; like the measurements in docs/lab, they are not measured as prose."""
+NOT_PROSE = {"docs/commands.md", "docs/reference/settings.md"}
+"""Pages of help; like the measurements of the past in docs/lab, they are not measured as prose."""
 
 
 def name(page: Path) -> str:
