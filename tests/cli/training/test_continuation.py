@@ -51,7 +51,7 @@ def test_a_run_that_does_not_improve_says_so(base, capsys):
 
 
 def test_a_loss_that_rises_names_the_page_that_helps(base, capsys):
-    _, err = told(capsys, "two.txt", "--from", "base", "-o", "worse", "--learning-rate", "1", "--steps", "4")
+    _, err = told(capsys, "two.txt", "--from", "base", "-o", "worse", "--learning-rate", "10", "--steps", "3")
     assert "what helps against a loss that rises: docs/troubleshooting.md" in err
 
 
