@@ -98,5 +98,6 @@ def run_compiler(niceness: int) -> None:
 
 
 def _exit_with_parent() -> None:
-    sys.stdin.buffer.read()
+    with contextlib.suppress(OSError):
+        os.read(sys.stdin.fileno(), 1)  # unbuffered: at the end a thread must hold no lock of the interpreter
     os._exit(0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 
 import torch
@@ -19,7 +20,7 @@ from lm.model.transformer import DecoderOnly
 
 _TIMED, _STEPS = ModelConfig(vocab_size=8, context_length=64, d_model=64, n_layers=8, n_heads=2), 8
 """A model whose decode steps take PyTorch as long as its calls, and the number of steps between two readings."""
-_TIMED_MATRIX, _TRIALS = 2048, 5
+_TIMED_MATRIX, _TRIALS = 4096, 5
 _SMALL = ModelConfig(vocab_size=8, context_length=4, d_model=4, n_layers=1, n_heads=1)
 """The compiled code doesn't depend on the model's shape."""
 
@@ -75,8 +76,8 @@ def measure_speed() -> MachineSpeed:
                 engine.forward(token, [0], [cache.lengths[0]], cache, LAST_LOGITS)
 
         matrix, vector = torch.ones(_TIMED_MATRIX, _TIMED_MATRIX), torch.ones(_TIMED_MATRIX)
-        layer = min(cpu_seconds(step) for _ in range(_TRIALS)) / _STEPS / _TIMED.n_layers
-        reading = min(cpu_seconds(lambda: matrix @ vector) for _ in range(_TRIALS))
+        layer = statistics.median(cpu_seconds(step) for _ in range(_TRIALS)) / _STEPS / _TIMED.n_layers
+        reading = statistics.median(cpu_seconds(lambda: matrix @ vector) for _ in range(_TRIALS))
     return MachineSpeed(layer, matrix.nbytes / reading)
 
 

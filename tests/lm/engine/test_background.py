@@ -11,6 +11,7 @@ from lm.config.model import ModelConfig
 from lm.engine import background
 from lm.engine.background import BackgroundCompiler
 from lm.kernels import code_cache
+from lm.locks import LockFile
 from tests.cli.small_runs import make_run
 
 CONFIG = ModelConfig(vocab_size=8, context_length=4, d_model=4, n_layers=1, n_heads=1)
@@ -98,6 +99,21 @@ def test_the_line_is_printed_once_and_output_and_tokens_stay_the_same(tmp_path, 
     assert "LM_BACKGROUND_COMPILE=0" in told[0].err
     assert told[1].err == ""
     assert told[0].out == told[1].out
+
+
+def test_the_compiler_ends_well_when_there_is_nothing_left_to_compile():
+    """Another process holds the lock, so that it ends at once, while its parent still runs."""
+    assert code_cache.begin()
+    lock = LockFile(code_cache.code_folder() / "lock")
+    code_cache.code_folder().mkdir(parents=True)
+    lock.acquire()
+    try:
+        compiler = BackgroundCompiler.start(CONFIG, "cpu")
+        assert compiler is not None
+        assert compiler._process.wait(300) == 0
+        compiler.stop()
+    finally:
+        lock.release()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="kills with a signal")
