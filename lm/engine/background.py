@@ -25,6 +25,8 @@ VARIABLE = "LM_BACKGROUND_COMPILE"
 _DISABLING = frozenset({"0", "false", "no", "off"})
 _NICENESS, _NICENESS_IN_BUDGET = 19, 3
 """The priority: a 1% share of a core that the command keeps busy; under a budget, which is met all the same, 34%."""
+_MAX_WAITS = 10
+"""Commands that wait for the compiler at their end; on a machine too slow to finish with them, later ones don't."""
 _CODE = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
     "from lm.engine.background import run_compiler; run_compiler(int(sys.argv[2]))"
@@ -36,11 +38,12 @@ class BackgroundCompiler:
 
     Attributes:
         is_first: whether no process has begun to compile this version here before.
+        may_wait: whether few processes have, so that it is worth waiting for this one to get further.
     """
 
-    def __init__(self, process: subprocess.Popen[bytes], *, is_first: bool) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], *, is_first: bool, may_wait: bool = True) -> None:
         """Wrap a running process; see `start`."""
-        self.is_first, self._process = is_first, process
+        self.is_first, self.may_wait, self._process = is_first, may_wait, process
 
     @classmethod
     def start(cls, config: ModelConfig, device: str, *, of_budget: bool = False) -> Self | None:
@@ -69,12 +72,12 @@ class BackgroundCompiler:
             )  # fmt: skip
         except OSError:
             return None
-        return cls(process, is_first=is_first)
+        return cls(process, is_first=is_first, may_wait=_count_start() <= _MAX_WAITS)
 
     def stop(self, *, wait: float = 0.0) -> None:
         """End the process, after at most `wait` seconds in which it may finish."""
         try:
-            if wait:
+            if wait and self.may_wait:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     self._process.wait(wait)
         finally:
@@ -82,6 +85,17 @@ class BackgroundCompiler:
             self._process.wait()
             if self._process.stdin is not None:
                 self._process.stdin.close()
+
+
+def _count_start() -> int:
+    """Count the processes that began to compile this version here, this one included."""
+    file = code_cache.code_folder().parent / "starts"
+    try:
+        with file.open("ab") as stream:
+            stream.write(b".")
+        return file.stat().st_size
+    except OSError:
+        return _MAX_WAITS + 1
 
 
 def run_compiler(niceness: int) -> None:

@@ -51,6 +51,17 @@ def test_it_starts_once_there_is_no_code_and_ends_when_it_is_stopped():
     assert BackgroundCompiler.start(CONFIG, "cpu") is None
 
 
+def test_only_the_first_commands_wait_for_it(monkeypatch):
+    monkeypatch.setattr(background, "_MAX_WAITS", 2)
+    waiting = []
+    for _ in range(3):
+        compiler = BackgroundCompiler.start(CONFIG, "cpu")
+        assert compiler is not None
+        waiting.append(compiler.may_wait)
+        compiler.stop()
+    assert waiting == [True, True, False]
+
+
 def test_it_continues_while_only_float32_is_compiled():
     code_cache.write_file_list(("float32",))
     assert code_cache.is_ready()
