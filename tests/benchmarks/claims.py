@@ -162,18 +162,13 @@ def _lora(dtype: str) -> Claim:
     arguments = {"shape": "135M", "dtype": dtype, "length": 2048}
     needs = [_TRANSFORMERS, _PEFT]
     autocast, converted = (Task("training.peft", {**arguments, "autocast": each}) for each in (True, False))
-    baselines = [
-        System("PEFT, autocast", dtype, autocast, needs),
-        System("PEFT, base in dtype", dtype, converted, needs),
-    ]
+    baselines = [_keeping_memory(System("PEFT, autocast", dtype, autocast, needs))]
+    if dtype != "float32":
+        baselines.insert(0, System(f"PEFT, base in {dtype}", dtype, converted, needs))
     return Claim(
         "lora", f"{_BLOCKS['135M']}: LoRA step, rank 8, one sequence of 2,048 tokens", threads=2, rounds=3,
         setup=_setup("135M"), gemm=dtype,
-        systems=[
-            System("lm", dtype, Task("training.lm_lora", arguments)),
-            *(baselines if dtype != "float32" else baselines[:1]),
-            _keeping_memory(baselines[0]),
-        ],
+        systems=[System("lm", dtype, Task("training.lm_lora", arguments)), *baselines],
     )  # fmt: skip
 
 
