@@ -43,7 +43,7 @@ def test_a_time_is_all_that_has_to_be_said(place, steady, tmp_path, capsys):
     assert table["time"].endswith("flag")
     assert table["weight decay"].endswith("epochs in the budget")
     assert "bits/byte" in table["expected"]
-    assert "the learning rate falls from here" in said
+    assert "the learning rate decays from here" in said
     made = config(tmp_path / "run")
     assert made["preset"].startswith("depth-")
     assert made["training"]["budget"] == "6s"
@@ -216,7 +216,7 @@ def test_for_pairs_too_a_time_is_all_that_has_to_be_said(pairs, tmp_path, capsys
     said = capsys.readouterr().err
     assert re.search(r"^BPE dropout +0\.1 +epochs in the budget$", said, re.M)  # the pairs are few, and seen often
     assert "teach hardly any" not in said
-    assert "the learning rate falls from here" in said
+    assert "the learning rate decays from here" in said
     made = config(tmp_path / "run")
     assert made["preset"].startswith("translation-depth-")
     assert made["model"]["n_layers"] == made["model"]["n_encoder_layers"]
@@ -237,10 +237,10 @@ def test_too_little_time_to_learn_from_pairs_is_said_before_it_is_spent(pairs, t
     monkeypatch.setattr(training, "measure_step_seconds", lambda run, *, seconds: 10.0)
     assert run(["train", *pairs, "--budget", "1s", "-o", str(tmp_path / "run")]) == 0
     said = capsys.readouterr().err
-    assert said.index("teach hardly any translation") < said.index("the learning rate falls")
+    assert said.index("teach hardly any translation") < said.index("the learning rate decays")
     assert "or more would be enough" in said
     assert "1s is enough for about 1 step only" in said
-    assert "1s was enough for" in said[said.index("the learning rate falls") :]
+    assert "1s was enough for" in said[said.index("the learning rate decays") :]
 
 
 def test_with_a_preset_for_pairs_only_the_length_follows_the_clock(pairs, tmp_path, capsys):
