@@ -121,6 +121,12 @@ def test_each_chip_of_apple_has_a_name_of_its_own(monkeypatch, name, expected):
     assert hardware.describe_processor.__wrapped__("cpu").splitlines()[-1] == expected
 
 
+@pytest.mark.parametrize(("supported", "types"), [(True, 2), (False, 1)])
+def test_a_gpu_says_whether_it_multiplies_in_bfloat16(monkeypatch, supported, types):
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda *, including_emulation: supported)
+    assert native_dtypes.__wrapped__("cuda") == ("float32", "bfloat16")[:types]
+
+
 @pytest.mark.parametrize(("platform", "expected"), [("linux", 3000 * 1024), ("darwin", 3000)])
 def test_peak_memory_is_in_bytes_whatever_the_system_counts_in(monkeypatch, platform, expected):
     monkeypatch.setattr(resource, "getrusage", lambda _: SimpleNamespace(ru_maxrss=3000))

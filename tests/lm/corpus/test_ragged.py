@@ -18,6 +18,7 @@ def test_rows_are_taken_joined_and_grouped() -> None:
     assert listed(ragged.take(np.array([3, 0, 0, 1]))) == [ROWS[3], ROWS[0], ROWS[0], ROWS[1]]
     assert listed(RaggedArray.concatenate([ragged, ragged])) == ROWS * 2
     assert listed(ragged.merge_rows(np.array([2, 2, 4]))) == [[5, 6], [], [7, 8, 9, 10]]
+    assert listed(ragged.merge_rows(np.array([0, 4]))) == [[], [5, 6, 7, 8, 9, 10]]
 
 
 def test_rows_are_framed_and_padded() -> None:
