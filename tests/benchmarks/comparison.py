@@ -254,7 +254,8 @@ class Worker:
     def __init__(self, system: System, claim: Claim, folder: Path) -> None:
         """Start loading it."""
         gemm = claim.gemm if system is claim.systems[0] else None
-        environment = {"OMP_NUM_THREADS": str(claim.threads), "TQDM_DISABLE": "1", **system.environment}
+        defaults = {"OMP_NUM_THREADS": str(claim.threads), "TQDM_DISABLE": "1", "TMPDIR": "{folder}"}
+        environment = {**defaults, **system.environment}
         environment = {name: value.replace("{folder}", str(folder)) for name, value in environment.items()}
         self._process, self._connection = _start(
             _serve, system.task, folder, claim.threads, gemm, environment=environment
