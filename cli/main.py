@@ -130,7 +130,7 @@ def build_app(*names: str) -> typer.Typer:
         name="lm",
         callback=global_options,
         help="Train, sample and measure language models on text of your own.",
-        epilog="Options can come from the environment, as LM_SEED=1 for --seed 1. Documentation: docs/README.md.",
+        epilog="LM_SEED=1 in the environment is --seed 1. Documentation: docs/README.md.",
         cls=GroupedCommands,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,

@@ -9,7 +9,7 @@ from cli.flags.ineffective_options import has_no_dropout
 from cli.flags.settings import with_flags
 from cli.training.plan import minimum_seconds, show_plan
 from lm.config.model import ModelConfig
-from lm.config.presets import could_be_portable
+from lm.config.presets import could_be_portable, preset_depth
 from lm.config.run import RunConfig
 from lm.config.training import LENGTHS
 from lm.corpus.manifest import Manifest, PairManifest
@@ -186,6 +186,7 @@ def describe_run(run: Run, *, is_tuned: bool = False) -> None:
     """
     training, parameters = run.config.training, count_parameters(run.model)
     epochs = run.plan.steps / run.data.steps_per_epoch
+    has_chosen_size = training.budget is not None and preset_depth(run.config.preset) is not None
     watches_loss = training.decay_patience is not None  # so that it ends before it memorises its text
     if not is_tuned and could_be_portable(run.config):
         print_labelled(
@@ -207,7 +208,11 @@ def describe_run(run: Run, *, is_tuned: bool = False) -> None:
         *_schedule_warnings(run),
         *_r_drop_warnings(run.config),
         *_attention_warnings(run.config.model),
-        *([] if watches_loss else run.data.warnings(parameters=parameters, epochs=epochs, patience=training.patience)),
+        *(
+            []
+            if watches_loss or has_chosen_size
+            else run.data.warnings(parameters=parameters, epochs=epochs, patience=training.patience)
+        ),
     ):
         print_labelled("warning", with_flags(warning))
 

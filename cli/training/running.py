@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import TypeVar
@@ -26,7 +26,7 @@ from lm.distributed import launcher_env
 from lm.hardware import measure_matmul_flops, peak_memory
 from lm.signals import StopSignals
 from lm.training.events import TrainingWarning
-from lm.training.history import best_accuracy, has_improved
+from lm.training.history import best_accuracy, best_bits_per_byte, has_improved
 from lm.training.run import Run
 from lm.training.trainer import Event, Planned, SettingsChosen, Started, Trainer
 
@@ -96,7 +96,7 @@ def _train(trainer: Trainer, run: Run, *, tensorboard: bool | None) -> int:
             deque(trainer, maxlen=0)
         number = trainer.world.all_reduce_max(signals.number)
     if run.state.finished:
-        _report_results(run)
+        _report_results(run, ngram_bits=() if trainer.forecast is None else trainer.forecast.ngram_bits)
     else:
         print_labelled("stopped", f"at step {run.state.step:,}, saved")
         print_note(f"next    lm train --resume {run.folder}")
@@ -171,8 +171,13 @@ def _fault_tolerant(
             warn(error)
 
 
-def _report_results(run: Run) -> None:
-    """Print the results of training and next commands."""
+def _report_results(run: Run, *, ngram_bits: Sequence[float]) -> None:
+    """Print the results of training and next commands.
+
+    Args:
+        run: finished.
+        ngram_bits: bits/byte of n-gram baselines on the held-out text, if they were measured.
+    """
     state = run.state
     if run.config.training.budget is not None:
         warn_about_few_steps(state.step, f"{run.config.training.budget} was enough for")
@@ -188,6 +193,12 @@ def _report_results(run: Run) -> None:
         print_labelled("best", f"{scores}, at step {state.best_step:,}{_format_later_steps(run)}")
         if not has_improved(run.config, state):
             print_labelled("", "no improvement: no later step was better than what training began with")
+        bits = best_bits_per_byte(run.folder, state)
+        if ngram_bits and bits is not None and bits > min(ngram_bits):
+            compared = f"{bits:.2f} bits/byte, and an n-gram baseline has {min(ngram_bits):.2f}"
+            print_labelled(
+                "", f"{compared}: train longer (lm train --resume {run.folder} --budget 10m), or on more text"
+            )
         if run.last_loss is not None and run.last_loss > _MUCH_WORSE * state.best_loss:
             print_labelled("", "what helps against a loss that rises: docs/troubleshooting.md")
     for place, command in enumerate(_next_commands(run)):
@@ -200,7 +211,8 @@ def _format_later_steps(run: Run) -> str:
     if state.best_loss is None or state.best_step is None or state.best_step == state.step or last is None:
         return ""
     later = format_number_of(state.step - state.best_step, "later step")
-    changed = f"changed the loss by {last / state.best_loss - 1:+.1%}"
+    change = f"{last / state.best_loss - 1:+.1%}" if state.best_loss else f"{last:+.4f}"
+    changed = f"changed the loss by {change}"
     return f"; {later} {changed}, and are not in the best checkpoint"
 
 

@@ -343,6 +343,10 @@ class TextFiles(list[TextFile]):
         parts += [f"{rest:,} other"] * (rest > 0)
         counted = f"{', '.join(parts)} file{'s' * (total != 1)} not read"
         common = next(iter(suffixes), None)
+        if common and 0 < len(self) < self.skipped_suffixes[common]:
+            read = Counter(Path(file.name).suffix or "other" for file in self)
+            kinds = ", ".join(f"{number:,} {suffix}" for suffix, number in read.most_common(_NAMED_SUFFIXES))
+            counted = f"only {kinds} file{'s' * (len(self) != 1)} read; {counted}"
         return [Advice(counted, settings=[f"include={shlex.quote('*' + common)}"] if common else [])]
 
 

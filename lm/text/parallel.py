@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from lm.config import options
 from lm.config.data import LANGUAGE_PATTERN, FilesConfig, ParallelConfig
-from lm.errors import InputError, UsageError
+from lm.errors import InputError, UsageError, list_some
 from lm.text import csv_tsv, json_lines, rows
 from lm.text.compression import strip_compression_suffix
 from lm.text.dependency_trees import Heads, attach_heads
@@ -32,6 +32,7 @@ from lm.text.rows import list_fields, read_text
 
 _BYTE_ORDER_MARK = "\ufeff"
 _SHOWN = 40
+_NAMED_LINES = 10
 _SAMPLE_ROWS = 20
 _LOG = logging.getLogger(__name__)
 
@@ -125,11 +126,13 @@ class ParallelText:
 
     def _tab_separated(self, lines: Iterator[str]) -> Iterator[SentencePair]:
         for number, line in enumerate(lines, 1):
-            source, tab, target = line.partition("\t")
-            if (not tab and line.strip()) or "\t" in target:
+            source, _, target = line.partition("\t")
+            if _is_malformed(line):
+                also = [str(other) for other, rest in enumerate(lines, number + 1) if _is_malformed(rest)]
+                more = f" (wrong too: lines {list_some(also, limit=_NAMED_LINES)})" if also else ""
                 raise InputError(
-                    f"{self.name}: line {number} has {line.count(chr(9))} tabs; each line is a source, one tab and "
-                    "its target"
+                    f"{self.name}: line {number} has {line.count(chr(9))} tabs{more}; each line is a source, one tab "
+                    "and its target"
                 )
             yield SentencePair(source.strip(), target.strip(), number)
 
@@ -143,6 +146,11 @@ class ParallelText:
                     raise InputError(problem, settings=[setting])
             source, target = (read_text(row, field).strip() for field in self.fields)
             yield SentencePair(source, target, row.number)
+
+
+def _is_malformed(line: str) -> bool:
+    """Whether a line is neither blank nor a source, a tab and its target."""
+    return bool(line.strip()) and line.count("\t") != 1
 
 
 def find_parallel_texts(

@@ -91,10 +91,17 @@ def summarise_run(run: Path) -> RunSummary:
     trained = run_folder.count_parameters(last)
     base = read_base_path(last) if config.lora else None
     of_base = _count_base_parameters(last, base) if config.lora else 0
-    bits = None if state.best_step is None else _metric(log, state.best_step, _BITS_PER_BYTE)
+    bits = best_bits_per_byte(run, state)
     accuracy = best_accuracy(run, config, state)
     running = _last_step(log) if is_running else None
     return RunSummary(run, config, state, trained + of_base, trained, base, changed, bits, accuracy, running)
+
+
+def best_bits_per_byte(run: Path, state: TrainingState) -> float | None:
+    """Return the held-out bits/byte of a run's best checkpoint; None if not known."""
+    if state.best_step is None:
+        return None
+    return _metric(run / run_folder.METRICS, state.best_step, _BITS_PER_BYTE)
 
 
 def best_accuracy(run: Path, config: RunConfig, state: TrainingState) -> float | None:

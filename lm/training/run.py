@@ -137,6 +137,7 @@ class Run:
                 left, spent=setup.spent, evaluation_seconds=evaluation_seconds, clock=lambda: world.synced_time(clock)
             )
         self._expected_speed, self._adjustable_settings = setup.speed, setup.adjustable_settings
+        self._is_past_plateau = False  # the rest of a budget isn't used then
 
     def __repr__(self) -> str:
         """Folder and progress."""
@@ -234,7 +235,8 @@ class Run:
             return self._start_decay(
                 steps, self.plan.decay_share, by="clock of the budget", from_best=self._has_overfit
             )
-        if (steps := self.clock.rescheduled_total(step, self.plan.steps, config=training)) is None:
+        steps = self.clock.rescheduled_total(step, self.plan.steps, config=training)
+        if steps is None or (self._is_past_plateau and steps > self.plan.steps):
             return None
         plan = dataclasses.replace(self.plan, steps=steps, decay_step=step, decay_share=self._learning_rate_fraction)
         self._apply_plan(plan, self.config, by="clock of the budget")
@@ -285,7 +287,7 @@ class Run:
             steps = min(steps, plan.steps)
         else:
             steps = min(steps, self.clock.affordable_total(step, steps, config=self.config.training))
-        by = "validation loss no longer falls"
+        by, self._is_past_plateau = "validation loss no longer falls", True
         return self._start_decay(steps, self._learning_rate_fraction, by=by, from_best=True, on_plateau=True)
 
     def _start_decay(

@@ -164,6 +164,7 @@ class Trainer:
     Attributes:
         spec: specification.
         run: the run, once it has started.
+        forecast: what the budget is enough for, if one was planned.
         world: the ranks, while the trainer is open.
         stop: called once per step on each rank; if one returns True, the run is saved and training ends.
     """
@@ -190,6 +191,7 @@ class Trainer:
         """
         self.spec, self.stop = spec, stop
         self.run: Run | None = None
+        self.forecast: BudgetForecast | None = None
         self.world: World = SINGLE_PROCESS
         self._progress, self._clock, self._meter = progress, clock, machine or SpeedMeter()
         self._began = self._now() if began is None else began
@@ -426,7 +428,7 @@ class Trainer:
             train_tokens = len(split)
             if corpus.tokenizer.kind == "bpe" and len(held_out):  # a few characters are too short to tell anything
                 baselines = compute_bits_per_byte(split, held_out, vocab_size=corpus.tokenizer.vocab_size)
-        return resolve.fit_to_speed(
+        fitted = resolve.fit_to_speed(
             chosen,
             speed.scaled_to(self.world.size),
             data,
@@ -435,6 +437,8 @@ class Trainer:
             ngram_bits=baselines,
             train_tokens=train_tokens,
         )
+        self.forecast = fitted[-1]
+        return fitted
 
     def _seconds_left(self, budget: str) -> float:
         """Return the seconds left of a budget; UsageError if there are none."""

@@ -50,7 +50,7 @@ def test_a_folder_says_what_it_leaves_out(place: Path, capsys: pytest.CaptureFix
         (place / name).parent.mkdir(exist_ok=True)
         (place / name).write_text(f"text of {name}\n" * 9)
     assert run(["train", "src", "-o", "run", "--kind", "byte", *SMALL]) == 0
-    assert "note    2 .py, 1 .js files not read (--include '*.py')\n" in capsys.readouterr().err
+    assert "note    only 1 .md file read; 2 .py, 1 .js files not read (--include '*.py')\n" in capsys.readouterr().err
     assert run(["prepare", "src", "--include", "*.py", "--exclude", "a.*", "-o", "tokens", "--kind", "byte"]) == 0
     assert "text of src/b.py" in prepared("tokens")
     assert "a.py" not in prepared("tokens")

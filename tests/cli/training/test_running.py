@@ -30,6 +30,15 @@ def test_stdout_has_only_what_is_asked_for(place, tmp_path, capsys):
     assert capsys.readouterr().out == ""
 
 
+def test_a_best_loss_of_zero_is_reported_like_any_other(place, tmp_path, capsys, monkeypatch):
+    """As of a classifier that is certain."""
+    losses = iter([(0.0, 100), (2.0, 100)])
+    monkeypatch.setattr("lm.training.evaluation.compute_validation_loss", lambda run: next(losses))
+    settings = ["--steps", "4", "--evaluate-every", "2", *SMALL]
+    assert run(["train", str(place / "text.txt"), "-o", str(tmp_path / "run"), *settings]) == 0
+    assert "at step 2; 2 later steps changed the loss by +0.0200" in capsys.readouterr().err
+
+
 def test_an_observer_that_fails_is_left_out_with_a_warning(place, tmp_path, capsys, monkeypatch):
     """As TensorBoard on a full disk, or a display of which something is wrong."""
     seen = []

@@ -13,7 +13,7 @@ pytest.importorskip("numba")
 
 @pytest.fixture
 def ready(monkeypatch, pytestconfig):
-    monkeypatch.setattr(code_cache, "is_ready", lambda: True)
+    monkeypatch.setattr(code_cache, "is_ready", lambda _dtype: True)
     with kept_code(pytestconfig):
         yield
 
@@ -44,5 +44,5 @@ def test_unsupported_tensors_are_left_to_torch(ready):
 
 
 def test_without_compiled_code_all_is_left_to_torch(monkeypatch):
-    monkeypatch.setattr(code_cache, "is_ready", lambda: False)
+    monkeypatch.setattr(code_cache, "is_ready", lambda _dtype: False)
     assert torch_ops.int8_matmul(*drawn()) is None

@@ -194,6 +194,12 @@ class TestSelection:
         found = find_text_files([str(code)], reading=reading)
         assert [file.path.relative_to(code).as_posix() for file in found] == names
 
+    def test_a_folder_of_which_most_is_skipped_says_what_is_read(self, tmp_path: Path) -> None:
+        for name in ("NEWS.txt", "a.py", "b.py"):
+            (tmp_path / name).write_text("x = 1\n")
+        (note,) = find_text_files([str(tmp_path)]).notes
+        assert note.startswith("only 1 .txt file read; 2 .py files not read")
+
     def test_what_is_skipped_is_counted_by_suffix(self, code: Path) -> None:
         found = find_text_files([str(code)])
         assert found.skipped_suffixes == {".py": 3, ".json": 1, "": 1}

@@ -71,6 +71,11 @@ def test_a_line_has_one_tab(line: str, message: str, tmp_path: Path) -> None:
         texts(one_file(tmp_path, "pairs.tsv", f"a\tb\n{line}\n"))
 
 
+def test_all_malformed_lines_are_named_at_once(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"line 2 has 0 tabs \(wrong too: lines 4, 5\)"):
+        texts(one_file(tmp_path, "pairs.tsv", "a\tb\nno tab\n\nthree\tof\tthem\nnone\nc\td\n"))
+
+
 TABLE = "english\tgerman\tid\n" + "A longer line of text.\tEine lange Zeile Text.\tf1\n" * 9
 
 

@@ -16,7 +16,7 @@ from lm.optim.schedules import learning_rate, total_steps_from_decay
 from lm.run_folder import MODEL, checkpoint_folder
 from lm.tensors import load_tensors
 from lm.training.corpus import TrainingCorpus
-from lm.training.events import DecayStarted, Evaluation, Replanned, Saved, Step, StoppedEarly
+from lm.training.events import DecayStarted, EndRescheduled, Evaluation, Replanned, Saved, Step, StoppedEarly
 from lm.training.loop import train
 from lm.training.planning.budget import BudgetClock, EvaluationCost, TrainingSpeed, evaluation_reserve
 from lm.training.startup import resume_run, start_run
@@ -385,6 +385,7 @@ def test_on_a_plateau_a_budget_is_not_used_up(make_run, time):
     assert [event.on_plateau for event in events if isinstance(event, DecayStarted)] == [True]
     assert time.now - began < 300
     assert run.state.finished
+    assert not [event for event in events if isinstance(event, EndRescheduled)]  # nor is the decay made longer
 
 
 def test_resumed_in_the_decay_of_a_plateau_a_run_ends_as_if_it_had_never_stopped(make_run):
