@@ -14,19 +14,19 @@ _WAIT = 4.0
 
 @contextmanager
 def compiling_in_background(
-    config: ModelConfig, device: str, *, of_budget: bool = False, waits: bool = True
+    config: ModelConfig, device: str, *, is_long: bool = False, waits: bool = True
 ) -> Iterator[None]:
     """Compile while a command runs, unless that was done before; see `BackgroundCompiler.start`.
 
     Args:
         config: of the model.
         device: of the model.
-        of_budget: the command has a budget of time, which it meets all the same.
+        is_long: the command runs so long that the compiler may take time from it.
         waits: whether to wait a few seconds at the end, unless there is an error.
     """
     from lm.engine.background import VARIABLE, BackgroundCompiler
 
-    compiler = BackgroundCompiler.start(config, device, of_budget=of_budget)
+    compiler = BackgroundCompiler.start(config, device, is_long=is_long)
     if compiler is None:
         yield
         return

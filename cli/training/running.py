@@ -33,6 +33,8 @@ from lm.training.trainer import Event, Planned, SettingsChosen, Started, Trainer
 E = TypeVar("E", Planned, Started)
 
 
+_LONG_SECONDS = 600.0
+"""Seconds of a budget from which the background compiler takes time from training."""
 _MUCH_WORSE = 1.1
 """Ratio of the last validation loss to the best from which the summary names a page about overfitting."""
 
@@ -118,9 +120,9 @@ def _render(run: Run, events: Iterable[Event], *, tensorboard: bool | None) -> N
         matrix_rate=rate,
         left=None if run.clock is None else run.seconds_left,
     )
-    device, is_limited = run.hardware.device, run.clock is not None
+    device, is_long = run.hardware.device, run.clock is not None and run.seconds_left() >= _LONG_SECONDS
     with (
-        compiling_in_background(run.config.model, device, of_budget=is_limited, waits=False),
+        compiling_in_background(run.config.model, device, is_long=is_long, waits=False),
         _fault_tolerant("TensorBoard", recording) as record,
         _fault_tolerant("the display", _opened_display(display)) as draw,
     ):

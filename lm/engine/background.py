@@ -23,8 +23,8 @@ from lm.processes import available_cores
 VARIABLE = "LM_BACKGROUND_COMPILE"
 """The environment variable that disables it, with 0, false, no or off."""
 _DISABLING = frozenset({"0", "false", "no", "off"})
-_NICENESS, _NICENESS_IN_BUDGET = 19, 3
-"""The priority: a 1% share of a core that the command keeps busy; under a budget, which is met all the same, 34%."""
+_NICENESS, _NICENESS_IN_LONG_COMMANDS = 19, 3
+"""1% of a core that the command keeps busy, and 34%: with that, training steps on two cores took twice as long."""
 _MAX_WAITS = 10
 """Commands that wait for the compiler at their end; on a machine too slow to finish with them, later ones don't."""
 _CODE = (
@@ -46,13 +46,13 @@ class BackgroundCompiler:
         self.is_first, self.may_wait, self._process = is_first, may_wait, process
 
     @classmethod
-    def start(cls, config: ModelConfig, device: str, *, of_budget: bool = False) -> Self | None:
+    def start(cls, config: ModelConfig, device: str, *, is_long: bool = False) -> Self | None:
         """Start the process.
 
         Args:
             config: of the model that would be decoded.
             device: of the model.
-            of_budget: the command has a budget of time.
+            is_long: the command runs so long that the compiler may take time from it.
 
         Returns:
             None if compiled code exists, is disabled, would not be used by this model and device, cannot be saved, or
@@ -64,7 +64,7 @@ class BackgroundCompiler:
             return None
         if not code_cache.is_installed() or code_cache.is_complete() or (is_first := code_cache.begin()) is None:
             return None
-        niceness = _NICENESS_IN_BUDGET if of_budget else _NICENESS
+        niceness = _NICENESS_IN_LONG_COMMANDS if is_long else _NICENESS
         try:
             process = subprocess.Popen(
                 [sys.executable, "-c", _CODE, json.dumps(sys.path), str(niceness)],
