@@ -55,6 +55,7 @@ CHANGED: tuple[tuple[str, str], ...] = (
     ),
     (r"^tools/(info|presets)/.*cache_bytes_per_token$", "compressed attention caches nothing"),
     (r"^tools/presets/.*:t-dmca\.summary$", "the summary says alternating"),
+    (r"^perplexity/(show|html)/command 1:(66|3)$", "the conditions say: conditioned on a document-start token"),
     (r"(^|/)decisions\.jsonl:", "what chose each setting is written down; earlier versions did not tell"),
     (
         r"(config\.json:|command \d+:config\.)model\.max_tree_distance$",
