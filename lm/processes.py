@@ -38,10 +38,7 @@ _Outcome = tuple[Any, Exception | None]
 ParallelMap = Callable[[Iterable[Item]], Iterator[Result]]
 """A parallel `map`: one result per item, in order."""
 
-_WORKER_CODE = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from lm.processes import run_worker; run_worker(int(sys.argv[2]))"
-)
+_WORKER_CODE = "from lm.processes import run_worker; run_worker(int(sys.argv[2]))"
 
 _REQUEST, _RESULT, _DONE, _FAILED = range(4)
 
@@ -51,6 +48,28 @@ def available_cores() -> int:
     if hasattr(os, "sched_getaffinity"):  # not on every system
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def python_command(code: str, *arguments: str) -> list[str]:
+    """Return the command of a Python process with the import path of this one.
+
+    Args:
+        code: to run; the arguments are `sys.argv[2:]`.
+        arguments: of the code.
+    """
+    with_path = f"import json, sys; sys.path[:] = json.loads(sys.argv[1]); {code}"
+    return [sys.executable, "-c", with_path, json.dumps(sys.path), *arguments]
+
+
+def end_with_parent() -> None:
+    """End this process when its standard input closes, as it does when the parent ends."""
+    threading.Thread(target=_exit_at_end_of_input, daemon=True).start()
+
+
+def _exit_at_end_of_input() -> None:
+    with contextlib.suppress(OSError):
+        os.read(sys.stdin.fileno(), 1)  # unbuffered: at the end a thread must hold no lock of the interpreter
+    os._exit(0)
 
 
 def map_in_processes(
@@ -160,7 +179,7 @@ class WorkerPool(Generic[Item, Result]):
             ours, theirs = Pipe()
             with theirs:  # so that EOF is noticed
                 self._workers[ours] = subprocess.Popen(
-                    [sys.executable, "-c", _WORKER_CODE, json.dumps(sys.path), str(theirs.fileno())],
+                    python_command(_WORKER_CODE, str(theirs.fileno())),
                     stdin=subprocess.PIPE,
                     env={**os.environ, **self._environment},
                     **_popen_arguments(theirs),
@@ -283,7 +302,7 @@ def run_worker(descriptor: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.dup2(2, 1)
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # so that output isn't lost when killed
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    end_with_parent()
     pipe: Connection = getattr(connection, "PipeConnection", Connection)(descriptor)  # on Windows the former
     with contextlib.suppress(EOFError, ConnectionError):  # the parent has ended
         try:
@@ -296,12 +315,6 @@ def run_worker(descriptor: int) -> None:
             raise
         except Exception as error:
             pipe.send((_FAILED, _picklable_error(error)))
-
-
-def _end_with_parent() -> None:
-    """End when standard input closes."""
-    sys.stdin.buffer.read()
-    os._exit(0)
 
 
 def _requested_items(pipe: Connection) -> Iterator[Any]:

@@ -195,8 +195,8 @@ def _report_results(run: Run, *, ngram_bits: Sequence[float]) -> None:
         print_labelled("best", f"{scores}, at step {state.best_step:,}{_format_later_steps(run)}")
         if not has_improved(run.config, state):
             print_labelled("", "no improvement: no later step was better than what training began with")
-        bits = best_bits_per_byte(run.folder, state)
-        if ngram_bits and bits is not None and bits > min(ngram_bits):
+        bits = best_bits_per_byte(run.folder, state) if ngram_bits else None
+        if bits is not None and bits > min(ngram_bits):
             compared = f"{bits:.2f} bits/byte, and an n-gram baseline has {min(ngram_bits):.2f}"
             print_labelled(
                 "", f"{compared}: train longer (lm train --resume {run.folder} --budget 10m), or on more text"

@@ -6,11 +6,8 @@ numba saves each function when it is compiled, so the next command continues whe
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import subprocess
-import sys
-import threading
 from typing import Self
 
 from lm.config.model import ModelConfig
@@ -18,7 +15,7 @@ from lm.engine.compiled.build import compile_decode_step
 from lm.engine.selection import COMPILED_SUPPORT, find_unsupported
 from lm.errors import InputError
 from lm.kernels import code_cache
-from lm.processes import available_cores
+from lm.processes import available_cores, end_with_parent, python_command
 
 VARIABLE = "LM_BACKGROUND_COMPILE"
 """The environment variable that disables it, with 0, false, no or off."""
@@ -27,10 +24,7 @@ _NICENESS, _NICENESS_IN_LONG_COMMANDS = 19, 3
 """1% of a core that the command keeps busy, and 34%: with that, training steps on two cores took twice as long."""
 _MAX_WAITS = 10
 """Commands that wait for the compiler at their end; on a machine too slow to finish with them, later ones don't."""
-_CODE = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from lm.engine.background import run_compiler; run_compiler(int(sys.argv[2]))"
-)
+_CODE = "from lm.engine.background import run_compiler; run_compiler(int(sys.argv[2]))"
 
 
 class BackgroundCompiler:
@@ -67,7 +61,7 @@ class BackgroundCompiler:
         niceness = _NICENESS_IN_LONG_COMMANDS if is_long else _NICENESS
         try:
             process = subprocess.Popen(
-                [sys.executable, "-c", _CODE, json.dumps(sys.path), str(niceness)],
+                python_command(_CODE, str(niceness)),
                 stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             )  # fmt: skip
         except OSError:
@@ -100,7 +94,7 @@ def _count_start() -> int:
 
 def run_compiler(niceness: int) -> None:
     """Compile at a low priority until done, or until standard input closes, as it does when the parent ends."""
-    threading.Thread(target=_exit_with_parent, daemon=True).start()
+    end_with_parent()
     if hasattr(os, "nice"):  # not on Windows
         os.nice(niceness)
     try:
@@ -109,9 +103,3 @@ def run_compiler(niceness: int) -> None:
         return
     except Exception:
         code_cache.record_failure()
-
-
-def _exit_with_parent() -> None:
-    with contextlib.suppress(OSError):
-        os.read(sys.stdin.fileno(), 1)  # unbuffered: at the end a thread must hold no lock of the interpreter
-    os._exit(0)

@@ -341,7 +341,7 @@ class Trainer:
                 prepared = dataclasses.replace(prepared, spare_tokens=count_spare_tokens(from_run, prepared.tokenizer))
                 adapted = find_checkpoint(from_run) if chosen.config.lora else None
             chosen = chosen.replace_config("corpus", resolve.fit_to_corpus(chosen.config, prepared))
-            data, speed, forecast = open_data(prepared.folder, chosen.config), None, None
+            data, speed = open_data(prepared.folder, chosen.config), None
             if from_run is not None and weights is not None:
                 chosen, continued = continued_training.choose_continued_training(
                     chosen,
@@ -351,15 +351,11 @@ class Trainer:
                 )
                 yield continued
             if chosen.config.training.budget is not None:
-                chosen, speed, forecast = self._fit_to_speed(chosen, prepared, data)
-                if chosen.is_regularised:  # the batch size and BPE dropout change the batches
-                    data = open_data(prepared.folder, chosen.config)
-                    tokens = forecast.epochs * data.tokens if data.holds_pairs else forecast.tokens
-                    forecast = dataclasses.replace(forecast, tokens=tokens)
+                chosen, speed, data = self._fit_to_speed(chosen, prepared, data)
             planned = plan_run(
                 chosen.config, prepared, data, speed=speed, spent=self._seconds_elapsed(), world=self.world
             )
-            yield Planned(planned, chosen.reasons, prepared, data, forecast, self._seconds_elapsed())
+            yield Planned(planned, chosen.reasons, prepared, data, self.forecast, self._seconds_elapsed())
             run = start_planned_run(
                 folder,
                 planned,
@@ -416,7 +412,7 @@ class Trainer:
 
     def _fit_to_speed(
         self, chosen: Resolution, corpus: TrainingCorpus, data: TrainingData
-    ) -> tuple[Resolution, TrainingSpeed, BudgetForecast]:
+    ) -> tuple[Resolution, TrainingSpeed, TrainingData]:
         """Measure the training speed, on rank 0 only, and choose what depends on the number of steps."""
         config, budget = chosen.config, str(chosen.config.training.budget)
         speed = self._meter.measure_speed(config, corpus, data, seconds=_measuring_seconds(budget))
@@ -428,7 +424,7 @@ class Trainer:
             train_tokens = len(split)
             if corpus.tokenizer.kind == "bpe" and len(held_out):  # a few characters are too short to tell anything
                 baselines = compute_bits_per_byte(split, held_out, vocab_size=corpus.tokenizer.vocab_size)
-        fitted = resolve.fit_to_speed(
+        chosen, speed, forecast = resolve.fit_to_speed(
             chosen,
             speed.scaled_to(self.world.size),
             data,
@@ -437,8 +433,12 @@ class Trainer:
             ngram_bits=baselines,
             train_tokens=train_tokens,
         )
-        self.forecast = fitted[-1]
-        return fitted
+        if chosen.is_regularised:  # the batch size and BPE dropout change the batches
+            data = open_data(corpus.folder, chosen.config)
+        if chosen.is_regularised and data.holds_pairs:
+            forecast = dataclasses.replace(forecast, tokens=forecast.epochs * data.tokens)
+        self.forecast = forecast
+        return chosen, speed, data
 
     def _seconds_left(self, budget: str) -> float:
         """Return the seconds left of a budget; UsageError if there are none."""

@@ -37,6 +37,7 @@ from lm.model.positions import build_relative_positions
 from lm.model.transformer import build_self_attention
 from lm.model.variants.block_sparse import compute_in_chunks
 from lm.training.step_timing import time_interleaved
+from tests.benchmarks.workloads.timing import timer
 
 KINDS = {
     "full": {}, "window": {"attention": "window"}, "bigbird": {"attention": "bigbird"},
@@ -98,7 +99,9 @@ def costs(lengths: Sequence[int], kinds: Sequence[str], setting: Setting, *, sec
     torch.set_num_threads(setting.threads)
     measured = list(dict.fromkeys([*(_full(kind) for kind in kinds), *kinds]))
     sides = [(kind, length) for length in lengths for kind in measured]
-    rounds = time_interleaved([_timed(pass_of(*side, setting)) for side in sides], seconds=seconds)
+    rounds = time_interleaved(
+        [timer(pass_of(*side, setting), clock=time.process_time) for side in sides], seconds=seconds
+    )
     times = dict(zip(sides, zip(*rounds, strict=True), strict=True))
     found = []
     for length in lengths:
@@ -121,15 +124,6 @@ def _ratio(some: Sequence[float], others: Sequence[float]) -> float:
 
 def _full(kind: str) -> str:
     return "full, encoder" if kind.endswith("encoder") else "full"
-
-
-def _timed(work: Callable[[], None]) -> Callable[[], float]:
-    def timed() -> float:
-        began = time.process_time()
-        work()
-        return time.process_time() - began
-
-    return timed
 
 
 def pass_of(kind: str, length: int, setting: Setting) -> Callable[[], None]:

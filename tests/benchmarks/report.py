@@ -78,10 +78,10 @@ def _versions() -> Iterator[tuple[str, str]]:
         except PackageNotFoundError:
             continue
     try:
-        told = subprocess.run(["llama-bench", "--version"], capture_output=True, text=True)
+        completed = subprocess.run(["llama-bench", "--version"], capture_output=True, text=True)
     except FileNotFoundError:
         return
-    if found := re.search(r"version: (.*)", told.stdout + told.stderr):
+    if found := re.search(r"version: (.*)", completed.stdout + completed.stderr):
         yield "llama.cpp", found[1]
 
 

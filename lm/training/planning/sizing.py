@@ -22,7 +22,7 @@ _BATCH_TOKENS_FACTOR, _MIN_STEPS = 4, 200
 """Batch tokens per square root of training tokens, and the minimum number of steps, from the same runs."""
 _MIN_BATCH_TOKENS = 512  # four windows of the context of shallow presets
 _MIN_STEPS_PER_EPOCH = 8
-"""Of text: on 20 kB, steps of a third of an epoch came to 3.58 bits/byte of unseen text, of an eighth to 3.49."""
+"""Of text: on 20 kB, steps of a third of an epoch gave 3.58 bits/byte of unseen text, and of an eighth 3.49."""
 _MAX_VOCAB_SIZE = 16_384  # of the preset base; for texts larger than those in the tables below
 _BYTES_PER_TOKEN = 3.3  # English with a vocabulary of some thousands; the stories corpus has 4.2
 _HELD_OUT_FRACTION = 0.1  # of the text, the default of --validation

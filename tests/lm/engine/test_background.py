@@ -102,14 +102,14 @@ def test_the_line_is_printed_once_and_output_and_tokens_stay_the_same(tmp_path, 
     monkeypatch.setattr("cli.console.compiling._WAIT", 0.1)
     folder = make_run(tmp_path / "run")
     command = ["generate", str(folder), "The owl", "--greedy", "--max-tokens", "5"]
-    told = []
+    outputs = []
     for _ in range(2):
         assert run(command) == 0
-        told.append(capsys.readouterr())
-    assert told[0].err.count("\n") == 1
-    assert "LM_BACKGROUND_COMPILE=0" in told[0].err
-    assert told[1].err == ""
-    assert told[0].out == told[1].out
+        outputs.append(capsys.readouterr())
+    assert outputs[0].err.count("\n") == 1
+    assert "LM_BACKGROUND_COMPILE=0" in outputs[0].err
+    assert outputs[1].err == ""
+    assert outputs[0].out == outputs[1].out
 
 
 def test_the_compiler_ends_well_when_there_is_nothing_left_to_compile():

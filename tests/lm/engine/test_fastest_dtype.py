@@ -38,11 +38,11 @@ def test_it_is_of_these_weights_wherever_they_are(run, tmp_path):
     assert read_fastest_dtype(other, "cpu") == "float32"
 
 
-@pytest.mark.parametrize("told", [b"{", b"", b"\xff\xfe\x00", b"[]", b'{"weights": 1}', b"3"])
-def test_a_damaged_record_is_none(told, run):
+@pytest.mark.parametrize("content", [b"{", b"", b"\xff\xfe\x00", b"[]", b'{"weights": 1}', b"3"])
+def test_a_damaged_record_is_none(content, run):
     checkpoint = find_checkpoint(run)
     save_fastest_dtype(checkpoint, "cpu", "int8")
-    (checkpoint / "decoding.json").write_bytes(told)
+    (checkpoint / "decoding.json").write_bytes(content)
     assert read_fastest_dtype(checkpoint, "cpu") == "float32"
 
 
