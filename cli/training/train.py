@@ -206,7 +206,7 @@ def train(
 ) -> None:
     """Train a language model on text, or a translation model on pairs.
 
-    The corpus is tokenized first (tokens are cached) and a tenth of it is held out. The checkpoint with the lowest
+    The corpus is tokenized first (tokens are cached) and up to a tenth is held out. The checkpoint with the lowest
     validation loss is the run's best. Ctrl-C saves; --resume continues exactly where the run stopped.
 
     Without a length, a time from one minute to half an hour follows from the size of the corpus, and vocabulary, model

@@ -258,8 +258,6 @@ def choose_size(
     chosen = found.settings()
     if "budget" not in given["training"]:
         chosen["training"]["budget"] = before.training.budget
-    if not pairs and not is_prepared:
-        chosen["data"] = {"validation": f"{sizing.choose_held_out_fraction(found.tokens, text_bytes=text_bytes):.2g}"}
     name = _preset_of_depth(before, found.depth, pairs=pairs)
     config = build_run_config(name, {section: overlay(chosen.get(section, {}), given[section]) for section in SECTIONS})
     by_budget = {f"{section}.{name}": "budget" for section, values in chosen.items() for name in values}
@@ -268,7 +266,11 @@ def choose_size(
     reasons["preset"] = "budget" if depth is None else resolution.reasons["preset"]
     if "budget" not in given["training"]:
         reasons["training.budget"] = resolution.reasons["training.budget"]
-    return Resolution(config, given, is_regularised=True, reasons=reasons)
+    sized = Resolution(config, given, is_regularised=True, reasons=reasons)
+    if pairs or is_prepared:
+        return sized
+    fraction = sizing.choose_held_out_fraction(text_bytes)
+    return sized.choose("size of the corpus", {"data": {"validation": f"{fraction:.2g}"}})
 
 
 def _is_fixed(name: str, fixed: Settings) -> bool:

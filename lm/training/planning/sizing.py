@@ -25,9 +25,7 @@ _MIN_STEPS_PER_EPOCH = 8
 """Of text: on 20 kB, steps of a third of an epoch gave 3.58 bits/byte of unseen text, and of an eighth 3.49."""
 _MAX_VOCAB_SIZE = 16_384  # of the preset base; for texts larger than those in the tables below
 _BYTES_PER_TOKEN = 3.3  # English with a vocabulary of some thousands; the stories corpus has 4.2
-_HELD_OUT_FRACTION = 0.1  # of the text, the default of --validation
-_HELD_OUT_PER_TRAINING_TOKEN = 0.06  # ten evaluations at a third of the cost per token are a fifth of training
-_MIN_HELD_OUT_BYTES = 40_000  # about 12,000 tokens, which measure the loss to about 0.02 nats
+_HELD_OUT_FRACTION = 0.1  # of a text of up to a megabyte; the default of the setting `validation`
 _BYTE_VOCAB_SIZE = 257  # bytes and the end-of-text token: approximate vocabulary without BPE
 _USEFUL_TOKENS_PER_MB, _MEGABYTE = 1.5e6, 1e6
 """Training tokens for a megabyte of text, five epochs, beyond which more time brings little: two minutes and ten differ
@@ -231,16 +229,13 @@ def _count_parameters(rules: _SizingRules, vocab_size: int, depth: int) -> int:
     return rules.parameters_at_depth_1 * depth**3 + vocab_size * 64 * depth
 
 
-def choose_held_out_fraction(tokens: float, *, text_bytes: int) -> float:
-    """Return the fraction of a text to hold out: a tenth, or less for a large text.
+def choose_held_out_fraction(text_bytes: int) -> float:
+    """Return the fraction of a text to hold out: a tenth of up to one megabyte, less of a larger text.
 
-    Otherwise evaluation would take as long as training: it costs a third per token, several times. But at least enough
-    to compare models.
+    The held-out bytes grow with the square root of the size, so that evaluations stay a small part of the training
+    time. The fraction depends on the text alone: every machine and every budget uses the same split.
     """
-    return min(
-        _HELD_OUT_FRACTION,
-        max(_HELD_OUT_PER_TRAINING_TOKEN * tokens * _BYTES_PER_TOKEN, _MIN_HELD_OUT_BYTES) / max(1, text_bytes),
-    )
+    return _HELD_OUT_FRACTION * min(1.0, (_MEGABYTE / max(1, text_bytes)) ** 0.5)
 
 
 def size_translation_model(

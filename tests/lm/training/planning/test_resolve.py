@@ -198,6 +198,20 @@ def test_the_time_chosen_has_its_reason_and_goes_into_the_size():
     assert chosen.is_regularised
 
 
+def test_the_held_out_fraction_depends_on_the_corpus_alone():
+    spec = run_spec("text.txt", budget="10m")
+    chosen = [
+        choose_size(resolve_spec(spec), seconds=seconds, rate=rate, text_bytes=4_000_000, pairs=False)
+        for seconds in (10.0, 60_000.0)
+        for rate in (1e9, 1e13)
+    ]
+    assert {found.config.data.validation for found in chosen} == {"0.05"}
+    assert {found.reasons["data.validation"] for found in chosen} == {"size of the corpus"}
+    given = run_spec("text.txt", budget="10m", validation="0.2")
+    fixed = choose_size(resolve_spec(given), seconds=60, rate=1e11, text_bytes=4_000_000, pairs=False)
+    assert fixed.config.data.validation == "0.2"
+
+
 def test_a_depth_replaces_the_depth_alone():
     open_depth, chosen = sized(text_bytes=400_000), sized(text_bytes=400_000, depth=2)
     assert (chosen.config.model.n_layers, chosen.reasons["preset"]) == (2, "python")
