@@ -24,9 +24,9 @@ from lm.config.tokenizer import END_OF_TEXT, MASK, TokenizerConfig
 from lm.errors import Advice, InputError, UsageError
 from lm.processes import map_on_threads
 from lm.text import documents
-from lm.text.documents import FileSummary, Fragment, group_by_size, split_into_spans
+from lm.text.documents import FileSummary, TextPiece, group_by_size, split_into_ranges
 from lm.text.encodings import UnreadableError
-from lm.text.files import FileSpan, ProgressCallback, TextFile, drop_unreadable, find_text_files
+from lm.text.files import FileRange, ProgressCallback, TextFile, drop_unreadable, find_text_files
 from lm.text.rows import FIELD
 from lm.tokenizer.tokenizer import Tokenizer, split_into_pieces
 from lm.tokenizer.training import load_or_train
@@ -70,17 +70,17 @@ def compute_hash_bound(fraction: Fraction, few: Collection[int] | None = None) -
     return sorted(few)[max(1, int(len(few) * fraction))] if len(few) > 1 else 0
 
 
-def split_at(fragments: Iterable[Fragment], boundary: int) -> Iterator[Fragment]:
+def split_at(pieces: Iterable[TextPiece], boundary: int) -> Iterator[TextPiece]:
     """Start a new document at a boundary (in bytes), or at the first character after it."""
-    for fragment in fragments:
-        data = fragment.text.encode()
+    for piece in pieces:
+        data = piece.text.encode()
         while 0 < boundary < len(data) and data[boundary] & 0xC0 == 0x80:  # inside a character
             boundary += 1
         if 0 < boundary < len(data):
-            yield Fragment(data[:boundary].decode(), fragment.starts_document)
-            yield Fragment(data[boundary:].decode(), starts_document=True)
+            yield TextPiece(data[:boundary].decode(), piece.starts_document)
+            yield TextPiece(data[boundary:].decode(), starts_document=True)
         else:
-            yield Fragment(fragment.text, fragment.starts_document or boundary == 0)
+            yield TextPiece(piece.text, piece.starts_document or boundary == 0)
         boundary -= len(data)
 
 
@@ -227,7 +227,7 @@ class HeldOutRule:
 
 
 @dataclass(frozen=True)
-class FileSection:
+class ChunkInput:
     """A file or part of one, from the start of one document to the end of another, and what is held out of it.
 
     Attributes:
@@ -235,8 +235,8 @@ class FileSection:
         number: of the file in the corpus; validation files are counted last.
         identity: checksum of the file, and how it is decoded.
         size: decompressed bytes; approximate for row groups.
-        held_out: which documents; a boundary is relative to the start of the section.
-        span: the part of the file; None for all of it.
+        held_out: which documents; a boundary is relative to the start of the input.
+        file_range: the part of the file; None for all of it.
     """
 
     file: TextFile
@@ -244,27 +244,28 @@ class FileSection:
     identity: str
     size: int
     held_out: HeldOutRule
-    span: FileSpan | None = None
+    file_range: FileRange | None = None
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """Consecutive sections of a corpus.
+    """Consecutive inputs: files of a corpus or ranges of them.
 
     Attributes:
-        sections: in order.
+        inputs: in order.
         separator: the line that ends a document within a text file.
     """
 
-    sections: tuple[FileSection, ...]
+    inputs: tuple[ChunkInput, ...]
     separator: str
 
     def key(self, tokenizer: str) -> str:
         """Hash everything that the tokens of the chunk depend on, given the checksum of the tokenizer."""
         read = [
-            [found.identity, found.number, *_settings(found.held_out), _bounds(found.span)] for found in self.sections
+            [found.identity, found.number, *_settings(found.held_out), _bounds(found.file_range)]
+            for found in self.inputs
         ]
-        supervised = [found.file.supervised and _EXAMPLES_KEY_VERSION for found in self.sections[:1]]
+        supervised = [found.file.supervised and _EXAMPLES_KEY_VERSION for found in self.inputs[:1]]
         described = json.dumps([_KEY_VERSION, tokenizer, self.separator, supervised, read])
         return hashlib.sha256(described.encode()).hexdigest()
 
@@ -273,8 +274,8 @@ def _settings(held_out: HeldOutRule) -> tuple[int, int | None, str]:
     return held_out.bound, held_out.boundary, str(held_out.fraction)
 
 
-def _bounds(span: FileSpan | None) -> list[int] | None:
-    return None if span is None else [span.start, span.stop]
+def _bounds(file_range: FileRange | None) -> list[int] | None:
+    return None if file_range is None else [file_range.start, file_range.stop]
 
 
 def split_into_chunks(corpus: Corpus, held_out: HeldOutRule) -> list[Chunk]:
@@ -287,17 +288,17 @@ def split_into_chunks(corpus: Corpus, held_out: HeldOutRule) -> list[Chunk]:
     every = [*corpus.files, *corpus.validation_files]
     total = sum(map(_decompressed_size, every))
     size = max(CHUNK_BYTES, total // _MAX_CHUNKS) if held_out.fraction is None else total + 1
-    sections = _list_sections(corpus, held_out, size)
-    groups = group_by_size(sections, lambda section: section.size, limit=size)
+    inputs = _list_inputs(corpus, held_out, size)
+    groups = group_by_size(inputs, lambda chunk_input: chunk_input.size, limit=size)
     return [Chunk(tuple(group), corpus.config.separator) for group in groups]
 
 
-def _list_sections(corpus: Corpus, held_out: HeldOutRule, size: int) -> Iterator[FileSection]:
+def _list_inputs(corpus: Corpus, held_out: HeldOutRule, size: int) -> Iterator[ChunkInput]:
     position = 0
     for number, found in enumerate(corpus.files):
         if held_out.boundary is not None:
             here = HeldOutRule(held_out.bound, held_out.boundary - position)
-            yield FileSection(found.file, number, found.identity, _decompressed_size(found), here)
+            yield ChunkInput(found.file, number, found.identity, _decompressed_size(found), here)
         else:
             yield from _split_file(found, number, held_out, corpus.config.separator, size)
         position += found.bytes
@@ -312,15 +313,20 @@ def _decompressed_size(found: FileSummary) -> int:
 
 def _split_file(
     found: FileSummary, number: int, held_out: HeldOutRule, separator: str, size: int
-) -> Iterator[FileSection]:
-    cuts: Sequence[FileSpan] | None = split_into_spans(found.file, separator, size=size)
+) -> Iterator[ChunkInput]:
+    cuts: Sequence[FileRange] | None = split_into_ranges(found.file, separator, size=size)
     if cuts is None:
-        yield FileSection(found.file, number, found.identity, _decompressed_size(found), held_out)
+        yield ChunkInput(found.file, number, found.identity, _decompressed_size(found), held_out)
         return
-    fraction = _decompressed_size(found) / cuts[-1].stop  # 1, unless spans count row groups
-    for span in cuts:
-        yield FileSection(
-            found.file, number, found.identity, round((span.stop - span.start) * fraction), held_out, span
+    fraction = _decompressed_size(found) / cuts[-1].stop  # 1, unless ranges count row groups
+    for file_range in cuts:
+        yield ChunkInput(
+            found.file,
+            number,
+            found.identity,
+            round((file_range.stop - file_range.start) * fraction),
+            held_out,
+            file_range,
         )
 
 
@@ -341,7 +347,7 @@ def _try_scan_file(file: TextFile, *, separator: str) -> FileSummary | Unreadabl
 def read_training_texts(corpus: Corpus) -> Iterator[str]:
     """Yield the text of `corpus.files` in pieces cut between words, for training a tokenizer."""
     for found in corpus.files:
-        for piece in split_into_pieces(documents.read_fragments(found.file, corpus.config.separator), tokenizer=None):
+        for piece in split_into_pieces(documents.read_pieces(found.file, corpus.config.separator), tokenizer=None):
             yield piece.text
 
 
@@ -350,10 +356,10 @@ def read_beginnings(corpus: Corpus, *, limit: int) -> Iterator[str]:
     fraction = min(1.0, limit / max(1, corpus.files_bytes))
     for found in corpus.files:
         left, parts = math.ceil(fraction * found.bytes), []
-        for fragment in documents.read_fragments(found.file, corpus.config.separator):
-            part = fragment.text.encode()[:left].decode(errors="ignore")
+        for piece in documents.read_pieces(found.file, corpus.config.separator):
+            part = piece.text.encode()[:left].decode(errors="ignore")
             parts.append(part)
-            left -= len(fragment.text.encode())
+            left -= len(piece.text.encode())
             if left <= 0:
                 break
         yield "".join(parts)

@@ -30,8 +30,8 @@ from lm.corpus import shards
 from lm.corpus.corpus import (
     BytesCallback,
     Chunk,
+    ChunkInput,
     Corpus,
-    FileSection,
     HeldOutRule,
     compute_hash_bound,
     count_text_bytes,
@@ -314,18 +314,19 @@ def choose_held_out_examples(corpus: Corpus) -> HeldOutRule:
 
 def read_split_examples(chunk: Chunk) -> Iterator[SplitExample]:
     """Yield the examples of a chunk with their splits."""
-    found: Iterable[tuple[FileSection, Example]]
-    found = ((section, example) for section in chunk.sections for example in section.file.examples())
-    fraction, bound = chunk.sections[0].held_out.fraction, 0
+    found: Iterable[tuple[ChunkInput, Example]]
+    found = ((chunk_input, example) for chunk_input in chunk.inputs for example in chunk_input.file.examples())
+    fraction, bound = chunk.inputs[0].held_out.fraction, 0
     if fraction is not None:
         found = few = list(found)
         bound = compute_hash_bound(
-            fraction, [_hash_example(example) for section, example in few if section.held_out.fraction is not None]
+            fraction,
+            [_hash_example(example) for chunk_input, example in few if chunk_input.held_out.fraction is not None],
         )
-    for section, example in found:
-        below = section.held_out.bound if section.held_out.fraction is None else bound
+    for chunk_input, example in found:
+        below = chunk_input.held_out.bound if chunk_input.held_out.fraction is None else bound
         split: SplitName = "validation" if _hash_example(example) < below else "train"
-        yield SplitExample(split, section.number, section.file.name, example)
+        yield SplitExample(split, chunk_input.number, chunk_input.file.name, example)
 
 
 def _hash_example(example: Example) -> int:

@@ -22,8 +22,8 @@ from lm.corpus import repetition
 from lm.corpus.corpus import (
     BytesCallback,
     Chunk,
+    ChunkInput,
     Corpus,
-    FileSection,
     HeldOutRule,
     chunk_name,
     compute_hash_bound,
@@ -61,9 +61,9 @@ from lm.corpus.shards import (
 )
 from lm.errors import InputError
 from lm.text import documents
-from lm.text.documents import FileSummary, Fragment
+from lm.text.documents import FileSummary, TextPiece
 from lm.text.files import ProgressCallback
-from lm.tokenizer.tokenizer import FILE_NAME, Ids, TextPiece, Tokenizer, split_into_pieces
+from lm.tokenizer.tokenizer import FILE_NAME, Ids, Tokenizer, split_into_pieces
 
 _TOKEN_FILES = re.compile(
     r"(train|validation)-\w+\.npy|" + "|".join(map(re.escape, (MANIFEST, FILE_NAME, LABELS_FILE)))
@@ -377,23 +377,23 @@ def choose_held_out_text(corpus: Corpus) -> HeldOutRule:
     return HeldOutRule(compute_hash_bound(corpus.fraction), boundary)
 
 
-def read_split_pieces(section: FileSection, separator: str, tokenizer: Tokenizer) -> Iterator[SplitPiece]:
-    """Yield the pieces of a section with their splits; each document is in one split."""
-    bound, boundary = section.held_out.bound, section.held_out.boundary
-    fragments: Iterable[Fragment] = documents.read_fragments(section.file, separator, span=section.span)
+def read_split_pieces(chunk_input: ChunkInput, separator: str, tokenizer: Tokenizer) -> Iterator[SplitPiece]:
+    """Yield the pieces of an input with their splits; each document is in one split."""
+    bound, boundary = chunk_input.held_out.bound, chunk_input.held_out.boundary
+    pieces: Iterable[TextPiece] = documents.read_pieces(chunk_input.file, separator, file_range=chunk_input.file_range)
     if boundary is not None:
-        fragments = split_at(fragments, boundary)
+        pieces = split_at(pieces, boundary)
 
     def is_held_out(piece: TextPiece) -> bool:
         return hash_text(piece.text[:_HASHED_CHARACTERS]) < bound if boundary is None else position >= boundary
 
     position = 0
     split: SplitName = "train"
-    for piece in split_into_pieces(fragments, tokenizer):
+    for piece in split_into_pieces(pieces, tokenizer):
         if piece.starts_document:
             split = "validation" if is_held_out(piece) else "train"
         position += len(piece.text.encode())
-        yield SplitPiece(split, section.file.name, piece)
+        yield SplitPiece(split, chunk_input.file.name, piece)
 
 
 def write_text_chunk(
@@ -409,7 +409,7 @@ def write_text_chunk(
         writers = {split: _TextChunkWriter(folder, split, tokenizer) for split in SPLITS}
         for writer in writers.values():
             opened.callback(writer.discard)
-        items = (item for found in chunk.sections for item in read_split_pieces(found, chunk.separator, tokenizer))
+        items = (item for found in chunk.inputs for item in read_split_pieces(found, chunk.separator, tokenizer))
         for group, tokens in encode_groups_unchecked(items, partial(_encode_pieces, tokenizer)):
             for item, ids in zip(group, tokens, strict=True):
                 writers[item.split].add(item.piece, ids)

@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 
 from lm.corpus.ragged import RaggedArray
 from lm.text.dependency_trees import TreePositions, compute_tree_positions
+from lm.text.documents import TextPiece
 from lm.tokenizer.offsets import TokenOffsets, assign_word_indices
 from lm.tokenizer.special_tokens import SpecialTokenFrame
-from lm.tokenizer.tokenizer import TextPiece, Tokenizer
+from lm.tokenizer.tokenizer import Tokenizer
 
 Integers = NDArray[np.int64]
 Ids = Sequence[int] | NDArray[Any]

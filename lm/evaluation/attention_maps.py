@@ -20,9 +20,10 @@ from lm.errors import UsageError, nan_logits_error
 from lm.model.attention import capture_attention_weights
 from lm.model.transformer import DecoderOnly, EncoderDecoder, EncoderOnly, Model
 from lm.text.dependency_trees import compute_tree_positions
+from lm.text.documents import TextPiece
 from lm.tokenizer.offsets import TokenOffsets, assign_word_indices
 from lm.tokenizer.special_tokens import SpecialTokenFrame, build_pair_frames
-from lm.tokenizer.tokenizer import TextPiece, Tokenizer
+from lm.tokenizer.tokenizer import Tokenizer
 
 Weights = npt.NDArray[np.float32]
 

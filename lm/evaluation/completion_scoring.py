@@ -18,10 +18,11 @@ from lm.evaluation.perplexity import Tally
 from lm.evaluation.scoring import Nats, score_batches
 from lm.model.transformer import DecoderOnly
 from lm.processes import ParallelMap
+from lm.text.documents import TextPiece
 from lm.text.examples import Example
 from lm.tokenizer.offsets import RoundTripLoss, TokenOffsets
 from lm.tokenizer.special_tokens import build_example_frame
-from lm.tokenizer.tokenizer import TextPiece, Tokenizer
+from lm.tokenizer.tokenizer import Tokenizer
 
 _EXAMPLES_AT_ONCE = 4096
 """Examples sorted by length together: enough that batches have hardly any padding."""

@@ -47,10 +47,10 @@ class ContaminationCheck:
             yield segment
 
     def add_passage(self, segment: ScoredSegment) -> None:
-        """Record the passage of its first segment."""
-        passage = segment.passage
+        """Record the piece of its first segment."""
+        piece = segment.piece
         if self._overlap is not None and segment.first == 0:
-            self._overlap.add(passage.file, passage.tokens, starts_document=passage.piece.starts_document)
+            self._overlap.add(piece.file, piece.tokens, starts_document=piece.text_piece.starts_document)
 
     def add_examples(self, file: int, examples: Iterable[Example]) -> None:
         """Record examples of a file, up to a limit."""

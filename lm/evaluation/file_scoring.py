@@ -17,10 +17,10 @@ from lm.errors import InputError, nan_logits_error
 from lm.evaluation.scoring import Nats
 from lm.evaluation.windows import Ids
 from lm.processes import ParallelMap
-from lm.text.documents import read_fragments
+from lm.text.documents import TextPiece, read_pieces
 from lm.text.files import TextFile
 from lm.tokenizer.offsets import ByteOffsets, RoundTripLoss, TokenOffsets
-from lm.tokenizer.tokenizer import TextPiece, Tokenizer, split_into_pieces
+from lm.tokenizer.tokenizer import Tokenizer, split_into_pieces
 
 _MIN_FILL = 0.9
 """Minimum fraction of non-padding positions for batches in reading order."""
@@ -76,15 +76,15 @@ W_co = TypeVar("W_co", covariant=True, bound=HasTokens)
 
 
 @dataclass(frozen=True)
-class Passage:
+class EncodedPiece:
     """Part of a document, as text and tokens.
 
     Attributes:
         file: file index.
         document: document index in the file.
-        first: tokens of the document before this passage.
+        first: tokens of the document before this piece.
         offset: bytes of the document before it.
-        piece: the text.
+        text_piece: the text.
         tokens: its IDs.
         words: whitespace-separated words that begin in it.
     """
@@ -93,7 +93,7 @@ class Passage:
     document: int
     first: int
     offset: int
-    piece: TextPiece
+    text_piece: TextPiece
     tokens: Ids
     words: int
     offsets: TokenOffsets = field(repr=False, compare=False)
@@ -101,47 +101,47 @@ class Passage:
     @cached_property
     def data(self) -> bytes:
         """Return the text in UTF-8."""
-        return self.piece.text.encode()
+        return self.text_piece.text.encode()
 
     @cached_property
     def ends(self) -> ByteOffsets:
         """Return (tokens,) byte offsets in `data` where each token ends."""
-        return self.offsets.ends(self.piece, self.tokens)
+        return self.offsets.ends(self.text_piece, self.tokens)
 
     @cached_property
     def round_trip_loss(self) -> RoundTripLoss:
         """Return what encoding loses of the text."""
-        return self.offsets.round_trip_loss(self.piece, self.tokens)
+        return self.offsets.round_trip_loss(self.text_piece, self.tokens)
 
 
 @dataclass(frozen=True)
 class ScoredSegment:
-    """Consecutive scored tokens of a passage; an empty passage has one empty segment.
+    """Consecutive scored tokens of a piece; an empty piece has one empty segment.
 
     Attributes:
-        passage: their passage.
-        first: tokens of the passage before them.
+        piece: their piece.
+        first: tokens of the piece before them.
         nats: (tokens,) surprisals; NaN for a token that is not scored.
     """
 
-    passage: Passage
+    piece: EncodedPiece
     first: int
     nats: Nats
 
     @property
     def tokens(self) -> Ids:
         """Return (tokens,) IDs."""
-        return self.passage.tokens[self.first : self.first + len(self.nats)]
+        return self.piece.tokens[self.first : self.first + len(self.nats)]
 
     @property
     def start(self) -> int:
-        """Return the byte offset in the passage where the first token begins."""
-        return int(self.passage.ends[self.first - 1]) if self.first else 0
+        """Return the byte offset in the piece where the first token begins."""
+        return int(self.piece.ends[self.first - 1]) if self.first else 0
 
     @property
     def ends(self) -> ByteOffsets:
-        """Return (tokens,) byte offsets in the passage where each token ends."""
-        return self.passage.ends[self.first : self.first + len(self.nats)]
+        """Return (tokens,) byte offsets in the piece where each token ends."""
+        return self.piece.ends[self.first : self.first + len(self.nats)]
 
 
 class WindowScorer(Protocol[W]):
@@ -192,7 +192,7 @@ def score_files(
         parallel_map: scores batches in other processes, each with such a window scorer.
 
     Yields:
-        The segments of each batch, in reading order: every token once, and every passage at least once.
+        The segments of each batch, in reading order: every token once, and every piece at least once.
 
     Raises:
         InputError: a file is not text that the tokenizer can encode, or the model outputs NaN.
@@ -207,7 +207,7 @@ def score_files(
         taken = list(reader.take(np.concatenate(scored)))
         for segment in taken:
             if np.isinf(segment.nats).any() or np.isnan(segment.nats).sum() > window_scorer.unscored(segment):
-                raise nan_logits_error(files[segment.passage.file].name)
+                raise nan_logits_error(files[segment.piece.file].name)
         yield taken
     if rest := list(reader.take(np.zeros(0))):
         yield rest
@@ -219,33 +219,33 @@ class _FileWindows(Generic[W]):
     def __init__(self, tokenizer: Tokenizer, separator: str, splitter: Callable[[], WindowSplitter[W]]) -> None:
         self._tokenizer, self._separator, self._cutter = tokenizer, separator, splitter
         self._offsets = TokenOffsets(tokenizer)
-        self._waiting: deque[Passage] = deque()  # read, and not scored to the end
+        self._waiting: deque[EncodedPiece] = deque()  # read, and not scored to the end
         self._taken = 0  # tokens of the first of them that are
 
     def read(self, number: int, file: TextFile) -> Iterator[W]:
-        """Yield the windows of a file; its passages are buffered until all their tokens are scored."""
+        """Yield the windows of a file; its pieces are buffered until all their tokens are scored."""
         splitter, document, first, offset, last = self._cutter(), -1, 0, 0, " "
-        for piece in split_into_pieces(read_fragments(file, self._separator), self._tokenizer):
+        for piece in split_into_pieces(read_pieces(file, self._separator), self._tokenizer):
             if piece.starts_document:
                 yield from splitter.finish()
                 splitter, document, first, offset, last = self._cutter(), document + 1, 0, 0, " "
             tokens = self._encode(piece, file)
             words = len(piece.text.split()) - (not (last.isspace() or piece.text[0].isspace()))
-            self._waiting.append(Passage(number, document, first, offset, piece, tokens, words, self._offsets))
+            self._waiting.append(EncodedPiece(number, document, first, offset, piece, tokens, words, self._offsets))
             first, offset, last = first + len(tokens), offset + len(piece.text.encode()), piece.text[-1]
             yield from splitter.push(tokens)
         yield from splitter.finish()
 
     def take(self, nats: Nats) -> Iterator[ScoredSegment]:
-        """Yield the next tokens as segments with these surprisals, and empty passages among them."""
+        """Yield the next tokens as segments with these surprisals, and empty pieces among them."""
         while self._waiting:
-            passage = self._waiting[0]
-            count = min(len(passage.tokens) - self._taken, len(nats))
-            if count == 0 and len(passage.tokens):
+            piece = self._waiting[0]
+            count = min(len(piece.tokens) - self._taken, len(nats))
+            if count == 0 and len(piece.tokens):
                 return
-            yield ScoredSegment(passage, self._taken, nats[:count])
+            yield ScoredSegment(piece, self._taken, nats[:count])
             nats, self._taken = nats[count:], self._taken + count
-            if self._taken == len(passage.tokens):
+            if self._taken == len(piece.tokens):
                 self._waiting.popleft()
                 self._taken = 0
 

@@ -20,10 +20,11 @@ from lm.evaluation.perplexity import Tally
 from lm.evaluation.scoring import Nats, score_batches
 from lm.model.transformer import DecoderOnly, EncoderDecoder
 from lm.processes import ParallelMap
+from lm.text.documents import TextPiece
 from lm.text.parallel import SentencePair
 from lm.tokenizer.offsets import RoundTripLoss, TokenOffsets
 from lm.tokenizer.special_tokens import LanguageTag, build_pair_frames
-from lm.tokenizer.tokenizer import TextPiece, Tokenizer
+from lm.tokenizer.tokenizer import Tokenizer
 
 _PAIRS_AT_ONCE = 4096
 """Pairs sorted by length together: enough that batches have hardly any padding."""

@@ -86,14 +86,14 @@ class Tally(Sums):
         self.lost_bytes += loss.bytes
 
     def add_segment(self, segment: ScoredSegment) -> None:
-        """Count the tokens of a segment and, with the first segment of a passage, the passage's text."""
-        passage, scored = segment.passage, ~np.isnan(segment.nats)
+        """Count the tokens of a segment and, with the first segment of a piece, the piece's text."""
+        piece, scored = segment.piece, ~np.isnan(segment.nats)
         self.add(segment.nats[scored])
         if segment.first == 0:
-            self.documents += passage.piece.starts_document
-            self.words += passage.words
-            self.bytes += len(passage.data)
-            self.add_round_trip_loss(passage.round_trip_loss)
+            self.documents += piece.text_piece.starts_document
+            self.words += piece.words
+            self.bytes += len(piece.data)
+            self.add_round_trip_loss(piece.round_trip_loss)
         if not scored.all():
             self.unscored += int((~scored).sum())
             self.bytes -= int(np.diff(segment.ends, prepend=segment.start)[~scored].sum())
@@ -216,9 +216,9 @@ def measure_perplexity(
         window_scorer, tokenizer, files, separator=separator, batch_size=batch_size, parallel_map=parallel_map
     ):
         for segment in batch:
-            tallies[segment.passage.file].add_segment(segment)
+            tallies[segment.piece.file].add_segment(segment)
             tokens += len(segment.nats)
-            text += len(segment.passage.data) * len(segment.nats) / max(1, len(segment.passage.tokens))
+            text += len(segment.piece.data) * len(segment.nats) / max(1, len(segment.piece.tokens))
         yield BatchScored(tokens, round(text), batch)
     for file, tally in zip(files, tallies, strict=True):
         yield FileScore(file.name, tally)

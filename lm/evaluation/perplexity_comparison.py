@@ -194,7 +194,7 @@ class _PendingTokens:
 
     def __post_init__(self) -> None:
         self._source = iter(self.source)
-        self._read = 0  # bytes of the passages before the last one
+        self._read = 0  # bytes of the pieces before the last one
 
     def read(self) -> None:
         """Read one more segment."""
@@ -202,12 +202,12 @@ class _PendingTokens:
         if segment is None:
             self.exhausted = True
             return
-        passage, ends = segment.passage, self._read + segment.ends
+        piece, ends = segment.piece, self._read + segment.ends
         self.ends = np.concatenate((self.ends, ends))
-        self.files = np.concatenate((self.files, np.full(len(ends), passage.file)))
+        self.files = np.concatenate((self.files, np.full(len(ends), piece.file)))
         self.nats = np.concatenate((self.nats, segment.nats))
-        if segment.first + len(ends) == len(passage.tokens):
-            self._read += len(passage.data)
+        if segment.first + len(ends) == len(piece.tokens):
+            self._read += len(piece.data)
         self.reach = int(ends[-1]) if len(ends) else self._read
 
     def take(self, cuts: ByteOffsets) -> Nats:

@@ -54,7 +54,7 @@ class CausalWindowScorer:
 
     def unscored(self, segment: ScoredSegment) -> int:
         """Return 1 for a document's first token without a start token; see `WindowScorer`."""
-        begins = segment.first == segment.passage.first == 0 and len(segment.nats) > 0
+        begins = segment.first == segment.piece.first == 0 and len(segment.nats) > 0
         return int(begins and self.start_token is None)
 
 
@@ -108,7 +108,7 @@ class MaskedWindowScorer:
 
     def unscored(self, segment: ScoredSegment) -> int:
         """Return the number of tokens skipped by `every`; see `WindowScorer`."""
-        first = segment.passage.first + segment.first
+        first = segment.piece.first + segment.first
         return len(segment.nats) - len(range(-first % self.every, len(segment.nats), self.every))
 
 

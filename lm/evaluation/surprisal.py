@@ -65,18 +65,18 @@ class TextSpan:
 def iterate_token_scores(segments: Iterable[ScoredSegment], files: Sequence[TextFile]) -> Iterator[TokenScore]:
     """Yield each token with its surprisal, in reading order."""
     for segment in segments:
-        passage, start = segment.passage, segment.start
-        first = passage.first + segment.first
+        piece, start = segment.piece, segment.start
+        first = piece.first + segment.first
         columns = zip(segment.tokens.tolist(), segment.ends.tolist(), segment.nats.tolist(), strict=True)
         for index, (token, end, nats) in enumerate(columns, first):
             yield TokenScore(
-                file=files[passage.file].name,
-                document=passage.document,
+                file=files[piece.file].name,
+                document=piece.document,
                 index=index,
-                offset=passage.offset + start,
+                offset=piece.offset + start,
                 bytes=end - start,
                 token=token,
-                text=passage.data[start:end].decode(errors="replace"),
+                text=piece.data[start:end].decode(errors="replace"),
                 nats=None if math.isnan(nats) else nats,
             )
             start = end
@@ -107,13 +107,13 @@ def _split_at_characters(segments: Iterable[ScoredSegment]) -> Iterator[TextSpan
     """Yield the shortest token runs that are valid UTF-8; some are empty if tokens share a character."""
     data, tokens, total = b"", 0, 0.0
     for segment in segments:
-        passage, start = segment.passage, segment.start
-        if not len(passage.tokens):
-            yield TextSpan(passage.file, passage.document, passage.piece.text, 0, 0.0)
+        piece, start = segment.piece, segment.start
+        if not len(piece.tokens):
+            yield TextSpan(piece.file, piece.document, piece.text_piece.text, 0, 0.0)
         for end, nats in zip(segment.ends.tolist(), segment.nats.tolist(), strict=True):
-            data, tokens, total, start = data + passage.data[start:end], tokens + 1, total + nats, end
-            if _ends_character(passage.data, end):
-                yield TextSpan(passage.file, passage.document, data.decode(), tokens, total)
+            data, tokens, total, start = data + piece.data[start:end], tokens + 1, total + nats, end
+            if _ends_character(piece.data, end):
+                yield TextSpan(piece.file, piece.document, data.decode(), tokens, total)
                 data, tokens, total = b"", 0, 0.0
 
 

@@ -20,7 +20,7 @@ from typing import TypeVar
 
 from lm.text import examples, files, parquet
 from lm.text.compression import detect_compression
-from lm.text.files import BlockCallback, FileSpan, TextFile
+from lm.text.files import BlockCallback, FileRange, TextFile
 from lm.text.normalization import TextChanges
 
 T = TypeVar("T")
@@ -41,11 +41,20 @@ def group_by_size(items: Iterable[T], size: Callable[[T], int], *, limit: int) -
 
 
 @dataclass(frozen=True)
-class Fragment:
-    """A non-empty part of a document, of bounded size."""
+class TextPiece:
+    """A non-empty part of a document, of bounded size.
+
+    Attributes:
+        text: of the part.
+        starts_document: whether it is the first piece of its document.
+        context: preceding text, to be tokenized with it.
+        context_tokens: how many first tokens belong to the context, to be dropped.
+    """
 
     text: str
     starts_document: bool
+    context: str = ""
+    context_tokens: int = 0
 
 
 @dataclass(frozen=True)
@@ -99,52 +108,52 @@ def scan_file(file: TextFile, separator: str) -> FileSummary:
         digest.update(block)
         size += len(block)
 
-    for fragment in read_fragments(file, separator, on_block=on_block, changes=changes):
-        documents += fragment.starts_document
-        text_bytes += len(fragment.text.encode())
+    for piece in read_pieces(file, separator, on_block=on_block, changes=changes):
+        documents += piece.starts_document
+        text_bytes += len(piece.text.encode())
     return FileSummary(file, digest.hexdigest(), size, documents, text_bytes, changes)
 
 
-def read_fragments(
+def read_pieces(
     file: TextFile,
     separator: str,
     *,
     on_block: BlockCallback | None = None,
-    span: FileSpan | None = None,
+    file_range: FileRange | None = None,
     changes: TextChanges | None = None,
-) -> Iterator[Fragment]:
-    """Yield the documents of a file in fragments of at most a few hundred kilobytes, cut anywhere.
+) -> Iterator[TextPiece]:
+    """Yield the documents of a file in pieces of at most a few hundred kilobytes, cut anywhere.
 
     Args:
         file: the file.
         separator: the line that ends a document, for files without rows.
         on_block: called with each decompressed block of bytes as it is read.
-        span: the part to read, from `split_into_spans` [default: the whole file].
+        file_range: the part to read, from `split_into_ranges` [default: the whole file].
         changes: records what normalisation finds.
 
     Raises:
         InputError: the file is not text in its encoding, or is damaged.
     """
     if file.supervised or file.holds_rows:
-        for text in _read_row_documents(file, on_block, span, changes):
+        for text in _read_row_documents(file, on_block, file_range, changes):
             for start in range(0, len(text), files.BLOCK_BYTES):
-                yield Fragment(text[start : start + files.BLOCK_BYTES], starts_document=start == 0)
+                yield TextPiece(text[start : start + files.BLOCK_BYTES], starts_document=start == 0)
         return
     starts = True
-    for part in _split_at_separators(file.text(on_block, span, changes), separator):
+    for part in _split_at_separators(file.text(on_block, file_range, changes), separator):
         if part is None:
             starts = True
         elif part:
-            yield Fragment(part, starts)
+            yield TextPiece(part, starts)
             starts = False
 
 
 def _read_row_documents(
-    file: TextFile, on_block: BlockCallback | None, span: FileSpan | None, changes: TextChanges | None
+    file: TextFile, on_block: BlockCallback | None, file_range: FileRange | None, changes: TextChanges | None
 ) -> Iterator[str]:
     if file.supervised:
         return (example.prompt + example.completion for example in file.examples(on_block, changes))
-    return file.documents(on_block, span, changes)
+    return file.documents(on_block, file_range, changes)
 
 
 def _split_at_separators(blocks: Iterable[str], separator: str) -> Iterator[str | None]:
@@ -170,10 +179,10 @@ def _split_at_separators(blocks: Iterable[str], separator: str) -> Iterator[str 
 _BLOCK_BYTES = 1 << 20
 
 
-def split_into_spans(file: TextFile, separator: str, *, size: int) -> list[FileSpan] | None:
-    """Divide a file into consecutive spans of at least `size` bytes, except the last, each ending with a document.
+def split_into_ranges(file: TextFile, separator: str, *, size: int) -> list[FileRange] | None:
+    """Divide a file into consecutive ranges of at least `size` bytes, except the last, each ending with a document.
 
-    The spans depend only on the bytes of the file.
+    The ranges depend only on the bytes of the file.
 
     Returns:
         None if the file must be read as a whole: it is small, compressed, not UTF-8, has numbered rows, or its records
@@ -188,14 +197,14 @@ def split_into_spans(file: TextFile, separator: str, *, size: int) -> list[FileS
     document_end = rb"\n" if file.format == "jsonl" else rb"\n" + re.escape(separator.encode()) + rb"\r?\n"
     ends = list(_find_document_ends(file.path, re.compile(document_end), size, longest=len(separator.encode()) + 3))
     starts = [0, *ends]
-    return [FileSpan(start, stop) for start, stop in zip(starts, [*ends, total], strict=True)]
+    return [FileRange(start, stop) for start, stop in zip(starts, [*ends, total], strict=True)]
 
 
-def _split_row_groups(file: TextFile, size: int) -> list[FileSpan] | None:
-    """Group consecutive row groups into spans of at least `size` bytes; None if there is only one span."""
+def _split_row_groups(file: TextFile, size: int) -> list[FileRange] | None:
+    """Group consecutive row groups into ranges of at least `size` bytes; None if there is only one range."""
     sizes = parquet.read_row_group_sizes(file.path, name=file.name)
     groups = group_by_size(range(len(sizes)), lambda group: sizes[group], limit=size)
-    found = [FileSpan(group[0], group[-1] + 1) for group in groups]
+    found = [FileRange(group[0], group[-1] + 1) for group in groups]
     return found if len(found) > 1 else None
 
 

@@ -58,7 +58,7 @@ ProgressCallback = Callable[[int, int | None], None]
 
 
 @dataclass(frozen=True)
-class FileSpan:
+class FileRange:
     """Part of a file, from the start of one document to the end of another: bytes, or row groups of a Parquet file."""
 
     start: int
@@ -191,13 +191,16 @@ class TextFile:
         return self.reading.header is not False
 
     def text(
-        self, on_block: BlockCallback | None = None, span: FileSpan | None = None, changes: TextChanges | None = None
+        self,
+        on_block: BlockCallback | None = None,
+        file_range: FileRange | None = None,
+        changes: TextChanges | None = None,
     ) -> Iterator[str]:
         """Yield the decoded, normalised text in blocks.
 
         Args:
             on_block: called with each block of bytes as it is read.
-            span: the part to read, of an uncompressed file [default: the whole file].
+            file_range: the part to read, of an uncompressed file [default: the whole file].
             changes: records what normalisation finds.
 
         Raises:
@@ -207,7 +210,7 @@ class TextFile:
         feeds: LineEndNormalizer | None = None
         book: GutenbergStripper | None = None
         is_first = True
-        for text, is_last in self._decoded(on_block, span):
+        for text, is_last in self._decoded(on_block, file_range):
             part = text
             changes.escapes += text.count("\x1b")
             if not self.data.keep_line_ends:
@@ -216,7 +219,7 @@ class TextFile:
                     # line ends between rows are no text, and those within are changed there
                     if returns or not self.holds_rows:
                         feeds = LineEndNormalizer(
-                            changes, returns=returns, is_beginning=span is None or span.start == 0
+                            changes, returns=returns, is_beginning=file_range is None or file_range.start == 0
                         )
                 part = text if feeds is None else feeds.feed(text, is_last=is_last)
             if is_first and self.format == "text" and is_gutenberg(part):
@@ -228,13 +231,15 @@ class TextFile:
     def _decoded_text(self) -> Iterator[str]:
         return (text for text, _ in self._decoded(None, None))
 
-    def _decoded(self, on_block: BlockCallback | None, span: FileSpan | None) -> Iterator[tuple[str, bool]]:
+    def _decoded(self, on_block: BlockCallback | None, file_range: FileRange | None) -> Iterator[tuple[str, bool]]:
         """Yield decoded blocks, and whether each is the last."""
         decoder = codecs.getincrementaldecoder(self.reading.encoding)("strict")
         kind = detect_compression(self.path, self.name)
-        offset = 0 if span is None else span.start
+        offset = 0 if file_range is None else file_range.start
         read = (
-            read_blocks(self.path, kind, BLOCK_BYTES, name=self.name) if span is None else _read_span(self.path, span)
+            read_blocks(self.path, kind, BLOCK_BYTES, name=self.name)
+            if file_range is None
+            else _read_range(self.path, file_range)
         )
         for block in itertools.chain(read, [b""]):
             if on_block:
@@ -261,7 +266,7 @@ class TextFile:
         *,
         example: str,
         on_block: BlockCallback | None = None,
-        span: FileSpan | None = None,
+        file_range: FileRange | None = None,
         changes: TextChanges | None = None,
     ) -> Iterator[Row]:
         """Yield the rows of the file.
@@ -270,7 +275,7 @@ class TextFile:
             fields: the fields to read; a row may have more.
             example: a valid JSON line, for messages.
             on_block: called with each block of bytes as it is read; for Parquet before any row.
-            span: the part to read [default: the whole file].
+            file_range: the part to read [default: the whole file].
             changes: records what normalisation finds.
 
         Raises:
@@ -281,10 +286,10 @@ class TextFile:
             if on_block:
                 for block in read_blocks(self.path, None, BLOCK_BYTES, name=self.name):
                     on_block(block)
-            groups = None if span is None else range(span.start, span.stop)
+            groups = None if file_range is None else range(file_range.start, file_range.stop)
             found = parquet.read_rows(self.path, fields, name=self.name, groups=groups)
         else:
-            text = self.text(on_block, span, changes)
+            text = self.text(on_block, file_range, changes)
             if self.format == "json":
                 found = json_lines.parse_array(text, name=self.name, example=example)
             elif self.format in ("csv", "tsv"):
@@ -295,7 +300,10 @@ class TextFile:
         return found if self.data.keep_line_ends else rows.normalize_rows(found, changes)
 
     def documents(
-        self, on_block: BlockCallback | None = None, span: FileSpan | None = None, changes: TextChanges | None = None
+        self,
+        on_block: BlockCallback | None = None,
+        file_range: FileRange | None = None,
+        changes: TextChanges | None = None,
     ) -> Iterator[str]:
         """Yield the text of each row; arguments and errors as of `rows`.
 
@@ -303,7 +311,7 @@ class TextFile:
             InputError: a row has no text.
         """
         line = json_lines.example_document_line(self.text_field)
-        found = self.rows([self.text_field], example=line, on_block=on_block, span=span, changes=changes)
+        found = self.rows([self.text_field], example=line, on_block=on_block, file_range=file_range, changes=changes)
         return rows.read_texts(found, self.text_field)
 
     def examples(self, on_block: BlockCallback | None = None, changes: TextChanges | None = None) -> Iterator[Example]:
@@ -583,10 +591,10 @@ def _read_first_line(file: TextFile) -> bytes:
     return beginning.partition(b"\n")[0]
 
 
-def _read_span(path: Path, span: FileSpan) -> Iterator[bytes]:
+def _read_range(path: Path, file_range: FileRange) -> Iterator[bytes]:
     with path.open("rb") as stream:
-        stream.seek(span.start)
-        left = span.stop - span.start
+        stream.seek(file_range.start)
+        left = file_range.stop - file_range.start
         while block := stream.read(min(BLOCK_BYTES, left)):
             yield block
             left -= len(block)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lm.errors import InputError
-from lm.text.documents import read_fragments
+from lm.text.documents import read_pieces
 from lm.text.files import ProgressCallback, TextFile, total_text_bytes
 from lm.tokenizer.tokenizer import Tokenizer, split_into_pieces
 
@@ -61,7 +61,7 @@ def measure_compression(
     size = tokens = words = 0
     for file in files:
         last = " "
-        for piece in split_into_pieces(read_fragments(file, separator), tokenizer):
+        for piece in split_into_pieces(read_pieces(file, separator), tokenizer):
             try:
                 tokens += len(tokenizer.encode(piece.context + piece.text)) - piece.context_tokens
             except InputError as error:

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lm.tokenizer.tokenizer import TextPiece, Tokenizer
+from lm.text.documents import TextPiece
+from lm.tokenizer.tokenizer import Tokenizer
 
 Ids = npt.NDArray[np.integer[Any]]
 ByteOffsets = npt.NDArray[np.int64]

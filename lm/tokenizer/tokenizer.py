@@ -28,7 +28,7 @@ import tokenizers
 from lm import files
 from lm.config.tokenizer import MASK
 from lm.errors import InputError
-from lm.text.documents import Fragment
+from lm.text.documents import TextPiece
 from lm.tokenizer.byte_tokens import decode_byte_fallback, decode_byte_level, is_byte_level
 from lm.tokenizer.character_table import CharacterTable, merges_within_characters
 
@@ -437,23 +437,6 @@ _MAX_TRIES = 16
 
 
 @dataclass(frozen=True)
-class TextPiece:
-    """Part of a document that can be tokenized alone.
-
-    Attributes:
-        text: never empty.
-        starts_document: whether it is the first piece of its document.
-        context: preceding text, to be tokenized with it.
-        context_tokens: how many first tokens belong to the context, to be dropped.
-    """
-
-    text: str
-    starts_document: bool
-    context: str = ""
-    context_tokens: int = 0
-
-
-@dataclass(frozen=True)
 class _Cut:
     position: int
     context: str = ""
@@ -461,23 +444,23 @@ class _Cut:
 
 
 def split_into_pieces(
-    fragments: Iterable[Fragment], tokenizer: Tokenizer | None, *, limit: int = PIECE_CHARACTERS
+    pieces: Iterable[TextPiece], tokenizer: Tokenizer | None, *, limit: int = PIECE_CHARACTERS
 ) -> Iterator[TextPiece]:
-    """Split documents into pieces of about `limit` characters.
+    """Split documents into pieces of about `limit` characters that can be tokenized alone.
 
     Args:
-        fragments: documents, cut anywhere.
+        pieces: of documents, cut anywhere.
         tokenizer: whose tokens the cuts must not change; None to cut between words (for training a tokenizer).
         limit: target size. All pieces but the last of a document have at least half of it. Text without a valid cut is
             cut as soon as possible, or after `MAX_PIECE_CHARACTERS`.
     """
     text, starts, cut, reach = "", True, _Cut(0), limit
-    for fragment in fragments:
-        if fragment.starts_document:
+    for piece in pieces:
+        if piece.starts_document:
             if text:
                 yield TextPiece(text, starts, cut.context, cut.context_tokens)
             text, starts, cut, reach = "", True, _Cut(0), limit
-        text += fragment.text
+        text += piece.text
         while len(text) >= reach + _FAR_REACH:
             try:
                 following = _find_cut(text, cut.context, reach, tokenizer)

@@ -29,7 +29,7 @@ from lm.corpus.shards import open_split
 from lm.evaluation.ngram_baseline import compute_ngram_surprisals
 from lm.hardware import select_inference_hardware
 from lm.model.transformer import EncoderOnly
-from lm.text.documents import read_fragments
+from lm.text.documents import read_pieces
 from lm.text.files import find_text_files
 from tests.benchmarks.runs import lm
 
@@ -43,9 +43,9 @@ def held_out(loaded: LoadedModel) -> Ids:
     """(tokens,) the held-out stories one after another, as the model was trained on others."""
     (file,) = find_text_files([str(path("stories/heldout.txt"))])
     stories: list[str] = []
-    for fragment in read_fragments(file, loaded.config.data.separator):
-        stories = [*stories, ""] if fragment.starts_document else stories
-        stories[-1] += fragment.text
+    for piece in read_pieces(file, loaded.config.data.separator):
+        stories = [*stories, ""] if piece.starts_document else stories
+        stories[-1] += piece.text
     start = loaded.tokenizer.start_of_text
     return np.concatenate([np.array([start, *loaded.tokenizer.encode(story)], dtype=np.int64) for story in stories])
 

@@ -10,7 +10,7 @@ import pytest
 from lm.config.data import DataConfig
 from lm.corpus import corpus as corpora
 from lm.corpus.corpus import Chunk, HeldOutRule, scan_corpus, split_into_chunks
-from lm.text.files import FileSpan
+from lm.text.files import FileRange
 from tests.lm.corpus.preparing import written
 
 SEPARATOR = "<|endoftext|>\n"
@@ -21,8 +21,8 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(corpora, "CHUNK_BYTES", 100)
 
 
-def places(found: list[Chunk]) -> list[list[tuple[str, FileSpan | None]]]:
-    return [[(section.file.name, section.span) for section in part.sections] for part in found]
+def places(found: list[Chunk]) -> list[list[tuple[str, FileRange | None]]]:
+    return [[(chunk_input.file.name, chunk_input.file_range) for chunk_input in part.inputs] for part in found]
 
 
 def test_small_files_share_a_part_and_large_ones_are_divided(tmp_path: Path) -> None:
@@ -30,8 +30,8 @@ def test_small_files_share_a_part_and_large_ones_are_divided(tmp_path: Path) -> 
     corpus = scan_corpus(written(tmp_path, "a" * 60, "b" * 30, "c" * 20, large, "d" * 99), DataConfig())
     assert places(split_into_chunks(corpus, HeldOutRule(0))) == [
         [("corpus-0.txt", None), ("corpus-1.txt", None), ("corpus-2.txt", None)],
-        [("corpus-3.txt", FileSpan(0, 170))],
-        [("corpus-3.txt", FileSpan(170, 326))],
+        [("corpus-3.txt", FileRange(0, 170))],
+        [("corpus-3.txt", FileRange(170, 326))],
         [("corpus-4.txt", None)],
     ]
 
@@ -39,14 +39,14 @@ def test_small_files_share_a_part_and_large_ones_are_divided(tmp_path: Path) -> 
 def test_a_boundary_is_counted_from_the_beginning_of_each_file(tmp_path: Path) -> None:
     corpus = scan_corpus(written(tmp_path, "a" * 60 + f"\n{SEPARATOR}", "b" * 30), DataConfig())
     (part,) = split_into_chunks(corpus, HeldOutRule(5, boundary=70))
-    assert [section.held_out for section in part.sections] == [HeldOutRule(5, 70), HeldOutRule(5, 9)]
+    assert [chunk_input.held_out for chunk_input in part.inputs] == [HeldOutRule(5, 70), HeldOutRule(5, 9)]
 
 
 def test_all_of_the_files_for_validation_is_held_out(tmp_path: Path) -> None:
     files = written(tmp_path, "a" * 100, "b" * 30)
     corpus = scan_corpus(files, DataConfig(validation=str(files[1].path)))
     first, second = split_into_chunks(corpus, HeldOutRule(0))
-    assert [(one.number, one.held_out) for one in (*first.sections, *second.sections)] == [
+    assert [(one.number, one.held_out) for one in (*first.inputs, *second.inputs)] == [
         (0, HeldOutRule(0)),
         (1, HeldOutRule(1 << 64)),
     ]
@@ -65,15 +65,15 @@ def test_a_key_depends_on_all_that_the_tokens_do(tmp_path: Path) -> None:
         scan_corpus(written(tmp_path, "a" * 60, "b" * 30), DataConfig(validation="0.2")), HeldOutRule(5)
     )
     assert part.key("t") == same.key("t")
-    first = part.sections[0]
+    first = part.inputs[0]
     others = [
         dataclasses.replace(part, separator="%%"),
-        Chunk(part.sections[:1], part.separator),
+        Chunk(part.inputs[:1], part.separator),
         *(
-            Chunk((dataclasses.replace(first, **change), part.sections[1]), part.separator)
+            Chunk((dataclasses.replace(first, **change), part.inputs[1]), part.separator)
             for change in (
                 {"identity": "other"},
-                {"span": FileSpan(0, 60)},
+                {"file_range": FileRange(0, 60)},
                 {"held_out": HeldOutRule(6)},
                 {"held_out": HeldOutRule(5, 0)},
                 {"number": 7},

@@ -9,7 +9,7 @@ import pytest
 
 from lm.corpus.corpus import compute_hash_bound, hash_text, parse_held_out_fraction, split_at
 from lm.errors import UsageError
-from lm.text.documents import Fragment
+from lm.text.documents import TextPiece
 
 
 @pytest.mark.parametrize(
@@ -19,12 +19,12 @@ from lm.text.documents import Fragment
 )  # fmt: skip
 def test_a_document_begins_at_the_first_character_from_the_boundary_on(boundary, parts):
     """Of one, two, two, three and four bytes."""
-    found = list(split_at([Fragment("aéé€𝄞", starts_document=False)], boundary))
-    assert found == [Fragment(parts[0], starts_document=False), Fragment(parts[1], starts_document=True)]
+    found = list(split_at([TextPiece("aéé€𝄞", starts_document=False)], boundary))
+    assert found == [TextPiece(parts[0], starts_document=False), TextPiece(parts[1], starts_document=True)]
 
 
 def test_a_boundary_between_two_fragments_begins_a_document_with_the_second():
-    given = [Fragment("ab", starts_document=False), Fragment("cd", starts_document=False)]
+    given = [TextPiece("ab", starts_document=False), TextPiece("cd", starts_document=False)]
     for boundary, expected in ((0, [True, False]), (2, [False, True]), (4, [False, False])):
         assert [found.starts_document for found in split_at(given, boundary)] == expected
 

@@ -26,12 +26,12 @@ def scored(tmp_path, tokenizer, *, seed=4, batch_size=5, **sizes):
 def by_hand(first, second, file):
     """Bits of each model, and bytes, of the text between common token ends: straight from the definition."""
     rows = []
-    documents_of = {s.passage.document for s in first if s.passage.file == file}
+    documents_of = {s.piece.document for s in first if s.piece.file == file}
     for document in sorted(documents_of):
         sides = []
         for side in (first, second):
-            own = [s for s in side if (s.passage.file, s.passage.document) == (file, document)]
-            ends = np.concatenate([s.passage.offset + s.ends for s in own])
+            own = [s for s in side if (s.piece.file, s.piece.document) == (file, document)]
+            ends = np.concatenate([s.piece.offset + s.ends for s in own])
             sides.append((ends, np.concatenate([s.nats for s in own]) / math.log(2)))
         cuts = sorted(set(sides[0][0].tolist()) & set(sides[1][0].tolist()))
         for start, end in zip([0, *cuts[:-1]], cuts, strict=True):
@@ -107,7 +107,7 @@ def test_with_one_tokenizer_the_segments_are_its_tokens(tmp_path):
     a = scored(tmp_path, BPE)
     pairs = list(align_segments(a, scored(tmp_path, BPE, seed=9, batch_size=1)))
     np.testing.assert_allclose(np.concatenate([p.first for p in pairs]), np.concatenate([s.nats for s in a]))
-    assert sum(p.bytes.sum() for p in pairs) == sum(len(s.passage.data) for s in a if s.first == 0)
+    assert sum(p.bytes.sum() for p in pairs) == sum(len(s.piece.data) for s in a if s.first == 0)
 
 
 def test_tokens_that_share_an_end_stay_together():
@@ -154,9 +154,9 @@ def test_tokens_that_end_where_a_segment_of_both_models_does_are_not_lost():
     """Each model's second segment continues with a token that ends where the first segment did."""
     ends, parts = [1, 2, 2, 4], []
     for nats in ([1, 2, 4, 8], [16, 32, 64, 128]):
-        passage = segment("abcd", ends, nats).passage
+        piece = segment("abcd", ends, nats).piece
         parts.append(
-            [ScoredSegment(passage, 0, np.array(nats[:2], float)), ScoredSegment(passage, 2, np.array(nats[2:], float))]
+            [ScoredSegment(piece, 0, np.array(nats[:2], float)), ScoredSegment(piece, 2, np.array(nats[2:], float))]
         )
     pairs = list(align_segments(*parts))
     assert np.concatenate([p.bytes for p in pairs]).tolist() == [1, 1, 2]

@@ -3,11 +3,11 @@ import math
 import numpy as np
 import pytest
 
-from lm.evaluation.file_scoring import Passage, ScoredSegment, score_files
+from lm.evaluation.file_scoring import EncodedPiece, ScoredSegment, score_files
 from lm.evaluation.scorer import build_window_scorer
 from lm.evaluation.surprisal import TextSpan, is_within_grapheme, iterate_token_scores, merge_into_spans
+from lm.text.documents import TextPiece
 from lm.text.files import find_text_files
-from lm.tokenizer.tokenizer import TextPiece
 from tests.lm.evaluation.small_models import BPE, CHAR, SEPARATOR, TEXT, make_model
 
 FAMILY, FLAGS, SYLLABLE = "👩‍👩‍👧", "🇰🇷🇩🇪", "\u1112\u1161\u11ab"
@@ -25,8 +25,8 @@ class Fixed:
 
 def segment(text, ends, nats, *, file=0, document=0) -> ScoredSegment:
     tokens = np.arange(len(ends))
-    passage = Passage(file, document, 0, 0, TextPiece(text, starts_document=True), tokens, 0, Fixed(ends))
-    return ScoredSegment(passage, 0, np.array(nats, dtype=np.float64))
+    piece = EncodedPiece(file, document, 0, 0, TextPiece(text, starts_document=True), tokens, 0, Fixed(ends))
+    return ScoredSegment(piece, 0, np.array(nats, dtype=np.float64))
 
 
 def bytewise(text, **place) -> ScoredSegment:
@@ -89,7 +89,7 @@ def test_flags_are_pairs():
 
 def test_a_character_may_be_split_between_segments():
     whole = bytewise("a한b")
-    halves = [ScoredSegment(whole.passage, 0, np.ones(2)), ScoredSegment(whole.passage, 2, np.ones(3))]
+    halves = [ScoredSegment(whole.piece, 0, np.ones(2)), ScoredSegment(whole.piece, 2, np.ones(3))]
     assert [span.text for span in merge_into_spans(halves)] == ["a", "한", "b"]
 
 

@@ -34,7 +34,7 @@ def source(folder: Path, data: bytes, name: str) -> TextFile:
 
 
 def text(found: TextFile) -> bytes:
-    return "".join(fragment.text for fragment in documents.read_fragments(found, SEPARATOR)).encode()
+    return "".join(piece.text for piece in documents.read_pieces(found, SEPARATOR)).encode()
 
 
 @every_kind
@@ -64,7 +64,7 @@ class TestReading:
 
     def test_memory_stays_bounded(self, kind: str, tmp_path: Path) -> None:
         found = source(tmp_path, PACK[kind](DATA * 40), f"a{kind}")
-        longest = max(len(fragment.text) for fragment in documents.read_fragments(found, SEPARATOR))
+        longest = max(len(piece.text) for piece in documents.read_pieces(found, SEPARATOR))
         assert longest <= 2 * files.BLOCK_BYTES
 
 

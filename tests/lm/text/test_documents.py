@@ -25,10 +25,10 @@ def written(folder: Path, data: str | bytes, name: str = "corpus.txt") -> TextFi
 
 def read(file: TextFile, separator: str = SEPARATOR) -> list[str]:
     texts: list[str] = []
-    for fragment in documents.read_fragments(file, separator):
-        if fragment.starts_document:
+    for piece in documents.read_pieces(file, separator):
+        if piece.starts_document:
             texts.append("")
-        texts[-1] += fragment.text
+        texts[-1] += piece.text
     return texts
 
 
@@ -74,7 +74,7 @@ class TestSeparators:
 
     def test_a_document_streams_in_small_fragments(self, tmp_path: Path) -> None:
         file = written(tmp_path, "no line ends " * 100_000)
-        lengths = [len(fragment.text) for fragment in documents.read_fragments(file, SEPARATOR)]
+        lengths = [len(piece.text) for piece in documents.read_pieces(file, SEPARATOR)]
         assert max(lengths) <= files.BLOCK_BYTES + len(SEPARATOR) + 2
 
     def test_a_byte_order_mark_is_text(self, tmp_path: Path) -> None:
@@ -93,5 +93,5 @@ def test_a_long_document_of_json_lines_comes_in_parts_of_which_the_first_starts_
     monkeypatch.setattr(files, "BLOCK_BYTES", 4)
     (tmp_path / "a.jsonl").write_text('{"text": "abcdefghij"}\n{"text": "klmn"}\n{"text": "o"}\n')
     (file,) = find_text_files([str(tmp_path / "a.jsonl")])
-    found = [(fragment.text, fragment.starts_document) for fragment in documents.read_fragments(file, "---")]
+    found = [(piece.text, piece.starts_document) for piece in documents.read_pieces(file, "---")]
     assert found == [("abcd", True), ("efgh", False), ("ij", False), ("klmn", True), ("o", True)]

@@ -25,10 +25,10 @@ def source(folder: Path, text: str, *, name: str = "a.jsonl", field: str = "text
 
 def read(found: TextFile) -> list[str]:
     texts: list[str] = []
-    for fragment in documents.read_fragments(found, SEPARATOR):
-        if fragment.starts_document:
+    for piece in documents.read_pieces(found, SEPARATOR):
+        if piece.starts_document:
             texts.append("")
-        texts[-1] += fragment.text
+        texts[-1] += piece.text
     return texts
 
 
@@ -73,7 +73,7 @@ def test_stdin_is_json_lines_if_its_first_line_is(
 def test_long_documents_come_in_fragments(tmp_path: Path) -> None:
     text = "long " * 200_000
     found = source(tmp_path, json.dumps({"text": text}))
-    assert max(len(fragment.text) for fragment in documents.read_fragments(found, SEPARATOR)) <= files.BLOCK_BYTES
+    assert max(len(piece.text) for piece in documents.read_pieces(found, SEPARATOR)) <= files.BLOCK_BYTES
     assert read(found) == [text]
 
 

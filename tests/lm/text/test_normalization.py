@@ -24,7 +24,7 @@ def read(folder: Path, data: str, **settings: bool) -> documents.FileSummary:
 
 
 def text(found: documents.FileSummary) -> str:
-    return "".join(fragment.text for fragment in documents.read_fragments(found.file, "<|endoftext|>"))
+    return "".join(piece.text for piece in documents.read_pieces(found.file, "<|endoftext|>"))
 
 
 @pytest.mark.parametrize("block", [1, 2, 3, 1 << 18])

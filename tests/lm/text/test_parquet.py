@@ -18,9 +18,9 @@ from lm.corpus.corpus import scan_corpus
 from lm.corpus.prepare_corpus import prepare_corpus, select_steps
 from lm.errors import InputError, UsageError
 from lm.text import parquet
-from lm.text.documents import read_fragments, split_into_spans
+from lm.text.documents import read_pieces, split_into_ranges
 from lm.text.examples import Example
-from lm.text.files import FileSpan, TextFile, find_text_files, total_text_bytes
+from lm.text.files import FileRange, TextFile, find_text_files, total_text_bytes
 from lm.text.parallel import find_parallel_texts
 from tests.lm.corpus.preparing import byte_tokenizer
 from tests.lm.corpus.test_prepare_corpus import contents
@@ -34,12 +34,12 @@ def written(path: Path, columns: dict[str, Any], *, group: int = 1 << 20) -> Tex
     return TextFile(path.name, path)
 
 
-def read(file: TextFile, span: FileSpan | None = None) -> list[str]:
+def read(file: TextFile, file_range: FileRange | None = None) -> list[str]:
     texts: list[str] = []
-    for fragment in read_fragments(file, "unused", span=span):
-        if fragment.starts_document:
+    for piece in read_pieces(file, "unused", file_range=file_range):
+        if piece.starts_document:
             texts.append("")
-        texts[-1] += fragment.text
+        texts[-1] += piece.text
     return texts
 
 
@@ -58,12 +58,12 @@ def test_each_row_is_a_document_whatever_kind_of_text_it_is(kind: str, tmp_path:
 def test_groups_of_rows_are_parts_of_the_file(tmp_path: Path) -> None:
     texts = [f"document {number} " * 50 for number in range(40)]
     file = written(tmp_path / "a.parquet", {"text": texts}, group=4)
-    found = split_into_spans(file, "unused", size=5000)
+    found = split_into_ranges(file, "unused", size=5000)
     assert found is not None
     assert (found[0].start, found[-1].stop) == (0, 10)
     assert 1 < len(found) < 10
-    assert [text for span in found for text in read(file, span)] == texts
-    assert split_into_spans(file, "unused", size=1 << 20) is None
+    assert [text for file_range in found for text in read(file, file_range)] == texts
+    assert split_into_ranges(file, "unused", size=1 << 20) is None
 
 
 def test_a_corpus_is_prepared_as_lines_of_json_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

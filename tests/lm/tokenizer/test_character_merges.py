@@ -13,9 +13,9 @@ from lm.data.bpe_dropout import Merges, segment_words
 from lm.decoding.token_healing import PromptEnding
 from lm.errors import UsageError
 from lm.interop.gguf.vocabulary import build_vocabulary
-from lm.text.documents import Fragment
+from lm.text.documents import TextPiece
 from lm.tokenizer.offsets import TokenOffsets
-from lm.tokenizer.tokenizer import TextPiece, Tokenizer, split_into_pieces
+from lm.tokenizer.tokenizer import Tokenizer, split_into_pieces
 from lm.tokenizer.training import train
 from tests.lm.training.texts import of_characters
 
@@ -80,7 +80,7 @@ def test_what_a_tokenizer_merges_is_known_when_it_is_loaded(tokenizer, gpt2, tmp
 
 
 def test_pieces_of_a_text_have_the_tokens_of_the_whole(tokenizer):
-    cut = list(split_into_pieces([Fragment(TEXT, starts_document=True)], tokenizer, limit=2000))
+    cut = list(split_into_pieces([TextPiece(TEXT, starts_document=True)], tokenizer, limit=2000))
     assert len(cut) > 5
     joined = [token for piece in cut for token in tokenizer.encode(piece.context + piece.text)[piece.context_tokens :]]
     assert joined == tokenizer.encode(TEXT)

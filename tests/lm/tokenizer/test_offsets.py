@@ -3,9 +3,10 @@ import pytest
 import tokenizers
 
 from lm.config.tokenizer import TokenizerConfig
+from lm.text.documents import TextPiece
 from lm.tokenizer import training
 from lm.tokenizer.offsets import RoundTripLoss, TokenOffsets
-from lm.tokenizer.tokenizer import TextPiece, Tokenizer
+from lm.tokenizer.tokenizer import Tokenizer
 from tests.lm.tokenizers_elsewhere import TEXT, bert_like, cl100k_like, gpt2_like, llama2_like
 
 

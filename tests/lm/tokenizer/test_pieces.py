@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from lm.text.documents import Fragment
+from lm.text.documents import TextPiece
 from lm.tokenizer.tokenizer import Tokenizer, split_into_pieces
 from tests.lm.tokenizers_elsewhere import TEXT
 
@@ -45,8 +45,8 @@ def texts() -> dict[str, str]:
     }
 
 
-def fragments(text: str, size: int) -> list[Fragment]:
-    return [Fragment(text[start : start + size], starts_document=not start) for start in range(0, len(text), size)]
+def fragments(text: str, size: int) -> list[TextPiece]:
+    return [TextPiece(text[start : start + size], starts_document=not start) for start in range(0, len(text), size)]
 
 
 @pytest.mark.parametrize("name", list(texts()))

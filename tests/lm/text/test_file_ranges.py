@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from lm.config.data import DataConfig
-from lm.text.documents import read_fragments, split_into_spans
-from lm.text.files import FileSpan, TextFile, find_text_files
+from lm.text.documents import read_pieces, split_into_ranges
+from lm.text.files import FileRange, TextFile, find_text_files
 
 TEXTS = [
     b"one\n%%\ntwo %% three\n%%\n\n%%\r\nfour\r\n%%\nfive",
@@ -21,17 +21,18 @@ TEXTS = [
 ]
 
 
-def documents(file: TextFile, separator: str, span: FileSpan | None = None) -> list[str]:
+def documents(file: TextFile, separator: str, file_range: FileRange | None = None) -> list[str]:
     found: list[str] = []
-    for fragment in read_fragments(file, separator, span=span):
-        if fragment.starts_document:
+    for piece in read_pieces(file, separator, file_range=file_range):
+        if piece.starts_document:
             found.append("")
-        found[-1] += fragment.text
+        found[-1] += piece.text
     return found
 
 
 def in_parts(file: TextFile, separator: str, size: int) -> list[list[str]]:
-    return [documents(file, separator, span) for span in split_into_spans(file, separator, size=size) or [None]]
+    ranges = split_into_ranges(file, separator, size=size) or [None]
+    return [documents(file, separator, file_range) for file_range in ranges]
 
 
 @pytest.mark.parametrize("text", TEXTS)
@@ -47,12 +48,12 @@ def test_parts_have_the_documents_of_the_whole(text: bytes, separator: str, tmp_
 def test_parts_are_no_smaller_than_asked_for_and_cover_the_file(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("%%\n".join(f"document {number}\n" for number in range(500)))
     file = TextFile("a.txt", tmp_path / "a.txt")
-    found = split_into_spans(file, "%%", size=100)
+    found = split_into_ranges(file, "%%", size=100)
     assert found is not None
     assert found[0].start == 0
     assert found[-1].stop == file.path.stat().st_size
     assert all(first.stop == second.start for first, second in itertools.pairwise(found))
-    assert all(100 <= span.stop - span.start < 130 for span in found[:-1])
+    assert all(100 <= file_range.stop - file_range.start < 130 for file_range in found[:-1])
 
 
 def test_lines_of_json_are_documents(tmp_path: Path) -> None:
@@ -68,8 +69,8 @@ def test_a_long_document_is_looked_through_block_by_block(tmp_path: Path, monkey
     monkeypatch.setattr("lm.text.documents._BLOCK_BYTES", 3)
     (tmp_path / "a.txt").write_text("a" * 1000 + "\n%%\n" + "b" * 10)
     file = TextFile("a.txt", tmp_path / "a.txt")
-    assert split_into_spans(file, "%%", size=10) == [FileSpan(0, 1004), FileSpan(1004, 1014)]
-    assert split_into_spans(file, "%", size=10) == [FileSpan(0, 1014)]
+    assert split_into_ranges(file, "%%", size=10) == [FileRange(0, 1004), FileRange(1004, 1014)]
+    assert split_into_ranges(file, "%", size=10) == [FileRange(0, 1014)]
 
 
 def test_what_has_to_be_read_as_a_whole_is_not_divided(tmp_path: Path) -> None:
@@ -79,4 +80,4 @@ def test_what_has_to_be_read_as_a_whole_is_not_divided(tmp_path: Path) -> None:
     (tmp_path / "c.txt").write_text("small\n%%\n")
     for name, supervised in [("a.jsonl", True), ("b.jsonl.gz", False), ("c.txt", False)]:
         (file,) = find_text_files([str(tmp_path / name)], DataConfig(supervised=supervised))
-        assert split_into_spans(file, "%%", size=20) is None
+        assert split_into_ranges(file, "%%", size=20) is None
