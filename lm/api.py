@@ -48,7 +48,7 @@ from lm.evaluation.completion_scoring import score_completions
 from lm.evaluation.contamination import ContaminationCheck
 from lm.evaluation.forced_decoding import PairEncoder, score_pairs_streaming
 from lm.evaluation.held_out import open_held_out_pairs, open_held_out_text
-from lm.evaluation.perplexity import FileScore, Tally
+from lm.evaluation.perplexity import FileScore, PerplexityResult
 from lm.evaluation.scorer import TextScorer
 from lm.interop import exporting
 from lm.interop.hugging_face import importing
@@ -245,7 +245,7 @@ class Model:
         batch_size: int = 16,
         every: int = 1,
         **options: Unpack[FileOptions],
-    ) -> Tally:
+    ) -> PerplexityResult:
         """Score text; returns totals over all tokens of all files, with perplexity and bits/byte.
 
         For a masked model it is the pseudo-perplexity. Warns of files that were training text of the run.
@@ -280,22 +280,22 @@ class Model:
                 model, self.tokenizer, texts[0].examples(), context=scorer.context, batch_size=batch_size,
                 name=texts[0].name,
             )  # fmt: skip
-            return last.tally
+            return last.result
         scores: list[FileScore] = []
         contamination = ContaminationCheck(self.loaded)
         for segment in scorer.score_segments(texts, scores=scores):
             contamination.add_passage(segment)
         for warning in contamination.warnings([text.name for text in texts]):
             warnings.warn(warning, stacklevel=2)
-        return Tally.total(score.tally for score in scores)
+        return PerplexityResult.total(score.result for score in scores)
 
-    def _score_held_out_pairs(self) -> Tally:
+    def _score_held_out_pairs(self) -> PerplexityResult:
         pairs, language = open_held_out_pairs(self.loaded)
         tag = TranslationModel.from_loaded(self.loaded).tag_to(None, file_language=language)
         encoder = PairEncoder(self.tokenizer, self.loaded.source_tokenizer, tag=tag)
         assert not isinstance(self.loaded.model, EncoderOnly)
         *_, last = score_pairs_streaming(self.loaded.model, encoder, pairs.pairs(), name=pairs.name)
-        return last.tally
+        return last.result
 
     def attention(
         self,

@@ -32,7 +32,7 @@ from lm.evaluation.contamination import ContaminationCheck
 from lm.evaluation.dtype_costs import DtypeCost, measure_dtype_costs
 from lm.evaluation.file_scoring import ScoredSegment
 from lm.evaluation.held_out import open_held_out_text
-from lm.evaluation.perplexity import BatchScored, FileScore, Tally
+from lm.evaluation.perplexity import BatchScored, FileScore, PerplexityResult
 from lm.evaluation.perplexity_comparison import PairedDifference
 from lm.evaluation.surprisal import iterate_token_scores, merge_into_spans
 from lm.files import atomic_write_text
@@ -105,8 +105,10 @@ def measure_text(scorer: LoadedScorer, files: Sequence[TextFile], output: Report
     report.refuse_no_tokens(scores)
     _warn_of_training_text(contamination, files)
     if output.per_token:
-        report.warn_of_lost_text(Tally.total(score.tally for score in scores))
-        print_note(report.describe_conditions(scorer.conditions, Tally.total(score.tally for score in scores)))
+        report.warn_of_lost_text(PerplexityResult.total(score.result for score in scores))
+        print_note(
+            report.describe_conditions(scorer.conditions, PerplexityResult.total(score.result for score in scores))
+        )
     else:
         report.print_scores(scores, scorer.conditions, as_json=output.as_json, as_csv=output.as_csv)
 
@@ -151,21 +153,24 @@ def _write_page(
     with atomic_write_text(path) as page:
         page.write(surprisal_page.render_opening(title, conditions))
         page.writelines(surprisal_page.render_body(merge_into_spans(segments), names))
-        page.write(surprisal_page.render_closing(scores, Tally.total(score.tally for score in scores)))
+        page.write(surprisal_page.render_closing(scores, PerplexityResult.total(score.result for score in scores)))
     print_note(f"wrote {path}")
 
 
 def _compare(scorer: LoadedScorer, other: LoadedScorer, files: Sequence[TextFile], *, as_json: bool) -> None:
     """Compare two models on files and print the difference."""
-    tallies, seen = (Tally(), Tally()), (ContaminationCheck(scorer.loaded), ContaminationCheck(other.loaded))
+    results, seen = (
+        (PerplexityResult(), PerplexityResult()),
+        (ContaminationCheck(scorer.loaded), ContaminationCheck(other.loaded)),
+    )
     with scoring_progress(files) as on_batch:
         both = (
             scorer.text.score_segments(files, scores=[], on_batch=on_batch),
             other.text.score_segments(files, scores=[]),
         )
         first, second = (
-            _count_into(contamination.watch(segments), tally)
-            for contamination, segments, tally in zip(seen, both, tallies, strict=True)
+            _count_into(contamination.watch(segments), result)
+            for contamination, segments, result in zip(seen, both, results, strict=True)
         )
         differences = perplexity_comparison.compare_models(first, second, files=len(files))
     for contamination in seen:
@@ -175,17 +180,17 @@ def _compare(scorer: LoadedScorer, other: LoadedScorer, files: Sequence[TextFile
         raise InputError(f"{', '.join(file.name for file in files)}: nothing to score: there is no text")
     models = scorer.conditions, other.conditions
     is_same = scorer.loaded.tokenizer.sha256 == other.loaded.tokenizer.sha256
-    compared = versus.ComparedRuns((scorer.run, other.run), tallies, is_same_tokenizer=is_same)
+    compared = versus.ComparedRuns((scorer.run, other.run), results, is_same_tokenizer=is_same)
     if as_json:
         versus.print_json(files, differences, total, models, compared)
     else:
         versus.print_comparison_table(files, differences, total, models, compared)
 
 
-def _count_into(segments: Iterator[ScoredSegment], tally: Tally) -> Iterator[ScoredSegment]:
+def _count_into(segments: Iterator[ScoredSegment], result: PerplexityResult) -> Iterator[ScoredSegment]:
     """Pass segments through and count them."""
     for segment in segments:
-        tally.add_segment(segment)
+        result.add_segment(segment)
         yield segment
 
 
@@ -228,7 +233,7 @@ def measure_examples(scorer: LoadedScorer, files: Sequence[TextFile], output: Re
         for number, file in enumerate(files):
             contamination.add_examples(number, file.examples())
             last = _score(scorer, file, on_batch)
-            scores.append(FileScore(file.name, last.tally))
+            scores.append(FileScore(file.name, last.result))
             shortened += last.shortened
     report.refuse_no_tokens(scores)
     _warn_of_training_text(contamination, files)
@@ -244,7 +249,7 @@ def _score(scorer: LoadedScorer, file: TextFile, on_batch: Callable[[int], None]
         batch_size=scorer.text.batch_size, name=file.name, parallel_map=scorer.parallel_map,
     )  # fmt: skip
     for event in events:
-        on_batch(event.tally.documents)
+        on_batch(event.result.documents)
     return event
 
 
@@ -264,18 +269,18 @@ def _compare_dtypes(scorer: LoadedScorer, files: Sequence[TextFile], *, as_json:
     with scoring_progress(files) as on_batch:
         for event in measure_dtype_costs({dtype: each.text for dtype, each in loaded.items()}, files, costs=costs):
             on_batch(event)
-    report.refuse_no_tokens([FileScore(", ".join(file.name for file in files), costs[0].tally)])
+    report.refuse_no_tokens([FileScore(", ".join(file.name for file in files), costs[0].result)])
     if as_json:
         print(format_json_line({"types": [_figures(cost, costs[0]) for cost in costs], **scorer.conditions}))
         return
     print_table(_DTYPE_COLUMNS, [_row(cost, costs[0]) for cost in costs])
-    print_paragraph(report.describe_conditions(scorer.conditions, costs[0].tally))
+    print_paragraph(report.describe_conditions(scorer.conditions, costs[0].result))
 
 
 def _row(cost: DtypeCost, first: DtypeCost) -> list[str]:
     beyond = cost.relative_increase(first) if cost is not first else None
     difference = "–" if beyond is None else f"{beyond:+.3%}"
-    bits = format_value(cost.tally.bits_per_byte, 4)
+    bits = format_value(cost.result.bits_per_byte, 4)
     return [cost.dtype, bits, difference, format_bytes(cost.weight_bytes), f"{cost.tokens_per_second:,.0f}"]
 
 
@@ -283,11 +288,11 @@ def _figures(cost: DtypeCost, first: DtypeCost) -> dict[str, Any]:
     beyond = cost.relative_increase(first)
     return {
         "dtype": cost.dtype,
-        "bits_per_byte": cost.tally.bits_per_byte,
+        "bits_per_byte": cost.result.bits_per_byte,
         "difference_percent": None if beyond is None else 100 * beyond,
         "weight_bytes": cost.weight_bytes,
         "tokens_per_second": cost.tokens_per_second,
-        "tokens": cost.tally.tokens,
-        "bytes": cost.tally.bytes,
-        "nats": cost.tally.nats,
+        "tokens": cost.result.tokens,
+        "bytes": cost.result.bytes,
+        "nats": cost.result.nats,
     }

@@ -26,7 +26,7 @@ from lm.errors import InputError, UsageError
 from lm.evaluation import forced_decoding
 from lm.evaluation.forced_decoding import PairScores
 from lm.evaluation.held_out import open_held_out_pairs
-from lm.evaluation.perplexity import Tally
+from lm.evaluation.perplexity import PerplexityResult
 from lm.evaluation.scoring import Nats, score_batch
 from lm.hardware import divide_threads, select_inference_hardware
 from lm.model.transformer import EncoderOnly, count_parameters
@@ -49,8 +49,8 @@ class _FilePairScores:
     files: Sequence[PairScores]
 
     @property
-    def total(self) -> Tally:
-        return Tally.total(one.tally for one in self.files)
+    def total(self) -> PerplexityResult:
+        return PerplexityResult.total(one.result for one in self.files)
 
     @property
     def blank(self) -> int:
@@ -145,13 +145,13 @@ def _score(
         for scored in forced_decoding.score_pairs_streaming(
             loaded.model, encoder, file.pairs(), name=file.name, parallel_map=parallel_map
         ):
-            watch(scored.tally.documents)
+            watch(scored.result.documents)
     return scored
 
 
 def _print_table(loaded: LoadedModel, scores: _FilePairScores) -> None:
     """Print a row per file and the total, and how they were scored."""
-    rows = [_row(name, one.tally) for name, one in zip(scores.names, scores.files, strict=True)]
+    rows = [_row(name, one.result) for name, one in zip(scores.names, scores.files, strict=True)]
     print_table(COLUMNS, [*rows, _row("total", scores.total)] if len(rows) > 1 else rows)
     print_paragraph(
         f"of each target token ({loaded.tokenizer.vocab_size:,} in the vocabulary), the end of the sentence included, "
@@ -161,14 +161,14 @@ def _print_table(loaded: LoadedModel, scores: _FilePairScores) -> None:
         print_note(f"{scores.blank:,} {'pair' if scores.blank == 1 else 'pairs'} with a blank side left out")
 
 
-def _row(name: str, tally: Tally) -> list[str]:
-    counts = [f"{count:,}" for count in (tally.documents, tally.tokens, tally.words)]
+def _row(name: str, result: PerplexityResult) -> list[str]:
+    counts = [f"{count:,}" for count in (result.documents, result.tokens, result.words)]
     figures = (
-        _nats_per_token(tally),
-        tally.standard_error,
-        tally.perplexity,
-        shown_word_perplexity(tally),
-        tally.bits_per_byte,
+        _nats_per_token(result),
+        result.standard_error,
+        result.perplexity,
+        shown_word_perplexity(result),
+        result.bits_per_byte,
     )
     return [name, *counts, *map(format_value, figures, (4, 4, 3, 3, 4))]
 
@@ -176,7 +176,7 @@ def _row(name: str, tally: Tally) -> list[str]:
 def _report(run: Path, loaded: LoadedModel, scores: _FilePairScores) -> dict[str, Any]:
     """Return the results of each file and the total, and how they were scored."""
     files = [
-        {"file": name, "blank": one.blank, **_figures(one.tally)}
+        {"file": name, "blank": one.blank, **_figures(one.result)}
         for name, one in zip(scores.names, scores.files, strict=True)
     ]
     return {
@@ -190,22 +190,22 @@ def _report(run: Path, loaded: LoadedModel, scores: _FilePairScores) -> dict[str
     }  # fmt: skip
 
 
-def _figures(tally: Tally) -> dict[str, Any]:
+def _figures(result: PerplexityResult) -> dict[str, Any]:
     return {
-        "pairs": tally.documents,
-        "tokens": tally.tokens,
-        "words": tally.words,
-        "bytes": tally.bytes,
-        "nats": tally.nats,
-        "nats_per_token": _nats_per_token(tally),
-        "standard_error": tally.standard_error,
-        "perplexity": tally.perplexity,
-        "word_perplexity": tally.word_perplexity,
-        "bits_per_byte": tally.bits_per_byte,
-        "unknown_tokens": tally.unknown_tokens,
-        "lost_bytes": tally.lost_bytes,
+        "pairs": result.documents,
+        "tokens": result.tokens,
+        "words": result.words,
+        "bytes": result.bytes,
+        "nats": result.nats,
+        "nats_per_token": _nats_per_token(result),
+        "standard_error": result.standard_error,
+        "perplexity": result.perplexity,
+        "word_perplexity": result.word_perplexity,
+        "bits_per_byte": result.bits_per_byte,
+        "unknown_tokens": result.unknown_tokens,
+        "lost_bytes": result.lost_bytes,
     }
 
 
-def _nats_per_token(tally: Tally) -> float | None:
-    return tally.nats / tally.tokens if tally.tokens else None
+def _nats_per_token(result: PerplexityResult) -> float | None:
+    return result.nats / result.tokens if result.tokens else None

@@ -15,7 +15,7 @@ from cli.console.numbers import format_number_of, format_value
 from cli.console.tables import print_table
 from lm.checkpoint import LoadedModel
 from lm.errors import InputError
-from lm.evaluation.perplexity import FileScore, MacroAverage, Tally
+from lm.evaluation.perplexity import FileScore, MacroAverage, PerplexityResult
 from lm.model.transformer import count_parameters
 
 COLUMNS = ("file", "tokens", "words", "bytes", "perplexity", "per word", "bits/byte", "std error")
@@ -62,21 +62,21 @@ def _run_facts(run: Path, loaded: LoadedModel) -> dict[str, Any]:
     }
 
 
-def describe_lost_text(tally: Tally) -> str:
+def describe_lost_text(result: PerplexityResult) -> str:
     """Describe what the tokenizer loses of a text, as part of a sentence."""
-    unknown = f"{format_number_of(tally.unknown_tokens, 'unknown token')} and " if tally.unknown_tokens else ""
-    return f"{unknown}{tally.lost_bytes:,} bytes that don't survive a round trip through the tokenizer"
+    unknown = f"{format_number_of(result.unknown_tokens, 'unknown token')} and " if result.unknown_tokens else ""
+    return f"{unknown}{result.lost_bytes:,} bytes that don't survive a round trip through the tokenizer"
 
 
-def warn_of_lost_text(tally: Tally) -> None:
+def warn_of_lost_text(result: PerplexityResult) -> None:
     """Warn on stderr if the tokenizer loses some of the text."""
-    if tally.loses_text:
+    if result.loses_text:
         print_labelled(
-            "warning", f"{describe_lost_text(tally)}: per word and bits/byte are not comparable with other tokenizers"
+            "warning", f"{describe_lost_text(result)}: per word and bits/byte are not comparable with other tokenizers"
         )
 
 
-def describe_conditions(how: dict[str, Any], total: Tally) -> str:
+def describe_conditions(how: dict[str, Any], total: PerplexityResult) -> str:
     """Describe in a sentence how, and how much, text was scored."""
     if how["unit"] == COMPLETION_TOKEN:
         return _describe_examples(how, total)
@@ -91,7 +91,7 @@ def describe_conditions(how: dict[str, Any], total: Tally) -> str:
     )
 
 
-def _describe_examples(how: dict[str, Any], total: Tally) -> str:
+def _describe_examples(how: dict[str, Any], total: PerplexityResult) -> str:
     shortened = how["shortened"]
     return (
         f"perplexity per token of the completions ({how['tokenizer']['vocab_size']:,} in the vocabulary), the end of "
@@ -101,7 +101,7 @@ def _describe_examples(how: dict[str, Any], total: Tally) -> str:
     )
 
 
-def _describe_masks(how: dict[str, Any], total: Tally) -> str:
+def _describe_masks(how: dict[str, Any], total: PerplexityResult) -> str:
     left_out = f"only one in {how['every']} is scored ({total.unscored:,} are not); " if how["every"] > 1 else ""
     return (
         f"pseudo-perplexity per token ({how['tokenizer']['vocab_size']:,} in the vocabulary): each is masked in turn "
@@ -114,8 +114,8 @@ def _describe_masks(how: dict[str, Any], total: Tally) -> str:
 def print_scores(scores: Sequence[FileScore], how: dict[str, Any], *, as_json: bool, as_csv: bool) -> None:
     """Print the results on stdout, as a table unless another form is requested."""
     total, macro = (
-        Tally.total(score.tally for score in scores),
-        MacroAverage.from_tallies(score.tally for score in scores),
+        PerplexityResult.total(score.result for score in scores),
+        MacroAverage.from_results(score.result for score in scores),
     )
     warn_of_lost_text(total)
     if as_json:
@@ -129,36 +129,38 @@ def print_scores(scores: Sequence[FileScore], how: dict[str, Any], *, as_json: b
 
 def refuse_no_tokens(scores: Sequence[FileScore]) -> None:
     """Raise InputError if no token was scored."""
-    if not any(score.tally.tokens for score in scores):
-        unscored = sum(score.tally.unscored for score in scores)
+    if not any(score.result.tokens for score in scores):
+        unscored = sum(score.result.unscored for score in scores)
         why = "only first tokens, which nothing predicts" if unscored else "there is no text"
         raise InputError(f"{', '.join(score.name for score in scores)}: nothing to score: {why}")
 
 
-def print_json(scores: Sequence[FileScore], total: Tally, macro: MacroAverage, how: dict[str, Any]) -> None:
+def print_json(scores: Sequence[FileScore], total: PerplexityResult, macro: MacroAverage, how: dict[str, Any]) -> None:
     """Print one object: `files`, `total` (micro-average), `macro` (means over files), and the conditions."""
-    files = [{"file": score.name, **_figures(score.tally)} for score in scores]
+    files = [{"file": score.name, **_figures(score.result)} for score in scores]
     report = {"files": files, "total": _figures(total), "macro": dataclasses.asdict(macro), **how}
     print(format_json_line(report))
 
 
-def print_csv(scores: Sequence[FileScore], total: Tally) -> None:
+def print_csv(scores: Sequence[FileScore], total: PerplexityResult) -> None:
     """Print a header, a line per file, and the total, unrounded; empty where undefined."""
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(("file", *FIGURES))
-    for name, tally in [*((score.name, score.tally) for score in scores), ("total", total)]:
-        writer.writerow((escape_for_stream(name), *_figures(tally).values()))
+    for name, result in [*((score.name, score.result) for score in scores), ("total", total)]:
+        writer.writerow((escape_for_stream(name), *_figures(result).values()))
 
 
-def _figures(tally: Tally) -> dict[str, Any]:
-    return {name: getattr(tally, name) for name in FIGURES}
+def _figures(result: PerplexityResult) -> dict[str, Any]:
+    return {name: getattr(result, name) for name in FIGURES}
 
 
-def print_score_table(scores: Sequence[FileScore], total: Tally, macro: MacroAverage, how: dict[str, Any]) -> None:
+def print_score_table(
+    scores: Sequence[FileScore], total: PerplexityResult, macro: MacroAverage, how: dict[str, Any]
+) -> None:
     """Print a row per file, and for several files their total (micro-average) and mean (macro-average)."""
-    rows = [_row(score.name, score.tally) for score in scores]
+    rows = [_row(score.name, score.result) for score in scores]
     if len(scores) > 1:
-        has_words = all(shown_word_perplexity(each.tally) is not None for each in scores if each.tally.bytes)
+        has_words = all(shown_word_perplexity(each.result) is not None for each in scores if each.result.bytes)
         per_word = macro.word_perplexity if has_words else None
         means = (macro.perplexity, per_word, macro.bits_per_byte, macro.standard_error)
         counts = [format_value(None, 0)] * 3
@@ -167,12 +169,12 @@ def print_score_table(scores: Sequence[FileScore], total: Tally, macro: MacroAve
     print_paragraph(describe_conditions(how, total))
 
 
-def _row(name: str, tally: Tally) -> list[str]:
-    counts = [f"{count:,}" for count in (tally.tokens, tally.words, tally.bytes)]
-    figures = (tally.perplexity, shown_word_perplexity(tally), tally.bits_per_byte, tally.standard_error)
+def _row(name: str, result: PerplexityResult) -> list[str]:
+    counts = [f"{count:,}" for count in (result.tokens, result.words, result.bytes)]
+    figures = (result.perplexity, shown_word_perplexity(result), result.bits_per_byte, result.standard_error)
     return [name, *counts, *map(format_value, figures, (3, 3, 4, 4))]
 
 
-def shown_word_perplexity(tally: Tally) -> float | None:
+def shown_word_perplexity(result: PerplexityResult) -> float | None:
     """Return the word perplexity; None for text that isn't divided into words by spaces, such as Chinese."""
-    return tally.word_perplexity if tally.bytes <= _MAX_WORD_BYTES * tally.words else None
+    return result.word_perplexity if result.bytes <= _MAX_WORD_BYTES * result.words else None

@@ -9,7 +9,7 @@ from math import isnan
 from cli.console.escapes import LINE_END, escape_controls_and_line_ends
 from cli.console.numbers import format_value
 from cli.perplexity.surprisal import LEVELS, find_level, format_ranges, nats_to_bits
-from lm.evaluation.perplexity import FileScore, Tally
+from lm.evaluation.perplexity import FileScore, PerplexityResult
 from lm.evaluation.surprisal import TextSpan
 
 _LIGHT = ("#fff8d6", "#ffedb0", "#fed976", "#feb24c", "#fd8d3c", "#d7351f", "#8f0032")
@@ -111,15 +111,15 @@ def _render_lines(shown: str) -> str:
     return escape(shown).replace("\n", f"<u>{LINE_END}</u>\n")
 
 
-def render_closing(scores: Sequence[FileScore], total: Tally) -> str:
+def render_closing(scores: Sequence[FileScore], total: PerplexityResult) -> str:
     """Return the table of results, which the style places above the text, and the end of the page."""
-    rows = [(score.name, score.tally) for score in scores]
+    rows = [(score.name, score.result) for score in scores]
     rows += [("total", total)] if len(rows) > 1 else []
     heads = "".join(f"<th>{name}</th>" for name in ("file", "tokens", "bytes", "perplexity", "bits per byte"))
     lines = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in _cells(*row))}</tr>\n" for row in rows)
     return f"<table><tr>{heads}</tr>\n{lines}</table>\n</body></html>\n"
 
 
-def _cells(name: str, tally: Tally) -> list[str]:
-    figures = format_value(tally.perplexity, 2), format_value(tally.bits_per_byte, 4)
-    return [escape_controls_and_line_ends(name), f"{tally.tokens:,}", f"{tally.bytes:,}", *figures]
+def _cells(name: str, result: PerplexityResult) -> list[str]:
+    figures = format_value(result.perplexity, 2), format_value(result.bits_per_byte, 4)
+    return [escape_controls_and_line_ends(name), f"{result.tokens:,}", f"{result.bytes:,}", *figures]

@@ -11,7 +11,7 @@ from cli.console.escapes import format_json_line
 from cli.console.messages import print_paragraph
 from cli.console.tables import print_table
 from cli.perplexity.report import describe_lost_text
-from lm.evaluation.perplexity import Tally
+from lm.evaluation.perplexity import PerplexityResult
 from lm.evaluation.perplexity_comparison import PairedDifference
 from lm.text.files import TextFile
 
@@ -27,24 +27,24 @@ class ComparedRuns:
 
     Attributes:
         runs: the two.
-        tallies: the totals of each.
+        results: the totals of each.
         is_same_tokenizer: whether both have the same tokenizer, and so lose the same.
     """
 
     runs: tuple[Path, Path]
-    tallies: tuple[Tally, Tally]
+    results: tuple[PerplexityResult, PerplexityResult]
     is_same_tokenizer: bool
 
     @property
     def is_comparable(self) -> bool:
         """Return whether both predicted the same text."""
-        return self.is_same_tokenizer or not any(tally.loses_text for tally in self.tallies)
+        return self.is_same_tokenizer or not any(result.loses_text for result in self.results)
 
     @property
     def losses(self) -> str:
         """Describe what each of the two loses, in a sentence."""
-        pairs = zip(self.runs, self.tallies, strict=True)
-        return "; ".join(f"{run}: {describe_lost_text(tally)}" for run, tally in pairs if tally.loses_text)
+        pairs = zip(self.runs, self.results, strict=True)
+        return "; ".join(f"{run}: {describe_lost_text(result)}" for run, result in pairs if result.loses_text)
 
 
 def print_json(
@@ -57,8 +57,8 @@ def print_json(
     """Print one object: `files`, `total`, and how each model scored them."""
     pairs, fair = zip(files, differences, strict=True), compared.is_comparable
     first, second = (
-        {**model, "unknown_tokens": tally.unknown_tokens, "lost_bytes": tally.lost_bytes}
-        for model, tally in zip(models, compared.tallies, strict=True)
+        {**model, "unknown_tokens": result.unknown_tokens, "lost_bytes": result.lost_bytes}
+        for model, result in zip(models, compared.results, strict=True)
     )
     report = {
         "files": [{"file": file.name, **_figures(difference, is_comparable=fair)} for file, difference in pairs],

@@ -14,7 +14,7 @@ from lm.data.batch import Batch
 from lm.data.bucketing import length_batches
 from lm.data.examples import completion_length_error, truncate_prompt
 from lm.errors import InputError, nan_logits_error
-from lm.evaluation.perplexity import Tally
+from lm.evaluation.perplexity import PerplexityResult
 from lm.evaluation.scoring import Nats, score_batches
 from lm.model.transformer import DecoderOnly
 from lm.processes import ParallelMap
@@ -33,11 +33,11 @@ class CompletionScores:
     """Progress of scoring completions.
 
     Attributes:
-        tally: totals so far, end tokens included; `documents` counts examples.
+        result: totals so far, end tokens included; `documents` counts examples.
         shortened: examples so far whose prompt was truncated to fit the context.
     """
 
-    tally: Tally
+    result: PerplexityResult
     shortened: int
 
 
@@ -69,7 +69,7 @@ def score_completions(
         InputError: a text cannot be encoded, a completion exceeds the context, or the model outputs NaN.
         UsageError: the tokenizer has no start or end token.
     """
-    tally, count, rows = Tally(), 0, iter(examples)
+    result, count, rows = PerplexityResult(), 0, iter(examples)
     while chunk := list(islice(rows, _EXAMPLES_AT_ONCE)):
         framed = _encode_examples(chunk, tokenizer, context, name)
         count += sum(example.is_shortened for example in framed)
@@ -78,21 +78,21 @@ def score_completions(
         batches = (Batch.from_rows([each.ids for each in part], [each.learned for each in part]) for part in parts)
         for part, scored in zip(parts, score_batches(model, batches, parallel_map), strict=True):
             for each, nats in zip(part, scored, strict=True):
-                _add_scores(tally, each, nats, name)
-        yield CompletionScores(tally, count)
-    yield CompletionScores(tally, count)
+                _add_scores(result, each, nats, name)
+        yield CompletionScores(result, count)
+    yield CompletionScores(result, count)
 
 
-def _add_scores(tally: Tally, framed: _EncodedExample, nats: Nats, name: str) -> None:
+def _add_scores(result: PerplexityResult, framed: _EncodedExample, nats: Nats, name: str) -> None:
     """Count a completion; InputError if its surprisal is NaN."""
     example = framed.example
     if not np.isfinite(nats).all():
         raise nan_logits_error(f"{name}: line {example.line}")
-    tally.add(nats)
-    tally.documents += 1
-    tally.words += len(example.completion.split())
-    tally.bytes += len(example.completion.encode())
-    tally.add_round_trip_loss(framed.round_trip_loss)
+    result.add(nats)
+    result.documents += 1
+    result.words += len(example.completion.split())
+    result.bytes += len(example.completion.encode())
+    result.add_round_trip_loss(framed.round_trip_loss)
 
 
 @dataclass(frozen=True)

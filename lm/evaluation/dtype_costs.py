@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from lm.evaluation.perplexity import BatchScored, FileScore, Tally
+from lm.evaluation.perplexity import BatchScored, FileScore, PerplexityResult
 from lm.evaluation.scorer import TextScorer
 from lm.text.files import TextFile
 
@@ -18,13 +18,13 @@ class DtypeCost:
     Attributes:
         dtype: as for `--dtype`.
         weight_bytes: in memory.
-        tally: of all files.
+        result: of all files.
         batches: tokens and seconds of each.
     """
 
     dtype: str
     weight_bytes: int
-    tally: Tally = field(default_factory=Tally)
+    result: PerplexityResult = field(default_factory=PerplexityResult)
     batches: list[tuple[int, float]] = field(default_factory=list)
 
     @property
@@ -35,7 +35,7 @@ class DtypeCost:
 
     def relative_increase(self, other: DtypeCost) -> float | None:
         """Return the relative increase of bits/byte over another dtype; None if that has none."""
-        return self.tally.nats / other.tally.nats - 1 if other.tally.nats else None
+        return self.result.nats / other.result.nats - 1 if other.result.nats else None
 
 
 def measure_dtype_costs(
@@ -58,7 +58,7 @@ def measure_dtype_costs(
     for turn in zip(*(_time_events(scorer.measure(files)) for scorer in scorers.values()), strict=True):
         for cost, (event, seconds) in zip(costs, turn, strict=True):
             if isinstance(event, FileScore):
-                cost.tally = Tally.total((cost.tally, event.tally))
+                cost.result = PerplexityResult.total((cost.result, event.result))
             else:
                 cost.batches.append((event.tokens - scored, seconds))
         first, _ = turn[0]

@@ -16,7 +16,7 @@ from lm.data.batch import Batch
 from lm.data.bucketing import length_batches
 from lm.data.pair_batches import PairLayout, select_layout
 from lm.errors import InputError, nan_logits_error
-from lm.evaluation.perplexity import Tally
+from lm.evaluation.perplexity import PerplexityResult
 from lm.evaluation.scoring import Nats, score_batches
 from lm.model.transformer import DecoderOnly, EncoderDecoder
 from lm.processes import ParallelMap
@@ -136,11 +136,11 @@ class PairScores:
     """Progress of scoring pairs.
 
     Attributes:
-        tally: totals of the targets so far; `documents` counts pairs.
+        result: totals of the targets so far; `documents` counts pairs.
         blank: pairs skipped so far because source or target is blank.
     """
 
-    tally: Tally
+    result: PerplexityResult
     blank: int
 
 
@@ -167,7 +167,7 @@ def score_pairs_streaming(
     Raises:
         InputError: the model outputs NaN, or a pair exceeds the learned positions.
     """
-    tally, blank, rows = Tally(), 0, iter(pairs)
+    result, blank, rows = PerplexityResult(), 0, iter(pairs)
     while chunk := list(islice(rows, _PAIRS_AT_ONCE)):
         whole = [pair for pair in chunk if pair.source and pair.target]
         blank += len(chunk) - len(whole)
@@ -176,13 +176,13 @@ def score_pairs_streaming(
         for pair, nats in zip(whole, score_pairs(model, tokens, parallel_map=parallel_map), strict=True):
             if not np.isfinite(nats).all():
                 raise nan_logits_error(f"{name}: line {pair.line}")
-            tally.add(nats)
-            tally.documents += 1
-            tally.words += len(pair.target.split())
-            tally.bytes += len(pair.target.encode())
-            tally.add_round_trip_loss(encoder.round_trip_loss(pair.target))
-        yield PairScores(tally, blank)
-    yield PairScores(tally, blank)
+            result.add(nats)
+            result.documents += 1
+            result.words += len(pair.target.split())
+            result.bytes += len(pair.target.encode())
+            result.add_round_trip_loss(encoder.round_trip_loss(pair.target))
+        yield PairScores(result, blank)
+    yield PairScores(result, blank)
 
 
 def _check_lengths(

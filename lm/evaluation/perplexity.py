@@ -17,7 +17,7 @@ from lm.tokenizer.offsets import RoundTripLoss
 from lm.tokenizer.tokenizer import Tokenizer
 
 
-class Sums:
+class Totals:
     """A dataclass whose fields are totals, starting at zero."""
 
     @classmethod
@@ -31,7 +31,7 @@ class Sums:
 
 
 @dataclass
-class Tally(Sums):
+class PerplexityResult(Totals):
     """Totals over scored text, and the metrics computed from them.
 
     The metrics of several files are those of their summed totals (micro-average): each token has the same weight.
@@ -63,11 +63,11 @@ class Tally(Sums):
     def __repr__(self) -> str:
         """Return the metrics in one line."""
         if not self.tokens:
-            return "<Tally of no tokens>"
+            return "<PerplexityResult of no tokens>"
         bits = "" if self.bits_per_byte is None else f", {self.bits_per_byte:.4f} bits/byte"
         size = f"{self.tokens:,} tokens, {self.bytes:,} bytes"
         perplexity = "beyond the greatest float" if self.perplexity is None else f"{self.perplexity:.4g}"
-        return f"<Tally: perplexity {perplexity}{bits}, {size}>"
+        return f"<PerplexityResult: perplexity {perplexity}{bits}, {size}>"
 
     @property
     def loses_text(self) -> bool:
@@ -155,22 +155,22 @@ class MacroAverage:
     standard_error: float | None
 
     @classmethod
-    def from_tallies(cls, tallies: Iterable[Tally]) -> MacroAverage:
+    def from_results(cls, results: Iterable[PerplexityResult]) -> MacroAverage:
         """Average the metrics of files."""
-        scored = [tally for tally in tallies if tally.tokens]
-        means = np.array([tally.nats / tally.tokens for tally in scored])
+        scored = [result for result in results if result.tokens]
+        means = np.array([result.nats / result.tokens for result in scored])
         return cls(
             files=len(scored),
-            perplexity=_mean(scored, lambda tally: tally.perplexity),
-            word_perplexity=_mean(scored, lambda tally: tally.word_perplexity),
-            bits_per_byte=_mean(scored, lambda tally: tally.bits_per_byte),
+            perplexity=_mean(scored, lambda result: result.perplexity),
+            word_perplexity=_mean(scored, lambda result: result.word_perplexity),
+            bits_per_byte=_mean(scored, lambda result: result.bits_per_byte),
             standard_error=float(means.std(ddof=1)) / math.sqrt(len(means)) if len(means) > 1 else None,
         )
 
 
-def _mean(tallies: Sequence[Tally], figure: Callable[[Tally], float | None]) -> float | None:
-    values = [value for tally in tallies if (value := figure(tally)) is not None]
-    return math.fsum(values) / len(values) if values and len(values) == len(tallies) else None
+def _mean(results: Sequence[PerplexityResult], figure: Callable[[PerplexityResult], float | None]) -> float | None:
+    values = [value for result in results if (value := figure(result)) is not None]
+    return math.fsum(values) / len(values) if values and len(values) == len(results) else None
 
 
 @dataclass(frozen=True)
@@ -193,7 +193,7 @@ class FileScore:
     """The totals of a file."""
 
     name: str
-    tally: Tally
+    result: PerplexityResult
 
 
 def measure_perplexity(
@@ -210,15 +210,15 @@ def measure_perplexity(
     Yields:
         BatchScored after each batch; at the end a FileScore per file.
     """
-    tallies = [Tally() for _ in files]
+    results = [PerplexityResult() for _ in files]
     tokens, text = 0, 0.0
     for batch in score_files(
         window_scorer, tokenizer, files, separator=separator, batch_size=batch_size, parallel_map=parallel_map
     ):
         for segment in batch:
-            tallies[segment.piece.file].add_segment(segment)
+            results[segment.piece.file].add_segment(segment)
             tokens += len(segment.nats)
             text += len(segment.piece.data) * len(segment.nats) / max(1, len(segment.piece.tokens))
         yield BatchScored(tokens, round(text), batch)
-    for file, tally in zip(files, tallies, strict=True):
-        yield FileScore(file.name, tally)
+    for file, result in zip(files, results, strict=True):
+        yield FileScore(file.name, result)

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lm.evaluation.file_scoring import ScoredSegment
-from lm.evaluation.perplexity import Sums
+from lm.evaluation.perplexity import Totals
 from lm.evaluation.scoring import Nats
 from lm.tokenizer.offsets import ByteOffsets
 
@@ -40,7 +40,7 @@ class AlignedSegments:
 
 
 @dataclass
-class PairedDifference(Sums):
+class PairedDifference(Totals):
     """Totals over blocks of text scored by two models, and the statistics computed from them.
 
     A block is consecutive segments of at least `BLOCK_BYTES` bytes (a file's last may be shorter). With d the

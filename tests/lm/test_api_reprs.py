@@ -26,7 +26,7 @@ def loaded(name: str) -> lm.Model:
 
 def test_models_and_results_are_shown_in_a_readable_line():
     gpt, translation = loaded("gpt"), loaded("transformer")
-    tally = gpt.perplexity(RUNS / "counting-short.txt")
+    result = gpt.perplexity(RUNS / "counting-short.txt")
     (translated,) = translation.translations(["six five one"])
     shown = {
         gpt: r"<lm.Model .*gpt/checkpoints/step-150: 3,378 parameters, continues texts, on cpu>",
@@ -35,7 +35,7 @@ def test_models_and_results_are_shown_in_a_readable_line():
         gpt.tokenizer: r"<Tokenizer: char, 15 tokens>",
     }
     results = [
-        (tally, r"<Tally: perplexity 1\.\d+, 0\.\d{4} bits/byte, 73 tokens, 73 bytes>"),
+        (result, r"<PerplexityResult: perplexity 1\.\d+, 0\.\d{4} bits/byte, 73 tokens, 73 bytes>"),
         (translated, r"<Translated 'six five one': <Translation 'sechs fünf eins', score -0\.000\d+>>"),
         (gpt.attention("one two"), r"<AttentionMap self: 1 layers, 2 heads, 2 queries, 2 keys>"),
         (lm.Trainer(lm.run_spec("a.txt")), r"<Trainer of a.txt>"),
@@ -43,7 +43,7 @@ def test_models_and_results_are_shown_in_a_readable_line():
     ]
     for value, pattern in results:
         assert re.fullmatch(pattern, repr(value)), repr(value)
-    assert repr(type(tally)()) == "<Tally of no tokens>"
+    assert repr(type(result)()) == "<PerplexityResult of no tokens>"
 
 
 def test_a_trained_model_and_its_run(tmp_path):

@@ -76,11 +76,11 @@ def test_what_is_read_begins_as_a_prompt_does_when_text_is_generated(data):
 def test_the_score_is_the_loss_of_training_whatever_the_batch(data, batch_size):
     model = make_model()
     loss = summed_loss(model, data.batch(0), Hardware("cpu", "float32", 1))
-    tally = measured(model, EXAMPLES, batch_size=batch_size).tally
-    assert tally.nats == approx(loss.item(), model=model)
-    assert (tally.tokens, tally.documents) == (data.tokens, len(EXAMPLES))
-    assert tally.words == sum(len(each.completion.split()) for each in EXAMPLES)
-    assert tally.bytes == sum(len(each.completion.encode()) for each in EXAMPLES)
+    result = measured(model, EXAMPLES, batch_size=batch_size).result
+    assert result.nats == approx(loss.item(), model=model)
+    assert (result.tokens, result.documents) == (data.tokens, len(EXAMPLES))
+    assert result.words == sum(len(each.completion.split()) for each in EXAMPLES)
+    assert result.bytes == sum(len(each.completion.encode()) for each in EXAMPLES)
 
 
 def test_only_the_completion_and_its_end_count():
@@ -88,7 +88,7 @@ def test_only_the_completion_and_its_end_count():
     ids = [*BPE.encode(example.prompt), *BPE.encode(example.completion), BPE.end_of_text]
     learned = len(BPE.encode(example.completion)) + 1
     nats = token_by_token(model, ids, context=CONTEXT, stride=1, start_token=BPE.start_of_text)
-    assert measured(model, [example]).tally.nats == approx(nats[-learned:].sum(), model=model)
+    assert measured(model, [example]).result.nats == approx(nats[-learned:].sum(), model=model)
 
 
 def test_what_cannot_be_scored_is_named_by_line():
@@ -103,4 +103,4 @@ def test_what_cannot_be_scored_is_named_by_line():
 
 def test_no_examples_are_no_tokens():
     last = measured(make_model(), [])
-    assert (last.tally.tokens, last.shortened) == (0, 0)
+    assert (last.result.tokens, last.shortened) == (0, 0)

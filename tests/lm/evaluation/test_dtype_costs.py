@@ -9,7 +9,7 @@ import torch
 
 from lm.config.evaluation import PerplexityConfig
 from lm.evaluation.dtype_costs import DtypeCost, measure_dtype_costs
-from lm.evaluation.perplexity import BatchScored, FileScore, Tally
+from lm.evaluation.perplexity import BatchScored, FileScore, PerplexityResult
 from lm.evaluation.scorer import TextScorer
 from lm.model.layers import quantise
 from lm.model.transformer import count_parameters
@@ -32,8 +32,8 @@ def test_figures_are_those_of_each_type_alone(tmp_path):
     assert events == [event for event in scorers["float32"].measure(files) if isinstance(event, BatchScored)]
     assert [cost.dtype for cost in costs] == list(models)
     for cost in costs:
-        alone = [event.tally for event in scorers[cost.dtype].measure(files) if isinstance(event, FileScore)]
-        assert cost.tally == Tally.total(alone)
+        alone = [event.result for event in scorers[cost.dtype].measure(files) if isinstance(event, FileScore)]
+        assert cost.result == PerplexityResult.total(alone)
         assert sum(tokens for tokens, _ in cost.batches) == events[-1].tokens
         assert cost.tokens_per_second > 0
     parameters = count_parameters(models["float32"])
@@ -42,5 +42,5 @@ def test_figures_are_those_of_each_type_alone(tmp_path):
     assert parameters < of_8 < of_16
     assert costs[0].relative_increase(costs[0]) == 0
     assert costs[2].relative_increase(costs[0]) == pytest.approx(
-        costs[2].tally.bits_per_byte / costs[0].tally.bits_per_byte - 1
+        costs[2].result.bits_per_byte / costs[0].result.bits_per_byte - 1
     )

@@ -67,16 +67,16 @@ def test_sums_are_of_all_pairs_but_those_with_a_blank_side(tokenizer):
     whole = [PAIRS[place] for place in (0, 1, 3, 5)]
     expected = [nats for pair in whole for nats in alone(model, tokenizer, pair)]
     assert last.blank == 2
-    assert last.tally.documents == 4
-    assert last.tally.tokens == sum(len(tokenizer.encode(pair.target)) + 1 for pair in whole)
-    assert last.tally.nats == approx(sum(expected), model=model)
-    assert last.tally.words == sum(len(pair.target.split()) for pair in whole)
-    assert last.tally.bytes == sum(len(pair.target.encode()) for pair in whole)
+    assert last.result.documents == 4
+    assert last.result.tokens == sum(len(tokenizer.encode(pair.target)) + 1 for pair in whole)
+    assert last.result.nats == approx(sum(expected), model=model)
+    assert last.result.words == sum(len(pair.target.split()) for pair in whole)
+    assert last.result.bytes == sum(len(pair.target.encode()) for pair in whole)
 
 
 def test_no_pairs_are_no_tokens(tokenizer):
     *_, last = score_pairs_streaming(make_model(tokenizer), PairEncoder(tokenizer), iter([]), name="test")
-    assert (last.tally.tokens, last.blank) == (0, 0)
+    assert (last.result.tokens, last.blank) == (0, 0)
 
 
 def test_source_and_target_may_have_vocabularies_of_their_own(tokenizer):

@@ -1,12 +1,13 @@
 import math
 import statistics
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
 import torch
 
 from lm.errors import InputError
-from lm.evaluation.perplexity import BatchScored, FileScore, MacroAverage, Tally, measure_perplexity
+from lm.evaluation.perplexity import BatchScored, FileScore, MacroAverage, PerplexityResult, Totals, measure_perplexity
 from lm.evaluation.scorer import build_window_scorer
 from lm.evaluation.scoring import score_document
 from lm.text.files import find_text_files
@@ -20,7 +21,9 @@ def test_totals_do_not_depend_on_the_batch_size(tmp_path):
     sources = find_text_files([str(tmp_path)])
     model = make_model()
     totals = [
-        Tally.total(event.tally for event in run(model, BPE, sources, batch_size=size) if isinstance(event, FileScore))
+        PerplexityResult.total(
+            event.result for event in run(model, BPE, sources, batch_size=size) if isinstance(event, FileScore)
+        )
         for size in range(1, 33)
     ]
     for total in totals:
@@ -34,8 +37,8 @@ def run(model, tokenizer, sources, *, context=16, stride=8, batch_size=4):
     return measure_perplexity(window_scorer, tokenizer, sources, separator=SEPARATOR, batch_size=batch_size)
 
 
-def tallies(tmp_path, tokenizer, *texts, **options):
-    """The tally of each text, written to a file of its own."""
+def results(tmp_path, tokenizer, *texts, **options):
+    """The result of each text, written to a file of its own."""
     paths = [tmp_path / f"{index}.txt" for index in range(len(texts))]
     for path, text in zip(paths, texts, strict=True):
         path.write_bytes(text.encode())
@@ -43,12 +46,12 @@ def tallies(tmp_path, tokenizer, *texts, **options):
     events = list(run(make_model(), tokenizer, sources, **options))
     scores = [event for event in events if isinstance(event, FileScore)]
     assert [event.name for event in scores] == [str(path) for path in paths]
-    return [event.tally for event in scores]
+    return [event.result for event in scores]
 
 
 def test_documents_are_scored_apart_each_after_its_own_start(tmp_path):
     parts = ["The owl saw the fox. ran past\n", "x", TEXT]
-    (together,) = tallies(tmp_path, BPE, f"\n{SEPARATOR}\n".join(parts))
+    (together,) = results(tmp_path, BPE, f"\n{SEPARATOR}\n".join(parts))
     model, expected = make_model(), 0.0
     for part in [parts[0] + "\n", parts[1] + "\n", parts[2]]:
         tokens = BPE.encode(part)
@@ -63,23 +66,27 @@ def test_documents_are_scored_apart_each_after_its_own_start(tmp_path):
 def test_a_file_of_many_pieces_scores_like_one_text(tmp_path, monkeypatch):
     monkeypatch.setattr("lm.text.files.BLOCK_BYTES", 37)
     monkeypatch.setattr("lm.tokenizer.tokenizer.split_into_pieces.__kwdefaults__", {"limit": 300})
-    (tally,) = tallies(tmp_path, BPE, TEXT * 5, context=16, stride=8)
+    (result,) = results(tmp_path, BPE, TEXT * 5, context=16, stride=8)
     tokens = BPE.encode(TEXT * 5)
     nats = score_document(make_model(), tokens, context=16, stride=8, start_token=BPE.start_of_text)
-    assert (tally.tokens, tally.words, tally.bytes) == (len(tokens), len((TEXT * 5).split()), len((TEXT * 5).encode()))
-    assert tally.nats == approx(nats.sum(), model=make_model())
+    assert (result.tokens, result.words, result.bytes) == (
+        len(tokens),
+        len((TEXT * 5).split()),
+        len((TEXT * 5).encode()),
+    )
+    assert result.nats == approx(nats.sum(), model=make_model())
 
 
 def test_words_and_bytes_by_hand(tmp_path):
-    counted = tallies(tmp_path, BPE, "  the owl\u2003saw\n\n the  fox", "Über", " \n\t", "a 狐 — b\r\n")
-    assert [tally.words for tally in counted] == [5, 1, 0, 4]
-    assert [tally.bytes for tally in counted] == [26, 5, 3, 12]  # a line ends with one byte, whatever its file has
-    assert [tally.documents for tally in counted] == [1, 1, 1, 1]
+    counted = results(tmp_path, BPE, "  the owl\u2003saw\n\n the  fox", "Über", " \n\t", "a 狐 — b\r\n")
+    assert [result.words for result in counted] == [5, 1, 0, 4]
+    assert [result.bytes for result in counted] == [26, 5, 3, 12]  # a line ends with one byte, whatever its file has
+    assert [result.documents for result in counted] == [1, 1, 1, 1]
 
 
 def test_without_a_start_token_the_first_token_of_each_document_is_unscored(tmp_path):
     assert CHAR.start_of_text is None
-    one, two, accent = tallies(tmp_path, CHAR, "t", f"the\n{SEPARATOR}\nowl", "Über")
+    one, two, accent = results(tmp_path, CHAR, "t", f"the\n{SEPARATOR}\nowl", "Über")
     assert (one.tokens, one.unscored, one.bytes, one.perplexity) == (0, 1, 0, None)
     assert (two.tokens, two.unscored, two.bytes, two.words) == (3 + 2, 2, 3 + 2, 2)
     assert (accent.tokens, accent.unscored, accent.bytes) == (3, 1, 3)
@@ -87,26 +94,26 @@ def test_without_a_start_token_the_first_token_of_each_document_is_unscored(tmp_
 
 def test_an_empty_file_is_zeros_and_no_perplexity(tmp_path):
     for tokenizer in (BPE, CHAR):
-        (empty,) = tallies(tmp_path, tokenizer, "")
-        assert empty == Tally()
+        (empty,) = results(tmp_path, tokenizer, "")
+        assert empty == PerplexityResult()
         assert empty.perplexity is empty.word_perplexity is empty.bits_per_byte is empty.standard_error is None
 
 
 def test_figures_follow_from_the_sums():
     nats = [0.5, 2.0, 3.5, 1.25]
-    tally = Tally(words=2, bytes=10)
-    tally.add(np.array(nats[:1]))
-    tally.add(np.array(nats[1:]))
-    assert tally.perplexity == pytest.approx(math.exp(7.25 / 4))
-    assert tally.word_perplexity == pytest.approx(math.exp(7.25 / 2))
-    assert tally.bits_per_byte == pytest.approx(7.25 / math.log(2) / 10)
-    assert tally.standard_error == pytest.approx(statistics.stdev(nats) / math.sqrt(4))
-    assert Tally(tokens=5, words=1, nats=1e4).word_perplexity is None  # beyond the greatest float
+    result = PerplexityResult(words=2, bytes=10)
+    result.add(np.array(nats[:1]))
+    result.add(np.array(nats[1:]))
+    assert result.perplexity == pytest.approx(math.exp(7.25 / 4))
+    assert result.word_perplexity == pytest.approx(math.exp(7.25 / 2))
+    assert result.bits_per_byte == pytest.approx(7.25 / math.log(2) / 10)
+    assert result.standard_error == pytest.approx(statistics.stdev(nats) / math.sqrt(4))
+    assert PerplexityResult(tokens=5, words=1, nats=1e4).word_perplexity is None  # beyond the greatest float
 
 
 def test_totals_add_up(tmp_path):
-    parts = tallies(tmp_path, BPE, TEXT, "the owl", "")
-    total = Tally.total(parts)
+    parts = results(tmp_path, BPE, TEXT, "the owl", "")
+    total = PerplexityResult.total(parts)
     assert total.nats == sum(part.nats for part in parts)
     assert total.tokens == sum(part.tokens for part in parts)
     assert total.documents == 2
@@ -122,7 +129,7 @@ def test_progress_grows_to_the_whole_text(tmp_path):
 
 def test_a_file_that_the_tokenizer_cannot_encode_is_named(tmp_path):
     with pytest.raises(InputError, match=r"0\.txt.*Z"):
-        tallies(tmp_path, CHAR, "the Z")
+        results(tmp_path, CHAR, "the Z")
 
 
 def test_a_model_of_nan_is_an_error_and_not_a_figure(tmp_path):
@@ -134,18 +141,31 @@ def test_a_model_of_nan_is_an_error_and_not_a_figure(tmp_path):
 
 
 def test_the_macro_average_is_the_mean_over_files_with_text(tmp_path):
-    parts = tallies(tmp_path, BPE, TEXT, "", "the owl", "The fox")
-    macro = MacroAverage.from_tallies(parts)
+    parts = results(tmp_path, BPE, TEXT, "", "the owl", "The fox")
+    macro = MacroAverage.from_results(parts)
     read = [part for part in parts if part.tokens]
     assert macro.files == 3
     for name in ("perplexity", "word_perplexity", "bits_per_byte"):
         assert getattr(macro, name) == pytest.approx(statistics.mean(getattr(part, name) for part in read))
     means = [part.nats / part.tokens for part in read]
     assert macro.standard_error == pytest.approx(statistics.stdev(means) / math.sqrt(3))
-    assert macro.perplexity != pytest.approx(Tally.total(parts).perplexity, rel=1e-3)
+    assert macro.perplexity != pytest.approx(PerplexityResult.total(parts).perplexity, rel=1e-3)
 
 
 def test_a_macro_average_of_little_has_no_figures():
-    assert MacroAverage.from_tallies([Tally()]) == MacroAverage(0, None, None, None, None)
-    one = Tally(tokens=2, words=0, bytes=4, nats=2.0, squares=2.0)
-    assert MacroAverage.from_tallies([one]) == MacroAverage(1, one.perplexity, None, one.bits_per_byte, None)
+    assert MacroAverage.from_results([PerplexityResult()]) == MacroAverage(0, None, None, None, None)
+    one = PerplexityResult(tokens=2, words=0, bytes=4, nats=2.0, squares=2.0)
+    assert MacroAverage.from_results([one]) == MacroAverage(1, one.perplexity, None, one.bits_per_byte, None)
+
+
+@dataclass
+class Counts(Totals):
+    words: int = 0
+    nats: float = 0.0
+
+
+def test_a_total_adds_up_each_field_and_leaves_the_parts_alone():
+    parts = [Counts(1, 0.5), Counts(2, 0.25), Counts(4, 0.125)]
+    assert Counts.total(iter(parts)) == Counts(7, 0.875)
+    assert parts[0] == Counts(1, 0.5)
+    assert Counts.total([]) == Counts()

@@ -12,7 +12,7 @@ from lm.config.evaluation import PerplexityConfig
 from lm.config.model import ModelConfig
 from lm.config.tokenizer import END_OF_TEXT, MASK, TokenizerConfig
 from lm.errors import InputError, UsageError
-from lm.evaluation.perplexity import FileScore, Tally
+from lm.evaluation.perplexity import FileScore, PerplexityResult
 from lm.evaluation.scorer import TextScorer
 from lm.evaluation.surprisal import iterate_token_scores
 from lm.model.transformer import EncoderOnly, build_model
@@ -64,12 +64,12 @@ def test_each_token_is_masked_in_turn(tmp_path, batch_size, every):
     alone = [nats_alone(masked, text) for text in TEXTS]
     expected = np.concatenate([[nats if n % every == 0 else np.nan for n, nats in enumerate(of)] for of in alone])
     assert_close(found, expected, model=masked, dtype=torch.float32, equal_nan=True)
-    (tally,) = [score.tally for score in scores]
+    (result,) = [score.result for score in scores]
     counted = ~np.isnan(expected)
-    assert (tally.tokens, tally.bytes, tally.unscored) == (counted.sum(), counted.sum(), (~counted).sum())
-    assert tally.perplexity == approx(math.exp(expected[counted].mean()), model=masked)
-    assert tally.bits_per_byte == approx(expected[counted].mean() / math.log(2), model=masked)
-    assert (tally.word_perplexity is None) == (every > 1)
+    assert (result.tokens, result.bytes, result.unscored) == (counted.sum(), counted.sum(), (~counted).sum())
+    assert result.perplexity == approx(math.exp(expected[counted].mean()), model=masked)
+    assert result.bits_per_byte == approx(expected[counted].mean() / math.log(2), model=masked)
+    assert (result.word_perplexity is None) == (every > 1)
 
 
 def test_in_windows_every_token_is_scored_once(tmp_path):
@@ -79,7 +79,7 @@ def test_in_windows_every_token_is_scored_once(tmp_path):
     tokens = list(iterate_token_scores(measured.score_segments(files(tmp_path), scores=scores), files(tmp_path)))
     assert bytes(token.token for token in tokens).decode() == "".join(TEXTS)
     assert all(token.nats is not None for token in tokens)
-    total = Tally.total(score.tally for score in scores)
+    total = PerplexityResult.total(score.result for score in scores)
     assert (total.documents, total.unscored, total.bytes) == (3, 0, len("".join(TEXTS).encode()))
 
 
@@ -88,7 +88,7 @@ def test_a_short_document_is_the_same_in_any_window(tmp_path):
     found = []
     for sizes in ({"context": 12, "stride": 6}, {"context": 12, "stride": 12}, {"context": 40, "stride": 1}):
         events = scorer(model(), **sizes).measure(find_text_files([str(tmp_path / "short.txt")]))
-        found += [event.tally.nats for event in events if isinstance(event, FileScore)]
+        found += [event.result.nats for event in events if isinstance(event, FileScore)]
     assert found == approx([found[0]] * 3, model=model())
 
 
