@@ -17,7 +17,7 @@ from lm.config.run import RunConfig
 from lm.errors import InputError
 from lm.locks import is_locked
 from lm.run_folder import TrainingState
-from lm.training.journal import EXPERT_USE, entry_step, read_lines
+from lm.training.run_log import EXPERT_USE, entry_step, read_lines
 
 
 @dataclass(frozen=True)
@@ -195,7 +195,7 @@ def load_curves(run: Path) -> dict[str, MetricCurve]:
                 step = entry_step(values)
                 del values["step"]
             except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-                raise InputError(f"{run / name}, line {number}: not an entry of a journal") from None
+                raise InputError(f"{run / name}, line {number}: not a log entry") from None
             for key, value in values.items():
                 if isinstance(value, (int, float)) and abs(value) <= _MAX_VALUE and math.isfinite(value):
                     curve = found.setdefault(key, MetricCurve())

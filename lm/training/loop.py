@@ -55,7 +55,7 @@ def train(
                 if saves_when_left():
                     _save_interrupted(run)
                 raise
-        run.journal.flush()
+        run.log.flush()
     finally:
         run.lock.release()
 
@@ -68,9 +68,9 @@ def _run_loop(run: Run, stop: Callable[[], bool]) -> Iterator[Event]:
             return
     while not run.is_complete:
         step = _train_step(run)
-        run.journal.log_step(step, epoch=run.epoch)
+        run.log.log_step(step, epoch=run.epoch)
         yield step
-        if warning := run.journal.pop_warning():
+        if warning := run.log.pop_warning():
             yield TrainingWarning(step.step, warning)
         stopping, is_last = bool(run.world.all_reduce_max(stop())), run.is_complete
         if changed := run.update_schedule():
@@ -123,7 +123,7 @@ def _evaluate_and_log(run: Run) -> Iterator[Evaluation | Sample | TrainingWarnin
     """Evaluate and log the results; `run.state` says whether training is finished."""
     for event in _evaluate_or_save(run):
         if not isinstance(event, TrainingWarning):
-            run.journal.log_event(event)
+            run.log.log_event(event)
         yield event
     is_last = run.is_complete or _is_out_of_patience(run)
     run.state = dataclasses.replace(run.state, evaluation_due=False, finished=is_last)

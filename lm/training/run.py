@@ -31,12 +31,12 @@ from lm.training.checkpoint_writer import CheckpointWriter
 from lm.training.compiling import compile_hidden_states
 from lm.training.corpus import TrainingCorpus
 from lm.training.events import DecayStarted, EndRescheduled, Replanned, Saved
-from lm.training.journal import Journal
 from lm.training.objective import Objective, hidden_states_fn
 from lm.training.planning.budget import BudgetClock, TrainingSpeed, evaluation_reserve
 from lm.training.planning.continued_training import OverfitCheckpoint, find_overfit
 from lm.training.planning.regularisation import scale_weight_decay
 from lm.training.prefetcher import BatchPrefetcher
+from lm.training.run_log import RunLog
 
 _TRAINED_PREFIX = "trained."
 """Prefix, in the optimizer file, of the trained weights when the model file holds their moving average."""
@@ -95,7 +95,7 @@ class Run:
         world: the ranks.
         strategy: parallel strategy.
         last_loss: validation loss of the last evaluation, or None.
-        journal: logs; written by rank 0.
+        log: metrics, timings and decisions; written by rank 0.
         writer: of checkpoints.
     """
 
@@ -124,7 +124,7 @@ class Run:
         self.last_loss: float | None = None
         self.overfit: OverfitCheckpoint | None = None
         self.lock = run_lock(setup.folder) if lock is None else lock
-        self.world, self.journal = world, Journal(setup.folder, writes=world.is_main)
+        self.world, self.log = world, RunLog(setup.folder, writes=world.is_main)
         self.writer = CheckpointWriter(writes=world.is_main, clock=clock)
         self._build()
         self.data.set_total_steps(self.plan.steps)
@@ -325,7 +325,7 @@ class Run:
         """Whether the last validation loss is clearly higher than the best, in a run that watches for plateaus."""
         if self.config.training.decay_patience is None:
             return False
-        last = self.journal.last_validation_loss(self.state.step) if self.world.is_main else None
+        last = self.log.last_validation_loss(self.state.step) if self.world.is_main else None
         (has_overfit,) = self.world.all_reduce_sum(find_overfit(self.state, last) is not None)
         return has_overfit > 0
 
@@ -346,7 +346,7 @@ class Run:
 
     def _apply_plan(self, plan: RunPlan, config: RunConfig, *, by: str) -> None:
         before, self.config = self.config, dataclasses.replace(config, plan=plan)
-        self.journal.log_changes(self.state.step, before, self.config, by=by)
+        self.log.log_changes(self.state.step, before, self.config, by=by)
         self.data.set_total_steps(plan.steps)
         if self.prefetcher is not None:
             self.prefetcher.discard()

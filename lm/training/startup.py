@@ -26,12 +26,12 @@ from lm.tensors import load_tensors
 from lm.training.corpus import TrainingCorpus, data_key, open_data, source_files, verify_data
 from lm.training.evaluation import check_samples
 from lm.training.initial_weights import check_tokenizers, has_matching_head, load_initial_weights
-from lm.training.journal import Journal
 from lm.training.planning import continued_training, resolve
 from lm.training.planning.budget import TrainingSpeed
 from lm.training.planning.hardware_selection import select_training_hardware
 from lm.training.planning.memory import estimate_micro_batch_tokens
 from lm.training.run import Run, RunSetup, Tensors, locked, run_lock
+from lm.training.run_log import RunLog
 
 _FIXED_PLAN_FIELDS = ("device", "dtype", "optimizer_dtype", "data_key")
 """Fields of a plan that never change during a run."""
@@ -155,8 +155,8 @@ def start_planned_run(
         (folder / run_folder.CHECKPOINTS).mkdir(exist_ok=True)
         if base is not None:
             link_base(folder, base)
-        run.journal.clear()
-        run.journal.log_decisions(0, config, reasons)
+        run.log.clear()
+        run.log.log_decisions(0, config, reasons)
         run.write_config()
     return run
 
@@ -194,7 +194,7 @@ def resume_run(
     lock = run_lock(folder)
     with locked(lock):
         checkpoint.clean_up(folder)
-        Journal(folder).restore_backup()
+        RunLog(folder).restore_backup()
         found = run_folder.find_checkpoint(path, which="last")
         run_folder.verify_checkpoint(found)
         before = config = run_folder.load_config(found)
@@ -206,12 +206,12 @@ def resume_run(
         opened = open_data(Path(plan.data), config)
         source, by, overfit = found, "resume", None
         if longer is not None:
-            chosen_by = Journal(folder).last_reason("model.dropout")
+            chosen_by = RunLog(folder).last_reason("model.dropout")
             config, plan = continued_training.extend_run(
                 config, plan, state, longer, data=opened, spent=spent, can_choose_dropout=not is_user_given(chosen_by)
             )
             if plan.extended_at == state.step and path == folder:
-                overfit = continued_training.find_overfit(state, Journal(folder).last_validation_loss(state.step))
+                overfit = continued_training.find_overfit(state, RunLog(folder).last_validation_loss(state.step))
         if overfit is not None:
             source = run_folder.checkpoint_folder(folder, overfit.step)
             run_folder.verify_checkpoint(source)
@@ -234,12 +234,12 @@ def resume_run(
             base=load_tensors(link_base_weights(folder, find_base_weights(found, config))) if config.lora else None,
             clock=clock,
         )
-        run.journal.log_changes(state.step, before, config, by=by)
+        run.log.log_changes(state.step, before, config, by=by)
         run.write_config()
         run.stale_checkpoints, run.overfit = other_branch, overfit
         if other_branch:
-            run.journal.back_up()
-        run.journal.truncate(state.step, evaluation_due=state.evaluation_due)
+            run.log.back_up()
+        run.log.truncate(state.step, evaluation_due=state.evaluation_due)
     return run
 
 

@@ -1,4 +1,4 @@
-"""Runs of `lm train` as a user starts them, and what their journals say."""
+"""Runs of `lm train` as a user starts them, and what their logs say."""
 
 from __future__ import annotations
 

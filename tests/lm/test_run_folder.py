@@ -131,7 +131,7 @@ def test_the_tokenizer_of_a_run_is_that_of_its_last_checkpoint(save, tmp_path):
         run_folder.find_tokenizer(tmp_path)
 
 
-def test_a_journal_is_a_log_beside_checkpoints(save, tmp_path):
+def test_a_log_is_beside_checkpoints(save, tmp_path):
     save(3)
     assert run_folder.is_log(tmp_path / "metrics.jsonl")
     assert not run_folder.is_log(tmp_path / "notes.jsonl")

@@ -1,4 +1,4 @@
-"""What is written for TensorBoard, read with TensorBoard's own reader and held against the run's journals."""
+"""What is written for TensorBoard, read with TensorBoard's own reader and held against the run's logs."""
 
 from __future__ import annotations
 
@@ -49,18 +49,18 @@ def read(folder: Path):
     return events
 
 
-def assert_equals_the_journal(folder: Path) -> None:
-    events, journal = read(folder), history.load_curves(folder)
+def assert_equals_the_log(folder: Path) -> None:
+    events, log = read(folder), history.load_curves(folder)
     assert set(events.Tags()["scalars"]) == set(CURVES)
     for name in CURVES:
         shown = events.Scalars(name)
-        assert [event.step for event in shown] == journal[name].steps
-        assert [event.value for event in shown] == approx(journal[name].values, terms=1)
+        assert [event.step for event in shown] == log[name].steps
+        assert [event.value for event in shown] == approx(log[name].values, terms=1)
 
 
-def test_curves_and_samples_are_those_of_the_journal(train):
+def test_curves_and_samples_are_those_of_the_log(train):
     folder = train("--tensorboard")
-    assert_equals_the_journal(folder)
+    assert_equals_the_log(folder)
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     samples = [line["sample"] for line in lines if "sample" in line]
     shown = read(folder).Tensors("sample/the fox/text_summary")
@@ -74,7 +74,7 @@ def test_a_resumed_run_goes_on_with_it_and_doubles_nothing(train):
     folder = train("--tensorboard")
     assert run(["train", "--resume", str(folder / "checkpoints" / "step-2"), "--steps", "8"]) == 0
     assert [event.step for event in read(folder).Scalars("loss")] == list(range(1, 9))
-    assert_equals_the_journal(folder)
+    assert_equals_the_log(folder)
 
 
 def test_a_resumed_run_can_begin_with_it_or_leave_off(train):

@@ -33,7 +33,7 @@ def entries(run: Path) -> list[dict]:
 
 
 def losses(run: Path) -> list[float]:
-    """The losses of steps and of evaluations, and what else is a number in the journal."""
+    """The losses of steps and of evaluations, and what else is a number in the metrics."""
     return [
         value
         for entry in entries(run)

@@ -62,8 +62,8 @@ def sums(run: Run) -> dict[str, str]:
     return json.loads((found / "manifest.json").read_text())["sha256"]
 
 
-def journal(run: Run) -> list[str]:
-    """The lines of what was learned."""
+def metrics_lines(run: Run) -> list[str]:
+    """Return the lines of `metrics.jsonl`."""
     return (run.folder / "metrics.jsonl").read_text().split("\n")
 
 

@@ -102,7 +102,7 @@ def test_where_all_are_finished_there_is_none_to_go_on_with(make_run, tmp_path):
     assert summarise_run(tmp_path / "a").state.finished
 
 
-def test_curves_are_what_the_journals_hold(tmp_path):
+def test_curves_are_what_the_logs_hold(tmp_path):
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 2.5, "sample": "x"}\n{"step": 3, "loss": 2}\n')
     with pytest.raises(InputError, match=r"timings.jsonl: no such file"):
         load_curves(tmp_path)
@@ -114,7 +114,7 @@ def test_curves_are_what_the_journals_hold(tmp_path):
     }
     for torn in ("[" * 200_000, "[1]", '{"loss": 1}', '{"step": 4, "lo'):
         (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 2.5}\n' + torn + "\n")
-        with pytest.raises(InputError, match="metrics.jsonl, line 2: not an entry"):
+        with pytest.raises(InputError, match="metrics.jsonl, line 2: not a log entry"):
             load_curves(tmp_path)
 
 

@@ -24,7 +24,7 @@ from lm.training.startup import resume_run, start_run
 from lm.training.trainer import Trainer
 from tests.lm.corpus import small_examples
 from tests.lm.corpus.preparing import prepare
-from tests.lm.training.conftest import journal, stop_after
+from tests.lm.training.conftest import metrics_lines, stop_after
 
 SHAPE = {"context_length": 16, "d_model": 32, "n_layers": 2, "n_heads": 2}
 
@@ -71,14 +71,14 @@ def test_accuracy_is_the_fraction_of_held_out_examples_whose_label_is_ranked_fir
     assert found.accuracy > 0.4
 
 
-def test_it_is_journalled_and_the_same_after_resuming(tmp_path, examples):
+def test_it_is_logged_and_the_same_after_resuming(tmp_path, examples):
     whole = begun(tmp_path / "whole", examples)
     list(train(whole))
     list(train(begun(tmp_path / "part", examples), stop=stop_after(5)))
     part = resume_run(tmp_path / "part")
     list(train(part))
-    assert journal(part) == journal(whole)
-    assert sum("validation_accuracy" in line for line in journal(whole)) == 2
+    assert metrics_lines(part) == metrics_lines(whole)
+    assert sum("validation_accuracy" in line for line in metrics_lines(whole)) == 2
 
 
 def test_a_large_split_is_sampled(tmp_path, examples, monkeypatch):

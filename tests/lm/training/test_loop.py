@@ -27,7 +27,7 @@ from lm.training.loop import batch_flops, train
 from lm.training.run import Run
 from lm.training.startup import resume_run
 from tests.lm.full_disk import full_disk
-from tests.lm.training.conftest import journal, loss_of, stop_after, sums
+from tests.lm.training.conftest import loss_of, metrics_lines, stop_after, sums
 from tests.tolerances import approx
 
 
@@ -95,7 +95,7 @@ def test_a_resumed_run_has_the_passes_of_its_plan(make_run, monkeypatch):
     resumed = resume_run(stopped.folder)
     assert resumed.plan.micro_batch_tokens == 2 * 16
     list(train(resumed))
-    assert journal(resumed) == journal(whole)
+    assert metrics_lines(resumed) == metrics_lines(whole)
     longer = TrainingConfig(steps=14)
     again = resume_run(stopped.folder, longer=longer, changed={"training": {"micro_batch_size": 6}})
     assert micro_batch_rows(again.config, again.data.batch(0)) == 6
@@ -211,7 +211,7 @@ def test_an_evaluation_that_fails_loses_no_training_and_is_made_up_for(make_run,
     resumed = resume_run(run.folder)
     list(train(resumed))
     assert resumed.state.finished
-    assert journal(resumed) == journal(whole)
+    assert metrics_lines(resumed) == metrics_lines(whole)
     assert (run.folder / "best").read_text() == (whole.folder / "best").read_text()
 
 
@@ -230,11 +230,11 @@ def test_a_sample_that_fails_is_a_warning_and_changes_nothing_else(make_run, mon
     assert [(warning.step, warning.message) for warning in warnings] == [
         (step, "no sample of 'du': no token for 'd'") for step in (5, 10, 12)
     ]
-    assert journal(shown) == journal(plain)
+    assert metrics_lines(shown) == metrics_lines(plain)
     assert sums(plain)["model.safetensors"] == sums(shown)["model.safetensors"]
 
 
-def test_a_full_disk_under_the_journal_ends_no_run(make_run, monkeypatch):
+def test_a_full_disk_under_the_log_ends_no_run(make_run, monkeypatch):
     """As long as the checkpoints have room: a limit on the size of files stands for the disk."""
     whole, run = make_run("whole", keep=0, evaluate_every=0), make_run("run", keep=0, evaluate_every=0)
     list(train(whole))
@@ -248,7 +248,7 @@ def test_a_full_disk_under_the_journal_ends_no_run(make_run, monkeypatch):
     assert {warning.message.partition(":")[0] for warning in warnings} == {
         str(run.folder / name) for name in ("metrics.jsonl", "timings.jsonl")
     }
-    assert journal(run) == journal(whole)
+    assert metrics_lines(run) == metrics_lines(whole)
 
 
 def test_r_drop_takes_twice_the_arithmetic(make_run):
@@ -275,7 +275,7 @@ def test_patience_of_evaluations_after_every_step(make_run):
     assert list(train(run))[-1] == StoppedEarly(4, patience_ran_out=True)
 
 
-def test_the_state_and_the_journal_are_the_sums_of_what_happened(make_run):
+def test_the_state_and_the_log_are_the_sums_of_what_happened(make_run):
     run = make_run(batch_warmup=6, sample=["ba"], evaluate_every=5)
     events = list(train(run))
     steps = [event for event in events if isinstance(event, Step)]
@@ -355,14 +355,14 @@ def test_the_loss_of_a_step_is_that_of_its_targets_alone(make_run):
 def test_an_evaluation_tells_the_use_of_each_expert(make_run):
     run = make_run(model={"experts": 4, "experts_per_token": 2}, steps=2, evaluate_every=1)
     evaluations = [event for event in train(run) if isinstance(event, Evaluation)]
-    noted = [json.loads(line).get("validation_expert_use") for line in journal(run) if "validation_loss" in line]
+    noted = [json.loads(line).get("validation_expert_use") for line in metrics_lines(run) if "validation_loss" in line]
     assert noted == [event.expert_use for event in evaluations]
     for use in noted:
         assert set(use) == {"decoder.blocks.0.feed_forward", "decoder.blocks.1.feed_forward"}
         assert all(len(each) == 4 and sum(each) == pytest.approx(1.0) for each in use.values())
     dense = make_run("dense", steps=1)
     assert next(event for event in train(dense) if isinstance(event, Evaluation)).expert_use == {}
-    assert not any("expert" in line for line in journal(dense))
+    assert not any("expert" in line for line in metrics_lines(dense))
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from lm.training.history import summarise_run
 from lm.training.loop import train
 from lm.training.startup import resume_run, start_run
 from tests.lm.training import test_masked
-from tests.lm.training.conftest import journal, loss_of, stop_after, sums
+from tests.lm.training.conftest import loss_of, metrics_lines, stop_after, sums
 from tests.lm.training.test_masked import corpus, examples  # noqa: F401 (fixtures)
 from tests.tolerances import approx, assert_close
 
@@ -71,7 +71,7 @@ def test_resuming_equals_never_having_stopped(adapt, settings):
     list(train(part))
     ours, theirs = sums(part), sums(whole)
     assert {name for name in ours if ours[name] != theirs[name]} <= {"state.json", "config.json"}
-    assert journal(part) == journal(whole)
+    assert metrics_lines(part) == metrics_lines(whole)
 
 
 @pytest.mark.parametrize("settings", SETTINGS)

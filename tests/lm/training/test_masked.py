@@ -29,7 +29,7 @@ from lm.training.run import Run
 from lm.training.startup import resume_run, start_run
 from tests.lm.corpus import small_examples
 from tests.lm.corpus.preparing import prepare, written
-from tests.lm.training.conftest import journal, stop_after, sums
+from tests.lm.training.conftest import metrics_lines, stop_after, sums
 from tests.tolerances import approx
 
 SHAPE = {"context_length": 16, "d_model": 32, "n_layers": 2, "n_heads": 2, "dropout": 0.1, "objective": "masked"}
@@ -87,7 +87,7 @@ def test_resuming_equals_never_having_stopped(tmp_path, corpus, fields, model):
     list(train(part))
     assert sums(part)["model.safetensors"] == sums(whole)["model.safetensors"]
     assert sums(part)["optimizer.safetensors"] == sums(whole)["optimizer.safetensors"]
-    assert journal(part) == journal(whole)
+    assert metrics_lines(part) == metrics_lines(whole)
 
 
 def test_it_learns_what_stands_between_neighbours_and_fills_samples(tmp_path, corpus):
@@ -148,7 +148,7 @@ def test_a_classifier_resumes_byte_for_byte(tmp_path, examples, fields):
         "config.json": sums(part)["config.json"],
         "state.json": sums(part)["state.json"],
     }
-    assert journal(part) == journal(whole)
+    assert metrics_lines(part) == metrics_lines(whole)
     assert load_model(part.folder, select_inference_hardware(HardwareConfig())).config.model.labels == ("x", "y", "z")
 
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from lm.training.loop import train
 from lm.training.objective import symmetric_kl
-from tests.lm.training.conftest import journal, loss_of
+from tests.lm.training.conftest import loss_of, metrics_lines
 from tests.tolerances import approx
 
 
@@ -48,4 +48,4 @@ def test_nll_is_the_surprisal_whatever_is_minimised(make_run, smoothing, r_drop)
     assert step.nll == approx(expected, model=run.model)
     smoothed = F.cross_entropy(logits.transpose(1, 2), targets, label_smoothing=smoothing).item()
     assert step.loss == approx(smoothed, model=run.model)
-    assert json.loads(journal(run)[0])["nll"] == step.nll
+    assert json.loads(metrics_lines(run)[0])["nll"] == step.nll

@@ -20,7 +20,7 @@ from lm.training.events import Evaluation, Saved, Step, StoppedEarly
 from lm.training.loop import train
 from lm.training.startup import resume_run, start_run
 from tests.lm.corpus.preparing import prepare
-from tests.lm.training.conftest import journal, stop_after, sums
+from tests.lm.training.conftest import metrics_lines, stop_after, sums
 
 EXPERTS = {"experts": 4, "experts_per_token": 2, "expert_capacity": 1.0, "gate_noise": 1.0}
 
@@ -37,7 +37,7 @@ EXPERTS = {"experts": 4, "experts_per_token": 2, "expert_capacity": 1.0, "gate_n
     ],
 )
 def test_resuming_equals_never_having_stopped(make_run, stop, optimizer, model):
-    """Weights, optimizer and journal, byte for byte: with dropout, accumulation, growing batches, a falling rate."""
+    """Weights, optimizer and metrics, byte for byte: with dropout, accumulation, growing batches, a falling rate."""
     settings = {"micro_batch_size": 4, "optimizer": optimizer, "batch_warmup": 6, "model": model}
     whole, parts = make_run("whole", **settings), make_run("parts", **settings)
     list(train(whole))
@@ -48,15 +48,15 @@ def test_resuming_equals_never_having_stopped(make_run, stop, optimizer, model):
     list(train(resumed))
     assert sums(whole)["model.safetensors"] == sums(resumed)["model.safetensors"]
     assert sums(whole)["optimizer.safetensors"] == sums(resumed)["optimizer.safetensors"]
-    assert journal(whole) == journal(resumed)
-    assert sum("gradient_norm" in line for line in journal(whole)) == 12
+    assert metrics_lines(whole) == metrics_lines(resumed)
+    assert sum("gradient_norm" in line for line in metrics_lines(whole)) == 12
 
 
 @pytest.mark.parametrize(
     ("stops", "settings"), [([5], {}), ([3, 5, 5, 10], {"checkpoint_every": 0, "sample": ["ba du"], "ema": 0.8})]
 )
 def test_an_evaluation_that_stopping_puts_off_comes_first_on_resuming(make_run, stops, settings):
-    """The journal and the best checkpoint are as if the run had never stopped, however often it does."""
+    """The metrics and the best checkpoint are as if the run had never stopped, however often it does."""
     whole, parts = make_run("whole", **settings), make_run("parts", **settings)
     list(train(whole))
     last = 0
@@ -65,7 +65,7 @@ def test_an_evaluation_that_stopping_puts_off_comes_first_on_resuming(make_run, 
         assert not any(isinstance(event, Evaluation) and event.step == step for event in events)
         parts, last = resume_run(parts.folder), step
     list(train(parts))
-    assert journal(whole) == journal(parts)
+    assert metrics_lines(whole) == metrics_lines(parts)
     for which in ("best", "last"):
         ours, theirs = (run_folder.find_checkpoint(run.folder, which=which) for run in (whole, parts))
         assert ours.name == theirs.name

@@ -35,7 +35,7 @@ from lm.training.planning.resolve import resolve_spec
 from lm.training.run import Run
 from lm.training.startup import resume_run, start_run
 from tests.lm.training import test_lora
-from tests.lm.training.conftest import journal, loss_of, new_run, stop_after, sums
+from tests.lm.training.conftest import loss_of, metrics_lines, new_run, stop_after, sums
 from tests.lm.training.test_masked import corpus, examples  # noqa: F401 (fixtures)
 
 RUINOUS = {"learning_rate": 5.0, "warmup_steps": 0}
@@ -69,7 +69,7 @@ def same(ours: Path, theirs: Path) -> bool:
 
 
 def evaluations(run: Run) -> dict[int, float]:
-    entries = [json.loads(line) for line in journal(run) if line]
+    entries = [json.loads(line) for line in metrics_lines(run) if line]
     return {entry["step"]: entry["validation_loss"] for entry in entries if "validation_loss" in entry}
 
 
@@ -124,7 +124,7 @@ def test_an_interrupted_run_resumes_exactly(tune, lora, stop):
     list(train(parts))
     assert sums(whole)["model.safetensors"] == sums(parts)["model.safetensors"]
     assert sums(whole)["optimizer.safetensors"] == sums(parts)["optimizer.safetensors"]
-    assert journal(whole) == journal(parts)
+    assert metrics_lines(whole) == metrics_lines(parts)
 
 
 def test_a_run_that_is_killed_after_its_first_evaluation_resumes_from_step_0(tune):
@@ -137,20 +137,20 @@ def test_a_run_that_is_killed_after_its_first_evaluation_resumes_from_step_0(tun
     parts = resume_run(parts.folder)
     list(train(parts))
     assert sums(whole)["model.safetensors"] == sums(parts)["model.safetensors"]
-    assert journal(whole) == journal(parts)
+    assert metrics_lines(whole) == metrics_lines(parts)
 
 
 def test_a_run_that_is_killed_before_it_has_saved_begins_again(tune):
     whole, parts = tune("whole"), tune("parts")
     list(train(whole))
     events = train(parts)
-    assert isinstance(next(events), Evaluation)  # noted in the journal, and not saved
+    assert isinstance(next(events), Evaluation)  # in the metrics, and not saved
     events.close()
     with pytest.raises(InputError, match="no checkpoint yet"):
         resume_run(parts.folder)
     parts = tune("parts")
     list(train(parts))
-    assert journal(whole) == journal(parts)
+    assert metrics_lines(whole) == metrics_lines(parts)
 
 
 def test_a_new_head_is_not_evaluated_before_it_has_learned(tmp_path, corpus, examples):  # noqa: F811
@@ -262,7 +262,7 @@ def files(tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
-def test_python_and_the_journal_tell_what_was_chosen_and_whether_it_helped(files):
+def test_python_and_the_log_tell_what_was_chosen_and_whether_it_helped(files):
     small = {"kind": "byte", "d_model": 16, "n_layers": 1, "n_heads": 2, "context": 16, "batch_size": 4}
     base = lm.train("one.txt", out="base", steps=60, evaluate_every=20, **small)
     assert base.improved is True
@@ -320,7 +320,7 @@ def first_weights(run: Run) -> dict[str, torch.Tensor]:
 
 def test_an_overfitted_run_is_extended_from_its_best_weights_and_keeps_all_checkpoints(overfitted):
     before = {folder.name: (folder / "manifest.json").read_bytes() for folder in checkpoints(overfitted)}
-    log, best = journal(overfitted), load_weights(run_folder.find_checkpoint(overfitted.folder))
+    log, best = metrics_lines(overfitted), load_weights(run_folder.find_checkpoint(overfitted.folder))
     run = resume_run(overfitted.folder, longer=TrainingConfig(steps=24))
     assert run.overfit is not None
     assert run.overfit.step == overfitted.state.best_step
@@ -328,7 +328,7 @@ def test_an_overfitted_run_is_extended_from_its_best_weights_and_keeps_all_check
     assert (run.state.step, run.plan.steps, run.plan.extended_at) == (16, 24, 16)
     events = list(train(run))
     assert [event.step for event in events if isinstance(event, Step)] == list(range(17, 25))
-    assert journal(run)[: len(log) - 1] == log[:-1]
+    assert metrics_lines(run)[: len(log) - 1] == log[:-1]
     after = {folder.name: (folder / "manifest.json").read_bytes() for folder in checkpoints(run)}
     assert before.items() <= after.items()
     assert run.state.best_loss <= overfitted.state.best_loss
@@ -363,7 +363,7 @@ def test_an_extended_run_that_is_interrupted_resumes_exactly(make_overfitted, st
     list(train(parts))
     assert sums(whole)["model.safetensors"] == sums(parts)["model.safetensors"]
     assert sums(whole)["optimizer.safetensors"] == sums(parts)["optimizer.safetensors"]
-    assert journal(whole) == journal(parts)
+    assert metrics_lines(whole) == metrics_lines(parts)
 
 
 def test_an_extension_that_is_killed_before_it_has_saved_has_lost_nothing(overfitted):

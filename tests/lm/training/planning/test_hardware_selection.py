@@ -21,7 +21,7 @@ from lm.training.loop import train
 from lm.training.planning import hardware_selection
 from lm.training.planning.hardware_selection import select_fastest, select_training_hardware
 from lm.training.startup import resume_run
-from tests.lm.training.conftest import journal, stop_after, sums
+from tests.lm.training.conftest import metrics_lines, stop_after, sums
 
 
 @pytest.fixture(autouse=True)
@@ -143,7 +143,7 @@ def test_a_run_that_was_planned_with_another_dtype_of_muon_goes_on_with_it(make_
     resumed = resume_run(stopped.folder)
     assert (resumed.config.hardware.dtype, resumed.plan.optimizer_dtype) == ("float32", "bfloat16")
     list(train(resumed))
-    assert journal(resumed) == journal(whole)
+    assert metrics_lines(resumed) == metrics_lines(whole)
     assert sums(resumed)["model.safetensors"] == sums(whole)["model.safetensors"]
 
 

@@ -31,7 +31,7 @@ _PLAN_REASONS = {
 """What decides each field of a plan; all others follow from the length of the run."""
 
 
-class Journal:
+class RunLog:
     """The logs in a run folder: JSON Lines, each entry with its step.
 
     `metrics.jsonl` and `timings.jsonl` log steps and evaluations. `decisions.jsonl` logs the reason of each setting
