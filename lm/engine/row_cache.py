@@ -9,9 +9,7 @@ import torch
 from torch import Tensor
 
 from lm.engine.engine import DecoderModel, EncodedSource, StepInputs
-from lm.model.attention_inputs import AttentionInputs
-from lm.model.kv_cache import DecoderCache, LayerKVCache
-from lm.model.masks import Mask, padding_bias
+from lm.model.attention_inputs import AttentionInputs, DecoderCache, LayerKVCache, Mask, padding_bias
 from lm.model.transformer import DecoderOnly, EncoderDecoder
 from lm.model.variants.recurrent import RecurrentCache, RecurrentInputs, RowRecurrentCache
 

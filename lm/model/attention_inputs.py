@@ -1,4 +1,7 @@
-"""What the layers of a stack share in a forward pass: mask, KV caches, positions and relative embeddings."""
+"""What attention layers get besides hidden states: masks, KV caches of the model, positions and relative embeddings.
+
+The KV caches of engines and decode sessions, with rows of different lengths, are in `lm.engine`.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,223 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from lm.model.kv_cache import LayerKVCache
-from lm.model.masks import Mask
+
+class SparsityPattern(Protocol):
+    """A block-sparse attention pattern, without causality; hashable."""
+
+    @property
+    def block_size(self) -> int:
+        """Positions per block."""
+
+    @property
+    def dense_length(self) -> int:
+        """The longest sequence in which every position attends to every other."""
+
+    @property
+    def n_dense_blocks(self) -> int:
+        """The number of leading query blocks that attend to every key."""
+
+    def max_key_blocks(self, *, is_causal: bool) -> int:
+        """The most key blocks that any other query block attends to."""
+
+    def build_block_mask(self, n_blocks: int) -> Tensor:
+        """Build (n_blocks, n_blocks) booleans: whether any query of a block attends to any key of another."""
+
+    def build_token_mask(self, queries: Tensor, keys: Tensor, *, within: int) -> Tensor:
+        """Whether queries at given positions attend to keys at given positions; the arguments broadcast.
+
+        All positions are less than `within`.
+        """
+
+    def first_visible(self, query: int) -> int:
+        """The first position that this query or a later one attends to."""
+
+
+@dataclass(frozen=True)
+class Mask:
+    """Which keys each query may attend to. The parts restrict each other; with none, all queries attend to all keys.
+
+    Queries are the last positions of the keys: with n_queries < n_keys (a KV cache), query i stands at position n_keys
+    - n_queries + i.
+
+    Attributes:
+        is_causal: a query attends to its own position and earlier ones.
+        key_lengths: (batch,) the number of real keys in each row; the rest is padding.
+        pattern: a sparsity pattern.
+        visible: booleans, True where a query attends to a key, broadcastable to (batch, 1, queries, keys).
+        bias: added to the scores, broadcastable to (batch, heads, queries, keys).
+    """
+
+    is_causal: bool = False
+    key_lengths: Tensor | None = None
+    pattern: SparsityPattern | None = None
+    visible: Tensor | None = None
+    bias: Tensor | None = None
+
+    @classmethod
+    def causal(cls, *, pattern: SparsityPattern | None = None, bias: Tensor | None = None) -> Mask:
+        """A causal mask, with an optional sparsity pattern and bias."""
+        return cls(is_causal=True, pattern=pattern, bias=bias)
+
+    @classmethod
+    def key_padding(cls, lengths: Tensor | None) -> Mask:
+        """A padding mask: each query attends to the first `lengths[row]` keys of its row, or to all without lengths."""
+        return cls(key_lengths=lengths)
+
+    def with_bias(self, bias: Tensor) -> Mask:
+        """Add a bias, broadcastable to (batch, heads, queries, keys)."""
+        return replace(self, bias=bias if self.bias is None else self.bias + bias)
+
+    def with_pattern(self, pattern: SparsityPattern) -> Mask:
+        """Restrict the mask to a sparsity pattern."""
+        return replace(self, pattern=pattern)
+
+    def needs_no_tensor(self, n_queries: int, n_keys: int) -> bool:
+        """Whether a kernel's own `is_causal` flag, or no mask at all, expresses this mask."""
+        if self.key_lengths is not None or self.visible is not None or self.bias is not None:
+            return False
+        if self.pattern is not None and n_keys > self.pattern.dense_length:
+            return False
+        return not self.is_causal or n_queries in (1, n_keys)
+
+    def build_tensor(self, n_queries: int, n_keys: int, device: torch.device) -> Tensor | None:
+        """Build (batch or 1, 1, n_queries, n_keys) booleans, True for visible pairs; None for a full mask."""
+        allowed = self.visible
+        if self.is_causal or self.pattern is not None:
+            by_position = self._build_by_position(n_queries, n_keys, device)
+            allowed = by_position if allowed is None else allowed & by_position
+        if self.key_lengths is not None:
+            is_real = (torch.arange(n_keys, device=device) < self.key_lengths[:, None])[:, None, None]
+            allowed = is_real if allowed is None else allowed & is_real
+        return allowed
+
+    def _build_by_position(self, n_queries: int, n_keys: int, device: torch.device) -> Tensor:
+        """Build the (1, 1, n_queries, n_keys) booleans of causality and pattern."""
+        queries = torch.arange(n_keys - n_queries, n_keys, device=device)[:, None]
+        keys = torch.arange(n_keys, device=device)
+        if self.pattern is None:
+            return (queries >= keys)[None, None]
+        visible = self.pattern.build_token_mask(queries, keys, within=n_keys)
+        return (visible & (queries >= keys) if self.is_causal else visible)[None, None]
+
+
+def padding_bias(lengths: Tensor, longest: int) -> Tensor:
+    """Build a (rows, longest) float32 bias: 0 for real positions, -inf for padding."""
+    is_padding = torch.arange(longest, device=lengths.device) >= lengths[:, None]
+    return torch.zeros(is_padding.shape, device=lengths.device).masked_fill_(is_padding, -torch.inf)
+
+
+class LayerKVCache:
+    """Keys and values of one attention layer, in buffers that grow by doubling."""
+
+    def __init__(self) -> None:
+        self.length = 0
+        self._key: Tensor | None = None
+        self._value: Tensor | None = None
+
+    def extend(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Append (batch, kv_heads, n, head) keys and values; return all keys and values."""
+        start, self.length = self.length, self.length + key.shape[2]
+        if self._key is None or self._value is None:  # without spare capacity: an encoder output never grows
+            self._key, self._value = key.contiguous(), value.contiguous()
+            return self._key, self._value
+        self._key = _grow(self._key, key, start, self.length)
+        self._value = _grow(self._value, value, start, self.length)
+        self._key[:, :, start : self.length] = key
+        self._value[:, :, start : self.length] = value
+        return self.keys_and_values()
+
+    def reserve(self, positions: int) -> None:
+        """Reserve and count positions whose keys and values the caller writes into `buffers`."""
+        start, self.length = self.length, self.length + positions
+        key, value = self.buffers()
+        if key.shape[2] < self.length:
+            self._key, self._value = (_grow(buffer, buffer, start, self.length) for buffer in (key, value))
+
+    def buffers(self) -> tuple[Tensor, Tensor]:
+        """Return the key and value buffers, (batch, kv_heads, capacity, head) each."""
+        assert self._key is not None
+        assert self._value is not None
+        return self._key, self._value
+
+    def move_to(self, key: Tensor, value: Tensor) -> None:
+        """Copy the contents to other (batch, kv_heads, capacity, head) buffers and use these; the rest is zeroed."""
+        for buffer, used in zip((key, value), self.keys_and_values(), strict=True):
+            buffer[:, :, : self.length] = used
+            buffer[:, :, self.length :] = 0.0
+        self._key, self._value = key, value
+
+    def keys_and_values(self) -> tuple[Tensor, Tensor]:
+        """Return the keys and values so far, (batch, kv_heads, length, head) each."""
+        key, value = self.buffers()
+        return key[:, :, : self.length], value[:, :, : self.length]
+
+    def reorder(self, rows: Tensor) -> None:
+        """Row i becomes the former row `rows[i]`; rows may be repeated or left out."""
+        if self._key is not None and self._value is not None:
+            self._key = self._key.index_select(0, rows)
+            self._value = self._value.index_select(0, rows)
+
+    def select(self, positions: Tensor) -> None:
+        """Keep only the given (batch, n) positions of each row, in this order."""
+        if self._key is not None and self._value is not None:
+            batch, heads, capacity, head = self._key.shape
+            first = torch.arange(0, batch * heads * capacity, capacity, device=positions.device).view(batch, heads, 1)
+            indices = (first + positions[:, None]).flatten()
+            self.length = positions.shape[1]
+            for buffer in (self._key, self._value):
+                selected = buffer.view(-1, head).index_select(0, indices)
+                buffer[:, :, : self.length] = selected.view(batch, heads, -1, head)
+
+    def truncate(self, length: int) -> None:
+        """Drop the positions from `length` on."""
+        self.length = min(self.length, length)
+
+
+def _grow(buffer: Tensor, template: Tensor, n_used: int, length: int) -> Tensor:
+    """Return a buffer of at least `length` positions that starts with the first `n_used` positions of `buffer`."""
+    if buffer.shape[2] >= length:
+        return buffer
+    batch, heads, _, head = template.shape
+    grown = template.new_empty(batch, heads, max(length, 2 * n_used, 64), head)
+    grown[:, :, :n_used] = buffer[:, :, :n_used]
+    return grown
+
+
+class DecoderCache:
+    """The KV caches of all layers of a decoder.
+
+    Attributes:
+        self_attention: the cache of each layer for the positions decoded so far.
+        cross_attention: the cache of each layer for the encoder output, filled once.
+    """
+
+    def __init__(self, own: Sequence[LayerKVCache]) -> None:
+        self.self_attention = own
+        self.cross_attention = [LayerKVCache() for _ in own]
+
+    @property
+    def length(self) -> int:
+        """The number of positions decoded so far."""
+        return self.self_attention[0].length
+
+    def reorder(self, rows: Tensor, *, same_sources: bool = False) -> None:
+        """Row i becomes the former row `rows[i]`, in every layer.
+
+        With `same_sources`, both rows have the same source, and the cross-attention caches stay as they are.
+        """
+        for layer in self.self_attention if same_sources else (*self.self_attention, *self.cross_attention):
+            layer.reorder(rows)
+
+    def select(self, positions: Tensor) -> None:
+        """Keep only the given (batch, n) positions of each row in the self-attention caches."""
+        for layer in self.self_attention:
+            layer.select(positions)
+
+    def truncate(self, length: int) -> None:
+        """Drop the positions from `length` on from the self-attention caches."""
+        for layer in self.self_attention:
+            layer.truncate(length)
 
 
 @dataclass(frozen=True)

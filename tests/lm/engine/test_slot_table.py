@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 
 from lm.engine.shared_cache import SlotTable
-from lm.model.kv_cache import DecoderCache, LayerKVCache
-from lm.model.masks import padding_bias
+from lm.model.attention_inputs import DecoderCache, LayerKVCache, padding_bias
 
 INF = torch.inf
 

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from lm.kernels import blockwise_attention
 from lm.kernels.blockwise_attention import blockwise_causal_attention, choose_blockwise_attention, is_blockwise_faster
 from lm.model.attention import attend
-from lm.model.masks import Mask
+from lm.model.attention_inputs import Mask
 from tests.tolerances import assert_close
 
 

@@ -6,9 +6,7 @@ import pytest
 import torch
 
 from lm.config.model import ModelConfig
-from lm.model.attention_inputs import AttentionInputs, ValueResidual
-from lm.model.kv_cache import LayerKVCache
-from lm.model.masks import Mask
+from lm.model.attention_inputs import AttentionInputs, LayerKVCache, Mask, ValueResidual
 from lm.model.transformer import build_model
 
 

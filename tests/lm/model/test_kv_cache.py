@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from lm.model.kv_cache import DecoderCache, LayerKVCache
+from lm.model.attention_inputs import DecoderCache, LayerKVCache
 from lm.model.variants.recurrent import RecurrentCache
 
 

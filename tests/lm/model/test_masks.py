@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lm.model.masks import Mask
+from lm.model.attention_inputs import Mask
 from lm.model.variants.block_sparse import SlidingWindow
 
 CPU = torch.device("cpu")
