@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lm.decoding.candidates import top_k_tokens
 from lm.engine.engine import LAST_LOGITS, NO_OUTPUT, EngineOutput, KVCache, OutputSpec
-from lm.engine.row_cache import RowCache
+from lm.engine.pytorch import SequenceKVCache
 from lm.engine.selection import EnginePlan, Operation
 from lm.kernels.torch_ops import TopK
 
@@ -200,7 +200,7 @@ class _ModelRows:
 
     def prefill_prefix(self, prefix: Sequence[int]) -> None:
         fits = self._context is not None and len(prefix) < self._context
-        if isinstance(self.cache, RowCache):
+        if isinstance(self.cache, SequenceKVCache):
             self.cache.prefill_prefix(self.plan.model, prefix if fits else ())  # type: ignore[arg-type]
 
     def add(self, rows: int, source: SourceBatch | None) -> None:
@@ -275,7 +275,7 @@ class _ModelRows:
         assert self.cache is not None
         windows = [self._window(row, held_back) for row in rows]
         forward, cache = self.plan.pytorch.forward, self.cache
-        if not isinstance(cache, RowCache) or self._context is None:
+        if not isinstance(cache, SequenceKVCache) or self._context is None:
             ids, lengths = _pad(windows)
             return forward(ids, rows, [0] * len(rows), cache, output_spec, lengths=lengths)
         rows_of_window: dict[tuple[int, ...], list[int]] = {}

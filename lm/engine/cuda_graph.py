@@ -13,8 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lm.engine.engine import EngineOutput, KVCache, OutputSpec
-from lm.engine.pytorch import TorchEngine
-from lm.engine.row_cache import RowCache, RowLayerCache, row_attention_inputs
+from lm.engine.pytorch import SequenceKVCache, SequenceLayerKVCache, TorchEngine, row_attention_inputs
 from lm.model.attention_inputs import LayerKVCache
 from lm.model.positions import PositionTable
 from lm.model.transformer import DecoderOnly
@@ -105,13 +104,15 @@ class CudaGraphEngine:
         lengths: Sequence[int] | None = None,
     ) -> EngineOutput:
         """See `Engine`; of rows that are not new to the cache."""
-        if isinstance(cache, RowCache) and tokens.shape[1] == 1 and self._step.acquire_for(cache):
+        if isinstance(cache, SequenceKVCache) and tokens.shape[1] == 1 and self._step.acquire_for(cache):
             logits = self._replay(tokens, rows, positions, cache)
             if logits is not None:
                 return EngineOutput(logits=logits[:, None] if output_spec.logits_to_keep else None)
         return self._pytorch.forward(tokens, rows, positions, cache, output_spec, lengths=lengths)
 
-    def _replay(self, tokens: Tensor, rows: Sequence[int], positions: Sequence[int], cache: RowCache) -> Tensor | None:
+    def _replay(
+        self, tokens: Tensor, rows: Sequence[int], positions: Sequence[int], cache: SequenceKVCache
+    ) -> Tensor | None:
         """(rows, vocabulary) logits; None if the step cannot be recorded, and nothing was done."""
         batch, starts = cache.scatter_to_buffer(tokens, rows, positions)
         try:
@@ -145,7 +146,7 @@ class StaticDecodeStep:
         self._kept_alive: list[Tensor] = []  # further tensors that recorded steps read
         self._buffers: list[tuple[Tensor, Tensor]] = []
         self._tokens = self._positions = torch.empty(0)
-        self._owner: ReferenceType[RowCache] | None = None
+        self._owner: ReferenceType[SequenceKVCache] | None = None
         self._lock, self._is_recordable = threading.Lock(), True
 
     def has_weights_of(self, model: DecoderOnly) -> bool:
@@ -156,7 +157,7 @@ class StaticDecodeStep:
         """Refuse all caches from now on: the device cannot record."""
         self._is_recordable = False
 
-    def acquire_for(self, cache: RowCache) -> bool:
+    def acquire_for(self, cache: SequenceKVCache) -> bool:
         """Give the buffers to a cache, unless another live cache has them; return whether it has them."""
         with self._lock:
             if not self._is_recordable:
@@ -166,7 +167,7 @@ class StaticDecodeStep:
                 self._owner = ref(cache)
             return owner is None or owner is cache
 
-    def logits(self, model: DecoderOnly, tokens: Tensor, positions: Tensor, cache: RowCache) -> Tensor:
+    def logits(self, model: DecoderOnly, tokens: Tensor, positions: Tensor, cache: SequenceKVCache) -> Tensor:
         """Compute the logits after one more token of each row; keys and values are written, but not counted.
 
         Args:
@@ -196,7 +197,7 @@ class StaticDecodeStep:
         """The computation that is recorded: (rows, vocabulary) logits."""
         positions, config = self._positions[:rows], model.config
         buffers = [(key[:rows, :, :keys], value[:rows, :, :keys]) for key, value in self._buffers]
-        layers = [RowLayerCache.from_buffers(key, value, positions) for key, value in buffers]
+        layers = [SequenceLayerKVCache.from_buffers(key, value, positions) for key, value in buffers]
         inputs = row_attention_inputs(
             layers, positions, 1, keys, self._first_parameter.dtype, needs_key_positions=config.needs_key_positions
         )

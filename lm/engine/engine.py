@@ -1,8 +1,8 @@
 """The protocols of engines and their KV caches, and the inputs and outputs of a forward pass.
 
-A KV cache has one of two layouts. In a `RowCache` each sequence has a buffer row of its own, and repeated sequences are
-copied: for samples, which diverge for good, and for recurrent states. In a `SharedCache` the continuations of one
-prompt or source share one buffer row and the slots of their common past: for beams.
+A KV cache has one of two layouts. A `SequenceKVCache` is contiguous: each sequence has a buffer row of its own, and
+repeated sequences are copied. It is for samples, which diverge for good, and for recurrent states. In a `TreeKVCache`
+the continuations of one prompt or source share a buffer row and the slots of their common past. It is for beams.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Engine(Protocol):
 
         Args:
             tokens: (rows, n) IDs; of rows that are new to the cache the whole window.
-            rows: of the cache; all of them in a `SharedCache`.
+            rows: of the cache; all of them in a `TreeKVCache`.
             positions: of the first token of each row.
             cache: extended in place.
             output_spec: what to compute.

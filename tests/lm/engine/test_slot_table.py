@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from lm.engine.shared_cache import SlotTable
+from lm.engine.tree_cache import SlotTable
 from lm.model.attention_inputs import DecoderCache, LayerKVCache, padding_bias
 
 INF = torch.inf

@@ -1,4 +1,4 @@
-"""The KV cache in which the continuations of one prompt or source, such as a beam, share their common past."""
+"""The tree KV cache: continuations of one prompt or source, such as a beam, share the slots of their common past."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ _FIRST_SLOTS = 32
 """Slots before unused ones are first searched."""
 
 
-class SharedCache:
+class TreeKVCache:
     """A KV cache in which the continuations of each prompt or source share the slots of their common past.
+
+    A slot table, as of a paged cache with pages of one token, and a tree attention mask tell them apart.
 
     All rows have the same number of tokens after their start: a prompt, or the source of a decoder-only model that
     translates; or nothing, where an encoder has read the source.
@@ -48,7 +50,7 @@ class SharedCache:
 
     def add(self, rows: int) -> None:
         """Add rows, while the cache is empty."""
-        assert not any(self.lengths), "rows of a shared cache are added together"
+        assert not any(self.lengths), "rows of a tree cache are added together"
         self.lengths += [0] * rows
 
     def compute_hidden(
