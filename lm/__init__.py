@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from lm.api import Model, export, import_model, load, merge, train
     from lm.config.keywords import run_spec
     from lm.config.run_spec import RunSpec
-    from lm.decoding.sampling import Finish, Token
+    from lm.decoding.batching import Finish, Token
     from lm.errors import LMError
     from lm.training.events import Evaluation, Sample, Saved, Step
     from lm.training.trainer import Trainer
 
 _HOMES = {
     "lm.api": ("Model", "export", "import_model", "load", "merge", "train"),
-    "lm.decoding.sampling": ("Finish", "Token"),
+    "lm.decoding.batching": ("Finish", "Token"),
     "lm.errors": ("LMError",),
     "lm.config.keywords": ("run_spec",),
     "lm.config.run_spec": ("RunSpec",),

@@ -32,10 +32,10 @@ from lm.config.keywords import (
 )
 from lm.config.model import ModelConfig
 from lm.data.labels import read_completions
+from lm.decoding.batching import Finish, Token
 from lm.decoding.classifier import ClassifiedText, Classifier, CompletionClassifier, build_classifier
 from lm.decoding.generator import Generator
 from lm.decoding.mask_filling import FilledText, MaskFiller
-from lm.decoding.sampling import Finish, Token
 from lm.decoding.translation import TranslatedLine, Translator
 from lm.decoding.translation_input import TranslationModel
 from lm.distributed import launcher_env

@@ -33,7 +33,7 @@ Stage = Literal["arguments", "settings", "files", "processes"]
 """When a mode is known: from the command line, the settings of a new run, the files, or the processes."""
 
 _GREEDY_TEMPERATURE = 1e-6
-"""A temperature below it is greedy, as in `lm.decoding.sampling`."""
+"""A temperature below it is greedy, as in `lm.decoding.batching`."""
 
 
 @dataclass(frozen=True)

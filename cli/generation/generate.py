@@ -217,7 +217,7 @@ def _sample(
 ) -> None:
     """Write samples as they come, each after the shown part of the prompt."""
     from cli.generation.writers import GenerationTimer, JsonLinesWriter, TextWriter
-    from lm.decoding.sampling import Continuation
+    from lm.decoding.batching import Continuation
 
     samples, timer = [Continuation() for _ in range(n)], GenerationTimer()
     output = (

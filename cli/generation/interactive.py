@@ -16,9 +16,9 @@ from cli.flags.settings import with_flags
 from cli.generation.writers import GenerationTimer, TextWriter
 from lm.config.decoding import SamplingConfig
 from lm.config.options import Option, check_text, did_you_mean, find_nearest, list_options
-from lm.decoding.filters import parse_logit_biases
+from lm.decoding.batching import Continuation
 from lm.decoding.generator import Generator, encode_continuation
-from lm.decoding.sampling import Continuation
+from lm.decoding.sampling import parse_logit_biases
 from lm.errors import InputError, LMError, UsageError
 from lm.tokenizer.special_tokens import build_text_frame
 

@@ -24,9 +24,9 @@ from cli.generation.writers import hypothesis_to_dict, sample_to_dict, write_com
 from lm.config.data import DataConfig
 from lm.config.decoding import BeamConfig, SamplingConfig
 from lm.config.hardware import HardwareConfig
+from lm.decoding.batching import Continuation
 from lm.decoding.generator import Generator, common_prefix, sort_by_length
-from lm.decoding.sampler import Sampler
-from lm.decoding.sampling import Continuation
+from lm.decoding.sampling import Sampler
 from lm.engine.fastest_dtype import decoding_dtype
 from lm.errors import InputError
 from lm.files import atomic_write_text

@@ -14,9 +14,9 @@ from cli.console.escapes import escape_for_stream, format_json_line
 from cli.console.messages import print_note
 from cli.console.numbers import format_duration
 from lm.config.tokenizer import END_OF_TEXT
+from lm.decoding.batching import Continuation
 from lm.decoding.generator import Generator
-from lm.decoding.sampler import Alternatives, Sampler
-from lm.decoding.sampling import Continuation
+from lm.decoding.sampling import Alternatives, Sampler
 from lm.decoding.speculative import AcceptanceStats
 from lm.engine.selection import EnginePlan
 from lm.tokenizer.tokenizer import Tokenizer

@@ -11,8 +11,7 @@ from pathlib import Path
 from cli.flags.options import ParsedOptions
 from lm.config.decoding import SamplingConfig, TranslationConfig
 from lm.config.hardware import HardwareConfig, WorkersConfig
-from lm.decoding.filters import parse_logit_biases
-from lm.decoding.sampler import Sampler
+from lm.decoding.sampling import Sampler, parse_logit_biases
 from lm.decoding.translation import TranslatedLine, Translator
 from lm.decoding.translation_input import SourceLine, TranslationModel
 from lm.engine.fastest_dtype import load_for_decoding

@@ -8,8 +8,8 @@ import torch
 
 from lm.checkpoint import prepare_for_inference
 from lm.config.model import ModelConfig
-from lm.decoding.sampler import Sampler
-from lm.decoding.sampling import SampleSpec, generate
+from lm.decoding.batching import SampleSpec, generate
+from lm.decoding.sampling import Sampler
 from lm.decoding.session import DecodeSession
 from lm.engine.selection import plan_engines
 from lm.hardware import Hardware, synchronized_time, time_work

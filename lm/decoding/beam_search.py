@@ -19,9 +19,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from lm.decoding.batching import FinishReason
 from lm.decoding.candidates import Candidates, top_k_tokens
-from lm.decoding.filters import Filter, History, apply_filters
-from lm.decoding.sampling import FinishReason
+from lm.decoding.sampling import Filter, History, apply_filters
 from lm.decoding.session import DecodeSession, SourceBatch, StepOutput
 from lm.engine.engine import OutputSpec
 from lm.errors import UsageError

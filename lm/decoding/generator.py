@@ -11,10 +11,7 @@ from functools import cached_property
 import torch
 
 from lm.config.decoding import SamplingConfig
-from lm.decoding.beam_search import Hypothesis, beam_search
-from lm.decoding.filters import length_filters, parse_logit_biases
-from lm.decoding.sampler import Sampler
-from lm.decoding.sampling import (
+from lm.decoding.batching import (
     Continuation,
     Finish,
     Request,
@@ -24,6 +21,8 @@ from lm.decoding.sampling import (
     generate,
     generate_with_continuous_batching,
 )
+from lm.decoding.beam_search import Hypothesis, beam_search
+from lm.decoding.sampling import Sampler, length_filters, parse_logit_biases
 from lm.decoding.session import DecodeSession
 from lm.decoding.speculative import AcceptanceStats, Drafter, ModelDrafter, PromptLookupDrafter, generate_speculatively
 from lm.decoding.token_healing import HealedPrompt, PromptEnding, choose_healed_prompt, heal_prompts, text_after_overlap
@@ -96,7 +95,7 @@ class Generator:
         first: int = 0,
         alternatives: int = 0,
     ) -> Iterator[Token | Finish]:
-        """Sample continuations of a prompt; see `lm.decoding.sampling.generate`.
+        """Sample continuations of a prompt; see `lm.decoding.batching.generate`.
 
         Args:
             prompt: a text; or IDs, at least one, which are continued as they are.

@@ -1,422 +1,461 @@
-"""Batched sampling: concurrent samples, one token each per step, with static or continuous batching.
+"""Sampling: filters (logits processors) change logits, and the sampler draws the next tokens from them.
 
-`generate` has a session prefill the prompts and yields tokens as they are sampled. `lm.decoding.sampler` chooses them.
+Filters are pure functions of logits that favour, penalise or ban (-inf) tokens. Those over earlier tokens take (rows,
+length) IDs: prompt and continuation, as in Hugging Face, or the continuation alone where the method is defined so;
+NO_TOKEN is ignored. `penalties` and `truncations` list the configured filters in order.
 """
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import islice
-from typing import Literal
+import secrets
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from lm.decoding.filters import History
-from lm.decoding.sampler import NO_TOKEN_LEFT, Alternatives, Sampler, log_normaliser, no_token_left, top_alternatives
-from lm.decoding.session import DecodeSession, SourceBatch
-from lm.errors import check_not_nan
-from lm.tokenizer.tokenizer import DecodeStream
+from lm.config.decoding import SamplingConfig
+from lm.decoding.candidates import top_k_mask
+from lm.errors import UsageError
+from lm.tokenizer.tokenizer import Tokenizer
 
-FinishReason = Literal["length", "end_of_text", "stop"]
+Biases = Mapping[tuple[int, ...], float]
+"""Token sequences, and what is added to the logit of each one's last token after the others; -inf bans it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
-    """A token was sampled.
-
-    Attributes:
-        row: number of the sample.
-        id: of the token; end-of-text tokens and those of stop strings are included.
-        logprob: nats, of the model itself (temperature 1, no filter).
-        text: text that became certain with this token.
-        alternatives: the most probable tokens at this position with their log-probabilities, best first.
-        overlap: leading bytes of the first token that are the end of the prompt (token healing); they are not in the
-            text.
-    """
-
-    row: int
-    id: int
-    logprob: float
-    text: str = ""
-    alternatives: Alternatives = ()
-    overlap: int = 0
+NO_TOKEN = -1
+"""Left padding of shorter rows."""
 
 
 @dataclass(frozen=True, slots=True)
-class Finish:
-    """A sample ended.
+class History:
+    """The tokens before the next one.
 
     Attributes:
-        row: number of the sample.
-        reason: it has max_tokens ("length"), ended with the end-of-text token ("end_of_text"), or a stop string came
-            ("stop").
-        text: the rest of the sample's text.
+        tokens: (rows, length) IDs of prompt and continuation; left-padded with NO_TOKEN.
+        prompt_length: length of the prompt, NO_TOKEN included; (rows,) if different.
     """
 
-    row: int
-    reason: FinishReason
-    text: str = ""
+    tokens: Tensor
+    prompt_length: int | Tensor
+
+    @property
+    def generated(self) -> Tensor:
+        """(rows, length - prompt_length) IDs; left-padded with NO_TOKEN if prompts differ in length."""
+        if isinstance(self.prompt_length, int):
+            return self.tokens[:, self.prompt_length :]
+        first = int(self.prompt_length.min())
+        columns = torch.arange(first, self.tokens.shape[1], device=self.tokens.device)
+        return self.tokens[:, first:].where(columns >= self.prompt_length[:, None], NO_TOKEN)
+
+    def to(self, device: torch.device) -> History:
+        """The same on a device."""
+        length = self.prompt_length
+        return History(self.tokens.to(device), length if isinstance(length, int) else length.to(device))
+
+    def append(self, tokens: Tensor) -> History:
+        """Append the next token of each row, (rows,)."""
+        return History(torch.cat((self.tokens, tokens[:, None]), dim=1), self.prompt_length)
+
+    def select(self, rows: Tensor) -> History:
+        """Select rows."""
+        rows, length = rows.to(self.tokens.device), self.prompt_length
+        return History(self.tokens[rows], length if isinstance(length, int) else length[rows])
+
+    def stack(self, prompts: Sequence[Sequence[int]]) -> History:
+        """Append rows with prompts and no continuation."""
+        used_columns = (self.tokens != NO_TOKEN).any(0).nonzero()
+        past = self.tokens[:, int(used_columns[0]) if len(used_columns) else self.tokens.shape[1] :]
+        generated = self.tokens.shape[1] - torch.as_tensor(self.prompt_length, device=past.device).expand(len(past))
+        width = max(past.shape[1], *map(len, prompts))
+        new_rows = [[NO_TOKEN] * (width - len(prompt)) + list(prompt) for prompt in prompts]
+        rows = (F.pad(past, (width - past.shape[1], 0), value=NO_TOKEN), torch.tensor(new_rows, device=past.device))
+        return History(torch.cat(rows), width - F.pad(generated, (0, len(prompts))))
 
 
-@dataclass
-class Continuation:
-    """The continuation of a prompt: a sample, complete or in progress, or a hypothesis of beam search.
-
-    Attributes:
-        text: without special tokens, up to the first stop string.
-        tokens: IDs; end-of-text tokens and those of stop strings are included.
-        logprobs: of each token, in nats, of the model itself.
-        alternatives: to each token of a sample, if requested.
-        finish_reason: see `Finish`; None while a sample is in progress, "interrupted" if it was stopped early.
-        score: of a hypothesis, see `Hypothesis`.
-        overlap: of the first token, see `Token`.
-    """
-
-    text: str = ""
-    tokens: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    alternatives: list[Alternatives] = field(default_factory=list)
-    finish_reason: FinishReason | Literal["interrupted"] | None = None
-    score: float | None = None
-    overlap: int = 0
-
-    def append(self, event: Token | Finish) -> None:
-        """Append an event of this sample."""
-        if isinstance(event, Token):
-            self.overlap = self.overlap or event.overlap
-            self.tokens.append(event.id)
-            self.logprobs.append(event.logprob)
-            self.alternatives.append(event.alternatives)
-        else:
-            self.finish_reason = event.reason
-        self.text += event.text
+Filter = Callable[[Tensor, History], Tensor]
+"""(rows, vocabulary) logits and the history -> logits of the same shape."""
 
 
-class StopStringStream:
-    """Decodes the tokens of a sample to text, incrementally, up to the first stop string.
-
-    The stop string that is complete first ends the text, of two that end together the longer one; so the text doesn't
-    depend on the tokenisation.
-
-    Attributes:
-        stopped: whether a stop string was found.
-    """
-
-    def __init__(self, stream: DecodeStream, stops: Sequence[str] = (), *, first_text: str | None = None) -> None:
-        """Create a stream.
-
-        Args:
-            stream: decodes the tokens.
-            stops: stop strings, not empty.
-            first_text: replaces the text of the first token.
-        """
-        self.stopped = False
-        self._stream, self._stops, self._first = stream, tuple(stops), first_text
-        self._held = ""  # the end of the text, if it may be the start of a stop string
-
-    def feed(self, token: int) -> str:
-        """Return the text that becomes certain with this token; often empty."""
-        text = self._stream.feed(token)
-        if self._first is not None:
-            text, self._first = self._first, None
-        return self._advance(text)
-
-    def finish(self) -> str:
-        """Return the rest of the text, after the last token."""
-        certain = self._advance(self._stream.finish())
-        rest, self._held = self._held, ""
-        return certain + rest
-
-    def _advance(self, text: str) -> str:
-        if self.stopped:
-            return ""
-        text = self._held + text
-        matches = [(start + len(stop), start) for stop in self._stops if (start := text.find(stop)) >= 0]
-        if matches:
-            self.stopped, self._held = True, ""
-            return text[: min(matches)[1]]
-        certain = len(text) - max((_partial_match_length(text, stop) for stop in self._stops), default=0)
-        self._held = text[certain:]
-        return text[:certain]
-
-
-def _partial_match_length(text: str, stop: str) -> int:
-    """The length of the longest proper prefix of `stop` that `text` ends with."""
-    return next(size for size in range(min(len(text), len(stop) - 1), -1, -1) if text.endswith(stop[:size]))
-
-
-@dataclass(frozen=True, slots=True)
-class SampleSpec:
-    """A requested sample.
-
-    Attributes:
-        number: of the sample; with the sampler's seed it decides what is drawn.
-        max_tokens: at least 1.
-        text_stream: decodes the tokens, and ends the sample at a stop string; None for no text.
-        rng: random generator; None for the sampler's for this number.
-        first_token: the first token, if it is given.
-        overlap: leading bytes of that token that are the end of the prompt.
-    """
-
-    number: int
-    max_tokens: int
-    text_stream: StopStringStream | None = None
-    rng: random.Random | None = None
-    first_token: int | None = None
-    overlap: int = 0
-
-
-def generate(
-    session: DecodeSession,
-    prompts: Tensor,
-    samples: Sequence[SampleSpec],
-    sampler: Sampler,
-    *,
-    sources: Sequence[SourceBatch] | None = None,
-    stop_ids: Collection[int] = (),
-    alternatives: int = 0,
-) -> Iterator[Token | Finish]:
-    """Sample continuations concurrently (static batching); finished samples leave the batch.
+def add_biases(logits: Tensor, tokens: Tensor, biases: Biases) -> Tensor:
+    """Add biases to the logits of tokens that complete a sequence; a sequence of one token is always complete.
 
     Args:
-        session: without rows.
-        prompts: (prompts, length) IDs; at least one each.
-        samples: the samples: equally many of each prompt, one prompt after another.
-        sampler: chooses the tokens; what a sample draws doesn't depend on the batch.
-        sources: of models that translate: see `DecodeSession.add`.
-        stop_ids: tokens that end a sample.
-        alternatives: how many of the most probable tokens to return with each token.
+        logits: (rows, vocabulary).
+        tokens: (rows, length) IDs so far.
+        biases: non-empty sequences of IDs, and what is added.
+    """
+    biased = logits.clone()
+    for (*before, last), bias in biases.items():
+        if len(before) <= tokens.shape[1]:
+            end = tokens[:, tokens.shape[1] - len(before) :]
+            completes = (end == torch.tensor(before, dtype=tokens.dtype, device=tokens.device)).all(-1)
+            biased[:, last] += torch.where(completes, bias, 0.0)
+    return biased
 
-    Yields:
-        Tokens as they come, step by step, and one Finish for each sample.
+
+def penalise_repetition(logits: Tensor, tokens: Tensor, penalty: float) -> Tensor:
+    """Divide positive logits of tokens that occurred by a penalty, and multiply negative ones by it.
+
+    Args:
+        logits: (rows, vocabulary).
+        tokens: (rows, length) IDs so far, prompt included.
+        penalty: above 1 penalises repetition, below 1 favours it.
+
+    Source: Keskar et al. 2019 (CTRL), section 4.1.
+    """
+    tokens = tokens.where(tokens != NO_TOKEN, tokens[:, -1:])  # a token of the row; twice is the same as once
+    scores = logits.gather(-1, tokens)
+    return logits.scatter(-1, tokens, torch.where(scores < 0, scores * penalty, scores / penalty))
+
+
+def penalise_counts(logits: Tensor, generated: Tensor, *, presence: float, frequency: float) -> Tensor:
+    """Presence and frequency penalty on generated tokens.
+
+    Args:
+        logits: (rows, vocabulary).
+        generated: (rows, length) IDs, without the prompt.
+        presence: subtracted from the logit of each token that occurred.
+        frequency: subtracted once per occurrence.
+
+    Source: OpenAI's API reference, presence_penalty and frequency_penalty.
+    """
+    occurred = (generated != NO_TOKEN).to(logits.dtype)
+    counts = torch.zeros_like(logits).scatter_add(-1, generated.clamp(min=0), occurred)
+    return logits - frequency * counts - presence * (counts > 0)
+
+
+def ban_repeated_ngrams(logits: Tensor, tokens: Tensor, size: int) -> Tensor:
+    """Ban tokens that would complete an n-gram that occurred before.
+
+    Args:
+        logits: (rows, vocabulary).
+        tokens: (rows, length) IDs so far, prompt included.
+        size: n, at least 1; with 1 no token occurs twice.
+
+    Source: Paulus et al. 2018, section 2.5.
+    """
+    length = tokens.shape[1]
+    if length < size:
+        return logits
+    ngrams = tokens.unfold(1, size, 1)  # (rows, ngrams, size)
+    is_match = (ngrams[..., :-1] == tokens[:, None, length - size + 1 :]).all(-1) & (ngrams != NO_TOKEN).all(-1)
+    hits = torch.zeros_like(logits).scatter_add(-1, ngrams[..., -1].clamp(min=0), is_match.to(logits.dtype))
+    return logits.masked_fill(hits > 0, -torch.inf)
+
+
+def ban_early_end(logits: Tensor, history: History, end_ids: Collection[int], min_tokens: int) -> Tensor:
+    """Ban tokens that end a text in rows with fewer than `min_tokens` generated tokens."""
+    generated = torch.as_tensor(history.tokens.shape[1] - history.prompt_length, device=logits.device)
+    is_early = (generated < min_tokens).expand(len(logits))
+    banned = logits.clone()
+    banned[:, [*end_ids]] = banned[:, [*end_ids]].masked_fill(is_early[:, None], -torch.inf)
+    return banned
+
+
+def apply_temperature(logits: Tensor, temperature: float) -> Tensor:
+    """Divide logits by a temperature above 0."""
+    return logits / temperature
+
+
+def keep_top_k(logits: Tensor, k: int) -> Tensor:
+    """Keep the k best tokens of each row; of equal ones the lowest IDs.
+
+    Source: Fan et al. 2018.
+    """
+    return logits if k >= logits.shape[-1] else logits.masked_fill(~top_k_mask(logits, k), -torch.inf)
+
+
+def keep_top_p(logits: Tensor, p: float) -> Tensor:
+    """Keep the smallest set of best tokens whose probability reaches `p`, at least one (nucleus sampling).
+
+    Of equal tokens those with the lowest IDs are kept.
+
+    Source: Holtzman et al. 2020.
+    """
+    if p >= 1:
+        return logits
+    ordered, order = logits.sort(stable=True, descending=True)
+    probabilities = ordered.softmax(-1)
+    dropped = probabilities.cumsum(-1) - probabilities >= p
+    dropped[:, 0] = False
+    return logits.masked_fill(dropped.scatter(-1, order, dropped), -torch.inf)
+
+
+def keep_min_p(logits: Tensor, p: float) -> Tensor:
+    """Keep tokens with at least `p` times the highest probability.
+
+    Source: Nguyen et al. 2024.
+    """
+    probabilities = logits.softmax(-1)
+    return logits.masked_fill(probabilities < p * probabilities.amax(-1, keepdim=True), -torch.inf)
+
+
+def keep_typical(logits: Tensor, mass: float) -> Tensor:
+    """Keep tokens whose surprisal is closest to the entropy, until their probability reaches `mass`; ties are kept.
+
+    Source: Meister et al. 2023.
+    """
+    if mass >= 1:
+        return logits
+    surprisal = -logits.log_softmax(-1)
+    probabilities = (-surprisal).exp()
+    expected = (probabilities * surprisal).nansum(-1, keepdim=True)  # of a banned token: 0 * inf
+    distance = (surprisal - expected).abs()
+    ordered, order = distance.sort(-1)
+    needed = (probabilities.gather(-1, order).cumsum(-1) < mass).sum(-1, keepdim=True)
+    farthest = ordered.gather(-1, needed.clamp(max=logits.shape[-1] - 1))
+    return logits.masked_fill(distance > farthest, -torch.inf)
+
+
+def penalties(config: SamplingConfig, biases: Biases, end_ids: Collection[int] = ()) -> Iterator[Filter]:
+    """Yield the filters that change the model's logits, in order; they also apply to greedy decoding.
+
+    Args:
+        config: its `logit_bias` is not read, as that needs a tokenizer.
+        biases: from `parse_logit_biases`.
+        end_ids: the end-of-text tokens.
+    """
+    if biases:
+        yield lambda logits, history: add_biases(logits, history.tokens, biases)
+    if config.repetition_penalty != 1:
+        yield lambda logits, history: penalise_repetition(logits, history.tokens, config.repetition_penalty)
+    if config.presence_penalty or config.frequency_penalty:
+        yield lambda logits, history: penalise_counts(
+            logits, history.generated, presence=config.presence_penalty, frequency=config.frequency_penalty
+        )
+    if (size := config.no_repeat_ngram) is not None:
+        yield lambda logits, history: ban_repeated_ngrams(logits, history.tokens, size)
+    yield from length_filters(config, end_ids)
+
+
+def length_filters(config: SamplingConfig, end_ids: Collection[int]) -> Iterator[Filter]:
+    """Yield the filter of `min_tokens`, if it has an effect."""
+    if config.min_tokens and end_ids:
+        yield lambda logits, history: ban_early_end(logits, history, end_ids, config.min_tokens)
+
+
+def max_added_bias(config: SamplingConfig, biases: Biases) -> float:
+    """Return the most that `penalties` add to a logit; infinity if that depends on the logit or the text length.
+
+    Args:
+        config: see `penalties`.
+        biases: see `penalties`.
+    """
+    if config.repetition_penalty < 1 or config.frequency_penalty < 0:
+        return math.inf
+    bias_of_token: dict[int, float] = {}
+    for (*_, last), bias in biases.items():  # several sequences with the same last token may be complete
+        bias_of_token[last] = bias_of_token.get(last, 0.0) + max(bias, 0.0)
+    return max(bias_of_token.values(), default=0.0) + max(-config.presence_penalty, 0.0)
+
+
+def truncations(config: SamplingConfig) -> Iterator[Filter]:
+    """Yield the filters that select the tokens to sample from, in the order of Hugging Face."""
+    if config.temperature != 1:
+        yield lambda logits, _: apply_temperature(logits, config.temperature)
+    if (k := config.top_k) is not None:
+        yield lambda logits, _: keep_top_k(logits, k)
+    if (top := config.top_p) is not None:
+        yield lambda logits, _: keep_top_p(logits, top)
+    if (min_p := config.min_p) is not None:
+        yield lambda logits, _: keep_min_p(logits, min_p)
+    if (mass := config.typical) is not None:
+        yield lambda logits, _: keep_typical(logits, mass)
+
+
+def apply_filters(logits: Tensor, filters: Iterable[Filter], history: History) -> Tensor:
+    """Apply filters one after the other to (rows, vocabulary) logits."""
+    for apply in filters:
+        logits = apply(logits, history)
+    return logits
+
+
+_MAX_BIAS = 1e20
+"""Larger biases have no more effect, and float32 has room to add these and divide them by a low temperature."""
+
+
+_MAX_ID_DIGITS = 18
+"""More than any ID has; Python refuses to parse thousands."""
+
+
+def parse_logit_biases(specs: Iterable[str], tokenizer: Tokenizer) -> dict[tuple[int, ...], float]:
+    """Parse biases of token sequences.
+
+    Args:
+        specs: each `TEXT=VALUE` or `ID=VALUE`, split at the last `=`; only digits are an ID. A text of several tokens
+            is a sequence, whose last token is biased after the others.
+        tokenizer: of the model.
 
     Raises:
-        InputError: the model's output is not a number.
-        UsageError: the sampler bans every token.
+        UsageError: one is malformed, has no token, or its value is neither -inf nor between -1e20 and 1e20.
     """
-    tokens, copies = prompts.cpu(), len(samples) // len(prompts)
-    logits = session.add(tokens.tolist(), sources).last_logits
-    if copies > 1:  # prefill each prompt once, then repeat its row
-        numbers = torch.arange(len(tokens)).repeat_interleave(copies)
-        session.select(numbers.tolist())
-        tokens, logits = tokens[numbers], logits[numbers.to(logits.device)]
-    history = History(tokens, prompts.shape[1])
-    batch = SampleBatch(session, sampler, samples, history, logits, stop_ids=stop_ids, alternatives=alternatives)
-    while len(batch):
-        yield from batch.sample()
-        batch.extend()
+    return dict(_parse_logit_bias(text, tokenizer) for text in specs)
 
 
-class SampleBatch:
-    """Concurrent samples, one token each per step; finished ones leave."""
-
-    def __init__(
-        self,
-        session: DecodeSession,
-        sampler: Sampler,
-        samples: Sequence[SampleSpec],
-        history: History,
-        logits: Tensor,
-        *,
-        stop_ids: Collection[int] = (),
-        alternatives: int = 0,
-    ) -> None:
-        """Create a batch whose prompts are prefilled; the other arguments are those of `generate`.
-
-        Args:
-            session: with the prompts.
-            sampler: chooses the tokens.
-            samples: the samples.
-            history: their prompts.
-            logits: (rows, vocabulary) of the next tokens.
-            stop_ids: tokens that end a sample.
-            alternatives: how many of the most probable tokens to return with each token.
-        """
-        self._session, self._sampler, self._history, self._logits = session, sampler, history, logits
-        self._stop_ids, self._alternatives = stop_ids, alternatives
-        self._samples = self._start(samples)
-
-    def __len__(self) -> int:
-        """Samples that have not ended."""
-        return len(self._samples)
-
-    @torch.inference_mode()
-    def sample(self) -> list[Token | Finish]:
-        """Sample the next token of each sample."""
-        rngs = [sample.rng for sample in self._samples]
-        chosen, logprobs = self._sampler.sample(self._logits, rngs, self._history)
-        if any(sample.first_token is not None for sample in self._samples):
-            chosen, logprobs = self._forced_tokens(chosen)
-        choices = zip(*_to_lists(chosen, logprobs), top_alternatives(self._logits, self._alternatives), strict=True)
-        self._history = self._history.to(chosen.device).append(chosen)
-        events: list[Token | Finish] = []
-        for sample, (token, logprob, others) in zip(self._samples, choices, strict=True):
-            events += sample.append(token, logprob, others, self._stop_ids)
-        return events
-
-    def _forced_tokens(self, chosen: Tensor) -> tuple[Tensor, Tensor]:
-        """The sampled tokens, or the given first tokens of samples; and their log-probabilities."""
-        ids = zip(self._samples, chosen.tolist(), strict=True)
-        chosen = torch.tensor([other if sample.first_token is None else sample.first_token for sample, other in ids])
-        logprobs = self._logits.cpu().gather(-1, chosen.clamp(min=0)[:, None]).squeeze(-1)
-        return chosen, logprobs - log_normaliser(self._logits.cpu())
-
-    def extend(self) -> None:
-        """Append the sampled tokens to the session; finished samples leave."""
-        unfinished = [place for place, sample in enumerate(self._samples) if not sample.is_finished]
-        if 0 < len(unfinished) < len(self._samples):
-            self._remove_others(unfinished)
-            self._history = self._history.select(torch.tensor(unfinished))
-        self._samples = [self._samples[place] for place in unfinished]
-        if unfinished:
-            self._logits = self._session.extend(self._history.tokens[:, -1:]).last_logits
-
-    def _remove_others(self, rows: Sequence[int]) -> None:
-        self._session.select(rows)
-
-    def _start(self, specs: Sequence[SampleSpec]) -> list[SampleState]:
-        return [SampleState.start(spec, self._sampler) for spec in specs]
+def _parse_logit_bias(spec: str, tokenizer: Tokenizer) -> tuple[tuple[int, ...], float]:
+    text, _, value = spec.rpartition("=")
+    try:
+        bias = float(value)
+    except ValueError:
+        bias = math.nan
+    if not text or math.isnan(bias) or bias == math.inf:
+        raise UsageError(f"{spec!r} is not TEXT=VALUE or ID=VALUE with a number or -inf", settings=["logit_bias"])
+    if abs(bias) > _MAX_BIAS and bias != -math.inf:
+        raise UsageError(f"{spec!r}: a bias is between -1e20 and 1e20, or -inf to ban a token", settings=["logit_bias"])
+    if not text.isdecimal():
+        tokens = tuple(tokenizer.encode(text))
+        if not tokens:
+            raise UsageError(f"{spec!r}: the tokenizer has no token for this text; give an ID", settings=["logit_bias"])
+        return tokens, bias
+    if len(text.lstrip("0")) > _MAX_ID_DIGITS or int(text) >= tokenizer.vocab_size:
+        raise UsageError(
+            f"there is no token {text}; IDs go from 0 to {tokenizer.vocab_size - 1}", settings=["logit_bias"]
+        )
+    return (int(text),), bias
 
 
-@dataclass(slots=True)
-class SampleState:
-    """A sample in progress.
+_MIN_TEMPERATURE = 1e-6  # a lower temperature would overflow float32
+
+
+NO_TOKEN_LEFT = -1
+"""Returned instead of a token if every one is banned."""
+
+
+Alternatives = tuple[tuple[int, float], ...]
+
+
+def no_token_left() -> UsageError:
+    """Return the error for a row whose tokens are all banned."""
+    return UsageError(
+        "every token is banned by biases or repeated n-grams",
+        settings=["logit_bias", "no_repeat_ngram"],
+    )
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """Chooses the next tokens.
 
     Attributes:
-        spec: the request.
-        rng: random generator.
-        n_left: tokens that it may still have.
-        first_token: the given first token, until it is used.
-        is_finished: whether it has ended.
+        penalties: filters that change the model's logits; also in greedy decoding.
+        truncations: filters that select the tokens to sample from, after those.
+        greedy: choose the most probable token instead of sampling.
+        seed: each sample has a random generator of its own: see `rng`.
+        max_added_bias: the most that the filters add to a logit; only beam search needs it.
     """
 
-    spec: SampleSpec
-    rng: random.Random
-    n_left: int
-    first_token: int | None
-    is_finished: bool = False
+    penalties: tuple[Filter, ...] = ()
+    truncations: tuple[Filter, ...] = ()
+    greedy: bool = False
+    seed: int = 0
+    max_added_bias: float = math.inf
 
     @classmethod
-    def start(cls, spec: SampleSpec, sampler: Sampler) -> SampleState:
-        """Start a sample."""
-        return cls(spec, spec.rng or sampler.rng(spec.number), spec.max_tokens, spec.first_token)
+    def from_config(
+        cls, config: SamplingConfig, biases: Biases | None = None, end_ids: Collection[int] = ()
+    ) -> Sampler:
+        """Create the sampler of a config; with a random seed if it has none.
 
-    def append(
-        self, token: int, logprob: float, alternatives: Alternatives, stop_ids: Collection[int]
-    ) -> list[Token | Finish]:
-        """Append a token, end if it is the last one, and return the events.
-
-        Raises:
-            InputError: the log-probability is not a number.
-            UsageError: there is no token.
+        Args:
+            config: its `logit_bias` is not read here, as that needs a tokenizer.
+            biases: from `parse_logit_biases`.
+            end_ids: the end-of-text tokens, for `min_tokens`.
         """
-        check_not_nan(logprob)
-        if token == NO_TOKEN_LEFT:
-            raise no_token_left()
-        number, text = self.spec.number, self.spec.text_stream
-        overlap, self.first_token = 0 if self.first_token is None else self.spec.overlap, None
-        self.n_left -= 1
-        event = Token(number, token, logprob, text.feed(token) if text else "", alternatives, overlap)
-        if token not in stop_ids and self.n_left > 0 and not (text and text.stopped):
-            return [event]
-        self.is_finished = True
-        rest = text.finish() if text else ""  # may complete a stop string
-        reason: FinishReason = "end_of_text" if token in stop_ids else "length"
-        return [event, Finish(number, "stop" if text and text.stopped else reason, rest)]
+        greedy = config.greedy or config.temperature < _MIN_TEMPERATURE
+        filters = () if greedy else tuple(truncations(config))
+        seed = secrets.randbits(32) if config.seed is None else config.seed
+        changes = tuple(penalties(config, biases or {}, end_ids))
+        return cls(changes, filters, greedy, seed, max_added_bias(config, biases or {}))
+
+    @property
+    def filters(self) -> tuple[Filter, ...]:
+        """All filters, in order."""
+        return (*self.penalties, *self.truncations)
+
+    def rng(
+        self, number: int, *, prompt: Sequence[int] | str = "", repeat: int = 0, seed: int | None = None
+    ) -> random.Random:
+        """Return the random generator of a sample: the same for the same arguments, whatever the batch.
+
+        Args:
+            number: of the sample, among those of its prompt.
+            prompt: what the sample continues or translates; samples of other prompts differ.
+            repeat: how many equal prompts came before; their samples differ.
+            seed: instead of the sampler's own.
+        """
+        text = prompt if isinstance(prompt, str) else " ".join(map(str, prompt))
+        prompt_key = [repeat, text] if text else []
+        return random.Random(" ".join(map(str, [self.seed if seed is None else seed, number, *prompt_key])))
+
+    def probabilities(self, logits: Tensor, history: History) -> Tensor:
+        """Return (rows, vocabulary) sampling probabilities from logits; unless greedy."""
+        return apply_filters(logits, self.filters, history.to(logits.device)).softmax(-1)
+
+    def sample(self, logits: Tensor, rngs: Sequence[random.Random], history: History) -> tuple[Tensor, Tensor]:
+        """Choose the next token of each row.
+
+        Args:
+            logits: (rows, vocabulary) float32.
+            rngs: one per row; each is drawn from once, unless greedy.
+            history: the tokens so far.
+
+        Returns:
+            (rows,) token IDs, or NO_TOKEN_LEFT; and (rows,) log-probabilities in nats of the model itself: at
+            temperature 1, before any filter. They are NaN where the logits are not finite.
+        """
+        if logits.device.type == "mps":  # has no float64
+            logits = logits.cpu()
+        tokens = self.sample_tokens(logits, rngs, history)
+        chosen = logits.gather(-1, tokens.clamp(min=0)[:, None]).squeeze(-1)
+        return tokens, chosen - log_normaliser(logits)
+
+    def sample_tokens(self, logits: Tensor, rngs: Sequence[random.Random], history: History) -> Tensor:
+        """Choose as `sample` does, from logits on a device with float64."""
+        filtered = apply_filters(logits, self.filters, history.to(logits.device))
+        return _argmax(filtered) if self.greedy else draw(filtered.softmax(-1), rngs)
 
 
-def _to_lists(chosen: Tensor, logprobs: Tensor) -> tuple[list[int], list[float]]:
-    """IDs and nats as Python numbers, in one transfer from the device."""
-    ids, nats = torch.stack((chosen.double(), logprobs.double())).tolist()
-    return list(map(int, ids)), nats
+def _argmax(logits: Tensor) -> Tensor:
+    """The best token of each row, or NO_TOKEN_LEFT."""
+    best = logits.argmax(-1)
+    return best.masked_fill(logits.gather(-1, best[:, None]).squeeze(-1) == -torch.inf, NO_TOKEN_LEFT)
 
 
-_REFILL_DIVISOR = 8
-"""New samples are admitted when one of this many rows is free: prefilling several prompts together is faster."""
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """A sample, and the prompt that it continues.
-
-    Attributes:
-        prompt: IDs, at least one.
-        spec: the sample.
-    """
-
-    prompt: Sequence[int]
-    spec: SampleSpec
-
-
-def generate_with_continuous_batching(
-    session: DecodeSession,
-    requests: Iterable[Request],
-    sampler: Sampler,
-    *,
-    batch_size: int,
-    stop_ids: Collection[int] = (),
-    alternatives: int = 0,
-) -> Iterator[Token | Finish]:
-    """Sample continuations with continuous batching: new samples replace finished ones.
+def draw(probabilities: Tensor, rngs: Sequence[random.Random]) -> Tensor:
+    """Draw by inverse transform sampling: one uniform number per row, whatever the vocabulary.
 
     Args:
-        session: without rows.
-        requests: the samples; consumed when there is room.
-        sampler: chooses the tokens; what a sample draws doesn't depend on the batch.
-        batch_size: the most concurrent samples.
-        stop_ids: tokens that end a sample.
-        alternatives: how many of the most probable tokens to return with each token.
+        probabilities: (rows, vocabulary), of any sum; NaN if every token is banned.
+        rngs: one per row.
 
-    Yields:
-        Tokens and one Finish for each sample; those of different samples are interleaved.
-
-    Raises:
-        InputError: the model's output is not a number.
-        UsageError: the sampler bans every token.
-
-    Source: Yu et al. 2022 (Orca), section 3.2.
+    Returns:
+        (rows,) token IDs, or NO_TOKEN_LEFT.
     """
-    batch = _ContinuousBatch(session, sampler, stop_ids=stop_ids, alternatives=alternatives)
-    waiting = iter(requests)
-    while True:
-        free = batch_size - len(batch)
-        if free == batch_size or free * _REFILL_DIVISOR >= batch_size:
-            batch.admit(list(islice(waiting, free)))
-        if not len(batch):
-            return
-        yield from batch.sample()
-        batch.extend()
+    cumulative = probabilities.cumsum(-1, dtype=torch.float64)
+    total = cumulative[:, -1:]
+    uniform = torch.tensor([[stream.random()] for stream in rngs], dtype=torch.float64)
+    # Less than the total even if the product rounds up: a token of probability zero is never drawn.
+    threshold = (uniform.to(cumulative.device) * total).minimum(total * (1 - 2**-52))
+    return torch.searchsorted(cumulative, threshold, right=True).masked_fill(total.isnan(), NO_TOKEN_LEFT).squeeze(-1)
 
 
-class _ContinuousBatch(SampleBatch):
-    """A batch that admits new samples."""
+def log_normaliser(logits: Tensor) -> Tensor:
+    """Return the log-sum-exp of each row: (rows, vocabulary) -> (rows,), NaN if not finite.
 
-    def __init__(
-        self, session: DecodeSession, sampler: Sampler, *, stop_ids: Collection[int], alternatives: int
-    ) -> None:
-        """Create an empty batch; see `generate_with_continuous_batching`."""
-        super().__init__(
-            session, sampler, [], _empty_history(), torch.empty(0), stop_ids=stop_ids, alternatives=alternatives
-        )
-
-    def admit(self, requests: Sequence[Request]) -> None:
-        if not requests:
-            return
-        if not self._samples:
-            self._session.release(range(len(self._session)))
-            self._history = _empty_history()
-        prompts = [request.prompt for request in requests]
-        logits = self._session.add(prompts).last_logits
-        self._logits = torch.cat((self._logits, logits)) if self._samples else logits
-        self._history = self._history.stack(prompts)
-        self._samples += self._start([request.spec for request in requests])
-
-    def _remove_others(self, rows: Sequence[int]) -> None:
-        self._session.release({*range(len(self._session))} - {*rows})
+    A log-probability computed with it is NaN exactly if a logit of the row is NaN or +inf, or all are -inf.
+    """
+    total = logits.logsumexp(-1)
+    return total.where(total.isfinite(), torch.nan)
 
 
-def _empty_history() -> History:
-    return History(torch.empty(0, 0, dtype=torch.long), 0)
+def top_alternatives(logits: Tensor, k: int) -> list[Alternatives]:
+    """Return the `k` best tokens of each row of (rows, vocabulary) logits, with their log-probabilities."""
+    if not k:
+        return [()] * len(logits)
+    best = logits.log_softmax(-1).topk(min(k, logits.shape[-1]))
+    pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+    return [tuple(zip(ids, nats, strict=True)) for ids, nats in pairs]

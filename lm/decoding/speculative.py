@@ -15,9 +15,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from lm.decoding.filters import History
-from lm.decoding.sampler import NO_TOKEN_LEFT, Sampler, draw, log_normaliser, top_alternatives
-from lm.decoding.sampling import Finish, SampleSpec, SampleState, Token
+from lm.decoding.batching import Finish, SampleSpec, SampleState, Token
+from lm.decoding.sampling import NO_TOKEN_LEFT, History, Sampler, draw, log_normaliser, top_alternatives
 from lm.decoding.session import DecodeSession
 from lm.engine.engine import OutputSpec
 

@@ -22,8 +22,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from lm.decoding.filters import History, apply_filters
-from lm.decoding.sampler import NO_TOKEN_LEFT, Sampler, draw, no_token_left
+from lm.decoding.sampling import NO_TOKEN_LEFT, History, Sampler, apply_filters, draw, no_token_left
 from lm.decoding.session import DecodeSession
 from lm.errors import check_not_nan
 from lm.tokenizer.tokenizer import Tokenizer

@@ -15,10 +15,9 @@ from torch import Tensor
 from lm.config.decoding import SamplingConfig, TranslationConfig
 from lm.config.model import check_heads_given
 from lm.data.bucketing import length_batches
+from lm.decoding.batching import Continuation, SampleSpec, generate
 from lm.decoding.beam_search import CoveragePenalty, Hypothesis, beam_search
-from lm.decoding.filters import Filter, History
-from lm.decoding.sampler import Sampler, no_token_left
-from lm.decoding.sampling import Continuation, SampleSpec, generate
+from lm.decoding.sampling import Filter, History, Sampler, no_token_left
 from lm.decoding.session import DecodeSession, SourceBatch
 from lm.decoding.translation_input import Ids, SourceLine, TranslationModel, build_source_line, pad_sources
 from lm.engine.selection import plan_engines

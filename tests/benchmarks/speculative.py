@@ -19,8 +19,8 @@ import torch
 from lm.checkpoint import load_model
 from lm.config.decoding import SamplingConfig
 from lm.config.hardware import HardwareConfig
+from lm.decoding.batching import Token
 from lm.decoding.generator import PROMPT_LOOKUP, Generator
-from lm.decoding.sampling import Token
 from lm.hardware import Hardware, select_inference_hardware
 from lm.model.transformer import DecoderOnly
 

@@ -17,8 +17,8 @@ from lm.config.hardware import HardwareConfig
 from lm.config.model import ModelConfig
 from lm.config.run import RunConfig
 from lm.config.training import TrainingConfig
-from lm.decoding.sampler import Sampler
-from lm.decoding.sampling import SampleSpec, Token, generate
+from lm.decoding.batching import SampleSpec, Token, generate
+from lm.decoding.sampling import Sampler
 from lm.model.transformer import DecoderOnly, build_model
 from lm.training.corpus import TrainingCorpus
 from lm.training.events import Step

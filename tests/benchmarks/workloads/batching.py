@@ -8,8 +8,8 @@ from pathlib import Path
 
 from lm.config.decoding import SamplingConfig
 from lm.config.hardware import HardwareConfig
-from lm.decoding.sampler import Sampler
-from lm.decoding.sampling import Request, SampleSpec, generate_with_continuous_batching
+from lm.decoding.batching import Request, SampleSpec, generate_with_continuous_batching
+from lm.decoding.sampling import Sampler
 from lm.decoding.session import DecodeSession
 from lm.engine.fastest_dtype import load_for_decoding
 from lm.engine.selection import plan_engines

@@ -7,9 +7,9 @@ import torch
 
 from cli.generation.writers import GenerationTimer, JsonLinesWriter, TextWriter, write_hypotheses
 from lm.config.decoding import SamplingConfig
+from lm.decoding.batching import Continuation, Finish, Token
 from lm.decoding.generator import Generator
-from lm.decoding.sampler import Sampler
-from lm.decoding.sampling import Continuation, Finish, Token
+from lm.decoding.sampling import Sampler
 from lm.decoding.speculative import AcceptanceStats
 from lm.engine.pytorch import TorchEngine
 from lm.engine.selection import EnginePlan

@@ -8,9 +8,9 @@ import torch
 
 from lm.config.decoding import SamplingConfig
 from lm.config.model import ModelConfig
+from lm.decoding.batching import SampleSpec, Token, generate
 from lm.decoding.beam_search import beam_search
-from lm.decoding.sampler import Sampler
-from lm.decoding.sampling import SampleSpec, Token, generate
+from lm.decoding.sampling import Sampler
 from lm.decoding.session import StepOutput
 from lm.errors import UsageError
 from lm.model.transformer import DecoderOnly, build_model

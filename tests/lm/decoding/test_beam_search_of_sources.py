@@ -4,10 +4,9 @@ import pytest
 import torch
 
 from lm.config.decoding import SamplingConfig
+from lm.decoding.batching import SampleSpec, Token, generate
 from lm.decoding.beam_search import CoveragePenalty, _sources_to_keep, beam_search
-from lm.decoding.filters import ban_repeated_ngrams
-from lm.decoding.sampler import Sampler
-from lm.decoding.sampling import SampleSpec, Token, generate
+from lm.decoding.sampling import Sampler, ban_repeated_ngrams
 from lm.decoding.session import StepOutput
 from tests.lm.decoding.encoder_decoders import END, SHAPES, START, VOCABULARY, forced, make_model, random_ids
 from tests.lm.decoding.session_driver import SessionDriver, session

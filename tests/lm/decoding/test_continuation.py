@@ -1,4 +1,4 @@
-from lm.decoding.sampling import Continuation, Finish, Token
+from lm.decoding.batching import Continuation, Finish, Token
 
 
 def test_a_sample_grows_by_its_events():

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from lm.config.decoding import SamplingConfig
-from lm.decoding.sampler import Sampler
-from lm.decoding.sampling import Request, SampleSpec, Token, generate, generate_with_continuous_batching
+from lm.decoding.batching import Request, SampleSpec, Token, generate, generate_with_continuous_batching
+from lm.decoding.sampling import Sampler
 from lm.errors import UsageError
 from tests.lm.decoding.session_driver import session
 from tests.lm.decoding.test_static_batching import collected, make_model

@@ -18,8 +18,9 @@ from transformers import (
 )
 
 from lm.config.decoding import SamplingConfig
-from lm.decoding.filters import (
+from lm.decoding.sampling import (
     History,
+    Sampler,
     add_biases,
     apply_filters,
     apply_temperature,
@@ -32,7 +33,6 @@ from lm.decoding.filters import (
     penalise_counts,
     penalise_repetition,
 )
-from lm.decoding.sampler import Sampler
 from tests.tolerances import assert_close
 
 INF = math.inf

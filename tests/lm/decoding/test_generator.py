@@ -5,10 +5,10 @@ import torch
 
 from lm.config.decoding import SamplingConfig
 from lm.config.model import ModelConfig
+from lm.decoding.batching import Finish, SampleSpec, StopStringStream, Token, generate
 from lm.decoding.beam_search import beam_search
 from lm.decoding.generator import Generator, encode_prompt
-from lm.decoding.sampler import Sampler
-from lm.decoding.sampling import Finish, SampleSpec, StopStringStream, Token, generate
+from lm.decoding.sampling import Sampler
 from lm.errors import InputError, UsageError
 from lm.model.transformer import DecoderOnly, build_model
 from lm.text.prompts import Prompt

@@ -5,8 +5,7 @@ import tokenizers
 import torch
 
 from lm.config.decoding import SamplingConfig
-from lm.decoding.filters import History, parse_logit_biases
-from lm.decoding.sampler import Sampler
+from lm.decoding.sampling import History, Sampler, parse_logit_biases
 from lm.errors import InputError, UsageError
 from lm.tokenizer.tokenizer import Tokenizer
 from tests.cli.small_runs import make_tokenizer

@@ -5,8 +5,7 @@ import pytest
 import torch
 
 from lm.config.decoding import SamplingConfig
-from lm.decoding.filters import History, apply_filters
-from lm.decoding.sampler import NO_TOKEN_LEFT, Sampler
+from lm.decoding.sampling import NO_TOKEN_LEFT, History, Sampler, apply_filters
 from lm.errors import UsageError
 from tests.tolerances import assert_close
 

@@ -11,10 +11,9 @@ import torch
 
 from lm.config.decoding import SamplingConfig
 from lm.config.model import ModelConfig
-from lm.decoding.filters import History
+from lm.decoding.batching import Finish, SampleSpec, Token, generate
 from lm.decoding.generator import Generator
-from lm.decoding.sampler import Sampler
-from lm.decoding.sampling import Finish, SampleSpec, Token, generate
+from lm.decoding.sampling import History, Sampler
 from lm.decoding.speculative import (
     AcceptanceStats,
     DraftToken,

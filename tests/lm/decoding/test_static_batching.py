@@ -5,8 +5,8 @@ import torch
 
 from lm.config.decoding import SamplingConfig
 from lm.config.model import ModelConfig
-from lm.decoding.sampler import Sampler
-from lm.decoding.sampling import Finish, SampleSpec, StopStringStream, Token, generate
+from lm.decoding.batching import Finish, SampleSpec, StopStringStream, Token, generate
+from lm.decoding.sampling import Sampler
 from lm.errors import UsageError
 from lm.model.transformer import DecoderOnly, build_model
 from tests.lm.decoding.session_driver import SessionDriver, session

@@ -2,7 +2,7 @@ import random
 
 import pytest
 
-from lm.decoding.sampling import StopStringStream
+from lm.decoding.batching import StopStringStream
 
 
 class Pieces:

@@ -12,9 +12,9 @@ import torch
 
 from lm.config.decoding import SamplingConfig
 from lm.config.model import ModelConfig
+from lm.decoding.batching import Continuation
 from lm.decoding.generator import PROMPT_LOOKUP, Generator, encode_continuation, encode_prompt
-from lm.decoding.sampler import Sampler
-from lm.decoding.sampling import Continuation
+from lm.decoding.sampling import Sampler
 from lm.decoding.session import DecodeSession
 from lm.decoding.speculative import AcceptanceStats
 from lm.decoding.token_healing import HealedPrompt, PromptEnding, TokenPrefixIndex, choose_healed_prompt, heal_prompts

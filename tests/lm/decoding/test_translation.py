@@ -5,7 +5,7 @@ import tokenizers
 
 from lm.config.decoding import SamplingConfig, TranslationConfig
 from lm.config.model import ModelConfig
-from lm.decoding.sampler import Sampler
+from lm.decoding.sampling import Sampler
 from lm.decoding.translation import Translator
 from lm.decoding.translation_input import TranslationModel
 from lm.errors import UsageError
