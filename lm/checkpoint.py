@@ -279,7 +279,7 @@ def write_derived_run(source: Path, out: Path, weights: Mapping[str, Tensor], *,
     state = dataclasses.replace(run_folder.load_state(source), finished=True)
     if not is_same:
         state = dataclasses.replace(state, best_loss=None, best_bleu=None, best_step=None)
-    return save_checkpoint(
+    folder = save_checkpoint(
         out,
         config=dataclasses.replace(run_folder.load_config(source), plan=None, lora=LoraConfig(), base_sha256=None),
         tokenizer=tokenizer,
@@ -289,6 +289,8 @@ def write_derived_run(source: Path, out: Path, weights: Mapping[str, Tensor], *,
         state=state,
         is_best=True,
     )
+    run_folder.record_training_data(out, source)
+    return folder
 
 
 def write_merged_run(path: Path, out: Path) -> Path:

@@ -9,6 +9,7 @@ RUN/base                         one line: where the checkpoint is whose weights
 RUN/base.safetensors             a hard link to those weights, or a copy of them
 RUN/origin                       one line, unless its first weights were random: `from RUN`, or `import` and the kind
                                  of model that it was elsewhere
+RUN/ancestors.json               training data of the runs whose weights it started from, newest first
 RUN/.lock                        locked while the run is trained; empty
 RUN/checkpoints/step-N/          config.json  tokenizer.json  model.safetensors  optimizer.safetensors  state.json
                                  manifest.json: sha256 of each, written last
@@ -44,6 +45,7 @@ CHECKPOINTS, STEP = "checkpoints", "step-"
 METRICS, TIMINGS, TENSORBOARD = "metrics.jsonl", "timings.jsonl", "tensorboard"
 DECISIONS = "decisions.jsonl"
 BEST, LAST, BASE, ORIGIN = "best", "last", "base", "origin"
+ANCESTORS = "ancestors.json"
 BASE_WEIGHTS = "base.safetensors"
 LOCK = ".lock"
 
@@ -63,6 +65,7 @@ _INITIAL_FILES = {
     BASE,
     BASE_WEIGHTS,
     ORIGIN,
+    ANCESTORS,
 }
 
 
@@ -155,14 +158,56 @@ def log_backup_path(log: Path) -> Path:
     return log.with_name(f".{log.name}.before")
 
 
+@dataclass(frozen=True)
+class TrainingDataRecord:
+    """The prepared data that a run was trained on.
+
+    Attributes:
+        run: name of the run.
+        data: folder of the data.
+        data_key: hash of everything that the data were made from.
+    """
+
+    run: str
+    data: str
+    data_key: str
+
+
 def record_parent_run(run: Path, other: Path) -> None:
-    """Record that a run started from the weights of another run."""
+    """Record that a run started from the weights of another run, and the training data of that and its ancestors."""
     files.replace_text(run / ORIGIN, f"{describe_parent(other)}\n")
+    record_training_data(run, other)
+
+
+def record_training_data(run: Path, other: Path) -> None:
+    """Record the training data of another run or checkpoint, whose weights a run has, and of its ancestors."""
+    if records := load_training_data(other):
+        files.write_json(run / ANCESTORS, [vars(record) for record in records])
+
+
+def load_training_data(path: Path) -> list[TrainingDataRecord]:
+    """Return the training data of a run or checkpoint, and of its ancestors."""
+    plan, run = load_config(find_checkpoint(path)).plan, _run_of(path)
+    own = [] if plan is None else [TrainingDataRecord(run.resolve().name, plan.data, plan.data_key)]
+    return [*own, *load_ancestors(run)]
+
+
+def load_ancestors(path: Path) -> list[TrainingDataRecord]:
+    """Return the training data of the ancestors of a run or checkpoint; none if the record is missing or damaged."""
+    with contextlib.suppress(InputError, TypeError):
+        values = files.read_json(_run_of(path) / ANCESTORS)
+        return [TrainingDataRecord(**value) for value in values]
+    return []
+
+
+def _run_of(path: Path) -> Path:
+    """Return the run of a run or checkpoint."""
+    return path.parent.parent if path.parent.name == CHECKPOINTS else path
 
 
 def describe_parent(path: Path) -> str:
     """Return `from` and the name of the run of a path."""
-    return f"from {(path.parent.parent if path.parent.name == CHECKPOINTS else path).resolve().name}"
+    return f"from {_run_of(path).resolve().name}"
 
 
 def record_import(run: Path, kind: str) -> None:

@@ -17,6 +17,7 @@ from cli.console.messages import print_labelled, print_note
 from cli.console.numbers import format_bytes, format_duration, format_number_of, format_perplexity
 from cli.console.progress import show_tokenization_progress
 from cli.flags.options import ParsedOptions
+from cli.flags.settings import with_flags
 from cli.training.display import TrainingDisplay
 from cli.training.plan import show_dry_run, warn_about_few_steps
 from cli.training.report import report
@@ -79,7 +80,7 @@ def _wait_for(kind: type[E], trainer: Trainer, given: ParsedOptions) -> E:
             if not prepared:
                 given.refuse_without_effect("files", files=partial(event.corpus.files, event.config))
         elif isinstance(event, TrainingWarning):
-            print_labelled("warning", event.message)
+            print_labelled("warning", with_flags(event.message))
         elif trainer.world.is_main:
             report(event)
         if isinstance(event, kind):

@@ -1,10 +1,12 @@
 """Estimate how much of a text is in the training data of a run, by looking up its tokens in the shards.
 
-Sampled windows of about 200 bytes, and whole shorter documents, are looked up by 64-bit hashes.
+Sampled windows of about 200 bytes, and whole shorter documents, are looked up by 64-bit hashes. Text of the same source
+has some of them in common with the training text, such as licences and phrases. The held-out split tells how much.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +24,27 @@ _MOST_TOKENS = 1 << 25  # of all files; what follows is not looked at
 _MOST_READ = 1 << 27  # tokens of the training split, which take a second or two; of a larger one, parts are read
 _PART = 1 << 12  # tokens of such a part
 _WHOLE = 1 << 16
+_MIN_FRACTION, _ALWAYS_NOTABLE = 0.01, 0.5
+_STANDARD_ERRORS = 3
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """How much of a file is in a training split.
+
+    Attributes:
+        fraction: of the file.
+        usual: the fraction that text of the same source may reach, from what the held-out split has in common with
+            the training split: twice that, and three standard errors for a short file.
+    """
+
+    fraction: float
+    usual: float
+
+    @property
+    def is_notable(self) -> bool:
+        """Whether the file is more than text of the same source."""
+        return self.fraction >= max(_MIN_FRACTION, min(_ALWAYS_NOTABLE, self.usual))
 
 
 @dataclass
@@ -38,16 +61,11 @@ class _TokenSample:
 
 
 class TrainingOverlap:
-    """Measures the fraction of each file that is in the training split of prepared tokens."""
+    """Measures the fraction of each file that is in the training split of prepared tokens, of text or examples."""
 
-    def __init__(self, folder: Path, tokenizer: Tokenizer) -> None:
-        """Prepare to measure.
-
-        Args:
-            folder: of prepared tokens, of text or examples.
-            tokenizer: that made them.
-        """
-        self._folder, self._size = folder, tokenizer.vocab_size
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        """Prepare to measure files in the tokens of a tokenizer, which made the training splits too."""
+        self._size = tokenizer.vocab_size
         start, end = tokenizer.start_of_text, tokenizer.end_of_text
         self._start, self._end = _as_token_array(start), _as_token_array(None if end == start else end)
         self._texts: dict[int, _TokenSample] = {}
@@ -71,28 +89,48 @@ class TrainingOverlap:
         text.add(tokens.astype(np.uint32))
         self._room -= len(tokens)
 
-    def fractions(self) -> dict[int, float]:
-        """Return the fraction of each file; estimated from samples if the training split is very large.
+    def add_held_out(self, file: int, folder: Path) -> None:
+        """Add the validation split of prepared tokens; raises the errors of `open_split`."""
+        held_out = open_split(folder, "validation")
+        ids = held_out.read(0, min(len(held_out), self._room)).astype(np.uint32)
+        if len(ids) and np.isin(ids[-1], self._end):
+            ids = ids[:-1]  # `_sampled` adds it
+        text = self._texts.setdefault(file, _TokenSample())
+        starts = np.flatnonzero(np.isin(ids, self._start)) + text.length
+        text.edges += sorted({text.length, *starts.tolist()})
+        text.add(ids)
+        self._room -= len(ids)
+
+    def measure(self, folder: Path) -> dict[int, Overlap]:
+        """Return the overlap of each file; estimated from samples if the training split is very large.
+
+        Args:
+            folder: of prepared tokens.
 
         Raises:
             InputError: the folder has no prepared tokens, or they are damaged.
         """
-        record = read_manifest(self._folder).splits["train"]
+        manifest = read_manifest(folder)
+        record, repetition = manifest.splits["train"], manifest.repetition
         rolling_hash = RollingHash(self._size, count_window_tokens(tokens=record.tokens, text_bytes=record.bytes))
         sampled = {file: self._sampled(text, rolling_hash) for file, text in self._texts.items()}
         wanted = HashLookup(np.concatenate([np.empty(0, np.uint64), *sampled.values()]))
-        train = open_split(self._folder, "train")
+        train = open_split(folder, "train")
         for ids in _read_overlapping(train, rolling_hash.window):
             sums = rolling_hash.prefix_sums(ids)
             wanted.mark(rolling_hash.window_hashes(sums))
             starts = np.flatnonzero(np.isin(ids, self._start))
             wanted.mark(rolling_hash.range_hashes(sums, starts[:-1], starts[1:]))
         read = min(1.0, _MOST_READ / max(1, len(train)))
-        found, fractions = wanted.found, {}
+        found, measured = wanted.found, {}
+        repeated = (repetition.held_out if repetition is not None else None) or 0.0
         for file, hashes in sampled.items():
-            fractions[file] = min(1.0, float(found[: len(hashes)].mean()) / read) if len(hashes) else 0.0
+            fraction = min(1.0, float(found[: len(hashes)].mean()) / read) if len(hashes) else 0.0
+            windows = max(1.0, self._texts[file].length / rolling_hash.window)
+            error = math.sqrt(repeated * (1 - repeated) / windows)
+            measured[file] = Overlap(fraction, 2 * repeated + _STANDARD_ERRORS * error)
             found = found[len(hashes) :]
-        return fractions
+        return measured
 
     def _sampled(self, text: _TokenSample, rolling_hash: RollingHash) -> Hashes:
         """Hash windows, or whole shorter documents, at equal distances."""

@@ -1,36 +1,43 @@
-"""Detect evaluation text that was training text of the run, for which scores mean little."""
+"""Detect evaluation text that was training text of a run or of its ancestors, for which scores mean little."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
+from pathlib import Path
 
 import numpy as np
 
 from lm.checkpoint import LoadedModel
+from lm.corpus.manifest import PreparedManifest
 from lm.corpus.overlap import TrainingOverlap
-from lm.errors import InputError
+from lm.errors import Advice, InputError
 from lm.evaluation.file_scoring import ScoredSegment
 from lm.evaluation.held_out import find_prepared_folder
+from lm.run_folder import TrainingDataRecord, load_ancestors, load_training_data
 from lm.text.examples import Example
 from lm.text.files import TextFile
-
-_MIN_FRACTION = 0.01
-"""Minimum fraction for a warning; less may be boilerplate such as a licence."""
+from lm.tokenizer.tokenizer import Tokenizer
 
 _MAX_NAMED = 3
 _EXAMPLES_AT_ONCE = 1024
 
 
 class ContaminationCheck:
-    """Records scored text, and reports which files were training text; nothing if the tokens of the run are gone."""
+    """Records scored text, and reports which files were training text.
+
+    Prepared data that are gone are left out.
+    """
 
     def __init__(self, loaded: LoadedModel) -> None:
         self._loaded = loaded
-        self._overlap: TrainingOverlap | None = None
+        self._trained_on: list[tuple[str, Path]] = []
         with contextlib.suppress(InputError):
-            self._overlap = TrainingOverlap(find_prepared_folder(loaded), loaded.tokenizer)
+            self._trained_on.append((str(loaded.folder), find_prepared_folder(loaded)))
+        for run, folder in _find_data(load_ancestors(loaded.folder)):
+            self._trained_on.append((f"{run}, whose weights {loaded.folder} started from", folder))
+        self._overlap = TrainingOverlap(loaded.tokenizer) if self._trained_on else None
 
     @classmethod
     def of_examples(cls, loaded: LoadedModel, files: Sequence[TextFile]) -> list[str]:
@@ -70,17 +77,59 @@ class ContaminationCheck:
         Args:
             names: of the files, in order.
         """
-        found: dict[int, float] = {}
-        if self._overlap is not None:
-            with contextlib.suppress(InputError):
-                found = {file: part for file, part in self._overlap.fractions().items() if part >= _MIN_FRACTION}
-        run = self._loaded.folder
+        found: dict[int, tuple[float, str]] = {}
+        for run, folder in self._trained_on:
+            for file, fraction in _notable_fractions(self._overlap, folder).items():
+                found[file] = max(found.get(file, (0.0, "")), (fraction, run))
         said = [
             f"{names[file]}: {_percent(part)} was training text of {run}; measure it on text that it has not seen"
-            for file, part in list(found.items())[:_MAX_NAMED]
+            for file, (part, run) in list(found.items())[:_MAX_NAMED]
         ]
         others = len(found) - len(said)
         return [*said, f"and {others:,} more files that were training text"] if others else said
+
+
+def describe_seen_held_out(base: Path, folder: Path, tokenizer: Tokenizer) -> Advice | None:
+    """Return a warning if held-out text of a new run was training text of its base run or of an ancestor of that.
+
+    Args:
+        base: run or checkpoint whose weights the new run starts from.
+        folder: prepared text or examples of the new run.
+        tokenizer: of both.
+    """
+    overlap = TrainingOverlap(tokenizer)
+    with contextlib.suppress(InputError):
+        overlap.add_held_out(0, folder)
+    found = [
+        (fraction, run)
+        for run, trained_on in _find_data(load_training_data(base))
+        for fraction in _notable_fractions(overlap, trained_on).values()
+    ]
+    if not found:
+        return None
+    fraction, run = max(found)
+    seen = f"{_percent(fraction)} was training text of {run}"
+    return Advice(
+        f"the held-out text: {seen}, so the validation loss is too low; hold out other text", settings=["validation"]
+    )
+
+
+def _find_data(records: Iterable[TrainingDataRecord]) -> Iterator[tuple[str, Path]]:
+    """Yield the run and folder of the prepared data that are still there."""
+    for record in records:
+        folder = Path(record.data)
+        with contextlib.suppress(InputError):
+            if folder.is_dir() and PreparedManifest.read(folder).key == record.data_key:
+                yield record.run, folder
+
+
+def _notable_fractions(overlap: TrainingOverlap | None, folder: Path) -> dict[int, float]:
+    """Return the fraction of each file that is notably in the training split of a folder."""
+    if overlap is None:
+        return {}
+    with contextlib.suppress(InputError):
+        return {file: found.fraction for file, found in overlap.measure(folder).items() if found.is_notable}
+    return {}
 
 
 def _percent(fraction: float) -> str:

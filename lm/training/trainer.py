@@ -28,6 +28,7 @@ from lm.distributed import launcher_env
 from lm.distributed.process_group import init_distributed
 from lm.distributed.world import SINGLE_PROCESS, World
 from lm.errors import InputError, UsageError
+from lm.evaluation.contamination import describe_seen_held_out
 from lm.evaluation.ngram_baseline import compute_bits_per_byte
 from lm.files import check_folder
 from lm.hardware import select_device
@@ -343,6 +344,8 @@ class Trainer:
             chosen = chosen.replace_config("corpus", resolve.fit_to_corpus(chosen.config, prepared))
             data, speed = open_data(prepared.folder, chosen.config), None
             if from_run is not None and weights is not None:
+                if (seen := describe_seen_held_out(from_run, prepared.folder, prepared.tokenizer)) is not None:
+                    yield events.TrainingWarning(0, seen)
                 chosen, continued = continued_training.choose_continued_training(
                     chosen,
                     data,

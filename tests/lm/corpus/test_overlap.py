@@ -41,13 +41,13 @@ def tokenizer(request, trained_on):
 
 def fractions(folder, tokenizer, *files: list[str]) -> list[float]:
     """Of files, which are documents; these come in two parts each."""
-    found = TrainingOverlap(folder, tokenizer)
+    found = TrainingOverlap(tokenizer)
     for number, documents in enumerate(files):
         for text in documents:
             ids = np.array(tokenizer.encode(text))
             found.add(number, ids[: len(ids) // 2], starts_document=True)
             found.add(number, ids[len(ids) // 2 :], starts_document=False)
-    return list(found.fractions().values())
+    return [each.fraction for each in found.measure(folder).values()]
 
 
 def prepared(tmp_path, tokenizer, documents: list[str], validation: str = "0.1"):
@@ -102,8 +102,36 @@ def test_what_is_compared_is_bounded(tmp_path, tokenizer, trained_on, monkeypatc
     monkeypatch.setattr(overlap, "_MOST_TOKENS", 500)
     folder = prepared(tmp_path, tokenizer, [trained_on], "0")
     many = trained_on.splitlines(keepends=True)
-    overlapping = TrainingOverlap(folder, tokenizer)
+    overlapping = TrainingOverlap(tokenizer)
     for sentence in many:
         overlapping.add(0, np.array(tokenizer.encode(sentence)), starts_document=sentence is many[0])
     assert 500 <= sum(map(len, overlapping._texts[0].parts)) < 600
-    assert overlapping.fractions()[0] > 0.8
+    assert overlapping.measure(folder)[0].fraction > 0.8
+
+
+def test_text_with_the_phrases_of_its_source_is_not_training_text(tmp_path, tokenizer):
+    """A phrase of each passage is in others too, as a licence is in each file of a program."""
+    phrases = [text_of(seed, 6) for seed in range(40)]
+    passages = [phrases[number % 40] + text_of(100 + number, 30) for number in range(200)]
+    folder = prepared(tmp_path, tokenizer, ["".join(passages[:100])])
+    repeated = read_manifest(folder).repetition.held_out
+    assert 0.02 < repeated < 0.2
+    found = TrainingOverlap(tokenizer)
+    short, seen = passages[150], "".join(passages[:20])
+    for number, text in enumerate(["".join(passages[100:]), short, "".join(passages[100:140]) + seen]):
+        found.add(number, np.array(tokenizer.encode(text)), starts_document=True)
+    same_source, of_one_passage, leaked = found.measure(folder).values()
+    assert same_source.fraction == pytest.approx(repeated, abs=0.05)
+    assert [same_source.is_notable, of_one_passage.is_notable, leaked.is_notable] == [False, False, True]
+
+
+def test_a_held_out_split_that_was_trained_on(tmp_path, tokenizer, trained_on):
+    sentences = trained_on.splitlines(keepends=True)
+    for name in ("base", "seen", "new"):
+        (tmp_path / name).mkdir()
+    base = prepared(tmp_path / "base", tokenizer, [trained_on], "0")
+    seen, new = ["".join(sentences[300:600])], [text_of(7, 300)]
+    for name, documents, expected in (("seen", seen, 1), ("new", new, 0)):
+        found = TrainingOverlap(tokenizer)
+        found.add_held_out(0, prepared(tmp_path / name, tokenizer, documents, "0.5"))
+        assert found.measure(base)[0].fraction == pytest.approx(expected, abs=0.05)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import shutil
 import sys
 
 import pytest
@@ -16,6 +17,9 @@ from lm.config.hardware import HardwareConfig
 from lm.errors import InputError
 from lm.evaluation.held_out import open_held_out_pairs, open_held_out_text
 from lm.hardware import select_inference_hardware
+from lm.optim.checkpoint_averaging import average_checkpoints
+from lm.run_folder import find_checkpoint
+from lm.training.events import TrainingWarning
 from tests.cli.small_runs import make_run
 from tests.golden.make_runs import RUNS
 
@@ -157,6 +161,51 @@ def test_training_text_is_recognised_whatever_its_file_is_called(trained, docume
     with pytest.warns(UserWarning, match="of it was training text of"):
         lm.load(trained / "text", threads=1).perplexity(copy)
     assert warned(capsys, trained / "text", new) == []
+
+
+@pytest.fixture(scope="module")
+def descendants(trained, documents, tmp_path_factory):
+    """A copy of the run on documents, a run from that, one from this, and its average; the first two are deleted."""
+    folder = tmp_path_factory.mktemp("descendants")
+    shutil.copytree(trained / "text", folder / "base")
+    unseen = [f"Badger {number} dug\nfor {number * 7} worms in the wood." for number in range(120)]
+    for name, texts in (("new", unseen), ("old", documents)):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    said = {}
+    for name, base, corpus in (("child", "base", "new"), ("grandchild", "child", "new"), ("again", "base", "old")):
+        events = lm.Trainer(
+            lm.run_spec(
+                folder / f"{corpus}.jsonl",
+                from_run=folder / base,
+                out=folder / name,
+                steps=1,
+                validation="0.3" if name == "again" else "0.1",
+                threads=1,
+            )
+        )
+        said[name] = [str(event.message) for event in events if isinstance(event, TrainingWarning)]
+    average_checkpoints([find_checkpoint(folder / "grandchild")], folder / "average")
+    for name in ("base", "child"):
+        shutil.rmtree(folder / name)
+    return folder, said
+
+
+def test_training_text_of_a_base_run_is_recognised_after_the_base_is_deleted(descendants, trained, capsys):
+    folder, _ = descendants
+    for name in ("grandchild", "average"):
+        (said,) = warned(capsys, folder / name, trained / "texts.jsonl")
+        assert re.search(
+            r"texts.jsonl: (8|9)\d% of it was training text of base, whose weights .* started from; ", said
+        )
+    (said,) = warned(capsys, folder / "average", folder / "new.jsonl")
+    assert "was training text of" in said
+
+
+def test_held_out_text_that_the_base_run_was_trained_on_is_noticed(descendants):
+    _, said = descendants
+    (warning,) = [text for text in said["again"] if "held-out" in text]
+    assert re.search(r"the held-out text: \d\d% of it was training text of base, so the validation loss", warning)
+    assert [text for text in said["child"] if "held-out" in text] == []
 
 
 def test_training_examples_and_both_runs_of_a_comparison(trained, tmp_path, capsys, among_runs):
