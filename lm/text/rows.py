@@ -166,10 +166,7 @@ def read_text(row: Row, field: str, *, settings: Sequence[str] = ()) -> str:
     """
     value = row.values[field]
     if not isinstance(value, str):
-        problem = f"field {field!r} is not text but {describe_type(value)}"
-        if field == "messages":
-            problem += "; write conversations as rows with the fields 'prompt' and 'completion'"
-        raise InputError(f"{row.where}: {problem}", settings=settings)
+        raise InputError(f"{row.where}: field {field!r} is not text but {describe_type(value)}", settings=settings)
     try:
         value.encode()
     except UnicodeEncodeError as error:

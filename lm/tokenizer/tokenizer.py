@@ -31,6 +31,7 @@ from lm.errors import InputError
 from lm.text.documents import TextPiece
 from lm.tokenizer.byte_tokens import decode_byte_fallback, decode_byte_level, is_byte_level
 from lm.tokenizer.character_table import CharacterTable, merges_within_characters
+from lm.tokenizer.chat_template import CHAT_TOKENS, ChatTemplate, read_chat_template, write_chat_template
 
 Ids = npt.NDArray[np.uint32]
 
@@ -85,10 +86,12 @@ class Tokenizer:
 
     Attributes:
         description: the parsed `tokenizer.json`.
+        chat_template: for conversations; None if the tokenizer has none.
     """
 
-    def __init__(self, backend: tokenizers.Tokenizer) -> None:
+    def __init__(self, backend: tokenizers.Tokenizer, *, chat_template: ChatTemplate | None = None) -> None:
         """Copy a tokenizer of the `tokenizers` library."""
+        self.chat_template = chat_template
         self._backend = _without_truncation(backend)
         self._backend.encode_special_tokens = True
         self.description: dict[str, Any] = json.loads(self._backend.to_str())
@@ -99,7 +102,7 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: Path | str) -> Tokenizer:
-        """Read a `tokenizer.json`.
+        """Read a `tokenizer.json`, and the chat template beside it.
 
         Raises:
             InputError: the file is missing or not a tokenizer.
@@ -114,14 +117,29 @@ class Tokenizer:
         except UnicodeDecodeError as error:
             raise InputError(f"{path}: not a {FILE_NAME} (not valid UTF-8 at byte {error.start})") from None
         try:
-            return cls(tokenizers.Tokenizer.from_str(text))
+            tokenizer = cls(tokenizers.Tokenizer.from_str(text))
         except Exception as error:  # the library raises nothing narrower
             raise InputError(f"{path}: not a {FILE_NAME} that the tokenizers library reads ({error})") from None
+        if path.name == FILE_NAME:
+            tokenizer.chat_template = read_chat_template(path.parent)
+        return tokenizer
 
     def save(self, path: Path | str) -> None:
-        """Write a `tokenizer.json` atomically."""
-        with files.atomic_write_bytes(Path(path)) as file:
+        """Write a `tokenizer.json` atomically, and the chat template beside it."""
+        path = Path(path)
+        with files.atomic_write_bytes(path) as file:
             file.write(self._canonical)
+        if path.name == FILE_NAME and self.chat_template is not None:
+            write_chat_template(path.parent, self.chat_template)
+
+    def with_chat_template(self) -> Tokenizer:
+        """Return a tokenizer with our own chat template, and the special tokens that it needs and this one lacks."""
+        backend = tokenizers.Tokenizer.from_str(self._backend.to_str())
+        backend.add_special_tokens(
+            [tokenizers.AddedToken(name, special=True, normalized=False) for name in CHAT_TOKENS]
+        )
+        start = None if self.start_of_text is None else self.token(self.start_of_text)
+        return Tokenizer(backend, chat_template=ChatTemplate.default(start_of_text=start))
 
     @cached_property
     def _canonical(self) -> bytes:
@@ -129,8 +147,9 @@ class Tokenizer:
 
     @cached_property
     def sha256(self) -> str:
-        """Return the checksum of the file that `save` writes: equal for equal tokenizers, whatever their formatting."""
-        return hashlib.sha256(self._canonical).hexdigest()
+        """Return the checksum of what `save` writes: equal for equal tokenizers, whatever their formatting."""
+        template = b"" if self.chat_template is None else repr(self.chat_template).encode()
+        return hashlib.sha256(self._canonical + template).hexdigest()
 
     @cached_property
     def vocab_size(self) -> int:
@@ -142,6 +161,11 @@ class Tokenizer:
         """Return the special tokens and their IDs."""
         added = self._backend.get_added_tokens_decoder()
         return {token.content: index for index, token in sorted(added.items()) if token.special}
+
+    @cached_property
+    def added_tokens(self) -> dict[str, int]:
+        """Return the tokens that are never split, special or not, and their IDs."""
+        return {token.content: index for index, token in sorted(self._backend.get_added_tokens_decoder().items())}
 
     @cached_property
     def kind(self) -> str:
@@ -277,6 +301,19 @@ class Tokenizer:
         except Exception as error:  # the library raises nothing narrower
             raise InputError(f"the tokenizer cannot encode this text: {error}") from None
 
+    def encode_with_offsets(self, text: str, *, parse_special: bool = True) -> tuple[list[int], list[tuple[int, int]]]:
+        """Encode a text, and return where each token begins and ends in it, in characters.
+
+        Args:
+            text: any text.
+            parse_special: as of `encode`.
+
+        Raises:
+            InputError: as for `encode`.
+        """
+        encoding = self._encodings([text], self._special_parser if parse_special else self._backend, offsets=True)[0]
+        return encoding.ids, encoding.offsets
+
     @cached_property
     def _special_parser(self) -> tokenizers.Tokenizer:
         parser = tokenizers.Tokenizer.from_str(self._backend.to_str())
@@ -284,9 +321,12 @@ class Tokenizer:
         return parser
 
     @staticmethod
-    def _encodings(texts: Sequence[str], backend: tokenizers.Tokenizer) -> list[tokenizers.Encoding]:
+    def _encodings(
+        texts: Sequence[str], backend: tokenizers.Tokenizer, *, offsets: bool = False
+    ) -> list[tokenizers.Encoding]:
         try:
-            return backend.encode_batch_fast(texts, add_special_tokens=False)
+            encode = backend.encode_batch if offsets else backend.encode_batch_fast  # the latter has no offsets
+            return encode(texts, add_special_tokens=False)
         except Exception as error:  # the library raises nothing narrower
             raise InputError(f"the tokenizer cannot encode this text: {error}") from None
 
