@@ -13,7 +13,7 @@ PLAIN := ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 MKL_ENABLE_INSTRUC
 
 .PHONY: install bench demo golden test test-portable test-roundings test-alone test-aarch64 test-newest test-gpu check format docs site pictures clean
 
-install: $(VENV)/installed
+install: $(VENV)/compiled
 
 demo: install
 	$(BIN)/lm demo -o runs/demo-$$(date +%Y%m%d-%H%M%S)
@@ -87,6 +87,11 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "lm needs Python 3.11 or newer; name one with: make PYTHON=python3.12 ...")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet -c constraints.txt --editable .
+	touch $@
+
+# Without it the first commands would compile in the background; an unsupported platform decodes with PyTorch.
+$(VENV)/compiled: $(VENV)/installed
+	-$(BIN)/lm compile
 	touch $@
 
 $(VENV)/installed-dev: $(VENV)/installed

@@ -24,17 +24,14 @@ def compile_(
 ) -> None:
     """Compile the decode step for this CPU, for faster generation.
 
-    The machine code serves all models of blocks that attend to all positions or to a window of them, with an encoder
-    or without one, and with weights in float32 or int8; and the products of int8 weights of any model, whatever is done
-    with it. It is kept in the folder LM_CACHE; from then on `lm generate`, `lm translate` and other commands load it
-    when they generate more than a few tokens. It takes about a minute. Without this command `lm train`, `lm generate`
-    and `lm translate` compile in the background the first time, unless LM_BACKGROUND_COMPILE=0 is set.
+    The code is saved in the folder LM_CACHE, and every command that generates more than a few tokens loads it. It
+    serves transformers with full or windowed attention in float32 and int8, and the int8 matmuls of all models.
+    Compiling takes about a minute. `make install` does it; otherwise `lm train`, `lm generate` and `lm translate`
+    compile in the background the first time, unless LM_BACKGROUND_COMPILE=0 is set.
 
-    With a RUN, dtypes are compared too, at generating (of a run that translates, translating): one text,
-    several, and at prefill. The fastest is recorded in the checkpoint, as what `--dtype auto` means in lm generate,
-    lm translate and lm evaluate on every machine, if it takes no more than 0.1% more bits/byte than float32 on the
-    run's validation split, and longer than float32 for nothing. That takes another half minute.
-    Without numba only torch's types are compared.
+    With a RUN, its decoding speed and bits/byte are measured in each dtype, in about half a minute. The fastest is
+    recorded in the checkpoint as what `--dtype auto` means on every machine, if its bits/byte are at most 0.1% above
+    those of float32. `lm train` and `lm import` record one after a brief measurement.
 
     Examples:
       lm compile
@@ -55,7 +52,7 @@ def compile_(
     if checkpoint is None or is_installed():
         with default_signal_handling():  # an exception would be lost where the compiler calls Python
             seconds = compile_decode_step()
-        print_note(f"compiled the step of generation in {format_duration(seconds)}")
+        print_note(f"compiled the decode step in {format_duration(seconds)}")
     if run is not None and checkpoint is not None:
         _choose_dtype(run, checkpoint)
 
@@ -75,8 +72,7 @@ def _choose_dtype(run: Path, checkpoint: Path) -> None:
     except InputError as error:
         return print_note(f"{error}: --dtype auto stays what it is")
     for each in figures:
-        speeds = ", ".join(f"{1 / share:.2f} ({work})" for work, share in each.time_ratios.items())
-        print_note(f"{each.dtype}: {speeds} times as fast as float32, {each.bits_ratio - 1:+.3%} bits/byte")
+        print_note(str(each))
     chosen = select_fastest_dtype(figures)
     save_fastest_dtype(checkpoint, select_device(hardware), chosen)
     return print_note(f"{run}: --dtype auto is {chosen} from now on")

@@ -47,6 +47,8 @@ def import_(
       lm import downloads/smollm-letters --from runs/smollm -o runs/letters
       lm train letters.txt --from runs/smollm
     """
+    from lm.benchmark.dtypes import choose_dtype_briefly
+    from lm.config.hardware import HardwareConfig
     from lm.interop.hugging_face.importing import import_model
     from lm.interop.hugging_face.peft import import_adapters, is_peft_folder
     from lm.run_folder import count_parameters, load_config
@@ -67,4 +69,6 @@ def import_(
     print_labelled(
         "model", f"{imported.family.architecture}, {size} parameters, context {imported.model.context_length:,}"
     )
+    if (chosen := choose_dtype_briefly(out, HardwareConfig())) is not None:
+        print_labelled("decoding", f"{chosen} (--dtype float32 is exact)")
     print_labelled("wrote", str(imported.checkpoint))

@@ -14,6 +14,7 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
+from lm.benchmark.dtypes import choose_dtype_briefly
 from lm.checkpoint import LoadedModel, write_merged_run
 from lm.config.decoding import ClassificationConfig
 from lm.config.evaluation import AttentionUnit, PerplexityConfig
@@ -367,7 +368,8 @@ def train(
 
 
 def _load_trained(run: Path, *, device: Device = "auto", threads: int | None = None) -> Model:
-    """Load the model of a trained run."""
+    """Load the model of a trained run, in the dtype in which it decodes fastest."""
+    choose_dtype_briefly(run, HardwareConfig(device=device, threads=threads))
     model, last = load(run, device=device, threads=threads), find_checkpoint(run, which="last")
     model.improved = has_improved(load_config(last), load_state(last))
     return model
@@ -426,6 +428,7 @@ def import_model(
     """
     if base is None:
         importing.import_model(Path(folder), Path(out))
+        choose_dtype_briefly(Path(out), HardwareConfig(device=device, threads=threads))
     else:
         import_adapters(Path(folder), Path(base), Path(out))
     return load(out, device=device, dtype=dtype, threads=threads)

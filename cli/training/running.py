@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,6 +23,7 @@ from cli.training.display import TrainingDisplay
 from cli.training.plan import show_dry_run, warn_about_few_steps
 from cli.training.report import report
 from cli.training.tensorboard import check_installed, has_recordings, open_recorder
+from lm.benchmark.dtypes import choose_dtype_briefly
 from lm.config.run_spec import RunSpec
 from lm.distributed import launcher_env
 from lm.hardware import measure_matmul_flops, peak_memory
@@ -204,8 +206,16 @@ def _report_results(run: Run, *, ngram_bits: Sequence[float]) -> None:
             )
         if run.last_loss is not None and run.last_loss > _MUCH_WORSE * state.best_loss:
             print_labelled("", "what helps against a loss that rises: docs/troubleshooting.md")
+    _choose_dtype(run)
     for place, command in enumerate(_next_commands(run)):
         print_note(f"{'' if place else 'next':<8}{command}")
+
+
+def _choose_dtype(run: Run) -> None:
+    """Record the fastest dtype of a trained run for decoding, and print it."""
+    chosen = choose_dtype_briefly(run.folder, dataclasses.replace(run.config.hardware, dtype="auto"))
+    if chosen is not None:
+        print_labelled("decoding", f"{chosen} (--dtype float32 is exact)")
 
 
 def _format_later_steps(run: Run) -> str:

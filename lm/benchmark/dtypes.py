@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 from torch import Tensor
 
+import corpora
 from lm.benchmark import generation
 from lm.checkpoint import LoadedModel
 from lm.config.hardware import HardwareConfig
@@ -19,13 +21,14 @@ from lm.data.batch import Batch
 from lm.data.training_data import TrainingData
 from lm.decoding.translation import Translator
 from lm.decoding.translation_input import TranslationModel
-from lm.engine.fastest_dtype import load_with_dtype
-from lm.errors import InputError, UsageError
+from lm.engine.fastest_dtype import load_with_dtype, save_fastest_dtype
+from lm.engine.selection import COMPILED_SUPPORT, find_unsupported
+from lm.errors import InputError, LMError, UsageError
 from lm.evaluation.scoring import score_batch
 from lm.hardware import Hardware, inference_dtypes, select_device, select_inference_hardware, time_work
 from lm.kernels import code_cache
 from lm.model.transformer import DecoderOnly, EncoderOnly
-from lm.run_folder import find_checkpoint, load_config
+from lm.run_folder import count_parameters, find_checkpoint, load_config, load_state
 from lm.training.corpus import data_key, open_data
 from lm.training.step_timing import Timer, time_interleaved
 
@@ -35,11 +38,39 @@ _MAX_MAIN_TIME, _MAX_OTHER_TIME = 0.9, 1.05
 """The greatest time, relative to float32, of the most common workload, and of all others."""
 _MAX_LOAD_DELAY = 1.0
 """The most additional seconds to load the model."""
-_SECONDS, _PARTS = 2.5, 6
-"""Seconds per workload and dtype, about; and the fraction of that in which a few calls must fit."""
-_MAX_TARGETS, _BATCH_ROWS = 8192, 16
-_CONCURRENT_TEXTS, _CONCURRENT_LINES = (1, 16, 64), (32, 1)
-"""Numbers of concurrent texts or lines; the first is the most common workload."""
+_PARTS = 6
+"""The fraction of the seconds per workload in which a few calls must fit."""
+_BATCH_ROWS, _SAMPLE_WINDOW = 16, 256
+_MIN_PARAMETERS, _MIN_TRAINING_SECONDS = 1_000_000, 60.0
+"""Of a run whose dtype is chosen without being asked: smaller models decode as fast in float32, and training that
+takes seconds should not be followed by measurements that take as long.
+"""
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How long to measure.
+
+    Attributes:
+        seconds: per workload and dtype, about.
+        targets: at most, to compare bits/byte.
+        scoring_seconds: of float32 at most, likewise.
+        texts: numbers of concurrent texts; the first is the most common workload.
+        lines: the same of lines to translate.
+        prompt: tokens of the prompt at most; half of the context at most.
+    """
+
+    seconds: float
+    targets: int
+    scoring_seconds: float
+    texts: Sequence[int]
+    lines: Sequence[int]
+    prompt: int
+
+
+THOROUGH = Effort(2.5, 8192, 60.0, (1, 16, 64), (32, 1), 1 << 20)
+BRIEF = Effort(0.25, 2048, 0.5, (1, 16), (32, 1), 64)
+"""A few seconds, at the end of training and of importing."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +96,11 @@ class DtypeMeasurement:
         is_faster = first <= _MAX_MAIN_TIME and all(ratio <= _MAX_OTHER_TIME for ratio in others)
         return is_faster and self.bits_ratio <= _MAX_BITS_RATIO and self.load_delay <= _MAX_LOAD_DELAY
 
+    def __str__(self) -> str:
+        """A description for users."""
+        speeds = ", ".join(f"{1 / ratio:.2f} ({work})" for work, ratio in self.time_ratios.items())
+        return f"{self.dtype}: {speeds} times as fast as float32, {self.bits_ratio - 1:+.3%} bits/byte"
+
 
 def select_fastest_dtype(figures: Sequence[DtypeMeasurement]) -> str:
     """Select the fastest acceptable dtype; float32 if there is none."""
@@ -72,38 +108,70 @@ def select_fastest_dtype(figures: Sequence[DtypeMeasurement]) -> str:
     return min(fit, key=lambda each: next(iter(each.time_ratios.values()))).dtype if fit else "float32"
 
 
-def compare_dtypes(path: Path, config: HardwareConfig) -> list[DtypeMeasurement]:
+def compare_dtypes(path: Path, config: HardwareConfig, effort: Effort | None = None) -> list[DtypeMeasurement]:
     """Measure a run in each dtype that this machine supports, relative to float32.
+
+    Bits/byte are measured on the validation split, or for an imported model on the stories of this package.
 
     Args:
         path: the run, or one of its checkpoints.
         config: the hardware.
+        effort: how long to measure [default: `THOROUGH`].
 
     Raises:
         InputError: the run is damaged, or its validation split is not available.
         UsageError: it does not generate or translate.
     """
+    effort = effort or THOROUGH
     checkpoint = find_checkpoint(path)
     run = load_config(checkpoint)
     if run.model.purpose not in ("continues texts", "translates"):
         raise UsageError(f"{path}: this run {run.model.purpose}; name one that continues texts or translates, or none")
-    data = _open_training_data(path, run)
+    is_imported = run.plan is None and not run.model.translates
+    data = None if is_imported else _open_training_data(path, run)
     loaded, delays = {}, []
     for dtype in _candidate_dtypes(select_device(config)):
         began = time.perf_counter()
         loaded[dtype] = load_with_dtype(checkpoint, config, dtype)
         delays.append(time.perf_counter() - began)
-    batches = list(_limit_targets(data.validation()))
-    nats = [_total_nats(each, batches) for each in loaded.values()]
-    ratios = {
-        work: _median_ratios(sides) for work, sides in _workloads(loaded, data, select_inference_hardware(config))
-    }
+    batches = _sample_batches(loaded["float32"]) if data is None else data.validation()
+    nats = _compare_nats([*loaded.values()], batches, effort)
+    workloads = _workloads(loaded, data, select_inference_hardware(config), effort)
+    ratios = {work: _median_ratios(sides, effort.seconds) for work, sides in workloads}
     return [
         DtypeMeasurement(
             dtype, {work: of[index] for work, of in ratios.items()}, nats[index] / nats[0], delays[index] - delays[0]
         )
         for index, dtype in enumerate(loaded)
     ][1:]
+
+
+def choose_dtype_briefly(run: Path, config: HardwareConfig) -> DtypeMeasurement | None:
+    """Measure for a few seconds in which dtype a new run decodes fastest, and record it in its checkpoint.
+
+    Args:
+        run: just trained or imported.
+        config: the hardware.
+
+    Returns:
+        The measurement of the recorded dtype; None if it is float32, or if nothing was measured: on a GPU, without
+        compiled code, for a small model, after short training, or in a folder that can't be written.
+    """
+    checkpoint, device = find_checkpoint(run), select_device(config)
+    described = load_config(checkpoint)
+    if described.plan is not None and load_state(find_checkpoint(run, which="last")).seconds < _MIN_TRAINING_SECONDS:
+        return None
+    if count_parameters(checkpoint) < _MIN_PARAMETERS:
+        return None
+    if device != "cpu" or not code_cache.is_ready("int8") or find_unsupported(described.model, COMPILED_SUPPORT):
+        return None
+    try:
+        measurements = compare_dtypes(checkpoint, config, BRIEF)
+        chosen = select_fastest_dtype(measurements)
+        save_fastest_dtype(checkpoint, device, chosen)
+    except LMError:  # no validation split, for example
+        return None
+    return next((each for each in measurements if each.dtype == chosen), None)
 
 
 def _candidate_dtypes(device: str) -> list[str]:
@@ -126,51 +194,66 @@ def _open_training_data(path: Path, run: RunConfig) -> TrainingData:
     return data
 
 
-def _limit_targets(batches: Iterator[Batch]) -> Iterator[Batch]:
-    targets = 0
+def _sample_batches(loaded: LoadedModel) -> Iterator[Batch]:
+    """Yield windows of the stories that this package contains."""
+    ids = np.array(loaded.tokenizer.encode(corpora.path("stories/heldout.txt").read_text()))
+    length = min(_SAMPLE_WINDOW, loaded.model.config.context_length)
+    for begin in range(0, len(ids) - length, length):
+        window = ids[None, begin : begin + length + 1]
+        yield Batch(window[:, :-1], window[:, 1:])
+
+
+def _compare_nats(loaded: Sequence[LoadedModel], batches: Iterator[Batch], effort: Effort) -> list[float]:
+    """Sum the surprisal of the same targets with each model; bits/byte is proportional to it.
+
+    The first model limits the targets by its time, so that large models take no longer.
+    """
+    totals, targets, scoring_seconds = [0.0] * len(loaded), 0, 0.0
     for batch in batches:
         for part in batch.split(_BATCH_ROWS):
-            yield part
+            for index, each in enumerate(loaded):
+                assert not isinstance(each.model, EncoderOnly)
+                began = time.perf_counter()
+                totals[index] += sum(float(row.sum()) for row in score_batch(each.model, part))
+                scoring_seconds += 0.0 if index else time.perf_counter() - began
             targets += part.predicted
-            if targets >= _MAX_TARGETS:
-                return
+            if targets >= effort.targets or scoring_seconds >= effort.scoring_seconds:
+                return totals
+    return totals
 
 
-def _total_nats(loaded: LoadedModel, batches: Sequence[Batch]) -> float:
-    """The summed surprisal of the targets; bits/byte is proportional to it."""
-    assert not isinstance(loaded.model, EncoderOnly)
-    return sum(float(row.sum()) for batch in batches for row in score_batch(loaded.model, batch))
-
-
-def _median_ratios(sides: Sequence[Timer]) -> list[float]:
+def _median_ratios(sides: Sequence[Timer], seconds: float) -> list[float]:
     """The time of each side relative to the first, as the median over rounds."""
-    rounds = time_interleaved(sides, seconds=_SECONDS)
+    rounds = time_interleaved(sides, seconds=seconds)
     return [statistics.median(times[side] / times[0] for times in rounds) for side in range(len(sides))]
 
 
 def _workloads(
-    loaded: Mapping[str, LoadedModel], data: TrainingData, hardware: Hardware
+    loaded: Mapping[str, LoadedModel], data: TrainingData | None, hardware: Hardware, effort: Effort
 ) -> Iterator[tuple[str, list[Timer]]]:
-    if next(iter(loaded.values())).model.config.translates:
-        for lines in _CONCURRENT_LINES:
+    if data is not None and next(iter(loaded.values())).model.config.translates:
+        for lines in effort.lines:
             sides = [_translation_timer(each, data, lines, hardware) for each in loaded.values()]
             yield "1 line" if lines == 1 else f"{lines} lines", sides
         return
     models = [each.model for each in loaded.values() if isinstance(each.model, DecoderOnly)]
-    prompt = generation.random_prompt(models[0].config)
-    for rows in _CONCURRENT_TEXTS:
-        yield "1 text" if rows == 1 else f"{rows} texts", _generation_timers(models, prompt, rows, hardware)
+    prompt = generation.random_prompt(models[0].config)[:, : effort.prompt]
+    for rows in effort.texts:
+        timers = _generation_timers(models, prompt, rows, hardware, effort.seconds)
+        yield "1 text" if rows == 1 else f"{rows} texts", timers
     yield "a prompt", [generation.prefill_timer(model, prompt, hardware) for model in models]
 
 
-def _generation_timers(models: Sequence[DecoderOnly], prompt: Tensor, rows: int, hardware: Hardware) -> list[Timer]:
+def _generation_timers(
+    models: Sequence[DecoderOnly], prompt: Tensor, rows: int, hardware: Hardware, seconds: float
+) -> list[Timer]:
     """Timers of generation, of as many tokens as the first model has time for."""
 
     def decoding(model: DecoderOnly, tokens: int) -> Timer:
         return generation.decode_timer(model, prompt, hardware, rows=rows, tokens=tokens)
 
     room = max(1, models[0].config.context_length - prompt.shape[1] - 1)
-    tokens = generation.choose_timed_tokens(partial(decoding, models[0]), room=room, seconds=_SECONDS / _PARTS)
+    tokens = generation.choose_timed_tokens(partial(decoding, models[0]), room=room, seconds=seconds / _PARTS)
     return [decoding(model, tokens) for model in models]
 
 

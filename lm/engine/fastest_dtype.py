@@ -1,4 +1,4 @@
-"""The dtype in which a run generates or translates by default: float32, or what `lm compile RUN` measured and recorded.
+"""The dtype in which a run generates or translates by default: float32, or the one recorded after a measurement.
 
 It is recorded in the checkpoint, for its weights: the same dtype is used on every machine, with every engine.
 """

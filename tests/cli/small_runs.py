@@ -7,7 +7,7 @@ from pathlib import Path
 from lm.checkpoint import save_checkpoint
 from lm.config.data import DataConfig
 from lm.config.model import ModelConfig
-from lm.config.run import RunConfig
+from lm.config.run import RunConfig, RunPlan
 from lm.config.tokenizer import END_OF_TEXT, MASK, TokenizerConfig
 from lm.model.transformer import build_model
 from lm.run_folder import TrainingState
@@ -24,6 +24,7 @@ def make_run(
     supervised: bool = False,
     label_completions: tuple[str, ...] = (),
     tokenizer: Tokenizer | None = None,
+    plan: RunPlan | None = None,
     **fields,
 ) -> Path:
     """A run of a small model that was never trained, on text or on examples; `fields` are those of ModelConfig."""
@@ -32,7 +33,9 @@ def make_run(
     model = ModelConfig(vocab_size=tokenizer.vocab_size, **shape)
     save_checkpoint(
         folder,
-        config=RunConfig(model=model, data=DataConfig(supervised=supervised), label_completions=label_completions),
+        config=RunConfig(
+            model=model, data=DataConfig(supervised=supervised), label_completions=label_completions, plan=plan
+        ),
         tokenizer=tokenizer,
         model=build_model(model, seed=3).state_dict(),
         optimizer={},

@@ -24,7 +24,7 @@ def test_signals_end_the_process_while_it_compiles(compiled, tmp_path, monkeypat
     monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
     before = [*map(signal.getsignal, ENDING)]
     assert run(["compile"]) == 0
-    assert capsys.readouterr().err == "compiled the step of generation in 1.5 s\n"
+    assert capsys.readouterr().err == "compiled the decode step in 1.5 s\n"
     assert compiled == [[signal.SIG_DFL, signal.SIG_DFL]]
     assert [*map(signal.getsignal, ENDING)] == before
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
@@ -60,9 +61,9 @@ def test_without_a_compiler_there_is_one_line(capsys, monkeypatch):
 
 @pytest.fixture
 def quick(monkeypatch):
-    """Without numba, and without the time that good figures take."""
+    """Without numba, and without the time that precise measurements take."""
     monkeypatch.setattr(code_cache, "_numba_version", lambda: None)
-    monkeypatch.setattr(dtypes, "_SECONDS", 0.0)
+    monkeypatch.setattr(dtypes, "THOROUGH", dataclasses.replace(dtypes.THOROUGH, seconds=0.0))
 
 
 @pytest.mark.usefixtures("quick")
@@ -82,11 +83,3 @@ def test_what_is_measured_to_be_fastest_is_remembered(place, tmp_path, capsys, m
         for dtype in ("auto", chosen)
     )
     assert told_auto == told_chosen
-
-
-@pytest.mark.usefixtures("quick")
-def test_without_its_corpus_a_run_stays_in_float32(model, capsys):
-    assert run(["compile", str(model)]) == 0
-    error = capsys.readouterr().err
-    assert error == f"{model}: the corpus of this run is not available: --dtype auto stays what it is\n"
-    assert read_fastest_dtype(find_checkpoint(model), "cpu") == "float32"
