@@ -11,7 +11,7 @@ import typer
 from cli.flags import completion
 from cli.flags.loading import Labels, load_classifier
 from cli.flags.options import ParsedOptions, with_options
-from lm.config.data import DataConfig, FilesConfig
+from lm.config.data import PAIR_TRAINING_FIELDS, DataConfig, FilesConfig, ParallelConfig
 from lm.config.decoding import ClassificationConfig, TranslationConfig
 from lm.config.evaluation import ScoringConfig
 from lm.config.hardware import HardwareConfig
@@ -40,6 +40,10 @@ _Files = Annotated[
 ]
 _Source = Annotated[
     str | None, typer.Option("--source", metavar="FILE", help="Text that RUN translates, line by line.")
+]
+_Pairs = Annotated[
+    list[str] | None,
+    typer.Option("--pairs", metavar="FILE", help="Both sides: source, tab, target, or JSON, CSV. Repeatable."),
 ]
 _Heads = Annotated[
     Path | None,
@@ -84,13 +88,15 @@ _Language = Annotated[
         "classification": ClassificationConfig,
         "files": FilesConfig,
         "data": DataConfig,
+        "parallel": ParallelConfig,
         "hardware": HardwareConfig,
     },
     leave_out=(
-        "n_best", "read_ahead", "top_k", "validation", "supervised", "separator", "keep_line_ends", "strip_gutenberg"
+        "n_best", "read_ahead", "top_k", "validation", "supervised", "separator", "keep_line_ends", "strip_gutenberg",
+        *PAIR_TRAINING_FIELDS,
     ),
-    common=("--source", "--target", "--hypotheses", "--versus", "--beam", "--field", "--label-field", "--out",
-            "--json"),
+    common=("--source", "--target", "--pairs", "--hypotheses", "--versus", "--beam", "--field", "--label-field",
+            "--out", "--json"),
 )  # fmt: skip
 def evaluate(
     run: _Run = None,
@@ -99,6 +105,7 @@ def evaluate(
     labels: Labels = None,
     target: _Target = None,
     source: _Source = None,
+    pairs: _Pairs = None,
     heads: _Heads = None,
     hypotheses: _Hypotheses = None,
     versus: _Versus = None,
@@ -114,8 +121,9 @@ def evaluate(
     confusion matrix. Labels that the run does not know count as wrong. A FILE that the run was trained on is warned
     about.
 
-    A run that translates reads --source and is scored by BLEU, chrF and TER against --target, or on the pairs that it
-    held out; --hypotheses scores translations that are there already. Every figure comes with sacreBLEU's signature,
+    A run that translates reads --source and is scored by BLEU, chrF and TER against --target. Both may be in one file
+    (--pairs). Without files, it is scored on the pairs that it held out. --hypotheses scores translations that are
+    there already. Every figure comes with sacreBLEU's signature,
     which names all it depends on, and the 95% interval of its bootstrap. Line n of each file belongs to line n of the
     others.
 
@@ -132,16 +140,17 @@ def evaluate(
       lm evaluate runs/spam sms.tsv --no-header --text-column 2 --label-column 1
       lm evaluate runs/en-de
       lm evaluate runs/en-de --source test.en --target test.de
+      lm evaluate runs/en-de --pairs test.tsv
       lm evaluate runs/en-de --source test.en --target test.de -o test.out --json
       lm evaluate runs/en-de --source test.en --target test.de --versus runs/other
       lm evaluate --hypotheses test.out --target test.de
       lm evaluate --hypotheses test.tok --target reference.tok --tokenize none --lowercase
     """
-    is_held_out = run is not None and not files and not (source or hypotheses or target or heads)
+    is_held_out = run is not None and not files and not (source or pairs or hypotheses or target or heads)
     if run is not None:
         run_config = load_config(find_checkpoint(run))
         if files and run_config.model.translates:
-            instead = f"lm evaluate {run} --source FILE --target FILE scores its translations"
+            instead = f"lm evaluate {run} --source FILE --target FILE (or --pairs FILE) scores its translations"
             raise UsageError(f"{run}: this run translates, so it has no labels to score: {instead}")
         if files or (is_held_out and _classifies(run_config, labels)):
             if is_held_out and has_piped_text():
@@ -153,27 +162,26 @@ def evaluate(
         _refuse_other_kinds(run, run_config)
         given.refuse_without_effect("files", is_held_out=is_held_out, holds_pairs=is_held_out)
     if not is_held_out:
-        _refuse_contradictions(run, source, hypotheses, out)
-        if not target:
-            raise UsageError("what are the translations compared with? Give reference translations (--target)")
+        _refuse_contradictions(run, hypotheses, out, sources=source or pairs)
+        _refuse_missing_references(target, pairs, is_source_given=source is not None)
     elif versus is not None and not versus.is_dir():
         raise UsageError(f"{versus}: translations are compared on files: give --source and --target (--versus)")
-    if heads is not None and source is None:
-        raise UsageError("--heads are of the words of --source: give that too")
-    targets = target or ()
-    named = [source or "", hypotheses or "", *targets, *(str(each) for each in (heads, versus) if each is not None)]
-    refuse_stdin_twice(named)
+    if heads is not None and source is None and not pairs:
+        raise UsageError("--heads are of the words of --source or --pairs: give that too")
+    targets, others = target or (), [str(each) for each in (heads, versus) if each is not None]
+    refuse_stdin_twice([source or "", hypotheses or "", *targets, *(pairs or ()), *others])
     from cli.translation import evaluation
 
-    texts = (
-        evaluation.read_texts(source, targets, heads)
-        if run is None or not is_held_out
-        else evaluation.open_held_out_texts(run)
-    )
+    if run is not None and is_held_out:
+        texts = evaluation.open_held_out_texts(run)
+    elif pairs:
+        texts = evaluation.read_pairs(pairs, heads, run=run, given=given)
+    else:
+        texts = evaluation.read_texts(source, targets, heads)
     evaluation.check_runs([each for each in (run, versus) if each is not None], has_heads=texts.heads is not None)
     config = ScoringConfig(**given["scoring"])
     translators = evaluation.RunTranslator(given, language, texts)
-    lines = translators.translate(run) if run is not None else evaluation.read_lines(str(hypotheses), targets)[0]
+    lines = translators.translate(run) if run is not None else evaluation.read_system(str(hypotheses), targets, texts)
     first = evaluation.SystemOutput(str(run or hypotheses), lines)
     if out is not None:
         evaluation.write_system(out, first)
@@ -181,7 +189,7 @@ def evaluate(
     if versus is None:
         evaluation.report_scores(first, texts.references, config, as_json=as_json)
         return
-    others = translators.translate(versus) if versus.is_dir() else evaluation.read_lines(str(versus), targets)[0]
+    others = translators.translate(versus) if versus.is_dir() else evaluation.read_system(str(versus), targets, texts)
     evaluation.report_comparison(
         first, evaluation.SystemOutput(str(versus), others), texts.references, config, as_json=as_json
     )
@@ -233,15 +241,25 @@ def _refuse_other_kinds(run: Path, config: RunConfig) -> None:
         raise UsageError(f"{run}: this run {model.purpose}, and neither translates nor classifies: {instead}")
 
 
-def _refuse_contradictions(run: Path | None, source: str | None, hypotheses: str | None, out: Path | None) -> None:
+def _refuse_missing_references(target: list[str] | None, pairs: list[str] | None, *, is_source_given: bool) -> None:
+    """Raise UsageError unless references are given in one way."""
+    if not target and not pairs:
+        raise UsageError("what are the translations compared with? Give reference translations (--target, or --pairs)")
+    if pairs and (target or is_source_given):
+        raise UsageError("pairs have source and target in one file: leave out --source and --target, or --pairs")
+
+
+def _refuse_contradictions(
+    run: Path | None, hypotheses: str | None, out: Path | None, *, sources: str | list[str] | None
+) -> None:
     """Raise UsageError unless there is exactly one system: a run and its source, or finished translations."""
     if (run is None) == (hypotheses is None):
         raise UsageError(
             "what is to be scored? Give a classifier and a file of labelled examples, a run that translates with "
-            "--source, or translations with --hypotheses"
+            "--source or --pairs, or translations with --hypotheses"
         )
-    if run is not None and source is None:
-        raise UsageError("a run needs something to translate: give --source")
+    if run is not None and not sources:
+        raise UsageError("a run needs something to translate: give --source, or --pairs")
     if hypotheses is not None and out is not None:
         raise UsageError("--out writes the translations of a run; these are there already (--hypotheses)")
     if out is not None:

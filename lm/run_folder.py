@@ -182,7 +182,7 @@ def record_parent_run(run: Path, other: Path) -> None:
 def record_training_data(run: Path, other: Path) -> None:
     """Record the training data of another run or checkpoint, whose weights a run has, and of its ancestors."""
     if records := load_training_data(other):
-        files.write_json(run / ANCESTORS, [vars(record) for record in records])
+        files.write_json(run / ANCESTORS, {"trained_on": [vars(record) for record in records]})
 
 
 def load_training_data(path: Path) -> list[TrainingDataRecord]:
@@ -194,8 +194,8 @@ def load_training_data(path: Path) -> list[TrainingDataRecord]:
 
 def load_ancestors(path: Path) -> list[TrainingDataRecord]:
     """Return the training data of the ancestors of a run or checkpoint; none if the record is missing or damaged."""
-    with contextlib.suppress(InputError, TypeError):
-        values = files.read_json(_run_of(path) / ANCESTORS)
+    with contextlib.suppress(InputError, KeyError, TypeError):
+        values = files.read_json(_run_of(path) / ANCESTORS)["trained_on"]
         return [TrainingDataRecord(**value) for value in values]
     return []
 

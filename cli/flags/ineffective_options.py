@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from lm.config.data import DataConfig, FilesConfig, ParallelConfig
+from lm.config.data import PAIR_TRAINING_FIELDS, DataConfig, FilesConfig, ParallelConfig
 from lm.config.decoding import LENGTH_LIMITS, PENALTIES, ClassificationConfig, SamplingConfig, TranslationConfig
 from lm.config.evaluation import AttentionConfig, PerplexityConfig, ScoringConfig
 from lm.config.hardware import HardwareConfig
@@ -261,6 +261,7 @@ _DRAWING = config_flags(SamplingConfig, but=(*PENALTIES, "greedy", "stop", *LENG
 _CUTTING = tuple(flag for flag in _DRAWING if flag != "--temperature")
 _TOKENIZER = config_flags(TokenizerConfig)
 _PARALLEL = config_flags(ParallelConfig)
+_PAIR_COLUMNS = config_flags(ParallelConfig, but=PAIR_TRAINING_FIELDS)
 _PLANNED = tuple(
     described.flag
     for section, config in SECTIONS.items()
@@ -307,7 +308,7 @@ _OF_TRAINING_RUNS = (
         "beside --validation-source, which says what is held out", "give one of the two",
     ),
     IneffectiveRule(
-        _TRAIN, ("--source-field", "--target-field"), lambda mode: _has_pairs(mode) and not mode["--pairs"],
+        _TRAIN, _PAIR_COLUMNS, lambda mode: _has_pairs(mode) and not mode["--pairs"],
         "without --pairs, as it names columns of both sides",
     ),
     IneffectiveRule(
@@ -411,7 +412,7 @@ _OF_TRAINING_RUNS = (
         stage="settings", neutral={"--best-by": "loss"},
     ),
     IneffectiveRule(
-        _TRAIN, ("--source-field", "--target-field"), lambda mode: _has_pairs(mode) and _no_rows(mode),
+        _TRAIN, _PAIR_COLUMNS, lambda mode: _has_pairs(mode) and _no_rows(mode),
         "where no pairs are in JSON Lines or Parquet", stage="files",
     ),
     IneffectiveRule(
@@ -430,7 +431,7 @@ _OF_TRANSLATIONS = (
 )  # fmt: skip
 _OF_CLASSIFIERS = *config_flags(ClassificationConfig, but=("top_k",)), "--labels"
 _OF_EXAMPLE_FILES = *config_flags(FilesConfig), "--field", "--label-field"
-_TRANSLATED = "--source", "--target", "--heads", "--hypotheses"
+_TRANSLATED = "--source", "--target", "--pairs", "--heads", "--hypotheses"
 """What `lm evaluate` scores, or has translated."""
 
 _OF_FILES = (
@@ -564,10 +565,14 @@ _OF_MEASURING = (
         (*config_flags(PerplexityConfig), *config_flags(DataConfig, but=("validation", "supervised")),
          "--skip-unreadable",
          *_OTHER_REPORTS),
-        lambda mode: bool(mode["--source"]), "on pairs (--source, --target), as it is for text",
+        lambda mode: bool(mode["--source"] or mode["--pairs"]), "on pairs, as it is for text",
     ),
     IneffectiveRule(
-        _PERPLEXITY, ("--to",), lambda mode: not mode["--source"], "on text, as it is for pairs (--source, --target)",
+        _PERPLEXITY, ("--to",), lambda mode: not (mode["--source"] or mode["--pairs"]), "on text, as it is for pairs",
+    ),
+    IneffectiveRule(
+        (*_PERPLEXITY, "evaluate"), _PAIR_COLUMNS, lambda mode: not mode["--pairs"],
+        "without --pairs", "leave it out, or give that too",
     ),
     IneffectiveRule(
         _PERPLEXITY, ("--dtype", "--processes"), lambda mode: bool(mode["--compare-dtypes"]),
@@ -590,8 +595,14 @@ _OF_MEASURING = (
         "on the pairs that the run held out, as it is for labelled examples", stage="files",
     ),
     IneffectiveRule(
-        ("evaluate",), (*_OF_CLASSIFIERS, *_OF_EXAMPLE_FILES), lambda mode: any(mode[flag] for flag in _TRANSLATED),
+        ("evaluate",), (*_OF_CLASSIFIERS, "--field", "--label-field"),
+        lambda mode: any(mode[flag] for flag in _TRANSLATED),
         "on translations, as it is for labelled examples", "leave it out, or name a file of examples",
+    ),
+    IneffectiveRule(
+        ("evaluate",), config_flags(FilesConfig),
+        lambda mode: any(mode[flag] for flag in _TRANSLATED) and not mode["--pairs"],
+        "on files of lines", "leave it out, or give --pairs",
     ),
     IneffectiveRule(
         ("evaluate",),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +17,7 @@ from cli.console.tables import print_table
 from cli.perplexity.report import shown_word_perplexity, warn_of_lost_text
 from cli.perplexity.request import PairFiles
 from lm.checkpoint import LoadedModel, load_model
-from lm.config.data import FilesConfig, ParallelConfig
+from lm.config.data import FilesConfig
 from lm.config.hardware import HardwareConfig
 from lm.config.model import check_heads_given
 from lm.data.batch import Batch
@@ -31,6 +31,7 @@ from lm.evaluation.scoring import Nats, score_batch
 from lm.hardware import divide_threads, select_inference_hardware
 from lm.model.transformer import EncoderOnly, count_parameters
 from lm.processes import ParallelMap, open_process_map
+from lm.run_folder import find_checkpoint, load_config
 from lm.text.parallel import ParallelText, find_parallel_texts
 
 COLUMNS = ("target", "pairs", "tokens", "words", "nats/token", "std error", "perplexity", "per word", "bits/byte")
@@ -59,7 +60,14 @@ class _FilePairScores:
 
 
 def measure_pairs(
-    run: Path, pairs: PairFiles, reading: FilesConfig, hardware: HardwareConfig, *, processes: int, as_json: bool
+    run: Path,
+    pairs: PairFiles,
+    reading: FilesConfig,
+    hardware: HardwareConfig,
+    *,
+    columns: Mapping[str, Any],
+    processes: int,
+    as_json: bool,
 ) -> None:
     """Score each target given its source, and print the report.
 
@@ -68,11 +76,13 @@ def measure_pairs(
         pairs: the files; without any, the held-out pairs of the run.
         reading: how they are read.
         hardware: what to run on.
+        columns: of rows with both sides, if given.
         processes: number of scoring processes.
         as_json: print JSON instead of a table.
     """
+    config = load_config(find_checkpoint(run)).parallel.for_other_files(**columns)
     files = find_parallel_texts(
-        ParallelConfig(), reading, source=pairs.sources, target=pairs.targets, heads=pairs.heads
+        config, reading, source=pairs.sources, target=pairs.targets, pairs=pairs.pairs, heads=pairs.heads
     )
     loaded = load_model(run, select_inference_hardware(hardware))
     known = None
@@ -137,7 +147,7 @@ def _score(
     """
     if isinstance(loaded.model, EncoderOnly) or not loaded.model.config.translates:
         purpose = loaded.model.config.purpose
-        raise UsageError(f"{run}: this run {purpose}; name files of text instead of --source and --target")
+        raise UsageError(f"{run}: this run {purpose}; name files of text instead of pairs")
     check_heads_given(loaded.config.model, are_given=file.heads is not None)
     tag = TranslationModel.from_loaded(loaded).tag_to(language, file_language=known)
     encoder = forced_decoding.PairEncoder(loaded.tokenizer, loaded.source_tokenizer, tag=tag)

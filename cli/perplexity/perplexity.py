@@ -11,14 +11,14 @@ from cli.flags import completion
 from cli.flags.loading import RunPath, import_torch
 from cli.flags.options import ParsedOptions, with_options
 from cli.perplexity.request import PairFiles, ReportFormat
-from lm.config.data import DataConfig, FilesConfig
+from lm.config.data import PAIR_TRAINING_FIELDS, DataConfig, FilesConfig, ParallelConfig
 from lm.config.evaluation import PerplexityConfig
 from lm.config.hardware import HardwareConfig, WorkersConfig
 from lm.errors import UsageError
 from lm.run_folder import find_checkpoint, load_config
 from lm.text.files import STDIN, has_piped_text
 
-_OUTPUT, _TRANSLATIONS = "Output", "Translations"
+_OUTPUT, _TRANSLATIONS = "Output", "Translation"
 
 _Files = Annotated[
     list[str] | None,
@@ -43,6 +43,15 @@ _Targets = Annotated[
         "--target",
         metavar="FILE",
         help="Their translations, to score. Repeatable.",
+        rich_help_panel=_TRANSLATIONS,
+    ),
+]
+_Pairs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--pairs",
+        metavar="FILE",
+        help="Both sides: source, tab, target, or JSON, CSV. Repeatable.",
         rich_help_panel=_TRANSLATIONS,
     ),
 ]
@@ -122,10 +131,11 @@ _CompareDtypes = Annotated[
         "perplexity": PerplexityConfig,
         "files": FilesConfig,
         "data": DataConfig,
+        "parallel": ParallelConfig,
         "hardware": HardwareConfig,
         "workers": WorkersConfig,
     },
-    leave_out=("validation", "supervised"),
+    leave_out=("validation", "supervised", *PAIR_TRAINING_FIELDS),
     common=("--context", "--stride", "--versus", "--show", "--html", "--csv", "--per-token", "--json"),
     groups=(_OUTPUT, "Perplexity", "Data", "Hardware", _TRANSLATIONS),
 )
@@ -135,6 +145,7 @@ def perplexity(
     *,
     source: _Sources = None,
     target: _Targets = None,
+    pairs: _Pairs = None,
     heads: _Heads = None,
     language: _Language = None,
     as_json: _AsJson = False,
@@ -172,8 +183,8 @@ def perplexity(
     each token, and so takes about as many times as long as a window has tokens; less where only every Nth token is
     scored (--every).
 
-    With --source and --target a translation model is measured: how well it predicts each token of a given target and
-    its end, given the source and the tokens before. Pairs with a blank side are left out.
+    With --source and --target, or --pairs, a translation model is measured: how well it predicts each token of a given
+    target and its end, given the source and the tokens before. Pairs with a blank side are left out.
 
     Without files, the split is scored that was held out when the run was trained, of whatever kind. A file that the run
     was trained on, in whole or in part, is warned about: its tokens are looked up in those of the run.
@@ -189,13 +200,14 @@ def perplexity(
       lm perplexity runs/novel held-out.txt --compare-dtypes
       lm perplexity runs/answers questions.jsonl
       lm perplexity runs/en-de --source test.en --target test.de
+      lm perplexity runs/en-de --pairs test.tsv
     """
     if "as_json" in given.environment and (as_csv or per_token or show):
         as_json = False
     output = ReportFormat(as_json, as_csv, per_token, show, html, versus, compare_dtypes)
-    pair_files = PairFiles(source or (), target or (), language, heads or ())
+    pair_files = PairFiles(source or (), target or (), language, heads or (), pairs or ())
     if pair_files and files:
-        raise UsageError(f"{files[0]}: give files of text, or pairs by --source and --target, not both")
+        raise UsageError(f"{files[0]}: give files of text, or pairs (--source and --target, or --pairs), not both")
     if not pair_files and not files and has_piped_text():
         files = [STDIN]
     if is_held_out := not pair_files and not files and load_config(find_checkpoint(run)).model.translates:
@@ -210,6 +222,7 @@ def perplexity(
             pair_files,
             FilesConfig(**given["files"]),
             hardware,
+            columns=given["parallel"],
             processes=workers.processes,
             as_json=as_json,
         )

@@ -65,6 +65,7 @@ class PairFiles:
         targets: as many files of their translations.
         language: of the targets, if the model has several directions and file names don't tell.
         heads: files of dependency heads of the sources.
+        pairs: files that have both sides.
 
     Raises:
         UsageError: sources, targets or heads are missing.
@@ -74,12 +75,13 @@ class PairFiles:
     targets: Sequence[str]
     language: str | None
     heads: Sequence[str] = ()
+    pairs: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        if self.heads and not self.sources:
-            raise UsageError("--heads are of the words of --source: give that too")
+        if self.heads and not self:
+            raise UsageError("--heads are of the words of --source or --pairs: give that too")
         if bool(self.sources) != bool(self.targets):
-            raise UsageError("pairs have two sides; give --source and --target")
+            raise UsageError("pairs have two sides; give --source and --target, or both in one file (--pairs)")
 
     def __bool__(self) -> bool:
-        return bool(self.sources)
+        return bool(self.sources or self.pairs)

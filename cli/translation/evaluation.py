@@ -17,6 +17,7 @@ from cli.console.progress import create_progress
 from cli.console.tables import print_table
 from cli.flags.options import ParsedOptions
 from lm.checkpoint import load_model
+from lm.config.data import FilesConfig, ParallelConfig
 from lm.config.decoding import TranslationConfig
 from lm.config.evaluation import ScoringConfig
 from lm.config.hardware import HardwareConfig
@@ -24,7 +25,7 @@ from lm.config.model import check_heads_given
 from lm.decoding.translation import Translator
 from lm.decoding.translation_input import TranslationModel
 from lm.engine.fastest_dtype import load_for_decoding
-from lm.errors import UsageError
+from lm.errors import InputError, UsageError
 from lm.evaluation import translation_scores
 from lm.evaluation.held_out import open_held_out_pairs
 from lm.evaluation.translation_scores import SystemComparison, TranslationScore
@@ -33,8 +34,8 @@ from lm.hardware import select_inference_hardware
 from lm.run_folder import find_checkpoint, load_config
 from lm.text.compression import read_file_lines
 from lm.text.dependency_trees import Heads, attach_heads
-from lm.text.files import find_text_files
-from lm.text.parallel import ParallelText, guess_language
+from lm.text.files import TextFiles, find_text_files
+from lm.text.parallel import ParallelText, find_parallel_texts, guess_language, split_text_lines
 
 _TOKENIZED_FRACTION = 0.5  # of lines that end in " ."
 
@@ -114,9 +115,7 @@ def read_lines(path: str, targets: Sequence[str]) -> tuple[list[str], list[list[
         InputError: a file is missing or no text, or the files differ in their numbers of lines.
         UsageError: the path stands for several files.
     """
-    files, references = find_text_files([path]), find_text_files(targets)
-    if len(files) > 1:
-        raise UsageError(f"{path}: matches {len(files)} files; name one")
+    files, references = _find_single_file(path), find_text_files(targets)
     read: list[str] = []
     columns = []
     for reference in references:
@@ -124,6 +123,40 @@ def read_lines(path: str, targets: Sequence[str]) -> tuple[list[str], list[list[
         read = [pair.source for pair in pairs]
         columns.append([pair.target for pair in pairs])
     return read, columns
+
+
+def read_system(path: str, targets: Sequence[str], texts: Texts) -> list[str]:
+    """The translations in a file, one for each reference in `targets` or else in `texts`; errors as of `read_lines`."""
+    if targets:
+        return read_lines(path, targets)[0]
+    (file,) = _find_single_file(path)
+    lines = [line.strip() for line in split_text_lines(file.text(), file.name)]
+    if len(lines) != len(texts.references[0]):
+        counts = format_number_of(len(lines), "line"), format_number_of(len(texts.references[0]), "pair")
+        problem = f"{path}: has {counts[0]}, and there are {counts[1]}"
+        raise InputError(f"{problem}: line n must be a translation of the source of pair n")
+    return lines
+
+
+def read_pairs(paths: Sequence[str], heads: Path | None, *, run: Path | None, given: ParsedOptions) -> Texts:
+    """The texts in files of pairs; columns that aren't given are those that the run was trained on.
+
+    Raises:
+        InputError, UsageError: as `find_parallel_texts` and `ParallelText.pairs`.
+    """
+    trained = ParallelConfig() if run is None else load_config(find_checkpoint(run)).parallel
+    columns, reading = trained.for_other_files(**given["parallel"]), FilesConfig(**given["files"])
+    found = find_parallel_texts(columns, reading, pairs=paths, heads=() if heads is None else [str(heads)])
+    pairs = [pair for text in found for pair in text.pairs()]
+    trees = None if heads is None else [pair.heads or () for pair in pairs]
+    return Texts([pair.source for pair in pairs], [[pair.target for pair in pairs]], trees, found[0].languages[1])
+
+
+def _find_single_file(path: str) -> TextFiles:
+    files = find_text_files([path])
+    if len(files) > 1:
+        raise UsageError(f"{path}: matches {len(files)} files; name one")
+    return files
 
 
 def read_texts(source: str | None, targets: Sequence[str], heads: Path | None) -> Texts:

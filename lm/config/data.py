@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 from lm.config.options import CheckedConfig, did_you_mean, option
@@ -128,3 +128,13 @@ class ParallelConfig(CheckedConfig):
             language = getattr(self, name)
             if language is not None and not re.fullmatch(LANGUAGE_PATTERN, language):
                 raise UsageError(f"{name} is a code such as de or pt-BR, not {language!r}", settings=(name,))
+
+    def for_other_files(self, **given: Any) -> ParallelConfig:  # noqa: ANN401 (the fields' values)
+        """Return settings for pairs that the run was not trained on; columns that aren't given are the run's."""
+        columns = {name: getattr(self, name) for name in PAIR_COLUMNS}
+        return ParallelConfig(**{**columns, **given})
+
+
+PAIR_COLUMNS = ("source_field", "target_field")
+"""Fields of `ParallelConfig` that say how files are read; the others are for training."""
+PAIR_TRAINING_FIELDS = tuple(each.name for each in fields(ParallelConfig) if each.name not in PAIR_COLUMNS)

@@ -104,15 +104,15 @@ class ParallelText:
         texts = [file.text(observer) for file, observer in zip(self.all_files, watching, strict=True)]
         pairs = self._in_rows(watching[0]) if self.holds_rows else self._pairs(texts[: len(self.files)])
         if self.heads is not None:
-            pairs = self._with_heads(pairs, _split_lines(texts[-1], self.heads.name), name=self.heads.name)
+            pairs = self._with_heads(pairs, split_text_lines(texts[-1], self.heads.name), name=self.heads.name)
         yield from pairs
 
     def _pairs(self, texts: Sequence[Iterator[str]]) -> Iterator[SentencePair]:
         if self.target is not None:
             return self._two_files(
-                *(_split_lines(text, file.name) for text, file in zip(texts, self.files, strict=True))
+                *(split_text_lines(text, file.name) for text, file in zip(texts, self.files, strict=True))
             )
-        return self._tab_separated(_split_lines(texts[0], self.name))
+        return self._tab_separated(split_text_lines(texts[0], self.name))
 
     def _with_heads(self, pairs: Iterator[SentencePair], lines: Iterator[str], *, name: str) -> Iterator[SentencePair]:
         parsed = attach_heads(pairs, lines, sentence=attrgetter("source"), names=(self.source.name, name))
@@ -232,7 +232,7 @@ def _warn_of_header(table: Iterable[rows.Row], fields: tuple[str, str], *, file:
         )  # fmt: skip
 
 
-def _split_lines(blocks: Iterator[str], name: str) -> Iterator[str]:
+def split_text_lines(blocks: Iterator[str], name: str) -> Iterator[str]:
     """Yield lines without a byte order mark; a final empty line is dropped."""
     lines = json_lines.split_lines(blocks, name=name)
     held = next(lines).removeprefix(_BYTE_ORDER_MARK)
@@ -254,7 +254,7 @@ def guess_language(name: str) -> str | None:
 
 def _raise_unequal_lines(parallel: ParallelText) -> NoReturn:
     """Raise InputError with the line from which on the two files no longer correspond."""
-    texts = [[line.strip() for line in _split_lines(file.text(), file.name)] for file in parallel.files]
+    texts = [[line.strip() for line in split_text_lines(file.text(), file.name)] for file in parallel.files]
     lengths = [[len(line) for line in text] for text in texts]
     counts = " and ".join(
         f"{file.name} has {len(text):,} line{'s' * (len(text) != 1)}"

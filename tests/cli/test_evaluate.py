@@ -64,6 +64,28 @@ def test_a_run_is_scored_by_what_it_writes(succeed, translation_run, files):
     assert again["scores"] == report["scores"]
 
 
+def test_source_and_target_in_one_file_are_scored_as_those_in_two(succeed, translation_run, files, capsys):
+    sides = [lines(files / name) for name in ("test.en", "test.de")]
+    (files / "test.tsv").write_text("".join(f"{one}\t{other}\n" for one, other in zip(*sides, strict=True)))
+    rows = [json.dumps({"n": 1, "en": one, "de": other}) + "\n" for one, other in zip(*sides, strict=True)]
+    (files / "test.jsonl").write_text("".join(rows))
+    (files / "test.csv").write_text("n,german,english\n" + "".join(f"1,{b},{a}\n" for a, b in zip(*sides, strict=True)))
+    expected = json.loads(succeed(translation_run, "--source", "test.en", "--target", "test.de", "--json"))
+    named = ["--source-field", "en", "--target-field", "de"], ["--source-field", "3", "--target-field", "german"]
+    for file, flags in (("test.tsv", []), ("test.jsonl", named[0]), ("test.csv", named[1])):
+        assert json.loads(succeed(translation_run, "--pairs", file, *flags, "--json")) == expected
+    finished = json.loads(succeed("--hypotheses", "worse.de", "--target", "test.de", "--json"))
+    assert json.loads(succeed("--hypotheses", "worse.de", "--pairs", "test.tsv", "--json")) == finished
+    (files / "short.de").write_text("eins\n")
+    for code, flags, message in (
+        (2, ["--pairs", "test.tsv", "--target", "test.de"], "leave out --source and --target, or --pairs"),
+        (2, ["--source", "test.en", "--target", "test.de", "--source-field", "en"], "without --pairs"),
+        (1, ["--pairs", "test.tsv", "--versus", "short.de"], "short.de: has 1 line, and there are"),
+    ):
+        assert run(["evaluate", str(translation_run), *flags]) == code
+        assert message in capsys.readouterr().err
+
+
 def test_the_table_says_what_the_figures_depend_on(succeed, files):
     exact = sum(map(str.__eq__, lines(files / "worse.de"), lines(files / "test.de")))
     table = succeed("--hypotheses", "worse.de", "--target", "test.de").splitlines()

@@ -140,7 +140,12 @@ CASES: dict[tuple[str, str], Case] = {
     ("translate", "without --attention"): Case("missing-run text.txt", "missing-run text.txt --attention a.html"),
     ("translate", "with --read-ahead 1,"): Case("missing-run text.txt --read-ahead 1", "missing-run text.txt"),
     ("fill", "on a single TEXT"): Case("missing-run hello", "missing-run --file text.txt"),
-    ("perplexity", "on pairs "): Case(f"missing-run {_PAIRS}", "missing-run text.txt"),
+    ("perplexity", "without --pairs"): Case("missing-run text.txt", "missing-run --pairs text.txt"),
+    ("evaluate", "without --pairs"): Case("missing-run examples.jsonl", "missing-run --pairs text.txt"),
+    ("evaluate", "on files of lines"): Case(
+        "missing-run --source text.txt --target text.txt", "missing-run --pairs text.txt"
+    ),
+    ("perplexity", "on pairs,"): Case(f"missing-run {_PAIRS}", "missing-run text.txt"),
     ("perplexity", "on text,"): Case("missing-run text.txt", f"missing-run {_PAIRS}"),
     ("perplexity", "with --compare-dtypes,"): Case("missing-run text.txt --compare-dtypes", "missing-run text.txt"),
     ("evaluate", "on labelled examples"): Case(
@@ -185,7 +190,7 @@ VALUES: dict[str, tuple[str, ...]] = {
     "--best-by": ("bleu",), "--logit-bias": ("5=1",), "--source-language": ("en",), "--target-language": ("de",),
     "--validation": ("0.2",), "--bleu-sentences": ("7",), "--device": ("cpu",), "--beam": ("3",),
     "--target": ("text.txt",), "--heads": ("text.txt",), "--hypotheses": ("text.txt",), "--labels": ("examples.jsonl",),
-    "--resamples": ("10",),
+    "--resamples": ("10",), "--pairs": ("text.txt",),
     "--encoding": ("latin-1",),
 }  # fmt: skip
 """What is typed after a flag, where the option itself does not say."""
@@ -341,7 +346,7 @@ HEEDED = {
         "--labels", "--json", "--top-k", "--batch-size", "--format", "--encoding", "--include", "--exclude",
         "--skip-unreadable", "--header", "--field", "--label-field", "--device", "--dtype", "--threads",
     },
-    "perplexity": {"--source", "--target", "--heads", "--json", "--device", "--threads"},
+    "perplexity": {"--source", "--target", "--pairs", "--heads", "--json", "--device", "--threads"},
     "evaluate": {"--json"},
     "attention": {"--target", "--to", "--heads", "--out", "--json", "--unit", "--device", "--dtype", "--threads"},
     "average": {"--out"}, "merge": {"--out"}, "export": {"--out", "--to", "--type"}, "import": {"--out"},

@@ -29,6 +29,14 @@ def test_right_translations_are_expected_and_wrong_ones_are_not(report, translat
     assert right["bytes"] == len((files / "test.de").read_bytes()) - 20
 
 
+def test_pairs_of_one_file_are_those_of_two(report, translation_run, files):
+    sides = [(files / name).read_text().splitlines() for name in ("test.en", "test.de")]
+    (files / "test.csv").write_text("de,en\n" + "".join(f"{b},{a}\n" for a, b in zip(*sides, strict=True)))
+    in_two = report(translation_run, "--source", files / "test.en", "--target", files / "test.de")
+    columns = ["--source-field", "en", "--target-field", "de"]
+    assert report(translation_run, "--pairs", files / "test.csv", *columns)["total"] == in_two["total"]
+
+
 def test_files_are_reported_apart_and_in_total(report, capsys, translation_run, files):
     twice = ["--source", files / "test.en", "--target", files / "test.de", "--source", files / "copy.en"]
     (files / "copy.en").write_text((files / "test.en").read_text() + "\n")
