@@ -45,6 +45,7 @@ COMMAND_GROUPS = {
         "translate": "cli.translation.translate:translate",
         "fill": "cli.fill:fill",
         "classify": "cli.classify:classify",
+        "serve": "cli.serve:serve",
         "compile": "cli.compile_:compile_",
     },
     "Evaluate": {
@@ -52,12 +53,10 @@ COMMAND_GROUPS = {
         "evaluate": "cli.evaluate:evaluate",
         "bench": "cli.bench:bench",
     },
-    "Data": {
+    "Data and exchange": {
         "prepare": "cli.prepare:prepare",
         "tokenizer": "cli.tokenizer:app",
         "corpus": "cli.corpus:app",
-    },
-    "Import and export": {
         "import": "cli.import_:import_",
         "export": "cli.export:export",
     },

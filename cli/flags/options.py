@@ -38,7 +38,7 @@ from lm.config.options import Option
 from lm.errors import UsageError
 
 PREFIX = "LM_"
-_RESERVED_VARIABLES = frozenset({"LM_BACKGROUND_COMPILE", "LM_CACHE"})
+_RESERVED_VARIABLES = frozenset({"LM_BACKGROUND_COMPILE", "LM_CACHE", "LM_SERVE_TOKEN"})
 """Variables read elsewhere; so `--cache` has none."""
 _SIMILARITY = 0.85
 _NAMES_OF_FILES = ("CORPUS…", "FILE", "[FILE]...", "FILE…", "PATH", "RUN2|FILE")

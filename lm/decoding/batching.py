@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 from typing import Literal
 
 import torch
@@ -156,6 +156,21 @@ def _partial_match_length(text: str, stop: str) -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class SampleSettings:
+    """How the tokens of a sample are chosen, and what ends it.
+
+    Attributes:
+        sampler: chooses the tokens; samples with the same sampler are sampled together.
+        stop_ids: tokens that end the sample.
+        alternatives: how many of the most probable tokens to return with each token.
+    """
+
+    sampler: Sampler
+    stop_ids: Collection[int] = ()
+    alternatives: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class SampleSpec:
     """A requested sample.
 
@@ -166,6 +181,7 @@ class SampleSpec:
         rng: random generator; None for the sampler's for this number.
         first_token: the first token, if it is given.
         overlap: leading bytes of that token that are the end of the prompt.
+        settings: its own sampler, stop tokens and alternatives; None for those of the batch.
     """
 
     number: int
@@ -174,6 +190,7 @@ class SampleSpec:
     rng: random.Random | None = None
     first_token: int | None = None
     overlap: int = 0
+    settings: SampleSettings | None = None
 
 
 def generate(
@@ -242,8 +259,8 @@ class SampleBatch:
             stop_ids: tokens that end a sample.
             alternatives: how many of the most probable tokens to return with each token.
         """
-        self._session, self._sampler, self._history, self._logits = session, sampler, history, logits
-        self._stop_ids, self._alternatives = stop_ids, alternatives
+        self._session, self._history, self._logits = session, history, logits
+        self._settings = SampleSettings(sampler, stop_ids, alternatives)
         self._samples = self._start(samples)
 
     def __len__(self) -> int:
@@ -253,16 +270,52 @@ class SampleBatch:
     @torch.inference_mode()
     def sample(self) -> list[Token | Finish]:
         """Sample the next token of each sample."""
-        rngs = [sample.rng for sample in self._samples]
-        chosen, logprobs = self._sampler.sample(self._logits, rngs, self._history)
+        chosen, logprobs = self._choose()
         if any(sample.first_token is not None for sample in self._samples):
             chosen, logprobs = self._forced_tokens(chosen)
-        choices = zip(*_to_lists(chosen, logprobs), top_alternatives(self._logits, self._alternatives), strict=True)
+        choices = zip(*_to_lists(chosen, logprobs), self._top_alternatives(), strict=True)
         self._history = self._history.to(chosen.device).append(chosen)
         events: list[Token | Finish] = []
         for sample, (token, logprob, others) in zip(self._samples, choices, strict=True):
-            events += sample.append(token, logprob, others, self._stop_ids)
+            events += self._append(sample, token, logprob, others)
         return events
+
+    def _append(
+        self, sample: SampleState, token: int, logprob: float, alternatives: Alternatives
+    ) -> list[Token | Finish]:
+        return sample.append(token, logprob, alternatives)
+
+    def _choose(self) -> tuple[Tensor, Tensor]:
+        """Sample the tokens of all rows, those with the same sampler together; see `Sampler.sample`."""
+        rows_of_sampler: dict[int, list[int]] = {}
+        for row, sample in enumerate(self._samples):
+            rows_of_sampler.setdefault(id(sample.settings.sampler), []).append(row)
+        if len(rows_of_sampler) == 1:
+            rngs = [sample.rng for sample in self._samples]
+            return self._samples[0].settings.sampler.sample(self._logits, rngs, self._history)
+        chosen, logprobs = [], []
+        for rows in rows_of_sampler.values():
+            samples, index = [self._samples[row] for row in rows], torch.tensor(rows)
+            sampled = samples[0].settings.sampler.sample(
+                self._logits[index.to(self._logits.device)],
+                [sample.rng for sample in samples],
+                self._history.select(index),
+            )
+            chosen.append(sampled[0])
+            logprobs.append(sampled[1])
+        order = torch.tensor(list(chain.from_iterable(rows_of_sampler.values()))).argsort().to(chosen[0].device)
+        return torch.cat(chosen)[order], torch.cat(logprobs)[order]
+
+    def _top_alternatives(self) -> list[Alternatives]:
+        """The alternatives of each row, as many as its sample has."""
+        counts = [sample.settings.alternatives for sample in self._samples]
+        found: list[Alternatives] = [()] * len(counts)
+        rows = [row for row, count in enumerate(counts) if count]
+        if rows:
+            logits = self._logits if len(rows) == len(counts) else self._logits[rows]
+            for row, best in zip(rows, top_alternatives(logits, max(counts)), strict=True):
+                found[row] = best[: counts[row]]
+        return found
 
     def _forced_tokens(self, chosen: Tensor) -> tuple[Tensor, Tensor]:
         """The sampled tokens, or the given first tokens of samples; and their log-probabilities."""
@@ -285,7 +338,7 @@ class SampleBatch:
         self._session.select(rows)
 
     def _start(self, specs: Sequence[SampleSpec]) -> list[SampleState]:
-        return [SampleState.start(spec, self._sampler) for spec in specs]
+        return [SampleState.start(spec, spec.settings or self._settings) for spec in specs]
 
 
 @dataclass(slots=True)
@@ -294,6 +347,7 @@ class SampleState:
 
     Attributes:
         spec: the request.
+        settings: how tokens are chosen.
         rng: random generator.
         n_left: tokens that it may still have.
         first_token: the given first token, until it is used.
@@ -301,19 +355,19 @@ class SampleState:
     """
 
     spec: SampleSpec
+    settings: SampleSettings
     rng: random.Random
     n_left: int
     first_token: int | None
     is_finished: bool = False
 
     @classmethod
-    def start(cls, spec: SampleSpec, sampler: Sampler) -> SampleState:
+    def start(cls, spec: SampleSpec, settings: SampleSettings) -> SampleState:
         """Start a sample."""
-        return cls(spec, spec.rng or sampler.rng(spec.number), spec.max_tokens, spec.first_token)
+        rng = spec.rng or settings.sampler.rng(spec.number)
+        return cls(spec, settings, rng, spec.max_tokens, spec.first_token)
 
-    def append(
-        self, token: int, logprob: float, alternatives: Alternatives, stop_ids: Collection[int]
-    ) -> list[Token | Finish]:
+    def append(self, token: int, logprob: float, alternatives: Alternatives) -> list[Token | Finish]:
         """Append a token, end if it is the last one, and return the events.
 
         Raises:
@@ -323,7 +377,7 @@ class SampleState:
         check_not_nan(logprob)
         if token == NO_TOKEN_LEFT:
             raise no_token_left()
-        number, text = self.spec.number, self.spec.text_stream
+        number, text, stop_ids = self.spec.number, self.spec.text_stream, self.settings.stop_ids
         overlap, self.first_token = 0 if self.first_token is None else self.spec.overlap, None
         self.n_left -= 1
         event = Token(number, token, logprob, text.feed(token) if text else "", alternatives, overlap)
@@ -386,7 +440,7 @@ def generate_with_continuous_batching(
 
     Source: Yu et al. 2022 (Orca), section 3.2.
     """
-    batch = _ContinuousBatch(session, sampler, stop_ids=stop_ids, alternatives=alternatives)
+    batch = ContinuousBatch(session, sampler, stop_ids=stop_ids, alternatives=alternatives)
     waiting = iter(requests)
     while True:
         free = batch_size - len(batch)
@@ -398,7 +452,7 @@ def generate_with_continuous_batching(
         batch.extend()
 
 
-class _ContinuousBatch(SampleBatch):
+class ContinuousBatch(SampleBatch):
     """A batch that admits new samples."""
 
     def __init__(
@@ -410,6 +464,7 @@ class _ContinuousBatch(SampleBatch):
         )
 
     def admit(self, requests: Sequence[Request]) -> None:
+        """Prefill the prompts of new samples, which take part in the next step."""
         if not requests:
             return
         if not self._samples:
@@ -420,6 +475,16 @@ class _ContinuousBatch(SampleBatch):
         self._logits = torch.cat((self._logits, logits)) if self._samples else logits
         self._history = self._history.stack(prompts)
         self._samples += self._start([request.spec for request in requests])
+
+    def cancel(self, numbers: Collection[int]) -> None:
+        """End samples before the next step, without a Finish."""
+        rows = [row for row, sample in enumerate(self._samples) if sample.spec.number not in numbers]
+        if len(rows) == len(self._samples):
+            return
+        self._remove_others(rows)
+        index = torch.tensor(rows, dtype=torch.long)
+        self._history, self._logits = self._history.select(index), self._logits[index.to(self._logits.device)]
+        self._samples = [self._samples[row] for row in rows]
 
     def _remove_others(self, rows: Sequence[int]) -> None:
         self._session.release({*range(len(self._session))} - {*rows})

@@ -15,6 +15,7 @@ from lm.decoding.batching import (
     Continuation,
     Finish,
     Request,
+    SampleSettings,
     SampleSpec,
     StopStringStream,
     Token,
@@ -84,7 +85,7 @@ class Generator:
             UsageError: a logit bias of the settings is malformed, or has no token.
         """
         biases = parse_logit_biases(self.config.logit_bias, self.tokenizer)
-        return Sampler.from_config(self.config, biases, self._stop_ids)
+        return Sampler.from_config(self.config, biases, self.stop_ids)
 
     def generate(
         self,
@@ -110,25 +111,25 @@ class Generator:
             UsageError: the prompt is empty and there is no start token, an ID is not in the vocabulary, or the settings
                 ban every token.
         """
-        ids, plan = self._encode(prompt, context), self.plan(n)
+        ids, plan = self.encode(prompt, context), self.plan(n)
         session, healed = DecodeSession(plan), list[HealedPrompt]()
-        if (ending := self._find_ending(prompt, ids)) is not None:
+        if (ending := self.find_ending(prompt, ids)) is not None:
             session.prefill_prefix(ending.prefix_ids[:-1])  # all retokenisations and samples start with it
             (healed,) = heal_prompts(session, [ending], self.tokenizer, self.sampler)
         rngs = ((number, self.sampler.rng(number, prompt=ids)) for number in range(first, first + n))
-        requests = (self._build_request(ids, number, self.config.max_tokens, rng, healed) for number, rng in rngs)
+        requests = (self.build_request(ids, number, self.config.max_tokens, rng, healed) for number, rng in rngs)
         if self.draft is not None:
             yield from self._generate_speculatively(requests, plan, n, alternatives)
         elif healed:
             yield from generate_with_continuous_batching(
                 session, requests, self.sampler, batch_size=self.batch_size,
-                stop_ids=self._stop_ids, alternatives=alternatives,
+                stop_ids=self.stop_ids, alternatives=alternatives,
             )  # fmt: skip
         else:
             while rows := [request.spec for request in itertools.islice(requests, self.batch_size)]:
                 yield from generate(
                     DecodeSession(plan), torch.tensor([ids]), rows, self.sampler,
-                    stop_ids=self._stop_ids, alternatives=alternatives,
+                    stop_ids=self.stop_ids, alternatives=alternatives,
                 )  # fmt: skip
 
     def _generate_speculatively(
@@ -141,26 +142,46 @@ class Generator:
                 drafter = ModelDrafter(DecodeSession(draft_plan), self.sampler)
             yield from generate_speculatively(
                 DecodeSession(plan), drafter, torch.tensor([[*request.prompt]]), request.spec, self.sampler,
-                stats=self.acceptance_stats, stop_ids=self._stop_ids, alternatives=alternatives,
+                stats=self.acceptance_stats, stop_ids=self.stop_ids, alternatives=alternatives,
             )  # fmt: skip
 
-    def _find_ending(self, prompt: str | Sequence[int], ids: Sequence[int]) -> PromptEnding | None:
-        """The end of a prompt to retokenise, if any."""
+    def find_ending(self, prompt: str | Sequence[int], ids: Sequence[int]) -> PromptEnding | None:
+        """Return the end of a prompt to retokenise, if any."""
         if not self.config.token_healing or self.follows_examples or not isinstance(prompt, str):
             return None
         return PromptEnding.find(self.tokenizer, prompt, ids)
 
-    def _build_request(
-        self, ids: Sequence[int], number: int, max_tokens: int, rng: random.Random, healed: Sequence[HealedPrompt]
+    def build_request(
+        self,
+        ids: Sequence[int],
+        number: int,
+        max_tokens: int,
+        rng: random.Random,
+        healed: Sequence[HealedPrompt],
+        *,
+        settings: SampleSettings | None = None,
     ) -> Request:
-        """A request to continue IDs, or one of several retokenisations of the prompt."""
-        if not healed:
-            return Request(ids, SampleSpec(number, max_tokens, self._text_stream(), rng))
-        prompt, token = choose_healed_prompt(healed, self.sampler, rng)
-        first_text = None if token is None else text_after_overlap(self.tokenizer, token, prompt.overlap)
-        return Request(
-            prompt.prompt, SampleSpec(number, max_tokens, self._text_stream(first_text), rng, token, prompt.overlap)
-        )
+        """Build the request for a sample.
+
+        Args:
+            ids: of the prompt.
+            number: of the sample.
+            max_tokens: at least 1.
+            rng: from `Sampler.rng`.
+            healed: retokenisations of the prompt, of which one is chosen; without any, the IDs are continued.
+            settings: in a batch of samples with different settings.
+
+        Raises:
+            UsageError: the settings ban every retokenisation.
+        """
+        prompt, first_token, first_text, overlap = ids, None, None, 0
+        if healed:
+            chosen, first_token = choose_healed_prompt(healed, self.sampler, rng)
+            prompt, overlap = chosen.prompt, chosen.overlap
+            if first_token is not None:
+                first_text = text_after_overlap(self.tokenizer, first_token, overlap)
+        text_stream = self._text_stream(first_text)
+        return Request(prompt, SampleSpec(number, max_tokens, text_stream, rng, first_token, overlap, settings))
 
     def samples(self, prompt: str | Sequence[int], *, n: int = 1, alternatives: int = 0) -> list[Continuation]:
         """Sample continuations to their ends; see `generate`."""
@@ -197,7 +218,7 @@ class Generator:
             requests,
             self.sampler,
             batch_size=self.batch_size,
-            stop_ids=self._stop_ids,
+            stop_ids=self.stop_ids,
             alternatives=alternatives,
         ):
             number, sample = divmod(event.row, n)
@@ -215,13 +236,13 @@ class Generator:
             max_tokens = prompt.max_tokens or self.config.max_tokens
             for sample in range(n):
                 rng = self.sampler.rng(sample, prompt=ids, repeat=prompt.repeat, seed=prompt.seed)
-                yield self._build_request(ids, prompt.number * n + sample, max_tokens, rng, healed)
+                yield self.build_request(ids, prompt.number * n + sample, max_tokens, rng, healed)
 
     def _heal_prompts(self, prompts: Iterable[Prompt]) -> Iterator[tuple[Prompt, list[int], list[HealedPrompt]]]:
         waiting, session = iter(prompts), DecodeSession(self.plan())
         while batch := list(itertools.islice(waiting, _HEALING_BATCH if self.config.token_healing else 1)):
             ids = [self._encode_prompt(prompt) for prompt in batch]
-            endings = [self._find_ending(prompt.text, each) for prompt, each in zip(batch, ids, strict=True)]
+            endings = [self.find_ending(prompt.text, each) for prompt, each in zip(batch, ids, strict=True)]
             healed = [ending for ending in endings if ending is not None]
             healed_prompts = iter(heal_prompts(session, healed, self.tokenizer, self.sampler) if healed else ())
             yield from zip(
@@ -253,10 +274,10 @@ class Generator:
             UsageError: the prompt is empty and there is no start token, an ID is not in the vocabulary, or `n` is
                 greater than the beam.
         """
-        limit, ids = max_tokens or self.config.max_tokens, self._encode(prompt)
+        limit, ids = max_tokens or self.config.max_tokens, self.encode(prompt)
         first, overlap, greedy = None, 0, Sampler(greedy=True)
         if (
-            ending := self._find_ending(prompt, ids)
+            ending := self.find_ending(prompt, ids)
         ) is not None:  # the beam starts with the best retokenisation of the prompt
             (healed,) = heal_prompts(DecodeSession(self.plan(1)), [ending], self.tokenizer, greedy)
             chosen, token = choose_healed_prompt(healed, greedy, greedy.rng(0))
@@ -264,8 +285,8 @@ class Generator:
         (best,) = beam_search(
             DecodeSession(plan_engines(self.model, tokens=limit, shares_prefixes=True, use_cache=self.use_cache)),
             torch.tensor([ids]), beam_size=beam_size, max_tokens=limit, first_tokens=first,
-            stop_ids=self._stop_ids, length_penalty=length_penalty, n=n,
-            filters=[*length_filters(self.config, self._stop_ids)], max_added_bias=0.0,
+            stop_ids=self.stop_ids, length_penalty=length_penalty, n=n,
+            filters=[*length_filters(self.config, self.stop_ids)], max_added_bias=0.0,
         )  # fmt: skip
         return [self._to_continuation(hypothesis, overlap) for hypothesis in best]
 
@@ -282,11 +303,12 @@ class Generator:
         return plan_engines(self.model, tokens=None if n is None else self._count_steps(n), use_cache=self.use_cache)
 
     @property
-    def _stop_ids(self) -> tuple[int, ...]:
-        """The tokens that end a sample."""
+    def stop_ids(self) -> tuple[int, ...]:
+        """Return the tokens that end a sample."""
         return () if self.config.ignore_eos else build_text_frame(self.tokenizer).after
 
-    def _encode(self, prompt: str | Sequence[int], context: Sequence[int] = ()) -> list[int]:
+    def encode(self, prompt: str | Sequence[int], context: Sequence[int] = ()) -> list[int]:
+        """Encode a text after a context, or check IDs; errors as of `generate`."""
         if isinstance(prompt, str):
             return encode_continuation(self.tokenizer, context, prompt)
         ids, size = list(prompt), self.model.config.vocab_size

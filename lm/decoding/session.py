@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lm.decoding.candidates import top_k_tokens
 from lm.engine.engine import LAST_LOGITS, NO_OUTPUT, EngineOutput, KVCache, OutputSpec
-from lm.engine.pytorch import SequenceKVCache
+from lm.engine.pytorch import SequenceKVCache, SharedPrefix
 from lm.engine.selection import EnginePlan, Operation
 from lm.kernels.torch_ops import TopK
 
@@ -90,6 +90,12 @@ class DecodeSession:
         """Prefill a prefix that many of the rows to come start with."""
         for model in self._models:
             model.prefill_prefix(prefix)
+
+    def share_prefix(self, prefix: SharedPrefix | None) -> None:
+        """Let rows to come start with a computed prefix, if their window does; only with one model."""
+        (model,) = self._models
+        if isinstance(model.cache, SequenceKVCache):
+            model.cache.share_prefix(prefix)
 
     @torch.inference_mode()
     def add(

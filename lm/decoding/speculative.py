@@ -15,7 +15,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from lm.decoding.batching import Finish, SampleSpec, SampleState, Token
+from lm.decoding.batching import Finish, SampleSettings, SampleSpec, SampleState, Token
 from lm.decoding.sampling import NO_TOKEN_LEFT, History, Sampler, draw, log_normaliser, top_alternatives
 from lm.decoding.session import DecodeSession
 from lm.engine.engine import OutputSpec
@@ -182,7 +182,7 @@ def generate_speculatively(
         InputError: the model's output is not a number.
         UsageError: the sampler bans every token.
     """
-    sample = SampleState.start(spec, sampler)
+    sample = SampleState.start(spec, SampleSettings(sampler, stop_ids, alternatives))
     history, draft_length = History(prompt.cpu(), prompt.shape[1]), _DraftLength()
     draft_tokens: Sequence[DraftToken] = ()
     output = session.add(prompt.tolist())
@@ -195,7 +195,7 @@ def generate_speculatively(
             if token is None:
                 token = _accept_or_resample(logits, draft_token, sampler, sample.rng, history)
             logprob = float(logits[0, max(token, 0)] - log_normaliser(logits))
-            yield from sample.append(token, logprob, top_alternatives(logits, alternatives)[0], stop_ids)
+            yield from sample.append(token, logprob, top_alternatives(logits, alternatives)[0])
             history = history.append(torch.tensor([token]))
             n_accepted += 1
             if sample.is_finished or draft_token is None or token != draft_token.token:

@@ -27,7 +27,6 @@ class SequenceKVCache:
         reorders_for_free: see `KVCache`.
         buffer_rows: the buffer row of each row.
         n_buffer_rows: all buffer rows, free ones included.
-        prefix: IDs of the shared prefix, see `prefill_prefix`.
 
     Source: Yu et al. 2022 (Orca), section 3.2 (iteration-level scheduling).
     """
@@ -50,8 +49,7 @@ class SequenceKVCache:
         self.buffer_rows: list[int] = []
         self._free_rows: list[int] = []  # a stack
         self.n_buffer_rows = 0
-        self.prefix: tuple[int, ...] = ()
-        self._prefix_cache: DecoderCache | RecurrentCache | None = None
+        self._prefix: SharedPrefix | None = None
         self._states = RowRecurrentCache() if config.is_recurrent else None
         self.layers = (
             [] if config.is_recurrent else [SequenceLayerKVCache(config.context_length) for _ in range(config.n_layers)]
@@ -72,13 +70,23 @@ class SequenceKVCache:
         self.buffer_rows += [self._free_rows.pop() for _ in range(rows)]
         self.lengths += [0] * rows
 
+    @property
+    def prefix(self) -> tuple[int, ...]:
+        """IDs of the shared prefix; empty without one."""
+        return () if self._prefix is None else self._prefix.ids
+
     def prefill_prefix(self, model: DecoderOnly, prefix: Sequence[int]) -> None:
         """Compute a prefix that rows to come start with; nothing if the cache is disabled."""
         prefix = tuple(prefix) if self._is_enabled else ()
         if prefix != self.prefix:
-            self.prefix, self._prefix_cache = prefix, model.new_cache() if prefix else None
+            self._prefix = None
             if prefix:
-                model.hidden(torch.tensor([prefix], device=self._first_parameter.device), cache=self._prefix_cache)
+                self._prefix = SharedPrefix(model)
+                self._prefix.extend(prefix)
+
+    def share_prefix(self, prefix: SharedPrefix | None) -> None:
+        """Let rows to come start with a computed prefix, if they do; nothing if the cache is disabled."""
+        self._prefix = prefix if self._is_enabled and prefix is not None and prefix.ids else None
 
     def compute_hidden(
         self, model: DecoderModel, tokens: Tensor, rows: Sequence[int], positions: Sequence[int], lengths: Sequence[int]
@@ -98,9 +106,10 @@ class SequenceKVCache:
         self, model: DecoderModel, tokens: Tensor, rows: Sequence[int], positions: Sequence[int], lengths: Sequence[int]
     ) -> Tensor:
         """Compute new rows, or their continuations of the prefix; padding after them is masked."""
-        cache = copy.deepcopy(self._prefix_cache) if positions[0] else model.new_cache()
-        assert cache is not None
+        cache = model.new_cache()
         if positions[0]:
+            assert self._prefix is not None
+            cache = copy.deepcopy(self._prefix.cache)
             cache.reorder(self._index([0] * len(rows)))
         tokens, updated_cache = tokens.to(self._first_parameter.device), cache if self._is_enabled else None
         real_lengths = None if min(lengths) == tokens.shape[1] else self._index(lengths)
@@ -255,6 +264,39 @@ class SequenceKVCache:
 
     def _index(self, numbers: Sequence[int]) -> Tensor:
         return torch.tensor(numbers, dtype=torch.long, device=self._first_parameter.device)
+
+
+class SharedPrefix:
+    """The KV cache of tokens that several rows start with, computed in any number of parts.
+
+    Attributes:
+        ids: the tokens so far.
+        cache: their keys and values, or the recurrent state after them.
+    """
+
+    def __init__(self, model: DecoderOnly) -> None:
+        """Create an empty prefix."""
+        self._model = model
+        self.ids: tuple[int, ...] = ()
+        self.cache: DecoderCache | RecurrentCache = model.new_cache()
+
+    @torch.inference_mode()
+    def extend(self, ids: Sequence[int]) -> None:
+        """Compute further tokens."""
+        self._model.hidden(torch.tensor([[*ids]], device=next(self._model.parameters()).device), cache=self.cache)
+        self.ids += tuple(ids)
+
+    @torch.inference_mode()
+    def branch(self, length: int) -> SharedPrefix:
+        """Copy the first tokens; of a recurrent model, whose earlier states are not kept, all tokens or none."""
+        copied = SharedPrefix(self._model)
+        if 0 < length < len(self.ids) and isinstance(self.cache, RecurrentCache):
+            return copied
+        if length:
+            copied.cache = copy.deepcopy(self.cache)
+            copied.cache.truncate(length)
+            copied.ids = self.ids[:length]
+        return copied
 
 
 class SequenceLayerKVCache(LayerKVCache):

@@ -156,7 +156,7 @@ def test_every_setting_has_a_visible_flag_or_is_shown_with_its_group(shown):
 def test_the_commands_are_in_groups(shown):
     text = shown("lm", "--help")
     headings = re.findall(r"^([A-Z][\w ]+):$", text, flags=re.MULTILINE)
-    assert headings == ["Train", "Use", "Evaluate", "Data", "Import and export", "Inspect"]
+    assert headings == ["Train", "Use", "Evaluate", "Data and exchange", "Inspect"]
     assert sorted(re.findall(r"^  ([a-z]+)  ", text, flags=re.MULTILINE)) == sorted(COMMANDS)
     assert shown("lm", "-h") == text
 

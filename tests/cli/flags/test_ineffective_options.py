@@ -335,6 +335,10 @@ HEEDED = {
     "generate": {
         "--prompts", "--cache", "--max-tokens", "--ignore-eos", "--beam", "--device", "--dtype", "--threads",
     },
+    "serve": {
+        "--host", "--port", "--token", "--cors", "--runs", "--batch-size", "--max-requests", "--max-samples",
+        "--max-length", "--max-body", "--timeout", "--drain", "--prefill-chunk", "--device", "--dtype", "--threads",
+    },
     "translate": {
         "--out", "--to", "--ensemble", "--prefix", "--prefix-file", "--heads", "--sample", "--attention", "--json",
         "--n-best", "--max-length-ratio", "--max-length-extra", "--read-ahead", "--repetition-penalty",

@@ -1,0 +1,62 @@
+"""`lm serve`: serve models over HTTP."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.flags import completion
+from cli.flags.options import ParsedOptions, with_options
+from lm.config.hardware import HardwareConfig
+from lm.config.serving import ServerConfig
+from lm.errors import InputError
+
+if TYPE_CHECKING:
+    from lm.serving.models import Models
+
+_TOKEN_VARIABLE = "LM_SERVE_TOKEN"
+_Runs = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="RUN...",
+        help="Runs or checkpoints to serve, as RUN or NAME=RUN.",
+        autocompletion=completion.complete_runs,
+    ),
+]
+
+
+@with_options(
+    {"server": ServerConfig, "hardware": HardwareConfig},
+    common=("--host", "--port", "--token", "--cors", "--runs", "--batch-size", "--max-requests", "--max-samples",
+            "--max-length", "--timeout"),
+)  # fmt: skip
+def serve(runs: _Runs, *, given: ParsedOptions) -> None:
+    """Serve models over HTTP: an OpenAI-compatible API and a web page.
+
+    Requests are decoded together (continuous batching). With a seed, a completion is that of lm generate, whatever else
+    is running. Ctrl-C and SIGTERM end the server after the running requests.
+
+    Examples:
+      lm serve runs/novel
+      lm serve runs/novel runs/en-de --runs runs --port 8080
+      LM_SERVE_TOKEN=secret lm serve novel=runs/novel --host 0.0.0.0
+    """
+    config = ServerConfig(**{"token": os.environ.get(_TOKEN_VARIABLE) or None} | given["server"])
+    hardware = HardwareConfig(**given["hardware"])
+    from importlib.util import find_spec
+
+    if find_spec("uvicorn") is None or find_spec("starlette") is None:
+        raise InputError("lm serve needs starlette and uvicorn: pip install 'lm-toolkit[serve]'")
+    from cli.flags.loading import import_torch
+
+    import_torch()
+    from cli.console.messages import print_note
+    from lm.serving.models import name_models
+    from lm.serving.server import serve as run_server
+
+    def announce(url: str, models: Models) -> None:
+        print_note(f"serving {', '.join(model.name for model in models)} on {url}")
+
+    run_server(name_models(runs), config, hardware, on_ready=announce)

@@ -1,0 +1,1 @@
+"""HTTP server: an OpenAI-compatible API, and inspection of models."""

@@ -1,0 +1,63 @@
+"""Training curves of the runs in a folder, also of those that are being trained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from lm import run_folder
+from lm.errors import LMError
+from lm.serving.errors import ApiError
+from lm.training import history
+
+
+def list_runs(folder: str | None) -> dict[str, Any]:
+    """Return the runs of a folder, those changed last at the end; none without a folder."""
+    if folder is None:
+        return {"runs": []}
+    try:
+        found, _ = history.list_runs(Path(folder))
+    except LMError as error:
+        raise ApiError(404, str(error), code="not_found") from None
+    return {
+        "runs": [
+            {
+                "name": each.folder.name,
+                "step": each.running or each.state.step,
+                "steps": each.steps,
+                "is_running": each.running is not None,
+                "bits_per_byte": each.bits_per_byte,
+                "parameters": each.parameters,
+                "changed": each.changed,
+            }
+            for each in found
+        ]
+    }
+
+
+def read_metrics(folder: str | None, name: str, first: int) -> dict[str, Any]:
+    """Return the metrics of a run from a step on, as steps and values by name; ApiError 404 if there is no such run."""
+    missing = ApiError(404, f"there is no run {name[:80]!r}", code="not_found")
+    if folder is None or not name or name in (".", "..") or "/" in name or "\\" in name or "\0" in name:
+        raise missing
+    run = Path(folder) / name
+    if not run.is_dir():
+        raise missing
+    try:
+        curves = history.load_curves(run)
+    except (LMError, OSError):
+        if not run_folder.is_run(run):
+            raise missing from None
+        curves = {}  # of an imported run, or of one that has just begun
+    last = max((step for curve in curves.values() for step in curve.steps), default=0)
+    return {
+        "name": name,
+        "last_step": last,
+        "metrics": {
+            metric: {
+                "steps": [step for step in curve.steps if step >= first],
+                "values": [value for step, value in zip(curve.steps, curve.values, strict=True) if step >= first],
+            }
+            for metric, curve in curves.items()
+        },
+    }

@@ -1,0 +1,128 @@
+"""The fields of requests: which of OpenAI's are supported, refused or ignored, and which ours are beyond them.
+
+Validation and docs/reference/server.md are derived from these tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from lm.config.decoding import SamplingConfig
+from lm.config.options import did_you_mean, list_options
+from lm.serving.errors import invalid
+
+Treatment = Literal["supported", "refused", "no effect"]
+
+
+@dataclass(frozen=True)
+class Field:
+    """A field of a request.
+
+    Attributes:
+        name: as in JSON.
+        treatment: "refused" if it would change the result, "no effect" if it is accepted and ignored.
+        note: for the documentation, and for the error of a refused field.
+        neutral: values of a refused field that change nothing, and are accepted.
+    """
+
+    name: str
+    treatment: Treatment
+    note: str
+    neutral: tuple[Any, ...] = ()
+
+
+def _sampling(name: str) -> Field:
+    """A field with the name and the limits of a sampling setting."""
+    described = next(each for each in list_options(SamplingConfig) if each.name == name)
+    default = described.default_text or described.default
+    shown = "" if default in (None, (), "") else f" Default: {str(default).lower()}."
+    return Field(name, "supported", described.help + shown)
+
+
+_SHARED = (
+    Field("model", "supported", "Name of a model, of `/v1/models`; may be left out if one is served."),
+    Field("n", "supported", "Samples per prompt. Default: 1."),
+    Field("stream", "supported", "Send tokens as they are sampled, as server-sent events. Default: false."),
+    Field("stream_options", "supported", "`include_usage`: a last event with the number of tokens."),
+    _sampling("temperature"),
+    _sampling("top_p"),
+    _sampling("presence_penalty"),
+    _sampling("frequency_penalty"),
+    Field("logit_bias", "supported", "Token ID, or text, to what is added to its logit."),
+    Field("stop", "supported", "One or several strings that end the text, which are not part of it."),
+    Field("seed", "supported", "Sampling seed; sample i is that of `lm generate --seed`. Default: random."),
+    _sampling("max_tokens"),
+    Field("user", "no effect", "For the operator's statistics."),
+)
+
+COMPLETION_FIELDS = (
+    Field("prompt", "supported", "A text, IDs, or a list of texts or of lists of IDs."),
+    *_SHARED,
+    Field("best_of", "supported", "Samples of which the `n` with the best mean log-probability are returned."),
+    Field("echo", "supported", "Return the prompt before the text; with `logprobs` its log-probabilities too."),
+    Field("logprobs", "supported", "Log-probabilities of the tokens, and of this many alternatives, at most 20."),
+    Field("suffix", "refused", "the model continues a text to the right only", neutral=("",)),
+)
+"""The fields of `/v1/completions`."""
+
+_NO_TOOLS = "the model calls no tools"
+_HOSTED = "OpenAI's own service"
+CHAT_FIELDS = (
+    Field("messages", "supported", "Objects with `role` (system, user or assistant) and `content`, a text."),
+    *_SHARED,
+    Field("max_completion_tokens", "supported", "The same as `max_tokens`."),
+    Field("logprobs", "supported", "Whether to return log-probabilities. Default: false."),
+    Field("top_logprobs", "supported", "Alternatives to each token, at most 20; with `logprobs`."),
+    Field("audio", "refused", "the model writes text only"),
+    Field("modalities", "refused", "the model writes text only", neutral=(["text"],)),
+    Field("function_call", "refused", _NO_TOOLS, neutral=("none", "auto")),
+    Field("functions", "refused", _NO_TOOLS, neutral=([],)),
+    Field("tools", "refused", _NO_TOOLS, neutral=([],)),
+    Field("tool_choice", "refused", _NO_TOOLS, neutral=("none", "auto")),
+    Field("response_format", "refused", "the text has no prescribed format", neutral=({"type": "text"},)),
+    Field("moderation", "refused", "there is no moderation"),
+    Field("prediction", "refused", "there is no predicted output"),
+    Field("reasoning_effort", "refused", "the model does not reason", neutral=("none",)),
+    Field("verbosity", "refused", "the model has no such setting", neutral=("medium",)),
+    Field("web_search_options", "refused", "there is no web search"),
+    Field("metadata", "no effect", f"For {_HOSTED}."),
+    Field("parallel_tool_calls", "no effect", "There are no tool calls."),
+    Field("prompt_cache_key", "no effect", "Prefixes are shared anyway."),
+    Field("prompt_cache_options", "no effect", "Prefixes are shared anyway."),
+    Field("prompt_cache_retention", "no effect", "Prefixes are shared anyway."),
+    Field("safety_identifier", "no effect", f"For {_HOSTED}."),
+    Field("service_tier", "no effect", f"For {_HOSTED}."),
+    Field("store", "no effect", "Nothing is stored."),
+)
+"""The fields of `/v1/chat/completions`."""
+
+SAMPLING_FIELDS = tuple(
+    _sampling(each.name)
+    for each in list_options(SamplingConfig)
+    if each.name not in {field.name for field in COMPLETION_FIELDS}
+)
+"""Fields of both beyond OpenAI's, with the names and defaults of `lm generate`."""
+
+
+def check_fields(body: Mapping[str, Any], fields: Sequence[Field]) -> None:
+    """Raise ApiError for a field that is unknown, or refused and not neutral."""
+    known = {field.name: field for field in (*fields, *SAMPLING_FIELDS)}
+    for name, value in body.items():
+        field = known.get(name)
+        if field is None:
+            raise invalid(f"unknown field {_short(name)!r}{did_you_mean(name, known)}", param=_short(name))
+        if field.treatment == "refused" and value is not None and value not in field.neutral:
+            raise invalid(f"{name} is not supported: {field.note}", param=name, code="unsupported_field")
+
+
+def check_known(body: Mapping[str, Any], names: Sequence[str]) -> None:
+    """Raise ApiError for a field that is not among some names."""
+    for name in body:
+        if name not in names:
+            raise invalid(f"unknown field {_short(name)!r}{did_you_mean(name, names)}", param=_short(name))
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 40 else f"{name[:40]}…"

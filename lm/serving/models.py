@@ -1,0 +1,200 @@
+"""The models that a server offers, by name."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from lm.checkpoint import LoadedModel
+from lm.config.decoding import SamplingConfig
+from lm.config.hardware import HardwareConfig
+from lm.config.options import did_you_mean
+from lm.config.serving import ServerConfig
+from lm.decoding.generator import Generator
+from lm.engine.fastest_dtype import load_for_decoding
+from lm.errors import UsageError
+from lm.model.transformer import DecoderOnly, count_parameters
+from lm.run_folder import CHECKPOINTS, find_checkpoint, weights_key
+from lm.serving.errors import ApiError, invalid
+from lm.serving.scheduler import Deliver, Scheduler
+from lm.text.normalization import normalize_like_training
+from lm.tokenizer.offsets import TokenOffsets
+from lm.tokenizer.tokenizer import Tokenizer
+
+_MAX_GENERATORS = 256
+"""Settings whose generators are kept, so that equal ones are sampled together."""
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """A model with its name and scheduler.
+
+    Attributes:
+        name: for requests.
+        loaded: the model with its tokenizers.
+        scheduler: the only user of the model.
+        fingerprint: of the weights.
+        loaded_at: seconds since 1970.
+    """
+
+    name: str
+    loaded: LoadedModel
+    scheduler: Scheduler
+    fingerprint: str
+    loaded_at: int = field(default_factory=lambda: int(time.time()))
+    _generators: OrderedDict[SamplingConfig, Generator] = field(default_factory=OrderedDict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer, of the targets if the model translates."""
+        return self.loaded.tokenizer
+
+    @property
+    def purpose(self) -> str:
+        """What the model is for."""
+        return self.loaded.model.config.purpose
+
+    @cached_property
+    def decoder(self) -> DecoderOnly:
+        """The decoder; ApiError if the model doesn't continue texts."""
+        model = self.loaded.model
+        if model.config.translates or not isinstance(model, DecoderOnly):
+            raise self.wrong_kind("continue or score texts")
+        return model
+
+    @cached_property
+    def offsets(self) -> TokenOffsets:
+        """Byte offsets of tokens."""
+        return TokenOffsets(self.tokenizer)
+
+    def wrong_kind(self, does: str) -> ApiError:
+        """Return the error for a model of another kind."""
+        return invalid(f"model {self.name!r} {self.purpose}; it does not {does}", param="model", code="wrong_model")
+
+    def generator(self, config: SamplingConfig) -> Generator:
+        """Return a generator, the same for equal settings apart from their seed; ApiError as of `decoder`."""
+        key = config.replace(seed=0)
+        model = self.decoder
+        with self._lock:
+            found = self._generators.pop(key, None)
+            if found is None:
+                supervised = self.loaded.config.data.supervised
+                found = Generator(model, self.tokenizer, key, follows_examples=supervised)
+            self._generators[key] = found
+            if len(self._generators) > _MAX_GENERATORS:
+                self._generators.popitem(last=False)
+            return found
+
+    def normalize(self, text: str) -> str:
+        """Normalise a text as the training data were."""
+        return normalize_like_training(text, self.loaded.config.data)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the entry of `/v1/models`; fields beyond OpenAI's describe the model."""
+        model, source = self.loaded.model, self.loaded.source_tokenizer
+        return {
+            "id": self.name,
+            "object": "model",
+            "created": self.loaded_at,
+            "owned_by": "lm",
+            "purpose": self.purpose,
+            "parameters": count_parameters(model),
+            "context_length": model.config.context_length,
+            "vocab_size": self.tokenizer.vocab_size,
+            "n_layers": model.config.n_layers,
+            "n_heads": model.config.n_heads,
+            "languages": _languages(source or self.tokenizer) if model.config.translates else [],
+        }
+
+
+def _languages(tokenizer: Tokenizer) -> list[str]:
+    return sorted(match[1] for name in tokenizer.special_tokens if (match := re.fullmatch("<2(.+)>", name)))
+
+
+class Models:
+    """The models of a server; the first is the default if there are no others."""
+
+    def __init__(self, served: Iterable[ServedModel]) -> None:
+        """Wrap models with different names."""
+        self._by_name = {model.name: model for model in served}
+
+    def __iter__(self) -> Iterator[ServedModel]:
+        return iter(self._by_name.values())
+
+    def __len__(self) -> int:
+        """The number of models."""
+        return len(self._by_name)
+
+    def get(self, name: Any) -> ServedModel:  # noqa: ANN401 (what a client sent)
+        """Return the model that a request names; ApiError 404 if there is none."""
+        if name is None and len(self._by_name) == 1:
+            return next(iter(self._by_name.values()))
+        if not isinstance(name, str):
+            raise invalid(f"model must be one of {', '.join(self._by_name)}", param="model")
+        if name not in self._by_name:
+            shown = name if len(name) <= 80 else f"{name[:80]}…"
+            hint = did_you_mean(name, self._by_name)
+            raise ApiError(404, f"there is no model {shown!r}{hint}", param="model", code="model_not_found")
+        return self._by_name[name]
+
+    def start(self) -> None:
+        """Start the schedulers."""
+        for model in self:
+            model.scheduler.start()
+
+    def stop(self) -> None:
+        """Stop the schedulers."""
+        for model in self:
+            model.scheduler.stop()
+
+
+def name_models(arguments: Sequence[str]) -> dict[str, Path]:
+    """Name the runs of a command line: NAME=RUN, or the name of the folder.
+
+    Raises:
+        UsageError: two have the same name.
+    """
+    named: dict[str, Path] = {}
+    for argument in arguments:
+        name, separator, path = argument.partition("=")
+        is_named = bool(separator and name and path) and not Path(argument).exists()
+        run = Path(path if is_named else argument)
+        if not is_named:
+            resolved = run.resolve()
+            is_checkpoint = resolved.parent.name == CHECKPOINTS
+            name = f"{resolved.parent.parent.name}/{resolved.name}" if is_checkpoint else resolved.name
+        if name in named:
+            raise UsageError(f"{named[name]} and {run} are both called {name!r}: name one, NAME={run}")
+        named[name] = run
+    return named
+
+
+def load_models(runs: dict[str, Path], hardware: HardwareConfig, config: ServerConfig, deliver: Deliver) -> Models:
+    """Load models.
+
+    Args:
+        runs: by name.
+        hardware: what to run on.
+        config: limits.
+        deliver: receives the events of completions.
+
+    Raises:
+        InputError: a run is missing or damaged.
+    """
+    served = []
+    for name, run in runs.items():
+        loaded = load_for_decoding(run, hardware)
+        scheduler = Scheduler(
+            name, loaded.model, batch_size=config.batch_size, max_waiting=config.max_requests,
+            prefill_chunk=config.prefill_chunk, deliver=deliver,
+        )  # fmt: skip
+        served.append(ServedModel(name, loaded, scheduler, f"lm_{weights_key(find_checkpoint(run))[:16]}"))
+    return Models(served)

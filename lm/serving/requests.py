@@ -1,0 +1,262 @@
+"""Parsing of completion requests: JSON objects to settings and prompts."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lm.config.decoding import SamplingConfig
+from lm.config.options import check_text, format_value, list_options
+from lm.config.serving import ServerConfig
+from lm.errors import LMError
+from lm.serving.errors import ApiError, from_lm_error, invalid
+from lm.serving.fields import COMPLETION_FIELDS, check_fields
+from lm.serving.models import ServedModel
+from lm.serving.scheduler import Completion
+
+MAX_LOGPROBS = 20
+"""Alternatives per token."""
+_MAX_STOPS = 16
+_OPTIONS = {each.name: each for each in list_options(SamplingConfig)}
+
+Prompt = str | list[int]
+
+
+@dataclass(frozen=True)
+class CompletionRequest:
+    """A request of `/v1/completions`, checked.
+
+    Attributes:
+        prompts: texts or IDs.
+        config: sampling settings; `max_tokens` is the default if the request has none.
+        has_max_tokens: whether it has.
+        max_tokens: 0 to score the prompt alone.
+        n: samples per prompt to return.
+        best_of: samples per prompt to generate.
+        echo: whether the prompt is returned.
+        logprobs: alternatives per token; None for no log-probabilities.
+        is_stream: whether tokens are sent as they come.
+        include_usage: whether a stream ends with the number of tokens.
+    """
+
+    prompts: list[Prompt]
+    config: SamplingConfig
+    has_max_tokens: bool
+    max_tokens: int
+    n: int
+    best_of: int
+    echo: bool
+    logprobs: int | None
+    is_stream: bool
+    include_usage: bool
+
+
+def read_number(
+    body: Mapping[str, Any], name: str, default: int, *, minimum: int = 0, maximum: int | None = None
+) -> int:
+    """Return an integer field; ApiError if it is none, or out of range."""
+    value = body.get(name)
+    if value is None:
+        return default
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise invalid(f"{name} must be an integer, not {format_value(value)}", param=name)
+    if value < minimum or (maximum is not None and value > maximum):
+        limit = f"at least {minimum}" if value < minimum else f"at most {maximum}"
+        raise invalid(f"{name} must be {limit}, not {format_value(value)}", param=name)
+    return value
+
+
+def read_flag(body: Mapping[str, Any], name: str) -> bool:
+    """Return a boolean field, false by default; ApiError if it is none."""
+    value = body.get(name)
+    if value is None:
+        return False
+    if not isinstance(value, bool):
+        raise invalid(f"{name} must be true or false, not {format_value(value)}", param=name)
+    return value
+
+
+def read_string(body: Mapping[str, Any], name: str, default: str | None = None) -> str:
+    """Return a text field; ApiError if it is missing without a default, no text, or not valid Unicode."""
+    value = body.get(name, default)
+    if value is None and default is None:
+        raise invalid(f"{name} is missing", param=name)
+    if not isinstance(value, str):
+        raise invalid(f"{name} must be a text, not {format_value(value)}", param=name)
+    return check_unicode(value, name)
+
+
+def check_unicode(text: str, name: str) -> str:
+    """Return a text; ApiError if it has lone surrogates."""
+    try:
+        check_text(text, name=name)
+    except LMError as error:
+        raise invalid(str(error), param=name) from None
+    return text
+
+
+def read_sampling(body: Mapping[str, Any]) -> SamplingConfig:
+    """Return the sampling settings of a request; ApiError if one is wrong."""
+    values = {name: body[name] for name in _OPTIONS if body.get(name) is not None}
+    if "stop" in values:
+        values["stop"] = _read_stops(values["stop"])
+    if "logit_bias" in values:
+        values["logit_bias"] = _read_biases(values["logit_bias"])
+    if values.get("max_tokens") == 0 and not isinstance(values["max_tokens"], bool):
+        del values["max_tokens"]  # allowed to score a prompt: see `CompletionRequest`
+    try:
+        return SamplingConfig(**values)
+    except LMError as error:
+        raise from_lm_error(error) from None
+
+
+def _read_stops(value: Any) -> tuple[str, ...]:  # noqa: ANN401
+    stops = [value] if isinstance(value, str) else value
+    if not isinstance(stops, list) or not all(isinstance(each, str) for each in stops):
+        raise invalid("stop must be a text, or a list of texts", param="stop")
+    if len(stops) > _MAX_STOPS:
+        raise invalid(f"there are {len(stops)} stop strings; at most {_MAX_STOPS} are allowed", param="stop")
+    return tuple(stops)
+
+
+def _read_biases(value: Any) -> tuple[str, ...]:  # noqa: ANN401
+    if not isinstance(value, dict) or not all(
+        isinstance(bias, (int, float)) and not isinstance(bias, bool) for bias in value.values()
+    ):
+        raise invalid("logit_bias must be an object of token IDs, or texts, with numbers", param="logit_bias")
+    return tuple(f"{token}={bias}" for token, bias in value.items())
+
+
+def parse_completion(body: Mapping[str, Any], config: ServerConfig) -> CompletionRequest:
+    """Check a request of `/v1/completions`; ApiError if it is wrong."""
+    check_fields(body, COMPLETION_FIELDS)
+    prompts = read_prompts(body)
+    n = read_number(body, "n", 1, minimum=1, maximum=config.max_samples)
+    best_of = read_number(body, "best_of", n, minimum=1, maximum=config.max_samples)
+    is_stream, echo = read_flag(body, "stream"), read_flag(body, "echo")
+    if best_of < n:
+        raise invalid(f"best_of is {best_of}, less than n, {n}", param="best_of")
+    if best_of > n and is_stream:
+        raise invalid("best_of > n cannot be streamed: the best samples are known at the end", param="best_of")
+    if len(prompts) * best_of > config.max_samples:
+        raise invalid(
+            f"{len(prompts)} prompts with {best_of} samples each are more than {config.max_samples} samples",
+            param="n" if len(prompts) == 1 else "prompt",
+        )
+    sampling = read_sampling(body)
+    max_tokens = 0 if body.get("max_tokens") == 0 else sampling.max_tokens
+    if not max_tokens and not echo:
+        raise invalid("max_tokens must be at least 1, or 0 with echo, to score the prompt", param="max_tokens")
+    logprobs = body.get("logprobs")
+    return CompletionRequest(
+        prompts=prompts,
+        config=sampling,
+        has_max_tokens=body.get("max_tokens") is not None,
+        max_tokens=max_tokens,
+        n=n,
+        best_of=best_of,
+        echo=echo,
+        logprobs=None if logprobs is None else read_number(body, "logprobs", 0, maximum=MAX_LOGPROBS),
+        is_stream=is_stream,
+        include_usage=read_include_usage(body, is_stream=is_stream),
+    )
+
+
+def read_include_usage(body: Mapping[str, Any], *, is_stream: bool) -> bool:
+    """Return whether a stream ends with the number of tokens; ApiError if the options are wrong."""
+    options = body.get("stream_options")
+    if options is None:
+        return False
+    if not is_stream:
+        raise invalid("stream_options needs stream", param="stream_options")
+    if not isinstance(options, dict):
+        raise invalid("stream_options must be an object", param="stream_options")
+    unknown = next((name for name in options if name not in ("include_usage", "include_obfuscation")), None)
+    if unknown is not None:
+        raise invalid(f"unknown field of stream_options: {format_value(unknown)}", param="stream_options")
+    return read_flag(options, "include_usage")
+
+
+def read_prompts(body: Mapping[str, Any]) -> list[Prompt]:
+    """Return the prompts of a request; ApiError if there is none, or they are neither texts nor IDs."""
+    value = body.get("prompt")
+    if isinstance(value, str):
+        return [check_unicode(value, "prompt")]
+    if isinstance(value, list) and value:
+        if all(isinstance(each, str) for each in value):
+            return [check_unicode(each, "prompt") for each in value]
+        if _are_ids(value):
+            return [value]
+        if all(isinstance(each, list) and each and _are_ids(each) for each in value):
+            return list(value)
+    if value is None:
+        raise invalid("prompt is missing", param="prompt")
+    raise invalid("prompt must be a text, a list of IDs, or a list of either", param="prompt")
+
+
+def _are_ids(values: Sequence[Any]) -> bool:
+    return all(isinstance(each, int) and not isinstance(each, bool) for each in values)
+
+
+def build_completions(
+    model: ServedModel,
+    prompts: Sequence[Prompt],
+    request: CompletionRequest,
+    config: ServerConfig,
+) -> list[Completion]:
+    """Encode prompts.
+
+    Raises:
+        ApiError: one cannot be encoded or is too long, or a bias is malformed.
+    """
+    counts: Counter[Any] = Counter()
+    built = []
+    for prompt in prompts:
+        text = model.normalize(prompt) if isinstance(prompt, str) else prompt
+        key = text if isinstance(text, str) else tuple(text)
+        settings = request.config
+        if request.echo and request.logprobs is not None and settings.token_healing:
+            settings = settings.replace(token_healing=False)  # the prompt's own tokens are scored
+        try:
+            completion = _fit(model, text, settings, request, config, repeat=counts[key])
+        except LMError as error:
+            raise from_lm_error(error) from None
+        counts[key] += 1
+        built.append(completion)
+    return built
+
+
+def _fit(
+    model: ServedModel,
+    prompt: Prompt,
+    settings: SamplingConfig,
+    request: CompletionRequest,
+    config: ServerConfig,
+    *,
+    repeat: int,
+) -> Completion:
+    """Encode a prompt, and shorten the default number of tokens to the server's limit."""
+
+    def build(settings: SamplingConfig) -> Completion:
+        return Completion(
+            model.generator(settings), prompt, samples=request.best_of, seed=settings.seed, repeat=repeat,
+            alternatives=request.logprobs or 0,
+        )  # fmt: skip
+
+    completion = build(settings)
+    room = config.max_length - completion.prompt_tokens
+    if room >= settings.max_tokens:
+        return completion
+    if room < 1 or request.has_max_tokens:
+        wanted = f" and {settings.max_tokens} of its completion" if request.has_max_tokens else ""
+        raise ApiError(
+            400,
+            f"{completion.prompt_tokens} tokens of the prompt{wanted} are more than the server allows, "
+            f"{config.max_length}",
+            param="prompt" if room < 1 else "max_tokens",
+            code="context_length_exceeded",
+        )
+    return build(dataclasses.replace(settings, max_tokens=room, min_tokens=min(settings.min_tokens, room)))

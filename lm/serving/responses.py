@@ -1,0 +1,128 @@
+"""Responses of the completions API: whole, or as server-sent events."""
+
+from __future__ import annotations
+
+import codecs
+import json
+import secrets
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from lm.decoding.batching import Continuation, Token
+from lm.decoding.sampling import Alternatives
+from lm.serving.inspection import ScoredIds, token_text
+from lm.serving.models import ServedModel
+from lm.tokenizer.tokenizer import Tokenizer
+
+FINISH_REASONS = {"length": "length", "end_of_text": "stop", "stop": "stop"}
+"""OpenAI's name of each `FinishReason`."""
+
+
+def to_json(value: Any) -> bytes:  # noqa: ANN401
+    """Encode a value; ASCII, so that any text can be sent."""
+    return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
+
+
+def to_event(value: Any) -> bytes:  # noqa: ANN401
+    """Encode a server-sent event."""
+    return b"data: " + to_json(value) + b"\n\n"
+
+
+DONE = b"data: [DONE]\n\n"
+
+
+@dataclass(frozen=True)
+class Head:
+    """What all objects of one response have in common.
+
+    Attributes:
+        kind: of the object, such as "text_completion".
+        model: the model.
+        id: of the response.
+        created: seconds since 1970.
+    """
+
+    kind: str
+    model: ServedModel
+    id: str = field(default_factory=lambda: f"cmpl-{secrets.token_hex(12)}")
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    def to_dict(self, choices: Sequence[Any], **others: Any) -> dict[str, Any]:  # noqa: ANN401
+        """Return an object with choices."""
+        return {
+            "id": self.id,
+            "object": self.kind,
+            "created": self.created,
+            "model": self.model.name,
+            "system_fingerprint": self.model.fingerprint,
+            "choices": list(choices),
+            **others,
+        }
+
+
+def usage(prompt_tokens: int, completion_tokens: int) -> dict[str, int]:
+    """Return the number of tokens of a request."""
+    total = prompt_tokens + completion_tokens
+    return {"prompt_tokens": prompt_tokens, "completion_tokens": completion_tokens, "total_tokens": total}
+
+
+class TextLogprobs:
+    """Log-probabilities in the format of `/v1/completions`, of consecutive tokens of one text.
+
+    Offsets are in characters, from the start of the prompt's text.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, first_offset: int = 0) -> None:
+        """Start after `first_offset` characters."""
+        self._tokenizer, self._offset = tokenizer, first_offset
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def format(self, tokens: Sequence[tuple[int, float | None, Alternatives, int]]) -> dict[str, Any]:
+        """Return the object for further tokens: ID, log-probability, alternatives and overlap with the prompt."""
+        result: dict[str, list[Any]] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
+        for token, logprob, alternatives, overlap in tokens:
+            spelled = self._tokenizer.token_bytes(token)
+            result["text_offset"].append(self._offset - len(spelled[:overlap].decode(errors="replace")))
+            result["tokens"].append(spelled.decode(errors="replace"))
+            result["token_logprobs"].append(logprob)
+            best: dict[str, float] = {}
+            for other, value in alternatives:
+                best.setdefault(token_text(self._tokenizer, other), value)
+            result["top_logprobs"].append(best if logprob is not None else None)
+            self._offset += len(self._decoder.decode(spelled[overlap:]))
+        return result
+
+
+def chat_logprobs(tokenizer: Tokenizer, tokens: Sequence[Token]) -> dict[str, Any]:
+    """Return log-probabilities in the format of `/v1/chat/completions`."""
+
+    def entry(token: int, logprob: float) -> dict[str, Any]:
+        spelled = tokenizer.token_bytes(token)
+        return {"token": spelled.decode(errors="replace"), "logprob": logprob, "bytes": list(spelled)}
+
+    content = [
+        entry(token.id, token.logprob) | {"top_logprobs": [entry(*other) for other in token.alternatives]}
+        for token in tokens
+    ]
+    return {"content": content, "refusal": None}
+
+
+def continuation_tokens(sample: Continuation) -> list[tuple[int, float | None, Alternatives, int]]:
+    """Return the tokens of a sample as `TextLogprobs.format` takes them."""
+    overlaps = [sample.overlap, *[0] * len(sample.tokens)]
+    return list(zip(sample.tokens, sample.logprobs, sample.alternatives, overlaps, strict=False))
+
+
+def prompt_tokens(ids: Sequence[int], scored: ScoredIds) -> list[tuple[int, float | None, Alternatives, int]]:
+    """Return the scored tokens of a prompt as `TextLogprobs.format` takes them."""
+    return [
+        (token, None if nats is None else -nats, tuple(others), 0)
+        for token, nats, others in zip(ids, scored.nats, scored.alternatives, strict=True)
+    ]
+
+
+def mean_logprob(sample: Continuation) -> float:
+    """Return the mean log-probability of a sample's tokens."""
+    return sum(sample.logprobs) / max(1, len(sample.logprobs))

@@ -1,0 +1,553 @@
+"""The scheduler: one thread per model, which decodes all requests in one continuous batch.
+
+Requests join and leave between two decode steps. Long prompts are computed in chunks, one between two steps, and share
+the KV cache of their common prefixes. Other computations (`Job`) run between steps too, one at a time. The thread never
+waits for a client: it hands events over, and a cancelled request leaves before the next step.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from lm.decoding.batching import ContinuousBatch, Finish, Request, SampleSettings, SampleState, Token
+from lm.decoding.generator import Generator
+from lm.decoding.sampling import Alternatives, Sampler
+from lm.decoding.session import DecodeSession, window_start
+from lm.decoding.token_healing import HealedPrompt, PromptEnding, heal_prompts
+from lm.engine.pytorch import SharedPrefix
+from lm.engine.selection import EnginePlan, plan_engines
+from lm.errors import LMError
+from lm.model.transformer import DecoderOnly
+from lm.serving.errors import ApiError, from_lm_error, unavailable
+
+T = TypeVar("T")
+
+_MIN_SHARED_PREFIX = 32
+"""Tokens that two prompts have to share for the KV cache of one to be copied."""
+_PREFIX_CONTEXTS = 8
+"""Contexts' worth of tokens of prefixes that are kept."""
+
+Event = Token | Finish | ApiError
+Deliver = Callable[[Sequence[tuple["Completion", Event]]], None]
+"""Hands the events of a step to the thread that talks to clients; called by the scheduler's thread."""
+
+
+class Completion:
+    """A prompt to be continued in one or several samples.
+
+    Events of sample i have row i; an ApiError ends the whole completion.
+
+    Attributes:
+        generator: its settings and tokenizer.
+        ids: of the prompt.
+        seed: of the samples.
+        prompt_tokens: tokens of the prompt.
+        is_cancelled: whether no further event is wanted.
+        is_done: whether all samples have ended.
+        receive: called with the completion and each event, where the scheduler's events are delivered.
+    """
+
+    def __init__(
+        self,
+        generator: Generator,
+        prompt: str | Sequence[int],
+        *,
+        samples: int,
+        seed: int | None = None,
+        repeat: int = 0,
+        alternatives: int = 0,
+    ) -> None:
+        """Encode a prompt.
+
+        Args:
+            generator: with the settings.
+            prompt: a text, or IDs.
+            samples: their number.
+            seed: sampling seed; None for a random one.
+            repeat: equal prompts before it in the same request.
+            alternatives: how many of the most probable tokens to return with each token.
+
+        Raises:
+            LMError: as of `Generator.generate`.
+        """
+        self.generator = generator
+        self.ids = generator.encode(prompt)
+        self.seed = secrets.randbits(32) if seed is None else seed
+        self.prompt_tokens = len(self.ids)
+        self.is_cancelled = self.is_done = False
+        self.receive: Callable[[Completion, Event], None] = lambda *_: None
+        self._sampler = generator.sampler  # fails here if a bias is malformed
+        self._repeat, self._alternatives = repeat, alternatives
+        self._ending: PromptEnding | None = generator.find_ending(prompt, self.ids)
+        self._pending, self.n_unfinished = deque(range(samples)), samples
+        self._requests: dict[int, Request] = {}
+        self.healed: list[HealedPrompt] = []
+        self.prefix: SharedPrefix | None = None
+
+    @property
+    def ending(self) -> PromptEnding | None:
+        """The end of the prompt that is still to be retokenised."""
+        return None if self.healed else self._ending
+
+    @property
+    def common_ids(self) -> Sequence[int]:
+        """The tokens that all samples start with."""
+        return self.ids if self._ending is None else self._ending.prefix_ids
+
+    @property
+    def n_pending(self) -> int:
+        """Samples that have not joined the batch."""
+        return len(self._pending)
+
+    def start_samples(self, count: int, number: Callable[[int], int]) -> list[Request]:
+        """Return the requests of the next samples, numbered for the batch.
+
+        Raises:
+            UsageError: the settings ban every retokenisation of the prompt.
+        """
+        settings = SampleSettings(self._sampler, self.generator.stop_ids, self._alternatives)
+        started = []
+        for _ in range(min(count, len(self._pending))):
+            sample = self._pending.popleft()
+            rng = self._sampler.rng(sample, prompt=self.ids, repeat=self._repeat, seed=self.seed)
+            started.append(
+                self.generator.build_request(
+                    self.ids, number(sample), self.generator.config.max_tokens, rng, self.healed, settings=settings
+                )
+            )
+        return started
+
+
+@dataclass
+class Job:
+    """A computation with the model that has one result."""
+
+    compute: Callable[[], Any]
+    future: Future[Any]
+
+
+@dataclass
+class Gauges:
+    """What a scheduler counts.
+
+    Attributes:
+        steps: decode steps.
+        prompt_tokens: tokens of prompts whose completion started.
+        shared_tokens: of those, tokens taken from the KV cache of an earlier prompt.
+        generated_tokens: sampled tokens.
+    """
+
+    steps: int = 0
+    prompt_tokens: int = 0
+    shared_tokens: int = 0
+    generated_tokens: int = 0
+
+
+class PrefixCache:
+    """The prefixes of recent prompts, up to a number of tokens."""
+
+    def __init__(self, model: DecoderOnly, capacity: int) -> None:
+        """Create an empty cache for `capacity` tokens."""
+        self._model, self._capacity, self._prefixes = model, capacity, deque[SharedPrefix]()
+
+    def start(self, ids: Sequence[int]) -> SharedPrefix:
+        """Return a prefix that starts with as many of these tokens as an earlier one has, and no others."""
+        best, length = None, 0
+        for prefix in self._prefixes:
+            common = _common_length(prefix.ids, ids)
+            if common > length:
+                best, length = prefix, common
+        if best is None or length < _MIN_SHARED_PREFIX:
+            return SharedPrefix(self._model)
+        return best if length == len(best.ids) == len(ids) else best.branch(length)
+
+    def keep(self, prefix: SharedPrefix) -> None:
+        """Keep a complete prefix, and drop the oldest ones for it."""
+        if any(prefix is each for each in self._prefixes):
+            self._prefixes.remove(prefix)
+        self._prefixes.append(prefix)
+        while sum(len(each.ids) for each in self._prefixes) > self._capacity and len(self._prefixes) > 1:
+            self._prefixes.popleft()
+
+
+def _common_length(one: Sequence[int], other: Sequence[int]) -> int:
+    return next(
+        (place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other))
+    )
+
+
+class Scheduler:
+    """Owns a model: decodes completions and computes jobs in a thread of its own, which sleeps while there are none.
+
+    Attributes:
+        gauges: counts so far.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        model: Any,  # noqa: ANN401 (any kind of model; only a decoder completes)
+        *,
+        batch_size: int,
+        max_waiting: int,
+        prefill_chunk: int,
+        deliver: Deliver,
+    ) -> None:
+        """Create a scheduler; `start` starts its thread.
+
+        Args:
+            name: of the model, for the thread.
+            model: in eval mode.
+            batch_size: samples decoded together.
+            max_waiting: completions and jobs that may wait.
+            prefill_chunk: prompt tokens computed between two decode steps.
+            deliver: receives events.
+        """
+        self.gauges = Gauges()
+        self._model, self._batch_size, self._max_waiting, self._chunk = model, batch_size, max_waiting, prefill_chunk
+        self._deliver = deliver
+        self._condition = threading.Condition()
+        self._completions: deque[Completion] = deque()
+        self._jobs: deque[Job] = deque()
+        self._cancelled: list[Completion] = []
+        self._is_stopping = False
+        self._thread = threading.Thread(target=self._run, name=f"lm-{name}", daemon=True)
+        self._owners: dict[int, tuple[Completion, int]] = {}
+        self._next_number = 0
+        self._prefilling: Completion | None = None
+        self._events: list[tuple[Completion, Event]] = []
+        self._plan: EnginePlan | None = None
+        self._batch: _FaultTolerantBatch | None = None
+        self._session: DecodeSession | None = None
+        self._prefixes: PrefixCache | None = None
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread after the current step; what is unfinished is cancelled."""
+        with self._condition:
+            self._is_stopping = True
+            self._condition.notify()
+        self._thread.join()
+
+    @property
+    def n_waiting(self) -> int:
+        """Completions and jobs that have not started."""
+        return len(self._completions) + len(self._jobs)
+
+    @property
+    def n_running(self) -> int:
+        """Samples in the batch."""
+        return len(self._owners)
+
+    @property
+    def n_cache_rows(self) -> int:
+        """Rows of the KV cache in use."""
+        session = self._session
+        return 0 if session is None else len(session)
+
+    def submit(self, completions: Sequence[Completion]) -> None:
+        """Queue completions; ApiError 429 if too many wait."""
+        with self._condition:
+            self._check_room()
+            self._completions.extend(completions)
+            self._condition.notify()
+
+    def compute(self, compute: Callable[[], T]) -> Future[T]:
+        """Queue a job; ApiError 429 if too many wait."""
+        future: Future[T] = Future()
+        with self._condition:
+            self._check_room()
+            self._jobs.append(Job(compute, future))
+            self._condition.notify()
+        return future
+
+    def cancel(self, completions: Iterable[Completion]) -> None:
+        """Remove completions before the next step; no further event of theirs follows."""
+        with self._condition:
+            for completion in completions:
+                completion.is_cancelled = True
+                self._cancelled.append(completion)
+            self._condition.notify()
+
+    def _check_room(self) -> None:
+        if self._is_stopping:
+            raise unavailable("the server is shutting down")
+        if self.n_waiting >= self._max_waiting:
+            raise ApiError(
+                429,
+                f"{self.n_waiting} requests are waiting for this model; try again later",
+                code="queue_full",
+                headers={"Retry-After": "1"},
+            )
+
+    def _run(self) -> None:
+        while True:
+            with self._condition:
+                while (
+                    not (self._jobs or self._completions or self._cancelled or self._owners or self._prefilling)
+                    and not self._is_stopping
+                ):
+                    self._condition.wait()
+                if self._is_stopping:
+                    return
+                cancelled, self._cancelled = self._cancelled, []
+                job = self._jobs.popleft() if self._jobs else None
+            try:
+                self._remove(cancelled)
+                if job is not None:
+                    _compute(job)
+                self._prefill()
+                self._step()
+            except Exception:  # whatever it is, the server continues, and clients get no traceback
+                traceback.print_exc()
+                self._fail_all(unavailable("the model failed; see the server's log", retry=False))
+            self._flush()
+
+    def _remove(self, cancelled: Sequence[Completion]) -> None:
+        if not cancelled:
+            return
+        with self._condition:
+            self._completions = deque(each for each in self._completions if not each.is_cancelled)
+        if self._prefilling is not None and self._prefilling.is_cancelled:
+            self._prefilling = None
+        numbers = {number for number, (completion, _) in self._owners.items() if completion.is_cancelled}
+        if numbers:
+            assert self._batch is not None
+            self._batch.cancel(numbers)
+            for number in numbers:
+                del self._owners[number]
+        self._release_if_idle()
+
+    def _prefill(self) -> None:
+        """Compute about one chunk of prompts, and let samples join."""
+        left = self._chunk
+        while left > 0 and len(self._owners) < self._batch_size:
+            if self._prefilling is None:
+                group = self._take_short(left)
+                if group:
+                    self._admit_together(group)
+                    left -= sum(len(completion.ids) for completion in group)
+                    continue
+                self._prefilling = self._next_completion()
+            completion = self._prefilling
+            if completion is None:
+                return
+            try:
+                left -= self._prefill_long(completion, left)
+            except LMError as error:
+                self._finish_with(completion, from_lm_error(error))
+
+    def _next_completion(self) -> Completion | None:
+        with self._condition:
+            return self._completions.popleft() if self._completions else None
+
+    def _take_short(self, limit: int) -> list[Completion]:
+        """Take the next completions as long as they are short and all their samples find room."""
+        group: list[Completion] = []
+        room = self._batch_size - len(self._owners)
+        with self._condition:
+            while self._completions:
+                first = self._completions[0]
+                limit, room = limit - len(first.ids), room - first.n_pending
+                if len(first.ids) > self._chunk or room < 0 or (group and limit < 0):
+                    break
+                group.append(self._completions.popleft())
+        return group
+
+    def _admit_together(self, group: Sequence[Completion]) -> None:
+        """Prefill several short prompts in one batch."""
+        self._open()
+        assert self._session is not None
+        assert self._batch is not None
+        assert self._plan is not None
+        to_heal: dict[int, list[Completion]] = {}
+        for completion in group:
+            if completion.ending is not None:
+                to_heal.setdefault(id(completion.generator.sampler), []).append(completion)
+        for same in to_heal.values():
+            generator, endings = same[0].generator, [each.ending for each in same if each.ending is not None]
+            found = heal_prompts(DecodeSession(self._plan), endings, generator.tokenizer, generator.sampler)
+            for completion, healed in zip(same, found, strict=True):
+                completion.healed = healed
+        requests: list[Request] = []
+        for completion in group:
+            requests += self._start_samples(completion)
+        self._session.share_prefix(None)
+        self._batch.admit(requests)
+
+    def _start_samples(self, completion: Completion) -> list[Request]:
+        """Number samples of a completion that there is room for, and return their requests."""
+        try:
+            started = completion.start_samples(
+                self._batch_size - len(self._owners), lambda sample: self._number(completion, sample)
+            )
+        except LMError as error:
+            self._owners = {number: owner for number, owner in self._owners.items() if owner[0] is not completion}
+            self._finish_with(completion, from_lm_error(error))
+            return []
+        if not completion.n_pending:
+            self.gauges.prompt_tokens += completion.prompt_tokens
+        return started
+
+    def _prefill_long(self, completion: Completion, limit: int) -> int:
+        """Compute at most `limit` tokens of a prompt, or let its samples join; return the tokens computed."""
+        self._open()
+        assert self._session is not None
+        assert self._batch is not None
+        assert self._plan is not None
+        assert self._prefixes is not None
+        window = self._prefix_window(completion)
+        if completion.prefix is None and window:
+            completion.prefix = self._prefixes.start(window)
+            self.gauges.shared_tokens += len(completion.prefix.ids)
+        prefix = completion.prefix
+        if prefix is not None and len(prefix.ids) < len(window):
+            part = window[len(prefix.ids) : len(prefix.ids) + limit]
+            prefix.extend(part)
+            if len(prefix.ids) < len(window):
+                return len(part)
+            if len(window) >= self._chunk:
+                self._prefixes.keep(prefix)
+        if completion.ending is not None:
+            session = DecodeSession(self._plan)
+            session.share_prefix(prefix)
+            generator = completion.generator
+            (completion.healed,) = heal_prompts(session, [completion.ending], generator.tokenizer, generator.sampler)
+        requests = self._start_samples(completion)
+        self._session.share_prefix(prefix)
+        self._batch.admit(requests)
+        if not completion.n_pending:
+            self._prefilling = None
+        return max(1, len(completion.ids) - (len(prefix.ids) if prefix else 0))
+
+    def _number(self, completion: Completion, sample: int) -> int:
+        """Number a sample of the batch."""
+        self._next_number += 1
+        self._owners[self._next_number] = (completion, sample)
+        return self._next_number
+
+    def _prefix_window(self, completion: Completion) -> tuple[int, ...]:
+        """The tokens of a prompt to compute before its samples join; none of a short one that is continued as it is."""
+        assert self._plan is not None
+        if self._plan.layout != "rows":
+            return ()
+        ids = completion.common_ids
+        window = tuple(ids[window_start(len(ids), self._model.config.context_length) :])[:-1]
+        return window if len(window) >= self._chunk or completion.common_ids is not completion.ids else ()
+
+    def _step(self) -> None:
+        """Sample a token of each sample, and compute the next logits."""
+        if not self._owners:
+            return
+        assert self._batch is not None
+        for event in self._batch.sample():
+            completion, sample = self._owners[event.row]
+            if isinstance(event, Token):
+                self.gauges.generated_tokens += 1
+                self._events.append(
+                    (
+                        completion,
+                        Token(sample, event.id, event.logprob, event.text, event.alternatives, event.overlap),
+                    )
+                )
+            else:
+                del self._owners[event.row]
+                completion.n_unfinished -= 1
+                completion.is_done = not completion.n_unfinished
+                self._events.append((completion, Finish(sample, event.reason, event.text)))
+        failed = self._batch.take_errors()
+        for number, error in failed.items():
+            completion, _ = self._owners[number]
+            self._finish_with(completion, from_lm_error(error))
+        self._flush()  # clients get the tokens while the next ones are computed
+        self._batch.extend()
+        self.gauges.steps += 1
+        if failed:
+            others = {number for number, (completion, _) in self._owners.items() if completion.is_cancelled}
+            self._batch.cancel(others)
+            self._owners = {number: owner for number, owner in self._owners.items() if number not in others | {*failed}}
+        self._release_if_idle()
+
+    def _open(self) -> None:
+        """Create the session of a busy period."""
+        if self._session is None:
+            self._plan = plan_engines(self._model)
+            self._session = DecodeSession(self._plan)
+            self._batch = _FaultTolerantBatch(self._session)
+            if self._prefixes is None:
+                self._prefixes = PrefixCache(self._model, _PREFIX_CONTEXTS * self._model.config.context_length)
+
+    def _release_if_idle(self) -> None:
+        """Free the KV cache when no sample runs."""
+        if not self._owners and self._prefilling is None:
+            self._session = self._batch = None
+
+    def _finish_with(self, completion: Completion, error: ApiError) -> None:
+        """End a completion with an error."""
+        completion.is_cancelled = completion.is_done = True
+        if self._prefilling is completion:
+            self._prefilling = None
+        self._events.append((completion, error))
+
+    def _fail_all(self, error: ApiError) -> None:
+        running = {id(completion): completion for completion, _ in self._owners.values()}
+        if self._prefilling is not None:
+            running[id(self._prefilling)] = self._prefilling
+        for completion in running.values():
+            self._finish_with(completion, error)
+        self._owners.clear()
+        self._session = self._batch = self._prefixes = None
+
+    def _flush(self) -> None:
+        if self._events:
+            events, self._events = self._events, []
+            self._deliver(events)
+
+
+class _FaultTolerantBatch(ContinuousBatch):
+    """A batch in which the error of one sample leaves the others alone."""
+
+    def __init__(self, session: DecodeSession) -> None:
+        """Create an empty batch; each sample has settings of its own."""
+        super().__init__(session, Sampler(), stop_ids=(), alternatives=0)
+        self._errors: dict[int, LMError] = {}
+
+    def _append(
+        self, sample: SampleState, token: int, logprob: float, alternatives: Alternatives
+    ) -> list[Token | Finish]:
+        try:
+            return super()._append(sample, token, logprob, alternatives)
+        except LMError as error:
+            sample.is_finished = True
+            self._errors[sample.spec.number] = error
+            return []
+
+    def take_errors(self) -> dict[int, LMError]:
+        """Return the errors of the last step by sample number, and forget them."""
+        errors, self._errors = self._errors, {}
+        return errors
+
+
+def _compute(job: Job) -> None:
+    """Compute a job, unless it was cancelled."""
+    if not job.future.set_running_or_notify_cancel():
+        return
+    try:
+        job.future.set_result(job.compute())
+    except LMError as error:
+        job.future.set_exception(from_lm_error(error))
+    except ApiError as error:
+        job.future.set_exception(error)
+    except Exception:  # whatever it is, the server continues, and clients get no traceback
+        traceback.print_exc()
+        job.future.set_exception(unavailable("the model failed; see the server's log", retry=False))

@@ -1,0 +1,71 @@
+"""A server in a process of its own, on a free port of loopback."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.waiting import SECONDS, wait_until
+
+RUNS = Path(__file__).parents[2] / "golden" / "runs"
+
+
+class Server:
+    """A running `lm serve`.
+
+    Attributes:
+        url: of the server.
+        process: its process.
+        log: what it wrote to stderr.
+    """
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process, self.log, self.url = process, list[str](), ""
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def wait_until_ready(self) -> None:
+        wait_until(lambda: self.url or self.process.poll() is not None)
+        assert self.url, "".join(self.log)
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.log.append(line)
+            if found := re.search(r"http://\S+", line):
+                self.url = found[0]
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rpartition(":")[2])
+
+    def close(self) -> None:
+        self.process.wait(SECONDS)
+        self._reader.join()
+        assert self.process.stderr is not None
+        self.process.stderr.close()
+
+    def stop(self) -> int:
+        """End the server as a service manager does; return its exit code."""
+        self.process.terminate()
+        return self.process.wait(SECONDS)
+
+
+@contextlib.contextmanager
+def served(*arguments: object, **environment: str) -> Iterator[Server]:
+    """A server with some arguments, killed at the end if it is still there."""
+    command = [sys.executable, "-m", "cli", "serve", *map(str, arguments), "--port", "0", "--threads", "1"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ | environment)
+    running = Server(process)
+    try:
+        running.wait_until_ready()
+        yield running
+    finally:
+        process.kill()
+        running.close()

@@ -1,0 +1,181 @@
+"""The completions API, as the official client of OpenAI and curl use it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from lm.config.decoding import SamplingConfig
+from lm.config.hardware import HardwareConfig
+from lm.decoding.generator import Generator
+from lm.engine.fastest_dtype import load_for_decoding
+from tests.lm.serving.conftest import RUNS, served
+
+httpx, openai = pytest.importorskip("httpx"), pytest.importorskip("openai")
+pytest.importorskip("uvicorn")
+
+
+@pytest.fixture(scope="module")
+def server():
+    with served(RUNS / "gpt", f"second={RUNS / 'llama'}") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def client(server):
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def loaded():
+    return load_for_decoding(RUNS / "gpt", HardwareConfig(threads=1))
+
+
+def alone(loaded, prompt, *, n=1, **settings):
+    """What `lm generate` samples."""
+    config = SamplingConfig(**settings)
+    return Generator(loaded.model, loaded.tokenizer, config).samples(prompt, n=n, alternatives=3)
+
+
+def test_completions_equal_those_of_lm_generate_with_the_same_seed(client, loaded):
+    given = client.completions.create(
+        model="gpt", prompt="one two", n=3, seed=5, max_tokens=30, temperature=1.5, top_p=0.9,
+        frequency_penalty=0.1, logprobs=3, extra_body={"top_k": 12, "min_p": 0.001},
+    )  # fmt: skip
+    expected = alone(loaded, "one two", n=3, seed=5, max_tokens=30, temperature=1.5, top_p=0.9, frequency_penalty=0.1,
+                     top_k=12, min_p=0.001)  # fmt: skip
+    assert [choice.text for choice in given.choices] == [sample.text for sample in expected]
+    for choice, sample in zip(given.choices, expected, strict=True):
+        assert choice.logprobs.token_logprobs == pytest.approx(sample.logprobs, abs=1e-4)
+        assert [len(best) for best in choice.logprobs.top_logprobs] == [3] * len(sample.tokens)
+    assert given.usage.completion_tokens == sum(len(sample.tokens) for sample in expected)
+    assert given.usage.prompt_tokens == len(loaded.tokenizer.encode("one two"))
+
+
+def test_a_stream_has_the_same_text_and_ends_with_the_usage(client):
+    settings = {"model": "gpt", "prompt": "one two", "n": 2, "seed": 3, "max_tokens": 25, "temperature": 1.2}
+    whole = client.completions.create(**settings)
+    texts, reasons, usage = ["", ""], {}, None
+    for part in client.completions.create(**settings, stream=True, stream_options={"include_usage": True}):
+        for choice in part.choices:
+            texts[choice.index] += choice.text
+            reasons[choice.index] = choice.finish_reason or reasons.get(choice.index)
+        usage = part.usage
+    assert texts == [choice.text for choice in whole.choices]
+    assert reasons == {0: "length", 1: "length"}
+    assert usage == whole.usage
+
+
+def test_many_streams_with_different_settings_equal_their_runs_alone(client, loaded):
+    """Requests join and leave while others run; some prompts exceed the context of 24 tokens."""
+    requests = [
+        {
+            "prompt": "one two three four five six seven " * (1 + number % 3),
+            "seed": number, "max_tokens": 5 + 3 * number, "temperature": 0.5 + 0.1 * number,
+            **({"frequency_penalty": 0.2} if number % 2 else {"top_p": 0.95}),
+        }
+        for number in range(32)
+    ]  # fmt: skip
+
+    def stream(request):
+        parts = client.completions.create(model="gpt", stream=True, **request)
+        return "".join(choice.text for part in parts for choice in part.choices)
+
+    with ThreadPoolExecutor(len(requests)) as pool:
+        texts = list(pool.map(stream, requests))
+    expected = [alone(loaded, **request)[0].text for request in requests]
+    assert texts == expected
+
+
+def test_a_stop_string_ends_the_text_before_it(client):
+    given = client.completions.create(model="gpt", prompt="one ", temperature=0, max_tokens=60, stop=["five", "four"])
+    assert given.choices[0].finish_reason == "stop"
+    assert "four" not in given.choices[0].text
+    assert "three" in given.choices[0].text
+
+
+def test_echo_scores_the_prompt(client):
+    given = client.completions.create(model="gpt", prompt="one two", max_tokens=0, echo=True, logprobs=1)
+    (choice,) = given.choices
+    assert choice.text == "".join(choice.logprobs.tokens) == "one two"
+    assert choice.logprobs.token_logprobs[0] is None
+    assert all(value <= 0 for value in choice.logprobs.token_logprobs[1:])
+    assert choice.logprobs.text_offset == list(range(7))
+
+
+def test_best_of_returns_the_most_probable_samples(client, loaded):
+    settings = {"prompt": "one two", "seed": 1, "max_tokens": 12, "temperature": 2.0}
+    given = client.completions.create(model="gpt", n=2, best_of=6, **settings)
+    samples = alone(loaded, n=6, **settings)
+    best = sorted(samples, key=lambda sample: sum(sample.logprobs) / len(sample.logprobs), reverse=True)
+    assert [choice.text for choice in given.choices] == [sample.text for sample in best[:2]]
+
+
+def test_prompts_are_texts_or_ids_one_or_several(client, loaded):
+    ids = loaded.tokenizer.encode("one two")
+    by_text = client.completions.create(model="gpt", prompt=["one two", "two"], seed=1, max_tokens=9)
+    by_ids = client.completions.create(model="gpt", prompt=[ids, loaded.tokenizer.encode("two")], seed=1, max_tokens=9)
+    assert [each.text for each in by_text.choices] == [each.text for each in by_ids.choices]
+    one = client.completions.create(model="gpt", prompt=ids, seed=1, max_tokens=9)
+    assert one.choices[0].text == by_text.choices[0].text
+
+
+def test_a_logit_bias_bans_or_forces_a_token(client, loaded):
+    (token,) = loaded.tokenizer.encode("o")
+    given = client.completions.create(model="gpt", prompt="one", max_tokens=5, logit_bias={str(token): 100})
+    assert given.choices[0].text == "ooooo"
+
+
+@pytest.mark.parametrize(
+    ("field", "expected"),
+    [
+        ({"suffix": "end"}, "suffix is not supported"),
+        ({"temperature": -1}, "temperature must be at least 0"),
+        ({"temperatur": 1}, "did you mean 'temperature'"),
+        ({"n": 0}, "n must be at least 1"),
+        ({"max_tokens": "many"}, "max_tokens must be an integer"),
+        ({"stop": [""]}, "stop cannot be empty"),
+        ({"logit_bias": {"9999": 1}}, "there is no token 9999"),
+        ({"best_of": 3, "stream": True}, "best_of > n cannot be streamed"),
+        ({"prompt": [99999]}, "token 99999 is not in the vocabulary"),
+        ({"prompt": []}, "prompt must be"),
+        ({"prompt": "ü"}, "not in the tokenizer's vocabulary"),
+        ({"prompt": "one " * 3000}, "more than the server allows"),
+        ({"stream_options": {"include_usage": True}}, "stream_options needs stream"),
+        ({"model": None}, "model must be one of gpt, second"),
+    ],
+)
+def test_a_wrong_request_is_a_bad_request_that_says_what_is_wrong(server, field, expected):
+    body = {"model": "gpt", "prompt": "one", "max_tokens": 3} | field
+    answer = httpx.post(f"{server.url}/v1/completions", json=body)
+    assert answer.status_code == 400
+    assert expected in answer.json()["error"]["message"]
+    assert answer.json()["error"]["type"] == "invalid_request_error"
+
+
+def test_errors_are_the_exceptions_of_the_client(client):
+    with pytest.raises(openai.NotFoundError, match="there is no model 'gbt'"):
+        client.completions.create(model="gbt", prompt="one")
+    with pytest.raises(openai.BadRequestError, match="suffix"):
+        client.completions.create(model="gpt", prompt="one", suffix="two")
+    with pytest.raises(openai.NotFoundError, match="there are no embeddings"):
+        client.embeddings.create(model="gpt", input="one")
+    with pytest.raises(openai.NotFoundError, match="/v1/responses"):
+        client.responses.create(model="gpt", input="one")
+
+
+def test_models_are_listed_by_name(client):
+    assert [model.id for model in client.models.list()] == ["gpt", "second"]
+    assert client.models.retrieve("second").id == "second"
+
+
+def test_curl_needs_no_headers(server):
+    command = ["curl", "-sN", f"{server.url}/v1/completions", "-d",
+               json.dumps({"model": "gpt", "prompt": "one", "max_tokens": 4, "stream": True})]  # fmt: skip
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert lines[0].startswith("data: {")
+    assert lines[-2] == "data: [DONE]"
