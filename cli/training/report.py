@@ -257,7 +257,7 @@ def _r_drop_warnings(config: RunConfig) -> list[str]:
     """Warn if R-Drop is used without dropout."""
     if config.training.passes == 1 or not has_no_dropout(config):
         return []
-    return ["without dropout the two passes of R-Drop are the same: it takes twice as long for nothing (--dropout)"]
+    return ["without dropout the two passes of R-Drop are the same, so it doubles the time without effect (--dropout)"]
 
 
 def _attention_warnings(model: ModelConfig) -> list[str]:

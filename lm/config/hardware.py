@@ -18,7 +18,7 @@ INFERENCE_ONLY_DTYPES: tuple[DType, ...] = ("float16", "int8")
 
 @dataclass(frozen=True)
 class HardwareConfig(CheckedConfig):
-    """The hardware to run on; `auto` is resolved by looking at the machine."""
+    """The hardware to run on; `auto` is resolved by measuring the machine."""
 
     device: Device = option("auto", "Device; auto: a GPU if there is one.")
     dtype: DType = option("auto", "Dtype of matmuls; float16, int8: inference only.")

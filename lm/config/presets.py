@@ -364,7 +364,7 @@ def build_depth_preset(depth: int) -> Preset:
 
 
 def build_translation_depth_preset(depth: int) -> Preset:
-    """Return an encoder-decoder with so many layers in each stack, and d_model 64 times that.
+    """Return an encoder-decoder with `depth` layers in each stack and d_model 64 × `depth`.
 
     It is trained for ten epochs, which suits tens of thousands of pairs.
     """

@@ -22,24 +22,24 @@ FORMAT_VERSION = 1
 
 @dataclass(frozen=True)
 class RunPlan:
-    """What was decided by looking at the machine and the data: written before the first step, only read afterwards.
+    """What was chosen for this machine and data: written before the first step, and only read afterwards.
 
     Attributes:
-        device: the device that the run trains on.
-        dtype: arithmetic of the matmuls.
+        device: the run trains on.
+        dtype: of the matmuls.
         threads: CPU threads.
-        optimizer_dtype: arithmetic of Muon's products.
-        processes: that train the run together.
-        micro_batch_tokens: positions of one pass through the model at most, where they were fitted to the memory of a
-            GPU; None: `training.micro_batch_size` says it.
-        steps: optimizer steps in all; with a deadline, about so many.
+        optimizer_dtype: of Muon's matmuls.
+        processes: number of ranks.
+        micro_batch_tokens: maximum tokens per forward pass, fitted to the memory of a GPU; None:
+            `training.micro_batch_size` applies.
+        steps: number of optimizer steps; with a deadline, an estimate.
         data: folder of the prepared data.
-        data_key: hash of everything that the data were made from.
-        deadline: seconds that a run under a budget has, until the decay of its learning rate has begun: from then on
-            the steps are exact, and there is none.
-        decay_step: of a run under a budget, or of one that was extended, the step after which its learning rate falls.
-        decay_share: the share of the peak that it falls from.
-        extended_at: the step at which the run was extended beyond its former end, where it was.
+        data_key: hash of the inputs and settings that the data were prepared from.
+        deadline: seconds until the learning rate decays under a budget; None once the decay has begun, when the number
+            of steps is final.
+        decay_step: step at which the decay starts, under a budget or in an extension.
+        decay_share: fraction of the peak learning rate there.
+        extended_at: step at which the run was extended.
     """
 
     device: str
@@ -64,14 +64,13 @@ class RunPlan:
 
 @dataclass(frozen=True)
 class RunConfig:
-    """Everything that defines a run; `config.json` is this, as JSON.
+    """All settings of a run, as in its `config.json`.
 
     Attributes:
-        preset: the name of what its settings started from.
-        base_sha256: of the file of the weights that its adapters belong to.
-        label_completions: of a decoder trained on examples whose completions are labels, all of them, delimiters
-            included (see `lm.data.labels`).
-        plan: what was decided by looking at the machine and the data.
+        preset: name of the preset that its settings started from.
+        base_sha256: SHA-256 of the base model's weights file; for adapters.
+        label_completions: the labels, with delimiters, of a decoder trained on labelled examples (see `lm.data.labels`).
+        plan: what was chosen for the machine and data.
     """
 
     model: ModelConfig = field(default_factory=ModelConfig)

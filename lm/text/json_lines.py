@@ -117,7 +117,7 @@ class _TextBuffer:
                 raise InputError(f"{where}: JSON that cannot be read ({error})") from None
 
     def _read(self, least: int) -> bool:
-        """Read at least so many more characters; False at the end of the text."""
+        """Read at least the given number of characters; False at the end of the text."""
         parts, length = [self._text[self.position :]], 0
         for block in self._blocks:
             parts.append(block)

@@ -42,7 +42,7 @@ class GGUFVocabulary:
 
 
 def build_vocabulary(tokenizer: Tokenizer, size: int) -> GGUFVocabulary:
-    """Build the vocabulary of a model with so many IDs; IDs beyond the tokenizer get unused names.
+    """Build a vocabulary of the given size; IDs beyond the tokenizer get unused names.
 
     Raises:
         UsageError: llama.cpp has no such tokenizer; the message names the reason.

@@ -89,7 +89,7 @@ def from_family_tensors(
         shape: expected.
         config: of the model.
         family: of the model.
-        read: reads one of theirs, by name.
+        read: reads a tensor of the Hugging Face model by name.
     """
     place = locate_tensor(name, shape[0], config, family)
     parts = [read(their_name) for their_name in place.names]
