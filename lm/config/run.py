@@ -69,7 +69,7 @@ class RunConfig:
     Attributes:
         preset: name of the preset that its settings started from.
         base_sha256: SHA-256 of the base model's weights file; for adapters.
-        label_completions: the labels, with delimiters, of a decoder trained on labelled examples (see `lm.data.labels`).
+        label_completions: the labels of a decoder trained on labelled examples, with delimiters (`lm.data.labels`).
         plan: what was chosen for the machine and data.
     """
 
