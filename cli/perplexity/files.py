@@ -40,6 +40,11 @@ from lm.hardware import inference_dtypes, select_device
 from lm.model.transformer import DecoderOnly
 from lm.text.files import TextFile, TextFiles, find_text_files, select_readable, total_text_bytes
 
+_HELD_OUT_DIFFERENCE = (
+    "windows overlap by context - stride, and each document is scored on its own; lm train measures disjoint windows "
+    "of the whole split, so its loss differs a little"
+)
+
 
 def measure_files(run: Path, files: Sequence[str], output: ReportFormat, given: ParsedOptions) -> None:
     """Score files by a run, and print or write the report.
@@ -63,6 +68,8 @@ def measure_files(run: Path, files: Sequence[str], output: ReportFormat, given: 
     is_of_examples = are_examples(scorer, texts)
     given.refuse_without_effect("files", files=lambda: texts, holds_examples=is_of_examples)
     texts = select_readable(texts)
+    if not (files or is_of_examples or scorer.loaded.config.model.is_masked):
+        print_labelled("note", _HELD_OUT_DIFFERENCE)
     if is_of_examples:
         with scorer.shared(of_examples=True) as shared:
             measure_examples(shared, texts, output)

@@ -158,7 +158,7 @@ def show_dry_run(event: Planned, spec: RunSpec) -> None:
     if config.training.budget is not None:
         print_labelled("time", f"{config.training.budget}, {format_duration(event.spent)} of them gone")
     else:
-        speed = step_timing.measure_speed(config, event.corpus, event.data, seconds=_SECONDS_TO_MEASURE)
+        speed = step_timing.estimate_speed(config, event.corpus, event.data, seconds=_SECONDS_TO_MEASURE)
         print_labelled(
             "time",
             f"about {format_duration(config.plan.steps * speed.step_seconds)} and "

@@ -24,6 +24,7 @@ from cli.training.plan import show_dry_run, warn_about_few_steps
 from cli.training.report import report
 from cli.training.tensorboard import check_installed, has_recordings, open_recorder
 from lm.benchmark.dtypes import choose_dtype_briefly
+from lm.config.run import RunConfig
 from lm.config.run_spec import RunSpec
 from lm.distributed import launcher_env
 from lm.hardware import measure_matmul_flops, peak_memory
@@ -192,7 +193,8 @@ def _report_results(run: Run, *, ngram_bits: Sequence[float]) -> None:
     if state.best_loss is not None:
         bleu = f", BLEU {state.best_bleu:.1f}" if state.best_bleu else ""
         accuracy = best_accuracy(run.folder, run.config, state)
-        perplexity = f"perplexity {format_perplexity(state.best_loss)}{bleu}"
+        windows = " in disjoint windows" if _predicts_text(run.config) else ""
+        perplexity = f"perplexity {format_perplexity(state.best_loss)}{windows}{bleu}"
         score = perplexity if accuracy is None else f"accuracy {accuracy:.1%}"
         scores = f"validation loss {state.best_loss:.4f}, {score}"
         print_labelled("best", f"{scores}, at step {state.best_step:,}{_format_later_steps(run)}")
@@ -216,6 +218,11 @@ def _choose_dtype(run: Run) -> None:
     chosen = choose_dtype_briefly(run.folder, dataclasses.replace(run.config.hardware, dtype="auto"))
     if chosen is not None:
         print_labelled("decoding", f"{chosen} (--dtype float32 is exact)")
+
+
+def _predicts_text(config: RunConfig) -> bool:
+    """Whether the validation loss is that of windows of text, which `lm perplexity` measures in another way."""
+    return not (config.model.translates or config.model.is_masked or config.data.supervised)
 
 
 def _format_later_steps(run: Run) -> str:

@@ -20,7 +20,7 @@ from lm.training import random_data
 from lm.training.corpus import TrainingCorpus
 from lm.training.evaluation import measure_cost
 from lm.training.loop import batch_flops, train
-from lm.training.planning.budget import TrainingSpeed
+from lm.training.planning.budget import EvaluationCost, TrainingSpeed
 from lm.training.run import Run
 from lm.training.startup import start_run
 
@@ -29,6 +29,7 @@ Timer = Callable[[], float]
 
 _UNLIMITED_STEPS = 1 << 40
 _N_BATCHES = 4
+_ESTIMATE_LAYERS, _ESTIMATE_TOKENS = 2, 2048
 
 
 @contextmanager
@@ -84,15 +85,39 @@ def measure_speed(config: RunConfig, corpus: TrainingCorpus, data: TrainingData,
         return TrainingSpeed(seconds_per_step, measure_cost(run, seconds=seconds / 4), run.hardware)
 
 
+def estimate_speed(config: RunConfig, corpus: TrainingCorpus, data: TrainingData, *, seconds: float) -> TrainingSpeed:
+    """Estimate the speed of a run without building its whole model; see `measure_speed` for the arguments.
+
+    A model of two layers is measured on small batches, and scaled by FLOPs.
+    """
+    model, training = config.model, config.training
+    layers = {name: min(_ESTIMATE_LAYERS, getattr(model, name)) for name in ("n_layers", "n_encoder_layers")}
+    tokens = max(_ESTIMATE_TOKENS, model.context_length)
+    rows = max(1, tokens // model.context_length)
+    small_batch = {
+        "batch_tokens": training.batch_tokens and min(training.batch_tokens, tokens),
+        "batch_size": training.batch_size and min(training.batch_size, rows),
+    }
+    shallow = dataclasses.replace(config, model=dataclasses.replace(model, **layers))
+    small = dataclasses.replace(shallow, training=dataclasses.replace(training, **small_batch))
+    with trial_run(small, corpus) as run:
+        whole = [batch_flops(each, data.batch(0)) for each in (config, shallow)]
+        passes, depth = whole[1] / batch_flops(run.config, run.data.batch(0)), whole[0] / whole[1]
+        seconds_per_step = depth * measure_step_seconds(run, seconds=seconds, passes=passes)
+        cost = measure_cost(run, seconds=seconds / 4)
+    cost = EvaluationCost(depth * cost.loss_seconds, depth * cost.sentence_seconds)
+    return TrainingSpeed(seconds_per_step, cost, run.hardware)
+
+
 def measure_flop_rate(config: RunConfig, *, seconds: float) -> float:
     """Return the FLOP/s of training steps on random tokens."""
     with random_data_run(config, rows=_batch_rows(config)) as run:
         return batch_flops(run.config, run.data.batch(0)) / measure_step_seconds(run, seconds=seconds)
 
 
-def measure_step_seconds(run: Run, *, seconds: float) -> float:
-    """Return the median step time in seconds, excluding one warm-up step."""
-    step = training_step_timer(run)
+def measure_step_seconds(run: Run, *, seconds: float, passes: float = 1.0) -> float:
+    """Return the median step time in seconds, excluding one warm-up step; see `scaled_step_timer` for `passes`."""
+    step = training_step_timer(run, passes=passes)
     return statistics.median(each for (each,) in time_interleaved([step], seconds=seconds))
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import io
 import itertools
 import json
+import os
 import random
 import re
 import shlex
+import subprocess
 import sys
 from types import SimpleNamespace
 
@@ -28,7 +30,7 @@ def steady(monkeypatch):
     """A machine on which everything takes the same time: getting ready none, a step what a clock of its own says."""
     monkeypatch.setattr(Trainer, "_seconds_elapsed", lambda self: 0.0)
     monkeypatch.setattr(training, "measure_flop_rate", lambda config, *, seconds: 1e9)
-    monkeypatch.setattr(training, "measure_step_seconds", lambda run, *, seconds: 0.02)
+    monkeypatch.setattr(training, "measure_step_seconds", lambda run, *, seconds, passes=1.0: 0.02)
     monkeypatch.setattr(run_clock, "time", SimpleNamespace(monotonic=itertools.count(0.0, 0.02).__next__))
 
 
@@ -143,6 +145,22 @@ def test_a_dry_run_prints_the_plan_and_a_command_that_makes_it(place, steady, tm
     table = dict(re.findall(r"^(\S+(?: \S+)?)  +(\S.*?)  +\S", printed.err, re.M))
     assert table["dropout"] == f"{made['model']['dropout']:g}"
     assert table["weight decay"] == f"{made['training']['weight_decay']:g}"
+
+
+@pytest.mark.skipif(not hasattr(os, "wait4"), reason="needs the peak memory of a child process")
+def test_a_dry_run_does_not_build_the_model(place, tmp_path):
+    """Weights, gradients and optimizer state of the whole model would be 4.5 GB."""
+    flags = ["--preset", "gpt2", "--n-layers", "40", "--context", "64", "--batch-size", "1", "--vocab-size", "300"]
+    flags += ["--steps", "7", "--dry-run", "--threads", "1", "--dtype", "float32"]
+    with (tmp_path / "said").open("w") as said:
+        command = [sys.executable, "-m", "cli", "train", str(place / "text.txt"), *flags]
+        process = subprocess.Popen(command, stdout=said, stderr=said)
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0, (tmp_path / "said").read_text()
+    (memory,) = re.findall(r"^memory +about ([\d.]+) GB", (tmp_path / "said").read_text(), re.M)
+    assert float(memory) > 4
+    assert used.ru_maxrss * (1 if sys.platform == "darwin" else 1024) < 2e9
 
 
 def test_the_command_of_a_dry_run_continues_another_run_too(place, tmp_path, capsys):

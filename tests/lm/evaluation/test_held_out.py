@@ -75,6 +75,15 @@ def test_held_out_documents_are_what_the_run_did_not_see(trained, documents):
     assert any("<|endoftext|>" in text for text in held_out)
 
 
+def test_training_and_perplexity_say_how_their_losses_of_the_same_text_differ(trained, capsys, tmp_path):
+    said = warned(capsys, trained / "text")
+    assert any("lm train measures disjoint windows of the whole split" in line for line in said)
+    assert not any("disjoint" in line for line in warned(capsys, trained / "examples"))
+    small = [f"--{name.replace('_', '-')}={value}" for name, value in SMALL.items()]
+    assert run(["train", str(trained / "texts.jsonl"), *small, "-o", str(tmp_path / "run")]) == 0
+    assert re.search(r"^best .* perplexity [\d.]+ in disjoint windows, at step 1$", capsys.readouterr().err, re.M)
+
+
 def test_held_out_examples(trained):
     held_out = list(open_held_out_text(loaded(trained / "examples")).examples())
     assert held_out
