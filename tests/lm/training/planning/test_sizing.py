@@ -105,9 +105,9 @@ def test_more_text_gets_a_larger_vocabulary():
         # A quarter of a token for each parameter of the blocks is enough. Depth 4 has 3.146 M there and 0.524 M for the
         # vocabulary, and sees 1.032 M tokens: 0.33. At depth 5, 6.144 M and 0.655 M, it would be 0.09. 4 · √1.032 M.
         (2.5e13, MEGABYTE, "bpe", (4, 2048, 4064), 1_032_000),
-        # 0.131 are enough. Depth 3, 1.327 M and 0.393 M, sees 330,300: 0.25, and 161 of each token. A 200th of them.
-        (3.75e12, MEGABYTE, "bpe", (3, 2048, 1651), 330_300),
-        # Depth 3 would see 220,200: 107 of each token, which is less than 128.
+        # 0.131 are enough. Depth 3, 1.327 M and 0.393 M, sees 440,400: 0.33, and 215 of each token. A 200th of them.
+        (5e12, MEGABYTE, "bpe", (3, 2048, 2202), 440_400),
+        # Depth 3 would see 220,200: 107 of each token, which is less than 192.
         (2.5e12, MEGABYTE, "bpe", (2, 2048, 2890), 578_000),
         # Depth 3, 1.327 M and 1.573 M, would see 762,000 of 8,192 tokens: 93 of each.
         (1.46e13, 4 * MEGABYTE, "bpe", (2, 8192, 4096), 1_534_000),
