@@ -23,7 +23,8 @@ test: $(VENV)/installed-dev
 
 test-portable: $(VENV)/installed-dev
 	$(AVX2) $(BIN)/python -m pytest -n auto --dist loadscope --no-loadscope-reorder tests/system tests/lm/kernels tests/lm/engine
-	$(PLAIN) $(BIN)/python -m pytest tests/system/test_portable.py
+	$(AVX2) $(BIN)/python -m pytest -m slow tests/system/test_portable.py
+	$(PLAIN) $(BIN)/python -m pytest -m slow tests/system/test_portable.py
 	$(BIN)/python -m tests.roundings
 
 # All numerical tests under all roundings: most of an hour on two cores.

@@ -26,8 +26,9 @@ from lm.errors import UsageError
 _DTYPES = ("float32", "bfloat16")
 _MATMUL_SIZE, _MATMUL_REPEATS = 256, 3
 _EMULATED_RATIO = 4.0  # slower than float32: emulated
-_MATRIX_ON_CPU, _MATRIX_ON_GPU = 1024, 8192  # rows and columns
 _LAUNCHES = 4  # per GPU synchronisation
+MATRIX_SIZES = {"cpu": 1024, "gpu": 8192}
+"""Rows and columns of the matmul that measures FLOP/s; on a GPU large, because small ones are bound by launches."""
 _VARIABLE_CPUINFO = (
     "processor",
     "cpu MHz",
@@ -299,8 +300,8 @@ def measure_matmul_flops(hardware: Hardware, *, size: int | None = None, repeats
 
 
 def matmul_size(device: str) -> int:
-    """Return the size of the measured matmul; on a GPU large, because small ones are bound by launches."""
-    return _MATRIX_ON_CPU if device == "cpu" else _MATRIX_ON_GPU
+    """Return the size of the measured matmul."""
+    return MATRIX_SIZES["cpu" if device == "cpu" else "gpu"]
 
 
 def random_like_matrix(size: int, hardware: Hardware) -> torch.Tensor:

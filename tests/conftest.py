@@ -102,8 +102,11 @@ def _keep_cases(items: list[pytest.Item], most: int) -> None:
 def the_first_is_fastest() -> Iterator[None]:
     """Runs train in float32 and multiply with MKL wherever they may choose, so that they learn the same every time.
 
+    The speed of the machine, which they report, is measured with a small matmul.
+
     Other processes choose for themselves: tests that compare what these compute name the dtype.
     """
+    from lm import hardware
     from lm.model import layers as linear
     from lm.training.planning import hardware_selection
 
@@ -112,6 +115,7 @@ def the_first_is_fastest() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hardware_selection, "select_fastest", first)
+        patch.setitem(hardware.MATRIX_SIZES, "cpu", 64)
         patch.setattr(linear, "_is_clearly_faster", lambda *_: False)
         yield
 

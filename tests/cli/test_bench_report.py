@@ -11,6 +11,7 @@ import pytest
 
 from cli.main import run
 from lm.benchmark import hugging_face
+from lm.hardware import matmul_size
 
 QUICK = ["--device", "cpu", "--dtype", "float32", "--seconds", "0", "--batch-size", "1"]
 
@@ -33,7 +34,7 @@ def test_json_has_the_machine_its_limits_and_each_figure(described):
     assert described["threads"] >= 1
     assert described["transformers"] is None
     limits = described["limits"]
-    assert limits["matrix_size"] == 1024
+    assert limits["matrix_size"] == matmul_size("cpu")
     assert limits["flops"]["float32"] > 0
     assert limits["memory_bandwidth"] > 0
     measured = described["measurements"]
@@ -62,7 +63,7 @@ def test_a_table_on_stdout_and_notes_on_stderr(capsys, lonely):
     lines = printed.out.splitlines()
     assert lines[0].startswith("cpu, ")
     assert ["limit", "measured"] in [line.split() for line in lines]
-    assert "products of 1,024³, float32" in printed.out
+    assert f"products of {matmul_size('cpu'):,}³, float32" in printed.out
     header = next(line for line in lines if line.startswith("preset"))
     assert header.split() == ["preset", "task", "tokens", "arithmetic", "tokens/s", "MFU"]
     assert sum(line.startswith("nanogpt-cpu") for line in lines) == 4

@@ -170,8 +170,6 @@ def test_a_budget(tmp_path, monkeypatch, capsys, pairs):
 def test_two_processes(tmp_path):
     events: list[object] = []
     lm.train("text.txt", out=tmp_path / "ours", steps=4, processes=2, threads=1, on_event=events.append, **SMALL)
-    command("text.txt", out=tmp_path / "theirs", steps=4, processes=2, threads=1, **SMALL)
-    assert tensors(tmp_path / "ours") == tensors(tmp_path / "theirs")
     assert [event.step for event in events if isinstance(event, lm.Step)] == [1, 2, 3, 4]
     assert any(isinstance(event, lm.Saved) and event.folder.is_dir() for event in events)
     assert "RANK" not in os.environ
@@ -179,6 +177,13 @@ def test_two_processes(tmp_path):
         lm.train("text.txt", out=tmp_path / "ours", steps=4, processes=2, **SMALL)
     with pytest.raises(UsageError, match="trains in this process"):
         list(Trainer(lm.run_spec("text.txt", out=tmp_path / "alone", steps=4, processes=2, **SMALL)))
+
+
+@pytest.mark.slow
+def test_two_processes_of_the_command_train_the_same(tmp_path):
+    lm.train("text.txt", out=tmp_path / "ours", steps=4, processes=2, threads=1, **SMALL)
+    command("text.txt", out=tmp_path / "theirs", steps=4, processes=2, threads=1, **SMALL)
+    assert tensors(tmp_path / "ours") == tensors(tmp_path / "theirs")
 
 
 def test_a_run_has_a_folder_of_its_own_unless_one_is_named(tmp_path, monkeypatch, files):

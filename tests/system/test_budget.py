@@ -113,7 +113,7 @@ def test_what_is_given_replaces_that_choice_alone(place, steady, tmp_path, capsy
 )
 def test_n_gram_baselines_choose_between_words_and_characters(steady, tmp_path, capsys, made, merges, flags):
     """Unless something of the tokenizer is given."""
-    (tmp_path / "text.txt").write_text(made(20_000), encoding="utf-8")
+    (tmp_path / "text.txt").write_text(made(8_000), encoding="utf-8")
     command = ["train", str(tmp_path / "text.txt"), "--budget", "1s", "--depth", "1", *flags]
     assert run([*command, "-o", str(tmp_path / "run")]) == 0
     table = dict(re.findall(r"^(\S+)  +(\S.*)$", capsys.readouterr().err, re.M))

@@ -21,7 +21,9 @@ def folder(tmp_path_factory) -> Path:
     """Models of one stack, of one direction and of two, ten steps old, and what they learned from."""
     folder = tmp_path_factory.mktemp("decoder-only")
     for side, path in enumerate(("text.en", "text.de")):
-        (folder / path).write_text("".join(pair[side] + "\n" for pair in pairs(120, seed=0)))
+        lines = [pair[side] + "\n" for pair in pairs(120, seed=0)]
+        (folder / path).write_text("".join(lines))
+        (folder / f"few-{path}").write_text("".join(lines[:15]))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LM_CACHE", str(folder / "cache"))
         command = ["train", *files(folder), "--preset", "translation-tiny", "--decoder-only", *SHAPE, *LENGTH]
@@ -44,17 +46,17 @@ def test_resuming_equals_never_having_stopped(folder, name, tmp_path):
 
 
 def test_translate_in_every_way(folder, capsys):
-    command = ["translate", str(folder / "one"), str(folder / "text.en")]
+    command = ["translate", str(folder / "one"), str(folder / "few-text.en")]
     for options in (
         ["--beam", "1"], ["--n-best", "2", "--json"], ["--sample", "--seed", "1"], ["--prefix", "drei"],
         ["--ensemble", str(folder / "one" / "checkpoints" / "step-5")],
     ):  # fmt: skip
         assert run([*command, *options]) == 0
         *lines, last = capsys.readouterr().out.split("\n")
-        assert (len(lines), last) == (120, "")
+        assert (len(lines), last) == (15, "")
         assert "--prefix" not in options or all(line.startswith("drei") for line in lines)
     for language in ("de", "en"):
-        assert run(["translate", str(folder / "two"), str(folder / "text.en"), "--to", language]) == 0
+        assert run(["translate", str(folder / "two"), str(folder / "few-text.en"), "--to", language]) == 0
     assert run([*command, "--coverage-penalty", "0.2"]) == 2
     assert capsys.readouterr().err.count("--coverage-penalty") == 1
 
@@ -81,7 +83,8 @@ def test_attention_and_its_alignments(folder, tmp_path, capsys):
     assert (tmp_path / "map.pharaoh").read_text().count("-") == 3
     assert run([*command, "-o", str(tmp_path / "map.html")]) == 0
     assert (
-        run(["translate", str(folder / "one"), str(folder / "text.en"), "--attention", str(tmp_path / "a.html")]) == 0
+        run(["translate", str(folder / "one"), str(folder / "few-text.en"), "--attention", str(tmp_path / "a.html")])
+        == 0
     )
 
 

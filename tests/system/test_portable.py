@@ -1,6 +1,6 @@
 """A short training with nothing said about the machine, as it continues whatever processor this is.
 
-`make test-portable` runs the tests of this folder on a processor that is told to do less than it can.
+`make test-portable` runs it, and the tests of this folder, on a processor that is told to do less than it can.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import pytest
 from lm.hardware import MAX_THREADS, native_dtypes
 from tests.system.test_commands import lm
 from tests.tolerances import approx
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

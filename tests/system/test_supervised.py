@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import math
 import random
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -138,13 +136,13 @@ def test_perplexity_of_examples_is_what_training_logs(task, held_out, capsys):
         assert (total["documents"], report["unit"], report["shortened"]) == (31, "completion token", 1)
 
 
-def test_a_bad_line_ends_the_command_with_one_line(task):
+def test_a_bad_line_ends_the_command_with_one_line(task, capsys):
     (task / "bad.jsonl").write_text('{"prompt": "a", "completion": "b"}\n{"prompt": "a"}\n')
-    command = ["train", str(task / "bad.jsonl"), "--supervised", "-o", str(task / "bad")]
-    done = subprocess.run([sys.executable, "-m", "cli.main", *command], capture_output=True, text=True, timeout=900)
-    assert done.returncode == 1
-    assert done.stderr.count("\n") == 1
-    assert "bad.jsonl: line 2: no field 'completion'" in done.stderr
+    capsys.readouterr()
+    assert run(["train", str(task / "bad.jsonl"), "--supervised", "-o", str(task / "bad")]) == 1
+    stderr = capsys.readouterr().err
+    assert stderr.count("\n") == 1
+    assert "bad.jsonl: line 2: no field 'completion'" in stderr
     assert not (task / "bad").exists()
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import get_args
 
@@ -36,28 +38,50 @@ def folder(tmp_path_factory) -> Path:
     return made
 
 
-def ask(shell: str, line: str, where: Path) -> list[str]:
-    """What a shell would offer at the end of a command line; nothing means its own files and folders."""
-    words = line.split(" ")
-    asked = {
-        "bash": {"COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)},
-        "zsh": {"_TYPER_COMPLETE_ARGS": line},
-        "fish": {"_TYPER_COMPLETE_ARGS": line, "_TYPER_COMPLETE_FISH_ACTION": "get-args"},
-    }[shell]
-    code = (
-        "import sys; sys.argv = ['lm'];\n"
-        "from cli.main import main\n"
-        "try: main()\n"
-        "finally:\n"
-        "    heavy = {'torch', 'numpy', 'tokenizers', 'safetensors'} & set(sys.modules)\n"
-        "    if heavy: print('imported', heavy, file=sys.stderr)"
-    )
-    environment = {**os.environ, "_LM_COMPLETE": f"complete_{shell}", "LM_STEP": "1", "PYTHONPATH": str(ROOT), **asked}
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, cwd=where, timeout=900
-    )
-    assert done.stderr == ""
-    return _values(shell, done.stdout)
+_ANSWERS = """
+import contextlib, io, json, os, sys
+from cli.main import main
+own, sys.argv, questions = dict(os.environ), ['lm'], sys.stdin
+for line in questions:
+    sys.stdin = open(os.devnull)
+    where, environment = json.loads(line)
+    os.chdir(where)
+    os.environ.clear()
+    os.environ.update(own | environment)
+    with contextlib.redirect_stdout(io.TextIOWrapper(io.BytesIO())) as out, contextlib.suppress(SystemExit):
+        main()
+    out.flush()
+    heavy = {'torch', 'numpy', 'tokenizers', 'safetensors'} & set(sys.modules)
+    print(json.dumps([out.buffer.getvalue().decode(), sorted(heavy)]), flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def ask() -> Iterator[Callable[[str, str, Path], list[str]]]:
+    """What a shell would offer at the end of a command line; nothing means its own files and folders.
+
+    One process answers all questions, and imports nothing heavy for them.
+    """
+    with subprocess.Popen(
+        [sys.executable, "-c", _ANSWERS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True, env={**os.environ, "LM_STEP": "1", "PYTHONPATH": str(ROOT)},
+    ) as process:  # fmt: skip
+
+        def ask(shell: str, line: str, where: Path) -> list[str]:
+            asked = {
+                "bash": {"COMP_WORDS": line, "COMP_CWORD": str(len(line.split(" ")) - 1)},
+                "zsh": {"_TYPER_COMPLETE_ARGS": line},
+                "fish": {"_TYPER_COMPLETE_ARGS": line, "_TYPER_COMPLETE_FISH_ACTION": "get-args"},
+            }[shell]
+            process.stdin.write(json.dumps([str(where), {"_LM_COMPLETE": f"complete_{shell}", **asked}]) + "\n")
+            process.stdin.flush()
+            output, heavy = json.loads(process.stdout.readline())
+            assert heavy == []
+            return _values(shell, output)
+
+        yield ask
+        process.stdin.close()
+        assert process.stderr.read() == ""
 
 
 def _values(shell: str, output: str) -> list[str]:
@@ -83,7 +107,7 @@ def _values(shell: str, output: str) -> list[str]:
         ("lm perplexity runs/novel x --versus runs/l", ["runs/letters"]),
     ],
 )
-def test_every_shell_offers(shell, line, offered, folder):
+def test_every_shell_offers(ask, shell, line, offered, folder):
     assert ask(shell, line, folder) == offered
 
 
@@ -110,12 +134,12 @@ def test_every_shell_offers(shell, line, offered, folder):
         ("lm train --set model.zero", ["model.zero_init=true", "model.zero_init=false"]),
     ],
 )
-def test_each_thing_is_offered_where_it_belongs(line, offered, folder):
+def test_each_thing_is_offered_where_it_belongs(ask, line, offered, folder):
     assert ask("bash", line, folder) == offered
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
-def test_values_of_a_setting(shell, folder):
+def test_values_of_a_setting(ask, shell, folder):
     assert ask(shell, "lm train --set model.experts=", folder) == []
     norms = ["model.norm=layernorm", "model.norm=rmsnorm"]
     assert ask(shell, "lm train --set model.norm=", folder) == norms
@@ -137,7 +161,7 @@ def test_whatever_names_a_run_offers_runs(command, parameter, folder, monkeypatc
     assert "runs/letters" in [item.value for item in parameter.shell_complete(context, "runs/l")]
 
 
-def test_values_of_a_choice(folder):
+def test_values_of_a_choice(ask, folder):
     assert ask("bash", "lm train --schedule ", folder) == list(get_args(Schedule))
 
 
@@ -164,7 +188,7 @@ def test_completions_are_the_values_that_are_accepted(command, parameter):
         assert offered == [f"{key}={value}" for value in described.choices]
 
 
-def test_curves_that_are_offered_are_those_that_a_run_has(tmp_path, monkeypatch):
+def test_curves_that_are_offered_are_those_that_a_run_has(ask, tmp_path, monkeypatch):
     monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
     text, folder = tmp_path / "text.txt", tmp_path / "run"
     text.write_text("one two three four\n" * 100)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -86,14 +84,12 @@ def test_a_resumed_run_can_begin_with_it_or_leave_off(train):
     assert [event.step for event in read(folder).Scalars("loss")] == [7]
 
 
-def test_without_tensorboard_one_line_says_so_before_anything_is_made(tmp_path):
+def test_without_tensorboard_one_line_says_so_before_anything_is_made(tmp_path, monkeypatch, capsys):
     text = tmp_path / "text.txt"
     text.write_text("the quick brown fox\n" * 100)
-    code = "import sys; sys.modules['tensorboard'] = None; from cli.main import main; main()"
-    command = [sys.executable, "-c", code, "train", str(text), "-o", str(tmp_path / "run"), "--tensorboard"]
-    done = subprocess.run(
-        command, capture_output=True, text=True, env={**os.environ, "LM_CACHE": str(tmp_path / "cache")}
-    )
-    assert done.returncode == 1
-    assert done.stderr == "lm: --tensorboard needs TensorBoard: pip install 'lm-toolkit[tensorboard]'\n"
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    monkeypatch.delitem(sys.modules, "torch.utils.tensorboard", raising=False)
+    monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
+    assert run(["train", str(text), "-o", str(tmp_path / "run"), "--tensorboard"]) == 1
+    assert capsys.readouterr().err == "lm: --tensorboard needs TensorBoard: pip install 'lm-toolkit[tensorboard]'\n"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["text.txt"]

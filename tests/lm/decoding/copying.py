@@ -15,7 +15,7 @@ from lm.tokenizer.tokenizer import Tokenizer
 from tests.cli.small_runs import make_tokenizer
 
 WORDS = ("owl", "fox", "mill", "saw", "ran", "sang")
-_STEPS = 250
+_STEPS = 200
 
 
 def lines(n: int, seed: int) -> list[str]:
@@ -28,15 +28,15 @@ def copier() -> TranslationModel:
     """Trained for some seconds; the same each time."""
     tokenizer = make_tokenizer("bpe")
     config = ModelConfig(
-        vocab_size=tokenizer.vocab_size, context_length=64, d_model=48, n_layers=2, n_encoder_layers=2, n_heads=4,
+        vocab_size=tokenizer.vocab_size, context_length=64, d_model=48, n_layers=1, n_encoder_layers=1, n_heads=4,
         positions="sinusoidal", norm="layernorm", activation="relu", bias=True, scale_embeddings=True,
     )  # fmt: skip
     model = build_model(config, seed=1)
     assert isinstance(model, EncoderDecoder)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
     for step in range(_STEPS):
         for group in optimizer.param_groups:
-            group["lr"] = 3e-3 * min(1, step / 20, (_STEPS - step) / 100)
+            group["lr"] = 5e-3 * min(1, step / 20, (_STEPS - step) / 100)
         loss = _loss(model, tokenizer, lines(48, seed=1000 + step))
         optimizer.zero_grad()
         loss.backward()

@@ -60,7 +60,7 @@ class Case:
         if "architecture" in self.model:
             del shape["n_heads"]
         batch = {"batch_tokens": 120} if self.kind == "pairs" else {"batch_size": 7}
-        settings = {"steps": 30, "warmup_steps": 3, "evaluate_every": 10, "bleu_sentences": 5, **batch}
+        settings = {"steps": 12, "warmup_steps": 3, "evaluate_every": 4, "bleu_sentences": 5, **batch}
         return RunConfig(
             ModelConfig(**(shape | self.model)),
             data=DataConfig(supervised=self.kind == "examples"),
@@ -155,7 +155,7 @@ def resumed(folder: Path, world: World = SINGLE_PROCESS, *, shard: bool | None =
     return resume_run(folder, world=world, changed=changed) if world.is_main else join_run(world)
 
 
-def halfway(run: Path, out: Path, *, step: int = 10) -> Path:
+def halfway(run: Path, out: Path, *, step: int = 4) -> Path:
     """A copy of a run as it was after a step that it has a checkpoint of."""
     shutil.copytree(run, out)
     for folder in (out / "checkpoints").iterdir():

@@ -55,9 +55,11 @@ def make_run(tmp_path, monkeypatch):
     """Start a run that is to learn `rule`, from words to words."""
     monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
 
-    def make(rule, *, name: str = "run", model: dict | None = None, pairs: dict | None = None, **training) -> Run:
-        for split, count, seed in (("train", 3000, 1), ("val", 100, 2)):
-            lines = sentences(count, seed)
+    def make(
+        rule, *, name: str = "run", count: int = 600, model: dict | None = None, pairs: dict | None = None, **training
+    ) -> Run:
+        for split, size, seed in (("train", count, 1), ("val", 100, 2)):
+            lines = sentences(size, seed)
             (tmp_path / f"{split}.en").write_text("".join(" ".join(line) + "\n" for line in lines))
             (tmp_path / f"{split}.de").write_text("".join(" ".join(rule(line)) + "\n" for line in lines))
         shape = {"d_model": 64, "n_layers": 2, "n_encoder_layers": 2, "n_heads": 4, "dropout": 0.0, **(model or {})}
@@ -92,16 +94,20 @@ def sums(run: Run) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("rule", "model"),
+    ("rule", "model", "training"),
     [
-        pytest.param(list, {}, marks=pytest.mark.slow),
-        (lambda words: words[::-1], {}),
-        pytest.param(lambda words: words[::-1], ONE_STACK, marks=pytest.mark.slow),
+        pytest.param(list, {}, {}, marks=pytest.mark.slow),
+        (
+            lambda words: words[::-1],
+            {"n_layers": 1, "n_encoder_layers": 1},
+            {"steps": 200, "evaluate_every": 200, "warmup_steps": 15, "batch_tokens": 400, "learning_rate": 6e-3},
+        ),
+        pytest.param(lambda words: words[::-1], ONE_STACK, {}, marks=pytest.mark.slow),
     ],
     ids=["copy", "reverse", "reverse in one stack"],
 )
-def test_a_few_layers_learn_a_rule_of_order(make_run, rule, model):
-    run = make_run(rule, model=model)
+def test_a_few_layers_learn_a_rule_of_order(make_run, rule, model, training):
+    run = make_run(rule, count=3000, model=model, **training)
     events = list(train(run))
     source, target = (Path(f"{run.folder.parent}/val.{side}").read_text().splitlines() for side in ("en", "de"))
     shown = {event.prompt: event.text for event in events if isinstance(event, Sample)}
@@ -143,7 +149,7 @@ def test_bpe_dropout_ends_after_its_share_of_the_steps_that_a_clock_leaves(make_
     now = [0.0]
     monkeypatch.setattr(clock.time, "monotonic", lambda: now[0])
     settings = {
-        "steps": None, "budget": "100s", "schedule": "wsd", "decay_fraction": 0.5, "batch_tokens": 8000,
+        "steps": None, "budget": "100s", "schedule": "wsd", "decay_fraction": 0.5, "batch_tokens": 2000,
         "evaluate_every": 0, "warmup_steps": 2, "pairs": {"bpe_dropout": 0.5, "bpe_dropout_until": 0.8},
         "model": {"d_model": 16, "n_layers": 1, "n_encoder_layers": 1},
     }  # fmt: skip

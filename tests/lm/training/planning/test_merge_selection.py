@@ -31,7 +31,7 @@ def test_characters_have_to_be_two_percent_better(words, characters, chosen):
 
 def test_a_text_of_characters_and_one_of_words():
     config = TokenizerConfig(vocab_size=1024)
-    found = measure_merge_baselines([of_characters(30_000)], config)
+    found = measure_merge_baselines([of_characters(12_000)], config)
     assert found is not None
     assert found.settings()["tokenizer"] == {"merges": "characters", "vocab_size": found.vocab_size}
     assert 256 < found.vocab_size < 3000
