@@ -69,6 +69,8 @@ format: $(VENV)/installed-dev
 docs: $(VENV)/installed-dev
 	$(BIN)/python -m tests.documented_help settings > docs/reference/settings.md.new
 	mv docs/reference/settings.md.new docs/reference/settings.md
+	$(BIN)/python -m tests.documented_help server > docs/reference/server.md.new
+	mv docs/reference/server.md.new docs/reference/server.md
 	$(BIN)/python -m tests.documented_help > docs/commands.md.new
 	mv docs/commands.md.new docs/commands.md
 

@@ -52,11 +52,17 @@ def serve(runs: _Runs, *, given: ParsedOptions) -> None:
     from cli.flags.loading import import_torch
 
     import_torch()
+    from cli.console.compiling import compiling_in_background
     from cli.console.messages import print_note
+    from lm.hardware import select_device
+    from lm.run_folder import find_checkpoint, load_config
     from lm.serving.models import name_models
     from lm.serving.server import serve as run_server
 
     def announce(url: str, models: Models) -> None:
         print_note(f"serving {', '.join(model.name for model in models)} on {url}")
 
-    run_server(name_models(runs), config, hardware, on_ready=announce)
+    named = name_models(runs)
+    first = load_config(find_checkpoint(next(iter(named.values())))).model
+    with compiling_in_background(first, select_device(hardware), waits=False):
+        run_server(named, config, hardware, on_ready=announce)

@@ -1,12 +1,13 @@
-"""The help of every command as one page, and the settings of training as another.
+"""Pages of documentation from code: the help of every command, the settings of training, the fields of requests.
 
-`python -m tests.documented_help > docs/commands.md`, and with `settings` for docs/reference/settings.md.
+`python -m tests.documented_help > docs/commands.md`, with `settings` for docs/reference/settings.md, and with `server`
+for docs/reference/server.md.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import typer
@@ -14,6 +15,7 @@ import typer
 from cli.flags.help import write_settings_help
 from cli.flags.usage import spell
 from cli.main import build_app
+from lm.serving.fields import CHAT_FIELDS, COMPLETION_FIELDS, SAMPLING_FIELDS, TRANSLATION_NAMES, Field
 
 WIDTH = 98  # as wide as help gets on a terminal of 100 columns or more
 _OPENING = """\
@@ -83,6 +85,86 @@ These flags are not in the help any more. They still work in this version, as do
 """
 
 
+_SERVER = """\
+# The HTTP API of `lm serve`
+
+[Serving models](../how-to/serving.md) says how to start a server. `make docs` writes this page.
+
+Requests and answers are JSON. An error has OpenAI's format, `{{"error": {{"message", "type", "param", "code"}}}}`, and one of these
+statuses:
+
+| status | meaning |
+|-|-|
+| 400 | a field is wrong; `param` names it |
+| 401 | the token is missing or wrong |
+| 403 | the Host header or the origin of a page is not allowed |
+| 404, 405 | there is no such path, method or model |
+| 408, 413 | the request is too slow or too large |
+| 429 | too many requests wait (`--max-requests`); `Retry-After` says when to try again |
+| 503 | the server is ending, the request took too long (`--timeout`), or the model failed |
+
+Unknown fields are refused, because one that is misspelled would have no effect. Of OpenAI's fields, those that would change the result
+and are not supported are refused too.
+
+## `POST /v1/completions`
+
+{completion}
+
+## `POST /v1/chat/completions`
+
+The messages become text by the chat template of the model. A model that was not trained on conversations has none, and the request is
+refused. Messages that fill the context are refused with `context_length_exceeded`.
+
+{chat}
+
+## Further fields of both
+
+They have the names, limits and defaults of `lm generate`. Where a default differs from OpenAI's, it is that of `lm generate`:
+`temperature` is 0.8 and `max_tokens` is 200.
+
+{sampling}
+
+Log-probabilities are the model's own: at temperature 1, before any filter. In `usage`, tokens that end a text or a stop string count.
+In a stream, several tokens that are ready together come in one event. `max_tokens: 0` with `echo` and `logprobs` scores a prompt.
+
+## Other endpoints
+
+| path | request | answer |
+|-|-|-|
+| `GET /v1/models`, `/v1/models/NAME` | | name, purpose, parameters, context length, layers, heads, languages |
+| `POST /score` | `text`, `top` (5) | of each token: byte offset, nats, bits, rank and the `top` alternatives; totals, bits/byte and perplexity as of `lm perplexity` |
+| `POST /next` | `prompt`, `top` (40), sampling fields | the most probable next tokens: `probability` before the filters and `filtered` after them; entropies in bits |
+| `POST /attention` | `text`, `target`, `to`, `layer`, `head` | `weights` by layer, head, query and key |
+| `POST /tokenize` | `text` | tokens with ID, text and byte offset |
+| `POST /detokenize` | `tokens` | `text` |
+| `POST /translate` | `text` or a list of lines, `to`, `alignments`, {translation} | of each line: translations with score and log-probabilities; alignments of words |
+| `POST /fill` | `text` with `[MASK]`, `top_k` (5) | candidates for each blank |
+| `GET /runs` | | the runs in the folder of `--runs` |
+| `GET /runs/NAME/metrics?from=STEP` | | curves from a step on |
+| `GET /health` | | `status`; needs no token |
+| `GET /metrics` | | counts and times, for Prometheus |
+
+Each takes `model`, which may be left out if one model is served. `/v1/responses` and `/v1/embeddings` do not exist.
+"""  # noqa: E501 (rows of tables)
+
+
+def server_page() -> str:
+    """The page of the server's requests."""
+    translation = ", ".join(f"`{name}`" for name in TRANSLATION_NAMES)
+    return _SERVER.format(
+        completion=_field_table(COMPLETION_FIELDS), chat=_field_table(CHAT_FIELDS),
+        sampling=_field_table(SAMPLING_FIELDS), translation=translation,
+    )  # fmt: skip
+
+
+def _field_table(fields: Sequence[Field]) -> str:
+    rows = ["| field | | |", "|-|-|-|"]
+    for field in fields:
+        note = f"{field.note[0].upper()}{field.note[1:]}"
+        rows.append(f"| `{field.name}` | {field.treatment} | {note if note.endswith('.') else note + '.'} |")
+    return "\n".join(rows)
+
+
 def settings_page() -> str:
     """The page of settings."""
     context = next(context for path, context in _contexts("lm", typer.main.get_command(build_app()), None)
@@ -137,4 +219,5 @@ def _contexts(name: str, command: Any, parent: Any) -> Iterator[tuple[str, Any]]
 
 
 if __name__ == "__main__":
-    sys.stdout.write(settings_page() if sys.argv[1:] == ["settings"] else page())
+    pages = {"settings": settings_page, "server": server_page}
+    sys.stdout.write(pages.get(" ".join(sys.argv[1:]), page)())

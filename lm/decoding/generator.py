@@ -56,6 +56,7 @@ class Generator:
         acceptance_stats: counts of draft tokens so far.
         follows_examples: whether the model was trained on prompts that end with a token: there is no token healing
             then.
+        further_stop_ids: tokens that end a sample besides the end-of-text token, such as the end of a turn.
     """
 
     model: DecoderOnly
@@ -66,6 +67,7 @@ class Generator:
     draft: DecoderOnly | str | None = None
     acceptance_stats: AcceptanceStats = field(default_factory=AcceptanceStats)
     follows_examples: bool = False
+    further_stop_ids: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         """UsageError if a draft model has another vocabulary size."""
@@ -305,7 +307,9 @@ class Generator:
     @property
     def stop_ids(self) -> tuple[int, ...]:
         """Return the tokens that end a sample."""
-        return () if self.config.ignore_eos else build_text_frame(self.tokenizer).after
+        if self.config.ignore_eos:
+            return ()
+        return tuple(dict.fromkeys((*build_text_frame(self.tokenizer).after, *self.further_stop_ids)))
 
     def encode(self, prompt: str | Sequence[int], context: Sequence[int] = ()) -> list[int]:
         """Encode a text after a context, or check IDs; errors as of `generate`."""

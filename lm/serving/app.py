@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -17,19 +16,20 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from lm.config.decoding import TranslationConfig
-from lm.config.options import format_value, list_options
+from lm.config.options import format_value
 from lm.config.serving import ServerConfig
-from lm.decoding.batching import Continuation, Finish, Token
 from lm.errors import LMError
 from lm.serving import curves, inspection
+from lm.serving.answers import ChatAnswer, CompletionAnswer
 from lm.serving.errors import ApiError, from_lm_error, invalid, unavailable
-from lm.serving.fields import SAMPLING_FIELDS, check_known
+from lm.serving.fields import SAMPLING_FIELDS, TRANSLATION_NAMES, check_known
 from lm.serving.http import Gate, JsonResponse, read_object
 from lm.serving.models import Models, ServedModel
 from lm.serving.requests import (
     CompletionRequest,
     build_completions,
     check_unicode,
+    parse_chat,
     parse_completion,
     read_flag,
     read_number,
@@ -38,17 +38,9 @@ from lm.serving.requests import (
     read_string,
 )
 from lm.serving.responses import (
-    DONE,
-    FINISH_REASONS,
-    Head,
-    TextLogprobs,
-    continuation_tokens,
-    mean_logprob,
-    prompt_tokens,
     to_event,
-    usage,
 )
-from lm.serving.scheduler import Completion, Event
+from lm.serving.scheduler import Completion
 from lm.serving.statistics import Statistics
 from lm.serving.streams import EventStream, noticing_disconnect
 
@@ -62,9 +54,6 @@ _MAX_LINES = 256
 _MAX_BEAM = 32
 _SAMPLING_NAMES = ("temperature", "top_p", "presence_penalty", "frequency_penalty", "logit_bias", "max_tokens", "stop",
                    "seed", *(field.name for field in SAMPLING_FIELDS))  # fmt: skip
-_TRANSLATION_NAMES = tuple(
-    each.name for each in list_options(TranslationConfig) if each.name not in ("batch_tokens", "read_ahead")
-)
 _MISSING = {"/v1/responses": "use /v1/completions", "/v1/embeddings": "there are no embeddings"}
 
 
@@ -80,12 +69,17 @@ class Endpoints:
             statistics: counts times.
         """
         self._models, self._config, self._statistics = models, config, statistics
-        self.is_draining = False
+        self._is_draining = False
+
+    def drain(self) -> None:
+        """Say from now on that the server is ending."""
+        self._is_draining = True
 
     def routes(self) -> list[BaseRoute]:
         """Return the routes."""
         posts = {
             "/v1/completions": self.completions,
+            "/v1/chat/completions": self.chat,
             "/score": self.score,
             "/next": self.next,
             "/attention": self.attention,
@@ -109,7 +103,7 @@ class Endpoints:
 
     async def health(self, _: Request) -> Response:
         """Whether the server answers."""
-        if self.is_draining:
+        if self._is_draining:
             raise unavailable("the server is shutting down")
         return JsonResponse({"status": "ok", "models": [model.name for model in self._models]})
 
@@ -128,17 +122,30 @@ class Endpoints:
     async def completions(self, request: Request) -> Response:
         """Continue prompts."""
         body = await self._read(request)
-        parsed = parse_completion(body, self._config)
+        parsed, model = parse_completion(body, self._config), self._models.get(body.get("model"))
+        return await self._complete(request, model, parsed, CompletionAnswer)
+
+    async def chat(self, request: Request) -> Response:
+        """Reply to messages."""
+        body = await self._read(request)
+        messages, parsed = parse_chat(body, self._config)
         model = self._models.get(body.get("model"))
+        ids = await asyncio.to_thread(model.encode_chat, messages)
+        return await self._complete(request, model, parsed.with_prompt(ids), ChatAnswer)
+
+    async def _complete(
+        self, request: Request, model: ServedModel, parsed: CompletionRequest, kind: type[CompletionAnswer]
+    ) -> Response:
+        """Submit completions, and answer with all of them or as their tokens come."""
         deadline = asyncio.get_running_loop().time() + self._config.timeout
         with noticing_disconnect(request.receive):
-            built = await asyncio.to_thread(build_completions, model, parsed.prompts, parsed, self._config)
+            built = await asyncio.to_thread(build_completions, model, parsed, self._config)
             async with _time_limit(deadline):
                 echoed = await self._score_prompts(model, parsed, built)
             stream = EventStream(model.scheduler, built if parsed.max_tokens else ())
             if parsed.max_tokens:
                 model.scheduler.submit(built)
-            answer = _CompletionAnswer(model, parsed, built, stream=stream, echoed=echoed, statistics=self._statistics)
+            answer = kind(model, parsed, built, stream=stream, echoed=echoed, statistics=self._statistics)
             if parsed.is_stream:
                 return _EventStreamResponse(answer.events, stream, deadline)
             try:
@@ -153,8 +160,9 @@ class Endpoints:
         """Score the prompts if their log-probabilities are requested."""
         if not request.echo or request.logprobs is None:
             return [None] * len(completions)
-        score = partial(inspection.score_ids, model.decoder, start_token=None, top=request.logprobs)
-        return [await _compute(model, partial(score, completion.ids)) for completion in completions]
+        score = partial(inspection.score_prompt, model, top=request.logprobs)
+        prompts = zip(request.prompts, completions, strict=True)
+        return [await _compute(model, partial(score, prompt, completion.ids)) for prompt, completion in prompts]
 
     async def score(self, request: Request) -> Response:
         """Score a text."""
@@ -222,7 +230,7 @@ class Endpoints:
 
     async def translate(self, request: Request) -> Response:
         """Translate lines."""
-        body = await self._read(request, "text", "to", "alignments", *_TRANSLATION_NAMES)
+        body = await self._read(request, "text", "to", "alignments", *TRANSLATION_NAMES)
         model, lines = self._models.get(body.get("model")), body.get("text")
         if not model.loaded.model.config.translates:
             raise model.wrong_kind("translate")
@@ -235,7 +243,7 @@ class Endpoints:
             raise invalid(f"there are {len(lines)} lines; between 1 and {_MAX_LINES} are allowed", param="text")
         lines = [check_unicode(line, "text") for line in lines]
         to = None if body.get("to") is None else read_string(body, "to")
-        values = {name: body[name] for name in _TRANSLATION_NAMES if body.get(name) is not None}
+        values = {name: body[name] for name in TRANSLATION_NAMES if body.get(name) is not None}
         try:
             config = TranslationConfig(**values)
         except LMError as error:
@@ -307,128 +315,6 @@ async def _time_limit(deadline: float) -> AsyncIterator[None]:
             yield
     except TimeoutError:
         raise unavailable("the request took too long", retry=False) from None
-
-
-class _CompletionAnswer:
-    """The answer to a request of `/v1/completions`, as its events come."""
-
-    def __init__(
-        self,
-        model: ServedModel,
-        request: CompletionRequest,
-        completions: Sequence[Completion],
-        *,
-        stream: EventStream,
-        echoed: Sequence[inspection.ScoredIds | None],
-        statistics: Statistics,
-    ) -> None:
-        self._model, self._request, self._completions, self._stream = model, request, completions, stream
-        self._head, self._statistics = Head("text_completion", model), statistics
-        self._began, self._last = time.monotonic(), 0.0
-        self._prompts = [
-            (prompt if isinstance(prompt, str) else model.tokenizer.decode(prompt, skip_special=False))
-            for prompt in request.prompts
-        ]
-        self._echoed = echoed
-        self._logprobs: dict[tuple[int, int], TextLogprobs] = {}
-        self._samples = [[Continuation() for _ in range(request.best_of)] for _ in completions]
-        self._n_unfinished = len(completions) * request.best_of if request.max_tokens else 0
-
-    async def _next_events(self) -> list[tuple[int, Event]]:
-        events = await self._stream.get()
-        now = time.monotonic()
-        if self._last:
-            self._statistics.between_tokens.add(now - self._last)
-        else:
-            self._statistics.first_token.add(now - self._began)
-        self._last = now
-        for place, event in events:
-            assert not isinstance(event, ApiError)
-            self._samples[place][event.row].append(event)
-            self._n_unfinished -= isinstance(event, Finish)
-        return events
-
-    async def collect(self) -> dict[str, Any]:
-        """Return the whole answer."""
-        while self._n_unfinished:
-            await self._next_events()
-        choices = []
-        for place, samples in enumerate(self._samples):
-            best = samples
-            if self._request.best_of > self._request.n:
-                best = sorted(samples, key=mean_logprob, reverse=True)[: self._request.n]
-            choices += [
-                self._choice(place * self._request.n + number, place, sample) for number, sample in enumerate(best)
-            ]
-        return self._head.to_dict(choices, usage=self._usage())
-
-    def _choice(self, index: int, place: int, sample: Continuation) -> dict[str, Any]:
-        text, logprobs = sample.text, None
-        if self._request.echo:
-            text = self._prompts[place] + text
-        if self._request.logprobs is not None:
-            tokens = continuation_tokens(sample)
-            scored, ids = self._echoed[place], self._completions[place].ids
-            if scored is not None:
-                tokens = [*prompt_tokens(ids, scored), *tokens]
-            first = 0 if scored is not None else len(self._prompts[place])
-            logprobs = TextLogprobs(self._model.tokenizer, first).format(tokens)
-        reason = FINISH_REASONS[sample.finish_reason] if sample.finish_reason else "length"
-        return {"text": text, "index": index, "logprobs": logprobs, "finish_reason": reason}
-
-    async def events(self) -> AsyncIterator[bytes]:
-        """Yield the answer as server-sent events."""
-        n, extra = self._request.n, {"usage": None} if self._request.include_usage else {}
-        if self._request.echo:
-            for place, prompt in enumerate(self._prompts):
-                for sample in range(n):
-                    scored, logprobs = self._echoed[place], None
-                    if scored is not None:
-                        logprobs = self._logprobs_of(place, sample).format(
-                            prompt_tokens(self._completions[place].ids, scored)
-                        )
-                    reason = None if self._request.max_tokens else "length"
-                    index = place * n + sample
-                    echoed = {"text": prompt, "index": index, "logprobs": logprobs, "finish_reason": reason}
-                    yield to_event(self._head.to_dict([echoed], **extra))
-        while self._n_unfinished:
-            grouped: dict[tuple[int, int], list[Token | Finish]] = {}
-            for place, event in await self._next_events():
-                assert not isinstance(event, ApiError)
-                grouped.setdefault((place, event.row), []).append(event)
-            for (place, sample), some in grouped.items():
-                choice = self._part(place, sample, some)
-                if choice is not None:
-                    yield to_event(self._head.to_dict([choice], **extra))
-        if self._request.include_usage:
-            yield to_event(self._head.to_dict([], usage=self._usage()))
-        yield DONE
-
-    def _part(self, place: int, sample: int, events: Sequence[Token | Finish]) -> dict[str, Any] | None:
-        """Return the choice of some events of a sample; None if there is nothing to say yet."""
-        tokens = [event for event in events if isinstance(event, Token)]
-        reason = next((FINISH_REASONS[event.reason] for event in events if isinstance(event, Finish)), None)
-        text, logprobs = "".join(event.text for event in events), None
-        if self._request.logprobs is not None and tokens:
-            logprobs = self._logprobs_of(place, sample).format(
-                [(token.id, token.logprob, token.alternatives, token.overlap) for token in tokens]
-            )
-        if not text and logprobs is None and reason is None:
-            return None
-        return {
-            "text": text,
-            "index": place * self._request.n + sample,
-            "logprobs": logprobs,
-            "finish_reason": reason,
-        }
-
-    def _logprobs_of(self, place: int, sample: int) -> TextLogprobs:
-        first = 0 if self._echoed[place] is not None else len(self._prompts[place])
-        return self._logprobs.setdefault((place, sample), TextLogprobs(self._model.tokenizer, first))
-
-    def _usage(self) -> dict[str, int]:
-        prompt = sum(completion.prompt_tokens for completion in self._completions)
-        return usage(prompt, sum(len(sample.tokens) for samples in self._samples for sample in samples))
 
 
 class _EventStreamResponse(Response):

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from lm.config.decoding import SamplingConfig
+from lm.config.decoding import SamplingConfig, TranslationConfig
 from lm.config.options import did_you_mean, list_options
 from lm.serving.errors import invalid
 
@@ -104,6 +104,11 @@ SAMPLING_FIELDS = tuple(
     if each.name not in {field.name for field in COMPLETION_FIELDS}
 )
 """Fields of both beyond OpenAI's, with the names and defaults of `lm generate`."""
+
+TRANSLATION_NAMES = tuple(
+    each.name for each in list_options(TranslationConfig) if each.name not in ("batch_tokens", "read_ahead")
+)
+"""Fields of `/translate` that are settings of `lm translate`."""
 
 
 def check_fields(body: Mapping[str, Any], fields: Sequence[Field]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import ipaddress
 import json
 import sys
 import traceback
@@ -25,7 +26,6 @@ from lm.serving.streams import DisconnectedError
 _BODY_SECONDS = 30.0
 """The longest that a client may take to send a request."""
 _MAX_DEPTH_ERRORS = (ValueError, RecursionError)
-_LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 _PUBLIC = ("/health",)
 
 CONTENT_SECURITY_POLICY = (
@@ -51,7 +51,10 @@ def error_response(error: ApiError) -> JsonResponse:
 
 def is_loopback(host: str) -> bool:
     """Return whether an address or name is this machine's own."""
-    return host in _LOOPBACK_NAMES or host.startswith("127.")
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 async def read_object(request: Request, limit: int) -> Mapping[str, Any]:

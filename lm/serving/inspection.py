@@ -66,11 +66,13 @@ class ScoredIds:
     """Tokens scored by a model.
 
     Attributes:
+        ids: the tokens.
         nats: surprisal of each token; None of a first token that nothing predicts.
         ranks: of each token among all, from 1.
         alternatives: (ID, log-probability) of the best tokens at each position.
     """
 
+    ids: Sequence[int]
     nats: list[float | None]
     ranks: list[int | None]
     alternatives: list[list[tuple[int, float]]]
@@ -120,7 +122,7 @@ def score_ids(model: DecoderOnly, ids: Sequence[int], *, start_token: int | None
                 alternatives += [list(zip(each, values, strict=True)) for each, values in rows]
             else:
                 alternatives += [[] for _ in range(len(expected))]
-    return ScoredIds(nats, ranks, alternatives)
+    return ScoredIds(ids, nats, ranks, alternatives)
 
 
 def score(model: ServedModel, text: str, *, top: int) -> dict[str, Any]:
@@ -128,7 +130,7 @@ def score(model: ServedModel, text: str, *, top: int) -> dict[str, Any]:
     ids = model.tokenizer.encode(text)
     tokens = _locate(model, text, ids)
     frame_start = model.tokenizer.start_of_text
-    scored = score_ids(model.decoder, ids, start_token=frame_start, top=top) if ids else ScoredIds([], [], [])
+    scored = score_ids(model.decoder, ids, start_token=frame_start, top=top) if ids else ScoredIds([], [], [], [])
     for token, nats, rank, others in zip(tokens, scored.nats, scored.ranks, scored.alternatives, strict=True):
         token |= {
             "nats": nats,
@@ -293,6 +295,8 @@ def fill(model: ServedModel, text: str, *, top: int) -> dict[str, Any]:
     return dataclasses.asdict(filled)
 
 
-def start_ids(tokenizer: Tokenizer) -> tuple[int, ...]:
-    """Return the tokens before a text."""
-    return build_text_frame(tokenizer).before
+def score_prompt(model: ServedModel, prompt: str | Sequence[int], ids: Sequence[int], *, top: int) -> ScoredIds:
+    """Score the tokens of a prompt; the start-of-text token before a text predicts, and is not scored."""
+    before = build_text_frame(model.tokenizer).before if isinstance(prompt, str) else ()
+    start = before[0] if before and tuple(ids[: len(before)]) == before else None
+    return score_ids(model.decoder, ids if start is None else ids[1:], start_token=start, top=top)

@@ -18,16 +18,20 @@ from lm.config.hardware import HardwareConfig
 from lm.config.options import did_you_mean
 from lm.config.serving import ServerConfig
 from lm.decoding.generator import Generator
+from lm.decoding.sampling import Sampler
 from lm.engine.fastest_dtype import load_for_decoding
-from lm.errors import UsageError
+from lm.errors import LMError, UsageError
 from lm.model.transformer import DecoderOnly, count_parameters
 from lm.run_folder import CHECKPOINTS, find_checkpoint, weights_key
 from lm.serving.errors import ApiError, invalid
 from lm.serving.scheduler import Deliver, Scheduler
+from lm.text.conversations import Message
 from lm.text.normalization import normalize_like_training
+from lm.tokenizer.chat_template import CHAT_TOKENS, ChatTemplate, read_chat_template
 from lm.tokenizer.offsets import TokenOffsets
 from lm.tokenizer.tokenizer import Tokenizer
 
+_ANY_LENGTH = 2**62
 _MAX_GENERATORS = 256
 """Settings whose generators are kept, so that equal ones are sampled together."""
 
@@ -39,6 +43,7 @@ class ServedModel:
     Attributes:
         name: for requests.
         loaded: the model with its tokenizers.
+        checkpoint: its folder.
         scheduler: the only user of the model.
         fingerprint: of the weights.
         loaded_at: seconds since 1970.
@@ -46,10 +51,11 @@ class ServedModel:
 
     name: str
     loaded: LoadedModel
+    checkpoint: Path
     scheduler: Scheduler
     fingerprint: str
     loaded_at: int = field(default_factory=lambda: int(time.time()))
-    _generators: OrderedDict[SamplingConfig, Generator] = field(default_factory=OrderedDict)
+    _generators: OrderedDict[tuple[SamplingConfig, bool], Generator] = field(default_factory=OrderedDict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -79,15 +85,59 @@ class ServedModel:
         """Return the error for a model of another kind."""
         return invalid(f"model {self.name!r} {self.purpose}; it does not {does}", param="model", code="wrong_model")
 
-    def generator(self, config: SamplingConfig) -> Generator:
+    @cached_property
+    def chat_template(self) -> ChatTemplate:
+        """The chat template; ApiError if the model has none."""
+        self.decoder  # noqa: B018 (raises the error for a model of another kind)
+        found = read_chat_template(self.checkpoint)
+        if found is not None:
+            return found
+        if not all(token in self.tokenizer.added_tokens for token in CHAT_TOKENS):
+            raise invalid(
+                f"model {self.name!r} has no chat template, as it was not trained on conversations; use "
+                "/v1/completions",
+                param="model",
+                code="no_chat_template",
+            )
+        start = self.tokenizer.start_of_text
+        return ChatTemplate.default(start_of_text=None if start is None else self.tokenizer.token(start))
+
+    @cached_property
+    def _has_chat_template(self) -> bool:
+        try:
+            return bool(self.chat_template.source)
+        except (ApiError, LMError):
+            return False
+
+    @cached_property
+    def end_of_turn(self) -> tuple[int, ...]:
+        """The tokens that end a reply."""
+        return self.chat_template.end_of_turn(self.tokenizer)
+
+    def encode_chat(self, messages: Sequence[Message]) -> list[int]:
+        """Return the tokens of messages and the generation prompt; ApiError if they exceed the context."""
+        try:
+            ids = self.chat_template.encode(self.tokenizer, messages)
+        except LMError as error:
+            raise invalid(str(error), param="messages") from None
+        context = self.decoder.config.context_length
+        if len(ids) >= context:
+            raise invalid(
+                f"the messages have {len(ids)} tokens, and the model's context is {context}; leave out the oldest",
+                param="messages",
+                code="context_length_exceeded",
+            )
+        return ids
+
+    def generator(self, config: SamplingConfig, *, is_chat: bool = False) -> Generator:
         """Return a generator, the same for equal settings apart from their seed; ApiError as of `decoder`."""
-        key = config.replace(seed=0)
-        model = self.decoder
+        settings, model = config.replace(seed=0), self.decoder
+        key, ends = (settings, is_chat), self.end_of_turn if is_chat else ()
         with self._lock:
             found = self._generators.pop(key, None)
             if found is None:
                 supervised = self.loaded.config.data.supervised
-                found = Generator(model, self.tokenizer, key, follows_examples=supervised)
+                found = Generator(model, self.tokenizer, settings, follows_examples=supervised, further_stop_ids=ends)
             self._generators[key] = found
             if len(self._generators) > _MAX_GENERATORS:
                 self._generators.popitem(last=False)
@@ -96,6 +146,11 @@ class ServedModel:
     def normalize(self, text: str) -> str:
         """Normalise a text as the training data were."""
         return normalize_like_training(text, self.loaded.config.data)
+
+    def sampler(self, config: SamplingConfig, *, is_chat: bool = False) -> Sampler:
+        """Return a sampler, the same for settings that choose tokens in the same way; errors as of `Generator`."""
+        alike = config.replace(stop=(), max_tokens=_ANY_LENGTH, token_healing=True)
+        return self.generator(alike, is_chat=is_chat).sampler
 
     def to_dict(self) -> dict[str, Any]:
         """Return the entry of `/v1/models`; fields beyond OpenAI's describe the model."""
@@ -111,6 +166,7 @@ class ServedModel:
             "vocab_size": self.tokenizer.vocab_size,
             "n_layers": model.config.n_layers,
             "n_heads": model.config.n_heads,
+            "has_chat_template": self._has_chat_template,
             "languages": _languages(source or self.tokenizer) if model.config.translates else [],
         }
 
@@ -196,5 +252,6 @@ def load_models(runs: dict[str, Path], hardware: HardwareConfig, config: ServerC
             name, loaded.model, batch_size=config.batch_size, max_waiting=config.max_requests,
             prefill_chunk=config.prefill_chunk, deliver=deliver,
         )  # fmt: skip
-        served.append(ServedModel(name, loaded, scheduler, f"lm_{weights_key(find_checkpoint(run))[:16]}"))
+        checkpoint = find_checkpoint(run)
+        served.append(ServedModel(name, loaded, checkpoint, scheduler, f"lm_{weights_key(checkpoint)[:16]}"))
     return Models(served)

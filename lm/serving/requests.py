@@ -13,9 +13,10 @@ from lm.config.options import check_text, format_value, list_options
 from lm.config.serving import ServerConfig
 from lm.errors import LMError
 from lm.serving.errors import ApiError, from_lm_error, invalid
-from lm.serving.fields import COMPLETION_FIELDS, check_fields
+from lm.serving.fields import CHAT_FIELDS, COMPLETION_FIELDS, check_fields
 from lm.serving.models import ServedModel
 from lm.serving.scheduler import Completion
+from lm.text.conversations import Message, parse_messages
 
 MAX_LOGPROBS = 20
 """Alternatives per token."""
@@ -40,6 +41,7 @@ class CompletionRequest:
         logprobs: alternatives per token; None for no log-probabilities.
         is_stream: whether tokens are sent as they come.
         include_usage: whether a stream ends with the number of tokens.
+        is_chat: whether the prompt is that of a conversation.
     """
 
     prompts: list[Prompt]
@@ -52,6 +54,11 @@ class CompletionRequest:
     logprobs: int | None
     is_stream: bool
     include_usage: bool
+    is_chat: bool = False
+
+    def with_prompt(self, ids: list[int]) -> CompletionRequest:
+        """Return the same request with one prompt."""
+        return dataclasses.replace(self, prompts=[ids])
 
 
 def read_number(
@@ -165,6 +172,58 @@ def parse_completion(body: Mapping[str, Any], config: ServerConfig) -> Completio
     )
 
 
+def parse_chat(body: Mapping[str, Any], config: ServerConfig) -> tuple[tuple[Message, ...], CompletionRequest]:
+    """Check a request of `/v1/chat/completions`; return its messages and the rest. ApiError if it is wrong."""
+    check_fields(body, CHAT_FIELDS)
+    messages = _read_messages(body)
+    limits = {body[name] for name in ("max_tokens", "max_completion_tokens") if isinstance(body.get(name), int)}
+    if len(limits) > 1:
+        raise invalid("max_tokens and max_completion_tokens differ; give one of them", param="max_completion_tokens")
+    limit = body.get("max_completion_tokens", body.get("max_tokens"))
+    sampling = read_sampling({**body, "max_tokens": limit, "token_healing": False})
+    if limit == 0:
+        raise invalid("max_tokens must be at least 1", param="max_tokens")
+    n, is_stream, has_logprobs = (
+        read_number(body, "n", 1, minimum=1, maximum=config.max_samples),
+        read_flag(body, "stream"),
+        read_flag(body, "logprobs"),
+    )
+    if body.get("top_logprobs") is not None and not has_logprobs:
+        raise invalid("top_logprobs needs logprobs", param="top_logprobs")
+    top = read_number(body, "top_logprobs", 0, maximum=MAX_LOGPROBS)
+    return messages, CompletionRequest(
+        prompts=[],
+        config=sampling,
+        has_max_tokens=limit is not None,
+        max_tokens=sampling.max_tokens,
+        n=n,
+        best_of=n,
+        echo=False,
+        logprobs=top if has_logprobs else None,
+        is_stream=is_stream,
+        include_usage=read_include_usage(body, is_stream=is_stream),
+        is_chat=True,
+    )
+
+
+def _read_messages(body: Mapping[str, Any]) -> tuple[Message, ...]:
+    values = body.get("messages")
+    if values is None:
+        raise invalid("messages is missing", param="messages")
+    if isinstance(values, list):  # "developer" is OpenAI's newer name of the system
+        values = [
+            {**value, "role": "system"} if isinstance(value, dict) and value.get("role") == "developer" else value
+            for value in values
+        ]
+    try:
+        messages = parse_messages(values)
+    except LMError as error:
+        raise invalid(str(error), param="messages") from None
+    if messages[-1].role == "assistant":
+        raise invalid("the last message is the assistant's; end with one of the user", param="messages")
+    return messages
+
+
 def read_include_usage(body: Mapping[str, Any], *, is_stream: bool) -> bool:
     """Return whether a stream ends with the number of tokens; ApiError if the options are wrong."""
     options = body.get("stream_options")
@@ -201,12 +260,7 @@ def _are_ids(values: Sequence[Any]) -> bool:
     return all(isinstance(each, int) and not isinstance(each, bool) for each in values)
 
 
-def build_completions(
-    model: ServedModel,
-    prompts: Sequence[Prompt],
-    request: CompletionRequest,
-    config: ServerConfig,
-) -> list[Completion]:
+def build_completions(model: ServedModel, request: CompletionRequest, config: ServerConfig) -> list[Completion]:
     """Encode prompts.
 
     Raises:
@@ -214,7 +268,7 @@ def build_completions(
     """
     counts: Counter[Any] = Counter()
     built = []
-    for prompt in prompts:
+    for prompt in request.prompts:
         text = model.normalize(prompt) if isinstance(prompt, str) else prompt
         key = text if isinstance(text, str) else tuple(text)
         settings = request.config
@@ -242,9 +296,14 @@ def _fit(
 
     def build(settings: SamplingConfig) -> Completion:
         return Completion(
-            model.generator(settings), prompt, samples=request.best_of, seed=settings.seed, repeat=repeat,
+            model.generator(settings, is_chat=request.is_chat),
+            prompt,
+            sampler=model.sampler(settings, is_chat=request.is_chat),
+            samples=request.best_of,
+            seed=settings.seed,
+            repeat=repeat,
             alternatives=request.logprobs or 0,
-        )  # fmt: skip
+        )
 
     completion = build(settings)
     room = config.max_length - completion.prompt_tokens

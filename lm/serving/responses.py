@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from lm.decoding.batching import Continuation, Token
+from lm.decoding.batching import Continuation
 from lm.decoding.sampling import Alternatives
 from lm.serving.inspection import ScoredIds, token_text
 from lm.serving.models import ServedModel
@@ -39,20 +39,22 @@ class Head:
 
     Attributes:
         kind: of the object, such as "text_completion".
+        prefix: of the ID.
         model: the model.
-        id: of the response.
+        key: what tells its ID from others.
         created: seconds since 1970.
     """
 
     kind: str
+    prefix: str
     model: ServedModel
-    id: str = field(default_factory=lambda: f"cmpl-{secrets.token_hex(12)}")
+    key: str = field(default_factory=lambda: secrets.token_hex(12))
     created: int = field(default_factory=lambda: int(time.time()))
 
     def to_dict(self, choices: Sequence[Any], **others: Any) -> dict[str, Any]:  # noqa: ANN401
         """Return an object with choices."""
         return {
-            "id": self.id,
+            "id": f"{self.prefix}-{self.key}",
             "object": self.kind,
             "created": self.created,
             "model": self.model.name,
@@ -95,16 +97,16 @@ class TextLogprobs:
         return result
 
 
-def chat_logprobs(tokenizer: Tokenizer, tokens: Sequence[Token]) -> dict[str, Any]:
-    """Return log-probabilities in the format of `/v1/chat/completions`."""
+def chat_logprobs(tokenizer: Tokenizer, tokens: Sequence[tuple[int, float, Alternatives]]) -> dict[str, Any]:
+    """Return log-probabilities in the format of `/v1/chat/completions`: of IDs, with their alternatives."""
 
     def entry(token: int, logprob: float) -> dict[str, Any]:
         spelled = tokenizer.token_bytes(token)
         return {"token": spelled.decode(errors="replace"), "logprob": logprob, "bytes": list(spelled)}
 
     content = [
-        entry(token.id, token.logprob) | {"top_logprobs": [entry(*other) for other in token.alternatives]}
-        for token in tokens
+        entry(token, logprob) | {"top_logprobs": [entry(*other) for other in alternatives]}
+        for token, logprob, alternatives in tokens
     ]
     return {"content": content, "refusal": None}
 
@@ -115,11 +117,11 @@ def continuation_tokens(sample: Continuation) -> list[tuple[int, float | None, A
     return list(zip(sample.tokens, sample.logprobs, sample.alternatives, overlaps, strict=False))
 
 
-def prompt_tokens(ids: Sequence[int], scored: ScoredIds) -> list[tuple[int, float | None, Alternatives, int]]:
+def prompt_tokens(scored: ScoredIds) -> list[tuple[int, float | None, Alternatives, int]]:
     """Return the scored tokens of a prompt as `TextLogprobs.format` takes them."""
     return [
         (token, None if nats is None else -nats, tuple(others), 0)
-        for token, nats, others in zip(ids, scored.nats, scored.alternatives, strict=True)
+        for token, nats, others in zip(scored.ids, scored.nats, scored.alternatives, strict=True)
     ]
 
 

@@ -16,6 +16,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import torch
+
 from lm.decoding.batching import ContinuousBatch, Finish, Request, SampleSettings, SampleState, Token
 from lm.decoding.generator import Generator
 from lm.decoding.sampling import Alternatives, Sampler
@@ -31,7 +33,7 @@ T = TypeVar("T")
 
 _MIN_SHARED_PREFIX = 32
 """Tokens that two prompts have to share for the KV cache of one to be copied."""
-_PREFIX_CONTEXTS = 8
+_PREFIX_CONTEXTS = 4
 """Contexts' worth of tokens of prefixes that are kept."""
 
 Event = Token | Finish | ApiError
@@ -46,6 +48,7 @@ class Completion:
 
     Attributes:
         generator: its settings and tokenizer.
+        sampler: of its settings.
         ids: of the prompt.
         seed: of the samples.
         prompt_tokens: tokens of the prompt.
@@ -59,6 +62,7 @@ class Completion:
         generator: Generator,
         prompt: str | Sequence[int],
         *,
+        sampler: Sampler,
         samples: int,
         seed: int | None = None,
         repeat: int = 0,
@@ -69,6 +73,7 @@ class Completion:
         Args:
             generator: with the settings.
             prompt: a text, or IDs.
+            sampler: of these settings; completions with the same one are sampled together.
             samples: their number.
             seed: sampling seed; None for a random one.
             repeat: equal prompts before it in the same request.
@@ -77,17 +82,15 @@ class Completion:
         Raises:
             LMError: as of `Generator.generate`.
         """
-        self.generator = generator
+        self.generator, self.sampler = generator, sampler
         self.ids = generator.encode(prompt)
         self.seed = secrets.randbits(32) if seed is None else seed
         self.prompt_tokens = len(self.ids)
         self.is_cancelled = self.is_done = False
         self.receive: Callable[[Completion, Event], None] = lambda *_: None
-        self._sampler = generator.sampler  # fails here if a bias is malformed
         self._repeat, self._alternatives = repeat, alternatives
         self._ending: PromptEnding | None = generator.find_ending(prompt, self.ids)
         self._pending, self.n_unfinished = deque(range(samples)), samples
-        self._requests: dict[int, Request] = {}
         self.healed: list[HealedPrompt] = []
         self.prefix: SharedPrefix | None = None
 
@@ -112,11 +115,11 @@ class Completion:
         Raises:
             UsageError: the settings ban every retokenisation of the prompt.
         """
-        settings = SampleSettings(self._sampler, self.generator.stop_ids, self._alternatives)
+        settings = SampleSettings(self.sampler, self.generator.stop_ids, self._alternatives)
         started = []
         for _ in range(min(count, len(self._pending))):
             sample = self._pending.popleft()
-            rng = self._sampler.rng(sample, prompt=self.ids, repeat=self._repeat, seed=self.seed)
+            rng = self.sampler.rng(sample, prompt=self.ids, repeat=self._repeat, seed=self.seed)
             started.append(
                 self.generator.build_request(
                     self.ids, number(sample), self.generator.config.max_tokens, rng, self.healed, settings=settings
@@ -213,6 +216,7 @@ class Scheduler:
         self.gauges = Gauges()
         self._model, self._batch_size, self._max_waiting, self._chunk = model, batch_size, max_waiting, prefill_chunk
         self._deliver = deliver
+        self._threads = torch.get_num_threads()
         self._condition = threading.Condition()
         self._completions: deque[Completion] = deque()
         self._jobs: deque[Job] = deque()
@@ -222,6 +226,7 @@ class Scheduler:
         self._owners: dict[int, tuple[Completion, int]] = {}
         self._next_number = 0
         self._prefilling: Completion | None = None
+        self._admitting: list[Completion] = []
         self._events: list[tuple[Completion, Event]] = []
         self._plan: EnginePlan | None = None
         self._batch: _FaultTolerantBatch | None = None
@@ -291,6 +296,7 @@ class Scheduler:
             )
 
     def _run(self) -> None:
+        torch.set_num_threads(self._threads)  # each thread has its own number
         while True:
             with self._condition:
                 while (
@@ -335,8 +341,14 @@ class Scheduler:
             if self._prefilling is None:
                 group = self._take_short(left)
                 if group:
-                    self._admit_together(group)
-                    left -= sum(len(completion.ids) for completion in group)
+                    self._admitting = group
+                    try:
+                        self._admit_together(group)
+                    except LMError as error:
+                        for failed in group:
+                            self._finish_with(failed, from_lm_error(error))
+                    self._admitting = []
+                    left -= sum(len(admitted.ids) for admitted in group)
                     continue
                 self._prefilling = self._next_completion()
             completion = self._prefilling
@@ -373,10 +385,10 @@ class Scheduler:
         to_heal: dict[int, list[Completion]] = {}
         for completion in group:
             if completion.ending is not None:
-                to_heal.setdefault(id(completion.generator.sampler), []).append(completion)
+                to_heal.setdefault(id(completion.sampler), []).append(completion)
         for same in to_heal.values():
             generator, endings = same[0].generator, [each.ending for each in same if each.ending is not None]
-            found = heal_prompts(DecodeSession(self._plan), endings, generator.tokenizer, generator.sampler)
+            found = heal_prompts(DecodeSession(self._plan), endings, generator.tokenizer, same[0].sampler)
             for completion, healed in zip(same, found, strict=True):
                 completion.healed = healed
         requests: list[Request] = []
@@ -422,12 +434,12 @@ class Scheduler:
             session = DecodeSession(self._plan)
             session.share_prefix(prefix)
             generator = completion.generator
-            (completion.healed,) = heal_prompts(session, [completion.ending], generator.tokenizer, generator.sampler)
+            (completion.healed,) = heal_prompts(session, [completion.ending], generator.tokenizer, completion.sampler)
         requests = self._start_samples(completion)
         self._session.share_prefix(prefix)
         self._batch.admit(requests)
         if not completion.n_pending:
-            self._prefilling = None
+            self._prefilling = completion.prefix = None
         return max(1, len(completion.ids) - (len(prefix.ids) if prefix else 0))
 
     def _number(self, completion: Completion, sample: int) -> int:
@@ -503,9 +515,11 @@ class Scheduler:
         running = {id(completion): completion for completion, _ in self._owners.values()}
         if self._prefilling is not None:
             running[id(self._prefilling)] = self._prefilling
+        running |= {id(completion): completion for completion in self._admitting}
         for completion in running.values():
             self._finish_with(completion, error)
         self._owners.clear()
+        self._admitting = []
         self._session = self._batch = self._prefixes = None
 
     def _flush(self) -> None:

@@ -7,6 +7,7 @@ import errno
 import socket
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 
 import uvicorn
 
@@ -52,6 +53,45 @@ def bind(config: ServerConfig) -> socket.socket:
     return listener
 
 
+class _Server(uvicorn.Server):
+    """A server that sleeps until a request or a signal comes, instead of looking ten times a second.
+
+    Attributes:
+        on_ready: called when connections are accepted.
+        on_shutdown: called when a signal has come.
+    """
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.on_ready: Callable[[], None] = lambda: None
+        self.on_shutdown: Callable[[], None] = lambda: None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._exit = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start to accept connections."""
+        await super().startup(sockets)
+        if self.started:
+            self.on_ready()
+
+    async def main_loop(self) -> None:
+        """Wait for a signal."""
+        self._loop = asyncio.get_running_loop()
+        if not self.should_exit:
+            await self._exit.wait()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Note a signal, and wake the loop."""
+        super().handle_exit(sig, frame)
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._exit.set)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Let running requests end."""
+        self.on_shutdown()
+        await super().shutdown(sockets)
+
+
 def serve(
     runs: dict[str, Path],
     config: ServerConfig,
@@ -83,17 +123,10 @@ def serve(
 
         app, endpoints = build_app(models, config, on_start=start)
 
-        class Server(uvicorn.Server):
-            async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-                await super().startup(sockets)
-                if self.started:
-                    on_ready(url, models)
+        def started() -> None:
+            on_ready(url, models)
 
-            async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-                endpoints.is_draining = True
-                await super().shutdown(sockets)
-
-        Server(
+        server = _Server(
             uvicorn.Config(
                 app,
                 backlog=_BACKLOG,
@@ -111,4 +144,6 @@ def serve(
                 timeout_graceful_shutdown=int(config.drain),
                 h11_max_incomplete_event_size=65_536,
             )
-        ).run(sockets=[listener])
+        )
+        server.on_ready, server.on_shutdown = started, endpoints.drain
+        server.run(sockets=[listener])

@@ -34,6 +34,11 @@ def test_the_page_knows_no_other_command():
     assert sorted(documented()) == sorted(HELPS), "make docs writes the page again"
 
 
+def test_the_page_of_the_server_has_its_fields():
+    page = PAGE.parent / "reference" / "server.md"
+    assert page.read_text(encoding="utf-8") == documented_help.server_page(), "make docs writes the page again"
+
+
 def test_the_page_is_what_a_person_sees():
     """On a terminal as wide as the page, in a process of its own and whatever the environment says."""
     environment = {**os.environ, "COLUMNS": str(documented_help.WIDTH + 2), "LM_STEPS": "3", "LM_OUT": "elsewhere"}

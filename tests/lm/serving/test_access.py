@@ -1,0 +1,219 @@
+"""Who may call the server, and what it does with requests that are not meant well."""
+
+from __future__ import annotations
+
+import json
+import random
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from tests.lm.serving.conftest import RUNS, served
+from tests.waiting import SECONDS
+
+httpx = pytest.importorskip("httpx")
+pytest.importorskip("uvicorn")
+
+TOKEN = "a-long-token"
+
+
+@pytest.fixture(scope="module")
+def server():
+    with served(RUNS / "gpt", "--cors", "https://friend.example", "--max-body", 2048) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def guarded():
+    with served(RUNS / "gpt", "--host", "0.0.0.0", LM_SERVE_TOKEN=TOKEN) as running:
+        running.url = f"http://127.0.0.1:{running.port}"
+        yield running
+
+
+def test_other_machines_need_a_token():
+    command = [sys.executable, "-m", "cli", "serve", str(RUNS / "gpt"), "--host", "0.0.0.0"]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
+    assert found.returncode == 2
+    assert found.stderr.count("\n") == 1
+    assert "--token" in found.stderr
+
+
+def test_a_port_in_use_is_one_clear_line():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        command = [sys.executable, "-m", "cli", "serve", str(RUNS / "gpt"), "--port", port]
+        found = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
+    assert found.returncode == 1
+    assert found.stderr == f"lm: 127.0.0.1:{port}: the port is in use; choose another (--port)\n"
+
+
+@pytest.mark.parametrize("headers", [{}, {"authorization": "Bearer wrong"}, {"authorization": f"Basic {TOKEN}"},
+                                     {"authorization": f"Bearer {TOKEN}x"},
+                                     {"authorization": b"Bearer \xff"}])  # fmt: skip
+def test_without_the_token_nothing_is_answered(guarded, headers):
+    for path in ("/v1/models", "/metrics", "/runs", "/nothing"):
+        answer = httpx.get(guarded.url + path, headers=headers)
+        assert answer.status_code == 401
+        assert answer.json()["error"]["code"] == "invalid_api_key"
+    assert httpx.get(f"{guarded.url}/health", headers=headers).status_code == 200
+    assert httpx.get(f"{guarded.url}/", headers=headers).status_code == 200
+
+
+def test_with_the_token_requests_are_answered_under_any_name(guarded):
+    headers = {"authorization": f"Bearer {TOKEN}", "host": "models.example"}
+    assert httpx.get(f"{guarded.url}/v1/models", headers=headers).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost", 200), ("localhost:1234", 200), ("127.0.0.1:80", 200), ("[::1]:80", 200),
+        ("evil.example", 403), ("localhost.evil.example", 403), ("", 403), ("[", 403), ("127.0.0.1.evil.example", 403),
+    ],
+)  # fmt: skip
+def test_a_name_that_points_here_reaches_nothing(server, host, status):
+    """DNS rebinding."""
+    assert httpx.get(f"{server.url}/v1/models", headers={"host": host}).status_code == status
+
+
+def test_pages_of_other_origins_are_refused_unless_allowed(server):
+    url = f"{server.url}/v1/models"
+    refused = httpx.get(url, headers={"origin": "https://evil.example"})
+    assert refused.status_code == 403
+    assert "access-control-allow-origin" not in refused.headers
+    allowed = httpx.get(url, headers={"origin": "https://friend.example"})
+    assert allowed.status_code == 200
+    assert allowed.headers["access-control-allow-origin"] == "https://friend.example"
+    own = httpx.get(url, headers={"origin": server.url})
+    assert own.status_code == 200
+    asked = httpx.options(url, headers={"origin": "https://friend.example", "access-control-request-method": "POST"})
+    assert asked.status_code == 204
+    assert asked.headers["access-control-allow-headers"] == "authorization, content-type"
+
+
+def test_the_page_runs_only_scripts_of_its_own(server):
+    answer = httpx.get(f"{server.url}/")
+    assert answer.status_code == 200
+    policy = answer.headers["content-security-policy"]
+    assert "script-src 'self'" in policy
+    assert "unsafe" not in policy
+    assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+@pytest.mark.parametrize("path", ["/../app.py", "/%2e%2e/app.py", "/web/index.html", "/index.html/..", "//etc/passwd"])
+def test_files_outside_the_page_are_not_served(server, path):
+    with socket.create_connection(("127.0.0.1", server.port)) as connection:
+        connection.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
+        answer = b"".join(iter(lambda: connection.recv(65536), b""))
+    assert answer.startswith(b"HTTP/1.1 404")
+
+
+@pytest.mark.parametrize("name", ["gpt", "%2e%2e", "a%2f..%2fb", "..%2fgpt", "gpt%00"])
+def test_without_a_folder_of_runs_there_are_none(server, name):
+    assert httpx.get(f"{server.url}/runs").json() == {"runs": []}
+    assert httpx.get(f"{server.url}/runs/{name}/metrics").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b"{", 400), (b"", 400), (b"[]", 400), (b"\xff", 400), (b'{"prompt": NaN}', 400), (b"[" * 1500, 400),
+        (b'{"prompt": "\\ud800"}', 400), (b'{"prompt": "one", "seed": 1' + b"0" * 1000 + b"}", 400),
+        (b'{"prompt": "' + b"x" * 3000 + b'"}', 413),
+    ],
+)  # fmt: skip
+def test_a_malformed_body_is_refused_in_the_format_of_openai(server, body, status):
+    answer = httpx.post(f"{server.url}/v1/completions", content=body)
+    assert answer.status_code == status
+    assert answer.json()["error"]["message"]
+
+
+def test_a_body_in_parts_has_the_same_limit(server):
+    answer = httpx.post(f"{server.url}/v1/completions", content=iter([b'{"prompt": "', *[b"x" * 100] * 50, b'"}']))
+    assert answer.status_code == 413
+
+
+def test_unknown_paths_and_methods_are_errors_in_the_format_of_openai(server):
+    assert httpx.get(f"{server.url}/v1/nothing").json()["error"]["code"] == "not_found"
+    answer = httpx.get(f"{server.url}/v1/completions")
+    assert answer.status_code == 405
+    assert answer.json()["error"]["code"] == "method_not_allowed"
+
+
+_VALUES = [
+    None,
+    True,
+    -1,
+    0,
+    1,
+    10**30,
+    1.5,
+    "",
+    "one",
+    "\ud800",
+    [],
+    [1],
+    ["one"],
+    {},
+    {"a": 1},
+    [[]],
+    [[1]],
+    "x" * 500,
+]
+_FIELDS = ["prompt", "n", "best_of", "echo", "logprobs", "max_tokens", "stop", "seed", "stream", "temperature", "top_p",
+           "logit_bias", "text", "tokens", "top", "layer", "to", "beam", "n_best", "messages", "stream_options",
+           "suffix", "model", "top_k", "min_p", "unknown"]  # fmt: skip
+_PATHS = ["/v1/completions", "/v1/chat/completions", "/score", "/next", "/attention", "/tokenize", "/detokenize",
+          "/translate", "/fill"]  # fmt: skip
+
+
+def fuzz(server, count: int, seed: int) -> dict[int, int]:
+    """Send random requests; return how often each status came."""
+    draw, statuses = random.Random(seed), dict[int, int]()
+    with httpx.Client(base_url=server.url, timeout=SECONDS) as client:
+        for _ in range(count):
+            body = {name: draw.choice(_VALUES) for name in draw.sample(_FIELDS, draw.randrange(1, 6))}
+            content = json.dumps({"max_tokens": 3, **body}).encode()
+            if draw.random() < 0.2:
+                place = draw.randrange(len(content))
+                content = content[:place] + draw.randbytes(draw.randrange(1, 4)) + content[place + 1 :]
+            headers = {"content-type": draw.choice(["application/json", "text/plain", "x"])}
+            answer = client.post(draw.choice(_PATHS), content=content, headers=headers)
+            statuses[answer.status_code] = statuses.get(answer.status_code, 0) + 1
+            assert answer.status_code < 500 or answer.status_code == 503, (content, answer.text)
+            assert "Traceback" not in answer.text
+    return statuses
+
+
+def test_random_requests_are_answered_or_refused(server):
+    statuses = fuzz(server, 200, seed=1)
+    assert 400 in statuses
+    assert not any("Traceback" in line for line in server.log), "".join(server.log)
+    assert httpx.get(f"{server.url}/health").status_code == 200
+
+
+@pytest.mark.slow
+def test_ten_thousand_random_requests_are_answered_or_refused(server):
+    print(fuzz(server, 10_000, seed=2))
+    assert not any("Traceback" in line for line in server.log), "".join(server.log)
+    assert httpx.get(f"{server.url}/health").status_code == 200
+
+
+@pytest.mark.parametrize("raw", [
+    b"\x00\x01\x02\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"POST /score HTTP/1.1\r\nHost: localhost\r\n"
+    b"Content-Length: -5\r\n\r\n", b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 20_000 + b"\r\n",
+    b"POST /score HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+])  # fmt: skip
+def test_what_is_no_http_is_refused_and_the_server_continues(server, raw):
+    with socket.create_connection(("127.0.0.1", server.port)) as connection:
+        connection.settimeout(SECONDS)
+        try:
+            connection.sendall(raw)
+            answer = connection.recv(65536)
+        except OSError:
+            answer = b""
+    assert not answer or b" 4" in answer.partition(b"\r\n")[0]
+    assert b"Traceback" not in answer
+    assert httpx.get(f"{server.url}/health").status_code == 200

@@ -1,0 +1,127 @@
+"""The chat API, as the official client of OpenAI uses it."""
+
+from __future__ import annotations
+
+import pytest
+
+from lm.config.decoding import SamplingConfig
+from lm.config.hardware import HardwareConfig
+from lm.config.tokenizer import END_OF_TEXT, TokenizerConfig
+from lm.decoding.generator import Generator
+from lm.engine.fastest_dtype import load_for_decoding
+from lm.run_folder import find_checkpoint
+from lm.text.conversations import Message
+from lm.tokenizer import training
+from lm.tokenizer.chat_template import CHAT_TOKENS, ChatTemplate, write_chat_template
+from tests.cli.small_runs import TEXT, make_run
+from tests.lm.serving.conftest import served
+
+openai = pytest.importorskip("openai")
+pytest.importorskip("uvicorn")
+
+MESSAGES = [{"role": "system", "content": "The fox."}, {"role": "user", "content": "the owl saw?"}]
+OWN_TEMPLATE = "<|endoftext|>{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}assistant: "
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    tokenizer = training.train(
+        [TEXT], TokenizerConfig(vocab_size=300), corpus_bytes=len(TEXT.encode()),
+        special_tokens=(END_OF_TEXT, *CHAT_TOKENS),
+    ).tokenizer  # fmt: skip
+    make_run(folder / "chat", tokenizer=tokenizer, context_length=64)
+    make_run(folder / "own", tokenizer=tokenizer, context_length=64)
+    write_chat_template(find_checkpoint(folder / "own"), ChatTemplate(OWN_TEMPLATE))
+    make_run(folder / "base", context_length=64)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def client(runs):
+    with (
+        served(runs / "chat", runs / "own", runs / "base") as server,
+        openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client,
+    ):
+        yield client
+
+
+def ask(client, **settings):
+    return client.chat.completions.create(
+        **{"model": "chat", "messages": MESSAGES, "seed": 3, "max_tokens": 20} | settings
+    )
+
+
+def test_a_reply_continues_the_rendered_messages(client, runs):
+    loaded = load_for_decoding(runs / "chat", HardwareConfig(threads=1))
+    template = ChatTemplate.default(start_of_text=END_OF_TEXT)
+    ids = template.encode(loaded.tokenizer, [Message(**each) for each in MESSAGES])
+    ends = template.end_of_turn(loaded.tokenizer)
+    generator = Generator(loaded.model, loaded.tokenizer, SamplingConfig(seed=3, max_tokens=20), further_stop_ids=ends)
+    expected = generator.samples(ids, n=3)
+    given = ask(client, n=3)
+    assert [choice.message.content for choice in given.choices] == [sample.text for sample in expected]
+    assert {choice.message.role for choice in given.choices} == {"assistant"}
+    assert given.usage.prompt_tokens == len(ids)
+
+
+def test_the_template_of_a_run_is_used(client):
+    text = "system: The fox.\nuser: the owl saw?\nassistant: "
+    by_text = client.completions.create(
+        model="own", prompt=text, seed=3, max_tokens=20, extra_body={"token_healing": False}
+    )
+    assert ask(client, model="own").usage.prompt_tokens == by_text.usage.prompt_tokens
+    greedy = client.completions.create(
+        model="own", prompt=text, temperature=0, max_tokens=20, extra_body={"token_healing": False}
+    )
+    assert ask(client, model="own", temperature=0).choices[0].message.content == greedy.choices[0].text
+
+
+def test_a_stream_has_the_same_reply(client):
+    whole = ask(client, n=2)
+    contents, roles, reasons = ["", ""], set(), {}
+    for part in ask(client, n=2, stream=True, stream_options={"include_usage": True}):
+        for choice in part.choices:
+            contents[choice.index] += choice.delta.content or ""
+            roles.add(choice.delta.role)
+            reasons[choice.index] = choice.finish_reason
+    assert contents == [choice.message.content for choice in whole.choices]
+    assert roles == {"assistant", None}
+    assert list(reasons.values()) == [choice.finish_reason for choice in whole.choices]
+    assert part.usage == whole.usage
+
+
+def test_log_probabilities_have_bytes_and_alternatives(client):
+    given = ask(client, logprobs=True, top_logprobs=2, max_completion_tokens=5, max_tokens=None)
+    entries = given.choices[0].logprobs.content
+    assert len(entries) == 5
+    assert (
+        b"".join(bytes(entry.bytes) for entry in entries).decode(errors="replace") == given.choices[0].message.content
+    )
+    assert all(len(entry.top_logprobs) == 2 for entry in entries)
+    assert all(entry.logprob <= entry.top_logprobs[0].logprob + 1e-4 for entry in entries)
+
+
+@pytest.mark.parametrize(
+    ("field", "expected"),
+    [
+        ({"messages": []}, "has no messages"),
+        ({"messages": [{"role": "cat", "content": "a"}]}, "role is 'cat'"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "no text"),
+        ({"messages": [*MESSAGES, {"role": "assistant", "content": "a"}]}, "end with one of the user"),
+        ({"messages": [{"role": "user", "content": "owl " * 200}]}, "the model's context is 64"),
+        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools is not supported"),
+        ({"response_format": {"type": "json_object"}}, "response_format is not supported"),
+        ({"top_logprobs": 2}, "top_logprobs needs logprobs"),
+        ({"max_completion_tokens": 3}, "differ"),
+        ({"model": "base"}, "has no chat template"),
+    ],
+)
+def test_a_wrong_request_is_refused(client, field, expected):
+    with pytest.raises(openai.BadRequestError, match=expected):
+        ask(client, **field)
+
+
+def test_fields_without_effect_are_accepted(client):
+    given = ask(client, user="me", metadata={"a": "b"}, store=True, response_format={"type": "text"}, tools=[])
+    assert given.choices[0].message.content == ask(client).choices[0].message.content
