@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections import deque
 from collections.abc import Callable
 from types import TracebackType
 from typing import Self
@@ -31,6 +32,7 @@ from lm.training.trainer import Event
 
 _PLAIN_LINES = 20
 _SMOOTHING = 0.9
+_RECENT_STEPS = 200  # whose time forecasts the rest
 _CURVE_WIDTH = 10
 _STEP_HEADING = len("step 123,456  ") - 1
 _BESIDE_COUNTS = 65
@@ -40,7 +42,13 @@ class TrainingDisplay:
     """Renders training events."""
 
     def __init__(
-        self, *, steps: int, first_step: int, matrix_rate: float, left: Callable[[], float] | None = None
+        self,
+        *,
+        steps: int,
+        first_step: int,
+        matrix_rate: float,
+        left: Callable[[], float] | None = None,
+        forecast: Callable[[], int] | None = None,
     ) -> None:
         """Create the display of steps `first_step` + 1 to `steps`.
 
@@ -49,12 +57,14 @@ class TrainingDisplay:
             first_step: steps taken before.
             matrix_rate: FLOP/s of matmuls, the reference of model-FLOPs utilisation.
             left: returns the seconds left of a budget, if there is one.
+            forecast: returns the last step of a budget, if there is one.
         """
-        self.steps, self.matrix_rate, self.left = steps, matrix_rate, left
+        self.steps, self.matrix_rate, self.left, self.forecast = steps, matrix_rate, left, forecast
         self.nll, self.tokens, self.flops = 0.0, 0, 0.0
         self.recent: list[float] = []
         self.smoothed: list[float] = []
-        self.shown, self.began, self.seconds = 0, time.perf_counter(), 0.0
+        self.shown, self.seconds = 0, 0.0
+        self.times = deque([time.perf_counter()], maxlen=_RECENT_STEPS + 1)
         self.every = max(1, (steps - first_step) // _PLAIN_LINES)
         self.progress = create_progress(
             TextColumn("{task.completed:,}/{task.total:,}"), BarColumn(bar_width=None),
@@ -109,8 +119,9 @@ class TrainingDisplay:
         self.progress.update(self.task, total=steps)
 
     def _show_step(self, event: Step) -> None:
-        if event.step > self.steps:  # under a budget the total is not known yet
-            self._set_total(event.step)
+        steps = self.steps if self.forecast is None else self.forecast()
+        if max(steps, event.step) != self.steps:  # under a budget the total is not known yet
+            self._set_total(max(steps, event.step))
         self.shown += 1
         self.seconds += event.seconds
         keep = min(_SMOOTHING, 1 - 1 / self.shown)
@@ -121,7 +132,8 @@ class TrainingDisplay:
         self.tokens, self.flops = self.tokens + event.tokens, self.flops + event.flops
         utilisation = self.flops / self.seconds / self.matrix_rate
         speed = f"{format_count(self.tokens / self.seconds)} tok/s {utilisation:.0%} MFU"
-        by_speed = (time.perf_counter() - self.began) / self.shown * (self.steps - event.step)
+        self.times.append(time.perf_counter())
+        by_speed = (self.times[-1] - self.times[0]) / (len(self.times) - 1) * (self.steps - event.step)
         left = format_duration(max(0.0, by_speed if self.left is None else self.left()))
         self.progress.update(
             self.task, completed=event.step, nll=f"{self.nll:.3f}", curve=self._curve(), speed=speed, left=left

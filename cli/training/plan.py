@@ -19,11 +19,12 @@ from cli.flags.settings import typed_arguments
 from lm.config.options import list_options
 from lm.config.run import SECTIONS, RunConfig
 from lm.config.run_spec import RunSpec
-from lm.config.training import LENGTHS
+from lm.config.training import LENGTHS, parse_duration
 from lm.data.training_data import TrainingData
 from lm.model.cost import parameters_by_part
 from lm.training import step_timing
 from lm.training.loop import batch_flops
+from lm.training.planning.budget import suggest_budget
 from lm.training.planning.memory import estimate_memory
 from lm.training.planning.regularisation import estimate_bits_per_byte
 from lm.training.planning.resolve import NOVEL, BudgetForecast
@@ -36,12 +37,13 @@ _EXPECTED_RANGE = (0.88, 1.02)
 """Range of the loss that training reached on four corpora, relative to the n-gram estimate (docs/lab/recipe.md)."""
 _SAMPLED_BATCHES = 20  # batches of pairs differ in shape
 _MIN_STEPS = 50
+_MUCH_STARTUP = 0.4  # fraction of a budget
 _MIN_TOKENS = 1_000_000  # with fewer, a model does not reach the expected loss
 _MIN_TARGETS = 200_000  # with fewer target tokens, a model does not translate
 _NOT_REPEATED = ("default", "other settings", "preset", "from_run")
 """Reasons of values that a command line need not repeat."""
 
-_IN_WORDS = {"budget": "time and corpus", "from_run": "run of --from"}
+_IN_WORDS = {"budget": "time and corpus", "from_run": "base run"}
 
 Row = tuple[str, str, str]
 """A setting, its value, and the reason."""
@@ -131,23 +133,32 @@ def _warn_about_budget(event: Planned, forecast: BudgetForecast) -> None:
         print_labelled(
             "warning", f"{too_few}: {format_duration(enough)} or more would be enough to begin with (--budget)"
         )
-    warn_about_few_steps(forecast.steps, f"{budget} is enough for about")
+    if event.spent > _MUCH_STARTUP * (seconds := parse_duration(budget)):
+        startup = f"start-up took {event.spent:.1f} s of {budget}, so {max(0.0, seconds - event.spent):.1f} s are left"
+        print_labelled("warning", f"{startup} for training: give {suggest_budget(event.spent)} or more (--budget)")
+    is_tuned = event.reasons.get("model.d_model") == "from_run"
+    warn_about_few_steps(forecast.steps, f"{budget} is enough for about", is_tuned=is_tuned)
     if forecast.evaluation_seconds > forecast.evaluation_limit:
         taken = f"one evaluation and checkpoint take {format_duration(forecast.evaluation_seconds)}"
         limit = f"more than the {format_duration(forecast.evaluation_limit)} of {budget} that are for them"
         print_labelled("warning", f"{taken}, {limit}: hold out less (--validation), or give more time (--budget)")
 
 
-def warn_about_few_steps(steps: float, enough_for: str) -> None:
+def warn_about_few_steps(steps: float, enough_for: str, *, is_tuned: bool = False) -> None:
     """Warn on stderr about a small number of steps.
 
     Args:
         steps: number of steps.
         enough_for: start of the sentence, up to "enough for".
+        is_tuned: whether the model is that of a base run.
     """
     if steps < _MIN_STEPS:
         only = f"{format_number_of(max(1, round(steps)), 'step')} only"
-        advice = "more time would teach more, or a smaller model or batch (--budget, --preset, --batch-size)"
+        advice = (
+            "more time would teach more, or a smaller batch (--budget, --batch-size)"
+            if is_tuned
+            else "more time would teach more, or a smaller model or batch (--budget, --preset, --batch-size)"
+        )
         print_labelled("warning", f"{enough_for} {only}: {advice}")
 
 

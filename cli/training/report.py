@@ -211,10 +211,16 @@ def describe_run(run: Run, *, is_tuned: bool = False) -> None:
         *(
             []
             if watches_loss or has_chosen_size
-            else run.data.warnings(parameters=parameters, epochs=epochs, patience=training.patience)
+            else _data_warnings(run, parameters=parameters, epochs=epochs, is_tuned=is_tuned)
         ),
     ):
         print_labelled("warning", with_flags(warning))
+
+
+def _data_warnings(run: Run, *, parameters: int, epochs: float, is_tuned: bool) -> list[Advice]:
+    """Return the warnings of the data; without advice on the size of a model that a base run has chosen."""
+    warnings = run.data.warnings(parameters=parameters, epochs=epochs, patience=run.config.training.patience)
+    return [each for each in warnings if not (is_tuned and "d_model" in each.settings)]
 
 
 def _adapters(run: Run) -> str:

@@ -28,6 +28,7 @@ from lm.config.run import RunConfig
 from lm.config.run_spec import RunSpec
 from lm.distributed import launcher_env
 from lm.hardware import measure_matmul_flops, peak_memory
+from lm.run_folder import read_pointer
 from lm.signals import StopSignals
 from lm.training.events import TrainingWarning
 from lm.training.history import best_accuracy, best_bits_per_byte, has_improved
@@ -123,6 +124,7 @@ def _render(run: Run, events: Iterable[Event], *, tensorboard: bool | None) -> N
         first_step=run.state.step,
         matrix_rate=rate,
         left=None if run.clock is None else run.seconds_left,
+        forecast=None if run.clock is None else run.forecast_steps,
     )
     device, is_long = run.hardware.device, run.clock is not None and run.seconds_left() >= _LONG_SECONDS
     with (
@@ -186,7 +188,8 @@ def _report_results(run: Run, *, ngram_bits: Sequence[float]) -> None:
     """
     state = run.state
     if run.config.training.budget is not None:
-        warn_about_few_steps(state.step, f"{run.config.training.budget} was enough for")
+        is_tuned = (read_pointer(run.folder, "origin") or "").startswith("from ")
+        warn_about_few_steps(state.step, f"{run.config.training.budget} was enough for", is_tuned=is_tuned)
     print_labelled(
         "done", f"{format_duration(state.seconds)} of training in all, peak memory {format_bytes(peak_memory())}"
     )

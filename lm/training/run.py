@@ -207,6 +207,12 @@ class Run:
         steps = _UNLIMITED_STEPS if self.plan.deadline is not None else self.plan.steps
         return self.clock.seconds_until(self.state.step, steps, config=self.config.training)
 
+    def forecast_steps(self) -> int:
+        """Return the number of steps in all, forecast from recent steps until a budget's end is final."""
+        if self.clock is None or self.plan.deadline is None:
+            return self.plan.steps
+        return self.clock.forecast_total(self.state.step, self.plan.steps, config=self.config.training)
+
     @property
     def learning_rate(self) -> float:
         """Learning rate of the next step."""

@@ -63,7 +63,7 @@ from lm.training.history import find_unfinished
 from lm.training.initial_weights import check_compatible, check_tokenizers, count_spare_tokens, measure_initial_loss
 from lm.training.loop import train
 from lm.training.planning import continued_training, merge_selection, resolve
-from lm.training.planning.budget import TrainingSpeed
+from lm.training.planning.budget import TrainingSpeed, suggest_budget
 from lm.training.planning.continued_training import ContinuedTrainingChosen
 from lm.training.planning.resolve import BudgetForecast, Resolution
 from lm.training.run import Run, refuse_if_training
@@ -394,8 +394,11 @@ class Trainer:
             preparing = text_bytes * _PREPARE_SECONDS_PER_BYTE
             if self._seconds_elapsed() + preparing >= parse_duration(budget):
                 takes = f"preparing {text_bytes / 1e6:.3g} MB of text takes about {preparing:.1f} s"
-                problem = f"{budget} is too short: {takes}; give more, or prepare it first"
+                needed = suggest_budget(self._seconds_elapsed() + preparing)
+                problem = f"{budget} is too short: {takes}; give {needed} or more, or prepare it first"
                 raise UsageError(problem, settings=("budget",))
+        if not corpus.prepared:
+            corpus.survey(chosen.config)  # which raises the errors of files before anything is measured
         rate = _EMPTY_CORPUS_RATE  # of an empty corpus, which preparing it refuses
         if text_bytes:
             probe, seconds = resolve.probe_config(chosen, pairs=pairs), _measuring_seconds(budget)
@@ -436,7 +439,7 @@ class Trainer:
             ngram_bits=baselines,
             train_tokens=train_tokens,
         )
-        if chosen.is_regularised:  # the batch size and BPE dropout change the batches
+        if _make_other_batches(config, chosen.config):
             data = open_data(corpus.folder, chosen.config)
         if chosen.is_regularised and data.holds_pairs:
             forecast = dataclasses.replace(forecast, tokens=forecast.epochs * data.tokens)
@@ -447,8 +450,10 @@ class Trainer:
         """Return the seconds left of a budget; UsageError if there are none."""
         gone = self._seconds_elapsed()
         if gone >= parse_duration(budget):
-            problem = f"{gone:.1f} s went into getting ready; give several times that"
-            raise UsageError(f"{budget} is too short: {problem}", settings=("budget",))
+            problem = f"it counts from the start of the command, and start-up took {gone:.1f} s"
+            raise UsageError(
+                f"{budget} is too short: {problem}; give {suggest_budget(gone)} or more", settings=("budget",)
+            )
         return parse_duration(budget) - gone
 
     def _check_early(self, folder: Path, config: RunConfig) -> None:
@@ -474,6 +479,12 @@ class Trainer:
         if config.training.compile:
             check_compiler(device, is_recurrent=config.model.is_recurrent)
         check_heads_given(config.model, are_given=bool(spec.data.heads))
+
+
+def _make_other_batches(before: RunConfig, after: RunConfig) -> bool:
+    """Whether data that were opened for a config have other batches than another config asks for."""
+    sizes = [(config.training.batch_size, config.training.batch_tokens, config.parallel) for config in (before, after)]
+    return sizes[0] != sizes[1]
 
 
 def _measuring_seconds(budget: str | None) -> float:

@@ -167,6 +167,24 @@ def test_a_budget(tmp_path, monkeypatch, capsys, pairs):
         list(Trainer(lm.run_spec(*text, budget="1s", out=tmp_path / "short", **files), clock=lambda: 5.0, began=0.0))
 
 
+class Unmeasurable(SpeedMeter):
+    """A machine that must not be measured."""
+
+    def measure_flop_rate(self, config, *, seconds):
+        pytest.fail("measured before the files were read")
+
+
+def test_files_are_read_before_the_machine_is_measured(tmp_path):
+    (tmp_path / "rows.jsonl").write_text('{"text": "one"}\n{"text": \n')
+    (tmp_path / "bad.txt").write_bytes(b"caf\xe9\n" * 99)
+    (tmp_path / "pairs.tsv").write_text("one\teins\ntwo\n")
+    for data in ({"corpus": "rows.jsonl"}, {"corpus": "bad.txt"}, {"pairs": tmp_path / "pairs.tsv"}):
+        files = [tmp_path / data["corpus"]] if "corpus" in data else []
+        spec = lm.run_spec(*files, out=tmp_path / "run", **({} if files else data))
+        with pytest.raises(InputError):
+            list(Trainer(spec, machine=Unmeasurable()))
+
+
 def test_two_processes(tmp_path):
     events: list[object] = []
     lm.train("text.txt", out=tmp_path / "ours", steps=4, processes=2, threads=1, on_event=events.append, **SMALL)

@@ -298,8 +298,17 @@ def test_a_depth_is_a_preset_for_pairs_too(pairs, tmp_path):
 def test_a_text_that_takes_longer_to_prepare_than_there_is_time_is_refused_before(steady, tmp_path, capsys):
     (tmp_path / "text.txt").write_text("All work and no play.\n" * 200_000)
     assert run(["train", str(tmp_path / "text.txt"), "--budget", "4s", "-o", str(tmp_path / "run")]) == 2
-    assert capsys.readouterr().err.startswith("lm: 4s is too short: preparing 4.4 MB of text takes about 4.4 s;")
+    assert capsys.readouterr().err.startswith(
+        "lm: 4s is too short: preparing 4.4 MB of text takes about 4.4 s; give 20s"
+    )
     assert not (tmp_path / "run").exists()
+
+
+def test_a_budget_that_start_up_uses_up_names_the_time_needed(place, steady, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(Trainer, "_seconds_elapsed", lambda self: 3.0)
+    assert run(["train", str(place / "text.txt"), "--budget", "6s", "-o", str(tmp_path / "run"), "--dry-run"]) == 0
+    said = capsys.readouterr().err
+    assert "start-up took 3.0 s of 6s, so 3.0 s are left for training: give 20s or more (--budget)" in said
 
 
 def test_a_finished_run_is_given_more_time_by_flag(place, steady, tmp_path):
@@ -317,6 +326,7 @@ def test_a_budget_that_is_over_before_training_begins_says_so(place, tmp_path, c
     assert run(["train", str(place / "text.txt"), "--budget", "10s", "-o", str(tmp_path / "run")]) == 2
     assert (
         capsys.readouterr().err
-        == "lm: 10s is too short: 12.0 s went into getting ready; give several times that (--budget)\n"
+        == "lm: 10s is too short: it counts from the start of the command, and start-up took 12.0 s; give 50s or more "
+        "(--budget)\n"
     )
     assert not (tmp_path / "run").exists()

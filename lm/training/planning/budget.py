@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections import deque
@@ -12,6 +13,7 @@ from lm.config.training import TrainingConfig
 from lm.hardware import Hardware
 from lm.optim.schedules import total_steps_from_decay
 
+_STARTUP_FACTOR = 4  # of the budget that is suggested, to the seconds of start-up
 _STEP_WINDOW = 100  # with fewer, runs of two minutes ended 5% early (docs/lab/recipe.md)
 _EXIT_SECONDS = 1.0  # seconds to end the process
 _TOLERANCE, _TOLERANCE_SECONDS, _TOLERANCE_STEPS = (
@@ -69,6 +71,12 @@ class TrainingSpeed:
 def evaluation_reserve(left: float) -> float:
     """Return the seconds reserved for evaluating and saving, of those left of a budget at the first step."""
     return max(0.0, left) * (_RESERVE_OF_LONG if left >= _LONG_BUDGET else _RESERVE_OF_SHORT)
+
+
+def suggest_budget(startup_seconds: float) -> str:
+    """Return a budget of which start-up takes at most a quarter: a multiple of ten seconds, or of minutes."""
+    seconds = max(10, 10 * math.ceil(_STARTUP_FACTOR * startup_seconds / 10))
+    return f"{seconds}s" if seconds <= _LONG_BUDGET else f"{math.ceil(seconds / 60)}m"
 
 
 class BudgetClock:
@@ -148,6 +156,19 @@ class BudgetClock:
         if self._seconds_to_end(step, steps, config=config) < self.seconds_left:
             return None
         return min(max(step + 1, steps), self.affordable_total(step, steps, config=config))
+
+    def forecast_total(self, step: int, steps: int, *, config: TrainingConfig) -> int:
+        """Return the number of steps that fit as of the last one; doesn't read the clock.
+
+        Args:
+            step: steps taken.
+            steps: planned steps, which are returned until enough have been measured.
+            config: of the run.
+        """
+        if len(self._steps) < _MIN_STEPS or not self._step_seconds:
+            return steps
+        left = self._deadline - self._last - self._overhead_seconds(step, steps, config=config)
+        return step + max(1, int(left / self._step_seconds))
 
     def rescheduled_total(self, step: int, steps: int, *, config: TrainingConfig) -> int | None:
         """Return a new number of steps if a decay that ends at `steps` would miss the deadline by far, else None."""

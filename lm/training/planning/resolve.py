@@ -39,6 +39,7 @@ from lm.config.presets import (
 )
 from lm.config.run import SECTIONS, RunConfig, RunPlan
 from lm.config.run_spec import RunSpec, Settings
+from lm.config.tokenizer import TokenizerConfig
 from lm.config.training import LENGTHS, TrainingConfig, parse_duration
 from lm.data.batch import batch_rows
 from lm.data.training_data import TrainingData
@@ -153,7 +154,11 @@ def resolve_spec(spec: RunSpec, *, base: ModelConfig | None = None) -> Resolutio
         name = portable_name(name)
     config = build_run_config(name, fixed)
     named = "default" if spec.preset is None else spec.sources.get("preset", "given")
-    from_base = {f"model.{field}": "from_run" for field in fixed["model"]} if base is not None else {}
+    from_base: dict[str, str] = {}
+    if base is not None:
+        from_base = {f"model.{field}": "from_run" for field in fixed["model"]}
+        if spec.tokenizer is None:
+            from_base |= {f"tokenizer.{described.name}": "from_run" for described in list_options(TokenizerConfig)}
     is_regularised = base is None and config.training.budget is not None and not has_training_recipe(name)
     reasons = {**_preset_reasons(config), "preset": named, **from_base, **spec.sources}
     return Resolution(config, fixed, is_regularised, reasons)

@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from rich.cells import cell_len
 
 from cli.training.display import TrainingDisplay
 from lm.training.events import DecayStarted, Evaluation, Replanned, Sample, Step, StoppedEarly
+
+
+def test_under_a_budget_the_number_of_steps_is_that_of_the_last_forecast(capsys):
+    forecasts = iter([40, 35, 38])
+    display = TrainingDisplay(
+        steps=3, first_step=0, matrix_rate=1e11, left=lambda: 5.0, forecast=lambda: next(forecasts)
+    )
+    with display:
+        for number in (1, 2, 3):
+            display.show(Step(number, 5.0, learning_rate=1e-3, tokens=1, flops=1.0, seconds=1.0, gradient_norm=1.0))
+    shown = re.findall(r"^step +(\d+)/(\d+)", capsys.readouterr().err, re.M)
+    assert shown == [("1", "40"), ("2", "35"), ("3", "38")]
 
 
 def test_a_sample_shows_where_the_model_began(capsys):

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from cli.training.plan import equivalent_command, plan_rows
+from cli.training.plan import equivalent_command, plan_rows, warn_about_few_steps
+from lm.config.model import ModelConfig
 from lm.config.presets import build_run_config
 from lm.config.run import RunPlan
 from lm.config.run_spec import DataFiles, RunSpec
@@ -47,6 +48,19 @@ def test_each_row_has_its_value_and_what_chose_it():
     assert rows["vocabulary"][0].endswith("characters")
     assert rows["arithmetic"][0] == "float32 on cpu, 2 threads"
     assert "R-Drop" not in rows
+
+
+def test_what_comes_from_a_base_run_is_not_called_a_preset():
+    spec = RunSpec(data=DataFiles(text=("a.txt",)), from_run="runs/base")
+    event = planned(dict(resolve_spec(spec, base=ModelConfig(dropout=0.3)).reasons), {})
+    rows = table(event)
+    assert {rows[name][1] for name in ("model", "vocabulary", "context", "dropout")} == {"base run"}
+
+
+def test_advice_on_few_steps_of_a_base_run_leaves_the_model_alone(capsys):
+    for is_tuned in (False, True):
+        warn_about_few_steps(7, "10s is enough for about", is_tuned=is_tuned)
+        assert ("--preset" in capsys.readouterr().err) is not is_tuned
 
 
 def test_of_settings_that_exclude_each_other_the_one_that_counts_is_told():

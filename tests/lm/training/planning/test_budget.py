@@ -18,7 +18,7 @@ from lm.tensors import load_tensors
 from lm.training.corpus import TrainingCorpus
 from lm.training.events import DecayStarted, EndRescheduled, Evaluation, Replanned, Saved, Step, StoppedEarly
 from lm.training.loop import train
-from lm.training.planning.budget import BudgetClock, EvaluationCost, TrainingSpeed, evaluation_reserve
+from lm.training.planning.budget import BudgetClock, EvaluationCost, TrainingSpeed, evaluation_reserve, suggest_budget
 from lm.training.startup import resume_run, start_run
 from tests.lm.training.conftest import FakeTime
 
@@ -127,6 +127,21 @@ def clock_after(time: FakeTime, *seconds: float, pauses: tuple[float, ...] = (),
     time.now += clock.seconds_left - left
     assert clock.seconds_left == left
     return clock
+
+
+def test_the_forecast_of_the_steps_follows_recent_steps(time):
+    clock = BudgetClock(1000.0)
+    assert clock.forecast_total(0, 77, config=STEPS) == 77
+    for seconds in [1.0] * 100 + [2.0] * 100:  # the machine is busy from then on
+        time.now += seconds
+        clock.record_step(is_plain=True)
+    time.now += 500  # the forecast is as of the last step
+    assert clock.forecast_total(200, 1000, config=STEPS) == pytest.approx(200 + 700 / 2, abs=2)
+
+
+@pytest.mark.parametrize(("startup", "budget"), [(0.5, "10s"), (2.4, "10s"), (2.6, "20s"), (30.0, "120s"), (31, "3m")])
+def test_the_suggested_budget_has_time_for_training(startup, budget):
+    assert suggest_budget(startup) == budget
 
 
 @pytest.mark.parametrize(("budget", "seconds"), [(30, 6), (119, 23.8), (120, 12), (3600, 360)])
