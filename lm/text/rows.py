@@ -15,6 +15,8 @@ from lm.text.normalization import TextChanges
 FIELD, LABEL = "text", "label"
 _TEXTS = ("text", "content", "sentence", "review", "message", "body", "comment", "document", "tweet", "article")
 _LABELS = ("label", "category", "class", "target", "sentiment", "intent", "topic")
+_PROMPTS = ("prompt", "user", "question", "instruction", "input", "human", "query", "message")
+_REPLIES = ("response", "assistant", "answer", "output", "reply", "gpt", "bot")
 _SHOWN, _SHOWN_LETTERS = 20, 40
 
 
@@ -50,12 +52,32 @@ def find_text_field(names: Sequence[str], wanted: str | None, *, file: str) -> s
 
 def raise_unclear_field(names: Sequence[str], *, file: str) -> NoReturn:
     """Refuse records whose text isn't in a field with a usual name, and list their fields."""
+    _refuse_dialogue(names, file=file)
     shown = list_some([repr(_shorten(name)) for name in names], limit=_SHOWN)
     raise UsageError(f"{file}: which field holds the text? Name it; its fields are {shown}", settings=["field"])
 
 
+def find_dialogue_fields(names: Sequence[str]) -> tuple[str, str] | None:
+    """Return the columns of a prompt and its response, such as user and assistant, if their names are usual."""
+    known = [name for usual in (_PROMPTS, _REPLIES) for name in names if name.strip().lower() in usual]
+    return (known[0], known[1]) if len(known) == 2 and known[1].strip().lower() in _REPLIES else None
+
+
+def _refuse_dialogue(names: Sequence[str], *, file: str) -> None:
+    """Raise UsageError if two columns hold prompts and responses, with both ways to train on them."""
+    if (found := find_dialogue_fields(names)) is not None:
+        prompt, response = found
+        raise UsageError(
+            f"{file}: rows have a prompt {prompt!r} and a response {response!r}: to learn the responses, name the "
+            f"columns of supervised examples; to learn one column as text, name that alone; {_list_columns(names)}",
+            settings=["supervised", f"field={prompt}", f"label_field={response}"],
+        )
+
+
 def guess_text_field(names: Sequence[str], wanted: str | None) -> str | None:
     """Return the column of the text as `find_text_field` does; None if it isn't clear."""
+    if wanted is None and FIELD not in names and find_dialogue_fields(names) is not None:
+        return None
     return _find_field(names, wanted, FIELD, _TEXTS) or (names[0] if len(names) == 1 and wanted is None else None)
 
 
@@ -123,6 +145,8 @@ def _list_columns(names: Sequence[str]) -> str:
 
 
 def _raise_unclear_column(names: Sequence[str], wanted: str | None, *, file: str, what: str, setting: str) -> NoReturn:
+    if wanted is None and what == "text":
+        _refuse_dialogue(names, file=file)
     columns = _list_columns(names)
     if wanted is not None:
         hint = options.did_you_mean(wanted, names)

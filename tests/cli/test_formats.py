@@ -75,6 +75,26 @@ def test_tables_are_rows_of_text(place: Path, capsys: pytest.CaptureFixture[str]
     assert error == "lm: amb.jsonl: which field holds the text? Name it; its fields are 'title', 'notes' (--field)\n"
 
 
+@pytest.mark.parametrize(
+    ("first", "second"), [("user", "assistant"), ("prompt", "response"), ("Question", "Answer"), ("message", "reply")]
+)
+def test_rows_of_prompts_and_responses_are_no_column_of_text(tmp_path, monkeypatch, capsys, first, second):
+    monkeypatch.chdir(tmp_path)
+    rows = [(f"What comes after {number}?", f"It is {number + 1}.") for number in range(60)]
+    (tmp_path / "chat.jsonl").write_text("".join(json.dumps({first: a, second: b}) + "\n" for a, b in rows))
+    (tmp_path / "chat.csv").write_text(f"{first},{second}\n" + "".join(f"{a},{b}\n" for a, b in rows))
+    typed = ["--supervised", "--field", first, "--label-field", second]
+    for name in ("chat.jsonl", "chat.csv"):
+        assert run(["train", name, "--steps", "1"]) == 2
+        said = capsys.readouterr().err
+        assert f"its columns are 1 '{first}', 2 '{second}'" in said
+        assert said.endswith(f"({', '.join([typed[0], ' '.join(typed[1:3]), ' '.join(typed[3:])])})\n")
+        (file,) = find_text_files([name], DataConfig(supervised=True, field=first, label_field=second))
+        assert [(each.prompt, each.label) for each in file.examples()] == rows
+        (file,) = find_text_files([name], DataConfig(field=first))
+        assert list(file.documents()) == [a for a, _ in rows]
+
+
 def test_labels_of_tables_are_learned_and_classified(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["train", "reviews.csv", "--objective", "masked", "-o", "masked", "--kind", "byte", *SMALL]) == 0
     columns = ["--no-header", "--text-column", "2", "--label-column", "1"]
