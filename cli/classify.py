@@ -44,7 +44,7 @@ class _LabelledText(NamedTuple):
 
 @with_options(
     {"classification": ClassificationConfig, "files": FilesConfig, "data": DataConfig, "hardware": HardwareConfig},
-    leave_out=("validation", "supervised", "separator", "keep_line_ends", "strip_gutenberg"),
+    leave_out=("validation", "supervised", "separator", "keep_line_ends", "strip_gutenberg", "skip_malformed"),
     common=("--top-k", "--field", "--label-field", "--header", "--labels", "--batch-size", "--json"),
 )
 def classify(

@@ -93,6 +93,7 @@ _Language = Annotated[
     },
     leave_out=(
         "n_best", "read_ahead", "top_k", "validation", "supervised", "separator", "keep_line_ends", "strip_gutenberg",
+        "skip_malformed",
         *PAIR_TRAINING_FIELDS,
     ),
     common=("--source", "--target", "--pairs", "--hypotheses", "--versus", "--beam", "--field", "--label-field",

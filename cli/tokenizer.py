@@ -123,7 +123,7 @@ def decode(
 
 
 @app.command()
-@with_options({"files": FilesConfig, "data": DataConfig}, leave_out=("validation",))
+@with_options({"files": FilesConfig, "data": DataConfig}, leave_out=("validation", "skip_malformed"))
 def inspect(
     tokenizer: TokenizerPath,
     text: Annotated[

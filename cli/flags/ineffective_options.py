@@ -227,6 +227,11 @@ def _translates_nothing(mode: CommandMode) -> bool:
     return mode["--hypotheses"] is not None and mode["run"] is None and not (versus and Path(versus).is_dir())
 
 
+def _has_neither_rows_nor_pairs(mode: CommandMode) -> bool:
+    """Return whether no file has rows, or both sides of pairs."""
+    return not any(file.holds_rows or getattr(file, "target", file) is None for file in mode.files())
+
+
 def _no_rows(mode: CommandMode) -> bool:
     return not any(file.holds_rows for file in mode.files())
 
@@ -282,7 +287,8 @@ _OTHER_REPORTS = ("--csv", "--per-token", "--show", "--html", "--versus", "--com
 _TRAIN, _GENERATE, _TRANSLATE, _PERPLEXITY = ("train",), ("generate",), ("translate",), ("perplexity",)
 _PREPARE, _INSPECT = ("prepare",), ("tokenizer inspect",)
 _TRAINS_TOKENIZER = ("prepare", "tokenizer train")
-_READING = ("train", "prepare", "tokenizer train", "tokenizer inspect", "perplexity")
+_SCANNING = ("train", "prepare", "tokenizer train")
+_READING = (*_SCANNING, "tokenizer inspect", "perplexity")
 
 _OF_TRAINING_RUNS = (
     IneffectiveRule(
@@ -430,7 +436,8 @@ _OF_TRANSLATIONS = (
     "--out",
 )  # fmt: skip
 _OF_CLASSIFIERS = *config_flags(ClassificationConfig, but=("top_k",)), "--labels"
-_OF_EXAMPLE_FILES = *config_flags(FilesConfig), "--field", "--label-field"
+_OF_SCORED_FILES = config_flags(FilesConfig, but=("skip_malformed",))
+_OF_EXAMPLE_FILES = *_OF_SCORED_FILES, "--field", "--label-field"
 _TRANSLATED = "--source", "--target", "--pairs", "--heads", "--hypotheses"
 """What `lm evaluate` scores, or has translated."""
 
@@ -440,13 +447,17 @@ _OF_FILES = (
         lambda mode: mode.holds_pairs, "on the pairs that the run held out, as it is for text", stage="files",
     ),
     IneffectiveRule(
-        _PERPLEXITY, (*config_flags(FilesConfig), *config_flags(DataConfig, but=("validation", "supervised"))),
+        _PERPLEXITY, (*_OF_SCORED_FILES, *config_flags(DataConfig, but=("validation", "supervised"))),
         lambda mode: mode.is_held_out, "on the split that the run held out", "leave it out, or name files",
         stage="files",
     ),
     IneffectiveRule(
         _READING, ("--field",), _no_rows,
         "on plain text: no file is JSON, CSV, TSV or Parquet", "leave it out, or give --format", stage="files",
+    ),
+    IneffectiveRule(
+        _SCANNING, ("--skip-malformed",), _has_neither_rows_nor_pairs,
+        "on plain text, which has no rows", stage="files",
     ),
     IneffectiveRule(
         _READING, ("--header",), _no_tables,
@@ -600,7 +611,7 @@ _OF_MEASURING = (
         "on translations, as it is for labelled examples", "leave it out, or name a file of examples",
     ),
     IneffectiveRule(
-        ("evaluate",), config_flags(FilesConfig),
+        ("evaluate",), _OF_SCORED_FILES,
         lambda mode: any(mode[flag] for flag in _TRANSLATED) and not mode["--pairs"],
         "on files of lines", "leave it out, or give --pairs",
     ),
@@ -648,7 +659,7 @@ _OF_TOKENS = (
         "on a tokenizer that knows every text", "leave it out, or give --kind char",
     ),
     IneffectiveRule(
-        _INSPECT, (*config_flags(FilesConfig), *config_flags(DataConfig, but=("validation",))),
+        _INSPECT, (*_OF_SCORED_FILES, *config_flags(DataConfig, but=("validation",))),
         lambda mode: not mode["--file"] and not is_file(mode["text"]), "without files", "leave it out, or name some",
     ),
 )  # fmt: skip

@@ -29,6 +29,7 @@ class FilesConfig(CheckedConfig):
     include: tuple[str, ...] = option((), "Read only such files, as '*.py'.", unit="GLOB")
     exclude: tuple[str, ...] = option((), "Files and folders to leave out.", unit="GLOB")
     skip_unreadable: bool = option(False, "Skip damaged files and other encodings.")
+    skip_malformed: bool = option(False, "Leave out malformed rows; reported by number.")
     header: bool | None = option(None, "CSV, TSV: the first row names the columns.", default_text="yes; TSV pairs no")
 
     def __post_init__(self) -> None:

@@ -208,6 +208,7 @@ class RunOptions(TypedDict, total=False):
     include: Sequence[str]
     exclude: Sequence[str]
     skip_unreadable: bool
+    skip_malformed: bool
     header: bool | None
     # [data]
     validation: str

@@ -27,6 +27,7 @@ from lm.text import documents
 from lm.text.documents import FileSummary, TextPiece, group_by_size, split_into_ranges
 from lm.text.encodings import UnreadableError
 from lm.text.files import FileRange, ProgressCallback, TextFile, drop_unreadable, find_text_files
+from lm.text.normalization import describe_malformed
 from lm.text.rows import FIELD
 from lm.tokenizer.tokenizer import Tokenizer, split_into_pieces
 from lm.tokenizer.training import load_or_train
@@ -143,6 +144,9 @@ class Corpus:
             notes.append(
                 Advice(f"{first}: {total:,} escape sequences of a terminal, such as colours, are learned as text")
             )
+        notes += [
+            Advice(describe_malformed(found.file.name, found.changes)) for found in every if found.changes.malformed
+        ]
         if named := _describe_guessed_fields(every):
             notes.append(Advice(named, settings=["field", "label_field"] if self.config.supervised else ["field"]))
         return notes

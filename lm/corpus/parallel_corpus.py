@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 
 from lm.config.data import DataConfig, FilesConfig, ParallelConfig
 from lm.corpus.corpus import FEW_DOCUMENTS, compute_hash_bound, hash_text, parse_held_out_fraction
 from lm.corpus.manifest import SourceRecord, SplitName
-from lm.errors import InputError, UsageError
+from lm.errors import Advice, InputError, UsageError
 from lm.text.files import BlockCallback
-from lm.text.normalization import TextChanges
+from lm.text.normalization import TextChanges, describe_malformed
 from lm.text.parallel import ParallelText, SentencePair, find_parallel_texts
 
 
@@ -29,6 +29,7 @@ class ParallelSummary:
         hashes: of the first sources, for small corpora.
         pair_hashes: of all pairs, if requested.
         seen: hashes of pairs that also occur in other texts.
+        changes: malformed rows that are left out.
     """
 
     text: ParallelText
@@ -39,6 +40,7 @@ class ParallelSummary:
     hashes: tuple[int, ...]
     pair_hashes: frozenset[int] = frozenset()
     seen: frozenset[int] = frozenset()
+    changes: TextChanges = field(default_factory=TextChanges)
 
     @property
     def bytes(self) -> int:
@@ -127,6 +129,14 @@ class ParallelCorpus:
     def bytes(self) -> int:
         """Return the UTF-8 bytes of all text, including validation files."""
         return sum(found.bytes for found in (*self.texts, *self.validation_texts))
+
+    @property
+    def notes(self) -> list[Advice]:
+        """Return notes about malformed rows that are left out."""
+        every = (*self.texts, *self.validation_texts)
+        return [
+            Advice(describe_malformed(found.text.name, found.changes)) for found in every if found.changes.malformed
+        ]
 
     def split_pairs(self) -> Iterator[SplitPair]:
         """Yield all pairs with their splits; pairs with equal sources are in the same split."""
@@ -217,7 +227,8 @@ def _scan_parallel_text(
     hashes: list[int] = []
     own: set[int] = set()
     seen: set[int] = set()
-    for pair in text.pairs(*map(observer, range(len(sizes)))):
+    changes = TextChanges()
+    for pair in text.pairs(*map(observer, range(len(sizes))), changes=changes):
         pairs += 1
         source_bytes += len(pair.source.encode())
         target_bytes += len(pair.target.encode())
@@ -228,9 +239,9 @@ def _scan_parallel_text(
             own |= {both} if hashes_pairs else set()
             seen |= {both} & others
     records = (
-        SourceRecord(file.name, size, digest.hexdigest(), file.read_as(TextChanges()))
+        SourceRecord(file.name, size, digest.hexdigest(), file.read_as(TextChanges(malformed=changes.malformed)))
         for file, size, digest in zip(text.all_files, sizes, digests, strict=True)
     )
     return ParallelSummary(
-        text, tuple(records), pairs, source_bytes, target_bytes, tuple(hashes), frozenset(own), frozenset(seen)
+        text, tuple(records), pairs, source_bytes, target_bytes, tuple(hashes), frozenset(own), frozenset(seen), changes
     )

@@ -16,7 +16,7 @@ from typing import Literal
 from lm.errors import InputError
 from lm.text.json_lines import split_lines
 from lm.text.normalization import BYTE_ORDER_MARK
-from lm.text.rows import Row
+from lm.text.rows import MalformedRowCallback, Row, raise_malformed
 
 _DELIMITERS = ",;\t|"
 _LONGEST_FIELD = 1 << 28
@@ -27,7 +27,14 @@ Kind = Literal["csv", "tsv"]
 SUFFIXES: dict[str, Kind] = {".csv": "csv", ".tsv": "tsv", ".tab": "tsv"}
 
 
-def parse_rows(blocks: Iterable[str], *, name: str, kind: Kind, header: bool) -> Iterator[Row]:
+def parse_rows(
+    blocks: Iterable[str],
+    *,
+    name: str,
+    kind: Kind,
+    header: bool,
+    on_malformed: MalformedRowCallback = raise_malformed,
+) -> Iterator[Row]:
     """Yield the rows of a table, without header and blank lines.
 
     Args:
@@ -35,6 +42,7 @@ def parse_rows(blocks: Iterable[str], *, name: str, kind: Kind, header: bool) ->
         name: of the file, for messages.
         kind: of the table.
         header: whether the first row has the column names; otherwise they are numbers, from 1.
+        on_malformed: called with rows of another number of fields [default: raise the error].
 
     Raises:
         InputError: a row has another number of fields than the first one, or bad quoting; the message names the line.
@@ -53,10 +61,10 @@ def parse_rows(blocks: Iterable[str], *, name: str, kind: Kind, header: bool) ->
                 advice = "is there a tab too many? Replace it, or remove the row"
             else:
                 advice = "is a tab missing? Quotes around a field that holds line ends are CSV's"
-            raise InputError(
-                f"{name}: line {number}: {_count_fields(len(fields))}, and the first row has {len(names)}; {advice}",
-                settings=["format=csv"] if kind == "tsv" and not is_longer else [],
-            )
+            problem = f"{_count_fields(len(fields))}, and the first row has {len(names)}"
+            settings = ["format=csv"] if kind == "tsv" and not is_longer else []
+            on_malformed(number, InputError(f"{name}: line {number}: {problem}; {advice}", settings=settings))
+            continue
         yield Row(number, f"{name}: line {number}", dict(zip(names, fields, strict=True)))
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from lm.config import options
 from lm.errors import InputError
-from lm.text.rows import Row, list_fields, read_text
+from lm.text.rows import MalformedRowCallback, Row, list_fields, raise_malformed, read_text
 
 EXAMPLE_FIELDS = ("prompt", "completion", "text", "label")
 LABEL_DELIMITER = "\n"
@@ -54,26 +54,41 @@ def parse_label(completion: str) -> str:
     return completion.removeprefix(LABEL_DELIMITER)
 
 
-def parse_examples(rows: Iterable[Row], columns: tuple[str, str] | None = None) -> Iterator[Example]:
+def parse_examples(
+    rows: Iterable[Row],
+    columns: tuple[str, str] | None = None,
+    *,
+    on_malformed: MalformedRowCallback = raise_malformed,
+) -> Iterator[Example]:
     """Yield the examples in the rows of a file.
 
     Args:
         rows: of the file.
         columns: of text and label [default: detected per row].
+        on_malformed: called with rows that are no example [default: raise the error].
 
     Raises:
         InputError: a row is not an example; the message names file, row and field.
     """
     for row in rows:
-        first, second = columns or _find_fields(row.values, row.where)
-        is_label = columns is not None or second == "label"
-        if missing := [name for name in (first, second) if name not in row.values]:
-            raise InputError(f"{row.where}: no field {missing[0]!r}; it has {list_fields(row.values)}")
-        completion = _read_label(row, second) if is_label else read_text(row, second)
-        if not completion:
-            raise InputError(f"{row.where}: field {second!r} is empty, so there is nothing to learn; leave it out")
-        prompt = read_text(row, first)
-        yield Example(prompt, LABEL_DELIMITER + completion if is_label else completion, row.number)
+        try:
+            example = _parse_example(row, columns)
+        except InputError as error:
+            on_malformed(row.number, error)
+        else:
+            yield example
+
+
+def _parse_example(row: Row, columns: tuple[str, str] | None) -> Example:
+    first, second = columns or _find_fields(row.values, row.where)
+    is_label = columns is not None or second == "label"
+    if missing := [name for name in (first, second) if name not in row.values]:
+        raise InputError(f"{row.where}: no field {missing[0]!r}; it has {list_fields(row.values)}")
+    completion = _read_label(row, second) if is_label else read_text(row, second)
+    if not completion:
+        raise InputError(f"{row.where}: field {second!r} is empty, so there is nothing to learn; leave it out")
+    prompt = read_text(row, first)
+    return Example(prompt, LABEL_DELIMITER + completion if is_label else completion, row.number)
 
 
 def has_example_fields(names: Iterable[str]) -> bool:

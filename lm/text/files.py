@@ -32,7 +32,7 @@ from lm.text.compression import detect_compression, read_blocks, read_plain, str
 from lm.text.encodings import UnreadableError, decoding_error, refuse_utf16
 from lm.text.examples import Example
 from lm.text.normalization import GutenbergStripper, LineEndNormalizer, TextChanges, is_gutenberg, uses_carriage_returns
-from lm.text.rows import FIELD, Row
+from lm.text.rows import FIELD, MalformedRowCallback, Row, raise_malformed, raise_skippable
 
 F = TypeVar("F")
 
@@ -184,6 +184,8 @@ class TextFile:
             told.append("line_ends=lf")
         if changes.is_book and self.data.strip_gutenberg:
             told.append("gutenberg=stripped")
+        if changes.malformed:
+            told.append(f"malformed={changes.malformed} skipped")
         return " ".join(told)
 
     @property
@@ -260,6 +262,15 @@ class TextFile:
             yield text, not block
             offset += len(block)
 
+    def on_malformed(self, changes: TextChanges | None) -> MalformedRowCallback:
+        """Return what is called with malformed rows: recorded in `changes` if they are skipped, else raised.
+
+        Where changes are recorded, rows may be skipped, so the error names the setting.
+        """
+        if self.reading.skip_malformed:
+            return (changes or TextChanges()).skip_malformed
+        return raise_malformed if changes is None else raise_skippable
+
     def rows(
         self,
         fields: Sequence[str],
@@ -281,7 +292,7 @@ class TextFile:
         Raises:
             InputError: a row is invalid, or the file is not text in its encoding, or is damaged.
         """
-        changes = TextChanges() if changes is None else changes
+        changes, on_malformed = TextChanges() if changes is None else changes, self.on_malformed(changes)
         if self.is_parquet:
             if on_block:
                 for block in read_blocks(self.path, None, BLOCK_BYTES, name=self.name):
@@ -294,9 +305,11 @@ class TextFile:
                 found = json_lines.parse_array(text, name=self.name, example=example)
             elif self.format in ("csv", "tsv"):
                 kind: csv_tsv.Kind = "csv" if self.format == "csv" else "tsv"
-                found = csv_tsv.parse_rows(text, name=self.name, kind=kind, header=self._has_header)
+                found = csv_tsv.parse_rows(
+                    text, name=self.name, kind=kind, header=self._has_header, on_malformed=on_malformed
+                )
             else:
-                found = json_lines.parse_rows(text, name=self.name, example=example)
+                found = json_lines.parse_rows(text, name=self.name, example=example, on_malformed=on_malformed)
         return found if self.data.keep_line_ends else rows.normalize_rows(found, changes)
 
     def documents(
@@ -312,7 +325,7 @@ class TextFile:
         """
         line = json_lines.example_document_line(self.text_field)
         found = self.rows([self.text_field], example=line, on_block=on_block, file_range=file_range, changes=changes)
-        return rows.read_texts(found, self.text_field)
+        return rows.read_texts(found, self.text_field, on_malformed=self.on_malformed(changes))
 
     def examples(self, on_block: BlockCallback | None = None, changes: TextChanges | None = None) -> Iterator[Example]:
         """Yield the supervised examples in the rows; arguments and errors as of `rows`.
@@ -323,7 +336,7 @@ class TextFile:
         """
         wanted = self.label_fields or examples.EXAMPLE_FIELDS
         found = self.rows(wanted, example=examples.EXAMPLE_FORMAT, on_block=on_block, changes=changes)
-        return examples.parse_examples(found, self.label_fields)
+        return examples.parse_examples(found, self.label_fields, on_malformed=self.on_malformed(changes))
 
 
 class TextFiles(list[TextFile]):

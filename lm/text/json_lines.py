@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from lm.errors import InputError
-from lm.text.rows import Row, describe_type
+from lm.text.rows import MalformedRowCallback, Row, describe_type, raise_malformed
 
 SUFFIXES = (".jsonl", ".ndjson")
 ARRAY_SUFFIX = ".json"
@@ -18,13 +18,16 @@ MAX_LINE_CHARACTERS = 1 << 28
 """Maximum line length, to bound memory."""
 
 
-def parse_rows(blocks: Iterable[str], *, name: str, example: str) -> Iterator[Row]:
+def parse_rows(
+    blocks: Iterable[str], *, name: str, example: str, on_malformed: MalformedRowCallback = raise_malformed
+) -> Iterator[Row]:
     """Yield each non-blank line as a row.
 
     Args:
         blocks: the text, cut anywhere.
         name: of the file, for messages.
         example: a valid line, for messages.
+        on_malformed: called with lines that are no JSON object [default: raise the error].
 
     Raises:
         InputError: a line is not a JSON object; the message names file and line.
@@ -32,7 +35,12 @@ def parse_rows(blocks: Iterable[str], *, name: str, example: str) -> Iterator[Ro
     for number, line in enumerate(split_lines(blocks, name=name), 1):
         if line.strip():
             where = f"{name}: line {number}"
-            yield Row(number, where, _parse_object(line, where, example))
+            try:
+                values = _parse_object(line, where, example)
+            except InputError as error:
+                on_malformed(number, error)
+            else:
+                yield Row(number, where, values)
 
 
 def parse_array(blocks: Iterable[str], *, name: str, example: str) -> Iterator[Row]:

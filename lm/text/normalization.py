@@ -1,5 +1,7 @@
 """Normalise text before tokenisation: LF line ends, no byte order mark, optionally no Project Gutenberg boilerplate.
 
+`TextChanges` records what was normalised or left out.
+
 In old Mac files, CR alone ends a line. In all others CRLF becomes LF, and any other CR is kept as text.
 """
 
@@ -7,9 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from lm.config.data import DataConfig
+from lm.errors import InputError
 
 BYTE_ORDER_MARK = "\ufeff"
 
@@ -17,6 +20,7 @@ _START = re.compile(r"^\*\*\* ?START OF TH(?:E|IS) PROJECT GUTENBERG EBOOK.{0,50
 _END = re.compile(r"^\*\*\* ?END OF TH(?:E|IS) PROJECT GUTENBERG EBOOK", re.M)
 _MAX_HEADER = 1 << 16
 _MAX_MARKER = 1 << 10
+_FIRST_MALFORMED = 10
 
 
 @dataclass
@@ -28,12 +32,30 @@ class TextChanges:
         mark: a byte order mark.
         is_book: a Project Gutenberg header and licence.
         escapes: number of ESC characters, which begin a terminal's escape sequences; always kept.
+        malformed: number of malformed rows, which are left out.
+        first_malformed: numbers of the first of them.
     """
 
     line_ends: bool = False
     mark: bool = False
     is_book: bool = False
     escapes: int = 0
+    malformed: int = 0
+    first_malformed: list[int] = field(default_factory=list)
+
+    def skip_malformed(self, number: int, _: InputError | None = None) -> None:
+        """Record the number of a malformed row."""
+        self.malformed += 1
+        if len(self.first_malformed) < _FIRST_MALFORMED:
+            self.first_malformed.append(number)
+
+
+def describe_malformed(name: str, changes: TextChanges) -> str:
+    """Say how many malformed rows of a file were left out, and which are the first."""
+    rows = "1 malformed row is" if changes.malformed == 1 else f"{changes.malformed:,} malformed rows are"
+    shown = ", ".join(map(str, changes.first_malformed))
+    more = ", …" if changes.malformed > len(changes.first_malformed) else ""
+    return f"{name}: {rows} left out (number {shown}{more})"
 
 
 def normalize_line_ends(text: str) -> str:

@@ -28,6 +28,7 @@ from lm.text import csv_tsv, json_lines, rows
 from lm.text.compression import strip_compression_suffix
 from lm.text.dependency_trees import Heads, attach_heads
 from lm.text.files import SUFFIXES, BlockCallback, TextFile, find_text_files, refuse_stdin_twice
+from lm.text.normalization import TextChanges
 from lm.text.rows import list_fields, read_text
 
 _BYTE_ORDER_MARK = "\ufeff"
@@ -90,11 +91,12 @@ class ParallelText:
         first, second = (name if re.fullmatch(LANGUAGE_PATTERN, name) else None for name in self.fields)
         return (first, second) if self.holds_rows else (None, None)
 
-    def pairs(self, *on_block: BlockCallback) -> Iterator[SentencePair]:
+    def pairs(self, *on_block: BlockCallback, changes: TextChanges | None = None) -> Iterator[SentencePair]:
         """Yield all pairs in order, including blank ones.
 
         Args:
             on_block: a callback for each of `all_files`, given each decompressed block as it is read.
+            changes: records malformed rows that are left out.
 
         Raises:
             InputError: a file is not UTF-8 text, a line is not a pair or has invalid heads, or the files differ in
@@ -102,17 +104,19 @@ class ParallelText:
         """
         watching = on_block or (None,) * len(self.all_files)
         texts = [file.text(observer) for file, observer in zip(self.all_files, watching, strict=True)]
-        pairs = self._in_rows(watching[0]) if self.holds_rows else self._pairs(texts[: len(self.files)])
+        pairs = (
+            self._in_rows(watching[0], changes) if self.holds_rows else self._pairs(texts[: len(self.files)], changes)
+        )
         if self.heads is not None:
             pairs = self._with_heads(pairs, split_text_lines(texts[-1], self.heads.name), name=self.heads.name)
         yield from pairs
 
-    def _pairs(self, texts: Sequence[Iterator[str]]) -> Iterator[SentencePair]:
+    def _pairs(self, texts: Sequence[Iterator[str]], changes: TextChanges | None) -> Iterator[SentencePair]:
         if self.target is not None:
             return self._two_files(
                 *(split_text_lines(text, file.name) for text, file in zip(texts, self.files, strict=True))
             )
-        return self._tab_separated(split_text_lines(texts[0], self.name))
+        return self._tab_separated(split_text_lines(texts[0], self.name), changes)
 
     def _with_heads(self, pairs: Iterator[SentencePair], lines: Iterator[str], *, name: str) -> Iterator[SentencePair]:
         parsed = attach_heads(pairs, lines, sentence=attrgetter("source"), names=(self.source.name, name))
@@ -124,28 +128,37 @@ class ParallelText:
                 _raise_unequal_lines(self)
             yield SentencePair(source.strip(), target.strip(), line)
 
-    def _tab_separated(self, lines: Iterator[str]) -> Iterator[SentencePair]:
+    def _tab_separated(self, lines: Iterator[str], changes: TextChanges | None) -> Iterator[SentencePair]:
+        on_malformed = self.source.on_malformed(changes)
         for number, line in enumerate(lines, 1):
             source, _, target = line.partition("\t")
             if _is_malformed(line):
-                also = [str(other) for other, rest in enumerate(lines, number + 1) if _is_malformed(rest)]
+                others = () if self.source.reading.skip_malformed else enumerate(lines, number + 1)
+                also = [str(other) for other, rest in others if _is_malformed(rest)]
                 more = f" (wrong too: lines {list_some(also, limit=_NAMED_LINES)})" if also else ""
-                raise InputError(
-                    f"{self.name}: line {number} has {line.count(chr(9))} tabs{more}; each line is a source, one tab "
-                    "and its target"
-                )
+                problem = f"{self.name}: line {number} has {line.count(chr(9))} tabs{more}"
+                on_malformed(number, InputError(f"{problem}; each line is a source, one tab and its target"))
+                continue
             yield SentencePair(source.strip(), target.strip(), number)
 
-    def _in_rows(self, on_block: BlockCallback | None) -> Iterator[SentencePair]:
-        example = '{"%s": …, "%s": …}' % self.fields  # noqa: UP031 (braces)
-        for row in self.source.rows(self.fields, example=example, on_block=on_block):
-            for field, setting in zip(self.fields, ("source_field", "target_field"), strict=True):
-                if field not in row.values:
-                    hint = options.did_you_mean(field, row.values)
-                    problem = f"{row.where}: no field {field!r}{hint}; it has {list_fields(row.values)}"
-                    raise InputError(problem, settings=[setting])
-            source, target = (read_text(row, field).strip() for field in self.fields)
-            yield SentencePair(source, target, row.number)
+    def _in_rows(self, on_block: BlockCallback | None, changes: TextChanges | None) -> Iterator[SentencePair]:
+        example, on_malformed = '{"%s": …, "%s": …}' % self.fields, self.source.on_malformed(changes)  # noqa: UP031
+        for row in self.source.rows(self.fields, example=example, on_block=on_block, changes=changes):
+            try:
+                pair = self._parse_row(row)
+            except InputError as error:
+                on_malformed(row.number, error)
+            else:
+                yield pair
+
+    def _parse_row(self, row: rows.Row) -> SentencePair:
+        for field, setting in zip(self.fields, ("source_field", "target_field"), strict=True):
+            if field not in row.values:
+                hint = options.did_you_mean(field, row.values)
+                problem = f"{row.where}: no field {field!r}{hint}; it has {list_fields(row.values)}"
+                raise InputError(problem, settings=[setting])
+        source, target = (read_text(row, field).strip() for field in self.fields)
+        return SentencePair(source, target, row.number)
 
 
 def _is_malformed(line: str) -> bool:
@@ -190,6 +203,11 @@ def find_parallel_texts(
     texts += [_single_file_text(file, fields) for file in find_text_files(pairs, reading=reading)]
     if not heads:
         return texts
+    if reading is not None and reading.skip_malformed:
+        raise UsageError(
+            "line n of the heads belongs to pair n: remove malformed pairs from both files, instead of skipping them",
+            settings=["skip_malformed", "heads"],
+        )
     trees = find_text_files(heads, reading=reading)
     if len(trees) != len(texts):
         raise UsageError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from lm.config import options
@@ -18,6 +18,20 @@ _LABELS = ("label", "category", "class", "target", "sentiment", "intent", "topic
 _PROMPTS = ("prompt", "user", "question", "instruction", "input", "human", "query", "message")
 _REPLIES = ("response", "assistant", "answer", "output", "reply", "gpt", "bot")
 _SHOWN, _SHOWN_LETTERS = 20, 40
+
+
+MalformedRowCallback = Callable[[int, InputError], None]
+"""Called with the number of a malformed row, and its error, which it may raise."""
+
+
+def raise_malformed(number: int, error: InputError) -> None:  # noqa: ARG001 (a `MalformedRowCallback`)
+    """Raise the error of a malformed row."""
+    raise error
+
+
+def raise_skippable(number: int, error: InputError) -> None:  # noqa: ARG001 (a `MalformedRowCallback`)
+    """Raise the error of a malformed row, with the setting that skips such rows."""
+    raise InputError(str(error), settings=[*error.settings, "skip_malformed"])
 
 
 class Row(NamedTuple):
@@ -162,19 +176,28 @@ def _shorten(text: str) -> str:
     return text if len(text) <= _SHOWN_LETTERS else text[: _SHOWN_LETTERS - 1] + "…"
 
 
-def read_texts(rows: Iterable[Row], field: str) -> Iterator[str]:
+def read_texts(
+    rows: Iterable[Row], field: str, *, on_malformed: MalformedRowCallback = raise_malformed
+) -> Iterator[str]:
     """Yield the text in a field of each row.
 
     Raises:
         InputError: a row has no text in that field; the message names file and row.
     """
     for row in rows:
-        if field not in row.values:
-            hint = options.did_you_mean(field, row.values)
-            raise InputError(
-                f"{row.where}: no field {field!r}{hint}; it has {list_fields(row.values)}", settings=["field"]
-            )
-        yield read_text(row, field, settings=["field"])
+        try:
+            text = _find_text(row, field)
+        except InputError as error:
+            on_malformed(row.number, error)
+        else:
+            yield text
+
+
+def _find_text(row: Row, field: str) -> str:
+    if field not in row.values:
+        hint = options.did_you_mean(field, row.values)
+        raise InputError(f"{row.where}: no field {field!r}{hint}; it has {list_fields(row.values)}", settings=["field"])
+    return read_text(row, field, settings=["field"])
 
 
 def read_text(row: Row, field: str, *, settings: Sequence[str] = ()) -> str:

@@ -294,6 +294,7 @@ class PairCorpus:
             prepared.manifest,
             reused=prepared.reused,
             seen_in_training=surveyed.seen_in_training,
+            notes=tuple(surveyed.notes),
             copies=tuple(surveyed.copies),
         )
         return corpus

@@ -1,0 +1,54 @@
+"""`--skip-malformed` leaves out malformed rows, and says which."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from cli.main import run
+from lm.run_folder import load_config
+
+SMALL = ["--preset", "tiny", "--d-model", "16", "--n-layers", "1", "--n-heads", "2", "--context", "32"]
+SMALL += ["--steps", "1", "--vocab-size", "300", "--threads", "1", "--dtype", "float32", "--batch-size", "2"]
+WORDS = [f"owl {number} sees {number * 7} mice by night" for number in range(60)]
+
+
+def files(folder: Path, *, malformed: bool) -> dict[str, list[str]]:
+    """Files of the same rows, with malformed ones among them or without; returns how they are named."""
+    texts = {
+        "rows.jsonl": [json.dumps({"text": word}) for word in WORDS],
+        "rows.csv": ["id,text", *(f"1,{word}" for word in WORDS)],
+        "rows.tsv": ["id\ttext", *(f"1\t{word}" for word in WORDS)],
+        "pairs.txt": [f"{word}\t{word[::-1]}" for word in WORDS],
+        "pairs.jsonl": [json.dumps({"source": word, "target": word[::-1]}) for word in WORDS],
+    }
+    wrong = {
+        "jsonl": ('{"text":', '{"other": 1}'), "csv": ("1,2,3", "1"), "tsv": ("1", "1\t2\t3"), "txt": ("a", "\t\tb"),
+    }  # fmt: skip
+    for name, good in texts.items():
+        first, second = wrong[name.rpartition(".")[2]]
+        lines = [*good[:5], first, *good[5:20], second, *good[20:]] if malformed else good
+        (folder / name).write_text("".join(f"{line}\n" for line in lines))
+    return {name: ["--pairs", str(folder / name)] if "pairs" in name else [str(folder / name)] for name in texts}
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.csv", "rows.tsv", "pairs.txt", "pairs.jsonl"])
+def test_skipped_rows_are_reported_once_and_change_nothing_else(tmp_path, capsys, name):
+    (tmp_path / "good").mkdir()
+    good, bad = files(tmp_path / "good", malformed=False)[name], files(tmp_path, malformed=True)[name]
+    preset = [*SMALL, *(["--n-encoder-layers", "1"] if "pairs" in name else [])]
+    assert run(["train", *bad, *preset, "-o", str(tmp_path / "none")]) in (1, 2)
+    assert capsys.readouterr().err.rstrip().endswith("--skip-malformed)")
+    weights = []
+    for number, named in enumerate((good, [*bad, "--skip-malformed"])):
+        folder = tmp_path / str(number)
+        assert run(["train", *named, *preset, "-o", str(folder)]) == 0
+        weights.append((folder / "checkpoints" / "step-1" / "model.safetensors").read_bytes())
+        said = re.findall(r".* malformed rows are left out \(number (.*)\)", capsys.readouterr().err)
+        assert len(said) == number
+        assert load_config(folder).files.skip_malformed is bool(number)
+    assert weights[0] == weights[1]
+    assert said == ["6, 22"]
