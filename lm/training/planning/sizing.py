@@ -24,9 +24,8 @@ _MIN_BATCH_TOKENS = 512  # four windows of the context of shallow presets
 _MIN_STEPS_PER_EPOCH = 8
 """Of text: on 20 kB, steps of a third of an epoch gave 3.58 bits/byte of unseen text, and of an eighth 3.49."""
 _TOKENS_PER_VOCAB_ENTRY = 192
-"""Of text: 3 layers that saw 87 on the King James Bible were 3% worse than 2 layers in equal time, with 135 still 1%."""
+"""Of text: 3 layers that saw 87 on the King James Bible were 3% worse than 2 layers in equal time, 135 still 1%."""
 _MAX_VOCAB_SIZE = 16_384  # of the preset base; for texts larger than those in the tables below
-_BYTES_PER_TOKEN = 3.3  # English with a vocabulary of some thousands; the stories corpus has 4.2
 _HELD_OUT_FRACTION = 0.1  # of a text of up to a megabyte; the default of the setting `validation`
 _BYTE_VOCAB_SIZE = 257  # bytes and the end-of-text token: approximate vocabulary without BPE
 _USEFUL_TOKENS_PER_MB, _MEGABYTE = 1.5e6, 1e6
@@ -52,7 +51,7 @@ class _SizingRules:
         tokens_per_vocab_entry: that models deeper than two layers must see, since the output layer takes most of their
             time with a large vocabulary.
         vocab_sizes: (bytes of the corpus below which it is used, vocabulary size).
-        bytes_per_token: bytes per learned token.
+        sides: texts that are read for a learned token, 2 of pairs.
         short_corpus_bytes: below which a corpus that is seen often gets a smaller vocabulary, against memorised rare
             words.
         frequent_epochs: epochs from which it is seen often.
@@ -62,11 +61,11 @@ class _SizingRules:
     parameters_at_depth_1: int
     batch_tokens: int
     vocab_sizes: tuple[tuple[int, int], ...]
-    bytes_per_token: float
+    sides: int = 1
     min_steps_per_epoch: int = 0
     tokens_per_vocab_entry: int = 0
     short_corpus_bytes: int = 0
-    frequent_epochs: int = 0
+    frequent_epochs: float = 0
     frequent_vocab_size: int = 0
 
 
@@ -82,7 +81,6 @@ _TEXT = _SizingRules(
         (3_000_000, 4096),
         (20_000_000, 8192),
     ),
-    bytes_per_token=_BYTES_PER_TOKEN,
     min_steps_per_epoch=_MIN_STEPS_PER_EPOCH,
     tokens_per_vocab_entry=_TOKENS_PER_VOCAB_ENTRY,
 )
@@ -91,9 +89,9 @@ _PAIRS = _SizingRules(
     batch_tokens=1024,
     # 4,000 and 8,000 were compared on four megabytes
     vocab_sizes=((100_000, 1000), (1_000_000, 4000), (50_000_000, 8000)),
-    bytes_per_token=2 * 4.2,
+    sides=2,
     short_corpus_bytes=10_000_000,
-    frequent_epochs=8,
+    frequent_epochs=6.7,
     frequent_vocab_size=4000,
 )
 
@@ -189,7 +187,8 @@ def _choose_size(
         vocab_size = _BYTE_VOCAB_SIZE
     flops = max(1.0, seconds) * rate
     found = _size_for_flops(rules, vocab_size, flops, corpus_bytes, depth)
-    is_seen_often = found.tokens * rules.bytes_per_token > rules.frequent_epochs * corpus_bytes
+    seen_bytes = rules.sides * found.tokens * _estimate_bytes_per_token(vocab_size)
+    is_seen_often = seen_bytes > rules.frequent_epochs * corpus_bytes
     if corpus_bytes < rules.short_corpus_bytes and is_seen_often and vocab_size > rules.frequent_vocab_size:
         return _size_for_flops(rules, rules.frequent_vocab_size, flops, corpus_bytes, depth)
     return found
