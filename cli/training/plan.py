@@ -97,7 +97,7 @@ def plan_rows(event: Planned) -> Iterator[Row]:
     every = f"every {training.evaluate_every:,} steps" if training.evaluate_every else "at the end"
     yield "evaluation", every, _reason_of(reasons, "training.evaluate_every")
     yield (
-        "arithmetic",
+        "hardware",
         f"{plan.dtype} on {plan.device}, {format_threads(plan.threads)}",
         _reason_of(reasons, "hardware.dtype"),
     )
@@ -125,8 +125,8 @@ def _warn_about_budget(event: Planned, forecast: BudgetForecast) -> None:
     """Warn if a budget is too short, or the text has many repeated patterns."""
     budget = str(event.config.training.budget)
     if forecast.is_regularised and forecast.novelty < NOVEL and forecast.epochs >= 1:
-        worth = f"{forecast.epochs:.1f} epochs count as {forecast.novelty * forecast.epochs:.1f}"
-        print_labelled("note", f"the text repeats its patterns, so its {worth} where regularisation is chosen")
+        epochs = f"{forecast.novelty * forecast.epochs:.1f} epochs, not {forecast.epochs:.1f}"
+        print_labelled("note", f"the text is repetitive, so regularisation is that of {epochs}")
     if event.config.model.translates and forecast.tokens < _MIN_TARGETS:
         enough = event.spent + forecast.steps * forecast.step_seconds * _MIN_TARGETS / forecast.tokens
         too_few = f"{format_count(forecast.tokens)} tokens of targets teach hardly any translation"

@@ -94,12 +94,13 @@ def estimate_speed(config: RunConfig, corpus: TrainingCorpus, data: TrainingData
     layers = {name: min(_ESTIMATE_LAYERS, getattr(model, name)) for name in ("n_layers", "n_encoder_layers")}
     tokens = max(_ESTIMATE_TOKENS, model.context_length)
     rows = max(1, tokens // model.context_length)
-    small_batch = {
-        "batch_tokens": training.batch_tokens and min(training.batch_tokens, tokens),
-        "batch_size": training.batch_size and min(training.batch_size, rows),
-    }
+    small_batch = dataclasses.replace(
+        training,
+        batch_tokens=training.batch_tokens and min(training.batch_tokens, tokens),
+        batch_size=training.batch_size and min(training.batch_size, rows),
+    )
     shallow = dataclasses.replace(config, model=dataclasses.replace(model, **layers))
-    small = dataclasses.replace(shallow, training=dataclasses.replace(training, **small_batch))
+    small = dataclasses.replace(shallow, training=small_batch)
     with trial_run(small, corpus) as run:
         whole = [batch_flops(each, data.batch(0)) for each in (config, shallow)]
         passes, depth = whole[1] / batch_flops(run.config, run.data.batch(0)), whole[0] / whole[1]

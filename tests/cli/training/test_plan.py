@@ -46,7 +46,7 @@ def test_each_row_has_its_value_and_what_chose_it():
     assert rows["batch"][1] == "time and corpus"
     assert rows["length"][0] == "40 steps, 8.0 epochs"
     assert rows["vocabulary"][0].endswith("characters")
-    assert rows["arithmetic"][0] == "float32 on cpu, 2 threads"
+    assert rows["hardware"][0] == "float32 on cpu, 2 threads"
     assert "R-Drop" not in rows
 
 
