@@ -28,7 +28,7 @@ def compute_costs(config: RunConfig) -> dict[str, Any]:
         "training_bytes": training_bytes(model, training, config.lora),
         "cache_bytes_per_token": cache_bytes_per_token(model),
         "training_flops_per_token": training_flops_per_token(
-            model, predicted=predicted, passes=training.passes, lora=config.lora
+            model, predicted=predicted, forward_passes=training.forward_passes, lora=config.lora
         ),
     }
 

@@ -261,7 +261,7 @@ def _schedule_warnings(run: Run) -> list[str]:
 
 def _r_drop_warnings(config: RunConfig) -> list[str]:
     """Warn if R-Drop is used without dropout."""
-    if config.training.passes == 1 or not has_no_dropout(config):
+    if config.training.forward_passes == 1 or not has_no_dropout(config):
         return []
     return ["without dropout the two passes of R-Drop are the same, so it doubles the time without effect (--dropout)"]
 

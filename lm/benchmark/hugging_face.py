@@ -37,13 +37,13 @@ def gpt2(config: ModelConfig) -> Any:  # noqa: ANN401 (transformers is no depend
     )  # fmt: skip
 
 
-def training_timer(run: Run, *, passes: float = 1.0) -> Timer:
+def training_timer(run: Run, *, batch_scale: float = 1.0) -> Timer:
     """Time a training step on a run's first batch, with its dtype and micro-batches."""
-    return plain_training_timer(run.config, run.hardware, lambda: run.data.batch(0), passes=passes)
+    return plain_training_timer(run.config, run.hardware, lambda: run.data.batch(0), batch_scale=batch_scale)
 
 
 def plain_training_timer(
-    config: RunConfig, hardware: Hardware, batches: Callable[[], Batch], *, passes: float = 1.0
+    config: RunConfig, hardware: Hardware, batches: Callable[[], Batch], *, batch_scale: float = 1.0
 ) -> Timer:
     """Time a step of a plain training loop: AdamW and gradient clipping, on the result of `batches`.
 
@@ -51,7 +51,7 @@ def plain_training_timer(
         config: of the run.
         hardware: device and dtype.
         batches: returns the batch.
-        passes: see `lm.training.step_timing`.
+        batch_scale: see `lm.training.step_timing`.
     """
     training = config.training
     model = gpt2(config.model).to(hardware.torch_device).train()
@@ -68,7 +68,7 @@ def plain_training_timer(
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
-    return scaled_step_timer(lambda: time_work(step, hardware), [optimizer], hardware, passes=passes)
+    return scaled_step_timer(lambda: time_work(step, hardware), [optimizer], hardware, batch_scale=batch_scale)
 
 
 def inference_model(config: ModelConfig, hardware: Hardware) -> Any:  # noqa: ANN401

@@ -152,9 +152,9 @@ def _measure_training(
     model, whole = config.model, rows or batch_rows(config)
     timed = rows or choose_timed_rows(config, rate=max(limits.flops.values()), seconds=seconds)
     with random_data_run(config, rows=timed) as run:
-        step = training_step_timer(run, passes=whole / timed)
+        step = training_step_timer(run, batch_scale=whole / timed)
         peak = measure_peak_memory(step, run.hardware)
-        sides = [step, hugging_face.training_timer(run, passes=whole / timed)] if compare else [step]
+        sides = [step, hugging_face.training_timer(run, batch_scale=whole / timed)] if compare else [step]
         return Measurement(
             str(config.preset),
             "training",

@@ -131,7 +131,7 @@ class TrainingConfig(CheckedConfig):
                 )
 
     @property
-    def passes(self) -> int:
+    def forward_passes(self) -> int:
         """Return the number of forward passes per batch."""
         return 2 if self.r_drop else 1
 

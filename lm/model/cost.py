@@ -50,7 +50,7 @@ def training_flops(
     length: int,
     source_length: int = 0,
     predicted: float | None = None,
-    passes: int = 1,
+    forward_passes: int = 1,
     lora: LoraConfig = _NO_ADAPTERS,
 ) -> float:
     """Return the FLOPs of training on a batch, padding included: three times those of the forward pass.
@@ -64,12 +64,12 @@ def training_flops(
         length: positions of each, in an encoder-decoder those of the target.
         source_length: positions that the encoder reads.
         predicted: positions per sequence, on average, that the output layer predicts [default: all].
-        passes: forward passes of the batch; R-Drop takes two.
+        forward_passes: of the batch; R-Drop takes two.
         lora: its adapters.
 
     Source: Kaplan et al. 2020, section 2.1.
     """
-    return 6.0 * passes * rows * _forward_macs(config, lora, length, source_length, predicted)
+    return 6.0 * forward_passes * rows * _forward_macs(config, lora, length, source_length, predicted)
 
 
 @lru_cache(maxsize=1024)
@@ -81,7 +81,7 @@ def _forward_macs(
 
 
 def training_flops_per_token(
-    config: ModelConfig, *, predicted: float = 1.0, passes: int = 1, lora: LoraConfig = _NO_ADAPTERS
+    config: ModelConfig, *, predicted: float = 1.0, forward_passes: int = 1, lora: LoraConfig = _NO_ADAPTERS
 ) -> float:
     """Return the training FLOPs per target token, for sequences (and sources) as long as the context.
 
@@ -92,7 +92,13 @@ def training_flops_per_token(
     source_length = length if config.is_encoder_decoder else 0
     outputs = 1.0 if config.labels else predicted * length
     flops = training_flops(
-        config, rows=1, length=length, source_length=source_length, predicted=outputs, passes=passes, lora=lora
+        config,
+        rows=1,
+        length=length,
+        source_length=source_length,
+        predicted=outputs,
+        forward_passes=forward_passes,
+        lora=lora,
     )
     return flops / length
 

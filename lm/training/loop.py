@@ -268,7 +268,7 @@ def batch_flops(config: RunConfig, batch: Batch) -> float:
         length=length,
         source_length=source_length,
         predicted=predicted / rows,
-        passes=config.training.passes,
+        forward_passes=config.training.forward_passes,
         lora=config.lora,
     )
 

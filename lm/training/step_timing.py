@@ -63,11 +63,11 @@ def trial_run(config: RunConfig, corpus: TrainingCorpus, *, data: TrainingData |
         yield start_run(Path(name) / "run", config, corpus, data=data)
 
 
-def training_step_timer(run: Run, *, passes: float = 1.0) -> Timer:
+def training_step_timer(run: Run, *, batch_scale: float = 1.0) -> Timer:
     """Return a timer of optimizer steps, including data loading and logging; see `scaled_step_timer`."""
     events = train(run)
     return scaled_step_timer(
-        lambda: time_work(lambda: next(events), run.hardware), run.optimizers, run.hardware, passes=passes
+        lambda: time_work(lambda: next(events), run.hardware), run.optimizers, run.hardware, batch_scale=batch_scale
     )
 
 
@@ -103,8 +103,8 @@ def estimate_speed(config: RunConfig, corpus: TrainingCorpus, data: TrainingData
     small = dataclasses.replace(shallow, training=small_batch)
     with trial_run(small, corpus) as run:
         whole = [batch_flops(each, data.batch(0)) for each in (config, shallow)]
-        passes, depth = whole[1] / batch_flops(run.config, run.data.batch(0)), whole[0] / whole[1]
-        seconds_per_step = depth * measure_step_seconds(run, seconds=seconds, passes=passes)
+        batch_scale, depth = whole[1] / batch_flops(run.config, run.data.batch(0)), whole[0] / whole[1]
+        seconds_per_step = depth * measure_step_seconds(run, seconds=seconds, batch_scale=batch_scale)
         cost = measure_cost(run, seconds=seconds / 4)
     cost = EvaluationCost(depth * cost.loss_seconds, depth * cost.sentence_seconds)
     return TrainingSpeed(seconds_per_step, cost, run.hardware)
@@ -116,9 +116,9 @@ def measure_flop_rate(config: RunConfig, *, seconds: float) -> float:
         return batch_flops(run.config, run.data.batch(0)) / measure_step_seconds(run, seconds=seconds)
 
 
-def measure_step_seconds(run: Run, *, seconds: float, passes: float = 1.0) -> float:
-    """Return the median step time in seconds, excluding one warm-up step; see `scaled_step_timer` for `passes`."""
-    step = training_step_timer(run, passes=passes)
+def measure_step_seconds(run: Run, *, seconds: float, batch_scale: float = 1.0) -> float:
+    """Return the median step time in seconds, excluding one warm-up step; see `scaled_step_timer` for `batch_scale`."""
+    step = training_step_timer(run, batch_scale=batch_scale)
     return statistics.median(each for (each,) in time_interleaved([step], seconds=seconds))
 
 
@@ -131,9 +131,9 @@ def _batch_rows(config: RunConfig) -> int:
 
 
 def scaled_step_timer(
-    step: Timer, optimizers: Sequence[torch.optim.Optimizer], hardware: Hardware, *, passes: float
+    step: Timer, optimizers: Sequence[torch.optim.Optimizer], hardware: Hardware, *, batch_scale: float
 ) -> Timer:
-    """Return a timer of an optimizer step with `passes` times the forward and backward passes of `step`.
+    """Return a timer of an optimizer step with `batch_scale` times the forward and backward passes of `step`.
 
     The optimizer update is counted once: with one sequence of a batch of 64 it would dominate otherwise.
     """
@@ -154,7 +154,7 @@ def scaled_step_timer(
     def whole() -> float:
         nonlocal updating
         updating = 0.0
-        return passes * (step() - updating) + updating
+        return batch_scale * (step() - updating) + updating
 
     return whole
 

@@ -117,7 +117,9 @@ def estimate_micro_batch_tokens(config: RunConfig, hardware: Hardware, *, proces
     extra = (1 + config.training.checkpoint_activations) * of_layer
 
     def needed(rows: int) -> float:
-        return rows * (each + extra) + _loss_bytes(config, rows * config.training.passes, hardware.dtype, on_cpu=False)
+        return rows * (each + extra) + _loss_bytes(
+            config, rows * config.training.forward_passes, hardware.dtype, on_cpu=False
+        )
 
     rows, more = 1, 1 << 20
     while more := more >> 1:  # binary search
@@ -190,7 +192,11 @@ def _sequence_bytes(config: RunConfig, *, dtype: str, device: torch.device) -> t
     total = {n: whole[n] + (layers - 1) * layer[n] for n in sides}
     _, plain = of_layer(recomputed=False) if training.checkpoint_activations else (whole, layer)
     each = total[2] - total[1]
-    return total[1] + (training.passes - 1) * each, training.passes * each, training.passes * (plain[2] - plain[1])
+    return (
+        total[1] + (training.forward_passes - 1) * each,
+        training.forward_passes * each,
+        training.forward_passes * (plain[2] - plain[1]),
+    )
 
 
 def _measure_activations(

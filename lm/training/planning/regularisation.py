@@ -39,7 +39,7 @@ class Regularisation:
     batch_fraction: float = 1.0
 
     @property
-    def passes(self) -> int:
+    def forward_passes(self) -> int:
         """Number of passes of each batch through the model."""
         return 2 if self.r_drop else 1
 

@@ -347,9 +347,9 @@ def fit_to_speed(
             if found.batch_fraction < 1:
                 smaller = round(found.batch_fraction * (config.training.batch_tokens or 0))
                 resolution = resolution.choose("budget", {"training": {"batch_tokens": smaller}})
-            cost = found.passes * batch_rows(resolution.config) / batch_rows(config)
+            cost = found.forward_passes * batch_rows(resolution.config) / batch_rows(config)
             steps, speed = steps / cost, dataclasses.replace(speed, step_seconds=speed.step_seconds * cost)
-            epochs, tokens = epochs / found.passes, tokens / found.passes
+            epochs, tokens = epochs / found.forward_passes, tokens / found.forward_passes
     if resolution.is_regularised and steps < 10 * resolution.config.training.warmup_steps:
         resolution = resolution.choose("steps in the budget", {"training": {"warmup_steps": round(steps / 10)}})
     limit = evaluation_reserve(left)

@@ -32,4 +32,4 @@ def test_what_a_budget_does_not_go_with(values, message):
 
 
 def test_a_batch_goes_through_twice_with_r_drop():
-    assert (TrainingConfig().passes, TrainingConfig(r_drop=0.5).passes) == (1, 2)
+    assert (TrainingConfig().forward_passes, TrainingConfig(r_drop=0.5).forward_passes) == (1, 2)

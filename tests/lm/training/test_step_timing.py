@@ -41,6 +41,6 @@ def test_a_step_is_worked_out_from_one_pass_with_one_update(monkeypatch):
         optimizer.step()
         return 5.0
 
-    whole = scaled_step_timer(step, [optimizer], Hardware("cpu", "float32", 1), passes=4)
+    whole = scaled_step_timer(step, [optimizer], Hardware("cpu", "float32", 1), batch_scale=4)
     assert whole() == 4 * (5 - 2) + 2
     assert weight.tolist() == [0.5] * 3

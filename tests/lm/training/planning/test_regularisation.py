@@ -41,7 +41,7 @@ def test_a_text_seen_often_is_regularised_more():
 
 def test_batches_go_through_twice_where_a_text_would_be_known_by_heart_unless_they_may_not():
     small, seldom, known = regularised(10, parameters=3), regularised(2, parameters=30), regularised(10, parameters=30)
-    assert (small.passes, seldom.passes, known.passes) == (1, 1, 2)
+    assert (small.forward_passes, seldom.forward_passes, known.forward_passes) == (1, 1, 2)
     assert known.settings()["training"]["r_drop"] > 0
     assert known.dropout > small.dropout  # without dropout the two passes are the same
     assert regularised(10, parameters=30, can_use_r_drop=False) == small
@@ -49,7 +49,7 @@ def test_batches_go_through_twice_where_a_text_would_be_known_by_heart_unless_th
 
 def test_with_two_passes_a_batch_follows_the_square_root_of_the_tokens_if_it_may():
     known = regularised(10, parameters=30, can_shrink_batch=True)
-    assert known.batch_fraction == pytest.approx(known.passes**-0.5)
+    assert known.batch_fraction == pytest.approx(known.forward_passes**-0.5)
     assert regularised(10, parameters=3, can_shrink_batch=True).batch_fraction == 1
     assert regularised(10, parameters=30).batch_fraction == 1
 
@@ -60,7 +60,7 @@ def test_with_two_passes_a_batch_follows_the_square_root_of_the_tokens_if_it_may
 @pytest.mark.parametrize("epochs", [8, 20])
 def test_weights_are_forgotten_as_often_however_long_the_run(steps, learning_rate, epochs, can_shrink_batch):
     found = regularised(epochs, steps=steps, learning_rate=learning_rate, can_shrink_batch=can_shrink_batch)
-    forgettings = found.weight_decay * learning_rate * steps / found.passes / found.batch_fraction
+    forgettings = found.weight_decay * learning_rate * steps / found.forward_passes / found.batch_fraction
     assert found.weight_decay in (0.1, 2.0) or forgettings == pytest.approx(14, rel=0.05)
 
 
@@ -107,8 +107,8 @@ def test_what_is_known_by_heart_goes_through_twice_in_half_of_the_steps():
     14 / (0.02 · 500).
     """
     known, nearly = (regularised(10, parameters=number, steps=1000, learning_rate=0.02) for number in (20, 19.99))
-    assert (known, known.passes) == (Regularisation(0.2, 1.4, 0.5), 2)
-    assert (nearly, nearly.passes) == (Regularisation(0.1, 0.7, 0.0), 1)
+    assert (known, known.forward_passes) == (Regularisation(0.2, 1.4, 0.5), 2)
+    assert (nearly, nearly.forward_passes) == (Regularisation(0.1, 0.7, 0.0), 1)
 
 
 def test_what_several_tokens_leave_open_is_a_share_of_what_one_does():
