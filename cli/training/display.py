@@ -46,7 +46,7 @@ class TrainingDisplay:
         *,
         steps: int,
         first_step: int,
-        matrix_rate: float,
+        matmul_flops_per_second: float,
         left: Callable[[], float] | None = None,
         forecast: Callable[[], int] | None = None,
     ) -> None:
@@ -55,11 +55,11 @@ class TrainingDisplay:
         Args:
             steps: last step.
             first_step: steps taken before.
-            matrix_rate: FLOP/s of matmuls, the reference of model-FLOPs utilisation.
+            matmul_flops_per_second: the reference of model-FLOPs utilisation.
             left: returns the seconds left of a budget, if there is one.
             forecast: returns the last step of a budget, if there is one.
         """
-        self.steps, self.matrix_rate, self.left, self.forecast = steps, matrix_rate, left, forecast
+        self.steps, self.matmul_flops_per_second, self.left, self.forecast = steps, matmul_flops_per_second, left, forecast
         self.nll, self.tokens, self.flops = 0.0, 0, 0.0
         self.recent: list[float] = []
         self.smoothed: list[float] = []
@@ -130,7 +130,7 @@ class TrainingDisplay:
         self.smoothed.append(self.nll)
         self.recent.append(nll)
         self.tokens, self.flops = self.tokens + event.tokens, self.flops + event.flops
-        utilisation = self.flops / self.seconds / self.matrix_rate
+        utilisation = self.flops / self.seconds / self.matmul_flops_per_second
         speed = f"{format_count(self.tokens / self.seconds)} tok/s {utilisation:.0%} MFU"
         self.times.append(time.perf_counter())
         by_speed = (self.times[-1] - self.times[0]) / (len(self.times) - 1) * (self.steps - event.step)

@@ -221,7 +221,7 @@ def _mean_step_flops(config: RunConfig, data: TrainingData) -> float:
     return flops / _SAMPLED_BATCHES
 
 
-def minimum_seconds(config: RunConfig, data: TrainingData, rate: float) -> float:
-    """Return the seconds of all steps at `rate` FLOP/s."""
+def minimum_seconds(config: RunConfig, data: TrainingData, flops_per_second: float) -> float:
+    """Return the seconds of all steps at `flops_per_second`."""
     assert config.plan is not None
-    return config.plan.steps * _mean_step_flops(config, data) / rate
+    return config.plan.steps * _mean_step_flops(config, data) / flops_per_second

@@ -118,11 +118,11 @@ def _render(run: Run, events: Iterable[Event], *, tensorboard: bool | None) -> N
     """Render events, and write them for TensorBoard if asked."""
     recorded = has_recordings(run.folder) if tensorboard is None else tensorboard
     recording = open_recorder(run.folder, first_step=run.state.step + 1) if recorded else nullcontext()
-    rate = run.world.size * measure_matmul_flops(run.hardware)
+    flops_per_second = run.world.size * measure_matmul_flops(run.hardware)
     display = TrainingDisplay(
         steps=run.plan.steps,
         first_step=run.state.step,
-        matrix_rate=rate,
+        matmul_flops_per_second=flops_per_second,
         left=None if run.clock is None else run.seconds_left,
         forecast=None if run.clock is None else run.forecast_steps,
     )

@@ -131,16 +131,16 @@ def measure_speed(
         yield bench.decoding(streams)
 
 
-def choose_timed_rows(config: RunConfig, *, rate: float, seconds: float) -> int:
+def choose_timed_rows(config: RunConfig, *, flops_per_second: float, seconds: float) -> int:
     """Choose the rows of a training step that takes a small part of the given seconds, at most the preset's batch.
 
     Args:
         config: of the run.
-        rate: matmul FLOP/s.
+        flops_per_second: of a matmul.
         seconds: for several steps.
     """
     batch, length = config.training.batch_size, config.model.context_length
-    expected_flops = _EXPECTED_UTILISATION * rate * _STEP_FRACTION * seconds
+    expected_flops = _EXPECTED_UTILISATION * flops_per_second * _STEP_FRACTION * seconds
     max_rows = int(min(expected_flops / training_flops(config.model, rows=1, length=length), _MAX_POSITIONS / length))
     power_of_two = 1 << max_rows.bit_length() >> 1  # which varies less between calls
     return batch if max_rows >= batch else max(1, power_of_two)
@@ -150,7 +150,7 @@ def _measure_training(
     config: RunConfig, limits: HardwareLimits, *, seconds: float, compare: bool, rows: int | None
 ) -> Measurement:
     model, whole = config.model, rows or batch_rows(config)
-    timed = rows or choose_timed_rows(config, rate=max(limits.flops.values()), seconds=seconds)
+    timed = rows or choose_timed_rows(config, flops_per_second=max(limits.flops.values()), seconds=seconds)
     with random_data_run(config, rows=timed) as run:
         step = training_step_timer(run, batch_scale=whole / timed)
         peak = measure_peak_memory(step, run.hardware)

@@ -399,18 +399,18 @@ class Trainer:
                 raise UsageError(problem, settings=("budget",))
         if not corpus.prepared:
             corpus.survey(chosen.config)  # which raises the errors of files before anything is measured
-        rate = _EMPTY_CORPUS_RATE  # of an empty corpus, which preparing it refuses
+        flops_per_second = _EMPTY_CORPUS_RATE  # of an empty corpus, which preparing it refuses
         if text_bytes:
             probe, seconds = resolve.probe_config(chosen, pairs=pairs), _measuring_seconds(budget)
-            rate = self.world.size * self._meter.measure_flop_rate(probe, seconds=seconds)
+            flops_per_second = self.world.size * self._meter.measure_flop_rate(probe, seconds=seconds)
         if budget is None:
-            chosen = resolve.choose_time(chosen, rate=rate, text_bytes=text_bytes, pairs=pairs)
+            chosen = resolve.choose_time(chosen, flops_per_second=flops_per_second, text_bytes=text_bytes, pairs=pairs)
         if not needs_size:
             return chosen
         return resolve.choose_size(
             chosen,
             seconds=self._seconds_left(str(chosen.config.training.budget)),
-            rate=rate,
+            flops_per_second=flops_per_second,
             text_bytes=text_bytes,
             pairs=pairs,
             is_prepared=corpus.prepared is not None,

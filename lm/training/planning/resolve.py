@@ -192,11 +192,11 @@ def should_choose_merges(spec: RunSpec, config: RunConfig) -> bool:
     return should_choose_size(spec) and is_text and is_open and not is_portable_name(config.preset)
 
 
-def choose_time(resolution: Resolution, *, rate: float, text_bytes: int, pairs: bool = False) -> Resolution:
+def choose_time(resolution: Resolution, *, flops_per_second: float, text_bytes: int, pairs: bool = False) -> Resolution:
     """Stage 2a: choose the training time if no length is given; see `choose_size` for the arguments."""
     config, is_open = resolution.config, resolution.reasons["preset"] == "default"
     seconds = sizing.choose_default_seconds(
-        rate=rate,
+        flops_per_second=flops_per_second,
         text_bytes=text_bytes,
         kind=config.tokenizer.kind,
         parameters=None if is_open else sum(parameters_by_part(config.model).values()),
@@ -243,14 +243,20 @@ def _preset_of_depth(config: RunConfig, depth: int, *, pairs: bool) -> str:
 
 
 def choose_size(
-    resolution: Resolution, *, seconds: float, rate: float, text_bytes: int, pairs: bool, is_prepared: bool = False
+    resolution: Resolution,
+    *,
+    seconds: float,
+    flops_per_second: float,
+    text_bytes: int,
+    pairs: bool,
+    is_prepared: bool = False,
 ) -> Resolution:
     """Stage 2b: choose the largest model that sees enough tokens in the time.
 
     Args:
         resolution: of stage 1.
         seconds: left of the budget.
-        rate: FLOP/s of training, measured with `probe_config`, of all processes.
+        flops_per_second: FLOP/s of training, measured with `probe_config`, of all processes.
         text_bytes: size of the corpus.
         pairs: whether it is a parallel corpus.
         is_prepared: whether the corpus is prepared, so that the held-out split is fixed.
@@ -259,7 +265,9 @@ def choose_size(
     if pairs:
         fitting = partial(sizing.size_translation_model, in_one_stack=before.model.decoder_only)
     depth = None if resolution.reasons["preset"] == "default" else preset_depth(before.preset)
-    found = fitting(seconds, rate=rate, text_bytes=text_bytes, kind=before.tokenizer.kind, depth=depth)
+    found = fitting(
+        seconds, flops_per_second=flops_per_second, text_bytes=text_bytes, kind=before.tokenizer.kind, depth=depth
+    )
     chosen = found.settings()
     if "budget" not in given["training"]:
         chosen["training"]["budget"] = before.training.budget

@@ -121,7 +121,7 @@ class ModelSize:
 
 
 def size_language_model(
-    seconds: float, *, rate: float, text_bytes: int, kind: TokenizerKind = "bpe", depth: int | None = None
+    seconds: float, *, flops_per_second: float, text_bytes: int, kind: TokenizerKind = "bpe", depth: int | None = None
 ) -> ModelSize:
     """Return the size of a language model for a time budget.
 
@@ -131,19 +131,21 @@ def size_language_model(
 
     Args:
         seconds: of training.
-        rate: FLOP/s of training on this machine, measured on a small model.
+        flops_per_second: FLOP/s of training on this machine, measured on a small model.
         text_bytes: size of the corpus.
         kind: of the tokenizer; only a BPE vocabulary can be chosen.
         depth: of the model, if it is given.
 
     Source: 6 FLOPs per parameter and token, Kaplan et al. 2020; the 10 tokens, nanochat (Karpathy 2025).
     """
-    return _choose_size(_TEXT, seconds, rate=rate, corpus_bytes=text_bytes, tokenizer=kind, depth=depth)
+    return _choose_size(
+        _TEXT, seconds, flops_per_second=flops_per_second, corpus_bytes=text_bytes, tokenizer=kind, depth=depth
+    )
 
 
 def choose_default_seconds(
     *,
-    rate: float,
+    flops_per_second: float,
     text_bytes: int,
     kind: TokenizerKind = "bpe",
     parameters: int | None = None,
@@ -153,7 +155,7 @@ def choose_default_seconds(
     """Return the default training time for a text or for sentence pairs, between one minute and half an hour.
 
     Args:
-        rate: FLOP/s of training on this machine, measured on a small model.
+        flops_per_second: FLOP/s of training on this machine, measured on a small model.
         text_bytes: size of the corpus; of both sides of pairs.
         kind: of the tokenizer.
         parameters: of the model, if its size is given.
@@ -167,8 +169,8 @@ def choose_default_seconds(
     def is_enough(seconds: float) -> bool:
         if parameters is not None:
             wanted = min(useful, _CHINCHILLA_TOKENS_PER_PARAMETER * parameters)
-            return seconds * rate >= wanted * 6 * _FLOPS_OVERHEAD * parameters
-        return size(seconds, rate=rate, text_bytes=text_bytes, kind=kind).tokens >= useful
+            return seconds * flops_per_second >= wanted * 6 * _FLOPS_OVERHEAD * parameters
+        return size(seconds, flops_per_second=flops_per_second, text_bytes=text_bytes, kind=kind).tokens >= useful
 
     return next((seconds for seconds in _DEFAULT_TIMES if is_enough(seconds)), _DEFAULT_TIMES[-1])
 
@@ -177,7 +179,7 @@ def _choose_size(
     rules: _SizingRules,
     seconds: float,
     *,
-    rate: float,
+    flops_per_second: float,
     corpus_bytes: int,
     tokenizer: TokenizerKind,
     depth: int | None,
@@ -185,7 +187,7 @@ def _choose_size(
     vocab_size = next((size for limit, size in rules.vocab_sizes if corpus_bytes < limit), _MAX_VOCAB_SIZE)
     if tokenizer != "bpe":
         vocab_size = _BYTE_VOCAB_SIZE
-    flops = max(1.0, seconds) * rate
+    flops = max(1.0, seconds) * flops_per_second
     found = _size_for_flops(rules, vocab_size, flops, corpus_bytes, depth)
     seen_bytes = rules.sides * found.tokens * _estimate_bytes_per_token(vocab_size)
     is_seen_often = seen_bytes > rules.frequent_epochs * corpus_bytes
@@ -251,7 +253,7 @@ def choose_held_out_fraction(text_bytes: int) -> float:
 def size_translation_model(
     seconds: float,
     *,
-    rate: float,
+    flops_per_second: float,
     text_bytes: int,
     kind: TokenizerKind = "bpe",
     depth: int | None = None,
@@ -263,7 +265,7 @@ def size_translation_model(
 
     Args:
         seconds: of training.
-        rate: FLOP/s of training on this machine, measured on a small model.
+        flops_per_second: FLOP/s of training on this machine, measured on a small model.
         text_bytes: size of both sides.
         kind: of the tokenizer; only a BPE vocabulary can be chosen.
         depth: of each side, if it is given.
@@ -272,4 +274,6 @@ def size_translation_model(
     Source: as `size_language_model`.
     """
     sides = _DECODER_ONLY_PAIRS if in_one_stack else _PAIRS
-    return _choose_size(sides, seconds, rate=rate, corpus_bytes=text_bytes, tokenizer=kind, depth=depth)
+    return _choose_size(
+        sides, seconds, flops_per_second=flops_per_second, corpus_bytes=text_bytes, tokenizer=kind, depth=depth
+    )

@@ -147,12 +147,12 @@ def test_hugging_face_has_the_shape():
 
 @pytest.mark.parametrize("seconds", [0.0, 1e-3, 1e3])
 def test_as_many_rows_as_there_is_time_for(seconds):
-    assert choose_timed_rows(CONFIG, rate=1e9, seconds=seconds) == (4 if seconds > 1 else 1)
+    assert choose_timed_rows(CONFIG, flops_per_second=1e9, seconds=seconds) == (4 if seconds > 1 else 1)
     wide = dataclasses.replace(CONFIG, training=TrainingConfig(steps=9, batch_size=1 << 20))
-    rate = 100 * training_flops(MODEL, rows=1, length=16)
-    few, many = (choose_timed_rows(wide, rate=rate, seconds=each) for each in (1.0, 4.0))
+    flops_per_second = 100 * training_flops(MODEL, rows=1, length=16)
+    few, many = (choose_timed_rows(wide, flops_per_second=flops_per_second, seconds=each) for each in (1.0, 4.0))
     assert many == 4 * few  # 30 rows of 100 at the utilisation that is likely, a quarter of the time
-    assert choose_timed_rows(wide, rate=1e30, seconds=1.0) * 16 == 1 << 15
+    assert choose_timed_rows(wide, flops_per_second=1e30, seconds=1.0) * 16 == 1 << 15
 
 
 def test_limits_are_of_the_arithmetic_asked_for_too():

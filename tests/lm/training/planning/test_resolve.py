@@ -146,7 +146,7 @@ def test_a_budget_sizes_what_is_open_and_nothing_else(pairs):
     assert not should_choose_size(run_spec(*corpus, budget="10m", preset="tiny", **files))
     assert not should_choose_size(run_spec(*corpus, steps=5, **files))
     small, large = (
-        choose_size(resolve_spec(spec), seconds=seconds, rate=1e11, text_bytes=10_000_000, pairs=pairs)
+        choose_size(resolve_spec(spec), seconds=seconds, flops_per_second=1e11, text_bytes=10_000_000, pairs=pairs)
         for seconds in (60.0, 60_000.0)
     )
     for chosen in (small, large):
@@ -162,10 +162,13 @@ def sized(*, text_bytes: int, pairs: bool = False, **options: object) -> Resolut
     """Stages 1 and 2 of a run without a budget, on a machine of 100 GFLOP/s."""
     sides = {"source": "a.en", "target": "a.de"} if pairs else {}
     chosen = choose_time(
-        given(*([] if pairs else ["text.txt"]), **sides, **options), rate=1e11, text_bytes=text_bytes, pairs=pairs
+        given(*([] if pairs else ["text.txt"]), **sides, **options),
+        flops_per_second=1e11,
+        text_bytes=text_bytes,
+        pairs=pairs,
     )
     seconds = parse_duration(str(chosen.config.training.budget))
-    return choose_size(chosen, seconds=seconds, rate=1e11, text_bytes=text_bytes, pairs=pairs)
+    return choose_size(chosen, seconds=seconds, flops_per_second=1e11, text_bytes=text_bytes, pairs=pairs)
 
 
 def test_the_time_is_chosen_where_nothing_says_how_long():
@@ -201,14 +204,16 @@ def test_the_time_chosen_has_its_reason_and_goes_into_the_size():
 def test_the_held_out_fraction_depends_on_the_corpus_alone():
     spec = run_spec("text.txt", budget="10m")
     chosen = [
-        choose_size(resolve_spec(spec), seconds=seconds, rate=rate, text_bytes=4_000_000, pairs=False)
+        choose_size(
+            resolve_spec(spec), seconds=seconds, flops_per_second=flops_per_second, text_bytes=4_000_000, pairs=False
+        )
         for seconds in (10.0, 60_000.0)
-        for rate in (1e9, 1e13)
+        for flops_per_second in (1e9, 1e13)
     ]
     assert {found.config.data.validation for found in chosen} == {"0.05"}
     assert {found.reasons["data.validation"] for found in chosen} == {"size of the corpus"}
     given = run_spec("text.txt", budget="10m", validation="0.2")
-    fixed = choose_size(resolve_spec(given), seconds=60, rate=1e11, text_bytes=4_000_000, pairs=False)
+    fixed = choose_size(resolve_spec(given), seconds=60, flops_per_second=1e11, text_bytes=4_000_000, pairs=False)
     assert fixed.config.data.validation == "0.2"
 
 

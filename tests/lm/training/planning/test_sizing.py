@@ -18,23 +18,26 @@ RATE, MEGABYTE = 3e11, 1_000_000
 @pytest.mark.parametrize("text_bytes", [0, 10_000, MEGABYTE, 10**9])
 @pytest.mark.parametrize("seconds", [-5.0, 1.0, 60.0, 3600.0, 1e6])
 def test_every_time_and_text_gives_settings_that_can_be_trained(seconds, text_bytes):
-    size = size_language_model(seconds, rate=RATE, text_bytes=text_bytes)
+    size = size_language_model(seconds, flops_per_second=RATE, text_bytes=text_bytes)
     config = build_run_config(f"depth-{size.depth}", size.settings())
     assert config.training.batch_tokens >= config.model.context_length
 
 
 @pytest.mark.parametrize("kind", ["bpe", "char", "byte"])
 def test_so_does_every_kind_of_tokenizer(kind):
-    assert build_run_config("depth-1", size_language_model(60, rate=RATE, text_bytes=MEGABYTE, kind=kind).settings())
     assert build_run_config(
-        "translation-depth-1", size_translation_model(60, rate=RATE, text_bytes=MEGABYTE, kind=kind).settings()
+        "depth-1", size_language_model(60, flops_per_second=RATE, text_bytes=MEGABYTE, kind=kind).settings()
+    )
+    assert build_run_config(
+        "translation-depth-1",
+        size_translation_model(60, flops_per_second=RATE, text_bytes=MEGABYTE, kind=kind).settings(),
     )
 
 
 @pytest.mark.parametrize("text_bytes", [0, 10_000, MEGABYTE, 10**9])
 @pytest.mark.parametrize("seconds", [-5.0, 1.0, 60.0, 3600.0, 1e6])
 def test_every_time_and_number_of_pairs_gives_settings_that_can_be_trained(seconds, text_bytes):
-    size = size_translation_model(seconds, rate=RATE, text_bytes=text_bytes)
+    size = size_translation_model(seconds, flops_per_second=RATE, text_bytes=text_bytes)
     config = build_run_config(f"translation-depth-{size.depth}", size.settings())
     assert config.model.n_layers == config.model.n_encoder_layers == size.depth
     assert config.training.batch_tokens >= 512
@@ -55,7 +58,7 @@ def test_every_time_and_number_of_pairs_gives_settings_that_can_be_trained(secon
     ],
 )
 def test_the_deepest_model_that_sees_enough_pairs(operations, depth, vocabulary, tokens, batch):
-    size = size_translation_model(100, rate=operations / 100, text_bytes=4 * MEGABYTE)
+    size = size_translation_model(100, flops_per_second=operations / 100, text_bytes=4 * MEGABYTE)
     assert (size.depth, size.vocab_size) == (depth, vocabulary)
     assert size.tokens == pytest.approx(tokens, rel=0.01)
     assert size.batch_tokens == pytest.approx(batch, rel=0.01)
@@ -65,7 +68,8 @@ def test_the_deepest_model_that_sees_enough_pairs(operations, depth, vocabulary,
 def test_one_stack_of_twice_the_layers_sees_fewer_tokens_of_the_same_size(seconds):
     """Of a pair both sides go through all of its layers: 48 multiply-adds in the place of 28."""
     two, one = (
-        size_translation_model(seconds, rate=RATE, text_bytes=MEGABYTE, in_one_stack=stack) for stack in (False, True)
+        size_translation_model(seconds, flops_per_second=RATE, text_bytes=MEGABYTE, in_one_stack=stack)
+        for stack in (False, True)
     )
     assert one.depth <= two.depth
     if one.depth == two.depth:
@@ -77,25 +81,31 @@ def test_one_stack_of_twice_the_layers_sees_fewer_tokens_of_the_same_size(second
 
 
 def test_more_pairs_get_a_larger_vocabulary():
-    sizes = [size_translation_model(10, rate=RATE, text_bytes=number) for number in (50_000, 900_000, MEGABYTE, 10**9)]
+    sizes = [
+        size_translation_model(10, flops_per_second=RATE, text_bytes=number)
+        for number in (50_000, 900_000, MEGABYTE, 10**9)
+    ]
     assert [size.vocab_size for size in sizes] == [1000, 4000, 8000, 16_384]
 
 
 def test_more_time_or_a_faster_machine_makes_larger_models():
-    depths = [size_language_model(seconds, rate=RATE, text_bytes=MEGABYTE).depth for seconds in (10, 1000, 100_000)]
+    depths = [
+        size_language_model(seconds, flops_per_second=RATE, text_bytes=MEGABYTE).depth
+        for seconds in (10, 1000, 100_000)
+    ]
     assert depths == sorted(set(depths))
-    faster = size_language_model(10, rate=100 * RATE, text_bytes=MEGABYTE)
-    assert faster.depth == size_language_model(1000, rate=RATE, text_bytes=MEGABYTE).depth
+    faster = size_language_model(10, flops_per_second=100 * RATE, text_bytes=MEGABYTE)
+    assert faster.depth == size_language_model(1000, flops_per_second=RATE, text_bytes=MEGABYTE).depth
 
 
 def test_tokens_are_what_the_arithmetic_allows():
-    size = size_language_model(600, rate=RATE, text_bytes=MEGABYTE)
+    size = size_language_model(600, flops_per_second=RATE, text_bytes=MEGABYTE)
     parameters = 12 * size.depth * (64 * size.depth) ** 2
     assert 0.5 < 6 * parameters * size.tokens / (600 * RATE) < 1
 
 
 def test_more_text_gets_a_larger_vocabulary():
-    sizes = [size_language_model(600, rate=RATE, text_bytes=number) for number in (50_000, MEGABYTE, 10**9)]
+    sizes = [size_language_model(600, flops_per_second=RATE, text_bytes=number) for number in (50_000, MEGABYTE, 10**9)]
     assert [size.vocab_size for size in sizes] == sorted({size.vocab_size for size in sizes})
 
 
@@ -121,7 +131,7 @@ def test_more_text_gets_a_larger_vocabulary():
     ],
 )
 def test_the_deepest_model_that_sees_enough_text(operations, text_bytes, kind, expected, tokens):
-    size = size_language_model(100, rate=operations / 100, text_bytes=text_bytes, kind=kind)
+    size = size_language_model(100, flops_per_second=operations / 100, text_bytes=text_bytes, kind=kind)
     assert (size.depth, size.vocab_size, size.batch_tokens) == expected
     assert size.tokens == pytest.approx(tokens, rel=1e-3)
 
@@ -132,23 +142,25 @@ def test_the_deepest_model_that_sees_enough_text(operations, text_bytes, kind, e
      (20_000_000, 8192, 16_384)],
 )  # fmt: skip
 def test_the_vocabulary_of_a_text_that_is_hardly_seen(text_bytes, below, above):
-    found = [size_language_model(1, rate=1e6, text_bytes=number) for number in (text_bytes - 1, text_bytes)]
+    found = [size_language_model(1, flops_per_second=1e6, text_bytes=number) for number in (text_bytes - 1, text_bytes)]
     assert [size.vocab_size for size in found] == [below, above]
     assert {(size.depth, size.batch_tokens) for size in found} == {(1, 512)}
 
 
 def test_no_model_is_deeper_than_24_and_no_time_shorter_than_a_second():
-    assert size_language_model(1e9, rate=1e15, text_bytes=10**9) == ModelSize(
+    assert size_language_model(1e9, flops_per_second=1e15, text_bytes=10**9) == ModelSize(
         24, 16_384, 2048 * 24, pytest.approx(2.151e14, rel=1e-3)
     )
-    assert size_language_model(-5, rate=RATE, text_bytes=MEGABYTE) == size_language_model(
-        1, rate=RATE, text_bytes=MEGABYTE
+    assert size_language_model(-5, flops_per_second=RATE, text_bytes=MEGABYTE) == size_language_model(
+        1, flops_per_second=RATE, text_bytes=MEGABYTE
     )
     assert (
-        size_language_model(2, rate=RATE, text_bytes=MEGABYTE).tokens
-        == 2 * size_language_model(1, rate=RATE, text_bytes=MEGABYTE).tokens
+        size_language_model(2, flops_per_second=RATE, text_bytes=MEGABYTE).tokens
+        == 2 * size_language_model(1, flops_per_second=RATE, text_bytes=MEGABYTE).tokens
     )
-    pairs = [size_translation_model(seconds, rate=RATE, text_bytes=MEGABYTE).tokens for seconds in (-5, 1, 2)]
+    pairs = [
+        size_translation_model(seconds, flops_per_second=RATE, text_bytes=MEGABYTE).tokens for seconds in (-5, 1, 2)
+    ]
     assert pairs[0] == pairs[1] < pairs[2]
 
 
