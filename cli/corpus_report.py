@@ -40,7 +40,7 @@ def train_or_load_tokenizer(
 def print_notes(found: Iterable[Advice]) -> None:
     """Print notes about skipped and normalised files on stderr."""
     for advice in found:
-        print_labelled("note", with_flags(advice, every=None))
+        print_labelled("note", with_flags(advice, all_commands=None))
 
 
 def print_prepared(prepared: PreparedFolder[Manifest], *, as_json: bool) -> None:

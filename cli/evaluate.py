@@ -179,7 +179,9 @@ def evaluate(
         texts = evaluation.read_pairs(pairs, heads, run=run, given=given)
     else:
         texts = evaluation.read_texts(source, targets, heads)
-    evaluation.check_runs([each for each in (run, versus) if each is not None], has_heads=texts.heads is not None)
+    evaluation.check_runs(
+        [each for each in (run, versus) if each is not None], has_dependency_heads=texts.heads is not None
+    )
     config = ScoringConfig(**given["scoring"])
     translators = evaluation.RunTranslator(given, language, texts)
     lines = translators.translate(run) if run is not None else evaluation.read_system(str(hypotheses), targets, texts)

@@ -259,11 +259,11 @@ def _describe_experts(described: dict[str, Any]) -> list[tuple[str, str]]:
     model = described["config"]["model"]
     if not model["experts"]:
         return []
-    every = "every block" if model["expert_every"] == 1 else f"one block in {model['expert_every']}"
+    interval = "every block" if model["expert_every"] == 1 else f"one block in {model['expert_every']}"
     active = f"{format_count(described['active_parameters'])} parameters active a token"
     used = described.get("expert_use", {}).items()
     return [
-        ("experts", f"{model['experts']} in {every}, {model['experts_per_token']} a token: {active}"),
+        ("experts", f"{model['experts']} in {interval}, {model['experts_per_token']} a token: {active}"),
         *(("", f"{layer}: " + " ".join(f"{share:.0%}" for share in shares)) for layer, shares in used),
     ]
 

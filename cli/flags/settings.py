@@ -31,28 +31,28 @@ _PREFERRED_COMMANDS = ("lm train", "lm tokenizer train")
 def with_flags(
     message: LMError | Advice | str,
     command: Any = None,  # noqa: ANN401 (click's types, which typer keeps to itself)
-    every: Callable[[], Any] | None = None,
+    all_commands: Callable[[], Any] | None = None,
 ) -> str:
     """Return a library message with the flags of its settings; plain text is unchanged.
 
     Args:
         message: an error or advice. A setting may have a value, as in `part=1/2`.
         command: the running click command.
-        every: returns the group of all commands; a flag that `command` lacks is named with a command that has it.
+        all_commands: returns the group of all commands, to find one that has a flag which `command` lacks.
     """
-    flags = [_format_setting(setting, command, every) for setting in getattr(message, "settings", ())]
+    flags = [_format_setting(setting, command, all_commands) for setting in getattr(message, "settings", ())]
     return f"{message} ({', '.join(flags)})" if flags else str(message)
 
 
-def _format_setting(setting: str, command: Any, every: Callable[[], Any] | None) -> str:  # noqa: ANN401
+def _format_setting(setting: str, command: Any, all_commands: Callable[[], Any] | None) -> str:  # noqa: ANN401
     """Return what to type to change a setting."""
     name, equals, value = setting.partition("=")
     own = (parameter_name(one) for one in getattr(command, "params", ()) if one.name == name)
     flag = next(own, None) or _declared_flags().get(name, "--" + name.replace("_", "-"))
     text = flag + ("=" if flag.startswith(SET) else " ") + value if equals else flag
-    if every is None or flag in _command_flags(command):
+    if all_commands is None or flag in _command_flags(command):
         return text
-    others = [path for path, other in _list_commands(every(), "lm") if flag in _command_flags(other)]
+    others = [path for path, other in _list_commands(all_commands(), "lm") if flag in _command_flags(other)]
     first = min(others, key=lambda path: path not in _PREFERRED_COMMANDS, default="")
     return f"{first} {text}".strip()
 

@@ -59,13 +59,14 @@ class TrainingDisplay:
             left: returns the seconds left of a budget, if there is one.
             forecast: returns the last step of a budget, if there is one.
         """
-        self.steps, self.matmul_flops_per_second, self.left, self.forecast = steps, matmul_flops_per_second, left, forecast
+        self.steps, self.left, self.forecast = steps, left, forecast
+        self.matmul_flops_per_second = matmul_flops_per_second
         self.nll, self.tokens, self.flops = 0.0, 0, 0.0
         self.recent: list[float] = []
         self.smoothed: list[float] = []
         self.shown, self.seconds = 0, 0.0
         self.times = deque([time.perf_counter()], maxlen=_RECENT_STEPS + 1)
-        self.every = max(1, (steps - first_step) // _PLAIN_LINES)
+        self.log_interval = max(1, (steps - first_step) // _PLAIN_LINES)
         self.progress = create_progress(
             TextColumn("{task.completed:,}/{task.total:,}"), BarColumn(bar_width=None),
             TextColumn("nll {task.fields[nll]} {task.fields[curve]}{task.fields[speed]}"),
@@ -138,7 +139,7 @@ class TrainingDisplay:
         self.progress.update(
             self.task, completed=event.step, nll=f"{self.nll:.3f}", curve=self._curve(), speed=speed, left=left
         )
-        if self.progress.disable and (event.step % self.every == 0 or event.step == self.steps):
+        if self.progress.disable and (event.step % self.log_interval == 0 or event.step == self.steps):
             self._print(
                 f"step {event.step:>6,}/{self.steps:,}  nll {sum(self.recent) / len(self.recent):.4f}  "
                 f"lr {event.learning_rate:.1e}  {speed}  {left} left"

@@ -94,8 +94,8 @@ def plan_rows(event: Planned) -> Iterator[Row]:
         yield "R-Drop", f"{training.r_drop:g}, two passes of each batch", _reason_of(reasons, "training.r_drop")
     if config.parallel.bpe_dropout:
         yield "BPE dropout", f"{config.parallel.bpe_dropout:g}", _reason_of(reasons, "parallel.bpe_dropout")
-    every = f"every {training.evaluate_every:,} steps" if training.evaluate_every else "at the end"
-    yield "evaluation", every, _reason_of(reasons, "training.evaluate_every")
+    interval = f"every {training.evaluate_every:,} steps" if training.evaluate_every else "at the end"
+    yield "evaluation", interval, _reason_of(reasons, "training.evaluate_every")
     yield (
         "hardware",
         f"{plan.dtype} on {plan.device}, {format_threads(plan.threads)}",

@@ -33,7 +33,7 @@ from lm.files import atomic_write_text
 from lm.hardware import select_inference_hardware
 from lm.run_folder import find_checkpoint, load_config
 from lm.text.compression import read_file_lines
-from lm.text.dependency_trees import Heads, attach_heads
+from lm.text.dependency_trees import DependencyHeads, attach_heads
 from lm.text.files import TextFiles, find_text_files
 from lm.text.parallel import ParallelText, find_parallel_texts, guess_language, split_text_lines
 
@@ -66,7 +66,7 @@ class Texts:
 
     sources: Sequence[str] | None
     references: Sequence[Sequence[str]]
-    heads: Sequence[Heads] | None = None
+    heads: Sequence[DependencyHeads] | None = None
     language: str | None = None
 
 
@@ -190,10 +190,10 @@ def open_held_out_texts(run: Path) -> Texts:
     return Texts([pair.source for pair in pairs], [[pair.target for pair in pairs]], heads, language)
 
 
-def check_runs(runs: Sequence[Path], *, has_heads: bool) -> None:
+def check_runs(runs: Sequence[Path], *, has_dependency_heads: bool) -> None:
     """Raise UsageError unless heads are given to runs of which one at least reads trees, and to no others."""
     configs = [load_config(find_checkpoint(run)).model for run in runs if run.is_dir()]
-    check_heads_given(*configs, are_given=has_heads)
+    check_heads_given(*configs, are_given=has_dependency_heads)
 
 
 def write_system(path: Path, system: SystemOutput) -> None:

@@ -20,12 +20,14 @@ from cli.flags.arguments import STDIN, read_input_lines
 from lm.decoding.translation import TranslatedLine
 from lm.errors import UsageError
 from lm.text.compression import read_file_lines
-from lm.text.dependency_trees import Heads, attach_heads
+from lm.text.dependency_trees import DependencyHeads, attach_heads
 
 _NOTE_INTERVAL = 10
 
 
-def read_lines_with_heads(files: Sequence[Path], heads: Sequence[Path]) -> tuple[Iterator[str], Iterator[Heads]]:
+def read_lines_with_heads(
+    files: Sequence[Path], heads: Sequence[Path]
+) -> tuple[Iterator[str], Iterator[DependencyHeads]]:
     """Read the lines of files or stdin, and the dependency heads of their words, from one file each.
 
     Raises:

@@ -94,10 +94,10 @@ def _describe_unknown_key(key: str, value: Any) -> str:  # noqa: ANN401 (whateve
 
 def _suggest_tables(key: str) -> str:
     """Return ` (…)` with the tables of a misplaced option; else nothing."""
-    every = [(section, described) for section in SECTIONS for described in list_options(SECTIONS[section])]
-    if tables := [f"[{section}]" for section, described in every if described.name == key]:
+    options = [(section, described) for section in SECTIONS for described in list_options(SECTIONS[section])]
+    if tables := [f"[{section}]" for section, described in options if described.name == key]:
         return f" (put it under {' or '.join(tables)})"
     meant = [
-        f" (it is {described.name!r} under [{section}])" for section, described in every if described.setting == key
+        f" (it is {described.name!r} under [{section}])" for section, described in options if described.setting == key
     ]
     return meant[0] if meant else ""

@@ -125,29 +125,29 @@ class Corpus:
     @property
     def notes(self) -> list[Advice]:
         """Return notes about normalisation and guesses that the user might not expect."""
-        every, notes = [*self.files, *self.validation_files], []
-        if changed := [found for found in every if found.changes.line_ends or found.changes.mark]:
+        all_files, notes = [*self.files, *self.validation_files], []
+        if changed := [found for found in all_files if found.changes.line_ends or found.changes.mark]:
             ends, marks = (any(getattr(found.changes, name) for found in changed) for name in ("line_ends", "mark"))
             what = [*(["with line feeds alone"] * ends), *(["without the byte order mark"] * marks)]
             text = f"{_name_first(changed)}: read {' and '.join(what)}, and bits per byte count that text"
             notes.append(Advice(text, settings=["keep_line_ends"]))
-        books = [found for found in every if found.changes.is_book]
+        books = [found for found in all_files if found.changes.is_book]
         if books and self.config.strip_gutenberg:
             notes.append(Advice(f"{_name_first(books)}: read without Project Gutenberg's header and licence"))
         elif books:
             first = _name_first(books)
             text = f"{first}: Project Gutenberg's header and licence are part of the text, and can be left out"
             notes.append(Advice(text, settings=["strip_gutenberg"]))
-        if escaped := [found for found in every if found.changes.escapes >= _MANY_ESCAPES]:
+        if escaped := [found for found in all_files if found.changes.escapes >= _MANY_ESCAPES]:
             total = sum(found.changes.escapes for found in escaped)
             first = _name_first(escaped)
             notes.append(
                 Advice(f"{first}: {total:,} escape sequences of a terminal, such as colours, are learned as text")
             )
         notes += [
-            Advice(describe_malformed(found.file.name, found.changes)) for found in every if found.changes.malformed
+            Advice(describe_malformed(found.file.name, found.changes)) for found in all_files if found.changes.malformed
         ]
-        if named := _describe_guessed_fields(every):
+        if named := _describe_guessed_fields(all_files):
             notes.append(Advice(named, settings=["field", "label_field"] if self.config.supervised else ["field"]))
         return notes
 
@@ -289,8 +289,8 @@ def split_into_chunks(corpus: Corpus, held_out: HeldOutRule) -> list[Chunk]:
         corpus: the corpus.
         held_out: what is held out of `corpus.files`.
     """
-    every = [*corpus.files, *corpus.validation_files]
-    total = sum(map(_decompressed_size, every))
+    all_files = [*corpus.files, *corpus.validation_files]
+    total = sum(map(_decompressed_size, all_files))
     size = max(CHUNK_BYTES, total // _MAX_CHUNKS) if held_out.fraction is None else total + 1
     inputs = _list_inputs(corpus, held_out, size)
     groups = group_by_size(inputs, lambda chunk_input: chunk_input.size, limit=size)

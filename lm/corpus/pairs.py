@@ -33,7 +33,7 @@ from lm.corpus.manifest import PairManifest, SplitName
 from lm.corpus.ragged import RaggedArray
 from lm.corpus.shards import ArrayWriter
 from lm.errors import InputError
-from lm.text.dependency_trees import Heads
+from lm.text.dependency_trees import DependencyHeads
 from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer
 
 SideName = Literal["source", "target"]
@@ -90,7 +90,7 @@ class StoredPairs:
             return None
         return _open_ragged(self.folder, f"{split}-places", f"{split}-places-ends", columns=TREE_POSITION_SIZE)
 
-    def validation_texts(self) -> Iterator[tuple[str, str, Heads | None]]:
+    def validation_texts(self) -> Iterator[tuple[str, str, DependencyHeads | None]]:
         """Yield source, target and heads of each validation pair, as in the files."""
         with (self.folder / VALIDATION_TEXTS_FILE).open(encoding="utf-8") as file:
             for line in file:

@@ -108,7 +108,7 @@ class ParallelCorpus:
         return sum(found.pairs for found in (*self.texts, *self.validation_texts))
 
     @property
-    def has_heads(self) -> bool:
+    def has_dependency_heads(self) -> bool:
         """Return whether the sources have dependency trees."""
         return self.texts[0].text.heads is not None
 

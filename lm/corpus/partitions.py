@@ -52,9 +52,9 @@ def prepare_partition(
         UsageError: as of `prepare_corpus`.
     """
     preparation = select_steps(corpus.config)
-    every = preparation.chunks(corpus)
-    own = every[number - 1 :: count]
-    names = tuple(chunk_name(chunk, tokenizer.sha256) for chunk in every)
+    all_chunks = preparation.chunks(corpus)
+    own = all_chunks[number - 1 :: count]
+    names = tuple(chunk_name(chunk, tokenizer.sha256) for chunk in all_chunks)
     origin = PreparationInputs.from_corpus(corpus, tokenizer)
     partition = PartitionManifest(
         key=origin.key,
@@ -68,7 +68,7 @@ def prepare_partition(
         name=origin.name,
         bytes=origin.bytes,
     )
-    done = accumulate_progress(progress, round(corpus.bytes * len(own) / len(every)))
+    done = accumulate_progress(progress, round(corpus.bytes * len(own) / len(all_chunks)))
     with locked_folder(folder):
         _remove_other_files(folder, partition, force=force)
         tokenizer.save(folder / FILE_NAME)

@@ -145,7 +145,7 @@ def _manifest(key: str, corpus: ParallelCorpus, config: ParallelConfig, splits: 
         sources=_source_records(corpus.texts),
         validation_sources=_source_records(corpus.validation_texts),
         splits=splits,
-        heads=corpus.has_heads,
+        heads=corpus.has_dependency_heads,
     )
 
 
@@ -186,11 +186,12 @@ def write_pair_splits(
         InputError: a character has no token, or the corpus has changed since it was scanned.
     """
     tables = {side: WordTable() for side in SIDES}
-    reader = TreeReader(tokenizers["source"]) if corpus.has_heads else None
+    reader = TreeReader(tokenizers["source"]) if corpus.has_dependency_heads else None
     with contextlib.ExitStack() as opened:
         texts = opened.enter_context((folder / VALIDATION_TEXTS_FILE).open("w", encoding="utf-8", newline="\n"))
         writers = {
-            split: _SplitWriter(folder, split, tables, texts, opened, trees=corpus.has_heads) for split in SPLITS
+            split: _SplitWriter(folder, split, tables, texts, opened, trees=corpus.has_dependency_heads)
+            for split in SPLITS
         }
         items = corpus.split_pairs()
         for group, tokens in encode_groups(

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from lm.config.run import RunConfig
 from lm.data.batch import Batch
 from lm.errors import Advice
-from lm.text.dependency_trees import Heads
+from lm.text.dependency_trees import DependencyHeads
 from lm.tokenizer.special_tokens import LanguageTag
 
 
@@ -30,7 +30,7 @@ class ReferenceTranslation(NamedTuple):
     source: str
     target: str
     tag: LanguageTag | None = None
-    heads: Heads | None = None
+    heads: DependencyHeads | None = None
 
 
 class LabelledPrompt(NamedTuple):

@@ -23,7 +23,7 @@ from lm.decoding.translation_input import Ids, SourceLine, TranslationModel, bui
 from lm.engine.selection import plan_engines
 from lm.errors import InputError, UsageError
 from lm.processes import ParallelMap, map_on_threads
-from lm.text.dependency_trees import Heads, check_heads
+from lm.text.dependency_trees import DependencyHeads, check_heads
 from lm.text.prompts import RepeatCounter
 from lm.tokenizer.special_tokens import PairSpecialTokens, SpecialTokenFrame, build_pair_frames
 
@@ -69,7 +69,7 @@ class TranslatedLine:
     source: str
     translations: tuple[Translation, ...]
     left_out: int = 0
-    heads: Heads | None = None
+    heads: DependencyHeads | None = None
 
     def __repr__(self) -> str:
         """The line and its translations."""
@@ -183,7 +183,7 @@ class Translator:
         return [build_source_line(*line) for line in zip(numbers, texts, sources, prefix_ids, heads, strict=True)]
 
     def _encode_sources(
-        self, place: int, texts: Sequence[str], heads: Sequence[Heads | None]
+        self, place: int, texts: Sequence[str], heads: Sequence[DependencyHeads | None]
     ) -> list[tuple[TranslationModel, SpecialTokenFrame, Ids]]:
         model, frame = self.models[place], self._frames[place].source
         return [(model, frame, ids) for ids in model.encode([text.strip() for text in texts], heads)]
@@ -292,7 +292,7 @@ def _pad_with_none(heads: Iterable[Sequence[int]] | None) -> Iterator[Sequence[i
         raise InputError("there are fewer lines of heads than lines to translate")
 
 
-def _check_heads(heads: Sequence[int] | None, text: str, number: int) -> Heads | None:
+def _check_heads(heads: Sequence[int] | None, text: str, number: int) -> DependencyHeads | None:
     """The heads of a line's words, if given and a tree; `number` is the line's, from 0."""
     if heads is None:
         return None

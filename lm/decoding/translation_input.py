@@ -16,7 +16,7 @@ from lm.corpus.ragged import RaggedArray
 from lm.corpus.tree_positions import TreeReader, wrap_sources
 from lm.errors import UsageError
 from lm.model.transformer import DecoderOnly, EncoderDecoder, EncoderOnly
-from lm.text.dependency_trees import Heads
+from lm.text.dependency_trees import DependencyHeads
 from lm.tokenizer.special_tokens import LanguageTag, SpecialTokenFrame, choose_language_tag
 from lm.tokenizer.tokenizer import Tokenizer
 
@@ -65,7 +65,7 @@ class TranslationModel:
         """The tag of a target language; see `lm.tokenizer.special_tokens.choose_language_tag`."""
         return choose_language_tag(self.source_tokenizer, language, file_language=file_language, has_tags=self.has_tags)
 
-    def encode(self, lines: Sequence[str], heads: Sequence[Heads | None]) -> list[Ids]:
+    def encode(self, lines: Sequence[str], heads: Sequence[DependencyHeads | None]) -> list[Ids]:
         """Encode each line, with tree positions if the model uses them.
 
         Args:
@@ -118,7 +118,7 @@ class SourceLine:
     sources: tuple[SourceIds, ...]
     prefix: list[int]
     left_out: int
-    heads: Heads | None = None
+    heads: DependencyHeads | None = None
     repeat: int = 0
 
     @property
@@ -137,7 +137,7 @@ def build_source_line(
     text: str,
     sources: Sequence[tuple[TranslationModel, SpecialTokenFrame, Sequence[int] | NDArray[Any]]],
     prefix: list[int],
-    heads: Heads | None = None,
+    heads: DependencyHeads | None = None,
 ) -> SourceLine:
     """Frame a line for each model, and truncate it to the model's limit.
 

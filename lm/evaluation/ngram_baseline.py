@@ -65,8 +65,8 @@ def compute_ngram_surprisals(train: Ids, held_out: Ids, *, vocab_size: int, orde
         (m,) nats for each order from 1, as far as the training text is long enough.
     """
     lower = np.full(len(held_out), 1 / vocab_size)
-    found, every = [], list(_count_ngrams(train, held_out, vocab_size, order))
-    for grams, longer in zip(every, [*every[1:], None], strict=True):
+    found, counted = [], list(_count_ngrams(train, held_out, vocab_size, order))
+    for grams, longer in zip(counted, [*counted[1:], None], strict=True):
         found.append(-np.log(_interpolate(grams, grams.times, lower)))
         if longer is not None:  # a shorter model is asked where the longer fails: it counts what a sequence follows
             followed = np.bincount(grams.train[longer.first], minlength=len(grams.times))

@@ -16,14 +16,14 @@ from lm.errors import InputError
 
 T = TypeVar("T")
 
-Heads = tuple[int, ...]
+DependencyHeads = tuple[int, ...]
 """The head of each word of a sentence, from 1; 0 for the root."""
 
 TreePositions = NDArray[np.int64]
 """(words, 3) tree positions: see `compute_tree_positions`."""
 
 
-def parse_heads(line: str, sentence: str, *, where: str) -> Heads:
+def parse_heads(line: str, sentence: str, *, where: str) -> DependencyHeads:
     """Parse and validate the heads of a sentence.
 
     Args:
@@ -48,7 +48,7 @@ def parse_heads(line: str, sentence: str, *, where: str) -> Heads:
 
 def attach_heads(
     sentences: Iterable[T], lines: Iterable[str], *, sentence: Callable[[T], str], names: tuple[str, str]
-) -> Iterator[tuple[T, Heads]]:
+) -> Iterator[tuple[T, DependencyHeads]]:
     """Pair sentences with their heads, line by line.
 
     Args:

@@ -26,7 +26,7 @@ from lm.config.data import LANGUAGE_PATTERN, FilesConfig, ParallelConfig
 from lm.errors import InputError, UsageError, list_some
 from lm.text import csv_tsv, json_lines, rows
 from lm.text.compression import strip_compression_suffix
-from lm.text.dependency_trees import Heads, attach_heads
+from lm.text.dependency_trees import DependencyHeads, attach_heads
 from lm.text.files import SUFFIXES, BlockCallback, TextFile, find_text_files, refuse_stdin_twice
 from lm.text.normalization import TextChanges
 from lm.text.rows import list_fields, read_text
@@ -44,7 +44,7 @@ class SentencePair(NamedTuple):
     source: str
     target: str
     line: int
-    heads: Heads | None = None
+    heads: DependencyHeads | None = None
 
 
 @dataclass(frozen=True)

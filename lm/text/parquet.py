@@ -33,9 +33,9 @@ def read_rows(path: Path, fields: Collection[str], *, name: str, groups: range |
         names = table.schema_arrow.names
         read = [column for column in names if column in fields]
         others = {} if set(fields) <= set(names) else dict.fromkeys(names)
-        every = range(table.num_row_groups)
-        number = sum(table.metadata.row_group(group).num_rows for group in every[: groups.start if groups else 0])
-        for batch in table.iter_batches(_ROWS, row_groups=list(groups or every), columns=read, use_threads=False):
+        row_groups = range(table.num_row_groups)
+        number = sum(table.metadata.row_group(group).num_rows for group in row_groups[: groups.start if groups else 0])
+        for batch in table.iter_batches(_ROWS, row_groups=list(groups or row_groups), columns=read, use_threads=False):
             values = batch.to_pylist() if read else [{}] * batch.num_rows
             for of_row in values:
                 number += 1

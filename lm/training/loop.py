@@ -129,8 +129,8 @@ def _evaluate_and_log(run: Run) -> Iterator[Evaluation | Sample | TrainingWarnin
     run.state = dataclasses.replace(run.state, evaluation_due=False, finished=is_last)
 
 
-def _is_due(every: int, step: int) -> bool:
-    return every > 0 and step % every == 0
+def _is_due(interval: int, step: int) -> bool:
+    return interval > 0 and step % interval == 0
 
 
 def _is_evaluation_due(run: Run) -> bool:
@@ -141,8 +141,8 @@ def _is_evaluation_due(run: Run) -> bool:
 
 def _is_checkpoint_due(run: Run, *, evaluated: bool) -> bool:
     """Whether to save: with each evaluation, or every `checkpoint_every` steps."""
-    every = run.config.training.checkpoint_every
-    return evaluated if every is None else _is_due(every, run.state.step)
+    interval = run.config.training.checkpoint_every
+    return evaluated if interval is None else _is_due(interval, run.state.step)
 
 
 def _is_out_of_patience(run: Run) -> bool:

@@ -14,7 +14,7 @@ from lm.training.events import DecayStarted, Evaluation, Replanned, Sample, Step
 def test_under_a_budget_the_number_of_steps_is_that_of_the_last_forecast(capsys):
     forecasts = iter([40, 35, 38])
     display = TrainingDisplay(
-        steps=3, first_step=0, matrix_rate=1e11, left=lambda: 5.0, forecast=lambda: next(forecasts)
+        steps=3, first_step=0, matmul_flops_per_second=1e11, left=lambda: 5.0, forecast=lambda: next(forecasts)
     )
     with display:
         for number in (1, 2, 3):
