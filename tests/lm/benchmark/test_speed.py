@@ -198,7 +198,7 @@ def test_the_pace_is_that_of_a_run_on_its_own_data_and_what_evaluating_it_takes(
 def test_a_step_takes_the_median_of_those_after_the_first(monkeypatch):
     times = iter([90.0, 2.0, 7.0, 3.0])
     clock = iter([0.0, 1.0, 2.0, 3.0])  # seconds when a round has been taken
-    monkeypatch.setattr(step_timing, "training_step_timer", lambda run: times.__next__)
+    monkeypatch.setattr(step_timing, "training_step_timer", lambda run, **_: times.__next__)
     monkeypatch.setattr("lm.training.step_timing.time", SimpleNamespace(perf_counter=clock.__next__))
     assert step_timing.measure_step_seconds(None, seconds=3.0) == 3.0
     assert next(times, None) is None

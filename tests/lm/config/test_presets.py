@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -117,3 +119,10 @@ def test_adapters_are_trained_by_adamw_at_half_the_rate_of_muon(name):
     assert build_run_config(name, given).training.learning_rate == 0.3
     muon = build_run_config(name, {"lora": {"rank": 4}, "training": {"optimizer": "muon"}}).training
     assert (muon.optimizer, muon.learning_rate) == ("muon", plain.learning_rate)
+
+
+def test_the_preset_translation_has_the_dropout_that_was_measured_best():
+    lab = (Path(__file__).parents[3] / "docs" / "lab" / "quality.md").read_text(encoding="utf-8")
+    best = re.search(r"with dropout [\d.]+ instead of ([\d.]+) to", lab)
+    assert best is not None
+    assert build_run_config("translation").model.dropout == float(best[1])

@@ -2,10 +2,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from lm.config.model import ModelConfig
 from lm.kernels import blockwise_attention
 from lm.kernels.blockwise_attention import blockwise_causal_attention, choose_blockwise_attention, is_blockwise_faster
 from lm.model.attention import attend
 from lm.model.attention_inputs import Mask
+from lm.model.transformer import build_model, choose_kernels
 from tests.tolerances import assert_close
 
 
@@ -47,3 +49,18 @@ def test_they_are_taken_only_where_they_were_faster_and_nothing_else_is_asked(mo
     choose_blockwise_attention(torch.bfloat16, 600)
     assert not is_blockwise_faster(long, 600)
     assert_close(attend(long, long, long, mask=Mask.causal()), by_blocks, depth=2)
+
+
+@pytest.mark.parametrize(
+    ("fields", "chosen"),
+    [
+        ({"context_length": 600}, True),
+        ({"context_length": 512}, False),
+        ({"context_length": 600, "architecture": "lstm"}, False),
+    ],
+)
+def test_a_model_chooses_them_if_its_attention_can_be_long(monkeypatch, fields, chosen):
+    monkeypatch.setattr(blockwise_attention, "_blockwise_dtypes", set())
+    monkeypatch.setattr(blockwise_attention, "_is_clearly_faster", lambda: True)
+    choose_kernels(build_model(ModelConfig(vocab_size=16, d_model=16, n_layers=1, **fields)), torch.bfloat16)
+    assert is_blockwise_faster(heads(2, 600, seed=0, dtype=torch.bfloat16), 600) is chosen

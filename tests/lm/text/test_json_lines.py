@@ -4,6 +4,7 @@ import gzip
 import io
 import json
 import random
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -70,7 +71,22 @@ def test_stdin_is_json_lines_if_its_first_line_is(
     assert read(find_text_files(["-"], DataConfig(field="body"))[0]) == expected
 
 
-def test_long_documents_come_in_fragments(tmp_path: Path) -> None:
+def test_the_format_of_one_endless_line_is_found_from_its_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(b"{")))
+    (found,) = find_text_files(["-"])
+    blocks = []
+
+    def endless(*_: object, **__: object) -> Iterator[bytes]:
+        while len(blocks) < 200:
+            blocks.append(b"a" * files.BLOCK_BYTES)
+            yield blocks[-1]
+
+    monkeypatch.setattr(files, "read_blocks", endless)
+    assert found.format == "text"
+    assert len(blocks) < 100
+
+
+def test_long_documents_come_in_pieces(tmp_path: Path) -> None:
     text = "long " * 200_000
     found = source(tmp_path, json.dumps({"text": text}))
     assert max(len(piece.text) for piece in documents.read_pieces(found, SEPARATOR)) <= files.BLOCK_BYTES

@@ -20,6 +20,7 @@ from transformers import (
 
 from lm.checkpoint import load_model, load_tokenizers, load_weights
 from lm.config.model import ModelConfig
+from lm.config.presets import build_run_config
 from lm.decoding.mask_filling import MaskFiller
 from lm.errors import InputError
 from lm.hardware import Hardware
@@ -171,3 +172,14 @@ def test_weights_of_a_run_come_back(tmp_path):
     before, after = (load_weights(find_checkpoint(tmp_path / name)) for name in ("run", "again"))
     assert before.keys() == after.keys()
     assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_the_preset_has_the_shape_and_initialisation_of_the_paper():
+    ours, theirs = build_run_config("bert-base").model, BertConfig()
+    assert (ours.d_model, ours.n_layers, ours.n_heads) == (
+        theirs.hidden_size, theirs.num_hidden_layers, theirs.num_attention_heads,
+    )  # fmt: skip
+    assert (ours.vocab_size, ours.context_length) == (theirs.vocab_size, theirs.max_position_embeddings)
+    assert (ours.dropout, ours.init_std) == (theirs.hidden_dropout_prob, theirs.initializer_range)
+    assert (ours.norm_eps, ours.activation) == (theirs.layer_norm_eps, theirs.hidden_act)
+    assert (ours.bias, ours.embedding_norm, ours.output_transform) == (True, True, True)
