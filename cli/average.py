@@ -34,15 +34,15 @@ def average(runs: Checkpoints, *, out: Out, last: Last = 5) -> None:
       lm average runs/a/checkpoints/step-800 runs/a/checkpoints/step-900 -o runs/averaged
     """
     from cli.console.messages import print_note
-    from lm.optim import checkpoint_averaging
+    from lm.optim.averaging import average_checkpoints, latest_checkpoints
 
     if len(runs) == 1:
         find_checkpoint(runs[0], which="last")
-        chosen = checkpoint_averaging.latest_checkpoints(runs[0], last)
+        chosen = latest_checkpoints(runs[0], last)
     else:
         chosen = [find_checkpoint(path) for path in runs]
         if len(set(chosen)) < len(chosen):
             raise UsageError("the same checkpoint is named twice")
-    folder = checkpoint_averaging.average_checkpoints(chosen, out)
+    folder = average_checkpoints(chosen, out)
     print_note(f"mean of  {', '.join(path.name for path in chosen)}")
     print_note(f"wrote    {folder}")

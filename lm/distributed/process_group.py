@@ -14,9 +14,8 @@ from torch.distributed.distributed_c10d import Store
 
 from lm.config.hardware import DistributionConfig
 from lm.distributed import launcher_env
-from lm.distributed.ddp import DDPStrategy
 from lm.distributed.rendezvous import join_process_group
-from lm.distributed.strategy import LossModule, ParallelStrategy
+from lm.distributed.strategy import DDPStrategy, LossModule, ParallelStrategy
 from lm.distributed.world import SINGLE_PROCESS, World
 from lm.errors import TrainingError, UsageError
 from lm.signals import default_signal_handling

@@ -31,8 +31,8 @@ from lm.config.run import RunConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.corpus.corpus import scan_corpus, train_tokenizer
 from lm.corpus.prepare_corpus import prepare_corpus
-from lm.distributed.ddp import DDPStrategy
 from lm.distributed.process_group import init_distributed
+from lm.distributed.strategy import DDPStrategy
 from lm.distributed.world import World
 from lm.hardware import Hardware, peak_memory
 from lm.run_folder import find_checkpoint, load_state, verify_checkpoint

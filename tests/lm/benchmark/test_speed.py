@@ -21,7 +21,7 @@ from lm.config.training import TrainingConfig
 from lm.hardware import Hardware
 from lm.model.cost import training_flops, training_flops_per_token
 from lm.model.layers import Int8Embedding
-from lm.training import random_data, step_timing
+from lm.training import step_timing
 from lm.training.corpus import TrainingCorpus, open_data
 from lm.training.planning.budget import EvaluationCost
 from lm.training.step_timing import random_data_run, training_step_timer
@@ -109,8 +109,8 @@ def test_random_pairs_are_batches_of_short_sentences_for_an_encoder_decoder():
     with random_data_run(config, rows=3) as run:
         batch = run.data.batch(0)
         assert batch.source is not None
-        assert batch.source.shape == batch.inputs.shape == (3, random_data.SENTENCE_LENGTH)
-        assert (batch.source_lengths == random_data.SENTENCE_LENGTH).all()
+        assert batch.source.shape == batch.inputs.shape == (3, step_timing.SENTENCE_LENGTH)
+        assert (batch.source_lengths == step_timing.SENTENCE_LENGTH).all()
         assert 0 <= batch.source.min() <= batch.source.max() < 64
         assert training_step_timer(run)() > 0
         assert run.config.model == shape
@@ -175,8 +175,8 @@ def test_the_pace_is_that_of_a_run_on_its_own_data_and_what_evaluating_it_takes(
 
     monkeypatch.setattr(step_timing, "measure_step_seconds", step_seconds)
     monkeypatch.setattr(step_timing, "measure_cost", cost)
-    tokenizer = random_data.placeholder_tokenizer(64)
-    random_data.write_random_tokens(tmp_path / "tokens", tokens=500, vocab_size=64)
+    tokenizer = step_timing.placeholder_tokenizer(64)
+    step_timing.write_random_tokens(tmp_path / "tokens", tokens=500, vocab_size=64)
     budgeted = TrainingConfig(
         budget="1m", schedule="wsd", batch_size=2, evaluate_every=3, checkpoint_every=2, patience=4
     )

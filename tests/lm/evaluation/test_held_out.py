@@ -17,7 +17,7 @@ from lm.config.hardware import HardwareConfig
 from lm.errors import InputError
 from lm.evaluation.held_out import open_held_out_pairs, open_held_out_text
 from lm.hardware import select_inference_hardware
-from lm.optim.checkpoint_averaging import average_checkpoints
+from lm.optim.averaging import average_checkpoints
 from lm.run_folder import find_checkpoint
 from lm.training.events import TrainingWarning
 from tests.cli.small_runs import make_run

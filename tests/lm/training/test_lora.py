@@ -21,7 +21,7 @@ from lm.config.training import TrainingConfig
 from lm.errors import InputError, UsageError
 from lm.hardware import select_inference_hardware
 from lm.model.lora import lora_layers
-from lm.optim.checkpoint_averaging import average_checkpoints
+from lm.optim.averaging import average_checkpoints
 from lm.training.corpus import TrainingCorpus
 from lm.training.history import summarise_run
 from lm.training.loop import train

@@ -13,7 +13,7 @@ from lm import checkpoint, files, run_folder
 from lm.config.data import DataConfig
 from lm.config.training import TrainingConfig
 from lm.errors import InputError, UsageError
-from lm.optim import checkpoint_averaging
+from lm.optim.averaging import latest_checkpoints
 from lm.text.files import find_text_files
 from lm.training.corpus import TrainingCorpus
 from lm.training.events import Evaluation, Saved, Step, StoppedEarly
@@ -169,7 +169,7 @@ def test_what_came_after_an_older_checkpoint_goes_when_the_new_branch_has_saved(
     list(events)
     assert names(branching) == ["step-2", "step-4", "step-6", "step-8", "step-9"]
     assert run_folder.find_checkpoint(branching.folder).name == f"step-{resumed.state.best_step}"
-    assert [folder.name for folder in checkpoint_averaging.latest_checkpoints(branching.folder, 3)] == [
+    assert [folder.name for folder in latest_checkpoints(branching.folder, 3)] == [
         "step-6",
         "step-8",
         "step-9",
