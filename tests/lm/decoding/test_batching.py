@@ -1,3 +1,8 @@
+"""Concurrent samples are those of one at a time, and texts end before the first stop string."""
+
+from __future__ import annotations
+
+import random
 import re
 
 import pytest
@@ -5,7 +10,16 @@ import torch
 
 from lm.config.decoding import SamplingConfig
 from lm.config.model import ModelConfig
-from lm.decoding.batching import Finish, SampleSpec, StopStringStream, Token, generate
+from lm.decoding.batching import (
+    Continuation,
+    Finish,
+    Request,
+    SampleSpec,
+    StopStringStream,
+    Token,
+    generate,
+    generate_with_continuous_batching,
+)
 from lm.decoding.sampling import Sampler
 from lm.errors import UsageError
 from lm.model.transformer import DecoderOnly, build_model
@@ -224,3 +238,186 @@ def test_to_rule_out_every_token_is_an_error():
     sampler = Sampler.from_config(SamplingConfig(no_repeat_ngram=1))
     with pytest.raises(UsageError, match="repeated n-grams"):
         collect(make_model(), sampler, max_tokens=60)
+
+
+STOPS = {1, 2, 5}
+SETTINGS = {
+    "greedy": {"greedy": True},
+    "drawn": {"temperature": 1.0, "seed": 4},
+    "everything": {
+        "temperature": 0.9, "top_k": 30, "top_p": 0.95, "min_p": 0.001, "typical": 0.98, "repetition_penalty": 1.3,
+        "presence_penalty": 0.3, "frequency_penalty": 0.2, "no_repeat_ngram": 2, "seed": 9,
+    },
+    "greedy with penalties": {"greedy": True, "repetition_penalty": 1.4, "no_repeat_ngram": 3},
+}  # fmt: skip
+
+KINDS = {
+    "learned": {},
+    "rotary": {"positions": "rotary", "n_kv_heads": 2},
+    "window": {"attention": "window", "attention_window": 4},
+}
+
+
+def make_requests(n: int, *, longest: int = 24, most: int = 20) -> list[Request]:
+    chance = random.Random(n)
+    prompts = [[chance.randrange(60) for _ in range(chance.randint(1, longest))] for _ in range(n)]
+    return [Request(prompt, SampleSpec(number, chance.randint(1, most))) for number, prompt in enumerate(prompts)]
+
+
+def alone(model, request: Request, sampler: Sampler):
+    """What follows a prompt that is by itself, all read again each time."""
+    steps = session(model, cached=False)
+    return collected(generate(steps, torch.tensor([request.prompt]), [request.spec], sampler, stop_ids=STOPS))
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_continuations_do_not_depend_on_the_batch(settings, kind):
+    model, sampler = make_model(context=32, **KINDS[kind]), Sampler.from_config(SamplingConfig(**SETTINGS[settings]))
+    asked = make_requests(14)
+    found = collected(generate_with_continuous_batching(session(model), asked, sampler, batch_size=5, stop_ids=STOPS))
+    for request in asked:
+        expected = alone(model, request, sampler)
+        number = request.spec.number
+        assert found[0][number] == expected[0][number]
+        assert found[2][number] == expected[2][number]
+        assert_close(torch.tensor(found[1][number]), torch.tensor(expected[1][number]), model=model)
+    assert settings != "drawn" or set(found[2].values()) == {"length", "end_of_text"}
+
+
+def test_there_are_never_more_rows_than_asked_for_and_hardly_fewer_while_others_wait():
+    model, sampler = make_model(context=64), Sampler.from_config(SamplingConfig(greedy=True))
+    live: set[int] = set()
+    sizes, asked = [], make_requests(40)
+    for event in generate_with_continuous_batching(session(model), asked, sampler, batch_size=8):
+        if isinstance(event, Token):
+            live.add(event.row)
+            sizes.append(len(live))
+        else:
+            live.remove(event.row)
+    assert max(sizes) == 8
+    assert not live
+
+
+def test_requests_are_consumed_only_when_there_is_room():
+    taken = []
+
+    def requests():
+        for request in make_requests(20):
+            taken.append(request)
+            yield request
+
+    events = generate_with_continuous_batching(
+        session(make_model()), requests(), Sampler.from_config(SamplingConfig(greedy=True)), batch_size=4
+    )
+    next(events)
+    assert len(taken) == 4
+
+
+def test_no_requests_are_no_events():
+    assert list(generate_with_continuous_batching(session(make_model()), [], Sampler(), batch_size=4)) == []
+
+
+def test_a_row_may_have_a_stream_of_its_own():
+    model, sampler = make_model(), Sampler.from_config(SamplingConfig(temperature=1.0, seed=1))
+    rows = [
+        SampleSpec(0, 10),
+        SampleSpec(1, 10, rng=sampler.rng(0)),
+        SampleSpec(2, 10, rng=sampler.rng(0, seed=8)),
+    ]
+    tokens, _, _ = collected(
+        generate_with_continuous_batching(session(model), [Request([3, 4], row) for row in rows], sampler, batch_size=3)
+    )
+    assert tokens[0] == tokens[1] != tokens[2]
+
+
+def test_a_sampler_that_rules_out_every_token_is_a_usage_error():
+    sampler = Sampler.from_config(SamplingConfig(greedy=True), {(token,): -torch.inf for token in range(60)})
+    with pytest.raises(UsageError, match="every token is banned"):
+        list(generate_with_continuous_batching(session(make_model()), make_requests(2), sampler, batch_size=2))
+
+
+class Pieces:
+    """A stream whose token i is the i-th piece of a text."""
+
+    def __init__(self, pieces, rest=""):
+        self.pieces, self.rest = pieces, rest
+
+    def feed(self, index):
+        return self.pieces[index]
+
+    def finish(self):
+        return self.rest
+
+
+def shown(pieces, stops, rest=""):
+    """What a reader sees after each token, and whether a stop string was found."""
+    text = StopStringStream(Pieces(pieces, rest), stops)
+    parts = []
+    for index in range(len(pieces)):
+        if not text.stopped:
+            parts.append(text.feed(index))
+    parts.append(text.finish())
+    return parts, text.stopped
+
+
+def cut_by_hand(text, stops):
+    """Reads one character after another until the text ends with a stop string; takes the longest such."""
+    for end in range(len(text) + 1):
+        if ending := [stop for stop in stops if text[:end].endswith(stop)]:
+            return text[: end - len(max(ending, key=len))], True
+    return text, False
+
+
+@pytest.mark.parametrize(
+    ("pieces", "stops", "expected"),
+    [
+        (["one ", "two"], [], "one two"),
+        (["one ", "END", " two"], ["END"], "one "),
+        (["one E", "N", "D two"], ["END"], "one "),
+        (["one E", "N", "d two"], ["END"], "one ENd two"),
+        (["one EN"], ["END"], "one EN"),
+        (["EEN", "EEND"], ["END"], "EENE"),
+        (["END"], ["END"], ""),
+        (["a", "b", "c"], ["abc", "b"], "a"),
+        (["\n", "\n", "x"], ["\n\n"], ""),
+        (["狐", "と", "梟"], ["と梟"], "狐"),
+    ],
+)
+def test_a_text_ends_before_a_stop_string(pieces, stops, expected):
+    parts, stopped = shown(pieces, stops)
+    assert "".join(parts) == expected
+    assert stopped == (expected != "".join(pieces))
+
+
+def test_the_same_text_however_it_is_cut_and_no_part_of_a_stop_string_before_it_is_certain():
+    for number in range(2000):
+        chance = random.Random(number)
+        text = "".join(chance.choices("ab\n", k=chance.randint(0, 12)))
+        stops = ["".join(chance.choices("ab\n", k=chance.randint(1, 4))) for _ in range(chance.randint(1, 3))]
+        cuts = sorted(chance.choices(range(len(text) + 1), k=4))
+        pieces = [text[start:end] for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+        expected, stopped = cut_by_hand(text, stops)
+        parts, found = shown(pieces[:-1], stops, rest=pieces[-1])
+        assert ("".join(parts), found) == (expected, stopped), (pieces, stops)
+        for count in range(len(pieces)):
+            seen, read = "".join(parts[:count]), "".join(pieces[:count])
+            assert expected.startswith(seen)
+            for stop in stops:  # what may be the beginning of a stop string is held back, and no more
+                assert not any(seen.endswith(stop[:size]) and read == seen for size in range(1, len(stop)))
+            assert len(read) - len(seen) < max(map(len, stops)) or found
+
+
+def test_text_is_returned_as_soon_as_it_is_certain():
+    parts, _ = shown(["one ", "two E", "x"], ["END"])
+    assert parts == ["one ", "two ", "Ex", ""]
+
+
+def test_a_sample_grows_by_its_events():
+    sample = Continuation()
+    sample.append(Token(3, 7, -0.5, "ow", ((7, -0.5), (8, -1.5))))
+    assert sample == Continuation("ow", [7], [-0.5], [((7, -0.5), (8, -1.5))])
+    assert sample.finish_reason is None
+    sample.append(Token(3, 2, -0.25))
+    sample.append(Finish(3, "end_of_text", "l"))
+    assert sample == Continuation("owl", [7, 2], [-0.5, -0.25], [((7, -0.5), (8, -1.5)), ()], "end_of_text")

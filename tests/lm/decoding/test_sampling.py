@@ -1,8 +1,13 @@
+"""Filters equal independent implementations, and draws have the filtered distribution."""
+
+from __future__ import annotations
+
 import dataclasses
 import math
 import random
 
 import pytest
+import tokenizers
 import torch
 from transformers import (
     LogitsProcessorList,
@@ -19,6 +24,7 @@ from transformers import (
 
 from lm.config.decoding import SamplingConfig
 from lm.decoding.sampling import (
+    NO_TOKEN_LEFT,
     History,
     Sampler,
     add_biases,
@@ -30,9 +36,13 @@ from lm.decoding.sampling import (
     keep_top_k,
     keep_top_p,
     keep_typical,
+    parse_logit_biases,
     penalise_counts,
     penalise_repetition,
 )
+from lm.errors import InputError, UsageError
+from lm.tokenizer.tokenizer import Tokenizer
+from tests.cli.small_runs import make_tokenizer
 from tests.tolerances import assert_close
 
 INF = math.inf
@@ -235,3 +245,211 @@ def test_rows_of_different_lengths_are_filtered_as_each_is_alone(size):
         chosen = torch.randint(6, (rows,), generator=chance)
         history = history.append(chosen)
         alone[:rows] = [one.append(chosen[row : row + 1]) for row, one in enumerate(alone[:rows])]
+
+
+def random_logits(rows: int = 200, vocabulary: int = 300) -> torch.Tensor:
+    return 3 * torch.randn(rows, vocabulary, generator=torch.Generator().manual_seed(0))
+
+
+def history(rows: int) -> History:
+    """A prompt of tokens 0 and 1, after which 1, 2 and 2 were generated."""
+    return History(torch.tensor([[0, 1, 1, 2, 2]]).expand(rows, -1), 2)
+
+
+def goodness_of_fit(drawn: torch.Tensor, probabilities: torch.Tensor) -> float:
+    """The p-value of Pearson's chi-square test, with rare tokens taken together."""
+    expected = probabilities.double() * len(drawn)
+    counts = drawn.bincount(minlength=len(expected)).double()
+    rare = expected < 5
+    expected = torch.cat((expected[~rare], expected[rare].sum()[None]))
+    counts = torch.cat((counts[~rare], counts[rare].sum()[None]))[expected > 0]
+    expected = expected[expected > 0]
+    statistic = ((counts - expected) ** 2 / expected).sum()
+    return torch.special.gammaincc((torch.tensor(len(expected)) - 1).double() / 2, statistic / 2).item()
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        SamplingConfig(temperature=1.0),
+        SamplingConfig(temperature=0.6),
+        SamplingConfig(temperature=1.5, top_k=5),
+        SamplingConfig(temperature=1.0, top_p=0.9),
+        SamplingConfig(temperature=0.9, top_k=12, top_p=0.8),
+        SamplingConfig(temperature=1.0, min_p=0.1),
+        SamplingConfig(temperature=1.0, typical=0.7),
+        SamplingConfig(temperature=1.2, repetition_penalty=1.5, presence_penalty=0.3, frequency_penalty=0.4),
+        SamplingConfig(temperature=1.0, no_repeat_ngram=1),
+    ],
+    ids=str,
+)
+def test_draws_have_the_filtered_distribution(config):
+    logits, draws = random_logits(1, 30)[0] / 2, 20_000
+    sampler = Sampler.from_config(dataclasses.replace(config, seed=3))
+    streams = [sampler.rng(row) for row in range(draws)]
+    tokens, _ = sampler.sample(logits.expand(draws, -1), streams, history(draws))
+    expected = apply_filters(logits[None], sampler.filters, history(1))[0].double().softmax(-1) * draws
+    counts = tokens.bincount(minlength=30)
+    assert not counts[expected == 0].any()
+    assert goodness_of_fit(tokens, expected / draws) > 1e-3
+
+
+def test_consecutive_draws_of_one_row_have_the_distribution_too():
+    probabilities = torch.tensor([0.5, 0.2, 0.2, 0.1])
+    sampler = Sampler(seed=9)
+    streams = [sampler.rng(0)]
+    drawn = torch.cat([sampler.sample(probabilities.log()[None], streams, history(1))[0] for _ in range(5000)])
+    assert goodness_of_fit(drawn, probabilities) > 1e-3
+
+
+def test_a_token_of_probability_zero_is_never_drawn_even_at_the_interval_ends():
+    class Extreme:
+        def __init__(self, value):
+            self.value = value
+
+        def random(self):
+            return self.value
+
+    logits = torch.full((1, 40), -INF)
+    logits[0, 10], logits[0, 20], logits[0, 30] = 0.3, 0.1, -20.0
+    assert Sampler().sample(logits, [Extreme(0.0)], history(1))[0].item() == 10
+    assert Sampler().sample(logits, [Extreme(1.0 - 2**-53)], history(1))[0].item() == 30
+    assert Sampler().sample(logits[:, :30], [Extreme(1.0 - 2**-53)], history(1))[0].item() == 20
+
+
+def test_draws_do_not_depend_on_other_rows():
+    sampler, logits = Sampler.from_config(SamplingConfig(seed=5)), random_logits(8)
+    together, _ = sampler.sample(logits, [sampler.rng(row) for row in range(8)], history(8))
+    for row in range(8):
+        alone, _ = sampler.sample(logits[row : row + 1], [sampler.rng(row)], history(1))
+        assert alone.item() == together[row].item()
+    assert sampler.rng(0).random() != sampler.rng(1).random()
+    assert sampler.rng(0).random() != Sampler(seed=6).rng(0).random()
+
+
+def test_log_probabilities_are_those_of_the_model_before_any_filter():
+    sampler, logits = (
+        Sampler.from_config(SamplingConfig(temperature=0.3, top_k=4, top_p=0.9, seed=1)),
+        random_logits(50),
+    )
+    tokens, logprobs = sampler.sample(logits, [sampler.rng(row) for row in range(50)], history(50))
+    expected = logits.double().log_softmax(-1)[torch.arange(50), tokens]
+    assert_close(logprobs, expected, terms=logits.shape[1], scale=logits)
+
+
+@pytest.mark.parametrize(
+    "config", [SamplingConfig(temperature=0), SamplingConfig(temperature=2.0, greedy=True)], ids=str
+)
+def test_greedy_chooses_the_best_without_random_numbers(config):
+    tokens, _ = Sampler.from_config(config).sample(random_logits(), [], history(200))
+    assert tokens.equal(random_logits().argmax(-1))
+
+
+def test_greedy_heeds_biases_and_penalties_but_not_truncation():
+    logits = torch.tensor([[0.0, 1.0, 4.0, 3.0]])
+    for config, biases, best in (
+        (SamplingConfig(greedy=True), {}, 2),
+        (SamplingConfig(greedy=True), {(2,): -INF}, 3),
+        (SamplingConfig(greedy=True, repetition_penalty=2), {}, 3),
+        (SamplingConfig(greedy=True, frequency_penalty=0.6), {}, 3),
+        (SamplingConfig(greedy=True, frequency_penalty=0.4), {}, 2),
+        (SamplingConfig(greedy=True, no_repeat_ngram=1), {}, 3),
+        (SamplingConfig(greedy=True, typical=0.0), {}, 2),
+    ):
+        assert Sampler.from_config(config, biases).sample(logits, [], history(1))[0].item() == best
+
+
+@pytest.mark.parametrize("greedy", [True, False])
+def test_a_row_with_every_token_banned_is_reported_and_others_continue(greedy):
+    sampler = Sampler.from_config(SamplingConfig(greedy=greedy, no_repeat_ngram=1))
+    before = History(torch.tensor([[0, 1, 2], [0, 0, 1]]), 0)
+    tokens, logprobs = sampler.sample(torch.zeros(2, 3), [sampler.rng(row) for row in range(2)], before)
+    assert tokens.tolist() == [NO_TOKEN_LEFT, 2]
+    assert logprobs.isfinite().all()
+
+
+def test_without_a_seed_each_sampler_has_its_own():
+    assert Sampler.from_config(SamplingConfig()).seed != Sampler.from_config(SamplingConfig()).seed
+    assert Sampler.from_config(SamplingConfig(seed=0)).seed == 0
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        ({"temperature": -0.1}, "temperature"),
+        ({"temperature": math.nan}, "temperature"),
+        ({"top_k": 0}, "top_k"),
+        ({"top_p": 1.1}, "top_p"),
+        ({"min_p": -0.1}, "min_p"),
+        ({"typical": 1.5}, "typical"),
+        ({"repetition_penalty": 0.0}, "repetition_penalty"),
+        ({"presence_penalty": math.inf}, "presence_penalty"),
+        ({"frequency_penalty": math.nan}, "frequency_penalty"),
+        ({"no_repeat_ngram": 0}, "no_repeat_ngram"),
+        ({"stop": ("",)}, "stop"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"seed": -1}, "seed"),
+    ],
+)
+def test_a_wrong_setting_is_named(values, named):
+    with pytest.raises(UsageError, match=named):
+        SamplingConfig(**values)
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return make_tokenizer("bpe")
+
+
+def test_ids_and_texts_with_values(tokenizer):
+    owl = tuple(tokenizer.encode(" owl"))
+    long = tuple(tokenizer.encode("the fox ran"))
+    assert len(long) > 1
+    assert parse_logit_biases(["7=-1.5", " owl=2", "the fox ran=-inf"], tokenizer) == {
+        (7,): -1.5,
+        owl: 2,
+        long: -math.inf,
+    }
+    assert parse_logit_biases(["a=b=1"], tokenizer) == {tuple(tokenizer.encode("a=b")): 1}
+    assert parse_logit_biases(["7=1", "7=2"], tokenizer) == {(7,): 2}
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "owl",
+        "=1",
+        "owl=",
+        "owl=much",
+        "owl=nan",
+        "owl=inf",
+        "100000=1",
+        "5=1e39",
+        "5=-1e21",
+        pytest.param("1" + "0" * 5000 + "=1", id="5000 digits"),
+    ],
+)
+def test_what_cannot_be_used_is_named(tokenizer, written):
+    with pytest.raises(UsageError, match="=|no token") as caught:
+        parse_logit_biases([written], tokenizer)
+    assert written.partition("=")[0] in str(caught.value)
+
+
+def test_a_text_without_tokens_is_an_error():
+    with pytest.raises(InputError, match="Q"):
+        parse_logit_biases(["Q=1"], make_tokenizer("char"))
+    wordpiece = tokenizers.Tokenizer(tokenizers.models.WordPiece({"[UNK]": 0, "owl": 1}, unk_token="[UNK]"))
+    wordpiece.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    with pytest.raises(UsageError, match=r"' =3': the tokenizer has no token for this text; give an ID"):
+        parse_logit_biases([" =3"], Tokenizer(wordpiece))
+
+
+@pytest.mark.parametrize("settings", [{}, {"temperature": 1e-6}, {"repetition_penalty": 0.01}, {"greedy": True}])
+def test_the_greatest_biases_leave_numbers(settings):
+    """Whatever they are multiplied by or divided by later, and several of them for a token."""
+    biases = {(2,): 1e20, (1, 2): 1e20, (3,): -1e20}
+    sampler = Sampler.from_config(SamplingConfig(**settings), biases)
+    logits, before = torch.tensor([[5.0, 0.0, -5.0, 10.0]]), History(torch.tensor([[2, 1]]), 0)
+    tokens, logprobs = sampler.sample(logits, [sampler.rng(0)], before)
+    assert tokens.tolist() == [2]
+    assert logprobs.isfinite().all()
