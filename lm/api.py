@@ -285,7 +285,7 @@ class Model:
         scores: list[FileScore] = []
         contamination = ContaminationCheck(self.loaded)
         for segment in scorer.score_segments(texts, scores=scores):
-            contamination.add_passage(segment)
+            contamination.add_piece(segment)
         for warning in contamination.warnings([text.name for text in texts]):
             warnings.warn(warning, stacklevel=2)
         return PerplexityResult.total(score.result for score in scores)

@@ -50,10 +50,10 @@ class ContaminationCheck:
     def watch(self, segments: Iterable[ScoredSegment]) -> Iterator[ScoredSegment]:
         """Pass segments through and record them."""
         for segment in segments:
-            self.add_passage(segment)
+            self.add_piece(segment)
             yield segment
 
-    def add_passage(self, segment: ScoredSegment) -> None:
+    def add_piece(self, segment: ScoredSegment) -> None:
         """Record the piece of its first segment."""
         piece = segment.piece
         if self._overlap is not None and segment.first == 0:

@@ -1,0 +1,208 @@
+"""What a model can do gives the same by the command line, by the Python API and by the library.
+
+Each row of `FEATURES` is one thing that is done with a run, in these three ways.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lm
+from lm.checkpoint import LoadedModel, load_model
+from lm.config.decoding import SamplingConfig, TranslationConfig
+from lm.config.evaluation import PerplexityConfig
+from lm.config.export import ExportConfig
+from lm.config.hardware import HardwareConfig
+from lm.decoding.classifier import build_classifier
+from lm.decoding.generator import Generator
+from lm.decoding.mask_filling import MaskFiller
+from lm.decoding.translation import Translator
+from lm.decoding.translation_input import TranslationModel
+from lm.evaluation.attention import compute_attention
+from lm.evaluation.classification import evaluate_classifier
+from lm.evaluation.perplexity import FileScore, PerplexityResult
+from lm.evaluation.scorer import TextScorer
+from lm.hardware import select_inference_hardware
+from lm.interop.exporting import export_run
+from lm.text.files import find_text_files
+from tests.cli.small_runs import TEXT, make_run
+from tests.cli.toy_translation import make_translation_run
+
+LINES = ["one two", "", "sun fox"]
+LAST_PLACE = 1e-6
+"""Weights of attention have six decimals in JSON, and probabilities of a label four on a line."""
+
+
+@dataclass(frozen=True)
+class Files:
+    """What commands read and write.
+
+    Attributes:
+        text: running text.
+        lines: sources of translations.
+        rows: labelled examples.
+        out: a folder for what is written, which is not there yet.
+    """
+
+    text: Path
+    lines: Path
+    rows: Path
+    out: Path
+
+
+@dataclass(frozen=True)
+class Feature:
+    """One thing that is done with a run in three ways, whose results are comparable.
+
+    Attributes:
+        run: name of the run.
+        command: arguments of the command, given the run and the files.
+        printed: the result, given what the command printed.
+        python: the result, given `lm.load(run)`.
+        library: the result, given the loaded checkpoint.
+    """
+
+    run: str
+    command: Callable[[Path, Files], list[object]]
+    printed: Callable[[str, Files], Any]
+    python: Callable[[lm.Model, Files], Any]
+    library: Callable[[LoadedModel, Files], Any]
+
+
+def summary(result: PerplexityResult) -> tuple[float | None, ...]:
+    return result.tokens, result.nats, result.bits_per_byte
+
+
+def measured(loaded: LoadedModel, files: Files) -> PerplexityResult:
+    scorer = TextScorer.from_config(
+        loaded.model, loaded.tokenizer, PerplexityConfig(stride=8), separator="<|endoftext|>"
+    )
+    scores = scorer.measure(find_text_files([str(files.text)]))
+    return PerplexityResult.total(event.result for event in scores if isinstance(event, FileScore))
+
+
+def exported(files: Files, way: str) -> Path:
+    return files.out / way / "model.gguf"
+
+
+FEATURES = {
+    "generate": Feature(
+        "gpt",
+        lambda run, _: ["generate", run, "The owl", "--max-tokens", 12, "--seed", 3, "--top-k", 5, "--json"],
+        lambda out, _: json.loads(out)["text"],
+        lambda model, _: model.generate("The owl", max_tokens=12, seed=3, top_k=5),
+        lambda loaded, _: (
+            Generator(loaded.model, loaded.tokenizer, SamplingConfig(max_tokens=12, seed=3, top_k=5))
+            .samples("The owl")[0]
+            .text
+        ),
+    ),
+    "perplexity": Feature(
+        "gpt",
+        lambda run, files: ["perplexity", run, files.text, "--stride", 8, "--json"],
+        lambda out, _: tuple(json.loads(out)["total"][name] for name in ("tokens", "nats", "bits_per_byte")),
+        lambda model, files: summary(model.perplexity(files.text, stride=8)),
+        lambda loaded, files: summary(measured(loaded, files)),
+    ),
+    "attention": Feature(
+        "gpt",
+        lambda run, _: ["attention", run, "The owl saw", "--json"],
+        lambda out, _: json.loads(out)["weights"],
+        lambda model, _: model.attention("The owl saw").weights,
+        lambda loaded, _: compute_attention(loaded, "The owl saw").map.weights,
+    ),
+    "export": Feature(
+        "gpt",
+        lambda run, files: ["export", run, "--to", "gguf", "--type", "float16", "-o", exported(files, "command")],
+        lambda _, files: exported(files, "command").read_bytes(),
+        lambda model, files: (
+            lm.export(model.loaded.folder, exported(files, "python"), to="gguf", number_type="float16"),
+            exported(files, "python").read_bytes(),
+        )[1],
+        lambda loaded, files: (
+            export_run(loaded.folder, exported(files, "library"), ExportConfig("gguf", "float16")),
+            exported(files, "library").read_bytes(),
+        )[1],
+    ),
+    "translate": Feature(
+        "translation",
+        lambda run, files: ["translate", run, files.lines],
+        lambda out, _: out.split("\n")[:-1],
+        lambda model, _: [model.translate(line) for line in LINES],
+        lambda loaded, _: [
+            line.translations[0].text
+            for line in Translator([TranslationModel.from_loaded(loaded)], TranslationConfig()).translate(LINES)
+        ],
+    ),
+    "fill": Feature(
+        "masked",
+        lambda run, _: ["fill", run, "The [MASK] saw the [MASK]", "--json"],
+        lambda out, _: json.loads(out)["filled"],
+        lambda model, _: model.fill("The [MASK] saw the [MASK]").filled,
+        lambda loaded, _: next(MaskFiller(loaded.model, loaded.tokenizer).fill(["The [MASK] saw the [MASK]"])).filled,
+    ),
+    "classify": Feature(
+        "labels",
+        lambda run, files: ["classify", run, files.rows],
+        lambda out, _: [line.split("\t")[0] for line in out.splitlines()],
+        lambda model, _: [each.label for each in model.classify(["the owl", "the fox"])],
+        lambda loaded, _: [each.label for each in build_classifier(loaded, ()).classify(["the owl", "the fox"])],
+    ),
+    "evaluate": Feature(
+        "labels",
+        lambda run, files: ["evaluate", run, files.rows, "--json"],
+        lambda out, _: json.loads(out)["confusion"]["matrix"],
+        lambda model, files: model.evaluate(files.rows).confusion.tolist(),
+        lambda loaded, files: evaluate_classifier(
+            build_classifier(loaded, ()),
+            (
+                example
+                for file in find_text_files([str(files.rows)], loaded.config.data.for_other_files(supervised=True))
+                for example in file.examples()
+            ),
+        ).confusion.tolist(),
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("features")
+    make_run(folder / "gpt")
+    make_run(folder / "masked", objective="masked")
+    make_run(folder / "labels", objective="masked", labels=("cat", "dog"))
+    make_translation_run(folder / "translation", steps=30)
+    return folder
+
+
+@pytest.fixture
+def files(tmp_path) -> Iterator[Files]:
+    made = Files(tmp_path / "text.txt", tmp_path / "lines.txt", tmp_path / "rows.jsonl", tmp_path / "out")
+    made.text.write_text(TEXT, encoding="utf-8")
+    made.lines.write_text("\n".join(LINES) + "\n", encoding="utf-8")
+    rows = ({"text": text, "label": label} for text, label in (("the owl", "cat"), ("the fox", "dog")))
+    made.rows.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return made
+
+
+@pytest.mark.parametrize("name", FEATURES)
+def test_the_command_the_api_and_the_library_give_the_same(name, runs, files, succeed):
+    feature = FEATURES[name]
+    if name == "export":
+        pytest.importorskip("gguf")
+    run = runs / feature.run
+    printed = feature.printed(succeed(*feature.command(run, files)), files)
+    loaded = load_model(run, select_inference_hardware(HardwareConfig()))
+    by_api, by_library = feature.python(lm.load(run), files), feature.library(loaded, files)
+    if name == "attention":
+        np.testing.assert_allclose(by_api, printed, atol=LAST_PLACE, rtol=0)
+        np.testing.assert_array_equal(by_api, by_library)
+    else:
+        assert printed == by_api == by_library
