@@ -36,12 +36,12 @@ LOSSES = ((2048, 128, 1024), (4096, 256, 4096), (2048, 160, 4000), (512, 768, 50
 @contextlib.contextmanager
 def forced(by_products: bool) -> Iterator[None]:
     """Attention by two products, or by torch's fused kernel, whatever would be chosen."""
-    chosen = attention._matmuls_are_faster
-    attention._matmuls_are_faster = lambda *_: by_products
+    chosen = attention.matmuls_are_faster
+    attention.matmuls_are_faster = lambda *_: by_products
     try:
         yield
     finally:
-        attention._matmuls_are_faster = chosen
+        attention.matmuls_are_faster = chosen
 
 
 def products() -> Iterator[tuple[str, Ways]]:

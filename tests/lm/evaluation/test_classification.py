@@ -109,12 +109,12 @@ class First:
         return (ClassifiedText(text, {text[0]: 1.0}) for text in texts)
 
 
-def test_labels_that_the_model_does_not_know_are_named_and_count_as_wrong(monkeypatch):
-    monkeypatch.setattr("lm.evaluation.classification._EXAMPLES_AT_ONCE", 2)
+@pytest.mark.parametrize("times", [1, 5000])
+def test_labels_that_the_model_does_not_know_are_named_and_count_as_wrong(times):
     examples = [Example("apple", "\na", 1), Example("bean", "b", 2), Example("apricot", "\nc", 3)]
-    scores = evaluate_classifier(First(), examples)
-    assert scores.unknown == {"c": 1}
-    assert (scores.labels, scores.correct, scores.examples) == (("a", "b", "c"), 2, 3)
+    scores = evaluate_classifier(First(), examples * times)
+    assert scores.unknown == {"c": times}
+    assert (scores.labels, scores.correct, scores.examples) == (("a", "b", "c"), 2 * times, 3 * times)
 
 
 def test_no_examples_are_an_error():

@@ -65,12 +65,12 @@ def tensors(n_queries: int, n_keys: int, kv_heads: int = HEADS) -> tuple[Tensor,
     return query, key, value
 
 
-@pytest.mark.parametrize("kernel", ["fused", "products"])
+@pytest.mark.parametrize("kernel", ["fused", "matmuls"])
 @pytest.mark.parametrize("kv_heads", [4, 2, 1])
 @pytest.mark.parametrize(("n_queries", "n_keys"), [(7, 7), (2, 2), (1, 7), (3, 7), (1, 1)])
 @pytest.mark.parametrize("name", masks(1, 1))
 def test_agrees_with_the_definition(name, n_queries, n_keys, kv_heads, kernel, monkeypatch):
-    monkeypatch.setattr(attention, "_matmuls_are_faster", lambda *_: kernel == "products")
+    monkeypatch.setattr(attention, "matmuls_are_faster", lambda *_: kernel == "matmuls")
     mask = masks(n_queries, n_keys)[name]
     query, key, value = tensors(n_queries, n_keys, kv_heads)
     attended = attend(query, key, value, mask=mask)
@@ -79,10 +79,10 @@ def test_agrees_with_the_definition(name, n_queries, n_keys, kv_heads, kernel, m
     assert all(tensor.grad.isfinite().all() for tensor in (query, key, value))
 
 
-@pytest.mark.parametrize("kernel", ["fused", "products"])
+@pytest.mark.parametrize("kernel", ["fused", "matmuls"])
 @pytest.mark.parametrize("name", ["everything", "keys", "bias"])
 def test_many_queries_of_a_short_memory_agree_with_the_definition(name, kernel, monkeypatch):
-    monkeypatch.setattr(attention, "_matmuls_are_faster", lambda *_: kernel == "products")
+    monkeypatch.setattr(attention, "matmuls_are_faster", lambda *_: kernel == "matmuls")
     mask = masks(20, 5)[name]
     query, key, value = tensors(20, 5)
     attended = attend(query, key, value, mask=mask)
@@ -101,18 +101,18 @@ def test_in_bfloat16_it_stays_near_the_definition(name, length):
     assert all(tensor.grad.isfinite().all() for tensor in (query, key, value))
 
 
-@pytest.mark.parametrize("kernel", ["fused", "products"])
+@pytest.mark.parametrize("kernel", ["fused", "matmuls"])
 def test_a_query_without_visible_keys_gets_zeros(kernel, monkeypatch):
-    monkeypatch.setattr(attention, "_matmuls_are_faster", lambda *_: kernel == "products")
+    monkeypatch.setattr(attention, "matmuls_are_faster", lambda *_: kernel == "matmuls")
     query, key, value = tensors(5, 5)
     attended = attend(query, key, value, mask=Mask.key_padding(torch.tensor([5, 0, 3])))
     assert not attended[1].any()
     assert attended[0].any(-1).all()
 
 
-@pytest.mark.parametrize("kernel", ["fused", "products"])
+@pytest.mark.parametrize("kernel", ["fused", "matmuls"])
 def test_padding_never_changes_anything(kernel, monkeypatch):
-    monkeypatch.setattr(attention, "_matmuls_are_faster", lambda *_: kernel == "products")
+    monkeypatch.setattr(attention, "matmuls_are_faster", lambda *_: kernel == "matmuls")
     query, key, value = (tensor.detach() for tensor in tensors(6, 6))
     lengths = torch.tensor([6, 4, 2])
     before = attend(query, key, value, mask=Mask.key_padding(lengths))

@@ -65,12 +65,13 @@ def test_lines_of_json_are_documents(tmp_path: Path) -> None:
     assert [document for part in parts for document in part] == documents(file, "%%")
 
 
-def test_a_long_document_is_looked_through_block_by_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lm.text.documents._BLOCK_BYTES", 3)
-    (tmp_path / "a.txt").write_text("a" * 1000 + "\n%%\n" + "b" * 10)
+@pytest.mark.parametrize("length", [1000, *range((1 << 20) - 5, (1 << 20) + 15)])
+def test_a_long_document_is_searched_block_by_block(tmp_path: Path, length: int) -> None:
+    """The separator lies in a block of a megabyte, which begins where the first range may end, or across its end."""
+    (tmp_path / "a.txt").write_text("a" * length + "\n%%\n" + "b" * 10)
     file = TextFile("a.txt", tmp_path / "a.txt")
-    assert split_into_ranges(file, "%%", size=10) == [FileRange(0, 1004), FileRange(1004, 1014)]
-    assert split_into_ranges(file, "%", size=10) == [FileRange(0, 1014)]
+    assert split_into_ranges(file, "%%", size=10) == [FileRange(0, length + 4), FileRange(length + 4, length + 14)]
+    assert split_into_ranges(file, "%", size=10) == [FileRange(0, length + 14)]
 
 
 def test_what_has_to_be_read_as_a_whole_is_not_divided(tmp_path: Path) -> None:
