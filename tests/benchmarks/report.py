@@ -45,9 +45,13 @@ class Machine:
     versions: dict[str, str]
 
     def __str__(self) -> str:
-        memory, versions = f"{self.memory_bytes / 1e9:.0f} GB", (" ".join(each) for each in self.versions.items())
-        machine = f"{self.processor}, {self.cores} core{'s' * (self.cores > 1)} ({self.instructions}), {memory}, no GPU"
-        return f"{self.date}; {machine}; load before: {self.load:.1f}; {', '.join(versions)}."
+        processor = f"{self.processor}, {self.cores} core{'s' * (self.cores > 1)} ({self.instructions})"
+        versions = ", ".join(" ".join(each) for each in self.versions.items())
+        return (
+            f"- {self.date}, load before: {self.load:.1f}\n"
+            f"- {processor}, {self.memory_bytes / 1e9:.0f} GB, no GPU\n"
+            f"- {versions}"
+        )
 
 
 def describe_machine(*, instructions: str) -> Machine:
