@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
 import typer
@@ -204,12 +205,11 @@ def _report_results(run: Run, *, ngram_bits: Sequence[float]) -> None:
         if not has_improved(run.config, state):
             print_labelled("", "no improvement: no later step was better than what training began with")
         bits = best_bits_per_byte(run.folder, state) if ngram_bits else None
+        has_overfit = run.last_loss is not None and run.last_loss > _MUCH_WORSE * state.best_loss
         if bits is not None and bits > min(ngram_bits):
             compared = f"{bits:.2f} bits/byte, and an n-gram baseline has {min(ngram_bits):.2f}"
-            print_labelled(
-                "", f"{compared}: train longer (lm train --resume {run.folder} --budget 10m), or on more text"
-            )
-        if run.last_loss is not None and run.last_loss > _MUCH_WORSE * state.best_loss:
+            print_labelled("", f"{compared}: {advise_against_baseline(run.folder, has_overfit=has_overfit)}")
+        if has_overfit:
             print_labelled("", "what helps against a loss that rises: docs/troubleshooting.md")
     _choose_dtype(run)
     for place, command in enumerate(_next_commands(run)):
@@ -221,6 +221,13 @@ def _choose_dtype(run: Run) -> None:
     chosen = choose_dtype_briefly(run.folder, dataclasses.replace(run.config.hardware, dtype="auto"))
     if chosen is not None:
         print_labelled("decoding", f"{chosen} (--dtype float32 is exact)")
+
+
+def advise_against_baseline(folder: Path, *, has_overfit: bool) -> str:
+    """Return what helps a model that is worse than an n-gram baseline; longer training doesn't if it has overfit."""
+    if has_overfit:
+        return "train on more text"
+    return f"train longer (lm train --resume {folder} --budget 10m), or on more text"
 
 
 def _predicts_text(config: RunConfig) -> bool:

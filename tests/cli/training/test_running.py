@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from cli.main import run
+from cli.training.running import advise_against_baseline
 from lm.distributed.strategy import ParallelStrategy
 from lm.run_folder import find_checkpoint, load_state
 from lm.training.events import Event
@@ -37,6 +38,11 @@ def test_a_best_loss_of_zero_is_reported_like_any_other(place, tmp_path, capsys,
     settings = ["--steps", "4", "--evaluate-every", "2", *SMALL]
     assert run(["train", str(place / "text.txt"), "-o", str(tmp_path / "run"), *settings]) == 0
     assert "at step 2; 2 later steps changed the loss by +0.0200" in capsys.readouterr().err
+
+
+def test_a_model_that_has_overfit_is_not_advised_to_train_longer(tmp_path):
+    assert "train longer" in advise_against_baseline(tmp_path, has_overfit=False)
+    assert advise_against_baseline(tmp_path, has_overfit=True) == "train on more text"
 
 
 def test_an_observer_that_fails_is_left_out_with_a_warning(place, tmp_path, capsys, monkeypatch):
