@@ -244,19 +244,16 @@ def _axis(axis: Any) -> list[dict[str, Any]]:  # noqa: ANN401
 def translate(
     model: ServedModel, lines: Sequence[str], config: TranslationConfig, *, to: str | None, alignments: bool
 ) -> dict[str, Any]:
-    """Translate lines; with alignments, also the attention of the best translation to its source."""
+    """Translate lines; with alignments, also the attention of each translation to its source."""
     translating = TranslationModel.from_loaded(model.loaded)
     translator = Translator([translating], config, to=to)
     results = []
     for line in translator.translate(lines):
-        result: dict[str, Any] = {
-            "source": line.source,
-            "translations": [_translation(each) for each in line.translations],
-            "left_out": line.left_out,
-        }
+        translations = [_translation(each) for each in line.translations]
         if alignments:
-            result["alignment"] = _alignment(translating, line.source, line.translations[0], to=to)
-        results.append(result)
+            for found, each in zip(translations, line.translations, strict=True):
+                found["alignment"] = _alignment(translating, line.source, each, to=to)
+        results.append({"source": line.source, "translations": translations, "left_out": line.left_out})
     return {"results": results}
 
 
@@ -270,12 +267,14 @@ def _translation(translation: Translation) -> dict[str, Any]:
     }
 
 
-def _alignment(model: TranslationModel, source: str, best: Translation, *, to: str | None) -> dict[str, Any] | None:
+def _alignment(
+    model: TranslationModel, source: str, translation: Translation, *, to: str | None
+) -> dict[str, Any] | None:
     """Return words, pairs of words and weights; None without attention or for a blank line."""
-    is_blank = best.finish_reason == "blank"
+    is_blank = translation.finish_reason == "blank"
     if is_blank or not (model.model.decoder.attention_layers(cross=model.model.config.is_encoder_decoder)):
         return None
-    found = compute_translation_attention(model, source, best.tokens, unit="words", to=to).map
+    found = compute_translation_attention(model, source, translation.tokens, unit="words", to=to).map
     return {
         "source": list(found.keys.labels),
         "target": list(found.queries.labels),
