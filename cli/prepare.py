@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -109,11 +110,15 @@ def prepare(
         return
     number = None if part is None else _parse_part(part, out)
     from cli.corpus_report import print_notes, train_or_load_tokenizer
+    from lm.corpus.conversations import hold_conversations
     from lm.corpus.corpus import scan_corpus
     from lm.text.files import find_text_files
 
     config = DataConfig(**given["data"])
     files = find_text_files(corpus, config, FilesConfig(**given["files"]))
+    if files and files[0].holds_conversations:
+        config = dataclasses.replace(config, supervised=True)
+        files = find_text_files(corpus, config, FilesConfig(**given["files"]))
     given.refuse_without_effect("files", files=lambda: files)
     loaded = None if tokenizer is None else load_tokenizer(tokenizer)
     surveyed = scan_corpus(files, config, workers=processes)
@@ -121,6 +126,8 @@ def prepare(
     wanted = TokenizerConfig(**given["tokenizer"])
     unknown = unknown if wanted.kind == "char" else None
     loaded = loaded or train_or_load_tokenizer(surveyed, wanted, special=special, unknown=unknown)
+    if hold_conversations(surveyed) and loaded.chat_template is None:
+        loaded = loaded.with_chat_template()
     if number is not None and out is not None:
         _prepare_partition(surveyed, loaded, out, number=number, force=force, processes=processes, as_json=as_json)
     else:

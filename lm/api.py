@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Unpack
 
@@ -34,6 +34,7 @@ from lm.config.keywords import (
 from lm.config.model import ModelConfig
 from lm.data.labels import read_completions
 from lm.decoding.batching import Finish, Token
+from lm.decoding.chat import Chat
 from lm.decoding.classifier import ClassifiedText, Classifier, CompletionClassifier, build_classifier
 from lm.decoding.generator import Generator
 from lm.decoding.mask_filling import FilledText, MaskFiller
@@ -41,11 +42,11 @@ from lm.decoding.translation import TranslatedLine, Translator
 from lm.decoding.translation_input import TranslationModel
 from lm.distributed import launcher_env
 from lm.engine.fastest_dtype import load_for_decoding
-from lm.errors import UsageError
+from lm.errors import InputError, UsageError
 from lm.evaluation.attention import compute_attention
 from lm.evaluation.attention_maps import AttentionMap
 from lm.evaluation.classification import ClassificationScores, evaluate_classifier
-from lm.evaluation.completion_scoring import score_completions
+from lm.evaluation.completion_scoring import score_completions, score_conversations
 from lm.evaluation.contamination import ContaminationCheck
 from lm.evaluation.forced_decoding import PairEncoder, score_pairs_streaming
 from lm.evaluation.held_out import open_held_out_pairs, open_held_out_text
@@ -56,7 +57,8 @@ from lm.interop.hugging_face import importing
 from lm.interop.hugging_face.peft import import_adapters
 from lm.model.transformer import DecoderOnly, EncoderDecoder, EncoderOnly
 from lm.run_folder import find_checkpoint, load_config, load_state
-from lm.text.files import TextFiles, find_text_files, select_readable
+from lm.text.conversations import parse_messages
+from lm.text.files import TextFile, TextFiles, find_text_files, select_readable
 from lm.text.normalization import normalize_like_training
 from lm.tokenizer.tokenizer import Tokenizer
 from lm.training.history import has_improved
@@ -126,6 +128,24 @@ class Model:
         (sample,) = self._generator(options).samples(normalize_like_training(prompt, self.loaded.config.data))
         return sample.text
 
+    def chat(self, messages: str | Sequence[Mapping[str, str]], **options: Unpack[SamplingOptions]) -> str:
+        """Return the reply to a message, or to a conversation that ends with a message of the user.
+
+            model.chat([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi!"}])
+
+        A chat of several turns is an `lm.decoding.chat.Chat`, which keeps the KV cache.
+
+        Raises:
+            InputError: the messages are no conversation, or the chat template refuses them.
+            UsageError: they don't fit into the context.
+        """
+        given = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
+        parsed = parse_messages(given)
+        if parsed[-1].role != "user":
+            raise InputError("messages: the last one is of the assistant, so there is nothing to reply to")
+        chat = Chat(self._generator(options), messages=parsed[:-1])
+        return "".join(event.text for event in chat.reply(parsed[-1].content)).strip()
+
     def stream(
         self, prompt: str | Sequence[int] = "", *, n: int = 1, **options: Unpack[SamplingOptions]
     ) -> Iterator[Token | Finish]:
@@ -137,6 +157,20 @@ class Model:
         if isinstance(prompt, str):
             prompt = normalize_like_training(prompt, self.loaded.config.data)
         return self._generator(options).generate(prompt, n=n)
+
+    def _score_conversations(
+        self, model: DecoderOnly, files: Sequence[TextFile], *, context: int, batch_size: int
+    ) -> PerplexityResult:
+        """Score the assistant's tokens of files of conversations; UsageError without a chat template."""
+        if self.tokenizer.chat_template is None:
+            raise UsageError("the model has no chat template, so it cannot score conversations; train it on some")
+        results = []
+        for file in files:
+            *_, last = score_conversations(
+                model, self.tokenizer, file.conversations(), context=context, batch_size=batch_size, name=file.name
+            )
+            results.append(last.result)
+        return PerplexityResult.total(results)
 
     def _generator(self, options: SamplingOptions) -> Generator:
         follows_examples = self.loaded.config.data.supervised
@@ -276,6 +310,8 @@ class Model:
         else:
             texts = TextFiles([open_held_out_text(self.loaded)])
         scorer = TextScorer.from_config(model, self.tokenizer, config, separator=data.separator)
+        if isinstance(model, DecoderOnly) and all(file.holds_conversations for file in texts):
+            return self._score_conversations(model, texts, context=scorer.context, batch_size=batch_size)
         if data.supervised and not files and isinstance(model, DecoderOnly):
             *_, last = score_completions(
                 model, self.tokenizer, texts[0].examples(), context=scorer.context, batch_size=batch_size,

@@ -58,7 +58,7 @@ def run_interactive(generator: Generator, *, opening: str, stats: bool) -> None:
     """
     session = _InteractiveSession(generator, stats=stats)
     if sys.stdin.isatty():
-        _enable_line_editing()
+        enable_line_editing()
         print_note(INTRODUCTION)
     act, line = (session.continue_text, opening) if opening else (session.take, _read_line())
     while line is not None:
@@ -71,7 +71,7 @@ def run_interactive(generator: Generator, *, opening: str, stats: bool) -> None:
         act, line = session.take, _read_line()
 
 
-def _enable_line_editing() -> None:
+def enable_line_editing() -> None:
     """Enable line editing and history of `input`, where the system supports it."""
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401 (`input` uses it once it is imported)

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
 
@@ -25,19 +25,22 @@ from cli.perplexity.scorer import LoadedScorer, with_hardware
 from cli.perplexity.surprisal import render_coloured, render_digits
 from lm.config.data import FilesConfig
 from lm.config.hardware import HardwareConfig
+from lm.data.batch import Batch
 from lm.errors import InputError, UsageError
 from lm.evaluation import perplexity_comparison
-from lm.evaluation.completion_scoring import CompletionScores, score_completions
+from lm.evaluation.completion_scoring import CompletionScores, score_completions, score_conversations
 from lm.evaluation.contamination import ContaminationCheck
 from lm.evaluation.dtype_costs import DtypeCost, measure_dtype_costs
 from lm.evaluation.file_scoring import ScoredSegment
 from lm.evaluation.held_out import open_held_out_text
 from lm.evaluation.perplexity import BatchScored, FileScore, PerplexityResult
 from lm.evaluation.perplexity_comparison import PairedDifference
+from lm.evaluation.scoring import Nats
 from lm.evaluation.surprisal import iterate_token_scores, merge_into_spans
 from lm.files import atomic_write_text
 from lm.hardware import inference_dtypes, select_device
 from lm.model.transformer import DecoderOnly
+from lm.processes import ParallelMap
 from lm.text.files import TextFile, TextFiles, find_text_files, select_readable, total_text_bytes
 
 _HELD_OUT_DIFFERENCE = (
@@ -66,11 +69,12 @@ def measure_files(run: Path, files: Sequence[str], output: ReportFormat, given: 
     else:
         texts = TextFiles([open_held_out_text(scorer.loaded)])
     is_of_examples = are_examples(scorer, texts)
-    given.refuse_without_effect("files", files=lambda: texts, holds_examples=is_of_examples)
+    is_of_conversations = are_conversations(scorer, texts)
+    given.refuse_without_effect("files", files=lambda: texts, holds_examples=is_of_examples or is_of_conversations)
     texts = select_readable(texts)
-    if not (files or is_of_examples or scorer.loaded.config.model.is_masked):
+    if not (files or is_of_examples or is_of_conversations or scorer.loaded.config.model.is_masked):
         print_labelled("note", _HELD_OUT_DIFFERENCE)
-    if is_of_examples:
+    if is_of_examples or is_of_conversations:
         with scorer.shared(of_examples=True) as shared:
             measure_examples(shared, texts, output)
     elif output.versus is not None:
@@ -233,28 +237,67 @@ def are_examples(scorer: LoadedScorer, files: Sequence[TextFile]) -> bool:
     return bool(of_examples)
 
 
+def are_conversations(scorer: LoadedScorer, files: Sequence[TextFile]) -> bool:
+    """Return whether to score the replies of conversations.
+
+    Raises:
+        UsageError: some files hold conversations and others not, or the run has no chat template.
+    """
+    found = [file for file in files if file.holds_conversations]
+    if found and len(found) < len(files):
+        other = next(file for file in files if not file.holds_conversations)
+        raise UsageError(f"{found[0].name} holds conversations and {other.name} does not; measure them separately")
+    if found and scorer.loaded.tokenizer.chat_template is None:
+        raise UsageError(
+            f"{scorer.run}: has no chat template, so it cannot score conversations; train it on some (lm train "
+            f"{found[0].name} --from {scorer.run})"
+        )
+    return bool(found)
+
+
 def measure_examples(scorer: LoadedScorer, files: Sequence[TextFile], output: ReportFormat) -> None:
-    """Score the completions of files of examples, and print the report."""
+    """Score the completions of examples, or the replies of conversations, and print the report."""
     scores, shortened, contamination = [], 0, ContaminationCheck(scorer.loaded)
     with show_counter("scoring", "examples") as on_batch:
         for number, file in enumerate(files):
-            contamination.add_examples(number, file.examples())
+            if file.holds_conversations:
+                contamination.add_conversations(number, file.conversations())
+            else:
+                contamination.add_examples(number, file.examples())
             last = _score(scorer, file, on_batch)
             scores.append(FileScore(file.name, last.result))
             shortened += last.shortened
     report.refuse_no_tokens(scores)
     _warn_of_training_text(contamination, files)
-    how = report.example_conditions(scorer.run, scorer.loaded, context=scorer.text.context, shortened=shortened)
+    how = report.example_conditions(
+        scorer.run,
+        scorer.loaded,
+        context=scorer.text.context,
+        shortened=shortened,
+        are_conversations=files[0].holds_conversations,
+    )
     report.print_scores(scores, how, as_json=output.as_json, as_csv=output.as_csv)
+
+
+class _ScoringOptions(TypedDict):
+    """The options of scoring completions and replies."""
+
+    context: int
+    batch_size: int
+    name: str
+    parallel_map: ParallelMap[Batch, list[Nats]] | None
 
 
 def _score(scorer: LoadedScorer, file: TextFile, on_batch: Callable[[int], None]) -> CompletionScores:
     """Score the examples of one file; `watch` receives their number."""
     assert isinstance(scorer.text.model, DecoderOnly), "a masked run that is supervised classifies"
-    events = score_completions(
-        scorer.text.model, scorer.loaded.tokenizer, file.examples(), context=scorer.text.context,
-        batch_size=scorer.text.batch_size, name=file.name, parallel_map=scorer.parallel_map,
+    model, tokenizer, options = scorer.text.model, scorer.loaded.tokenizer, _ScoringOptions(
+        context=scorer.text.context, batch_size=scorer.text.batch_size, name=file.name, parallel_map=scorer.parallel_map
     )  # fmt: skip
+    if file.holds_conversations:
+        events = score_conversations(model, tokenizer, file.conversations(), **options)
+    else:
+        events = score_completions(model, tokenizer, file.examples(), **options)
     for event in events:
         on_batch(event.result.documents)
     return event

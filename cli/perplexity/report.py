@@ -27,7 +27,7 @@ FIGURES = (
 _MAX_WORD_BYTES = 20
 """On average; where words are longer, their perplexity is an astronomical number that says nothing."""
 
-COMPLETION_TOKEN = "completion token"
+COMPLETION_TOKEN, REPLY_TOKEN = "completion token", "assistant token"
 """The unit of scored completions."""
 
 
@@ -44,9 +44,16 @@ def scoring_conditions(run: Path, loaded: LoadedModel, *, context: int, stride: 
     return {"unit": "token", **sizes, "first_token_scored": start, **_run_facts(run, loaded)}
 
 
-def example_conditions(run: Path, loaded: LoadedModel, *, context: int, shortened: int) -> dict[str, Any]:
-    """Return how completions were scored, and by which model."""
-    return {"unit": COMPLETION_TOKEN, "context": context, "shortened": shortened, **_run_facts(run, loaded)}
+def example_conditions(
+    run: Path, loaded: LoadedModel, *, context: int, shortened: int, are_conversations: bool = False
+) -> dict[str, Any]:
+    """Return how completions or replies were scored, and by which model."""
+    return {
+        "unit": REPLY_TOKEN if are_conversations else COMPLETION_TOKEN,
+        "context": context,
+        "shortened": shortened,
+        **_run_facts(run, loaded),
+    }
 
 
 def _run_facts(run: Path, loaded: LoadedModel) -> dict[str, Any]:
@@ -80,6 +87,8 @@ def describe_conditions(how: dict[str, Any], total: PerplexityResult) -> str:
     """Describe in a sentence how, and how much, text was scored."""
     if how["unit"] == COMPLETION_TOKEN:
         return _describe_examples(how, total)
+    if how["unit"] == REPLY_TOKEN:
+        return _describe_conversations(how, total)
     if how["unit"] == MASKED_TOKEN:
         return _describe_masks(how, total)
     start = "conditioned on a document-start token" if how["first_token_scored"] else "with an unscored first token"
@@ -98,6 +107,16 @@ def _describe_examples(how: dict[str, Any], total: PerplexityResult) -> str:
         f"each included, after its prompt, as the run is supervised; context {how['context']}; "
         f"{format_number_of(total.documents, 'example')}"
         + (f", of which {shortened:,} lost the beginning of the prompt" if shortened else "")
+    )
+
+
+def _describe_conversations(how: dict[str, Any], total: PerplexityResult) -> str:
+    shortened = how["shortened"]
+    return (
+        f"perplexity per token of the assistant ({how['tokenizer']['vocab_size']:,} in the vocabulary), the end of "
+        f"each turn included, after all messages before; context {how['context']}; "
+        f"{format_number_of(total.documents, 'conversation')}"
+        + (f", of which {shortened:,} lost their last turns" if shortened else "")
     )
 
 

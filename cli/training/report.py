@@ -61,7 +61,9 @@ def _report_corpus(event: CorpusPrepared) -> None:
 
 def _report_text(event: CorpusPrepared, manifest: Manifest) -> None:
     train, held_out, tokenizer = manifest.splits["train"], manifest.splits["validation"], event.corpus.tokenizer
-    if manifest.supervised:
+    if manifest.kind == "conversations":
+        parts = f"{train.documents:,} conversations to train on, {held_out.documents:,} held out"
+    elif manifest.supervised:
         parts = f"{train.documents:,} examples to train on, {held_out.documents:,} held out"
     else:
         parts = f"{format_count(train.tokens)} tokens to train on, {format_count(held_out.tokens)} held out"
@@ -71,6 +73,8 @@ def _report_text(event: CorpusPrepared, manifest: Manifest) -> None:
     )
     if event.trained is not None and tokenizer.vocab_size < event.trained:
         print_labelled("", f"(no more pairs occur often enough for a vocabulary of {event.trained:,})")
+    if manifest.kind == "conversations":
+        print_labelled("", "rows of messages: the loss, and each evaluation, counts the tokens of the assistant alone")
     if event.labels is not None:
         report_labels(event.labels)
     warn_of_repetition(manifest)

@@ -259,6 +259,8 @@ def _next_commands(run: Run) -> list[str]:
     if run.config.model.is_masked:
         fill = f'lm fill {run.folder} "... [MASK] ..."'
         return [fill, f"lm train FILE --supervised --from {run.folder}", f"lm info {run.folder}"]
+    if run.data.holds_conversations:
+        return [f"lm chat {run.folder}", f"lm perplexity {run.folder} FILE", f"lm info {run.folder}"]
     return [f'lm generate {run.folder} "..."', f"lm perplexity {run.folder} FILE", f"lm info {run.folder}"]
 
 

@@ -91,6 +91,10 @@ class DataFiles:
         return [*self.text, *self.source, *self.pairs][0]
 
 
+_CONVERSATIONS = "messages in the corpus"
+"""The source of `data.supervised`, if it follows from the rows of the corpus."""
+
+
 @dataclass(frozen=True)
 class RunSpec:
     """What a person asks of training: the data, the model, the budget and the start. `resolve` chooses the rest.
@@ -146,6 +150,17 @@ class RunSpec:
             for name, value in self.settings[section].items()
             if self.sources.get(f"{section}.{name}") in EXPLICIT_SOURCES
         }
+
+    def with_conversations(self) -> RunSpec:
+        """Return the specification for a corpus of conversations, of which the replies are learned."""
+        settings = {**self.settings, "data": {**self.settings["data"], "supervised": True}}
+        sources = {**self.sources, "data.supervised": _CONVERSATIONS}
+        return dataclasses.replace(self, settings=settings, sources=sources)
+
+    @property
+    def has_conversations(self) -> bool:
+        """Return whether the corpus is conversations, as found in its rows."""
+        return self.sources.get("data.supervised") == _CONVERSATIONS
 
     def _check_resumed(self) -> None:
         """Raise UsageError if a value is given that a resumed run has fixed since its start."""

@@ -26,7 +26,14 @@ from lm.processes import map_on_threads
 from lm.text import documents
 from lm.text.documents import FileSummary, TextPiece, group_by_size, split_into_ranges
 from lm.text.encodings import UnreadableError
-from lm.text.files import FileRange, ProgressCallback, TextFile, drop_unreadable, find_text_files
+from lm.text.files import (
+    FileRange,
+    ProgressCallback,
+    TextFile,
+    are_conversations,
+    drop_unreadable,
+    find_text_files,
+)
 from lm.text.normalization import describe_malformed
 from lm.text.rows import FIELD
 from lm.tokenizer.tokenizer import Tokenizer, split_into_pieces
@@ -187,6 +194,7 @@ def scan_corpus(files: Sequence[TextFile], config: DataConfig, *, workers: int |
     held_out: list[TextFile] = []
     if parse_held_out_fraction(config.validation) is None:
         held_out = find_text_files([config.validation], config, files[0].reading if files else None)
+    are_conversations([*files, *held_out])
     held_out_paths = {file.path.resolve() for file in held_out}
     kept = [file for file in files if file.path.resolve() not in held_out_paths]
     if files and not kept:

@@ -28,7 +28,7 @@ _PAIRS_FORMAT_1, _PARTITION_FORMAT_1 = "pairs.json", "share.json"
 MANIFESTS = (MANIFEST, _PAIRS_FORMAT_1, _PARTITION_FORMAT_1)
 """The manifest's file names; the last two in format 1."""
 
-DataKind = Literal["text", "examples", "pairs", "partition"]
+DataKind = Literal["text", "examples", "conversations", "pairs", "partition"]
 SplitName = Literal["train", "validation"]
 SPLITS: tuple[SplitName, ...] = ("train", "validation")
 
@@ -168,7 +168,7 @@ class PreparedManifest:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest(PreparedManifest):
-    """The manifest of text or supervised examples.
+    """The manifest of text, supervised examples or conversations.
 
     Attributes:
         tokenizer: checksum of the tokenizer (`Tokenizer.sha256`).
@@ -202,8 +202,8 @@ class Manifest(PreparedManifest):
 
     @property
     def supervised(self) -> bool:
-        """Return whether the documents are examples."""
-        return self.kind == "examples"
+        """Return whether the documents are examples or conversations."""
+        return self.kind in ("examples", "conversations")
 
     @property
     def data(self) -> DataConfig:
@@ -301,6 +301,7 @@ class PartitionManifest(PreparedManifest):
 MANIFEST_CLASSES: dict[DataKind, type[PreparedManifest]] = {
     "text": Manifest,
     "examples": Manifest,
+    "conversations": Manifest,
     "pairs": PairManifest,
     "partition": PartitionManifest,
 }

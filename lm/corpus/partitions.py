@@ -12,12 +12,20 @@ from pathlib import Path
 
 from lm import files
 from lm.corpus.corpus import Corpus, chunk_name
-from lm.corpus.manifest import MANIFEST, MANIFESTS, Manifest, PartitionManifest, has_manifest
-from lm.corpus.prepare_corpus import PreparationInputs, accumulate_progress, merge_chunks, select_steps, tokenize_chunks
+from lm.corpus.manifest import MANIFEST, MANIFESTS, DataKind, Manifest, PartitionManifest, has_manifest
+from lm.corpus.prepare_corpus import (
+    PreparationInputs,
+    accumulate_progress,
+    find_kind,
+    merge_chunks,
+    select_steps,
+    tokenize_chunks,
+)
 from lm.corpus.prepared_folder import PreparedFolder, locked_folder
 from lm.corpus.shards import StoredChunk, load_chunk
-from lm.errors import InputError
+from lm.errors import InputError, UsageError
 from lm.text.files import ProgressCallback
+from lm.tokenizer.chat_template import CONFIG_FILE
 from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer
 
 _PARTS_FOLDER = "parts"
@@ -51,7 +59,9 @@ def prepare_partition(
         InputError: as of `prepare_corpus`, or another process works on the folder.
         UsageError: as of `prepare_corpus`.
     """
-    preparation = select_steps(corpus.config)
+    if (kind := find_kind(corpus)) == "conversations":
+        raise UsageError(f"{corpus.name}: conversations are prepared as a whole, not in partitions", settings=["part"])
+    preparation = select_steps(kind)
     all_chunks = preparation.chunks(corpus)
     own = all_chunks[number - 1 :: count]
     names = tuple(chunk_name(chunk, tokenizer.sha256) for chunk in all_chunks)
@@ -84,7 +94,7 @@ def prepare_partition(
 def _remove_other_files(folder: Path, partition: PartitionManifest, *, force: bool) -> None:
     """Remove files that don't belong to a partition; InputError if they may be valuable."""
     present = {path.name for path in folder.iterdir()}
-    if present - {*MANIFESTS, _PARTS_FOLDER, FILE_NAME}:
+    if present - {*MANIFESTS, _PARTS_FOLDER, FILE_NAME, CONFIG_FILE}:
         raise InputError(f"{folder}: is there already, and holds no partition of a corpus; choose another folder")
     if has_manifest(folder) and not force and PartitionManifest.read(folder) != partition:
         problem = f"{folder}: holds another partition already; choose another folder, or replace it"
@@ -129,8 +139,9 @@ def join_partitions(
     tokenizer = Tokenizer.load(first_place / FILE_NAME)
     if tokenizer.sha256 != first.tokenizer:
         raise InputError(f"{first_place / FILE_NAME}: not the tokenizer of the partition; prepare it again")
+    kind: DataKind = "examples" if first.config.supervised else "text"
     origin = PreparationInputs(
-        first.key, first.config, first.name, first.bytes, first.sources, first.validation_sources
+        first.key, first.config, kind, first.name, first.bytes, first.sources, first.validation_sources
     )
     made = merge_chunks(origin, tokenizer, stored, folder=folder, force=force, root=root)
     return PreparedFolder(made.folder, made.manifest, reused=made.reused)

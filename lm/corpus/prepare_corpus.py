@@ -19,6 +19,12 @@ import numpy as np
 from lm import processes
 from lm.config.data import DataConfig
 from lm.corpus import repetition
+from lm.corpus.conversations import (
+    HELD_OUT_FILE,
+    hold_conversations,
+    merge_conversation_chunks,
+    write_conversation_chunk,
+)
 from lm.corpus.corpus import (
     BytesCallback,
     Chunk,
@@ -34,7 +40,7 @@ from lm.corpus.corpus import (
     split_into_chunks,
 )
 from lm.corpus.examples import LABELS_FILE, choose_held_out_examples, merge_example_chunks, write_example_chunk
-from lm.corpus.manifest import MANIFEST, SPLITS, Manifest, Repetition, SourceRecord, SplitName, SplitRecord
+from lm.corpus.manifest import MANIFEST, SPLITS, DataKind, Manifest, Repetition, SourceRecord, SplitName, SplitRecord
 from lm.corpus.prepared_folder import (
     Preparation,
     PreparedFolder,
@@ -63,10 +69,12 @@ from lm.errors import InputError
 from lm.text import documents
 from lm.text.documents import FileSummary, TextPiece
 from lm.text.files import ProgressCallback
+from lm.tokenizer.chat_template import CONFIG_FILE
 from lm.tokenizer.tokenizer import FILE_NAME, Ids, Tokenizer, split_into_pieces
 
 _TOKEN_FILES = re.compile(
-    r"(train|validation)-\w+\.npy|" + "|".join(map(re.escape, (MANIFEST, FILE_NAME, LABELS_FILE)))
+    r"(train|validation)-\w+\.npy|"
+    + "|".join(map(re.escape, (MANIFEST, FILE_NAME, CONFIG_FILE, LABELS_FILE, HELD_OUT_FILE)))
 )
 """The names of the files in a folder of prepared tokens."""
 
@@ -100,11 +108,20 @@ class PreparationSteps:
         return split_into_chunks(corpus, self.held_out(corpus))
 
 
-def select_steps(config: DataConfig) -> PreparationSteps:
-    """Return the preparation steps for these settings."""
-    if config.supervised:
+def select_steps(kind: DataKind) -> PreparationSteps:
+    """Return the preparation steps for a kind of data."""
+    if kind == "conversations":
+        return PreparationSteps(choose_held_out_examples, write_conversation_chunk, merge_conversation_chunks)
+    if kind == "examples":
         return PreparationSteps(choose_held_out_examples, write_example_chunk, merge_example_chunks)
     return PreparationSteps(choose_held_out_text, write_text_chunk, merge_text_chunks)
+
+
+def find_kind(corpus: Corpus) -> DataKind:
+    """Return the kind of data that a corpus becomes; InputError if some files hold conversations and others not."""
+    if hold_conversations(corpus):
+        return "conversations"
+    return "examples" if corpus.config.supervised else "text"
 
 
 @dataclass(frozen=True)
@@ -113,6 +130,7 @@ class PreparationInputs:
 
     key: str
     config: DataConfig
+    kind: DataKind
     name: str
     bytes: int
     sources: tuple[SourceRecord, ...]
@@ -124,7 +142,7 @@ class PreparationInputs:
         contents = [[found.identity for found in group] for group in (corpus.files, corpus.validation_files)]
         key = hash_inputs(tokenizer.sha256, corpus.config.separator, str(corpus.fraction), *contents)
         sources = _source_records(corpus.files), _source_records(corpus.validation_files)
-        return cls(key, corpus.config, corpus.name, corpus.bytes, *sources)
+        return cls(key, corpus.config, find_kind(corpus), corpus.name, corpus.bytes, *sources)
 
     def manifest(self, written: WrittenShards, tokenizer: Tokenizer) -> Manifest:
         """Build the manifest; InputError if no tokens are left to train on."""
@@ -140,7 +158,7 @@ class PreparationInputs:
             dtype=token_dtype(tokenizer.vocab_size),
             separator=config.separator,
             validation=config.validation,
-            kind="examples" if config.supervised else "text",
+            kind=self.kind,
             sources=self.sources,
             validation_sources=self.validation_sources,
             splits=written.splits,
@@ -169,7 +187,7 @@ def prepare_corpus(
     with_labels: bool = False,
 ) -> PreparedFolder[Manifest]:
     """Tokenize a corpus of text or examples into a folder, or load it."""
-    preparation = select_steps(corpus.config)
+    preparation = select_steps(find_kind(corpus))
 
     def stored(unfinished: Path, saved: Path) -> Iterator[StoredChunk]:
         chunks, done = preparation.chunks(corpus), accumulate_progress(progress, corpus.bytes)
@@ -223,7 +241,7 @@ def merge_chunks(
             unfinished = opened.enter_context(resumable_folder(place.resolve()))
             tokenizer.save(partial / FILE_NAME)
             chunks = _ChunkCounter(stored(unfinished, partial / FILE_NAME))
-            written = select_steps(origin.config).join(chunks, tokenizer, partial)
+            written = select_steps(origin.kind).join(chunks, tokenizer, partial)
             if chunks.bytes != origin.bytes:
                 shutil.rmtree(unfinished)
                 raise InputError(f"{origin.name}: the corpus changed while it was read; try again")

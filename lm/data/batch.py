@@ -59,6 +59,21 @@ class Batch:
         return cls(inputs.to_padded(_PADDING), targets)
 
     @classmethod
+    def from_masked_rows(cls, rows: Sequence[NDArray[Any]], predicted: Sequence[NDArray[np.bool_]]) -> Batch:
+        """Return rows of IDs of which some are predicted.
+
+        Args:
+            rows: (tokens,) IDs of each row; the model reads all but the last.
+            predicted: (tokens,) whether each is predicted; the first of a row never is.
+        """
+        inputs, following, is_target = (
+            RaggedArray.from_rows(parts)
+            for parts in ([row[:-1] for row in rows], [row[1:] for row in rows], [mask[1:] for mask in predicted])
+        )
+        targets = np.where(is_target.to_padded(0) > 0, following.to_padded(IGNORE_INDEX), IGNORE_INDEX)
+        return cls(inputs.to_padded(_PADDING), targets)
+
+    @classmethod
     def from_pairs(cls, sources: RaggedArray, targets: RaggedArray, *, start: int) -> Batch:
         """Return sources and targets for an encoder-decoder, with teacher forcing.
 

@@ -21,7 +21,7 @@ from lm.data.training_data import LabelledPrompt, TrainingData
 from lm.errors import Advice, InputError
 from lm.pseudorandom import hash64, permute_indices
 
-_EVALUATION_TOKENS = 16_384
+EVALUATION_TOKENS = 16_384
 """Positions of a validation batch, including padding; the loss doesn't depend on it."""
 
 
@@ -59,14 +59,12 @@ class ExampleData(TrainingData):
 
     def batch(self, consumed: int, *, fraction: float = 1.0) -> Batch:
         """Return the examples after `consumed` ones; a batch may cross the end of an epoch."""
-        samples = np.arange(consumed, consumed + math.ceil(fraction * self._rows), dtype=np.uint64)
-        epochs, places = np.divmod(samples, np.uint64(self.samples))
-        numbers = permute_indices(places, self.samples, hash64(self._key ^ epochs))
-        return self._make_batch(self._train, numbers.tolist())
+        numbers = shuffle_rows(consumed, rows=self._rows, fraction=fraction, samples=self.samples, key=self._key)
+        return self._make_batch(self._train, numbers)
 
     def validation(self) -> Iterator[Batch]:
         """Yield the validation split, bucketed by length."""
-        rows = max(1, _EVALUATION_TOKENS // self._context)
+        rows = max(1, EVALUATION_TOKENS // self._context)
         for numbers in length_batches(self._validation.lengths(), rows=rows):
             yield self._make_batch(self._validation, numbers.tolist())
 
@@ -103,6 +101,21 @@ class ExampleData(TrainingData):
     def _make_batch(self, examples: StoredExamples, numbers: Sequence[int]) -> Batch:
         rows, learned = zip(*map(examples.read, numbers), strict=True)
         return Batch.from_rows([truncate_prompt(ids, context=self._context) for ids in rows], learned)
+
+
+def shuffle_rows(consumed: int, *, rows: int, fraction: float, samples: int, key: NDArray[np.uint64]) -> list[int]:
+    """Return the numbers of the rows after `consumed` ones, in an order that is new in each epoch.
+
+    Args:
+        consumed: rows before.
+        rows: of a batch.
+        fraction: of these to return, rounded up.
+        samples: rows of an epoch.
+        key: of the order.
+    """
+    numbers = np.arange(consumed, consumed + math.ceil(fraction * rows), dtype=np.uint64)
+    epochs, places = np.divmod(numbers, np.uint64(samples))
+    return permute_indices(places, samples, hash64(key ^ epochs)).tolist()
 
 
 def _refuse_long_completions(examples: StoredExamples, context: int) -> None:

@@ -52,6 +52,7 @@ class TrainingData(ABC):
 
     Attributes:
         holds_pairs: whether it is for translation models.
+        holds_conversations: whether the assistant's tokens of conversations are learned.
         samples: windows, examples or pairs per epoch.
         tokens: predicted tokens per epoch.
         steps_per_epoch: mean number of batches per epoch.
@@ -60,6 +61,7 @@ class TrainingData(ABC):
     """
 
     holds_pairs: ClassVar[bool] = False
+    holds_conversations: ClassVar[bool] = False
     samples: int
     tokens: int
     steps_per_epoch: float

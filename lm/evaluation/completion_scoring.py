@@ -1,11 +1,11 @@
-"""Surprisal of given completions after their prompts, the quantity that supervised fine-tuning minimises."""
+"""Surprisal of completions after their prompts, and of replies in conversations: what fine-tuning minimises."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,11 +18,14 @@ from lm.evaluation.perplexity import PerplexityResult
 from lm.evaluation.scoring import Nats, score_batches
 from lm.model.transformer import DecoderOnly
 from lm.processes import ParallelMap
+from lm.text.conversations import Conversation
 from lm.text.documents import TextPiece
 from lm.text.examples import Example
 from lm.tokenizer.offsets import RoundTripLoss, TokenOffsets
 from lm.tokenizer.special_tokens import build_example_frame
 from lm.tokenizer.tokenizer import Tokenizer
+
+T = TypeVar("T")
 
 _EXAMPLES_AT_ONCE = 4096
 """Examples sorted by length together: enough that batches have hardly any padding."""
@@ -33,8 +36,8 @@ class CompletionScores:
     """Progress of scoring completions.
 
     Attributes:
-        result: totals so far, end tokens included; `documents` counts examples.
-        shortened: examples so far whose prompt was truncated to fit the context.
+        result: totals so far, end tokens included; `documents` counts examples or conversations.
+        shortened: how many so far were truncated to fit the context.
     """
 
     result: PerplexityResult
@@ -69,13 +72,54 @@ def score_completions(
         InputError: a text cannot be encoded, a completion exceeds the context, or the model outputs NaN.
         UsageError: the tokenizer has no start or end token.
     """
-    result, count, rows = PerplexityResult(), 0, iter(examples)
-    while chunk := list(islice(rows, _EXAMPLES_AT_ONCE)):
-        framed = _encode_examples(chunk, tokenizer, context, name)
+    encoded = (_encode_examples(chunk, tokenizer, context, name) for chunk in _group(examples))
+    yield from _score(model, encoded, batch_size=batch_size, name=name, parallel_map=parallel_map)
+
+
+def score_conversations(
+    model: DecoderOnly,
+    tokenizer: Tokenizer,
+    conversations: Iterable[Conversation],
+    *,
+    context: int,
+    batch_size: int,
+    name: str,
+    parallel_map: ParallelMap[Batch, list[Nats]] | None = None,
+) -> Iterator[CompletionScores]:
+    """Score the assistant's tokens of conversations, as in training (see `lm.data.conversations`).
+
+    Arguments and results are those of `score_completions`.
+
+    Raises:
+        InputError: a conversation cannot be encoded, none of its replies begins within the context, or the model
+            outputs NaN.
+    """
+    encoded = (_encode_conversations(chunk, tokenizer, context, name) for chunk in _group(conversations))
+    yield from _score(model, encoded, batch_size=batch_size, name=name, parallel_map=parallel_map)
+
+
+def _group(rows: Iterable[T]) -> Iterator[list[T]]:
+    iterator = iter(rows)
+    while chunk := list(islice(iterator, _EXAMPLES_AT_ONCE)):
+        yield chunk
+
+
+def _score(
+    model: DecoderOnly,
+    encoded: Iterable[list[_EncodedExample]],
+    *,
+    batch_size: int,
+    name: str,
+    parallel_map: ParallelMap[Batch, list[Nats]] | None,
+) -> Iterator[CompletionScores]:
+    result, count = PerplexityResult(), 0
+    for framed in encoded:
         count += sum(example.is_shortened for example in framed)
         numbers = length_batches([len(example.ids) for example in framed], rows=batch_size)
         parts = [[framed[row] for row in rows] for rows in numbers]
-        batches = (Batch.from_rows([each.ids for each in part], [each.learned for each in part]) for part in parts)
+        batches = (
+            Batch.from_masked_rows([each.ids for each in part], [each.is_scored for each in part]) for part in parts
+        )
         for part, scored in zip(parts, score_batches(model, batches, parallel_map), strict=True):
             for each, nats in zip(part, scored, strict=True):
                 _add_scores(result, each, nats, name)
@@ -85,33 +129,35 @@ def score_completions(
 
 def _add_scores(result: PerplexityResult, framed: _EncodedExample, nats: Nats, name: str) -> None:
     """Count a completion; InputError if its surprisal is NaN."""
-    example = framed.example
     if not np.isfinite(nats).all():
-        raise nan_logits_error(f"{name}: line {example.line}")
+        raise nan_logits_error(f"{name}: line {framed.line}")
     result.add(nats)
     result.documents += 1
-    result.words += len(example.completion.split())
-    result.bytes += len(example.completion.encode())
-    result.add_round_trip_loss(framed.round_trip_loss)
+    result.words += sum(len(text.split()) for text in framed.texts)
+    result.bytes += sum(len(text.encode()) for text in framed.texts)
+    for loss in framed.round_trip_losses:
+        result.add_round_trip_loss(loss)
 
 
 @dataclass(frozen=True)
 class _EncodedExample:
-    """An encoded example.
+    """An encoded example or conversation.
 
     Attributes:
-        example: as text.
-        ids: (tokens,) start, prompt, completion, end.
-        learned: how many of the last tokens are scored.
-        is_shortened: whether the prompt was truncated.
-        loss: what encoding loses of the completion.
+        texts: what is scored.
+        line: in the file.
+        ids: (tokens,) all tokens.
+        is_scored: (tokens,) which of them are scored.
+        is_shortened: whether some were left out, to fit the context.
+        round_trip_losses: what encoding loses of the texts.
     """
 
-    example: Example
+    texts: Sequence[str]
+    line: int
     ids: NDArray[Any]
-    learned: int
+    is_scored: NDArray[np.bool_]
     is_shortened: bool
-    round_trip_loss: RoundTripLoss
+    round_trip_losses: Sequence[RoundTripLoss]
 
 
 def _encode_examples(
@@ -130,5 +176,28 @@ def _encode_examples(
         whole = frame.wrap(prompt, completion)
         ids = truncate_prompt(whole, context=context)
         loss = offsets.round_trip_loss(TextPiece(example.completion, starts_document=True), completion)
-        framed.append(_EncodedExample(example, ids, learned, len(ids) < len(whole), loss))
+        is_scored = np.arange(len(ids)) >= len(ids) - learned
+        framed.append(
+            _EncodedExample([example.completion], example.line, ids, is_scored, len(ids) < len(whole), [loss])
+        )
+    return framed
+
+
+def _encode_conversations(
+    conversations: Sequence[Conversation], tokenizer: Tokenizer, context: int, name: str
+) -> list[_EncodedExample]:
+    template, offsets, framed = tokenizer.chat_template, TokenOffsets(tokenizer), []
+    assert template is not None, "the caller scores conversations of a run with a chat template only"
+    for conversation in conversations:
+        where = f"{name}: line {conversation.line}"
+        try:
+            ids, is_reply = map(np.array, template.encode_replies(tokenizer, conversation.messages))
+            replies = [(reply, tokenizer.encode_batch([reply])[0]) for reply in conversation.replies]
+        except InputError as error:
+            raise error.at(where) from None
+        losses = [offsets.round_trip_loss(TextPiece(reply, starts_document=True), own) for reply, own in replies]
+        is_shortened, ids, is_reply = len(ids) > context + 1, ids[: context + 1], is_reply[: context + 1]
+        if not is_reply.any():
+            raise InputError(f"{where}: the first reply begins beyond the context of {context} tokens; leave it out")
+        framed.append(_EncodedExample(conversation.replies, conversation.line, ids, is_reply, is_shortened, losses))
     return framed

@@ -16,6 +16,7 @@ from lm.errors import Advice, InputError
 from lm.evaluation.file_scoring import ScoredSegment
 from lm.evaluation.held_out import find_prepared_folder
 from lm.run_folder import TrainingDataRecord, load_ancestors, load_training_data
+from lm.text.conversations import Conversation
 from lm.text.examples import Example
 from lm.text.files import TextFile
 from lm.tokenizer.tokenizer import Tokenizer
@@ -70,6 +71,15 @@ class ContaminationCheck:
             encoded = self._loaded.tokenizer.encode_batch(texts)
             for prompt, completion in zip(encoded[::2], encoded[1::2], strict=True):
                 self._overlap.add(file, np.concatenate([prompt, completion]), starts_document=True)
+
+    def add_conversations(self, file: int, conversations: Iterable[Conversation]) -> None:
+        """Record conversations of a file, as the chat template writes them, up to a limit."""
+        tokenizer = self._loaded.tokenizer
+        for conversation in conversations:
+            if self._overlap is None or self._overlap.is_full or tokenizer.chat_template is None:
+                return
+            ids = tokenizer.chat_template.encode(tokenizer, conversation.messages, add_generation_prompt=False)
+            self._overlap.add(file, np.array(ids), starts_document=True)
 
     def warnings(self, names: Sequence[str]) -> list[str]:
         """Return a warning for each contaminated file, up to a few.

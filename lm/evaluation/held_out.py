@@ -12,6 +12,7 @@ import numpy as np
 
 from lm.checkpoint import LoadedModel
 from lm.config.data import DataConfig
+from lm.corpus.conversations import HELD_OUT_FILE
 from lm.corpus.examples import open_examples
 from lm.corpus.manifest import Manifest, PairManifest, PreparedManifest
 from lm.corpus.pairs import open_pairs
@@ -60,6 +61,9 @@ def open_held_out_text(loaded: LoadedModel) -> TextFile:
     manifest = Manifest.read(folder)
     if not manifest.splits["validation"].tokens:
         raise _nothing_held_out(loaded)
+    if manifest.kind == "conversations":
+        lines = (folder / HELD_OUT_FILE).read_bytes().splitlines(keepends=True)
+        return dataclasses.replace(write_temporary_file(lines, name=HELD_OUT_NAME), data=_AS_PREPARED)
     rows = _examples(folder, loaded.tokenizer) if manifest.supervised else _documents(folder, loaded.tokenizer)
     return dataclasses.replace(write_temporary_file(_lines(rows), name=HELD_OUT_NAME), data=_AS_PREPARED)
 

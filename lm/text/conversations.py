@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 from lm.config import options
 from lm.errors import InputError
-from lm.text.rows import Row, describe_type, list_fields
+from lm.text import normalization
+from lm.text.rows import FIELD, Row, describe_type, list_fields
 
 Role = Literal["system", "user", "assistant"]
 ROLES: tuple[Role, ...] = get_args(Role)
@@ -108,18 +109,29 @@ def parse_conversations(rows: Iterable[Row]) -> Iterator[Conversation]:
         yield Conversation(_check_turns(messages, row.where, is_complete=True), row.number)
 
 
+def normalize_line_ends(conversation: Conversation) -> Conversation:
+    """Return a conversation with line feeds as line ends."""
+    if "\r" not in conversation.text:
+        return conversation
+    contents = (normalization.normalize_line_ends(message.content) for message in conversation.messages)
+    messages = tuple(replace(one, content=text) for one, text in zip(conversation.messages, contents, strict=True))
+    return replace(conversation, messages=messages)
+
+
 def has_conversation_fields(names: Iterable[str]) -> bool:
     """Return whether a field name is that of the messages of a conversation."""
     return any(name in CONVERSATION_FIELDS for name in names)
 
 
 def is_conversation_line(line: bytes) -> bool:
-    """Return whether a line is a JSON object with a list of messages."""
+    """Return whether a line is a JSON object with a list of messages, and without a text."""
     try:
         values = json.loads(line.removeprefix(b"\xef\xbb\xbf"))
     except (ValueError, RecursionError):
         return False
-    return isinstance(values, dict) and any(isinstance(values.get(name), list) for name in CONVERSATION_FIELDS)
+    if not isinstance(values, dict) or isinstance(values.get(FIELD), str):
+        return False
+    return any(isinstance(values.get(name), list) for name in CONVERSATION_FIELDS)
 
 
 def _parse_messages(values: object, field: str, where: str) -> list[Message]:

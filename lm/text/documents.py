@@ -1,7 +1,8 @@
 """Stream the documents of text files in bounded memory.
 
 A file of rows (JSON Lines, a JSON array, CSV, TSV, Parquet) has one document per row, in one field or column. For
-supervised data (see `examples`), prompt and completion together are the document.
+supervised data (see `examples`), prompt and completion together are the document; of a conversation (see
+`conversations`), the contents of its messages, a line each.
 
 Any other text file is one document, unless it has separator lines: a line that is exactly the separator, ended by LF,
 CRLF or the end of the file. A separator line ends a document and belongs to none, its own line end included; the line
@@ -18,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from lm.text import examples, files, parquet
+from lm.text import conversations, examples, files, parquet
 from lm.text.compression import detect_compression
 from lm.text.files import BlockCallback, FileRange, TextFile
 from lm.text.normalization import TextChanges
@@ -81,7 +82,9 @@ class FileSummary:
     def identity(self) -> str:
         """Return what determines the documents: checksum, fields read, and non-default decoding."""
         fields: Sequence[str] = ()
-        if self.file.supervised:
+        if self.file.holds_conversations:
+            fields = conversations.CONVERSATION_FIELDS
+        elif self.file.supervised:
             fields = self.file.label_fields or examples.EXAMPLE_FIELDS
         elif self.file.holds_rows:
             fields = (self.file.text_field,)
@@ -151,7 +154,7 @@ def read_pieces(
 def _read_row_documents(
     file: TextFile, on_block: BlockCallback | None, file_range: FileRange | None, changes: TextChanges | None
 ) -> Iterator[str]:
-    if file.supervised:
+    if file.supervised and not file.holds_conversations:
         return (example.prompt + example.completion for example in file.examples(on_block, changes))
     return file.documents(on_block, file_range, changes)
 

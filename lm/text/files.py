@@ -27,8 +27,9 @@ from typing import Any, BinaryIO, NoReturn, TypeVar
 
 from lm.config.data import DataConfig, FilesConfig, Format
 from lm.errors import Advice, InputError, UsageError
-from lm.text import csv_tsv, examples, json_lines, parquet, rows
+from lm.text import conversations, csv_tsv, examples, json_lines, parquet, rows
 from lm.text.compression import detect_compression, read_blocks, read_plain, strip_compression_suffix
+from lm.text.conversations import CONVERSATION_FIELDS, Conversation
 from lm.text.encodings import UnreadableError, decoding_error, refuse_utf16
 from lm.text.examples import Example
 from lm.text.normalization import GutenbergStripper, LineEndNormalizer, TextChanges, is_gutenberg, uses_carriage_returns
@@ -47,6 +48,8 @@ may have any suffix."""
 
 BLOCK_BYTES = 1 << 18
 
+_NESTED = ("json", "jsonl", "parquet")
+"""Formats in which a field can hold a list of messages."""
 _MAX_FIRST_LINE = 1 << 24
 _NAMED_UNREADABLE, _NAMED_SUFFIXES = 10, 3
 
@@ -103,7 +106,9 @@ class TextFile:
         with self.path.open("rb") as stream:
             if stream.read(len(parquet.MAGIC_BYTES)) == parquet.MAGIC_BYTES:
                 return "parquet"
-        return "jsonl" if json_lines.is_document_line(_read_first_line(self), self.data.field or FIELD) else "text"
+        line = _read_first_line(self)
+        is_row = json_lines.is_document_line(line, self.data.field or FIELD) or conversations.is_conversation_line(line)
+        return "jsonl" if is_row else "text"
 
     @property
     def is_parquet(self) -> bool:
@@ -133,6 +138,16 @@ class TextFile:
             return self.holds_rows and self.label_fields is not None
         except UsageError:
             return False
+
+    @cached_property
+    def holds_conversations(self) -> bool:
+        """Return whether its rows are conversations by their field names, and no field is named."""
+        if self.data.field is not None or self.data.label_field is not None or self.format not in _NESTED:
+            return False
+        if self.format == "jsonl":
+            return conversations.is_conversation_line(_read_first_line(self))
+        names = self.field_names
+        return FIELD not in names and conversations.has_conversation_fields(names)
 
     @cached_property
     def field_names(self) -> Sequence[str]:
@@ -323,9 +338,29 @@ class TextFile:
         Raises:
             InputError: a row has no text.
         """
+        if self.holds_conversations:
+            return (conversation.text for conversation in self.conversations(on_block, file_range, changes))
         line = json_lines.example_document_line(self.text_field)
         found = self.rows([self.text_field], example=line, on_block=on_block, file_range=file_range, changes=changes)
         return rows.read_texts(found, self.text_field, on_malformed=self.on_malformed(changes))
+
+    def conversations(
+        self,
+        on_block: BlockCallback | None = None,
+        file_range: FileRange | None = None,
+        changes: TextChanges | None = None,
+    ) -> Iterator[Conversation]:
+        """Yield the conversations in the rows; arguments and errors as of `rows`.
+
+        Raises:
+            InputError: a row is not a conversation.
+        """
+        example = conversations.CONVERSATION_FORMAT
+        found = self.rows(
+            CONVERSATION_FIELDS, example=example, on_block=on_block, file_range=file_range, changes=changes
+        )
+        read = conversations.parse_conversations(found)
+        return read if self.data.keep_line_ends else map(conversations.normalize_line_ends, read)
 
     def examples(self, on_block: BlockCallback | None = None, changes: TextChanges | None = None) -> Iterator[Example]:
         """Yield the supervised examples in the rows; arguments and errors as of `rows`.
@@ -397,6 +432,19 @@ def find_text_files(
         for found in _resolve_pattern(pattern, data, reading, skipped):
             files.setdefault(found.path.resolve(), dataclasses.replace(found, data=data, reading=reading))
     return TextFiles(files.values(), skipped)
+
+
+def are_conversations(files: Sequence[TextFile]) -> bool:
+    """Return whether files hold conversations to learn from.
+
+    Raises:
+        InputError: some do, and others don't.
+    """
+    found = [file for file in files if file.supervised and file.holds_conversations]
+    if found and len(found) < len(files):
+        other = next(file for file in files if not file.holds_conversations)
+        raise InputError(f"{found[0].name} holds conversations, and {other.name} does not; train on one kind at a time")
+    return bool(found)
 
 
 def select_readable(files: Sequence[TextFile]) -> TextFiles:

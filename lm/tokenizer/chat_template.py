@@ -45,6 +45,14 @@ DEFAULT_TEMPLATE = (
     "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
 )
 
+_PLAIN_TEMPLATE = (
+    "{{ bos_token }}"
+    "{% for message in messages %}{{ message['role'] | capitalize + ': ' + message['content'] + '\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ 'Assistant:' }}{% endif %}"
+)
+PLAIN_STOP = "\nUser:"
+"""The stop string of a reply in the plain template."""
+
 _OPEN, _CLOSE = "\ufdd0", "\ufdd1"
 """Marks around a reply: characters that Unicode reserves for internal use."""
 _GENERATION_OPEN, _GENERATION_CLOSE = "\ufdd2", "\ufdd3"
@@ -111,6 +119,11 @@ class ChatTemplate:
     def default(cls, *, start_of_text: str | None = None) -> ChatTemplate:
         """Return our own template, with the token that starts a document."""
         return cls(DEFAULT_TEMPLATE, {} if start_of_text is None else {"bos_token": start_of_text})
+
+    @classmethod
+    def plain(cls, *, start_of_text: str | None = None) -> ChatTemplate:
+        """Return a template without special tokens, for models that learned no conversations; see `PLAIN_STOP`."""
+        return cls(_PLAIN_TEMPLATE, {} if start_of_text is None else {"bos_token": start_of_text})
 
     @property
     def is_default(self) -> bool:

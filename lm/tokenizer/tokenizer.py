@@ -138,8 +138,12 @@ class Tokenizer:
         backend.add_special_tokens(
             [tokenizers.AddedToken(name, special=True, normalized=False) for name in CHAT_TOKENS]
         )
-        start = None if self.start_of_text is None else self.token(self.start_of_text)
-        return Tokenizer(backend, chat_template=ChatTemplate.default(start_of_text=start))
+        return Tokenizer(backend, chat_template=ChatTemplate.default(start_of_text=self.start_token))
+
+    @property
+    def start_token(self) -> str | None:
+        """Return the spelling of the token that starts a document; None without one."""
+        return None if self.start_of_text is None else self.token(self.start_of_text)
 
     @cached_property
     def _canonical(self) -> bytes:
@@ -230,6 +234,13 @@ class Tokenizer:
         return not names and all(
             each.token(index) in each.special_tokens for each in (self, other) for index in renamed
         )
+
+    def extends(self, other: Tokenizer) -> bool:
+        """Return whether it has all tokens of another one, with the same IDs, and special tokens after them."""
+        ours, theirs = (each._backend.get_vocab(with_added_tokens=True) for each in (self, other))
+        added = {name: index for name, index in ours.items() if name not in theirs}
+        is_same = all(ours.get(name) == index for name, index in theirs.items())
+        return bool(added) and is_same and all(name in self.special_tokens for name in added)
 
     def encode(self, text: str, *, parse_special: bool = False) -> list[int]:
         """Encode a text.

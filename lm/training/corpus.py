@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from lm.checkpoint import load_tokenizers
-from lm.config.data import DataConfig
+from lm.config.data import DataConfig, FilesConfig
 from lm.config.model import ModelConfig
 from lm.config.options import list_options
 from lm.config.run import RunConfig
-from lm.config.run_spec import DataFiles
+from lm.config.run_spec import DataFiles, RunSpec
 from lm.corpus import prepared_folder
+from lm.corpus.conversations import hold_conversations
 from lm.corpus.corpus import Corpus, scan_corpus, train_tokenizer
 from lm.corpus.manifest import MANIFEST, Manifest, PairManifest, PartitionManifest, PreparedManifest
 from lm.corpus.parallel_corpus import ParallelCorpus
@@ -24,6 +25,7 @@ from lm.corpus.parallel_corpus import scan_parallel_corpus as survey_pairs
 from lm.corpus.prepare_corpus import prepare_corpus
 from lm.corpus.prepare_pairs import prepare_pairs, train_tokenizers
 from lm.corpus.shards import read_manifest
+from lm.data.conversations import ConversationData
 from lm.data.examples import ExampleData
 from lm.data.labels import LabelCounts, LabelledData, count_labels, find_label_completions, load_labels
 from lm.data.pairs import PairData
@@ -33,6 +35,7 @@ from lm.errors import Advice, InputError, UsageError
 from lm.run_folder import find_checkpoint, find_tokenizer, is_log
 from lm.text.files import TextFile, TextFiles, find_text_files, total_text_bytes
 from lm.text.parallel import ParallelText, find_parallel_texts
+from lm.tokenizer.chat_template import CHAT_TOKENS
 from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer
 from lm.tokenizer.training import SAMPLE_BYTES
 
@@ -128,6 +131,12 @@ class CorpusPrepared:
 Preparation = Generator[TokenizerSampling | CorpusPrepared, None, TrainingCorpus]
 
 
+_TOKENS_ADDED = (
+    f"the tokenizer has no chat template: {', '.join(CHAT_TOKENS)} are added, and their embeddings begin with the "
+    "mean of the others"
+)
+
+
 class TextCorpus:
     """Files of text or examples, or a folder of prepared tokens; files are read once.
 
@@ -144,6 +153,15 @@ class TextCorpus:
         self.prepared = Path(self.names[0]) if is_prepared else None
         self._survey: Corpus | None = None
         self._notes: list[Advice] = []
+
+    def recognise_rows(self, spec: RunSpec) -> RunSpec:
+        """Return the specification, completed if the files, or the prepared tokens, are conversations."""
+        if self.prepared:
+            kind = PreparedManifest.read(self.prepared).kind
+            return spec.with_conversations() if kind == "conversations" else spec
+        data, reading = DataConfig(**spec.settings["data"]), FilesConfig(**spec.settings["files"])
+        first = next(iter(find_text_files(self.names, data, reading)), None)
+        return spec.with_conversations() if first is not None and first.holds_conversations else spec
 
     def text_bytes(self, config: RunConfig) -> int:
         """Return the bytes of UTF-8 text: from the manifest, from file sizes, or by reading."""
@@ -206,6 +224,13 @@ class TextCorpus:
         if is_trained and config.tokenizer.kind == "bpe" and surveyed.files_bytes > SAMPLE_BYTES:
             yield TokenizerSampling(SAMPLE_BYTES, surveyed.files_bytes)
         made = given or train_tokenizer(surveyed, config.tokenizer, has_mask=config.model.is_masked)
+        if hold_conversations(surveyed):
+            if config.model.is_masked:
+                raise UsageError("a masked model cannot reply, so it learns no conversations", settings=["objective"])
+            if made.chat_template is None:
+                if given is not None:
+                    self._notes.append(Advice(_TOKENS_ADDED))
+                made = made.with_chat_template()
         with progress() as report:
             prepared = prepare_corpus(surveyed, made, progress=report, with_labels=config.model.is_masked)
         notes = (*self._notes, *surveyed.notes)
@@ -243,6 +268,10 @@ class PairCorpus:
     def __init__(self, files: DataFiles) -> None:
         self._files = files
         self._survey: ParallelCorpus | None = None
+
+    def recognise_rows(self, spec: RunSpec) -> RunSpec:
+        """Return the specification: pairs are named as such."""
+        return spec
 
     def text_bytes(self, config: RunConfig) -> int:
         """Return the UTF-8 bytes of both sides, without separate validation files: from sizes, or by reading."""
@@ -340,6 +369,7 @@ def _refuse_runs(files: list[TextFile]) -> None:
 DATA_CLASSES: dict[str, tuple[type[TrainingData], type[TrainingData] | None]] = {
     "text": (WindowData, MaskedWindowData),
     "examples": (ExampleData, LabelledData),
+    "conversations": (ConversationData, None),
     "pairs": (PairData, None),
 }
 """Training data classes by the kind in the manifest: for causal and translation models, and for masked models."""

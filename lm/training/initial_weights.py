@@ -56,15 +56,56 @@ def check_tokenizers(path: Path, tokenizer: Tokenizer, source_tokenizer: Tokeniz
     """
     theirs, of_sources = load_tokenizers(find_checkpoint(path))
     sides = ((tokenizer, theirs), (source_tokenizer or tokenizer, of_sources or theirs))
-    if all(ours.sha256 == other.sha256 or ours.has_same_vocabulary(other) for ours, other in sides):
+    if all(
+        ours.sha256 == other.sha256 or ours.has_same_vocabulary(other) or ours.extends(other) for ours, other in sides
+    ):
         return
     problem = f"the weights of {path} were learned with another tokenizer, whose IDs stand for other tokens"
     raise UsageError(f"{problem}: use that one, or train a new model", settings=("tokenizer", "from_run"))
 
 
 def count_spare_tokens(path: Path, tokenizer: Tokenizer) -> int:
-    """Return the number of embedding rows of a run's model beyond its tokenizer's vocabulary."""
-    return load_config(find_checkpoint(path)).model.vocab_size - tokenizer.vocab_size
+    """Return the number of embedding rows of a run's model beyond a tokenizer's vocabulary; 0 if it has more tokens."""
+    return max(0, load_config(find_checkpoint(path)).model.vocab_size - tokenizer.vocab_size)
+
+
+def add_token_rows(
+    path: Path, weights: Mapping[str, Tensor], tokenizer: Tokenizer, config: RunConfig
+) -> dict[str, Tensor]:
+    """Return the weights of a run for a tokenizer with further special tokens.
+
+    The rows of these in the embedding, and in the output layer, begin with the mean of the others (Hewitt 2021).
+
+    Args:
+        path: the run.
+        weights: of its model.
+        tokenizer: of the new run.
+        config: of the new run.
+
+    Raises:
+        UsageError: only adapters would be trained, which leave the new rows as they are.
+    """
+    old, _ = load_tokenizers(find_checkpoint(path))
+    model = load_config(find_checkpoint(path)).model
+    if not tokenizer.extends(old):
+        return dict(weights)
+    if config.lora:
+        raise UsageError(
+            "the chat template needs tokens that the run to start from has not, and adapters leave their embeddings as "
+            "they are: train all weights, or start from a run with a chat template",
+            settings=("lora",),
+        )
+    first, size = old.vocab_size, max(model.vocab_size, tokenizer.vocab_size)
+    larger = _shapes(model.replace(vocab_size=model.vocab_size + 1))
+    resized = dict(weights)
+    for name, value in weights.items():
+        if larger[name] == value.shape:  # does not depend on the vocabulary
+            continue
+        rows = torch.empty((size, *value.shape[1:]), dtype=value.dtype)
+        rows[: model.vocab_size] = value
+        rows[first : tokenizer.vocab_size] = value[:first].float().mean(dim=0).to(value.dtype)
+        resized[name] = rows
+    return resized
 
 
 def _shapes(model: ModelConfig) -> dict[str, torch.Size]:

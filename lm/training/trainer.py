@@ -60,7 +60,13 @@ from lm.training.corpus import (
     open_data,
 )
 from lm.training.history import find_unfinished
-from lm.training.initial_weights import check_compatible, check_tokenizers, count_spare_tokens, measure_initial_loss
+from lm.training.initial_weights import (
+    add_token_rows,
+    check_compatible,
+    check_tokenizers,
+    count_spare_tokens,
+    measure_initial_loss,
+)
 from lm.training.loop import train
 from lm.training.planning import continued_training, merge_selection, resolve
 from lm.training.planning.budget import TrainingSpeed, suggest_budget
@@ -305,7 +311,8 @@ class Trainer:
 
     def _start(self) -> _TrainingEvents:
         """Start a new run: choose its settings, prepare its corpus, and write its plan."""
-        spec, corpus = self.spec, open_corpus(self.spec.data)
+        corpus = open_corpus(self.spec.data)
+        spec = corpus.recognise_rows(self.spec)
         from_run = None if spec.from_run is None else Path(spec.from_run)
         parent = None if from_run is None else load_config(find_checkpoint(from_run))
         chosen = resolve.resolve_spec(spec, base=None if parent is None else parent.model)
@@ -332,13 +339,10 @@ class Trainer:
                 chosen = chosen if measured is None else chosen.choose(measured.reason, measured.settings())
             named = spec.tokenizer or spec.from_run
             prepared = yield from corpus.prepare(chosen.config, Path(named) if named else None, self._progress)
-            if spec.typed("parallel").get("bpe_dropout"):
-                prepared.check_merges()
-            elif chosen.fixed["parallel"].get("bpe_dropout") and not prepared.has_merges:
-                yield events.TrainingWarning(0, "no BPE dropout: a tokenizer has no merges to leave out")
+            yield from _check_merges(prepared, spec, chosen)
             weights = adapted = None
             if from_run is not None:
-                weights = load_weights(from_run)
+                weights = add_token_rows(from_run, load_weights(from_run), prepared.tokenizer, chosen.config)
                 prepared = dataclasses.replace(prepared, spare_tokens=count_spare_tokens(from_run, prepared.tokenizer))
                 adapted = find_checkpoint(from_run) if chosen.config.lora else None
             chosen = chosen.replace_config("corpus", resolve.fit_to_corpus(chosen.config, prepared))
@@ -425,7 +429,9 @@ class Trainer:
         left = self._seconds_left(budget)
         baselines: Sequence[float] = ()
         train_tokens = 0
-        if chosen.is_regularised and not (data.holds_pairs or config.data.supervised or config.model.is_masked):
+        if chosen.is_regularised and data.holds_conversations:
+            train_tokens = len(open_split(corpus.folder, "train"))
+        elif chosen.is_regularised and not (data.holds_pairs or config.data.supervised or config.model.is_masked):
             split, held_out = (open_split(corpus.folder, name) for name in ("train", "validation"))
             train_tokens = len(split)
             if corpus.tokenizer.kind == "bpe" and len(held_out):  # a few characters are too short to tell anything
@@ -485,6 +491,14 @@ def _make_other_batches(before: RunConfig, after: RunConfig) -> bool:
     """Whether data that were opened for a config have other batches than another config asks for."""
     sizes = [(config.training.batch_size, config.training.batch_tokens, config.parallel) for config in (before, after)]
     return sizes[0] != sizes[1]
+
+
+def _check_merges(corpus: TrainingCorpus, spec: RunSpec, chosen: Resolution) -> Iterator[events.TrainingWarning]:
+    """Warn if BPE dropout of a preset is not possible; UsageError if it was asked for."""
+    if spec.typed("parallel").get("bpe_dropout"):
+        corpus.check_merges()
+    elif chosen.fixed["parallel"].get("bpe_dropout") and not corpus.has_merges:
+        yield events.TrainingWarning(0, "no BPE dropout: a tokenizer has no merges to leave out")
 
 
 def _measuring_seconds(budget: str | None) -> float:

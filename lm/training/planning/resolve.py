@@ -165,13 +165,13 @@ def resolve_spec(spec: RunSpec, *, base: ModelConfig | None = None) -> Resolutio
 
 
 def should_choose_time(spec: RunSpec) -> bool:
-    """Whether the training time is chosen: for a new language or translation model whose length is not given."""
+    """Whether the training time is chosen: for a new model whose length is not given, except of examples."""
     training, data = spec.settings["training"], spec.settings["data"]
     is_said = any(training.get(name) is not None for name in LENGTHS) or bool(
         spec.preset and has_training_recipe(spec.preset)
     )
     suits_a_time = training.get("schedule", "wsd") == "wsd" and training.get("decay_fraction", 0) < 1
-    is_new = spec.from_run is None and not data.get("supervised")
+    is_new = spec.from_run is None and (not data.get("supervised") or spec.has_conversations)
     return is_new and suits_a_time and not is_said
 
 
@@ -338,7 +338,8 @@ def fit_to_speed(
         train_tokens: tokens of the training split of a text.
     """
     config, steps = resolution.config, max(1.0, left / speed.step_seconds)
-    is_regularised = resolution.is_regularised and not config.data.supervised and not config.model.is_masked
+    is_text = not config.model.is_masked and (not config.data.supervised or data.holds_conversations)
+    is_regularised = resolution.is_regularised and is_text
     fraction, r_drop = compute_novelty(ngram_bits) if len(ngram_bits) > 1 else 1.0, 0.0
     if data.holds_pairs:
         epochs = steps / data.steps_per_epoch
@@ -349,6 +350,9 @@ def fit_to_speed(
     else:
         tokens = steps * batch_rows(config) * config.model.context_length
         epochs = tokens / max(1, train_tokens)
+        if data.holds_conversations:  # a row each, with padding
+            epochs = steps / data.steps_per_epoch
+            tokens = epochs * data.tokens
         if is_regularised:
             found = _choose_text_regularisation(resolution, epochs, fraction, steps=steps, train_tokens=train_tokens)
             resolution, r_drop = resolution.choose("epochs in the budget", found.settings()), found.r_drop

@@ -1,0 +1,53 @@
+"""`lm chat`: talk with a model, turn by turn."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from cli.flags.loading import RunPath, import_torch, load_decoder
+from cli.flags.options import ParsedOptions, with_options
+from lm.config.decoding import SamplingConfig
+from lm.config.hardware import HardwareConfig
+
+_System = Annotated[str | None, typer.Option("--system", metavar="TEXT", help="System prompt.", show_default=False)]
+_Stats = Annotated[bool, typer.Option("--stats", help="Print speed, engine and seed of each reply, to stderr.")]
+
+
+@with_options(
+    {"sampling": SamplingConfig, "hardware": HardwareConfig},
+    common=("--system", "--max-tokens", "--temperature", "--top-k", "--top-p", "--min-p", "--greedy",
+            "--repetition-penalty", "--stop", "--seed"),
+    leave_out=("token_healing",),
+)  # fmt: skip
+def chat(run: RunPath, *, system: _System = None, stats: _Stats = False, given: ParsedOptions) -> None:
+    r'''Talk with a model, in several turns.
+
+    The run was trained on conversations (lm train chats.jsonl), or imported with a chat template. Any other model
+    continues a plain transcript instead, and a warning says so.
+
+    Replies are streamed. A line that ends in \ is continued in the next one, and """ begins and ends a message of
+    several lines. /help lists the commands, such as /undo, /retry and /save. Ctrl-C stops a reply, Ctrl-D ends.
+
+    When the context is full, the oldest turns are left out; the system prompt stays. If stdin is not a terminal, each
+    line is a turn.
+
+    Examples:
+      lm chat runs/chats
+      lm chat runs/chats --system "Be brief." --temperature 0.5
+      lm chat runs/chats --greedy < questions.txt > answers.txt
+    '''
+    config = SamplingConfig(**given["sampling"])
+    import_torch()
+    from cli.console.compiling import compiling_in_background
+    from cli.generation.chat_session import run_chat
+    from lm.decoding.chat import Chat
+    from lm.decoding.generator import Generator
+    from lm.text.conversations import Message
+
+    model, loaded = load_decoder(run, HardwareConfig(**given["hardware"]), instead="use lm translate")
+    generator = Generator(model, loaded.tokenizer, config, follows_examples=True)
+    messages = [] if system is None else [Message("system", system)]
+    with compiling_in_background(model.config, next(model.parameters()).device.type):
+        run_chat(Chat(generator, messages=messages), run=run, stats=stats)

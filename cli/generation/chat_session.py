@@ -1,0 +1,212 @@
+"""The session of `lm chat`: messages and commands are read from stdin, replies are written to stdout."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from cli.console.messages import print_labelled, print_note
+from cli.flags.settings import with_flags
+from cli.generation.interactive import enable_line_editing
+from cli.generation.writers import GenerationTimer, TextWriter
+from lm import files
+from lm.config.options import check_text, did_you_mean
+from lm.decoding.batching import Continuation
+from lm.decoding.chat import Chat
+from lm.errors import InputError, LMError, UsageError
+from lm.text.conversations import Conversation
+
+INTRODUCTION = "Write a message. /help, Ctrl-D to end."
+
+HELP = '''\
+Each line is a message, and the model replies. It reads the whole conversation,
+as far as its context reaches.
+
+  a line ending in \\  continues in the next line
+  """                 so does all up to the next """
+  //...               a message that begins with /
+  /retry              sample the last reply again
+  /undo               remove the last message and its reply
+  /system             show the system prompt
+  /system TEXT        replace it; /system none removes it
+  /save FILE          add the conversation to a file of messages (.jsonl)
+  /clear              start a new conversation
+  /help               this
+  /exit               end, as Ctrl-D does
+  Ctrl-C              stop the current reply'''
+
+_QUOTES = '"""'
+
+
+def run_chat(chat: Chat, *, run: Path, stats: bool) -> None:
+    """Read messages from stdin to its end, and write the reply to each to stdout.
+
+    Args:
+        chat: the conversation.
+        run: for the warning about a model that learned no conversations.
+        stats: print speed and seed to stderr after each reply.
+    """
+    if not chat.is_trained:
+        print_labelled(
+            "warning",
+            f"{run} was not trained on conversations, and continues a transcript instead of replying; train it on "
+            f"some: lm train chats.jsonl --from {run}",
+        )
+    if sys.stdin.isatty():
+        enable_line_editing()
+        print_note(INTRODUCTION)
+    session = _ChatSession(chat, stats=stats)
+    for message in _read_messages():
+        try:
+            if session.take(message):
+                return
+        except (LMError, OSError) as error:
+            print_note(
+                f"lm: {with_flags(error) if isinstance(error, LMError) else f'{error.filename}: {error.strerror}'}"
+            )
+        except KeyboardInterrupt:  # before the first token
+            print_note("")
+
+
+def _read_messages() -> Iterator[str]:
+    """Yield messages to the end of stdin; several lines of a terminal can be one."""
+    is_terminal = sys.stdin.isatty()
+    marks = ("> ", ". ") if is_terminal and sys.stdout.isatty() else ("", "")
+    lines: list[str] = []
+    while True:
+        try:
+            line = input(marks[bool(lines)])
+        except EOFError:
+            if is_terminal:
+                print(file=sys.stderr)
+            if lines:
+                yield _join_lines(lines)
+            return
+        except UnicodeDecodeError:
+            raise InputError("stdin: not valid UTF-8") from None
+        except KeyboardInterrupt:
+            if not is_terminal:
+                raise
+            print(file=sys.stderr)
+            lines = []
+            continue
+        lines.append(line)
+        if is_terminal and _is_unfinished(lines):
+            continue
+        message, lines = _join_lines(lines) if is_terminal else line, []
+        if message.strip():
+            yield message
+
+
+def _is_unfinished(lines: list[str]) -> bool:
+    """Return whether more lines belong to a message."""
+    if lines[0].startswith(_QUOTES):
+        return not (len(lines) > 1 or len(lines[0]) > len(_QUOTES)) or not lines[-1].rstrip().endswith(_QUOTES)
+    return lines[-1].endswith("\\")
+
+
+def _join_lines(lines: list[str]) -> str:
+    """Return the message of some lines, without the marks that join them."""
+    if lines[0].startswith(_QUOTES):
+        return "\n".join(lines).rstrip().removeprefix(_QUOTES).removesuffix(_QUOTES).strip("\n")
+    return "\n".join(line.removesuffix("\\") for line in lines)
+
+
+class _ChatSession:
+    """A conversation, and the commands that change it."""
+
+    def __init__(self, chat: Chat, *, stats: bool) -> None:
+        self.chat, self.stats = chat, stats
+        self._commands: dict[str, Callable[[str], None]] = {
+            "retry": self._retry,
+            "undo": self._undo,
+            "system": self._system,
+            "save": self._save,
+            "clear": self._clear,
+            "help": lambda _: print_note(HELP),
+        }
+
+    def take(self, message: str) -> bool:
+        """Execute a command, or reply to a message; returns whether the chat ends."""
+        if not message.startswith("/") or message.startswith("//"):
+            self.reply(message[1:] if message.startswith("//") else message)
+            return False
+        name, _, rest = message[1:].partition(" ")
+        if name in ("exit", "quit", "bye"):
+            return True
+        if name not in self._commands:
+            hint = did_you_mean(name, [*self._commands, "exit"])
+            raise UsageError(f"no command /{name}{hint}; /help lists them")
+        self._commands[name](rest.strip())
+        return False
+
+    def reply(self, content: str) -> None:
+        """Write the reply to a message, until it ends or Ctrl-C."""
+        check_text(content, name="the message")
+        sample, timer, dropped = Continuation(), GenerationTimer(), self.chat.dropped
+        output = TextWriter([sample], prompt="")
+        events = self.chat.reply(content)
+        try:
+            for event in events:
+                if self.chat.dropped > dropped:
+                    dropped = self._report_dropped()
+                sample.append(event)
+                timer.record_token()
+                output.write(sample)
+        except KeyboardInterrupt:
+            if not sample.tokens:
+                raise
+        finally:
+            events.close()
+            if sample.tokens:
+                output.end(sample)
+        if not sample.text.strip():
+            print_note("(no reply; the message is left out)")
+        elif sample.finish_reason == "length":
+            print_note(f"(cut off after {len(sample.tokens)} tokens: --max-tokens, or the context)")
+        if self.stats and sample.tokens:
+            generator = self.chat.generator
+            timer.report(len(sample.tokens), generator.sampler, generator.acceptance_stats, engines=generator.plan())
+
+    def _report_dropped(self) -> int:
+        """Say how many turns the model no longer reads, and return their number."""
+        turns = self.chat.dropped
+        which = "oldest turn is" if turns == 1 else f"oldest {turns} turns are"
+        print_note(f"(the context is full: the {which} no longer read)")
+        return turns
+
+    def _retry(self, _: str) -> None:
+        self.reply(self._undo_last())
+
+    def _undo(self, _: str) -> None:
+        self._undo_last()
+        print_note("the last message and its reply are removed")
+
+    def _undo_last(self) -> str:
+        if (message := self.chat.undo()) is None:
+            raise UsageError("there is no message yet")
+        return message
+
+    def _system(self, text: str) -> None:
+        if text:
+            self.chat.system = None if text == "none" else text
+        system = self.chat.system
+        print_note("no system prompt" if system is None else f"system prompt: {system}")
+
+    def _save(self, name: str) -> None:
+        if not name:
+            raise UsageError("name a file: /save chats.jsonl")
+        if not any(message.role == "assistant" for message in self.chat.messages):
+            raise UsageError("there is nothing to save yet")
+        path = Path(name).expanduser()
+        before = path.read_text(encoding="utf-8") if path.exists() else ""
+        separator = "\n" if before and not before.endswith("\n") else ""
+        files.replace_text(path, f"{before}{separator}{Conversation(tuple(self.chat.messages)).to_json()}\n")
+        print_note(f"saved to {path}")
+
+    def _clear(self, _: str) -> None:
+        system = self.chat.system
+        self.chat.messages = []
+        self.chat.system = system
+        print_note("a new conversation starts")

@@ -1,0 +1,255 @@
+"""Conversations on disk: token shards, an index of their ends, and which tokens the assistant writes.
+
+A split's shards (see `lm.corpus.shards`) hold its conversations one after another, as the chat template of the
+tokenizer writes them. `train-examples.npy` and `validation-examples.npy` have a record (`EXAMPLE_DTYPE`) per
+conversation, as of examples; `train-replies.npy` and `validation-replies.npy` have a 1 for each token of the assistant,
+end-of-turn tokens included, and a 0 for the others. `validation.jsonl` has the held-out conversations as messages.
+
+Conversations are held out by a hash of their messages.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from lm import files
+from lm.corpus.corpus import (
+    BytesCallback,
+    Chunk,
+    ChunkInput,
+    Corpus,
+    compute_hash_bound,
+    count_text_bytes,
+    encode_groups_unchecked,
+    hash_text,
+)
+from lm.corpus.examples import EXAMPLE_DTYPE, StoredExamples, index_file_name, open_examples
+from lm.corpus.manifest import SPLITS, SplitName, SplitRecord
+from lm.corpus.shards import (
+    ArrayWriter,
+    ChunkSplit,
+    ShardWriter,
+    StoredChunk,
+    WrittenShards,
+    array_file_name,
+    read_in_blocks,
+    token_dtype,
+)
+from lm.errors import InputError
+from lm.text.conversations import Conversation
+from lm.text.files import are_conversations
+from lm.tokenizer.chat_template import EncodedConversation
+from lm.tokenizer.tokenizer import Tokenizer
+
+HELD_OUT_FILE = "validation.jsonl"
+_TOKENS, _INDEX, _REPLIES = "tokens", "examples", "replies"
+
+
+@dataclass(frozen=True)
+class StoredConversations:
+    """The conversations of a split, memory-mapped.
+
+    Attributes:
+        examples: their tokens and ends.
+        is_reply: (tokens of the split,) 1 where the assistant writes.
+    """
+
+    examples: StoredExamples
+    is_reply: npt.NDArray[np.uint8]
+
+    def __len__(self) -> int:
+        """Return the number of conversations."""
+        return len(self.examples)
+
+    def read(self, number: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+        """Return the tokens of a conversation, and of each whether the assistant writes it."""
+        ends = self.examples.index["end"]
+        start = int(ends[number - 1]) if number else 0
+        return self.examples.read(number)[0], self.is_reply[start : int(ends[number])].astype(bool)
+
+
+def open_conversations(folder: Path | str, split: SplitName) -> StoredConversations:
+    """Open the conversations of a split of a prepared folder.
+
+    Raises:
+        InputError: the folder has no prepared conversations, or they are damaged.
+    """
+    examples, path = open_examples(folder, split), Path(folder) / array_file_name(split, _REPLIES)
+    with contextlib.suppress(OSError, ValueError, EOFError):
+        is_reply = np.load(path, mmap_mode="r")
+        if is_reply.shape == (len(examples.tokens),):
+            return StoredConversations(examples, is_reply)
+    raise InputError(f"{path}: missing or damaged; prepare the conversations again")
+
+
+@dataclass(frozen=True, slots=True)
+class _SplitConversation:
+    """A conversation with its split and file."""
+
+    split: SplitName
+    file: int
+    file_name: str
+    conversation: Conversation
+
+    @property
+    def texts(self) -> tuple[str]:
+        """Return the contents of the messages."""
+        return (self.conversation.text,)
+
+    @property
+    def location(self) -> str:
+        """Return file and line."""
+        return f"{self.file_name}: line {self.conversation.line}"
+
+
+def hold_conversations(corpus: Corpus) -> bool:
+    """Return whether a corpus holds conversations to learn from; InputError if only some of its files do."""
+    return are_conversations([found.file for found in (*corpus.files, *corpus.validation_files)])
+
+
+def _read_split_conversations(chunk: Chunk) -> Iterator[_SplitConversation]:
+    """Yield the conversations of a chunk with their splits."""
+    found: Iterable[tuple[ChunkInput, Conversation]]
+    found = ((given, conversation) for given in chunk.inputs for conversation in given.file.conversations())
+    fraction, bound = chunk.inputs[0].held_out.fraction, 0
+    if fraction is not None:
+        found = few = list(found)
+        hashes = [_hash_conversation(each) for given, each in few if given.held_out.fraction is not None]
+        bound = compute_hash_bound(fraction, hashes)
+    for given, conversation in found:
+        below = given.held_out.bound if given.held_out.fraction is None else bound
+        split: SplitName = "validation" if _hash_conversation(conversation) < below else "train"
+        yield _SplitConversation(split, given.number, given.file.name, conversation)
+
+
+def _hash_conversation(conversation: Conversation) -> int:
+    return hash_text(conversation.to_json())
+
+
+class _ConversationWriter:
+    """Writes the conversations of a chunk in one split."""
+
+    def __init__(self, folder: Path, split: SplitName, *, dtype: str) -> None:
+        self._tokens = ArrayWriter(folder / array_file_name(split, _TOKENS), dtype=dtype, lasting=False)
+        self._replies = ArrayWriter(folder / array_file_name(split, _REPLIES), dtype="uint8", lasting=False)
+        self._index = folder / index_file_name(split)
+        self._texts = (folder / f"{split}.jsonl").open("w", encoding="utf-8") if split == "validation" else None
+        self._records = io.BytesIO()
+        self._conversations = self._bytes = 0
+
+    def add(self, item: _SplitConversation, encoded: EncodedConversation) -> None:
+        """Append a conversation."""
+        conversation = item.conversation
+        self._tokens.append(np.array(encoded.ids))
+        self._replies.append(np.array(encoded.is_reply, dtype=np.uint8))
+        size = sum(len(reply.encode()) for reply in conversation.replies)
+        record = (len(self._tokens), sum(encoded.is_reply), size, item.file, conversation.line)
+        self._records.write(np.array([record], dtype=EXAMPLE_DTYPE).tobytes())
+        if self._texts is not None:
+            self._texts.write(conversation.to_json() + "\n")
+        self._conversations += 1
+        self._bytes += count_text_bytes(item)
+
+    def close(self) -> ChunkSplit:
+        """Finish all files."""
+        self._tokens.close()
+        self._replies.close()
+        if self._texts is not None:
+            self._texts.close()
+        np.save(self._index, np.frombuffer(self._records.getvalue(), dtype=EXAMPLE_DTYPE))
+        return ChunkSplit(self._conversations, self._bytes)
+
+    def discard(self) -> None:
+        """Close open files after a failure."""
+        self._tokens.discard()
+        self._replies.discard()
+        if self._texts is not None:
+            self._texts.close()
+
+
+def write_conversation_chunk(
+    chunk: Chunk, tokenizer: Tokenizer, folder: Path, done: BytesCallback | None
+) -> dict[SplitName, ChunkSplit]:
+    """Tokenize a chunk of conversations into an empty folder, with the tokenizer's chat template.
+
+    Raises:
+        InputError: the template refuses a conversation; the message names file and line.
+    """
+    template, dtype = tokenizer.chat_template, token_dtype(tokenizer.vocab_size)
+    if template is None:
+        raise InputError("the tokenizer has no chat template, so it cannot encode conversations")
+
+    def encode(group: Sequence[_SplitConversation]) -> list[EncodedConversation]:
+        return [template.encode_replies(tokenizer, item.conversation.messages) for item in group]
+
+    with contextlib.ExitStack() as opened:
+        writers = {split: _ConversationWriter(folder, split, dtype=dtype) for split in SPLITS}
+        for writer in writers.values():
+            opened.callback(writer.discard)
+        for group, encoded in encode_groups_unchecked(_read_split_conversations(chunk), encode):
+            for item, one in zip(group, encoded, strict=True):
+                writers[item.split].add(item, one)
+            if done:
+                done(sum(map(count_text_bytes, group)))
+        return {split: writer.close() for split, writer in writers.items()}
+
+
+class _ConversationMerger:
+    """Merges the conversations of all chunks in one split."""
+
+    def __init__(self, folder: Path, split: SplitName, *, dtype: str) -> None:
+        self._split: SplitName = split
+        self._shards = ShardWriter(folder, split, dtype=dtype)
+        self._index = ArrayWriter(folder / index_file_name(split), dtype=EXAMPLE_DTYPE)
+        self._replies = ArrayWriter(folder / array_file_name(split, _REPLIES), dtype="uint8")
+        self._tokens = self._bytes = 0
+
+    def add(self, chunk: StoredChunk) -> None:
+        """Append a chunk."""
+        for records in read_in_blocks(chunk.array(self._split, _INDEX)):
+            moved = records.copy()
+            moved["end"] += self._tokens
+            self._index.append(moved)
+        tokens = chunk.array(self._split, _TOKENS)
+        for ids in read_in_blocks(tokens):
+            self._shards.append(ids)
+        for marks in read_in_blocks(chunk.array(self._split, _REPLIES)):
+            self._replies.append(marks)
+        self._tokens += len(tokens)
+        self._bytes += chunk.splits[self._split].bytes
+
+    def close(self) -> SplitRecord:
+        """Finish all files durably."""
+        self._shards.close()
+        self._index.close()
+        self._replies.close()
+        return SplitRecord(len(self._index), self._tokens, self._bytes, tuple(self._shards.shards))
+
+    def discard(self) -> None:
+        """Close open files after a failure."""
+        self._shards.discard()
+        self._index.discard()
+        self._replies.discard()
+
+
+def merge_conversation_chunks(chunks: Iterable[StoredChunk], tokenizer: Tokenizer, folder: Path) -> WrittenShards:
+    """Merge all chunks, in order, into the files of both splits."""
+    held_out = []
+    with contextlib.ExitStack() as opened:
+        dtype = token_dtype(tokenizer.vocab_size)
+        joined = {split: _ConversationMerger(folder, split, dtype=dtype) for split in SPLITS}
+        for split in joined.values():
+            opened.callback(split.discard)
+        for chunk in chunks:
+            for split in joined.values():
+                split.add(chunk)
+            held_out.append((chunk.folder / HELD_OUT_FILE).read_text(encoding="utf-8"))
+        files.replace_text(folder / HELD_OUT_FILE, "".join(held_out))
+        return WrittenShards({name: split.close() for name, split in joined.items()})

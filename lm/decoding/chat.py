@@ -1,0 +1,138 @@
+"""Chats: a conversation with one model, turn by turn.
+
+The KV cache is kept between turns, so only new tokens are prefilled. When the context is full, the oldest turns are
+left out of what the model reads; the system prompt stays.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Generator as Events
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from lm.decoding.batching import Finish, SampleBatch, SampleSpec, StopStringStream, Token
+from lm.decoding.generator import Generator
+from lm.decoding.sampling import History, Sampler, parse_logit_biases
+from lm.decoding.session import DecodeSession
+from lm.errors import UsageError
+from lm.text.conversations import Message
+from lm.tokenizer.chat_template import PLAIN_STOP, ChatTemplate
+
+_REPLY_FRACTION, _KEPT_FRACTION = 0.25, 0.5
+"""Of the context: room for a reply, before turns are left out; and what the others may take then."""
+
+
+class Chat:
+    """A conversation with a model.
+
+    Attributes:
+        messages: all messages so far.
+        dropped: number of turns that the model no longer reads, the oldest ones.
+        template: of the tokenizer, or a plain one for a model that learned no conversations.
+    """
+
+    def __init__(self, generator: Generator, *, messages: Sequence[Message] = ()) -> None:
+        """Start a conversation, or continue one that ends with the assistant; `generator` has model and settings."""
+        self.generator, self.messages, self.dropped = generator, list(messages), 0
+        found, start = generator.tokenizer.chat_template, generator.tokenizer.start_token
+        self.template = ChatTemplate.plain(start_of_text=start) if found is None else found
+        self._ends = self.template.end_of_turn(generator.tokenizer)
+        self._session: DecodeSession | None = None
+        self._replies = 0
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether the model's tokenizer has a chat template."""
+        return self.generator.tokenizer.chat_template is not None
+
+    @property
+    def system(self) -> str | None:
+        """The system prompt."""
+        return self.messages[0].content if self.messages and self.messages[0].role == "system" else None
+
+    @system.setter
+    def system(self, text: str | None) -> None:
+        """Replace the system prompt, or remove it."""
+        others = self.messages[1:] if self.system is not None else self.messages
+        self.messages = [*([Message("system", text)] if text else []), *others]
+
+    def reply(self, content: str) -> Events[Token | Finish, None, None]:
+        """Add a message of the user, and sample a reply; it is added when it ends, or when the iterator is closed.
+
+        If there is no reply, the message of the user is removed again.
+
+        Raises:
+            InputError: the template refuses the messages, or a character has no token.
+            UsageError: the message and the system prompt alone exceed the context.
+        """
+        self.messages.append(Message("user", content))
+        text = ""
+        try:
+            prompt = self._fit_into_context()
+            for event in self._sample(prompt):
+                text += event.text
+                yield event
+        except GeneratorExit:
+            raise
+        except BaseException:  # the cache may be behind the tokens
+            self._session = None
+            raise
+        finally:
+            if text.strip():
+                self.messages.append(Message("assistant", text.strip()))
+            else:
+                self.messages.pop()
+
+    def undo(self) -> str | None:
+        """Remove the last message of the user with its reply, and return it; None if there is none."""
+        while self.messages and self.messages[-1].role != "system":
+            if (last := self.messages.pop()).role == "user":
+                return last.content
+        return None
+
+    def _fit_into_context(self) -> list[int]:
+        """Return the tokens of the prompt, without as many of the oldest turns as needed."""
+        context, limit = self.generator.model.config.context_length, self.generator.config.max_tokens
+        most = context - min(limit, int(_REPLY_FRACTION * context))
+        head = self.messages[:1] if self.system is not None else []
+        n_turns = (len(self.messages) - len(head) + 1) // 2
+        for self.dropped in range(min(self.dropped, n_turns - 1), n_turns):
+            turns = self.messages[len(head) + 2 * self.dropped :]
+            prompt = self.template.encode(self.generator.tokenizer, [*head, *turns])
+            if len(prompt) <= most:
+                return prompt
+            most = min(most, int(_KEPT_FRACTION * context))  # so that not each turn drops one
+        if len(prompt) >= context:
+            raise UsageError(
+                f"the message is too long: with what comes before a reply it has {len(prompt)} tokens, and the context "
+                f"{context}"
+            )
+        return prompt
+
+    def _sample(self, prompt: list[int]) -> Iterator[Token | Finish]:
+        config, tokenizer = self.generator.config, self.generator.tokenizer
+        ends = () if config.ignore_eos else self._ends
+        sampler = Sampler.from_config(config, parse_logit_biases(config.logit_bias, tokenizer), ends)
+        stops = config.stop if self.is_trained else (*config.stop, PLAIN_STOP)
+        limit = min(config.max_tokens, self.generator.model.config.context_length - len(prompt))
+        rng = sampler.rng(self._replies, prompt=prompt)
+        self._replies += 1
+        spec = SampleSpec(0, limit, StopStringStream(tokenizer.decode_stream(), stops), rng)
+        session, logits = self._prefill(prompt)
+        history = History(torch.tensor([prompt]), len(prompt))
+        batch = SampleBatch(session, sampler, [spec], history, logits, stop_ids=ends)
+        while len(batch):
+            yield from batch.sample()
+            batch.extend()
+
+    def _prefill(self, prompt: list[int]) -> tuple[DecodeSession, torch.Tensor]:
+        """Prefill what the cache does not hold; return the session, and the logits after the prompt."""
+        if self._session is None or not self._session.tokens:
+            self._session = DecodeSession(self.generator.plan())
+            return self._session, self._session.add([prompt]).last_logits
+        session, cached = self._session, self._session.tokens[0]
+        same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(cached, prompt, strict=False)))
+        session.truncate([min(same, len(prompt) - 1)])
+        return session, session.extend(torch.tensor([prompt[len(session.tokens[0]) :]])).last_logits

@@ -1,0 +1,219 @@
+"""Training on conversations as whole commands: what is learned, starts from other runs, resumed, scored, refused."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from cli.main import run
+from lm.checkpoint import load_tokenizers, load_weights
+from lm.config.data import IGNORE_INDEX
+from lm.run_folder import find_checkpoint, load_config
+from lm.training.corpus import open_data
+from tests.system.conftest import assert_resumes_exactly
+from tests.tolerances import approx
+
+NAMES = ["Ann", "Bob", "Cid", "Dora", "Eve", "Finn"]
+SHAPE = ["--d-model", "32", "--n-layers", "1", "--n-heads", "2", "--context", "192"]
+LENGTH = ["--steps", "8", "--batch-size", "4", "--evaluate-every", "4", "--keep", "0"]
+
+
+def write_conversations(path: Path, n: int = 40) -> list[list[dict[str, str]]]:
+    """Write conversations of one to three turns, a third of them with a system prompt; return their messages."""
+    found = []
+    for number in range(n):
+        name = NAMES[number % len(NAMES)]
+        messages = [{"role": "system", "content": "Be brief."}] * (number % 3 == 0)
+        for turn in range(1, 2 + number % 3):
+            messages += [
+                {"role": "user", "content": f"I am {name}. What is {number} plus {turn}?"},
+                {"role": "assistant", "content": f"Hello {name}, it is {number + turn}."},
+            ]
+        found.append(messages)
+    path.write_text("".join(json.dumps({"messages": each}) + "\n" for each in found), encoding="utf-8")
+    return found
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Iterator[Path]:
+    """A folder with conversations, a run trained on them, and a run trained on text."""
+    folder = tmp_path_factory.mktemp("chats")
+    write_conversations(folder / "chats.jsonl")
+    (folder / "text.txt").write_text("the cat sat on the mat, and I am Ann. " * 200)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LM_CACHE", str(folder / "cache"))
+        assert run(["train", str(folder / "chats.jsonl"), "-o", str(folder / "run"), *SHAPE, *LENGTH]) == 0
+        assert run(["train", str(folder / "text.txt"), "-o", str(folder / "base"), *SHAPE, *LENGTH]) == 0
+        yield folder
+
+
+def open_run(folder: Path):
+    config = load_config(find_checkpoint(folder))
+    return open_data(Path(config.plan.data), config), load_tokenizers(find_checkpoint(folder))[0]
+
+
+def expected_rows(tokenizer, messages: list[dict[str, str]]) -> list[tuple[int, int]]:
+    """Return each token with its target, built from the messages one by one."""
+    special = tokenizer.special_tokens
+    tokens, learned = [special["<|endoftext|>"]], [False]
+    for message in messages:
+        content = tokenizer.encode(message["content"])
+        is_reply = message["role"] == "assistant"
+        tokens += [special[f"<|{message['role']}|>"], *content, special["<|end|>"]]
+        learned += [False] + [is_reply] * (len(content) + 1)
+    targets = [token if counts else IGNORE_INDEX for token, counts in zip(tokens[1:], learned[1:], strict=True)]
+    return list(zip(tokens[:-1], targets, strict=True))
+
+
+def test_the_loss_falls_on_the_tokens_of_the_assistant_alone(place):
+    data, tokenizer = open_run(place / "run")
+    messages = [json.loads(line)["messages"] for line in (place / "chats.jsonl").read_text().splitlines()]
+    expected = {tuple(expected_rows(tokenizer, each)) for each in messages}
+    seen = set()
+    for start in range(0, data.samples, 4):
+        batch = data.batch(start)
+        for inputs, targets in zip(batch.inputs.tolist(), batch.targets.tolist(), strict=True):
+            last = max(place for place, target in enumerate(targets) if target != IGNORE_INDEX)
+            seen.add(tuple(zip(inputs[: last + 1], targets[: last + 1], strict=True)))
+    assert seen <= expected
+    assert len(seen) == data.samples
+    held_out = sum(batch.rows for batch in data.validation())
+    assert held_out + data.samples == len(messages)
+
+
+def test_what_the_user_says_has_no_gradient(place):
+    """Another target at a token of the user changes no loss; at a token of the assistant it does."""
+    data, _ = open_run(place / "run")
+    batch = data.batch(0)
+    assert batch.predicted == sum(int((row != IGNORE_INDEX).sum()) for row in batch.targets)
+    assert 0.2 < batch.predicted / np.count_nonzero(batch.inputs) < 0.7
+
+
+def test_resuming_equals_never_having_stopped(place, tmp_path):
+    assert_resumes_exactly(place / "run", tmp_path / "part", step=4)
+
+
+def test_the_template_is_kept_with_each_checkpoint(place):
+    for step in (4, 8):
+        (tokenizer, _) = load_tokenizers(place / "run" / "checkpoints" / f"step-{step}")
+        assert tokenizer.chat_template.is_default
+
+
+@pytest.fixture
+def no_stdin(monkeypatch):
+    """Stdin is empty, so that the held-out split is scored."""
+    with Path(os.devnull).open() as nothing:
+        monkeypatch.setattr("sys.stdin", nothing)
+        yield
+
+
+@pytest.mark.usefixtures("no_stdin")
+def test_perplexity_counts_replies_alone(place, capsys):
+    assert run(["perplexity", str(place / "run"), str(place / "chats.jsonl"), "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    _, tokenizer = open_run(place / "run")
+    messages = [json.loads(line)["messages"] for line in (place / "chats.jsonl").read_text().splitlines()]
+    replies = [each["content"] for one in messages for each in one if each["role"] == "assistant"]
+    assert report["total"]["tokens"] == sum(len(tokenizer.encode(reply)) + 1 for reply in replies)
+    assert report["total"]["bytes"] == sum(len(reply.encode()) for reply in replies)
+    assert report["unit"] == "assistant token"
+    assert run(["perplexity", str(place / "run")]) == 0
+    assert "token of the assistant" in "".join(capsys.readouterr())
+
+
+@pytest.mark.usefixtures("no_stdin")
+def test_held_out_loss_of_training_and_of_perplexity_agree(place, capsys):
+    assert run(["perplexity", str(place / "run"), "--json", "--dtype", "float32"]) == 0
+    measured = json.loads(capsys.readouterr().out)["total"]
+    logged = [json.loads(line) for line in (place / "run" / "metrics.jsonl").read_text().splitlines()]
+    best = min(line["validation_loss"] for line in logged if "validation_loss" in line)
+    assert measured["nats"] / measured["tokens"] == approx(best)
+
+
+def test_a_text_model_gets_role_tokens(place, tmp_path, capsys):
+    command = ["train", str(place / "chats.jsonl"), "--from", str(place / "base"), "-o", str(tmp_path / "run")]
+    assert run([*command, "--steps", "1", "--learning-rate", "1e-9", "--evaluate-every", "0"]) == 0
+    assert "the tokens" not in capsys.readouterr().out
+    old, new = load_weights(place / "base"), load_weights(tmp_path / "run")
+    runs = tmp_path / "run", place / "base"
+    tokenizer, before = (load_tokenizers(find_checkpoint(each))[0] for each in runs)
+    assert tokenizer.vocab_size == before.vocab_size + 4
+    resized = [name for name in old if old[name].shape != new[name].shape]
+    assert resized
+    for name in resized:
+        torch.testing.assert_close(new[name][: before.vocab_size], old[name], rtol=0, atol=1e-5)
+        mean = old[name].mean(dim=0).expand(4, -1)
+        torch.testing.assert_close(new[name][before.vocab_size :], mean, rtol=0, atol=1e-5)
+
+
+def test_adapters_cannot_learn_role_tokens(place, tmp_path, capsys):
+    command = ["train", str(place / "chats.jsonl"), "--from", str(place / "base"), "-o", str(tmp_path / "run")]
+    assert run([*command, "--lora", "2", "--steps", "1"]) == 2
+    assert "the chat template needs tokens" in capsys.readouterr().err
+    again = ["train", str(place / "chats.jsonl"), "--from", str(place / "run"), "-o", str(tmp_path / "second")]
+    assert run([*again, "--lora", "2", "--steps", "1"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ('{"messages": [{"role": "user", "content": "Hi"}]}', "line 2: ends with message 1 of the user"),
+        ('{"messages": [{"role": "bot", "content": "Hi"}]}', "line 2: message 1: role is 'bot'"),
+        ('{"text": "Hi"}', "line 2: no field 'messages'"),
+    ],
+)
+def test_a_wrong_conversation_is_one_line(place, tmp_path, capsys, rows, message):
+    first = (place / "chats.jsonl").read_text().splitlines()[0]
+    (tmp_path / "wrong.jsonl").write_text(f"{first}\n{rows}\n")
+    assert run(["train", str(tmp_path / "wrong.jsonl"), "-o", str(tmp_path / "run")]) == 1
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("lm: ")]
+    assert message in line
+
+
+def test_a_first_reply_beyond_the_context_is_refused(place, tmp_path, capsys):
+    command = ["train", str(place / "chats.jsonl"), "-o", str(tmp_path / "run"), *SHAPE[:-1], "8", *LENGTH]
+    assert run(command) == 1
+    assert "the first reply begins after 8 tokens, beyond the context" in capsys.readouterr().err
+
+
+def test_a_long_conversation_loses_its_last_turns(place, tmp_path, capsys):
+    command = ["train", str(place / "chats.jsonl"), "-o", str(tmp_path / "run"), *SHAPE[:-1], "40", *LENGTH]
+    assert run(command) == 0
+    assert "are longer than the context: their last turns are left out" in capsys.readouterr().err
+    data, _ = open_run(tmp_path / "run")
+    total = sum(int((data.batch(start).targets != IGNORE_INDEX).sum()) for start in range(0, data.samples, 4))
+    assert data.samples % 4 or total == data.tokens
+    assert math.isfinite(data.tokens)
+
+
+def test_prepared_conversations_train_the_same_model(place, tmp_path):
+    tokenizer = find_checkpoint(place / "run") / "tokenizer.json"
+    assert run(["prepare", str(place / "chats.jsonl"), "--tokenizer", str(tokenizer), "-o", str(tmp_path / "t")]) == 0
+    assert run(["train", str(tmp_path / "t"), "-o", str(tmp_path / "run"), *SHAPE, *LENGTH]) == 0
+    ours, theirs = load_weights(tmp_path / "run"), load_weights(place / "run")
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def test_conversations_and_text_do_not_mix(place, tmp_path, capsys):
+    (tmp_path / "a.jsonl").write_text('{"text": "Hi"}\n')
+    command = ["train", str(place / "chats.jsonl"), str(tmp_path / "a.jsonl"), "-o", str(tmp_path / "run")]
+    assert run(command) == 1
+    assert "train on one kind at a time" in capsys.readouterr().err
+
+
+def test_a_model_of_text_scores_no_conversations(place, capsys):
+    assert run(["perplexity", str(place / "base"), str(place / "chats.jsonl")]) == 2
+    assert "has no chat template, so it cannot score conversations" in capsys.readouterr().err
+
+
+def test_the_time_is_chosen_as_for_text(place, tmp_path, capsys):
+    assert run(["train", str(place / "chats.jsonl"), "--dry-run"]) == 0
+    said = capsys.readouterr()
+    assert "size of the corpus" in said.out + said.err
