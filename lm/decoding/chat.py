@@ -98,7 +98,8 @@ class Chat:
         most = context - min(limit, int(_REPLY_FRACTION * context))
         head = self.messages[:1] if self.system is not None else []
         n_turns = (len(self.messages) - len(head) + 1) // 2
-        for self.dropped in range(min(self.dropped, n_turns - 1), n_turns):
+        for dropped in range(min(self.dropped, n_turns - 1), n_turns):
+            self.dropped = dropped
             turns = self.messages[len(head) + 2 * self.dropped :]
             prompt = self.template.encode(self.generator.tokenizer, [*head, *turns])
             if len(prompt) <= most:

@@ -8,6 +8,7 @@ objects of JSON Lines or a JSON array, or rows of CSV, TSV and Parquet.
 from __future__ import annotations
 
 import codecs
+import contextlib
 import dataclasses
 import fnmatch
 import glob
@@ -48,8 +49,6 @@ may have any suffix."""
 
 BLOCK_BYTES = 1 << 18
 
-_NESTED = ("json", "jsonl", "parquet")
-"""Formats in which a field can hold a list of messages."""
 _MAX_FIRST_LINE = 1 << 24
 _NAMED_UNREADABLE, _NAMED_SUFFIXES = 10, 3
 
@@ -141,13 +140,15 @@ class TextFile:
 
     @cached_property
     def holds_conversations(self) -> bool:
-        """Return whether its rows are conversations by their field names, and no field is named."""
-        if self.data.field is not None or self.data.label_field is not None or self.format not in _NESTED:
+        """Return whether its rows are conversations by their field names, and no field is named; not if unreadable."""
+        if self.data.field is not None or self.data.label_field is not None:
             return False
-        if self.format == "jsonl":
-            return conversations.is_conversation_line(_read_first_line(self))
-        names = self.field_names
-        return FIELD not in names and conversations.has_conversation_fields(names)
+        with contextlib.suppress(InputError, OSError):
+            if self.format == "jsonl":
+                return conversations.is_conversation_line(_read_first_line(self))
+            if self.format in ("json", "parquet"):
+                return FIELD not in self.field_names and conversations.has_conversation_fields(self.field_names)
+        return False
 
     @cached_property
     def field_names(self) -> Sequence[str]:

@@ -211,9 +211,3 @@ def test_conversations_and_text_do_not_mix(place, tmp_path, capsys):
 def test_a_model_of_text_scores_no_conversations(place, capsys):
     assert run(["perplexity", str(place / "base"), str(place / "chats.jsonl")]) == 2
     assert "has no chat template, so it cannot score conversations" in capsys.readouterr().err
-
-
-def test_the_time_is_chosen_as_for_text(place, tmp_path, capsys):
-    assert run(["train", str(place / "chats.jsonl"), "--dry-run"]) == 0
-    said = capsys.readouterr()
-    assert "size of the corpus" in said.out + said.err

@@ -70,7 +70,11 @@ def build_vocabulary(tokenizer: Tokenizer, size: int) -> GGUFVocabulary:
         "padding_token_id": tokenizer.end_of_text,
         "add_bos_token": True,  # as in training, and in `lm generate`
     }
-    return GGUFVocabulary({f"tokenizer.ggml.{key}": value for key, value in settings.items()}, words, left_out)
+    metadata = {f"tokenizer.ggml.{key}": value for key, value in settings.items()}
+    if (template := tokenizer.chat_template) is not None:
+        metadata["tokenizer.chat_template"] = template.source
+        metadata["tokenizer.ggml.eot_token_id"] = template.end_of_turn(tokenizer)[0]
+    return GGUFVocabulary(metadata, words, left_out)
 
 
 def _merges(tokenizer: Tokenizer) -> list[str]:

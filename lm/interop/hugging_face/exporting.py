@@ -89,7 +89,10 @@ def _write(folder: Path, found: Path, config: RunConfig, family: Family, tokeniz
 def _generation_config(model: ModelConfig, tokenizer: Tokenizer) -> dict[str, Any]:
     """Return the default sampling or beam settings of our commands."""
     if not model.is_encoder_decoder:
-        return {"do_sample": True, "temperature": SamplingConfig.temperature, "top_k": 0}
+        sampling = {"do_sample": True, "temperature": SamplingConfig.temperature, "top_k": 0}
+        if tokenizer.chat_template is None:
+            return sampling
+        return {**sampling, "eos_token_id": list(tokenizer.chat_template.end_of_turn(tokenizer))}
     start, search = tokenizer.start_of_text, TranslationConfig()
     return {
         "num_beams": search.beam, "length_penalty": search.length_penalty, "early_stopping": True,

@@ -108,6 +108,7 @@ def _describe_data(config: RunConfig) -> list[str]:
         manifest = Manifest.read(Path(config.plan.data))
     except LMError:
         return [f"Data: {kind}."]
+    kind = "conversations, of which the replies were learned" if manifest.kind == "conversations" else kind
     train, held_out = manifest.splits["train"], manifest.splits["validation"]
     names = [Path(source.path).name for source in manifest.sources]
     some = ", ".join(names[:_MAX_NAMED]) + (f" and {len(names) - _MAX_NAMED:,} more" if len(names) > _MAX_NAMED else "")

@@ -16,6 +16,7 @@ from lm.config.model import ModelConfig
 from lm.errors import InputError
 from lm.interop.hugging_face import sentencepiece
 from lm.interop.hugging_face.folder import CONFIG, TOKENIZER_CONFIG, find_tokenizer_file
+from lm.tokenizer.chat_template import TEMPLATE_FILE
 from lm.tokenizer.special_tokens import SpecialTokenFrame, build_text_frame
 from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer
 
@@ -30,7 +31,11 @@ _PADDING = ("[PAD]", "<pad>", "<|pad|>")
 
 def write_tokenizer(folder: Path, tokenizer: Tokenizer, model: ModelConfig) -> None:
     """Write the tokenizer files into the folder of a model."""
-    files.write_json(folder / TOKENIZER_CONFIG, _tokenizer_config(tokenizer, model))
+    config = _tokenizer_config(tokenizer, model)
+    if (template := tokenizer.chat_template) is not None:
+        config |= template.special_tokens  # which the template may write, and its end-of-turn token
+        files.replace_text(folder / TEMPLATE_FILE, template.source)
+    files.write_json(folder / TOKENIZER_CONFIG, config)
     frame = build_text_frame(tokenizer)
     if model.is_masked:
         files.replace_text(folder / FILE_NAME, _with_post_processor(tokenizer, frame).to_str(pretty=True))

@@ -1,18 +1,12 @@
 import contextlib
-import os
-import pty
 import re
-import select
-import signal
-import subprocess
 import sys
-import time
-from pathlib import Path
 
 import pytest
 
 from cli.generation.interactive import INTRODUCTION
 from cli.main import run
+from tests.cli.generation.pseudo_terminal import Terminal
 from tests.cli.small_runs import make_run
 
 
@@ -195,48 +189,6 @@ def test_a_stop_string_is_no_part_of_the_text(session, plain, char):
 def test_stats_come_after_each_text_if_asked_for(session, bpe):
     _, notes = session(bpe, "The", "the", flags=(*GREEDY, "--stats"))
     assert [line.partition(",")[0] for line in notes.splitlines()] == ["8 tokens"] * 2
-
-
-class Terminal:
-    """A session on a terminal, as a person has it."""
-
-    def __init__(self, *arguments):
-        self.ours, theirs = pty.openpty()
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "cli.main", *map(str, arguments)], stdin=theirs, stdout=theirs, stderr=theirs,
-            start_new_session=True, env={**os.environ, "TERM": "dumb"},
-        )  # fmt: skip
-        os.close(theirs)
-        self.seen = ""
-
-    def type(self, text):
-        os.write(self.ours, text.encode())
-
-    def wait_for(self, pattern, *, seconds=900):
-        """What was written up to the end of a pattern; it is taken off."""
-        deadline = time.monotonic() + seconds
-        while not (found := re.search(pattern, self.seen)):
-            ready, _, _ = select.select([self.ours], [], [], max(0, deadline - time.monotonic()))
-            assert ready, f"{pattern!r} not in {self.seen!r}"
-            self.seen += os.read(self.ours, 10_000).decode(errors="replace").replace("\r\n", "\n")
-        before, self.seen = self.seen[: found.end()], self.seen[found.end() :]
-        return before
-
-    def interrupt(self):
-        self.process.send_signal(signal.SIGINT)
-
-    def interrupt_waiting(self):
-        """Once the process waits for a key: a signal that comes before does not wake it up."""
-        status, asleep = Path(f"/proc/{self.process.pid}/status"), 0
-        while asleep < 3:
-            time.sleep(0.1)
-            asleep = asleep + 1 if not status.exists() or "State:\tS" in status.read_text() else 0
-        self.interrupt()
-
-    def close(self):
-        self.process.kill()
-        self.process.wait()
-        os.close(self.ours)
 
 
 def test_on_a_terminal_ctrl_c_stops_the_text_and_ctrl_d_the_session(bpe):

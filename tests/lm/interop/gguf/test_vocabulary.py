@@ -59,6 +59,16 @@ def test_tokens_merges_and_special_tokens_are_those_of_the_tokenizer(words):
     assert told["add_bos_token"] is True
 
 
+def test_the_chat_template_and_the_end_of_a_turn_are_kept():
+    tokenizer = make_tokenizer("bpe").with_chat_template()
+    settings = build_vocabulary(tokenizer, tokenizer.vocab_size).settings
+    assert settings["tokenizer.chat_template"] == tokenizer.chat_template.source
+    assert settings["tokenizer.ggml.eot_token_id"] == tokenizer.special_tokens["<|end|>"]
+    assert settings["tokenizer.ggml.token_type"][tokenizer.special_tokens["<|user|>"]] == CONTROL
+    without = build_vocabulary(make_tokenizer("bpe"), 1000).settings
+    assert not any("template" in key or "eot" in key for key in without)
+
+
 def test_bytes_have_a_rule_that_never_applies():
     """There has to be one."""
     tokenizer = make_tokenizer("byte")

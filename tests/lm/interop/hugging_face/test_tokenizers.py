@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 
 import pytest
@@ -11,8 +12,11 @@ from lm.checkpoint import load_tokenizers
 from lm.interop.hugging_face.exporting import export_hugging_face
 from lm.interop.hugging_face.importing import import_model
 from lm.run_folder import find_checkpoint
+from lm.text.conversations import Message
+from lm.tokenizer.chat_template import ChatTemplate
 from lm.tokenizer.tokenizer import Tokenizer
 from tests.cli.small_runs import make_tokenizer
+from tests.lm.chat_families import llama3, qwen2
 from tests.lm.interop.hugging_face.models import FIELDS, qwen2_tokenizer, random_config, random_run
 from tests.lm.tokenizers_elsewhere import MADE, backend
 
@@ -71,3 +75,26 @@ def test_ids_are_the_same(name, family, tmp_path):
 @pytest.mark.parametrize("name", NAMES)
 def test_ids_of_many_texts_are_the_same(name, tmp_path):
     compare(name, "llama", 10_000, tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["ours", "qwen2", "llama3"])
+def test_chat_templates_go_out_and_in_again(tmp_path, kind):
+    if kind == "ours":
+        ours = make_tokenizer("bpe").with_chat_template()
+    else:
+        family = qwen2() if kind == "qwen2" else llama3()
+        special = {"bos_token": family.bos, "eos_token": family.eos}
+        ours = Tokenizer(family.backend, chat_template=ChatTemplate(family.template, special))
+    export_hugging_face(random_run(tmp_path / "run", random_config("llama", 0), tokenizer=ours), tmp_path / "out")
+    theirs = AutoTokenizer.from_pretrained(tmp_path / "out")
+    messages = [Message("system", "the mill"), Message("user", "The owl"), Message("assistant", "saw the fox")]
+    plain = [message.to_dict() for message in messages]
+    expected = ours.chat_template.encode(ours, messages)
+    assert theirs.apply_chat_template(plain, add_generation_prompt=True, return_dict=False) == expected
+    stops = json.loads((tmp_path / "out" / "generation_config.json").read_text())["eos_token_id"]
+    assert stops == list(ours.chat_template.end_of_turn(ours))
+    import_model(tmp_path / "out", tmp_path / "again")
+    again, _ = load_tokenizers(find_checkpoint(tmp_path / "again"))
+    assert again.chat_template.source == ours.chat_template.source
+    assert again.chat_template.encode(again, messages) == expected
+    assert again.chat_template.end_of_turn(again) == ours.chat_template.end_of_turn(ours)
