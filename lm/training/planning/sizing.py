@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import takewhile
 from typing import Any
 
 from lm.config.presets import build_depth_preset
@@ -172,7 +173,9 @@ def choose_default_seconds(
             return seconds * flops_per_second >= wanted * 6 * _FLOPS_OVERHEAD * parameters
         return size(seconds, flops_per_second=flops_per_second, text_bytes=text_bytes, kind=kind).tokens >= useful
 
-    return next((seconds for seconds in _DEFAULT_TIMES if is_enough(seconds)), _DEFAULT_TIMES[-1])
+    # a deeper model sees fewer tokens: all longer times have to be enough too
+    longest_first = reversed(_DEFAULT_TIMES[:-1])
+    return min([*takewhile(is_enough, longest_first)], default=_DEFAULT_TIMES[-1])
 
 
 def _choose_size(
