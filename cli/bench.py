@@ -70,16 +70,16 @@ def bench(
 ) -> None:
     """Measure how fast this machine trains and generates.
 
-    First the limits: products of large matrices, and reading memory. Then for each preset, with random weights and
-    random tokens: whole optimizer steps as lm train takes them, in the arithmetic that it chooses here, prefill of
-    a prompt of half the context, and decoding as lm generate does, greedily, one text and a batch of 16.
+    First come the limits: the speed of large matmuls, and memory bandwidth. Then each preset is measured with random
+    weights and tokens: optimizer steps as in lm train, in the dtype that it would choose here; prefill of a prompt of
+    half the context; and greedy decoding of one text and of a batch of 16.
 
-    MFU (model-FLOPs utilisation) is the fraction of the matmul speed, in the same arithmetic and measured just
-    before, that the arithmetic of the model came to: for a token of training 6 for each parameter of its matrices, the
-    output layer among them, and 6 · layers · d_model · context for attention; a third of that without a backward pass.
+    MFU (model-FLOPs utilisation) is the model's FLOP/s relative to those of a matmul in the same dtype, measured just
+    before. A training token takes 6 FLOPs per matrix parameter, the output layer included, and 6 · layers · d_model ·
+    context for attention; without a backward pass a third of that.
 
-    float16 and int8 are for reading and generating alone. With int8, compiled code (lm compile) multiplies int8
-    bweights by inputs rounded to 16 bits; without it, both are widened to float32. MFU is then relative to float32.
+    float16 and int8 are for inference only. With int8, compiled code (lm compile) multiplies int8 weights by inputs
+    rounded to 16 bits; without it, both are converted to float32. MFU is then relative to float32.
 
     Hugging Face is its GPT-2 with the same layers, width, heads, context and vocabulary, but always GPT-2's block. Both
     sides take turns, and the ratio is the median of the rounds.

@@ -60,7 +60,7 @@ def print_tables(
     print(", ".join([machine["device_name"] or machine["device"], format_threads(machine["threads"]), *packages]))
     print()
     products = [
-        (f"products of {limits.matrix_size:,}³, {dtype}", format_quantity(rate, "FLOP/s"))
+        (f"matmul of {limits.matrix_size:,}³, {dtype}", format_quantity(rate, "FLOP/s"))
         for dtype, rate in limits.flops.items()
     ]
     print_table(("limit", "measured"), [*products, ("reading memory", format_quantity(limits.memory_bandwidth, "B/s"))])

@@ -63,7 +63,7 @@ def test_a_table_on_stdout_and_notes_on_stderr(capsys, lonely):
     lines = printed.out.splitlines()
     assert lines[0].startswith("cpu, ")
     assert ["limit", "measured"] in [line.split() for line in lines]
-    assert f"products of {matmul_size('cpu'):,}³, float32" in printed.out
+    assert f"matmul of {matmul_size('cpu'):,}³, float32" in printed.out
     header = next(line for line in lines if line.startswith("preset"))
     assert header.split() == ["preset", "task", "tokens", "arithmetic", "tokens/s", "MFU"]
     assert sum(line.startswith("nanogpt-cpu") for line in lines) == 4
