@@ -52,7 +52,7 @@ _SHARED = (
     _sampling("frequency_penalty"),
     Field("logit_bias", "supported", "Token ID, or text, to what is added to its logit."),
     Field("stop", "supported", "One or several strings that end the text, which are not part of it."),
-    Field("seed", "supported", "Sampling seed; sample i is that of `lm generate --seed`. Default: random."),
+    Field("seed", "supported", "Sampling seed; sample i equals that of `lm generate` with this seed. Default: random."),
     _sampling("max_tokens"),
     Field("user", "no effect", "For the operator's statistics."),
 )

@@ -188,7 +188,7 @@ class Gate:
             raise ApiError(403, "this server answers to localhost only: the Host header names another", code="host")
         origin = headers.get("origin")
         if origin is not None and not self._allows(origin) and _authority(origin) != host.lower():
-            raise ApiError(403, "this server answers no pages of other origins (--cors)", code="origin")
+            raise ApiError(403, "pages of other origins are refused: set `cors` to allow one", code="origin")
         is_preflight = scope["method"] == "OPTIONS" and "access-control-request-method" in headers
         if self._config.token is None or scope["path"] in self._public or is_preflight:
             return
