@@ -12,17 +12,20 @@ from cli.console.numbers import format_count
 from cli.flags import completion
 from cli.flags.ineffective_options import refuse_ineffective
 from cli.flags.options import build_invocation
-from lm.errors import InputError
+from lm.errors import InputError, UsageError
 
 
 def import_(
     context: typer.Context,
     folder: Annotated[
         Path,
-        typer.Argument(metavar="FOLDER", help="Model folder: config.json, .safetensors, tokenizer.json."),
+        typer.Argument(metavar="MODEL", help="Folder with config.json, .safetensors, tokenizer.json; or hf:ORG/NAME."),
     ],
     *,
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Folder of the new run.")],
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", metavar="FOLDER", help="Folder of the new run. [hf: default: the cache]"),
+    ] = None,
     base: Annotated[
         Path | None,
         typer.Option(
@@ -36,23 +39,43 @@ def import_(
     """Import a Hugging Face model: GPT-2, Llama, Qwen3, BERT.
 
     Known architectures: GPT-2, GPT-NeoX, Llama, Mistral, Qwen2, Qwen3, BERT, Marian. The run can be used like any
-    other, and trained on with `lm train --from`; its numbers are those of the folder, in their type. Nothing is
-    downloaded, no code of the folder is run, and pickles are not read. If a model has what ours cannot have, that is
-    named, and nothing is written.
+    other, and trained on with `lm train --from`; its numbers are those of the folder, in their type. No code of the
+    folder is run, and pickles are not read. If a model has what ours cannot have, that is named, and nothing is
+    written.
+
+    hf:ORG/NAME, or hf:ORG/NAME@REVISION, is downloaded from the Hugging Face Hub, with its library's cache, token and
+    offline mode (HF_HUB_OFFLINE=1). lm chat, generate, perplexity and train --from take such a name, too; nothing else
+    is downloaded.
 
     Low-rank adapters that were trained with PEFT become a run beside that of their model, as those of lm train --lora.
 
     Examples:
       lm import downloads/SmolLM2-135M -o runs/smollm
+      lm import hf:HuggingFaceTB/SmolLM2-135M -o runs/smollm
       lm import downloads/smollm-letters --from runs/smollm -o runs/letters
       lm train letters.txt --from runs/smollm
     """
     from lm.benchmark.dtypes import choose_dtype_briefly
     from lm.config.hardware import HardwareConfig
+    from lm.interop.hugging_face.hub import download_model, import_from_hub, is_hub_name, parse_hub_name
     from lm.interop.hugging_face.importing import import_model
     from lm.interop.hugging_face.peft import import_adapters, is_peft_folder
-    from lm.run_folder import count_parameters, load_config
+    from lm.run_folder import count_parameters, find_checkpoint, load_config, refuse_existing
 
+    if is_hub_name(folder):
+        name = parse_hub_name(str(folder))
+        if out is None:
+            run = import_from_hub(name)
+            size = format_count(count_parameters(find_checkpoint(run)))
+            print_labelled(
+                "model", f"{size} parameters, context {load_config(find_checkpoint(run)).model.context_length:,}"
+            )
+            print_labelled("cached", f"{run}, as {name}")
+            return
+        refuse_existing(out)
+        folder = download_model(name)
+    if out is None:
+        raise UsageError("name the folder of the new run (-o)")
     if is_peft_folder(folder) and base is not None:
         checkpoint = import_adapters(folder, base, out)
         lora, size = load_config(checkpoint).lora, format_count(count_parameters(checkpoint))

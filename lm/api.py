@@ -54,6 +54,7 @@ from lm.evaluation.perplexity import FileScore, PerplexityResult
 from lm.evaluation.scorer import TextScorer
 from lm.interop import exporting
 from lm.interop.hugging_face import importing
+from lm.interop.hugging_face.hub import import_from_hub, is_hub_name, parse_hub_name
 from lm.interop.hugging_face.peft import import_adapters
 from lm.model.transformer import DecoderOnly, EncoderDecoder, EncoderOnly
 from lm.run_folder import find_checkpoint, load_config, load_state
@@ -70,7 +71,7 @@ def load(run: PathLike, *, device: Device = "auto", dtype: DType = "auto", threa
     """Load the best checkpoint of a run, or a named checkpoint.
 
     Args:
-        run: folder of a run or of one of its checkpoints.
+        run: folder of a run or of one of its checkpoints; or a model of the Hugging Face Hub, as `hf:ORG/NAME`.
         device: where to run [default: a GPU if there is one].
         dtype: of the matrices [default: what `lm compile RUN` recorded, else float32].
         threads: CPU threads [default: LM_THREADS, else one per core].
@@ -80,7 +81,8 @@ def load(run: PathLike, *, device: Device = "auto", dtype: DType = "auto", threa
         UsageError: the device or dtype is not available.
     """
     threads = read_threads_variable() if threads is None else threads
-    return Model(load_for_decoding(Path(run), HardwareConfig(device, dtype, threads)))
+    folder = import_from_hub(parse_hub_name(str(run))) if is_hub_name(run) else Path(run)
+    return Model(load_for_decoding(folder, HardwareConfig(device, dtype, threads)))
 
 
 class Model:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from cli.flags.loading import RunPath, import_torch, load_decoder
+from cli.flags.loading import RunPath, import_torch, load_decoder, resolve_run
 from cli.flags.options import ParsedOptions, with_options
 from lm.config.decoding import SamplingConfig
 from lm.config.hardware import HardwareConfig
@@ -39,6 +39,7 @@ def chat(run: RunPath, *, system: _System = None, stats: _Stats = False, given: 
       lm chat runs/chats --greedy < questions.txt > answers.txt
     '''
     config = SamplingConfig(**given["sampling"])
+    run = resolve_run(run)
     import_torch()
     from cli.console.compiling import compiling_in_background
     from cli.generation.chat_session import run_chat

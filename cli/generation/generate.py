@@ -10,7 +10,7 @@ import typer
 
 from cli.flags import completion
 from cli.flags.arguments import read_text_argument
-from cli.flags.loading import RunPath, import_torch, load_decoder, load_draft
+from cli.flags.loading import RunPath, import_torch, load_decoder, load_draft, resolve_run
 from cli.flags.options import ParsedOptions, with_options
 from lm import run_folder
 from lm.config.decoding import BeamConfig, SamplingConfig
@@ -151,6 +151,7 @@ def generate(
       lm generate runs/novel "Once" --draft runs/novel-tiny --greedy --stats
       lm generate runs/novel --prompts beginnings.txt --json -o texts.jsonl --processes 2
     """
+    run = resolve_run(run)
     config, beam = SamplingConfig(**given["sampling"]), BeamConfig(**given["beam"])
     hardware, processes = HardwareConfig(**given["hardware"]), WorkersConfig(**given["workers"]).processes
     if prompts is not None:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from cli.flags import completion
-from cli.flags.loading import RunPath, import_torch
+from cli.flags.loading import RunPath, import_torch, resolve_run
 from cli.flags.options import ParsedOptions, with_options
 from cli.perplexity.request import PairFiles, ReportFormat
 from lm.config.data import PAIR_TRAINING_FIELDS, DataConfig, FilesConfig, ParallelConfig
@@ -204,6 +204,7 @@ def perplexity(
     """
     if "as_json" in given.environment and (as_csv or per_token or show):
         as_json = False
+    run, versus = resolve_run(run), None if versus is None else resolve_run(versus)
     output = ReportFormat(as_json, as_csv, per_token, show, html, versus, compare_dtypes)
     pair_files = PairFiles(source or (), target or (), language, heads or (), pairs or ())
     if pair_files and files:

@@ -11,6 +11,7 @@ import typer
 
 from cli.console.messages import print_note
 from cli.flags import completion
+from cli.flags.loading import resolve_run
 from cli.flags.options import ParsedOptions, with_options
 from lm.config.presets import DEFAULT_PRESET, build_run_config, depth_preset_name
 from lm.config.run import SECTIONS, RunConfig
@@ -261,6 +262,8 @@ def train(
     if launcher_env.rank() == 0:  # rank 0 prepares the run for all
         spec = _add_settings(spec, given, preset=preset, depth=depth, file=config)
         refuse_missing(corpus_files)
+        if from_run is not None:
+            spec = dataclasses.replace(spec, from_run=str(resolve_run(from_run)))
     from cli.training import running
 
     running.run_training(spec, given, tensorboard=tensorboard, as_json=as_json, dry_run=dry_run)
