@@ -51,7 +51,7 @@ def test_a_time_is_all_that_has_to_be_said(place, steady, tmp_path, capsys):
     assert made["training"]["budget"] == "6s"
     assert made["plan"]["deadline"] is None
     assert made["training"]["r_drop"] > 0  # the text is short, and seen very often
-    assert "two batch_scale of each batch" in table["R-Drop"]
+    assert "two passes of each batch" in table["R-Drop"]
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert sum("loss" in line for line in lines) <= made["plan"]["steps"]
     assert any("validation_loss" in line for line in lines)
@@ -197,7 +197,7 @@ def test_what_is_given_wins_over_what_a_budget_chooses(place, steady, tmp_path):
     assert run(["train", str(place / "text.txt"), "--budget", "2s", *flags, "-o", str(tmp_path / "run")]) == 0
     made = config(tmp_path / "run")
     assert (made["model"]["n_layers"], made["model"]["dropout"]) == (1, 0.0)
-    assert made["training"]["r_drop"] == 0  # without dropout two batch_scale are the same
+    assert made["training"]["r_drop"] == 0  # without dropout two passes are the same
     assert (made["tokenizer"]["vocab_size"], made["training"]["batch_size"]) == (300, 4)
     assert made["training"]["batch_tokens"] is None
 

@@ -338,6 +338,11 @@ HEEDED = {
     "generate": {
         "--prompts", "--cache", "--max-tokens", "--ignore-eos", "--beam", "--device", "--dtype", "--threads",
     },
+    "chat": {
+        "--system", "--max-tokens", "--min-tokens", "--ignore-eos", "--greedy", "--temperature", "--top-k", "--top-p",
+        "--min-p", "--typical", "--repetition-penalty", "--presence-penalty", "--frequency-penalty",
+        "--no-repeat-ngram", "--logit-bias", "--stop", "--seed", "--stats", "--device", "--dtype", "--threads",
+    },
     "serve": {
         "--host", "--port", "--token", "--cors", "--runs", "--batch-size", "--max-requests", "--max-samples",
         "--max-length", "--max-body", "--timeout", "--drain", "--prefill-chunk", "--device", "--dtype", "--threads",
