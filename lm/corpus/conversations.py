@@ -15,6 +15,7 @@ import io
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,19 +24,23 @@ from lm import files
 from lm.corpus.corpus import (
     BytesCallback,
     Chunk,
-    ChunkInput,
     Corpus,
-    compute_hash_bound,
     count_text_bytes,
     encode_groups_unchecked,
     hash_text,
 )
-from lm.corpus.examples import EXAMPLE_DTYPE, StoredExamples, index_file_name, open_examples
+from lm.corpus.examples import (
+    EXAMPLE_DTYPE,
+    RowMerger,
+    StoredExamples,
+    assign_splits,
+    index_file_name,
+    open_examples,
+)
 from lm.corpus.manifest import SPLITS, SplitName, SplitRecord
 from lm.corpus.shards import (
     ArrayWriter,
     ChunkSplit,
-    ShardWriter,
     StoredChunk,
     WrittenShards,
     array_file_name,
@@ -44,12 +49,12 @@ from lm.corpus.shards import (
 )
 from lm.errors import InputError
 from lm.text.conversations import Conversation
-from lm.text.files import are_conversations
+from lm.text.files import TextFile, are_conversations
 from lm.tokenizer.chat_template import EncodedConversation
 from lm.tokenizer.tokenizer import Tokenizer
 
 HELD_OUT_FILE = "validation.jsonl"
-_TOKENS, _INDEX, _REPLIES = "tokens", "examples", "replies"
+_TOKENS, _REPLIES = "tokens", "replies"
 
 
 @dataclass(frozen=True)
@@ -68,9 +73,18 @@ class StoredConversations:
         """Return the number of conversations."""
         return len(self.examples)
 
+    @property
+    def index(self) -> npt.NDArray[Any]:
+        """Their records."""
+        return self.examples.index
+
+    def lengths(self) -> npt.NDArray[np.int64]:
+        """Return the number of tokens of each."""
+        return self.examples.lengths()
+
     def read(self, number: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
         """Return the tokens of a conversation, and of each whether the assistant writes it."""
-        ends = self.examples.index["end"]
+        ends = self.index["end"]
         start = int(ends[number - 1]) if number else 0
         return self.examples.read(number)[0], self.is_reply[start : int(ends[number])].astype(bool)
 
@@ -116,17 +130,8 @@ def hold_conversations(corpus: Corpus) -> bool:
 
 def _read_split_conversations(chunk: Chunk) -> Iterator[_SplitConversation]:
     """Yield the conversations of a chunk with their splits."""
-    found: Iterable[tuple[ChunkInput, Conversation]]
-    found = ((given, conversation) for given in chunk.inputs for conversation in given.file.conversations())
-    fraction, bound = chunk.inputs[0].held_out.fraction, 0
-    if fraction is not None:
-        found = few = list(found)
-        hashes = [_hash_conversation(each) for given, each in few if given.held_out.fraction is not None]
-        bound = compute_hash_bound(fraction, hashes)
-    for given, conversation in found:
-        below = given.held_out.bound if given.held_out.fraction is None else bound
-        split: SplitName = "validation" if _hash_conversation(conversation) < below else "train"
-        yield _SplitConversation(split, given.number, given.file.name, conversation)
+    for split, chunk_input, conversation in assign_splits(chunk, TextFile.conversations, _hash_conversation):
+        yield _SplitConversation(split, chunk_input.number, chunk_input.file.name, conversation)
 
 
 def _hash_conversation(conversation: Conversation) -> int:
@@ -201,41 +206,27 @@ def write_conversation_chunk(
         return {split: writer.close() for split, writer in writers.items()}
 
 
-class _ConversationMerger:
+class _ConversationMerger(RowMerger):
     """Merges the conversations of all chunks in one split."""
 
     def __init__(self, folder: Path, split: SplitName, *, dtype: str) -> None:
-        self._split: SplitName = split
-        self._shards = ShardWriter(folder, split, dtype=dtype)
-        self._index = ArrayWriter(folder / index_file_name(split), dtype=EXAMPLE_DTYPE)
+        super().__init__(folder, split, dtype=dtype)
         self._replies = ArrayWriter(folder / array_file_name(split, _REPLIES), dtype="uint8")
-        self._tokens = self._bytes = 0
 
     def add(self, chunk: StoredChunk) -> None:
         """Append a chunk."""
-        for records in read_in_blocks(chunk.array(self._split, _INDEX)):
-            moved = records.copy()
-            moved["end"] += self._tokens
-            self._index.append(moved)
-        tokens = chunk.array(self._split, _TOKENS)
-        for ids in read_in_blocks(tokens):
-            self._shards.append(ids)
+        super().add(chunk)
         for marks in read_in_blocks(chunk.array(self._split, _REPLIES)):
             self._replies.append(marks)
-        self._tokens += len(tokens)
-        self._bytes += chunk.splits[self._split].bytes
 
     def close(self) -> SplitRecord:
         """Finish all files durably."""
-        self._shards.close()
-        self._index.close()
         self._replies.close()
-        return SplitRecord(len(self._index), self._tokens, self._bytes, tuple(self._shards.shards))
+        return super().close()
 
     def discard(self) -> None:
         """Close open files after a failure."""
-        self._shards.discard()
-        self._index.discard()
+        super().discard()
         self._replies.discard()
 
 

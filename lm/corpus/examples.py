@@ -16,11 +16,11 @@ import contextlib
 import io
 import json
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -52,8 +52,11 @@ from lm.corpus.shards import (
 )
 from lm.errors import InputError
 from lm.text.examples import Example
+from lm.text.files import TextFile
 from lm.tokenizer.special_tokens import SpecialTokenFrame, build_example_frame
 from lm.tokenizer.tokenizer import Ids, Tokenizer
+
+R = TypeVar("R")
 
 EXAMPLE_DTYPE = np.dtype([("end", "<i8"), ("learned", "<i8"), ("bytes", "<i8"), ("file", "<i4"), ("line", "<i8")])
 """An example: where its tokens end, counted over the split; how many of the last of them are learned; UTF-8 bytes of
@@ -246,13 +249,12 @@ class LabelCollector:
                     writer.append(numbers)
 
 
-class ExampleMerger:
-    """Merges the examples of all chunks in one split."""
+class RowMerger:
+    """Merges the tokens and the index of all chunks in one split; a subclass adds what else it stores."""
 
-    def __init__(self, folder: Path, split: SplitName, *, dtype: str, labels: LabelCollector) -> None:
-        """Write into an existing folder; `labels` collects the labels of all splits."""
+    def __init__(self, folder: Path, split: SplitName, *, dtype: str) -> None:
+        """Write into an existing folder."""
         self._split: SplitName = split
-        self._labels = labels
         self._shards = ShardWriter(folder, split, dtype=dtype)
         self._index = ArrayWriter(folder / index_file_name(split), dtype=EXAMPLE_DTYPE)
         self._tokens = self._bytes = 0
@@ -263,7 +265,6 @@ class ExampleMerger:
             moved = records.copy()
             moved["end"] += self._tokens
             self._index.append(moved)
-        self._labels.add(chunk, self._split)
         tokens = chunk.array(self._split, _TOKENS)
         for ids in read_in_blocks(tokens):
             self._shards.append(ids)
@@ -280,6 +281,20 @@ class ExampleMerger:
         """Close open files after a failure."""
         self._shards.discard()
         self._index.discard()
+
+
+class ExampleMerger(RowMerger):
+    """Merges the examples of all chunks in one split."""
+
+    def __init__(self, folder: Path, split: SplitName, *, dtype: str, labels: LabelCollector) -> None:
+        """Write into an existing folder; `labels` collects the labels of all splits."""
+        super().__init__(folder, split, dtype=dtype)
+        self._labels = labels
+
+    def add(self, chunk: StoredChunk) -> None:
+        """Append a chunk."""
+        super().add(chunk)
+        self._labels.add(chunk, self._split)
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,20 +327,25 @@ def choose_held_out_examples(corpus: Corpus) -> HeldOutRule:
     return HeldOutRule(compute_hash_bound(corpus.fraction), fraction=corpus.fraction if few else None)
 
 
-def read_split_examples(chunk: Chunk) -> Iterator[SplitExample]:
-    """Yield the examples of a chunk with their splits."""
-    found: Iterable[tuple[ChunkInput, Example]]
-    found = ((chunk_input, example) for chunk_input in chunk.inputs for example in chunk_input.file.examples())
+def assign_splits(
+    chunk: Chunk, read: Callable[[TextFile], Iterable[R]], hash_row: Callable[[R], int]
+) -> Iterator[tuple[SplitName, ChunkInput, R]]:
+    """Yield the rows of a chunk with their splits and inputs; rows whose hash is below a bound are held out."""
+    found: Iterable[tuple[ChunkInput, R]]
+    found = ((chunk_input, row) for chunk_input in chunk.inputs for row in read(chunk_input.file))
     fraction, bound = chunk.inputs[0].held_out.fraction, 0
     if fraction is not None:
         found = few = list(found)
-        bound = compute_hash_bound(
-            fraction,
-            [_hash_example(example) for chunk_input, example in few if chunk_input.held_out.fraction is not None],
-        )
-    for chunk_input, example in found:
+        hashes = [hash_row(row) for chunk_input, row in few if chunk_input.held_out.fraction is not None]
+        bound = compute_hash_bound(fraction, hashes)
+    for chunk_input, row in found:
         below = chunk_input.held_out.bound if chunk_input.held_out.fraction is None else bound
-        split: SplitName = "validation" if _hash_example(example) < below else "train"
+        yield "validation" if hash_row(row) < below else "train", chunk_input, row
+
+
+def read_split_examples(chunk: Chunk) -> Iterator[SplitExample]:
+    """Yield the examples of a chunk with their splits."""
+    for split, chunk_input, example in assign_splits(chunk, TextFile.examples, _hash_example):
         yield SplitExample(split, chunk_input.number, chunk_input.file.name, example)
 
 

@@ -5,7 +5,7 @@ The end of a conversation longer than the context is left out, so that it begins
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar, Self
 
@@ -14,19 +14,13 @@ import numpy as np
 from lm.config.run import RunConfig
 from lm.corpus.conversations import StoredConversations, open_conversations
 from lm.data.batch import Batch, batch_rows
-from lm.data.bucketing import length_batches
-from lm.data.examples import EVALUATION_TOKENS, shuffle_rows
-from lm.data.training_data import LabelledPrompt, TrainingData
+from lm.data.examples import RowData
+from lm.data.training_data import LabelledPrompt
 from lm.errors import Advice, InputError
-from lm.pseudorandom import hash64
 
 
-class ConversationData(TrainingData):
-    """Training data of conversations, one per row, in a new order in each epoch.
-
-    Attributes:
-        n_truncated: number of training conversations whose end is left out.
-    """
+class ConversationData(RowData[StoredConversations]):
+    """Training data of conversations; what is beyond the context is left out."""
 
     holds_conversations: ClassVar[bool] = True
 
@@ -34,13 +28,9 @@ class ConversationData(TrainingData):
         self, train: StoredConversations, validation: StoredConversations, *, context: int, rows: int, seed: int
     ) -> None:
         """Create batches of `rows` conversations; InputError if the first reply of one is beyond the context."""
-        self._train, self._validation, self._context, self._rows = train, validation, context, rows
-        self._key = hash64(np.array([seed], dtype=np.uint64))
-        self.samples, self.steps_per_epoch = len(train), len(train) / rows
-        self.n_truncated = int((train.examples.lengths() > context + 1).sum())
+        super().__init__(train, validation, context=context, rows=rows, seed=seed)
         self.tokens = self._count_replies(train)
         self._count_replies(validation)
-        self.validation_bytes = int(validation.examples.index["bytes"].sum())
 
     @classmethod
     def open(cls, folder: Path, config: RunConfig) -> Self:
@@ -52,17 +42,6 @@ class ConversationData(TrainingData):
             rows=batch_rows(config),
             seed=config.training.seed,
         )
-
-    def batch(self, consumed: int, *, fraction: float = 1.0) -> Batch:
-        """Return the conversations after `consumed` ones; a batch may cross the end of an epoch."""
-        numbers = shuffle_rows(consumed, rows=self._rows, fraction=fraction, samples=self.samples, key=self._key)
-        return self._make_batch(self._train, numbers)
-
-    def validation(self) -> Iterator[Batch]:
-        """Yield the validation split, bucketed by length."""
-        rows = max(1, EVALUATION_TOKENS // self._context)
-        for numbers in length_batches(self._validation.examples.lengths(), rows=rows):
-            yield self._make_batch(self._validation, numbers.tolist())
 
     def describe_batch_size(self) -> str:
         """Describe the batch size."""
@@ -85,14 +64,14 @@ class ConversationData(TrainingData):
 
     def _count_replies(self, split: StoredConversations) -> int:
         """Count the assistant's tokens within the context; InputError if a conversation has none there."""
-        lengths, ends = split.examples.lengths(), split.examples.index["end"]
-        learned = int(split.examples.index["learned"].sum())
+        lengths, ends = split.lengths(), split.index["end"]
+        learned = int(split.index["learned"].sum())
         for number in np.flatnonzero(lengths > self._context + 1).tolist():
             start = int(ends[number]) - int(lengths[number])
             inside = int(split.is_reply[start + 1 : start + self._context + 1].sum())
             learned -= int(split.is_reply[start : int(ends[number])].sum()) - inside
             if not inside:
-                record = split.examples.index[number]
+                record = split.index[number]
                 where = f"{split.examples.files[record['file']]}: line {record['line']}"
                 raise InputError(
                     f"{where}: the first reply begins after {self._context} tokens, beyond the context; leave the "

@@ -6,9 +6,10 @@ Examples longer than the context are truncated: prompts from the left, texts wit
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,30 +22,74 @@ from lm.data.training_data import LabelledPrompt, TrainingData
 from lm.errors import Advice, InputError
 from lm.pseudorandom import hash64, permute_indices
 
-EVALUATION_TOKENS = 16_384
+_EVALUATION_TOKENS = 16_384
 """Positions of a validation batch, including padding; the loss doesn't depend on it."""
 
 
-class ExampleData(TrainingData):
-    """Training data of prompts and completions, one example per row, in a new order in each epoch.
+class StoredRows(Protocol):
+    """The stored rows of a split: examples or conversations."""
+
+    @property
+    def index(self) -> NDArray[Any]:
+        """(rows,) records, as `lm.corpus.examples.EXAMPLE_DTYPE`."""
+        ...
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        ...
+
+    def lengths(self) -> NDArray[np.int64]:
+        """Return the number of tokens of each row."""
+        ...
+
+
+Rows = TypeVar("Rows", bound=StoredRows)
+
+
+class RowData(TrainingData, Generic[Rows]):
+    """Training data with an example or a conversation per row, in a new order in each epoch.
 
     Attributes:
-        n_truncated: number of training examples whose prompt is truncated.
+        n_truncated: number of training rows that are longer than the context.
     """
+
+    def __init__(self, train: Rows, validation: Rows, *, context: int, rows: int, seed: int) -> None:
+        """Create batches of `rows` rows."""
+        self._train, self._validation, self._context, self._rows = train, validation, context, rows
+        self._key = hash64(np.array([seed], dtype=np.uint64))
+        self.samples = len(train)
+        self.steps_per_epoch = self.samples / rows
+        self.validation_bytes = int(validation.index["bytes"].sum())
+        self.n_truncated = int((train.lengths() > context + 1).sum())
+
+    def batch(self, consumed: int, *, fraction: float = 1.0) -> Batch:
+        """Return the rows after `consumed` ones; a batch may cross the end of an epoch."""
+        numbers = np.arange(consumed, consumed + math.ceil(fraction * self._rows), dtype=np.uint64)
+        epochs, places = np.divmod(numbers, np.uint64(self.samples))
+        return self._make_batch(self._train, permute_indices(places, self.samples, hash64(self._key ^ epochs)).tolist())
+
+    def validation(self) -> Iterator[Batch]:
+        """Yield the validation split, bucketed by length."""
+        rows = max(1, _EVALUATION_TOKENS // self._context)
+        for numbers in length_batches(self._validation.lengths(), rows=rows):
+            yield self._make_batch(self._validation, numbers.tolist())
+
+    @abstractmethod
+    def _make_batch(self, split: Rows, numbers: Sequence[int]) -> Batch:
+        """Return the rows with these numbers."""
+
+
+class ExampleData(RowData[StoredExamples]):
+    """Training data of prompts and completions; prompts longer than the context are truncated."""
 
     def __init__(
         self, train: StoredExamples, validation: StoredExamples, *, context: int, rows: int, seed: int
     ) -> None:
         """Create batches of `rows` examples; InputError if a completion does not fit into `context` tokens."""
-        self._train, self._validation, self._context, self._rows = train, validation, context, rows
+        super().__init__(train, validation, context=context, rows=rows, seed=seed)
         for examples in (train, validation):
             self._check(examples)
-        self._key = hash64(np.array([seed], dtype=np.uint64))
-        self.samples = len(train)
         self.tokens = int(train.index["learned"].sum())
-        self.steps_per_epoch = self.samples / rows
-        self.validation_bytes = int(validation.index["bytes"].sum())
-        self.n_truncated = int((train.lengths() > context + 1).sum())
 
     @classmethod
     def open(cls, folder: Path, config: RunConfig) -> Self:
@@ -56,17 +101,6 @@ class ExampleData(TrainingData):
             rows=batch_rows(config),
             seed=config.training.seed,
         )
-
-    def batch(self, consumed: int, *, fraction: float = 1.0) -> Batch:
-        """Return the examples after `consumed` ones; a batch may cross the end of an epoch."""
-        numbers = shuffle_rows(consumed, rows=self._rows, fraction=fraction, samples=self.samples, key=self._key)
-        return self._make_batch(self._train, numbers)
-
-    def validation(self) -> Iterator[Batch]:
-        """Yield the validation split, bucketed by length."""
-        rows = max(1, EVALUATION_TOKENS // self._context)
-        for numbers in length_batches(self._validation.lengths(), rows=rows):
-            yield self._make_batch(self._validation, numbers.tolist())
 
     def labelled_prompts(self, labels: Sequence[str], limit: int) -> list[LabelledPrompt]:
         """Return validation examples with their label indices; none if the text of labels isn't stored."""
@@ -98,24 +132,9 @@ class ExampleData(TrainingData):
         """Raise InputError if a completion does not fit into the context."""
         _refuse_long_completions(examples, self._context)
 
-    def _make_batch(self, examples: StoredExamples, numbers: Sequence[int]) -> Batch:
-        rows, learned = zip(*map(examples.read, numbers), strict=True)
+    def _make_batch(self, split: StoredExamples, numbers: Sequence[int]) -> Batch:
+        rows, learned = zip(*map(split.read, numbers), strict=True)
         return Batch.from_rows([truncate_prompt(ids, context=self._context) for ids in rows], learned)
-
-
-def shuffle_rows(consumed: int, *, rows: int, fraction: float, samples: int, key: NDArray[np.uint64]) -> list[int]:
-    """Return the numbers of the rows after `consumed` ones, in an order that is new in each epoch.
-
-    Args:
-        consumed: rows before.
-        rows: of a batch.
-        fraction: of these to return, rounded up.
-        samples: rows of an epoch.
-        key: of the order.
-    """
-    numbers = np.arange(consumed, consumed + math.ceil(fraction * rows), dtype=np.uint64)
-    epochs, places = np.divmod(numbers, np.uint64(samples))
-    return permute_indices(places, samples, hash64(key ^ epochs)).tolist()
 
 
 def _refuse_long_completions(examples: StoredExamples, context: int) -> None:

@@ -103,13 +103,13 @@ class LabelledData(ExampleData):
             found.append(Advice(f"{many}: {few}"))
         return found
 
-    def _make_batch(self, examples: StoredExamples, numbers: Sequence[int]) -> Batch:
-        rows, learned = zip(*map(examples.read, numbers), strict=True)
+    def _make_batch(self, split: StoredExamples, numbers: Sequence[int]) -> Batch:
+        rows, learned = zip(*map(split.read, numbers), strict=True)
         texts = [
             truncate_text(np.concatenate([ids[:-count], ids[-1:]]), context=self._context)
             for ids, count in zip(rows, learned, strict=True)
         ]
-        return Batch.from_texts(texts, self._numbers[examples is self._validation][list(numbers)].tolist())
+        return Batch.from_texts(texts, self._numbers[split is self._validation][list(numbers)].tolist())
 
 
 def load_labels(folder: Path) -> tuple[str, ...]:
