@@ -35,8 +35,6 @@ export class CompleteView {
     this.number = element("input", { type: "number", min: 1, max: MOST, value: 1, id: "complete-n" });
     this.generateButton = button("Generate", () => this.run(), { class: "primary", keys: "Ctrl+Enter" });
     this.stopButton = button("Stop", () => this.stop(), { keys: "Escape", disabled: true });
-    this.undoButton = button("Undo", () => this.undo(), { keys: "Ctrl+Z", disabled: true });
-    this.redoButton = button("Redo", () => this.redo(), { keys: "Ctrl+Shift+Z", disabled: true });
     this.progress = element("span", { class: "muted progress" });
     this.cards = element("div", { class: "cards" });
     this.root = element(
@@ -56,8 +54,8 @@ export class CompleteView {
           { class: "toolbar", role: "group", "aria-label": "Completion" },
           this.generateButton,
           this.stopButton,
-          this.undoButton,
-          this.redoButton,
+          this.editor.undoButton,
+          this.editor.redoButton,
           element("span", { class: "labelled" }, element("label", { for: "complete-n" }, "Completions"), this.number),
           this.progress,
         ),
@@ -174,8 +172,7 @@ export class CompleteView {
   }
 
   #changed() {
-    this.undoButton.disabled = !this.editor.canUndo;
-    this.redoButton.disabled = !this.editor.canRedo;
+    this.editor.updateButtons();
     if (this.model) this.distribution.update();
   }
 
@@ -183,8 +180,7 @@ export class CompleteView {
     if (isBusy && document.activeElement === this.generateButton) this.editor.focus();
     this.generateButton.disabled = isBusy;
     this.stopButton.disabled = !isBusy;
-    this.undoButton.disabled = isBusy || !this.editor.canUndo;
-    this.redoButton.disabled = isBusy || !this.editor.canRedo;
+    this.editor.updateButtons(isBusy);
   }
 }
 

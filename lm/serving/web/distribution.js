@@ -35,18 +35,7 @@ export class Distribution {
         { class: "distribution" },
         element("caption", { class: "visually-hidden" }, "The most likely next tokens. Choose one to append it."),
         createColumns(2),
-        element(
-          "thead",
-          { class: "visually-hidden" },
-          element(
-            "tr",
-            {},
-            element("th", { scope: "col" }, "Token"),
-            element("th", { scope: "col" }, "Bars"),
-            element("th", { scope: "col" }, "Model"),
-            element("th", { scope: "col" }, "With the options"),
-          ),
-        ),
+        createHead("Token", "Bars", "Model", "With the options"),
         this.body,
       ),
       this.summary,
@@ -135,6 +124,12 @@ export class Distribution {
 export function createColumns(numbers) {
   const columns = ["column-token", "column-bars", ...Array(numbers).fill("column-number")];
   return element("colgroup", {}, ...columns.map((name) => element("col", { class: name })));
+}
+
+/** Create the names of the columns, for screen readers only. */
+export function createHead(...names) {
+  const cells = names.map((name) => element("th", { scope: "col" }, name));
+  return element("thead", { class: "visually-hidden" }, element("tr", {}, ...cells));
 }
 
 /** Create a bar, or a mark, at a fraction of its place. */

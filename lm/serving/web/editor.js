@@ -1,6 +1,6 @@
 // A text area with colours under its text: a layer behind it holds the same text, with marked ranges.
 
-import { element } from "./dom.js";
+import { button, element } from "./dom.js";
 
 const PAUSE = 800; // milliseconds after which typing is a new step of undo
 const MOST_STEPS = 500;
@@ -22,6 +22,8 @@ export class Editor {
       autocapitalize: "off",
     });
     this.root = element("div", { class: "editor" }, this.layer, this.area);
+    this.undoButton = button("Undo", () => this.undo(), { keys: "Ctrl+Z", disabled: true });
+    this.redoButton = button("Redo", () => this.redo(), { keys: "Ctrl+Shift+Z", disabled: true });
     this.oninput = oninput;
     this.marks = [];
     this.generated = [];
@@ -50,6 +52,12 @@ export class Editor {
 
   get canRedo() {
     return this.at < this.steps.length - 1;
+  }
+
+  /** Enable the buttons of undo and redo, unless the view is busy. */
+  updateButtons(isBusy = false) {
+    this.undoButton.disabled = isBusy || !this.canUndo;
+    this.redoButton.disabled = isBusy || !this.canRedo;
   }
 
   /** Replace the whole text, as one step of undo. */

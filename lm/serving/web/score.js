@@ -15,7 +15,7 @@ import {
 } from "./dom.js";
 import { Latest } from "./api.js";
 import { complete, score } from "./endpoints.js";
-import { bar, createColumns } from "./distribution.js";
+import { bar, createColumns, createHead } from "./distribution.js";
 import { Editor } from "./editor.js";
 
 const DELAY = 250;
@@ -51,8 +51,6 @@ export class ScoreView {
     );
     this.continues = element("input", { type: "checkbox", id: "score-continue", checked: true });
     this.stopButton = button("Stop", () => this.stop(), { keys: "Escape", disabled: true });
-    this.undoButton = button("Undo", () => this.undo(), { keys: "Ctrl+Z", disabled: true });
-    this.redoButton = button("Redo", () => this.redo(), { keys: "Ctrl+Shift+Z", disabled: true });
     const swatches = Array.from({ length: LEVELS }, (_, level) =>
       element("span", { class: `swatch surprisal-${level}` }),
     );
@@ -72,8 +70,8 @@ export class ScoreView {
           "div",
           { class: "toolbar", role: "group", "aria-label": "Text" },
           this.stopButton,
-          this.undoButton,
-          this.redoButton,
+          this.editor.undoButton,
+          this.editor.redoButton,
           element("label", { class: "check" }, this.continues, " Continue after choosing an alternative"),
         ),
         element(
@@ -122,8 +120,7 @@ export class ScoreView {
   }
 
   #changed() {
-    this.undoButton.disabled = !this.editor.canUndo;
-    this.redoButton.disabled = !this.editor.canRedo;
+    this.editor.updateButtons();
     if (this.model) this.update();
   }
 
@@ -195,17 +192,7 @@ export class ScoreView {
         { class: "distribution alternatives" },
         element("caption", {}, "What the model expected. Choosing one replaces the rest of the text."),
         createColumns(1),
-        element(
-          "thead",
-          { class: "visually-hidden" },
-          element(
-            "tr",
-            {},
-            element("th", { scope: "col" }, "Token"),
-            element("th", { scope: "col" }, "Bar"),
-            element("th", { scope: "col" }, "Probability"),
-          ),
-        ),
+        createHead("Token", "Bar", "Probability"),
         element("tbody", {}, ...token.alternatives.map((each) => this.#row(token, each, largest))),
       ),
     );
