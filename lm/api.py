@@ -407,7 +407,8 @@ def train(
 
 def _load_trained(run: Path, *, device: Device = "auto", threads: int | None = None) -> Model:
     """Load the model of a trained run, in the dtype in which it decodes fastest."""
-    choose_dtype_briefly(run, HardwareConfig(device=device, threads=threads))
+    if launcher_env.world_size() == 1:  # several ranks would measure beside each other
+        choose_dtype_briefly(run, HardwareConfig(device=device, threads=threads))
     model, last = load(run, device=device, threads=threads), find_checkpoint(run, which="last")
     model.improved = has_improved(load_config(last), load_state(last))
     return model

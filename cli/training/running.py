@@ -103,6 +103,8 @@ def _train(trainer: Trainer, run: Run, *, tensorboard: bool | None) -> int:
         else:
             deque(trainer, maxlen=0)
         number = trainer.world.all_reduce_max(signals.number)
+    if not trainer.world.is_main:
+        return number
     if run.state.finished:
         _report_results(run, ngram_bits=() if trainer.forecast is None else trainer.forecast.ngram_bits)
     else:

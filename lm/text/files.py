@@ -191,18 +191,18 @@ class TextFile:
 
     def read_as(self, changes: TextChanges) -> str:
         """Describe non-default decoding, given the normalisation changes; empty for the default."""
-        told = []
+        notes = []
         if self.holds_rows and self.format not in ("jsonl", "parquet"):
-            told.append(f"format={self.format}" + (" header=no" if not self._has_header else ""))
+            notes.append(f"format={self.format}" + (" header=no" if not self._has_header else ""))
         if not self.reading.is_utf8 and not self.is_parquet:
-            told.append(f"encoding={self.reading.encoding.lower()}")
+            notes.append(f"encoding={self.reading.encoding.lower()}")
         if changes.line_ends or changes.mark:
-            told.append("line_ends=lf")
+            notes.append("line_ends=lf")
         if changes.is_book and self.data.strip_gutenberg:
-            told.append("gutenberg=stripped")
+            notes.append("gutenberg=stripped")
         if changes.malformed:
-            told.append(f"malformed={changes.malformed} skipped")
-        return " ".join(told)
+            notes.append(f"malformed={changes.malformed} skipped")
+        return " ".join(notes)
 
     @property
     def _has_header(self) -> bool:
