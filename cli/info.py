@@ -20,7 +20,7 @@ from lm.config.run import RunConfig
 from lm.errors import InputError, UsageError
 from lm.run_folder import find_checkpoint, load_config, load_state, verify_checkpoint
 from lm.text.examples import parse_label
-from lm.training.history import load_expert_use
+from lm.training.run_summaries import load_expert_use
 
 
 def info(

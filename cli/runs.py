@@ -20,8 +20,8 @@ from lm.config.options import did_you_mean
 from lm.errors import InputError, LMError, UsageError
 from lm.files import atomic_write_bytes
 from lm.run_folder import is_run
-from lm.training import history
-from lm.training.history import MetricCurve, RunSummary
+from lm.training import run_summaries
+from lm.training.run_summaries import MetricCurve, RunSummary
 
 _NLL, _LOSS = "nll", "loss"
 
@@ -49,7 +49,7 @@ def runs(
       lm runs
       lm runs experiments/ --json
     """
-    found, damaged = history.list_runs(folder)
+    found, damaged = run_summaries.list_runs(folder)
     for problem in damaged:
         print_note(f"left out: {problem}")
     if as_json:
@@ -152,7 +152,7 @@ def _choose_curves(runs: Sequence[Path], what: str) -> dict[str, MetricCurve]:
 
 
 def _read_curve(run: Path, what: str) -> MetricCurve:
-    found = history.load_curves(run)
+    found = run_summaries.load_curves(run)
     if what == _NLL and _NLL not in found and _LOSS in found:
         print_note(f"{run}: an earlier version did not record {_NLL}; its {_LOSS} is drawn")
         return found[_LOSS]

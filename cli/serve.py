@@ -52,7 +52,7 @@ def serve(runs: _Runs, *, given: ParsedOptions) -> None:
     from cli.flags.loading import import_torch
 
     import_torch()
-    from cli.console.compiling import compiling_in_background
+    from cli.background_compilation import compiling_in_background
     from cli.console.messages import print_note
     from lm.hardware import select_device
     from lm.run_folder import find_checkpoint, load_config

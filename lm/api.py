@@ -48,10 +48,10 @@ from lm.evaluation.attention_maps import AttentionMap
 from lm.evaluation.classification import ClassificationScores, evaluate_classifier
 from lm.evaluation.completion_scoring import score_completions, score_conversations
 from lm.evaluation.contamination import ContaminationCheck
-from lm.evaluation.forced_decoding import PairEncoder, score_pairs_streaming
 from lm.evaluation.held_out import open_held_out_pairs, open_held_out_text
+from lm.evaluation.pair_scoring import PairEncoder, score_pairs_streaming
 from lm.evaluation.perplexity import FileScore, PerplexityResult
-from lm.evaluation.scorer import TextScorer
+from lm.evaluation.window_scorer import TextScorer
 from lm.interop import exporting
 from lm.interop.hugging_face import importing
 from lm.interop.hugging_face.hub import import_from_hub, is_hub_name, parse_hub_name
@@ -62,8 +62,8 @@ from lm.text.conversations import parse_messages
 from lm.text.files import TextFile, TextFiles, find_text_files, select_readable
 from lm.text.normalization import normalize_like_training
 from lm.tokenizer.tokenizer import Tokenizer
-from lm.training.history import has_improved
 from lm.training.multiprocess import train_in_processes
+from lm.training.run_summaries import has_improved
 from lm.training.trainer import Event, Trainer
 
 

@@ -30,7 +30,7 @@ from lm.model.transformer import (
     init_empty_weights,
 )
 from lm.run_folder import TrainingState
-from lm.tensors import load_tensors, save_tensors
+from lm.safetensors_io import load_tensors, save_tensors
 from lm.tokenizer.tokenizer import Tokenizer
 
 M = TypeVar("M", bound=Transformer)

@@ -34,7 +34,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from lm import files, tensor_file
+from lm import files, safetensors_header
 from lm.config import options
 from lm.config.run import RunConfig
 from lm.errors import InputError, UsageError, list_some
@@ -407,7 +407,7 @@ def _as_input_error() -> Iterator[None]:
 
 def count_parameters(folder: Path, file: str = MODEL) -> int:
     """Return the number of parameters in a weights file, from its header; InputError if it is damaged."""
-    return sum(math.prod(entry.shape) for entry in tensor_file.read_tensor_header(folder / file).values())
+    return sum(math.prod(entry.shape) for entry in safetensors_header.read_tensor_header(folder / file).values())
 
 
 def verify_checkpoint(checkpoint: Path, *, to_train: bool = True) -> None:

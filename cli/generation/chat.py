@@ -41,7 +41,7 @@ def chat(run: RunPath, *, system: _System = None, stats: _Stats = False, given: 
     config = SamplingConfig(**given["sampling"])
     run = resolve_run(run)
     import_torch()
-    from cli.console.compiling import compiling_in_background
+    from cli.background_compilation import compiling_in_background
     from cli.generation.chat_session import run_chat
     from lm.decoding.chat import Chat
     from lm.decoding.generator import Generator

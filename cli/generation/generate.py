@@ -169,7 +169,7 @@ def generate(
     text = _read_prompt(prompt, prompt_file, interactive=interactive)
 
     import_torch()
-    from cli.console.compiling import compiling_in_background
+    from cli.background_compilation import compiling_in_background
     from lm.decoding.generator import PROMPT_LOOKUP, Generator
     from lm.text.normalization import normalize_like_training
 

@@ -15,7 +15,7 @@ from typing import IO
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
-from cli.console.compiling import compiling_in_background
+from cli.background_compilation import compiling_in_background
 from cli.console.messages import print_note
 from cli.console.numbers import format_duration, format_number_of
 from cli.console.progress import create_progress

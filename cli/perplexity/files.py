@@ -28,6 +28,7 @@ from lm.config.hardware import HardwareConfig
 from lm.data.batch import Batch
 from lm.errors import InputError, UsageError
 from lm.evaluation import perplexity_comparison
+from lm.evaluation.batch_scoring import Nats
 from lm.evaluation.completion_scoring import CompletionScores, score_completions, score_conversations
 from lm.evaluation.contamination import ContaminationCheck
 from lm.evaluation.dtype_costs import DtypeCost, measure_dtype_costs
@@ -35,7 +36,6 @@ from lm.evaluation.file_scoring import ScoredSegment
 from lm.evaluation.held_out import open_held_out_text
 from lm.evaluation.perplexity import BatchScored, FileScore, PerplexityResult
 from lm.evaluation.perplexity_comparison import PairedDifference
-from lm.evaluation.scoring import Nats
 from lm.evaluation.surprisal import iterate_token_scores, merge_into_spans
 from lm.files import atomic_write_text
 from lm.hardware import inference_dtypes, select_device

@@ -23,11 +23,11 @@ from lm.config.model import check_heads_given
 from lm.data.batch import Batch
 from lm.decoding.translation_input import TranslationModel
 from lm.errors import InputError, UsageError
-from lm.evaluation import forced_decoding
-from lm.evaluation.forced_decoding import PairScores
+from lm.evaluation import pair_scoring
+from lm.evaluation.batch_scoring import Nats, score_batch
 from lm.evaluation.held_out import open_held_out_pairs
+from lm.evaluation.pair_scoring import PairScores
 from lm.evaluation.perplexity import PerplexityResult
-from lm.evaluation.scoring import Nats, score_batch
 from lm.hardware import divide_threads, select_inference_hardware
 from lm.model.transformer import EncoderOnly, count_parameters
 from lm.processes import ParallelMap, open_process_map
@@ -150,9 +150,9 @@ def _score(
         raise UsageError(f"{run}: this run {purpose}; name files of text instead of pairs")
     check_heads_given(loaded.config.model, are_given=file.heads is not None)
     tag = TranslationModel.from_loaded(loaded).tag_to(language, file_language=known)
-    encoder = forced_decoding.PairEncoder(loaded.tokenizer, loaded.source_tokenizer, tag=tag)
+    encoder = pair_scoring.PairEncoder(loaded.tokenizer, loaded.source_tokenizer, tag=tag)
     with show_counter("scoring", "pairs") as watch:
-        for scored in forced_decoding.score_pairs_streaming(
+        for scored in pair_scoring.score_pairs_streaming(
             loaded.model, encoder, file.pairs(), name=file.name, parallel_map=parallel_map
         ):
             watch(scored.result.documents)

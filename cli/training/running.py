@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import typer
 
-from cli.console.compiling import compiling_in_background
+from cli.background_compilation import compiling_in_background
 from cli.console.escapes import format_json_line, format_label
 from cli.console.messages import print_labelled, print_note
 from cli.console.numbers import format_bytes, format_duration, format_number_of, format_perplexity
@@ -32,8 +32,8 @@ from lm.hardware import measure_matmul_flops, peak_memory
 from lm.run_folder import read_pointer
 from lm.signals import StopSignals
 from lm.training.events import TrainingWarning
-from lm.training.history import best_accuracy, best_bits_per_byte, has_improved
 from lm.training.run import Run
+from lm.training.run_summaries import best_accuracy, best_bits_per_byte, has_improved
 from lm.training.trainer import Event, Planned, SettingsChosen, Started, Trainer
 
 E = TypeVar("E", Planned, Started)

@@ -14,8 +14,8 @@ from lm.data.batch import Batch
 from lm.data.bucketing import length_batches
 from lm.data.examples import completion_length_error, truncate_prompt
 from lm.errors import InputError, nan_logits_error
+from lm.evaluation.batch_scoring import Nats, score_batches
 from lm.evaluation.perplexity import PerplexityResult
-from lm.evaluation.scoring import Nats, score_batches
 from lm.model.transformer import DecoderOnly
 from lm.processes import ParallelMap
 from lm.text.conversations import Conversation

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from lm.data.bucketing import length_batches
 from lm.errors import InputError, nan_logits_error
-from lm.evaluation.scoring import Nats
+from lm.evaluation.batch_scoring import Nats
 from lm.evaluation.windows import Ids
 from lm.processes import ParallelMap
 from lm.text.documents import TextPiece, read_pieces

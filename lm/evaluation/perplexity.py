@@ -9,8 +9,8 @@ from typing import Self
 
 import numpy as np
 
+from lm.evaluation.batch_scoring import Nats
 from lm.evaluation.file_scoring import ScoredSegment, W, WindowScorer, score_files
-from lm.evaluation.scoring import Nats
 from lm.processes import ParallelMap
 from lm.text.files import TextFile
 from lm.tokenizer.offsets import RoundTripLoss

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from lm.evaluation.batch_scoring import Nats
 from lm.evaluation.file_scoring import ScoredSegment
 from lm.evaluation.perplexity import Totals
-from lm.evaluation.scoring import Nats
 from lm.tokenizer.offsets import ByteOffsets
 
 BLOCK_BYTES = 256

@@ -35,7 +35,7 @@ from lm.model.variants.experts import MixtureOfExperts
 from lm.model.variants.linformer import LinformerAttention
 from lm.model.variants.memory_compressed import MemoryCompressedAttention
 from lm.model.variants.recurrent import RecurrentCache, RecurrentDecoder, RecurrentEncoder, RecurrentInputs
-from lm.model.variants.syntax import SyntaxPositions, zero_padding
+from lm.model.variants.tree_positions import SyntaxPositions, zero_padding
 
 
 class Block(Module):

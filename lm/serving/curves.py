@@ -8,7 +8,7 @@ from typing import Any
 from lm import run_folder
 from lm.errors import LMError
 from lm.serving.errors import ApiError
-from lm.training import history
+from lm.training import run_summaries
 
 
 def list_runs(folder: str | None) -> dict[str, Any]:
@@ -16,7 +16,7 @@ def list_runs(folder: str | None) -> dict[str, Any]:
     if folder is None:
         return {"runs": []}
     try:
-        found, _ = history.list_runs(Path(folder))
+        found, _ = run_summaries.list_runs(Path(folder))
     except LMError as error:
         raise ApiError(404, str(error), code="not_found") from None
     return {
@@ -44,7 +44,7 @@ def read_metrics(folder: str | None, name: str, first: int) -> dict[str, Any]:
     if not run.is_dir():
         raise missing
     try:
-        curves = history.load_curves(run)
+        curves = run_summaries.load_curves(run)
     except (LMError, OSError):
         if not run_folder.is_run(run):
             raise missing from None

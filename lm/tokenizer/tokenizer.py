@@ -30,8 +30,8 @@ from lm.config.tokenizer import MASK
 from lm.errors import InputError
 from lm.text.documents import TextPiece
 from lm.tokenizer.byte_tokens import decode_byte_fallback, decode_byte_level, is_byte_level
-from lm.tokenizer.character_table import CharacterTable, merges_within_characters
 from lm.tokenizer.chat_template import CHAT_TOKENS, ChatTemplate, read_chat_template, write_chat_template
+from lm.tokenizer.lookup_encoder import CharacterTable, merges_within_characters
 
 Ids = npt.NDArray[np.uint32]
 

@@ -20,7 +20,7 @@ from lm.config.tokenizer import END_OF_TEXT, MASK, TokenizerConfig
 from lm.errors import InputError, UsageError
 from lm.files import cache_root, check_cache
 from lm.tokenizer.byte_tokens import byte_alphabet
-from lm.tokenizer.character_table import ANY_CHARACTER
+from lm.tokenizer.lookup_encoder import ANY_CHARACTER
 from lm.tokenizer.tokenizer import Tokenizer
 
 SAMPLE_BYTES = 128_000_000

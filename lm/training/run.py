@@ -26,7 +26,7 @@ from lm.optim.averaging import MovingAverage
 from lm.optim.optimizers import build_optimizers, load_optimizer_state, optimizer_state_tensors
 from lm.optim.schedules import learning_rate, total_steps_from_decay
 from lm.run_folder import TrainingState
-from lm.tensors import load_tensors
+from lm.safetensors_io import load_tensors
 from lm.training.checkpoint_writer import CheckpointWriter
 from lm.training.compiling import compile_hidden_states
 from lm.training.corpus import TrainingCorpus

@@ -22,7 +22,7 @@ from lm.hardware import MAX_THREADS
 from lm.locks import LockFile
 from lm.model.lora import load_frozen
 from lm.run_folder import TrainingState
-from lm.tensors import load_tensors
+from lm.safetensors_io import load_tensors
 from lm.training.corpus import TrainingCorpus, data_key, open_data, source_files, verify_data
 from lm.training.evaluation import check_samples
 from lm.training.initial_weights import check_tokenizers, has_matching_head, load_initial_weights

@@ -16,7 +16,7 @@ from typing import Any, Self
 from lm.adapter_base import refuse_adapters
 from lm.checkpoint import load_weights
 from lm.config.model import check_heads_given
-from lm.config.portable import describe_unportable
+from lm.config.portable_architectures import describe_unportable
 from lm.config.presets import DEFAULT_PRESET, build_run_config, is_portable_name
 from lm.config.run import CHANGEABLE_ON_RESUME, RunConfig
 from lm.config.run_spec import RunSpec
@@ -59,7 +59,6 @@ from lm.training.corpus import (
     open_corpus,
     open_data,
 )
-from lm.training.history import find_unfinished
 from lm.training.initial_weights import (
     add_token_rows,
     check_compatible,
@@ -68,11 +67,12 @@ from lm.training.initial_weights import (
     measure_initial_loss,
 )
 from lm.training.loop import train
-from lm.training.planning import continued_training, merge_selection, resolve
+from lm.training.planning import bpe_merges, continued_training, resolve
 from lm.training.planning.budget import TrainingSpeed, suggest_budget
 from lm.training.planning.continued_training import ContinuedTrainingChosen
 from lm.training.planning.resolve import BudgetForecast, Resolution
 from lm.training.run import Run, refuse_if_training
+from lm.training.run_summaries import find_unfinished
 from lm.training.startup import join_run, plan_run, resume_run, start_planned_run
 
 RUNS = Path("runs")
@@ -334,8 +334,8 @@ class Trainer:
                 and not corpus.prepared
                 and resolve.should_choose_merges(spec, chosen.config)
             ):
-                sample = read_beginnings(corpus.survey(chosen.config), limit=merge_selection.SAMPLE_BYTES)
-                measured = merge_selection.measure_merge_baselines(sample, chosen.config.tokenizer)
+                sample = read_beginnings(corpus.survey(chosen.config), limit=bpe_merges.SAMPLE_BYTES)
+                measured = bpe_merges.measure_merge_baselines(sample, chosen.config.tokenizer)
                 chosen = chosen if measured is None else chosen.choose(measured.reason, measured.settings())
             named = spec.tokenizer or spec.from_run
             prepared = yield from corpus.prepare(chosen.config, Path(named) if named else None, self._progress)

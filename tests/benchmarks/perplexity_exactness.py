@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from lm.checkpoint import load_model
-from lm.evaluation.scoring import score_document
+from lm.evaluation.batch_scoring import score_document
 from lm.hardware import Hardware
 from lm.model.transformer import DecoderOnly
 

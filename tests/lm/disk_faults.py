@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from lm import run_folder, tensors
+from lm import run_folder, safetensors_io
 
 _CALLS = ("fsync", "rename", "replace", "unlink", "remove", "rmdir", "mkdir", "link", "symlink", "chmod", "truncate")
 _TAKE_ROOM = ("fsync", "rename", "replace", "mkdir", "link", "symlink", "create", "write", "close", "save_file")
@@ -50,7 +50,7 @@ class Disk:
             patch.setattr(io, "open", opened)
             patch.setattr(builtins, "open", opened)
             patch.setattr(os, "open", self._opening_descriptor(os.open))
-            patch.setattr(tensors, "save_file", self._saving(tensors.save_file))
+            patch.setattr(safetensors_io, "save_file", self._saving(safetensors_io.save_file))
             yield
             self._within = True
             self.before("end")

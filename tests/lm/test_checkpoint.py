@@ -8,7 +8,7 @@ import shutil
 import pytest
 import torch
 
-from lm import checkpoint, files, run_folder, tensors
+from lm import checkpoint, files, run_folder, safetensors_io
 from lm.checkpoint import load_model, prepare_for_inference, save_checkpoint
 from lm.config.model import ModelConfig
 from lm.config.run import RunConfig
@@ -96,7 +96,7 @@ def test_a_failed_save_loses_nothing(save, tmp_path, failing, monkeypatch):
     """Whatever write fails on the way, the run still has a checkpoint that loads."""
     save(3)
     home, _, name = failing.rpartition(".")
-    owner = files if home else tensors
+    owner = files if home else safetensors_io
     real = getattr(owner, name)
     for fails_at in itertools.count():
         calls = itertools.count()

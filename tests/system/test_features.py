@@ -28,7 +28,7 @@ from lm.decoding.translation_input import TranslationModel
 from lm.evaluation.attention import compute_attention
 from lm.evaluation.classification import evaluate_classifier
 from lm.evaluation.perplexity import FileScore, PerplexityResult
-from lm.evaluation.scorer import TextScorer
+from lm.evaluation.window_scorer import TextScorer
 from lm.hardware import select_inference_hardware
 from lm.interop.exporting import export_run
 from lm.text.files import find_text_files

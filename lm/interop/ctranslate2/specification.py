@@ -9,7 +9,7 @@ import numpy.typing as npt
 from torch import Tensor, nn
 
 from lm.config.model import ModelConfig
-from lm.config.portable import AllowedValues, comparable_fields, differing_fields
+from lm.config.portable_architectures import AllowedValues, comparable_fields, differing_fields
 from lm.errors import InputError, UsageError
 from lm.model.attention import MultiHeadAttention
 from lm.model.layers import FeedForward

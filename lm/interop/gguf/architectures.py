@@ -12,11 +12,11 @@ from dataclasses import replace
 from typing import Any
 
 from lm.config.model import ModelConfig
-from lm.config.portable import AllowedValues
+from lm.config.portable_architectures import AllowedValues
 from lm.errors import UsageError
 from lm.interop.hugging_face.configuration import nearest_family
 from lm.interop.hugging_face.families import GPT2, GPT_NEOX, LLAMA, QWEN2, QWEN3
-from lm.interop.hugging_face.family import Family, Part
+from lm.interop.hugging_face.family_schema import Family, Part
 
 _OUTER = {"embedding.tokens": "token_embd", "embedding.positions": "position_embd", "decoder.final_norm": "output_norm"}
 _BLOCK = {

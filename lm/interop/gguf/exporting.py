@@ -18,7 +18,7 @@ from lm.errors import InputError
 from lm.interop.gguf.architectures import GPT_NEOX_NAME, LLAMA_NAME, build_metadata, find_architecture
 from lm.interop.gguf.vocabulary import GGUFVocabulary, build_vocabulary
 from lm.interop.hugging_face.configuration import explain_family
-from lm.interop.hugging_face.family import Family
+from lm.interop.hugging_face.family_schema import Family
 from lm.interop.hugging_face.tensors import to_family_tensors
 from lm.model.positions import rotary_frequencies, unscaled_rotary_frequencies
 

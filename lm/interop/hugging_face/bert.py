@@ -5,8 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from lm.config.portable import ARCHITECTURES
-from lm.interop.hugging_face.family import ACTIVATIONS, MASKED_LM, SEQUENCE_CLASSIFICATION, Family, FieldMapping, Part
+from lm.config.portable_architectures import ARCHITECTURES
+from lm.interop.hugging_face.family_schema import (
+    ACTIVATIONS,
+    MASKED_LM,
+    SEQUENCE_CLASSIFICATION,
+    Family,
+    FieldMapping,
+    Part,
+)
 
 _OUTER = {
     "embedding.tokens": "bert.embeddings.word_embeddings",

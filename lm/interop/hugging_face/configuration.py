@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from lm.config.model import ModelConfig
-from lm.config.portable import describe_fields, differing_fields
+from lm.config.portable_architectures import describe_fields, differing_fields
 from lm.config.tokenizer import END_OF_TEXT
 from lm.errors import InputError, UsageError
 from lm.interop.hugging_face import attention_window, custom_code, rotary
 from lm.interop.hugging_face.families import FAMILIES
-from lm.interop.hugging_face.family import SEQUENCE_CLASSIFICATION, Family, FieldMapping
+from lm.interop.hugging_face.family_schema import SEQUENCE_CLASSIFICATION, Family, FieldMapping
 from lm.interop.hugging_face.marian import MARIAN
 from lm.tokenizer.tokenizer import Tokenizer
 

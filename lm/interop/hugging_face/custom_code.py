@@ -10,9 +10,9 @@ from typing import Any
 
 from lm.config.model import ModelConfig
 from lm.config.options import build_config
-from lm.config.portable import AllowedValues
+from lm.config.portable_architectures import AllowedValues
 from lm.errors import InputError, UsageError
-from lm.interop.hugging_face.family import CAUSAL_LM, MASKED_LM, SEQUENCE_CLASSIFICATION, Family, FieldMapping
+from lm.interop.hugging_face.family_schema import CAUSAL_LM, MASKED_LM, SEQUENCE_CLASSIFICATION, Family, FieldMapping
 
 _CODE = Path(__file__).parent / "remote"
 _MODULES = ("configuration_lm", "positions_lm", "modeling_lm")

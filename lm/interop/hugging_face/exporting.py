@@ -17,12 +17,12 @@ from lm.config.run import RunConfig
 from lm.errors import InputError
 from lm.interop.hugging_face import custom_code, tokenizer_files
 from lm.interop.hugging_face.configuration import explain_family, find_family, to_json
-from lm.interop.hugging_face.family import Family
+from lm.interop.hugging_face.family_schema import Family
 from lm.interop.hugging_face.folder import CARD, CONFIG, GENERATION, WEIGHTS
 from lm.interop.hugging_face.model_card import build_model_card
 from lm.interop.hugging_face.tensors import to_family_tensors
 from lm.interop.hugging_face.tokenizer_files import special_token_ids
-from lm.tensors import save_tensors
+from lm.safetensors_io import save_tensors
 from lm.tokenizer.tokenizer import Tokenizer
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from lm.config.portable import ARCHITECTURES
+from lm.config.portable_architectures import ARCHITECTURES
 from lm.interop.hugging_face import bert
 from lm.interop.hugging_face.attention_window import WindowStyle
-from lm.interop.hugging_face.family import ACTIVATIONS, Family, FieldMapping, Part, Rotary
+from lm.interop.hugging_face.family_schema import ACTIVATIONS, Family, FieldMapping, Part, Rotary
 from lm.interop.hugging_face.marian import MARIAN
 
 _ALL_OR_NONE = {True: "all", False: "none"}

@@ -19,8 +19,8 @@ from torch import Tensor
 
 from lm import files
 from lm.errors import InputError
-from lm.tensor_file import TensorEntry, read_tensor_header
-from lm.tensors import FLOAT_DTYPES
+from lm.safetensors_header import TensorEntry, read_tensor_header
+from lm.safetensors_io import FLOAT_DTYPES
 from lm.tokenizer.tokenizer import FILE_NAME
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"

@@ -17,11 +17,11 @@ from lm.config.run import RunConfig
 from lm.errors import InputError
 from lm.interop.hugging_face import tokenizer_files
 from lm.interop.hugging_face.configuration import from_json
-from lm.interop.hugging_face.family import Family
+from lm.interop.hugging_face.family_schema import Family
 from lm.interop.hugging_face.folder import CONFIG, find_weights, read_config, read_tensor
 from lm.interop.hugging_face.tensors import family_shape, from_family_tensors, locate_tensor
 from lm.model.transformer import build_model, init_empty_weights
-from lm.tensor_file import TensorEntry
+from lm.safetensors_header import TensorEntry
 
 
 @dataclass(frozen=True)

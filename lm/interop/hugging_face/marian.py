@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from lm.config.portable import ARCHITECTURES
-from lm.interop.hugging_face.family import ACTIVATIONS, SEQ2SEQ_LM, Family, FieldMapping, Part
+from lm.config.portable_architectures import ARCHITECTURES
+from lm.interop.hugging_face.family_schema import ACTIVATIONS, SEQ2SEQ_LM, Family, FieldMapping, Part
 
 MARIAN = Family(
     model_type="marian",

@@ -7,7 +7,7 @@ from pathlib import Path
 from lm.config.run import RunConfig
 from lm.corpus.manifest import Manifest
 from lm.errors import LMError
-from lm.interop.hugging_face.family import CAUSAL_LM, MASKED_LM, SEQ2SEQ_LM, SEQUENCE_CLASSIFICATION, Family
+from lm.interop.hugging_face.family_schema import CAUSAL_LM, MASKED_LM, SEQ2SEQ_LM, SEQUENCE_CLASSIFICATION, Family
 from lm.run_folder import TrainingState
 from lm.tokenizer.tokenizer import Tokenizer
 

@@ -30,13 +30,13 @@ from lm.config.model import ModelConfig
 from lm.config.run import RunConfig
 from lm.errors import InputError, UsageError
 from lm.interop.hugging_face.configuration import find_family
-from lm.interop.hugging_face.family import Family
+from lm.interop.hugging_face.family_schema import Family
 from lm.interop.hugging_face.folder import CARD, read_json, read_tensor
 from lm.interop.hugging_face.tensors import locate_tensor, swap_groups
 from lm.model.lora import LoraLinear, build_model_with_lora, lora_layers
 from lm.model.transformer import init_empty_weights
-from lm.tensor_file import TensorEntry, read_tensor_header
-from lm.tensors import load_tensors, save_tensors
+from lm.safetensors_header import TensorEntry, read_tensor_header
+from lm.safetensors_io import load_tensors, save_tensors
 
 _PREFIX = "base_model.model."
 _CARD = """\

@@ -9,7 +9,7 @@ from typing import Any
 
 from lm.config.model import ModelConfig
 from lm.errors import InputError
-from lm.interop.hugging_face.family import Rotary
+from lm.interop.hugging_face.family_schema import Rotary
 
 _CONTEXT = "original_max_position_embeddings"
 _NUMBERS: Mapping[str, Mapping[str, str]] = {

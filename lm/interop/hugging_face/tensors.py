@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lm.config.model import ModelConfig
-from lm.interop.hugging_face.family import Family, Layout, Part
+from lm.interop.hugging_face.family_schema import Family, Layout, Part
 
 _BLOCK_TENSOR = re.compile(r"(encoder|decoder)\.blocks\.(\d+)\.(.+)")
 _HEAD, _TYPES, _BIAS = "head", "embedding.types", "output_bias"

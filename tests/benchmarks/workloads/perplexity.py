@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from lm.checkpoint import load_model
 from lm.config.evaluation import PerplexityConfig
 from lm.config.hardware import HardwareConfig
-from lm.evaluation.scoring import score_document
+from lm.evaluation.batch_scoring import score_document
 from lm.hardware import select_inference_hardware
 from lm.model.cost import training_flops
 from lm.model.transformer import DecoderOnly

@@ -18,7 +18,7 @@ from cli.main import run
 from lm.config.presets import PRESETS
 from lm.config.training import Schedule
 from lm.text.public.catalogue import CORPORA
-from lm.training import history
+from lm.training import run_summaries
 from tests.documented_help import commands
 from tests.system.conftest import SMALL
 
@@ -193,7 +193,7 @@ def test_curves_that_are_offered_are_those_that_a_run_has(ask, tmp_path, monkeyp
     text, folder = tmp_path / "text.txt", tmp_path / "run"
     text.write_text("one two three four\n" * 100)
     assert run(["train", str(text), "-o", str(folder), "--steps", "1", *SMALL]) == 0
-    assert set(history.load_curves(folder)) <= set(ask("bash", "lm plot x --what ", tmp_path))
+    assert set(run_summaries.load_curves(folder)) <= set(ask("bash", "lm plot x --what ", tmp_path))
 
 
 @pytest.mark.parametrize("shell", SHELLS)

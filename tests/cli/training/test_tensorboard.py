@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cli.main import run
-from lm.training import history
+from lm.training import run_summaries
 from tests.system.conftest import SMALL
 from tests.tolerances import approx
 
@@ -48,7 +48,7 @@ def read(folder: Path):
 
 
 def assert_equals_the_log(folder: Path) -> None:
-    events, log = read(folder), history.load_curves(folder)
+    events, log = read(folder), run_summaries.load_curves(folder)
     assert set(events.Tags()["scalars"]) == set(CURVES)
     for name in CURVES:
         shown = events.Scalars(name)

@@ -17,7 +17,7 @@ from lm.data.pair_tokens import FramedPairs, TranslationDirection, translation_d
 from lm.data.pairs import PairData
 from lm.decoding.translation import Translator
 from lm.decoding.translation_input import SourceLine, TranslationModel
-from lm.evaluation.forced_decoding import EncodedPairs, PairEncoder
+from lm.evaluation.pair_scoring import EncodedPairs, PairEncoder
 from lm.model.transformer import build_model
 from lm.pseudorandom import hash64
 from lm.text.dependency_trees import compute_tree_positions

@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from lm.distributed.process_group import is_lost_rank
 from lm.run_folder import MODEL, find_checkpoint
-from lm.tensors import load_tensors
+from lm.safetensors_io import load_tensors
 from lm.training.loop import train
 from tests.lm.distributed.processes import CASES, halfway, in_processes, resumed, trained, write_texts
 from tests.tolerances import approx

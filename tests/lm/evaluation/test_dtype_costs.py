@@ -10,7 +10,7 @@ import torch
 from lm.config.evaluation import PerplexityConfig
 from lm.evaluation.dtype_costs import DtypeCost, measure_dtype_costs
 from lm.evaluation.perplexity import BatchScored, FileScore, PerplexityResult
-from lm.evaluation.scorer import TextScorer
+from lm.evaluation.window_scorer import TextScorer
 from lm.model.layers import quantise
 from lm.model.transformer import count_parameters
 from lm.text.files import find_text_files

@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 import torch
 
+from lm.evaluation.batch_scoring import score_document
 from lm.evaluation.file_scoring import score_files
-from lm.evaluation.scorer import build_window_scorer
-from lm.evaluation.scoring import score_document
+from lm.evaluation.window_scorer import build_window_scorer
 from lm.text.documents import TextPiece
 from lm.text.files import find_text_files
 from tests.lm.evaluation.small_models import BPE, CHAR, SEPARATOR, TEXT, make_model

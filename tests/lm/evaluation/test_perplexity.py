@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from lm.errors import InputError
+from lm.evaluation.batch_scoring import score_document
 from lm.evaluation.perplexity import BatchScored, FileScore, MacroAverage, PerplexityResult, Totals, measure_perplexity
-from lm.evaluation.scorer import build_window_scorer
-from lm.evaluation.scoring import score_document
+from lm.evaluation.window_scorer import build_window_scorer
 from lm.text.files import find_text_files
 from tests.lm.evaluation.small_models import BPE, CHAR, SEPARATOR, TEXT, make_model, token_by_token
 from tests.tolerances import approx

@@ -11,7 +11,7 @@ import pytest
 import lm
 from lm.config.decoding import SamplingConfig
 from lm.decoding.sampling import History, Sampler
-from lm.evaluation.scoring import score_document
+from lm.evaluation.batch_scoring import score_document
 from tests.cli.small_runs import make_run
 from tests.lm.serving.conftest import RUNS, served
 

@@ -9,8 +9,8 @@ import pytest
 from cli.console.curves import plot_curves
 from lm.errors import InputError
 from lm.training.events import Evaluation, Sample, Step
-from lm.training.history import load_curves, load_expert_use
 from lm.training.run_log import RunLog
+from lm.training.run_summaries import load_curves, load_expert_use
 from tests.lm.full_disk import full_disk
 
 ANY_LINE_END = "one\u2028two\u0085three\x0bfour\rfive\nsix"

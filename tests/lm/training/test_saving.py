@@ -11,8 +11,8 @@ from lm import checkpoint, run_folder
 from lm.config.training import TrainingConfig
 from lm.errors import TrainingError
 from lm.training.events import Step
-from lm.training.history import load_curves
 from lm.training.loop import train
+from lm.training.run_summaries import load_curves
 from lm.training.startup import resume_run
 from tests.lm.training.conftest import loss_of, stop_after, sums
 from tests.tolerances import approx, assert_close

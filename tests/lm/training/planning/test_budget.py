@@ -14,7 +14,7 @@ from lm.config.training import TrainingConfig
 from lm.hardware import Hardware
 from lm.optim.schedules import learning_rate, total_steps_from_decay
 from lm.run_folder import MODEL, checkpoint_folder
-from lm.tensors import load_tensors
+from lm.safetensors_io import load_tensors
 from lm.training.corpus import TrainingCorpus
 from lm.training.events import DecayStarted, EndRescheduled, Evaluation, Replanned, Saved, Step, StoppedEarly
 from lm.training.loop import train

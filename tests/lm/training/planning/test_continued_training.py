@@ -23,7 +23,6 @@ from lm.config.training import TrainingConfig
 from lm.errors import InputError
 from lm.training.corpus import TrainingCorpus
 from lm.training.events import Evaluation, Saved, Step, StoppedEarly
-from lm.training.history import has_improved
 from lm.training.loop import train
 from lm.training.planning.continued_training import (
     choose_continued_training,
@@ -33,6 +32,7 @@ from lm.training.planning.continued_training import (
 )
 from lm.training.planning.resolve import resolve_spec
 from lm.training.run import Run
+from lm.training.run_summaries import has_improved
 from lm.training.startup import resume_run, start_run
 from tests.lm.training import test_lora
 from tests.lm.training.conftest import loss_of, metrics_lines, new_run, stop_after, sums

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from lm.errors import InputError
-from lm.tensors import load_tensors, save_tensors
+from lm.safetensors_io import load_tensors, save_tensors
 
 TENSORS = {
     "matrix": torch.randn(5, 3, dtype=torch.float64),

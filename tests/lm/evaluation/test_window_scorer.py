@@ -7,7 +7,7 @@ import pytest
 from lm.config.evaluation import PerplexityConfig
 from lm.errors import UsageError
 from lm.evaluation.perplexity import BatchScored, FileScore, measure_perplexity
-from lm.evaluation.scorer import TextScorer, build_window_scorer
+from lm.evaluation.window_scorer import TextScorer, build_window_scorer
 from lm.text.files import find_text_files
 from tests.lm.evaluation.small_models import BPE, SEPARATOR, TEXT, make_model
 

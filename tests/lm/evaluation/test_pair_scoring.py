@@ -8,7 +8,7 @@ import torch
 
 from lm.config.model import ModelConfig
 from lm.errors import InputError
-from lm.evaluation.forced_decoding import PairEncoder, score_pairs, score_pairs_streaming
+from lm.evaluation.pair_scoring import PairEncoder, score_pairs, score_pairs_streaming
 from lm.model.transformer import build_model
 from lm.text.parallel import SentencePair
 from lm.tokenizer.special_tokens import LanguageTag

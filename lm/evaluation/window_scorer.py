@@ -11,9 +11,9 @@ import torch
 
 from lm.config.evaluation import PerplexityConfig
 from lm.errors import UsageError
+from lm.evaluation.batch_scoring import Nats, compute_surprisals, score_windows
 from lm.evaluation.file_scoring import ScoredSegment, WindowScorer
 from lm.evaluation.perplexity import BatchScored, FileScore, measure_perplexity
-from lm.evaluation.scoring import Nats, compute_surprisals, score_windows
 from lm.evaluation.windows import (
     CausalWindow,
     CausalWindowSplitter,

@@ -10,8 +10,8 @@ import pytest
 
 from lm.errors import InputError
 from lm.model.transformer import count_parameters
-from lm.training.history import find_unfinished, list_runs, load_curves, load_expert_use, summarise_run
 from lm.training.loop import train
+from lm.training.run_summaries import find_unfinished, list_runs, load_curves, load_expert_use, summarise_run
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import tokenizers
 
 from lm.config.tokenizer import TokenizerConfig
 from lm.tokenizer import training
-from lm.tokenizer.character_table import CharacterTable
+from lm.tokenizer.lookup_encoder import CharacterTable
 from tests.lm.tokenizers_elsewhere import TEXT
 
 

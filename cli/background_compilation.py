@@ -24,7 +24,7 @@ def compiling_in_background(
         is_long: the command runs so long that the compiler may take time from it.
         waits: whether to wait a few seconds at the end, unless there is an error.
     """
-    from lm.engine.background import VARIABLE, BackgroundCompiler
+    from lm.engine.background_compiler import VARIABLE, BackgroundCompiler
 
     compiler = BackgroundCompiler.start(config, device, is_long=is_long)
     if compiler is None:

@@ -24,7 +24,7 @@ _NICENESS, _NICENESS_IN_LONG_COMMANDS = 19, 3
 """1% of a core that the command keeps busy, and 34%: with that, training steps on two cores took twice as long."""
 _MAX_WAITS = 10
 """Commands that wait for the compiler at their end; on a machine too slow to finish with them, later ones don't."""
-_CODE = "from lm.engine.background import run_compiler; run_compiler(int(sys.argv[2]))"
+_CODE = "from lm.engine.background_compiler import run_compiler; run_compiler(int(sys.argv[2]))"
 
 
 class BackgroundCompiler:

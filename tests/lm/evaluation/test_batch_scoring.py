@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 import torch
 
-from lm.evaluation import scoring
-from lm.evaluation.scoring import score_document
+from lm.evaluation import batch_scoring
+from lm.evaluation.batch_scoring import score_document
 from tests.lm.evaluation.small_models import make_model, random_tokens, token_by_token
 from tests.tolerances import assert_close
 
@@ -35,7 +35,7 @@ def test_logits_of_a_few_rows_at_once_are_all_that_is_held(monkeypatch):
     model, tokens, rows = make_model(), random_tokens(26), []
     logits = model.logits
     monkeypatch.setattr(model, "logits", lambda states: rows.append(len(states)) or logits(states))
-    monkeypatch.setattr(scoring, "_MAX_LOGITS", 10 * 4 * model.config.vocab_size)
+    monkeypatch.setattr(batch_scoring, "_MAX_LOGITS", 10 * 4 * model.config.vocab_size)
     nats = score_document(model, tokens, context=40, stride=40, start_token=None)
     assert rows == [10, 10, 5]
     assert_close(

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from lm.config.portable import AllowedValues
+from lm.config.portable_architectures import AllowedValues
 from lm.interop.hugging_face.attention_window import WindowStyle
 
 CAUSAL_LM, MASKED_LM, SEQUENCE_CLASSIFICATION, SEQ2SEQ_LM = (

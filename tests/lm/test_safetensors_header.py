@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 
 from lm.errors import InputError
-from lm.tensor_file import read_tensor_header
+from lm.safetensors_header import read_tensor_header
 
 
 def header(values: object) -> bytes:

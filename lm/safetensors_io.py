@@ -14,7 +14,7 @@ from torch import Tensor
 
 from lm import files
 from lm.errors import InputError
-from lm.tensor_file import TensorEntry, read_tensor_header
+from lm.safetensors_header import TensorEntry, read_tensor_header
 
 FLOAT_DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 """Floating-point dtypes by their names in the format."""

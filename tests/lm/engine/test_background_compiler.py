@@ -5,11 +5,11 @@ import time
 
 import pytest
 
-from cli.console.compiling import compiling_in_background
+from cli.background_compilation import compiling_in_background
 from cli.main import run
 from lm.config.model import ModelConfig
-from lm.engine import background
-from lm.engine.background import BackgroundCompiler
+from lm.engine import background_compiler
+from lm.engine.background_compiler import BackgroundCompiler
 from lm.kernels import code_cache
 from lm.locks import LockFile
 from tests.cli.small_runs import make_run
@@ -22,7 +22,7 @@ def empty_cache(tmp_path, monkeypatch):
     """An empty cache, and two cores."""
     monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("LM_BACKGROUND_COMPILE", raising=False)
-    monkeypatch.setattr(background, "available_cores", lambda: 2)
+    monkeypatch.setattr(background_compiler, "available_cores", lambda: 2)
     code_cache.clear_cached_state()
     yield
     code_cache.clear_cached_state()
@@ -52,7 +52,7 @@ def test_it_starts_once_there_is_no_code_and_ends_when_it_is_stopped():
 
 
 def test_only_the_first_commands_wait_for_it(monkeypatch):
-    monkeypatch.setattr(background, "_MAX_WAITS", 2)
+    monkeypatch.setattr(background_compiler, "_MAX_WAITS", 2)
     waiting = []
     for _ in range(3):
         compiler = BackgroundCompiler.start(CONFIG, "cpu")
@@ -80,7 +80,7 @@ def test_a_variable_disables_it(monkeypatch, value):
 def test_nothing_starts_where_it_would_not_be_used(monkeypatch):
     assert BackgroundCompiler.start(CONFIG, "cuda") is None
     assert BackgroundCompiler.start(CONFIG.replace(objective="masked"), "cpu") is None
-    monkeypatch.setattr(background, "available_cores", lambda: 1)
+    monkeypatch.setattr(background_compiler, "available_cores", lambda: 1)
     assert BackgroundCompiler.start(CONFIG, "cpu") is None
 
 
@@ -99,7 +99,7 @@ def test_a_cache_that_is_not_writable_or_where_compiling_failed_is_left_alone(tm
 
 
 def test_the_line_is_printed_once_and_output_and_tokens_stay_the_same(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("cli.console.compiling._WAIT", 0.1)
+    monkeypatch.setattr("cli.background_compilation._WAIT", 0.1)
     folder = make_run(tmp_path / "run")
     command = ["generate", str(folder), "The owl", "--greedy", "--max-tokens", "5"]
     outputs = []
@@ -130,8 +130,8 @@ def test_the_compiler_ends_well_when_there_is_nothing_left_to_compile():
 @pytest.mark.skipif(sys.platform == "win32", reason="kills with a signal")
 def test_a_killed_command_leaves_no_process():
     code = (
-        "import time; from lm.engine import background as b; b.available_cores = lambda: 2; "
-        "from tests.lm.engine.test_background import CONFIG; c = b.BackgroundCompiler.start(CONFIG, 'cpu'); "
+        "import time; from lm.engine import background_compiler as b; b.available_cores = lambda: 2; "
+        "from tests.lm.engine.test_background_compiler import CONFIG; c = b.BackgroundCompiler.start(CONFIG, 'cpu'); "
         "print(c._process.pid, flush=True); time.sleep(600)"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:

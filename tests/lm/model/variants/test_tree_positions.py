@@ -12,7 +12,7 @@ from torch import Tensor
 from lm.config.model import ModelConfig
 from lm.errors import UsageError
 from lm.model.transformer import EncoderDecoder, build_model
-from lm.model.variants.syntax import token_depths, tree_distances
+from lm.model.variants.tree_positions import token_depths, tree_distances
 from lm.text.dependency_trees import compute_tree_positions
 from tests.lm.text.random_trees import random_heads, searched_depth, searched_distance
 from tests.tolerances import assert_close
