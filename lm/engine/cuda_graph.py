@@ -14,7 +14,7 @@ from torch import Tensor
 
 from lm.engine.engine import EngineOutput, KVCache, OutputSpec
 from lm.engine.pytorch import SequenceKVCache, SequenceLayerKVCache, TorchEngine, row_attention_inputs
-from lm.model.attention_inputs import LayerKVCache
+from lm.model.kv_cache import LayerKVCache
 from lm.model.positions import PositionTable
 from lm.model.transformer import DecoderOnly
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from lm.kernels.torch_ops import TopK
-from lm.model.attention_inputs import LayerKVCache
+from lm.model.kv_cache import LayerKVCache
 from lm.model.transformer import DecoderOnly, EncoderDecoder
 
 DecoderModel = DecoderOnly | EncoderDecoder

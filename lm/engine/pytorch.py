@@ -11,7 +11,9 @@ from torch import Tensor
 from lm.engine.engine import DecoderModel, EncodedSource, EngineOutput, KVCache, Layout, OutputSpec, StepInputs
 from lm.engine.tree_cache import TreeKVCache
 from lm.model.attention import capture_attention_weights
-from lm.model.attention_inputs import AttentionInputs, DecoderCache, LayerKVCache, Mask, padding_bias
+from lm.model.attention_inputs import AttentionInputs
+from lm.model.kv_cache import DecoderCache, LayerKVCache
+from lm.model.mask import Mask, padding_bias
 from lm.model.transformer import DecoderOnly, EncoderDecoder
 from lm.model.variants.recurrent import RecurrentCache, RecurrentInputs, RowRecurrentCache
 

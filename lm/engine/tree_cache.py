@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from lm.engine.engine import DecoderModel, EncodedSource, StepInputs
-from lm.model.attention_inputs import AttentionInputs, DecoderCache, Mask, padding_bias
+from lm.model.attention_inputs import AttentionInputs
+from lm.model.kv_cache import DecoderCache
+from lm.model.mask import Mask, padding_bias
 from lm.model.transformer import DecoderOnly
 
 _FIRST_SLOTS = 32

@@ -14,9 +14,11 @@ from torch import Tensor, nn
 
 from lm.config.model import ModelConfig
 from lm.kernels.blockwise_attention import blockwise_causal_attention, is_blockwise_faster
-from lm.model.attention_inputs import AttentionInputs, LayerKVCache, Mask, RelativeEmbeddings
+from lm.model.attention_inputs import AttentionInputs, RelativeEmbeddings
+from lm.model.kv_cache import LayerKVCache
 from lm.model.layers import Linear, RMSNorm, output_std
 from lm.model.layers import dropout as apply_dropout
+from lm.model.mask import Mask
 from lm.model.module import Module, count_macs
 
 _MAX_KEYS_FOR_MATMULS = 512

@@ -17,7 +17,8 @@ from torch.utils.checkpoint import checkpoint
 from lm.config.model import ModelConfig
 from lm.kernels.blockwise_attention import choose_blockwise_attention
 from lm.model.attention import CrossAttention, MultiHeadAttention
-from lm.model.attention_inputs import AttentionInputs, DecoderCache, Mask, ValueResidual
+from lm.model.attention_inputs import AttentionInputs, ValueResidual
+from lm.model.kv_cache import DecoderCache
 from lm.model.layers import (
     ClassificationHead,
     Dropout,
@@ -28,6 +29,7 @@ from lm.model.layers import (
     build_norm,
     choose_matmul_kernels,
 )
+from lm.model.mask import Mask
 from lm.model.module import Module, count_macs, initialise
 from lm.model.positions import InputEmbedding, build_relative_positions
 from lm.model.variants.block_sparse import BlockSparseAttention, build_pattern

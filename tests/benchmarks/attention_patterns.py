@@ -30,7 +30,8 @@ from pathlib import Path
 import torch
 
 from lm.config.model import ModelConfig
-from lm.model.attention_inputs import AttentionInputs, Mask
+from lm.model.attention_inputs import AttentionInputs
+from lm.model.mask import Mask
 from lm.model.module import initialise
 from lm.model.positions import build_relative_positions
 from lm.model.transformer import build_self_attention

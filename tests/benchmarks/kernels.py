@@ -21,9 +21,9 @@ from torch import Tensor
 
 from lm.hardware import Hardware, native_dtypes, time_work
 from lm.model import attention
-from lm.model.attention_inputs import Mask
 from lm.model.layers import _onednn_linear, dropout, linear
 from lm.model.loss import linear_cross_entropy
+from lm.model.mask import Mask
 from lm.training.step_timing import time_interleaved
 
 Ways = dict[str, Callable[[], object]]

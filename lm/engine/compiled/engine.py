@@ -26,7 +26,7 @@ from lm.errors import UsageError
 from lm.kernels import code_cache
 from lm.kernels.torch_ops import TopK
 from lm.kernels.vector_ops import ACTIVATIONS
-from lm.model.attention_inputs import LayerKVCache
+from lm.model.kv_cache import LayerKVCache
 from lm.model.positions import ALiBi, RotaryPositions, T5Bias
 from lm.model.transformer import Stack
 

@@ -16,7 +16,8 @@ from torch.utils.checkpoint import checkpoint
 
 from lm.config.model import ModelConfig
 from lm.model.attention import MultiHeadAttention, attend
-from lm.model.attention_inputs import AttentionInputs, DistanceBias, Mask, RelativeEmbeddings, SparsityPattern
+from lm.model.attention_inputs import AttentionInputs, DistanceBias, RelativeEmbeddings
+from lm.model.mask import Mask, SparsityPattern
 from lm.model.module import memoised
 
 

@@ -8,7 +8,8 @@ from torch import Tensor, nn
 from lm.config.model import ModelConfig
 from lm.errors import UsageError
 from lm.model.attention import MultiHeadAttention, attend
-from lm.model.attention_inputs import AttentionInputs, Mask
+from lm.model.attention_inputs import AttentionInputs
+from lm.model.mask import Mask
 from lm.model.module import count_macs
 
 

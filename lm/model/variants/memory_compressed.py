@@ -10,8 +10,9 @@ from torch import Tensor
 
 from lm.config.model import ModelConfig
 from lm.model.attention import MultiHeadAttention, attend
-from lm.model.attention_inputs import AttentionInputs, Mask, RelativeEmbeddings
+from lm.model.attention_inputs import AttentionInputs, RelativeEmbeddings
 from lm.model.layers import Linear
+from lm.model.mask import Mask
 from lm.model.positions import Rotation
 from lm.model.variants.block_sparse import compute_in_chunks, split_evenly
 

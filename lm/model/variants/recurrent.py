@@ -16,8 +16,10 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 from lm.config.model import ModelConfig
 from lm.model.attention import Attention
-from lm.model.attention_inputs import AttentionInputs, LayerKVCache, Mask
+from lm.model.attention_inputs import AttentionInputs
+from lm.model.kv_cache import LayerKVCache
 from lm.model.layers import Dropout, Linear
+from lm.model.mask import Mask
 from lm.model.module import Module, count_macs
 
 State = Tensor | tuple[Tensor, Tensor]

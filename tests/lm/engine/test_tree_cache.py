@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 
 from lm.engine.tree_cache import SlotTable
-from lm.model.attention_inputs import DecoderCache, LayerKVCache, padding_bias
+from lm.model.kv_cache import DecoderCache, LayerKVCache
+from lm.model.mask import padding_bias
 
 INF = torch.inf
 

@@ -6,7 +6,7 @@ from lm.config.model import ModelConfig
 from lm.kernels import blockwise_attention
 from lm.kernels.blockwise_attention import blockwise_causal_attention, choose_blockwise_attention, is_blockwise_faster
 from lm.model.attention import attend
-from lm.model.attention_inputs import Mask
+from lm.model.mask import Mask
 from lm.model.transformer import build_model, choose_kernels
 from tests.tolerances import assert_close
 

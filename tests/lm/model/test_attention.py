@@ -12,7 +12,9 @@ from torch import Tensor
 from lm.config.model import ModelConfig
 from lm.model import attention
 from lm.model.attention import MultiHeadAttention, attend
-from lm.model.attention_inputs import AttentionInputs, LayerKVCache, Mask
+from lm.model.attention_inputs import AttentionInputs
+from lm.model.kv_cache import LayerKVCache
+from lm.model.mask import Mask
 from lm.model.variants.block_sparse import SlidingWindow
 from tests.tolerances import assert_close
 

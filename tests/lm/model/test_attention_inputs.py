@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from lm.config.model import ModelConfig
-from lm.model.attention_inputs import AttentionInputs, DecoderCache, LayerKVCache, Mask, ValueResidual
+from lm.model.attention_inputs import AttentionInputs, ValueResidual
+from lm.model.kv_cache import DecoderCache, LayerKVCache
+from lm.model.mask import Mask
 from lm.model.transformer import build_model
 from lm.model.variants.block_sparse import SlidingWindow
 from lm.model.variants.recurrent import RecurrentCache

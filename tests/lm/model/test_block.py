@@ -7,8 +7,9 @@ import torch
 
 from lm.config.model import ModelConfig
 from lm.model.attention import capture_attention_weights
-from lm.model.attention_inputs import AttentionInputs, Mask, ValueResidual
+from lm.model.attention_inputs import AttentionInputs, ValueResidual
 from lm.model.cost import parameters_by_part
+from lm.model.mask import Mask
 from lm.model.transformer import Block, Stack, build_model
 from tests.lm.model.hugging_face import randomise
 from tests.tolerances import assert_close

@@ -5,7 +5,8 @@ import torch
 
 from lm.config.model import ModelConfig
 from lm.model.attention import capture_attention_weights, compute_attention_weights
-from lm.model.attention_inputs import AttentionInputs, Mask
+from lm.model.attention_inputs import AttentionInputs
+from lm.model.mask import Mask
 from lm.model.transformer import build_model
 from lm.model.variants.block_sparse import SlidingWindow
 from tests.tolerances import approx, assert_close

@@ -12,7 +12,8 @@ from transformers.models.t5.modeling_t5 import T5Attention
 
 from lm.config.model import ModelConfig
 from lm.errors import UsageError
-from lm.model.attention_inputs import AttentionInputs, Mask
+from lm.model.attention_inputs import AttentionInputs
+from lm.model.mask import Mask
 from lm.model.positions import ALiBi, t5_buckets
 from lm.model.transformer import Stack, build_model
 from tests.tolerances import assert_close

@@ -11,7 +11,8 @@ import torch
 from lm.config.model import ModelConfig
 from lm.config.model_fields import Positions
 from lm.errors import UsageError
-from lm.model.attention_inputs import AttentionInputs, Mask
+from lm.model.attention_inputs import AttentionInputs
+from lm.model.mask import Mask
 from lm.model.positions import ABSOLUTE_SCHEMES, RELATIVE_SCHEMES, InputEmbedding, PositionTable, sinusoidal_table
 from lm.model.transformer import build_model
 from tests.tolerances import approx, assert_close

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from lm.config.model import ModelConfig
 from lm.model.attention import MultiHeadAttention, capture_attention_weights
-from lm.model.attention_inputs import AttentionInputs, Mask
+from lm.model.attention_inputs import AttentionInputs
+from lm.model.mask import Mask
 from lm.model.transformer import Stack, build_model
 from tests.tolerances import assert_close
 

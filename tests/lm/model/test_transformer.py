@@ -12,8 +12,9 @@ import torch
 from lm.config.model import ModelConfig
 from lm.config.model_fields import Positions
 from lm.config.presets import PRESETS, build_run_config
-from lm.model.attention_inputs import AttentionInputs, Mask
+from lm.model.attention_inputs import AttentionInputs
 from lm.model.loss import cross_entropy, linear_cross_entropy
+from lm.model.mask import Mask
 from lm.model.transformer import Block, DecoderOnly, EncoderDecoder, build_model, count_parameters
 from tests.lm.model import hugging_face
 from tests.tolerances import assert_close, ulps

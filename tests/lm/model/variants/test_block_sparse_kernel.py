@@ -7,7 +7,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lm.model.attention import attend
-from lm.model.attention_inputs import Mask
+from lm.model.mask import Mask
 from lm.model.variants import block_sparse as block_attention
 from lm.model.variants.block_sparse import BigBird, BlockSparseKernel, LocalBlocks, SlidingWindow, is_blockwise_faster
 from tests.tolerances import assert_close

@@ -10,7 +10,8 @@ import torch
 from lm.config.model import ModelConfig
 from lm.errors import UsageError
 from lm.model.attention import MultiHeadAttention, capture_attention_weights
-from lm.model.attention_inputs import AttentionInputs, Mask
+from lm.model.attention_inputs import AttentionInputs
+from lm.model.mask import Mask
 from lm.model.transformer import build_model
 from lm.model.variants.linformer import LinformerAttention
 from tests.tolerances import assert_close

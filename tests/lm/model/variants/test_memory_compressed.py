@@ -9,7 +9,8 @@ import torch
 
 from lm.config.model import ModelConfig
 from lm.model.attention import capture_attention_weights
-from lm.model.attention_inputs import AttentionInputs, Mask
+from lm.model.attention_inputs import AttentionInputs
+from lm.model.mask import Mask
 from lm.model.transformer import build_model
 from lm.model.variants import memory_compressed
 from lm.model.variants.memory_compressed import MemoryCompressedAttention

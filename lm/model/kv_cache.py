@@ -1,0 +1,124 @@
+"""KV caches of the model.
+
+Those of engines and decode sessions, with rows of different lengths, are in `lm.engine`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+class LayerKVCache:
+    """Keys and values of one attention layer, in buffers that grow by doubling."""
+
+    def __init__(self) -> None:
+        self.length = 0
+        self._key: Tensor | None = None
+        self._value: Tensor | None = None
+
+    def extend(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Append (batch, kv_heads, n, head) keys and values; return all keys and values."""
+        start, self.length = self.length, self.length + key.shape[2]
+        if self._key is None or self._value is None:  # without spare capacity: an encoder output never grows
+            self._key, self._value = key.contiguous(), value.contiguous()
+            return self._key, self._value
+        self._key = _grow(self._key, key, start, self.length)
+        self._value = _grow(self._value, value, start, self.length)
+        self._key[:, :, start : self.length] = key
+        self._value[:, :, start : self.length] = value
+        return self.keys_and_values()
+
+    def reserve(self, positions: int) -> None:
+        """Reserve and count positions whose keys and values the caller writes into `buffers`."""
+        start, self.length = self.length, self.length + positions
+        key, value = self.buffers()
+        if key.shape[2] < self.length:
+            self._key, self._value = (_grow(buffer, buffer, start, self.length) for buffer in (key, value))
+
+    def buffers(self) -> tuple[Tensor, Tensor]:
+        """Return the key and value buffers, (batch, kv_heads, capacity, head) each."""
+        assert self._key is not None
+        assert self._value is not None
+        return self._key, self._value
+
+    def move_to(self, key: Tensor, value: Tensor) -> None:
+        """Copy the contents to other (batch, kv_heads, capacity, head) buffers and use these; the rest is zeroed."""
+        for buffer, used in zip((key, value), self.keys_and_values(), strict=True):
+            buffer[:, :, : self.length] = used
+            buffer[:, :, self.length :] = 0.0
+        self._key, self._value = key, value
+
+    def keys_and_values(self) -> tuple[Tensor, Tensor]:
+        """Return the keys and values so far, (batch, kv_heads, length, head) each."""
+        key, value = self.buffers()
+        return key[:, :, : self.length], value[:, :, : self.length]
+
+    def reorder(self, rows: Tensor) -> None:
+        """Row i becomes the former row `rows[i]`; rows may be repeated or left out."""
+        if self._key is not None and self._value is not None:
+            self._key = self._key.index_select(0, rows)
+            self._value = self._value.index_select(0, rows)
+
+    def select(self, positions: Tensor) -> None:
+        """Keep only the given (batch, n) positions of each row, in this order."""
+        if self._key is not None and self._value is not None:
+            batch, heads, capacity, head = self._key.shape
+            first = torch.arange(0, batch * heads * capacity, capacity, device=positions.device).view(batch, heads, 1)
+            indices = (first + positions[:, None]).flatten()
+            self.length = positions.shape[1]
+            for buffer in (self._key, self._value):
+                selected = buffer.view(-1, head).index_select(0, indices)
+                buffer[:, :, : self.length] = selected.view(batch, heads, -1, head)
+
+    def truncate(self, length: int) -> None:
+        """Drop the positions from `length` on."""
+        self.length = min(self.length, length)
+
+
+def _grow(buffer: Tensor, template: Tensor, n_used: int, length: int) -> Tensor:
+    """Return a buffer of at least `length` positions that starts with the first `n_used` positions of `buffer`."""
+    if buffer.shape[2] >= length:
+        return buffer
+    batch, heads, _, head = template.shape
+    grown = template.new_empty(batch, heads, max(length, 2 * n_used, 64), head)
+    grown[:, :, :n_used] = buffer[:, :, :n_used]
+    return grown
+
+
+class DecoderCache:
+    """The KV caches of all layers of a decoder.
+
+    Attributes:
+        self_attention: the cache of each layer for the positions decoded so far.
+        cross_attention: the cache of each layer for the encoder output, filled once.
+    """
+
+    def __init__(self, own: Sequence[LayerKVCache]) -> None:
+        self.self_attention = own
+        self.cross_attention = [LayerKVCache() for _ in own]
+
+    @property
+    def length(self) -> int:
+        """The number of positions decoded so far."""
+        return self.self_attention[0].length
+
+    def reorder(self, rows: Tensor, *, same_sources: bool = False) -> None:
+        """Row i becomes the former row `rows[i]`, in every layer.
+
+        With `same_sources`, both rows have the same source, and the cross-attention caches stay as they are.
+        """
+        for layer in self.self_attention if same_sources else (*self.self_attention, *self.cross_attention):
+            layer.reorder(rows)
+
+    def select(self, positions: Tensor) -> None:
+        """Keep only the given (batch, n) positions of each row in the self-attention caches."""
+        for layer in self.self_attention:
+            layer.select(positions)
+
+    def truncate(self, length: int) -> None:
+        """Drop the positions from `length` on from the self-attention caches."""
+        for layer in self.self_attention:
+            layer.truncate(length)
