@@ -64,7 +64,7 @@ def classify(
       lm classify runs/spam sms.tsv --no-header --text-column 2 --label-column 1
       echo "What a lovely day." | lm classify runs/topics | cut -f 1
     """
-    from cli.corpus_report import print_notes
+    from cli.console.messages import print_notes
 
     config = ClassificationConfig(**given["classification"])
     if not files and sys.stdin.isatty():

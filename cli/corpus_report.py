@@ -1,8 +1,8 @@
-"""What `lm prepare` and `lm train` share: training a tokenizer, and the report of a prepared corpus."""
+"""Training a tokenizer, and the report of a prepared corpus, for `lm prepare` and `lm train`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -11,12 +11,10 @@ from rich.table import Table
 from cli.console.escapes import format_json_line
 from cli.console.messages import print_labelled, print_note
 from cli.console.numbers import format_bytes
-from cli.flags.settings import with_flags
 from lm.config.tokenizer import TokenizerConfig
 from lm.corpus.corpus import Corpus, train_tokenizer
 from lm.corpus.manifest import Manifest
 from lm.corpus.prepared_folder import PreparedFolder
-from lm.errors import Advice
 from lm.tokenizer.tokenizer import Tokenizer
 from lm.tokenizer.training import SAMPLE_BYTES
 
@@ -35,12 +33,6 @@ def train_or_load_tokenizer(
     if config.kind == "bpe" and corpus.files_bytes > SAMPLE_BYTES:
         print_note(f"tokenizer trained on a sample: {format_bytes(SAMPLE_BYTES)} of {format_bytes(corpus.files_bytes)}")
     return train_tokenizer(corpus, config, special_tokens=special or (), unknown=unknown, has_mask=has_mask)
-
-
-def print_notes(found: Iterable[Advice]) -> None:
-    """Print notes about skipped and normalised files on stderr."""
-    for advice in found:
-        print_labelled("note", with_flags(advice, all_commands=None))
 
 
 def print_prepared(prepared: PreparedFolder[Manifest], *, as_json: bool) -> None:

@@ -207,7 +207,7 @@ def _evaluate_classifier(
         run, HardwareConfig(**given["hardware"]), labels=labels, batch_size=config.batch_size
     )
     from cli import classification_report
-    from cli.corpus_report import print_notes
+    from cli.console.messages import print_notes
     from lm.evaluation.classification import evaluate_classifier
     from lm.evaluation.held_out import open_held_out_text
 

@@ -66,8 +66,6 @@ def info(
         _list_presets(as_json)
         return
     config, progress = _find_target(target)
-    from cli.costs import compute_costs, compute_costs_per_process
-
     described = {
         "name": target, "preset": config.preset, **compute_costs(config), "config": config.to_dict(), **progress,
     }  # fmt: skip
@@ -77,6 +75,42 @@ def info(
         print(format_json_line(described))
         return
     _print_report(described)
+
+
+def count_parameters(config: RunConfig) -> int:
+    """Count the parameters of a model, shared ones once."""
+    from lm.model.cost import parameters_by_part
+
+    return sum(parameters_by_part(config.model).values())
+
+
+def compute_costs(config: RunConfig) -> dict[str, Any]:
+    """Compute the costs of a model by the keys of `lm info --json`, without absent parts."""
+    from lm.model.cost import active_parameters, cache_bytes_per_token, parameters_by_part, training_flops_per_token
+    from lm.optim.optimizers import training_bytes
+
+    model, training, total = config.model, config.training, count_parameters(config)
+    predicted = training.masked_share if model.is_masked else 1.0
+    parts = {part: count for part, count in parameters_by_part(model, config.lora).items() if count}
+    return {
+        "parameters": {**parts, "total": sum(parts.values())},
+        "active_parameters": active_parameters(model),
+        "weights_bytes": {"float32": 4 * total, "bfloat16": 2 * total},
+        "training_bytes": training_bytes(model, training, config.lora),
+        "cache_bytes_per_token": cache_bytes_per_token(model),
+        "training_flops_per_token": training_flops_per_token(
+            model, predicted=predicted, forward_passes=training.forward_passes, lora=config.lora
+        ),
+    }
+
+
+def compute_costs_per_process(config: RunConfig, processes: int) -> dict[str, Any]:
+    """Compute the memory and communication per step of each process, by the keys of `lm info --json`."""
+    from lm.training.planning.memory import estimate_memory
+
+    dtype = "bfloat16" if config.hardware.dtype == "auto" else config.hardware.dtype
+    memory = estimate_memory(config, processes=processes, dtype=dtype)
+    return {"processes": processes, "dtype": dtype, "total": memory.total, **dataclasses.asdict(memory)}
 
 
 def _distribute(config: RunConfig, changed: dict[str, Any], *, shard: bool) -> RunConfig:
@@ -91,8 +125,6 @@ def _distribute(config: RunConfig, changed: dict[str, Any], *, shard: bool) -> R
 
 
 def _list_presets(as_json: bool) -> None:
-    from cli.costs import count_parameters
-
     rows = {name: (count_parameters(build_run_config(name)), row.summary) for name, row in PRESETS.items()}
     if as_json:
         print(format_json_line({name: {"parameters": n, "summary": summary} for name, (n, summary) in rows.items()}))

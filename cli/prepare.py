@@ -109,7 +109,8 @@ def prepare(
         _join_partitions(corpus, out, force=force, as_json=as_json)
         return
     number = None if part is None else _parse_part(part, out)
-    from cli.corpus_report import print_notes, train_or_load_tokenizer
+    from cli.console.messages import print_notes
+    from cli.corpus_report import train_or_load_tokenizer
     from lm.corpus.conversations import hold_conversations
     from lm.corpus.corpus import scan_corpus
     from lm.text.files import find_text_files

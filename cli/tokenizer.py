@@ -50,8 +50,7 @@ def train(
     if out.exists() and not force:
         raise InputError(f"{out}: is there already; choose another name, or --force")
     from cli import tokenizer_report
-    from cli.console.messages import print_note
-    from cli.corpus_report import print_notes
+    from cli.console.messages import print_note, print_notes
     from lm.corpus.corpus import read_training_texts, scan_corpus
     from lm.text.files import find_text_files
     from lm.tokenizer import training
@@ -72,8 +71,8 @@ def train(
         unknown=unknown,
     )
     trained.tokenizer.save(out)
-    report = tokenizer_report.build_report(trained, surveyed, config, out)
-    print_note(tokenizer_report.format_report(report))
+    report = tokenizer_report.build_training_report(trained, surveyed, config, out)
+    print_note(tokenizer_report.format_training_report(report))
     if as_json:
         print(format_json_line(report))
 
@@ -151,8 +150,8 @@ def inspect(
       lm tokenizer inspect runs/novel "Wo bist du?"
       lm tokenizer inspect tokenizer.json held-out.txt
     """
-    from cli import token_view
-    from cli.corpus_report import print_notes
+    from cli import tokenizer_report
+    from cli.console.messages import print_notes
     from lm.text.files import find_text_files, select_readable
     from lm.tokenizer import inspection
 
@@ -168,15 +167,15 @@ def inspect(
         print_notes(files.notes)
         files = select_readable(files)
         given.refuse_without_effect("files", files=lambda: files)
-    fit = token_view.measure_with_progress(loaded, files, data.separator) if files else None
+    fit = tokenizer_report.measure_with_progress(loaded, files, data.separator) if files else None
     longest = inspection.find_longest_tokens(loaded, _LONGEST)
     if as_json:
-        print(format_json_line(token_view.tokenizer_to_dict(loaded, longest, fit, ids)))
+        print(format_json_line(tokenizer_report.tokenizer_to_dict(loaded, longest, fit, ids)))
         return
-    token_view.print_summary(loaded, longest, fit)
+    tokenizer_report.print_summary(loaded, longest, fit)
     if ids is not None:
         print()
-        token_view.print_tokens(loaded, ids)
+        tokenizer_report.print_tokens(loaded, ids)
 
 
 def _parse_ids(text: str) -> list[int]:

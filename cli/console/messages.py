@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from typing import TextIO
 
 from cli.console.escapes import escape_controls
 from lm.distributed import launcher_env
+from lm.errors import Advice
 
 _HEADING_WIDTH = 8
+_MIN_WIDTH = 10
 
 
 def print_note(text: str) -> None:
@@ -23,6 +26,14 @@ def print_labelled(name: str, text: str) -> None:
     print_note(_wrap(line, sys.stderr, indent=_HEADING_WIDTH))
 
 
+def print_notes(notes: Iterable[Advice]) -> None:
+    """Print notes about skipped and normalised files on stderr, with the flags of their settings."""
+    from cli.flags.settings import with_flags
+
+    for note in notes:
+        print_labelled("note", with_flags(note))
+
+
 def print_paragraph(text: str) -> None:
     """Print a line on stdout; wrapped on a terminal."""
     print(_wrap(escape_controls(text), sys.stdout))
@@ -34,6 +45,23 @@ def _wrap(text: str, stream: TextIO, *, indent: int = 0) -> str:
         return text
     from rich.console import Console
 
-    from cli.console.wrapping import wrap_hanging
-
     return wrap_hanging(text, width=Console(file=stream).width, indent=indent)
+
+
+def wrap_hanging(text: str, *, width: int, indent: int = 0) -> str:
+    """Wrap a line between words if it is too long.
+
+    Args:
+        text: one line.
+        width: of the terminal.
+        indent: of the lines after the first.
+    """
+    from rich.cells import cell_len
+    from rich.console import Console
+    from rich.text import Text
+
+    if cell_len(text) <= width:
+        return text
+    available = max(width - indent, _MIN_WIDTH)
+    lines = Text(text[indent:]).wrap(Console(width=width), available)
+    return text[:indent] + ("\n" + " " * indent).join(line.plain.rstrip() for line in lines)

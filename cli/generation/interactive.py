@@ -10,8 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
-from cli.console.messages import print_note
-from cli.console.wrapping import wrap_hanging
+from cli.console.messages import print_note, wrap_hanging
 from cli.flags.settings import with_flags
 from cli.generation.writers import GenerationTimer, TextWriter
 from lm.config.decoding import SamplingConfig

@@ -13,11 +13,10 @@ from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingCo
 
 from cli.console.colours import is_colour_enabled
 from cli.console.escapes import format_json_line
-from cli.console.messages import print_labelled, print_note, print_paragraph
+from cli.console.messages import print_labelled, print_note, print_notes, print_paragraph
 from cli.console.numbers import format_bytes, format_value
 from cli.console.progress import create_progress, show_counter
 from cli.console.tables import print_table
-from cli.corpus_report import print_notes
 from cli.flags.options import ParsedOptions
 from cli.perplexity import report, surprisal_page, versus
 from cli.perplexity.request import ReportFormat

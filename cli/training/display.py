@@ -14,10 +14,9 @@ from rich.text import Text
 
 from cli.console.curves import sparkline
 from cli.console.escapes import escape_controls_and_line_ends
-from cli.console.messages import print_note
+from cli.console.messages import print_note, wrap_hanging
 from cli.console.numbers import format_count, format_duration, format_perplexity
 from cli.console.progress import create_progress
-from cli.console.wrapping import wrap_hanging
 from lm.training.events import (
     DecayStarted,
     EndRescheduled,

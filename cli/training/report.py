@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from cli.console.messages import print_labelled, print_note
+from cli.console.messages import print_labelled, print_note, print_notes
 from cli.console.numbers import format_bytes, format_count, format_duration, format_number_of
-from cli.corpus_report import MUCH_REPEATED, print_notes, warn_of_repetition
+from cli.corpus_report import MUCH_REPEATED, warn_of_repetition
 from cli.flags.ineffective_options import has_no_dropout
 from cli.flags.settings import with_flags
 from cli.training.plan import minimum_seconds, show_plan

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 import torch
 
-from cli.costs import compute_costs, compute_costs_per_process, count_parameters
+from cli.info import compute_costs, compute_costs_per_process, count_parameters
 from lm.config.hardware import DistributionConfig
 from lm.config.presets import build_run_config
 from lm.training.planning import memory

@@ -10,10 +10,10 @@ from lm.config.model import ModelConfig
 from lm.config.portable_architectures import describe_fields, differing_fields
 from lm.config.tokenizer import END_OF_TEXT
 from lm.errors import InputError, UsageError
-from lm.interop.hugging_face import attention_window, custom_code, rotary
-from lm.interop.hugging_face.families import FAMILIES
+from lm.interop.hugging_face import custom_code
+from lm.interop.hugging_face.attention_config import rotary_from_json, rotary_to_json, window_from_json, window_to_json
+from lm.interop.hugging_face.families import FAMILIES, MARIAN
 from lm.interop.hugging_face.family_schema import SEQUENCE_CLASSIFICATION, Family, FieldMapping
-from lm.interop.hugging_face.marian import MARIAN
 from lm.tokenizer.tokenizer import Tokenizer
 
 _OPTIONAL_FIELDS = ("n_kv_heads", "d_ff", "d_head", "init_std", "attention_dropout", "attention_bias")
@@ -78,13 +78,13 @@ def to_json(config: ModelConfig, family: Family) -> dict[str, Any]:
     values = {
         setting.config_key: setting.to_json_value(getattr(config, setting.model_field)) for setting in family.settings
     }
-    rotation = rotary.to_json(config, family.rotary) if family.rotary else {}
+    rotation = rotary_to_json(config, family.rotary) if family.rotary else {}
     neutral = {name: allowed[0] for name, allowed in family.neutral.items() if allowed[0] is not None}
     labels = {str(number): label for number, label in enumerate(config.labels)}
     named = {"id2label": labels, "label2id": {label: int(number) for number, label in labels.items()}}
     return {
         "architectures": [family.architecture], "model_type": family.model_type, **values, **rotation,
-        **attention_window.to_json(config, family.windowed), **neutral, **(named if labels else {}),
+        **window_to_json(config, family.windowed), **neutral, **(named if labels else {}),
     }  # fmt: skip
 
 
@@ -112,8 +112,8 @@ def from_json(values: Any, path: Path) -> tuple[Family, ModelConfig]:  # noqa: A
             raise _unsupported_error(path, setting.config_key, value)
         fields[setting.model_field] = value
     if family.rotary:
-        fields |= rotary.from_json(values, family.rotary, context_length=fields["context_length"], path=path)
-    fields |= attention_window.from_json(values, family.windowed, n_layers=fields["n_layers"], path=path)
+        fields |= rotary_from_json(values, family.rotary, context_length=fields["context_length"], path=path)
+    fields |= window_from_json(values, family.windowed, n_layers=fields["n_layers"], path=path)
     try:
         return family, ModelConfig(**fields)
     except UsageError as error:

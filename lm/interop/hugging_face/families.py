@@ -6,10 +6,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from lm.config.portable_architectures import ARCHITECTURES
-from lm.interop.hugging_face import bert
-from lm.interop.hugging_face.attention_window import WindowStyle
-from lm.interop.hugging_face.family_schema import ACTIVATIONS, Family, FieldMapping, Part, Rotary
-from lm.interop.hugging_face.marian import MARIAN
+from lm.interop.hugging_face.family_schema import (
+    ACTIVATIONS,
+    MASKED_LM,
+    SEQ2SEQ_LM,
+    SEQUENCE_CLASSIFICATION,
+    Family,
+    FieldMapping,
+    Part,
+    Rotary,
+    WindowStyle,
+)
 
 _ALL_OR_NONE = {True: "all", False: "none"}
 _QWEN2_WORDS = (
@@ -90,7 +97,7 @@ GPT_NEOX = Family(
     head=("embed_out", "lm_head"),
     unused=(".attention.bias", ".attention.masked_bias", ".rotary_emb.inv_freq"),
     has_biases=True,
-    rotary=Rotary(base="rotary_emb_base", share="rotary_pct", default_share=0.25),
+    rotary=Rotary(base="rotary_emb_base", fraction="rotary_pct", default_fraction=0.25),
 )  # fmt: skip
 
 _LLAMA_BLOCK = {
@@ -179,5 +186,147 @@ MISTRAL = _like_llama(
     windowed="by width",
 )
 
-FAMILIES = (GPT2, GPT_NEOX, QWEN2, LLAMA, MISTRAL, QWEN3, *bert.FAMILIES, MARIAN)
+_BERT_OUTER = {
+    "embedding.tokens": "bert.embeddings.word_embeddings",
+    "embedding.positions": "bert.embeddings.position_embeddings",
+    "embedding.norm": "bert.embeddings.LayerNorm",
+}
+_BERT_SETTINGS = (
+    FieldMapping("vocab_size", "vocab_size", 30522),
+    FieldMapping("max_position_embeddings", "context_length", 512),
+    FieldMapping("hidden_size", "d_model", 768),
+    FieldMapping("num_hidden_layers", "n_layers", 12),
+    FieldMapping("num_attention_heads", "n_heads", 12),
+    FieldMapping("intermediate_size", "d_ff", 3072),
+    FieldMapping("type_vocab_size", "token_types", 2, also={0: 1}),
+    FieldMapping("hidden_act", "activation", "gelu", ACTIVATIONS),
+    FieldMapping("layer_norm_eps", "norm_eps", 1e-12),
+    FieldMapping("hidden_dropout_prob", "dropout", 0.1),
+    FieldMapping("attention_probs_dropout_prob", "attention_dropout", 0.1),
+    FieldMapping("initializer_range", "init_std", 0.02),
+)
+_BERT_TYPES = {"embedding.types": "bert.embeddings.token_type_embeddings.weight"}
+
+
+def _bert(
+    architecture: str,
+    auto: str,
+    *,
+    implies: Mapping[str, Any],
+    outer: Mapping[str, str],
+    tensors: Mapping[str, str],
+    unused: tuple[str, ...],
+) -> Family:
+    """Define BERT with one of its heads."""
+    return Family(
+        model_type="bert",
+        architecture=architecture,
+        auto=auto,
+        settings=_BERT_SETTINGS,
+        requires=ARCHITECTURES[architecture],
+        implies={
+            "objective": "masked", "norm": "layernorm", "norm_position": "post", "positions": "learned", "bias": True,
+            "embedding_norm": True, **implies,
+        },
+        neutral={
+            "is_decoder": (False,), "add_cross_attention": (False,), "position_embedding_type": (None, "absolute"),
+            "tie_word_embeddings": (True,), "problem_type": (None, "single_label_classification"),
+        },
+        prefix="",
+        outer={**_BERT_OUTER, **outer},
+        tensors={**_BERT_TYPES, **tensors},
+        block="bert.encoder.layer.{}.",
+        inner={
+            "attention.input": Part(("attention.self.query", "attention.self.key", "attention.self.value")),
+            "attention.output": Part(("attention.output.dense",)),
+            "attention_norm": Part(("attention.output.LayerNorm",)),
+            "feed_forward.up": Part(("intermediate.dense",)),
+            "feed_forward.down": Part(("output.dense",)),
+            "feed_forward_norm": Part(("output.LayerNorm",)),
+        },
+        head=("cls.predictions.decoder",),
+        renamed={"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"},
+        unused=("embeddings.position_ids", *unused),
+        has_biases=True,
+    )  # fmt: skip
+
+
+_BERT = (
+    _bert(
+        "BertForMaskedLM",
+        MASKED_LM,
+        implies={"output_transform": True},
+        outer={
+            "transform.up": "cls.predictions.transform.dense",
+            "transform.norm": "cls.predictions.transform.LayerNorm",
+        },
+        tensors={"output_bias": "cls.predictions.bias"},
+        unused=(
+            "cls.predictions.decoder.bias", "cls.seq_relationship.weight", "cls.seq_relationship.bias",
+            "bert.pooler.dense.weight", "bert.pooler.dense.bias",
+        ),
+    ),
+    _bert(
+        "BertForSequenceClassification",
+        SEQUENCE_CLASSIFICATION,
+        implies={},
+        outer={"classifier.pooler": "bert.pooler.dense", "classifier.labels": "classifier"},
+        tensors={},
+        unused=(),
+    ),
+)  # fmt: skip
+"""BERT for masked language modelling and for classification."""
+
+MARIAN = Family(
+    model_type="marian",
+    architecture="MarianMTModel",
+    auto=SEQ2SEQ_LM,
+    settings=(
+        FieldMapping("vocab_size", "vocab_size", 58101),
+        FieldMapping("max_position_embeddings", "context_length", 1024),
+        FieldMapping("d_model", "d_model", 1024),
+        FieldMapping("encoder_layers", "n_encoder_layers", 12),
+        FieldMapping("decoder_layers", "n_layers", 12),
+        FieldMapping("encoder_attention_heads", "n_heads", 16),
+        FieldMapping("decoder_attention_heads", "n_heads", 16),
+        FieldMapping("encoder_ffn_dim", "d_ff", 4096),
+        FieldMapping("decoder_ffn_dim", "d_ff", 4096),
+        FieldMapping("activation_function", "activation", "gelu", ACTIVATIONS),
+        FieldMapping("scale_embedding", "scale_embeddings", False),
+        FieldMapping("dropout", "dropout", 0.1),
+        FieldMapping("attention_dropout", "attention_dropout", 0.0),
+        FieldMapping("init_std", "init_std", 0.02),
+    ),
+    requires=ARCHITECTURES["MarianMTModel"],
+    implies={
+        "norm": "layernorm", "norm_position": "post", "norm_eps": 1e-5, "positions": "sinusoidal-half", "bias": True,
+        "output_bias": True,
+    },
+    neutral={
+        "is_encoder_decoder": (True,), "tie_word_embeddings": (True,), "share_encoder_decoder_embeddings": (True,),
+        "normalize_before": (None, False), "normalize_embedding": (None, False), "add_final_layer_norm": (None, False),
+        "add_bias_logits": (None, False), "static_position_embeddings": (None, True), "is_decoder": (None, False),
+    },
+    prefix="",
+    outer={"embedding.tokens": "model.shared"},
+    tensors={"output_bias": "final_logits_bias"},
+    encoder_block="model.encoder.layers.{}.",
+    block="model.decoder.layers.{}.",
+    inner={
+        "attention.input": Part(("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")),
+        "attention.output": Part(("self_attn.out_proj",)),
+        "attention_norm": Part(("self_attn_layer_norm",)),
+        "cross_attention.input": Part(("encoder_attn.q_proj", "encoder_attn.k_proj", "encoder_attn.v_proj")),
+        "cross_attention.output": Part(("encoder_attn.out_proj",)),
+        "cross_attention_norm": Part(("encoder_attn_layer_norm",)),
+        "feed_forward.up": Part(("fc1",)),
+        "feed_forward.down": Part(("fc2",)),
+        "feed_forward_norm": Part(("final_layer_norm",)),
+    },
+    unused=("embed_positions.weight", "embed_tokens.weight"),
+    has_biases=True,
+)  # fmt: skip
+"""The encoder-decoder of 2017, as Marian (MarianMT)."""
+
+FAMILIES = (GPT2, GPT_NEOX, QWEN2, LLAMA, MISTRAL, QWEN3, *_BERT, MARIAN)
 """In order of preference."""

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from lm.config.portable_architectures import AllowedValues
-from lm.interop.hugging_face.attention_window import WindowStyle
 
 CAUSAL_LM, MASKED_LM, SEQUENCE_CLASSIFICATION, SEQ2SEQ_LM = (
     "AutoModelForCausalLM", "AutoModelForMaskedLM", "AutoModelForSequenceClassification", "AutoModelForSeq2SeqLM",
@@ -18,6 +17,11 @@ Layout = Literal["rows", "transposed", "by head", "one row"]
 
 rows: as they are, in one tensor or in several that follow each other; transposed: inputs first; by head: queries, keys
 and values of a head beside each other, where ours have all queries first; one row: a vector as a matrix of one row.
+"""
+WindowStyle = Literal["never", "by width", "by switch"]
+"""How a family configures a sliding window: never, by its width, or by a switch.
+
+By switch, the first `max_window_layers` layers see all nevertheless, and `layer_types` may say the same layer by layer.
 """
 
 
@@ -61,8 +65,8 @@ class Rotary:
     """The keys of rotary positions, except scaling, and the default rotary fraction."""
 
     base: str = "rope_theta"
-    share: str = "partial_rotary_factor"
-    default_share: float = 1.0
+    fraction: str = "partial_rotary_factor"
+    default_fraction: float = 1.0
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from rich.cells import cell_len
 
-from cli.console.wrapping import wrap_hanging
+from cli.console.messages import wrap_hanging
 
 LINE = "plan    80 steps of 8 x 128 tokens: 1.4 epochs, 고양이가 매트 위에 앉았다 고양이가, 491 GFLOPs"
 

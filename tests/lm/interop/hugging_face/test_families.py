@@ -15,7 +15,7 @@ from tests.lm.interop.hugging_face.models import FIELDS, qwen2_tokenizer, random
 
 ELSEWHERE = {
     "rope_base", "rotary_share", "rope_scaling", "rope_factor", "rope_context", "rope_slow", "rope_fast",
-    "rope_temperature",  # in rotary.py, and not there without rotary positions
+    "rope_temperature",  # in attention_config.py, and not there without rotary positions
     "attention_window",  # in window.py
 }  # fmt: skip
 FOLLOWING = {

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from rich.cells import cell_len
 
-from cli import token_view
+from cli import tokenizer_report
 from cli.main import run
 from lm.config.tokenizer import TokenizerConfig
 from lm.tokenizer import training
@@ -90,13 +90,15 @@ def test_neighbours_differ_in_colour(tokenizer: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_token_wider_than_the_terminal_is_clipped() -> None:
-    ((cell,),) = token_view.layout_lines([(7, ("한" * 50).encode())], 20)
+    ((cell,),) = tokenizer_report.layout_lines([(7, ("한" * 50).encode())], 20)
     assert cell_len(cell.text) < 20
     assert cell.text.endswith("…")
 
 
 def test_a_line_end_ends_a_line() -> None:
-    shown = [[cell.text for cell in line] for line in token_view.layout_lines([(1, b"a"), (2, b"\n"), (3, b"b")], 80)]
+    shown = [
+        [cell.text for cell in line] for line in tokenizer_report.layout_lines([(1, b"a"), (2, b"\n"), (3, b"b")], 80)
+    ]
     assert shown == [["a", "⏎"], ["b"]]
 
 
