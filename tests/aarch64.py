@@ -8,8 +8,6 @@ libraries that torch loads. Emulated code runs some thirty times slower, so that
 TESTS run, two cases of each. Python cannot start other processes there: tests that do fail.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import shutil

@@ -7,8 +7,6 @@ No test may need another file's, nor what the user has in a cache: the filled on
 code is 1 if any does.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Whether torch.compile can build kernels for the CPU here."""
 
-from __future__ import annotations
-
 import pytest
 
 from lm.errors import UsageError

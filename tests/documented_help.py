@@ -4,8 +4,6 @@
 for docs/reference/server.md.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Any

@@ -4,8 +4,6 @@ torch's fake tensors run forward passes as `cuda:0` would, autocast included, an
 two dtypes or on two devices. Backward passes need an accelerator, and kernels that only a GPU chooses are stand-ins.
 """
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import gc

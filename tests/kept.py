@@ -1,7 +1,5 @@
 """A cache of the tests: in pytest's own cache, never in the user's."""
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 

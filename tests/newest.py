@@ -8,8 +8,6 @@ does where there are no wheels for the CPU alone, it is reported as not run. War
 version may deprecate what a pinned one has no other name for.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

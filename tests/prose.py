@@ -3,8 +3,6 @@
 Code, tables, headings and pictures are left out. A link counts as its text, and a list item is a paragraph.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

@@ -7,8 +7,6 @@ every setting. Numerical tests are those of modules that use `tests.tolerances`.
 are left out, and named. The exit code is 1 if any test fails.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """What `make test-newest` would install, and how large that is."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.newest import PACKAGES, ROOT, constraints, total_bytes, wheels

@@ -1,7 +1,5 @@
 """What a wheel contains."""
 
-from __future__ import annotations
-
 import subprocess
 import tomllib
 from importlib import resources

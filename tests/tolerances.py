@@ -12,8 +12,6 @@ this: 1e-5 is below the rounding error of logits near 10, and far above that of 
 A comparison that needs another tolerance, because an approximation or an optimizer enlarges the error, says why.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -28,11 +26,7 @@ FACTOR = 4.0
 
 
 def rounding_error(
-    *values: Any,
-    terms: int = 1,
-    depth: int = 1,
-    model: nn.Module | None = None,
-    dtype: torch.dtype | None = None,
+    *values: Any, terms: int = 1, depth: int = 1, model: nn.Module | None = None, dtype: torch.dtype | None = None
 ) -> float:
     """Return the largest absolute difference that rounding explains.
 

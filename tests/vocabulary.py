@@ -4,8 +4,6 @@ Each phrase of `PHRASES` has an established term. Phrases are found across line 
 that is right where it stands belongs into `EXCEPTIONS`, with its reason. Exits with 1 if there are other hits.
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Waiting for other processes, as long as a slow machine takes: the limit only ends tests that would hang."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from pathlib import Path

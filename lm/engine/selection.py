@@ -182,7 +182,7 @@ def plan_engines(
         return EnginePlan(model, "none", pytorch, None, {}, "nothing is cached", is_loaded)
     reason = _why_not_compiled(model) or not_loaded
     if reason is None:
-        other, why = _get_compiled_engine(model), "CPU, compiled code is installed"
+        other, why = get_compiled_engine(model), "CPU, compiled code is installed"
         return EnginePlan(model, layout, pytorch, other, _max_tokens(config), why, is_loaded)
     layout = layout if config.translates else "rows"  # a mask that separates a prompt's rows costs more than a copy
     if device in RECORDERS:
@@ -237,7 +237,8 @@ def _is_worth_loading(model: DecoderModel, tokens: int) -> bool:
     return tokens * (layers + weights) > speed.loading
 
 
-def _get_compiled_engine(model: DecoderModel) -> CompiledEngine:
+def get_compiled_engine(model: DecoderModel) -> CompiledEngine:
+    """Return the engine of a model, whose code is loaded the first time."""
     engine = _compiled.get(model)
     if engine is None or not engine.has_weights_of(model):
         _load_compiled_code(model)

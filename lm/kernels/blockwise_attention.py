@@ -17,7 +17,8 @@ _MIN_LENGTH = 512
 _TIMED_SHAPE, _TRIALS, _MIN_SPEEDUP = (1, 2, 1024, 64), 5, 1.25
 """The (batch, heads, positions, head) that is timed, the number of trials, and the least speed-up."""
 
-_blockwise_dtypes: set[torch.dtype] = set()
+blockwise_dtypes: set[torch.dtype] = set()
+"""Dtypes in which long causal attention is computed block by block in this process."""
 
 
 def choose_blockwise_attention(dtype: torch.dtype, context_length: int) -> None:
@@ -25,8 +26,8 @@ def choose_blockwise_attention(dtype: torch.dtype, context_length: int) -> None:
 
     Both are timed once per process, alternating. Until then torch's kernel is used.
     """
-    if dtype is torch.bfloat16 and context_length > _MIN_LENGTH and _is_clearly_faster():
-        _blockwise_dtypes.add(dtype)
+    if dtype is torch.bfloat16 and context_length > _MIN_LENGTH and is_clearly_faster():
+        blockwise_dtypes.add(dtype)
 
 
 def is_blockwise_faster(query: Tensor, n_keys: int) -> bool:
@@ -37,7 +38,7 @@ def is_blockwise_faster(query: Tensor, n_keys: int) -> bool:
     block 69 ms. In float32 blocks are slower. Training uses torch's kernels.
     """
     return (
-        query.dtype in _blockwise_dtypes
+        query.dtype in blockwise_dtypes
         and query.device.type == "cpu"
         and query.shape[2] == n_keys > _MIN_LENGTH
         and not query.requires_grad
@@ -65,8 +66,8 @@ def blockwise_causal_attention(query: Tensor, key: Tensor, value: Tensor) -> Ten
 
 
 @cache
-def _is_clearly_faster() -> bool:
-    """Time both, alternating."""
+def is_clearly_faster() -> bool:
+    """Whether blocks are clearly faster than torch's kernel on this processor in bfloat16: both timed, alternating."""
     heads = torch.zeros(_TIMED_SHAPE, dtype=torch.bfloat16)
     return (
         measure_speedup(

@@ -58,7 +58,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 @dataclass
-class _OneDNNKernels:
+class OneDNNKernels:
     """What oneDNN computes in this process instead of torch's own kernels.
 
     Attributes:
@@ -70,7 +70,7 @@ class _OneDNNKernels:
     fused_dtypes: set[torch.dtype] = field(default_factory=set)
 
 
-_onednn = _OneDNNKernels()
+onednn_kernels = OneDNNKernels()
 
 
 def choose_matmul_kernels(dtype: torch.dtype, activation: str) -> None:
@@ -79,9 +79,9 @@ def choose_matmul_kernels(dtype: torch.dtype, activation: str) -> None:
     Both are timed once per process, alternating. Until then torch computes all of them.
     """
     if dtype is torch.float32:
-        _onednn.float32 = _onednn_is_faster()
+        onednn_kernels.float32 = _onednn_is_faster()
     if activation == _FUSED_ACTIVATION and _fused_is_faster(dtype):
-        _onednn.fused_dtypes.add(dtype)
+        onednn_kernels.fused_dtypes.add(dtype)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -91,7 +91,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     by 480 weights, one thread of an AMD EPYC with AVX-512: MKL 103, oneDNN 206 GFLOP/s; with AVX2 103 and 111. Below a
     million MACs there is little difference.
     """
-    if _onednn.float32 and weight.dtype is torch.float32 and _onednn_applies(x, weight):
+    if onednn_kernels.float32 and weight.dtype is torch.float32 and _onednn_applies(x, weight):
         return _onednn_linear(x, weight, bias)
     return F.linear(x, weight, bias)
 
@@ -155,7 +155,7 @@ class Linear(nn.Linear, Module):
         rows of 768 by 3,072 weights, one thread of an AMD EPYC with AVX512-BF16: 89 ms, fused 67; in float32 144 and
         129. With AVX2 oneDNN is slower.
         """
-        may_fuse = activation == _FUSED_ACTIVATION and x.dtype in _onednn.fused_dtypes
+        may_fuse = activation == _FUSED_ACTIVATION and x.dtype in onednn_kernels.fused_dtypes
         if may_fuse and _onednn_applies(x, self.weight):
             return _onednn_linear_gelu(x, self.weight, self.bias)
         return ACTIVATIONS[activation](self(x))

@@ -13,8 +13,6 @@ of how many times as long the baseline took. "% of GEMM" are the FLOP/s of the m
 and baseline's runtime included. Exits with 1 if a system that is installed failed.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

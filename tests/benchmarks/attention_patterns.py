@@ -13,8 +13,6 @@ What `full` is depends on the rest: without dropout and biases by distance, torc
 score for each pair of positions; with either, the two products written out, or the fused kernel given all biases.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import resource

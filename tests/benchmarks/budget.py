@@ -7,8 +7,6 @@ Markdown: wall time of the whole command as a share of the budget, and bits per 
 the best checkpoint, and of the last.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The claims of README.md and docs/ about speed: `make bench` measures each."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path

@@ -4,8 +4,6 @@ This module and those that describe claims don't import torch, so that the proce
 Linux counts the memory of a parent towards the peak memory of its children.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import multiprocessing

@@ -6,8 +6,6 @@ Both sides train in float32 in one process, on one thread, and take turns; their
 differ by the gates alone. The ratio is the median of the rounds.
 """
 
-from __future__ import annotations
-
 import argparse
 import statistics
 from contextlib import ExitStack

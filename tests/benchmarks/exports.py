@@ -10,8 +10,6 @@ was chosen is below its best. Where the two best are further apart than 1e-3 the
 translation run the lines of SOURCE are translated with a beam of 5 by both. `--to gguf` needs llama-cpp-python.
 """
 
-from __future__ import annotations
-
 import argparse
 import random
 import tempfile

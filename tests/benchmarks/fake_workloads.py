@@ -1,7 +1,5 @@
 """Work that takes no time, for tests of how claims are measured."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

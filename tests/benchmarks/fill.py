@@ -11,8 +11,6 @@ likeliest after those to the left, which is all that such a model can know of a 
 left and right happens to be correct.
 """
 
-from __future__ import annotations
-
 import argparse
 import tempfile
 from collections.abc import Iterator

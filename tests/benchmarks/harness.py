@@ -6,8 +6,6 @@ endings    which of four last paragraphs belongs to a story, of which three are 
 docs/how-to/exchange.md says how they are run.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from pathlib import Path

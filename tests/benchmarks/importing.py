@@ -5,8 +5,6 @@ reading a text with it, are each measured in a fresh process: the most memory th
 before, over the bytes of the weights. Pages of files that are mapped count, though the system may take them back.
 """
 
-from __future__ import annotations
-
 import argparse
 import resource
 import subprocess

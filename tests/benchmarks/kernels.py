@@ -7,8 +7,6 @@ in each type that the processor multiplies natively: milliseconds of what `lm` t
 times as long ours takes as the quickest. Attention and dropout go forward and back where they train.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import statistics

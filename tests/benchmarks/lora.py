@@ -8,8 +8,6 @@ and seed the loss on the questions, which were not trained on, the accuracy, the
 and the processor time of a step.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import json

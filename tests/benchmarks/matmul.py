@@ -6,8 +6,6 @@ For some shapes of models: GMAC per CPU second of int8 and float32 weights, and 
 MKL's and oneDNN's products in float32, medians.
 """
 
-from __future__ import annotations
-
 import argparse
 import statistics
 import time

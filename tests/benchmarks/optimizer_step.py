@@ -6,8 +6,6 @@ Both sides train in the arithmetic that `lm train` chooses for the default step 
 the preset's, and 4,096 for those of a depth, as under a budget of some minutes. The ratio is the median of the rounds.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import statistics

@@ -6,8 +6,6 @@ For several contexts and strides: the greatest difference of any token's log-pro
 totals of batch sizes 1 to 32 lie apart, relative to the total.
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

@@ -12,8 +12,6 @@ and that the folder is that of an unbroken run, byte for byte. `parts` prepares 
 that joined they are the same folder, too. What a busy machine distorts is the time, not the processor time.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import os

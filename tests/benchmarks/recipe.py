@@ -8,8 +8,6 @@ Prints a table in Markdown: bits per byte of the whole validation split at the e
 difference to the recipe), and the seconds of a step relative to the recipe's.
 """
 
-from __future__ import annotations
-
 import argparse
 import statistics
 from collections.abc import Sequence

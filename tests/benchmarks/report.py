@@ -1,7 +1,5 @@
 """Results as one Markdown table or as JSON."""
 
-from __future__ import annotations
-
 import json
 import os
 import platform

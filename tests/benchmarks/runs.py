@@ -1,7 +1,5 @@
 """Runs of `lm train` as a user starts them, and what their logs say."""
 
-from __future__ import annotations
-
 import json
 import math
 import subprocess

@@ -5,8 +5,6 @@ python -m tests.benchmarks.scaling memory     # bytes of tensors in each of 1 an
 python -m tests.benchmarks.scaling moments 20 1  # SIGTERM to the launcher, SIGKILL of a process, 20 times each; seed 1
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import json

@@ -7,8 +7,6 @@ and are greedy, and drawn at temperature 0.8. Prints tokens per CPU second, whic
 changes least, their ratio to those without a draft, the median over rounds, and how many guessed tokens were kept.
 """
 
-from __future__ import annotations
-
 import argparse
 import statistics
 import time

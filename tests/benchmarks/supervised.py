@@ -9,8 +9,6 @@ random weights learn the task in the same way, on the same batches. Prints, for 
 whole schedule, the share of questions that greedy generation answers with exactly the label: mean and range over seeds.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import random

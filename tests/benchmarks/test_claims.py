@@ -1,7 +1,5 @@
 """The claims of the documentation: which there are, how they are chosen, and that each can be measured."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import json

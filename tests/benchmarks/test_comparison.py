@@ -1,7 +1,5 @@
 """Claims are measured as they say: alternating, each system in a process of its own; no time is asserted."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 
@@ -89,8 +87,7 @@ def test_what_is_not_installed_is_not_run(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "need",
-    [Requirement("no-such-program", "program"), Requirement("corpus", "file"), Requirement("no_such_package")],
+    "need", [Requirement("no-such-program", "program"), Requirement("corpus", "file"), Requirement("no_such_package")]
 )
 def test_without_ours_nothing_is_run(tmp_path, need):
     ours, theirs = measure(claim(system("lm", [], needs=[need]), system("other", [])), tmp_path)

@@ -7,8 +7,6 @@ first ones after the cut, over all spellings that the tokenizer makes; and how o
 continuation is the true one.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import math

@@ -6,8 +6,6 @@ DATA holds train, val and test_2016_flickr, each as .en and .de, and the test's 
 test_2016_flickr.lc.norm.tok files. The whitespace figure needs `pip install sacremoses`.
 """
 
-from __future__ import annotations
-
 import argparse
 import statistics
 from collections.abc import Sequence

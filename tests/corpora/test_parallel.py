@@ -53,7 +53,7 @@ def corpus() -> GeneratedCorpus:
 
 
 @pytest.fixture(scope="module")
-def pairs(corpus: GeneratedCorpus) -> list[TranslatedPair]:
+def pairs(corpus) -> list[TranslatedPair]:
     return corpus.training + corpus.held_out
 
 
@@ -73,45 +73,45 @@ def noun_cells() -> dict[str, set[str]]:
     return cells
 
 
-def test_regeneration_is_byte_identical(corpus: GeneratedCorpus, tmp_path: Path) -> None:
+def test_regeneration_is_byte_identical(corpus, tmp_path):
     write(corpus, tmp_path)
     for name in FILES:
         assert (tmp_path / name).read_bytes() == (FOLDER / name).read_bytes()
 
 
-def test_files_are_aligned_lines(corpus: GeneratedCorpus) -> None:
+def test_files_are_aligned_lines(corpus):
     lines = {name: (FOLDER / name).read_text(encoding="utf-8").splitlines() for name in FILES}
     assert len(lines["train.en"]) == len(lines["train.de"]) == len(corpus.training) == 20_000
     assert len(lines["heldout.en"]) == len(lines["heldout.de"]) == len(corpus.held_out) == 1_000
 
 
-def test_another_seed_gives_another_corpus() -> None:
+def test_another_seed_gives_another_corpus():
     few = [generate(seed, training=30, held_out=2) for seed in (1, 1, 2)]
     assert few[0] == few[1] != few[2]
 
 
-def test_english_sides_are_distinct_whatever_their_case(pairs: list[TranslatedPair]) -> None:
+def test_english_sides_are_distinct_whatever_their_case(pairs):
     assert len({pair.english.lower() for pair in pairs}) == len(pairs)
 
 
-def test_translation_is_a_function_of_the_english_words(pairs: list[TranslatedPair]) -> None:
+def test_translation_is_a_function_of_the_english_words(pairs):
     translation: dict[tuple[str, ...], str] = {}
     for pair in pairs:
         assert translation.setdefault(tuple(word_forms(pair.english)), pair.german) == pair.german
 
 
-def test_each_held_out_pair_has_a_combination_that_training_never_has(corpus: GeneratedCorpus) -> None:
+def test_each_held_out_pair_has_a_combination_that_training_never_has(corpus):
     trained = {combination for pair in corpus.training for combination in pair.combinations}
     assert all(set(pair.combinations) - trained for pair in corpus.held_out)
 
 
-def test_each_held_out_word_form_is_frequent_in_training(corpus: GeneratedCorpus) -> None:
+def test_each_held_out_word_form_is_frequent_in_training(corpus):
     for side in (0, 1):
         counts = Counter(form for pair in corpus.training for form in word_forms(pair[side]))
         assert all(counts[form] >= 10 for pair in corpus.held_out for form in word_forms(pair[side]))
 
 
-def test_vocabulary_and_lengths(pairs: list[TranslatedPair]) -> None:
+def test_vocabulary_and_lengths(pairs):
     assert len({form for pair in pairs for form in word_forms(pair.english)}) >= 400
     assert len({form for pair in pairs for form in word_forms(pair.german)}) >= 600
     for side in (0, 1):
@@ -121,7 +121,7 @@ def test_vocabulary_and_lengths(pairs: list[TranslatedPair]) -> None:
         assert len(lengths) >= 20
 
 
-def test_typography(pairs: list[TranslatedPair]) -> None:
+def test_typography(pairs):
     for pair in pairs:
         for line in pair[:2]:
             assert re.fullmatch(r"[A-ZÄÖÜ0-9][\w',.-]*( [\w'-]+,?)+[.?]", line), line
@@ -130,7 +130,7 @@ def test_typography(pairs: list[TranslatedPair]) -> None:
         assert (pair.english[-1] == "?") == (pair.german[-1] == "?")
 
 
-def test_articles_agree_with_their_nouns(pairs: list[TranslatedPair]) -> None:
+def test_articles_agree_with_their_nouns(pairs):
     cells, checked = noun_cells(), 0
     for pair in pairs:
         line = re.sub(RELATIVE_PRONOUN, ",", pair.german)
@@ -141,7 +141,7 @@ def test_articles_agree_with_their_nouns(pairs: list[TranslatedPair]) -> None:
     assert checked > 5_000
 
 
-def test_adjectives_after_a_definite_article_are_weak(pairs: list[TranslatedPair]) -> None:
+def test_adjectives_after_a_definite_article_are_weak(pairs):
     stems = "|".join(sorted((adjective.attributive for adjective in ADJECTIVES), key=len, reverse=True))
     weak = re.compile(rf"\b(des|dem|den|im|am|zum|vom|zur|das) (?:{stems})(\w*) [A-ZÄÖÜ]")
     for pair in pairs:
@@ -149,7 +149,7 @@ def test_adjectives_after_a_definite_article_are_weak(pairs: list[TranslatedPair
             assert ending == ("e" if article == "das" else "en"), pair.german
 
 
-def test_subordinate_clauses_end_with_a_finite_verb(pairs: list[TranslatedPair]) -> None:
+def test_subordinate_clauses_end_with_a_finite_verb(pairs):
     finite = set(AUXILIARIES.split())
     for verb in VERBS:
         for agreement in (*map(Agreement, Person), Agreement(number=Number.PLURAL)):
@@ -163,7 +163,7 @@ def test_subordinate_clauses_end_with_a_finite_verb(pairs: list[TranslatedPair])
     assert checked > 1_000
 
 
-def test_conjunctions_and_relative_pronouns_follow_a_comma_or_begin_the_sentence(pairs: list[TranslatedPair]) -> None:
+def test_conjunctions_and_relative_pronouns_follow_a_comma_or_begin_the_sentence(pairs):
     for pair in pairs:
         for before in re.findall(r"(\S+) (?:weil|obwohl|dass|aber|sondern)\b", pair.german):
             assert before.endswith(","), pair.german
@@ -186,7 +186,7 @@ def test_conjunctions_and_relative_pronouns_follow_a_comma_or_begin_the_sentence
         (Paradigm.QUANTIFIER, Gender.MASCULINE, Number.PLURAL, "alte alte alten alter"),
     ],
 )
-def test_adjective_endings(paradigm: Paradigm, gender: Gender, number: Number, endings: str) -> None:
+def test_adjective_endings(paradigm, gender, number, endings):
     old = next(adjective for adjective in ADJECTIVES if adjective.german == "alt")
     assert [adjective_form(old, paradigm, gender, number, case) for case in Case] == endings.split()
 
@@ -203,7 +203,7 @@ def test_adjective_endings(paradigm: Paradigm, gender: Gender, number: Number, e
         ("garden", "Garten Garten Garten Gartens | Gärten Gärten Gärten Gärten"),
     ],
 )
-def test_noun_declension(english: str, forms: str) -> None:
+def test_noun_declension(english, forms):
     noun = next(noun for noun in NOUNS if noun.english == english)
     singular, plural = (half.split() for half in forms.split("|"))
     assert [noun_form(noun, Number.SINGULAR, case) for case in Case] == singular
@@ -224,7 +224,7 @@ def test_noun_declension(english: str, forms: str) -> None:
         ("anrufen", "rufe rufst ruft rufen", "anzurufen"),
     ],
 )
-def test_conjugation(infinitive: str, forms: str, zu: str) -> None:
+def test_conjugation(infinitive, forms, zu):
     verb = next(each.german for each in VERBS if each.german.prefix + each.german.infinitive == infinitive)
     agreements = [Agreement(person) for person in Person] + [Agreement(number=Number.PLURAL)]
     assert [present(verb, agreement) for agreement in agreements] == forms.split()
@@ -243,10 +243,10 @@ def test_conjugation(infinitive: str, forms: str, zu: str) -> None:
         ("zu|hören", "zugehört"),
     ],
 )
-def test_participles(infinitive: str, participle: str) -> None:
+def test_participles(infinitive, participle):
     assert german_verb(infinitive).participle == participle
 
 
-def test_every_kind_of_noun_is_used() -> None:
+def test_every_kind_of_noun_is_used():
     used = {noun.kind for noun in NOUNS}
     assert all(kind in used for kind in Kind)

@@ -1,7 +1,5 @@
 """The device that is asked for, or a word on why there is none."""
 
-from __future__ import annotations
-
 import pytest
 
 from lm.config.hardware import HardwareConfig
@@ -13,7 +11,7 @@ __all__ = ["byte_tokenizer", "shards"]
 
 
 @pytest.fixture
-def device(request: pytest.FixtureRequest) -> str:
+def device(request) -> str:
     asked: str = request.config.getoption("--device")
     try:
         return select_device(HardwareConfig(device=asked))

@@ -3,8 +3,6 @@
 `make test-gpu` runs this with --device cuda; without, a CPU is compared with itself, and with what was saved.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 

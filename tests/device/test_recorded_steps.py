@@ -1,7 +1,5 @@
 """Steps that a GPU repeats give the logits that a CPU gives; what it cannot record leaves it as it was."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -4,8 +4,6 @@ A training case makes a run, which the base tree keeps: both trees resume, fine-
 runs, so that a difference in training shows up in the training case alone, and existing runs must still load.
 """
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field

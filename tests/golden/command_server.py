@@ -7,8 +7,6 @@ since it also runs trees that have no such package. Kernels that are otherwise s
 torch's default matmul is always the faster one.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import io

@@ -9,8 +9,6 @@ The results of the earlier commit are cached by commit and case, so that only th
 `CHANGED`, each entry with its reason.
 """
 
-from __future__ import annotations
-
 import argparse
 import fcntl
 import hashlib
@@ -57,10 +55,7 @@ CHANGED: tuple[tuple[str, str], ...] = (
     (r"^tools/presets/.*:t-dmca\.summary$", "the summary says alternating"),
     (r"^perplexity/(show|html)/command 1:(66|3)$", "the conditions say: conditioned on a document-start token"),
     (r"(^|/)decisions\.jsonl:", "what chose each setting is written down; earlier versions did not tell"),
-    (
-        r"(config\.json:|command \d+:config\.)model\.max_tree_distance$",
-        "a field of its own; max_distance was both",
-    ),
+    (r"(config\.json:|command \d+:config\.)model\.max_tree_distance$", "a field of its own; max_distance was both"),
     (
         r"^(train/portable/|tools/presets/command 14:)",
         "portable presets have an output layer of their own, so that the first prediction is uniform",

@@ -6,8 +6,6 @@ Integers are compared by hash. Initial weights go through logarithms and cosines
 of these the first and last value of each tensor are kept, to six digits, which tells any other order of draws apart.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import json

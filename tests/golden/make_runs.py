@@ -7,8 +7,6 @@ the second, so that no rounding changes it. `expected.json` holds the tokens and
 the folder of runs, and nothing else in it depends on the machine.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import json

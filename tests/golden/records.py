@@ -1,7 +1,5 @@
 """What a golden case leaves behind, as named values: each tensor, number and line of it."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -1,7 +1,5 @@
 """Token IDs, shards, the order of data and initial weights are those that runs have been made with."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Runs that an earlier version wrote load, resume, decode and score, with the results that they had."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

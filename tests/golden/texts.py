@@ -1,7 +1,5 @@
 """The small texts that golden cases read: those in `text/`, and further formats made from them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

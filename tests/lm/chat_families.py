@@ -1,7 +1,5 @@
 """Chat templates of published families, each with a small tokenizer of its kind, so that tests need no download."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import tokenizers

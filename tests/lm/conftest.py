@@ -1,7 +1,5 @@
 """The order in which things come to be on the disk, tokenizers that were made elsewhere, and compiled code."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 
@@ -51,12 +49,12 @@ class DiskJournal:
 
 
 @pytest.fixture
-def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DiskJournal:
+def disk(tmp_path, monkeypatch) -> DiskJournal:
     return DiskJournal(tmp_path, monkeypatch)
 
 
 @pytest.fixture(params=list(MADE))
-def elsewhere(request: pytest.FixtureRequest) -> Tokenizer:
+def elsewhere(request) -> Tokenizer:
     """A tokenizer that was made elsewhere, one of each kind."""
     return Tokenizer(backend(request.param))
 

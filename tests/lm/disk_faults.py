@@ -5,8 +5,6 @@ of Python is lost with it and what the system was given is not. So one execution
 `training/test_crashes.py` compares with processes that are really killed.
 """
 
-from __future__ import annotations
-
 import builtins
 import errno
 import io

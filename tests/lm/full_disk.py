@@ -1,7 +1,5 @@
 """A disk without room, as a limit on the size of files, which needs no rights and no other machine."""
 
-from __future__ import annotations
-
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Where the tests keep compiled code: beside what else pytest keeps from one run to the next."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Where the base of a run is, is one line of a file that a person can change."""
 
-from __future__ import annotations
-
 import dataclasses
 import ntpath
 import shutil

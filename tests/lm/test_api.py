@@ -1,7 +1,5 @@
 """The front door does what the commands do, and imports nothing before it is asked for."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from dataclasses import fields

@@ -1,7 +1,5 @@
 """Models and results are readable where Python shows them; threads are those that were asked for."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

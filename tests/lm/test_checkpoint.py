@@ -1,7 +1,5 @@
 """Checkpoints are written atomically, and damage is detected."""
 
-from __future__ import annotations
-
 import itertools
 import shutil
 

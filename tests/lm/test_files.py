@@ -1,7 +1,5 @@
 """Files are replaced whole, and what is no plain file stays what it is."""
 
-from __future__ import annotations
-
 import errno
 import json
 import math

@@ -1,7 +1,5 @@
 """What the machine is measured by, with a clock and counters that say what they are told."""
 
-from __future__ import annotations
-
 import ctypes
 import itertools
 import os
@@ -151,7 +149,7 @@ def test_peak_memory_is_about_what_this_process_has_held():
 @pytest.mark.parametrize(("seconds", "types"), [(1.0, 2), (8.0, 2), (8.1, 1)])
 def test_a_type_that_takes_more_than_four_times_as_long_is_emulated(monkeypatch, seconds, types):
     taken = {"float32": 2.0, "bfloat16": seconds}
-    monkeypatch.setattr(hardware, "_matmul_seconds", lambda device, dtype: taken[dtype])
+    monkeypatch.setattr(hardware, "time_work", lambda work, found: taken[found.dtype])
     assert native_dtypes.__wrapped__("cpu") == ("float32", "bfloat16")[:types]
 
 

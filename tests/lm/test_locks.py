@@ -1,7 +1,5 @@
 """A lock keeps other processes out, and ends with the process that holds it."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Messages of the library name settings; the command line adds their flags."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Work shared out among processes comes back in order, and an end of any of them is noticed by the others."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -25,7 +23,7 @@ from lm.processes import (
 from tests.waiting import wait_until
 
 
-def test_results_are_in_the_order_of_the_items_whatever_each_takes() -> None:
+def test_results_are_in_the_order_of_the_items_whatever_each_takes():
     found = list(map_in_processes(map_slowly, [0.2, 0.0, 0.1], processes=2))
     assert [seconds for seconds, _, _ in found] == [0.2, 0.0, 0.1]
     assert os.getpid() not in {process for _, process, _ in found}
@@ -38,13 +36,11 @@ def map_slowly(seconds: float) -> tuple[float, int, bool]:
     return seconds, os.getpid(), "torch" in sys.modules
 
 
-def test_one_process_is_this_one() -> None:
+def test_one_process_is_this_one():
     assert [process for _, process, _ in map_in_processes(map_slowly, [0.0], processes=1)] == [os.getpid()]
 
 
-def test_variables_are_set_and_what_is_printed_is_no_result(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_variables_are_set_and_what_is_printed_is_no_result(capfd, monkeypatch):
     monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
     assert list(map_in_processes(os.getenv, ["PIECES"], processes=2, environment={"PIECES": "7"})) == ["7"]
     assert list(map_in_processes(print, ["loud"], processes=2)) == [None]
@@ -52,7 +48,7 @@ def test_variables_are_set_and_what_is_printed_is_no_result(
     assert (out, err) == ("", "loud\n")
 
 
-def test_an_error_is_raised_as_it_is() -> None:
+def test_an_error_is_raised_as_it_is():
     with pytest.raises(InputError, match="no such thing"):
         list(map_in_processes(refuse, ["no such thing"], processes=2))
     with pytest.raises(LMError, match="a worker process failed: ValueError: .*no good"):
@@ -61,7 +57,7 @@ def test_an_error_is_raised_as_it_is() -> None:
         list(workers.imap_unordered([1]))
 
 
-def test_results_before_an_error_are_there() -> None:
+def test_results_before_an_error_are_there():
     found = map_in_processes(refuse_three, [1, 2, 3, 4], processes=2)
     assert [next(found), next(found)] == [1, 2]
     with pytest.raises(InputError, match="three"):
@@ -86,7 +82,7 @@ def refuse(message: str) -> None:
     raise InputError(message)
 
 
-def test_a_killed_process_is_told_of() -> None:
+def test_a_killed_process_is_told_of():
     with pytest.raises(InputError, match=r"has ended \(exit code -9\), perhaps because memory ran out"):
         list(map_in_processes(kill_oneself, [signal.SIGKILL], processes=2))
 
@@ -95,7 +91,7 @@ def kill_oneself(number: int) -> None:
     os.kill(os.getpid(), number)
 
 
-def test_who_stops_asking_ends_them_at_once() -> None:
+def test_who_stops_asking_ends_them_at_once():
     found = map_in_processes(map_slowly, [0.0, 1e6, 1e6], processes=2)
     process = next(found)[1]
     found.close()
@@ -111,7 +107,7 @@ for seconds, process, _ in map_in_processes(map_slowly, [0.0, 0.0, 1e6, 1e6], pr
 """
 
 
-def test_they_end_with_their_parent_however_that_ends() -> None:
+def test_they_end_with_their_parent_however_that_ends():
     with subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout
         processes = [int(parent.stdout.readline()) for _ in range(2)]
@@ -128,7 +124,7 @@ def is_alive(process: int) -> bool:
     return not status.exists() or status.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
-def test_on_windows_a_worker_inherits_a_handle(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_windows_a_worker_inherits_a_handle(monkeypatch):
     inheritable = []
     monkeypatch.setattr(processes.sys, "platform", "win32")
     monkeypatch.setattr(os, "set_handle_inheritable", lambda *given: inheritable.append(given), raising=False)
@@ -141,7 +137,7 @@ def test_on_windows_a_worker_inherits_a_handle(monkeypatch: pytest.MonkeyPatch) 
         assert inheritable == [(theirs.fileno(), True)]
 
 
-def test_there_is_a_processor() -> None:
+def test_there_is_a_processor():
     assert available_cores() >= 1
 
 
@@ -169,31 +165,31 @@ def make_double():
     return double
 
 
-def test_workers_are_set_up_once_and_work_again() -> None:
+def test_workers_are_set_up_once_and_work_again():
     with open_process_map(make_double, 3) as double_all:
         assert list(double_all(range(50))) == list(range(0, 100, 2))
         assert list(double_all([])) == []
         assert list(double_all(range(3))) == [0, 2, 4]
 
 
-def test_a_worker_may_make_as_many_results_of_items_as_it_likes() -> None:
+def test_a_worker_may_make_as_many_results_of_items_as_it_likes():
     with WorkerPool(make_pairs, 2) as workers:
         results = list(workers.imap_unordered(range(11)))
     assert sorted(number for result in results for number in result) == list(range(11))
 
 
-def test_items_are_read_only_as_they_are_wanted() -> None:
+def test_items_are_read_only_as_they_are_wanted():
     read = []
     with open_process_map(make_double, 2) as double_all:
         next(double_all(read.append(number) or number for number in range(1000)))
         assert len(read) <= 6
 
 
-def test_order_is_kept_by_waiting() -> None:
+def test_order_is_kept_by_waiting():
     assert list(in_numbered_order([(2, "c"), (0, "a"), (1, "b"), (3, "d")])) == ["a", "b", "c", "d"]
 
 
-def test_an_interrupt_of_the_terminal_ends_them() -> None:
+def test_an_interrupt_of_the_terminal_ends_them():
     with subprocess.Popen(
         [sys.executable, "-c", PARENT], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as parent:
@@ -203,7 +199,7 @@ def test_an_interrupt_of_the_terminal_ends_them() -> None:
     assert not any(map(is_alive, processes))
 
 
-def test_results_of_threads_are_in_order_and_errors_come_in_their_turn() -> None:
+def test_results_of_threads_are_in_order_and_errors_come_in_their_turn():
     def wait(seconds: float) -> float:
         time.sleep(seconds)
         return 1 / (0.5 - seconds)
@@ -214,7 +210,7 @@ def test_results_of_threads_are_in_order_and_errors_come_in_their_turn() -> None
         next(found)
 
 
-def test_threads_run_ahead_by_a_bounded_number_of_items() -> None:
+def test_threads_run_ahead_by_a_bounded_number_of_items():
     taken: list[int] = []
     found = map_on_threads(abs, (taken.append(one) or one for one in range(100)), threads=2, max_pending=3)
     assert next(found) == 0

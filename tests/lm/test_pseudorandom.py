@@ -1,7 +1,5 @@
 """A pseudo-random permutation visits everything once, in an order of its own for each key."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -3,8 +3,6 @@
 The folders here are written out by hand: names and formats stay what they are for runs made long ago.
 """
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Headers of .safetensors files: what the library writes is read, and what cannot be is refused unread."""
 
-from __future__ import annotations
-
 import json
 import struct
 

@@ -1,7 +1,5 @@
 """Tensors are read as they were written, and each lets go of its part of the file."""
 
-from __future__ import annotations
-
 import json
 import mmap
 import os

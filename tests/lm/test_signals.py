@@ -1,7 +1,5 @@
 """The first signal asks training to stop, the second ends it at once, and afterwards all is as before."""
 
-from __future__ import annotations
-
 import os
 import signal
 

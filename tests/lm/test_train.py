@@ -1,7 +1,5 @@
 """What Python trains is what the command trains, tensor by tensor."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

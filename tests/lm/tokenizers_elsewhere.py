@@ -1,7 +1,5 @@
 """Tokenizers of the kinds found in the wild, trained on a few lines so that tests need no download."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 
@@ -79,8 +77,7 @@ def metaspace_like() -> tokenizers.Tokenizer:
     backend.pre_tokenizer = pre_tokenizers.Metaspace()
     backend.decoder = decoders.Metaspace()
     backend.train_from_iterator(
-        [TEXT] * 3,
-        trainers.BpeTrainer(vocab_size=400, special_tokens=["<unk>", "<s>", "</s>"], show_progress=False),
+        [TEXT] * 3, trainers.BpeTrainer(vocab_size=400, special_tokens=["<unk>", "<s>", "</s>"], show_progress=False)
     )
     return backend
 

@@ -1,7 +1,5 @@
 """What Windows refuses that other systems allow, for modules that ask `os` and `msvcrt` for it."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

@@ -14,8 +14,6 @@ Which test calls which functions is recorded first, by running tests/lm and test
 that in a file for the next time: remove it when functions have moved. New tests beside a module are found without.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import importlib

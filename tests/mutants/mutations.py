@@ -1,7 +1,5 @@
 """Small changes to a module, each of which a test should notice: what can be changed, and a sample of that."""
 
-from __future__ import annotations
-
 import ast
 import itertools
 import random

@@ -1,7 +1,5 @@
 """Mutants are sampled and tested in a copy of the tree; killed ones are told from those that survive."""
 
-from __future__ import annotations
-
 import ast
 import json
 import subprocess
@@ -29,8 +27,7 @@ def module(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "mutated",
-    ["x <= 2", "x < 3", "or x < 2", "if  is_round", "is_round=True", "None\n", "max(x, y)", "- 3", "+ 4"],
+    "mutated", ["x <= 2", "x < 3", "or x < 2", "if  is_round", "is_round=True", "None\n", "max(x, y)", "- 3", "+ 4"]
 )
 def test_each_kind_of_mutation_is_made(module, mutated):
     found = [mutation.apply(MODULE).decode() for mutation in mutations.mutations(module.parent, module)]

@@ -8,8 +8,6 @@ takes the runs that it is told. --text is what attention patterns are measured o
 Markdown, with pictures in a folder beside it; --only without a name does nothing else.
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What each attention pattern costs and learns against the length of a context: the same text, the same tokens."""
 
-from __future__ import annotations
-
 import json
 import tempfile
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """What the experiment shows, as the page docs/explanation/history.md."""
 
-from __future__ import annotations
-
 import platform
 import statistics
 from collections.abc import Iterator, Sequence

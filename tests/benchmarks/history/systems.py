@@ -1,7 +1,5 @@
 """The systems that the lectures lead through, each as flags of `lm train`, and what all of them have in common."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 

@@ -4,8 +4,6 @@ A run has as many steps as its time allows, by the processor time of a step as a
 repeated step by step, and work that continues beside it takes nothing from it.
 """
 
-from __future__ import annotations
-
 import json
 import resource
 import shutil

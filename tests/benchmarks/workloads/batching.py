@@ -1,7 +1,5 @@
 """`lm generate --prompts`: continuous batching against fixed batches."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from pathlib import Path

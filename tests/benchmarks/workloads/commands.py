@@ -1,7 +1,5 @@
 """Commands; as their peak memory would include that of the process that starts them, this module imports no torch."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Decoding and prefill: greedy, random weights."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from typing import Any

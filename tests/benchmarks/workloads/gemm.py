@@ -1,7 +1,5 @@
 """The speed of a matmul, which FLOP/s are compared with."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -1,7 +1,5 @@
 """Loading of models."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The machine as torch sees it."""
 
-from __future__ import annotations
-
 import torch
 
 from lm.hardware import native_dtypes

@@ -1,7 +1,5 @@
 """Models with random weights: as a run, and exported for the baselines, so that all systems have the same weights."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec

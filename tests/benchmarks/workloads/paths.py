@@ -1,7 +1,5 @@
 """Where models are."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 

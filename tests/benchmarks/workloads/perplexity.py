@@ -3,8 +3,6 @@
 Source of the loop: "Perplexity of fixed-length models" in the documentation of transformers.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 

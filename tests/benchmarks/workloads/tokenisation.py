@@ -1,7 +1,5 @@
 """Token shards from text, as `lm prepare` writes them, against the `tokenizers` library called directly."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Optimizer steps: GPT-2's blocks and LoRA, on random tokens, without dropout, by AdamW with gradient clipping."""
 
-from __future__ import annotations
-
 import atexit
 import dataclasses
 from contextlib import ExitStack

@@ -1,7 +1,5 @@
 """Translation with a beam of 5, tokenisation included, against CTranslate2 with the same weights."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

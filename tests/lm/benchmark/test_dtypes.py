@@ -1,7 +1,5 @@
 """The fastest type is taken where it costs nothing else; none of these tests is about speed."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 
@@ -9,13 +7,7 @@ import numpy as np
 import pytest
 
 from lm.benchmark import dtypes
-from lm.benchmark.dtypes import (
-    BRIEF,
-    DtypeMeasurement,
-    choose_dtype_briefly,
-    compare_dtypes,
-    select_fastest_dtype,
-)
+from lm.benchmark.dtypes import BRIEF, DtypeMeasurement, choose_dtype_briefly, compare_dtypes, select_fastest_dtype
 from lm.config.hardware import HardwareConfig
 from lm.config.run import RunPlan
 from lm.data.batch import Batch

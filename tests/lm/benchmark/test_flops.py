@@ -1,7 +1,5 @@
 """Arithmetic by hand."""
 
-from __future__ import annotations
-
 import pytest
 
 from lm.benchmark.speed import decoding_flops, prefill_flops

@@ -1,7 +1,5 @@
 """What is measured is what lm does, and the figures fit together; none of these tests is about speed."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from types import SimpleNamespace

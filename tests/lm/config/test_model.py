@@ -1,7 +1,5 @@
 """Shapes of models, and those that there cannot be."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 

@@ -1,7 +1,5 @@
 """Configs describe and check themselves."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

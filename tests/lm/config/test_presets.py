@@ -1,7 +1,5 @@
 """Presets are rows of values, which what is given replaces."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path

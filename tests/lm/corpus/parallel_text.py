@@ -1,7 +1,5 @@
 """Made-up languages that translate each other word by word, for tests of parallel text."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

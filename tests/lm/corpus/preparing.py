@@ -1,7 +1,5 @@
 """Preparing as the commands do it: survey, then tokenize."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Examples for tests: as JSON Lines, and at random."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Sequence

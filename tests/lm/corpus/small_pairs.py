@@ -1,7 +1,5 @@
 """Pairs for tests: surveyed, and read back after they were prepared."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

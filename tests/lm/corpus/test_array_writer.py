@@ -1,7 +1,5 @@
 """Arrays that are written bit by bit are read by numpy, and on the disk once they are closed."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,9 +1,6 @@
 """Parts follow from the files alone, and together they are the corpus."""
 
-from __future__ import annotations
-
 import dataclasses
-from pathlib import Path
 
 import pytest
 
@@ -17,7 +14,7 @@ SEPARATOR = "<|endoftext|>\n"
 
 
 @pytest.fixture(autouse=True)
-def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_parts(monkeypatch):
     monkeypatch.setattr(corpora, "CHUNK_BYTES", 100)
 
 
@@ -25,7 +22,7 @@ def places(found: list[Chunk]) -> list[list[tuple[str, FileRange | None]]]:
     return [[(chunk_input.file.name, chunk_input.file_range) for chunk_input in part.inputs] for part in found]
 
 
-def test_small_files_share_a_part_and_large_ones_are_divided(tmp_path: Path) -> None:
+def test_small_files_share_a_part_and_large_ones_are_divided(tmp_path):
     large = SEPARATOR.join(["x" * 70 + "\n"] * 4)  # documents that end at 85, 170, 255 and 326
     corpus = scan_corpus(written(tmp_path, "a" * 60, "b" * 30, "c" * 20, large, "d" * 99), DataConfig())
     assert places(split_into_chunks(corpus, HeldOutRule(0))) == [
@@ -36,13 +33,13 @@ def test_small_files_share_a_part_and_large_ones_are_divided(tmp_path: Path) -> 
     ]
 
 
-def test_a_boundary_is_counted_from_the_beginning_of_each_file(tmp_path: Path) -> None:
+def test_a_boundary_is_counted_from_the_beginning_of_each_file(tmp_path):
     corpus = scan_corpus(written(tmp_path, "a" * 60 + f"\n{SEPARATOR}", "b" * 30), DataConfig())
     (part,) = split_into_chunks(corpus, HeldOutRule(5, boundary=70))
     assert [chunk_input.held_out for chunk_input in part.inputs] == [HeldOutRule(5, 70), HeldOutRule(5, 9)]
 
 
-def test_all_of_the_files_for_validation_is_held_out(tmp_path: Path) -> None:
+def test_all_of_the_files_for_validation_is_held_out(tmp_path):
     files = written(tmp_path, "a" * 100, "b" * 30)
     corpus = scan_corpus(files, DataConfig(validation=str(files[1].path)))
     first, second = split_into_chunks(corpus, HeldOutRule(0))
@@ -52,13 +49,13 @@ def test_all_of_the_files_for_validation_is_held_out(tmp_path: Path) -> None:
     ]
 
 
-def test_there_are_not_too_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_there_are_not_too_many(tmp_path, monkeypatch):
     monkeypatch.setattr(corpora, "_MAX_CHUNKS", 3)
     corpus = scan_corpus(written(tmp_path, *["a" * 100] * 9), DataConfig())
     assert len(split_into_chunks(corpus, HeldOutRule(0))) == 3
 
 
-def test_a_key_depends_on_all_that_the_tokens_do(tmp_path: Path) -> None:
+def test_a_key_depends_on_all_that_the_tokens_do(tmp_path):
     files = written(tmp_path, "a" * 60, "b" * 30)
     (part,) = split_into_chunks(scan_corpus(files, DataConfig()), HeldOutRule(5))
     (same,) = split_into_chunks(

@@ -1,7 +1,5 @@
 """Groups are encoded ahead of who uses them, in order."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import pytest

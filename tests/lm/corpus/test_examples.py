@@ -1,9 +1,5 @@
 """Examples read back as they were written, and damage is named."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -13,7 +9,7 @@ from tests.lm.corpus.preparing import prepare
 from tests.lm.corpus.small_examples import PAIRS, WHOLE, lines, source, tokenizer
 
 
-def test_examples_read_back(tmp_path: Path) -> None:
+def test_examples_read_back(tmp_path):
     prepared = prepare([source(tmp_path, lines(PAIRS))], tokenizer(), WHOLE, tmp_path / "out")
     found = open_examples(prepared.folder, "train")
     assert (len(found), found.files) == (len(PAIRS), (str(tmp_path / "task.jsonl"),))
@@ -25,7 +21,7 @@ def test_examples_read_back(tmp_path: Path) -> None:
     assert found.index["line"].tolist() == [1, 2, 3, 4]
 
 
-def test_damage_is_seen(tmp_path: Path) -> None:
+def test_damage_is_seen(tmp_path):
     prepared = prepare([source(tmp_path, lines(PAIRS))], tokenizer(), WHOLE, tmp_path / "out")
     path = prepared.folder / index_file_name("train")
     np.save(path, np.load(path)[:-1])

@@ -3,8 +3,6 @@
 `format_1/` was written by the last version that wrote this format, of the files that lie there too.
 """
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 
@@ -34,14 +32,14 @@ TRANSLATOR = ModelConfig(context_length=64, d_model=16, n_layers=1, n_encoder_la
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path, monkeypatch) -> Path:
     """The folders, and the files that they were made from."""
     shutil.copytree(FORMAT_1, tmp_path / "before")
     monkeypatch.chdir(tmp_path / "before")
     return tmp_path / "before"
 
 
-def test_each_kind_is_told(folder: Path) -> None:
+def test_each_kind_is_told(folder):
     read = {name: PreparedManifest.read(folder / name) for name in ("text", "examples", "pairs", "partition")}
     assert {name: manifest.kind for name, manifest in read.items()} == {name: name for name in read}
     assert [Manifest.read(folder / name).supervised for name in ("text", "examples")] == [False, True]
@@ -50,7 +48,7 @@ def test_each_kind_is_told(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["text", "examples"])
-def test_tokens_are_found_and_the_same_as_now(name: str, folder: Path, tmp_path: Path) -> None:
+def test_tokens_are_found_and_the_same_as_now(name, folder, tmp_path):
     supervised = name == "examples"
     files = find_text_files(
         [f"{name}.{'jsonl' if supervised else 'txt'}"], DataConfig(supervised=supervised, keep_line_ends=True)
@@ -64,7 +62,7 @@ def test_tokens_are_found_and_the_same_as_now(name: str, folder: Path, tmp_path:
     assert before == now
 
 
-def test_pairs_are_found_in_the_cache(folder: Path, tmp_path: Path) -> None:
+def test_pairs_are_found_in_the_cache(folder, tmp_path):
     config = ParallelConfig()
     texts = find_parallel_texts(config, source=["a.en"], target=["a.de"])
     corpus = parallel_corpus.scan_parallel_corpus(texts, DataConfig(keep_line_ends=True, validation="0.25"), config)
@@ -75,14 +73,14 @@ def test_pairs_are_found_in_the_cache(folder: Path, tmp_path: Path) -> None:
     assert (found.folder, found.reused, found.manifest) == (before, True, made.manifest)
 
 
-def test_data_are_opened_and_verified(folder: Path) -> None:
+def test_data_are_opened_and_verified(folder):
     for name, model in (("text", GPT), ("examples", GPT), ("pairs", TRANSLATOR)):
         verify_data(folder / name, advice="")
         data = open_data(folder / name, RunConfig(model, training=TrainingConfig(batch_size=2)))
         assert data.batch(0).rows == 2
 
 
-def test_a_partition_is_joined_and_resumed(folder: Path, tmp_path: Path) -> None:
+def test_a_partition_is_joined_and_resumed(folder, tmp_path):
     joined = join_partitions([folder / "partition"], folder=tmp_path / "joined")
     assert joined.manifest == Manifest.read(folder / "text")
     corpus = scan_corpus(

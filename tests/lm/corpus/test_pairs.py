@@ -1,7 +1,5 @@
 """Pairs read back as the tokenizer made them, and damage is named."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -14,12 +12,12 @@ from tests.lm.corpus.small_pairs import BYTES, PLAIN, corpus
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cache(tmp_path, monkeypatch) -> Path:
     monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
 
-def test_damage_is_noticed(tmp_path: Path) -> None:
+def test_damage_is_noticed(tmp_path):
     made = corpus(tmp_path, *lines(30))
     folder = prepare_pairs(made, BYTES, PLAIN).folder
     path = folder / "train-target.npy"

@@ -1,7 +1,5 @@
 """Which pairs are held out, and which languages they are in."""
 
-from __future__ import annotations
-
 import gzip
 from pathlib import Path
 
@@ -31,7 +29,7 @@ def survey(folder: Path, pairs: list[tuple[str, str]], validation: str = "0.1", 
     )
 
 
-def test_a_fraction_is_held_out_and_duplicates_stay_together(tmp_path: Path) -> None:
+def test_a_fraction_is_held_out_and_duplicates_stay_together(tmp_path):
     sources, targets = lines(2000)
     pairs = [*zip(sources, targets, strict=True), *zip(sources, targets[::-1], strict=True)]
     split: dict[str, set[str]] = {}
@@ -44,19 +42,19 @@ def test_a_fraction_is_held_out_and_duplicates_stay_together(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("count", [2, 10, 50])
-def test_of_few_pairs_at_least_one_is_held_out(count: int, tmp_path: Path) -> None:
+def test_of_few_pairs_at_least_one_is_held_out(count, tmp_path):
     corpus = survey(tmp_path, list(zip(*lines(count), strict=True)))
     held = [item for item in corpus.split_pairs() if item.split == "validation"]
     assert len(held) == max(1, count // 10)
 
 
-def test_from_a_hundred_pairs_on_the_fraction_alone_says_how_many_are_held_out(tmp_path: Path) -> None:
+def test_from_a_hundred_pairs_on_the_fraction_alone_says_how_many_are_held_out(tmp_path):
     for count, fewest in ((99, 1), (100, 0)):
         corpus = survey(tmp_path, list(zip(*lines(count), strict=True)), validation="1e-9")
         assert sum(item.split == "validation" for item in corpus.split_pairs()) == fewest
 
 
-def test_files_for_validation(tmp_path: Path) -> None:
+def test_files_for_validation(tmp_path):
     sources, targets = lines(150)
     train = write(tmp_path, sources[:120], targets[:120])
     held = write(tmp_path, sources[120:], targets[120:], name="held")
@@ -79,16 +77,14 @@ def test_files_for_validation(tmp_path: Path) -> None:
         (("europarl-v7", "x.1"), (None, None)),
     ],
 )
-def test_languages_of_file_names(
-    names: tuple[str, str], languages: tuple[str | None, str | None], tmp_path: Path
-) -> None:
+def test_languages_of_file_names(names, languages, tmp_path):
     for name in names:
         (tmp_path / name).write_bytes(gzip.compress(b"a\n") if name.endswith(".gz") else b"a\n")
     files = find_parallel_texts(PLAIN, source=[str(tmp_path / names[0])], target=[str(tmp_path / names[1])])
     assert parallel_corpus.scan_parallel_corpus(files, DataConfig(validation="0"), PLAIN).languages == languages
 
 
-def test_what_cannot_be(tmp_path: Path) -> None:
+def test_what_cannot_be(tmp_path):
     with pytest.raises(UsageError, match="1 files of sources and 0 of targets"):
         find_parallel_texts(PLAIN, source=[write(tmp_path, ["a"], ["b"])[0]])
     with pytest.raises(InputError, match="there are no pairs"):
@@ -102,7 +98,7 @@ def test_what_cannot_be(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kept", [0, 3, 30])
-def test_how_many_held_out_pairs_are_among_those_to_train_on(kept: int, tmp_path: Path) -> None:
+def test_how_many_held_out_pairs_are_among_those_to_train_on(kept, tmp_path):
     sources, targets = lines(150)
     train = write(tmp_path, sources[:120], targets[:120])
     both = [*range(kept), *range(120, 150 - kept)]
@@ -115,14 +111,14 @@ def test_how_many_held_out_pairs_are_among_those_to_train_on(kept: int, tmp_path
     assert corpus.copies == ()
 
 
-def test_a_text_that_is_its_own_translation_is_known_by_its_bytes(tmp_path: Path) -> None:
+def test_a_text_that_is_its_own_translation_is_known_by_its_bytes(tmp_path):
     (tmp_path / "a.en").write_text("one\ntwo\n")
     (tmp_path / "a.de").write_text("one\ntwo\n")
     texts = find_parallel_texts(PLAIN, source=[str(tmp_path / "a.en")], target=[str(tmp_path / "a.de")])
     assert parallel_corpus.scan_parallel_corpus(texts, DataConfig(), PLAIN).copies == (texts[0].name,)
 
 
-def test_stdin_stands_for_one_file_only() -> None:
+def test_stdin_stands_for_one_file_only():
     for names in ({"source": ["-"], "target": ["-"]}, {"source": ["a"], "target": ["-"], "heads": ["-"]}):
         with pytest.raises(UsageError, match=r"stdin \(-\) stands for one file only"):
             find_parallel_texts(PLAIN, **names)

@@ -1,7 +1,5 @@
 """Partitions that were made apart join to what one machine makes, and only if all of them are there and whole."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 
@@ -21,12 +19,12 @@ from tests.lm.corpus.test_prepare_corpus import contents, texts
 
 
 @pytest.fixture(autouse=True)
-def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_parts(monkeypatch):
     monkeypatch.setattr(corpora, "CHUNK_BYTES", 3000)
 
 
 @pytest.fixture
-def corpus(tmp_path: Path) -> Corpus:
+def corpus(tmp_path) -> Corpus:
     return scan_corpus(written(tmp_path, texts(80), texts(50, seed=1), "short"), DataConfig())
 
 
@@ -37,7 +35,7 @@ def made(
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 50])
-def test_joined_they_are_what_one_makes(count: int, corpus: Corpus, gpt2: Tokenizer, tmp_path: Path) -> None:
+def test_joined_they_are_what_one_makes(count, corpus, gpt2, tmp_path):
     partitions = [tmp_path / f"part-{number}" for number in range(1, count + 1)]
     for number, folder in enumerate(partitions, 1):
         made(corpus, folder, number, count, gpt2)
@@ -48,7 +46,7 @@ def test_joined_they_are_what_one_makes(count: int, corpus: Corpus, gpt2: Tokeni
     assert join_partitions(partitions, folder=tmp_path / "whole").reused
 
 
-def test_no_part_is_made_twice(corpus: Corpus, tmp_path: Path) -> None:
+def test_no_part_is_made_twice(corpus, tmp_path):
     first, second = made(corpus, tmp_path / "a", 1, 2), made(corpus, tmp_path / "b", 2, 2)
     assert set(first.manifest.own_chunks).isdisjoint(second.manifest.own_chunks)
     assert first.manifest.chunks == second.manifest.chunks
@@ -58,7 +56,7 @@ def test_no_part_is_made_twice(corpus: Corpus, tmp_path: Path) -> None:
     assert (first.chunks_found, again.chunks_found) == (0, len(first.manifest.own_chunks) - 1)
 
 
-def test_a_missing_partition_is_named(corpus: Corpus, tmp_path: Path) -> None:
+def test_a_missing_partition_is_named(corpus, tmp_path):
     made(corpus, tmp_path / "a", 2, 3)
     with pytest.raises(InputError, match="partitions are missing: 1/3, 3/3; make them, and name them too"):
         join_partitions([tmp_path / "a"], folder=tmp_path / "out")
@@ -66,7 +64,7 @@ def test_a_missing_partition_is_named(corpus: Corpus, tmp_path: Path) -> None:
         join_partitions([tmp_path / "a", tmp_path], folder=tmp_path / "out")
 
 
-def test_partitions_of_other_corpora_are_refused(corpus: Corpus, gpt2: Tokenizer, tmp_path: Path) -> None:
+def test_partitions_of_other_corpora_are_refused(corpus, gpt2, tmp_path):
     made(corpus, tmp_path / "a", 1, 2)
     made(corpus, tmp_path / "b", 2, 2, gpt2)
     with pytest.raises(InputError, match="b: a partition of another corpus, or by another tokenizer, than .*a$"):
@@ -77,7 +75,7 @@ def test_partitions_of_other_corpora_are_refused(corpus: Corpus, gpt2: Tokenizer
         join_partitions([tmp_path / "a", tmp_path / "c"], folder=tmp_path / "out")
 
 
-def test_damage_is_named_with_the_partition_to_make_again(corpus: Corpus, tmp_path: Path) -> None:
+def test_damage_is_named_with_the_partition_to_make_again(corpus, tmp_path):
     found = made(corpus, tmp_path / "a", 1, 1)
     path = tmp_path / "a" / "parts" / found.manifest.own_chunks[1] / "train-tokens.npy"
     path.write_bytes(path.read_bytes()[:-1])
@@ -91,7 +89,7 @@ def test_damage_is_named_with_the_partition_to_make_again(corpus: Corpus, tmp_pa
             join_partitions([tmp_path / "a"], folder=tmp_path / "out")
 
 
-def test_a_folder_with_something_else_is_left_alone(corpus: Corpus, gpt2: Tokenizer, tmp_path: Path) -> None:
+def test_a_folder_with_something_else_is_left_alone(corpus, gpt2, tmp_path):
     made(corpus, tmp_path / "a", 1, 2)
     with pytest.raises(InputError, match="a: holds another partition already; choose another folder"):
         made(corpus, tmp_path / "a", 2, 2)

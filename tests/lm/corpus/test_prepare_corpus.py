@@ -1,7 +1,5 @@
 """Tokens are the same bytes however many parts and processes make them, and whatever interrupts these."""
 
-from __future__ import annotations
-
 import json
 import os
 import random
@@ -22,7 +20,6 @@ from lm.corpus.prepare_corpus import prepare_corpus
 from lm.errors import InputError
 from lm.text.files import find_text_files
 from lm.tokenizer import training
-from lm.tokenizer.tokenizer import Tokenizer
 from tests.lm.corpus.preparing import byte_tokenizer, written
 from tests.lm.tokenizers_elsewhere import TEXT
 from tests.waiting import wait_until
@@ -41,12 +38,12 @@ def texts(count: int, *, seed: int = 0) -> str:
 
 
 @pytest.fixture
-def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_parts(monkeypatch):
     monkeypatch.setattr(corpora, "CHUNK_BYTES", 3000)
 
 
 @pytest.mark.parametrize("kind", ["many documents", "few", "files", "examples", "few examples"])
-def test_parts_join_to_what_one_makes(kind: str, elsewhere: Tokenizer, tmp_path: Path, monkeypatch) -> None:
+def test_parts_join_to_what_one_makes(kind, elsewhere, tmp_path, monkeypatch):
     if elsewhere.end_of_text is None and "examples" in kind:
         return
     found = written(tmp_path, texts(120), "", texts(3, seed=1), texts(40, seed=2))
@@ -71,7 +68,7 @@ def test_parts_join_to_what_one_makes(kind: str, elsewhere: Tokenizer, tmp_path:
 
 
 @pytest.mark.usefixtures("small_parts")
-def test_processes_make_what_one_makes_and_tell_of_progress(gpt2: Tokenizer, tmp_path: Path) -> None:
+def test_processes_make_what_one_makes_and_tell_of_progress(gpt2, tmp_path):
     corpus = scan_corpus(written(tmp_path, texts(150), texts(50, seed=1)), DataConfig())
     prepare_corpus(corpus, gpt2, folder=tmp_path / "one", processes=1)
     seen: list[tuple[int, int | None]] = []
@@ -85,7 +82,7 @@ def test_processes_make_what_one_makes_and_tell_of_progress(gpt2: Tokenizer, tmp
 
 
 @pytest.mark.usefixtures("small_parts")
-def test_an_error_in_a_process_names_the_file_and_leaves_nothing_begun(tmp_path: Path) -> None:
+def test_an_error_in_a_process_names_the_file_and_leaves_nothing_begun(tmp_path):
     text = texts(60)
     config = TokenizerConfig(kind="char")
     tokenizer = training.train([text], config, corpus_bytes=len(text)).tokenizer
@@ -97,7 +94,7 @@ def test_an_error_in_a_process_names_the_file_and_leaves_nothing_begun(tmp_path:
 
 
 @pytest.mark.usefixtures("small_parts")
-def test_stdin_reaches_processes_too(tmp_path: Path) -> None:
+def test_stdin_reaches_processes_too(tmp_path):
     (tmp_path / "text").write_text(texts(100))
     command = "from lm.corpus import corpus; corpus.CHUNK_BYTES = 3000; from cli.main import main; main()"
     arguments = ["prepare", "-", "-o", str(tmp_path / "out"), "--kind", "byte", "--processes", "2"]
@@ -127,11 +124,11 @@ def interrupted(corpus: Corpus, out: Path, *, after: int) -> None:
 @pytest.mark.usefixtures("small_parts")
 class TestInterruption:
     @pytest.fixture
-    def corpus(self, tmp_path: Path) -> Corpus:
+    def corpus(self, tmp_path) -> Corpus:
         return scan_corpus(written(tmp_path, texts(150)), DataConfig())
 
     @pytest.fixture
-    def made(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    def made(self, monkeypatch) -> Iterator[list[str]]:
         """The names of the parts that are made."""
         names: list[str] = []
         write = preparation.write_chunk_record
@@ -143,7 +140,7 @@ class TestInterruption:
         monkeypatch.setattr(preparation, "write_chunk_record", noted)
         return names
 
-    def test_finished_parts_are_not_made_again(self, corpus, tmp_path: Path, made: list[str]) -> None:
+    def test_finished_parts_are_not_made_again(self, corpus, tmp_path, made):
         interrupted(corpus, tmp_path / "out", after=8000)
         first = len(made)
         assert first >= 2
@@ -156,7 +153,7 @@ class TestInterruption:
         assert not list(tmp_path.glob(".*"))
 
     @pytest.mark.parametrize("damage", ["short", "changed", "missing", "no record", "empty record"])
-    def test_a_damaged_part_is(self, damage: str, corpus, tmp_path: Path, made: list[str]) -> None:
+    def test_a_damaged_part_is(self, damage, corpus, tmp_path, made):
         interrupted(corpus, tmp_path / "out", after=8000)
         folder = tmp_path / ".out.parts" / made[0]
         path = folder / ("part.json" if "record" in damage else "train-tokens.npy")
@@ -171,7 +168,7 @@ class TestInterruption:
         prepare_corpus(corpus, byte_tokenizer(), folder=tmp_path / "whole", processes=1)
         assert contents(tmp_path / "out") == contents(tmp_path / "whole")
 
-    def test_other_text_finds_what_is_still_the_same(self, corpus, tmp_path: Path, made: list[str]) -> None:
+    def test_other_text_finds_what_is_still_the_same(self, corpus, tmp_path, made):
         interrupted(corpus, tmp_path / "out", after=8000)
         before = len(made)
         found = written(tmp_path, texts(150), texts(80, seed=3))
@@ -180,12 +177,12 @@ class TestInterruption:
             == before
         )
 
-    def test_other_settings_do_not(self, corpus, gpt2: Tokenizer, tmp_path: Path) -> None:
+    def test_other_settings_do_not(self, corpus, gpt2, tmp_path):
         interrupted(corpus, tmp_path / "out", after=8000)
         assert prepare_corpus(corpus, gpt2, folder=tmp_path / "out", processes=1).chunks_found == 0
         assert not list(tmp_path.glob(".*"))
 
-    def test_in_the_cache_it_goes_on_too(self, corpus, tmp_path: Path) -> None:
+    def test_in_the_cache_it_goes_on_too(self, corpus, tmp_path):
         def stop(done: int, total: int | None) -> None:
             if done > 8000:
                 raise _InterruptionError
@@ -194,7 +191,7 @@ class TestInterruption:
             prepare_corpus(corpus, byte_tokenizer(), root=tmp_path / "cache", processes=1, progress=stop)
         assert prepare_corpus(corpus, byte_tokenizer(), root=tmp_path / "cache", processes=1).chunks_found >= 2
 
-    def test_parts_of_text_that_changed_on_the_way_do_not_stay(self, tmp_path: Path) -> None:
+    def test_parts_of_text_that_changed_on_the_way_do_not_stay(self, tmp_path):
         found = written(tmp_path, texts(150))
         corpus = scan_corpus(found, DataConfig())
         found[0].path.write_text(texts(151))
@@ -202,7 +199,7 @@ class TestInterruption:
             prepare_corpus(corpus, byte_tokenizer(), folder=tmp_path / "out", processes=1)
         assert not list(tmp_path.glob(".*"))
 
-    def test_killed_at_any_moment_it_ends_with_the_same_folder(self, corpus, tmp_path: Path) -> None:
+    def test_killed_at_any_moment_it_ends_with_the_same_folder(self, corpus, tmp_path):
         command = "from lm.corpus import corpus; corpus.CHUNK_BYTES = 3000; from cli.main import main; main()"
         arguments = [str(tmp_path / "corpus-0.txt"), "--kind", "byte", "--processes", "2"]
         process = subprocess.Popen(

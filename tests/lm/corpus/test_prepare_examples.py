@@ -1,9 +1,6 @@
 """Examples are prepared once, and some are held out however few there are."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +17,7 @@ from tests.lm.corpus.preparing import prepare
 from tests.lm.corpus.small_examples import PAIRS, WHOLE, drawn, lines, source, tokenizer
 
 
-def test_is_done_once_for_the_same_contents(tmp_path: Path) -> None:
+def test_is_done_once_for_the_same_contents(tmp_path):
     first = prepare([source(tmp_path, lines(PAIRS))], tokenizer(), WHOLE, root=tmp_path / "cache")
     again = source(tmp_path, lines(PAIRS), name="other.jsonl")
     second = prepare([again], tokenizer(), WHOLE, root=tmp_path / "cache")
@@ -29,7 +26,7 @@ def test_is_done_once_for_the_same_contents(tmp_path: Path) -> None:
     assert not prepare([changed], tokenizer(), WHOLE, root=tmp_path / "cache").reused
 
 
-def test_the_same_file_as_text_is_something_else(tmp_path: Path) -> None:
+def test_the_same_file_as_text_is_something_else(tmp_path):
     text = '{"text": "a", "label": "b"}\n'
     examples = prepare([source(tmp_path, text)], tokenizer(), WHOLE, root=tmp_path / "cache")
     plain = find_text_files([str(tmp_path / "task.jsonl")])
@@ -40,19 +37,19 @@ def test_the_same_file_as_text_is_something_else(tmp_path: Path) -> None:
         open_examples(tokens.folder, "train")
 
 
-def test_a_tokenizer_must_have_an_end(tmp_path: Path) -> None:
+def test_a_tokenizer_must_have_an_end(tmp_path):
     with pytest.raises(UsageError, match="no end-of-text token"):
         prepare([source(tmp_path, lines([("a", "b")]))], tokenizer("char"), WHOLE, tmp_path / "out")
 
 
-def test_a_character_without_token_is_named_by_line(tmp_path: Path) -> None:
+def test_a_character_without_token_is_named_by_line(tmp_path):
     config = TokenizerConfig(kind="char")
     chars = training.train(["ab"], config, corpus_bytes=2, special_tokens=["<|endoftext|>"]).tokenizer
     with pytest.raises(InputError, match=r"task.jsonl: line 2: .*'é'"):
         prepare([source(tmp_path, lines([("a", "b"), ("a", "é")]))], chars, WHOLE, tmp_path / "out")
 
 
-def test_progress_reaches_all_text(tmp_path: Path) -> None:
+def test_progress_reaches_all_text(tmp_path):
     seen: list[tuple[int, int]] = []
     prepare([source(tmp_path, lines(PAIRS))], tokenizer(), WHOLE, tmp_path / "out",
             progress=lambda done, total: seen.append((done, total)))  # fmt: skip
@@ -61,7 +58,7 @@ def test_progress_reaches_all_text(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("count", "held_out"), [(1, 0), (2, 1), (10, 1), (99, 9)])
-def test_of_few_examples_some_are_held_out_nevertheless(count: int, held_out: int, tmp_path: Path) -> None:
+def test_of_few_examples_some_are_held_out_nevertheless(count, held_out, tmp_path):
     pairs = [(f"prompt {number}", "x") for number in range(count)]
     config = DataConfig(validation="0.1", supervised=True)
     prepared = prepare([source(tmp_path, lines(pairs))], tokenizer(), config, tmp_path / "out")
@@ -69,7 +66,7 @@ def test_of_few_examples_some_are_held_out_nevertheless(count: int, held_out: in
     assert prepared.manifest.splits["train"].documents == count - held_out
 
 
-def test_the_text_in_all_batches_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_text_in_all_batches_is_bounded(tmp_path, monkeypatch):
     sizes: list[int] = []
 
     class Watched(Tokenizer):

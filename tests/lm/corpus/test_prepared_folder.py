@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -39,7 +37,7 @@ def names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
-def test_what_a_killed_process_began_is_removed_and_what_a_living_one_works_on_is_not(tmp_path: Path) -> None:
+def test_what_a_killed_process_began_is_removed_and_what_a_living_one_works_on_is_not(tmp_path):
     command = [sys.executable, "-c", HOLD, str(tmp_path / "out")]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
@@ -57,7 +55,7 @@ def test_what_a_killed_process_began_is_removed_and_what_a_living_one_works_on_i
     assert names(tmp_path) == set()
 
 
-def test_a_new_folder_may_be_about_to_be_locked(tmp_path: Path) -> None:
+def test_a_new_folder_may_be_about_to_be_locked(tmp_path):
     new = tmp_path / ".out.partial-1234"
     new.mkdir()
     remove_abandoned(tmp_path)
@@ -67,7 +65,7 @@ def test_a_new_folder_may_be_about_to_be_locked(tmp_path: Path) -> None:
     assert not new.exists()
 
 
-def test_other_hidden_folders_stay(tmp_path: Path) -> None:
+def test_other_hidden_folders_stay(tmp_path):
     for name in (".git", ".out", "out.partial-1", ".outer.partial-1", ".[a].partial-2"):
         (tmp_path / name).mkdir()
         age(tmp_path / name)
@@ -75,7 +73,7 @@ def test_other_hidden_folders_stay(tmp_path: Path) -> None:
     assert names(tmp_path) == {".git", ".out", "out.partial-1", ".outer.partial-1"}
 
 
-def test_a_folder_that_was_renamed_stays_and_one_that_failed_goes(tmp_path: Path) -> None:
+def test_a_folder_that_was_renamed_stays_and_one_that_failed_goes(tmp_path):
     with partial_folder(tmp_path / "out") as partial:
         partial.rename(tmp_path / "out")
     with pytest.raises(KeyboardInterrupt), partial_folder(tmp_path / "other"):
@@ -84,7 +82,7 @@ def test_a_folder_that_was_renamed_stays_and_one_that_failed_goes(tmp_path: Path
 
 
 @pytest.mark.parametrize("there_before", [False, True])
-def test_a_folder_is_on_the_disk_before_it_has_its_name(tmp_path: Path, disk, there_before: bool) -> None:
+def test_a_folder_is_on_the_disk_before_it_has_its_name(tmp_path, disk, there_before):
     folder = tmp_path / "there" / "out"
     if there_before:
         folder.mkdir(parents=True)
@@ -98,7 +96,7 @@ def test_a_folder_is_on_the_disk_before_it_has_its_name(tmp_path: Path, disk, th
     assert names(tmp_path / "there") == {"out"}
 
 
-def test_where_another_process_was_faster_its_folder_stays(tmp_path: Path) -> None:
+def test_where_another_process_was_faster_its_folder_stays(tmp_path):
     (tmp_path / "out").mkdir()
     with partial_folder(tmp_path / "out") as partial:
         (partial / "new").touch()
@@ -113,7 +111,7 @@ def stop_after(file: Path) -> None:
 
 
 class TestUnfinished:
-    def test_stays_after_an_error_unless_it_is_empty_and_goes_when_all_is_done(self, tmp_path: Path) -> None:
+    def test_stays_after_an_error_unless_it_is_empty_and_goes_when_all_is_done(self, tmp_path):
         with pytest.raises(KeyError), resumable_folder(tmp_path / "a"):
             raise KeyError
         assert names(tmp_path) == set()
@@ -123,14 +121,14 @@ class TestUnfinished:
             assert (folder / "part").read_text() == "done"
         assert names(tmp_path) == set()
 
-    def test_two_at_a_time_do_not_share_one(self, tmp_path: Path) -> None:
+    def test_two_at_a_time_do_not_share_one(self, tmp_path):
         with resumable_folder(tmp_path / "a") as first, resumable_folder(tmp_path / "a") as second:
             assert first != second
             (second / "part").write_text("done")
             assert names(first) == set()
         assert names(tmp_path) == set()
 
-    def test_in_a_cache_it_is_abandoned_one_day(self, tmp_path: Path) -> None:
+    def test_in_a_cache_it_is_abandoned_one_day(self, tmp_path):
         for name, days in ((".new.parts", 13), (".old.parts", 15)):
             (tmp_path / name).mkdir()
             os.utime(tmp_path / name, (time.time() - days * 24 * 3600,) * 2)
@@ -139,7 +137,7 @@ class TestUnfinished:
         remove_abandoned(tmp_path)
         assert names(tmp_path) == {".new.parts"}
 
-    def test_what_a_process_left_that_was_killed_at_the_very_end_goes(self, tmp_path: Path) -> None:
+    def test_what_a_process_left_that_was_killed_at_the_very_end_goes(self, tmp_path):
         (tmp_path / ".a.parts" / "part").mkdir(parents=True)
         with resumable_folder(tmp_path / "b") as at_work:
             remove_leftover_parts(tmp_path / "b")
@@ -149,7 +147,7 @@ class TestUnfinished:
         assert names(tmp_path) == set()
 
 
-def test_on_windows_which_opens_no_folders_a_file_beside_one_is_locked(tmp_path: Path, monkeypatch) -> None:
+def test_on_windows_which_opens_no_folders_a_file_beside_one_is_locked(tmp_path, monkeypatch):
     as_on_windows(monkeypatch, locks, files)
     with partial_folder(tmp_path / "out") as partial:
         (partial / "new").touch()

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import numpy as np
 
 from lm.corpus.ragged import RaggedArray, concatenate_ranges
@@ -11,7 +9,7 @@ def listed(ragged: RaggedArray) -> list[list[int]]:
     return [ragged.row(number).tolist() for number in range(len(ragged))]
 
 
-def test_rows_are_taken_joined_and_grouped() -> None:
+def test_rows_are_taken_joined_and_grouped():
     ragged = RaggedArray.from_rows(ROWS)
     assert listed(ragged) == ROWS
     assert ragged.lengths().tolist() == [2, 0, 1, 3]
@@ -21,13 +19,13 @@ def test_rows_are_taken_joined_and_grouped() -> None:
     assert listed(ragged.merge_rows(np.array([0, 4]))) == [[], [5, 6, 7, 8, 9, 10]]
 
 
-def test_rows_are_framed_and_padded() -> None:
+def test_rows_are_framed_and_padded():
     ragged = RaggedArray.from_rows(ROWS)
     assert listed(ragged.wrap_rows([1, 2], [3])) == [[1, 2, *row, 3] for row in ROWS]
     assert ragged.to_padded(-1).tolist() == [[5, 6, -1], [-1, -1, -1], [7, -1, -1], [8, 9, 10]]
 
 
-def test_nothing_is_rows_too() -> None:
+def test_nothing_is_rows_too():
     empty = RaggedArray.from_rows([])
     assert len(empty) == 0
     assert listed(RaggedArray.concatenate([])) == listed(empty.wrap_rows([1], [2])) == []
@@ -35,7 +33,7 @@ def test_nothing_is_rows_too() -> None:
     assert concatenate_ranges(np.array([3, 9]), np.array([2, 0])).tolist() == [3, 4]
 
 
-def test_lists_and_arrays_make_the_same_rows() -> None:
+def test_lists_and_arrays_make_the_same_rows():
     given = [[5, 6], [], [7]]
     made = RaggedArray.from_rows([np.array(row, dtype=np.uint16) for row in given])
     assert made.values.dtype == np.int64
@@ -43,11 +41,11 @@ def test_lists_and_arrays_make_the_same_rows() -> None:
     assert RaggedArray.from_rows(given).values.tolist() == made.values.tolist()
 
 
-def test_rows_of_nothing_are_padded_to_nothing() -> None:
+def test_rows_of_nothing_are_padded_to_nothing():
     assert RaggedArray.from_rows([[], []]).to_padded(0).shape == (2, 0)
 
 
-def test_a_place_may_hold_several_integers() -> None:
+def test_a_place_may_hold_several_integers():
     rows = [np.arange(6).reshape(3, 2), np.zeros((0, 2), dtype=np.int64), np.array([[8, 9]])]
     ragged = RaggedArray.from_rows(rows)
     assert listed(ragged) == [row.tolist() for row in rows]

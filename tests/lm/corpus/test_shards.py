@@ -1,7 +1,5 @@
 """Tokens read back across shards, and damage is named."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -34,7 +32,7 @@ def write(folder: Path, values: np.ndarray, *, dtype: str = "uint16", shard_toke
 
 
 @pytest.mark.parametrize(("dtype", "top"), [("uint16", 65535), ("uint32", 4_000_000_000)])
-def test_every_range_reads_back_across_shards(dtype: str, top: int, tmp_path: Path) -> None:
+def test_every_range_reads_back_across_shards(dtype, top, tmp_path):
     values = np.linspace(0, top, 35).astype(dtype)
     assert write(tmp_path, values, dtype=dtype).splits["train"].shards == (10, 10, 10, 5)
     tokens = open_split(tmp_path, "train")
@@ -46,7 +44,7 @@ def test_every_range_reads_back_across_shards(dtype: str, top: int, tmp_path: Pa
             assert read.tolist() == values[start:stop].tolist()
 
 
-def test_shards_are_plain_npy_files(tmp_path: Path) -> None:
+def test_shards_are_plain_npy_files(tmp_path):
     write(tmp_path, np.arange(25))
     parts = [np.load(tmp_path / shards.shard_file_name("train", number)) for number in range(3)]
     assert np.concatenate(parts).tolist() == list(range(25))
@@ -54,26 +52,26 @@ def test_shards_are_plain_npy_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("start", "stop"), [(-1, 3), (3, 2), (0, 36)])
-def test_a_range_outside_is_an_error(start: int, stop: int, tmp_path: Path) -> None:
+def test_a_range_outside_is_an_error(start, stop, tmp_path):
     write(tmp_path, np.arange(35))
     with pytest.raises(IndexError):
         open_split(tmp_path, "train").read(start, stop)
 
 
-def test_an_empty_split_has_no_tokens(tmp_path: Path) -> None:
+def test_an_empty_split_has_no_tokens(tmp_path):
     write(tmp_path, np.arange(5))
     validation = open_split(tmp_path, "validation")
     assert len(validation) == 0
     assert validation.read(0, 0).tolist() == []
 
 
-def test_a_folder_without_a_manifest_is_refused(tmp_path: Path) -> None:
+def test_a_folder_without_a_manifest_is_refused(tmp_path):
     with pytest.raises(InputError, match="not a folder of prepared tokens"):
         open_split(tmp_path, "train")
 
 
 @pytest.mark.parametrize("damage", ["missing", "short", "empty"])
-def test_a_damaged_shard_is_named(damage: str, tmp_path: Path) -> None:
+def test_a_damaged_shard_is_named(damage, tmp_path):
     write(tmp_path, np.arange(25))
     path = tmp_path / "train-00001.npy"
     if damage == "missing":
@@ -85,7 +83,7 @@ def test_a_damaged_shard_is_named(damage: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mapped", [True, False])
-def test_very_many_shards_are_read_as_few_are(mapped: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_very_many_shards_are_read_as_few_are(mapped, tmp_path, monkeypatch):
     values = np.arange(35)
     record = write(tmp_path, values).splits["train"]
     monkeypatch.setattr(shards, "_MAX_MAPPED_SHARDS", 3)
@@ -103,7 +101,7 @@ class TestMoreThan32Bits:
     SHARDS = 80  # 5.4e9 tokens
 
     @pytest.fixture
-    def folder(self, tmp_path: Path) -> Path:
+    def folder(self, tmp_path) -> Path:
         for number in range(self.SHARDS):
             path = tmp_path / shards.shard_file_name("train", number)
             with path.open("wb") as file:
@@ -116,7 +114,7 @@ class TestMoreThan32Bits:
                     file.write(np.array([value], dtype="<u2").tobytes())
         return tmp_path
 
-    def test_every_window_is_seen_once_and_read_where_it_is(self, folder: Path) -> None:
+    def test_every_window_is_seen_once_and_read_where_it_is(self, folder):
         total = self.SHARD * self.SHARDS
         tokens = TokenShards(folder, "train", SplitRecord(1, total, total, (self.SHARD,) * self.SHARDS))
         assert len(tokens) == total > 1 << 32
@@ -137,7 +135,7 @@ class TestMoreThan32Bits:
         batch = WindowData(tokens, tokens, context=1024, rows=4, seed=3).batch(last - 2)
         assert batch.targets.shape[-1] == 1024
 
-    def test_a_permutation_of_more_than_32_bits_is_one(self) -> None:
+    def test_a_permutation_of_more_than_32_bits_is_one(self):
         size = (1 << 32) + 12_345
         keys = np.full(1 << 16, 7, dtype=np.uint64)
         indices = np.arange(size - (1 << 16), size, dtype=np.uint64)

@@ -1,11 +1,8 @@
 """Tokens are those of whole documents, each in the split that it belongs to."""
 
-from __future__ import annotations
-
 import json
 import random
 from fractions import Fraction
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -38,7 +35,7 @@ def char_tokenizer(text: str) -> Tokenizer:
 
 
 class TestTokens:
-    def test_are_those_of_whole_documents_between_start_and_end(self, elsewhere: Tokenizer, tmp_path: Path) -> None:
+    def test_are_those_of_whole_documents_between_start_and_end(self, elsewhere, tmp_path):
         texts = [TEXT * 3, "one\n", TEXT[::-1], "two"]
         prepared = prepare(
             written(tmp_path, f"{SEPARATOR}\n".join(texts[:3]), texts[3]), elsewhere, WHOLE, tmp_path / "out"
@@ -49,31 +46,29 @@ class TestTokens:
             expected += [start, *elsewhere.encode(text)] + ([end] if start != end else [])
         assert ids(prepared) == expected + ([end] if start == end else [])
 
-    def test_long_documents_in_pieces_are_the_same(
-        self, elsewhere: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_long_documents_in_pieces_are_the_same(self, elsewhere, tmp_path, monkeypatch):
         monkeypatch.setattr(files, "BLOCK_BYTES", 999)
         monkeypatch.setattr(encoding, "GROUP_CHARACTERS", 3000)
         monkeypatch.setattr(tokenizers.split_into_pieces, "__kwdefaults__", {"limit": 700})
         prepared = prepare(written(tmp_path, TEXT * 40), elsewhere, WHOLE, tmp_path / "out")
         assert ids(prepared)[1:-1] == elsewhere.encode(TEXT * 40)
 
-    def test_without_special_tokens_there_is_only_text(self, tmp_path: Path) -> None:
+    def test_without_special_tokens_there_is_only_text(self, tmp_path):
         prepared = prepare(written(tmp_path, f"ab\n{SEPARATOR}\nba"), char_tokenizer("ab\n"), WHOLE, tmp_path / "out")
         assert ids(prepared) == [1, 2, 0, 2, 1]
 
-    def test_spelled_special_tokens_stay_text(self, gpt2: Tokenizer, tmp_path: Path) -> None:
+    def test_spelled_special_tokens_stay_text(self, gpt2, tmp_path):
         prepared = prepare(written(tmp_path, f"a {SEPARATOR} b"), gpt2, WHOLE, tmp_path / "out")
         special = gpt2.end_of_text
         assert ids(prepared) == [special, *gpt2.encode(f"a {SEPARATOR} b"), special]
 
-    def test_a_large_vocabulary_takes_uint32(self, tmp_path: Path) -> None:
+    def test_a_large_vocabulary_takes_uint32(self, tmp_path):
         tokenizer = char_tokenizer("".join(map(chr, range(0x10000, 0x10000 + 70_000))))
         prepared = prepare(written(tmp_path, chr(0x10000 + 69_999) * 3), tokenizer, WHOLE, tmp_path / "out")
         assert np.load(prepared.folder / "train-00000.npy").dtype == np.uint32
         assert ids(prepared) == [69_999] * 3
 
-    def test_an_unseen_character_names_the_file(self, tmp_path: Path) -> None:
+    def test_an_unseen_character_names_the_file(self, tmp_path):
         with pytest.raises(InputError, match=r"corpus-1\.txt: character 'Z'"):
             prepare(written(tmp_path, "abc", "abZ"), char_tokenizer("abc"), WHOLE, tmp_path / "out")
         at_a_cut = "abc " * (tokenizers.PIECE_CHARACTERS // 4) + "Z" + " abc" * 1000
@@ -83,7 +78,7 @@ class TestTokens:
 
 
 class TestManifest:
-    def test_says_what_there_is(self, gpt2: Tokenizer, tmp_path: Path) -> None:
+    def test_says_what_there_is(self, gpt2, tmp_path):
         found = written(tmp_path, f"é\n{SEPARATOR}\ntwo", "three")
         prepared = prepare(found, gpt2, WHOLE, tmp_path / "out")
         record = prepared.manifest.splits["train"]
@@ -92,7 +87,7 @@ class TestManifest:
         assert [source.path for source in prepared.manifest.sources] == ["corpus-0.txt", "corpus-1.txt"]
         assert json.loads((prepared.folder / "manifest.json").read_text())["format_version"] == 2
 
-    def test_progress_ends_with_all_bytes(self, gpt2: Tokenizer, tmp_path: Path) -> None:
+    def test_progress_ends_with_all_bytes(self, gpt2, tmp_path):
         seen: list[tuple[int, int]] = []
         prepare(written(tmp_path, TEXT), gpt2, DataConfig(), tmp_path / "out", progress=lambda *now: seen.append(now))
         assert seen[-1] == (len(TEXT.encode()),) * 2
@@ -100,7 +95,7 @@ class TestManifest:
 
 
 class TestValidation:
-    def test_few_documents_are_divided_at_the_end_of_the_text_as_in_nanogpt(self, tmp_path: Path) -> None:
+    def test_few_documents_are_divided_at_the_end_of_the_text_as_in_nanogpt(self, tmp_path):
         text = "".join(random.Random(1).choices("abc \n", k=1119))
         prepared = prepare(written(tmp_path, text), char_tokenizer(text), DataConfig(), tmp_path / "out")
         data = char_tokenizer(text).encode(text)
@@ -109,9 +104,7 @@ class TestValidation:
 
     @pytest.mark.parametrize("fraction", ["0.05", "0.3", "0.5", "0.81", "1/3"])
     @pytest.mark.parametrize("block", [1, 4, 1 << 18])
-    def test_the_boundary_never_splits_a_character(
-        self, fraction: str, block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_the_boundary_never_splits_a_character(self, fraction, block, tmp_path, monkeypatch):
         monkeypatch.setattr(files, "BLOCK_BYTES", block)
         texts = ["한국어 é", "🙂🙂", "plain text", "ü"]
         prepared = prepare(
@@ -125,7 +118,7 @@ class TestValidation:
         splits = prepared.manifest.splits
         assert splits["train"].bytes + splits["validation"].bytes == total
 
-    def test_many_documents_are_held_out_by_content(self, tmp_path: Path) -> None:
+    def test_many_documents_are_held_out_by_content(self, tmp_path):
         texts = [f"document {number}\n" for number in range(1000)]
         first = prepare(
             written(tmp_path, f"{SEPARATOR}\n".join([*texts, *texts])), byte_tokenizer(), DataConfig(), tmp_path / "a"
@@ -138,7 +131,7 @@ class TestValidation:
         again = prepare(written(tmp_path, f"{SEPARATOR}\n".join(texts)), byte_tokenizer(), DataConfig(), tmp_path / "b")
         assert set(bytes(i for i in ids(again, "validation") if i < 256).decode().splitlines()) == set(held_out)
 
-    def test_files_of_its_own_are_left_out_of_training(self, tmp_path: Path) -> None:
+    def test_files_of_its_own_are_left_out_of_training(self, tmp_path):
         found = written(tmp_path, "train", "held out")
         config = DataConfig(validation=str(found[1].path))
         prepared = prepare(found, byte_tokenizer(), config, tmp_path / "out")
@@ -146,16 +139,16 @@ class TestValidation:
         assert bytes(ids(prepared, "validation")[1:-1]) == b"held out"
         assert [record.sha256 for record in prepared.manifest.validation_sources]
 
-    def test_none(self, tmp_path: Path) -> None:
+    def test_none(self, tmp_path):
         prepared = prepare(written(tmp_path, "all of it"), byte_tokenizer(), WHOLE, tmp_path / "out")
         assert len(open_split(prepared.folder, "validation")) == 0
         assert bytes(ids(prepared)[1:-1]) == b"all of it"
 
-    def test_a_missing_file_is_named(self, tmp_path: Path) -> None:
+    def test_a_missing_file_is_named(self, tmp_path):
         with pytest.raises(InputError, match="nowhere"):
             prepare(written(tmp_path, "text"), byte_tokenizer(), DataConfig(validation="nowhere"), tmp_path / "out")
 
     @pytest.mark.parametrize(("text", "message"), [("", "is empty"), ("x", "left to train on")])
-    def test_nothing_to_train_on_is_an_error(self, text: str, message: str, tmp_path: Path) -> None:
+    def test_nothing_to_train_on_is_an_error(self, text, message, tmp_path):
         with pytest.raises(InputError, match=message):
             prepare(written(tmp_path, text), byte_tokenizer(), DataConfig(), tmp_path / "out")

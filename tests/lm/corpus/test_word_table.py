@@ -1,7 +1,5 @@
 """Words are numbered as they come; read back they are the same tokens, however full the table."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np
@@ -10,7 +8,7 @@ from lm.corpus.pairs import WordTable
 from lm.corpus.ragged import RaggedArray
 
 
-def test_a_full_table_changes_no_token() -> None:
+def test_a_full_table_changes_no_token():
     chance = random.Random(0)
     sentences = RaggedArray.from_rows([[chance.randrange(9) for _ in range(chance.randint(1, 9))] for _ in range(50)])
     starts = np.array([chance.random() < 0.4 for _ in sentences.values])
@@ -25,7 +23,7 @@ def test_a_full_table_changes_no_token() -> None:
         assert len(table.rows().values) <= most + 9
 
 
-def test_a_word_has_one_number_wherever_it_stands() -> None:
+def test_a_word_has_one_number_wherever_it_stands():
     table = WordTable()
     words = table.words(RaggedArray.from_rows([[1, 2, 3], [3, 1, 2]]), np.array([True, False, True, True, True, False]))
     assert [words.row(0).tolist(), words.row(1).tolist()] == [[0, 1], [1, 0]]

@@ -1,7 +1,5 @@
 """Parallel text, prepared once."""
 
-from __future__ import annotations
-
 import pytest
 
 from lm.config.data import DataConfig, ParallelConfig
@@ -17,7 +15,7 @@ BOTH = ParallelConfig(bidirectional=True)
 
 
 @pytest.fixture(scope="package")
-def stored(tmp_path_factory: pytest.TempPathFactory) -> StoredPairs:
+def stored(tmp_path_factory) -> StoredPairs:
     """Pairs of which some are duplicates, in a joint vocabulary with tags."""
     folder = tmp_path_factory.mktemp("pairs")
     sources, targets = lines(COUNT)

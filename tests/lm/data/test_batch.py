@@ -1,7 +1,5 @@
 """A batch falls into parts that hold it all."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

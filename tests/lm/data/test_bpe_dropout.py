@@ -1,7 +1,5 @@
 """BPE dropout: its distribution is that of the paper's algorithm, written again here, and it is a pure function."""
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter, defaultdict
 
@@ -42,7 +40,7 @@ def distribution(letters: list[str], dropout: float) -> dict[tuple[str, ...], fl
 
 @pytest.mark.parametrize("dropout", [0.1, 0.5])
 @pytest.mark.parametrize("word", ["abacab", "ababab", "caba", "abba"])
-def test_distribution_is_that_of_the_paper(word: str, dropout: float) -> None:
+def test_distribution_is_that_of_the_paper(word, dropout):
     draws = 20_000
     words = RaggedArray.from_rows([[VOCABULARY[letter] for letter in word]] * draws)
     segmented = segment_words(words, MERGES, dropout=dropout, keys=keys(draws))
@@ -67,7 +65,7 @@ def merges_of(tokenizer: Tokenizer) -> Merges:
     return found
 
 
-def test_without_dropout_it_is_the_tokenizer(elsewhere: Tokenizer) -> None:
+def test_without_dropout_it_is_the_tokenizer(elsewhere):
     merges = Merges.from_tokenizer(elsewhere)
     if merges is None:
         assert elsewhere.kind != "bpe"
@@ -78,14 +76,14 @@ def test_without_dropout_it_is_the_tokenizer(elsewhere: Tokenizer) -> None:
     assert segmented.ends.tolist() == words.ends.tolist()
 
 
-def test_with_full_dropout_there_are_only_bytes(gpt2: Tokenizer) -> None:
+def test_with_full_dropout_there_are_only_bytes(gpt2):
     merges, words = merges_of(gpt2), words_of(gpt2, TEXT)
     segmented = segment_words(merges.characters(words), merges, dropout=1, keys=keys(len(words)))
     assert [gpt2.token_bytes(token) for token in segmented.values.tolist()] == [bytes([byte]) for byte in TEXT.encode()]
 
 
 @pytest.mark.parametrize("dropout", [0.05, 0.3, 0.9])
-def test_text_stays_the_same(elsewhere: Tokenizer, dropout: float) -> None:
+def test_text_stays_the_same(elsewhere, dropout):
     merges, words = Merges.from_tokenizer(elsewhere), words_of(elsewhere, TEXT)
     if merges is None:
         return
@@ -94,7 +92,7 @@ def test_text_stays_the_same(elsewhere: Tokenizer, dropout: float) -> None:
     assert elsewhere.decode(segmented.values) == elsewhere.decode(words.values)
 
 
-def test_a_word_depends_on_nothing_but_its_key(gpt2: Tokenizer) -> None:
+def test_a_word_depends_on_nothing_but_its_key(gpt2):
     merges = merges_of(gpt2)
     letters = merges.characters(words_of(gpt2, TEXT))
     together = segment_words(letters, merges, dropout=0.3, keys=keys(len(letters)))
@@ -105,18 +103,18 @@ def test_a_word_depends_on_nothing_but_its_key(gpt2: Tokenizer) -> None:
     assert alone.values.tolist() == together.row(5).tolist()
 
 
-def test_added_tokens_stay_whole() -> None:
+def test_added_tokens_stay_whole():
     trained = training.train([TEXT], TokenizerConfig(vocab_size=300), corpus_bytes=len(TEXT.encode()))
     merges, end = merges_of(trained.tokenizer), trained.tokenizer.end_of_text
     assert end is not None
     assert merges.characters(RaggedArray.from_rows([[end]])).values.tolist() == [end]
 
 
-def test_no_words_give_none() -> None:
+def test_no_words_give_none():
     assert len(segment_words(RaggedArray.from_rows([]), MERGES, dropout=0.5, keys=keys(0))) == 0
 
 
-def test_tokenizers_without_rules_have_no_merges() -> None:
+def test_tokenizers_without_rules_have_no_merges():
     for kind in ("char", "byte"):
         made = training.train(["ab"], TokenizerConfig(kind=kind), corpus_bytes=2)  # type: ignore[arg-type]
         assert Merges.from_tokenizer(made.tokenizer) is None

@@ -1,7 +1,5 @@
 """Batches of similar lengths are within their limits, none could take the next item, and each item is in one."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np
@@ -17,7 +15,7 @@ LENGTHS = np.random.default_rng(0).integers(0, 50, size=300)
 @pytest.mark.parametrize("tokens", [None, 1, 60, 1000])
 @pytest.mark.parametrize("rows", [None, 1, 7])
 @pytest.mark.parametrize("ratio", [None, 1.0, 1.25])
-def test_batches_are_as_large_as_the_limits_allow(tokens: int | None, rows: int | None, ratio: float | None) -> None:
+def test_batches_are_as_large_as_the_limits_allow(tokens, rows, ratio):
     batches = length_batches(LENGTHS, tokens=tokens, rows=rows, ratio=ratio)
 
     def is_allowed(lengths: np.ndarray) -> bool:
@@ -34,12 +32,12 @@ def test_batches_are_as_large_as_the_limits_allow(tokens: int | None, rows: int 
     assert not any(is_allowed(np.append(batch, after[0])) for batch, after in itertools.pairwise(found))
 
 
-def test_items_of_the_same_length_keep_their_order() -> None:
+def test_items_of_the_same_length_keep_their_order():
     (batch,) = length_batches([2, 1, 2, 1, 2])
     assert batch.tolist() == [1, 3, 0, 2, 4]
 
 
-def test_the_order_may_be_another() -> None:
+def test_the_order_may_be_another():
     """Longest first, nine positions: 4 and 3 are eight if padded, and a third item would make twelve."""
     lengths = np.array([2, 4, 2, 3, 9])
     order = np.argsort(-lengths, kind="stable")
@@ -47,7 +45,7 @@ def test_the_order_may_be_another() -> None:
     assert batch_ends(lengths, tokens=9).tolist() == [2, 4, 5]
 
 
-def test_no_items_make_no_batches() -> None:
+def test_no_items_make_no_batches():
     assert length_batches([], tokens=8) == []
     assert batch_ends(np.array([], dtype=np.int64), rows=2).tolist() == []
 
@@ -66,7 +64,7 @@ def made(*, tokens: int | None = None, most: int | None = None, count: int = 40)
     return bucket_pairs(rows(lengths[0]), rows(lengths[1]), tokens=tokens, rows=most, layout=EncoderDecoderLayout())
 
 
-def test_batches_are_as_large_as_the_tokens_allow_worked_out_by_hand() -> None:
+def test_batches_are_as_large_as_the_tokens_allow_worked_out_by_hand():
     """Eight positions a side: 2, 2, 3 are nine if padded, and one that is longer than all has a batch of its own."""
     found = bucket_pairs(
         rows([2, 9, 2, 3, 1]), rows([1, 9, 2, 3, 4]), tokens=8, rows=None, layout=EncoderDecoderLayout()
@@ -77,7 +75,7 @@ def test_batches_are_as_large_as_the_tokens_allow_worked_out_by_hand() -> None:
 
 
 @pytest.mark.parametrize(("tokens", "most"), [(60, None), (None, 3), (60, 3), (1, None)])
-def test_each_pair_is_in_one_batch_and_its_sides_stay_together(tokens: int | None, most: int | None) -> None:
+def test_each_pair_is_in_one_batch_and_its_sides_stay_together(tokens, most):
     found, seen = made(tokens=tokens, most=most), []
     for first in found.firsts:
         batch = found.batch(first, START)
@@ -90,7 +88,7 @@ def test_each_pair_is_in_one_batch_and_its_sides_stay_together(tokens: int | Non
     assert sorted(seen) == list(range(40))
 
 
-def test_a_permutation_moves_whole_batches() -> None:
+def test_a_permutation_moves_whole_batches():
     found = made(tokens=60)
     permuted = found.permuted(np.array([7], dtype=np.uint64))
     shapes, others = (
@@ -102,7 +100,7 @@ def test_a_permutation_moves_whole_batches() -> None:
     assert again.ends.tolist() == permuted.ends.tolist()
 
 
-def test_no_pairs_make_no_batches() -> None:
+def test_no_pairs_make_no_batches():
     found = bucket_pairs(
         RaggedArray.from_rows([]), RaggedArray.from_rows([]), tokens=8, rows=None, layout=EncoderDecoderLayout()
     )

@@ -1,7 +1,5 @@
 """A folder is opened as what it holds; a kind of data that is added is asked as the others are."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 
@@ -16,7 +14,7 @@ from lm.config.tokenizer import TokenizerConfig
 from lm.config.training import TrainingConfig
 from lm.corpus import manifest
 from lm.corpus.manifest import SourceRecord
-from lm.corpus.pairs import StoredPairs
+from lm.data import training_data
 from lm.data.examples import ExampleData
 from lm.data.pairs import PairData
 from lm.data.windows import WindowData
@@ -32,12 +30,14 @@ from tests.lm.corpus.preparing import prepare
 from tests.lm.data.test_training_data import CountData, CountManifest
 
 GPT = ModelConfig(context_length=8, d_model=16, n_layers=1, n_heads=2)
+
 TRANSLATOR = ModelConfig(context_length=64, d_model=16, n_layers=1, n_encoder_layers=1, n_heads=2)
+
 TRAINING = TrainingConfig(batch_size=3)
 
 
 @pytest.fixture
-def folders(tmp_path: Path) -> dict[str, Path]:
+def folders(tmp_path) -> dict[str, Path]:
     """Running text and examples, prepared."""
     (tmp_path / "text.txt").write_text("the owl saw the fox " * 20)
     (tmp_path / "task.jsonl").write_text('{"prompt": "a", "completion": "b"}\n' * 3)
@@ -50,26 +50,26 @@ def folders(tmp_path: Path) -> dict[str, Path]:
     return made
 
 
-def test_a_folder_is_opened_as_what_it_holds(folders: dict[str, Path], stored: StoredPairs) -> None:
+def test_a_folder_is_opened_as_what_it_holds(folders, stored):
     gpt, translator = RunConfig(GPT, training=TRAINING), RunConfig(TRANSLATOR, training=TRAINING)
     assert isinstance(open_data(folders["text.txt"], gpt), WindowData)
     assert isinstance(open_data(folders["task.jsonl"], gpt), ExampleData)
     assert isinstance(open_data(stored.folder, translator), PairData)
 
 
-def test_a_folder_says_what_it_was_made_from(folders: dict[str, Path], stored: StoredPairs) -> None:
+def test_a_folder_says_what_it_was_made_from(folders, stored):
     assert len({data_key(folder) for folder in (*folders.values(), stored.folder)}) == 3
     assert [Path(name).name for name in source_files(folders["text.txt"])] == ["text.txt"]
     assert [Path(name).name for name in source_files(stored.folder)] == ["train.en", "train.de"]
 
 
-def test_an_empty_folder_holds_no_data(tmp_path: Path) -> None:
+def test_an_empty_folder_holds_no_data(tmp_path):
     for ask in (data_key, source_files, lambda folder: open_data(folder, RunConfig())):
         with pytest.raises(InputError, match="not a folder of prepared data"):
             ask(tmp_path)
 
 
-def test_pairs_are_for_an_encoder_decoder_and_nothing_else_is(folders: dict[str, Path]) -> None:
+def test_pairs_are_for_an_encoder_decoder_and_nothing_else_is(folders):
     with pytest.raises(UsageError, match="pairs need an encoder-decoder"):
         check_model_fits_data(GPT, pairs=True)
     for folder in folders.values():
@@ -80,7 +80,7 @@ def test_pairs_are_for_an_encoder_decoder_and_nothing_else_is(folders: dict[str,
     check_model_fits_data(dataclasses.replace(GPT, decoder_only=True), pairs=True)
 
 
-def test_what_each_kind_says_of_its_size(folders: dict[str, Path], stored: StoredPairs) -> None:
+def test_what_each_kind_says_of_its_size(folders, stored):
     text, examples = (open_data(folders[name], RunConfig(GPT, training=TRAINING)) for name in folders)
     assert text.describe_batch_size() == "3 x 8 tokens"
     assert text.epoch_size(10) == (text.tokens / 10, "tokens of text a parameter")
@@ -93,7 +93,7 @@ def test_what_each_kind_says_of_its_size(folders: dict[str, Path], stored: Store
         assert pairs.epoch_size(10) == (pairs.tokens, "tokens of targets in each")
 
 
-def test_what_each_kind_warns_of(folders: dict[str, Path], stored: StoredPairs) -> None:
+def test_what_each_kind_warns_of(folders, stored):
     text = open_data(folders["text.txt"], RunConfig(GPT, training=TRAINING))
     large, often = text.warnings(parameters=10**6, epochs=30, patience=None)
     assert "too large" in large
@@ -108,14 +108,14 @@ def test_what_each_kind_warns_of(folders: dict[str, Path], stored: StoredPairs) 
     assert pairs.warnings(parameters=10, epochs=30, patience=None) == []
 
 
-def test_only_pairs_have_something_to_translate(folders: dict[str, Path], stored: StoredPairs) -> None:
+def test_only_pairs_have_something_to_translate(folders, stored):
     for folder in folders.values():
         data = open_data(folder, RunConfig(GPT, training=TRAINING))
         assert (data.references(), data.tag) == ([], None)
     assert len(open_data(stored.folder, RunConfig(TRANSLATOR, training=TRAINING)).references(5)) == 5
 
 
-def test_a_new_kind_takes_two_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_kind_takes_two_lines(tmp_path, monkeypatch):
     """Then a run on it starts, evaluates, and continues."""
     monkeypatch.setitem(manifest.MANIFEST_CLASSES, "count", CountManifest)
     monkeypatch.setitem(corpus.DATA_CLASSES, "count", (CountData, None))
@@ -135,3 +135,34 @@ def test_a_new_kind_takes_two_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert [type(event) for event in events[:3]] == [Step, Step, Evaluation]
     resumed = resume_run(tmp_path / "run", longer=TrainingConfig(steps=3))
     assert [event.step for event in train(resumed) if isinstance(event, Step)] == [3]
+
+
+@pytest.mark.parametrize(("tokens", "warned"), [(0, True), (1999, True), (2000, False), (10**9, False)])
+def test_a_model_is_too_large_below_a_fiftieth_of_a_token_a_parameter(tokens, warned):
+    assert [("far too large" in each) for each in training_data.warn_model_too_large(tokens, 100_000)] == [
+        True
+    ] * warned
+
+
+@pytest.mark.parametrize(
+    ("tokens", "epochs", "warned"),
+    [(100_000, 1.0, False), (100_001, 1.0, True), (10**9, 1e-4, False), (10**9, 1.1e-4, True), (100_000, 9.0, False)],
+)
+def test_a_model_is_too_small_above_a_thousand_tokens_a_parameter_that_it_sees(tokens, epochs, warned):
+    assert len(training_data.warn_model_too_small(tokens, 100, epochs=epochs)) == warned
+
+
+@pytest.mark.parametrize(
+    ("tokens", "epochs", "warned"), [(99, 20.0, False), (99, 20.5, True), (100, 500.0, False), (1, 0.1, False)]
+)
+def test_a_text_comes_too_often_beyond_twenty_epochs_if_it_has_fewer_tokens_than_parameters(tokens, epochs, warned):
+    assert len(training_data.warn_too_many_epochs(tokens, 100, epochs=epochs, is_evaluated=True)) == warned
+
+
+def test_only_what_is_evaluated_can_run_out_of_patience():
+    (evaluated,), (blind,) = (
+        training_data.warn_too_many_epochs(9, 100, epochs=400, is_evaluated=each) for each in (True, False)
+    )
+    assert evaluated.startswith("400 times the same small text")
+    assert evaluated.settings == ("patience=3", "steps")
+    assert blind.settings == ("steps",)

@@ -1,7 +1,5 @@
 """Texts with labels: rows that are read whole, each with one target, the number of its label."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Sequence

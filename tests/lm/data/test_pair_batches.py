@@ -1,7 +1,5 @@
 """Pairs are laid out on two sides, or as one sequence of which only the target, or the source too, is predicted."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np
@@ -9,7 +7,6 @@ import pytest
 
 from lm.config.data import IGNORE_INDEX
 from lm.config.model import ModelConfig
-from lm.corpus.pairs import StoredPairs
 from lm.corpus.ragged import RaggedArray
 from lm.data.pair_batches import DecoderOnlyLayout, EncoderDecoderLayout, select_layout
 from lm.data.pairs import PairData
@@ -23,7 +20,7 @@ SOURCES, TARGETS = (
 )
 
 
-def test_a_sequence_is_source_start_and_target_worked_out_by_hand() -> None:
+def test_a_sequence_is_source_start_and_target_worked_out_by_hand():
     batch = DecoderOnlyLayout().batch(SOURCES, TARGETS, start=START)
     assert batch.inputs.tolist() == [[1, 2, 9, 8, 3], [9, 8, 4, 5, 0], [6, 7, 9, 8, 5]]
     assert batch.targets.tolist() == [[N, N, N, 3, 9], [N, 4, 5, 9, N], [N, N, N, 5, 9]]
@@ -32,7 +29,7 @@ def test_a_sequence_is_source_start_and_target_worked_out_by_hand() -> None:
     assert batch.lengths.tolist() == DecoderOnlyLayout().lengths(SOURCES, TARGETS).tolist() == [5, 4, 5]
 
 
-def test_of_a_source_all_but_the_first_token_are_predicted_and_not_the_start_of_the_target() -> None:
+def test_of_a_source_all_but_the_first_token_are_predicted_and_not_the_start_of_the_target():
     layout = DecoderOnlyLayout(learns_source=True)
     batch = layout.batch(SOURCES, TARGETS, start=START)
     assert batch.source_targets is not None
@@ -46,17 +43,17 @@ def test_of_a_source_all_but_the_first_token_are_predicted_and_not_the_start_of_
     ]
 
 
-def test_no_pairs_are_a_batch_without_rows() -> None:
+def test_no_pairs_are_a_batch_without_rows():
     assert DecoderOnlyLayout().batch(RaggedArray.from_rows([]), RaggedArray.from_rows([]), start=START).rows == 0
 
 
-def test_a_model_with_an_encoder_reads_two_sides() -> None:
+def test_a_model_with_an_encoder_reads_two_sides():
     assert select_layout(ModelConfig(n_encoder_layers=1), learns_source=True) == EncoderDecoderLayout()
     assert select_layout(ModelConfig(decoder_only=True), learns_source=True) == DecoderOnlyLayout(learns_source=True)
 
 
 @pytest.mark.parametrize("config", ALL)
-def test_an_epoch_has_the_same_pairs_in_either_layout(stored: StoredPairs, config) -> None:
+def test_an_epoch_has_the_same_pairs_in_either_layout(stored, config):
     """Nothing but the layout differs, BPE dropout included, and no batch has more positions than it may."""
     found = []
     for layout in (EncoderDecoderLayout(), DecoderOnlyLayout()):
@@ -76,7 +73,7 @@ def test_an_epoch_has_the_same_pairs_in_either_layout(stored: StoredPairs, confi
     assert found[0] == found[1]
 
 
-def test_a_pair_fits_into_learned_positions_or_is_refused(stored: StoredPairs) -> None:
+def test_a_pair_fits_into_learned_positions_or_is_refused(stored):
     """What BPE dropout makes too long is read as it is without."""
     plain = PairData(stored, PLAIN, rows=4, seed=3, layout=DecoderOnlyLayout())
     longest = max(batch.inputs.shape[1] for batch in [*epoch(plain), *plain.validation()])
@@ -90,7 +87,7 @@ def test_a_pair_fits_into_learned_positions_or_is_refused(stored: StoredPairs) -
         PairData(stored, PLAIN, rows=4, seed=3, layout=DecoderOnlyLayout(), context=3)
 
 
-def test_validation_predicts_each_target_once_and_no_source(stored: StoredPairs) -> None:
+def test_validation_predicts_each_target_once_and_no_source(stored):
     layouts = (EncoderDecoderLayout(), DecoderOnlyLayout(learns_source=True))
     two, one = (PairData(stored, PLAIN, rows=4, seed=0, layout=layout) for layout in layouts)
     assert all(batch.source_targets is None for batch in one.validation())

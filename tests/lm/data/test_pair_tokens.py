@@ -1,9 +1,5 @@
 """Pairs are framed for training as they are for scoring and for translation."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -12,7 +8,7 @@ from lm.config.tokenizer import TokenizerConfig
 from lm.corpus.pairs import StoredPairs, open_pairs
 from lm.corpus.prepare_pairs import prepare_pairs, train_tokenizers
 from lm.data.batch import Batch
-from lm.data.pair_batches import EncoderDecoderLayout
+from lm.data.pair_batches import DecoderOnlyLayout, EncoderDecoderLayout
 from lm.data.pair_tokens import FramedPairs, TranslationDirection, translation_directions
 from lm.data.pairs import PairData
 from lm.decoding.translation import Translator
@@ -37,7 +33,7 @@ def texts(direction: TranslationDirection) -> list[SentencePair]:
 
 
 @pytest.fixture(params=[0, 1], ids=["forth", "back"])
-def direction(stored: StoredPairs, request: pytest.FixtureRequest) -> TranslationDirection:
+def direction(stored, request) -> TranslationDirection:
     return translation_directions(stored, bidirectional=True)[request.param]
 
 
@@ -45,7 +41,7 @@ def scored(stored: StoredPairs, direction: TranslationDirection) -> EncodedPairs
     return PairEncoder(stored.tokenizer, stored.source_tokenizer, tag=direction.tag).encode(texts(direction))
 
 
-def test_training_and_scoring_give_a_model_the_same_ids(stored: StoredPairs, direction: TranslationDirection) -> None:
+def test_training_and_scoring_give_a_model_the_same_ids(stored, direction):
     sources, targets = FramedPairs(stored).rows("validation", direction, np.arange(HELD))
     evaluated = scored(stored, direction)
     for trained_on, read in ((sources, evaluated.sources), (targets, evaluated.targets)):
@@ -54,7 +50,7 @@ def test_training_and_scoring_give_a_model_the_same_ids(stored: StoredPairs, dir
     assert FramedPairs(stored).special_tokens(direction).start == evaluated.start
 
 
-def test_training_and_scoring_give_a_model_the_same_batches(stored: StoredPairs) -> None:
+def test_training_and_scoring_give_a_model_the_same_batches(stored):
     """Of the validation split, the first direction first."""
     batches = PairData(stored, BOTH, rows=4, seed=0).validation()
     for direction in translation_directions(stored, bidirectional=True):
@@ -76,10 +72,23 @@ def assert_equal(one: Batch, other: Batch) -> None:
         np.testing.assert_array_equal(getattr(one, field), getattr(other, field))
 
 
+@pytest.mark.parametrize("layout", [EncoderDecoderLayout(), DecoderOnlyLayout()], ids=["encoder-decoder", "one stack"])
+def test_rows_that_just_fit_the_context_keep_their_dropout(stored, direction, layout):
+    numbers, keys = np.arange(HELD), hash64(np.arange(HELD, dtype=np.uint64))
+
+    def framed(context: int | None):
+        pairs = FramedPairs(stored, dropout=0.6, context=context, layout=layout)
+        return pairs.rows("validation", direction, numbers, keys)
+
+    free = framed(None)
+    longest = int(layout.lengths(*free).max())
+    for context, is_same in ((longest, True), (longest - 1, False)):
+        pairs = [side.values.tolist() for side in framed(context)]
+        assert (pairs == [side.values.tolist() for side in free]) is is_same
+
+
 @pytest.mark.parametrize("limit", [None, 9])
-def test_a_translator_reads_the_sources_that_training_does(
-    stored: StoredPairs, direction: TranslationDirection, limit: int | None
-) -> None:
+def test_a_translator_reads_the_sources_that_training_does(stored, direction, limit):
     """Cut where the positions of the model end, but for their frame."""
     assert direction.tag is not None
     positions = {"positions": "rotary"} if limit is None else {"positions": "learned", "context_length": limit}
@@ -97,9 +106,7 @@ def test_a_translator_reads_the_sources_that_training_does(
         assert line.sources == ([*whole[: len(whole) - 1 - line.left_out], whole[-1]],)
 
 
-def test_with_keys_a_sentence_is_segmented_anew_and_spells_the_same(
-    stored: StoredPairs, direction: TranslationDirection
-) -> None:
+def test_with_keys_a_sentence_is_segmented_anew_and_spells_the_same(stored, direction):
     framed, numbers = FramedPairs(stored, dropout=0.5), np.arange(HELD)
     plain, dropped = framed.rows("validation", direction, numbers), framed.rows(
         "validation", direction, numbers, np.arange(HELD, dtype=np.uint64)
@@ -110,7 +117,7 @@ def test_with_keys_a_sentence_is_segmented_anew_and_spells_the_same(
         assert spelled[0] == spelled[1]
 
 
-def test_a_single_direction_has_no_tag(stored: StoredPairs) -> None:
+def test_a_single_direction_has_no_tag(stored):
     assert translation_directions(stored, bidirectional=False) == [TranslationDirection("source", "target", None)]
     forth, back = translation_directions(stored, bidirectional=True)
     assert (forth.source, forth.target, back.source, back.target) == ("source", "target", "target", "source")
@@ -118,9 +125,7 @@ def test_a_single_direction_has_no_tag(stored: StoredPairs) -> None:
 
 
 @pytest.fixture(params=["bpe", "byte"])
-def parsed(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> tuple[list[SentencePair], StoredPairs]:
+def parsed(request, tmp_path, monkeypatch) -> tuple[list[SentencePair], StoredPairs]:
     """The validation split of sentences with trees, and the folder that they were prepared into."""
     monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
     corpus = parsed_corpus(tmp_path, 300)
@@ -132,9 +137,7 @@ def parsed(
 FORTH = TranslationDirection("source", "target")
 
 
-def test_trees_are_the_same_for_training_scoring_and_translation(
-    parsed: tuple[list[SentencePair], StoredPairs],
-) -> None:
+def test_trees_are_the_same_for_training_scoring_and_translation(parsed):
     pairs, stored = parsed
     sources, targets = FramedPairs(stored).rows("validation", FORTH, np.arange(len(pairs)))
     scored = PairEncoder(stored.tokenizer).encode(pairs)
@@ -151,7 +154,7 @@ def test_trees_are_the_same_for_training_scoring_and_translation(
     assert all(batch.source is not None and batch.source.shape[2] == 4 for batch in batches)
 
 
-def test_words_keep_their_places_however_they_are_segmented(parsed: tuple[list[SentencePair], StoredPairs]) -> None:
+def test_words_keep_their_places_however_they_are_segmented(parsed):
     """With BPE dropout too: the tokens of a place spell its word, in the order of the sentence."""
     pairs, stored = parsed
     if stored.tokenizer.kind != "bpe":
@@ -170,9 +173,7 @@ def test_words_keep_their_places_however_they_are_segmented(parsed: tuple[list[S
             assert row[-1].tolist() == [stored.tokenizer.end_of_text, -1, -1, -1]
 
 
-def test_a_sentence_that_no_longer_fits_is_left_as_it_is_with_its_places(
-    parsed: tuple[list[SentencePair], StoredPairs],
-) -> None:
+def test_a_sentence_that_no_longer_fits_is_left_as_it_is_with_its_places(parsed):
     pairs, stored = parsed
     if stored.tokenizer.kind != "bpe":
         pytest.skip("it has no merges to leave out")

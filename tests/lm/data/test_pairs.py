@@ -1,7 +1,5 @@
 """Batches of pairs: a pure function of how far training has come, within their limits, and each pair once an epoch."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import math
@@ -32,7 +30,7 @@ ALL = [PLAIN, DROPPING, BOTH, ParallelConfig(bidirectional=True, bpe_dropout=0.2
 
 
 @pytest.fixture(autouse=True)
-def small_pools(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_pools(monkeypatch):
     monkeypatch.setattr(pairs, "_POOL_SIZE", 256)
 
 
@@ -69,7 +67,7 @@ def equal(one: Batch, other: Batch) -> bool:
 
 @pytest.mark.parametrize("config", ALL)
 @pytest.mark.parametrize("number", [0, 1])
-def test_each_pair_comes_once_an_epoch(stored: StoredPairs, config: ParallelConfig, number: int) -> None:
+def test_each_pair_comes_once_an_epoch(stored, config, number):
     sources, targets = lines(COUNT)
     expected = list(zip(sources + sources[:20], targets + targets[:20], strict=True))
     if config.bidirectional:
@@ -80,7 +78,7 @@ def test_each_pair_comes_once_an_epoch(stored: StoredPairs, config: ParallelConf
 
 
 @pytest.mark.parametrize("config", ALL)
-def test_a_resumed_run_sees_the_same_batches(stored: StoredPairs, config: ParallelConfig) -> None:
+def test_a_resumed_run_sees_the_same_batches(stored, config):
     given = data(stored, config)
     batches = [*epoch(given), *epoch(given, 1)]
     places = [0, *itertools.accumulate(batch.rows for batch in batches)]
@@ -89,14 +87,14 @@ def test_a_resumed_run_sees_the_same_batches(stored: StoredPairs, config: Parall
         assert equal(given.batch(places[number]), batches[number])
 
 
-def test_within_a_batch_the_rest_of_it_follows(stored: StoredPairs) -> None:
+def test_within_a_batch_the_rest_of_it_follows(stored):
     given = data(stored, DROPPING)
     whole, rest = given.batch(0), given.batch(2)
     assert list(rows(rest)) == list(rows(whole))[2:]
 
 
 @pytest.mark.parametrize("fraction", [0.01, 0.3, 0.5, 1.0])
-def test_shares_of_a_batch_make_up_the_batch(stored: StoredPairs, fraction: float) -> None:
+def test_shares_of_a_batch_make_up_the_batch(stored, fraction):
     given = data(stored, DROPPING)
     whole, parts, consumed = given.batch(0), [], 0
     while consumed < whole.rows:
@@ -107,7 +105,7 @@ def test_shares_of_a_batch_make_up_the_batch(stored: StoredPairs, fraction: floa
 
 
 @pytest.mark.parametrize("config", ALL)
-def test_rows_start_and_end(stored: StoredPairs, config: ParallelConfig) -> None:
+def test_rows_start_and_end(stored, config):
     end = stored.tokenizer.end_of_text
     special = stored.tokenizer.special_tokens
     tags = {special["<2en>"], special["<2de>"]} if config.bidirectional else set()
@@ -126,7 +124,7 @@ def test_rows_start_and_end(stored: StoredPairs, config: ParallelConfig) -> None
 
 
 @pytest.mark.parametrize("config", ALL)
-def test_no_batch_is_beyond_its_limits(stored: StoredPairs, config: ParallelConfig) -> None:
+def test_no_batch_is_beyond_its_limits(stored, config):
     for batch in epoch(data(stored, config)):
         assert batch.source is not None
         assert max(batch.source.size, batch.targets.size) <= TOKENS
@@ -135,7 +133,7 @@ def test_no_batch_is_beyond_its_limits(stored: StoredPairs, config: ParallelConf
 
 
 @pytest.mark.parametrize("config", ALL)
-def test_little_is_padding(stored: StoredPairs, config: ParallelConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_little_is_padding(stored, config, monkeypatch):
     monkeypatch.setattr(pairs, "_POOL_SIZE", 1 << 14)
     real = positions = 0
     for batch in epoch(data(stored, config)):
@@ -146,7 +144,7 @@ def test_little_is_padding(stored: StoredPairs, config: ParallelConfig, monkeypa
     assert real / positions > 0.85
 
 
-def test_epochs_and_seeds_have_orders_of_their_own(stored: StoredPairs) -> None:
+def test_epochs_and_seeds_have_orders_of_their_own(stored):
     given = data(stored, PLAIN)
     orders = [texts(stored, epoch(given, number)) for number in range(2)]
     orders.append(texts(stored, epoch(data(stored, PLAIN, seed=4))))
@@ -156,7 +154,7 @@ def test_epochs_and_seeds_have_orders_of_their_own(stored: StoredPairs) -> None:
     assert len(batches[0] & batches[1]) < len(batches[0]) / 10
 
 
-def test_steps_and_tokens_of_an_epoch(stored: StoredPairs) -> None:
+def test_steps_and_tokens_of_an_epoch(stored):
     for config in ALL:
         given = data(stored, config)
         assert given.steps_per_epoch == pytest.approx(sum(1 for _ in epoch(given)), rel=0.1)
@@ -164,7 +162,7 @@ def test_steps_and_tokens_of_an_epoch(stored: StoredPairs) -> None:
     assert given.tokens == sum(batch.predicted for batch in epoch(given))
 
 
-def test_without_dropout_tokens_are_the_tokenizers(stored: StoredPairs) -> None:
+def test_without_dropout_tokens_are_the_tokenizers(stored):
     encode, end = stored.tokenizer.encode, stored.tokenizer.end_of_text
     sources, targets = lines(COUNT)
     expected = {(*encode(source), end): (*encode(target), end) for source, target in zip(sources, targets, strict=True)}
@@ -173,7 +171,7 @@ def test_without_dropout_tokens_are_the_tokenizers(stored: StoredPairs) -> None:
             assert expected[tuple(source)] == tuple(target)
 
 
-def test_dropout_differs_by_epoch_pair_and_place(stored: StoredPairs) -> None:
+def test_dropout_differs_by_epoch_pair_and_place(stored):
     decode = stored.tokenizer.decode
     seen: dict[str, set[tuple[int, ...]]] = {}
     given = data(stored, DROPPING)
@@ -185,7 +183,7 @@ def test_dropout_differs_by_epoch_pair_and_place(stored: StoredPairs) -> None:
     assert given.tokens < sum(batch.predicted for batch in epoch(given))
 
 
-def test_dropout_ends(stored: StoredPairs) -> None:
+def test_dropout_ends(stored):
     whole = data(stored, PLAIN)
     dropping = data(stored, DROPPING)
     ending = data(stored, dataclasses.replace(DROPPING, bpe_dropout_until=0.5))
@@ -195,7 +193,7 @@ def test_dropout_ends(stored: StoredPairs) -> None:
     assert all(equal(*both) for both in zip(epoch(ending, 1), epoch(whole, 1), strict=True))
 
 
-def test_the_end_of_dropout_moves_with_the_end_of_the_run(stored: StoredPairs) -> None:
+def test_the_end_of_dropout_moves_with_the_end_of_the_run(stored):
     """Told another number of steps, open data give the batches of data that were told it at first."""
     config = dataclasses.replace(DROPPING, bpe_dropout_until=0.5)
     moved, fresh = data(stored, config), data(stored, config)
@@ -208,7 +206,7 @@ def test_the_end_of_dropout_moves_with_the_end_of_the_run(stored: StoredPairs) -
     assert not all(equal(*both) for both in zip(epoch(moved), epoch(moved, 1), strict=False))
 
 
-def test_no_row_is_longer_than_the_context(stored: StoredPairs) -> None:
+def test_no_row_is_longer_than_the_context(stored):
     def longest(batches: Iterator[Batch]) -> int:
         return max(max(len(source), len(target)) for batch in batches for source, target in rows(batch))
 
@@ -228,7 +226,7 @@ def prepared(folder: Path, sides: tuple[list[str], list[str]], config: ParallelC
     return open_pairs(prepare_pairs(corpus, of_target, config, source_tokenizer=of_source).folder)
 
 
-def test_separate_vocabularies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_separate_vocabularies(tmp_path, monkeypatch):
     monkeypatch.setenv("LM_CACHE", str(tmp_path))
     config = ParallelConfig(separate_vocabularies=True, bpe_dropout=0.3)
     sides = lines(100)
@@ -239,7 +237,7 @@ def test_separate_vocabularies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert sorted(texts) == sorted(zip(*sides, strict=True))
 
 
-def test_dropout_differs_within_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dropout_differs_within_a_sentence(tmp_path, monkeypatch):
     monkeypatch.setenv("LM_CACHE", str(tmp_path))
     sentence = " banado" * 40
     found = prepared(tmp_path, ([sentence], [sentence]), DROPPING)
@@ -251,7 +249,7 @@ def test_dropout_differs_within_a_sentence(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("config", ALL)
-def test_validation_has_each_target_once(stored: StoredPairs, config: ParallelConfig) -> None:
+def test_validation_has_each_target_once(stored, config):
     given = data(stored, config)
     found = texts(stored, given.validation())
     expected = given.references()
@@ -264,7 +262,7 @@ def test_validation_has_each_target_once(stored: StoredPairs, config: ParallelCo
     assert ids == {(*([] if text.tag is None else [text.tag.id]), *encode(text.source), end) for text in expected}
 
 
-def test_what_cannot_be_batched(stored: StoredPairs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_batched(stored, tmp_path, monkeypatch):
     monkeypatch.setenv("LM_CACHE", str(tmp_path))
     with pytest.raises(UsageError, match="need a size"):
         PairData(stored, PLAIN, seed=0)
@@ -282,7 +280,7 @@ def test_what_cannot_be_batched(stored: StoredPairs, tmp_path: Path, monkeypatch
         data(single, BOTH)
 
 
-def test_dropout_for_the_whole_of_a_run_goes_on_where_it_takes_longer(stored: StoredPairs) -> None:
+def test_dropout_for_the_whole_of_a_run_goes_on_where_it_takes_longer(stored):
     whole = dataclasses.replace(DROPPING, bpe_dropout_until=1.0)
     planned = data(stored, whole)
     planned.set_total_steps(int(planned.steps_per_epoch))

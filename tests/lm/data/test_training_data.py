@@ -1,7 +1,5 @@
 """What a kind of data need not answer has an answer already."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,7 +46,7 @@ class CountData(TrainingData):
         return self.samples, "numbers"
 
 
-def test_a_kind_need_not_know_of_translation_or_of_the_length_of_runs() -> None:
+def test_a_kind_need_not_know_of_translation_or_of_the_length_of_runs():
     data = CountData(10)
     assert (data.holds_pairs, data.tag, data.references(), data.references(3)) == (False, None, [], [])
     assert data.warnings(parameters=10**9, epochs=1e9, patience=None) == []
@@ -57,7 +55,7 @@ def test_a_kind_need_not_know_of_translation_or_of_the_length_of_runs() -> None:
     assert data.batch(4).targets.tolist() == before == [[4], [5]]
 
 
-def test_data_without_batches_are_none() -> None:
+def test_data_without_batches_are_none():
     class Nothing(TrainingData):
         pass
 

@@ -1,7 +1,5 @@
 """The order of the data is a pure function of the corpus, the seed and the samples consumed."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

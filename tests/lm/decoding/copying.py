@@ -1,7 +1,5 @@
 """A model that has learned to copy short lines: translations that can be told right from wrong."""
 
-from __future__ import annotations
-
 import functools
 import random
 

@@ -1,7 +1,5 @@
 """Small encoder-decoders, and what they say when nothing is cached."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """A tokenizer with a mask, and small masked models with random weights."""
 
-from __future__ import annotations
-
 from lm.config.model import ModelConfig
 from lm.config.tokenizer import END_OF_TEXT, MASK, TokenizerConfig
 from lm.model.transformer import EncoderOnly, build_model

@@ -1,7 +1,5 @@
 """Settings of blocks drawn at random: what any of them may have, whatever computes its steps."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 

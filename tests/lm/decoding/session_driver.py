@@ -1,7 +1,5 @@
 """A decode session that is fed tokens and says what follows each of them, as reading them at once does."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

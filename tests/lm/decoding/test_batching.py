@@ -1,7 +1,5 @@
 """Concurrent samples are those of one at a time, and texts end before the first stop string."""
 
-from __future__ import annotations
-
 import random
 import re
 
@@ -320,11 +318,7 @@ def test_no_requests_are_no_events():
 
 def test_a_row_may_have_a_stream_of_its_own():
     model, sampler = make_model(), Sampler.from_config(SamplingConfig(temperature=1.0, seed=1))
-    rows = [
-        SampleSpec(0, 10),
-        SampleSpec(1, 10, rng=sampler.rng(0)),
-        SampleSpec(2, 10, rng=sampler.rng(0, seed=8)),
-    ]
+    rows = [SampleSpec(0, 10), SampleSpec(1, 10, rng=sampler.rng(0)), SampleSpec(2, 10, rng=sampler.rng(0, seed=8))]
     tokens, _, _ = collected(
         generate_with_continuous_batching(session(model), [Request([3, 4], row) for row in rows], sampler, batch_size=3)
     )

@@ -1,7 +1,5 @@
 """Labels are those of the model's softmax, whatever is read beside a text."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

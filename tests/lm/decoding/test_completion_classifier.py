@@ -1,7 +1,5 @@
 """A decoder ranks labels by the sum of the log-probabilities of their tokens, the end of the example included."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Coverage, computed by hand."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -7,14 +7,15 @@ from lm.config.decoding import SamplingConfig
 from lm.config.model import ModelConfig
 from lm.decoding.batching import Finish, SampleSpec, StopStringStream, Token, generate
 from lm.decoding.beam_search import beam_search
-from lm.decoding.generator import Generator, encode_prompt
+from lm.decoding.candidates import Candidates, top_k_tokens
+from lm.decoding.generator import Generator, common_prefix, encode_continuation, encode_prompt, sort_by_length
 from lm.decoding.sampling import Sampler
 from lm.errors import InputError, UsageError
 from lm.model.transformer import DecoderOnly, build_model
 from lm.text.prompts import Prompt
 from tests.cli.small_runs import make_tokenizer
 from tests.lm.decoding.session_driver import session
-from tests.tolerances import approx
+from tests.tolerances import approx, assert_close
 
 PROMPT = "The owl"
 
@@ -259,3 +260,105 @@ def test_a_stop_string_ends_a_sample_before_min_tokens():
 def test_min_tokens_above_max_tokens_are_refused():
     with pytest.raises(UsageError, match="min_tokens is 30, more than max_tokens, 20"):
         SamplingConfig(min_tokens=30, max_tokens=20)
+
+
+class Letters:
+    """A tokenizer of 26 letters, as far as prompts go."""
+
+    def __init__(self, start_of_text, end_of_text=None):
+        self.start_of_text, self.end_of_text = start_of_text, end_of_text
+
+    def encode(self, text):
+        return [ord(letter) - ord("a") for letter in text]
+
+
+def test_a_prompt_starts_with_the_start_token_if_there_is_one():
+    assert encode_prompt(Letters(30), "cab") == [30, 2, 0, 1]
+    assert encode_prompt(Letters(30), "") == [30]
+    assert encode_prompt(Letters(None), "cab") == [2, 0, 1]
+
+
+def test_an_empty_prompt_without_start_token_is_an_error():
+    with pytest.raises(UsageError, match="give a prompt"):
+        encode_prompt(Letters(None), "")
+    with pytest.raises(UsageError, match="give a prompt"):
+        encode_continuation(Letters(None), [], "")
+
+
+def test_a_context_is_prolonged_by_a_text():
+    assert encode_continuation(Letters(30), [], "cab") == encode_prompt(Letters(30), "cab")
+    assert encode_continuation(Letters(30, 31), [30, 5], "cab") == [30, 5, 2, 0, 1]
+    assert encode_continuation(Letters(None), [5], "") == [5]
+
+
+def test_after_the_end_of_a_document_another_starts():
+    assert encode_continuation(Letters(30, 31), [30, 5, 31], "cab") == [30, 5, 31, 30, 2, 0, 1]
+    assert encode_continuation(Letters(30, 30), [30, 5, 30], "cab") == [30, 5, 30, 2, 0, 1]
+
+
+def test_prompts_are_sorted_by_length():
+    prompts = [Prompt(number, "x" * length, "") for number, length in enumerate([5, 1, 9, 5])]
+    assert [prompt.number for prompt in sort_by_length(prompts)] == [1, 0, 3, 2]
+
+
+@pytest.mark.parametrize(
+    ("texts", "beginning"),
+    [
+        (["You are kind. Who?", "You are kind. When?", "You are kind. W"], "You are kind."),
+        (["You are", "You are not"], "You"),
+        (["a b"], ""),
+        ([], ""),
+        (["one", "other"], ""),
+        (["same text", "same text"], "same"),
+        (["", "a b"], ""),
+    ],
+)
+def test_the_common_prefix_ends_with_a_word(texts, beginning):
+    assert common_prefix(texts) == beginning
+
+
+def random_logits(rows: int, size: int, values: int) -> torch.Tensor:
+    """Of so many different values, so that some may be equal."""
+    generator = torch.Generator().manual_seed(size)
+    return torch.randint(values, (rows, size), generator=generator) * (10.0 / values)
+
+
+@pytest.mark.parametrize("size", [7, 64, 2000, 64 * 40, 64 * 40 + 17])
+@pytest.mark.parametrize("values", [3, 1000, 10**9], ids=["many equal", "some equal", "none equal"])
+def test_top_k_equals_a_stable_sort(size, values):
+    logits, totals = random_logits(70, size, values), torch.zeros(70, 1, dtype=torch.float64)
+    found = Candidates.extend(totals, top_k_tokens(logits, logits, 5))
+    expected = logits.sort(stable=True, descending=True).indices[:, :5]
+    assert found.tokens.tolist() == expected.tolist()
+    assert not found.parents.any()
+    logprobs = logits.log_softmax(-1).gather(1, expected).double()
+    assert_close(found.total_logprobs, logprobs, terms=size, scale=logits, dtype=torch.float32)
+
+
+def test_of_equal_candidates_those_of_the_better_hypothesis_come_first():
+    totals = torch.tensor([[-1.0, -1.0, -2.0]], dtype=torch.float64)
+    found = Candidates.extend(totals, top_k_tokens(torch.zeros(3, 4), torch.zeros(3, 4), 2))
+    assert found.parents.tolist() == [[0, 0, 1, 1, 2, 2]]
+    assert found.tokens.tolist() == [[0, 1, 0, 1, 0, 1]]
+
+
+def test_changes_by_filters_count_without_renormalisation():
+    totals, logits = torch.tensor([[-1.0], [-2.0]], dtype=torch.float64), random_logits(2, 9, 1000)
+    filtered = logits - torch.arange(9) * 2.0
+    found = Candidates.extend(totals, top_k_tokens(logits, filtered, 9))
+    expected = (totals + logits.log_softmax(-1).double() + filtered - logits).sort(descending=True)
+    assert found.tokens.tolist() == expected.indices.tolist()
+    assert_close(found.total_logprobs, expected.values, terms=9, scale=filtered, dtype=torch.float32)
+    ruled_out = Candidates.extend(totals, top_k_tokens(logits, torch.full_like(logits, -torch.inf), 3))
+    assert (ruled_out.total_logprobs == -torch.inf).all()
+
+
+def test_a_selection_keeps_the_order_and_is_padded():
+    totals = torch.zeros(2, 1, dtype=torch.float64)
+    found = Candidates.extend(totals, top_k_tokens(random_logits(2, 6, 10**9), random_logits(2, 6, 10**9), 4))
+    chosen = torch.tensor([[False, True, False, True], [False, False, True, False]])
+    selected = found.keep(chosen)
+    assert selected.tokens[0].tolist() == found.tokens[0, [1, 3]].tolist()
+    assert selected.total_logprobs[0].tolist() == found.total_logprobs[0, [1, 3]].tolist()
+    assert (int(selected.tokens[1, 0]), float(selected.total_logprobs[1, 1])) == (int(found.tokens[1, 2]), -torch.inf)
+    assert found.keep(torch.zeros(2, 4, dtype=torch.bool)).total_logprobs.shape == (2, 0)

@@ -1,7 +1,5 @@
 """Blanks are guessed as the model's softmax has it, whatever is read beside them."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

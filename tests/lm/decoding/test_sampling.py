@@ -1,7 +1,5 @@
 """Filters equal independent implementations, and draws have the filtered distribution."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import random

@@ -1,7 +1,5 @@
 """With a draft, samples have the distribution that the model alone has, and greedy ones are the same."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections import Counter

@@ -1,7 +1,5 @@
 """The end of a prompt is covered as likely as the model says, and what is shown is the prompt and its continuation."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections import Counter

@@ -1,17 +1,26 @@
+"""A line is read within its frame by each model, and cut where a model's positions end."""
+
+import dataclasses
 import itertools
+from types import SimpleNamespace
 
 import pytest
 import tokenizers
+import torch
 
+from lm.checkpoint import load_model
+from lm.config.data import ParallelConfig
 from lm.config.decoding import SamplingConfig, TranslationConfig
 from lm.config.model import ModelConfig
 from lm.decoding.sampling import Sampler
 from lm.decoding.translation import Translator
-from lm.decoding.translation_input import TranslationModel
+from lm.decoding.translation_input import TranslationModel, build_source_line, pad_sources
 from lm.errors import UsageError
+from lm.hardware import Hardware
 from lm.model.transformer import build_model
+from lm.tokenizer.special_tokens import SpecialTokenFrame, build_pair_frames
 from lm.tokenizer.tokenizer import Tokenizer
-from tests.cli.small_runs import make_tokenizer
+from tests.cli.small_runs import make_run, make_tokenizer
 from tests.lm.decoding.copying import copier, lines
 from tests.lm.decoding.encoder_decoders import forced
 from tests.tolerances import approx
@@ -230,3 +239,140 @@ def test_lines_are_read_ahead_up_to_the_limit():
     for _ in range(12):
         next(results)
     assert len(taken) == 15
+
+
+TAGGED, PLAIN = SpecialTokenFrame((7,), (9,)), SpecialTokenFrame((), (8,))
+
+
+def model(limit: int) -> SimpleNamespace:
+    return SimpleNamespace(source_limit=limit)
+
+
+@pytest.mark.parametrize(
+    ("limit", "read", "left_out"),
+    [(4096, [7, 1, 2, 3, 9], 0), (5, [7, 1, 2, 3, 9], 0), (4, [7, 1, 2, 9], 1), (2, [7, 9], 3), (1, [7, 9], 3)],
+)
+def test_the_frame_stays_and_the_text_is_cut(limit, read, left_out):
+    line = build_source_line(4, "one two three", [(model(limit), TAGGED, [1, 2, 3])], [5, 6])
+    assert (line.number, line.text, line.prefix) == (4, "one two three", [5, 6])
+    assert (line.sources, line.left_out, line.length) == ((read,), left_out, len(read))
+
+
+def test_each_model_reads_the_line_in_its_own_way():
+    line = build_source_line(0, "", [(model(3), TAGGED, [1, 2]), (model(4096), PLAIN, [3, 4, 5])], [])
+    assert line.sources == ([7, 1, 9], [3, 4, 5, 8])
+    assert (line.left_out, line.length, line.is_blank) == (1, 4, True)
+
+
+def test_sources_are_padded_to_the_longest():
+    ids, lengths = pad_sources([[1, 2, 3], [4], [5, 6]])
+    assert torch.equal(ids, torch.tensor([[1, 2, 3], [4, 0, 0], [5, 6, 0]]))
+    assert torch.equal(lengths, torch.tensor([3, 1, 2]))
+
+
+def test_only_a_model_that_learned_from_pairs_translates(tmp_path):
+    hardware = Hardware("cpu", "float32", 1)
+    with pytest.raises(UsageError, match="only a run trained on sentence pairs translates"):
+        TranslationModel.from_loaded(load_model(make_run(tmp_path / "gpt"), hardware))
+    rotary = make_run(tmp_path / "rotary", n_encoder_layers=1, positions="rotary")
+    learned = make_run(tmp_path / "learned", n_encoder_layers=1, positions="learned", context_length=20)
+    one_stack = make_run(tmp_path / "one", decoder_only=True, positions="learned", context_length=20)
+    models = [TranslationModel.from_loaded(load_model(folder, hardware)) for folder in (rotary, learned, one_stack)]
+    assert [model.source_limit for model in models] == [4096, 20, 10]
+    assert [model.max_target_length([1, 2, 3]) for model in models] == [None, 20, 17]
+
+
+@pytest.mark.parametrize(("max_length", "limit"), [(256, 4096), (3000, 6000)])
+def test_without_a_position_limit_sources_have_a_default_limit(tmp_path, max_length, limit):
+    """Attention takes time that grows with the square of the length, for a text like none it has learned from."""
+    loaded = load_model(make_run(tmp_path / "run", n_encoder_layers=1), Hardware("cpu", "float32", 1))
+    parallel = ParallelConfig(max_length=max_length)
+    model = TranslationModel.from_loaded(
+        dataclasses.replace(loaded, config=dataclasses.replace(loaded.config, parallel=parallel))
+    )
+    ids = model.encode(["a" * 10_000], [None])[0]
+    line = build_source_line(0, "", [(model, PLAIN, ids)], [])
+    assert (line.length, line.left_out) == (limit, len(ids) + 1 - limit)
+
+
+SOURCES = ["The owl saw the fox.", "by the mill", "", "sang the owl and the fox ran by the mill", "fox"]
+
+ONE_STACK = {"n_encoder_layers": 0, "n_layers": 2, "decoder_only": True}
+
+MODELS = {
+    "encoder-decoder": {},
+    **{f"decoder-only, {name}": {**ONE_STACK, "positions": name}
+       for name in ("rotary", "learned", "relative", "sinusoidal", "t5")},
+    "decoder-only, compressed": {**ONE_STACK, "n_layers": 1, "attention": "compressed", "attention_block": 4},
+    "lstm": {"architecture": "lstm", "n_heads": 4},
+    "gru without attention": {"architecture": "gru", "recurrent_attention": "none", "n_heads": 4},
+    "gru, additive": {"architecture": "gru", "recurrent_attention": "additive", "n_heads": 4},
+}  # fmt: skip
+
+each_model = pytest.mark.parametrize("fields", MODELS.values(), ids=MODELS)
+
+
+def greedy(member, source: str, count: int) -> list[int]:
+    """The most likely tokens, one after the other, each time with everything before read again."""
+    frames = build_pair_frames(member.tokenizer, member.source_tokenizer)
+    read, tokens = frames.source.wrap(member.source_tokenizer.encode(source)).tolist(), [frames.start]
+    for _ in range(count):
+        one_stack = member.model.config.decoder_only
+        inputs = [torch.tensor([[*read, *tokens]])] if one_stack else [torch.tensor([read]), torch.tensor([tokens])]
+        tokens.append(int(member.model(*inputs)[0, -1].argmax()))
+    return tokens[1:]
+
+
+@each_model
+def test_a_beam_of_one_is_greedy(fields):
+    member = untrained(**fields)
+    for line in Translator([member], TranslationConfig(beam=1)).translate(filter(None, SOURCES)):
+        tokens = list(line.translations[0].tokens)
+        assert tokens == greedy(member, line.source, len(tokens))
+
+
+@each_model
+@pytest.mark.parametrize("beam", [1, 3])
+def test_batches_change_no_translation_and_no_score(fields, beam):
+    member = untrained(**fields)
+    together, alone = (
+        list(Translator([member], TranslationConfig(beam=beam, batch_tokens=size)).translate(SOURCES))
+        for size in (1024, 1)
+    )
+    for left, right in zip(together, alone, strict=True):
+        assert left.translations[0].tokens == right.translations[0].tokens
+        assert left.translations[0].score == approx(right.translations[0].score, model=member.model)
+
+
+@each_model
+def test_any_two_kinds_of_model_are_an_ensemble(fields):
+    models = [untrained(**fields), untrained(seed=1)]
+    assert len(texts(models, SOURCES, TranslationConfig(beam=3))) == len(SOURCES)
+
+
+def test_an_ensemble_of_one_model_twice_translates_as_it_does_alone():
+    member, config = untrained(**ONE_STACK), TranslationConfig(beam=3)
+    assert texts([member] * 2, SOURCES, config) == texts(member, SOURCES, config)
+
+
+def test_a_translation_starts_with_its_prefix():
+    found = texts(untrained(**ONE_STACK), SOURCES, TranslationConfig(beam=2), prefixes=["The fox", "", "", "", "owl"])
+    assert [text.startswith(prefix) for text, prefix in zip(found, ["The fox", "", "", "", "owl"], strict=True)]
+
+
+def test_learned_positions_leave_half_to_the_translation():
+    member = untrained(**ONE_STACK, positions="learned", context_length=20)
+    config = TranslationConfig(beam=2, max_length_ratio=100)
+    (line,) = Translator([member], config).translate([" ".join(["owl fox"] * 40)])
+    assert line.left_out > 0
+    assert 1 <= len(line.translations[0].tokens) <= 10
+    with pytest.raises(UsageError, match="the prefix of line 1 fills all of the model's positions"):
+        texts(member, ["owl"], prefixes=[" ".join(["fox"] * 30)])
+
+
+@pytest.mark.parametrize("name", ["decoder-only, rotary", "gru without attention"])
+def test_a_coverage_penalty_needs_cross_attention(name):
+    config = TranslationConfig(coverage_penalty=0.2)
+    with pytest.raises(UsageError, match="needs a model with cross-attention"):
+        Translator([untrained(**MODELS[name])], config)
+    assert texts(untrained(**MODELS["lstm"]), SOURCES, config)

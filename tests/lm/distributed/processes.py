@@ -1,7 +1,5 @@
 """Runs that several processes train together: what they learn from, and the processes, which do many runs in one go."""
 
-from __future__ import annotations
-
 import os
 import random
 import shutil

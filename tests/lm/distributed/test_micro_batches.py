@@ -1,7 +1,5 @@
 """The rows of a batch that each of several processes takes: together all of them, once, in as many passes each."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

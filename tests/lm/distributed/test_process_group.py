@@ -1,7 +1,5 @@
 """Several processes train as one does: the same losses, the same weights, whatever they share."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -196,5 +194,5 @@ def _answers(port: int) -> bool:
         (TimeoutError("timed out"), False),
     ],
 )
-def test_a_lost_rank_is_told_from_other_errors(error: Exception, is_lost: bool) -> None:
+def test_a_lost_rank_is_told_from_other_errors(error, is_lost):
     assert is_lost_rank(error) is is_lost

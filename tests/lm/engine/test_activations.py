@@ -1,7 +1,5 @@
 """The compiled engine computes every activation that a configuration can name, as PyTorch does."""
 
-from __future__ import annotations
-
 import json
 from typing import Any, get_args, get_type_hints
 

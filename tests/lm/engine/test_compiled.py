@@ -1,7 +1,5 @@
 """The compiled step gives the logits that torch gives, of any model that it takes, in any use of its caches."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random

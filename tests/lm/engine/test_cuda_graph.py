@@ -4,8 +4,6 @@ The recorder is not a GPU's but one for any device, as strict: it repeats operat
 with, and what Python made of numbers stays as it was.
 """
 
-from __future__ import annotations
-
 import gc
 import logging
 import random

@@ -1,7 +1,5 @@
 """The recorded dtype of a checkpoint is used, for its weights and wherever it is, unless another is asked for."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

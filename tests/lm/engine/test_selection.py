@@ -1,7 +1,5 @@
 """Every engine declares what it supports of every field; what it doesn't, PyTorch computes."""
 
-from __future__ import annotations
-
 from dataclasses import fields, replace
 from types import SimpleNamespace
 from typing import get_args
@@ -45,7 +43,7 @@ def with_compiled_code(monkeypatch):
     """As if everything had been compiled."""
     for name in ("is_compiled", "is_ready"):
         monkeypatch.setattr(code_cache, name, lambda *_: True)
-    monkeypatch.setattr(selection, "_get_compiled_engine", lambda _: SimpleNamespace(name="compiled"))
+    monkeypatch.setattr(selection, "get_compiled_engine", lambda _: SimpleNamespace(name="compiled"))
 
 
 @pytest.mark.parametrize("declared", [COMPILED_OPERATIONS, CUDA_GRAPH_OPERATIONS])

@@ -1,7 +1,5 @@
 """Slots computed by hand: two sentences with prefixes of three and two tokens, of which one gets two hypotheses."""
 
-from __future__ import annotations
-
 import torch
 
 from lm.engine.tree_cache import SlotTable
@@ -27,7 +25,7 @@ def seen(mask) -> list[list[list[int]]]:
     return [[row.isfinite().nonzero().flatten().tolist() for row in rows[0]] for rows in mask.bias]
 
 
-def test_each_row_attends_to_its_prefix_and_its_own_past() -> None:
+def test_each_row_attends_to_its_prefix_and_its_own_past():
     made = cache(2, 3)
     slots = SlotTable(made, 2, torch.zeros(1), prefix=torch.tensor([3, 2]))
     assert seen(slots.allocate_and_mask(2)) == [[[0, 1, 2, 3], [0, 1, 2, 3, 4]], [[0, 1, 3], [0, 1, 3, 4]]]
@@ -48,22 +46,17 @@ def test_each_row_attends_to_its_prefix_and_its_own_past() -> None:
         slots.n_groups,
         slots.length,
         made.self_attention[0].keys_and_values()[0].shape[0],
-    ) == (
-        2,
-        1,
-        3,
-        1,
-    )
+    ) == (2, 1, 3, 1)
     assert seen(slots.allocate_and_mask(1)) == [[[0, 1, 3, 4, 6, 7], [0, 1, 3, 4, 5, 8]]]
 
 
-def test_prefixes_of_one_length_need_no_mask_and_no_positions_of_their_own() -> None:
+def test_prefixes_of_one_length_need_no_mask_and_no_positions_of_their_own():
     slots = SlotTable(cache(2, 3), 2, torch.zeros(1))
     mask = slots.allocate_and_mask(2)
     assert (mask.bias, mask.is_causal, slots.query_positions(2), slots.next_position) == (None, True, None, 5)
 
 
-def test_truncated_slots_are_masked() -> None:
+def test_truncated_slots_are_masked():
     made = cache(1, 1)
     slots = SlotTable(made, 1, torch.zeros(1))
     slots.allocate_and_mask(3)
@@ -73,11 +66,11 @@ def test_truncated_slots_are_masked() -> None:
     assert slots.key_positions(1).tolist() == [[0, 1, 0, 0, 2]]
 
 
-def test_padding_of_prefixes_is_masked() -> None:
+def test_padding_of_prefixes_is_masked():
     assert padding_bias(torch.tensor([2, 0]), 3).tolist() == [[0, 0, -INF], [-INF] * 3]
 
 
-def test_sentences_may_stay_where_they_are_until_something_moves() -> None:
+def test_sentences_may_stay_where_they_are_until_something_moves():
     made = cache(3, 1)
     slots, before = SlotTable(made, 3, torch.zeros(1)), made.self_attention[0].keys_and_values()[0]
     assert slots.allocate(1).tolist() == [[1]] * 3

@@ -1,7 +1,5 @@
 """Small models with random weights, tokenizers, and the surprisal of tokens by a float64 loop."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

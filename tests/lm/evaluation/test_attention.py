@@ -1,7 +1,5 @@
 """The maps of a loaded model frame a text as the model reads it."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

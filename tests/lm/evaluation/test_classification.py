@@ -1,7 +1,5 @@
 """Classification metrics, against their definitions counted text by text and values computed by hand."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Completions are scored as training learns them: the same ids, the same targets, the same loss."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

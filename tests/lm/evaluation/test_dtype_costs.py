@@ -1,7 +1,5 @@
 """Each type is measured as it would be alone."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

@@ -1,7 +1,5 @@
 """A run is measured on what it held out, and text that it was trained on is recognised."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

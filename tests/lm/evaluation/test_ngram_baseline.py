@@ -1,7 +1,5 @@
 """N-gram baselines, against the textbook's recursion over dictionaries."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Pseudo-surprisal: what a masked model says of each token where that alone is masked, one row at a time."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -144,12 +144,7 @@ def test_what_joins_is_a_range_with_its_ends(before, first, last):
 def test_joiners_join_on_both_sides():
     assert [
         is_within_grapheme(*pair) for pair in (("x", "\u200d"), ("\u200d", "x"), ("x", "\u200c"), ("\u200c", "x"))
-    ] == [
-        True,
-        True,
-        True,
-        False,
-    ]
+    ] == [True, True, True, False]
     assert [is_within_grapheme(flags, "🇰") for flags in ("🇰", "🇰🇷", "🇰🇷🇩", "x🇰🇷", "x🇰")] == [
         True,
         False,

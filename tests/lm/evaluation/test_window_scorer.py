@@ -1,7 +1,5 @@
 """A scorer measures what `measure_perplexity` does, in the windows that the settings mean."""
 
-from __future__ import annotations
-
 import pytest
 
 from lm.config.evaluation import PerplexityConfig

@@ -1,7 +1,5 @@
 """Windows account for every token once, with enough context; of masked models on either side."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

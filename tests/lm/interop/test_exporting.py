@@ -1,7 +1,5 @@
 """Each system gets its own, and what there is to say of it is said."""
 
-from __future__ import annotations
-
 import importlib
 from typing import get_args
 

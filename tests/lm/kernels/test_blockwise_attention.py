@@ -4,7 +4,7 @@ import torch.nn.functional as F
 
 from lm.config.model import ModelConfig
 from lm.kernels import blockwise_attention
-from lm.kernels.blockwise_attention import blockwise_causal_attention, choose_blockwise_attention, is_blockwise_faster
+from lm.kernels.blockwise_attention import blockwise_causal_attention, is_blockwise_faster
 from lm.model.attention import attend
 from lm.model.mask import Mask
 from lm.model.transformer import build_model, choose_kernels
@@ -30,10 +30,7 @@ def test_in_bfloat16_they_are_as_exact_as_that_type():
 
 
 def test_they_are_taken_only_where_they_were_faster_and_nothing_else_is_asked(monkeypatch):
-    monkeypatch.setattr(blockwise_attention, "_blockwise_dtypes", set())
-    monkeypatch.setattr(blockwise_attention, "_is_clearly_faster", lambda: True)
-    choose_blockwise_attention(torch.float32, 600)
-    choose_blockwise_attention(torch.bfloat16, 600)
+    monkeypatch.setattr(blockwise_attention, "blockwise_dtypes", {torch.bfloat16})
     long = heads(2, 600, seed=0, dtype=torch.bfloat16)
     assert is_blockwise_faster(long, 600)
     assert not is_blockwise_faster(long, 700)
@@ -44,9 +41,7 @@ def test_they_are_taken_only_where_they_were_faster_and_nothing_else_is_asked(mo
         assert not is_blockwise_faster(long, 600)
     by_blocks = attend(long, long, long, mask=Mask.causal())
     assert by_blocks.equal(blockwise_causal_attention(long, long, long))
-    monkeypatch.setattr(blockwise_attention, "_blockwise_dtypes", set())
-    monkeypatch.setattr(blockwise_attention, "_is_clearly_faster", lambda: False)
-    choose_blockwise_attention(torch.bfloat16, 600)
+    monkeypatch.setattr(blockwise_attention, "blockwise_dtypes", set())
     assert not is_blockwise_faster(long, 600)
     assert_close(attend(long, long, long, mask=Mask.causal()), by_blocks, depth=2)
 
@@ -60,7 +55,7 @@ def test_they_are_taken_only_where_they_were_faster_and_nothing_else_is_asked(mo
     ],
 )
 def test_a_model_chooses_them_if_its_attention_can_be_long(monkeypatch, fields, chosen):
-    monkeypatch.setattr(blockwise_attention, "_blockwise_dtypes", set())
-    monkeypatch.setattr(blockwise_attention, "_is_clearly_faster", lambda: True)
+    monkeypatch.setattr(blockwise_attention, "blockwise_dtypes", set())
+    monkeypatch.setattr(blockwise_attention, "is_clearly_faster", lambda: True)
     choose_kernels(build_model(ModelConfig(vocab_size=16, d_model=16, n_layers=1, **fields)), torch.bfloat16)
     assert is_blockwise_faster(heads(2, 600, seed=0, dtype=torch.bfloat16), 600) is chosen

@@ -1,7 +1,5 @@
 """When compiled code is loaded, and which."""
 
-from __future__ import annotations
-
 import os
 import pwd
 import subprocess

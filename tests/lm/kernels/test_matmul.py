@@ -1,7 +1,5 @@
 """Products of compiled code against sums in float64; a row's numbers depend on nothing but the row."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Sums over vectors of any length, against those of float64: nothing behind a vector is read or written."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

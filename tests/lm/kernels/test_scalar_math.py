@@ -1,7 +1,5 @@
 """Functions of single numbers, against the library's."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

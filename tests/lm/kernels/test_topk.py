@@ -1,7 +1,5 @@
 """The best logits, against a stable sort of all, and the log-probabilities that torch finds."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Products of tensors by compiled code, and what is left to torch."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Weights of our models in Hugging Face's modules, for tests that compare the two."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from transformers import (

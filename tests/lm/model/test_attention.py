@@ -1,7 +1,5 @@
 """Attention agrees with a loop in float64 for every mask, whichever kernel serves it."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

@@ -1,7 +1,5 @@
 """Masks, caches and other inputs of attention against their definitions."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

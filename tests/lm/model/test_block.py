@@ -1,7 +1,5 @@
 """What blocks may share besides the residual stream: values of the first layer, the embedding; and how they start."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

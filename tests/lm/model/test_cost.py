@@ -1,7 +1,5 @@
 """What models cost: the published sizes, and arithmetic counted by hand."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

@@ -1,7 +1,5 @@
 """Biases by distance: those of published models, wherever queries and keys stand."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

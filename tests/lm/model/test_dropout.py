@@ -1,7 +1,5 @@
 """Dropout: the share asked for, nothing on average, the same for the same seed, and a gradient of what was kept."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

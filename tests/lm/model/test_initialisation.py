@@ -4,8 +4,6 @@
 no processor; `python -m tests.lm.model.test_initialisation` writes it, for draws that are to change.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

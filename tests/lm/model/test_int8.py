@@ -1,7 +1,5 @@
 """Matrices in 8 bits are near to what they were, and multiply as what they are."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,9 +1,10 @@
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from lm.config.lora import LoraConfig
-from lm.model import layers as module
-from lm.model.layers import ACTIVATIONS, Linear, choose_matmul_kernels, linear
+from lm.model import layers
+from lm.model.layers import ACTIVATIONS, Linear, OneDNNKernels, choose_matmul_kernels, linear
 from lm.model.lora import LoraLinear
 from tests.tolerances import assert_close
 
@@ -18,13 +19,22 @@ def library(request, monkeypatch):
     choose(monkeypatch, products=request.param)
 
 
-def choose(monkeypatch, *, products=False, fused=None):
+def choose(monkeypatch, *, products=False, fused=()):
     """Have oneDNN compute these, as if it had been faster."""
-    monkeypatch.setattr(module, "_onednn", module._OneDNNKernels())
-    monkeypatch.setattr(module, "_onednn_is_faster", lambda: products)
-    monkeypatch.setattr(module, "_fused_is_faster", lambda dtype: dtype is fused)
-    for dtype in (torch.float64, torch.bfloat16, torch.float32):
-        choose_matmul_kernels(dtype, "gelu-tanh")
+    monkeypatch.setattr(layers, "onednn_kernels", OneDNNKernels(products, {*fused}))
+
+
+class Operators(TorchDispatchMode):
+    """Notes which of oneDNN's operators torch runs, and in which dtype."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if function.namespace == "mkldnn":
+            self.seen.append(args[0].dtype)
+        return function(*args, **(kwargs or {}))
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -67,29 +77,32 @@ def test_activations_equal_float64(activation, dtype, rows, monkeypatch):
         torch.randn(2, rows, 160, generator=torch.Generator().manual_seed(0)).to(dtype),
     )
     exact = ACTIVATIONS[activation](x.double() @ layer.weight.double().T + layer.bias.double())
-    for fused in {False, fuses(dtype)}:
-        choose(monkeypatch, fused=dtype if fused else None)
+    for fused in ((), *([(dtype,)] if fuses(dtype, monkeypatch) else [])):
+        choose(monkeypatch, fused=fused)
         with torch.no_grad():
             found = layer.forward_activated(x, activation)
         assert found.dtype is dtype
         assert_close(found, exact, terms=160)
 
 
-def fuses(dtype: torch.dtype) -> bool:
+def fuses(dtype: torch.dtype, monkeypatch) -> bool:
     """Whether oneDNN has the product with its activation in this type here."""
+    choose(monkeypatch, fused=[dtype])
     try:
-        module._onednn_linear_gelu(torch.ones(2, 16, dtype=dtype), torch.ones(16, 16, dtype=dtype), None)
+        with torch.no_grad():
+            Linear(1000, 1000).to(dtype).forward_activated(torch.ones(2, 1000, dtype=dtype), "gelu-tanh")
     except (AttributeError, RuntimeError):
         return False
     return True
 
 
 def test_trained_or_adapted_layers_are_not_fused(monkeypatch):
-    choose(monkeypatch, fused=torch.float32)
-    monkeypatch.setattr(module, "_onednn_linear_gelu", lambda *_: pytest.fail("in one go"))
+    choose(monkeypatch, fused=[torch.float32])
     layer, x = Linear(1000, 1000), torch.randn(2, 1000)
     expected = ACTIVATIONS["gelu-tanh"](layer(x))
-    torch.testing.assert_close(layer.forward_activated(x, "gelu-tanh"), expected)
+    with Operators() as operators:
+        torch.testing.assert_close(layer.forward_activated(x, "gelu-tanh"), expected)
+    assert operators.seen == []
     adapted = LoraLinear(layer, LoraConfig(rank=2))
     with torch.no_grad():
         adapted.lora_b.normal_()
@@ -97,21 +110,20 @@ def test_trained_or_adapted_layers_are_not_fused(monkeypatch):
 
 
 def test_onednn_multiplies_large_float32_matrices_alone(monkeypatch):
-    asked = []
     choose(monkeypatch, products=True)
-    monkeypatch.setattr(module, "_onednn_linear", lambda x, weight, bias: asked.append(x.dtype))
-    with torch.no_grad():
+    with Operators() as operators:
+        with torch.no_grad():
+            linear(torch.ones(10, 100), torch.ones(1000, 100))
+            linear(torch.ones(10, 100), torch.ones(999, 100))
+            linear(torch.ones(10, 100, dtype=torch.float64), torch.ones(1000, 100, dtype=torch.float64))
         linear(torch.ones(10, 100), torch.ones(1000, 100))
-        linear(torch.ones(10, 100), torch.ones(999, 100))
-        linear(torch.ones(10, 100, dtype=torch.float64), torch.ones(1000, 100, dtype=torch.float64))
-    linear(torch.ones(10, 100), torch.ones(1000, 100))
-    assert asked == [torch.float32]
+    assert operators.seen == [torch.float32] * torch.backends.mkldnn.is_available()
 
 
 def test_nothing_is_timed_by_a_forward_pass(monkeypatch):
     """Only `choose_matmul_kernels`, before the first one, asks how fast what is; of types that a model has."""
-    monkeypatch.setattr(module, "_onednn", module._OneDNNKernels())
-    monkeypatch.setattr(module, "measure_speedup", lambda *_, **__: pytest.fail("timed"))
+    choose(monkeypatch)
+    monkeypatch.setattr(layers, "measure_speedup", lambda *_, **__: pytest.fail("timed"))
     layer = Linear(1000, 1000)
     with torch.no_grad():
         layer.forward_activated(layer(torch.ones(10, 1000)), "gelu-tanh")

@@ -1,7 +1,5 @@
 """A model with adapters computes what a plain one with W + scale · B A computes, which is what merging makes of it."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

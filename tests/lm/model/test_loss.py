@@ -1,7 +1,5 @@
 """The loss of an output layer: torch's own, without the logits."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F

@@ -1,7 +1,5 @@
 """Masked models: Hugging Face's BERT is one of them; they see both sides, and padding changes nothing."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

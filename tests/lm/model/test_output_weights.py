@@ -1,7 +1,5 @@
 """A model knows which weights predict something of final states: fine-tuning for labels leaves them out."""
 
-from __future__ import annotations
-
 import pytest
 
 from lm.config.model import ModelConfig

@@ -1,7 +1,5 @@
 """Positions as the papers define them."""
 
-from __future__ import annotations
-
 import math
 from typing import get_args
 

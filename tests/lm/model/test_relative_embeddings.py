@@ -1,7 +1,5 @@
 """Attention with relative positions is what a loop over queries and keys in float64 gives, and its gradients too."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Frequencies of rotary positions equal those of transformers, which computes them in float32."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from transformers import LlamaConfig

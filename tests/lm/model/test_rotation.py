@@ -1,7 +1,5 @@
 """Rotary embeddings as multiplication by complex numbers."""
 
-from __future__ import annotations
-
 import torch
 
 from lm.model.positions import Rotation, rotary_table

@@ -1,7 +1,5 @@
 """The models: the same block everywhere, published sizes, and the numbers of independent implementations."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from typing import get_args

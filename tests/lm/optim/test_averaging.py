@@ -1,7 +1,5 @@
 """Averages of weights are what they are defined as, and a run with one resumes exactly."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

@@ -1,7 +1,5 @@
 """Muon: torch's own, many matrices at a time."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

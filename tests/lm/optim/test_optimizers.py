@@ -1,7 +1,5 @@
 """Which weights are trained by what, and what that keeps of each."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

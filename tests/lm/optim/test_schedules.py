@@ -1,7 +1,5 @@
 """Schedules at values computed by hand."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """A server in a process of its own, on a free port of loopback."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

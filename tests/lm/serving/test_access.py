@@ -1,7 +1,5 @@
 """Who may call the server, and what it does with requests that are not meant well."""
 
-from __future__ import annotations
-
 import json
 import random
 import socket

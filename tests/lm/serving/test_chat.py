@@ -1,7 +1,5 @@
 """The chat API, as the official client of OpenAI uses it."""
 
-from __future__ import annotations
-
 import pytest
 
 from lm.config.decoding import SamplingConfig

@@ -1,7 +1,5 @@
 """The completions API, as the official client of OpenAI and curl use it."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from concurrent.futures import ThreadPoolExecutor

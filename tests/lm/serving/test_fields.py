@@ -1,7 +1,5 @@
 """The tables of request fields."""
 
-from __future__ import annotations
-
 import typing
 
 import pytest

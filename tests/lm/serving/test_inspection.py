@@ -1,7 +1,5 @@
 """The endpoints that show what a model computes give what the library and the commands give."""
 
-from __future__ import annotations
-
 import json
 import math
 

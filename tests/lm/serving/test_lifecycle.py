@@ -1,7 +1,5 @@
 """What becomes of requests: those that wait, that are cancelled, and that run while the server ends."""
 
-from __future__ import annotations
-
 import json
 import re
 import socket

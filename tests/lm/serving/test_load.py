@@ -1,7 +1,5 @@
 """Many streams of a model of 12M parameters: no token is lost or mixed; prints what they cost."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import socket

@@ -4,8 +4,6 @@ Each test also fails if the page requests anything from elsewhere, violates its 
 error.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -39,10 +37,7 @@ expect = playwright.expect
 CHROMIUM = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
 )
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium: apt-get install chromium"),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium: apt-get install chromium")]
 
 WEB = Path(__file__).parents[3] / "lm" / "serving" / "web"
 WAIT = 60_000  # milliseconds: a limit for slow machines

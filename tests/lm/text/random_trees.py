@@ -1,7 +1,5 @@
 """Dependency trees for tests, and what a search of their graphs says of them."""
 
-from __future__ import annotations
-
 import random
 from collections import deque
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import gzip
 import lzma
 import random
@@ -13,7 +11,7 @@ import zstandard
 
 from lm.errors import InputError
 from lm.text import documents, files
-from lm.text.compression import Compression, read_blocks
+from lm.text.compression import read_blocks
 from lm.text.files import TextFile
 
 SEPARATOR = "<|endoftext|>"
@@ -39,7 +37,7 @@ def text(found: TextFile) -> bytes:
 
 @every_kind
 class TestReading:
-    def test_a_compressed_file_is_the_same_corpus_as_the_plain_one(self, kind: str, tmp_path: Path) -> None:
+    def test_a_compressed_file_is_the_same_corpus_as_the_plain_one(self, kind, tmp_path):
         plain = documents.scan_file(source(tmp_path, DATA, "a.txt"), SEPARATOR)
         packed = documents.scan_file(source(tmp_path, PACK[kind](DATA), f"a.txt{kind}"), SEPARATOR)
         assert text(packed.file) == DATA
@@ -47,22 +45,22 @@ class TestReading:
         assert packed.identity == plain.identity
 
     @pytest.mark.parametrize("name", ["stdin", "a.txt", "a.gz", "a.xz"])
-    def test_the_first_bytes_decide_whatever_the_name(self, kind: str, name: str, tmp_path: Path) -> None:
+    def test_the_first_bytes_decide_whatever_the_name(self, kind, name, tmp_path):
         assert text(source(tmp_path, PACK[kind](DATA), name)) == DATA
 
-    def test_parts_packed_one_by_one_read_as_a_whole(self, kind: str, tmp_path: Path) -> None:
+    def test_parts_packed_one_by_one_read_as_a_whole(self, kind, tmp_path):
         parts = PACK[kind](DATA[:900]) + PACK[kind](b"") + PACK[kind](DATA[900:])
         assert text(source(tmp_path, parts, f"a{kind}")) == DATA
 
-    def test_an_empty_file_has_no_text(self, kind: str, tmp_path: Path) -> None:
+    def test_an_empty_file_has_no_text(self, kind, tmp_path):
         assert text(source(tmp_path, b"", f"a{kind}")) == text(source(tmp_path, PACK[kind](b""), f"b{kind}")) == b""
 
-    def test_json_lines_within(self, kind: str, tmp_path: Path) -> None:
+    def test_json_lines_within(self, kind, tmp_path):
         packed = PACK[kind](b'{"text": "one"}\n{"text": "two"}\n')
         found = documents.scan_file(source(tmp_path, packed, f"a.jsonl{kind}"), SEPARATOR)
         assert (found.documents, found.bytes) == (2, 6)
 
-    def test_memory_stays_bounded(self, kind: str, tmp_path: Path) -> None:
+    def test_memory_stays_bounded(self, kind, tmp_path):
         found = source(tmp_path, PACK[kind](DATA * 40), f"a{kind}")
         longest = max(len(piece.text) for piece in documents.read_pieces(found, SEPARATOR))
         assert longest <= 2 * files.BLOCK_BYTES
@@ -71,39 +69,39 @@ class TestReading:
 @every_kind
 class TestDamage:
     @pytest.mark.parametrize("left", [0.02, 0.5, 0.9999])
-    def test_a_file_that_was_cut_short_is_refused(self, kind: str, left: float, tmp_path: Path) -> None:
+    def test_a_file_that_was_cut_short_is_refused(self, kind, left, tmp_path):
         packed = PACK[kind](DATA)
         with pytest.raises(InputError, match=rf"^a\.txt\{kind}: a damaged \{kind} file"):
             text(source(tmp_path, packed[: int(len(packed) * left)], f"a.txt{kind}"))
 
-    def test_changed_bytes_are_refused(self, kind: str, tmp_path: Path) -> None:
+    def test_changed_bytes_are_refused(self, kind, tmp_path):
         packed = bytearray(PACK[kind](DATA))
         packed[len(packed) // 2] ^= 255
         with pytest.raises(InputError, match=rf"^a\.txt\{kind}: (a damaged|not valid UTF-8)"):
             text(source(tmp_path, bytes(packed), f"a.txt{kind}"))
 
-    def test_plain_text_under_such_a_name_is_refused(self, kind: str, tmp_path: Path) -> None:
+    def test_plain_text_under_such_a_name_is_refused(self, kind, tmp_path):
         with pytest.raises(InputError, match=rf"a damaged \{kind} file"):
             text(source(tmp_path, b"plain text, not packed at all", f"a{kind}"))
 
-    def test_offsets_are_those_of_the_decompressed_text(self, kind: str, tmp_path: Path) -> None:
+    def test_offsets_are_those_of_the_decompressed_text(self, kind, tmp_path):
         with pytest.raises(InputError, match=r"byte offset 5000 of the decompressed text \(0xff\)"):
             text(source(tmp_path, PACK[kind](b"a" * 5000 + b"\xff"), f"a{kind}"))
 
-    def test_a_packed_binary_file_is_refused(self, kind: str, tmp_path: Path) -> None:
+    def test_a_packed_binary_file_is_refused(self, kind, tmp_path):
         with pytest.raises(InputError, match="binary file"):
             text(source(tmp_path, PACK[kind](b"\x7fELF\x00"), f"a.tar{kind}"))
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 14), reason="Python reads Zstandard by itself")
-def test_without_the_package_it_is_said_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_package_it_is_said_how_to_get_it(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "zstandard", None)
     with pytest.raises(InputError, match=r"^a\.zst: .*lm-toolkit\[zstd\]"):
         text(source(tmp_path, PACK[".zst"](DATA), "a.zst"))
 
 
 @pytest.mark.parametrize("kind", [".gz", ".zst"])
-def test_a_small_file_of_much_text_takes_little_memory(tmp_path: Path, kind: Compression) -> None:
+def test_a_small_file_of_much_text_takes_little_memory(tmp_path, kind):
     size = 60_000_000
     file = source(tmp_path, PACK[kind](b" " * size), f"a{kind}")
     assert file.path.stat().st_size < size / 500

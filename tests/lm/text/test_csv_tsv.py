@@ -1,7 +1,5 @@
 """CSV and TSV have the rows that were written, whatever their quotes, delimiters and line ends."""
 
-from __future__ import annotations
-
 import csv
 import io
 import random
@@ -28,7 +26,7 @@ def read(text: str, kind: str, *, header: bool = True, block: int = 1 << 18) -> 
 
 @pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
 @pytest.mark.parametrize("block", [1, 7, 1 << 18])
-def test_what_is_written_is_read(delimiter: str, block: int) -> None:
+def test_what_is_written_is_read(delimiter, block):
     draw = random.Random(3)
     table = [
         {name: "".join(draw.choices('ab,;\t|"\n é', k=draw.randrange(1, 30))) + "." for name in ("text", "label")}
@@ -41,11 +39,11 @@ def test_what_is_written_is_read(delimiter: str, block: int) -> None:
     assert read("\ufeff" + file.getvalue(), "csv", block=block) == table
 
 
-def test_a_long_field_is_read() -> None:
+def test_a_long_field_is_read():
     assert read('text\n"' + "a" * 1_000_000 + '"\n', "csv") == [{"text": "a" * 1_000_000}]
 
 
-def test_quotes_of_tsv_are_letters_unless_they_enclose_a_field() -> None:
+def test_quotes_of_tsv_are_letters_unless_they_enclose_a_field():
     text = 'ham\t"Hi, I\'m here\nspam\t"Call ""now"""\nham\tsay "yes"\n\n'
     assert [row["2"] for row in read(text, "tsv", header=False)] == ["\"Hi, I'm here", 'Call "now"', 'say "yes"']
 
@@ -59,28 +57,28 @@ def test_quotes_of_tsv_are_letters_unless_they_enclose_a_field() -> None:
         ("text\tlabel\na\tb\tc\n", "tsv", "a.csv: line 2: 3 fields, and the first row has 2"),
     ],
 )
-def test_a_malformed_row_is_named(text: str, kind: str, message: str) -> None:
+def test_a_malformed_row_is_named(text, kind, message):
     with pytest.raises(InputError, match=message):
         read(text, kind)
 
 
 class TestColumns:
-    def test_the_usual_names_are_found(self, tmp_path: Path) -> None:
+    def test_the_usual_names_are_found(self, tmp_path):
         file = written(tmp_path, "id,Review,sentiment\n1,good,pos\n", "a.csv")
         assert list(file.documents()) == ["good"]
         assert [(each.prompt, each.completion) for each in file.examples()] == [("good", "\npos")]
 
-    def test_a_column_has_a_name_or_a_number(self, tmp_path: Path) -> None:
+    def test_a_column_has_a_name_or_a_number(self, tmp_path):
         path = written(tmp_path, "a,b\nx,y\n", "a.csv").path
         for wanted in ("b", "2"):
             (file,) = find_text_files([str(path)], DataConfig(field=wanted))
             assert list(file.documents()) == ["y"]
 
-    def test_of_two_columns_the_other_is_the_text(self, tmp_path: Path) -> None:
+    def test_of_two_columns_the_other_is_the_text(self, tmp_path):
         file = written(tmp_path, "what,label\ngood,pos\n", "a.csv")
         assert [(each.prompt, each.completion) for each in file.examples()] == [("good", "\npos")]
 
-    def test_an_ambiguous_column_is_refused_with_all_names(self, tmp_path: Path) -> None:
+    def test_an_ambiguous_column_is_refused_with_all_names(self, tmp_path):
         file = written(tmp_path, "title,review,comment\na,b,c\n", "a.csv")
         with pytest.raises(UsageError, match="a.csv: which column.*1 'title', 2 'review', 3 'comment'"):
             list(file.documents())
@@ -88,14 +86,14 @@ class TestColumns:
         with pytest.raises(UsageError, match=r"no column 'reviews' \(did you mean 'review'\?\)"):
             list(named.documents())
 
-    def test_without_a_header_columns_are_numbers(self, tmp_path: Path) -> None:
+    def test_without_a_header_columns_are_numbers(self, tmp_path):
         path = written(tmp_path, "ham\thello\nspam\tcall\n", "sms.tsv").path
         (file,) = find_text_files([str(path)], DataConfig(field="2", label_field="1"), FilesConfig(header=False))
         assert [(each.prompt, each.completion) for each in file.examples()] == [("hello", "\nham"), ("call", "\nspam")]
 
 
 @pytest.mark.parametrize("block", [1, 5, 1 << 18])
-def test_a_json_array_has_its_objects(block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_json_array_has_its_objects(block, tmp_path, monkeypatch):
     monkeypatch.setattr("lm.text.files.BLOCK_BYTES", block)
     file = written(tmp_path, ' [ {"text": "a\\"]"} ,\n{"text": "é, {}", "n": [1, {"b": 2}]}]\n', "a.json")
     assert list(file.documents()) == ['a"]', "é, {}"]
@@ -113,12 +111,12 @@ def test_a_json_array_has_its_objects(block: int, tmp_path: Path, monkeypatch: p
         ('[{"text": "a"}', "record 2: not JSON"),
     ],
 )
-def test_what_is_no_array_of_objects_is_refused(text: str, message: str, tmp_path: Path) -> None:
+def test_what_is_no_array_of_objects_is_refused(text, message, tmp_path):
     with pytest.raises(InputError, match=message):
         list(written(tmp_path, text, "a.json").documents())
 
 
-def test_a_long_array_is_read_in_little_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_array_is_read_in_little_memory(tmp_path, monkeypatch):
     monkeypatch.setattr("lm.text.files.BLOCK_BYTES", 1000)
     monkeypatch.setattr("lm.text.json_lines.MAX_LINE_CHARACTERS", 5000)
     record = '{"text": "' + "a" * 900 + '"}'

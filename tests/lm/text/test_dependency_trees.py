@@ -1,7 +1,5 @@
 """Heads are those of one tree, and words stand in it where a search of its graph finds them."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

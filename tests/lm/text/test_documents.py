@@ -1,6 +1,4 @@
-"""Separator lines, and lines of JSON, divide files into documents."""
-
-from __future__ import annotations
+"""Separator lines, and lines of JSON, divide files into documents; groups end where they are large enough."""
 
 import hashlib
 import random
@@ -11,6 +9,7 @@ import pytest
 
 from lm.config.data import DataConfig
 from lm.text import documents, files
+from lm.text.documents import group_by_size
 from lm.text.files import TextFile, find_text_files
 
 SEPARATOR = "<|endoftext|>"
@@ -59,11 +58,11 @@ class TestSeparators:
             ("", []),
         ],
     )
-    def test_a_line_that_is_the_separator_ends_a_document(self, text: str, expected: list[str], tmp_path: Path) -> None:
+    def test_a_line_that_is_the_separator_ends_a_document(self, text, expected, tmp_path):
         assert read(written(tmp_path, text)) == expected
 
     @pytest.mark.parametrize("block", [1, 2, 3, 7, 1000])
-    def test_blocks_make_no_difference(self, block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_blocks_make_no_difference(self, block, tmp_path, monkeypatch):
         monkeypatch.setattr(files, "BLOCK_BYTES", block)
         draw = random.Random(block)
         for _ in range(200):
@@ -72,26 +71,41 @@ class TestSeparators:
             text = "".join(draw.choices(parts, k=draw.randrange(12)))
             assert read(written(tmp_path, text), separator) == line_by_line(text, separator)
 
-    def test_a_document_streams_in_small_fragments(self, tmp_path: Path) -> None:
+    def test_a_document_streams_in_small_fragments(self, tmp_path):
         file = written(tmp_path, "no line ends " * 100_000)
         lengths = [len(piece.text) for piece in documents.read_pieces(file, SEPARATOR)]
         assert max(lengths) <= files.BLOCK_BYTES + len(SEPARATOR) + 2
 
-    def test_a_byte_order_mark_is_text(self, tmp_path: Path) -> None:
+    def test_a_byte_order_mark_is_text(self, tmp_path):
         assert read(written(tmp_path, "\ufeffone")) == ["\ufeffone"]
 
 
 class TestSurvey:
-    def test_counts_and_hash(self, tmp_path: Path) -> None:
+    def test_counts_and_hash(self, tmp_path):
         data = f"é\n{SEPARATOR}\ntwo".encode()
         found = documents.scan_file(written(tmp_path, data), SEPARATOR)
         assert found.sha256 == hashlib.sha256(data).hexdigest()
         assert (found.size, found.documents, found.bytes) == (len(data), 2, 6)
 
 
-def test_a_long_document_of_json_lines_comes_in_parts_of_which_the_first_starts_it(tmp_path: Path, monkeypatch) -> None:
+def test_a_long_document_of_json_lines_comes_in_parts_of_which_the_first_starts_it(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "BLOCK_BYTES", 4)
     (tmp_path / "a.jsonl").write_text('{"text": "abcdefghij"}\n{"text": "klmn"}\n{"text": "o"}\n')
     (file,) = find_text_files([str(tmp_path / "a.jsonl")])
     found = [(piece.text, piece.starts_document) for piece in documents.read_pieces(file, "---")]
     assert found == [("abcd", True), ("efgh", False), ("ij", False), ("klmn", True), ("o", True)]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "groups"),
+    [
+        ([], []),
+        ([4], [[4]]),
+        ([5, 5], [[5], [5]]),
+        ([4, 1, 4, 2, 1], [[4, 1], [4, 2], [1]]),
+        ([9, 1, 1, 1, 1], [[9], [1, 1, 1, 1]]),
+        ([1, 1, 1, 1, 1], [[1, 1, 1, 1, 1]]),
+    ],
+)
+def test_groups_of_five_characters(sizes, groups):
+    assert list(group_by_size(sizes, lambda size: size, limit=5)) == groups

@@ -1,10 +1,6 @@
 """An example has one of two forms; a line with neither is named."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,7 +11,7 @@ from lm.text.files import find_text_files
 from tests.lm.corpus.small_examples import PAIRS, lines, source
 
 
-def test_both_forms_are_examples(tmp_path: Path) -> None:
+def test_both_forms_are_examples(tmp_path):
     text = lines([("a", "b")]) + "\n" + lines([("It rains.", "sad")], "text", "label") + '{"text": "x", "label": 1.5}\n'
     assert list(source(tmp_path, text).examples()) == [
         Example("a", "b", 1),
@@ -43,13 +39,13 @@ def test_both_forms_are_examples(tmp_path: Path) -> None:
         ("a story", r"not a JSON object but a text; .*, such as \{\"prompt\": …, \"completion\": …\}"),
     ],
 )  # fmt: skip
-def test_a_bad_line_is_named(line: Any, message: str, tmp_path: Path) -> None:
+def test_a_bad_line_is_named(line, message, tmp_path):
     found = source(tmp_path, lines(PAIRS) + "\n" + json.dumps(line) + "\n")
     with pytest.raises(InputError, match=r"task\.jsonl: line 6: " + message):
         list(found.examples())
 
 
-def test_the_fields_of_text_and_label_are_named(tmp_path: Path) -> None:
+def test_the_fields_of_text_and_label_are_named(tmp_path):
     path = tmp_path / "task.jsonl"
     path.write_text('{"body": "good", "score": 5}\n{"body": "bad", "score": 1}\n')
     (file,) = find_text_files([str(path)], DataConfig(supervised=True, field="body", label_field="score"))

@@ -1,11 +1,8 @@
 """A divided file is read as the whole one is, wherever it is divided."""
 
-from __future__ import annotations
-
 import gzip
 import itertools
 import json
-from pathlib import Path
 
 import pytest
 
@@ -37,7 +34,7 @@ def in_parts(file: TextFile, separator: str, size: int) -> list[list[str]]:
 
 @pytest.mark.parametrize("text", TEXTS)
 @pytest.mark.parametrize("separator", ["%%", "%", "", "two %% three"])
-def test_parts_have_the_documents_of_the_whole(text: bytes, separator: str, tmp_path: Path) -> None:
+def test_parts_have_the_documents_of_the_whole(text, separator, tmp_path):
     (tmp_path / "a.txt").write_bytes(text)
     file = TextFile("a.txt", tmp_path / "a.txt")
     whole = documents(file, separator)
@@ -45,7 +42,7 @@ def test_parts_have_the_documents_of_the_whole(text: bytes, separator: str, tmp_
         assert [document for part in in_parts(file, separator, size) for document in part] == whole
 
 
-def test_parts_are_no_smaller_than_asked_for_and_cover_the_file(tmp_path: Path) -> None:
+def test_parts_are_no_smaller_than_asked_for_and_cover_the_file(tmp_path):
     (tmp_path / "a.txt").write_text("%%\n".join(f"document {number}\n" for number in range(500)))
     file = TextFile("a.txt", tmp_path / "a.txt")
     found = split_into_ranges(file, "%%", size=100)
@@ -56,7 +53,7 @@ def test_parts_are_no_smaller_than_asked_for_and_cover_the_file(tmp_path: Path) 
     assert all(100 <= file_range.stop - file_range.start < 130 for file_range in found[:-1])
 
 
-def test_lines_of_json_are_documents(tmp_path: Path) -> None:
+def test_lines_of_json_are_documents(tmp_path):
     lines = "\n".join(json.dumps({"text": f"{number}\n%%\n"}) for number in range(200))
     (tmp_path / "a.jsonl").write_text(lines)
     file = TextFile("a.jsonl", tmp_path / "a.jsonl")
@@ -66,7 +63,7 @@ def test_lines_of_json_are_documents(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("length", [1000, *range((1 << 20) - 5, (1 << 20) + 15)])
-def test_a_long_document_is_searched_block_by_block(tmp_path: Path, length: int) -> None:
+def test_a_long_document_is_searched_block_by_block(tmp_path, length):
     """The separator lies in a block of a megabyte, which begins where the first range may end, or across its end."""
     (tmp_path / "a.txt").write_text("a" * length + "\n%%\n" + "b" * 10)
     file = TextFile("a.txt", tmp_path / "a.txt")
@@ -74,7 +71,7 @@ def test_a_long_document_is_searched_block_by_block(tmp_path: Path, length: int)
     assert split_into_ranges(file, "%", size=10) == [FileRange(0, length + 14)]
 
 
-def test_what_has_to_be_read_as_a_whole_is_not_divided(tmp_path: Path) -> None:
+def test_what_has_to_be_read_as_a_whole_is_not_divided(tmp_path):
     line = json.dumps({"prompt": "a", "completion": "b"}) + "\n"
     (tmp_path / "a.jsonl").write_text(line * 100)
     (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(line.encode() * 1000))

@@ -1,12 +1,11 @@
-"""What names stand for, what is text, and what is not."""
-
-from __future__ import annotations
+"""What names stand for, what is text and what is not, and how it is read."""
 
 import dataclasses
 import gc
 import gzip
 import io
 import os
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -14,11 +13,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from lm.config.data import DataConfig, FilesConfig, Format
+from lm.config.data import DataConfig, FilesConfig
 from lm.corpus.corpus import scan_corpus
 from lm.errors import InputError, UsageError
+from lm.text import compression as module
 from lm.text import documents, files
-from lm.text.encodings import UnreadableError
+from lm.text.compression import decode_lines, read_file_lines
+from lm.text.encodings import UnreadableError, decode
 from lm.text.files import TextFile, find_text_files, select_readable, total_text_bytes
 
 
@@ -47,9 +48,7 @@ class TestWrongFiles:
             (b"a" * 5000 + b"\xc3(" + b"b" * 100, 5000, "c3"),
         ],
     )
-    def test_invalid_utf8_is_refused_with_its_offset(
-        self, data: bytes, offset: int, byte: str, *, block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_invalid_utf8_is_refused_with_its_offset(self, data, offset, byte, *, block, tmp_path, monkeypatch):
         monkeypatch.setattr(files, "BLOCK_BYTES", block)
         with pytest.raises(
             InputError, match=rf"corpus\.txt: not valid UTF-8 at byte offset {offset} \(0x{byte}\).*iconv"
@@ -57,18 +56,16 @@ class TestWrongFiles:
             read(written(tmp_path, data))
 
     @pytest.mark.parametrize("block", [1, 5, 1 << 18])
-    def test_a_file_that_ends_inside_a_character_is_cut_off(
-        self, block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_file_that_ends_inside_a_character_is_cut_off(self, block, tmp_path, monkeypatch):
         monkeypatch.setattr(files, "BLOCK_BYTES", block)
         with pytest.raises(InputError, match=r"byte offset 6 \(0xec\): it ends inside a character"):
             read(written(tmp_path, "한국어".encode()[:-1]))
 
-    def test_a_binary_file_is_refused(self, tmp_path: Path) -> None:
+    def test_a_binary_file_is_refused(self, tmp_path):
         with pytest.raises(InputError, match=r"model\.bin: looks like a binary file \(NUL byte at offset 4\)"):
             read(written(tmp_path, b"\x7fELF\x00\x01", "model.bin"))
 
-    def test_utf16_is_named(self, tmp_path: Path) -> None:
+    def test_utf16_is_named(self, tmp_path):
         with pytest.raises(InputError, match=r"corpus\.txt: looks like UTF-16 .* \S*corpus\.txt > NEW$"):
             read(written(tmp_path, "text".encode("utf-16")))
 
@@ -78,27 +75,27 @@ class TestResolve:
         return [file.path.relative_to(folder).as_posix() for file in find_text_files(patterns)]
 
     @pytest.fixture
-    def folder(self, tmp_path: Path) -> Path:
+    def folder(self, tmp_path) -> Path:
         for name in ("b.txt", "a.MD", "sub/c.text", "sub/data.csv", ".hidden/d.txt", "sub/.e.txt", "page.html"):
             written(tmp_path, name, name)
         return tmp_path
 
-    def test_a_folder_is_its_text_files_in_order(self, folder: Path) -> None:
+    def test_a_folder_is_its_text_files_in_order(self, folder):
         assert self.names(folder, [str(folder)]) == ["a.MD", "b.txt", "sub/c.text", "sub/data.csv"]
 
-    def test_a_folder_has_json_lines_and_compressed_text_too(self, tmp_path: Path) -> None:
+    def test_a_folder_has_json_lines_and_compressed_text_too(self, tmp_path):
         taken = ["a.jsonl", "b.TXT.gz", "c.jsonl.zst", "d.xz", "e.ndjson"]
         for name in (*taken, "model.bin.gz", "file.tar.gz", "data.json", ".gz"):
             written(tmp_path, "x", name)
         assert self.names(tmp_path, [str(tmp_path)]) == taken
 
-    def test_globs_and_names_take_any_suffix(self, folder: Path) -> None:
+    def test_globs_and_names_take_any_suffix(self, folder):
         assert self.names(folder, [f"{folder}/**/*.csv", f"{folder}/page.html"]) == ["sub/data.csv", "page.html"]
 
-    def test_a_file_named_twice_is_read_once(self, folder: Path) -> None:
+    def test_a_file_named_twice_is_read_once(self, folder):
         assert self.names(folder, [f"{folder}/b.txt", str(folder)]) == ["b.txt", "a.MD", "sub/c.text", "sub/data.csv"]
 
-    def test_a_file_whose_name_looks_like_a_glob(self, folder: Path) -> None:
+    def test_a_file_whose_name_looks_like_a_glob(self, folder):
         written(folder, "x", "odd[1].txt")
         assert self.names(folder, [f"{folder}/odd[1].txt"]) == ["odd[1].txt"]
 
@@ -106,21 +103,19 @@ class TestResolve:
         ("pattern", "message"),
         [("nowhere.txt", "nowhere.txt: no such file"), ("*.pdf", r"\*\.pdf: no file matches"), ("empty", "no .txt")],
     )
-    def test_what_holds_nothing_is_named(self, pattern: str, message: str, folder: Path) -> None:
+    def test_what_holds_nothing_is_named(self, pattern, message, folder):
         (folder / "empty").mkdir()
         with pytest.raises(InputError, match=message):
             find_text_files([f"{folder}/{pattern}"])
 
-    def test_stdin_can_be_read_twice(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_stdin_can_be_read_twice(self, monkeypatch):
         data = "고양이\n".encode() * 100_000
         monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(data)))
         (file,) = find_text_files(["-"])
         assert file.name == "stdin"
         assert read(file).encode() == read(file).encode() == data
 
-    def test_the_copy_of_stdin_is_closed_at_once_and_deleted_with_the_last_that_refers_to_it(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_the_copy_of_stdin_is_closed_at_once_and_deleted_with_the_last_that_refers_to_it(self, monkeypatch):
         monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(b"text")))
         files._copy_stdin.cache_clear()
         before = opened_descriptors()
@@ -135,7 +130,7 @@ class TestResolve:
         gc.collect()
         assert not path.exists()
 
-    def test_what_python_leaves_open_at_its_end_is_deleted_without_a_warning(self, tmp_path: Path) -> None:
+    def test_what_python_leaves_open_at_its_end_is_deleted_without_a_warning(self, tmp_path):
         program = "from lm.text.files import find_text_files; print(find_text_files(['-'])[0].path)"
         told = subprocess.run(
             [sys.executable, "-W", "error", "-c", program], input="text", capture_output=True, text=True,
@@ -144,7 +139,7 @@ class TestResolve:
         assert Path(told.stdout.strip()).parent == tmp_path
         assert (told.stderr, list(tmp_path.iterdir())) == ("", [])
 
-    def test_a_pipe_can_be_read_twice(self) -> None:
+    def test_a_pipe_can_be_read_twice(self):
         receiving, sending = os.pipe()
         os.write(sending, b"text")
         os.close(sending)
@@ -153,7 +148,7 @@ class TestResolve:
         assert read(file) == read(file) == read(again) == "text"
 
 
-def test_files_tell_how_much_text_they_hold_unless_they_hold_something_else(tmp_path: Path) -> None:
+def test_files_tell_how_much_text_they_hold_unless_they_hold_something_else(tmp_path):
     for name, text in (("a.txt", "abc"), ("b.txt", "ü"), ("c.jsonl", '{"text": "a"}')):
         (tmp_path / name).write_text(text)
     (tmp_path / "d.txt.gz").write_bytes(gzip.compress(b"abc"))
@@ -165,7 +160,7 @@ def test_files_tell_how_much_text_they_hold_unless_they_hold_something_else(tmp_
 
 
 @pytest.mark.parametrize("offset", [0, 1, 7])
-def test_a_binary_file_is_named_with_the_place_of_its_first_nul(tmp_path: Path, offset: int) -> None:
+def test_a_binary_file_is_named_with_the_place_of_its_first_nul(tmp_path, offset):
     (tmp_path / "a.txt").write_bytes(b"x" * offset + b"\0\0 and more")
     (file,) = find_text_files([str(tmp_path / "a.txt")])
     with pytest.raises(InputError, match=rf"a.txt: looks like a binary file \(NUL byte at offset {offset}\)"):
@@ -174,7 +169,7 @@ def test_a_binary_file_is_named_with_the_place_of_its_first_nul(tmp_path: Path, 
 
 class TestSelection:
     @pytest.fixture
-    def code(self, tmp_path: Path) -> Path:
+    def code(self, tmp_path) -> Path:
         for name in ("a.py", "b/c.py", "b/d.txt", "tests/e.py", ".git/f.py", "g.json", "h.csv", "Makefile"):
             written(tmp_path, "text\n1\n", name)
         written(tmp_path, '[{"text": "a"}]', "i.json")
@@ -190,17 +185,17 @@ class TestSelection:
             (FilesConfig(exclude=("*.json", "b/*")), ["h.csv"]),
         ],
     )
-    def test_globs_choose_files_of_a_folder(self, reading: FilesConfig, names: list[str], code: Path) -> None:
+    def test_globs_choose_files_of_a_folder(self, reading, names, code):
         found = find_text_files([str(code)], reading=reading)
         assert [file.path.relative_to(code).as_posix() for file in found] == names
 
-    def test_a_folder_of_which_most_is_skipped_says_what_is_read(self, tmp_path: Path) -> None:
+    def test_a_folder_of_which_most_is_skipped_says_what_is_read(self, tmp_path):
         for name in ("NEWS.txt", "a.py", "b.py"):
             (tmp_path / name).write_text("x = 1\n")
         (note,) = find_text_files([str(tmp_path)]).notes
         assert note.startswith("only 1 .txt file read; 2 .py files not read")
 
-    def test_what_is_skipped_is_counted_by_suffix(self, code: Path) -> None:
+    def test_what_is_skipped_is_counted_by_suffix(self, code):
         found = find_text_files([str(code)])
         assert found.skipped_suffixes == {".py": 3, ".json": 1, "": 1}
         (note,) = found.notes
@@ -216,7 +211,7 @@ class TestSelection:
             find_text_files([str(code / "tests")])
         assert error.value.settings == ("include='*.py'",)
 
-    def test_files_that_cannot_be_read_are_named_at_once(self, tmp_path: Path) -> None:
+    def test_files_that_cannot_be_read_are_named_at_once(self, tmp_path):
         names = [str(written(tmp_path, b"a\xff\n" if n % 2 else "text\n", f"{n:02}.txt").path) for n in range(24)]
         with pytest.raises(UnreadableError, match=r"12 of 24 files .*01\.txt.*19\.txt and 2 more\. The first: .*01\.t"):
             select_readable(find_text_files(names))
@@ -227,7 +222,7 @@ class TestSelection:
         assert [found.file.name for found in scan_corpus(skipping, DataConfig()).files] == names[::2]
 
     @pytest.mark.parametrize("encoding", ["gb18030", "utf-16", "utf-8-sig", "shift_jis"])
-    def test_an_encoding_is_named(self, encoding: str, tmp_path: Path) -> None:
+    def test_an_encoding_is_named(self, encoding, tmp_path):
         path = written(tmp_path, "日本語\n<|endoftext|>\n中文\n".encode(encoding)).path
         (file,) = find_text_files([str(path)], reading=FilesConfig(encoding=encoding))
         found = documents.scan_file(file, "<|endoftext|>")
@@ -244,12 +239,97 @@ class TestSelection:
             ("jsonl", '{"text": "a"}\n', ["a"]),
         ],
     )
-    def test_stdin_and_odd_suffixes_have_the_format_that_is_named(
-        self, kind: Format, data: str, expected: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_stdin_and_odd_suffixes_have_the_format_that_is_named(self, kind, data, expected, tmp_path, monkeypatch):
         monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(data.encode())))
         odd = written(tmp_path, data, "data.bin").path
         for file in find_text_files(["-", str(odd)], reading=FilesConfig(format=kind)):
             assert list(file.documents()) == expected
         (text,) = find_text_files([str(written(tmp_path, data, "a.csv").path)], reading=FilesConfig(format="text"))
         assert read(text) == data
+
+
+def test_a_line_ends_at_its_line_feed_and_nowhere_else():
+    text = "one\ntwo\r\n\n\u2028three\x0b\x0c\x85 \r four\n\nlast"
+    expected = ["one", "two", "", "\u2028three\x0b\x0c\x85 \r four", "", "last"]
+    data = b"\xef\xbb\xbf" + text.encode()
+    for size in range(1, len(data) + 1):
+        parts = [data[start : start + size] for start in range(0, len(data), size)]
+        assert list(decode_lines(parts, name="x")) == expected
+    assert list(decode_lines([data + b"\n"], name="x")) == expected
+    assert list(decode_lines([], name="x")) == []
+    assert list(decode_lines([b"\n\n"], name="x")) == ["", ""]
+
+
+def test_there_are_as_many_lines_as_wc_counts():
+    chance = random.Random(3)
+    for _ in range(200):
+        text = "".join(chance.choices("a\né ", k=chance.randint(0, 30))) + "\n"
+        assert len(list(decode_lines([text.encode()], name="x"))) == text.count("\n")
+
+
+def test_a_line_is_there_before_the_next_one_comes():
+    def parts():
+        yield b"one\n"
+        raise AssertionError("read too far")
+
+    assert next(decode_lines(parts(), name="x")) == "one"
+
+
+def test_what_is_no_utf_8_is_named():
+    with pytest.raises(InputError, match="stdin: line 3 is not valid UTF-8 .at its byte 1."):
+        list(decode_lines([b"one\ntwo\na\xff\n"], name="stdin"))
+
+
+def test_files_may_be_compressed(tmp_path):
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b"one\ntwo"))
+    assert list(read_file_lines(tmp_path / "a.txt.gz")) == ["one", "two"]
+    with pytest.raises(InputError, match="no such file"):
+        list(read_file_lines(tmp_path / "none"))
+
+
+def test_a_line_that_is_too_long_is_named(monkeypatch):
+    monkeypatch.setattr(module, "_MAX_LINE_BYTES", 5)
+    assert list(decode_lines([b"12345\n", b"123", b"45"], name="x")) == ["12345", "12345"]
+    for parts in ([b"a\n123", b"456"], [b"a\n123456"]):
+        with pytest.raises(InputError, match="x: line 2 is longer than"):
+            list(decode_lines(parts, name="x"))
+
+
+def test_a_last_line_that_is_no_utf_8_is_named_too():
+    with pytest.raises(InputError, match="x: line 2 is not valid UTF-8 .at its byte 0."):
+        list(decode_lines([b"one\n\xff"], name="x"))
+
+
+def decoded(data: bytes) -> str:
+    return decode(data, name="corpus.txt")
+
+
+def test_utf8_is_decoded_as_it_is():
+    assert decoded("\ufeff한국어 é🙂\r\n".encode()) == "\ufeff한국어 é🙂\r\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "encoding"),
+    [("한국어 글", "cp949"), ("日本語のテキスト", "shift_jis"), ("中文的文本", "gb18030"), ("naïve café", "cp1252")],
+)
+def test_encodings_that_fit_are_named(text, encoding):
+    convert = r"iconv -f ENCODING -t UTF-8 \S*corpus\.txt > NEW"
+    with pytest.raises(InputError, match=rf"{convert}; it could be .*\b{encoding.upper()}\b"):
+        decoded((text + "\n").encode(encoding))
+
+
+def test_what_is_text_in_no_encoding_is_not_guessed():
+    with pytest.raises(InputError, match="it may be no text at all"):
+        decoded(bytes(range(254, 0, -1)))
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
+def test_utf16_is_told_by_its_byte_order_mark(encoding):
+    mark = "" if encoding == "utf-16" else "\ufeff"
+    with pytest.raises(InputError, match=r"looks like UTF-16 text; convert it first: .*corpus\.txt > NEW$"):
+        decoded((mark + "text").encode(encoding))
+
+
+def test_text_that_ends_inside_a_character_is_cut_off():
+    with pytest.raises(InputError, match=r"byte offset 6 \(0xec\): it ends inside a character"):
+        decoded("한국어".encode()[:-1])

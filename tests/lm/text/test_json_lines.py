@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import gzip
 import io
 import json
@@ -35,9 +33,7 @@ def read(found: TextFile) -> list[str]:
 
 @pytest.mark.parametrize("block", [1, 2, 3, 7, 1000])
 @pytest.mark.parametrize("ascii_only", [True, False])
-def test_each_line_is_a_document(
-    block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, ascii_only: bool
-) -> None:
+def test_each_line_is_a_document(block, tmp_path, monkeypatch, *, ascii_only):
     monkeypatch.setattr(files, "BLOCK_BYTES", block)
     draw = random.Random(block)
     for end in ("\n", "\r\n", "\n\n"):
@@ -47,7 +43,7 @@ def test_each_line_is_a_document(
         assert read(source(tmp_path, end.join(lines))) == texts
 
 
-def test_the_field_is_chosen_and_empty_documents_are_dropped(tmp_path: Path) -> None:
+def test_the_field_is_chosen_and_empty_documents_are_dropped(tmp_path):
     lines = '\ufeff{"body": "one"}\n\n{"body": ""}\n  \n{"body": "two", "text": 3}\n'
     assert read(source(tmp_path, lines, field="body", name="a.ndjson")) == ["one", "two"]
 
@@ -64,14 +60,12 @@ def test_the_field_is_chosen_and_empty_documents_are_dropped(tmp_path: Path) -> 
         (b"", []),
     ],
 )
-def test_stdin_is_json_lines_if_its_first_line_is(
-    data: bytes, expected: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stdin_is_json_lines_if_its_first_line_is(data, expected, monkeypatch):
     monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(data)))
     assert read(find_text_files(["-"], DataConfig(field="body"))[0]) == expected
 
 
-def test_the_format_of_one_endless_line_is_found_from_its_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_format_of_one_endless_line_is_found_from_its_beginning(monkeypatch):
     monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(b"{")))
     (found,) = find_text_files(["-"])
     blocks = []
@@ -86,14 +80,14 @@ def test_the_format_of_one_endless_line_is_found_from_its_beginning(monkeypatch:
     assert len(blocks) < 100
 
 
-def test_long_documents_come_in_pieces(tmp_path: Path) -> None:
+def test_long_documents_come_in_pieces(tmp_path):
     text = "long " * 200_000
     found = source(tmp_path, json.dumps({"text": text}))
     assert max(len(piece.text) for piece in documents.read_pieces(found, SEPARATOR)) <= files.BLOCK_BYTES
     assert read(found) == [text]
 
 
-def test_the_field_is_part_of_what_a_corpus_is(tmp_path: Path) -> None:
+def test_the_field_is_part_of_what_a_corpus_is(tmp_path):
     line = '{"a": "one", "b": "two"}'
     surveys = [documents.scan_file(source(tmp_path, line, field=field), SEPARATOR) for field in "ab"]
     plain = documents.scan_file(source(tmp_path, line, name="a.txt"), SEPARATOR)
@@ -116,12 +110,12 @@ def test_the_field_is_part_of_what_a_corpus_is(tmp_path: Path) -> None:
         ("[" * 100_000, "JSON that cannot be read"),
     ],
 )
-def test_a_bad_line_is_named(line: str, message: str, tmp_path: Path) -> None:
+def test_a_bad_line_is_named(line, message, tmp_path):
     with pytest.raises(InputError, match=rf"^a\.jsonl: line 3: {message}"):
         read(source(tmp_path, f'{{"text": "x"}}\n\n{line}\n{{"text": "y"}}\n'))
 
 
-def test_an_endless_line_is_not_read_into_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_endless_line_is_not_read_into_memory(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "BLOCK_BYTES", 10)
     monkeypatch.setattr(json_lines, "MAX_LINE_CHARACTERS", 100)
     with pytest.raises(InputError, match=r"a\.jsonl: line 2 is longer than 100 characters"):

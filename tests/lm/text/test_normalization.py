@@ -1,7 +1,5 @@
 """Line ends are line feeds, and books of Project Gutenberg can do without their licence, however the text is cut."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -39,9 +37,7 @@ def text(found: documents.FileSummary) -> str:
         ("", ""),
     ],
 )
-def test_lines_end_with_line_feeds(
-    data: str, expected: str, block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lines_end_with_line_feeds(data, expected, block, tmp_path, monkeypatch):
     monkeypatch.setattr("lm.text.files.BLOCK_BYTES", block)
     found, kept = read(tmp_path, data), read(tmp_path, data, keep_line_ends=True)
     assert (text(found), text(kept)) == (expected, data)
@@ -50,7 +46,7 @@ def test_lines_end_with_line_feeds(
     assert found.changes.mark is data.startswith("\ufeff")
 
 
-def test_line_ends_within_rows_are_changed_and_those_between_are_no_text(tmp_path: Path) -> None:
+def test_line_ends_within_rows_are_changed_and_those_between_are_no_text(tmp_path):
     (tmp_path / "a.csv").write_bytes(b'text,n\r\n"a\r\nb",1\r\nc,2\r\n')
     (tmp_path / "b.csv").write_bytes(b"text,n\r\na,1\r\n")
     inside, between = find_text_files([str(tmp_path / "a.csv"), str(tmp_path / "b.csv")])
@@ -63,9 +59,7 @@ def test_line_ends_within_rows_are_changed_and_those_between_are_no_text(tmp_pat
 
 @pytest.mark.parametrize("block", [100, 1 << 18])
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
-def test_the_text_of_a_book_is_what_stands_between_its_markers(
-    block: int, end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_text_of_a_book_is_what_stands_between_its_markers(block, end, tmp_path, monkeypatch):
     monkeypatch.setattr("lm.text.files.BLOCK_BYTES", block if block > 1000 else 1 << 12)
     data = (BOOK * 3).replace("\n", end) if block > 1000 else (BOOK + "x\n" * 9000).replace("\n", end)
     plain, stripped = read(tmp_path, data), read(tmp_path, data, strip_gutenberg=True)
@@ -75,7 +69,7 @@ def test_the_text_of_a_book_is_what_stands_between_its_markers(
     assert plain.identity != stripped.identity
 
 
-def test_another_text_is_no_book(tmp_path: Path) -> None:
+def test_another_text_is_no_book(tmp_path):
     found = read(tmp_path, "Project Gutenberg is a library.\n*** START ***\n", strip_gutenberg=True)
     assert not found.changes.is_book
     assert text(found).startswith("Project")

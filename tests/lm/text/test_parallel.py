@@ -1,20 +1,20 @@
 """Pairs are read alike from two files, from tabs and from JSON Lines; files that do not belong together are refused."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import json
+import random
 from pathlib import Path
 
 import pytest
 
 from lm.config.data import ParallelConfig
 from lm.errors import InputError, UsageError
-from lm.text.parallel import ParallelText, find_parallel_texts
+from lm.text.parallel import ParallelText, find_misalignment, find_parallel_texts
 from tests.lm.corpus.parallel_text import lines, write
 
 PLAIN = ParallelConfig()
+
 PAIRS = [("Two dogs.", "Zwei Hunde."), ("A\u2028B", "C\x0bD"), ("", "leer"), ("Ende", "end")]
 
 
@@ -41,18 +41,18 @@ def joined(side: int, end: str = "\n") -> str:
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 @pytest.mark.parametrize("last", ["", "\n"])
 @pytest.mark.parametrize("mark", ["", "\ufeff"])
-def test_files_of_any_line_end(end: str, last: str, mark: str, tmp_path: Path) -> None:
+def test_files_of_any_line_end(end, last, mark, tmp_path):
     found = aligned(tmp_path, (mark + joined(0, end) + last).encode(), (joined(1) + "\n").encode())
     assert texts(found) == PAIRS
     assert [pair.line for pair in found.pairs()] == [1, 2, 3, 4]
 
 
-def test_blank_lines_at_the_end_count(tmp_path: Path) -> None:
+def test_blank_lines_at_the_end_count(tmp_path):
     assert texts(aligned(tmp_path, b"a\n\n\n", b"b\n\nc")) == [("a", "b"), ("", ""), ("", "c")]
     assert texts(aligned(tmp_path, b"", b"")) == []
 
 
-def test_tabs_json_lines_and_compression_say_the_same(tmp_path: Path) -> None:
+def test_tabs_json_lines_and_compression_say_the_same(tmp_path):
     tabs = "".join(f"{source}\t{target}\r\n" for source, target in PAIRS)
     objects = "".join(json.dumps({"en": source, "de": target, "x": 1}) + "\n" for source, target in PAIRS)
     named = ParallelConfig(source_field="en", target_field="de")
@@ -62,16 +62,13 @@ def test_tabs_json_lines_and_compression_say_the_same(tmp_path: Path) -> None:
     assert one_file(tmp_path, "pairs.jsonl", objects, named).languages == ("en", "de")
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [("no tab", "line 2 has 0 tabs"), ("a\tb\tc", "line 2 has 2 tabs")],
-)
-def test_a_line_has_one_tab(line: str, message: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("line", "message"), [("no tab", "line 2 has 0 tabs"), ("a\tb\tc", "line 2 has 2 tabs")])
+def test_a_line_has_one_tab(line, message, tmp_path):
     with pytest.raises(InputError, match=rf"pairs.tsv: {message}"):
         texts(one_file(tmp_path, "pairs.tsv", f"a\tb\n{line}\n"))
 
 
-def test_all_malformed_lines_are_named_at_once(tmp_path: Path) -> None:
+def test_all_malformed_lines_are_named_at_once(tmp_path):
     with pytest.raises(InputError, match=r"line 2 has 0 tabs \(wrong too: lines 4, 5\)"):
         texts(one_file(tmp_path, "pairs.tsv", "a\tb\nno tab\n\nthree\tof\tthem\nnone\nc\td\n"))
 
@@ -79,13 +76,13 @@ def test_all_malformed_lines_are_named_at_once(tmp_path: Path) -> None:
 TABLE = "english\tgerman\tid\n" + "A longer line of text.\tEine lange Zeile Text.\tf1\n" * 9
 
 
-def test_a_table_of_several_columns_says_what_to_name(tmp_path: Path) -> None:
+def test_a_table_of_several_columns_says_what_to_name(tmp_path):
     with pytest.raises(UsageError, match=r"which columns .* 1 'english', 2 'german', 3 'id'$") as error:
         one_file(tmp_path, "pairs.tsv", TABLE)
     assert error.value.settings == ("source_field", "target_field", "header")
 
 
-def test_a_header_that_is_learned_as_a_pair_is_warned_about(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_header_that_is_learned_as_a_pair_is_warned_about(tmp_path, caplog):
     numbers = ParallelConfig(source_field="1", target_field="2")
     assert texts(one_file(tmp_path, "pairs.tsv", TABLE, numbers))[0] == ("english", "german")
     assert "pairs.tsv: the first row is learned as a pair, but looks like a header" in caplog.text
@@ -95,7 +92,7 @@ def test_a_header_that_is_learned_as_a_pair_is_warned_about(tmp_path: Path, capl
     assert not caplog.text
 
 
-def test_a_row_with_a_stray_tab_is_named(tmp_path: Path) -> None:
+def test_a_row_with_a_stray_tab_is_named(tmp_path):
     named = ParallelConfig(source_field="english", target_field="german")
     for row, message in (
         ("a\tb\tc\td", "line 11: 4 fields, .* 3; is there a tab too many"),
@@ -114,17 +111,17 @@ def test_a_row_with_a_stray_tab_is_named(tmp_path: Path) -> None:
         ("[]", "not a JSON object but a list"),
     ],
 )
-def test_json_that_holds_no_pair(line: str, message: str, tmp_path: Path) -> None:
+def test_json_that_holds_no_pair(line, message, tmp_path):
     with pytest.raises(InputError, match=f"pairs.jsonl: line 2: {message}"):
         texts(one_file(tmp_path, "pairs.jsonl", f'{{"source": "a", "target": "b"}}\n{line}\n'))
 
 
-def test_bytes_that_are_no_text_are_named(tmp_path: Path) -> None:
+def test_bytes_that_are_no_text_are_named(tmp_path):
     with pytest.raises(InputError, match=r"text.de: not valid UTF-8 at byte offset 3 \(0xe4\)"):
         texts(aligned(tmp_path, b"a\nb\n", b"a\nb\xe4\n"))
 
 
-def test_pairs_come_through_a_pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pairs_come_through_a_pipe(tmp_path, monkeypatch):
     class Stdin:
         buffer = io.BytesIO(b"a\tb\n")
 
@@ -133,7 +130,7 @@ def test_pairs_come_through_a_pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("side", [0, 1])
-def test_unequal_files_name_counts_and_the_place(side: int, tmp_path: Path) -> None:
+def test_unequal_files_name_counts_and_the_place(side, tmp_path):
     sides = lines(1200)
     del sides[side][700]
     counts = [f"{len(text):,}" for text in sides]
@@ -148,9 +145,40 @@ def test_unequal_files_name_counts_and_the_place(side: int, tmp_path: Path) -> N
     assert abs(place - 701) <= 8
 
 
-def test_a_file_that_was_cut_short(tmp_path: Path) -> None:
+def test_a_file_that_was_cut_short(tmp_path):
     sources, targets = lines(300)
     source, target = write(tmp_path, sources, targets[:200])
     files = find_parallel_texts(PLAIN, source=[source], target=[target])
     with pytest.raises(InputError, match=r"belong together up to line 200, where .*train.de ends"):
         texts(files[0])
+
+
+SOURCES, TARGETS = lines(3000)
+
+LENGTHS = [len(line) for line in SOURCES], [len(line) for line in TARGETS]
+
+
+def without(lengths: list[int], places: set[int]) -> list[int]:
+    return [length for place, length in enumerate(lengths) if place not in places]
+
+
+@pytest.mark.parametrize("side", [0, 1])
+@pytest.mark.parametrize("missing", [{1500}, {40}, {2900}, {700, 2000}, {1000, 1001, 1002}, set(range(800, 840))])
+def test_the_first_missing_line_is_found(side, missing):
+    found = find_misalignment(LENGTHS[1 - side], without(LENGTHS[side], missing))
+    assert abs(found - min(missing)) <= 8
+
+
+def test_many_missing_lines():
+    missing = set(random.Random(0).sample(range(3000), 12))
+    assert abs(find_misalignment(LENGTHS[0], without(LENGTHS[1], missing)) - min(missing)) <= 8
+
+
+@pytest.mark.parametrize("kept", [2990, 1000, 0])
+def test_a_text_that_ends_early(kept):
+    assert find_misalignment(LENGTHS[0], LENGTHS[1][:kept]) == kept
+
+
+def test_a_blank_line_too_many():
+    longer = [*LENGTHS[0][:600], 0, *LENGTHS[0][600:]]
+    assert abs(find_misalignment(longer, LENGTHS[1]) - 600) <= 8

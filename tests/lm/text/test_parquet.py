@@ -1,7 +1,5 @@
 """Rows of Parquet files are documents, examples and pairs as lines of JSON are, and damage is named."""
 
-from __future__ import annotations
-
 import builtins
 import hashlib
 import io
@@ -44,7 +42,7 @@ def read(file: TextFile, file_range: FileRange | None = None) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", ["string", "large_string", "string_view", "dictionary"])
-def test_each_row_is_a_document_whatever_kind_of_text_it_is(kind: str, tmp_path: Path) -> None:
+def test_each_row_is_a_document_whatever_kind_of_text_it_is(kind, tmp_path):
     texts = ["one\n", "", "two é\x00", "x" * 600_000, "one\n"]
     column = pyarrow.array(texts)
     if kind == "dictionary":
@@ -55,7 +53,7 @@ def test_each_row_is_a_document_whatever_kind_of_text_it_is(kind: str, tmp_path:
     assert read(file) == [text for text in texts if text]
 
 
-def test_groups_of_rows_are_parts_of_the_file(tmp_path: Path) -> None:
+def test_groups_of_rows_are_parts_of_the_file(tmp_path):
     texts = [f"document {number} " * 50 for number in range(40)]
     file = written(tmp_path / "a.parquet", {"text": texts}, group=4)
     found = split_into_ranges(file, "unused", size=5000)
@@ -66,7 +64,7 @@ def test_groups_of_rows_are_parts_of_the_file(tmp_path: Path) -> None:
     assert split_into_ranges(file, "unused", size=1 << 20) is None
 
 
-def test_a_corpus_is_prepared_as_lines_of_json_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_corpus_is_prepared_as_lines_of_json_are(tmp_path, monkeypatch):
     texts = [f"document {number} " * (number % 7 + 1) for number in range(400)]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps({"body": text}) + "\n" for text in texts))
     written(tmp_path / "a.parquet", {"body": texts}, group=30)
@@ -88,9 +86,7 @@ def test_a_corpus_is_prepared_as_lines_of_json_are(tmp_path: Path, monkeypatch: 
     assert total_text_bytes([table]) is None
 
 
-def test_a_folder_has_them_too_and_a_pipe_is_known_by_its_beginning(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_has_them_too_and_a_pipe_is_known_by_its_beginning(tmp_path, monkeypatch):
     written(tmp_path / "a.parquet", {"text": ["one", "two"]})
     (file,) = find_text_files([str(tmp_path)])
     assert read(file) == ["one", "two"]
@@ -100,7 +96,7 @@ def test_a_folder_has_them_too_and_a_pipe_is_known_by_its_beginning(
     assert read(piped) == read(pickle.loads(pickle.dumps(piped))) == ["one", "two"]
 
 
-def test_rows_are_examples(tmp_path: Path) -> None:
+def test_rows_are_examples(tmp_path):
     pairs = {"prompt": ["a", "b"], "other": [1, 2], "completion": ["c", "d"]}
     file = written(tmp_path / "a.parquet", pairs)
     assert file.holds_examples
@@ -113,7 +109,7 @@ def test_rows_are_examples(tmp_path: Path) -> None:
         list(text.examples())
 
 
-def test_rows_are_pairs(tmp_path: Path) -> None:
+def test_rows_are_pairs(tmp_path):
     written(tmp_path / "a.parquet", {"en": ["one ", "two"], "de": ["eins", "zwei"]})
     config = ParallelConfig(source_field="en", target_field="de")
     (found,) = find_parallel_texts(config, pairs=[str(tmp_path / "a.parquet")])
@@ -130,18 +126,18 @@ def test_rows_are_pairs(tmp_path: Path) -> None:
         ({"text": [["a"]]}, r"row 1: field 'text' is not text but a list"),
     ],
 )
-def test_what_is_no_text_is_named(columns: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_what_is_no_text_is_named(columns, message, tmp_path):
     with pytest.raises(InputError, match=rf"^a\.parquet: {message}$"):
         read(written(tmp_path / "a.parquet", columns))
 
 
-def test_columns_without_a_usual_name_are_listed(tmp_path: Path) -> None:
+def test_columns_without_a_usual_name_are_listed(tmp_path):
     with pytest.raises(UsageError, match=r"^a\.parquet: which field holds the text\? .* its fields are 'txt', 'id'$"):
         read(written(tmp_path / "a.parquet", {"txt": ["a"], "id": [1]}))
 
 
 @pytest.mark.parametrize("damage", ["end", "middle", "begin", "empty", "text"])
-def test_damage_is_named(damage: str, tmp_path: Path) -> None:
+def test_damage_is_named(damage, tmp_path):
     file = written(tmp_path / "a.parquet", {"text": [f"{number} {hash(number)}" for number in range(9000)]})
     data = file.path.read_bytes()
     broken = {
@@ -156,13 +152,13 @@ def test_damage_is_named(damage: str, tmp_path: Path) -> None:
         read(file)
 
 
-def test_bytes_that_are_no_utf8_are_named(tmp_path: Path) -> None:
+def test_bytes_that_are_no_utf8_are_named(tmp_path):
     column = pyarrow.array([b"fine", b"\xff\xfe"]).view(pyarrow.string())
     with pytest.raises(InputError, match=r"a\.parquet: a damaged Parquet file \(.*can't decode byte 0xff"):
         read(written(tmp_path / "a.parquet", {"text": column}))
 
 
-def test_without_pyarrow_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_pyarrow_the_extra_is_named(tmp_path, monkeypatch):
     file = written(tmp_path / "a.parquet", {"text": ["a"]})
     imported = builtins.__import__
 

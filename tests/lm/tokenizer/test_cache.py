@@ -1,10 +1,7 @@
 """A tokenizer is trained once for the same text and settings."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -29,12 +26,12 @@ class Texts:
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cache(tmp_path, monkeypatch) -> Path:
     monkeypatch.setenv("LM_CACHE", str(tmp_path))
     return tmp_path / "tokenizers"
 
 
-def test_texts_are_read_once_for_the_same_settings(cache: Path) -> None:
+def test_texts_are_read_once_for_the_same_settings(cache):
     texts = Texts()
     first, again = (load_or_train(texts, BPE, identity=["a"], corpus_bytes=len(TEXT)) for _ in range(2))
     assert first.sha256 == again.sha256
@@ -51,7 +48,7 @@ def test_texts_are_read_once_for_the_same_settings(cache: Path) -> None:
         {"special_tokens": ["<2de>"]},
     ],
 )
-def test_other_text_or_settings_are_another_tokenizer(other: dict[str, Any]) -> None:
+def test_other_text_or_settings_are_another_tokenizer(other):
     texts = Texts()
     given = {"config": BPE, "identity": ["a"], "corpus_bytes": len(TEXT)}
     for chosen in (given, {**given, **other}):
@@ -59,7 +56,7 @@ def test_other_text_or_settings_are_another_tokenizer(other: dict[str, Any]) -> 
     assert texts.read == 2
 
 
-def test_a_damaged_file_is_made_again(cache: Path) -> None:
+def test_a_damaged_file_is_made_again(cache):
     texts = Texts()
     first = load_or_train(texts, BPE, identity=["a"], corpus_bytes=len(TEXT))
     next(cache.glob("*.json")).write_text("{")
@@ -67,7 +64,7 @@ def test_a_damaged_file_is_made_again(cache: Path) -> None:
     assert texts.read == 2
 
 
-def test_a_file_that_is_another_tokenizer_is_made_again(cache: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_file_that_is_another_tokenizer_is_made_again(cache, caplog):
     texts = Texts()
     first = load_or_train(texts, BPE, identity=["a"], corpus_bytes=len(TEXT))
     path = next(cache.glob("*.json"))
@@ -79,7 +76,7 @@ def test_a_file_that_is_another_tokenizer_is_made_again(cache: Path, caplog: pyt
     assert [record.getMessage().split(",")[0] for record in caplog.records] == [f"{path}: damaged"]
 
 
-def test_a_file_of_an_earlier_version_has_no_checksum_and_is_used(cache: Path) -> None:
+def test_a_file_of_an_earlier_version_has_no_checksum_and_is_used(cache):
     texts = Texts()
     first = load_or_train(texts, BPE, identity=["a"], corpus_bytes=len(TEXT))
     next(cache.glob("*.sha256")).unlink()
@@ -87,14 +84,14 @@ def test_a_file_of_an_earlier_version_has_no_checksum_and_is_used(cache: Path) -
     assert texts.read == 1
 
 
-def test_settings_are_checked_before_any_text_is_read() -> None:
+def test_settings_are_checked_before_any_text_is_read():
     texts = Texts()
     with pytest.raises(UsageError, match="vocab_size must be at least 257"):
         load_or_train(texts, TokenizerConfig(vocab_size=10), identity=["a"], corpus_bytes=len(TEXT))
     assert texts.read == 0
 
 
-def test_no_text_is_read_where_no_tokenizer_can_be_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_text_is_read_where_no_tokenizer_can_be_kept(tmp_path, monkeypatch):
     texts, file = Texts(), tmp_path / "file"
     file.write_text("")
     monkeypatch.setenv("LM_CACHE", str(file))

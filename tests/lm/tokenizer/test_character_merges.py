@@ -1,7 +1,5 @@
 """BPE whose merges stay within characters: a frequent character is one token, a rare one its bytes."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import numpy as np

@@ -1,17 +1,17 @@
-from __future__ import annotations
-
-from pathlib import Path
-
+import numpy as np
 import pytest
+import tokenizers
 
 from lm.config.data import DataConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.errors import InputError
+from lm.text.documents import TextPiece
 from lm.text.files import find_text_files, total_text_bytes
 from lm.tokenizer import inspection, training
 from lm.tokenizer.inspection import format_token
+from lm.tokenizer.offsets import RoundTripLoss, TokenOffsets
 from lm.tokenizer.tokenizer import Tokenizer, split_into_pieces
-from tests.lm.tokenizers_elsewhere import TEXT, backend
+from tests.lm.tokenizers_elsewhere import TEXT, backend, bert_like, cl100k_like, gpt2_like, llama2_like
 
 SEPARATOR = "<|endoftext|>"
 
@@ -22,18 +22,16 @@ def trained(kind: str) -> Tokenizer:
 
 class TestKind:
     @pytest.mark.parametrize("kind", ["bpe", "char", "byte"])
-    def test_of_our_own(self, kind: str) -> None:
+    def test_of_our_own(self, kind):
         assert trained(kind).kind == kind
 
     @pytest.mark.parametrize(("name", "kind"), [("llama2", "bpe"), ("unigram", "unigram"), ("bert", "wordpiece")])
-    def test_of_others(self, name: str, kind: str) -> None:
+    def test_of_others(self, name, kind):
         assert Tokenizer(backend(name)).kind == kind
 
 
 class TestMeasure:
-    def test_counts_are_those_of_the_whole_text(
-        self, elsewhere: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_counts_are_those_of_the_whole_text(self, elsewhere, tmp_path, monkeypatch):
         monkeypatch.setattr(split_into_pieces, "__kwdefaults__", {"limit": 700})
         text = TEXT * 20
         (tmp_path / "a.txt").write_bytes(text.encode())
@@ -46,18 +44,18 @@ class TestMeasure:
         assert (fit.words, fit.bytes) == (len(text.split()) + 3, len(text.encode()) + 13)
         assert fit.bytes_per_token == fit.bytes / fit.tokens
 
-    def test_nothing(self, gpt2: Tokenizer, tmp_path: Path) -> None:
+    def test_nothing(self, gpt2, tmp_path):
         (tmp_path / "a.txt").write_text("")
         fit = inspection.measure_compression(gpt2, find_text_files([str(tmp_path)]), SEPARATOR)
         assert (fit.bytes_per_token, fit.tokens_per_word) == (None, None)
 
-    def test_an_unknown_character_names_the_file(self, tmp_path: Path) -> None:
+    def test_an_unknown_character_names_the_file(self, tmp_path):
         (tmp_path / "a.txt").write_text("Ω")
         with pytest.raises(InputError, match=r"a\.txt: character 'Ω'"):
             inspection.measure_compression(trained("char"), find_text_files([str(tmp_path)]), SEPARATOR)
 
 
-def test_the_longest_tokens_come_first_and_special_ones_do_not_count(elsewhere: Tokenizer) -> None:
+def test_the_longest_tokens_come_first_and_special_ones_do_not_count(elsewhere):
     found = inspection.find_longest_tokens(elsewhere, 20)
     sizes = [len(elsewhere.token_bytes(index)) for index in found]
     assert sizes == sorted(sizes, reverse=True)
@@ -82,11 +80,11 @@ def test_the_longest_tokens_come_first_and_special_ones_do_not_count(elsewhere: 
         (b"", ""),
     ],
 )
-def test_everything_in_a_token_can_be_seen(data: bytes, shown: str) -> None:
+def test_everything_in_a_token_can_be_seen(data, shown):
     assert format_token(data) == shown
 
 
-def test_progress_ends_with_the_size_of_the_text(tmp_path: Path) -> None:
+def test_progress_ends_with_the_size_of_the_text(tmp_path):
     paths = [tmp_path / "a.txt", tmp_path / "b.txt"]
     paths[0].write_text("한국어 " * 50_000)
     paths[1].write_text("short")
@@ -96,3 +94,91 @@ def test_progress_ends_with_the_size_of_the_text(tmp_path: Path) -> None:
     assert seen == sorted(seen)
     assert len(seen) > 3
     assert seen[-1] == (total_text_bytes(files), total_text_bytes(files))
+
+
+def parts(tokenizer, text, context="", context_tokens=0):
+    """The bytes of the text that each token ends."""
+    tokens = tokenizer.encode_batch([context + text])[0][context_tokens:]
+    piece = TextPiece(text, starts_document=not context, context=context, context_tokens=context_tokens)
+    ends = TokenOffsets(tokenizer).ends(piece, tokens)
+    assert ends.dtype == np.int64
+    assert len(ends) == len(tokens)
+    assert (np.diff(ends, prepend=0) >= 0).all()
+    assert len(ends) == 0 or ends[-1] == len(text.encode())
+    starts = [0, *ends][: len(ends)]
+    return [text.encode()[a:b] for a, b in zip(starts, ends, strict=True)], tokens
+
+
+@pytest.mark.parametrize("text", [TEXT, "", " ", "\n\n", "한", "the cat sat", "  the  cat", "👩‍👩‍👧", "zq☃x"])
+def test_ends_cover_any_text_with_any_tokenizer(elsewhere, text):
+    found, _ = parts(elsewhere, text)
+    assert b"".join(found) == (text.encode() if found else b"")
+
+
+@pytest.mark.parametrize("name", ["gpt2", "cl100k"])
+def test_lossless_tokens_end_where_their_bytes_do_also_within_characters(name, request):
+    tokenizer = request.getfixturevalue(name)
+    found, tokens = parts(tokenizer, TEXT + "☃🦉")
+    assert found == [tokenizer.token_bytes(int(token)) for token in tokens]
+    assert any(part and part[0] & 0xC0 == 0x80 for part in found)
+
+
+def test_implied_spaces_and_unknown_characters_are_found_by_the_tokenizers_word(elsewhere):
+    text = "the mat and the dog"
+    found, tokens = parts(elsewhere, text)
+    for part, token in zip(found, tokens, strict=True):
+        assert part.strip().lower() == elsewhere.token_bytes(int(token)).strip().removeprefix(b"##")
+
+
+def test_context_is_left_out(elsewhere):
+    text, context = " and the mat", "dog"
+    count = len(elsewhere.encode(context))
+    found, _ = parts(elsewhere, text, context, count)
+    assert b"".join(found) == text.encode()
+
+
+def test_a_replaced_character_has_its_own_bytes():
+    tokenizer = training.train(["abc?"], TokenizerConfig(kind="char"), corpus_bytes=4, unknown="?").tokenizer
+    found, _ = parts(tokenizer, "a한b☃?c")
+    assert found == [b"a", "한".encode(), b"b", "☃".encode(), b"?", b"c"]
+
+
+def test_characters_have_as_many_bytes_as_in_utf_8():
+    """The first and the last of each length, between characters that the tokenizer knows."""
+    tokenizer = training.train(["ab?"], TokenizerConfig(kind="char"), corpus_bytes=3, unknown="?").tokenizer
+    edges = "\x7f\x80\u07ff\u0800\uffff\U00010000\U0010ffff"
+    found, _ = parts(tokenizer, "".join(f"a{edge}b" for edge in edges))
+    assert found == [part.encode() for edge in edges for part in ("a", edge, "b")]
+
+
+def loss(tokenizer, text, context=""):
+    count = len(tokenizer.encode(context)) if context else 0
+    piece = TextPiece(text, starts_document=not context, context=context, context_tokens=count)
+    return TokenOffsets(tokenizer).round_trip_loss(piece, tokenizer.encode_batch([context + text])[0][count:])
+
+
+@pytest.mark.parametrize("made", [gpt2_like, cl100k_like, llama2_like])
+@pytest.mark.parametrize("text", [TEXT, "", " ", "\n\n", "the cat sat", "  the  cat", "한국어 ☃🦉"])
+def test_lossless_tokenizers_lose_nothing(made, text):
+    tokenizer = Tokenizer(made())
+    assert loss(tokenizer, text) == RoundTripLoss()
+    assert loss(tokenizer, text, "dog") == RoundTripLoss()
+
+
+def test_an_uncased_tokenizer_loses_case_accents_and_what_it_does_not_know():
+    tokenizer = Tokenizer(bert_like())
+    assert loss(tokenizer, "the mat and the dog") == RoundTripLoss()
+    assert loss(tokenizer, "The mat and The dog") == RoundTripLoss(0, 2)
+    assert loss(tokenizer, "the\nmat") == RoundTripLoss(0, 1)
+    assert loss(tokenizer, "the 🦉 mat") == RoundTripLoss(1, 4)
+
+
+def test_an_unknown_character_counts_with_its_bytes_and_one_of_its_spelling_does_not():
+    tokenizer = training.train(["abc?"], TokenizerConfig(kind="char"), corpus_bytes=4, unknown="?").tokenizer
+    assert loss(tokenizer, "abc??") == RoundTripLoss()
+    assert loss(tokenizer, "a한b☃?c") == RoundTripLoss(2, 6)
+
+
+def test_text_without_tokens_is_lost():
+    backend = tokenizers.Tokenizer(tokenizers.models.BPE({"a": 0, "b": 1}, []))
+    assert loss(Tokenizer(backend), "한한") == RoundTripLoss(0, 6)

@@ -1,7 +1,5 @@
 """A table stands in for a tokenizer only where it gives the same ids."""
 
-from __future__ import annotations
-
 import copy
 import json
 import tempfile

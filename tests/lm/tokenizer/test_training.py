@@ -1,7 +1,5 @@
 """What a tokenizer is trained on, and what it can be trained with."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np
@@ -23,19 +21,19 @@ def train(text: str = TEXT, kind: str = "bpe", **settings: object) -> Tokenizer:
 
 
 @pytest.mark.parametrize("kind", ["bpe", "char", "byte"])
-def test_training_twice_gives_the_same_bytes(kind: str) -> None:
+def test_training_twice_gives_the_same_bytes(kind):
     text = "".join(random.Random(3).choices("abcdefgh ", k=20_000))
     assert train(text, kind).sha256 == train(text, kind).sha256
 
 
-def test_bpe_has_the_asked_size_and_specials_first() -> None:
+def test_bpe_has_the_asked_size_and_specials_first():
     tokenizer = train(vocab_size=300, special_tokens=["<|user|>", "<|endoftext|>"])
     assert tokenizer.vocab_size == 300
     assert tokenizer.special_tokens == {"<|endoftext|>": 0, "<|user|>": 1}
     assert tokenizer.start_of_text == tokenizer.end_of_text == 0
 
 
-def test_min_frequency_limits_merges() -> None:
+def test_min_frequency_limits_merges():
     assert (
         train("abab cdcd cdcd cdcd", min_frequency=2).vocab_size
         > train("abab cdcd cdcd cdcd", min_frequency=4).vocab_size
@@ -43,20 +41,20 @@ def test_min_frequency_limits_merges() -> None:
 
 
 class TestSampling:
-    def test_a_sample_stays_under_its_limit_and_covers_the_corpus(self) -> None:
+    def test_a_sample_stays_under_its_limit_and_covers_the_corpus(self):
         texts = [f"{number:03d}" + "x" * 97 for number in range(1000)]
         sample = training.TextSample(texts, corpus_bytes=100_000, limit=10_000)
         taken = [int(text[:3]) for text in sample]
         assert sample.used == 10_000
         assert max(np.diff([-1, *taken, 1000])) <= 20
 
-    def test_training_says_what_it_used(self) -> None:
+    def test_training_says_what_it_used(self):
         texts = [TEXT] * 10
         total = sum(map(len, texts))
         trained = training.train(texts, TokenizerConfig(vocab_size=300), corpus_bytes=total, sample_bytes=total // 2)
         assert (trained.sample_bytes, trained.corpus_bytes) == (total // 2, total)
 
-    def test_everything_is_used_where_it_fits(self) -> None:
+    def test_everything_is_used_where_it_fits(self):
         trained = training.train([TEXT], TokenizerConfig(vocab_size=300), corpus_bytes=len(TEXT))
         assert trained.sample_bytes == trained.corpus_bytes == len(TEXT)
 
@@ -70,13 +68,13 @@ class TestSampling:
         ({"kind": "bpe", "vocab_size": 257, "special_tokens": ["<a>"]}, ["vocab_size"]),
     ],
 )
-def test_settings_that_make_no_sense_are_named(settings: dict[str, object], named: list[str]) -> None:
+def test_settings_that_make_no_sense_are_named(settings, named):
     with pytest.raises(UsageError) as caught:
         train(TEXT, **settings)  # type: ignore[arg-type]
     assert caught.value.settings == tuple(named)
 
 
-def test_no_text_is_an_error() -> None:
+def test_no_text_is_an_error():
     with pytest.raises(InputError, match="no text"):
         train("")
 

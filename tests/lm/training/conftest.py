@@ -1,7 +1,5 @@
 """A small corpus of bytes, tokenized once, and runs on it."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Training continues while a checkpoint is written, and neither changes the other."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

@@ -1,7 +1,5 @@
 """What is said when torch's compiler fails."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

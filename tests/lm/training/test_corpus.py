@@ -1,7 +1,5 @@
 """A corpus is of text or of pairs, and comes with the tokenizers that made its tokens."""
 
-from __future__ import annotations
-
 import pytest
 
 from lm.config.presets import build_run_config

@@ -1,7 +1,5 @@
 """What evaluating a run costs, by a clock that says what it is told."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

@@ -1,7 +1,5 @@
 """A run starts from another's weights where they fit its model."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

@@ -1,7 +1,5 @@
 """A decoder that learns labels is evaluated by the label that it ranks first, as `lm classify` would give it."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

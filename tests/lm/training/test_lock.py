@@ -1,7 +1,5 @@
 """One process at a time trains in a folder, and whoever stops lets others continue."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

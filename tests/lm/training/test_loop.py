@@ -1,7 +1,5 @@
 """Training: the numbers of a plain loop, exact resumption, honest evaluation, and nothing saved is ever lost."""
 
-from __future__ import annotations
-
 import json
 import math
 from contextlib import ExitStack
@@ -17,11 +15,12 @@ from lm.config.training import TrainingConfig
 from lm.corpus.ragged import RaggedArray
 from lm.corpus.shards import open_split
 from lm.data.batch import Batch, micro_batch_rows
+from lm.decoding.generator import Generator
 from lm.errors import InputError, OutOfMemoryError, TrainingError, UsageError
 from lm.model.cost import training_flops
 from lm.model.transformer import build_model
 from lm.optim.schedules import batch_fraction, learning_rate
-from lm.training.evaluation import _sample_continuation, compute_validation_loss
+from lm.training.evaluation import compute_validation_loss
 from lm.training.events import Evaluation, Sample, Saved, Step, StoppedEarly, TrainingWarning
 from lm.training.loop import batch_flops, train
 from lm.training.run import Run
@@ -102,8 +101,7 @@ def test_a_resumed_run_has_the_passes_of_its_plan(make_run, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "error",
-    [torch.OutOfMemoryError("CUDA out of memory. Tried to"), RuntimeError("can't allocate memory")],
+    "error", [torch.OutOfMemoryError("CUDA out of memory. Tried to"), RuntimeError("can't allocate memory")]
 )
 def test_a_step_that_needs_too_much_memory_says_what_lowers_it(make_run, monkeypatch, error):
     run = make_run(micro_batch_size=4)
@@ -219,12 +217,14 @@ def test_a_sample_that_fails_is_a_warning_and_changes_nothing_else(make_run, mon
     plain, shown = make_run("a", sample=["ba"]), make_run("b", sample=["ba", "du"])
     list(train(plain))
 
-    def fail(run, prompt):
+    samples = Generator.samples
+
+    def fail(generator, prompt):
         if prompt == "du":
             raise InputError("no token for 'd'")
-        return _sample_continuation(run, prompt)
+        return samples(generator, prompt)
 
-    monkeypatch.setattr("lm.training.evaluation._sample_continuation", fail)
+    monkeypatch.setattr(Generator, "samples", fail)
     events = list(train(shown))
     warnings = [event for event in events if isinstance(event, TrainingWarning)]
     assert [(warning.step, warning.message) for warning in warnings] == [
@@ -268,11 +268,6 @@ def test_the_dropout_mask_differs_at_every_step_and_for_every_seed(make_run):
         run.data.batch = lambda *_, **_of_it: batch
         losses += [event.loss for event in train(run) if isinstance(event, Step)]
     assert len(losses) == len(set(losses)) == 15
-
-
-def test_patience_of_evaluations_after_every_step(make_run):
-    run = make_run(learning_rate=0.0, steps=100, evaluate_every=1, patience=3)
-    assert list(train(run))[-1] == StoppedEarly(4, patience_ran_out=True)
 
 
 def test_the_state_and_the_log_are_the_sums_of_what_happened(make_run):

@@ -1,7 +1,5 @@
 """Adapters are trained by the loop that trains all else; the weights beside them stay, and are not saved again."""
 
-from __future__ import annotations
-
 import dataclasses
 import errno
 import os

@@ -1,7 +1,5 @@
 """Masked models and classifiers are trained by the loop that trains all others."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 
@@ -75,8 +73,7 @@ def evaluations(run: Run) -> list[Evaluation]:
 
 
 @pytest.mark.parametrize(
-    "fields",
-    [{}, {"whole_words": True, "ema": 0.9}, {"r_drop": 0.5, "label_smoothing": 0.1, "micro_batch_size": 3}],
+    "fields", [{}, {"whole_words": True, "ema": 0.9}, {"r_drop": 0.5, "label_smoothing": 0.1, "micro_batch_size": 3}]
 )
 @pytest.mark.parametrize("model", [{}, {"output_transform": True, "embedding_norm": True, "bias": True}])
 def test_resuming_equals_never_having_stopped(tmp_path, corpus, fields, model):

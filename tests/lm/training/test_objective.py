@@ -1,7 +1,5 @@
 """What training makes smaller, against torch's own losses."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """What a run decides on a GPU, and the forward passes of its models there, without one: see `tests.fake_cuda`."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

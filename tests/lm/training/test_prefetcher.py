@@ -1,7 +1,5 @@
 """Batches made prefetcher are those that would have been made anyway."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

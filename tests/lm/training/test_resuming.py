@@ -1,7 +1,5 @@
 """A resumed run is as if it had never stopped, and what came after an older checkpoint is another branch."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import shutil
@@ -169,11 +167,7 @@ def test_what_came_after_an_older_checkpoint_goes_when_the_new_branch_has_saved(
     list(events)
     assert names(branching) == ["step-2", "step-4", "step-6", "step-8", "step-9"]
     assert run_folder.find_checkpoint(branching.folder).name == f"step-{resumed.state.best_step}"
-    assert [folder.name for folder in latest_checkpoints(branching.folder, 3)] == [
-        "step-6",
-        "step-8",
-        "step-9",
-    ]
+    assert [folder.name for folder in latest_checkpoints(branching.folder, 3)] == ["step-6", "step-8", "step-9"]
 
 
 def test_a_branch_that_is_killed_before_it_has_saved_has_lost_nothing(branching):

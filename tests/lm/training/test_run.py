@@ -1,7 +1,5 @@
 """A run in progress has one plan, and its rate, epoch and errors follow from how far it has come."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

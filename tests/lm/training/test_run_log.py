@@ -1,7 +1,5 @@
 """A log loses no complete line, whatever is in it and whatever happens while it is cut."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

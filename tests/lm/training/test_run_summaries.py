@@ -1,7 +1,5 @@
 """What runs have left behind: one that is damaged keeps nobody from seeing the others."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """What is saved is what training continues with, and never a weight that is no number."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

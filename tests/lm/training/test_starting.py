@@ -1,7 +1,5 @@
 """A new run has a folder of its own, and writes nothing over."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

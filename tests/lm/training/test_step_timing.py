@@ -1,7 +1,5 @@
 """Sides take turns."""
 
-from __future__ import annotations
-
 import torch
 
 from lm.hardware import Hardware, time_work

@@ -1,7 +1,5 @@
 """Random texts of which characters, or words, are the units."""
 
-from __future__ import annotations
-
 import numpy as np
 
 _KINDS, _FOLLOWERS = 1500, 40

@@ -1,7 +1,5 @@
 """Sessions of models that translate: cached logits equal those of each row, with its source, read alone and at once."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """Runs become folders that CTranslate2 loads, with the tokenizer beside them."""
 
-from __future__ import annotations
-
 import json
 import sys
 

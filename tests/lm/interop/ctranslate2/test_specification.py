@@ -1,7 +1,5 @@
 """What CTranslate2 has no description for is refused by name."""
 
-from __future__ import annotations
-
 import pytest
 
 from lm.config.model import ModelConfig

@@ -1,7 +1,5 @@
 """Exported models give what ours give: translations, scores of given ones, and logits of texts."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -7,8 +7,6 @@ of any size, log-probabilities were at most 4e-6 apart, and 1.2e-3 where it take
 Source: llama.cpp, src/models/llama.cpp and qwen*.cpp, and ggml_rope_yarn in ggml.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any

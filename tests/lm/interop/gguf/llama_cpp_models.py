@@ -1,7 +1,5 @@
 """Files of ours in llama.cpp, by its Python binding, computed with as exactly as it can."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Runs of each architecture of llama.cpp, with random numbers everywhere."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A tokenizer of SentencePiece, with the rules that follow from its pieces and their scores."""
 
-from __future__ import annotations
-
 import functools
 import json
 

@@ -1,7 +1,5 @@
 """What a model is in llama.cpp, its settings there, and what it cannot be."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Exported files hold what the run has, as the format's own package and transformers read them."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

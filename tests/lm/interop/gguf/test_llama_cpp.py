@@ -1,7 +1,5 @@
 """llama.cpp computes what ours compute from exported files; needs its Python binding, `llama-cpp-python`."""
 
-from __future__ import annotations
-
 import unicodedata
 from pathlib import Path
 

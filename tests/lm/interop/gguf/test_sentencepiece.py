@@ -1,7 +1,5 @@
 """SentencePiece's tokenizers as llama.cpp has them, and those whose rules say something else."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Tokenizers as llama.cpp has them, and those that it has not."""
 
-from __future__ import annotations
-
 import pytest
 import tokenizers
 from tokenizers import normalizers, pre_tokenizers

@@ -1,7 +1,5 @@
 """Random configurations of each family, as runs of ours and as models of transformers."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Masked models and classifiers are BERTs in transformers, out and in."""
 
-from __future__ import annotations
-
 import json
 import random
 

@@ -1,7 +1,5 @@
 """Runs that transformers has no model for take their code along, and are in it what they are here."""
 
-from __future__ import annotations
-
 import ast
 import random
 import subprocess

@@ -1,7 +1,5 @@
 """Exported runs load in transformers without code of ours, and give the same logits."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Families say something of every field of a model, and are told apart by it."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 

@@ -1,7 +1,5 @@
 """Tasks for lm-evaluation-harness ask of each story what it says, and give the answer away by no place."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """Models of transformers become runs with the same logits and the same numbers, and hostile folders nothing at all."""
 
-from __future__ import annotations
-
 import json
 import os
 import struct
@@ -119,8 +117,7 @@ def test_a_config_that_says_little_is_the_default_of_its_class(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("values", "window"),
-    [({"sliding_window": None}, None), ({"sliding_window": 5}, 5), ({}, 4096)],
+    ("values", "window"), [({"sliding_window": None}, None), ({"sliding_window": 5}, 5), ({}, 4096)]
 )
 def test_the_window_of_mistral(values, window, tmp_path):
     said = {"model_type": "mistral", **values}

@@ -1,7 +1,5 @@
 """Encoder-decoders of 2017 are MarianMT in transformers, out and in, and translate alike."""
 
-from __future__ import annotations
-
 import json
 import random
 

@@ -1,7 +1,5 @@
 """Model cards tell what is known of a run, and nothing of the machine it was trained on."""
 
-from __future__ import annotations
-
 import dataclasses
 import shutil
 

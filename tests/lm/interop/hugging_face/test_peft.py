@@ -1,7 +1,5 @@
 """Adapters go to PEFT and come from it: the model that they are added to there has the logits of ours."""
 
-from __future__ import annotations
-
 import json
 import shutil
 

@@ -1,7 +1,5 @@
 """Vocabularies of SentencePiece have the ids that MarianTokenizer gives, out and in."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json

@@ -1,7 +1,5 @@
 """Tokenizers give the same ids here and in transformers, out and in again, for texts of any characters."""
 
-from __future__ import annotations
-
 import json
 import random
 

@@ -1,7 +1,5 @@
 """Models whose attention has a pattern: what they see, with caches, padding and every kind of position."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 
@@ -158,10 +156,7 @@ def test_all_weights_get_a_gradient(kind):
         ({"attention": "bigbird", "attention_stride": 9}, r"bigbird attention has no attention_stride"),
         ({"attention": "linformer"}, r"linformer attention is for encoders and masked models: "),
         ({"attention": "linformer", "n_encoder_layers": 1, "positions": "t5"}, r"no distances for t5 positions"),
-        (
-            {"attention": "window", "n_encoder_layers": 1, "syntax": "both"},
-            r"distances in trees need full attention",
-        ),
+        ({"attention": "window", "n_encoder_layers": 1, "syntax": "both"}, r"distances in trees need full attention"),
         ({"attention": "compressed", "attention_stride": 1}, r"attention_stride must be at least 2, not 1"),
         ({"attention": "window", "architecture": "lstm"}, r"attention is for transformer blocks"),
     ],

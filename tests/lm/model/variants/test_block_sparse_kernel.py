@@ -1,7 +1,5 @@
 """Attention block by block equals dense attention with the mask of its pattern, and never holds all pairs."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode

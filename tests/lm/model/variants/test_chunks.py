@@ -1,7 +1,5 @@
 """In chunks and at once give the same results, with other memory."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Experts beside loops over positions and experts, what the gate's loss and capacity are, and what padding is not."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Linformer's attention against a loop in float64."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

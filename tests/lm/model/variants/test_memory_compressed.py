@@ -1,7 +1,5 @@
 """Memory-compressed attention against a loop in float64, a query and a compressed key at a time."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -15,8 +13,6 @@ from lm.model.transformer import build_model
 from lm.model.variants import memory_compressed
 from lm.model.variants.memory_compressed import MemoryCompressedAttention
 from tests.tolerances import assert_close
-
-CPU = torch.device("cpu")
 
 
 def layer_of(*, stride=3, is_causal=True, **fields):

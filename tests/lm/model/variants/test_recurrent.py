@@ -1,7 +1,5 @@
 """Recurrent stacks against loops over positions in float64, written out from the papers' equations."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Patterns against their definitions, a query and a key at a time."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Positions by syntax: distances are those of a search, and the encoder is what a loop in float64 gives."""
 
-from __future__ import annotations
-
 import math
 import random
 

@@ -1,7 +1,5 @@
 """A small HTTP server on this machine that misbehaves as asked."""
 
-from __future__ import annotations
-
 import re
 import threading
 from collections.abc import Iterator

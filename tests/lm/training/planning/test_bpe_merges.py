@@ -1,9 +1,5 @@
 """N-gram baselines choose whether BPE merges within words or within characters."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -54,7 +50,7 @@ def test_too_little_text_tells_nothing_nor_does_one_of_single_bytes(texts):
     assert measure_merge_baselines(texts, TokenizerConfig()) is None
 
 
-def test_a_sample_is_the_beginning_of_each_file(tmp_path: Path):
+def test_a_sample_is_the_beginning_of_each_file(tmp_path):
     for name, text in (("a.txt", "é" * 30_000), ("b.txt", "字" * 10_000), ("c.txt", "x")):
         (tmp_path / name).write_text(text, encoding="utf-8")
     files = find_text_files([str(tmp_path / name) for name in ("a.txt", "b.txt", "c.txt")])

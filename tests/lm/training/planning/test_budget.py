@@ -1,7 +1,5 @@
 """A run under a time budget: when its learning rate falls, when it ends, and what a resumed one replays."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import json
@@ -20,7 +18,7 @@ from lm.training.events import DecayStarted, EndRescheduled, Evaluation, Replann
 from lm.training.loop import train
 from lm.training.planning.budget import BudgetClock, EvaluationCost, TrainingSpeed, evaluation_reserve, suggest_budget
 from lm.training.startup import resume_run, start_run
-from tests.lm.training.conftest import FakeTime
+from tests.lm.training.conftest import FakeTime, new_run
 
 BUDGET = {"steps": None, "budget": "100s", "schedule": "wsd", "decay_fraction": 0.5, "final_learning_rate": 0.0}
 
@@ -351,9 +349,21 @@ MEMORISING = {
 """A learning rate at which the loss soon no longer falls."""
 
 
-def test_the_decay_starts_on_a_plateau_and_training_stops_after_it(make_run):
-    run = make_run(**MEMORISING)
-    events = list(train(run))
+@pytest.fixture(scope="module")
+def memorised(tmp_path_factory, shards, byte_tokenizer):
+    """A run on that plateau, its events, its weights as the decay began, and those of its best checkpoint."""
+    run = new_run(tmp_path_factory.mktemp("runs") / "whole", shards, byte_tokenizer, **MEMORISING)
+    events, weights = [], []
+    for event in train(run):
+        events.append(event)
+        if isinstance(event, DecayStarted):
+            best = load_tensors(checkpoint_folder(run.folder, event.restored_step) / MODEL)
+            weights += [{name: value.clone() for name, value in run.model.state_dict().items()}, dict(best)]
+    return run, events, *weights
+
+
+def test_the_decay_starts_on_a_plateau_from_the_best_checkpoint_and_training_stops_after_it(memorised):
+    run, events, current, best_weights = memorised
     (decay,) = [event for event in events if isinstance(event, DecayStarted)]
     assert decay.on_plateau
     losses = {event.step: event.loss for event in events if isinstance(event, Evaluation)}
@@ -361,23 +371,17 @@ def test_the_decay_starts_on_a_plateau_and_training_stops_after_it(make_run):
     best = min(before, key=before.get)
     assert decay.step - best == 2 * 4  # two evaluations no better than the best
     assert decay.restored_step == best
+    assert all(current[name].equal(value) for name, value in best_weights.items())
     assert decay.steps - decay.step == pytest.approx(best / 3, abs=3)
     assert run.state.step <= decay.steps < 400
     rates = {event.step: event.learning_rate for event in events if isinstance(event, Step)}
     assert rates[decay.step] == 0.05 > rates[decay.step + 2]
-    assert json.loads((run.folder / "decisions.jsonl").read_text().splitlines()[-1])["by"].startswith("validation loss")
+    decisions = [json.loads(line) for line in (run.folder / "decisions.jsonl").read_text().splitlines()]
+    assert decisions[-1]["by"].startswith("validation loss")
     stopped = [event for event in events if isinstance(event, StoppedEarly)]
     if stopped:  # the loss rose in the decay too: patience counts from its beginning
         assert run.state.step >= decay.step + 2 * 4
     assert run.state.finished
-
-
-def test_the_decay_on_a_plateau_starts_from_the_best_checkpoint(make_run):
-    run = make_run(**MEMORISING)
-    decay = next(event for event in train(run) if isinstance(event, DecayStarted))
-    best, current = load_tensors(checkpoint_folder(run.folder, decay.restored_step) / MODEL), run.model.state_dict()
-    assert decay.restored_step < decay.step
-    assert all(current[name].equal(value) for name, value in best.items())
 
 
 def test_without_its_best_checkpoint_the_decay_on_a_plateau_starts_from_the_current_weights(make_run):
@@ -403,9 +407,9 @@ def test_on_a_plateau_a_budget_is_not_used_up(make_run, time):
     assert not [event for event in events if isinstance(event, EndRescheduled)]  # nor is the decay made longer
 
 
-def test_resumed_in_the_decay_of_a_plateau_a_run_ends_as_if_it_had_never_stopped(make_run):
-    whole, run = make_run("whole", **MEMORISING), make_run(**MEMORISING)
-    (decay,) = [event for event in train(whole) if isinstance(event, DecayStarted)]
+def test_resumed_in_the_decay_of_a_plateau_a_run_ends_as_if_it_had_never_stopped(make_run, memorised):
+    (whole, events, *_), run = memorised, make_run(**MEMORISING)
+    (decay,) = [event for event in events if isinstance(event, DecayStarted)]
     list(train(run, stop=lambda: run.state.step > decay.step))
     run = resume_run(run.folder)
     list(train(run))

@@ -1,7 +1,5 @@
 """Training from another run's weights, or beyond a run's end, leaves no worse model behind, and says if it helped."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import json
@@ -161,9 +159,7 @@ def test_a_new_head_is_not_evaluated_before_it_has_learned(tmp_path, corpus, exa
     def begin(name: str, data: TrainingCorpus, model: ModelConfig, weights: Path) -> Run:
         labelled = (data.folder / "train-examples.npy").exists()
         config = RunConfig(
-            model,
-            data=dataclasses.replace(RunConfig().data, supervised=labelled),
-            training=TrainingConfig(**settings),
+            model, data=dataclasses.replace(RunConfig().data, supervised=labelled), training=TrainingConfig(**settings)
         )
         return start_run(tmp_path / name, config, data, weights=load_weights(weights))
 

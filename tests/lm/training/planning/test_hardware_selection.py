@@ -1,7 +1,5 @@
 """What a run trains in: measured where nothing is said, written down, and only read afterwards."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import time

@@ -1,7 +1,5 @@
 """The stages that choose what a specification leaves open, and what each says that it chose."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest
