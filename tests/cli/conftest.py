@@ -1,7 +1,5 @@
 """Runs and terminals that several modules use."""
 
-from __future__ import annotations
-
 import json
 import sys
 

@@ -1,7 +1,5 @@
 """Runs with random weights, for tests of commands that need a model."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from lm.checkpoint import save_checkpoint

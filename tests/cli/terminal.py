@@ -1,7 +1,5 @@
 """A stream that says it is a terminal, and what a person would see on it."""
 
-from __future__ import annotations
-
 import io
 import re
 

@@ -1,7 +1,5 @@
 """`lm classify` and `lm evaluate` on classifiers, by a masked model and by decoders."""
 
-from __future__ import annotations
-
 import io
 import json
 import sys
@@ -136,12 +134,6 @@ def test_of_many_labels_the_most_frequent_confusions_are_printed(succeed, folder
     assert 0 < len(counts) <= 20
 
 
-def test_a_text_instead_of_a_file_is_to_be_piped_in(capsys, folder):
-    assert run(["classify", str(folder / "decoder"), "great phone"]) == 1
-    said = capsys.readouterr().err
-    assert "great phone: no such file or folder; a text itself is piped in: echo" in said
-
-
 def test_labels_that_are_never_predicted_are_named(capsys):
     warn(ClassificationScores.from_predictions(["joy", "fear", "rage"], ["joy", "joy", "joy"], known=["joy", "fear"]))
     assert "the run predicts 'fear' for none of these texts" in capsys.readouterr().err
@@ -152,8 +144,7 @@ def test_info_names_the_labels_of_a_decoder(succeed):
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
-    [("text", "does not classify texts"), ("old", "name a file of examples that have all of them")],
+    ("name", "message"), [("text", "does not classify texts"), ("old", "name a file of examples that have all of them")]
 )
 def test_python_says_why_a_run_is_no_classifier(folder, name, message):
     if name == "text":

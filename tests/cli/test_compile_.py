@@ -1,7 +1,5 @@
 """`lm compile` begins no long work that it could not keep, and ends at once when it is told to."""
 
-from __future__ import annotations
-
 import signal
 
 import pytest

@@ -1,7 +1,5 @@
 """The demo runs the commands that it shows, and stops where one fails."""
 
-from __future__ import annotations
-
 import shlex
 
 import pytest

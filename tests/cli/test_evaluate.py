@@ -1,3 +1,5 @@
+"""`lm evaluate` on translations: scores are sacreBLEU's, and a verdict says no more than a test allows."""
+
 import json
 import random
 
@@ -5,6 +7,18 @@ import pytest
 import sacrebleu
 
 from cli.main import run
+from cli.translation.evaluation import (
+    SystemOutput,
+    print_scores,
+    print_scores_json,
+    read_lines,
+    verdict,
+    warn_of_tokenized_text,
+    write_system,
+)
+from lm.config.evaluation import ScoringConfig
+from lm.errors import InputError, UsageError
+from lm.evaluation.translation_scores import SystemComparison, TranslationScore
 from tests.cli.toy_translation import LONGEST, pairs
 
 
@@ -158,3 +172,73 @@ def test_tokenized_text_is_noticed(capsys, files):
     assert "look tokenized" in capsys.readouterr().err
     assert run([*arguments, "--tokenize", "none"]) == 0
     assert capsys.readouterr().err == ""
+
+
+BLEU = TranslationScore("BLEU", 30.0, mean=30.1, half_width=1.5, signature="nrefs:1")
+
+NAMES = ("ours", "theirs")
+
+
+def comparison(difference: float, p_value: float | None) -> SystemComparison:
+    other = TranslationScore("BLEU", 30.0 - difference, mean=None, half_width=None, signature="nrefs:1")
+    return SystemComparison(BLEU, other, p_value)
+
+
+@pytest.mark.parametrize(
+    ("difference", "p_value", "expected"),
+    [
+        (2.0, 0.01, "ours is better than theirs by 2.00 BLEU (p = 0.010)"),
+        (-2.0, 0.01, "theirs is better than ours by 2.00 BLEU (p = 0.010)"),
+        (2.0, 0.05, "no clear difference: ours is ahead of theirs by 2.00 BLEU (p = 0.050)"),
+        (2.0, None, "ours is ahead of theirs by 2.00 BLEU; whether by chance is not tested"),
+        (0.0, 1.0, "the two do not differ in BLEU"),
+    ],
+)
+def test_a_verdict(difference, p_value, expected):
+    assert verdict(comparison(difference, p_value), NAMES) == expected
+
+
+def test_the_table_and_json_have_the_same_figures(capsys):
+    print_scores([BLEU], name="ours", lines=12, exact=3)
+    table = capsys.readouterr().out
+    assert "30.00" in table
+    assert "30.10 ± 1.50" in table
+    assert table.splitlines()[-1] == "BLEU|nrefs:1"
+    print_scores_json([BLEU], name="ours", lines=12, exact=3)
+    report = json.loads(capsys.readouterr().out)
+    assert report["scores"]["BLEU"] == {"value": 30.0, "signature": "nrefs:1", "mean": 30.1, "half_width": 1.5}
+    assert (report["system"], report["lines"], report["exact"]) == ("ours", 12, 3)
+
+
+@pytest.fixture
+def systems(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, lines in {"out": "a\nb\n", "one.de": "x\ny\n", "two.de": "v\nw\n", "short.de": "x\n"}.items():
+        (tmp_path / name).write_text(lines)
+    return tmp_path
+
+
+def test_lines_and_those_of_each_reference(systems):
+    assert read_lines("out", ["one.de", "two.de"]) == (["a", "b"], [["x", "y"], ["v", "w"]])
+
+
+def test_files_of_different_lengths_are_refused(systems):
+    with pytest.raises(InputError, match="has 2 lines and short.de has 1 line:"):
+        read_lines("out", ["short.de"])
+    with pytest.raises(UsageError, match="name one"):
+        read_lines("*.de", ["one.de"])
+
+
+def test_translations_are_written_line_by_line(systems, capsys):
+    write_system(systems / "written", SystemOutput("run", ["a", "", "b"]))
+    assert (systems / "written").read_text() == "a\n\nb\n"
+    assert capsys.readouterr().err == f"wrote {systems / 'written'}\n"
+
+
+@pytest.mark.parametrize(
+    ("lines", "tokenize", "warned"),
+    [(["a .", "b ."], "13a", True), (["a .", "b ."], "none", False), (["a.", "b ."], "13a", False)],
+)
+def test_tokenized_text_is_noted(capsys, lines, tokenize, warned):
+    warn_of_tokenized_text(SystemOutput("run", lines), ScoringConfig(tokenize=tokenize))
+    assert ("look tokenized" in capsys.readouterr().err) is warned

@@ -1,11 +1,12 @@
-"""`lm export` says what it wrote and why, and refuses what it cannot write in a line."""
-
-from __future__ import annotations
+"""`lm export`, `import`, `average` and `merge` say what they wrote and why, or refuse it in a line."""
 
 import pytest
+import torch
 
 from cli.main import run
-from tests.cli.small_runs import make_run
+from lm.checkpoint import load_weights, save_checkpoint
+from lm.run_folder import TrainingState, load_config
+from tests.cli.small_runs import make_run, make_tokenizer
 
 
 def test_the_kind_of_model_and_what_decided_it_are_told(tmp_path, capsys):
@@ -39,15 +40,6 @@ def test_a_folder_for_ctranslate2(tmp_path, capsys):
     assert {path.name for path in out.iterdir()} == {"config.json", "model.bin", "tokenizer.json", "vocabulary.json"}
 
 
-def test_a_type_that_the_system_has_not(tmp_path, capsys):
-    folder, out = make_run(tmp_path / "novel"), tmp_path / "out"
-    assert run(["export", str(folder), "--to", "gguf", "--type", "int8", "-o", str(out)]) == 2
-    assert capsys.readouterr().err == (
-        "lm: gguf cannot have the type 'int8'; choose from float32, float16, q8_0 (--type)\n"
-    )
-    assert not out.exists()
-
-
 def test_a_run_without_a_counterpart_takes_its_code_along(tmp_path, capsys):
     folder, out = make_run(tmp_path / "novel", value_residual=True), tmp_path / "out"
     assert run(["export", str(folder), "-o", str(out)]) == 0
@@ -59,10 +51,32 @@ def test_a_run_without_a_counterpart_takes_its_code_along(tmp_path, capsys):
     assert {"configuration_lm.py", "modeling_lm.py", "positions_lm.py"} < {path.name for path in out.iterdir()}
 
 
-def test_what_even_that_cannot_be_and_a_system_that_is_not_known(tmp_path, capsys):
-    folder, out = make_run(tmp_path / "novel", experts=2), tmp_path / "out"
-    assert run(["export", str(folder), "-o", str(out)]) == 2
-    assert "lm: transformers has no model with experts 2: train one" in capsys.readouterr().err
-    assert run(["export", str(folder), "-o", str(out), "--to", "hugingface"]) == 2
-    assert "lm: to cannot be 'hugingface' (did you mean 'huggingface'?)" in capsys.readouterr().err
-    assert not out.exists()
+def test_the_kind_of_model_and_the_run_are_told(tmp_path, capsys):
+    assert run(["export", str(make_run(tmp_path / "novel")), "-o", str(tmp_path / "out")]) == 0
+    capsys.readouterr()
+    assert run(["import", str(tmp_path / "out"), "-o", str(tmp_path / "again")]) == 0
+    told = capsys.readouterr()
+    assert "LlamaForCausalLM, " in told.err
+    assert f"wrote   {tmp_path / 'again' / 'checkpoints' / 'step-0'}" in told.err
+    assert not told.out
+    assert run(["import", str(tmp_path / "out"), "-o", str(tmp_path / "again")]) == 1
+    assert capsys.readouterr().err == f"lm: {tmp_path / 'again'}: holds a run already; choose another folder (--out)\n"
+
+
+def test_the_latest_of_a_run_and_checkpoints_one_by_one(tmp_path, capsys):
+    first = make_run(tmp_path / "novel") / "checkpoints" / "step-0"
+    weights = {name: value + 2 for name, value in load_weights(first).items()}
+    second = save_checkpoint(
+        tmp_path / "novel",
+        config=load_config(first),
+        tokenizer=make_tokenizer("bpe"),
+        model=weights,
+        optimizer={},
+        state=TrainingState(step=1),
+        is_best=True,
+    )
+    assert run(["average", str(tmp_path / "novel"), "-o", str(tmp_path / "a")]) == 0
+    assert "mean of  step-0, step-1" in capsys.readouterr().err
+    assert run(["average", str(second), str(first), "-o", str(tmp_path / "b")]) == 0
+    for name, value in load_weights(first).items():
+        assert all(torch.allclose(load_weights(tmp_path / made)[name], value + 1) for made in "ab")

@@ -1,7 +1,5 @@
 """Files of other origin are read as what they are, or refused with what to type; never misread in silence."""
 
-from __future__ import annotations
-
 import csv
 import json
 import sys
@@ -28,7 +26,7 @@ REVIEWS = [(f'It is, "really" {word}.\nNumber {number}', label) for number in ra
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def place(tmp_path, monkeypatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
     with (tmp_path / "reviews.csv").open("w", newline="") as file:
@@ -45,7 +43,7 @@ def prepared(folder: str) -> str:
     return bytes(number for number in tokens.read(0, len(tokens)) if number < 256).decode()
 
 
-def test_a_folder_says_what_it_leaves_out(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_says_what_it_leaves_out(place, capsys):
     for name in ("src/a.py", "src/b.py", "src/c.js", "src/read.me.md"):
         (place / name).parent.mkdir(exist_ok=True)
         (place / name).write_text(f"text of {name}\n" * 9)
@@ -57,7 +55,7 @@ def test_a_folder_says_what_it_leaves_out(place: Path, capsys: pytest.CaptureFix
     assert run(["prepare", "unix.txt", "--include", "*.py", "-o", "other"]) == 2
 
 
-def test_tables_are_rows_of_text(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tables_are_rows_of_text(place, capsys):
     assert run(["prepare", "reviews.csv", "--kind", "byte", "-o", "tokens"]) == 0
     assert "reviews.csv: the text is in column 'review' (--field)" in capsys.readouterr().err
     assert REVIEWS[0][0] in prepared("tokens")
@@ -95,7 +93,7 @@ def test_rows_of_prompts_and_responses_are_no_column_of_text(tmp_path, monkeypat
         assert list(file.documents()) == [a for a, _ in rows]
 
 
-def test_labels_of_tables_are_learned_and_classified(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_labels_of_tables_are_learned_and_classified(place, capsys):
     assert run(["train", "reviews.csv", "--objective", "masked", "-o", "masked", "--kind", "byte", *SMALL]) == 0
     columns = ["--no-header", "--text-column", "2", "--label-column", "1"]
     for name, out, flags in (("reviews.csv", "csv", []), ("sms.tsv", "tsv", columns)):
@@ -114,7 +112,7 @@ def test_labels_of_tables_are_learned_and_classified(place: Path, capsys: pytest
     assert run(["classify", "csv", "sms.tsv"]) == 2
 
 
-def test_line_ends_make_no_difference_to_a_new_run(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_line_ends_make_no_difference_to_a_new_run(place, capsys):
     assert run(["train", "windows.txt", "-o", "run", "--kind", "byte", *SMALL]) == 0
     error = capsys.readouterr().err
     assert error.count("windows.txt: read with line feeds alone and without the byte order mark") == 1
@@ -140,7 +138,7 @@ def test_line_ends_make_no_difference_to_a_new_run(place: Path, capsys: pytest.C
     assert "line feeds" not in capsys.readouterr().err
 
 
-def test_a_run_from_before_keeps_line_ends() -> None:
+def test_a_run_from_before_keeps_line_ends():
     old = RunConfig().to_dict()
     for name in ("keep_line_ends", "strip_gutenberg", "label_field"):
         del old["data"][name]
@@ -149,7 +147,7 @@ def test_a_run_from_before_keeps_line_ends() -> None:
     assert RunConfig.from_dict(old, where="config.json").data == DataConfig(keep_line_ends=True)
 
 
-def test_a_book_of_project_gutenberg_is_told(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_book_of_project_gutenberg_is_told(place, capsys):
     book = "Header\n*** START OF THE PROJECT GUTENBERG EBOOK EMMA ***\n" + "Emma.\n" * 40
     Path("emma.txt").write_text(book + "*** END OF THE PROJECT GUTENBERG EBOOK EMMA ***\nLicence\n")
     assert run(["prepare", "emma.txt", "--kind", "byte", "-o", "whole", "--validation", "0"]) == 0
@@ -159,14 +157,14 @@ def test_a_book_of_project_gutenberg_is_told(place: Path, capsys: pytest.Capture
     assert prepared("t") == "Emma.\n" * 40
 
 
-def test_escape_sequences_of_a_terminal_are_told(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_escape_sequences_of_a_terminal_are_told(place, capsys):
     Path("build.txt").write_text("\x1b[31mfailed\x1b[0m\n" * 40)
     assert run(["prepare", "build.txt", "unix.txt", "--kind", "byte", "-o", "log", "--validation", "0"]) == 0
     assert capsys.readouterr().err.count("build.txt: 80 escape sequences of a terminal") == 1
     assert prepared("log").startswith("\x1b[31m")
 
 
-def test_encodings_and_what_cannot_be_read(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_encodings_and_what_cannot_be_read(place, capsys):
     Path("novel.txt").write_bytes(("中文文本。" * 60).encode("gb18030"))
     Path("image.txt").write_bytes(b"\0\1\2")
     assert run(["prepare", "novel.txt", "image.txt", "unix.txt", "-o", "tokens"]) == 1
@@ -178,7 +176,7 @@ def test_encodings_and_what_cannot_be_read(place: Path, capsys: pytest.CaptureFi
     assert prepared("chinese") == "中文文本。" * 60
 
 
-def test_stdin_has_the_format_that_is_named(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stdin_has_the_format_that_is_named(place, monkeypatch):
     with Path("sms.tsv").open("rb") as file:
         monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=file, isatty=lambda: False))
         flags = ["--format", "tsv", "--no-header", "--text-column", "2", "--kind", "byte", "-o", "tokens"]
@@ -197,7 +195,7 @@ def test_stdin_has_the_format_that_is_named(place: Path, monkeypatch: pytest.Mon
         ("e.tsv", "target\tsource\n{}", ["--source-field", "target", "--target-field", "source"]),
     ],
 )
-def test_pairs_come_in_tables(name: str, text: str, flags: list[str], place: Path) -> None:
+def test_pairs_come_in_tables(name, text, flags, place):
     delimiter = "\t" if name.endswith("tsv") else ","
     Path(name).write_text(text.format("".join(f"eins {n}{delimiter}one {n}\n" for n in range(30))))
     shape = ["--preset", "translation", "--d-model", "16", "--n-layers", "1", "--kind", "byte", "--steps", "1"]

@@ -1,10 +1,16 @@
 """What a run or a preset is, as it is told."""
 
-from __future__ import annotations
-
+import dataclasses
 import json
 
+import pytest
+import torch
+
+from cli.info import compute_costs, compute_costs_per_process, count_parameters
 from cli.main import run
+from lm.config.hardware import DistributionConfig
+from lm.config.presets import build_run_config
+from lm.training.planning import memory
 from tests.cli.small_runs import make_run
 
 
@@ -70,3 +76,55 @@ def test_information_tells_how_many_experts_there_are_and_what_each_took(tmp_pat
     assert "decoder.blocks.1: 10% 20% 30% 40%" in found
     assert run(["info", "gpt2"]) == 0
     assert "experts" not in capsys.readouterr().out
+
+
+def test_the_costs_of_gpt2():
+    """Of 124 M parameters: embeddings of 50,257 tokens and 1,024 positions, and 12 blocks with biases and norms."""
+    config = build_run_config("gpt2")
+    found = compute_costs(config)
+    block = 12 * 768**2 + (3 + 1 + 4 + 1) * 768 + 4 * 768
+    total = (50_257 + 1024) * 768 + 12 * block + 2 * 768
+    assert count_parameters(config) == found["parameters"]["total"] == total
+    assert sum(found["parameters"].values()) == 2 * total
+    assert found["weights_bytes"] == {"float32": 4 * total, "bfloat16": 2 * total}
+    assert found["training_bytes"] == 4 * 4 * total  # weights, gradients, AdamW's two moments
+    assert found["cache_bytes_per_token"] == 4 * 2 * 12 * 768
+    assert "cross-attention" not in found["parameters"]
+
+
+def test_what_each_of_several_processes_holds_of_gpt2():
+    """Of 16 bytes a parameter each of eight has its share; what is gathered and what the loss needs comes on top."""
+    gpt2 = build_run_config("gpt2", {"training": {"batch_tokens": 2 * 8 * 64}, "model": {"context_length": 64}})
+    sharded = dataclasses.replace(gpt2, distribution=DistributionConfig(shard=True))
+    total, block = count_parameters(gpt2), 12 * 768**2 + 13 * 768
+    whole, shared = compute_costs_per_process(gpt2, 8), compute_costs_per_process(sharded, 8)
+    assert (whole["weights"], whole["gradients"], whole["optimizer"]) == (4 * total, 4 * total, 8 * total)
+    assert shared["optimizer"] == whole["optimizer"] // 8
+    around = total - 12 * block
+    assert shared["weights"] == 4 * (total // 8 + around + 2 * block)
+    assert whole["exchanged"] == 2 * 4 * total * 7 // 8
+    assert shared["exchanged"] == 4 * (total + 2 * 12 * block + around) * 7 // 8
+    assert whole["total"] == sum(whole[part] for part in ("weights", "gradients", "optimizer", "activations", "loss"))
+    assert shared["activations"] == whole["activations"]
+    assert shared["copied"] == whole["copied"] == 12 * total
+    in_turns = dataclasses.replace(sharded, training=dataclasses.replace(gpt2.training, micro_batch_size=1))
+    assert compute_costs_per_process(in_turns, 8)["gradients"] == 4 * total  # which add up whole
+
+
+@pytest.mark.parametrize("preset", ["tiny", "translation-tiny"])
+def test_activations_are_as_many_as_a_forward_pass_keeps(preset):
+    """Against all layers and rows at once, whose saved tensors are counted."""
+    config = build_run_config(preset, {"model": {"context_length": 32}})
+    for again in (False, True):
+        config = dataclasses.replace(
+            config, training=dataclasses.replace(config.training, checkpoint_activations=again)
+        )
+        whole = memory._measure_activations(
+            config.model,
+            rows=5,
+            layers=config.model.n_layers,
+            dtype="float32",
+            device=torch.device("cpu"),
+            recomputed=again,
+        )
+        assert memory.measure_activation_bytes(config, rows=5, dtype="float32") == pytest.approx(whole, rel=0.02)

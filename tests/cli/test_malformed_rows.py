@@ -1,7 +1,5 @@
 """`--skip-malformed` leaves out malformed rows, and says which."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

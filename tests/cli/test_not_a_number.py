@@ -1,7 +1,5 @@
 """What a command says where a model's output is not a number: one message, exit code 1, and no result."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-from __future__ import annotations
+"""What a corpus repeats is told where it matters, and its tokenizer is trained or found."""
 
 import gzip
 import json
@@ -8,22 +8,27 @@ from pathlib import Path
 
 import pytest
 
+from cli.corpus_report import train_or_load_tokenizer
 from cli.main import run
+from lm.config.data import DataConfig
+from lm.config.tokenizer import TokenizerConfig
+from lm.corpus.corpus import scan_corpus
 from lm.corpus.shards import open_split
+from lm.text.files import find_text_files
 from lm.tokenizer.tokenizer import Tokenizer
 
 TEXT = "It was the best of times, it was the worst of times.\n" * 50
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path, monkeypatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
     Path("corpus.txt").write_text(TEXT)
     return tmp_path
 
 
-def test_trains_a_tokenizer_and_keeps_it_with_the_tokens(capsys: pytest.CaptureFixture[str]) -> None:
+def test_trains_a_tokenizer_and_keeps_it_with_the_tokens(capsys):
     assert run(["prepare", "corpus.txt", "-o", "out", "--vocab-size", "280", "--json"]) == 0
     captured = capsys.readouterr()
     report = json.loads(captured.out)
@@ -36,7 +41,7 @@ def test_trains_a_tokenizer_and_keeps_it_with_the_tokens(capsys: pytest.CaptureF
     assert "\x1b" not in captured.err
 
 
-def test_a_second_run_reuses_the_tokens(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_second_run_reuses_the_tokens(capsys):
     arguments = ["prepare", "corpus.txt", "-o", "out", "--kind", "char", "--json"]
     assert run(arguments) == 0
     before = Path("out/train-00000.npy").stat().st_mtime_ns
@@ -46,13 +51,13 @@ def test_a_second_run_reuses_the_tokens(capsys: pytest.CaptureFixture[str]) -> N
     assert Path("out/train-00000.npy").stat().st_mtime_ns == before
 
 
-def test_without_a_folder_tokens_go_to_the_cache(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_folder_tokens_go_to_the_cache(folder, capsys):
     assert run(["prepare", "corpus.txt", "--kind", "byte", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert Path(report["folder"]).is_relative_to(folder / "cache")
 
 
-def test_a_tokenizer_and_validation_files_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_tokenizer_and_validation_files_of_its_own(capsys):
     Path("held.txt").write_text("held out")
     assert run(["tokenizer", "train", "corpus.txt", "-o", "t.json", "--kind", "byte"]) == 0
     arguments = ["prepare", "corpus.txt", "--tokenizer", "t.json", "-o", "out", "--validation", "held.txt", "--json"]
@@ -60,13 +65,13 @@ def test_a_tokenizer_and_validation_files_of_its_own(capsys: pytest.CaptureFixtu
     assert json.loads(capsys.readouterr().out)["splits"]["validation"]["bytes"] == 8
 
 
-def test_stdin_is_a_corpus() -> None:
+def test_stdin_is_a_corpus():
     command = [sys.executable, "-m", "cli.main", "prepare", "-", "--kind", "char", "-o", "out", "--validation", "0"]
     subprocess.run(command, input=b"abcabc", check=True, capture_output=True)
     assert open_split("out", "train").read(0, 6).tolist() == [0, 1, 2, 0, 1, 2]
 
 
-def test_json_lines_and_compressed_files_are_a_corpus(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_lines_and_compressed_files_are_a_corpus(capsys):
     lines = "".join(json.dumps({"body": text}) + "\n" for text in ("one", "two", "three"))
     Path("a.jsonl").write_text(lines)
     Path("b.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
@@ -78,7 +83,7 @@ def test_json_lines_and_compressed_files_are_a_corpus(capsys: pytest.CaptureFixt
     assert (second["folder"], second["reused"]) == (first["folder"], True)
 
 
-def test_partitions_are_joined_to_what_one_command_makes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_partitions_are_joined_to_what_one_command_makes(capsys):
     whole = ["corpus.txt", "--kind", "char", "--json"]
     for number in ("1", "2"):
         assert run(["prepare", *whole, "--part", f"{number}/2", "-o", number]) == 0
@@ -93,22 +98,35 @@ def test_partitions_are_joined_to_what_one_command_makes(capsys: pytest.CaptureF
         assert path.read_bytes() == (Path("joined") / path.name).read_bytes()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["corpus.txt", "--part", "1/2"], "name it with -o (--part)"),
-        (["corpus.txt", "--part", "3/2", "-o", "out"], "such as 2/4, not '3/2' (--part)"),
-        (["corpus.txt", "--part", "half", "-o", "out"], "such as 2/4, not 'half' (--part)"),
-        (["corpus.txt", "--join", "--part", "1/2", "-o", "out"], "--part has no effect with --join"),
-        (["corpus.txt", "--join", "--separator", "%%", "-o", "out"], "--separator has no effect with --join"),
-        (["corpus.txt", "--processes", "0", "-o", "out"], "--processes"),
-    ],
-)
-def test_flags_for_large_corpora_that_make_no_sense(
-    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(["prepare", *arguments]) == 2
+def test_repeated_text_is_told_and_warned_of(capsys):
+    stories = [f"{number} " + " ".join(f"{number}{word}" for word in TEXT.split()[:60]) for number in range(20)]
+    Path("train.txt").write_text("\n<|endoftext|>\n".join([*stories[:18], stories[3]]))
+    Path("held.txt").write_text("\n<|endoftext|>\n".join(stories[16:]))
+    arguments = ["prepare", "train.txt", "--validation", "held.txt", "--kind", "byte", "-o", "out", "--json"]
+    for _ in range(2):  # the second time it is read from the folder
+        assert run(arguments) == 0
+        captured = capsys.readouterr()
+        found = json.loads(captured.out)["repetition"]
+        assert found["documents"] == 2  # the last one of train.txt lacks the line end
+        assert found["held_out"] == pytest.approx(0.5, abs=0.05)
+        assert "copies  2 of 23 documents (8.7%) repeat another" in captured.err
+        assert "warning 50% of the held-out text occurs in the training text too" in captured.err
+
+
+def test_the_stories_that_ship_are_no_cause_for_warning(capsys):
+    corpora = Path(__file__).parents[2] / "corpora" / "stories"
+    arguments = ["prepare", str(corpora / "train.txt"), "--validation", str(corpora / "heldout.txt"), "--kind", "byte"]
+    assert run([*arguments, "--json"]) == 0
     captured = capsys.readouterr()
-    assert message in captured.err
-    assert captured.err.count("\n") == 1
-    assert not Path("out").exists()
+    assert 0 < json.loads(captured.out)["repetition"]["held_out"] < 0.03
+    assert "warning" not in captured.err
+    assert "copies" not in captured.err
+
+
+def test_a_tokenizer_is_trained_once_for_the_same_corpus(folder, capsys):
+    corpus = scan_corpus(find_text_files(["corpus.txt"]), DataConfig())
+    config = TokenizerConfig(kind="bpe", vocab_size=280)
+    first, second = (train_or_load_tokenizer(corpus, config) for _ in range(2))
+    assert first.sha256 == second.sha256
+    assert train_or_load_tokenizer(corpus, config, special=["<x>"]).special_tokens.keys() == {"<|endoftext|>", "<x>"}
+    assert capsys.readouterr().err == ""

@@ -1,7 +1,5 @@
 """A small encoder-decoder that has learned to translate word by word, backwards: its alignments are known."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A text, a run trained on it, and what resuming must not change."""
 
-from __future__ import annotations
-
 import random
 import shutil
 from pathlib import Path

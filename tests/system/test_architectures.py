@@ -1,7 +1,5 @@
 """Each scheme of positions and attention from the command line, in every kind of model: trained, resumed, used."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

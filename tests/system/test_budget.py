@@ -1,7 +1,5 @@
 """`lm train --budget` and `--depth`, as a person types them."""
 
-from __future__ import annotations
-
 import io
 import itertools
 import json
@@ -170,12 +168,6 @@ def test_the_command_of_a_dry_run_continues_another_run_too(place, tmp_path, cap
     assert "--d-model" not in words
     assert run([*words, "-o", str(tmp_path / "explicit")]) == 0
     assert config(tmp_path / "explicit")["model"] == config(place / "run")["model"]
-
-
-def test_a_dry_run_is_of_a_new_run_in_one_process(place, tmp_path, capsys):
-    for flags in (["--resume", "runs/a"], [str(place / "text.txt"), "--processes", "2"]):
-        assert run(["train", *flags, "--dry-run"]) == 2
-        assert "--dry-run plans a new run" in capsys.readouterr().err
 
 
 def test_with_a_preset_only_the_length_follows_the_clock(place, steady, tmp_path):

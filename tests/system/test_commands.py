@@ -1,7 +1,5 @@
 """Whole commands, as a person types them."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex
@@ -51,14 +49,6 @@ def test_information_on_the_mean_of_checkpoints(place, capsys, tmp_path):
     assert re.search(r"^trained +step 4: ", capsys.readouterr().out, re.MULTILINE)
 
 
-def test_two_passes_that_are_the_same_are_warned_of(place, capsys, tmp_path):
-    (tmp_path / "settings.toml").write_text("[training]\nr_drop = 1\n")
-    for dropout, warned in (("0", True), ("0.1", False)):
-        flags = ["--steps", "2", "--config", str(tmp_path / "settings.toml"), "--dropout", dropout, *SMALL]
-        assert run(["train", str(place / "text.txt"), "-o", str(tmp_path / dropout), *flags]) == 0
-        assert ("two passes of R-Drop are the same" in capsys.readouterr().err) is warned
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_saves_and_says_how_to_resume(place, number):
     folder = place / f"stopped-{number}"
@@ -82,12 +72,6 @@ def test_a_signal_saves_and_says_how_to_resume(place, number):
     stopped = load_state(find_checkpoint(folder, which="last")).step
     assert run(["train", "--resume", str(folder), "--steps", str(stopped + 3)]) == 0
     assert (folder / "last").read_text() == f"step-{stopped + 3}\n"
-
-
-def test_stdin_is_a_corpus(place, tmp_path, monkeypatch):
-    with (place / "text.txt").open() as text:
-        monkeypatch.setattr(sys, "stdin", text)
-        assert run(["train", "-", "-o", str(tmp_path / "piped"), "--steps", "2", *SMALL]) == 0
 
 
 def tells_the_whole_story(out: str) -> bool:

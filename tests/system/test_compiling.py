@@ -1,7 +1,5 @@
 """Compiling changes how fast a run is, and nothing else."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

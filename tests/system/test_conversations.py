@@ -1,7 +1,5 @@
 """Training on conversations as whole commands: what is learned, starts from other runs, resumed, scored, refused."""
 
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -161,22 +159,6 @@ def test_adapters_cannot_learn_role_tokens(place, tmp_path, capsys):
     assert run([*again, "--lora", "2", "--steps", "1"]) == 0
 
 
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        ('{"messages": [{"role": "user", "content": "Hi"}]}', "line 2: ends with message 1 of the user"),
-        ('{"messages": [{"role": "bot", "content": "Hi"}]}', "line 2: message 1: role is 'bot'"),
-        ('{"text": "Hi"}', "line 2: no field 'messages'"),
-    ],
-)
-def test_a_wrong_conversation_is_one_line(place, tmp_path, capsys, rows, message):
-    first = (place / "chats.jsonl").read_text().splitlines()[0]
-    (tmp_path / "wrong.jsonl").write_text(f"{first}\n{rows}\n")
-    assert run(["train", str(tmp_path / "wrong.jsonl"), "-o", str(tmp_path / "run")]) == 1
-    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("lm: ")]
-    assert message in line
-
-
 def test_a_first_reply_beyond_the_context_is_refused(place, tmp_path, capsys):
     command = ["train", str(place / "chats.jsonl"), "-o", str(tmp_path / "run"), *SHAPE[:-1], "8", *LENGTH]
     assert run(command) == 1
@@ -199,15 +181,3 @@ def test_prepared_conversations_train_the_same_model(place, tmp_path):
     assert run(["train", str(tmp_path / "t"), "-o", str(tmp_path / "run"), *SHAPE, *LENGTH]) == 0
     ours, theirs = load_weights(tmp_path / "run"), load_weights(place / "run")
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
-
-
-def test_conversations_and_text_do_not_mix(place, tmp_path, capsys):
-    (tmp_path / "a.jsonl").write_text('{"text": "Hi"}\n')
-    command = ["train", str(place / "chats.jsonl"), str(tmp_path / "a.jsonl"), "-o", str(tmp_path / "run")]
-    assert run(command) == 1
-    assert "train on one kind at a time" in capsys.readouterr().err
-
-
-def test_a_model_of_text_scores_no_conversations(place, capsys):
-    assert run(["perplexity", str(place / "base"), str(place / "chats.jsonl")]) == 2
-    assert "has no chat template, so it cannot score conversations" in capsys.readouterr().err

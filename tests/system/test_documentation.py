@@ -1,7 +1,5 @@
 """README, CONTRIBUTING and docs: links, commands, numbers and the length of sentences."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterator

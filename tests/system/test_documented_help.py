@@ -1,7 +1,5 @@
 """docs/commands.md says what the commands say."""
 
-from __future__ import annotations
-
 import difflib
 import os
 import re

@@ -3,8 +3,6 @@
 Each row of `FEATURES` is one thing that is done with a run, in these three ways.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

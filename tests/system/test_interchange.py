@@ -1,7 +1,5 @@
 """A model of transformers is imported, used by every command, trained on, and taken away again."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

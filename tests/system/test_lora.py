@@ -1,7 +1,5 @@
 """Adapters to a run are trained, used by every command, merged, taken to other systems, and refused in a line."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Masked models from the command line: trained, resumed, asked to fill and to score, and made classifiers."""
 
-from __future__ import annotations
-
 import json
 import random
 from pathlib import Path
@@ -9,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from cli.main import run
-from tests.system.conftest import assert_resumes_exactly
 from tests.tolerances import approx
 
 SHAPE = ["--d-model", "32", "--n-heads", "2", "--n-layers", "2", "--context", "32", "--vocab-size", "300"]
@@ -49,11 +46,6 @@ def folder(tmp_path_factory) -> Path:
         options = ["--steps", "60", "--learning-rate", "5e-3", "--evaluate-every", "30"]
         assert run([*command, *options, "-o", str(folder / "labels")]) == 0
     return folder
-
-
-@pytest.mark.parametrize(("name", "step"), [("lm", 10), ("labels", 30)])
-def test_resuming_equals_never_having_stopped(folder, tmp_path, name, step):
-    assert_resumes_exactly(folder / name, tmp_path / name, step=step)
 
 
 def test_blanks_are_filled_in_a_table_or_in_json(folder, tmp_path, capsys, monkeypatch):
@@ -121,11 +113,3 @@ def test_info_average_and_runs_know_them(folder, tmp_path, capsys):
     assert run(["classify", str(tmp_path / "mean"), str(folder / "held-out.jsonl")]) == 0
     assert run(["plot", str(folder / "lm"), "--what", "validation_accuracy"]) == 0
     assert run(["runs", str(folder)]) == 0
-
-
-def test_a_tokenizer_without_a_mask_is_refused_before_training(folder, tmp_path, capsys):
-    assert run(["tokenizer", "train", str(folder / "text.txt"), "--kind", "byte", "-o", str(tmp_path / "t.json")]) == 0
-    command = ["train", str(folder / "text.txt"), "--objective", "masked", "--tokenizer", str(tmp_path / "t.json")]
-    assert run([*command, *SHAPE[:-2], "--steps", "1", "-o", str(tmp_path / "x")]) == 2
-    assert "the tokenizer has no [MASK] token" in capsys.readouterr().err.splitlines()[-1]
-    assert not (tmp_path / "x").exists()

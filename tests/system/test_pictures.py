@@ -1,7 +1,5 @@
 """The pictures of README and docs are self-contained, and the screens they show are what a terminal would show."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 `make test-portable` runs it, and the tests of this folder, on a processor that is told to do less than it can.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

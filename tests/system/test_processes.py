@@ -1,7 +1,5 @@
 """`lm train` in several processes: started, stopped, killed, and resumed."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import os
@@ -50,11 +48,6 @@ def losses(folder: Path) -> list[float]:
 def children(process: subprocess.Popen[str]) -> list[int]:
     found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(process.pid)], capture_output=True, text=True)
     return [int(pid) for pid in found.stdout.split()]
-
-
-def test_a_number_of_processes_that_is_none_is_refused(place, capsys):
-    assert run(["train", str(place / "text.txt"), "--processes", "0"]) == 2
-    assert "--processes must be at least 1" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("size", ["1", "2", "4"])

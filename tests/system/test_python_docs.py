@@ -1,7 +1,5 @@
 """The examples of docs/how-to/python.md run as they stand there, one after another."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A file is read once to survey it, once for a tokenizer that has to be trained, and once to be tokenized."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterator
@@ -20,7 +18,7 @@ BPE = [*SMALL[:-2], "--vocab-size", "300"]
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LM_CACHE", str(tmp_path / "cache"))
     sources, targets = lines(300)
@@ -36,7 +34,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def readings(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+def readings(monkeypatch) -> Counter[str]:
     """How often each file has been read from its start to its end."""
     found: Counter[str] = Counter()
     blocks = files.read_blocks
@@ -60,9 +58,7 @@ def readings(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         ("few.jsonl", ["--supervised", "--vocab-size", "300"], 3, 1),
     ],
 )
-def test_preparing_reads_a_file_three_times_at_most(
-    name: str, flags: list[str], first: int, again: int, readings: Counter[str]
-) -> None:
+def test_preparing_reads_a_file_three_times_at_most(name, flags, first, again, readings):
     for expected in (first, again):
         readings.clear()
         assert run(["prepare", name, *flags]) == 0
@@ -72,7 +68,7 @@ def test_preparing_reads_a_file_three_times_at_most(
     assert readings == {name: 2}
 
 
-def test_a_tokenizer_that_is_given_is_not_trained(readings: Counter[str]) -> None:
+def test_a_tokenizer_that_is_given_is_not_trained(readings):
     assert run(["tokenizer", "train", "text.txt", "-o", "t.json", "--kind", "byte"]) == 0
     readings.clear()
     assert run(["prepare", "text.txt", "--tokenizer", "t.json"]) == 0
@@ -87,7 +83,7 @@ def test_a_tokenizer_that_is_given_is_not_trained(readings: Counter[str]) -> Non
         (["--source", "text.en", "--target", "text.de", "--preset", "translation-tiny", "--vocab-size", "300"], 3),
     ],
 )
-def test_training_reads_a_file_as_preparing_does(corpus: list[str], expected: int, readings: Counter[str]) -> None:
+def test_training_reads_a_file_as_preparing_does(corpus, expected, readings):
     for number, count in enumerate((expected, 1)):
         readings.clear()
         assert run(["train", *corpus, "--steps", "1", "--evaluate-every", "0", "-o", f"run-{number}"]) == 0
@@ -98,7 +94,7 @@ def test_training_reads_a_file_as_preparing_does(corpus: list[str], expected: in
 @pytest.mark.parametrize(
     "corpus", [["text.txt"], ["text.jsonl"], ["--source", "text.en", "--target", "text.de"], ["--pairs", "pairs.jsonl"]]
 )
-def test_a_budget_reads_nothing_again(corpus: list[str], readings: Counter[str]) -> None:
+def test_a_budget_reads_nothing_again(corpus, readings):
     """Sizes of files tell how much text they hold, or else the survey does."""
     flags = ["--n-layers", "1", "--d-model", "32", "--vocab-size", "300", "--batch-size", "4"]
     flags += ["--n-encoder-layers", "1"] if "--source" in corpus or "--pairs" in corpus else []

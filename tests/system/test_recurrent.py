@@ -1,7 +1,5 @@
 """Recurrent models from the command line: trained, resumed, decoded and scored like transformers."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

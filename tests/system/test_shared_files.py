@@ -1,6 +1,6 @@
 """Files that several processes share out: the same results as those of one, in the same order.
 
-A quick case of this is in tests/cli/generation/test_prompts.py.
+A quick case of this is in tests/cli/generation/test_generate.py.
 """
 
 import json

@@ -1,7 +1,5 @@
 """Training continues, or stops saved, whatever becomes of its terminal and of its log."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

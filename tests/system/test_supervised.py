@@ -1,7 +1,5 @@
 """Fine-tuning on examples as whole commands: learned, resumed, prepared ahead, refused."""
 
-from __future__ import annotations
-
 import json
 import math
 import random
@@ -97,13 +95,6 @@ def test_prepared_examples_are_a_corpus(task, capsys):
     assert config["data"]["supervised"] is True
 
 
-def test_tokens_of_text_are_no_examples(task, capsys):
-    (task / "text.txt").write_text("one two three " * 50)
-    assert run(["prepare", str(task / "text.txt"), "--kind", "byte", "-o", str(task / "text")]) == 0
-    assert run(["train", str(task / "text"), "--supervised", "-o", str(task / "none"), "--steps", "2"]) == 1
-    assert "not examples" in capsys.readouterr().err
-
-
 def test_long_examples_are_told_of(task, capsys):
     long = [{"prompt": "x" * 100, "completion": "y"}, {"prompt": "x", "completion": "y"}]
     (task / "long.jsonl").write_text("".join(json.dumps(line) + "\n" for line in long))
@@ -134,16 +125,6 @@ def test_perplexity_of_examples_is_what_training_logs(task, held_out, capsys):
         assert total["nats"] / total["tokens"] == approx(logged["validation_loss"], terms=64, depth=20)
         assert total["bits_per_byte"] == approx(logged["validation_bits_per_byte"], terms=64, depth=20)
         assert (total["documents"], report["unit"], report["shortened"]) == (31, "completion token", 1)
-
-
-def test_a_bad_line_ends_the_command_with_one_line(task, capsys):
-    (task / "bad.jsonl").write_text('{"prompt": "a", "completion": "b"}\n{"prompt": "a"}\n')
-    capsys.readouterr()
-    assert run(["train", str(task / "bad.jsonl"), "--supervised", "-o", str(task / "bad")]) == 1
-    stderr = capsys.readouterr().err
-    assert stderr.count("\n") == 1
-    assert "bad.jsonl: line 2: no field 'completion'" in stderr
-    assert not (task / "bad").exists()
 
 
 def test_labels_are_counted_scored_and_chosen_among(task, tmp_path, capsys):

@@ -1,7 +1,5 @@
 """Positions by syntax from the command line: learned from, resumed, and asked for wherever a source is read."""
 
-from __future__ import annotations
-
 import json
 import random
 import shutil
@@ -177,7 +175,6 @@ REFUSED = {
         ["--heads", "{0}/train.heads", "--syntax", "depth", "--validation-source", "{0}/test.en",
          "--validation-target", "{0}/test.de"], 2, "give the heads of sources that are held out too",
     ),
-    "only what is held out": (["--validation-heads", "{0}/test.heads"], 2, "go with these, and with heads"),
     "a circle": (["--heads", "{0}/circle.heads", "--syntax", "depth"], 1, "circle.heads: line 3: the heads"),
 }  # fmt: skip
 
@@ -192,13 +189,6 @@ def test_training_refuses_in_a_line(folder, tmp_path, case, capsys):
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert message in line
     assert not (tmp_path / "run").exists()
-
-
-def test_a_text_has_no_trees(folder, tmp_path, capsys):
-    for flags, message in ((["--heads", str(folder / "train.heads")], "heads are of the words of sources"),
-                           (["--syntax", "depth"], "for the encoder of a translation model")):  # fmt: skip
-        assert run(["train", str(folder / "train.en"), "-o", str(tmp_path / "run"), *flags]) == 2
-        assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", [["translate", "{0}/test.en"], ["evaluate"], ["perplexity"]])

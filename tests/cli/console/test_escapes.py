@@ -1,7 +1,5 @@
 """Nothing that a model, a file or its name holds commands a terminal; a pipe gets it as it is."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

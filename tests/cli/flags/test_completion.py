@@ -1,7 +1,5 @@
 """TAB: asked as the shells ask, with the completion scripts' own variables, in a process of its own."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

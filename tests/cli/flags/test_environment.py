@@ -1,7 +1,5 @@
 """Options from the environment: as good as flags, but flags win, and they contradict nothing."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

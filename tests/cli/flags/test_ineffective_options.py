@@ -5,8 +5,6 @@ the mode in which the options of the row are ignored, and one in which they are 
 trained or loaded, since a file is empty, or it or a run is missing.
 """
 
-from __future__ import annotations
-
 import io
 import re
 import sys
@@ -197,10 +195,7 @@ VALUES: dict[str, tuple[str, ...]] = {
     "--encoding": ("latin-1",),
 }  # fmt: skip
 """What is typed after a flag, where the option itself does not say."""
-SPECIAL = {
-    ("if it is 0,", "--lora-alpha"): ("0",),
-    ("without rotary positions", "--rope-base"): ("500",),
-}
+SPECIAL = {("if it is 0,", "--lora-alpha"): ("0",), ("without rotary positions", "--rope-base"): ("500",)}
 _CONFIGS = (
     *SECTIONS.values(), SamplingConfig, TranslationConfig, PerplexityConfig, AttentionConfig, HardwareConfig,
     FilesConfig, DataConfig, TokenizerConfig, WorkersConfig, FillConfig, ScoringConfig,

@@ -1,14 +1,19 @@
-"""Flags come from config fields, and a command learns which were given and by what."""
+"""Flags come from config fields; what is wrong is one line that ends with what to type."""
 
-from __future__ import annotations
+import pickle
 
 import pytest
 import typer
 
 from cli.flags.options import ParsedOptions, set_help, with_options
-from cli.main import run
+from cli.flags.settings import with_flags
+from cli.flags.usage import format_wrong_value
+from cli.main import _build_parser, run
 from lm.config.data import DataConfig
 from lm.config.decoding import SamplingConfig
+from lm.config.options import list_options
+from lm.config.run import SECTIONS
+from lm.errors import Advice, InputError, UsageError
 
 
 @pytest.fixture
@@ -59,3 +64,71 @@ def test_a_value_that_a_field_refuses_is_refused_with_its_flag_or_its_variable(c
 def test_fields_that_are_left_out_have_no_flag(call):
     with pytest.raises(Exception, match="No such option"):
         call("--validation", "0.1")
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        ("'x' is not a valid int.", "--n must be an integer, not 'x'"),
+        ("'x' is not a valid float.", "--n must be a number, not 'x'"),
+        ("0 is not in the range x>=1.", "--n must be at least 1, not 0"),
+        ("9 is not in the range 1<=x<=5.", "--n must be from 1 to 5, not 9"),
+        ("something new", "--n: something new"),
+    ],
+)
+def test_messages_about_values(message, expected):
+    assert format_wrong_value("--n", message) == expected
+
+
+@pytest.mark.parametrize(
+    ("settings", "command", "flags"),
+    [
+        ([], "train", ""),
+        (["batch_size"], "train", " (--batch-size)"),
+        (["context_length", "max_length"], "train", " (--context, --max-length)"),
+        (["lora", "part=1/2"], "train", " (--lora, lm prepare --part 1/2)"),
+        (["portable"], "export", " (lm train --portable)"),
+        (["special='<a>'"], "perplexity", " (lm tokenizer train --special '<a>')"),
+        (["to=gguf"], "export", " (--to gguf)"),
+        (["no_such_thing"], "export", " (--no-such-thing)"),
+        (["experts"], "train", " (--set model.experts)"),
+        (["experts=8", "d_model"], "train", " (--set model.experts=8, --d-model)"),
+        (["lora_on"], "export", " (lm train --set lora.on)"),
+    ],
+)
+def test_flags_are_those_of_the_command_or_of_one_that_has_them(settings, command, flags):
+    error = InputError("something is wrong", settings=settings)
+    assert with_flags(error, _build_parser().commands[command], _build_parser) == "something is wrong" + flags
+
+
+@pytest.mark.parametrize(
+    ("section", "described"),
+    [pytest.param(name, each, id=each.flag) for name, kind in SECTIONS.items() for each in list_options(kind)],
+)
+def test_a_wrong_value_is_reported_with_what_to_type_for_its_option(section, described):
+    with pytest.raises(UsageError) as caught:
+        described.check(object())
+    assert described.flag not in str(caught.value)
+    typed = f"--set {section}.{described.name}" if described.is_advanced else described.flag
+    assert with_flags(caught.value, _build_parser().commands["train"], _build_parser).endswith(f" ({typed})")
+
+
+def test_advice_is_text_with_settings():
+    assert with_flags(Advice("take less", settings=["d_model"])) == "take less (--d-model)"
+    assert with_flags("take less") == "take less"
+
+
+def test_an_error_keeps_its_settings_on_its_way():
+    error = UsageError("too long", settings=["steps"]).at("a.txt: line 3")
+    arrived = pickle.loads(pickle.dumps(error))
+    assert (type(arrived), str(arrived), arrived.settings) == (UsageError, "a.txt: line 3: too long", ("steps",))
+
+
+def test_a_variable_is_named_in_place_of_its_flag(tmp_path, monkeypatch, capsys):
+    (tmp_path / "a.txt").write_text("some text")
+    command = ["prepare", str(tmp_path / "a.txt"), "-o", str(tmp_path / "out")]
+    assert run([*command, "--validation", "3"]) == 2
+    assert capsys.readouterr().err.endswith("or files, not 3 (--validation)\n")
+    monkeypatch.setenv("LM_VALIDATION", "4")
+    assert run(command) == 2
+    assert capsys.readouterr().err.endswith("or files, not 4 (LM_VALIDATION)\n")

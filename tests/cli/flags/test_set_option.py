@@ -1,7 +1,5 @@
 """`--set TABLE.KEY=VALUE` does what the flag of the setting does, for every setting."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import shlex
@@ -12,7 +10,6 @@ import pytest
 from cli.flags.options import ParsedOptions
 from cli.main import run
 from lm.config.options import Option, list_options
-from lm.config.presets import DEFAULT_PRESET, build_run_config
 from lm.config.run import SECTIONS
 from tests.documented_help import commands
 from tests.system.conftest import SMALL
@@ -22,7 +19,6 @@ EVERY = [pytest.param(section, each, id=f"{section}.{each.name}")
          for section, kind in SECTIONS.items() for each in list_options(kind)]  # fmt: skip
 _OWN = {"validation": "0.2", "budget": "10m", "on": "attention", "encoding": "latin-1", "source_language": "en",
         "target_language": "de", "logit_bias": "5=1"}  # fmt: skip
-_DEFAULTS = build_run_config(DEFAULT_PRESET)
 
 
 def given(*arguments: str) -> ParsedOptions:

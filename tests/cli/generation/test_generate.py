@@ -1,3 +1,5 @@
+"""`lm generate`: one prompt or a file of them, samples or beams, to people, pipes and programs."""
+
 import io
 import json
 import os
@@ -5,16 +7,12 @@ import pty
 import signal
 import subprocess
 import sys
-from typing import Any
 
 import pytest
-import torch
 
 from cli.main import run
 from lm.tokenizer.tokenizer import Tokenizer
 from tests.cli.small_runs import make_run
-from tests.lm.decoding.session_driver import SessionDriver
-from tests.tolerances import approx
 
 
 @pytest.fixture(scope="module")
@@ -24,6 +22,7 @@ def runs(tmp_path_factory):
     return {
         "bpe": make_run(folder / "bpe"),
         "char": make_run(folder / "char", kind="char"),
+        "small": make_run(folder / "small", d_model=16),
         "encoder": make_run(folder / "encoder", n_encoder_layers=1, positions="sinusoidal"),
     }
 
@@ -87,19 +86,6 @@ def test_json_describes_each_sample(lm, runs):
     assert len(sample["tokens"]) == len(sample["logprobs"]) == 12
 
 
-def test_log_probabilities_are_the_models(lm, runs):
-    from lm.checkpoint import load_model
-    from lm.config.hardware import HardwareConfig
-    from lm.hardware import select_inference_hardware
-
-    (sample,) = records(lm, runs["bpe"], "The owl", "--max-tokens", 9, "--temperature", 0.5, "--top-k", 3)
-    loaded = load_model(runs["bpe"], select_inference_hardware(HardwareConfig(device="cpu")))
-    prompt = [loaded.tokenizer.start_of_text, *loaded.tokenizer.encode("The owl")]
-    logits = SessionDriver(loaded.model, cached=False).feed(torch.tensor([prompt + sample["tokens"]]))[0]
-    expected = logits[len(prompt) - 1 : -1].log_softmax(-1)[torch.arange(9), sample["tokens"]]
-    assert sample["logprobs"] == approx(expected.tolist(), model=loaded.model)
-
-
 def test_text_is_the_prompt_and_its_continuation(lm, runs):
     flags = ("--greedy", "--max-tokens", 10)
     (sample,) = records(lm, runs["bpe"], "The owl", *flags)
@@ -113,28 +99,6 @@ def test_samples_are_parted_by_separator_lines_as_documents_of_a_corpus(lm, runs
     texts = ["The" + sample["text"].removesuffix("\n") + "\n" for sample in samples]
     assert lm("generate", *flags) == "<|endoftext|>\n".join(texts)
     assert len(set(texts)) == 4
-
-
-def test_samples_do_not_depend_on_count_batch_and_cache(lm, runs):
-    flags = ("The owl", "--seed", 11, "--max-tokens", 50)
-    reference = records(lm, runs["bpe"], *flags, "-n", 5)
-    for others in (["-n", 2], ["-n", 5, "--batch-size", 2], ["-n", 5, "--no-cache"], ["-n", 3, "--batch-size", 1]):
-        assert_same_draws(records(lm, runs["bpe"], *flags, *others), reference)
-    assert_same_draws(records(lm, runs["bpe"], *flags), reference)
-
-
-def assert_same_draws(again: list[dict[str, Any]], reference: list[dict[str, Any]]) -> None:
-    """Assert that samples are equal, but for at most one in which a draw fell on a boundary between two tokens.
-
-    Tokens are drawn from the distribution summed in the order of their IDs, so that rounding can only exchange
-    neighbours; what follows such a draw differs. Without a batch sums are rounded otherwise.
-    """
-    pairs = [(one["tokens"], other["tokens"]) for one, other in zip(again, reference, strict=False)]
-    different = [pair for pair in pairs if pair[0] != pair[1]]
-    assert len(different) <= 1
-    for one, other in different:
-        mine, theirs = next((a, b) for a, b in zip(one, other, strict=True) if a != b)
-        assert abs(mine - theirs) == 1
 
 
 def test_a_fresh_seed_is_reported_and_repeats_the_sample(lm, runs):
@@ -178,53 +142,12 @@ def test_without_a_prompt_or_a_start_token_a_prompt_is_asked_for(capsys, runs, s
     assert "give a prompt" in message
 
 
-def test_a_text_ends_at_its_end_token(lm, runs):
-    samples = records(lm, runs["bpe"], "The owl", "-n", 40, "--temperature", 3, "--max-tokens", 60, "--seed", 2)
-    end = Tokenizer.load(runs["bpe"] / "checkpoints/step-0/tokenizer.json").end_of_text
-    reasons = [sample["finish_reason"] for sample in samples]
-    assert set(reasons) == {"length", "end_of_text"}
-    for sample in samples:
-        assert (sample["tokens"][-1] == end) == (sample["finish_reason"] == "end_of_text")
-        assert end not in sample["tokens"][:-1]
-        assert "<|endoftext|>" not in sample["text"]
-
-
-def test_the_end_of_text_can_be_banned_at_first_or_ignored(lm, runs):
-    flags = (runs["bpe"], "The owl", "-n", 20, "--temperature", 3, "--max-tokens", 60, "--seed", 2)
-    for sample in records(lm, *flags, "--min-tokens", 50):
-        assert len(sample["tokens"]) >= 50
-    ignored = records(lm, *flags, "--ignore-eos")
-    assert {(len(sample["tokens"]), sample["finish_reason"]) for sample in ignored} == {(60, "length")}
-    assert all("<|endoftext|>" not in sample["text"] for sample in ignored)
-
-
-def test_the_prompt_can_come_from_a_file_exactly(capsys, lm, runs, tmp_path):
+def test_the_prompt_can_come_from_a_file_exactly(lm, runs, tmp_path):
     file = tmp_path / "prompt.txt"
     for text in ("The fox\n", "Über\r\n\n", ""):
         file.write_bytes(text.encode())
         (sample,) = records(lm, runs["bpe"], "--prompt-file", file, "--max-tokens", 1)
         assert sample["prompt"] == text.replace("\r\n", "\n")
-    file.write_bytes(b"The \xff")
-    code, message = failure(capsys, "generate", runs["bpe"], "--prompt-file", file)
-    assert (code, str(file) in message, "byte offset 4" in message) == (1, True, True)
-    code, message = failure(capsys, "generate", runs["bpe"], "--prompt-file", tmp_path / "none.txt")
-    assert (code, "none.txt" in message) == (1, True)
-
-
-def test_a_text_ends_before_a_stop_string_whatever_the_batch(lm, runs):
-    flags = (runs["bpe"], "The", "--seed", 3, "--max-tokens", 40, "-n", 6, "--temperature", 1.5)
-    free = records(lm, *flags)
-    stops = [text["text"][9:12] for text in free[:2]]  # of several tokens, most likely
-    given = [flag for stop in stops for flag in ("--stop", stop)]
-    stopped = records(lm, *flags, *given)
-    assert {sample["finish_reason"] for sample in stopped[:2]} == {"stop"}
-    for sample, whole in zip(stopped, free, strict=True):
-        ends = [whole["text"].find(stop) for stop in stops if stop in whole["text"]]
-        assert sample["text"] == (whole["text"][: min(ends)] if ends else whole["text"])
-        assert sample["tokens"] == whole["tokens"][: len(sample["tokens"])]
-    others = records(lm, *flags, *given, "--batch-size", 2)
-    assert [sample["tokens"] for sample in others] == [sample["tokens"] for sample in stopped]
-    assert [sample["text"] for sample in others] == [sample["text"] for sample in stopped]
 
 
 def test_text_output_ends_before_a_stop_string_too(lm, runs):
@@ -233,26 +156,7 @@ def test_text_output_ends_before_a_stop_string_too(lm, runs):
     assert lm(*flags, "--stop", whole[5:8]) == whole[: whole.find(whole[5:8])].removesuffix("\n") + "\n"
 
 
-def test_a_banned_token_never_comes_and_a_favoured_one_always(lm, runs):
-    flags = (runs["bpe"], "The", "--max-tokens", 30, "--seed", 1)
-    (free,) = records(lm, *flags)
-    (banned,) = records(
-        lm, *flags, *(flag for token in set(free["tokens"]) for flag in ("--logit-bias", f"{token}=-inf"))
-    )
-    assert not set(free["tokens"]) & set(banned["tokens"])
-    (favoured,) = records(lm, *flags, "--logit-bias", "e=100")
-    assert favoured["text"] == "e" * 30
-
-
-def test_no_n_tokens_in_a_row_are_repeated(lm, runs):
-    (sample,) = records(lm, runs["bpe"], "The owl", "--greedy", "--max-tokens", 120, "--no-repeat-ngram", 2)
-    pairs = list(zip(sample["tokens"], sample["tokens"][1:], strict=False))
-    assert len(pairs) == len(set(pairs))
-    (sample,) = records(lm, runs["bpe"], "The owl", "--max-tokens", 60, "--frequency-penalty", 100, "--seed", 0)
-    assert len(sample["tokens"]) == len(set(sample["tokens"]))
-
-
-def test_each_filter_has_an_effect_and_a_sample_stays_the_same_for_every_batch(lm, runs):
+def test_each_filter_has_an_effect(lm, runs):
     flags = (runs["bpe"], "The owl", "--seed", 2, "--max-tokens", 40, "-n", 3, "--temperature", 1.5)
     tokens = [sample["tokens"] for sample in records(lm, *flags)]
     for name, value in (
@@ -261,19 +165,6 @@ def test_each_filter_has_an_effect_and_a_sample_stays_the_same_for_every_batch(l
     ):  # fmt: skip
         filtered = [sample["tokens"] for sample in records(lm, *flags, name, value)]
         assert filtered != tokens, name
-        alone = [sample["tokens"] for sample in records(lm, *flags, name, value, "--batch-size", 1)]
-        assert alone == filtered, name
-
-
-def test_alternatives_are_the_best_tokens_at_each_position(lm, runs):
-    (sample,) = records(lm, runs["bpe"], "The owl", "--max-tokens", 6, "--greedy", "--top-alternatives", 3)
-    tokenizer = Tokenizer.load(runs["bpe"] / "checkpoints/step-0/tokenizer.json")
-    for token, logprob, best in zip(sample["tokens"], sample["logprobs"], sample["alternatives"], strict=True):
-        assert [list(one) for one in best] == [["token", "text", "logprob"]] * 3
-        assert best[0]["token"] == token
-        assert best[0]["logprob"] == approx(logprob, terms=1)
-        assert best[0]["text"] == tokenizer.token_bytes(token).decode(errors="replace")
-        assert [one["logprob"] for one in best] == sorted((one["logprob"] for one in best), reverse=True)
 
 
 def test_a_beam_gives_the_best_texts_with_their_scores(lm, runs):
@@ -297,29 +188,6 @@ def test_stats_go_to_stderr_when_asked_for(capsys, runs):
     error = capsys.readouterr().err
     assert "3 tokens" in error
     assert "seed 9" in error
-
-
-def test_what_is_no_run_is_one_line_and_exit_code_1(capsys, tmp_path):
-    for path in (tmp_path / "nothing", tmp_path):
-        code, message = failure(capsys, "generate", path, "The")
-        assert code == 1
-        assert str(path) in message
-
-
-def test_an_encoder_decoder_is_refused(capsys, runs):
-    code, message = failure(capsys, "generate", runs["encoder"], "The")
-    assert code == 2
-    assert "encoder-decoder" in message
-
-
-def test_bytes_that_are_no_text_are_refused(capsys, runs, stdin):
-    stdin(b"The \xff owl")
-    code, message = failure(capsys, "generate", runs["bpe"])
-    assert code == 1
-    assert "byte offset 4" in message
-    code, message = failure(capsys, "generate", runs["char"], "The owl Q")
-    assert code == 1
-    assert "Q" in message
 
 
 def command(*arguments) -> list[str]:
@@ -375,3 +243,137 @@ def test_a_prompt_may_end_anywhere(runs, lm):
         assert lm(*given).removesuffix("\n") == (prompt + healed["text"]).removesuffix("\n")
     prompt = ("generate", runs["char"], "The owl ", "--greedy", "--max-tokens", 8)
     assert lm(*prompt) == lm(*prompt, "--no-token-healing")
+
+
+GREEDY = ["--greedy", "--max-tokens", "20", "--stats"]
+
+
+def told(capsys, runs, *arguments: str) -> tuple[str, str]:
+    assert run(["generate", str(runs["bpe"]), *arguments]) == 0
+    return tuple(capsys.readouterr())
+
+
+@pytest.mark.parametrize("draft", ["prompt", "small", "bpe"])
+def test_greedy_texts_are_the_same(runs, capsys, draft):
+    name = draft if draft == "prompt" else str(runs[draft])
+    text, stats = told(capsys, runs, "The owl saw the owl saw", "--draft", name, *GREEDY)
+    assert text == told(capsys, runs, "The owl saw the owl saw", *GREEDY)[0]
+    assert "draft tokens" in stats
+
+
+def test_several_samples_come_with_a_seed(runs, capsys):
+    drawn = [told(capsys, runs, "The owl", "-n", "3", "--seed", "1", "--draft", str(runs["small"]))[0] for _ in "12"]
+    assert drawn[0] == drawn[1]
+    assert drawn[0].count("<|endoftext|>") == 2
+
+
+LINES = [
+    "The owl",
+    "",
+    "The owl saw the fox by the mill. The owl saw the fox by the mill.",
+    "The fox",
+    "Über den Bäumen",
+]
+
+
+@pytest.fixture
+def prompts(tmp_path):
+    path = tmp_path / "prompts.txt"
+    path.write_text("".join(f"{line}\n" for line in LINES), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def generate(capsys):
+    """Runs a command line that must succeed; returns its standard output."""
+
+    def succeed(*arguments) -> str:
+        code = run(["generate", *map(str, arguments)])
+        output = capsys.readouterr()
+        assert code == 0, output.err
+        assert output.err == ""
+        return output.out
+
+    return succeed
+
+
+def objects(text: str) -> list[dict]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_results_come_in_the_order_of_the_lines(runs, prompts, generate):
+    found = objects(
+        generate(runs["bpe"], "--prompts", prompts, "--max-tokens", 9, "--seed", 4, "--json", "--batch-size", 2)
+    )
+    assert [one["prompt"] for one in found] == LINES
+    assert all(len(one["tokens"]) <= 9 and one["seed"] == 4 for one in found)
+    (alone,) = objects(generate(runs["bpe"], LINES[0], "--max-tokens", 9, "--seed", 4, "--json"))
+    assert found[0]["text"] == alone["text"]
+    assert set(found[0]) == set(alone)
+
+
+@pytest.mark.parametrize(("n", "processes"), [(1, 1), (2, 2)])
+def test_samples_depend_neither_on_how_many_there_are_nor_on_the_order_of_the_lines(
+    runs, generate, tmp_path, n, processes
+):
+    flags = ("--max-tokens", 5, "--seed", 4, "--json", "--threads", 1)
+    alone = {line: objects(generate(runs["bpe"], line, *flags, "-n", 4)) for line in LINES}
+    path = tmp_path / "reversed.txt"
+    path.write_text("".join(f"{line}\n" for line in [*reversed(LINES), LINES[0]]), encoding="utf-8")
+    command = ("--prompts", path, "-n", n, "--batch-size", 4, "--processes", processes)
+    found = [sample["tokens"] for sample in objects(generate(runs["bpe"], *flags, *command))]
+    assert found[:-n] == [sample["tokens"] for line in reversed(LINES) for sample in alone[line][:n]]
+    assert found[-n:] != found[-2 * n : -n], "a prompt that comes again has other samples"
+
+
+def test_texts_are_separated_as_documents_and_may_go_to_a_file(runs, prompts, generate, tmp_path):
+    flags = ("--prompts", prompts, "--max-tokens", 5, "--greedy")
+    written = generate(runs["bpe"], *flags)
+    assert written.count("<|endoftext|>\n") == len(LINES) - 1
+    assert written.startswith("The owl")
+    assert generate(runs["bpe"], *flags, "-o", tmp_path / "out.txt") == ""
+    assert (tmp_path / "out.txt").read_text(encoding="utf-8") == written
+    bare = generate(runs["bpe"], *flags, "--no-echo")
+    assert len(bare) < len(written)
+    assert "The fox" not in bare
+
+
+def test_several_samples_of_each_and_their_alternatives(runs, prompts, generate):
+    flags = ("--max-tokens", 4, "--seed", 1, "--json", "-n", 2, "--top-alternatives", 3)
+    found = objects(generate(runs["bpe"], "--prompts", prompts, *flags))
+    assert [one["prompt"] for one in found] == [line for line in LINES for _ in range(2)]
+    assert all(len(one["alternatives"]) == len(one["tokens"]) for one in found)
+    assert found[0]["tokens"] != found[1]["tokens"]
+
+
+def test_objects_with_settings_of_their_own(runs, generate, tmp_path):
+    path = tmp_path / "prompts.jsonl"
+    path.write_text('{"prompt": "The owl", "seed": 8, "max_tokens": 3}\n{"text": "The owl"}\n')
+    first, second = objects(generate(runs["bpe"], "--prompts", path, "--max-tokens", 6, "--seed", 1, "--json"))
+    (alone,) = objects(generate(runs["bpe"], "The owl", "--max-tokens", 3, "--seed", 8, "--json"))
+    assert (first["tokens"], first["seed"]) == (alone["tokens"], 8)
+    assert (len(second["tokens"]), second["seed"]) == (6, 1)
+
+
+def test_beam_search_returns_the_best_texts_of_each_prompt(runs, prompts, generate):
+    found = objects(generate(runs["bpe"], "--prompts", prompts, "--max-tokens", 5, "--beam", 3, "-n", 2, "--json"))
+    assert len(found) == 2 * len(LINES)
+    assert found[0]["score"] >= found[1]["score"]
+    alone = objects(generate(runs["bpe"], LINES[0], "--max-tokens", 5, "--beam", 3, "-n", 2, "--json"))
+    assert found[:2] == alone
+
+
+def test_an_empty_file_has_no_results_and_that_is_said(runs, capsys, tmp_path):
+    empty, out = tmp_path / "none.txt", tmp_path / "out.txt"
+    empty.write_text("")
+    assert run(["generate", str(runs["bpe"]), "--prompts", str(empty), "-o", str(out)]) == 0
+    assert capsys.readouterr() == ("", f"{empty}: no prompts, so nothing to do\n")
+    assert out.read_text() == ""
+
+
+@pytest.mark.parametrize(("dtype", "told"), [("auto", "float32"), ("bfloat16", "bfloat16")])
+def test_speed_dtype_and_seed_are_printed(runs, prompts, capsys, dtype, told):
+    flags = ["--max-tokens", "3", "--seed", "5", "--stats", "--dtype", dtype]
+    assert run(["generate", str(runs["bpe"]), "--prompts", str(prompts), *flags]) == 0
+    assert "5 prompts, 15 tokens in " in (error := capsys.readouterr().err)
+    assert error.endswith(f" tokens/s, {told}, seed 5\n")

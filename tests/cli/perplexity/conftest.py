@@ -1,7 +1,5 @@
 """Runs and texts that several modules measure."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.cli.small_runs import TEXT, make_run

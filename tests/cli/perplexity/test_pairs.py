@@ -1,3 +1,6 @@
+"""Sentence pairs and examples are scored as they were trained: targets given sources, completions given prompts."""
+
+import json
 import math
 
 import pytest
@@ -53,34 +56,26 @@ def test_files_are_reported_apart_and_in_total(report, capsys, translation_run, 
     assert output.err == "1 pair with a blank side left out\n"
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--source", "test.en"], "give --source and --target"),
-        (["--source", "test.en", "--target", "test.de", "test.en"], "not both"),
-        (["--source", "test.en", "--target", "test.de", "--stride", "4"], "--stride has no effect on pairs"),
-        (["--source", "test.en", "--target", "test.de", "--csv"], "--csv has no effect on pairs"),
-        (["test.en"], "encoder-decoder, which translates: measure it on pairs"),
-    ],
-)
-def test_pairs_and_text_are_not_mixed(capsys, translation_run, files, monkeypatch, flags, message):
-    monkeypatch.chdir(files)
-    assert run(["perplexity", str(translation_run), *flags]) == 2
-    output = capsys.readouterr()
-    assert output.out == ""
-    assert message in output.err
-    assert output.err.count("\n") == 1
+EXAMPLES = [("The owl saw", " the fox"), ("狐", " by the mill"), ("", "ran")]
 
 
-def test_a_gpt_has_no_sources(capsys, files, tmp_path):
-    gpt = make_run(tmp_path / "gpt")
-    assert run(["perplexity", str(gpt), "--source", str(files / "test.en"), "--target", str(files / "test.de")]) == 2
-    assert "continues texts; name files of text" in capsys.readouterr().err
+@pytest.fixture(scope="module")
+def supervised(tmp_path_factory):
+    """A run that learns from examples."""
+    return make_run(tmp_path_factory.mktemp("runs") / "supervised", supervised=True)
 
 
-def test_lines_must_be_as_many(capsys, translation_run, files):
-    (files / "short.de").write_text("eins\n")
-    code = run(["perplexity", str(translation_run), "--source", str(files / "test.en"), "--target",
-                str(files / "short.de")])  # fmt: skip
-    assert code == 1
-    assert "has 20 lines and" in capsys.readouterr().err
+@pytest.fixture
+def examples(tmp_path):
+    lines = [json.dumps({"prompt": prompt, "completion": completion}) + "\n" for prompt, completion in EXAMPLES]
+    (tmp_path / "examples.jsonl").write_text("".join(lines))
+    return tmp_path / "examples.jsonl"
+
+
+def test_the_report_tells_examples_from_text(report, supervised, tmp_path, capsys):
+    labels = tmp_path / "labels.jsonl"
+    labels.write_text((json.dumps({"text": "the owl.", "label": "fox"}) + "\n") * 3)
+    assert run(["perplexity", str(supervised), str(labels)]) == 0
+    assert "of the completions" in " ".join(capsys.readouterr().out.split())
+    total = report(supervised, labels, "--field", "text")["total"]
+    assert (total["documents"], total["bytes"]) == (3, 24)

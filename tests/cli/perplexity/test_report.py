@@ -1,15 +1,15 @@
-"""The figures of files: as a table, JSON and CSV they are the same, and add up."""
-
-from __future__ import annotations
+"""The perplexity of files: as a table, JSON and CSV it is the same, whatever the files are called."""
 
 import csv
 import io
 import math
 import statistics
+import sys
 
 import pytest
 
 from cli.main import run
+from lm.hardware import inference_dtypes
 from lm.tokenizer.tokenizer import Tokenizer
 from tests.cli.small_runs import TEXT
 
@@ -82,15 +82,6 @@ def test_an_empty_file_among_others_has_no_figures(report, runs, texts):
     assert figures["perplexity"] is figures["word_perplexity"] is figures["bits_per_byte"] is None
 
 
-@pytest.mark.parametrize("flags", [[], ["--json"], ["--csv"], ["--per-token"]])
-def test_nothing_to_score_is_an_error(capsys, runs, tmp_path, flags):
-    (tmp_path / "empty.txt").touch()
-    assert run(["perplexity", str(runs["bpe"]), str(tmp_path / "empty.txt"), *flags]) == 1
-    output = capsys.readouterr()
-    assert output.out == ""
-    assert output.err == f"lm: {tmp_path / 'empty.txt'}: nothing to score: there is no text\n"
-
-
 def test_one_token_without_a_start_token_is_nothing_to_score(capsys, report, runs, tmp_path):
     (tmp_path / "one.txt").write_text("T")
     assert run(["perplexity", str(runs["char"]), str(tmp_path / "one.txt")]) == 1
@@ -116,3 +107,47 @@ def test_csv_has_the_figures_of_json_unrounded(succeed, report, runs, texts):
     for row, figures in zip(rows, [*reported["files"], reported["total"]], strict=True):
         for name in FIGURES:
             assert row[name] == ("" if figures[name] is None else str(figures[name]))
+
+
+def test_a_checkpoint_counts_as_its_run(report, runs, texts):
+    from_run, from_checkpoint = report(runs["bpe"], texts), report(runs["bpe"] / "checkpoints/step-0", texts)
+    assert from_run["total"] == from_checkpoint["total"]
+
+
+@pytest.mark.parametrize("arguments", [["-"], []])
+def test_standard_input_is_a_file_too(report, runs, texts, monkeypatch, arguments):
+    expected = report(runs["bpe"], texts / "a.txt")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(TEXT.encode())))
+    reported = report(runs["bpe"], *arguments)
+    assert reported["files"][0]["file"] == "stdin"
+    assert reported["total"] == expected["total"]
+
+
+def test_the_first_characters_of_documents_are_unscored_without_a_start_token(report, runs, texts):
+    total = report(runs["char"], texts)["total"]
+    assert total["unscored"] == total["documents"] == 3
+    assert total["tokens"] == len(TEXT) + len("The fox.\nThe owl.\n") - 3
+
+
+def test_a_longer_context_than_the_models_is_allowed_with_rotary_positions(report, runs, texts):
+    assert report(runs["bpe"], texts, "--context", 60)["context"] == 60
+
+
+def test_documents_are_split_as_asked(report, runs, texts):
+    (texts / "c.txt").write_text("The fox.\n---\nThe owl.\n")
+    assert report(runs["bpe"], texts / "c.txt")["total"]["documents"] == 1
+    assert report(runs["bpe"], texts / "c.txt", "--separator", "---")["total"]["documents"] == 2
+
+
+def test_each_type_is_measured_as_alone(report, succeed, runs, texts):
+    reported = report(runs["bpe"], texts, "--compare-dtypes", "--device", "cpu")
+    assert tuple(cost["dtype"] for cost in reported["types"]) == inference_dtypes("cpu")
+    first = reported["types"][0]
+    for cost in reported["types"]:
+        alone = report(runs["bpe"], texts, "--dtype", cost["dtype"], "--device", "cpu")["total"]
+        assert (cost["nats"], cost["bits_per_byte"]) == pytest.approx((alone["nats"], alone["bits_per_byte"]))
+        assert cost["difference_percent"] == pytest.approx(100 * (alone["nats"] / first["nats"] - 1), abs=1e-6)
+    assert (reported["context"], reported["model"]["run"]) == (32, str(runs["bpe"]))
+    table = succeed("perplexity", runs["bpe"], texts, "--compare-dtypes", "--device", "cpu").splitlines()
+    assert table[0].split() == ["type", "bits/byte", "difference", "weights", "tokens/s"]
+    assert [line.split()[0] for line in table[1 : 1 + len(reported["types"])]] == list(inference_dtypes("cpu"))

@@ -1,14 +1,19 @@
-"""Text drawn by surprisal, on terminals with and without colours."""
-
-from __future__ import annotations
+"""Text by surprisal: token by token, with and without colours, and as a page that is escaped and self-contained."""
 
 import json
 import math
+import re
+import sys
+from html.parser import HTMLParser
 
+import pytest
 from rich.cells import cell_len
 
+from cli.main import run
 from cli.perplexity.surprisal import LEVELS, find_level, format_ranges
+from tests.cli.perplexity.conftest import WIDE
 from tests.cli.small_runs import TEXT
+from tests.cli.terminal import Terminal
 
 
 def test_without_colours_digits_stand_beneath_the_text(succeed, runs, texts, monkeypatch):
@@ -42,3 +47,83 @@ def test_levels_begin_at_their_bits():
     bits = [0, 0.99, 1, 3.99, 4, 13.9, 14, 300]
     assert [find_level(value * math.log(2) + 1e-9) for value in bits] == [0, 0, 1, 2, 3, 6, 7, 7]
     assert find_level(math.nan) == 0
+
+
+@pytest.mark.parametrize("kind", ["bpe", "char"])
+def test_per_token_gives_each_token_its_place_and_surprisal(succeed, report, runs, texts, kind):
+    total = report(runs[kind], texts)["total"]
+    tokens = [json.loads(line) for line in succeed("perplexity", runs[kind], texts, "--per-token").splitlines()]
+    assert set(tokens[0]) == {"file", "document", "index", "offset", "bytes", "token", "text", "nats"}
+    assert sum(token["nats"] is not None for token in tokens) == total["tokens"]
+    assert sum(token["nats"] is None for token in tokens) == total["unscored"]
+    assert sum(token["nats"] or 0 for token in tokens) == pytest.approx(total["nats"])
+    for token in tokens:
+        if token["file"].endswith("a.txt"):
+            data = TEXT.encode()[token["offset"] : token["offset"] + token["bytes"]]
+            assert token["text"] == data.decode(errors="replace")
+
+
+def test_on_a_terminal_the_text_is_coloured_and_no_character_is_split(succeed, runs, wide, monkeypatch):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    out = succeed("perplexity", runs["bpe"], wide, "--show")
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", out)
+    assert "\x1b" not in plain
+    assert "한국어 👩‍👩‍👧 e\u0301 <b>&amp;    ␛[31m␇end↵\n🇰🇷🇩🇪.↵\n" in plain
+    painted = re.findall(r"\x1b\[[0-9;]+m(.*?)\x1b\[0m", out)
+    assert {"한", "👩‍👩‍👧", "e\u0301", "🇰🇷"} <= set(painted)
+    assert all(name in painted[:8] for name in [" <1 ", " 4–6 ", " ≥14 "])
+
+
+def test_a_page_that_fails_leaves_the_old_one(capsys, runs, texts, tmp_path):
+    out = tmp_path / "page.html"
+    out.write_text("old")
+    (texts / "c.txt").write_bytes(b"The \xff owl")
+    assert run(["perplexity", str(runs["bpe"]), str(texts), "--html", str(out)]) == 1
+    assert out.read_text() == "old"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.txt", "b.txt", "c.txt", "page.html"]
+
+
+def test_a_pipe_gets_the_tokens_while_a_terminal_shows_progress(succeed, runs, texts, monkeypatch):
+    expected = succeed("perplexity", runs["bpe"], texts, "--per-token")
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    assert succeed("perplexity", runs["bpe"], texts, "--per-token") == expected
+
+
+class Page(HTMLParser):
+    """The text of a page, what its spans say of themselves, and its tags."""
+
+    def __init__(self, source: str) -> None:
+        super().__init__()
+        self.text, self.titles, self.open, self.tags = "", [], [], []
+        self.feed(source)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag != "meta":
+            self.open.append(tag)
+        if tag == "i" and "data-t" in dict(attrs):
+            self.titles.append(dict(attrs)["data-t"])
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if "i" in self.open and "u" not in self.open and self.titles:
+            self.text += data
+
+
+def test_the_page_has_the_text_escaped_and_needs_nothing_else(capsys, report, runs, wide, tmp_path):
+    out = tmp_path / "new" / "page.html"
+    total = report(runs["bpe"], wide, "--html", out)["total"]
+    source = out.read_text()
+    page = Page(source)
+    assert page.open == []
+    assert page.text == WIDE.replace("\t", "    ").replace("\x1b", "␛").replace("\x07", "␇")
+    assert "<b>" not in source
+    assert not re.search(r"https?:|<script|<link|src=", source)
+    assert "prefers-color-scheme: dark" in source
+    bits = sum(float(re.search(r"· ([0-9.]+) bits", title)[1]) for title in page.titles)
+    assert bits == pytest.approx(total["nats"] / math.log(2), abs=0.01 * len(page.titles))
+    assert [path.name for path in out.parent.iterdir()] == ["page.html"]

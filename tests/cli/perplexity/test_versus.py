@@ -1,7 +1,5 @@
 """Two models are compared on the same bytes."""
 
-from __future__ import annotations
-
 import pytest
 import tokenizers
 

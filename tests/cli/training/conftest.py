@@ -1,7 +1,5 @@
 """A text with a run that was trained on it, and pairs, that several modules use."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.system.conftest import place  # noqa: F401 (a fixture)

@@ -1,7 +1,5 @@
 """What a run that starts from another one's weights, or is extended, says on stderr, and in its summary."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Pairs are read once for all questions about them, and not at all for their size."""
 
-from __future__ import annotations
-
 import gzip
 import json
 

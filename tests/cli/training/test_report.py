@@ -1,7 +1,6 @@
-"""What is said before the first step: the data's own words among it, and what would be regretted later."""
+"""What is said before the first step: what was chosen and by what, and what would be regretted later."""
 
-from __future__ import annotations
-
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,15 +8,20 @@ from typing import Any
 
 import pytest
 
-from cli.training.plan import warn_about_few_steps
+from cli.training.plan import equivalent_command, plan_rows, warn_about_few_steps
 from cli.training.report import describe_run, report_labels
 from lm.config.model import ModelConfig
 from lm.config.presets import build_run_config
 from lm.config.run import RunConfig, RunPlan
+from lm.config.run_spec import DataFiles, RunSpec
+from lm.config.tokenizer import TokenizerConfig
 from lm.config.training import TrainingConfig
 from lm.data.labels import LabelCounts
 from lm.hardware import Hardware
 from lm.model.transformer import build_model
+from lm.tokenizer.training import train
+from lm.training.planning.resolve import BudgetForecast, resolve_spec
+from lm.training.trainer import Planned
 from tests.lm.data.test_training_data import CountData
 
 MODEL = ModelConfig(vocab_size=10, context_length=4, d_model=16, n_layers=1, n_heads=2, dropout=0.1)
@@ -54,34 +58,30 @@ def said(
     return " ".join(capsys.readouterr().err.split())
 
 
-def test_the_folder_of_the_run_is_told_and_no_warning_without_a_reason(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_folder_of_the_run_is_told_and_no_warning_without_a_reason(capsys):
     found = said(capsys, CountData(10))
     assert "runs/count" in found
     assert "warning" not in found
 
 
-def test_warnings_of_the_data_are_among_those_of_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
+def test_warnings_of_the_data_are_among_those_of_the_plan(capsys):
     parameters = sum(each.numel() for each in build_model(MODEL).parameters())
     assert f"warning 8.0 epochs for {parameters} parameters, patience 3" in said(capsys, Worried(10), patience=3)
 
 
-def test_a_run_that_stops_when_its_loss_no_longer_falls_is_not_warned_of(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_that_stops_when_its_loss_no_longer_falls_is_not_warned_of(capsys):
     assert "warning" not in said(capsys, Worried(10), patience=2, decay_patience=3)
 
 
 @pytest.mark.parametrize(("steps", "warned"), [(19, True), (20, False)])
-def test_what_rises_at_first_needs_as_many_steps_again(
-    capsys: pytest.CaptureFixture[str], steps: int, warned: bool
-) -> None:
+def test_what_rises_at_first_needs_as_many_steps_again(capsys, steps, warned):
     for what in ("warmup_steps", "batch_warmup"):
         found = said(capsys, CountData(10), steps=steps, **{what: 10})
         assert (f"rises over the first 10 steps, and there are only {steps}" in found) is warned
 
 
 @pytest.mark.parametrize(("dropout", "warned"), [(0.0, True), (0.1, False)])
-def test_two_passes_without_dropout_are_for_nothing(
-    capsys: pytest.CaptureFixture[str], dropout: float, warned: bool
-) -> None:
+def test_two_passes_without_dropout_are_for_nothing(capsys, dropout, warned):
     found = said(capsys, CountData(10), shape=MODEL.replace(dropout=dropout), r_drop=1.0)
     assert ("two passes of R-Drop are the same" in found) is warned
 
@@ -96,9 +96,7 @@ def test_two_passes_without_dropout_are_for_nothing(
         ({}, False),
     ],
 )
-def test_a_pattern_that_leaves_nothing_out_is_told(
-    settings: dict[str, Any], warned: bool, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_pattern_that_leaves_nothing_out_is_told(settings, warned, capsys):
     found = said(capsys, CountData(10), shape=replace(MODEL, **settings))
     assert ("it is full attention at a higher price" in found) == warned
 
@@ -106,9 +104,7 @@ def test_a_pattern_that_leaves_nothing_out_is_told(
 @pytest.mark.parametrize(
     ("name", "hinted"), [("tiny", True), ("depth-2", True), ("portable-tiny", False), ("nanogpt", False)]
 )
-def test_who_trains_blocks_that_others_cannot_run_is_told_of_those_they_can(
-    capsys: pytest.CaptureFixture[str], name: str, hinted: bool
-) -> None:
+def test_who_trains_blocks_that_others_cannot_run_is_told_of_those_they_can(capsys, name, hinted):
     config = build_run_config(
         name, {"model": {"vocab_size": 10, "context_length": 4, "d_model": 16, "n_layers": 1, "n_heads": 2}}
     )
@@ -123,8 +119,75 @@ def test_few_steps_are_warned_of(capsys):
     assert capsys.readouterr().err.startswith("warning 1m is enough for about 1 step only: more time would teach more")
 
 
-def test_labels_that_are_many_numbers_are_warned_about(capsys: pytest.CaptureFixture[str]) -> None:
+def test_labels_that_are_many_numbers_are_warned_about(capsys):
     for labels, warned in (([str(n / 100) for n in range(100)], True), (["1", "2", "3"], False)):
         counts = dict.fromkeys(labels, 5)
         report_labels(LabelCounts(counts, counts))
         assert ("the labels are 100 numbers" in capsys.readouterr().err) == warned
+
+
+def planned(
+    reasons: dict[str, str], given: dict[str, dict[str, Any]], *, forecast: BudgetForecast | None = None
+) -> Planned:
+    """A run of the preset tiny with settings, and what chose them."""
+    spec = RunSpec(data=DataFiles(text=("a text.txt",)), settings=given)
+    config = build_run_config("tiny", {"model": {"vocab_size": 10, "context_length": 4}, **given})
+    config = SimpleNamespace(**{**vars(config), "plan": RunPlan("cpu", "float32", 2, 40, "tokens", "key")})
+    corpus = SimpleNamespace(tokenizer=train(["abc"], TokenizerConfig(kind="char"), corpus_bytes=3).tokenizer)
+    return Planned(config, {**resolve_spec(spec).reasons, **reasons}, corpus, CountData(10), forecast, 3.0)  # type: ignore[arg-type]
+
+
+def table(event: Planned) -> dict[str, tuple[str, str]]:
+    return {name: (value, by) for name, value, by in plan_rows(event)}
+
+
+def test_each_row_has_its_value_and_what_chose_it():
+    rows = table(
+        planned(
+            {"model.dropout": "epochs in the budget", "training.batch_tokens": "budget"},
+            {"model": {"dropout": 0.2}, "training": {"weight_decay": 0.5}},
+        )
+    )
+    assert rows["dropout"] == ("0.2", "epochs in the budget")
+    assert rows["batch"][1] == "time and corpus"
+    assert rows["length"][0] == "40 steps, 8.0 epochs"
+    assert rows["vocabulary"][0].endswith("characters")
+    assert rows["hardware"][0] == "float32 on cpu, 2 threads"
+    assert "R-Drop" not in rows
+
+
+def test_what_comes_from_a_base_run_is_not_called_a_preset():
+    spec = RunSpec(data=DataFiles(text=("a.txt",)), from_run="runs/base")
+    event = planned(dict(resolve_spec(spec, base=ModelConfig(dropout=0.3)).reasons), {})
+    rows = table(event)
+    assert {rows[name][1] for name in ("model", "vocabulary", "context", "dropout")} == {"base run"}
+
+
+def test_advice_on_few_steps_of_a_base_run_leaves_the_model_alone(capsys):
+    for is_tuned in (False, True):
+        warn_about_few_steps(7, "10s is enough for about", is_tuned=is_tuned)
+        assert ("--preset" in capsys.readouterr().err) is not is_tuned
+
+
+def test_of_settings_that_exclude_each_other_the_one_that_counts_is_told():
+    assert table(planned({}, {}))["batch"][1] == "preset"  # sequences; tokens have their default
+
+
+@pytest.mark.parametrize(("tokens", "text"), [(2e6, "1.76 to 2.04 bits/byte"), (2e5, "1.76 bits/byte or more")])
+def test_what_to_expect_stands_beside_the_baseline(tokens, text):
+    forecast = BudgetForecast(40, 0.1, 2.0, True, 1.0, (3.0, 2.0, 2.0), tokens, 0.0, 1.0, 10.0)
+    assert table(planned({}, {}, forecast=forecast))["expected"] == (text, "n-gram baseline: 2.00")
+
+
+def test_the_command_has_what_was_chosen_and_no_default():
+    event = planned(
+        {"model.dropout": "epochs in the budget", "training.seed": "flag", "training.budget": "flag"},
+        {"model": {"dropout": 0.2}, "training": {"seed": 3, "budget": "1m"}},
+    )
+    words = shlex.split(equivalent_command(event, RunSpec(data=DataFiles(text=("a text.txt",)))))
+    assert words[:3] == ["lm", "train", "a text.txt"]
+    flags = dict(zip(words[3::2], words[4::2], strict=True))
+    assert flags == {
+        "--preset": "tiny", "--dropout": "0.2", "--seed": "3", "--steps": "40", "--dtype": "float32", "--threads": "2",
+        "--schedule": "wsd",
+    }  # fmt: skip

@@ -1,21 +1,15 @@
 """A run is resumed as it was planned."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil
 from pathlib import Path
 
+import pytest
+
 from cli.main import run
+from cli.training.train import newest_by_default
 from tests.system.conftest import SMALL
-
-
-def test_resuming_changes_nothing_but_the_length(place, capsys):
-    assert run(["train", "--resume", str(place / "run"), "--learning-rate", "1"]) == 2
-    assert "learning-rate" in capsys.readouterr().err
-    assert run(["train", "--resume", str(place / "run")]) == 2
-    assert "finished after 30 steps" in capsys.readouterr().err
 
 
 def test_resume_alone_goes_on_with_the_newest_unfinished_run(place, monkeypatch, tmp_path, capsys):
@@ -90,3 +84,18 @@ def test_a_length_that_was_edited_is_noted_with_the_flag_that_it_takes(place, tm
     capsys.readouterr()
     assert run(["train", "--resume", str(folder / "checkpoints" / "step-2")]) == 0
     assert "--steps 9" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        (["train", "--resume"], ["train", "--resume", "runs"]),
+        (["train", "--resume", "--steps", "9"], ["train", "--resume", "runs", "--steps", "9"]),
+        (["train", "--resume", "mine"], ["train", "--resume", "mine"]),
+        (["train", "text.txt"], ["train", "text.txt"]),
+        (["generate", "--resume"], ["generate", "--resume"]),
+        ([], []),
+    ],
+)
+def test_resume_without_a_run_means_the_newest(given, meant):
+    assert newest_by_default(given) == meant

@@ -1,7 +1,5 @@
 """What is written for TensorBoard, read with TensorBoard's own reader and held against the run's logs."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path
