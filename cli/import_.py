@@ -12,6 +12,7 @@ from cli.console.numbers import format_count
 from cli.flags import completion
 from cli.flags.ineffective_options import refuse_ineffective
 from cli.flags.options import build_invocation
+from cli.new_runs import record_decoding_dtype
 from lm.errors import InputError, UsageError
 
 
@@ -55,8 +56,6 @@ def import_(
       lm import downloads/smollm-letters --from runs/smollm -o runs/letters
       lm train letters.txt --from runs/smollm
     """
-    from lm.benchmark.dtypes import choose_dtype_briefly
-    from lm.config.hardware import HardwareConfig
     from lm.interop.hugging_face.hub import download_model, import_from_hub, is_hub_name, parse_hub_name
     from lm.interop.hugging_face.importing import import_model
     from lm.interop.hugging_face.peft import import_adapters, is_peft_folder
@@ -65,7 +64,7 @@ def import_(
     if is_hub_name(folder):
         name = parse_hub_name(str(folder))
         if out is None:
-            run = import_from_hub(name)
+            run = import_from_hub(name, on_import=record_decoding_dtype)
             size = format_count(count_parameters(find_checkpoint(run)))
             print_labelled(
                 "model", f"{size} parameters, context {load_config(find_checkpoint(run)).model.context_length:,}"
@@ -92,6 +91,5 @@ def import_(
     print_labelled(
         "model", f"{imported.family.architecture}, {size} parameters, context {imported.model.context_length:,}"
     )
-    if (chosen := choose_dtype_briefly(out, HardwareConfig())) is not None:
-        print_labelled("decoding", f"{chosen} (--dtype float32 is exact)")
+    record_decoding_dtype(out)
     print_labelled("wrote", str(imported.checkpoint))

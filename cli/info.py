@@ -148,11 +148,14 @@ def _find_target(target: str) -> tuple[RunConfig, dict[str, Any]]:
     folder = find_checkpoint(Path(target), which="last")
     verify_checkpoint(folder)
     from lm.engine.fastest_dtype import read_recorded_dtypes
+    from lm.tokenizer.chat_template import read_chat_template
 
     config, state = load_config(folder), load_state(folder)
     found: dict[str, Any] = {"checkpoint": str(folder), "progress": dataclasses.asdict(state)}
     if recorded := read_recorded_dtypes(find_checkpoint(Path(target))):
         found["decoding_dtypes"] = recorded
+    if (template := read_chat_template(folder)) is not None:
+        found["chat_template"] = "default" if template.is_default else "own"
     if config.lora:
         found["base"] = read_base_path(folder)
     if config.model.experts:
@@ -182,6 +185,7 @@ def _list_facts(described: dict[str, Any]) -> list[tuple[str, str]]:
         ("", f"context {model['context_length']:,}, vocabulary {model['vocab_size']:,}"),
         *(_describe_recurrent_layers(model) if is_recurrent else _describe_blocks(model)),
         *_describe_objective(described),
+        *([("chat", _CHAT_TEMPLATES[described["chat_template"]])] if "chat_template" in described else []),
         *_describe_experts(described),
         *_describe_adapters(described),
         ("weights", f"{format_bytes(weights['float32'])} in float32, {format_bytes(weights['bfloat16'])} in bfloat16"),
@@ -194,6 +198,9 @@ def _list_facts(described: dict[str, Any]) -> list[tuple[str, str]]:
         *[("decoding", f"in {dtype} on {device}") for device, dtype in described.get("decoding_dtypes", {}).items()],
         *([("cache", f"{format_bytes(cache)} a token of each sequence, in float32")] if cache else []),
     ]
+
+
+_CHAT_TEMPLATES = {"default": "lm's own chat template; lm chat", "own": "the tokenizer's chat template; lm chat"}
 
 
 def _describe_process_costs(described: dict[str, Any]) -> list[tuple[str, str]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Unpack
 
@@ -81,8 +82,10 @@ def load(run: PathLike, *, device: Device = "auto", dtype: DType = "auto", threa
         UsageError: the device or dtype is not available.
     """
     threads = read_threads_variable() if threads is None else threads
-    folder = import_from_hub(parse_hub_name(str(run))) if is_hub_name(run) else Path(run)
-    return Model(load_for_decoding(folder, HardwareConfig(device, dtype, threads)))
+    if is_hub_name(run):
+        measure = partial(choose_dtype_briefly, config=HardwareConfig(device, "auto", threads))
+        run = import_from_hub(parse_hub_name(str(run)), on_import=measure)
+    return Model(load_for_decoding(Path(run), HardwareConfig(device, dtype, threads)))
 
 
 class Model:

@@ -13,7 +13,7 @@ import typer
 from cli.flags.help import write_settings_help
 from cli.flags.usage import spell
 from cli.main import build_app
-from lm.serving.fields import CHAT_FIELDS, COMPLETION_FIELDS, SAMPLING_FIELDS, TRANSLATION_NAMES, Field
+from lm.serving.fields import CHAT_FIELDS, COMPLETION_FIELDS, SAMPLING_FIELDS, TRANSLATION_NAMES, TRUNCATION, Field
 
 WIDTH = 98  # as wide as help gets on a terminal of 100 columns or more
 _OPENING = """\
@@ -111,7 +111,7 @@ and are not supported are refused too.
 ## `POST /v1/chat/completions`
 
 The messages become text by the chat template of the model. A model that was not trained on conversations has none, and the request is
-refused. Messages that fill the context are refused with `context_length_exceeded`.
+refused. Messages that fill the context are refused with `context_length_exceeded`, unless `truncation` is `auto`.
 
 {chat}
 
@@ -150,7 +150,7 @@ def server_page() -> str:
     """The page of the server's requests."""
     translation = ", ".join(f"`{name}`" for name in TRANSLATION_NAMES)
     return _SERVER.format(
-        completion=_field_table(COMPLETION_FIELDS), chat=_field_table(CHAT_FIELDS),
+        completion=_field_table(COMPLETION_FIELDS), chat=_field_table((*CHAT_FIELDS, TRUNCATION)),
         sampling=_field_table(SAMPLING_FIELDS), translation=translation,
     )  # fmt: skip
 

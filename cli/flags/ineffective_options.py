@@ -285,6 +285,7 @@ _WITH_DEFAULTS_OF_BLOCKS = tuple(
 _OF_EXPERTS = ("--experts-per-token", "--expert-every", "--expert-balance")
 _OTHER_REPORTS = ("--csv", "--per-token", "--show", "--html", "--versus", "--compare-dtypes")
 _TRAIN, _GENERATE, _TRANSLATE, _PERPLEXITY = ("train",), ("generate",), ("translate",), ("perplexity",)
+_CONTINUING = (*_GENERATE, "chat")
 _PREPARE, _INSPECT = ("prepare",), ("tokenizer inspect",)
 _TRAINS_TOKENIZER = ("prepare", "tokenizer train")
 _SCANNING = ("train", "prepare", "tokenizer train")
@@ -497,12 +498,14 @@ _OF_GENERATION = (
         "with --beam on one prompt",
     ),
     IneffectiveRule(
-        _GENERATE, ("--temperature", *_CUTTING), lambda mode: bool(mode["--greedy"]),
+        _CONTINUING, ("--temperature", *_CUTTING), lambda mode: bool(mode["--greedy"]),
         "with --greedy, which always takes the most likely token", neutral={"--temperature": 0},
     ),
-    IneffectiveRule(_GENERATE, _CUTTING, _is_greedy, "with --temperature 0, which always takes the most likely token"),
     IneffectiveRule(
-        _GENERATE, ("--min-tokens",), lambda mode: bool(mode["--ignore-eos"]),
+        _CONTINUING, _CUTTING, _is_greedy, "with --temperature 0, which always takes the most likely token",
+    ),
+    IneffectiveRule(
+        _CONTINUING, ("--min-tokens",), lambda mode: bool(mode["--ignore-eos"]),
         "with --ignore-eos, which continues to --max-tokens", neutral={"--min-tokens": 0},
     ),
     IneffectiveRule(

@@ -38,16 +38,6 @@ RunPath = Annotated[
 ]
 
 
-def resolve_run(run: Path) -> Path:
-    """Return the run of a name: a model of the Hugging Face Hub (`hf:ORG/NAME`) is downloaded and imported once."""
-    if not str(run).startswith("hf:"):
-        return run
-    import_torch()
-    from lm.interop.hugging_face.hub import import_from_hub, parse_hub_name
-
-    return import_from_hub(parse_hub_name(str(run)))
-
-
 def import_torch() -> None:
     """Import torch and exclude its objects from garbage collection."""
     if "torch" in sys.modules:

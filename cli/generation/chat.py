@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
-from cli.flags.loading import RunPath, import_torch, load_decoder, resolve_run
+from cli.flags.loading import RunPath, import_torch, load_decoder
 from cli.flags.options import ParsedOptions, with_options
+from cli.new_runs import resolve_run
 from lm.config.decoding import SamplingConfig
 from lm.config.hardware import HardwareConfig
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from cli.console.messages import print_labelled, print_note
 from cli.flags.settings import with_flags
-from cli.generation.interactive import enable_line_editing
+from cli.generation.line_input import read_lines
 from cli.generation.writers import GenerationTimer, TextWriter
 from lm import files
 from lm.config.options import check_text, did_you_mean
 from lm.decoding.batching import Continuation
 from lm.decoding.chat import Chat
-from lm.errors import InputError, LMError, UsageError
+from lm.errors import LMError, UsageError
 from lm.text.conversations import Conversation
 
 INTRODUCTION = "Write a message. /help, Ctrl-D to end."
@@ -54,52 +54,32 @@ def run_chat(chat: Chat, *, run: Path, stats: bool) -> None:
             f"some: lm train chats.jsonl --from {run}",
         )
     if sys.stdin.isatty():
-        enable_line_editing()
         print_note(INTRODUCTION)
     session = _ChatSession(chat, stats=stats)
-    for message in _read_messages():
+    while (message := _read_message()) is not None:
         try:
-            if session.take(message):
+            if message.strip() and session.take(message):
                 return
-        except (LMError, OSError) as error:
-            print_note(
-                f"lm: {with_flags(error) if isinstance(error, LMError) else f'{error.filename}: {error.strerror}'}"
-            )
-        except KeyboardInterrupt:  # before the first token
+        except LMError as error:
+            print_note(f"lm: {with_flags(error)}")
+        except OSError as error:
+            print_note(f"lm: {error.filename}: {error.strerror}")
+        except KeyboardInterrupt:  # just before or after a reply
+            if not sys.stdin.isatty():
+                raise
             print_note("")
 
 
-def _read_messages() -> Iterator[str]:
-    """Yield messages to the end of stdin; several lines of a terminal can be one."""
+def _read_message() -> str | None:
+    """Read a message; None at the end of the input. Several lines of a terminal can be one."""
     is_terminal = sys.stdin.isatty()
-    marks = ("> ", ". ") if is_terminal and sys.stdout.isatty() else ("", "")
-    lines: list[str] = []
-    while True:
-        try:
-            line = input(marks[bool(lines)])
-        except EOFError:
-            if is_terminal:
-                print(file=sys.stderr)
-            if lines:
-                yield _join_lines(lines)
-            return
-        except UnicodeDecodeError:
-            raise InputError("stdin: not valid UTF-8") from None
-        except KeyboardInterrupt:
-            if not is_terminal:
-                raise
-            print(file=sys.stderr)
-            lines = []
-            continue
-        lines.append(line)
-        if is_terminal and _is_unfinished(lines):
-            continue
-        message, lines = _join_lines(lines) if is_terminal else line, []
-        if message.strip():
-            yield message
+    lines = read_lines(lambda lines: is_terminal and _is_unfinished(lines))
+    if not lines:
+        return None
+    return _join_lines(lines) if is_terminal else lines[0]
 
 
-def _is_unfinished(lines: list[str]) -> bool:
+def _is_unfinished(lines: Sequence[str]) -> bool:
     """Return whether more lines belong to a message."""
     if lines[0].startswith(_QUOTES):
         return not (len(lines) > 1 or len(lines[0]) > len(_QUOTES)) or not lines[-1].rstrip().endswith(_QUOTES)
@@ -155,8 +135,10 @@ class _ChatSession:
                 timer.record_token()
                 output.write(sample)
         except KeyboardInterrupt:
-            if not sample.tokens:
+            if not sys.stdin.isatty():
                 raise
+            if not sample.tokens:
+                print_note("")  # ends the line of the terminal's ^C
         finally:
             events.close()
             if sample.tokens:
@@ -195,14 +177,18 @@ class _ChatSession:
         print_note("no system prompt" if system is None else f"system prompt: {system}")
 
     def _save(self, name: str) -> None:
-        if not name:
+        if not name or "\0" in name:
             raise UsageError("name a file: /save chats.jsonl")
         if not any(message.role == "assistant" for message in self.chat.messages):
             raise UsageError("there is nothing to save yet")
-        path = Path(name).expanduser()
-        before = path.read_text(encoding="utf-8") if path.exists() else ""
-        separator = "\n" if before and not before.endswith("\n") else ""
-        files.replace_text(path, f"{before}{separator}{Conversation(tuple(self.chat.messages)).to_json()}\n")
+        try:
+            path = Path(name).expanduser()
+        except RuntimeError:
+            raise UsageError(f"{name}: there is no such user") from None
+        before = path.read_bytes() if path.exists() else b""
+        with files.atomic_write_bytes(path) as file:
+            file.write(before if not before or before.endswith(b"\n") else before + b"\n")
+            file.write(f"{Conversation(tuple(self.chat.messages)).to_json()}\n".encode())
         print_note(f"saved to {path}")
 
     def _clear(self, _: str) -> None:

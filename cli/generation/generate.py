@@ -10,8 +10,9 @@ import typer
 
 from cli.flags import completion
 from cli.flags.arguments import read_text_argument
-from cli.flags.loading import RunPath, import_torch, load_decoder, load_draft, resolve_run
+from cli.flags.loading import RunPath, import_torch, load_decoder, load_draft
 from cli.flags.options import ParsedOptions, with_options
+from cli.new_runs import resolve_run
 from lm import run_folder
 from lm.config.decoding import BeamConfig, SamplingConfig
 from lm.config.hardware import HardwareConfig, WorkersConfig

@@ -12,13 +12,14 @@ from rich.console import Console
 
 from cli.console.messages import print_note, wrap_hanging
 from cli.flags.settings import with_flags
+from cli.generation.line_input import read_lines
 from cli.generation.writers import GenerationTimer, TextWriter
 from lm.config.decoding import SamplingConfig
 from lm.config.options import Option, check_text, did_you_mean, find_nearest, list_options
 from lm.decoding.batching import Continuation
 from lm.decoding.generator import Generator, encode_continuation
 from lm.decoding.sampling import parse_logit_biases
-from lm.errors import InputError, LMError, UsageError
+from lm.errors import LMError, UsageError
 from lm.tokenizer.special_tokens import build_text_frame
 
 INTRODUCTION = "A line is continued, with the text so far as its context. /help, Ctrl-D to end."
@@ -57,7 +58,6 @@ def run_interactive(generator: Generator, *, opening: str, stats: bool) -> None:
     """
     session = _InteractiveSession(generator, stats=stats)
     if sys.stdin.isatty():
-        enable_line_editing()
         print_note(INTRODUCTION)
     act, line = (session.continue_text, opening) if opening else (session.take, _read_line())
     while line is not None:
@@ -70,31 +70,9 @@ def run_interactive(generator: Generator, *, opening: str, stats: bool) -> None:
         act, line = session.take, _read_line()
 
 
-def enable_line_editing() -> None:
-    """Enable line editing and history of `input`, where the system supports it."""
-    with contextlib.suppress(ImportError):
-        import readline  # noqa: F401 (`input` uses it once it is imported)
-
-
 def _read_line() -> str | None:
     """Read the next line, with those that a backslash joins to it; None at the end of the input."""
-    terminal = sys.stdin.isatty()
-    marks = ("> ", ". ") if terminal and sys.stdout.isatty() else ("", "")
-    lines: list[str] = []
-    while not lines or lines[-1].endswith("\\"):
-        try:
-            lines.append(input(marks[bool(lines)]))
-        except EOFError:
-            if terminal:
-                print(file=sys.stderr)
-            break
-        except UnicodeDecodeError:
-            raise InputError("stdin: not valid UTF-8") from None
-        except KeyboardInterrupt:
-            if not terminal:
-                raise
-            print(file=sys.stderr)
-            lines = []
+    lines = read_lines(lambda lines: lines[-1].endswith("\\"))
     return "\n".join([*(line[:-1] for line in lines[:-1]), lines[-1].removesuffix("\\")]) if lines else None
 
 

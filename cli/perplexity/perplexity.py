@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from cli.flags import completion
-from cli.flags.loading import RunPath, import_torch, resolve_run
+from cli.flags.loading import RunPath, import_torch
 from cli.flags.options import ParsedOptions, with_options
+from cli.new_runs import resolve_run
 from cli.perplexity.request import PairFiles, ReportFormat
 from lm.config.data import PAIR_TRAINING_FIELDS, DataConfig, FilesConfig, ParallelConfig
 from lm.config.evaluation import PerplexityConfig

@@ -20,11 +20,11 @@ from cli.console.numbers import format_bytes, format_duration, format_number_of,
 from cli.console.progress import show_tokenization_progress
 from cli.flags.options import ParsedOptions
 from cli.flags.settings import with_flags
+from cli.new_runs import record_decoding_dtype
 from cli.training.display import TrainingDisplay
 from cli.training.plan import show_dry_run, warn_about_few_steps
 from cli.training.report import report
 from cli.training.tensorboard import check_installed, has_recordings, open_recorder
-from lm.benchmark.dtypes import choose_dtype_briefly
 from lm.config.run import RunConfig
 from lm.config.run_spec import RunSpec
 from lm.distributed import launcher_env
@@ -213,16 +213,9 @@ def _report_results(run: Run, *, ngram_bits: Sequence[float]) -> None:
             print_labelled("", f"{compared}: {advise_against_baseline(run.folder, has_overfit=has_overfit)}")
         if has_overfit:
             print_labelled("", "what helps against a loss that rises: docs/troubleshooting.md")
-    _choose_dtype(run)
+    record_decoding_dtype(run.folder, dataclasses.replace(run.config.hardware, dtype="auto"))
     for place, command in enumerate(_next_commands(run)):
         print_note(f"{'' if place else 'next':<8}{command}")
-
-
-def _choose_dtype(run: Run) -> None:
-    """Record the fastest dtype of a trained run for decoding, and print it."""
-    chosen = choose_dtype_briefly(run.folder, dataclasses.replace(run.config.hardware, dtype="auto"))
-    if chosen is not None:
-        print_labelled("decoding", f"{chosen} (--dtype float32 is exact)")
 
 
 def advise_against_baseline(folder: Path, *, has_overfit: bool) -> str:

@@ -11,8 +11,8 @@ import typer
 
 from cli.console.messages import print_note
 from cli.flags import completion
-from cli.flags.loading import resolve_run
 from cli.flags.options import ParsedOptions, with_options
+from cli.new_runs import resolve_run
 from lm.config.presets import DEFAULT_PRESET, build_run_config, depth_preset_name
 from lm.config.run import SECTIONS, RunConfig
 from lm.config.run_spec import DataFiles, RunSpec, merge_layers

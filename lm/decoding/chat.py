@@ -7,8 +7,10 @@ left out of what the model reads; the system prompt stays.
 from __future__ import annotations
 
 import itertools
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Generator as Events
-from collections.abc import Iterator, Sequence
+from functools import partial
 
 import torch
 
@@ -22,6 +24,47 @@ from lm.tokenizer.chat_template import PLAIN_STOP, ChatTemplate
 
 _REPLY_FRACTION, _KEPT_FRACTION = 0.25, 0.5
 """Of the context: room for a reply, before turns are left out; and what the others may take then."""
+
+
+def fit_into_context(
+    messages: Sequence[Message],
+    encode: Callable[[Sequence[Message]], list[int]],
+    *,
+    context: int,
+    max_tokens: int,
+    dropped: int = 0,
+) -> tuple[list[int], int]:
+    """Return the tokens of messages, without as many of the oldest turns as needed, and the number of these turns.
+
+    Args:
+        messages: a system prompt, if any, which stays; then turns, the last one without a reply.
+        encode: returns the tokens of messages and of the generation prompt.
+        context: of the model.
+        max_tokens: of the reply, which may take a quarter of the context at least.
+        dropped: turns to leave out in any case.
+
+    Raises:
+        UsageError: the last message and the system prompt exceed the context.
+    """
+    head = 1 if messages[0].role == "system" else 0
+    last = (len(messages) - head - 1) // 2
+
+    def encode_without(turns: int) -> list[int]:
+        return encode([*messages[:head], *messages[head + 2 * turns :]])
+
+    dropped = min(dropped, last)
+    prompt, most = encode_without(dropped), context - min(max_tokens, int(_REPLY_FRACTION * context))
+    if len(prompt) > most and dropped < last:
+        most = min(most, int(_KEPT_FRACTION * context))  # so that not each turn drops one
+        fewer = range(dropped + 1, last)
+        dropped += 1 + bisect_left(fewer, True, key=lambda turns: len(encode_without(turns)) <= most)
+        prompt = encode_without(dropped)
+    if len(prompt) >= context:
+        raise UsageError(
+            f"the message is too long: with what comes before a reply it has {len(prompt)} tokens, and the context "
+            f"{context}"
+        )
+    return prompt, dropped
 
 
 class Chat:
@@ -69,8 +112,12 @@ class Chat:
         """
         self.messages.append(Message("user", content))
         text = ""
+        generator = self.generator
         try:
-            prompt = self._fit_into_context()
+            prompt, self.dropped = fit_into_context(
+                self.messages, partial(self.template.encode, generator.tokenizer), dropped=self.dropped,
+                context=generator.model.config.context_length, max_tokens=generator.config.max_tokens,
+            )  # fmt: skip
             for event in self._sample(prompt):
                 text += event.text
                 yield event
@@ -91,26 +138,6 @@ class Chat:
             if (last := self.messages.pop()).role == "user":
                 return last.content
         return None
-
-    def _fit_into_context(self) -> list[int]:
-        """Return the tokens of the prompt, without as many of the oldest turns as needed."""
-        context, limit = self.generator.model.config.context_length, self.generator.config.max_tokens
-        most = context - min(limit, int(_REPLY_FRACTION * context))
-        head = self.messages[:1] if self.system is not None else []
-        n_turns = (len(self.messages) - len(head) + 1) // 2
-        for dropped in range(min(self.dropped, n_turns - 1), n_turns):
-            self.dropped = dropped
-            turns = self.messages[len(head) + 2 * self.dropped :]
-            prompt = self.template.encode(self.generator.tokenizer, [*head, *turns])
-            if len(prompt) <= most:
-                return prompt
-            most = min(most, int(_KEPT_FRACTION * context))  # so that not each turn drops one
-        if len(prompt) >= context:
-            raise UsageError(
-                f"the message is too long: with what comes before a reply it has {len(prompt)} tokens, and the context "
-                f"{context}"
-            )
-        return prompt
 
     def _sample(self, prompt: list[int]) -> Iterator[Token | Finish]:
         config, tokenizer = self.generator.config, self.generator.tokenizer

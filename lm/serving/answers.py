@@ -54,7 +54,8 @@ class CompletionAnswer:
             statistics: counts times.
         """
         self._model, self._request, self._completions, self._stream = model, request, completions, stream
-        self._head = Head(self.event_kind if request.is_stream else self.kind, self.id_prefix, model)
+        extra = {"dropped_turns": request.dropped_turns} if request.truncates else {}
+        self._head = Head(self.event_kind if request.is_stream else self.kind, self.id_prefix, model, extra)
         self._statistics = statistics
         self._began, self._last = time.monotonic(), 0.0
         self._prompts = [

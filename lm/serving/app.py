@@ -37,9 +37,7 @@ from lm.serving.requests import (
     read_sampling,
     read_string,
 )
-from lm.serving.responses import (
-    to_event,
-)
+from lm.serving.responses import to_event
 from lm.serving.scheduler import Completion
 from lm.serving.statistics import Statistics
 from lm.serving.streams import EventStream, noticing_disconnect
@@ -130,8 +128,8 @@ class Endpoints:
         body = await self._read(request)
         messages, parsed = parse_chat(body, self._config)
         model = self._models.get(body.get("model"))
-        ids = await asyncio.to_thread(model.encode_chat, messages)
-        return await self._complete(request, model, parsed.with_prompt(ids), ChatAnswer)
+        encode = partial(model.encode_chat, messages, max_tokens=parsed.max_tokens, truncates=parsed.truncates)
+        return await self._complete(request, model, parsed.with_prompt(*await asyncio.to_thread(encode)), ChatAnswer)
 
     async def _complete(
         self, request: Request, model: ServedModel, parsed: CompletionRequest, kind: type[CompletionAnswer]

@@ -12,14 +12,12 @@ from lm.training import run_summaries
 
 
 def list_runs(folder: str | None) -> dict[str, Any]:
-    """Return the runs of a folder, those changed last at the end; none without a folder."""
+    """Return the name of a folder, and its runs, those changed last at the end; the folder need not be there yet."""
     if folder is None:
-        return {"runs": []}
-    try:
-        found, _ = run_summaries.list_runs(Path(folder))
-    except LMError as error:
-        raise ApiError(404, str(error), code="not_found") from None
+        return {"folder": None, "runs": []}
+    found, _ = run_summaries.list_runs(Path(folder)) if Path(folder).is_dir() else ([], [])
     return {
+        "folder": Path(folder).resolve().name,
         "runs": [
             {
                 "name": each.folder.name,
@@ -31,14 +29,14 @@ def list_runs(folder: str | None) -> dict[str, Any]:
                 "changed": each.changed,
             }
             for each in found
-        ]
+        ],
     }
 
 
 def read_metrics(folder: str | None, name: str, first: int) -> dict[str, Any]:
     """Return the metrics of a run from a step on, as steps and values by name; ApiError 404 if there is no such run."""
     missing = ApiError(404, f"there is no run {name[:80]!r}", code="not_found")
-    if folder is None or not name or name in (".", "..") or "/" in name or "\\" in name or "\0" in name:
+    if folder is None or not name or name in (".", "..") or set(name) & set("/\\\0") or len(name.encode()) > 255:
         raise missing
     run = Path(folder) / name
     if not run.is_dir():

@@ -96,7 +96,14 @@ CHAT_FIELDS = (
     Field("service_tier", "no effect", f"For {_HOSTED}."),
     Field("store", "no effect", "Nothing is stored."),
 )
-"""The fields of `/v1/chat/completions`."""
+"""OpenAI's fields of `/v1/chat/completions`."""
+
+TRUNCATION = Field(
+    "truncation", "supported",
+    "If the messages fill the context: `auto` leaves out the oldest turns, and the answer has their number as "
+    "`dropped_turns`; `disabled` refuses the messages. Default: disabled. OpenAI has this field in `/v1/responses`.",
+)  # fmt: skip
+"""A field of `/v1/chat/completions` beyond OpenAI's."""
 
 SAMPLING_FIELDS = tuple(
     _sampling(each.name)

@@ -8,7 +8,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from lm.config.decoding import SamplingConfig
 from lm.config.hardware import HardwareConfig
 from lm.config.options import did_you_mean
 from lm.config.serving import ServerConfig
+from lm.decoding.chat import fit_into_context
 from lm.decoding.generator import Generator
 from lm.decoding.sampling import Sampler
 from lm.engine.fastest_dtype import load_for_decoding
@@ -27,7 +28,7 @@ from lm.serving.errors import ApiError, invalid
 from lm.serving.scheduler import Deliver, Scheduler
 from lm.text.conversations import Message
 from lm.text.normalization import normalize_like_training
-from lm.tokenizer.chat_template import CHAT_TOKENS, ChatTemplate, read_chat_template
+from lm.tokenizer.chat_template import ChatTemplate
 from lm.tokenizer.offsets import TokenOffsets
 from lm.tokenizer.tokenizer import Tokenizer
 
@@ -85,49 +86,51 @@ class ServedModel:
         """Return the error for a model of another kind."""
         return invalid(f"model {self.name!r} {self.purpose}; it does not {does}", param="model", code="wrong_model")
 
-    @cached_property
+    @property
     def chat_template(self) -> ChatTemplate:
         """The chat template; ApiError if the model has none."""
         self.decoder  # noqa: B018 (raises the error for a model of another kind)
-        found = read_chat_template(self.checkpoint)
-        if found is not None:
-            return found
-        if not all(token in self.tokenizer.added_tokens for token in CHAT_TOKENS):
+        if (found := self.tokenizer.chat_template) is None:
             raise invalid(
                 f"model {self.name!r} has no chat template, as it was not trained on conversations; use "
                 "/v1/completions",
                 param="model",
                 code="no_chat_template",
             )
-        start = self.tokenizer.start_of_text
-        return ChatTemplate.default(start_of_text=None if start is None else self.tokenizer.token(start))
-
-    @cached_property
-    def _has_chat_template(self) -> bool:
-        try:
-            return bool(self.chat_template.source)
-        except (ApiError, LMError):
-            return False
+        return found
 
     @cached_property
     def end_of_turn(self) -> tuple[int, ...]:
         """The tokens that end a reply."""
         return self.chat_template.end_of_turn(self.tokenizer)
 
-    def encode_chat(self, messages: Sequence[Message]) -> list[int]:
-        """Return the tokens of messages and the generation prompt; ApiError if they exceed the context."""
+    def encode_chat(self, messages: Sequence[Message], *, max_tokens: int, truncates: bool) -> tuple[list[int], int]:
+        """Return the tokens of messages and the generation prompt, and the number of turns that are left out.
+
+        Args:
+            messages: a conversation.
+            max_tokens: of the reply.
+            truncates: whether the oldest turns may be left out; see `fit_into_context`.
+
+        Raises:
+            ApiError: the messages exceed the context, or the template refuses them.
+        """
+        encode, context = partial(self.chat_template.encode, self.tokenizer), self.decoder.config.context_length
         try:
-            ids = self.chat_template.encode(self.tokenizer, messages)
+            if truncates:
+                return fit_into_context(messages, encode, context=context, max_tokens=max_tokens)
+            ids = encode(messages)
         except LMError as error:
-            raise invalid(str(error), param="messages") from None
-        context = self.decoder.config.context_length
+            code = "context_length_exceeded" if isinstance(error, UsageError) else None
+            raise invalid(str(error), param="messages", code=code) from None
         if len(ids) >= context:
             raise invalid(
-                f"the messages have {len(ids)} tokens, and the model's context is {context}; leave out the oldest",
+                f"the messages have {len(ids)} tokens, and the model's context is {context}; leave out the oldest, or "
+                "set truncation to auto",
                 param="messages",
                 code="context_length_exceeded",
             )
-        return ids
+        return ids, 0
 
     def generator(self, config: SamplingConfig, *, is_chat: bool = False) -> Generator:
         """Return a generator, the same for equal settings apart from their seed; ApiError as of `decoder`."""
@@ -166,7 +169,7 @@ class ServedModel:
             "vocab_size": self.tokenizer.vocab_size,
             "n_layers": model.config.n_layers,
             "n_heads": model.config.n_heads,
-            "has_chat_template": self._has_chat_template,
+            "has_chat_template": self.purpose == "continues texts" and self.tokenizer.chat_template is not None,
             "languages": _languages(source or self.tokenizer) if model.config.translates else [],
         }
 

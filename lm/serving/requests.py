@@ -13,7 +13,7 @@ from lm.config.options import check_text, format_value, list_options
 from lm.config.serving import ServerConfig
 from lm.errors import LMError
 from lm.serving.errors import ApiError, from_lm_error, invalid
-from lm.serving.fields import CHAT_FIELDS, COMPLETION_FIELDS, check_fields
+from lm.serving.fields import CHAT_FIELDS, COMPLETION_FIELDS, TRUNCATION, check_fields
 from lm.serving.models import ServedModel
 from lm.serving.scheduler import Completion
 from lm.text.conversations import Message, parse_messages
@@ -42,6 +42,8 @@ class CompletionRequest:
         is_stream: whether tokens are sent as they come.
         include_usage: whether a stream ends with the number of tokens.
         is_chat: whether the prompt is that of a conversation.
+        truncates: whether the oldest turns are left out if the context is full.
+        dropped_turns: their number.
     """
 
     prompts: list[Prompt]
@@ -55,10 +57,12 @@ class CompletionRequest:
     is_stream: bool
     include_usage: bool
     is_chat: bool = False
+    truncates: bool = False
+    dropped_turns: int = 0
 
-    def with_prompt(self, ids: list[int]) -> CompletionRequest:
-        """Return the same request with one prompt."""
-        return dataclasses.replace(self, prompts=[ids])
+    def with_prompt(self, ids: list[int], dropped_turns: int) -> CompletionRequest:
+        """Return the same request with the prompt of a conversation."""
+        return dataclasses.replace(self, prompts=[ids], dropped_turns=dropped_turns)
 
 
 def read_number(
@@ -174,7 +178,7 @@ def parse_completion(body: Mapping[str, Any], config: ServerConfig) -> Completio
 
 def parse_chat(body: Mapping[str, Any], config: ServerConfig) -> tuple[tuple[Message, ...], CompletionRequest]:
     """Check a request of `/v1/chat/completions`; return its messages and the rest. ApiError if it is wrong."""
-    check_fields(body, CHAT_FIELDS)
+    check_fields(body, (*CHAT_FIELDS, TRUNCATION))
     messages = _read_messages(body)
     limits = {body[name] for name in ("max_tokens", "max_completion_tokens") if isinstance(body.get(name), int)}
     if len(limits) > 1:
@@ -191,6 +195,9 @@ def parse_chat(body: Mapping[str, Any], config: ServerConfig) -> tuple[tuple[Mes
     if body.get("top_logprobs") is not None and not has_logprobs:
         raise invalid("top_logprobs needs logprobs", param="top_logprobs")
     top = read_number(body, "top_logprobs", 0, maximum=MAX_LOGPROBS)
+    truncation = body.get("truncation")
+    if truncation not in (None, "auto", "disabled"):
+        raise invalid(f"truncation must be auto or disabled, not {format_value(truncation)}", param="truncation")
     return messages, CompletionRequest(
         prompts=[],
         config=sampling,
@@ -203,6 +210,7 @@ def parse_chat(body: Mapping[str, Any], config: ServerConfig) -> tuple[tuple[Mes
         is_stream=is_stream,
         include_usage=read_include_usage(body, is_stream=is_stream),
         is_chat=True,
+        truncates=truncation == "auto",
     )
 
 

@@ -6,7 +6,7 @@ import codecs
 import json
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,6 +41,7 @@ class Head:
         kind: of the object, such as "text_completion".
         prefix: of the ID.
         model: the model.
+        extra: fields beyond OpenAI's.
         key: what tells its ID from others.
         created: seconds since 1970.
     """
@@ -48,6 +49,7 @@ class Head:
     kind: str
     prefix: str
     model: ServedModel
+    extra: Mapping[str, Any] = field(default_factory=dict)
     key: str = field(default_factory=lambda: secrets.token_hex(12))
     created: int = field(default_factory=lambda: int(time.time()))
 
@@ -60,6 +62,7 @@ class Head:
             "model": self.model.name,
             "system_fingerprint": self.model.fingerprint,
             "choices": list(choices),
+            **self.extra,
             **others,
         }
 

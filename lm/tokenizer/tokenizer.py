@@ -331,14 +331,16 @@ class Tokenizer:
         parser.encode_special_tokens = False
         return parser
 
-    @staticmethod
     def _encodings(
-        texts: Sequence[str], backend: tokenizers.Tokenizer, *, offsets: bool = False
+        self, texts: Sequence[str], backend: tokenizers.Tokenizer, *, offsets: bool = False
     ) -> list[tokenizers.Encoding]:
         try:
             encode = backend.encode_batch if offsets else backend.encode_batch_fast  # the latter has no offsets
             return encode(texts, add_special_tokens=False)
         except Exception as error:  # the library raises nothing narrower
+            if self._table:  # names the character
+                added = "|".join(map(re.escape, self.added_tokens)) if backend is self._special_parser else "$^"
+                self._table.encode("".join(re.sub(added, "", text) for text in texts))
             raise InputError(f"the tokenizer cannot encode this text: {error}") from None
 
     def decode(self, ids: Sequence[int] | npt.NDArray[Any], *, skip_special: bool = True) -> str:

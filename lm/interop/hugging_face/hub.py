@@ -11,6 +11,7 @@ import contextlib
 import os
 import re
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -76,8 +77,12 @@ def download_model(name: HubName) -> Path:
     return _fetch(hub, name, _FILES)
 
 
-def import_from_hub(name: HubName) -> Path:
+def import_from_hub(name: HubName, *, on_import: Callable[[Path], object] = lambda _: None) -> Path:
     """Download and import a model, unless that was done before, and return its run in our cache.
+
+    Args:
+        name: of the model.
+        on_import: called with the new run, before others see it.
 
     Raises:
         InputError: as of `download_model` and `import_model`.
@@ -90,6 +95,7 @@ def import_from_hub(name: HubName) -> Path:
     try:
         unfinished.parent.mkdir(parents=True, exist_ok=True)
         import_model(folder, unfinished)
+        on_import(unfinished)
         with contextlib.suppress(OSError):  # another process was faster
             unfinished.rename(run)
     finally:

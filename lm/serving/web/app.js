@@ -27,7 +27,7 @@ const tabs = document.getElementById("tabs");
 const chooser = document.getElementById("model");
 const created = new Map();
 let models = [];
-let hasRuns = false;
+let hasRuns = false; // or may have: a folder of runs is served
 let current = null;
 
 /** Return the views that the models of this server have a use for. */
@@ -176,7 +176,7 @@ async function start() {
   window.addEventListener("hashchange", route);
   try {
     models = await listModels();
-    hasRuns = (await listRuns({})).length > 0;
+    hasRuns = (await listRuns()).folder !== null;
     drawTabs();
     route();
   } catch (error) {

@@ -1,7 +1,7 @@
 // Chat: several turns with streaming, stop, retry and undo, a system prompt, and the conversation as a JSON file.
 
-import { announce, button, clearError, count, element, report, saveFile } from "./dom.js";
-import { Latest } from "./api.js";
+import { announce, button, clearError, element, report, saveFile } from "./dom.js";
+import { Latest, ServerError } from "./api.js";
 import { chat } from "./endpoints.js";
 import { SamplingOptions } from "./options.js";
 
@@ -14,11 +14,12 @@ export class ChatView {
 
   constructor() {
     this.model = null;
-    this.messages = [];
+    this.messages = []; // of the user and the model in turn
+    this.dropped = 0; // turns that the model no longer sees
     this.latest = new Latest();
     this.options = new SamplingOptions({ names: OPTIONS });
     this.log = element("ol", { class: "chat-log", "aria-label": "Conversation" });
-    this.forgotten = element("p", { class: "notice", role: "status", hidden: true });
+    this.notice = element("p", { class: "notice", role: "status", hidden: true });
     this.system = element("textarea", { id: "chat-system", rows: 2, class: "plain-text", placeholder: "none" });
     this.input = element("textarea", {
       id: "chat-input",
@@ -44,7 +45,7 @@ export class ChatView {
       element(
         "div",
         { class: "column-main chat" },
-        this.forgotten,
+        this.notice,
         this.log,
         element("label", { class: "visually-hidden", for: "chat-input" }, "Message"),
         this.input,
@@ -91,8 +92,7 @@ export class ChatView {
     const text = this.input.value.trim();
     if (text === "" || this.latest.isBusy) return;
     this.input.value = "";
-    this.messages.push({ role: "user", content: text });
-    await this.#reply();
+    await this.#reply(text);
   }
 
   stop() {
@@ -101,57 +101,58 @@ export class ChatView {
 
   /** Take back the last turn; its message can be edited. */
   undo() {
-    if (this.latest.isBusy) return;
-    const last = this.messages.findLastIndex(({ role }) => role === "user");
-    if (last < 0) return;
-    this.input.value = this.messages[last].content;
-    this.messages.length = last;
+    if (this.latest.isBusy || !this.messages.length) return;
+    this.#takeBack();
     this.#draw();
     this.input.focus();
   }
 
-  async #reply() {
+  /** Remove the last turn; its message goes back to where it was written, unless another is being written there. */
+  #takeBack() {
+    const [message] = this.messages.splice(-2);
+    this.input.value ||= message.content;
+  }
+
+  async #reply(message) {
     clearError();
-    const sent = [...this.messages];
     const reply = { role: "assistant", content: "" };
-    this.messages.push(reply);
-    let isComplete = false;
+    this.messages.push({ role: "user", content: message }, reply);
     try {
-      await this.latest.run((signal) => this.#stream(sent, reply, signal));
-      isComplete = true;
+      await this.latest.run((signal) => this.#stream(reply, signal));
+      if (reply.content.trim() === "") throw new ServerError("The reply is empty.");
       announce(`Reply: ${reply.content}`);
     } catch (error) {
       report(error);
     }
-    if (!isComplete && reply.content === "") this.messages.pop(); // the message stays, for Retry
+    if (reply.content.trim() === "") this.#takeBack();
     this.#draw();
   }
 
-  /** Write a reply; the oldest turns are left out until the others fit into the context. */
-  async #stream(sent, reply, signal) {
+  /** Write a reply; the oldest turns are left out once the context is full. */
+  async #stream(reply, signal) {
     this.#draw();
     const body = this.log.lastElementChild.querySelector(".message-text");
-    const turns = sent.filter(({ role }) => role === "user").length;
-    for (let left = turns; ;) {
-      try {
-        const messages = [...this.#systemMessages(), ...sent];
-        for await (const { text } of chat({ model: this.model.id, messages, options: this.options.values, signal })) {
-          reply.content += text;
-          body.append(text);
-          this.log.lastElementChild.scrollIntoView({ block: "nearest" });
-        }
-        break;
-      } catch (error) {
-        if (error.code !== "context_length_exceeded" || left === 1) throw error;
-        sent.splice(
-          0,
-          sent.findIndex(({ role }, index) => index > 0 && role === "user"),
-        );
-        left -= 1;
-        this.forgotten.hidden = false;
-        this.forgotten.textContent = `The context is full: the model no longer sees the first ${count(turns - left, "turn")}.`;
-      }
+    const before = Math.min(this.dropped, this.messages.length / 2 - 1);
+    const messages = [...this.#systemMessages(), ...this.messages.slice(2 * before, -1)];
+    for await (const { text, dropped } of chat({
+      model: this.model.id,
+      messages,
+      options: this.options.values,
+      signal,
+    })) {
+      this.#setDropped(before + dropped);
+      reply.content += text;
+      body.append(text);
+      this.log.lastElementChild.scrollIntoView({ block: "nearest" });
     }
+  }
+
+  #setDropped(turns) {
+    if (turns === this.dropped) return;
+    this.dropped = turns;
+    this.notice.hidden = turns === 0;
+    const which = turns === 1 ? "oldest turn" : `oldest ${turns} turns`;
+    this.notice.textContent = `The context is full: the model no longer sees the ${which}.`;
   }
 
   #systemMessages() {
@@ -161,9 +162,9 @@ export class ChatView {
 
   async #retry() {
     if (this.latest.isBusy || !this.messages.length) return;
-    if (this.messages.at(-1).role === "assistant") this.messages.pop();
+    const [message] = this.messages.splice(-2);
     this.input.focus();
-    await this.#reply();
+    await this.#reply(message.content);
   }
 
   #save() {
@@ -174,7 +175,7 @@ export class ChatView {
   #clear() {
     this.stop();
     this.messages = [];
-    this.forgotten.hidden = true;
+    this.#setDropped(0);
     this.#draw();
     this.input.focus();
   }

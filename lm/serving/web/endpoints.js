@@ -42,13 +42,11 @@ export async function* complete({ model, prompt, n, options, signal }) {
   }
 }
 
-/** Yield the pieces of a reply. */
+/** Yield the pieces of a reply, each with the number of turns that the model was not shown, as its context is full. */
 export async function* chat({ model, messages, options, signal }) {
-  for await (const { choices } of stream("v1/chat/completions", {
-    body: { model, messages, ...toFields(options) },
-    signal,
-  })) {
-    for (const { delta } of choices) if (delta?.content) yield { text: delta.content };
+  const body = { model, messages, truncation: "auto", ...toFields(options) };
+  for await (const { choices, dropped_turns: dropped } of stream("v1/chat/completions", { body, signal })) {
+    for (const { delta } of choices) yield { text: delta?.content ?? "", dropped };
   }
 }
 
@@ -130,15 +128,16 @@ function readAlignment(found) {
   };
 }
 
-/** Return the runs of the folder, the one changed last first. */
-export async function listRuns({ signal }) {
-  const { runs } = await request("runs", { signal });
-  return runs.reverse().map(({ name, step, is_running: isRunning, bits_per_byte: bitsPerByte }) => ({
+/** Return the name of the folder of runs, null if the server has none, and its runs, the one changed last first. */
+export async function listRuns({ signal } = {}) {
+  const { folder, runs: found } = await request("runs", { signal });
+  const runs = found.reverse().map(({ name, step, is_running: isRunning, bits_per_byte: bitsPerByte }) => ({
     name,
     step,
     isRunning,
     bitsPerByte,
   }));
+  return { folder, runs };
 }
 
 const METRICS = {

@@ -19,7 +19,7 @@ export class RunsView {
     this.timer = 0;
     this.controller = new AbortController();
     this.list = element("ul", { class: "run-list" });
-    this.empty = element("p", { class: "muted", hidden: true }, "There are no runs in this folder.");
+    this.empty = element("p", { class: "muted", hidden: true });
     const axes = { xLabel: "step" };
     this.charts = [
       {
@@ -75,7 +75,9 @@ export class RunsView {
     const { signal } = this.controller;
     clearTimeout(this.timer);
     try {
-      this.runs = await listRuns({ signal });
+      const { folder, runs } = await listRuns({ signal });
+      this.runs = runs;
+      this.empty.textContent = `No runs in ${folder} yet. They appear here as soon as lm train writes them.`;
       if (!this.curves.size) this.#choose(this.runs[0]);
       for (const run of this.runs.filter(({ isRunning }) => isRunning)) this.#choose(run, { unlessSeen: true });
       this.#drawList();

@@ -19,7 +19,7 @@ export class TranslateView {
       placeholder: "A sentence to translate",
     });
     this.number = element("input", { type: "number", id: "translate-n", min: 1, max: 10, value: 3 });
-    this.beam = element("input", { type: "number", id: "translate-beam", min: 1, max: 64, value: 5 });
+    this.beam = element("input", { type: "number", id: "translate-beam", min: 1, max: 32, value: 5 });
     this.language = element("select", { id: "translate-to" });
     this.languageField = element(
       "span",

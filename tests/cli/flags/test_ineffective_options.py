@@ -132,6 +132,9 @@ CASES: dict[tuple[str, str], Case] = {
         "supervised-run hello --max-tokens 1", "plain-run hello --max-tokens 1"
     ),
     ("generate", "on a single sample"): Case("missing-run hello", "missing-run hello -n 2"),
+    ("chat", "with --greedy,"): Case("missing-run --greedy", "missing-run"),
+    ("chat", "with --temperature 0,"): Case("missing-run --temperature 0", "missing-run"),
+    ("chat", "with --ignore-eos,"): Case("missing-run --ignore-eos", "missing-run"),
     ("translate", "in a search,"): Case("missing-run text.txt", "missing-run text.txt --sample"),
     ("translate", "with --sample,"): Case("missing-run text.txt --sample", "missing-run text.txt"),
     ("translate", "with --temperature 0,"): Case(
@@ -334,9 +337,9 @@ HEEDED = {
         "--prompts", "--cache", "--max-tokens", "--ignore-eos", "--beam", "--device", "--dtype", "--threads",
     },
     "chat": {
-        "--system", "--max-tokens", "--min-tokens", "--ignore-eos", "--greedy", "--temperature", "--top-k", "--top-p",
-        "--min-p", "--typical", "--repetition-penalty", "--presence-penalty", "--frequency-penalty",
-        "--no-repeat-ngram", "--logit-bias", "--stop", "--seed", "--stats", "--device", "--dtype", "--threads",
+        "--system", "--max-tokens", "--ignore-eos", "--greedy", "--repetition-penalty", "--presence-penalty",
+        "--frequency-penalty", "--no-repeat-ngram", "--logit-bias", "--stop", "--stats", "--device", "--dtype",
+        "--threads",
     },
     "serve": {
         "--host", "--port", "--token", "--cors", "--runs", "--batch-size", "--max-requests", "--max-samples",

@@ -1,23 +1,28 @@
 """`lm chat`: turns, commands and the context."""
 
+import contextlib
 import json
 import re
+import signal
+import subprocess
 import sys
 
 import pytest
 
 import lm
+from cli.generation.chat_session import INTRODUCTION
 from cli.main import run
 from lm.checkpoint import load_model
 from lm.config.decoding import SamplingConfig
 from lm.config.hardware import HardwareConfig
-from lm.decoding.chat import Chat
+from lm.decoding.chat import Chat, fit_into_context
 from lm.decoding.generator import Generator
 from lm.decoding.session import DecodeSession
 from lm.errors import InputError, UsageError
 from lm.hardware import select_inference_hardware
 from lm.text.conversations import Message
-from tests.cli.small_runs import make_run
+from tests.cli.generation.pseudo_terminal import Terminal
+from tests.cli.small_runs import make_run, make_tokenizer
 
 SHAPE = ["--d-model", "32", "--n-layers", "1", "--n-heads", "2", "--context", "128", "--kind", "byte"]
 GREEDY = ("--greedy", "--max-tokens", 6)
@@ -135,6 +140,25 @@ def test_the_oldest_turns_are_dropped_and_the_system_prompt_stays(chats):
     assert len(chat.messages) == 25  # what is dropped is still saved
 
 
+@pytest.mark.parametrize("dropped", [0, 3])
+@pytest.mark.parametrize("lengths", [[1] * 12, [9] * 12, [1, 9, 1, 30, 2, 5, 8, 1, 9, 3], [40, 1], [2]])
+def test_as_few_turns_as_needed_are_dropped(lengths, dropped):
+    """Compared with a search turn by turn; the system prompt has 4 tokens, and the last message stays."""
+    context = 64
+    turns = [Message(role, text) for length in lengths for role, text in (("user", "x" * length), ("assistant", "y"))]
+    messages = [Message("system", "s" * 4), *turns[:-1]]
+
+    def encode(some):
+        return [0] * sum(len(each.content) for each in some)
+
+    prompt, found = fit_into_context(messages, encode, context=context, max_tokens=1000, dropped=dropped)
+    sizes = [4 + sum(lengths[number:]) + len(lengths) - 1 - number for number in range(len(lengths))]
+    first = min(dropped, len(lengths) - 1)
+    fits = [number for number in range(first, len(lengths)) if sizes[number] <= (48 if number == first else 32)]
+    assert found == (fits[0] if fits else len(lengths) - 1)
+    assert len(prompt) == sizes[found]
+
+
 def test_a_message_beyond_the_context_is_refused_and_left_out(chats):
     chat = open_chat(chats)
     with pytest.raises(UsageError, match="the message is too long"):
@@ -150,6 +174,19 @@ def test_full_context_is_told_once_each_time(session, chats):
     told = re.findall(r"the context is full: the oldest .* no longer read", notes)
     assert 1 <= len(told) < 8
     assert len(set(told)) == len(told)
+
+
+def test_bare_training_on_messages_makes_a_chat_model(chats, session, capsys, monkeypatch, tmp_path):
+    """All but the number of steps is chosen; `lm info` names the template."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "chats.jsonl").write_text((chats.parent / "chats.jsonl").read_text())
+    assert run(["train", "chats.jsonl", "-o", "run", "--steps", "1"]) == 0
+    assert "next    lm chat run" in capsys.readouterr().err
+    assert run(["info", "run"]) == 0
+    assert "lm's own chat template" in capsys.readouterr().out
+    output, notes = session("run", "The owl", flags=(*GREEDY, "--logit-bias", "<|end|>=-inf"))
+    assert "warning" not in notes
+    assert output
 
 
 def test_a_base_model_warns_and_continues_a_transcript(session, base):
@@ -181,6 +218,77 @@ def test_commands_answer_on_stderr(session, chats, line, note):
 def test_flags_are_those_of_generate_but_for_token_healing(session, chats):
     _, notes = session(chats, flags=("--token-healing",), code=2)
     assert "--token-healing" in notes
+
+
+@pytest.fixture(scope="module")
+def endless(tmp_path_factory):
+    """A run whose replies don't end before the test: those of the other runs end with their short context."""
+    return make_run(tmp_path_factory.mktemp("endless") / "run", context_length=1_000_000)
+
+
+ENDLESS = ("--max-tokens", 10**9, "--logit-bias", "<|endoftext|>=-inf")
+
+
+def test_on_a_terminal_ctrl_c_stops_the_reply_and_ctrl_d_the_chat(endless, tmp_path):
+    saved = tmp_path / "saved.jsonl"
+    with contextlib.closing(Terminal("chat", endless, *ENDLESS)) as terminal:
+        terminal.wait_for(re.escape(INTRODUCTION))
+        terminal.wait_for("> ")
+        terminal.interrupt_waiting()
+        terminal.wait_for(r"\(Ctrl-D to end\)\n> ")
+        terminal.type("half a line")
+        terminal.wait_for("half a line")
+        terminal.interrupt_waiting()
+        terminal.wait_for("^\n> ")
+        terminal.type("The owl\\\nsaw\n")
+        terminal.wait_for(r"\. saw\n")
+        terminal.wait_for("(?s).{40}")
+        terminal.interrupt()
+        terminal.wait_for("\n> ")
+        terminal.type("/retry\n")
+        terminal.wait_for("/retry\n")
+        terminal.wait_for("(?s).{40}")
+        terminal.interrupt()
+        terminal.wait_for("\n> ")
+        terminal.type(f"/save {saved}\n")
+        terminal.wait_for("saved to")
+        terminal.wait_for("\n> ")
+        terminal.type("\x04")
+        assert terminal.process.wait(timeout=900) == 0
+    ((question, reply),) = read_saved(saved)
+    assert question == ("user", "The owl\nsaw")
+    assert reply[0] == "assistant"
+    assert reply[1]
+
+
+def test_ctrl_c_ends_a_chat_that_is_not_on_a_terminal(endless):
+    command = [sys.executable, "-m", "cli", "chat", str(endless), *map(str, ENDLESS)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdin.write(b"The owl\nThe fox\n")
+        process.stdin.flush()
+        process.stdout.read(40)
+        process.send_signal(signal.SIGINT)
+        notes = process.communicate()[1]
+    assert process.returncode == 130
+    assert b"Traceback" not in notes
+
+
+def test_a_character_without_a_token_is_named(session, tmp_path):
+    folder = make_run(tmp_path / "run", tokenizer=make_tokenizer("char").with_chat_template(), context_length=64)
+    output, notes = session(folder, "The Q owl", "The <|end|>owl", "The owl")
+    assert notes.count("character 'Q' (U+0051 LATIN CAPITAL LETTER Q) is not in the tokenizer's vocabulary") == 1
+    assert notes.count("character '<'") == 1
+    assert notes.count("lm: ") == 2
+    assert output
+
+
+def test_what_cannot_be_saved_is_one_line(session, chats, tmp_path):
+    latin = tmp_path / "latin.jsonl"
+    latin.write_bytes(b"\xe4")
+    lines = "The owl", f"/save {tmp_path}", "/save ~nobody-of-this-name/x", "/save a\0b", f"/save {latin}"
+    _, notes = session(chats, *lines, flags=(*GREEDY, "--logit-bias", "<|end|>=-inf"))
+    assert notes.count("lm: ") == 3
+    assert latin.read_bytes().startswith(b"\xe4\n{")
 
 
 def test_python_replies_to_messages(chats):

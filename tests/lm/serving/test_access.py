@@ -110,7 +110,7 @@ def test_files_outside_the_page_are_not_served(server, path):
 
 @pytest.mark.parametrize("name", ["gpt", "%2e%2e", "a%2f..%2fb", "..%2fgpt", "gpt%00"])
 def test_without_a_folder_of_runs_there_are_none(server, name):
-    assert httpx.get(f"{server.url}/runs").json() == {"runs": []}
+    assert httpx.get(f"{server.url}/runs").json() == {"folder": None, "runs": []}
     assert httpx.get(f"{server.url}/runs/{name}/metrics").status_code == 404
 
 

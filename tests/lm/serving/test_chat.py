@@ -7,10 +7,9 @@ from lm.config.hardware import HardwareConfig
 from lm.config.tokenizer import END_OF_TEXT, TokenizerConfig
 from lm.decoding.generator import Generator
 from lm.engine.fastest_dtype import load_for_decoding
-from lm.run_folder import find_checkpoint
 from lm.text.conversations import Message
 from lm.tokenizer import training
-from lm.tokenizer.chat_template import CHAT_TOKENS, ChatTemplate, write_chat_template
+from lm.tokenizer.chat_template import ChatTemplate
 from tests.cli.small_runs import TEXT, make_run
 from tests.lm.serving.conftest import served
 
@@ -26,11 +25,12 @@ def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     tokenizer = training.train(
         [TEXT], TokenizerConfig(vocab_size=300), corpus_bytes=len(TEXT.encode()),
-        special_tokens=(END_OF_TEXT, *CHAT_TOKENS),
-    ).tokenizer  # fmt: skip
+        special_tokens=(END_OF_TEXT,),
+    ).tokenizer.with_chat_template()  # fmt: skip
     make_run(folder / "chat", tokenizer=tokenizer, context_length=64)
-    make_run(folder / "own", tokenizer=tokenizer, context_length=64)
-    write_chat_template(find_checkpoint(folder / "own"), ChatTemplate(OWN_TEMPLATE))
+    own = tokenizer.with_chat_template()
+    own.chat_template = ChatTemplate(OWN_TEMPLATE)
+    make_run(folder / "own", tokenizer=own, context_length=64)
     make_run(folder / "base", context_length=64)
     return folder
 
@@ -123,3 +123,18 @@ def test_a_wrong_request_is_refused(client, field, expected):
 def test_fields_without_effect_are_accepted(client):
     given = ask(client, user="me", metadata={"a": "b"}, store=True, response_format={"type": "text"}, tools=[])
     assert given.choices[0].message.content == ask(client).choices[0].message.content
+
+
+def test_the_oldest_turns_are_left_out_on_request(client):
+    turns = [{"role": "user", "content": "The owl saw."}, {"role": "assistant", "content": "The fox."}]
+    messages = [MESSAGES[0], *turns * 20, MESSAGES[1]]
+    answer = ask(client, messages=messages, extra_body={"truncation": "auto"})
+    assert 0 < answer.dropped_turns < 20
+    fewer = [MESSAGES[0], *turns * (20 - answer.dropped_turns), MESSAGES[1]]
+    assert ask(client, messages=fewer).choices[0].message == answer.choices[0].message
+    parts = list(ask(client, messages=messages, stream=True, extra_body={"truncation": "auto"}))
+    assert {part.dropped_turns for part in parts} == {answer.dropped_turns}
+    assert ask(client, extra_body={"truncation": "auto"}).dropped_turns == 0
+    for truncation in ("disabled", "first"):
+        with pytest.raises(openai.BadRequestError, match="truncation"):
+            ask(client, messages=messages, extra_body={"truncation": truncation})
