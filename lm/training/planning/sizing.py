@@ -26,6 +26,9 @@ _MIN_STEPS_PER_EPOCH = 8
 """Of text: on 20 kB, steps of a third of an epoch gave 3.58 bits/byte of unseen text, and of an eighth 3.49."""
 _TOKENS_PER_VOCAB_ENTRY = 192
 """Of text: 3 layers that saw 87 on the King James Bible were 3% worse than 2 layers in equal time, 135 still 1%."""
+_MAX_PARAMETERS_PER_TOKEN = 200
+"""Block parameters for each token of a text: ten minutes on 20 kB gave 3.58 bits/byte of unseen text by 4 layers (260
+parameters for each token) and 3.52 by 3 layers (110)."""
 _MAX_VOCAB_SIZE = 16_384  # of the preset base; for texts larger than those in the tables below
 _HELD_OUT_FRACTION = 0.1  # of a text of up to a megabyte; the default of the setting `validation`
 _BYTE_VOCAB_SIZE = 257  # bytes and the end-of-text token: approximate vocabulary without BPE
@@ -51,6 +54,7 @@ class _SizingRules:
         min_steps_per_epoch: which limits the batch of small corpora.
         tokens_per_vocab_entry: that models deeper than two layers must see, since the output layer takes most of their
             time with a large vocabulary.
+        max_parameters_per_token: block parameters for each token of the corpus, against overfitting.
         vocab_sizes: (bytes of the corpus below which it is used, vocabulary size).
         sides: texts that are read for a learned token, 2 of pairs.
         short_corpus_bytes: below which a corpus that is seen often gets a smaller vocabulary, against memorised rare
@@ -65,6 +69,7 @@ class _SizingRules:
     sides: int = 1
     min_steps_per_epoch: int = 0
     tokens_per_vocab_entry: int = 0
+    max_parameters_per_token: float = math.inf
     short_corpus_bytes: int = 0
     frequent_epochs: float = 0
     frequent_vocab_size: int = 0
@@ -84,6 +89,7 @@ _TEXT = _SizingRules(
     ),
     min_steps_per_epoch=_MIN_STEPS_PER_EPOCH,
     tokens_per_vocab_entry=_TOKENS_PER_VOCAB_ENTRY,
+    max_parameters_per_token=_MAX_PARAMETERS_PER_TOKEN,
 )
 _PAIRS = _SizingRules(
     parameters_at_depth_1=28 * 64**2,  # 12 in the encoder, 16 in the decoder with cross-attention
@@ -203,14 +209,14 @@ def _size_for_flops(
     rules: _SizingRules, vocab_size: int, flops: float, corpus_bytes: int, depth: int | None
 ) -> ModelSize:
     """Return the size for a compute budget: of a given depth, or the deepest that sees enough tokens."""
-    depth = _max_depth(rules, vocab_size, flops) if depth is None else depth
+    corpus_tokens = (1 - _HELD_OUT_FRACTION) * corpus_bytes / _estimate_bytes_per_token(vocab_size)
+    depth = _max_depth(rules, vocab_size, flops, corpus_tokens) if depth is None else depth
     tokens = _training_tokens(rules, vocab_size, flops, depth)
     maximum = rules.batch_tokens * depth
     batch = min(maximum, round(_BATCH_TOKENS_FACTOR * tokens**0.5), round(tokens / _MIN_STEPS))
     if rules.min_steps_per_epoch:
-        epoch = (1 - _HELD_OUT_FRACTION) * corpus_bytes / _estimate_bytes_per_token(vocab_size)
         window = build_depth_preset(depth).model["context_length"]
-        batch = min(batch, max(window, round(epoch / rules.min_steps_per_epoch)))
+        batch = min(batch, max(window, round(corpus_tokens / rules.min_steps_per_epoch)))
     return ModelSize(depth, vocab_size, max(_MIN_BATCH_TOKENS, batch), tokens)
 
 
@@ -219,18 +225,20 @@ def _estimate_bytes_per_token(vocab_size: int) -> float:
     return max(1.0, 1.5 + 0.43 * math.log2(vocab_size / 320))
 
 
-def _max_depth(rules: _SizingRules, vocab_size: int, flops: float) -> int:
-    """Return the depth of the deepest model that sees enough tokens."""
+def _max_depth(rules: _SizingRules, vocab_size: int, flops: float, corpus_tokens: float) -> int:
+    """Return the depth of the deepest model that sees enough tokens and is not too large for the corpus."""
+    max_parameters = rules.max_parameters_per_token * corpus_tokens
     enough = _TOKENS_PER_PARAMETER * (flops / _REFERENCE_FLOPS) ** _EXPONENT
 
-    def sees_enough(depth: int) -> bool:
-        needed = enough * rules.parameters_at_depth_1 * depth**3
+    def is_suitable(depth: int) -> bool:
+        parameters = rules.parameters_at_depth_1 * depth**3
+        needed = enough * parameters
         if depth > 2:
             needed = max(needed, rules.tokens_per_vocab_entry * vocab_size)
-        return _training_tokens(rules, vocab_size, flops, depth) >= needed
+        return _training_tokens(rules, vocab_size, flops, depth) >= needed and parameters <= max_parameters
 
     depth = 1
-    while depth < _MAX_DEPTH and sees_enough(depth + 1):
+    while depth < _MAX_DEPTH and is_suitable(depth + 1):
         depth += 1
     return depth
 

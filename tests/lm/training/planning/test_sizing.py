@@ -91,6 +91,15 @@ def test_more_time_or_a_faster_machine_makes_larger_models():
     assert faster.depth == size_language_model(1000, flops_per_second=RATE, text_bytes=MEGABYTE).depth
 
 
+@pytest.mark.parametrize(("text_bytes", "depth"), [(20_000, 3), (60_000, 4), (400_000, 8)])
+def test_a_text_limits_the_model_at_any_time(text_bytes, depth):
+    """200 parameters for each of 12,000, 25,500 and 158,000 tokens: 12 · 64² · depth³ of the blocks."""
+    for seconds in (60, 600, 6000, 1e6):
+        assert size_language_model(seconds, flops_per_second=RATE, text_bytes=text_bytes).depth <= depth
+    assert size_language_model(1e6, flops_per_second=RATE, text_bytes=text_bytes).depth == depth
+    assert size_language_model(1e6, flops_per_second=RATE, text_bytes=text_bytes, depth=12).depth == 12
+
+
 @pytest.mark.parametrize(
     ("operations", "text_bytes", "kind", "expected", "tokens"),
     [
