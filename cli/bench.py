@@ -15,7 +15,7 @@ from lm.config.hardware import INFERENCE_ONLY_DTYPES, HardwareConfig
 from lm.config.options import did_you_mean
 from lm.config.presets import PRESETS, build_run_config, is_preset
 from lm.config.run import RunConfig
-from lm.errors import InputError, UsageError
+from lm.errors import UsageError, missing_packages
 
 if TYPE_CHECKING:
     from lm.benchmark.hardware_limits import HardwareLimits
@@ -98,7 +98,7 @@ def bench(
     from lm.benchmark.hugging_face import is_installed
 
     if compare and not is_installed():
-        raise InputError("comparing with Hugging Face needs its package: pip install transformers")
+        raise missing_packages("comparing with Hugging Face", "transformers")
     comparing = is_installed() if compare is None else compare
     limits, found = _measure(configs, generating, seconds=seconds, compare=comparing, rows=batch_size)
     if as_json:

@@ -105,7 +105,7 @@ def global_options(
         ),
     ] = False,
 ) -> None:
-    """Train, sample and measure language models on text of your own."""
+    """Train, sample from and evaluate language models on your own text."""
 
 
 class GroupedCommands(TyperGroup):
@@ -129,8 +129,8 @@ def build_app(*names: str) -> typer.Typer:
     made = typer.Typer(
         name="lm",
         callback=global_options,
-        help="Train, sample and measure language models on text of your own.",
-        epilog="LM_SEED=1 in the environment is --seed 1. Documentation: docs/README.md.",
+        help="Train, sample from and evaluate language models on your own text.",
+        epilog="Environment: LM_SEED=1 is --seed 1. Documentation: docs/README.md.",
         cls=GroupedCommands,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,

@@ -16,7 +16,7 @@ def merge(
     *,
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Folder of the new run.")],
 ) -> None:
-    """Merge LoRA adapters into the weights, as a plain run.
+    """Merge LoRA adapters into the weights of their base run.
 
     A run of `lm train --lora` has only adapters, and needs the run that it started from wherever it is used. The
     merged run needs nothing else, computes the same, and can be trained on whole with `lm train --from`.

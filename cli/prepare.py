@@ -91,7 +91,7 @@ def prepare(
     as_json: AsJson = False,
     given: ParsedOptions,
 ) -> None:
-    """Tokenize a corpus into shards, as lm train does by itself.
+    """Tokenize a corpus into shards (lm train does so automatically).
 
     The same command on the same text reuses the shards. With -o FOLDER, give that folder to lm train as its corpus;
     without, the shards go to the cache, where lm train finds them if it is given the same corpus and --tokenizer.

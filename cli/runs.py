@@ -17,7 +17,7 @@ from cli.console.numbers import format_count, format_value
 from cli.console.tables import print_table
 from cli.flags import completion
 from lm.config.options import did_you_mean
-from lm.errors import InputError, LMError, UsageError
+from lm.errors import LMError, UsageError, missing_packages
 from lm.files import atomic_write_bytes
 from lm.run_folder import is_run
 from lm.training import run_summaries
@@ -40,7 +40,7 @@ def runs(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder of runs.")] = Path("runs"),
     as_json: Annotated[bool, typer.Option("--json", help="Print a list of JSON objects.")] = False,
 ) -> None:
-    """List runs: base, size, best score, progress.
+    """List runs: preset, size, best score, progress.
 
     Those changed last stand at the end; a run that a process is training now says so. Scores are those of the split
     that the run held out: bits/byte, but the accuracy of classifiers and the BLEU of runs that translate.
@@ -167,7 +167,7 @@ def _write_picture(chosen: Mapping[str, MetricCurve], what: str, out: Path) -> N
     try:
         import matplotlib as mpl
     except ImportError:
-        raise InputError("pictures need matplotlib: pip install 'lm-toolkit[plot]'") from None
+        raise missing_packages("a picture", "matplotlib") from None
     mpl.use("Agg")
     from matplotlib import pyplot
 

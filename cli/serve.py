@@ -11,7 +11,7 @@ from cli.flags import completion
 from cli.flags.options import ParsedOptions, with_options
 from lm.config.hardware import HardwareConfig
 from lm.config.serving import ServerConfig
-from lm.errors import InputError
+from lm.errors import missing_packages
 
 if TYPE_CHECKING:
     from lm.serving.models import Models
@@ -35,8 +35,9 @@ _Runs = Annotated[
 def serve(runs: _Runs, *, given: ParsedOptions) -> None:
     """Serve models over HTTP: an OpenAI-compatible API and a web page.
 
-    Requests are decoded together (continuous batching). With a seed, a completion is that of lm generate, whatever else
-    is running. Ctrl-C and SIGTERM end the server after the running requests.
+    The requests for a model are decoded in one batch (continuous batching). With a seed, a completion is the same as
+    from lm generate, regardless of other requests, except for the rounding of the logits. On Ctrl-C or SIGTERM, the
+    server finishes running requests, for at most --drain seconds, and exits.
 
     Examples:
       lm serve runs/novel
@@ -48,7 +49,7 @@ def serve(runs: _Runs, *, given: ParsedOptions) -> None:
     from importlib.util import find_spec
 
     if find_spec("uvicorn") is None or find_spec("starlette") is None:
-        raise InputError("lm serve needs starlette and uvicorn: pip install 'lm-toolkit[serve]'")
+        raise missing_packages("lm serve", "starlette", "uvicorn")
     from cli.flags.loading import import_torch
 
     import_torch()

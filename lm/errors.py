@@ -44,6 +44,11 @@ class OutOfMemoryError(TrainingError):
     """A training step needs more memory than available; the settings lower it."""
 
 
+def missing_packages(purpose: str, *packages: str) -> InputError:
+    """Return the error that `purpose`, such as "export to GGUF", needs packages that are not installed."""
+    return InputError(f"{purpose} needs {' and '.join(packages)}: pip install {' '.join(packages)}")
+
+
 def list_some(items: Sequence[str], *, limit: int) -> str:
     """Return the first items of a list, and an ellipsis if there are more."""
     return ", ".join(items[:limit]) + (", …" if len(items) > limit else "")

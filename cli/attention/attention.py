@@ -67,7 +67,7 @@ def attention(
     as_json: _AsJson = False,
     given: ParsedOptions,
 ) -> None:
-    """Show attention weights as a heat map of words.
+    """Show attention weights as a heat map.
 
     Rows are queries, columns are keys. As a key a word has the sum of its tokens' weights, as a query their mean, so
     each row sums to 100%. In a GPT a word attends to itself and earlier words, the start of the text (<s>) included, in

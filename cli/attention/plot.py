@@ -16,7 +16,7 @@ from cli.attention.rendering import describe
 from cli.console.heat_map import format_name
 from cli.console.messages import print_note
 from lm.config.evaluation import AttentionConfig
-from lm.errors import InputError
+from lm.errors import InputError, missing_packages
 from lm.evaluation.attention import TextAttention
 from lm.evaluation.attention_maps import AttentionMap, Weights
 from lm.files import atomic_write_bytes
@@ -32,7 +32,7 @@ def load_pyplot() -> Any:  # noqa: ANN401 (matplotlib is not always there)
     try:
         import matplotlib as mpl
     except ImportError:
-        raise InputError("pictures need matplotlib: pip install 'lm-toolkit[plot]'") from None
+        raise missing_packages("a picture", "matplotlib") from None
     mpl.use("Agg")
     logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)  # it lists every missing font weight
     from matplotlib import pyplot

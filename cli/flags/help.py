@@ -101,7 +101,7 @@ class HelpOption(TyperOption):
             default=None,
             expose_value=False,
             is_eager=True,
-            help="Short help; all options." if command.common else "Show this help.",
+            help="-h: common options; --help: all options." if command.common else "Show this help.",
             callback=_print_help,
         )
 
@@ -308,7 +308,7 @@ def _write_footer(command: Any, context: Any, formatter: Any, groups: Iterable[s
     path, names = context.command_path, [group_name(each) for each in groups if each not in (ARGUMENTS, COMMON)]
     lines = [f"{path} --help: all options, and details."] if is_short else []
     if names:
-        lines.append(f"{path} --help-group NAME: one group, of {', '.join(names)}.")
+        lines.append(f"{path} --help-group NAME: the options of one group: {', '.join(names)}.")
     if command.has_advanced_settings:
         lines.append(f"{path} --help-settings: every setting, for {SET}.")
     if lines:

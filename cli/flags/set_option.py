@@ -27,7 +27,7 @@ class SetOption(TyperOption):
             multiple=True,
             expose_value=False,
             metavar="KEY=VALUE",
-            help="Any setting by its key. Repeatable.",
+            help="Any setting, by key (see --help-settings). Repeatable.",
             autocompletion=get_param_completion(autocompletion),
         )
         self._parameters = parameters

@@ -13,7 +13,7 @@ from lm.config.decoding import SamplingConfig
 from lm.config.hardware import HardwareConfig
 
 _System = Annotated[str | None, typer.Option("--system", metavar="TEXT", help="System prompt.", show_default=False)]
-_Stats = Annotated[bool, typer.Option("--stats", help="Print speed, engine and seed of each reply, to stderr.")]
+_Stats = Annotated[bool, typer.Option("--stats", help="Print speed, engine and seed of each reply to stderr.")]
 
 
 @with_options(
@@ -23,16 +23,16 @@ _Stats = Annotated[bool, typer.Option("--stats", help="Print speed, engine and s
     leave_out=("token_healing",),
 )  # fmt: skip
 def chat(run: RunPath, *, system: _System = None, stats: _Stats = False, given: ParsedOptions) -> None:
-    r'''Talk with a model, in several turns.
+    r'''Chat with a model.
 
-    The run was trained on conversations (lm train chats.jsonl), or imported with a chat template. Any other model
-    continues a plain transcript instead, and a warning says so.
+    RUN should be trained on conversations (lm train chats.jsonl), or imported with a chat template. Any other model
+    continues a plain transcript, with a warning.
 
-    Replies are streamed. A line that ends in \ is continued in the next one, and """ begins and ends a message of
-    several lines. /help lists the commands, such as /undo, /retry and /save. Ctrl-C stops a reply, Ctrl-D ends.
+    Replies are streamed. A line that ends in \ continues on the next line, and """ begins and ends a message of several
+    lines. /help lists the commands, such as /undo, /retry and /save. Ctrl-C stops a reply, Ctrl-D ends the chat.
 
-    When the context is full, the oldest turns are left out; the system prompt stays. If stdin is not a terminal, each
-    line is a turn.
+    When the context is full, the oldest turns are dropped from it; the system prompt stays. If stdin is not a terminal,
+    each line is a message.
 
     Examples:
       lm chat runs/chats

@@ -28,26 +28,28 @@ _Prompt = Annotated[
     str | None,
     typer.Argument(
         metavar="PROMPT",
-        help="Text to continue; - or none: stdin. Empty: a new document.",
+        help="Text to continue, or - for stdin. Without it: piped stdin, or else a new document.",
         show_default=False,
     ),
 ]
 _PromptFile = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="File of the prompt, taken exactly.", show_default=False)
+    Path | None, typer.Option(metavar="FILE", help="Prompt file; its final newline is kept.", show_default=False)
 ]
 _Prompts = Annotated[
     str | None,
     typer.Option(
         metavar="FILE",
-        help="Batch of prompts: lines, or .jsonl objects; - for stdin.",
+        help="File of prompts: one per line, or .jsonl; - for stdin.",
         show_default=False,
     ),
 ]
 _Out = Annotated[
     Path | None,
-    typer.Option("--out", "-o", metavar="FILE", help="With --prompts: file of the results.", show_default=False),
+    typer.Option("--out", "-o", metavar="FILE", help="With --prompts: output file.", show_default=False),
 ]
-_Interactive = Annotated[bool, typer.Option("--interactive", "-i", help="Alternate with the model, line by line.")]
+_Interactive = Annotated[
+    bool, typer.Option("--interactive", "-i", help="Read lines, and continue the text after each.")
+]
 _Samples = Annotated[int, typer.Option("-n", "--samples", min=1, metavar="N", help="Samples per prompt.")]
 _BatchSize = Annotated[
     int | None,
@@ -59,19 +61,19 @@ _BatchSize = Annotated[
 ]  # fmt: skip
 _Echo = Annotated[
     bool,
-    typer.Option(help="Print the prompt before each text. [default: yes]", show_default=False),
+    typer.Option(help="Print the prompt before each completion. [default: yes]", show_default=False),
 ]
 _UseCache = Annotated[
     bool,
     typer.Option(
         "--cache/--no-cache",
-        help="KV cache; without it tokens are recomputed. [default: yes]",
+        help="Use a KV cache, instead of recomputing all tokens. [default: yes]",
         show_default=False,
     ),
 ]
 _Stats = Annotated[
     bool | None,
-    typer.Option(help="Speed, engine and seed, to stderr. [default: at a terminal]", show_default=False),
+    typer.Option(help="Print speed, engine and seed to stderr. [default: at a terminal]", show_default=False),
 ]
 _AsJson = Annotated[
     bool,
@@ -85,7 +87,7 @@ _Draft = Annotated[
     typer.Option(
         "--draft",
         metavar="RUN",
-        help="Speculative decoding: draft model, or prompt (lookup).",
+        help="Draft model for speculative decoding, or prompt for prompt lookup.",
         show_default=False,
         autocompletion=completion.complete_runs,
     ),
@@ -121,27 +123,26 @@ def generate(
 ) -> None:
     """Continue a prompt, or generate a new text.
 
-    Text is streamed. Several samples come in order, separated by a line <|endoftext|>, as in a corpus.
-    Log-probabilities (--json) are the model's own: of all tokens, at temperature 1, before any filter, end-of-text
-    tokens included.
+    Text is streamed. With -n, samples are printed in order, separated by a line <|endoftext|>, as in a corpus. With a
+    seed, sample i is the same for any -n. Log-probabilities (--json) are those of the model at temperature 1, before
+    any filter. They include the end-of-text token.
 
-    --token-healing chooses the tokens of a prompt's last word again, together with the continuation, so that a prompt
-    may end after a space or inside a word. The output is the prompt and its continuation all the same; the first token
-    of --json may start in the prompt.
+    Token healing resamples the last word of the prompt together with the continuation, so that a prompt may end after a
+    space or inside a word. The output still begins with the prompt; with --json, the first token may start inside it.
 
-    Logit biases, then penalties change the model's logits first. The result is divided by the temperature and truncated
-    to the top k, top p, min p and typical tokens, in this order.
+    Logit biases are added to the model's logits, then penalties are applied. The result is divided by the temperature
+    and filtered by top-k, top-p, min-p and typical sampling, in this order.
 
-    --beam does not sample: beam search finds the most probable texts; -n is their number, each has a score.
+    --beam searches for the most probable texts instead of sampling. -n sets how many are printed; --json adds their
+    scores.
 
-    --prompts continues each line of a file with continuous batching. With a seed, sample i of a prompt is the same as
-    for the prompt alone, in any order and with any -n, except for the rounding of the logits. Equal prompts have
-    different samples.
+    --prompts continues each line of a file with continuous batching. With a seed, sample i of a prompt does not depend
+    on other prompts, their order or -n, except for the rounding of the logits. Repeated prompts get different samples.
 
-    --draft speeds up single samples of a large model if many draft tokens are accepted; --stats prints the counts. With
-    a seed a sample is reproducible, but differs from the one without a draft; greedy results are the same.
+    --draft speeds up single samples of a large model if many draft tokens are accepted; --stats prints the counts.
+    Greedy results are the same as without a draft. Samples differ, but a seed makes them reproducible.
 
-    --interactive reads lines and continues the whole text so far after each; see /help there.
+    --interactive reads lines and, after each, continues the whole text so far; /help lists its commands.
 
     Examples:
       lm generate runs/novel "It was a dark"

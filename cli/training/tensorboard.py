@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from lm.errors import InputError
+from lm.errors import InputError, missing_packages
 from lm.run_folder import TENSORBOARD
 from lm.training.events import Evaluation, Sample, Step
 from lm.training.trainer import Event
@@ -52,7 +52,7 @@ def _writer_class() -> Any:  # noqa: ANN401 (TensorBoard is not always there)
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
-        raise InputError("--tensorboard needs TensorBoard: pip install 'lm-toolkit[tensorboard]'") from None
+        raise missing_packages("--tensorboard", "tensorboard") from None
     return SummaryWriter
 
 

@@ -36,18 +36,25 @@ _Corpus = Annotated[
 ]
 _Source = Annotated[
     list[str] | None,
-    typer.Option("--source", metavar="FILE", help="Sentences, one per line. Repeatable.", rich_help_panel=_TRANSLATION),
+    typer.Option(
+        "--source", metavar="FILE", help="Source sentences, one per line. Repeatable.", rich_help_panel=_TRANSLATION
+    ),
 ]
 _Target = Annotated[
     list[str] | None,
-    typer.Option("--target", metavar="FILE", help="Their translations. Repeatable.", rich_help_panel=_TRANSLATION),
+    typer.Option(
+        "--target",
+        metavar="FILE",
+        help="Translations of --source, line by line. Repeatable.",
+        rich_help_panel=_TRANSLATION,
+    ),
 ]
 _Pairs = Annotated[
     list[str] | None,
     typer.Option(
         "--pairs",
         metavar="FILE",
-        help="Both sides: source, tab, target, or JSON, CSV, Parquet. Repeatable.",
+        help="Sentence pairs: source, tab, target; or JSON, CSV, Parquet. Repeatable.",
         rich_help_panel=_TRANSLATION,
     ),
 ]
@@ -56,26 +63,36 @@ _ValidationSource = Annotated[
     typer.Option(
         "--validation-source",
         metavar="FILE",
-        help="Held-out sentences, instead of a fraction.",
+        help="Held-out source sentences, instead of a fraction.",
         rich_help_panel=_TRANSLATION,
     ),
 ]
 _ValidationTarget = Annotated[
     str | None,
-    typer.Option("--validation-target", metavar="FILE", help="Their translations.", rich_help_panel=_TRANSLATION),
+    typer.Option(
+        "--validation-target",
+        metavar="FILE",
+        help="Translations of --validation-source.",
+        rich_help_panel=_TRANSLATION,
+    ),
 ]
 _Heads = Annotated[
     list[str] | None,
     typer.Option(
         "--heads",
         metavar="FILE",
-        help="Trees of the sources: heads of the words, as 2 0 2. Repeatable.",
+        help="Dependency trees of --source: CoNLL heads, as 2 0 2. Repeatable.",
         rich_help_panel=_SYNTAX,
     ),
 ]
 _ValidationHeads = Annotated[
     str | None,
-    typer.Option("--validation-heads", metavar="FILE", help="Trees of --validation-source.", rich_help_panel=_SYNTAX),
+    typer.Option(
+        "--validation-heads",
+        metavar="FILE",
+        help="Dependency trees of --validation-source.",
+        rich_help_panel=_SYNTAX,
+    ),
 ]
 _Out = Annotated[
     Path | None,
@@ -92,13 +109,11 @@ _Preset = Annotated[
 ]
 _Depth = Annotated[
     int | None,
-    typer.Option(
-        "--depth", metavar="LAYERS", min=1, max=99, help="Preset depth-N: layers decide width, batch, length."
-    ),
+    typer.Option("--depth", metavar="LAYERS", min=1, max=99, help="Number of layers; width follows (preset depth-N)."),
 ]
 _Portable = Annotated[
     bool,
-    typer.Option("--portable", help="Qwen3 blocks, for llama.cpp and others.", rich_help_panel="Model"),
+    typer.Option("--portable", help="Qwen3 blocks, for llama.cpp and CTranslate2.", rich_help_panel="Model"),
 ]
 _Config = Annotated[
     Path | None,
@@ -109,7 +124,7 @@ _Weights = Annotated[
     typer.Option(
         "--from",
         metavar="RUN",
-        help="Fine-tune this run: weights and tokenizer.",
+        help="Start from the weights and tokenizer of this run.",
         autocompletion=completion.complete_runs,
     ),
 ]
@@ -118,7 +133,7 @@ _Tokenizer = Annotated[
     typer.Option(
         "--tokenizer",
         metavar="FILE",
-        help="A tokenizer.json or run, instead of training one.",
+        help="Use this tokenizer.json, or the tokenizer of a run.",
         autocompletion=completion.complete_runs,
         rich_help_panel="Tokenizer",
     ),
@@ -128,7 +143,7 @@ _Resume = Annotated[
     typer.Option(
         "--resume",
         metavar="[RUN]",
-        help="Resume the newest or this run; more steps extend it.",
+        help="Resume this run, or the newest unfinished one.",
         autocompletion=completion.complete_runs,
     ),
 ]
@@ -146,12 +161,12 @@ _TensorBoard = Annotated[
     bool | None,
     typer.Option(
         "--tensorboard/--no-tensorboard",
-        help="Write TensorBoard files. [default: if a resumed run did]",
+        help="Write TensorBoard files. [default: only if the resumed run has some]",
         show_default=False,
         rich_help_panel="Evaluation",
     ),
 ]
-_DryRun = Annotated[bool, typer.Option("--dry-run", help="Print plan, time, memory and full command only.")]
+_DryRun = Annotated[bool, typer.Option("--dry-run", help="Only print plan, time, memory and full command.")]
 _AsJson = Annotated[bool, typer.Option("--json", help="Print a summary as JSON when done.")]
 
 _COMMON = (
@@ -205,17 +220,20 @@ def train(
     as_json: _AsJson = False,
     given: ParsedOptions,
 ) -> None:
-    """Train a language model on text, or a translation model on pairs.
+    """Train a language or translation model on your own text.
 
-    The corpus is tokenized first (tokens are cached) and up to a tenth is held out. The checkpoint with the lowest
-    validation loss is the run's best. Ctrl-C saves; --resume continues exactly where the run stopped.
+    The corpus is tokenized first (tokens are cached), and up to a tenth is held out. The checkpoint with the lowest
+    validation loss is the run's best. Ctrl-C saves and stops; --resume continues exactly where the run stopped. With a
+    larger --steps or with --budget, it also extends a finished run.
 
-    Without a length, a time from one minute to half an hour follows from the size of the corpus, and vocabulary, model
-    size and regularisation from both. The plan says what chose each value; an option replaces that choice alone. When
-    the validation loss no longer falls, the learning rate decays and training ends.
+    Without --budget, --steps, --epochs or --tokens, the training time is chosen by the size of the corpus: 1 to 30
+    minutes. With a time, vocabulary, model size and regularisation are chosen by time and corpus. The plan shows the
+    reason for each value; an option overrides only its own value. When the validation loss no longer falls, the
+    learning rate decays and training ends.
 
-    With --steps, --epochs or --tokens a preset sets everything, a TOML file (--config) changes that, then the
-    environment (LM_STEPS for --steps), then flags and --set. Defaults shown are those of the preset tiny.
+    With --steps, --epochs or --tokens, the preset sets all other values. A TOML file (--config) overrides the preset,
+    environment variables (LM_STEPS is --steps) override the file, and flags and --set override both. Defaults shown
+    are those of the preset tiny.
 
     Examples:
       lm train book.txt --budget 10m

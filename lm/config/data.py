@@ -24,13 +24,13 @@ Format = Literal["text", "jsonl", "json", "csv", "tsv", "parquet"]
 class FilesConfig(CheckedConfig):
     """Which files are read, and how: what holds of files, while `DataConfig` is about the text in them."""
 
-    format: Format | None = option(None, "Format of all files.", default_text="by name")
+    format: Format | None = option(None, "Format of all files.", default_text="from file name")
     encoding: str = option("utf-8", "Character encoding, such as cp1252.", unit="NAME")
-    include: tuple[str, ...] = option((), "Read only such files, as '*.py'.", unit="GLOB")
-    exclude: tuple[str, ...] = option((), "Files and folders to leave out.", unit="GLOB")
-    skip_unreadable: bool = option(False, "Skip damaged files and other encodings.")
-    skip_malformed: bool = option(False, "Leave out malformed rows; reported by number.")
-    header: bool | None = option(None, "CSV, TSV: the first row names the columns.", default_text="yes; TSV pairs no")
+    include: tuple[str, ...] = option((), "Read only matching files, as '*.py'.", unit="GLOB")
+    exclude: tuple[str, ...] = option((), "Skip matching files and folders.", unit="GLOB")
+    skip_unreadable: bool = option(False, "Skip files that are damaged or not in --encoding.")
+    skip_malformed: bool = option(False, "Skip malformed rows, and report their numbers.")
+    header: bool | None = option(None, "CSV, TSV: the first row names the columns.", default_text="yes; TSV pairs: no")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -60,26 +60,26 @@ class DataConfig(CheckedConfig):
 
     validation: str = option(
         "0.1",
-        "Held-out fraction of documents, or files.",
+        "Fraction of documents to hold out, or held-out files.",
         may_name_files=True,
         unit="X|FILES",
     )
     separator: str = option(END_OF_TEXT, "Line that ends a document.", unit="LINE")
     field: str | None = option(
         None,
-        "Column of the text, name or number (or --text-column).",
+        "Text column: name or number (alias --text-column).",
         aliases=("--text-column",),
         unit="COLUMN",
         default_text="text",
     )
     label_field: str | None = option(
         None,
-        "Column of the label (or --label-column).",
+        "Label column (alias --label-column).",
         aliases=("--label-column",),
         unit="COLUMN",
         default_text="label",
     )
-    supervised: bool = option(False, "Rows: {prompt, completion} or {text, label}.")
+    supervised: bool = option(False, "Examples: rows of {prompt, completion} or {text, label}.")
     keep_line_ends: bool = option(False, "Keep carriage returns and byte order marks.")
     strip_gutenberg: bool = option(False, "Remove Project Gutenberg's header and footer.")
 
@@ -105,14 +105,16 @@ def upgrade_line_end_settings(values: Mapping[str, Any]) -> dict[str, Any]:
 class ParallelConfig(CheckedConfig):
     """How pairs of sentences, a source and its translation, become tokens."""
 
-    bidirectional: bool = option(False, "Both directions in one model.")
-    source_language: str | None = option(None, "Language of the sources.", unit="CODE", default_text="en of train.en")
-    target_language: str | None = option(None, "Language of the targets.", unit="CODE", default_text="de of train.de")
-    source_field: str = option("source", "Column of the source.", unit="COLUMN")
-    target_field: str = option("target", "Column of the target.", unit="COLUMN")
+    bidirectional: bool = option(False, "Train both directions in one model.")
+    source_language: str | None = option(None, "Source language.", unit="CODE", default_text="suffix, as in train.en")
+    target_language: str | None = option(None, "Target language.", unit="CODE", default_text="suffix, as in train.de")
+    source_field: str = option("source", "Source column.", unit="COLUMN")
+    target_field: str = option("target", "Target column.", unit="COLUMN")
     separate_vocabularies: bool = option(False, "Train a tokenizer per language.", advanced=True)
-    max_length: int = option(256, "Leave out longer pairs.", minimum=1, unit="TOKENS")
-    max_ratio: float = option(9.0, "Leave out pairs of a larger length ratio.", minimum=1, unit="RATIO", advanced=True)
+    max_length: int = option(256, "Drop longer sentence pairs.", minimum=1, unit="TOKENS")
+    max_ratio: float = option(
+        9.0, "Drop sentence pairs with a larger length ratio.", minimum=1, unit="RATIO", advanced=True
+    )
     bpe_dropout: float = option(0.0, "BPE-dropout.", minimum=0, maximum=1, unit="RATE", advanced=True)
     bpe_dropout_until: float = option(
         1.0, "Fraction of the run with BPE-dropout.", minimum=0, maximum=1, unit="FRACTION", advanced=True

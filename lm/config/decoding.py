@@ -21,24 +21,30 @@ class SamplingConfig(CheckedConfig):
     """How tokens are drawn from the model's distribution, how many, and what ends a text."""
 
     temperature: float = option(0.8, "Temperature; 0: greedy.", minimum=0, maximum=1000)
-    top_k: int | None = option(None, "Top-k: sample from the k most likely tokens.", minimum=1)
-    top_p: float | None = option(None, "Top-p: nucleus sampling.", minimum=0, maximum=1, unit="P")
-    min_p: float | None = option(None, "Min-p: probability relative to the top token.", minimum=0, maximum=1, unit="P")
-    typical: float | None = option(None, "Typical sampling: probability mass.", minimum=0, maximum=1, unit="P")
-    greedy: bool = option(False, "Greedy decoding; only biases and penalties count.")
-    repetition_penalty: float = option(1.0, "Divides logits of tokens in prompt or text.", minimum=0.01, maximum=1000)
-    presence_penalty: float = option(
-        0.0, "Subtracted once from logits of generated tokens.", minimum=-1000, maximum=1000
+    top_k: int | None = option(None, "Top-k: sample from the N most likely tokens.", minimum=1)
+    top_p: float | None = option(
+        None, "Top-p (nucleus) sampling: cumulative probability.", minimum=0, maximum=1, unit="P"
     )
-    frequency_penalty: float = option(0.0, "Subtracted for each occurrence.", minimum=-1000, maximum=1000)
+    min_p: float | None = option(None, "Min-p: minimum ratio to the top probability.", minimum=0, maximum=1, unit="P")
+    typical: float | None = option(None, "Typical sampling: cumulative probability.", minimum=0, maximum=1, unit="P")
+    greedy: bool = option(False, "Greedy decoding; biases and penalties still apply.")
+    repetition_penalty: float = option(
+        1.0, "Penalty on tokens in prompt or output; 1: off.", minimum=0.01, maximum=1000
+    )
+    presence_penalty: float = option(
+        0.0, "Subtracted once from the logits of generated tokens.", minimum=-1000, maximum=1000
+    )
+    frequency_penalty: float = option(
+        0.0, "Subtracted per occurrence of a generated token.", minimum=-1000, maximum=1000
+    )
     no_repeat_ngram: int | None = option(None, "Never repeat an n-gram of N tokens.", minimum=1)
     logit_bias: tuple[str, ...] = option((), "Add to the logit of a token (ID or text); -inf bans it.", unit="TOKEN=X")
-    stop: tuple[str, ...] = option((), "End before this string.")
-    seed: int | None = option(None, "Seed; sample i is the same for any -n.", minimum=0, default_text="random")
+    stop: tuple[str, ...] = option((), "Stop before this string.")
+    seed: int | None = option(None, "Sampling seed.", minimum=0, default_text="random")
     max_tokens: int = option(200, "Maximum tokens to generate.", minimum=1)
     min_tokens: int = option(0, "Ban the end-of-text token before N tokens.", minimum=0)
     ignore_eos: bool = option(False, "Continue after the end-of-text token.")
-    token_healing: bool = option(True, "Regenerate the prompt's last word.")
+    token_healing: bool = option(True, "Token healing: resample the prompt's last word.")
 
     def __post_init__(self) -> None:
         super().__post_init__()

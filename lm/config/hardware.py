@@ -39,8 +39,8 @@ def read_threads_variable() -> int | None:
 class DistributionConfig(CheckedConfig):
     """How several processes hold a model that they train together; a resumed run may change it."""
 
-    shard: bool = option(False, "FSDP: shard weights and optimizer.")
-    offload: bool = option(False, "With --shard: shards in CPU memory.")
+    shard: bool = option(False, "FSDP: shard weights and optimizer state.")
+    offload: bool = option(False, "With --shard: keep the shards in CPU memory.")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -21,7 +21,7 @@ class LoraConfig(CheckedConfig):
 
     rank: int = option(
         None,
-        "LoRA on --from: train adapters of this rank.",
+        "LoRA: rank of the adapters trained on the --from run.",
         minimum=1,
         maximum=LONGEST,
         flag="--lora",
@@ -31,7 +31,7 @@ class LoraConfig(CheckedConfig):
         ",".join(LAYER_KINDS), "LoRA: layers with adapters.", flag="--lora-on", unit="LAYERS", advanced=True
     )
     alpha: float | None = option(
-        None, "LoRA: scale is alpha / rank.", minimum=0, flag="--lora-alpha",
+        None, "LoRA alpha; adapters are scaled by alpha / rank.", minimum=0, flag="--lora-alpha",
         default_text="2 rank",
     )  # fmt: skip
     dropout: float = option(0.0, "LoRA: dropout.", minimum=0, maximum=0.99, flag="--lora-dropout", unit="RATE")

@@ -38,7 +38,7 @@ class ModelFields(CheckedConfig):
     source_vocab_size: int | None = None
     labels: tuple[str, ...] = ()
     context_length: int = option(
-        256, "Longest training sequence.", minimum=1, flag="--context", maximum=LONGEST, unit="TOKENS"
+        256, "Context length (longest training sequence).", minimum=1, flag="--context", maximum=LONGEST, unit="TOKENS"
     )
     architecture: Architecture = option("transformer", "Transformer blocks, or recurrent layers.", advanced=True)
     recurrent_attention: RecurrentScores = option(
@@ -49,7 +49,7 @@ class ModelFields(CheckedConfig):
     n_encoder_layers: int = option(
         0, "Layers of the encoder.", default_text="decoder-only", minimum=0, maximum=MOST_LAYERS, group="Translation"
     )
-    decoder_only: bool = option(False, "Translate in one causal stack.", group="Translation")
+    decoder_only: bool = option(False, "Translate with a decoder-only model.", group="Translation")
     n_heads: int = option(4, "Attention heads; must divide d_model.", minimum=1, maximum=LONGEST)
     n_kv_heads: int = option(None, "Key/value heads (GQA).", minimum=1, maximum=LONGEST, default_text="n_heads")
     d_ff: int = option(
@@ -57,7 +57,7 @@ class ModelFields(CheckedConfig):
         "Feed-forward width.",
         minimum=1,
         maximum=LONGEST,
-        default_text="4 d_model; swiglu 8/3",
+        default_text="4 d_model; swiglu: 8/3 d_model",
     )
     attention: AttentionKind = option("full", "Self-attention pattern.", advanced=True)
     attention_window: int = option(

@@ -12,23 +12,23 @@ from lm.errors import UsageError
 class ServerConfig(CheckedConfig):
     """Where the server listens, and its limits."""
 
-    host: str = option("127.0.0.1", "Address to listen on; not loopback: needs a token.", unit="ADDRESS")
+    host: str = option("127.0.0.1", "Address to listen on; non-loopback needs --token.", unit="ADDRESS")
     port: int = option(8000, "Port; 0: any free one.", minimum=0, maximum=65535)
     token: str | None = option(
-        None, "Bearer token that requests need.", unit="TOKEN", default_text="LM_SERVE_TOKEN, or none"
+        None, "Bearer token required from clients.", unit="TOKEN", default_text="LM_SERVE_TOKEN, or none"
     )
-    cors: tuple[str, ...] = option((), "Origin whose pages may call the server; * for all.", unit="ORIGIN")
+    cors: tuple[str, ...] = option((), "Allowed CORS origin; * for all.", unit="ORIGIN")
     runs: str | None = option(
-        None, "Folder of runs whose training curves are shown.", unit="DIR", may_name_files=True, default_text="none"
+        None, "Folder of runs whose training curves are shown.", unit="FOLDER", may_name_files=True, default_text="none"
     )
-    batch_size: int = option(32, "Samples decoded together, per model.", minimum=1, maximum=1024)
-    max_requests: int = option(64, "Requests that wait for a model; more get 429.", minimum=1, maximum=100_000)
-    max_samples: int = option(32, "Samples per request (n, best_of, prompts).", minimum=1, maximum=1024)
-    max_length: int = option(8192, "Tokens of a prompt with its completion.", minimum=2, unit="TOKENS")
-    max_body: int = option(1 << 20, "Size of a request.", minimum=1024, unit="BYTES")
-    timeout: float = option(600.0, "Time for a request, waiting included.", minimum=0.1, unit="SECONDS")
-    drain: float = option(30.0, "Time for running requests after SIGTERM.", minimum=0, unit="SECONDS")
-    prefill_chunk: int = option(256, "Prompt tokens computed between two decode steps.", minimum=16, unit="TOKENS")
+    batch_size: int = option(32, "Maximum samples per decode batch, per model.", minimum=1, maximum=1024)
+    max_requests: int = option(64, "Maximum waiting requests per model; more get 429.", minimum=1, maximum=100_000)
+    max_samples: int = option(32, "Maximum samples per request: prompts × best_of or n.", minimum=1, maximum=1024)
+    max_length: int = option(8192, "Maximum tokens of a prompt and its completion.", minimum=2, unit="TOKENS")
+    max_body: int = option(1 << 20, "Maximum size of a request body.", minimum=1024, unit="BYTES")
+    timeout: float = option(600.0, "Time limit of a request, including waiting.", minimum=0.1, unit="SECONDS")
+    drain: float = option(30.0, "Time limit of running requests at shutdown.", minimum=0, unit="SECONDS")
+    prefill_chunk: int = option(256, "Prompt tokens prefilled between two decode steps.", minimum=16, unit="TOKENS")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -21,5 +21,5 @@ class TokenizerConfig(CheckedConfig):
 
     kind: TokenizerKind = option("bpe", "Byte-level BPE, characters or bytes.")
     vocab_size: int = option(4096, "BPE vocabulary size.", minimum=257, maximum=MOST_TOKENS, unit="TOKENS")
-    min_frequency: int = option(2, "Least count of a BPE merge.", minimum=1, maximum=1 << 31, unit="COUNT")
-    merges: Merges = option("words", "BPE merges: up to words, or up to characters.")
+    min_frequency: int = option(2, "Minimum frequency of a BPE merge.", minimum=1, maximum=1 << 31, unit="COUNT")
+    merges: Merges = option("words", "BPE merges within words, or only within characters.")

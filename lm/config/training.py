@@ -24,10 +24,10 @@ _FORM = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?
 class TrainingConfig(CheckedConfig):
     """How a model is trained. Exactly one of steps, epochs, tokens and budget says for how long."""
 
-    steps: int | None = option(None, "Length: optimizer steps.", minimum=1, unit="STEPS")
-    epochs: float | None = option(None, "Length: passes over the training split.", minimum=0, unit="EPOCHS")
-    tokens: int | None = option(None, "Length: training tokens.", minimum=1, unit="TOKENS")
-    budget: str | None = option(None, "Length: time, as 90s, 10m, 1h30m.", unit="DURATION", default_text="by corpus")
+    steps: int | None = option(None, "Training length in optimizer steps.", minimum=1, unit="STEPS")
+    epochs: float | None = option(None, "Training length in passes over the training split.", minimum=0, unit="EPOCHS")
+    tokens: int | None = option(None, "Training length in tokens.", minimum=1, unit="TOKENS")
+    budget: str | None = option(None, "Training time, such as 10m or 1h30m.", unit="DURATION", default_text="automatic")
     batch_size: int = option(32, "Sequences per step.", minimum=1, maximum=MOST_ROWS)
     batch_tokens: int | None = option(
         None, "Tokens per step, instead of --batch-size.", minimum=1, maximum=MOST_ROWS, unit="TOKENS"
@@ -47,22 +47,24 @@ class TrainingConfig(CheckedConfig):
     decay_fraction: float = option(
         0.2, "Schedule wsd: decay fraction.", minimum=0, maximum=1, unit="FRACTION", advanced=True
     )
-    optimizer: OptimizerKind = option("adamw", "Optimizer; muon has AdamW for the rest.")
+    optimizer: OptimizerKind = option("adamw", "Optimizer; muon: AdamW for embeddings and vectors.")
     beta1: float = option(0.9, "AdamW: β1.", minimum=0, maximum=0.9999, advanced=True)
     beta2: float = option(0.95, "AdamW: β2.", minimum=0, maximum=0.99999, advanced=True)
     epsilon: float = option(1e-8, "AdamW: ε.", minimum=0, advanced=True)
     weight_decay: float = option(0.1, "Weight decay of matrices.", minimum=0, maximum=1e9)
-    clip: float = option(1.0, "Gradient clipping; 0: off.", minimum=0, unit="NORM")
-    evaluate_every: int = option(250, "Evaluation interval; 0: at end.", minimum=0, unit="STEPS", group="Evaluation")
+    clip: float = option(1.0, "Gradient clipping: maximum norm; 0: off.", minimum=0, unit="NORM")
+    evaluate_every: int = option(
+        250, "Evaluation interval; 0: only at the end.", minimum=0, unit="STEPS", group="Evaluation"
+    )
     checkpoint_every: int | None = option(
         None,
-        "Checkpoint interval; 0: at end.",
+        "Checkpoint interval; 0: only at the end.",
         minimum=0,
         unit="STEPS",
         default_text="evaluate_every",
         group="Evaluation",
     )
-    keep: int = option(3, "Checkpoints to keep, and the best; 0: all.", minimum=0, group="Evaluation")
+    keep: int = option(3, "Keep the latest N checkpoints and the best; 0: all.", minimum=0, group="Evaluation")
     patience: int | None = option(
         None,
         "Stop after N evaluations without improvement.",
@@ -93,13 +95,18 @@ class TrainingConfig(CheckedConfig):
         0.01, "MoE: weight of the load-balancing loss.", minimum=0, unit="WEIGHT", group="Model", advanced=True
     )
     ema: float = option(
-        0.0, "EMA of the weights, evaluated and saved.", default_text="off", minimum=0, maximum=0.99999, unit="DECAY"
+        0.0,
+        "EMA decay; averaged weights are evaluated and saved.",
+        default_text="off",
+        minimum=0,
+        maximum=0.99999,
+        unit="DECAY",
     )
     best_by: Criterion = option("loss", "Criterion of the best checkpoint.", group="Translation")
     bleu_sentences: int = option(
         2000, "Sentences translated per evaluation, for BLEU.", minimum=0, group="Translation", advanced=True
     )
-    sample: tuple[str, ...] = option((), "Prompt to sample at evaluations.", group="Evaluation")
+    sample: tuple[str, ...] = option((), "Prompt to continue at each evaluation.", group="Evaluation")
     masked_share: float = option(
         0.15,
         "Masking rate of --objective masked.",
@@ -112,7 +119,7 @@ class TrainingConfig(CheckedConfig):
     whole_words: bool = option(False, "Whole-word masking, for --objective masked.", group="Model", advanced=True)
     compile: bool = option(False, "Use torch.compile; pays off in long runs.", group="Hardware")
     checkpoint_activations: bool = option(False, "Activation checkpointing: less memory, slower.", group="Hardware")
-    seed: int = option(0, "Seed of weights, order and dropout.", minimum=0, maximum=2**64 - 1)
+    seed: int = option(0, "Seed of weights, data order and dropout.", minimum=0, maximum=2**64 - 1)
 
     def __post_init__(self) -> None:
         super().__post_init__()

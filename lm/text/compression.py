@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, Protocol
 
-from lm.errors import InputError
+from lm.errors import InputError, missing_packages
 from lm.text.encodings import UnreadableError
 
 Compression = Literal[".gz", ".xz", ".zst"]
@@ -114,7 +114,7 @@ def _import_zstd(name: str) -> tuple[Callable[[], _Decompressor], type[Exception
     try:
         import zstandard  # noqa: PLC0415 (an extra)
     except ImportError:
-        raise InputError(f"{name}: reading .zst files needs zstandard: pip install 'lm-toolkit[zstd]'") from None
+        raise missing_packages(f"{name}: a .zst file", "zstandard") from None
     return lambda: zstandard.ZstdDecompressor().decompressobj(), zstandard.ZstdError
 
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
-from lm.errors import InputError
+from lm.errors import InputError, missing_packages
 from lm.text.rows import Row
 
 SUFFIX = ".parquet"
@@ -61,7 +61,7 @@ def _open_table(path: Path, name: str) -> Iterator[Any]:
         import pyarrow  # noqa: PLC0415 (an extra, and slow)
         from pyarrow import parquet  # noqa: PLC0415
     except ImportError:
-        raise InputError(f"{name}: reading Parquet files needs pyarrow: pip install 'lm-toolkit[corpora]'") from None
+        raise missing_packages(f"{name}: a Parquet file", "pyarrow") from None
     damage = (pyarrow.ArrowException, OSError, UnicodeDecodeError)
     try:
         with parquet.ParquetFile(path, pre_buffer=False, buffer_size=_BUFFER_BYTES) as table:

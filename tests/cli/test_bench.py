@@ -24,7 +24,7 @@ def test_comparing_needs_something_to_compare_with(capsys, lonely):
     assert run(["bench", "nanogpt-cpu", *QUICK, "--compare"]) == 1
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert printed.err == "lm: comparing with Hugging Face needs its package: pip install transformers\n"
+    assert printed.err == "lm: comparing with Hugging Face needs transformers: pip install transformers\n"
 
 
 @pytest.fixture(scope="module")

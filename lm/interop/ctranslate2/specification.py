@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from lm.config.model import ModelConfig
 from lm.config.portable_architectures import AllowedValues, comparable_fields, differing_fields
-from lm.errors import InputError, UsageError
+from lm.errors import InputError, UsageError, missing_packages
 from lm.model.attention import MultiHeadAttention
 from lm.model.layers import FeedForward
 from lm.model.positions import InputEmbedding
@@ -54,7 +54,7 @@ def create_specification(config: ModelConfig) -> Any:  # noqa: ANN401 (the packa
     try:
         from ctranslate2.specs import transformer_spec  # noqa: PLC0415 (an optional dependency)
     except ImportError:
-        raise InputError("export to CTranslate2 needs its package: pip install 'lm-toolkit[ctranslate2]'") from None
+        raise missing_packages("export to CTranslate2", "ctranslate2") from None
     blocks = _block_settings(config)
     if not config.is_encoder_decoder:
         spec = transformer_spec.TransformerDecoderSpec(

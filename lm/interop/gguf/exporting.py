@@ -14,7 +14,7 @@ from torch import Tensor
 from lm import checkpoint, files, run_folder
 from lm.config.export import ExportConfig, ExportDtype
 from lm.config.model import ModelConfig
-from lm.errors import InputError
+from lm.errors import InputError, missing_packages
 from lm.interop.gguf.architectures import GPT_NEOX_NAME, LLAMA_NAME, build_metadata, find_architecture
 from lm.interop.gguf.vocabulary import GGUFVocabulary, build_vocabulary
 from lm.interop.hugging_face.configuration import explain_family
@@ -83,7 +83,7 @@ def _import_gguf() -> Any:  # noqa: ANN401 (a module, which is not always there)
     try:
         import gguf  # noqa: PLC0415 (an optional dependency)
     except ImportError:
-        raise InputError("export to GGUF needs its package: pip install 'lm-toolkit[gguf]'") from None
+        raise missing_packages("export to GGUF", "gguf") from None
     return gguf
 
 

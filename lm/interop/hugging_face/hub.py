@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from lm import files, run_folder
-from lm.errors import InputError, UsageError
+from lm.errors import InputError, UsageError, missing_packages
 from lm.interop.hugging_face.configuration import from_json
 from lm.interop.hugging_face.folder import CONFIG, GENERATION, INDEX, TOKENIZER_CONFIG, WEIGHTS, read_config
 from lm.interop.hugging_face.importing import import_model
@@ -108,7 +108,7 @@ def _import_hub() -> Any:  # noqa: ANN401 (a module, which is not always there)
         import huggingface_hub.constants  # noqa: PLC0415 (an optional dependency)
         import huggingface_hub.errors  # noqa: PLC0415
     except ImportError:
-        raise InputError("models of the Hub need its package: pip install 'lm-toolkit[hub]'") from None
+        raise missing_packages("the Hugging Face Hub", "huggingface_hub") from None
     return huggingface_hub
 
 

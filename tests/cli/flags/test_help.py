@@ -110,7 +110,7 @@ def test_a_group_has_its_common_options_too(shown):
 def test_the_short_help_names_the_groups(shown, path):
     said = " ".join(shown(path, "-h").split())
     names = [name for name in group_names(LEAVES[path]) if name != "common"]
-    assert not names or f"one group, of {', '.join(names)}." in said
+    assert not names or f"the options of one group: {', '.join(names)}." in said
 
 
 def test_translation_and_trees_come_last(shown):

@@ -115,8 +115,8 @@ def test_a_text_limits_the_model_at_any_time(text_bytes, depth):
         # 0.476: depth 5, 6.144 M and 1.311 M or 2.621 M for the vocabulary.
         (2.5e14, 2_999_999, "bpe", (5, 4096, 9017), 5_081_000),
         (2.5e14, 3_000_000, "bpe", (5, 8192, 8315), 4_321_000),
-        # 0.908: depth 7, 16.86 M and 0.14 M or 0.12 M. An eighth of nine tenths of the text, at 1.5 bytes/token.
-        (2.5e15, 29_999, "bpe", (7, 320, 2250), 22_278_000),
+        # 0.908: depth 7, 16.86 M and 0.12 M; but 18,000 tokens of 1.5 bytes allow 3.6 M: depth 4. An eighth of them.
+        (2.5e15, 29_999, "bpe", (4, 320, 2250), 117_369_000),
         # At most 2,048 tokens a layer.
         (2.5e15, MEGABYTE, "char", (7, 257, 14336), 22_315_000),
     ],
