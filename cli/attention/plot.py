@@ -16,7 +16,7 @@ from cli.attention.rendering import describe
 from cli.console.heat_map import format_name
 from cli.console.messages import print_note
 from lm.config.evaluation import AttentionConfig
-from lm.errors import InputError, missing_packages
+from lm.errors import missing_packages
 from lm.evaluation.attention import TextAttention
 from lm.evaluation.attention_maps import AttentionMap, Weights
 from lm.files import atomic_write_bytes

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from lm.errors import InputError, missing_packages
+from lm.errors import missing_packages
 from lm.run_folder import TENSORBOARD
 from lm.training.events import Evaluation, Sample, Step
 from lm.training.trainer import Event

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from lm.config.model import ModelConfig
 from lm.config.portable_architectures import AllowedValues, comparable_fields, differing_fields
-from lm.errors import InputError, UsageError, missing_packages
+from lm.errors import UsageError, missing_packages
 from lm.model.attention import MultiHeadAttention
 from lm.model.layers import FeedForward
 from lm.model.positions import InputEmbedding

@@ -14,7 +14,7 @@ from torch import Tensor
 from lm import checkpoint, files, run_folder
 from lm.config.export import ExportConfig, ExportDtype
 from lm.config.model import ModelConfig
-from lm.errors import InputError, missing_packages
+from lm.errors import missing_packages
 from lm.interop.gguf.architectures import GPT_NEOX_NAME, LLAMA_NAME, build_metadata, find_architecture
 from lm.interop.gguf.vocabulary import GGUFVocabulary, build_vocabulary
 from lm.interop.hugging_face.configuration import explain_family
