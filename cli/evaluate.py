@@ -117,22 +117,21 @@ def evaluate(
 ) -> None:
     """Evaluate a classifier, or translations (BLEU, chrF, TER).
 
-    Of a classifier it prints accuracy on FILE, or on the examples that the run held out, with a 95% interval (Wilson),
-    the accuracy of always predicting the most frequent label, macro F1, precision, recall and F1 of each label, and the
-    confusion matrix. Labels that the run does not know count as wrong. A FILE that the run was trained on is warned
-    about.
+    For a classifier: accuracy on FILE, or on the held-out examples of the run, with a 95% interval (Wilson); the
+    accuracy of always predicting the most frequent label; macro F1; precision, recall and F1 of each label; the
+    confusion matrix. Labels unknown to the model count as wrong. A warning is printed if FILE contains training
+    examples of the run.
 
-    A run that translates reads --source and is scored by BLEU, chrF and TER against --target. Both may be in one file
-    (--pairs). Without files, it is scored on the pairs that it held out. --hypotheses scores translations that are
-    there already. Every figure comes with sacreBLEU's signature,
-    which names all it depends on, and the 95% interval of its bootstrap. Line n of each file belongs to line n of the
-    others.
+    For a translation model: --source is translated, and scored against --target by BLEU, chrF and TER. --pairs reads
+    both from one file. Without files, the held-out pairs of the run are used. --hypotheses scores existing
+    translations. Line n of each file belongs to line n of the others. Each score is printed with its sacreBLEU
+    signature, which names everything that it depends on, and with a 95% bootstrap interval.
 
-    BLEU and chrF are better when higher, TER when lower. Figures can be compared only where their signatures are equal:
-    those of papers that report BLEU of tokenized, lowercased text with --tokenize none --lowercase on tokenized text.
+    Higher is better for BLEU and chrF, lower for TER. Compare scores only if their signatures are equal. For papers
+    that report BLEU of tokenized, lowercased text, score tokenized text with --tokenize none --lowercase.
 
-    --versus translates with another run, or reads its translations, and estimates by paired bootstrap resampling how
-    often chance alone makes such a difference (p).
+    --versus compares with the translations of another run, or with a file of translations, by paired bootstrap
+    resampling; p is the probability of such a difference by chance alone.
 
     Examples:
       lm evaluate runs/topics

@@ -49,8 +49,9 @@ def fill(
 ) -> None:
     """Predict the masked tokens of a text.
 
-    The run is a masked model (lm train --objective masked). A blank stands for one token, which in most vocabularies
-    begins with the space before it (shown as ·). Of several blanks each is guessed with the others left blank.
+    The run must be a masked model (lm train --objective masked). Each [MASK] stands for one token, which in most
+    vocabularies begins with the preceding space (shown as ·). Several masked tokens are predicted independently, with
+    all of them masked.
 
     Examples:
       lm fill runs/masked "A [MASK] of tea"

@@ -39,16 +39,16 @@ def import_(
 ) -> None:
     """Import a Hugging Face model: GPT-2, Llama, Qwen3, BERT.
 
-    Known architectures: GPT-2, GPT-NeoX, Llama, Mistral, Qwen2, Qwen3, BERT, Marian. The run can be used like any
-    other, and trained on with `lm train --from`; its numbers are those of the folder, in their type. No code of the
-    folder is run, and pickles are not read. If a model has what ours cannot have, that is named, and nothing is
+    Supported architectures: GPT-2, GPT-NeoX, Llama, Mistral, Qwen2, Qwen3, BERT, Marian. The run can be used like any
+    other, and trained further with `lm train --from`. Weights keep their values and dtype. Code in the folder is not
+    executed, and pickles are not read. If a model has an unsupported setting, the error names it, and nothing is
     written.
 
-    hf:ORG/NAME, or hf:ORG/NAME@REVISION, is downloaded from the Hugging Face Hub, with its library's cache, token and
-    offline mode (HF_HUB_OFFLINE=1). lm chat, generate, perplexity and train --from take such a name, too; nothing else
-    is downloaded.
+    hf:ORG/NAME, or hf:ORG/NAME@REVISION, is downloaded from the Hugging Face Hub with the cache, token and offline mode
+    (HF_HUB_OFFLINE=1) of its library. lm chat, generate, perplexity and train --from accept such a name too; nothing
+    else is downloaded.
 
-    Low-rank adapters that were trained with PEFT become a run beside that of their model, as those of lm train --lora.
+    PEFT adapters become a run beside that of their base model, like one of lm train --lora.
 
     Examples:
       lm import downloads/SmolLM2-135M -o runs/smollm

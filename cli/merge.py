@@ -18,8 +18,8 @@ def merge(
 ) -> None:
     """Merge LoRA adapters into the weights of their base run.
 
-    A run of `lm train --lora` has only adapters, and needs the run that it started from wherever it is used. The
-    merged run needs nothing else, computes the same, and can be trained on whole with `lm train --from`.
+    A run of `lm train --lora` holds only adapters, and needs its base run wherever it is used. The merged run is
+    self-contained, computes the same, and can be fine-tuned in full with `lm train --from`.
 
     Examples:
       lm train letters.txt --from runs/novel --lora 8 -o runs/letters

@@ -19,29 +19,29 @@ WIDTH = 98  # as wide as help gets on a terminal of 100 columns or more
 _OPENING = """\
 # Commands
 
-What `lm COMMAND --help` says. `lm COMMAND -h` shows the common options of a command on one screen, `--help-group NAME`
-a group of options, and `lm train --help-settings` all settings, which are on [a page of
-their own](reference/settings.md). `make docs` writes both pages.
+The output of `lm COMMAND --help` for each command. `lm COMMAND -h` shows the common options on one screen,
+`--help-group NAME` a group of options, and `lm train --help-settings` all [settings](reference/settings.md). `make
+docs` generates both pages.
 
 ## Options from the environment
 
-Every option can be set in the environment as well: its name in capitals after `LM_`, so that `LM_DEVICE=cpu` is
-`--device cpu` and `LM_MAX_TOKENS=50` is `--max-tokens 50`, in each command that has the flag. Values are checked as
-those of flags are. A switch takes yes or no, true or false, 1 or 0; an option that can be repeated gets one value; an
-empty variable counts for nothing. Two variables are no options: `LM_CACHE` is the cache folder (`--cache` of
-`lm generate` has no variable), and `LM_BACKGROUND_COMPILE=0` compiles decode kernels only with `lm compile`.
-`--set` has no variable either: each setting has its own, `LM_EXPERTS` for `model.experts`.
+Every option can be set by an environment variable: `LM_` and its name in capitals. `LM_DEVICE=cpu` is `--device cpu`,
+and `LM_MAX_TOKENS=50` is `--max-tokens 50`, in each command that has the option. Values are validated like those of
+options. A switch takes yes or no, true or false, 1 or 0. A repeatable option gets one value. An empty variable is
+ignored. Settings without an option have a variable too, such as `LM_EXPERTS` for `model.experts`; `--set` and
+`--cache` of `lm generate` have none. Two variables are not options: `LM_CACHE` is the cache folder, and
+`LM_BACKGROUND_COMPILE=0` disables compilation in the background.
 
-What is more particular wins: a flag over the environment, the environment over `--config`, and that over `--preset`.
-A variable is no contradiction where a flag would be one: with `--resume` the run is resumed as it was planned, with a
-tokenizer at hand those for training one are ignored. An option that is typed where it has no effect is refused; in the
-environment, in a file of settings or in a preset it may stand for other runs. A variable that no command reads is
-passed over; if it is nearly the name of one, a line on stderr says so.
+Precedence, from highest to lowest: options, environment, `--config`, `--preset`. An option that has no effect in a
+command is an error. A variable, a setting in a file or one in a preset is ignored where it has no effect: for example,
+`--resume` keeps the plan of the run. A variable that no command reads is ignored; if it resembles the name of one, a
+warning is printed.
 
 ## Completion
 
-`lm --install-completion` makes bash, zsh and fish complete commands, flags, choices, settings, presets, corpora, runs
-and checkpoints; `lm --show-completion` prints what it installs. zsh and fish call the `lm` that is on the `PATH`.
+`lm --install-completion` installs completion of commands, options, choices, settings, presets, corpora, runs and
+checkpoints for bash, zsh and fish. `lm --show-completion` prints what it installs. zsh and fish call the `lm` that is
+on the `PATH`.
 """
 
 

@@ -160,35 +160,30 @@ def perplexity(
 ) -> None:
     """Measure perplexity on text, examples or translations.
 
-    Every token is scored exactly once, given the tokens before it as far as the window reaches. Files are split into
-    documents as they were for training the run, unless flags say otherwise, and each document is scored on its own.
-    Its first token is predicted from the document-start token; if the tokenizer has none, that token is reported as
-    unscored. Words are separated by whitespace; the standard error is that of the mean nats per token, as if tokens
-    were independent. The total weighs every token alike; the mean of files weighs every file alike, and its standard
-    error is between files.
+    Every token is scored exactly once, given the preceding tokens in its window. Files are split into documents as in
+    training, unless flags say otherwise, and each document is scored separately. Its first token is predicted from the
+    document-start token; if the tokenizer has none, the first token is reported as unscored. Words are separated by
+    whitespace. The standard error is that of the mean nats per token, treating tokens as independent. The total weights
+    all tokens equally; the mean over files weights all files equally, and its standard error is between files.
 
-    Perplexity per token depends on the tokenizer, context and stride; word perplexity and bits per byte can be
-    compared across tokenizers. So can two runs by --versus, which cuts the text where tokens end in both tokenizations
-    and compares segment by segment; its standard error takes blocks of 256 bytes to be independent. --compare-dtypes
-    has one run score the text in each dtype, with interleaved batches: differences are in bits/byte, against float32.
+    Perplexity per token depends on the tokenizer, context and stride. Perplexity per word and bits/byte can be compared
+    across tokenizers. Bytes are those of the text in UTF-8 after the run's normalisation, such as CRLF to LF.
 
-    Bytes are those of the text in UTF-8, as the run reads it, whatever the encoding of the file: a run that learned
-    lines that end with line feeds alone reads files so (--keep-line-ends).
+    Without files, the held-out split of the run is scored. A warning is printed if a file contains training text of the
+    run.
 
-    A run that learned from examples is measured as it was trained, on files of examples ({prompt, completion} or
-    {text, label}): how well it predicts each completion and its end, given the prompt. With --field such
-    files are read as text all the same.
+    --versus compares two runs segment by segment; segments end where both tokenizations have a token boundary. Its
+    standard error treats blocks of 256 bytes as independent. --compare-dtypes scores the text in each dtype, with
+    interleaved batches, and reports the differences to float32 in bits/byte.
 
-    Of a masked model (lm train --objective masked) it is the pseudo-perplexity: each token is masked in turn and
-    guessed from both sides. What two windows share is scored where more is seen, half in each. That reads a window for
-    each token, and so takes about as many times as long as a window has tokens; less where only every Nth token is
-    scored (--every).
+    A run trained on examples is scored on files of examples ({prompt, completion} or {text, label}): each completion
+    and its end, given the prompt. --field reads such files as plain text instead. A translation model is scored on
+    --source and --target, or --pairs: each target token and the end, given the source. Pairs with a blank side are
+    skipped.
 
-    With --source and --target, or --pairs, a translation model is measured: how well it predicts each token of a given
-    target and its end, given the source and the tokens before. Pairs with a blank side are left out.
-
-    Without files, the split is scored that was held out when the run was trained, of whatever kind. A file that the run
-    was trained on, in whole or in part, is warned about: its tokens are looked up in those of the run.
+    For a masked model (lm train --objective masked) the result is the pseudo-perplexity: each token is masked in turn
+    and predicted from both sides. This takes one pass of a window per token; --every N scores only every Nth token. In
+    the overlap of two windows, each token is scored in the window that has more context for it.
 
     Examples:
       lm perplexity runs/novel
