@@ -171,7 +171,7 @@ def _name_first(found: Sequence[FileSummary]) -> str:
 
 def _describe_guessed_fields(found: Sequence[FileSummary]) -> str:
     """Name the columns of text and labels that were guessed from unusual names."""
-    for file in (one.file for one in found):
+    for file in (one.file for one in found if not one.file.holds_conversations):
         if file.supervised and None in (file.data.field, file.data.label_field) and file.label_fields is not None:
             return f"{file.name}: the text is in column {file.label_fields[0]!r}, the label in {file.label_fields[1]!r}"
         if not file.supervised and file.holds_rows and file.data.field is None and file.text_field != FIELD:

@@ -19,7 +19,15 @@ from typing import Any, Literal, get_args
 from lm.config import options
 from lm.errors import InputError
 from lm.text import normalization
-from lm.text.rows import FIELD, Row, describe_type, list_fields
+from lm.text.rows import (
+    FIELD,
+    MalformedRowCallback,
+    Row,
+    describe_type,
+    list_fields,
+    parse_rows,
+    raise_malformed,
+)
 
 Role = Literal["system", "user", "assistant"]
 ROLES: tuple[Role, ...] = get_args(Role)
@@ -92,21 +100,19 @@ def parse_messages(values: object, *, where: str = "messages", is_complete: bool
     return _check_turns(_parse_messages(values, "messages", where), where, is_complete=is_complete)
 
 
-def parse_conversations(rows: Iterable[Row]) -> Iterator[Conversation]:
+def parse_conversations(
+    rows: Iterable[Row], *, on_malformed: MalformedRowCallback = raise_malformed
+) -> Iterator[Conversation]:
     """Yield the conversations in the rows of a file of training data.
+
+    Args:
+        rows: of the file.
+        on_malformed: called with rows that are no conversation [default: raise the error].
 
     Raises:
         InputError: a row is not a conversation; the message names file, row and message.
     """
-    for row in rows:
-        found = [field for field in CONVERSATION_FIELDS if row.values.get(field) is not None]
-        if not found:
-            hint = options.did_you_mean("messages", row.values)
-            raise InputError(f"{row.where}: no field 'messages'{hint}; it has {list_fields(row.values)}")
-        if len(found) == 2:
-            raise InputError(f"{row.where}: has 'messages' and 'conversations'; give one of them")
-        messages = _parse_messages(row.values[found[0]], found[0], row.where)
-        yield Conversation(_check_turns(messages, row.where, is_complete=True), row.number)
+    return parse_rows(rows, _parse_conversation, on_malformed=on_malformed)
 
 
 def normalize_line_ends(conversation: Conversation) -> Conversation:
@@ -132,6 +138,17 @@ def is_conversation_line(line: bytes) -> bool:
     if not isinstance(values, dict) or isinstance(values.get(FIELD), str):
         return False
     return any(isinstance(values.get(name), list) for name in CONVERSATION_FIELDS)
+
+
+def _parse_conversation(row: Row) -> Conversation:
+    found = [field for field in CONVERSATION_FIELDS if row.values.get(field) is not None]
+    if not found:
+        hint = options.did_you_mean("messages", row.values)
+        raise InputError(f"{row.where}: no field 'messages'{hint}; it has {list_fields(row.values)}")
+    if len(found) == 2:
+        raise InputError(f"{row.where}: has 'messages' and 'conversations'; give one of them")
+    messages = _parse_messages(row.values[found[0]], found[0], row.where)
+    return Conversation(_check_turns(messages, row.where, is_complete=True), row.number)
 
 
 def _parse_messages(values: object, field: str, where: str) -> list[Message]:

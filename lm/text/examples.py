@@ -16,11 +16,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from lm.config import options
 from lm.errors import InputError
-from lm.text.rows import MalformedRowCallback, Row, list_fields, raise_malformed, read_text
+from lm.text.rows import MalformedRowCallback, Row, list_fields, parse_rows, raise_malformed, read_text
 
 EXAMPLE_FIELDS = ("prompt", "completion", "text", "label")
 LABEL_DELIMITER = "\n"
@@ -70,13 +71,7 @@ def parse_examples(
     Raises:
         InputError: a row is not an example; the message names file, row and field.
     """
-    for row in rows:
-        try:
-            example = _parse_example(row, columns)
-        except InputError as error:
-            on_malformed(row.number, error)
-        else:
-            yield example
+    return parse_rows(rows, partial(_parse_example, columns=columns), on_malformed=on_malformed)
 
 
 def _parse_example(row: Row, columns: tuple[str, str] | None) -> Example:

@@ -120,6 +120,11 @@ class TextFile:
         return self.format != "text"
 
     @property
+    def is_table(self) -> bool:
+        """Return whether it is CSV or TSV, whose first row may be a header."""
+        return self.format in ("csv", "tsv")
+
+    @property
     def supervised(self) -> bool:
         """Return whether each row is a supervised example."""
         return self.data.supervised
@@ -162,7 +167,7 @@ class TextFile:
     def text_field(self) -> str:
         """Return the field that holds the text; UsageError if it isn't clear."""
         wanted, names = self.data.field, self.field_names
-        if self.format in ("csv", "tsv", "json") and names:
+        if self.is_table and names:
             return rows.find_text_field(names, wanted, file=self.name)
         found = rows.guess_text_field(names, wanted) or wanted  # a row without the field is refused by itself
         if found is None and names:
@@ -183,7 +188,7 @@ class TextFile:
                 or names >= {*examples.EXAMPLE_FIELDS[2:]}
             ):
                 return None
-        return rows.find_label_fields(self.field_names, *wanted, file=self.name)
+        return rows.find_label_fields(self.field_names, *wanted, file=self.name, is_table=self.is_table)
 
     def __getstate__(self) -> dict[str, Any]:
         """Drop the temporary copy: another process finds it by its path and must not delete it."""
@@ -318,8 +323,8 @@ class TextFile:
         else:
             text = self.text(on_block, file_range, changes)
             if self.format == "json":
-                found = json_lines.parse_array(text, name=self.name, example=example)
-            elif self.format in ("csv", "tsv"):
+                found = json_lines.parse_array(text, name=self.name, example=example, on_malformed=on_malformed)
+            elif self.is_table:
                 kind: csv_tsv.Kind = "csv" if self.format == "csv" else "tsv"
                 found = csv_tsv.parse_rows(
                     text, name=self.name, kind=kind, header=self._has_header, on_malformed=on_malformed
@@ -360,7 +365,7 @@ class TextFile:
         found = self.rows(
             CONVERSATION_FIELDS, example=example, on_block=on_block, file_range=file_range, changes=changes
         )
-        read = conversations.parse_conversations(found)
+        read = conversations.parse_conversations(found, on_malformed=self.on_malformed(changes))
         return read if self.data.keep_line_ends else map(conversations.normalize_line_ends, read)
 
     def examples(self, on_block: BlockCallback | None = None, changes: TextChanges | None = None) -> Iterator[Example]:

@@ -43,13 +43,16 @@ def parse_rows(
                 yield Row(number, where, values)
 
 
-def parse_array(blocks: Iterable[str], *, name: str, example: str) -> Iterator[Row]:
+def parse_array(
+    blocks: Iterable[str], *, name: str, example: str, on_malformed: MalformedRowCallback = raise_malformed
+) -> Iterator[Row]:
     """Yield the objects of a JSON array as rows, a few at a time.
 
     Args:
         blocks: the text, cut anywhere.
         name: of the file, for messages.
         example: a valid object, for messages.
+        on_malformed: called with values that are no object [default: raise the error].
 
     Raises:
         InputError: it is not an array of objects; the message names file and object.
@@ -73,11 +76,11 @@ def parse_array(blocks: Iterable[str], *, name: str, example: str) -> Iterator[R
         elif number > 1:
             raise InputError(f"{where}: not JSON (the array ends too early, or a comma is missing before it)")
         value = buffer.value(where)
-        if not isinstance(value, dict):
-            raise InputError(
-                f"{where}: not a JSON object but {describe_type(value)}; each record is one, such as {example}"
-            )
-        yield Row(number, where, value)
+        if isinstance(value, dict):
+            yield Row(number, where, value)
+        else:
+            problem = f"{where}: not a JSON object but {describe_type(value)}; each record is one, such as {example}"
+            on_malformed(number, InputError(problem))
 
 
 _SPACE = re.compile(r"[\ufeff\s]*")

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from lm.config import options
 from lm.config.data import LANGUAGE_PATTERN, FilesConfig, ParallelConfig
-from lm.errors import InputError, UsageError, list_some
+from lm.errors import InputError, UsageError
 from lm.text import csv_tsv, json_lines, rows
 from lm.text.compression import strip_compression_suffix
 from lm.text.dependency_trees import DependencyHeads, attach_heads
@@ -33,7 +33,7 @@ from lm.text.rows import list_fields, read_text
 
 _BYTE_ORDER_MARK = "\ufeff"
 _SHOWN = 40
-_NAMED_LINES = 10
+_LINE = "line"
 _SAMPLE_ROWS = 20
 _LOG = logging.getLogger(__name__)
 
@@ -129,27 +129,13 @@ class ParallelText:
             yield SentencePair(source.strip(), target.strip(), line)
 
     def _tab_separated(self, lines: Iterator[str], changes: TextChanges | None) -> Iterator[SentencePair]:
-        on_malformed = self.source.on_malformed(changes)
-        for number, line in enumerate(lines, 1):
-            source, _, target = line.partition("\t")
-            if _is_malformed(line):
-                others = () if self.source.reading.skip_malformed else enumerate(lines, number + 1)
-                also = [str(other) for other, rest in others if _is_malformed(rest)]
-                more = f" (wrong too: lines {list_some(also, limit=_NAMED_LINES)})" if also else ""
-                problem = f"{self.name}: line {number} has {line.count(chr(9))} tabs{more}"
-                on_malformed(number, InputError(f"{problem}; each line is a source, one tab and its target"))
-                continue
-            yield SentencePair(source.strip(), target.strip(), number)
+        found = (rows.Row(number, f"{self.name}: line {number}", {_LINE: line}) for number, line in enumerate(lines, 1))
+        return rows.parse_rows(found, _parse_tab_separated, on_malformed=self.source.on_malformed(changes))
 
     def _in_rows(self, on_block: BlockCallback | None, changes: TextChanges | None) -> Iterator[SentencePair]:
-        example, on_malformed = '{"%s": …, "%s": …}' % self.fields, self.source.on_malformed(changes)  # noqa: UP031
-        for row in self.source.rows(self.fields, example=example, on_block=on_block, changes=changes):
-            try:
-                pair = self._parse_row(row)
-            except InputError as error:
-                on_malformed(row.number, error)
-            else:
-                yield pair
+        example = '{"%s": …, "%s": …}' % self.fields  # noqa: UP031
+        found = self.source.rows(self.fields, example=example, on_block=on_block, changes=changes)
+        return rows.parse_rows(found, self._parse_row, on_malformed=self.source.on_malformed(changes))
 
     def _parse_row(self, row: rows.Row) -> SentencePair:
         for field, setting in zip(self.fields, ("source_field", "target_field"), strict=True):
@@ -161,9 +147,12 @@ class ParallelText:
         return SentencePair(source, target, row.number)
 
 
-def _is_malformed(line: str) -> bool:
-    """Whether a line is neither blank nor a source, a tab and its target."""
-    return bool(line.strip()) and line.count("\t") != 1
+def _parse_tab_separated(row: rows.Row) -> SentencePair:
+    line: str = row.values[_LINE]
+    if line.strip() and (tabs := line.count("\t")) != 1:
+        raise InputError(f"{row.where} has {tabs} tabs; each line is a source, one tab and its target")
+    source, _, target = line.partition("\t")
+    return SentencePair(source.strip(), target.strip(), row.number)
 
 
 def find_parallel_texts(

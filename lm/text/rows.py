@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, NoReturn
+from contextlib import suppress
+from functools import partial
+from itertools import islice
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from lm.config import options
 from lm.config.data import LANGUAGE_PATTERN
@@ -18,6 +21,9 @@ _LABELS = ("label", "category", "class", "target", "sentiment", "intent", "topic
 _PROMPTS = ("prompt", "user", "question", "instruction", "input", "human", "query", "message")
 _REPLIES = ("response", "assistant", "answer", "output", "reply", "gpt", "bot")
 _SHOWN, _SHOWN_LETTERS = 20, 40
+_NAMED_ROWS, _SEARCHED_ROWS = 10, 100_000
+
+T = TypeVar("T")
 
 
 MalformedRowCallback = Callable[[int, InputError], None]
@@ -95,11 +101,14 @@ def guess_text_field(names: Sequence[str], wanted: str | None) -> str | None:
     return _find_field(names, wanted, FIELD, _TEXTS) or (names[0] if len(names) == 1 and wanted is None else None)
 
 
-def find_label_fields(names: Sequence[str], text: str | None, label: str | None, *, file: str) -> tuple[str, str]:
+def find_label_fields(
+    names: Sequence[str], text: str | None, label: str | None, *, file: str, is_table: bool = True
+) -> tuple[str, str]:
     """Return the columns of text and label; arguments and errors as of `find_text_field`.
 
-    Of two columns, knowing one determines the other.
+    Of two columns, knowing one determines the other. `is_table` says whether the names may be a first row of data.
     """
+    unclear = partial(_raise_unclear_column, names, file=file, is_table=is_table)
     label_name = _find_field(names, label, LABEL, _LABELS)
     text_name = _find_field(
         [name for name in names if name != label_name] if text is None else names, text, FIELD, _TEXTS
@@ -108,8 +117,8 @@ def find_label_fields(names: Sequence[str], text: str | None, label: str | None,
         other = next(name for name in names if name not in (label_name, text_name))
         label_name = other if label_name is None and label is None else label_name
         text_name = other if text_name is None and text is None else text_name
-    text_name = text_name or _raise_unclear_column(names, text, file=file, what="text", setting="field")
-    label_name = label_name or _raise_unclear_column(names, label, file=file, what="label", setting="label_field")
+    text_name = text_name or unclear(text, what="text", setting="field")
+    label_name = label_name or unclear(label, what="label", setting="label_field")
     if text_name == label_name:
         raise UsageError(f"{file}: text and label are both column {text_name!r}", settings=["field", "label_field"])
     return text_name, label_name
@@ -158,22 +167,60 @@ def _list_columns(names: Sequence[str]) -> str:
     return f"its columns are {list_some(numbered, limit=_SHOWN)}"
 
 
-def _raise_unclear_column(names: Sequence[str], wanted: str | None, *, file: str, what: str, setting: str) -> NoReturn:
+def _raise_unclear_column(
+    names: Sequence[str], wanted: str | None, *, file: str, what: str, setting: str, is_table: bool = True
+) -> NoReturn:
     if wanted is None and what == "text":
         _refuse_dialogue(names, file=file)
-    columns = _list_columns(names)
+    columns, settings = _list_columns(names), [setting, *(["no_header"] * is_table)]
     if wanted is not None:
         hint = options.did_you_mean(wanted, names)
-        advice = "name it, or its number, or say that there is no header"
-        raise UsageError(f"{file}: no column {wanted!r}{hint}; {columns}; {advice}", settings=[setting, "no_header"])
+        advice = "name it, or its number" + ", or say that there is no header" * is_table
+        raise UsageError(f"{file}: no column {wanted!r}{hint}; {columns}; {advice}", settings=settings)
+    is_header = "; if that is no header, say so" * is_table
     raise UsageError(
-        f"{file}: which column holds the {what}? Name it, or its number; {columns}; if that is no header, say so",
-        settings=[setting, "no_header"],
+        f"{file}: which column holds the {what}? Name it, or its number; {columns}{is_header}", settings=settings
     )
 
 
 def _shorten(text: str) -> str:
     return text if len(text) <= _SHOWN_LETTERS else text[: _SHOWN_LETTERS - 1] + "…"
+
+
+def parse_rows(rows: Iterable[Row], parse: Callable[[Row], T], *, on_malformed: MalformedRowCallback) -> Iterator[T]:
+    """Yield what each row is parsed to.
+
+    Args:
+        rows: of a file.
+        parse: raises InputError if a row is malformed.
+        on_malformed: called with malformed rows.
+
+    Raises:
+        InputError: raised by `on_malformed`; the message names the next malformed rows as well.
+    """
+    rows = iter(rows)
+    for row in rows:
+        try:
+            parsed = parse(row)
+        except InputError as error:
+            try:
+                on_malformed(row.number, error)
+            except InputError as refused:
+                others = list(islice(_find_malformed(islice(rows, _SEARCHED_ROWS), parse), _NAMED_ROWS + 1))
+                also = f"; malformed too: {list_some(others, limit=_NAMED_ROWS)}" if others else ""
+                raise InputError(f"{refused}{also}", settings=refused.settings) from None
+        else:
+            yield parsed
+
+
+def _find_malformed(rows: Iterable[Row], parse: Callable[[Row], object]) -> Iterator[str]:
+    """Yield the places of malformed rows, such as line 7, up to a row that cannot be read."""
+    with suppress(InputError):
+        for row in rows:
+            try:
+                parse(row)
+            except InputError:
+                yield row.where.rpartition(": ")[2]
 
 
 def read_texts(
@@ -184,13 +231,7 @@ def read_texts(
     Raises:
         InputError: a row has no text in that field; the message names file and row.
     """
-    for row in rows:
-        try:
-            text = _find_text(row, field)
-        except InputError as error:
-            on_malformed(row.number, error)
-        else:
-            yield text
+    return parse_rows(rows, partial(_find_text, field=field), on_malformed=on_malformed)
 
 
 def _find_text(row: Row, field: str) -> str:

@@ -67,10 +67,13 @@ def test_tables_are_rows_of_text(place, capsys):
         error = capsys.readouterr().err
         assert error.startswith(f"lm: {name}: which column holds the text?")
         assert error.endswith("(--field, --no-header)\n")
-    Path("amb.jsonl").write_text('{"title": "a", "notes": "b"}\n')
-    assert run(["prepare", "amb.jsonl", "-o", "none"]) == 2
-    error = capsys.readouterr().err
-    assert error == "lm: amb.jsonl: which field holds the text? Name it; its fields are 'title', 'notes' (--field)\n"
+    for name, text in (("amb.jsonl", '{"title": "a", "notes": "b"}\n'), ("amb.json", '[{"title": "a", "notes": "b"}]')):
+        Path(name).write_text(text)
+        assert run(["prepare", name, "-o", "none"]) == 2
+        error = capsys.readouterr().err
+        assert error == f"lm: {name}: which field holds the text? Name it; its fields are 'title', 'notes' (--field)\n"
+        assert run(["prepare", name, "--supervised", "-o", "none"]) in (1, 2)
+        assert "header" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

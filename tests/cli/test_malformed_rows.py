@@ -11,6 +11,8 @@ from lm.run_folder import load_config
 
 SMALL = ["--preset", "tiny", "--d-model", "16", "--n-layers", "1", "--n-heads", "2", "--context", "32"]
 SMALL += ["--steps", "1", "--vocab-size", "300", "--threads", "1", "--dtype", "float32", "--batch-size", "2"]
+ASKED = [{"role": "user", "content": "What do you see?"}]
+UNANSWERED = json.dumps({"messages": ASKED}), json.dumps({"messages": [*ASKED, *ASKED]})
 WORDS = [f"owl {number} sees {number * 7} mice by night" for number in range(60)]
 
 
@@ -22,18 +24,19 @@ def files(folder: Path, *, malformed: bool) -> dict[str, list[str]]:
         "rows.tsv": ["id\ttext", *(f"1\t{word}" for word in WORDS)],
         "pairs.txt": [f"{word}\t{word[::-1]}" for word in WORDS],
         "pairs.jsonl": [json.dumps({"source": word, "target": word[::-1]}) for word in WORDS],
+        "chats.jsonl": [json.dumps({"messages": [*ASKED, {"role": "assistant", "content": word}]}) for word in WORDS],
     }
     wrong = {
         "jsonl": ('{"text":', '{"other": 1}'), "csv": ("1,2,3", "1"), "tsv": ("1", "1\t2\t3"), "txt": ("a", "\t\tb"),
     }  # fmt: skip
     for name, good in texts.items():
-        first, second = wrong[name.rpartition(".")[2]]
+        first, second = UNANSWERED if name == "chats.jsonl" else wrong[name.rpartition(".")[2]]
         lines = [*good[:5], first, *good[5:20], second, *good[20:]] if malformed else good
         (folder / name).write_text("".join(f"{line}\n" for line in lines))
     return {name: ["--pairs", str(folder / name)] if "pairs" in name else [str(folder / name)] for name in texts}
 
 
-@pytest.mark.parametrize("name", ["rows.jsonl", "rows.csv", "rows.tsv", "pairs.txt", "pairs.jsonl"])
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.csv", "rows.tsv", "pairs.txt", "pairs.jsonl", "chats.jsonl"])
 def test_skipped_rows_are_reported_once_and_change_nothing_else(tmp_path, capsys, name):
     (tmp_path / "good").mkdir()
     good, bad = files(tmp_path / "good", malformed=False)[name], files(tmp_path, malformed=True)[name]
@@ -50,3 +53,25 @@ def test_skipped_rows_are_reported_once_and_change_nothing_else(tmp_path, capsys
         assert load_config(folder).files.skip_malformed is bool(number)
     assert weights[0] == weights[1]
     assert said == ["6, 22"]
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "pairs.txt", "pairs.jsonl", "chats.jsonl"])
+def test_other_malformed_rows_are_named_with_the_first(tmp_path, capsys, name):
+    named = files(tmp_path, malformed=True)[name]
+    lines = (tmp_path / name).read_text().splitlines()
+    lines[5] = lines[21]  # a line that is no JSON at all is refused before any row is parsed
+    (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
+    preset = [*SMALL, *(["--n-encoder-layers", "1"] if "pairs" in name else [])]
+    assert run(["train", *named, *preset, "-o", str(tmp_path / "none")]) == 1
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert f"{name}: line 6" in error
+    assert "; malformed too: line 22 (" in error
+
+
+def test_malformed_records_of_an_array_are_left_out(tmp_path, capsys):
+    path, malformed = tmp_path / "rows.json", [{"text": word} for word in WORDS]
+    malformed[3:3], malformed[9:9] = ["not an object"], [{"text": 3}]
+    path.write_text(json.dumps(malformed))
+    assert run(["train", str(path), *SMALL, "-o", str(tmp_path / "none")]) == 1
+    assert run(["train", str(path), *SMALL, "--skip-malformed", "-o", str(tmp_path / "run")]) == 0
+    assert "2 malformed rows are left out (number 4, 10)" in capsys.readouterr().err

@@ -135,6 +135,19 @@ def test_held_out_loss_of_training_and_of_perplexity_agree(place, capsys):
     assert measured["nats"] / measured["tokens"] == approx(best)
 
 
+def test_rows_of_an_array_are_the_same_conversations(place, tmp_path):
+    """Whatever other fields the rows have, and in whichever format the messages are."""
+    rows = [json.loads(line)["messages"] for line in (place / "chats.jsonl").read_text().splitlines()]
+    names = {"system": "system", "user": "human", "assistant": "gpt"}
+    sharegpt = [[{"from": names[each["role"]], "value": each["content"]} for each in row] for row in rows]
+    for field, values in (("messages", rows), ("conversations", sharegpt)):
+        path, out = tmp_path / f"{field}.json", tmp_path / field
+        path.write_text(json.dumps([{"id": number, field: each} for number, each in enumerate(values)], indent=1))
+        assert run(["train", str(path), "-o", str(out), *SHAPE, *LENGTH]) == 0
+        ours, theirs = load_weights(out), load_weights(place / "run")
+        assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
 def test_a_text_model_gets_role_tokens(place, tmp_path, capsys):
     command = ["train", str(place / "chats.jsonl"), "--from", str(place / "base"), "-o", str(tmp_path / "run")]
     assert run([*command, "--steps", "1", "--learning-rate", "1e-9", "--evaluate-every", "0"]) == 0
