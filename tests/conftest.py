@@ -28,12 +28,9 @@ for _name in [name for name in os.environ if name.startswith("LM_")]:
 os.environ["LM_BACKGROUND_COMPILE"] = "0"  # it would take most of the CPU time of the tests
 
 FOLDERS = {
-    "LM_CACHE": "lm-cache",
-    "XDG_CACHE_HOME": "cache",
-    "XDG_CONFIG_HOME": "config",
-    "XDG_DATA_HOME": "data",
+    "LM_CACHE": "lm-cache", "XDG_CACHE_HOME": "cache", "XDG_CONFIG_HOME": "config", "XDG_DATA_HOME": "data",
     "XDG_STATE_HOME": "state",
-}
+}  # fmt: skip
 """Variables that name folders of the user, and where in a test's home they point to."""
 
 

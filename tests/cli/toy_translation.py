@@ -15,14 +15,8 @@ from lm.run_folder import TrainingState
 from lm.tokenizer import training
 
 DICTIONARY = {
-    "one": "eins",
-    "two": "zwei",
-    "three": "drei",
-    "four": "vier",
-    "sun": "Sonne",
-    "fox": "Fuchs",
-    "狐": "여우",
-}
+    "one": "eins", "two": "zwei", "three": "drei", "four": "vier", "sun": "Sonne", "fox": "Fuchs", "狐": "여우",
+}  # fmt: skip
 LONGEST = 5
 SOURCE, TARGET = "one 狐 three fox", "Fuchs drei 여우 eins"
 

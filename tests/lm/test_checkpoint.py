@@ -66,13 +66,8 @@ def test_a_checkpoint_is_complete_in_itself(save, tmp_path):
     moved = save(3).rename(tmp_path / "elsewhere")
     names = {path.name for path in moved.iterdir()}
     assert names == {
-        "config.json",
-        "tokenizer.json",
-        "model.safetensors",
-        "optimizer.safetensors",
-        "state.json",
-        "manifest.json",
-    }
+        "config.json", "tokenizer.json", "model.safetensors", "optimizer.safetensors", "state.json", "manifest.json",
+    }  # fmt: skip
     assert load_model(moved, CPU).folder == moved
 
 

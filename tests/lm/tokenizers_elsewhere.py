@@ -109,13 +109,9 @@ def bert_like() -> tokenizers.Tokenizer:
 
 
 MADE: dict[str, Callable[[], tokenizers.Tokenizer]] = {
-    "gpt2": gpt2_like,
-    "cl100k": cl100k_like,
-    "llama2": llama2_like,
-    "metaspace": metaspace_like,
-    "unigram": unigram_like,
-    "bert": bert_like,
-}
+    "gpt2": gpt2_like, "cl100k": cl100k_like, "llama2": llama2_like, "metaspace": metaspace_like,
+    "unigram": unigram_like, "bert": bert_like,
+}  # fmt: skip
 _kept: dict[str, tokenizers.Tokenizer] = {}
 
 

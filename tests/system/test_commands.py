@@ -53,16 +53,8 @@ def test_information_on_the_mean_of_checkpoints(place, capsys, tmp_path):
 def test_a_signal_saves_and_says_how_to_resume(place, number):
     folder = place / f"stopped-{number}"
     command = [
-        "train",
-        str(place / "text.txt"),
-        "-o",
-        str(folder),
-        "--steps",
-        "100000",
-        "--evaluate-every",
-        "0",
-        *SMALL,
-    ]
+        "train", str(place / "text.txt"), "-o", str(folder), "--steps", "100000", "--evaluate-every", "0", *SMALL,
+    ]  # fmt: skip
     process = subprocess.Popen([sys.executable, "-m", "cli.main", *command], stderr=subprocess.PIPE, text=True)
     wait_for_steps(folder, 1)
     process.send_signal(number)

@@ -31,15 +31,8 @@ def folder(tmp_path_factory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LM_CACHE", str(folder / "cache"))
         command = [
-            "train",
-            str(folder / "text.txt"),
-            "-o",
-            str(folder / "lm"),
-            "--objective",
-            "masked",
-            *SHAPE,
-            *MACHINE,
-        ]
+            "train", str(folder / "text.txt"), "-o", str(folder / "lm"), "--objective", "masked", *SHAPE, *MACHINE,
+        ]  # fmt: skip
         sample = ["--sample", "The [MASK] and the wolf"]
         assert run([*command, "--steps", "20", "--evaluate-every", "10", "--ema", "0.9", *sample]) == 0
         command = ["train", str(folder / "labels.jsonl"), "--supervised", "--from", str(folder / "lm"), *MACHINE]

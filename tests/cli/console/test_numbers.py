@@ -17,16 +17,10 @@ from cli.console.numbers import (
 @pytest.mark.parametrize(
     ("number", "shown"),
     [
-        (0, "0"),
-        (812, "812"),
-        (4096, "4.1k"),
-        (124_439_808, "124M"),
-        (1.5e9, "1.5G"),
-        (3.3e18, "3.3E"),
-        (999_700_000, "1G"),
-        (999_400, "999k"),
+        (0, "0"), (812, "812"), (4096, "4.1k"), (124_439_808, "124M"), (1.5e9, "1.5G"), (3.3e18, "3.3E"),
+        (999_700_000, "1G"), (999_400, "999k"),
     ],
-)
+)  # fmt: skip
 def test_count(number, shown):
     assert format_count(number) == shown
 

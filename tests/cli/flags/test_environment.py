@@ -118,19 +118,12 @@ def test_variables_for_training_a_tokenizer_are_ignored_where_there_is_one(train
     assert (
         run(
             [
-                "train",
-                str(text),
-                "--tokenizer",
-                str(tmp_path / "run"),
-                "-o",
-                str(tmp_path / "two"),
-                "--steps",
-                "1",
+                "train", str(text), "--tokenizer", str(tmp_path / "run"), "-o", str(tmp_path / "two"), "--steps", "1",
                 *shape,
             ]
         )
         == 0
-    )
+    )  # fmt: skip
     assert run(["prepare", str(text), "--tokenizer", str(tmp_path / "run")]) == 0
     capsys.readouterr()
     assert run(["prepare", str(text), "--tokenizer", str(tmp_path / "run"), "--kind", "char"]) == 2

@@ -12,14 +12,9 @@ from tests.system.conftest import SMALL
 from tests.tolerances import approx
 
 CURVES = (
-    "loss",
-    "nll",
-    "learning_rate",
-    "gradient_norm",
-    "tokens_per_second",
-    "validation_loss",
+    "loss", "nll", "learning_rate", "gradient_norm", "tokens_per_second", "validation_loss",
     "validation_bits_per_byte",
-)
+)  # fmt: skip
 LENGTH = ("--steps", "6", "--evaluate-every", "2", "--sample", "the fox")
 
 

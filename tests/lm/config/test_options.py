@@ -58,8 +58,9 @@ def test_numbers_are_finite_and_texts_are_utf8(config):
                 with pytest.raises(UsageError, match=f"{described.name} must be a finite number"):
                     described.check(value)
         elif described.kind in (str, tuple) and not described.choices and described.name != "validation":
-            with pytest.raises(UsageError, match=f"{described.name} is not valid UTF-8"):
-                described.check("caf\udce9" if described.kind is str else ["one", "caf\udce9"])
+            for surrogate in "\ud800\udce9\udfff":
+                with pytest.raises(UsageError, match=f"{described.name} is not valid UTF-8"):
+                    described.check(surrogate if described.kind is str else ["one", f"caf{surrogate}"])
 
 
 @pytest.mark.parametrize(

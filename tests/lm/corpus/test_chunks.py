@@ -69,12 +69,9 @@ def test_a_key_depends_on_all_that_the_tokens_do(tmp_path):
         *(
             Chunk((dataclasses.replace(first, **change), part.inputs[1]), part.separator)
             for change in (
-                {"identity": "other"},
-                {"file_range": FileRange(0, 60)},
-                {"held_out": HeldOutRule(6)},
-                {"held_out": HeldOutRule(5, 0)},
-                {"number": 7},
+                {"identity": "other"}, {"file_range": FileRange(0, 60)}, {"held_out": HeldOutRule(6)},
+                {"held_out": HeldOutRule(5, 0)}, {"number": 7},
             )
         ),
-    ]
+    ]  # fmt: skip
     assert len({part.key("t"), part.key("u"), *(other.key("t") for other in others)}) == 9

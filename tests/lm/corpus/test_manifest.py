@@ -148,15 +148,8 @@ DAMAGE = [
 ]  # fmt: skip
 
 NAMES = [
-    "zeros",
-    "random",
-    "cut",
-    "zeros held out",
-    "no shard",
-    "no tokenizer",
-    "another tokenizer",
-    "tokenizer is gone",
-]
+    "zeros", "random", "cut", "zeros held out", "no shard", "no tokenizer", "another tokenizer", "tokenizer is gone",
+]  # fmt: skip
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -1,3 +1,6 @@
+"""Each type is measured as it would be alone."""
+
+import copy
 import math
 import statistics
 from dataclasses import dataclass
@@ -6,13 +9,19 @@ import numpy as np
 import pytest
 import torch
 
+from lm.config.evaluation import PerplexityConfig
 from lm.errors import InputError
 from lm.evaluation.batch_scoring import score_document
+from lm.evaluation.dtype_costs import DtypeCost, measure_dtype_costs
+from lm.evaluation.file_scoring import score_files
 from lm.evaluation.perplexity import BatchScored, FileScore, MacroAverage, PerplexityResult, Totals, measure_perplexity
-from lm.evaluation.window_scorer import build_window_scorer
+from lm.evaluation.window_scorer import TextScorer, build_window_scorer
+from lm.model.layers import quantise
+from lm.model.transformer import count_parameters
+from lm.text.documents import TextPiece
 from lm.text.files import find_text_files
 from tests.lm.evaluation.small_models import BPE, CHAR, SEPARATOR, TEXT, make_model, token_by_token
-from tests.tolerances import approx
+from tests.tolerances import approx, assert_close
 
 
 def test_totals_do_not_depend_on_the_batch_size(tmp_path):
@@ -169,3 +178,98 @@ def test_a_total_adds_up_each_field_and_leaves_the_parts_alone():
     assert Counts.total(iter(parts)) == Counts(7, 0.875)
     assert parts[0] == Counts(1, 0.5)
     assert Counts.total([]) == Counts()
+
+
+def test_figures_are_those_of_each_type_alone(tmp_path):
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_text(TEXT, encoding="utf-8")
+    files = find_text_files([str(tmp_path)])
+    models = {"float32": make_model(BPE.vocab_size)}
+    models["bfloat16"] = copy.deepcopy(models["float32"]).to(torch.bfloat16)
+    models["int8"] = copy.deepcopy(models["float32"])
+    quantise(models["int8"])
+    config = PerplexityConfig(batch_size=2)
+    scorers = {name: TextScorer.from_config(model, BPE, config, separator=SEPARATOR) for name, model in models.items()}
+    costs: list[DtypeCost] = []
+    events = list(measure_dtype_costs(scorers, files, costs=costs))
+    assert events == [event for event in scorers["float32"].measure(files) if isinstance(event, BatchScored)]
+    assert [cost.dtype for cost in costs] == list(models)
+    for cost in costs:
+        alone = [event.result for event in scorers[cost.dtype].measure(files) if isinstance(event, FileScore)]
+        assert cost.result == PerplexityResult.total(alone)
+        assert sum(tokens for tokens, _ in cost.batches) == events[-1].tokens
+        assert cost.tokens_per_second > 0
+    parameters = count_parameters(models["float32"])
+    of_32, of_16, of_8 = (cost.weight_bytes for cost in costs)
+    assert (of_32, of_16) == (4 * parameters, 2 * parameters)
+    assert parameters < of_8 < of_16
+    assert costs[0].relative_increase(costs[0]) == 0
+    assert costs[2].relative_increase(costs[0]) == pytest.approx(
+        costs[2].result.bits_per_byte / costs[0].result.bits_per_byte - 1
+    )
+
+
+def scored(tokenizer, tmp_path, *texts, batch_size=3, context=16, stride=8):
+    for index, text in enumerate(texts):
+        (tmp_path / f"{index}.txt").write_bytes(text.encode())
+    sources = find_text_files([str(tmp_path / f"{index}.txt") for index in range(len(texts))])
+    window_scorer = build_window_scorer(make_model(), tokenizer, context=context, stride=stride)
+    batches = list(score_files(window_scorer, tokenizer, sources, separator=SEPARATOR, batch_size=batch_size))
+    assert all(batches)
+    return [segment for batch in batches for segment in batch]
+
+
+@pytest.mark.parametrize("tokenizer", [BPE, CHAR], ids=["bpe", "char"])
+@pytest.mark.parametrize("batch_size", [1, 4, 50])
+def test_segments_are_the_text_token_by_token_in_order(tokenizer, batch_size, tmp_path, monkeypatch):
+    monkeypatch.setattr("lm.text.files.BLOCK_BYTES", 37)
+    monkeypatch.setattr("lm.tokenizer.tokenizer.split_into_pieces.__kwdefaults__", {"limit": 300})
+    parts = [[TEXT * 10, "x\n", "the owl\n"], [], ["T"], [TEXT]]
+    found = scored(tokenizer, tmp_path, *(f"{SEPARATOR}\n".join(part) for part in parts), batch_size=batch_size)
+    assert len({(s.piece.file, s.piece.document, s.piece.first) for s in found}) > 8
+    for file, texts in enumerate(parts):
+        for document, text in enumerate(texts):
+            own = [s for s in found if (s.piece.file, s.piece.document) == (file, document)]
+            tokens, start = tokenizer.encode(text), tokenizer.start_of_text
+            assert np.concatenate([s.tokens for s in own]).tolist() == tokens
+            spelled = [s.piece.data[a:b] for s in own for a, b in zip([s.start, *s.ends[:-1]], s.ends, strict=True)]
+            assert spelled == [tokenizer.token_bytes(token) for token in tokens]
+            begins = [s.piece.offset + s.start for s in own]
+            assert begins == np.cumsum([0, *(sum(map(len, _spelled(s))) for s in own)])[:-1].tolist()
+            nats = np.concatenate([s.nats for s in own])
+            expected = score_document(make_model(), tokens, context=16, stride=8, start_token=start)
+            assert np.isnan(nats[: start is None]).all()
+            assert_close(nats[int(start is None) :], expected, model=make_model(), dtype=torch.float32)
+    order = [(s.piece.file, s.piece.document, s.piece.first + s.first) for s in found]
+    assert order == sorted(order)
+
+
+def _spelled(segment):
+    return [segment.piece.data[a:b] for a, b in zip([segment.start, *segment.ends[:-1]], segment.ends, strict=True)]
+
+
+def test_words_are_counted_where_they_begin(tmp_path, monkeypatch):
+    monkeypatch.setattr("lm.text.files.BLOCK_BYTES", 37)
+    monkeypatch.setattr("lm.tokenizer.tokenizer.split_into_pieces.__kwdefaults__", {"limit": 200})
+    pieces = {s.piece.first: s.piece for s in scored(BPE, tmp_path, "owl" * 300 + " and the fox " * 100)}
+    assert len(pieces) > 3
+    assert sum(piece.words for piece in pieces.values()) == 1 + 3 * 100
+
+
+def test_what_is_held_of_a_long_file_is_bounded(tmp_path, monkeypatch):
+    """A batch is scored as soon as there is enough text for it, whatever follows."""
+    taken = []
+
+    def endless(_source, _separator):
+        while True:
+            taken.append(len(taken))
+            yield TextPiece(TEXT * 500, starts_document=len(taken) == 1)
+
+    monkeypatch.setattr("lm.evaluation.file_scoring.read_pieces", endless)
+    (tmp_path / "a.txt").touch()
+    sources = find_text_files([str(tmp_path / "a.txt")])
+    window_scorer = build_window_scorer(make_model(), CHAR, context=16, stride=16)
+    batches = score_files(window_scorer, CHAR, sources, separator=SEPARATOR, batch_size=16)
+    seen = sum(len(segment.nats) for _ in range(300) for segment in next(batches))
+    assert seen == 300 * 16 * 16 + 1
+    assert len(taken) < seen / len(TEXT * 500) + 4

@@ -10,17 +10,9 @@ from lm.kernels.simd import INPUT_BLOCK
 from tests.tolerances import assert_close
 
 SHAPES = [
-    (1, 1, 1),
-    (1, 8, 64),
-    (3, 17, 96),
-    (4, 8, 64),
-    (5, 33, 100),
-    (9, 70, 31),
-    (16, 40, 128),
-    (31, 300, 700),
-    (60, 65, 1120),
-    (75, 65, 480),
-]
+    (1, 1, 1), (1, 8, 64), (3, 17, 96), (4, 8, 64), (5, 33, 100), (9, 70, 31), (16, 40, 128), (31, 300, 700),
+    (60, 65, 1120), (75, 65, 480),
+]  # fmt: skip
 
 
 def drawn(rows: int, outputs: int, inputs: int, *, in_8_bits: bool):

@@ -5,15 +5,26 @@ from typing import get_args
 
 import pytest
 import torch
+from transformers import LlamaConfig
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from lm.config.model import ModelConfig
 from lm.config.model_fields import Positions
 from lm.errors import UsageError
 from lm.model.attention_inputs import AttentionInputs
 from lm.model.mask import Mask
-from lm.model.positions import ABSOLUTE_SCHEMES, RELATIVE_SCHEMES, InputEmbedding, PositionTable, sinusoidal_table
+from lm.model.positions import (
+    ABSOLUTE_SCHEMES,
+    RELATIVE_SCHEMES,
+    InputEmbedding,
+    PositionTable,
+    Rotation,
+    rotary_frequencies,
+    rotary_table,
+    sinusoidal_table,
+)
 from lm.model.transformer import build_model
-from tests.tolerances import approx, assert_close
+from tests.tolerances import approx, assert_close, ulps
 
 
 @pytest.mark.parametrize("interleaved", [True, False])
@@ -103,3 +114,97 @@ def test_packed_branches_equal_single_sequences(positions):
     for branch in range(3):
         alone = model.hidden(torch.cat((past, branches[:, branch]), dim=1))[:, 5:]
         assert_close(together[:, 4 * branch : 4 * branch + 4], alone, model=model)
+
+
+def _plain(width: int, base: float) -> torch.Tensor:
+    return torch.tensor([base ** (-2 * i / width) for i in range(width // 2)], dtype=torch.float64)
+
+
+def test_rotation_equals_complex_multiplication():
+    rotation = Rotation(*rotary_table(7, _plain(8, 100.0))[3:].unbind(1))
+    x = torch.randn(2, 2, 4, 8)
+    turned = rotation(x)
+    for offset in range(4):
+        pairs = torch.complex(x[:, :, offset, :4], x[:, :, offset, 4:])
+        angles = torch.tensor([(3 + offset) * 100.0 ** (-2 * i / 8) for i in range(4)])
+        expected = pairs * torch.polar(torch.ones(4), angles)
+        torch.testing.assert_close(turned[:, :, offset, :4], expected.real)
+        torch.testing.assert_close(turned[:, :, offset, 4:], expected.imag)
+
+
+def test_rotary_scores_depend_on_distance_alone():
+    angles = rotary_table(200, _plain(16, 10_000.0))
+    query, key = torch.randn(1, 1, 1, 16), torch.randn(1, 1, 1, 16)
+
+    def score(at: int, seen: int) -> float:
+        turned = [Rotation(*angles[place, None].unbind(1))(x) for place, x in ((at, query), (seen, key))]
+        return float((turned[0] * turned[1]).sum())
+
+    added = (query * key).abs().sum()  # the terms of the sum may cancel, their rounding errors do not
+    assert score(9, 4) == approx(score(105, 100), terms=16, depth=2, scale=added)
+    assert score(9, 4) != approx(score(9, 5), terms=16, depth=2, scale=added)
+
+
+def test_the_gradient_equals_autograd():
+    rotation = Rotation(*rotary_table(5, _plain(8, 100.0)).double().unbind(1))
+    x = torch.randn(2, 3, 5, 8, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(rotation, x)
+
+
+def test_a_tiled_rotation_repeats_for_each_sequence():
+    rotation, x = Rotation(*rotary_table(5, _plain(8, 100.0)).unbind(1)), torch.randn(2, 3, 5, 8)
+    both = rotation.tile(2)(torch.cat((x, x), dim=2))
+    assert torch.equal(both, torch.cat((rotation(x), rotation(x)), dim=2))
+
+
+def test_partial_rotation_leaves_other_features_unchanged():
+    rotation, x = Rotation(*rotary_table(5, _plain(6, 100.0)).unbind(1)), torch.randn(2, 3, 5, 16)
+    turned = rotation(x)
+    assert torch.equal(turned[..., :6], rotation(x[..., :6]))
+    assert torch.equal(turned[..., 6:], x[..., 6:])
+
+
+SCALED = {
+    "linear": ({"rope_factor": 3.0}, {"factor": 3.0}),
+    "llama3": (
+        {"rope_factor": 8.0, "rope_context": 64, "rope_slow": 1.5, "rope_fast": 4.5},
+        {"factor": 8.0, "original_max_position_embeddings": 64, "low_freq_factor": 1.5, "high_freq_factor": 4.5},
+    ),
+    "yarn": (
+        {"rope_factor": 4.0, "rope_context": 128},
+        {"factor": 4.0, "original_max_position_embeddings": 128},
+    ),
+    "yarn, all set": (
+        {"rope_factor": 4.0, "rope_context": 96, "rope_slow": 2.0, "rope_fast": 20.0, "rope_temperature": 1.3},
+        {"factor": 4.0, "original_max_position_embeddings": 96, "beta_slow": 2.0, "beta_fast": 20.0,
+         "attention_factor": 1.3},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("base", [100.0, 10_000.0, 500_000.0])
+@pytest.mark.parametrize("head", [16, 64])
+@pytest.mark.parametrize("name", SCALED)
+def test_scaled_as_transformers_scales_them(name, head, base):
+    kind, (ours, theirs) = name.split(",")[0], SCALED[name]
+    config = ModelConfig(context_length=512, d_model=2 * head, n_heads=2, rope_base=base, rope_scaling=kind, **ours)
+    reference = LlamaConfig(
+        hidden_size=2 * head, num_attention_heads=2, max_position_embeddings=512,
+        rope_parameters={"rope_type": kind, "rope_theta": base, **theirs},
+    )  # fmt: skip
+    expected, temperature = ROPE_INIT_FUNCTIONS[kind](reference, torch.device("cpu"))
+    torch.testing.assert_close(rotary_frequencies(config).float(), expected, atol=0, rtol=ulps(16))
+    assert (config.rope_temperature or 1.0) == pytest.approx(temperature)
+
+
+def test_unscaled_they_are_powers_of_the_base():
+    config = ModelConfig(d_model=32, n_heads=2, rope_base=100.0, rotary_share=0.5)
+    assert rotary_frequencies(config).tolist() == pytest.approx([100.0 ** (-2 * i / 8) for i in range(4)])
+
+
+def test_a_factor_of_one_changes_nothing():
+    plain = ModelConfig(d_model=64, n_heads=2)
+    for kind in ("linear", "llama3", "yarn"):
+        torch.testing.assert_close(
+            rotary_frequencies(ModelConfig(d_model=64, n_heads=2, rope_scaling=kind)), rotary_frequencies(plain)
+        )

@@ -141,25 +141,8 @@ def test_unknown_paths_and_methods_are_errors_in_the_format_of_openai(server):
 
 
 _VALUES = [
-    None,
-    True,
-    -1,
-    0,
-    1,
-    10**30,
-    1.5,
-    "",
-    "one",
-    "\ud800",
-    [],
-    [1],
-    ["one"],
-    {},
-    {"a": 1},
-    [[]],
-    [[1]],
-    "x" * 500,
-]
+    None, True, -1, 0, 1, 10**30, 1.5, "", "one", "\ud800", [], [1], ["one"], {}, {"a": 1}, [[]], [[1]], "x" * 500,
+]  # fmt: skip
 _FIELDS = ["prompt", "n", "best_of", "echo", "logprobs", "max_tokens", "stop", "seed", "stream", "temperature", "top_p",
            "logit_bias", "text", "tokens", "top", "layer", "to", "beam", "n_best", "messages", "stream_options",
            "suffix", "model", "top_k", "min_p", "unknown"]  # fmt: skip

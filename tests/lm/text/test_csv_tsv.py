@@ -86,6 +86,11 @@ class TestColumns:
         with pytest.raises(UsageError, match=r"no column 'reviews' \(did you mean 'review'\?\)"):
             list(named.documents())
 
+    def test_a_prompt_without_its_completion_is_no_example(self, tmp_path):
+        file = written(tmp_path, "prompt,response\nhi,hello\n", "a.csv")
+        with pytest.raises(UsageError, match="name the columns of supervised examples"):
+            list(file.examples())
+
     def test_without_a_header_columns_are_numbers(self, tmp_path):
         path = written(tmp_path, "ham\thello\nspam\tcall\n", "sms.tsv").path
         (file,) = find_text_files([str(path)], DataConfig(field="2", label_field="1"), FilesConfig(header=False))

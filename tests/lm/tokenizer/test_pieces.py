@@ -18,23 +18,8 @@ from tests.lm.corpus.preparing import byte_tokenizer
 from tests.lm.tokenizers_elsewhere import TEXT
 
 WORDS = [
-    "cat",
-    "don't",
-    "한국어",
-    "天气",
-    "x1",
-    "12345",
-    "...",
-    "é",
-    "(",
-    "\n\n",
-    "\r\n",
-    "\t",
-    "    ",
-    "🙂",
-    "_",
-    "\u3000",
-]
+    "cat", "don't", "한국어", "天气", "x1", "12345", "...", "é", "(", "\n\n", "\r\n", "\t", "    ", "🙂", "_", "\u3000",
+]  # fmt: skip
 
 
 def texts() -> dict[str, str]:

@@ -253,13 +253,9 @@ def states_of(case: Case, copies: Path, *, each: bool) -> tuple[list[Path], Bran
 
 QUICK = [("first_saves", WORSE), ("later_saves", WORSE), ("branching", BETTER), ("base_trained_on", BETTER)]
 ALL = [
-    *QUICK,
-    ("first_saves", BETTER),
-    ("later_saves", BETTER),
-    ("branching", WORSE),
-    ("first_saves_of_adapters", WORSE),
-    ("extending", WORSE),
-]
+    *QUICK, ("first_saves", BETTER), ("later_saves", BETTER), ("branching", WORSE),
+    ("first_saves_of_adapters", WORSE), ("extending", WORSE),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "settings"), [*QUICK, ("first_saves_of_adapters", WORSE), ("extending", WORSE)])

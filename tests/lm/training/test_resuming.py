@@ -26,14 +26,10 @@ EXPERTS = {"experts": 4, "experts_per_token": 2, "expert_capacity": 1.0, "gate_n
 @pytest.mark.parametrize(
     ("stop", "optimizer", "model"),
     [
-        (1, "adamw", {}),
-        (4, "adamw", {}),
-        (5, "muon", {}),
-        (7, "adamw", {}),
-        (4, "adamw", EXPERTS),
+        (1, "adamw", {}), (4, "adamw", {}), (5, "muon", {}), (7, "adamw", {}), (4, "adamw", EXPERTS),
         (5, "muon", EXPERTS),
     ],
-)
+)  # fmt: skip
 def test_resuming_equals_never_having_stopped(make_run, stop, optimizer, model):
     """Weights, optimizer and metrics, byte for byte: with dropout, accumulation, growing batches, a falling rate."""
     settings = {"micro_batch_size": 4, "optimizer": optimizer, "batch_warmup": 6, "model": model}

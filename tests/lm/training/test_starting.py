@@ -1,6 +1,7 @@
-"""A new run has a folder of its own, and writes nothing over."""
+"""A new run has a folder of its own and starts from weights that fit; one process at a time trains in it."""
 
 import dataclasses
+import threading
 
 import pytest
 
@@ -8,13 +9,14 @@ from lm import run_folder
 from lm.config.tokenizer import TokenizerConfig
 from lm.config.training import TrainingConfig
 from lm.errors import InputError, UsageError
+from lm.run_folder import find_checkpoint
 from lm.tokenizer import training as tokenizer_training
 from lm.training import startup
 from lm.training.corpus import TrainingCorpus, open_data
-from lm.training.events import Step, TrainingWarning
+from lm.training.events import Saved, Step, TrainingWarning
 from lm.training.loop import train
 from lm.training.startup import resume_run, start_run
-from tests.lm.training.conftest import stop_after, sums
+from tests.lm.training.conftest import loss_of, stop_after, sums
 
 
 def test_a_run_opens_its_data_once(make_run, monkeypatch):
@@ -75,3 +77,64 @@ def test_a_run_that_was_begun_with_such_a_sample_goes_on(make_run, monkeypatch):
 
 def _no_token(*_: object) -> list[int]:
     raise InputError("the tokenizer has no token for 'b'")
+
+
+TRAINED = "run: another process is training this run; wait for it to end, or use another folder"
+
+
+def test_a_folder_is_for_one_run_at_a_time(make_run):
+    run = make_run()
+    before = (run.folder / "config.json").read_bytes()
+    with pytest.raises(InputError, match=TRAINED):
+        make_run(steps=7)
+    events = train(run)
+    assert next(event for event in events if isinstance(event, Saved))
+    for path in (run.folder, run.folder / "checkpoints" / "step-5"):
+        with pytest.raises(InputError, match=TRAINED):
+            resume_run(path)
+    assert (run.folder / "config.json").read_bytes() == before
+    assert list(events)[-1] == Saved(12, run.folder / "checkpoints" / "step-12")
+
+
+def test_of_two_that_start_at_once_one_runs(make_run):
+    ready, found = threading.Barrier(2), []
+
+    def start():
+        ready.wait()
+        try:
+            found.append(make_run())
+        except InputError as error:
+            found.append(str(error))
+
+    threads = [threading.Thread(target=start) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(isinstance(one, str) and one.endswith(TRAINED) for one in found) == 1
+
+
+def test_whoever_stops_lets_others_go_on(make_run):
+    """Whether training ended, was broken off, or never began because there was nothing to resume."""
+    run = make_run()
+    events = train(run)
+    next(event for event in events if isinstance(event, Saved))
+    events.close()
+    (find_checkpoint(run.folder, which="last") / "state.json").write_text("{}")
+    with pytest.raises(InputError, match="differs from its sha256"):
+        resume_run(run.folder)
+    with pytest.raises(InputError, match="differs from its sha256"):
+        resume_run(run.folder)
+
+
+def test_starting_from_weights(make_run, shards, byte_tokenizer, tmp_path):
+    first = make_run("first")
+    list(train(first))
+    weights = first.model.state_dict()
+    second = start_run(tmp_path / "second", first.config, TrainingCorpus(shards, byte_tokenizer), weights=weights)
+    assert loss_of(second) == loss_of(first)
+    assert second.state.step == 0
+    other = dataclasses.replace(first.config, model=dataclasses.replace(first.config.model, d_model=16))
+    with pytest.raises(UsageError, match="don't fit this model"):
+        start_run(tmp_path / "third", other, TrainingCorpus(shards, byte_tokenizer), weights=weights)
+    assert not (tmp_path / "third").exists()

@@ -14,13 +14,10 @@ from tests.lm.training.texts import of_characters, of_words
 @pytest.mark.parametrize(
     ("words", "characters", "chosen"),
     [
-        (4.0, 3.0, "characters"),
-        (4.0, 3.92, "characters"),
-        (4.0, 3.93, "words"),
-        (4.0, 4.0, "words"),
+        (4.0, 3.0, "characters"), (4.0, 3.92, "characters"), (4.0, 3.93, "words"), (4.0, 4.0, "words"),
         (2.0, 2.1, "words"),
     ],
-)
+)  # fmt: skip
 def test_characters_have_to_be_two_percent_better(words, characters, chosen):
     assert choose_merges(words=words, characters=characters) == chosen
 
