@@ -1,12 +1,10 @@
 """What Python trains is what the command trains, tensor by tensor."""
 
-import itertools
 import json
 import os
 import random
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -16,10 +14,9 @@ from cli.main import run
 from cli.training import running
 from lm.config.run_spec import RunSpec
 from lm.errors import InputError, UsageError
-from lm.hardware import Hardware
 from lm.run_folder import find_checkpoint, load_config, load_state
-from lm.training.planning.budget import EvaluationCost, TrainingSpeed
 from lm.training.trainer import SpeedMeter, Started, Trainer
+from tests.lm.training.steady import steady
 
 SMALL = {"kind": "byte", "d_model": 16, "n_layers": 1, "n_heads": 2, "context": 16, "batch_size": 4, "seed": 7,
          "evaluate_every": 2, "device": "cpu", "dtype": "float32"}  # fmt: skip
@@ -119,28 +116,6 @@ def test_labels(tmp_path):
         more = {"from_run": tmp_path / name / "masked", "supervised": True, "steps": 3, "seed": 1}
         train("reviews.jsonl", out=tmp_path / name / "labels", **more)
     assert tensors(tmp_path / "ours" / "labels") == tensors(tmp_path / "theirs" / "labels")
-
-
-class Steady(SpeedMeter):
-    """A machine of which everything takes the same time."""
-
-    def measure_flop_rate(self, config, *, seconds):
-        return 1e9
-
-    def measure_speed(self, config, corpus, data, *, seconds):
-        return TrainingSpeed(
-            0.02, EvaluationCost(0.01, 1e-3 if data.holds_pairs else 0.0), Hardware("cpu", "float32", 1, "float32")
-        )
-
-
-def steady() -> dict[str, object]:
-    """A clock on which every look takes 20 ms, and writing a checkpoint no time, and such a machine."""
-    ticks = itertools.count(0.0, 0.02)
-
-    def clock() -> float:
-        return next(ticks) if threading.current_thread() is threading.main_thread() else 0.0
-
-    return {"clock": clock, "began": 0.0, "machine": Steady()}
 
 
 @pytest.mark.parametrize("pairs", [False, True])

@@ -1,7 +1,6 @@
 """`lm train --budget` and `--depth`, as a person types them."""
 
 import io
-import itertools
 import json
 import os
 import random
@@ -9,27 +8,28 @@ import re
 import shlex
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import pytest
 
 from cli.main import run
+from cli.training import running
 from lm.config.presets import build_run_config
-from lm.training import step_timing as training
-from lm.training.planning import budget as run_clock
 from lm.training.trainer import Trainer
 from tests.cli.toy_translation import DICTIONARY
+from tests.lm.training.steady import steady as options
 from tests.lm.training.texts import of_characters, of_words
 from tests.system.conftest import SMALL
 
 
 @pytest.fixture
 def steady(monkeypatch):
-    """A machine on which everything takes the same time: getting ready none, a step what a clock of its own says."""
-    monkeypatch.setattr(Trainer, "_seconds_elapsed", lambda self: 0.0)
-    monkeypatch.setattr(training, "measure_flop_rate", lambda config, *, seconds: 1e9)
-    monkeypatch.setattr(training, "measure_step_seconds", lambda run, *, seconds, batch_scale=1.0: 0.02)
-    monkeypatch.setattr(run_clock, "time", SimpleNamespace(monotonic=itertools.count(0.0, 0.02).__next__))
+    """Have commands train on a machine of which everything takes the same time, or as long as a test says."""
+
+    def machine(**speeds):
+        monkeypatch.setattr(running, "Trainer", lambda spec, **given: Trainer(spec, **given | options(**speeds)))
+
+    machine()
+    return machine
 
 
 def config(folder):
@@ -56,10 +56,9 @@ def test_a_time_is_all_that_has_to_be_said(place, steady, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_nothing_has_to_be_said(place, steady, tmp_path, capsys, monkeypatch):
+def test_nothing_has_to_be_said(place, steady, tmp_path, capsys):
     """The time is chosen too; the clock of this run moves on by a second each time it is asked."""
-    monkeypatch.setattr(training, "measure_flop_rate", lambda config, *, seconds: 1e11)
-    monkeypatch.setattr(run_clock, "time", SimpleNamespace(monotonic=itertools.count(0.0, 1.0).__next__))
+    steady(flop_rate=1e11, tick=1.0)
     assert run(["train", str(place / "text.txt"), "-o", str(tmp_path / "run")]) == 0
     said = capsys.readouterr().err
     assert re.search(r"^time +1m +size of the corpus$", said, re.M)
@@ -76,7 +75,7 @@ def test_nothing_has_to_be_said(place, steady, tmp_path, capsys, monkeypatch):
     ("flags", "section", "name", "value"),
     [
         (["--depth", "3"], "model", "n_layers", 3),
-        (["--preset", "tiny"], "model", "n_layers", 4),
+        (["--preset", "tiny", "--batch-size", "2"], "model", "n_layers", 4),
         (["--vocab-size", "280"], "model", "vocab_size", 280),
         (["--dropout", "0.25"], "model", "dropout", 0.25),
         (["--learning-rate", "0.003"], "training", "learning_rate", 0.003),
@@ -220,8 +219,8 @@ def pairs(tmp_path, steady):
     return ["--source", str(tmp_path / "text.en"), "--target", str(tmp_path / "text.de")]
 
 
-def test_for_pairs_too_a_time_is_all_that_has_to_be_said(pairs, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(training, "measure_step_seconds", lambda run, *, seconds: 1e-4)
+def test_for_pairs_too_a_time_is_all_that_has_to_be_said(pairs, steady, tmp_path, capsys):
+    steady(step=1e-4)
     assert run(["train", *pairs, "--budget", "2s", "-o", str(tmp_path / "run")]) == 0
     said = capsys.readouterr().err
     assert re.search(r"^BPE dropout +0\.1 +epochs in the budget$", said, re.M)  # the pairs are few, and seen often
@@ -243,8 +242,8 @@ def test_a_time_makes_one_stack_for_both_sides_too(pairs, tmp_path, capsys):
     assert re.search(rf"^model +{2 * depth} layers, ", capsys.readouterr().err, re.M)
 
 
-def test_too_little_time_to_learn_from_pairs_is_said_before_it_is_spent(pairs, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(training, "measure_step_seconds", lambda run, *, seconds: 10.0)
+def test_too_little_time_to_learn_from_pairs_is_said_before_it_is_spent(pairs, steady, tmp_path, capsys):
+    steady(step=10.0)
     assert run(["train", *pairs, "--budget", "1s", "-o", str(tmp_path / "run")]) == 0
     said = capsys.readouterr().err
     assert said.index("teach hardly any translation") < said.index("the learning rate decays")
@@ -296,8 +295,8 @@ def test_a_text_that_takes_longer_to_prepare_than_there_is_time_is_refused_befor
     assert not (tmp_path / "run").exists()
 
 
-def test_a_budget_that_start_up_uses_up_names_the_time_needed(place, steady, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(Trainer, "_seconds_elapsed", lambda self: 3.0)
+def test_a_budget_that_start_up_uses_up_names_the_time_needed(place, steady, tmp_path, capsys):
+    steady(startup=3.0, tick=0.0)
     assert run(["train", str(place / "text.txt"), "--budget", "6s", "-o", str(tmp_path / "run"), "--dry-run"]) == 0
     said = capsys.readouterr().err
     assert "start-up took 3.0 s of 6s, so 3.0 s are left for training: give 20s or more (--budget)" in said
@@ -313,8 +312,8 @@ def test_a_finished_run_is_given_more_time_by_flag(place, steady, tmp_path):
     assert (tmp_path / "run" / "last").read_text() == f"step-{made['plan']['steps']}\n"
 
 
-def test_a_budget_that_is_over_before_training_begins_says_so(place, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(Trainer, "_seconds_elapsed", lambda self: 12.0)
+def test_a_budget_that_is_over_before_training_begins_says_so(place, steady, tmp_path, capsys):
+    steady(startup=12.0, tick=0.0)
     assert run(["train", str(place / "text.txt"), "--budget", "10s", "-o", str(tmp_path / "run")]) == 2
     assert (
         capsys.readouterr().err

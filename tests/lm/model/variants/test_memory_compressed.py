@@ -79,8 +79,11 @@ def test_padding_of_an_encoder_counts_as_zeros():
 class NothingAdded:
     """Distances that are asked for, and add nothing."""
 
+    asked = 0
+
     def compute_bias(self, query, distances, *, layer):
         assert (distances.shape[1:], layer) == ((query.shape[2], distances.shape[2]), 1)
+        self.asked += 1
         return query.new_zeros(1, 1, 1, 1), None
 
 
@@ -88,13 +91,12 @@ class NothingAdded:
 def test_chunked_and_interleaved_are_the_same(held, monkeypatch):
     """What dropout and distances need, and what serves where there are none, forward and back."""
     monkeypatch.setattr(memory_compressed, "_MAX_SAVED_SCORES", held)
-    layer, found, in_turns = layer_of(), [], memory_compressed._interleaved_causal_attention
-    for distances in (None, NothingAdded()):
-        way = in_turns if distances is None else lambda *_: pytest.fail("slow path")
-        monkeypatch.setattr(memory_compressed, "_interleaved_causal_attention", way)
+    layer, found, biases = layer_of(), [], NothingAdded()
+    for distances in (None, biases):
         x = torch.randn(2, 31, 16, generator=torch.Generator().manual_seed(1), dtype=torch.float64).requires_grad_()
         output = layer(x, AttentionInputs(Mask.causal(), distance_bias=distances))
         found.append((output, *torch.autograd.grad(output.square().sum(), [x, *layer.parameters()])))
+    assert biases.asked
     for one, other in zip(*found, strict=True):
         assert_close(one, other, model=layer)
 
