@@ -44,7 +44,6 @@ class ServedModel:
     Attributes:
         name: for requests.
         loaded: the model with its tokenizers.
-        checkpoint: its folder.
         scheduler: the only user of the model.
         fingerprint: of the weights.
         loaded_at: seconds since 1970.
@@ -52,7 +51,6 @@ class ServedModel:
 
     name: str
     loaded: LoadedModel
-    checkpoint: Path
     scheduler: Scheduler
     fingerprint: str
     loaded_at: int = field(default_factory=lambda: int(time.time()))
@@ -228,8 +226,9 @@ def name_models(arguments: Sequence[str]) -> dict[str, Path]:
         run = Path(path if is_named else argument)
         if not is_named:
             resolved = run.resolve()
-            is_checkpoint = resolved.parent.name == CHECKPOINTS
-            name = f"{resolved.parent.parent.name}/{resolved.name}" if is_checkpoint else resolved.name
+            name = (resolved if run.name == ".." else run.absolute()).name
+            if resolved.parent.name == CHECKPOINTS:
+                name = f"{resolved.parent.parent.name}/{resolved.name}"
         if name in named:
             raise UsageError(f"{named[name]} and {run} are both called {name!r}: name one, NAME={run}")
         named[name] = run
@@ -255,6 +254,5 @@ def load_models(runs: dict[str, Path], hardware: HardwareConfig, config: ServerC
             name, loaded.model, batch_size=config.batch_size, max_waiting=config.max_requests,
             prefill_chunk=config.prefill_chunk, deliver=deliver,
         )  # fmt: skip
-        checkpoint = find_checkpoint(run)
-        served.append(ServedModel(name, loaded, checkpoint, scheduler, f"lm_{weights_key(checkpoint)[:16]}"))
+        served.append(ServedModel(name, loaded, scheduler, f"lm_{weights_key(find_checkpoint(run))[:16]}"))
     return Models(served)

@@ -134,12 +134,9 @@ export class ChatView {
     const body = this.log.lastElementChild.querySelector(".message-text");
     const before = Math.min(this.dropped, this.messages.length / 2 - 1);
     const messages = [...this.#systemMessages(), ...this.messages.slice(2 * before, -1)];
-    for await (const { text, dropped } of chat({
-      model: this.model.id,
-      messages,
-      options: this.options.values,
-      signal,
-    })) {
+    const request = { model: this.model.id, messages, options: this.options.values, signal };
+    for await (const { text: piece, dropped } of chat(request)) {
+      const text = reply.content ? piece : piece.trimStart();
       this.#setDropped(before + dropped);
       reply.content += text;
       body.append(text);

@@ -2,7 +2,8 @@
 
 import { element, button } from "./dom.js";
 
-/** Defaults and limits are those of SamplingConfig in lm/config/decoding.py; null: off. `range` is that of the slider. */
+/** Defaults and limits are those of SamplingConfig in lm/config/decoding.py; null: off. `range` is that of the slider,
+ * and `off` where it is off, if not at its end. */
 export const OPTIONS = [
   {
     group: "Distribution",
@@ -40,6 +41,7 @@ export const OPTIONS = [
         minimum: 0,
         maximum: 1,
         range: [0, 1, 0.01],
+        off: 0,
         help: "Drop tokens less likely than this fraction of the most likely one.",
       },
       {
@@ -273,6 +275,7 @@ function createLines(id, option, changed) {
 /** A field for a number, with a slider for the mouse; the keyboard has the arrow keys of the field. */
 function createNumber(id, option, changed) {
   const [low, high, step] = option.range ?? [];
+  const off = option.off ?? high;
   const field = element("input", {
     type: "number",
     id,
@@ -282,7 +285,7 @@ function createNumber(id, option, changed) {
     placeholder: option.placeholder ?? (option.default === null ? "off" : ""),
     "aria-describedby": `${id}-help`,
     oninput: () => {
-      if (slider) slider.value = field.value === "" ? high : field.value;
+      if (slider) slider.value = field.value === "" ? off : field.value;
       changed();
     },
   });
@@ -291,7 +294,7 @@ function createNumber(id, option, changed) {
       const way = { ArrowUp: 1, ArrowDown: -1 }[event.key];
       if (!way) return;
       event.preventDefault();
-      const at = field.value === "" ? high : Number(field.value);
+      const at = field.value === "" ? off : Number(field.value);
       const next = Math.min(Math.max(at + way * step, option.minimum), option.maximum);
       write(Number(next.toFixed(4)));
       changed();
@@ -314,7 +317,7 @@ function createNumber(id, option, changed) {
   const read = () => (field.value === "" ? option.default : Number(field.value)); // the server explains its limits
   const write = (value) => {
     field.value = value ?? "";
-    if (slider) slider.value = value ?? high;
+    if (slider) slider.value = value ?? off;
   };
   return { parts: slider ? [slider, field] : [field], read, write };
 }

@@ -20,6 +20,13 @@ export class RunsView {
     this.controller = new AbortController();
     this.list = element("ul", { class: "run-list" });
     this.empty = element("p", { class: "muted", hidden: true });
+    this.unlogged = element("p", { class: "muted", hidden: true }, "The chosen runs have logged nothing yet.");
+    this.legend = element(
+      "p",
+      { class: "legend", hidden: true },
+      element("span", { class: "key key-thin" }, "training loss"),
+      element("span", { class: "key key-dots" }, "validation loss"),
+    );
     const axes = { xLabel: "step" };
     this.charts = [
       {
@@ -45,14 +52,9 @@ export class RunsView {
         "div",
         { class: "column-side" },
         element("fieldset", { class: "panel" }, element("legend", {}, "Runs"), this.empty, this.list),
-        element(
-          "p",
-          { class: "legend" },
-          element("span", { class: "key key-thin" }, "training loss"),
-          element("span", { class: "key key-dots" }, "validation loss"),
-        ),
+        this.legend,
       ),
-      element("div", { class: "column-main charts" }, ...this.charts.map(({ chart }) => chart.root)),
+      element("div", { class: "column-main charts" }, this.unlogged, ...this.charts.map(({ chart }) => chart.root)),
     );
   }
 
@@ -175,6 +177,9 @@ export class RunsView {
 
   #drawCharts() {
     const shown = this.runs.map(({ name }) => [name, this.curves.get(name)]).filter(([, curves]) => curves?.isShown);
+    const hasPoints = shown.some(([, { points }]) => Object.keys(points).length > 0);
+    this.unlogged.hidden = hasPoints || !shown.length;
+    this.legend.hidden = !hasPoints;
     for (const { chart, metrics } of this.charts) {
       chart.set(
         shown.flatMap(([name, { colour, points }]) =>

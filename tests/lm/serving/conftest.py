@@ -58,7 +58,7 @@ class Server:
 @contextlib.contextmanager
 def served(*arguments: object, **environment: str) -> Iterator[Server]:
     """A server with some arguments, killed at the end if it is still there."""
-    command = [sys.executable, "-m", "cli", "serve", *map(str, arguments), "--port", "0", "--threads", "1"]
+    command = [sys.executable, "-m", "cli", "serve", "--port", "0", "--threads", "1", *map(str, arguments)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ | environment)
     running = Server(process)
     try:

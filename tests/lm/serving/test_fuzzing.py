@@ -1,0 +1,251 @@
+"""Requests with one mistake each, in JSON, encoding or HTTP: none makes the server fail, hang or log a traceback."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+import re
+import select
+import socket
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.cli.small_runs import make_run, make_tokenizer
+from tests.lm.serving.conftest import RUNS, served
+from tests.waiting import SECONDS
+
+pytest.importorskip("uvicorn")
+
+TURNS = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "The owl?"},
+    {"role": "assistant", "content": "It sat."},
+    {"role": "user", "content": "And then?"},
+]
+SAMPLING = {
+    "max_tokens": 3, "temperature": 0.9, "top_k": 5, "top_p": 0.9, "min_p": 0.01, "typical": 0.9, "greedy": False,
+    "repetition_penalty": 1.1, "presence_penalty": 0.1, "frequency_penalty": 0.1, "no_repeat_ngram": 2, "min_tokens": 1,
+    "ignore_eos": False, "stop": ["x"], "seed": 1, "logit_bias": {"5": 1.5},
+}  # fmt: skip
+VALID: list[tuple[str, dict[str, Any]]] = [
+    ("/v1/completions", {"model": "chat", "prompt": "The owl", "n": 2, "best_of": 2, "echo": True, "logprobs": 2,
+                         "token_healing": True, **SAMPLING}),
+    ("/v1/completions", {"model": "chat", "prompt": [[5, 6], [7]], "stream": True, "user": "me",
+                         "stream_options": {"include_usage": True}, **SAMPLING}),
+    ("/v1/chat/completions", {"model": "chat", "messages": TURNS, "n": 2, "logprobs": True, "top_logprobs": 2,
+                              "stream": True, "truncation": "auto", "response_format": {"type": "text"}, **SAMPLING}),
+    ("/v1/chat/completions", {"model": "chat", "messages": [{"role": "user", "content": [{"type": "text",
+                              "text": "The owl"}]}], "max_completion_tokens": 2}),
+    ("/score", {"model": "chat", "text": "The owl 狐 saw.", "top": 3}),
+    ("/next", {"model": "chat", "prompt": "The owl ", "top": 4, **SAMPLING}),
+    ("/attention", {"model": "chat", "text": "The owl saw.", "layer": 1, "head": 1}),
+    ("/attention", {"model": "translation", "text": "the owl", "target": "the fox", "to": None}),
+    ("/tokenize", {"model": "chat", "text": "The owl 狐 saw."}),
+    ("/detokenize", {"model": "chat", "tokens": [5, 6, 7]}),
+    ("/translate", {"model": "translation", "text": ["the owl", ""], "alignments": True, "n_best": 2, "beam": 2}),
+    ("/fill", {"model": "masked", "text": "one [MASK] three", "top_k": 2}),
+]  # fmt: skip
+GETS = ["/", "/health", "/metrics", "/v1/models", "/v1/models/chat", "/runs", "/runs/chat/metrics?from=0", "/app.js"]
+
+VALUES: list[Any] = [
+    None, True, False, -1, 0, 1, 2, 65, 2**31, 2**63, -(2**63) - 1, 10**30, 10**400, 0.5, -0.0, 1.5, 1e-320, 1e308, "",
+    " ", "one", "\0", "\n", "\ud800", "\udfff\ud800", "\u202e狐\U0001f98a", "[MASK]", "<|endoftext|>", "x" * 3000,
+    "-inf", "nan", [], [None], [1], [-1], [10**30], ["one"], ["\ud800"], [[]], [[1], ["a"]], {}, {"a": 1},
+    {"\ud800": 1}, {"5": 10**400}, {"role": "user", "content": "one"}, ["one"] * 40, [1] * 3000, [[5]] * 40,
+]  # fmt: skip
+TOKENS = [b"NaN", b"Infinity", b"-Infinity", b"1e999", b"-1e999", b"9" * 5000, b"1.5e", b"01", b"[" * 100_000,
+          b'{"a":' * 50_000, b"\xff", b'"\xed\xa0\x80"', b'"\\ud800"', b'"\\x"', b"'one'", b"", b"\0"]  # fmt: skip
+"""What JSON lacks, or what its parsers stumble over."""
+
+
+def places(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield the places in a JSON value, each as a container and a key."""
+    for key in value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
+        yield value, key
+        yield from places(value[key])
+
+
+def change_value(draw: random.Random, body: dict[str, Any]) -> bytes:
+    container, key = draw.choice(list(places(body)))
+    container[key] = draw.choice(VALUES)
+    return json.dumps(body).encode()
+
+
+def remove_field(draw: random.Random, body: dict[str, Any]) -> bytes:
+    container, key = draw.choice(list(places(body)))
+    del container[key]
+    return json.dumps(body).encode()
+
+
+def add_field(draw: random.Random, body: dict[str, Any]) -> bytes:
+    container = draw.choice([body, *(container[key] for container, key in places(body))])
+    if isinstance(container, dict):
+        container[draw.choice(["unknown", "", "\ud800", "x" * 3000, "suffix", "tools"])] = draw.choice(VALUES)
+    return json.dumps(body, ensure_ascii=draw.random() < 0.5).encode(errors="surrogatepass")
+
+
+def change_token(draw: random.Random, body: dict[str, Any]) -> bytes:
+    container, key = draw.choice(list(places(body)))
+    container[key] = "@"
+    return json.dumps(body).encode().replace(b'"@"', draw.choice(TOKENS))
+
+
+def change_bytes(draw: random.Random, body: dict[str, Any]) -> bytes:
+    content = json.dumps(body, ensure_ascii=False).encode()
+    first, last = sorted(draw.randrange(len(content) + 1) for _ in range(2))
+    kinds = [
+        content[:first],
+        content[:first] + draw.randbytes(3) + content[first:],
+        content[:first] + content[last:],
+        b"\xef\xbb\xbf" + content,
+        content.decode().encode("utf-16"),
+        content + content,
+        json.dumps([body]).encode(),
+        json.dumps({**body, "text": "two"})[:-1].encode() + b',"text":"one"}',
+    ]
+    return draw.choice(kinds)
+
+
+BODIES: list[Callable[[random.Random, dict[str, Any]], bytes]] = [
+    change_value, change_value, remove_field, add_field, change_token, change_bytes,
+]  # fmt: skip
+
+
+def head(method: bytes, path: bytes, *fields: bytes) -> bytes:
+    return b"\r\n".join([method + b" " + path + b" HTTP/1.1", b"Host: localhost", *fields, b"", b""])
+
+
+def post(path: str, content: bytes) -> bytes:
+    return head(b"POST", path.encode(), b"Connection: close", b"Content-Length: %d" % len(content)) + content
+
+
+def change_http(draw: random.Random, path: str, content: bytes) -> bytes:
+    """Return a request whose JSON is right, and whose HTTP may be wrong."""
+    name, size, close = path.encode(), len(content), b"Connection: close"
+    length = b"Content-Length: %d" % size
+    cut = draw.randrange(size)
+    chunked = b"Transfer-Encoding: chunked"
+    chunks = b"%x\r\n%s\r\n%x;a=b\r\n%s\r\n0\r\n\r\n" % (cut, content[:cut], size - cut, content[cut:])
+    kinds = [
+        head(b"POST", name, close, b"Content-Length: %d" % cut) + content,
+        head(b"POST", name, close, b"Content-Length: %d" % (size + 5)) + content,
+        head(b"POST", name, close, draw.choice([b"Content-Length: -5", b"Content-Length: 1e3", b"Content-Length: "
+             + b"9" * 30, b"Content-Length: 5\r\nContent-Length: 6", length + b"\r\n" + chunked])) + content,
+        head(b"POST", name, close, length) + content[:cut],
+        head(b"POST", name, close, chunked) + chunks,
+        head(b"POST", name, close, chunked) + chunks[: draw.randrange(len(chunks))],
+        head(b"POST", name, close, chunked) + draw.choice([b"zz\r\n", b"-1\r\n", b"f" * 40 + b"\r\n", b"5\r\nab"]),
+        head(b"POST", name, close, b"Transfer-Encoding: gzip") + content,
+        head(b"POST", name, close, b"Content-Encoding: gzip", length) + content,
+        head(b"POST", name, close, b"Expect: 100-continue", length) + content,
+        head(b"POST", name, length) + content + post(path, content),  # pipelined
+        head(b"POST", name, length) + content + b"\0\0\0",
+        head(draw.choice([b"GET", b"PUT", b"DELETE", b"PATCH", b"HEAD", b"OPTIONS", b"TRACE", b"CONNECT", b"BREW",
+                          b"post", b"P\0ST", b"x" * 3000]), name, close, length) + content,
+        head(b"POST", draw.choice([name + b"/", name + b"?a=b#c", b"/" + name, name + b"\0", name + b"%00", b"*",
+                                   b"http://localhost" + name, b"/\xff", b"/%ff", b"/../" + name, b"/" + b"x" * 70_000,
+                                   b"/v1/responses", b"/v1/embeddings"]), close, length) + content,
+        head(b"POST", name, close, length, draw.choice([b"A: " + b"x" * 100_000, b"A: b\r\n" * 3000 + b"C: d",
+             b"A: \0", b"\xff: b", b": b", b"no colon", b" folded", b"Host: evil.example", b"Origin: https://\xff",
+             b"Origin: null", b"Authorization: Bearer \xff", b"Content-Type: \xff", b"Upgrade: websocket",
+             b"Cookie: " + b"x" * 5000])) + content,
+        post(path, content).replace(b"HTTP/1.1", draw.choice([b"HTTP/1.0", b"HTTP/2.0", b"HTTP/9.9", b"HTTQ", b""])),
+        post(path, content).replace(b"Host: localhost\r\n", b""),
+        post(path, content).replace(b"\r\n", b"\n"),
+        draw.randbytes(40) + b"\r\n\r\n",
+    ]  # fmt: skip
+    return draw.choice(kinds)
+
+
+def change_get(draw: random.Random) -> bytes:
+    path = draw.choice(GETS)
+    for _ in range(draw.randrange(3)):
+        place = draw.randrange(1, len(path) + 1)
+        part = draw.choice(["%00", "%ff", "%2e%2e%2f", "..", "/", "?", "&from=-1", "from=" + "9" * 30, "%F0%9F", "\\"])
+        path = path[:place] + part + path[place + draw.randrange(2) :]
+    return head(draw.choice([b"GET", b"GET", b"HEAD", b"POST"]), path.encode(), b"Connection: close")
+
+
+def draw_request(draw: random.Random) -> tuple[bytes, bool]:
+    """Return a request with one mistake, and whether the server may wait for more of it."""
+    path, valid = draw.choice(VALID)
+    kind = draw.random()
+    if kind < 0.1:
+        return change_get(draw), True
+    if kind < 0.3:
+        return change_http(draw, path, json.dumps(valid).encode()), True
+    return post(path, draw.choice(BODIES)(draw, copy.deepcopy(valid))), False
+
+
+def exchange(port: int, request: bytes, *, may_wait: bool = False) -> bytes:
+    """Send a request, and return the answer once the connection is closed.
+
+    Args:
+        port: of the server.
+        request: to send.
+        may_wait: whether the server may rightly wait for more; then no more comes after a moment.
+    """
+    answer = b""
+    with socket.create_connection(("127.0.0.1", port), timeout=SECONDS) as connection:
+        try:
+            connection.sendall(request)
+            while True:
+                if may_wait and not select.select([connection], [], [], 0.5)[0]:
+                    connection.shutdown(socket.SHUT_WR)
+                    may_wait = False
+                if not (part := connection.recv(65536)):
+                    break
+                answer += part
+        except ConnectionError:  # refused before it was read
+            pass
+    return answer
+
+
+def statuses_of(answer: bytes) -> list[int]:
+    return [int(found) for found in re.findall(rb"^HTTP/1\.1 (\d{3})", answer, re.MULTILINE)]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    runs = tmp_path_factory.mktemp("runs")
+    make_run(runs / "chat", tokenizer=make_tokenizer("bpe").with_chat_template(), context_length=64)
+    limits = "--max-length", 200, "--max-body", 200_000
+    with served(runs / "chat", RUNS / "translation", RUNS / "masked", "--runs", runs, *limits) as running:
+        yield running
+
+
+@pytest.mark.parametrize(("path", "body"), VALID, ids=[f"{path} {number}" for number, (path, _) in enumerate(VALID)])
+def test_the_requests_are_right_before_they_are_changed(server, path, body):
+    answer = exchange(server.port, post(path, json.dumps(body).encode()))
+    assert statuses_of(answer) == [200], answer
+    assert b'"error"' not in answer
+
+
+def check(server, count: int, seed: int) -> Counter[int]:
+    draw, seen = random.Random(seed), Counter[int]()
+    for _ in range(count):
+        request, may_wait = draw_request(draw)
+        answer = exchange(server.port, request, may_wait=may_wait)
+        found = statuses_of(answer)
+        seen.update(found or [0])
+        assert all(status < 500 or status == 503 for status in found), (request[:2000], answer[:2000])
+        assert b"Traceback" not in answer, request[:2000]
+        traced = [line for line in server.log if "Traceback" in line]
+        assert not traced, (request[:2000], "".join(server.log))
+    assert statuses_of(exchange(server.port, head(b"GET", b"/health", b"Connection: close"))) == [200]
+    print(dict(sorted(seen.items())))
+    return seen
+
+
+def test_changed_requests_are_answered_or_refused(server):
+    seen = check(server, 300, seed=1)
+    assert min(seen[200], seen[400]) > 30
+
+
+@pytest.mark.slow
+def test_ten_thousand_changed_requests_are_answered_or_refused(server):
+    check(server, 10_000, seed=2)
