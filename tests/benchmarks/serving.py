@@ -225,14 +225,17 @@ def _measure(folder: Path, given: argparse.Namespace) -> bool:
     loaded = load_for_decoding(run, HardwareConfig(dtype=given.dtype, threads=given.threads))
     alone, rounds = Alone(loaded, bodies), list[dict[str, Load]]()
     with contextlib.ExitStack() as running:
-        server = running.enter_context(served(run, "--dtype", given.dtype, "--threads", given.threads))
+        room = given.streams + 1  # the slow client takes no place from the others
+        server = running.enter_context(
+            served(run, "--dtype", given.dtype, "--threads", given.threads, "--batch-size", room)
+        )
         systems: dict[str, Callable[[], Load]] = {
             "lm generate --prompts": alone.batched,
             "lm serve": lambda: stream_all(server.port, server.process.pid, bodies),
         }
 
         def beside_slow_client() -> Load:
-            with _open(server.port, bodies[0] | {"max_tokens": 400, "logprobs": 20}):
+            with _open(server.port, bodies[0] | {"logprobs": 20}):
                 return stream_all(server.port, server.process.pid, bodies)
 
         systems["lm serve, slow client"] = beside_slow_client
