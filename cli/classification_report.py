@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 from cli.console.escapes import format_json_line
@@ -15,7 +15,7 @@ from lm.evaluation.classification import CONFIDENCE, ClassificationScores
 from lm.evaluation.contamination import ContaminationCheck
 from lm.text.files import TextFile
 
-_WIDEST_MATRIX = 12
+_MAX_MATRIX_LABELS = 12
 """Labels of a confusion matrix that is printed whole."""
 _SHOWN_CONFUSIONS, _SHOWN_UNKNOWN = 20, 5
 
@@ -32,7 +32,13 @@ def print_report(scores: ClassificationScores, *, run: str, is_held_out: bool = 
     print_table(
         ("label", "precision", "recall", "F1", "support"),
         [
-            (each.label, _percent(each.precision), _percent(each.recall), _percent(each.f1), f"{each.support:,}")
+            (
+                each.label,
+                _format_score(each.precision),
+                _format_score(each.recall),
+                _format_score(each.f1),
+                f"{each.support:,}",
+            )
             for each in scores.by_label
         ],
     )
@@ -40,45 +46,50 @@ def print_report(scores: ClassificationScores, *, run: str, is_held_out: bool = 
     _print_confusions(scores)
 
 
-def _percent(value: float | None) -> str:
+def _format_score(value: float | None) -> str:
     return "–" if value is None else f"{value:.3f}"
 
 
 def _print_confusions(scores: ClassificationScores) -> None:
     """Print the confusion matrix or, with many labels, the most frequent confusions."""
-    if len(scores.labels) <= _WIDEST_MATRIX:
+    if len(scores.labels) <= _MAX_MATRIX_LABELS:
         print_paragraph("confusion matrix: a row for each label, a column for each prediction")
         rows = zip(scores.labels, scores.confusion.tolist(), strict=True)
         print_table(("", *scores.labels), [(label, *(f"{count:,}" for count in counts)) for label, counts in rows])
         return
     confused = sorted(
-        (-count, label, guess)
+        (-count, label, predicted)
         for label, counts in zip(scores.labels, scores.confusion.tolist(), strict=True)
-        for guess, count in zip(scores.labels, counts, strict=True)
-        if count and guess != label
+        for predicted, count in zip(scores.labels, counts, strict=True)
+        if count and predicted != label
     )
-    print_paragraph(f"what is confused most often, of {len(scores.labels)} labels (--json has the whole matrix)")
+    print_paragraph(f"most frequent confusions, of {len(scores.labels)} labels (--json has the whole matrix)")
     print_table(
-        ("label", "predicted", "texts"),
-        [(label, guess, f"{-count:,}") for count, label, guess in confused[:_SHOWN_CONFUSIONS]],
+        ("label", "predicted", "count"),
+        [(label, predicted, f"{-count:,}") for count, label, predicted in confused[:_SHOWN_CONFUSIONS]],
     )
 
 
 def warn(scores: ClassificationScores) -> None:
     """Warn on stderr of unknown labels, and of accuracy at or below the majority baseline."""
-    if scores.unknown:
-        some = list_some([*map(repr, scores.unknown)], limit=_SHOWN_UNKNOWN)
-        texts = format_number_of(sum(scores.unknown.values()), "text")
-        print_labelled("warning", f"the run has not learned {some}: {texts} with such labels count as wrong")
+    warn_of_unknown_labels(scores.unknown)
     unpredicted = [each.label for each in scores.by_label if not each.predicted and each.label not in scores.unknown]
     if unpredicted:
         some = list_some([*map(repr, unpredicted)], limit=_SHOWN_UNKNOWN)
-        print_labelled("warning", f"the run predicts {some} for none of these texts")
+        print_labelled("warning", f"never predicted: {some}")
     low, high = scores.interval
     if low <= scores.majority_accuracy <= high:
         print_labelled("note", "the accuracy does not differ clearly from the majority baseline")
     elif high < scores.majority_accuracy:
         print_labelled("warning", "the accuracy is below the majority baseline")
+
+
+def warn_of_unknown_labels(counts: Mapping[str, int]) -> None:
+    """Warn on stderr of labels that the model cannot predict, with the number of texts of each."""
+    if counts:
+        some = list_some([*map(repr, counts)], limit=_SHOWN_UNKNOWN)
+        texts = format_number_of(sum(counts.values()), "text")
+        print_labelled("warning", f"unknown to this model: {some}; {texts} with these labels count as wrong")
 
 
 def print_json(scores: ClassificationScores, *, run: str) -> None:

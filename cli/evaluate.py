@@ -155,12 +155,12 @@ def evaluate(
         if files or (is_held_out and _classifies(run_config, labels)):
             if is_held_out and has_piped_text():
                 files, is_held_out = [STDIN], False
-            given.refuse_without_effect("files", is_held_out=is_held_out)
+            given.refuse_ineffective("files", is_held_out=is_held_out)
             refuse_stdin_twice([*(files or ()), labels or ""])
             _evaluate_classifier(run, files or (), labels, as_json=as_json, given=given)
             return
         _refuse_other_kinds(run, run_config)
-        given.refuse_without_effect("files", is_held_out=is_held_out, holds_pairs=is_held_out)
+        given.refuse_ineffective("files", is_held_out=is_held_out, holds_pairs=is_held_out)
     if not is_held_out:
         _refuse_contradictions(run, hypotheses, out, sources=source or pairs)
         _refuse_missing_references(target, pairs, is_source_given=source is not None)

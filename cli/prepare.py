@@ -120,7 +120,7 @@ def prepare(
     if files and files[0].holds_conversations:
         config = dataclasses.replace(config, supervised=True)
         files = find_text_files(corpus, config, FilesConfig(**given["files"]))
-    given.refuse_without_effect("files", files=lambda: files)
+    given.refuse_ineffective("files", files=lambda: files)
     loaded = None if tokenizer is None else load_tokenizer(tokenizer)
     surveyed = scan_corpus(files, config, workers=processes)
     print_notes([*files.notes, *surveyed.notes])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from shutil import get_terminal_size
@@ -10,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from cli.console.colours import is_colour_enabled
 from cli.console.curves import plot_curves
 from cli.console.escapes import format_json_line, format_label
 from cli.console.messages import print_note
@@ -133,7 +133,7 @@ def plot(
         return
     curves = {format_label(name): (curve.steps, curve.values) for name, curve in chosen.items()}
     width = width or min(get_terminal_size().columns, 120)
-    print(plot_curves(curves, title=format_label(what), width=width, height=height, colour=sys.stdout.isatty()))
+    print(plot_curves(curves, title=format_label(what), width=width, height=height, colour=is_colour_enabled()))
 
 
 def _choose_curves(runs: Sequence[Path], what: str) -> dict[str, MetricCurve]:

@@ -60,7 +60,7 @@ def train(
     training.check_settings(config, special_tokens=special or (), unknown=unknown)
     data = DataConfig(**given["data"], validation="0")
     files = find_text_files(corpus, data, FilesConfig(**given["files"]))
-    given.refuse_without_effect("files", files=lambda: files)
+    given.refuse_ineffective("files", files=lambda: files)
     surveyed = scan_corpus(files, data)
     print_notes([*files.notes, *surveyed.notes])
     trained = training.train(
@@ -166,7 +166,7 @@ def inspect(
     if files:
         print_notes(files.notes)
         files = select_readable(files)
-        given.refuse_without_effect("files", files=lambda: files)
+        given.refuse_ineffective("files", files=lambda: files)
     fit = tokenizer_report.measure_with_progress(loaded, files, data.separator) if files else None
     longest = inspection.find_longest_tokens(loaded, _LONGEST)
     if as_json:

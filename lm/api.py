@@ -230,7 +230,7 @@ class Model:
         return Translator([TranslationModel.from_loaded(self.loaded)], config, to=to).translate(lines, heads=heads)
 
     def fill(self, text: str, *, k: int = 5) -> FilledText:
-        """Return the `k` likeliest tokens for each blank (`[MASK]`) of a text, by a masked model.
+        """Return the `k` most probable tokens for each blank (`[MASK]`) of a text, by a masked model.
 
         Raises:
             InputError: a character has no token.

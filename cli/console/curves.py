@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from functools import partial
 
@@ -27,14 +26,13 @@ def plot_curves(curves: Mapping[str, Points], *, title: str, width: int, height:
     """
     xs = [x for points in curves.values() for x in points[0]]
     ys = [y for points in curves.values() for y in points[1]]
-    box = left, right, low, high = min(xs), max(xs), min(ys), max(ys)
+    bounds = left, right, low, high = min(xs), max(xs), min(ys), max(ys)
     labels = [f"{high:.4g}", *[""] * (height - 2), f"{low:.4g}"]
     if low == high:
         labels = [f"{low:.4g}" if row == (height - 1) // 2 else "" for row in range(height)]
     margin = max(map(len, labels))
     columns = width - margin - 2
-    canvases = [_rasterise(points, box, columns, height) for points in curves.values()]
-    colour = colour and "NO_COLOR" not in os.environ
+    canvases = [_rasterise(points, bounds, columns, height) for points in curves.values()]
     marked = len(curves) > 1 and not colour
     lines, cell = [title], _marked_cell if marked else partial(_cell, colour=colour)
     for row, label in enumerate(labels):
@@ -53,23 +51,23 @@ def sparkline(values: Sequence[float], width: int) -> str:
     shown = list(values)[-2 * width :]
     if len(shown) < 2:
         return ""
-    box = (0.0, len(shown) - 1.0, min(shown), max(shown))
-    cells = _rasterise((range(len(shown)), shown), box, -(-len(shown) // 2), 1)[0]
+    bounds = (0.0, len(shown) - 1.0, min(shown), max(shown))
+    cells = _rasterise((range(len(shown)), shown), bounds, -(-len(shown) // 2), 1)[0]
     return "".join(chr(_BLANK + cell) for cell in cells)
 
 
-def _rasterise(points: Points, box: tuple[float, float, float, float], width: int, height: int) -> list[list[int]]:
+def _rasterise(points: Points, bounds: tuple[float, float, float, float], width: int, height: int) -> list[list[int]]:
     """Rasterise a curve to the dots of each character."""
     cells = [[0] * width for _ in range(height)]
-    left, right, low, high = box
+    left, right, low, high = bounds
     dots = [
         (_scale(x, left, right, 2 * width - 1), _scale(high - y + low, low, high, 4 * height - 1))
         for x, y in zip(*points, strict=True)
     ]
     for (x0, y0), (x1, y1) in zip(dots, dots[1:] or dots, strict=False):
-        steps = max(abs(x1 - x0), abs(y1 - y0), 1)
-        for step in range(steps + 1):
-            x, y = round(x0 + (x1 - x0) * step / steps), round(y0 + (y1 - y0) * step / steps)
+        segments = max(abs(x1 - x0), abs(y1 - y0), 1)
+        for segment in range(segments + 1):
+            x, y = round(x0 + (x1 - x0) * segment / segments), round(y0 + (y1 - y0) * segment / segments)
             cells[y // 4][x // 2] |= _DOTS[y % 4][x % 2]
     return cells
 

@@ -119,7 +119,7 @@ class IneffectiveRule:
     neutral: Mapping[str, Any] = field(default_factory=dict)
 
 
-def refuse_ineffective(invocation: Invocation, stage: Stage, **known: Any) -> None:  # noqa: ANN401 (the fields of Mode)
+def refuse_ineffective(invocation: Invocation, stage: Stage, **known: Any) -> None:  # noqa: ANN401 (fields of `CommandMode`)
     """Raise UsageError if a typed option has no effect in the mode of the command.
 
     Args:
@@ -216,7 +216,7 @@ def _has_no_bpe_dropout(mode: CommandMode) -> bool:
     return not mode.config.parallel.bpe_dropout and (not mode.is_regularised or mode["--bpe-dropout"] == 0)
 
 
-def _is_unfilled(mode: CommandMode) -> bool:
+def _masks_no_text(mode: CommandMode) -> bool:
     """Return whether no tokens of a text are masked."""
     return not mode.config.model.is_masked or mode.config.data.supervised
 
@@ -377,7 +377,7 @@ _OF_TRAINING_RUNS = (
         "if it is 0, as adapters then add nothing", "give more than 0", stage="settings",
     ),
     IneffectiveRule(
-        _TRAIN, ("--masked-share", "--whole-words"), _is_unfilled,
+        _TRAIN, ("--masked-share", "--whole-words"), _masks_no_text,
         "where no tokens are masked", "leave it out, or give --objective masked, without --supervised",
         stage="settings",
     ),
@@ -490,7 +490,7 @@ _OF_FILES = (
 _OF_GENERATION = (
     IneffectiveRule(
         _GENERATE, (*_SAMPLING, "--interactive", "--top-alternatives", "--draft", "--batch-size"),
-        lambda mode: mode["--beam"] is not None, "with --beam, which searches for the likeliest text",
+        lambda mode: mode["--beam"] is not None, "with --beam, which searches for the most probable text",
         neutral={"--top-alternatives": 0},
     ),
     IneffectiveRule(

@@ -18,9 +18,9 @@ from typer.core import TyperCommand
 from typer.main import get_click_param
 from typer.models import ParamMeta, TyperPath
 
-from cli.flags import completion
+from cli.flags import completion, ineffective_options
 from cli.flags.help import Setting, format_term, help_options, summarize, write_help
-from cli.flags.ineffective_options import Invocation, Stage, refuse_ineffective
+from cli.flags.ineffective_options import Invocation, Stage
 from cli.flags.set_option import SetOption
 from cli.flags.usage import (
     SET,
@@ -86,10 +86,10 @@ class ParsedOptions(dict[str, dict[str, Any]]):
         self.environment, self.arguments, self.invocation = variables, arguments, invocation
         self.began = began
 
-    def refuse_without_effect(self, stage: Stage, **known: Any) -> None:  # noqa: ANN401 (see `without_effect.Mode`)
+    def refuse_ineffective(self, stage: Stage, **known: Any) -> None:  # noqa: ANN401 (fields of `CommandMode`)
         """Raise UsageError if a typed option has no effect, as far as is known at this stage."""
         if self.invocation is not None:
-            refuse_ineffective(self.invocation, stage, **known)
+            ineffective_options.refuse_ineffective(self.invocation, stage, **known)
 
     @property
     def typed(self) -> dict[str, dict[str, Any]]:
@@ -229,7 +229,7 @@ class GroupedCommand(TyperCommand):
         if not ctx.resilient_parsing:
             self._refuse_empty_names(ctx)
             invocation = build_invocation(ctx)
-            refuse_ineffective(invocation, "arguments")
+            ineffective_options.refuse_ineffective(invocation, "arguments")
             if self._sections:
                 ctx.params["given"] = self._given(ctx, invocation)
         return rest
@@ -287,7 +287,7 @@ def build_invocation(context: typer.Context) -> Invocation:
     typed: dict[str, str] = {}
     spelled: dict[str, str] = {}
     for parameter in context.command.params:
-        key, value = _parameter_key(parameter), context.params.get(parameter.name or "")
+        key, value = _argument_or_flag(parameter), context.params.get(parameter.name or "")
         values[key] = value
         source = context.get_parameter_source(parameter.name or "")
         is_typed = source is not None and source.name == "COMMANDLINE"
@@ -297,12 +297,12 @@ def build_invocation(context: typer.Context) -> Invocation:
         if is_set_by_key(parameter):
             spelled[key] = parameter_name(parameter)
     used = find_set_variables(context)
-    variables = {_parameter_key(parameter): used[str(parameter.name)] for parameter in context.command.params
+    variables = {_argument_or_flag(parameter): used[str(parameter.name)] for parameter in context.command.params
                  if parameter.name in used}  # fmt: skip
     return Invocation(context.command_path.partition(" ")[2], values, typed, variables, spelled)
 
 
-def _parameter_key(parameter: Any) -> str:  # noqa: ANN401 (click's types, which typer keeps to itself)
+def _argument_or_flag(parameter: Any) -> str:  # noqa: ANN401 (click's types, which typer keeps to itself)
     """Return the name of an argument, or the long flag of an option."""
     return str(parameter.name if parameter.param_type_name == "argument" else long_flag(parameter))
 

@@ -158,7 +158,7 @@ def generate(
     hardware, processes = HardwareConfig(**given["hardware"]), WorkersConfig(**given["workers"]).processes
     if prompts is not None:
         trained = run_folder.load_config(run_folder.find_checkpoint(run))
-        given.refuse_without_effect("files", holds_examples=trained.data.supervised)
+        given.refuse_ineffective("files", holds_examples=trained.data.supervised)
         import_torch()
         from cli.generation.prompt_file import GenerationRequest, OutputFormat, generate_for_prompts
 
@@ -176,7 +176,7 @@ def generate(
     from lm.text.normalization import normalize_like_training
 
     model, loaded = load_decoder(run, hardware, instead="use lm translate")
-    given.refuse_without_effect("files", holds_examples=loaded.config.data.supervised)
+    given.refuse_ineffective("files", holds_examples=loaded.config.data.supervised)
     text = normalize_like_training(text, loaded.config.data)
     size = batch_size or _BATCH_SIZE
     draft_model = draft if draft is None or draft == PROMPT_LOOKUP else load_draft(Path(draft), hardware, loaded)
@@ -231,7 +231,7 @@ def _sample(
     try:
         for event in generator.generate(prompt, n=n, alternatives=alternatives):
             samples[event.row].append(event)
-            output.advance()
+            output.write_new()
             timer.record_token()
     except KeyboardInterrupt:
         output.interrupt(generator)

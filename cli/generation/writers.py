@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -10,6 +9,7 @@ from typing import IO, Any
 
 import typer
 
+from cli.console.colours import is_colour_enabled
 from cli.console.escapes import escape_for_stream, format_json_line
 from cli.console.messages import print_note
 from cli.console.numbers import format_duration
@@ -36,14 +36,14 @@ class SampleWriter:
     def __init__(self, samples: Sequence[Continuation]) -> None:
         self.samples, self.current = samples, 0
 
-    def advance(self) -> None:
+    def write_new(self) -> None:
         """Write what is new."""
         while self.current < len(self.samples):
             sample = self.samples[self.current]
-            self.write(sample)
+            self.write_sample(sample)
             if sample.finish_reason is None:
                 return
-            self.end(sample)
+            self.end_sample(sample)
             self.current += 1
 
     def interrupt(self, generator: Generator) -> None:
@@ -51,12 +51,12 @@ class SampleWriter:
         for sample in self.samples[self.current :]:
             if sample.tokens and sample.finish_reason is None:
                 generator.interrupt(sample)
-        self.advance()
+        self.write_new()
 
-    def write(self, sample: Continuation) -> None:
+    def write_sample(self, sample: Continuation) -> None:
         """Write the new text of a sample."""
 
-    def end(self, sample: Continuation) -> None:
+    def end_sample(self, sample: Continuation) -> None:
         """Finish a sample."""
 
 
@@ -67,10 +67,10 @@ class TextWriter(SampleWriter):
         super().__init__(samples)
         self.prompt, self.written = prompt, -1
 
-    def write(self, sample: Continuation) -> None:
+    def write_sample(self, sample: Continuation) -> None:
         """Write the new part of the sample's text."""
         if self.written < 0:
-            bold = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+            bold = is_colour_enabled()
             write_text(f"{END_OF_TEXT}\n" if self.current else "")
             prompt = escape_for_stream(self.prompt, sys.stdout)
             sys.stdout.write(typer.style(prompt, bold=True) if bold and prompt else prompt)
@@ -79,7 +79,7 @@ class TextWriter(SampleWriter):
         new, self.written = sample.text[self.written :], len(sample.text)
         write_text(new)
 
-    def end(self, sample: Continuation) -> None:
+    def end_sample(self, sample: Continuation) -> None:
         """End the line."""
         write_text("" if (self.prompt + sample.text).endswith("\n") else "\n")
         self.written = -1
@@ -96,7 +96,7 @@ class JsonLinesWriter(SampleWriter):
         self.prompt, self.seed = prompt, generator.sampler.seed
         self.tokenizer = generator.tokenizer if alternatives else None
 
-    def end(self, sample: Continuation) -> None:
+    def end_sample(self, sample: Continuation) -> None:
         """Write the object."""
         write_json(sample_to_dict(sample, self.prompt, seed=self.seed, tokenizer=self.tokenizer))
 
@@ -142,11 +142,11 @@ def write_completion(text: str, *, is_first: bool, stream: IO[str] | None = None
 
 def write_hypotheses(hypotheses: Sequence[Continuation], prompt: str, *, as_json: bool) -> None:
     """Write the hypotheses of beam search, best first."""
-    for place, hypothesis in enumerate(hypotheses):
+    for index, hypothesis in enumerate(hypotheses):
         if as_json:
             write_json(hypothesis_to_dict(hypothesis, prompt))
         else:
-            write_completion(prompt + hypothesis.text, is_first=not place)
+            write_completion(prompt + hypothesis.text, is_first=index == 0)
 
 
 class GenerationTimer:
@@ -161,7 +161,7 @@ class GenerationTimer:
         if not self.has_token:
             self.first_token_at, self.has_token = time.perf_counter(), True
 
-    def report(self, tokens: int, sampler: Sampler, stats: AcceptanceStats, *, engines: EnginePlan) -> None:
+    def report(self, tokens: int, sampler: Sampler, acceptance: AcceptanceStats, *, engines: EnginePlan) -> None:
         """Print speed, dtype, engine, seed and draft acceptance to stderr."""
         seconds = time.perf_counter() - self.first_token_at
         speed = f"{tokens / seconds:.0f} tokens/s" if tokens > 1 and seconds > 0 else "–"
@@ -169,5 +169,5 @@ class GenerationTimer:
         print_note(
             f"{tokens} tokens, {speed} after {prefill} of prefill, {engines}"
             + ("" if sampler.greedy else f", seed {sampler.seed}")
-            + (f", accepted {stats.accepted} of {stats.proposed} draft tokens" if stats.proposed else "")
+            + (f", accepted {acceptance.accepted} of {acceptance.proposed} draft tokens" if acceptance.proposed else "")
         )

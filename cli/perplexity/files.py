@@ -60,7 +60,7 @@ def measure_files(run: Path, files: Sequence[str], output: ReportFormat, given: 
     if output.compare_dtypes:
         given = _dtype_settings(given)
     if not files:
-        given.refuse_without_effect("files", is_held_out=True)
+        given.refuse_ineffective("files", is_held_out=True)
     scorer = LoadedScorer.load(run, given)
     if files:
         texts = find_text_files(files, scorer.data, FilesConfig(**given["files"]))
@@ -69,7 +69,7 @@ def measure_files(run: Path, files: Sequence[str], output: ReportFormat, given: 
         texts = TextFiles([open_held_out_text(scorer.loaded)])
     is_of_examples = are_examples(scorer, texts)
     is_of_conversations = are_conversations(scorer, texts)
-    given.refuse_without_effect("files", files=lambda: texts, holds_examples=is_of_examples or is_of_conversations)
+    given.refuse_ineffective("files", files=lambda: texts, holds_examples=is_of_examples or is_of_conversations)
     texts = select_readable(texts)
     if not (files or is_of_examples or is_of_conversations or scorer.loaded.config.model.is_masked):
         print_labelled("note", _HELD_OUT_DIFFERENCE)

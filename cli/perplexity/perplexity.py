@@ -208,7 +208,7 @@ def perplexity(
     if not pair_files and not files and has_piped_text():
         files = [STDIN]
     if is_held_out := not pair_files and not files and load_config(find_checkpoint(run)).model.translates:
-        given.refuse_without_effect("files", holds_pairs=True)
+        given.refuse_ineffective("files", holds_pairs=True)
     if pair_files or is_held_out:
         import_torch()
         from cli.perplexity.pairs import measure_pairs

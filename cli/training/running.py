@@ -81,9 +81,9 @@ def _wait_for(kind: type[E], trainer: Trainer, given: ParsedOptions) -> E:
     for event in trainer:
         if isinstance(event, SettingsChosen):
             prepared, chosen = event.corpus.prepared is not None, event.is_regularised
-            given.refuse_without_effect("settings", config=event.config, is_regularised=chosen, is_prepared=prepared)
+            given.refuse_ineffective("settings", config=event.config, is_regularised=chosen, is_prepared=prepared)
             if not prepared:
-                given.refuse_without_effect("files", files=partial(event.corpus.files, event.config))
+                given.refuse_ineffective("files", files=partial(event.corpus.files, event.config))
         elif isinstance(event, TrainingWarning):
             print_labelled("warning", with_flags(event.message))
         elif trainer.world.is_main:

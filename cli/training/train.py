@@ -271,7 +271,7 @@ def train(
         raise UsageError("--dry-run plans a new run in one process: leave out --resume and --processes")
     is_launched = launcher_env.is_external_launcher()
     processes_in_all = launcher_env.world_size() if is_launched else max(launcher_env.world_size(), spec.processes)
-    given.refuse_without_effect("processes", processes=processes_in_all, is_launched=is_launched)
+    given.refuse_ineffective("processes", processes=processes_in_all, is_launched=is_launched)
     corpus_files = [*data.text, *data.source, *data.target, *data.pairs, *data.heads]
     if not is_launched and launcher_env.world_size() == 1 and spec.processes > 1:
         refuse_missing(corpus_files)

@@ -230,7 +230,7 @@ class HeldOutRule:
     Attributes:
         bound: those whose hash is below it.
         boundary: instead, those that begin at or after this byte of the text of all files.
-        share: instead of both, this fraction of few examples, which then form one chunk, as all hashes are needed.
+        fraction: instead of both, this fraction of few examples, which then form one chunk, as all hashes are needed.
     """
 
     bound: int

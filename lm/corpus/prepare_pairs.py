@@ -150,7 +150,7 @@ def _manifest(key: str, corpus: ParallelCorpus, config: ParallelConfig, splits: 
 
 
 def _source_records(surveys: Sequence[ParallelSummary]) -> tuple[SourceRecord, ...]:
-    return tuple(record for found in surveys for record in found.records)
+    return tuple(record for survey in surveys for record in survey.records)
 
 
 class _EncodedPairs(NamedTuple):
@@ -158,7 +158,7 @@ class _EncodedPairs(NamedTuple):
 
     Attributes:
         sides: for source and target, the tokens of each sentence and their word indices.
-        places: tree positions of the tokens of each source, if there are trees.
+        tree_positions: of the tokens of each source, if there are trees.
     """
 
     sides: Mapping[SideName, list[tuple[Ids, Ids]]]

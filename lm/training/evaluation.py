@@ -149,7 +149,7 @@ def _labelled_prompts(run: Run) -> list[LabelledPrompt]:
 
 
 def _classify_locally(run: Run, labelled: Sequence[LabelledPrompt]) -> list[int]:
-    """Return the index of the likeliest label of each example."""
+    """Return the index of the most probable label of each example."""
     assert isinstance(run.model, DecoderOnly)
     classifier = CompletionClassifier(run.model, run.tokenizer, run.config.label_completions, _CLASSIFICATION_BATCH)
     guesses: list[int] = classifier.probabilities([each.ids for each in labelled]).argmax(axis=1).tolist()

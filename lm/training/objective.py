@@ -126,7 +126,7 @@ def count_learned_tokens(batch: Batch, *, source_loss: float) -> float:
 
 
 def summed_loss_and_correct(model: Model, batch: Batch, hardware: Hardware) -> tuple[Tensor, Tensor]:
-    """Return `summed_loss` of a batch, and the number of targets that are the likeliest tokens."""
+    """Return `summed_loss` of a batch, and the number of targets that are the most probable tokens."""
     positions = _to_device(np.flatnonzero(batch.targets != IGNORE_INDEX), hardware)
     targets = _to_device(batch.targets, hardware)
     with hardware.autocast():

@@ -102,7 +102,7 @@ def test_the_report_counts_what_classify_says(succeed, folder, kind):
     assert report["accuracy"] == report["correct"] / len(LABELS)
     assert report["majority"]["accuracy"] == 2 / 6
     assert report["unknown"] == {"anger": 1}
-    assert "has not learned 'anger': 1 text" in err
+    assert "unknown to this model: 'anger'; 1 text" in err
     matrix, labels = report["confusion"]["matrix"], report["confusion"]["labels"]
     for row, label in enumerate(labels):
         assert matrix[row] == [pairs[label, guess] for guess in labels]
@@ -127,7 +127,7 @@ def test_of_many_labels_the_most_frequent_confusions_are_printed(succeed, folder
     rows = [{"text": f"the owl {n % 3}", "label": str(n % 15)} for n in range(60)]
     (folder / "many.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     lines = succeed("evaluate", "decoder", "many.jsonl")[0].splitlines()
-    start = next(place for place, line in enumerate(lines) if line.startswith("what is confused most often"))
+    start = next(index for index, line in enumerate(lines) if line.startswith("most frequent confusions"))
     assert lines[start + 1].split() == ["label", "predicted", "texts"]
     counts = [int(line.split()[-1]) for line in lines[start + 2 :]]
     assert counts == sorted(counts, reverse=True)
@@ -136,7 +136,7 @@ def test_of_many_labels_the_most_frequent_confusions_are_printed(succeed, folder
 
 def test_labels_that_are_never_predicted_are_named(capsys):
     warn(ClassificationScores.from_predictions(["joy", "fear", "rage"], ["joy", "joy", "joy"], known=["joy", "fear"]))
-    assert "the run predicts 'fear' for none of these texts" in capsys.readouterr().err
+    assert "never predicted: 'fear'" in capsys.readouterr().err
 
 
 def test_info_names_the_labels_of_a_decoder(succeed):

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import pytest
 
 from cli.flags.ineffective_options import RULES, IneffectiveRule, Invocation, refuse_ineffective
-from cli.flags.options import _parameter_key
+from cli.flags.options import _argument_or_flag
 from cli.main import run
 from lm.config.data import DataConfig, FilesConfig
 from lm.config.decoding import FillConfig, SamplingConfig, TranslationConfig
@@ -380,7 +380,7 @@ def test_of_every_option_of_every_command_it_is_known_whether_it_can_be_ignored(
             continue
         name = path.partition(" ")[2]
         there = {
-            _parameter_key(each) for each in command.params if each.param_type_name == "option" and not each.is_eager
+            _argument_or_flag(each) for each in command.params if each.param_type_name == "option" and not each.is_eager
         }
         in_rows = {flag for rule in RULES if name in rule.commands for flag in rule.flags if flag.startswith("-")}
         assert there - in_rows == HEEDED[name], name

@@ -34,7 +34,7 @@ def written_after_each(output, samples, capsys):
     seen, written = "", []
     for event in EVENTS:
         samples[event.row].append(event)
-        output.advance()
+        output.write_new()
         seen += capsys.readouterr().out
         written.append(seen)
     return written
@@ -65,7 +65,7 @@ def test_json_is_written_a_finished_sample_a_line(capsys, generator):
 def test_alternatives_are_spelled_by_the_tokenizer(capsys, generator):
     (letter,) = generator.tokenizer.encode("o")
     sample = Continuation("o", [letter], [-0.5], [((letter, -0.5), (0, -1.5))], "length")
-    JsonLinesWriter([sample], "", generator, alternatives=True).advance()
+    JsonLinesWriter([sample], "", generator, alternatives=True).write_new()
     (alternatives,) = json.loads(capsys.readouterr().out)["alternatives"]
     assert alternatives[0] == {"token": letter, "text": "o", "logprob": -0.5}
     assert [one["logprob"] for one in alternatives] == [-0.5, -1.5]
@@ -75,7 +75,7 @@ def test_interrupted_samples_are_written_as_far_as_generated(capsys, generator):
     ids = generator.tokenizer.encode("ab")
     samples = [Continuation("a", ids, [-1.0, -1.0]), Continuation("", ids[:1], [-1.0]), Continuation()]
     output = TextWriter(samples, "")
-    output.advance()
+    output.write_new()
     output.interrupt(generator)
     assert capsys.readouterr().out == "ab\n<|endoftext|>\na\n<|endoftext|>\n"
     assert [sample.finish_reason for sample in samples] == ["interrupted", "interrupted", None]
