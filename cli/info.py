@@ -20,7 +20,7 @@ from lm.config.run import RunConfig
 from lm.errors import InputError, UsageError
 from lm.run_folder import find_checkpoint, load_config, load_state, verify_checkpoint
 from lm.text.examples import parse_label
-from lm.training.run_summaries import load_expert_use
+from lm.training.run_summaries import read_expert_load
 
 
 def info(
@@ -159,7 +159,7 @@ def _find_target(target: str) -> tuple[RunConfig, dict[str, Any]]:
     if config.lora:
         found["base"] = read_base_path(folder)
     if config.model.experts:
-        found["expert_use"] = load_expert_use(folder.parent.parent, step=state.step)
+        found["expert_use"] = read_expert_load(folder.parent.parent, step=state.step)
     return config, found
 
 

@@ -31,7 +31,7 @@ _What = Annotated[
         "--what",
         metavar="NAME",
         help="Metric: nll, loss, validation_loss, learning_rate, …",
-        autocompletion=completion.complete_curves,
+        autocompletion=completion.complete_metrics,
     ),
 ]
 
@@ -82,23 +82,24 @@ def _score(summary: RunSummary) -> str:
 
 def _describe_progress(summary: RunSummary) -> str:
     state = summary.state
-    if summary.running is not None:
-        return f"running, step {summary.running:,}"
+    if summary.running_step is not None:
+        return f"running, step {summary.running_step:,}"
     return f"{state.step:,}" if state.finished else f"{state.step:,} of {summary.steps:,}"
 
 
 def _describe_adapters(summary: RunSummary) -> str:
     """Name the base run, and the adapters."""
-    share = f"{format_count(summary.trained)} parameters, {summary.trained / summary.parameters:.1%} of all"
-    return f"adapters of rank {summary.config.lora.rank} to {summary.base}: {share}"
+    trainable, rank = summary.trainable_parameters, summary.config.lora.rank
+    parameters = f"{format_count(trainable)} trainable parameters ({trainable / summary.parameters:.1%})"
+    return f"adapters of rank {rank} to {summary.base}: {parameters}"
 
 
 def _summary_to_dict(summary: RunSummary) -> dict[str, Any]:
     return {
         "run": str(summary.folder), "preset": summary.config.preset, "origin": summary.origin,
-        "running_step": summary.running, "bits_per_byte": summary.bits_per_byte,
+        "running_step": summary.running_step, "bits_per_byte": summary.bits_per_byte,
         "accuracy": summary.accuracy, "bleu": summary.state.best_bleu, "parameters": summary.parameters,
-        "trained_parameters": summary.trained, "base": summary.base, "lora_rank": summary.config.lora.rank,
+        "trained_parameters": summary.trainable_parameters, "base": summary.base, "lora_rank": summary.config.lora.rank,
         "planned_steps": summary.steps, **vars(summary.state),
     }  # fmt: skip
 

@@ -126,12 +126,12 @@ def _render(run: Run, events: Iterable[Event], *, tensorboard: bool | None) -> N
         steps=run.plan.steps,
         first_step=run.state.step,
         matmul_flops_per_second=flops_per_second,
-        left=None if run.clock is None else run.seconds_left,
+        left=None if run.clock is None else run.seconds_to_end,
         forecast=None if run.clock is None else run.forecast_steps,
     )
-    device, is_long = run.hardware.device, run.clock is not None and run.seconds_left() >= _LONG_SECONDS
+    device, is_long_running = run.hardware.device, run.clock is not None and run.seconds_to_end() >= _LONG_SECONDS
     with (
-        compiling_in_background(run.config.model, device, is_long=is_long, waits=False),
+        compiling_in_background(run.config.model, device, is_long_running=is_long_running, waits_at_end=False),
         _fault_tolerant("TensorBoard", recording) as record,
         _fault_tolerant("the display", _opened_display(display)) as draw,
     ):
@@ -207,7 +207,7 @@ def _report_results(run: Run, *, ngram_bits: Sequence[float]) -> None:
         if not has_improved(run.config, state):
             print_labelled("", "no improvement: no later step was better than what training began with")
         bits = best_bits_per_byte(run.folder, state) if ngram_bits else None
-        has_overfit = run.last_loss is not None and run.last_loss > _MUCH_WORSE * state.best_loss
+        has_overfit = run.last_validation_loss is not None and run.last_validation_loss > _MUCH_WORSE * state.best_loss
         if bits is not None and bits > min(ngram_bits):
             compared = f"{bits:.2f} bits/byte, and an n-gram baseline has {min(ngram_bits):.2f}"
             print_labelled("", f"{compared}: {advise_against_baseline(run.folder, has_overfit=has_overfit)}")
@@ -232,7 +232,7 @@ def _predicts_text(config: RunConfig) -> bool:
 
 def _format_later_steps(run: Run) -> str:
     """Format how the steps after the best checkpoint changed the loss."""
-    state, last = run.state, run.last_loss
+    state, last = run.state, run.last_validation_loss
     if state.best_loss is None or state.best_step is None or state.best_step == state.step or last is None:
         return ""
     later = format_number_of(state.step - state.best_step, "later step")
@@ -265,6 +265,6 @@ def _summarise(run: Run) -> dict[str, object]:
     return {
         "run": str(run.folder), "steps": state.step, "finished": state.finished, "tokens": state.tokens,
         "best_loss": state.best_loss, "best_bleu": state.best_bleu, "best_step": state.best_step,
-        "last_loss": run.last_loss, "improved": has_improved(run.config, state),
+        "last_loss": run.last_validation_loss, "improved": has_improved(run.config, state),
         "seconds": state.seconds, "flops": state.flops,
     }  # fmt: skip

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-_ITERATIONS = 5
+_NS_COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+_NS_STEPS = 5
 _EPSILON = 1e-7
-_RMS_OF_ADAMW = 0.2
+_ADAMW_UPDATE_RMS = 0.2
 
 
 class Muon(torch.optim.Optimizer):
@@ -35,7 +35,7 @@ class Muon(torch.optim.Optimizer):
         """Create the optimizer for matrices of hidden layers, (outputs, inputs); several may be stacked in a parameter.
 
         Args:
-            parameters: each with the numbers of rows of the matrices stacked in it.
+            parameters: maps each parameter to the row counts of the matrices stacked in it, as in fused QKV.
             lr: learning rate.
             weight_decay: multiplied by the learning rate.
             momentum: decay of the gradient's moving average.
@@ -63,15 +63,15 @@ class Muon(torch.optim.Optimizer):
         assert parameter.grad is not None
         if "momentum" not in self.state[parameter]:
             self.state[parameter]["momentum"] = torch.zeros_like(parameter)
-        whole = (parameter, parameter.grad, self.state[parameter]["momentum"])
-        return zip(*(tensor.split(self._rows[parameter]) for tensor in whole), strict=True)
+        stacked = (parameter, parameter.grad, self.state[parameter]["momentum"])
+        return zip(*(tensor.split(self._rows[parameter]) for tensor in stacked), strict=True)
 
     def _update(
-        self, weights: list[Tensor], gradients: list[Tensor], momenta: list[Tensor], *, group: dict[str, Any]
+        self, weights: list[Tensor], gradients: list[Tensor], momentum_buffers: list[Tensor], *, group: dict[str, Any]
     ) -> None:
         """Update matrices of one shape."""
-        torch._foreach_lerp_(momenta, gradients, 1 - group["momentum"])
-        nesterov = torch.stack(torch._foreach_lerp(gradients, momenta, group["momentum"]))
+        torch._foreach_lerp_(momentum_buffers, gradients, 1 - group["momentum"])
+        nesterov = torch.stack(torch._foreach_lerp(gradients, momentum_buffers, group["momentum"]))
         scale = update_scale(weights[0].shape)
         updates = self._orthogonalise(nesterov.to(self._dtype)).to(weights[0].dtype)
         torch._foreach_mul_(weights, 1 - group["lr"] * group["weight_decay"])
@@ -84,7 +84,7 @@ class Muon(torch.optim.Optimizer):
 
 def update_scale(shape: torch.Size) -> float:
     """Return the factor of an orthogonalised update, besides the learning rate."""
-    return _RMS_OF_ADAMW * max(shape) ** 0.5
+    return _ADAMW_UPDATE_RMS * max(shape) ** 0.5
 
 
 def orthogonalise(matrices: Tensor) -> Tensor:
@@ -92,11 +92,11 @@ def orthogonalise(matrices: Tensor) -> Tensor:
 
     Source: the Newton-Schulz iteration of Jordan et al. 2024.
     """
-    a, b, c = _COEFFICIENTS
+    a, b, c = _NS_COEFFICIENTS
     tall = matrices.shape[-2] > matrices.shape[-1]
     x = matrices.mT if tall else matrices
     x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=_EPSILON)
-    for _ in range(_ITERATIONS):
+    for _ in range(_NS_STEPS):
         gram = x @ x.mT
         polynomial = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
         x = torch.baddbmm(x, polynomial, x, beta=a)

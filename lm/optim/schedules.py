@@ -6,7 +6,7 @@ import math
 
 from lm.config.training import TrainingConfig
 
-_INITIAL_FRACTION = 0.25
+_INITIAL_BATCH_FRACTION = 0.25
 
 
 def learning_rate(
@@ -26,8 +26,8 @@ def learning_rate(
         return config.learning_rate * (1.0 if decay_start is None else decay_start[1])
     if decay_start is not None:
         return config.learning_rate * _linear_decay(step, *decay_start, steps=steps, final=config.final_learning_rate)
-    after, remaining = step - config.warmup_steps, max(1, steps - config.warmup_steps)
-    return config.learning_rate * _schedule_fraction(config, after, remaining)
+    elapsed, total = step - config.warmup_steps, max(1, steps - config.warmup_steps)
+    return config.learning_rate * _schedule_fraction(config, elapsed, total)
 
 
 def _linear_decay(step: int, since: int, fraction: float, *, steps: int, final: float) -> float:
@@ -42,37 +42,36 @@ def batch_fraction(step: int, *, config: TrainingConfig) -> float:
     """
     if step >= config.batch_warmup:
         return 1.0
-    return _INITIAL_FRACTION + (1 - _INITIAL_FRACTION) * step / config.batch_warmup
+    return _INITIAL_BATCH_FRACTION + (1 - _INITIAL_BATCH_FRACTION) * step / config.batch_warmup
 
 
 def steps_for_batches(batches: float, *, config: TrainingConfig) -> int:
     """Return the number of steps that see as much data as `batches` full batches, given batch warm-up."""
-    growing, growth = config.batch_warmup, 1 - _INITIAL_FRACTION
-    if batches >= growing * (1 - growth / 2):
-        return math.ceil(batches + growing * growth / 2)
-    return math.ceil(
-        growing / growth * (math.sqrt(_INITIAL_FRACTION**2 + 2 * growth * batches / growing) - _INITIAL_FRACTION)
-    )
+    warmup, ramp = config.batch_warmup, 1 - _INITIAL_BATCH_FRACTION
+    if batches >= warmup * (1 - ramp / 2):
+        return math.ceil(batches + warmup * ramp / 2)
+    fraction = math.sqrt(_INITIAL_BATCH_FRACTION**2 + 2 * ramp * batches / warmup)
+    return math.ceil(warmup / ramp * (fraction - _INITIAL_BATCH_FRACTION))
 
 
 def total_steps_from_decay(step: int, *, config: TrainingConfig, since: int = 0) -> int:
     """Return the total steps of a wsd run that starts to decay after `step`; `since` is the step of an extension."""
-    began = max(config.warmup_steps, since)
-    stable = step - began
+    start = max(config.warmup_steps, since)
+    stable = step - start
     if stable <= 0:
         return step
-    return began + math.ceil(stable / (1 - config.decay_fraction))
+    return start + math.ceil(stable / (1 - config.decay_fraction))
 
 
-def _schedule_fraction(config: TrainingConfig, after: int, remaining: int) -> float:
-    """Return the fraction of the peak at `after` of `remaining` steps after the warm-up."""
-    progress, final = min(1.0, after / remaining), config.final_learning_rate
+def _schedule_fraction(config: TrainingConfig, elapsed: int, total: int) -> float:
+    """Return the fraction of the peak after `elapsed` of `total` steps since the warm-up."""
+    progress, final = min(1.0, elapsed / total), config.final_learning_rate
     if config.schedule == "cosine":
         return final + (1 - final) * (1 + math.cos(math.pi * progress)) / 2
     if config.schedule == "linear":
         return 1 - (1 - final) * progress
     if config.schedule == "inverse-sqrt":
-        return math.sqrt(max(1, config.warmup_steps) / (max(1, config.warmup_steps) + after))
+        return math.sqrt(max(1, config.warmup_steps) / (max(1, config.warmup_steps) + elapsed))
     if config.schedule == "wsd" and config.decay_fraction:
         return 1 - (1 - final) * max(0.0, 1 - (1 - progress) / config.decay_fraction)
     return 1.0

@@ -21,12 +21,12 @@ def list_runs(folder: str | None) -> dict[str, Any]:
         "runs": [
             {
                 "name": each.folder.name,
-                "step": each.running or each.state.step,
+                "step": each.running_step or each.state.step,
                 "steps": each.steps,
-                "is_running": each.running is not None,
+                "is_running": each.running_step is not None,
                 "bits_per_byte": each.bits_per_byte,
                 "parameters": each.parameters,
-                "changed": each.changed,
+                "changed": each.modified_at,
             }
             for each in found
         ],

@@ -154,7 +154,7 @@ class TextCorpus:
         self._survey: Corpus | None = None
         self._notes: list[Advice] = []
 
-    def recognise_rows(self, spec: RunSpec) -> RunSpec:
+    def detect_conversations(self, spec: RunSpec) -> RunSpec:
         """Return the specification, completed if the files, or the prepared tokens, are conversations."""
         if self.prepared:
             kind = PreparedManifest.read(self.prepared).kind
@@ -269,8 +269,8 @@ class PairCorpus:
         self._files = files
         self._survey: ParallelCorpus | None = None
 
-    def recognise_rows(self, spec: RunSpec) -> RunSpec:
-        """Return the specification: pairs are named as such."""
+    def detect_conversations(self, spec: RunSpec) -> RunSpec:
+        """Return the specification unchanged: pairs are no conversations."""
         return spec
 
     def text_bytes(self, config: RunConfig) -> int:

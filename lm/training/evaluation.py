@@ -76,7 +76,7 @@ def _evaluation_mode(run: Run) -> Iterator[None]:
     """Within the context, the model is in eval mode with the weights that would be saved."""
     run.model.eval()
     try:
-        with run.average.swapped_in() if run.average else nullcontext(), run.with_full_model():
+        with run.ema.swapped_in() if run.ema else nullcontext(), run.with_full_model():
             yield
     finally:
         run.model.train()
@@ -92,7 +92,7 @@ def _validate(run: Run) -> tuple[Evaluation, list[Sample]]:
     loss, (bleu, translated) = nats / predicted, _score_translations(run)
     accuracy = _label_accuracy(run) if correct is None else correct / predicted
     bits_per_byte = nats / math.log(2) / run.data.validation_bytes if correct is None else None
-    is_best, run.last_loss = _update_best(run, loss, bleu), loss
+    is_best, run.last_validation_loss = _update_best(run, loss, bleu), loss
     shown = [Sample(run.state.step, *pair, is_translation=True) for pair in translated[:_SHOWN_TRANSLATIONS]]
     seconds = time.perf_counter() - began
     use = expert_fractions({name: run.world.all_reduce(each) for name, each in counts.items()})

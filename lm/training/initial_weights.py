@@ -138,8 +138,8 @@ def load_initial_weights(run: Run, weights: Mapping[str, Tensor]) -> None:
         problem = str(error).splitlines()[-1].strip()
         message = f"the weights to start from don't fit this model: {problem}"
         raise UsageError(message, settings=("from_run", "tokenizer")) from None
-    if run.average is not None:
-        run.average.load(run.model.state_dict())
+    if run.ema is not None:
+        run.ema.load(run.model.state_dict())
 
 
 def has_matching_head(model: ModelConfig, weights: Mapping[str, Tensor]) -> bool:

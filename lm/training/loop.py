@@ -186,8 +186,8 @@ def _train_step(run: Run) -> Step:
     for optimizer in run.optimizers:
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-    if run.average is not None:
-        run.average.update(state.step + 1)
+    if run.ema is not None:
+        run.ema.update(state.step + 1)
     flops, seconds = batch_flops(run.config, batch), time.perf_counter() - began
     run.state = dataclasses.replace(
         state,

@@ -43,7 +43,7 @@ _TRAINED_PREFIX = "trained."
 
 _UNLIMITED_STEPS = 1 << 40
 _SPEED_TOLERANCE = 1.25
-"""Ratio of the measured to the expected seconds per step from which the plan is adapted."""
+"""Ratio of the measured to the expected seconds per step from which the plan is adjusted."""
 
 _OVERFIT_DECAY = 1 / 3
 """Length of the decay from the best checkpoint of a run that overfits, as a fraction of the usual length after as many
@@ -61,7 +61,7 @@ class RunSetup:
         config: with a plan.
         state: progress.
         corpus: training corpus.
-        spent: seconds of a budget used before, besides those in `state`.
+        seconds_spent: seconds of a budget used before, besides those in `state`.
         speed: measured speed, for a budget.
         adjustable_settings: training settings that may still be adapted to the measured speed.
         has_weights: whether it starts from the weights of another run.
@@ -72,7 +72,7 @@ class RunSetup:
     config: RunConfig
     state: TrainingState
     corpus: TrainingCorpus
-    spent: float = 0.0
+    seconds_spent: float = 0.0
     speed: TrainingSpeed | None = None
     adjustable_settings: frozenset[str] = frozenset()
     has_weights: bool = False
@@ -88,13 +88,13 @@ class Run:
         state: progress.
         resumed_at: step of the checkpoint it was resumed from; 0 for a new run.
         saved_step: step of the last checkpoint.
-        stale_checkpoints: later checkpoints than the resumed one; removed when this run saves its first.
-        overfit: set if the run is extended from the weights of its best checkpoint instead of the last.
+        stale_checkpoints: checkpoints after the one resumed from; removed when this run saves its first.
+        overfit_checkpoint: set if the run is extended from the weights of its best checkpoint instead of the last.
         lock: held during training.
         clock: of a run under a budget, else None.
         world: the ranks.
         strategy: parallel strategy.
-        last_loss: validation loss of the last evaluation, or None.
+        last_validation_loss: validation loss of the last evaluation, or None.
         log: metrics, timings and decisions; written by rank 0.
         writer: of checkpoints.
     """
@@ -121,8 +121,8 @@ class Run:
         self.tokenizer, self.source_tokenizer = setup.corpus.tokenizer, setup.corpus.source_tokenizer
         self.resumed_at, self.saved_step = setup.state.step, setup.state.step
         self.stale_checkpoints: list[Path] = []
-        self.last_loss: float | None = None
-        self.overfit: OverfitCheckpoint | None = None
+        self.last_validation_loss: float | None = None
+        self.overfit_checkpoint: OverfitCheckpoint | None = None
         self.lock = run_lock(setup.folder) if lock is None else lock
         self.world, self.log = world, RunLog(setup.folder, writes=world.is_main)
         self.writer = CheckpointWriter(writes=world.is_main, clock=clock)
@@ -131,10 +131,13 @@ class Run:
         self.prefetcher = BatchPrefetcher(data) if self.plan.device == "cuda" else None
         self.clock: BudgetClock | None = None
         if self.plan.deadline is not None:
-            left = self.plan.deadline - setup.state.elapsed - setup.spent
+            seconds_left = self.plan.deadline - setup.state.elapsed - setup.seconds_spent
             evaluation_seconds = 0.0 if setup.speed is None else setup.speed.evaluation_seconds
             self.clock = BudgetClock(
-                left, spent=setup.spent, evaluation_seconds=evaluation_seconds, clock=lambda: world.synced_time(clock)
+                seconds_left,
+                spent=setup.seconds_spent,
+                evaluation_seconds=evaluation_seconds,
+                clock=lambda: world.synced_time(clock),
             )
         self._expected_speed, self._adjustable_settings = setup.speed, setup.adjustable_settings
         self._is_past_plateau = False  # the rest of a budget isn't used then
@@ -165,7 +168,7 @@ class Run:
             processes=self.world.size,
             is_sharded=self.strategy.is_sharded,
         )
-        self.average = MovingAverage(self.model, decay=training.ema) if training.ema else None
+        self.ema = MovingAverage(self.model, decay=training.ema) if training.ema else None
 
     @contextmanager
     def with_full_model(self) -> Iterator[None]:
@@ -201,7 +204,7 @@ class Run:
         """Number of passes over the training split so far."""
         return self.state.samples / self.data.samples
 
-    def seconds_left(self) -> float:
+    def seconds_to_end(self) -> float:
         """Seconds from the last step to the end of a run under a budget."""
         assert self.clock is not None
         steps = _UNLIMITED_STEPS if self.plan.deadline is not None else self.plan.steps
@@ -225,8 +228,8 @@ class Run:
         """Under a budget, adapt the schedule to the remaining time.
 
         The number of steps becomes final when the decay of the learning rate has to start. Before that, the plan is
-        adapted once if steps take another time than measured. During the decay, the end is moved if it would miss the
-        deadline by far.
+        adjusted once, if steps are faster or slower than measured. During the decay, the end is moved if it would miss
+        the deadline by far.
 
         Returns:
             The change, which is saved in the run's config; None without one.
@@ -238,14 +241,12 @@ class Run:
             steps = self.clock.total_if_due(step, config=training, since=self.plan.decay_step or 0)
             if steps is None:
                 return self._replan()
-            return self._start_decay(
-                steps, self.plan.decay_share, by="clock of the budget", from_best=self._has_overfit
-            )
+            return self._start_decay(steps, self.plan.decay_share, reason="budget clock", from_best=self._has_overfit)
         steps = self.clock.rescheduled_total(step, self.plan.steps, config=training)
         if steps is None or (self._is_past_plateau and steps > self.plan.steps):
             return None
         plan = dataclasses.replace(self.plan, steps=steps, decay_step=step, decay_share=self._learning_rate_fraction)
-        self._apply_plan(plan, self.config, by="clock of the budget")
+        self._apply_plan(plan, self.config, reason="budget clock")
         return EndRescheduled(step, steps)
 
     def _replan(self) -> Replanned | None:
@@ -261,21 +262,25 @@ class Run:
         seconds, evaluation_seconds = speed
         if 1 / _SPEED_TOLERANCE <= seconds / measured.step_seconds <= _SPEED_TOLERANCE:
             return None
-        training, step, left = self.config.training, self.state.step, self.clock.seconds_left
-        steps = step + max(1, round(left / seconds))
-        adapted: dict[str, Any] = {}
+        training, step, seconds_left = self.config.training, self.state.step, self.clock.seconds_left
+        steps = step + max(1, round(seconds_left / seconds))
+        new_settings: dict[str, Any] = {}
         if "evaluate_every" in self._adjustable_settings and training.evaluate_every:
-            number = max(
-                1.0, min(plan.steps / training.evaluate_every, evaluation_reserve(left) / max(evaluation_seconds, 1e-9))
+            n_evaluations = max(
+                1.0,
+                min(
+                    plan.steps / training.evaluate_every,
+                    evaluation_reserve(seconds_left) / max(evaluation_seconds, 1e-9),
+                ),
             )
-            adapted["evaluate_every"] = max(1, math.ceil(steps / number))
+            new_settings["evaluate_every"] = max(1, math.ceil(steps / n_evaluations))
         if "weight_decay" in self._adjustable_settings:
-            adapted["weight_decay"] = scale_weight_decay(training.weight_decay, plan.steps / steps)
+            new_settings["weight_decay"] = scale_weight_decay(training.weight_decay, plan.steps / steps)
         for group in (group for optimizer in self.optimizers for group in optimizer.param_groups):
             if group["weight_decay"]:
-                group["weight_decay"] = adapted.get("weight_decay", group["weight_decay"])
-        config = dataclasses.replace(self.config, training=dataclasses.replace(training, **adapted))
-        self._apply_plan(dataclasses.replace(plan, steps=steps), config, by="speed of the first steps")
+                group["weight_decay"] = new_settings.get("weight_decay", group["weight_decay"])
+        config = dataclasses.replace(self.config, training=dataclasses.replace(training, **new_settings))
+        self._apply_plan(dataclasses.replace(plan, steps=steps), config, reason="measured step time")
         return Replanned(step, steps, seconds, measured.step_seconds)
 
     def is_on_plateau(self) -> bool:
@@ -293,11 +298,12 @@ class Run:
             steps = min(steps, plan.steps)
         else:
             steps = min(steps, self.clock.affordable_total(step, steps, config=self.config.training))
-        by, self._is_past_plateau = "validation loss no longer falls", True
-        return self._start_decay(steps, self._learning_rate_fraction, by=by, from_best=True, on_plateau=True)
+        self._is_past_plateau = True
+        reason = "validation loss no longer falls"
+        return self._start_decay(steps, self._learning_rate_fraction, reason=reason, from_best=True, on_plateau=True)
 
     def _start_decay(
-        self, steps: int, fraction: float, *, by: str, from_best: bool, on_plateau: bool = False
+        self, steps: int, fraction: float, *, reason: str, from_best: bool, on_plateau: bool = False
     ) -> DecayStarted:
         """Start the decay of the learning rate; collective.
 
@@ -306,18 +312,18 @@ class Run:
         Args:
             steps: number of steps of the run, at most.
             fraction: of the peak, from which the learning rate decays.
-            by: reason.
+            reason: for the decisions log.
             from_best: whether to go back to the weights of the best checkpoint, as later steps have only overfit.
             on_plateau: whether the validation loss no longer falls.
         """
         step = self.state.step
         restored = self._restore_best() if from_best else None
         if restored is not None:
-            by = f"{by}; from the weights of step {restored}, the best"
+            reason = f"{reason}; from the weights of step {restored}, the best"
             length = total_steps_from_decay(restored, config=self.config.training) - restored
             steps = min(steps, step + max(1, math.ceil(_OVERFIT_DECAY * length)))
         plan = dataclasses.replace(self.plan, steps=steps, deadline=None, decay_step=step, decay_share=fraction)
-        self._apply_plan(plan, self.config, by=by)
+        self._apply_plan(plan, self.config, reason=reason)
         return DecayStarted(step, steps, on_plateau=on_plateau, restored_step=restored)
 
     @property
@@ -340,8 +346,8 @@ class Run:
         step = self.state.best_step
         best = run_folder.checkpoint_folder(self.folder, step or 0)
         self.writer.settle()
-        (is_there,) = self.world.all_reduce_sum(self.world.is_main and best.is_dir())
-        if step is None or not is_there:
+        (exists,) = self.world.all_reduce_sum(self.world.is_main and best.is_dir())
+        if step is None or not exists:
             return None
         weights, optimizer = (
             self.world.broadcast_tensors(load_tensors(best / name) if self.world.is_main else None)
@@ -350,9 +356,9 @@ class Run:
         self.restore(weights, optimizer)
         return step
 
-    def _apply_plan(self, plan: RunPlan, config: RunConfig, *, by: str) -> None:
-        before, self.config = self.config, dataclasses.replace(config, plan=plan)
-        self.log.log_changes(self.state.step, before, self.config, by=by)
+    def _apply_plan(self, plan: RunPlan, config: RunConfig, *, reason: str) -> None:
+        previous, self.config = self.config, dataclasses.replace(config, plan=plan)
+        self.log.log_changes(self.state.step, previous, self.config, by=reason)
         self.data.set_total_steps(plan.steps)
         if self.prefetcher is not None:
             self.prefetcher.discard()
@@ -380,7 +386,7 @@ class Run:
             InputError: the previous checkpoint could not be written.
             TrainingError: a weight is no longer finite.
         """
-        before = self.writer.wait()
+        previous = self.writer.wait()
         if self.clock is not None:
             (self.clock.checkpoint_seconds,) = self.world.all_reduce_sum(self.writer.seconds)
         weights, optimizer = self._snapshot()
@@ -405,16 +411,16 @@ class Run:
 
         self.writer.submit(write)
         self.saved_step = state.step
-        return before
+        return previous
 
     def _snapshot(self) -> tuple[Tensors, Tensors]:
         """Copy the weights, or their moving average, and the optimizer state."""
         weights, optimizer = trainable_weights(self.model), optimizer_state_tensors(self.optimizers, self.model)
-        if self.average is not None:
+        if self.ema is not None:
             optimizer |= {_TRAINED_PREFIX + name: value for name, value in weights.items()}
-            weights = self.average.weights
+            weights = self.ema.weights
         copied, copied_optimizer = (
-            self.writer.copy_tensors(self.strategy.full_tensors(each)) for each in (weights, optimizer)
+            self.writer.copy_tensors(self.strategy.full_tensors(tensors)) for tensors in (weights, optimizer)
         )
         if broken := next((name for name, value in copied.items() if not _is_finite(value)), None):
             raise divergence_error(self, f"{broken} is no longer finite")
@@ -427,8 +433,8 @@ class Run:
             KeyError: a tensor is missing.
             RuntimeError: a tensor has the wrong shape.
         """
-        if self.average is not None:
-            self.average.load(self.shard_weights(weights))
+        if self.ema is not None:
+            self.ema.load(self.shard_weights(weights))
             weights = {name: optimizer[_TRAINED_PREFIX + name] for name in weights}
         load_trainable(self.model, self.shard_weights(weights))
         load_optimizer_state(self.optimizers, self.model, optimizer, place=self.strategy.shard_like)

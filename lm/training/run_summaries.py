@@ -29,24 +29,24 @@ class RunSummary:
         config: settings and plan.
         state: progress at the last checkpoint, or at the start.
         parameters: of the model, including the base of adapters; 0 before the first checkpoint.
-        trained: number of trainable parameters.
+        trainable_parameters: number of them.
         base: checkpoint that its adapters belong to, if any.
-        changed: time of the last write, in seconds since 1970.
+        modified_at: time of the last write, in seconds since 1970.
         bits_per_byte: of the best checkpoint on the held-out split; None if not known.
         accuracy: of a classifier, as `bits_per_byte`.
-        running: last logged step, if a process is training the run now.
+        running_step: last logged step, if a process is training the run now.
     """
 
     folder: Path
     config: RunConfig
     state: TrainingState
     parameters: int
-    trained: int
+    trainable_parameters: int
     base: str | None
-    changed: float
+    modified_at: float
     bits_per_byte: float | None = None
     accuracy: float | None = None
-    running: int | None = None
+    running_step: int | None = None
 
     @property
     def origin(self) -> str:
@@ -67,34 +67,36 @@ def list_runs(folder: Path) -> tuple[list[RunSummary], list[str]]:
     """
     if not folder.is_dir():
         raise InputError(f"{folder}: " + ("is a file, not a folder of runs" if folder.exists() else "no such folder"))
-    found, damaged = [], []
+    summaries, damaged = [], []
     for path in folder.iterdir():
         if run_folder.list_checkpoints(path) or ((path / run_folder.CONFIG).is_file() and _is_running(path)):
             try:
-                found.append(summarise_run(path))
+                summaries.append(summarise_run(path))
             except InputError as error:
                 damaged.append(str(error))
             except OSError as error:
                 damaged.append(f"{error.filename or path}: {error.strerror}")
-    return sorted(found, key=lambda summary: summary.changed), damaged
+    return sorted(summaries, key=lambda summary: summary.modified_at), damaged
 
 
 def summarise_run(run: Path) -> RunSummary:
     """Return the summary of a run; InputError if the folder is not a run or is damaged."""
     log, is_running = run / run_folder.METRICS, _is_running(run)
     if is_running and not run_folder.list_checkpoints(run):
-        config, changed = run_folder.load_config(run), (run / run_folder.CONFIG).stat().st_mtime
-        return RunSummary(run, config, TrainingState(), 0, 0, None, changed, running=_last_step(log))
+        config, modified_at = run_folder.load_config(run), (run / run_folder.CONFIG).stat().st_mtime
+        return RunSummary(run, config, TrainingState(), 0, 0, None, modified_at, running_step=_last_step(log))
     last = run_folder.find_checkpoint(run, which="last")
     config, state = run_folder.load_config(last), run_folder.load_state(last)
-    changed = max(path.stat().st_mtime for path in (last, log) if path.exists())
-    trained = run_folder.count_parameters(last)
+    modified_at = max(path.stat().st_mtime for path in (last, log) if path.exists())
+    trainable = run_folder.count_parameters(last)
     base = read_base_path(last) if config.lora else None
-    of_base = _count_base_parameters(last, base) if config.lora else 0
+    base_parameters = _count_base_parameters(last, base) if config.lora else 0
     bits = best_bits_per_byte(run, state)
     accuracy = best_accuracy(run, config, state)
-    running = _last_step(log) if is_running else None
-    return RunSummary(run, config, state, trained + of_base, trained, base, changed, bits, accuracy, running)
+    running_step = _last_step(log) if is_running else None
+    return RunSummary(
+        run, config, state, trainable + base_parameters, trainable, base, modified_at, bits, accuracy, running_step
+    )
 
 
 def best_bits_per_byte(run: Path, state: TrainingState) -> float | None:
@@ -131,8 +133,8 @@ def _last_step(log: Path) -> int:
 
 def _metric(log: Path, step: int, name: str) -> float | None:
     """Return a metric of the evaluation after a step."""
-    found = (entry[name] for entry in _entries_backwards(log) if entry["step"] == step and name in entry)
-    value = next(found, None)
+    values = (entry[name] for entry in _entries_backwards(log) if entry["step"] == step and name in entry)
+    value = next(values, None)
     return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None
 
 
@@ -161,7 +163,7 @@ def has_improved(config: RunConfig, state: TrainingState) -> bool | None:
 
 def find_unfinished(folder: Path) -> Path:
     """Return the run in a folder that was changed last and has steps left; InputError if there is none."""
-    unfinished = [each.folder for each in list_runs(folder)[0] if not each.state.finished and each.parameters]
+    unfinished = [run.folder for run in list_runs(folder)[0] if not run.state.finished and run.parameters]
     if not unfinished:
         raise InputError(f"{folder}: no unfinished run in this folder")
     return unfinished[-1]
@@ -169,7 +171,7 @@ def find_unfinished(folder: Path) -> Path:
 
 _BITS_PER_BYTE = "validation_bits_per_byte"
 _ACCURACY = "validation_accuracy"
-_MAX_VALUE = 1e300
+_MAX_PLOTTED_VALUE = 1e300
 
 
 @dataclass(frozen=True)
@@ -185,7 +187,7 @@ def load_curves(run: Path) -> dict[str, MetricCurve]:
 
     Infinite values, and those so large that differences would overflow, are left out.
     """
-    found: dict[str, MetricCurve] = {}
+    curves: dict[str, MetricCurve] = {}
     for name in (run_folder.METRICS, run_folder.TIMINGS):
         if not (run / name).is_file():
             raise InputError(f"{run / name}: no such file; is {run} a run?")
@@ -197,22 +199,22 @@ def load_curves(run: Path) -> dict[str, MetricCurve]:
             except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
                 raise InputError(f"{run / name}, line {number}: not a log entry") from None
             for key, value in values.items():
-                if isinstance(value, (int, float)) and abs(value) <= _MAX_VALUE and math.isfinite(value):
-                    curve = found.setdefault(key, MetricCurve())
+                if isinstance(value, (int, float)) and abs(value) <= _MAX_PLOTTED_VALUE and math.isfinite(value):
+                    curve = curves.setdefault(key, MetricCurve())
                     curve.steps.append(step)
                     curve.values.append(float(value))
-    return found
+    return curves
 
 
-def load_expert_use(run: Path, *, step: int) -> dict[str, list[float]]:
+def read_expert_load(run: Path, *, step: int) -> dict[str, list[float]]:
     """Return the fraction of tokens per expert, by layer, of the last evaluation up to a step; {} without one."""
     path = run / run_folder.METRICS
-    found: dict[str, list[float]] = {}
+    load: dict[str, list[float]] = {}
     for line in read_lines(path) if path.is_file() else []:
         with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError):
             entry = json.loads(line)
             if entry_step(entry) <= step:
-                found = {
+                load = {
                     layer: [float(fraction) for fraction in fractions] for layer, fractions in entry[EXPERT_USE].items()
                 }
-    return found
+    return load

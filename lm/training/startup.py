@@ -236,7 +236,7 @@ def resume_run(
         )
         run.log.log_changes(state.step, before, config, by=by)
         run.write_config()
-        run.stale_checkpoints, run.overfit = other_branch, overfit
+        run.stale_checkpoints, run.overfit_checkpoint = other_branch, overfit
         if other_branch:
             run.log.back_up()
         run.log.truncate(state.step, evaluation_due=state.evaluation_due)

@@ -312,7 +312,7 @@ class Trainer:
     def _start(self) -> _TrainingEvents:
         """Start a new run: choose its settings, prepare its corpus, and write its plan."""
         corpus = open_corpus(self.spec.data)
-        spec = corpus.recognise_rows(self.spec)
+        spec = corpus.detect_conversations(self.spec)
         from_run = None if spec.from_run is None else Path(spec.from_run)
         parent = None if from_run is None else load_config(find_checkpoint(from_run))
         chosen = resolve.resolve_spec(spec, base=None if parent is None else parent.model)

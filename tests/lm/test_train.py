@@ -135,7 +135,7 @@ def test_a_budget(tmp_path, monkeypatch, capsys, pairs):
     assert by["python"] == {"training.budget": "3s"}
     assert "training.batch_tokens" in by["budget"]
     assert "model.dropout" in by["epochs in the budget"]
-    assert by["clock of the budget"]["plan.steps"] == steps[-1]
+    assert by["budget clock"]["plan.steps"] == steps[-1]
     with pytest.raises(UsageError, match="is too short"):
         list(Trainer(lm.run_spec(*text, budget="1s", out=tmp_path / "short", **files), clock=lambda: 5.0, began=0.0))
 

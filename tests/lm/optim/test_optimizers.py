@@ -34,7 +34,7 @@ def test_training_takes_the_memory_that_is_foreseen(make_run, optimizer, ema):
     run = make_run(steps=1, optimizer=optimizer, ema=ema)
     list(train(run))
     weights = [*run.model.parameters()]
-    average = [] if run.average is None else run.average.weights.values()
+    average = [] if run.ema is None else run.ema.weights.values()
     states = [tensor for one in run.optimizers for state in one.state.values() for tensor in state.values()]
     kept = [*weights, *weights, *average, *(tensor for tensor in states if tensor.ndim)]  # counts of steps aside
     assert sum(4 * tensor.numel() for tensor in kept) == training_bytes(run.config.model, run.config.training)

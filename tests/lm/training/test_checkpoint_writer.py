@@ -45,7 +45,7 @@ def test_what_is_written_is_what_there_was_when_it_was_begun(make_run, disk, ema
     disk.clear()
     events = train(run)
     after(events, 3)
-    weights = run.average.weights if run.average else run.model.state_dict()
+    weights = run.ema.weights if run.ema else run.model.state_dict()
     expected = {name: value.clone() for name, value in weights.items()}
     after(events, 5)
     assert not run_folder.list_checkpoints(run.folder)

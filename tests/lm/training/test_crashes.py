@@ -231,7 +231,7 @@ def extending(tmp_path, begin) -> Callable[..., Case]:
 
         def act(root: Path) -> None:
             run = resume_run(root / "run", longer=TrainingConfig(steps=8))
-            assert run.overfit is not None or run.state.step > 4
+            assert run.overfit_checkpoint is not None or run.state.step > 4
             list(train(run))
 
         return Case(tmp_path / "runs", act, act)

@@ -220,9 +220,11 @@ def test_a_summary_tells_the_base_and_what_is_trained(base, adapt):
     list(train(run))
     summary, theirs = summarise_run(run.folder), summarise_run(base.folder)
     assert summary.base == str(run_folder.find_checkpoint(base.folder))
-    assert summary.trained == sum(value.numel() for name, value in run.model.state_dict().items() if ".lora_" in name)
-    assert summary.parameters == theirs.parameters + summary.trained
-    assert (theirs.base, theirs.trained) == (None, theirs.parameters)
+    assert summary.trainable_parameters == sum(
+        value.numel() for name, value in run.model.state_dict().items() if ".lora_" in name
+    )
+    assert summary.parameters == theirs.parameters + summary.trainable_parameters
+    assert (theirs.base, theirs.trainable_parameters) == (None, theirs.parameters)
 
 
 def test_all_weights_can_be_trained_on_from_adapted_ones(adapt, shards, byte_tokenizer, tmp_path):

@@ -8,7 +8,7 @@ from cli.console.curves import plot_curves
 from lm.errors import InputError
 from lm.training.events import Evaluation, Sample, Step
 from lm.training.run_log import RunLog
-from lm.training.run_summaries import load_curves, load_expert_use
+from lm.training.run_summaries import load_curves, read_expert_load
 from tests.lm.full_disk import full_disk
 
 ANY_LINE_END = "one\u2028two\u0085three\x0bfour\rfive\nsix"
@@ -117,7 +117,7 @@ DAMAGED = {
 def test_a_damaged_line_is_no_entry_and_costs_no_other(log, tmp_path, line):
     whole = log.metrics.read_bytes().splitlines(keepends=True)
     log.metrics.write_bytes(b"".join([*whole[:4], line + b"\n", *whole[4:]]))
-    assert load_expert_use(tmp_path, step=9) == {}
+    assert read_expert_load(tmp_path, step=9) == {}
     if b"\xed" not in line:  # which JSON of bytes lets pass
         with pytest.raises(InputError, match=r"metrics.jsonl, line 5: not a log entry$"):
             load_curves(tmp_path)
@@ -145,4 +145,4 @@ def test_a_damaged_use_of_experts_is_none(log, tmp_path, use):
     with log.metrics.open("ab") as file:
         file.write(b'{"step": 7, "validation_expert_use": {"layer": [0.25, 0.75]}}\n')
         file.write(b'{"step": 8, "validation_expert_use": %s}\n' % use)
-    assert load_expert_use(tmp_path, step=9) == {"layer": [0.25, 0.75]}
+    assert read_expert_load(tmp_path, step=9) == {"layer": [0.25, 0.75]}

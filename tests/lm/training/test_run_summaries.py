@@ -9,7 +9,7 @@ import pytest
 from lm.errors import InputError
 from lm.model.transformer import count_parameters
 from lm.training.loop import train
-from lm.training.run_summaries import find_unfinished, list_runs, load_curves, load_expert_use, summarise_run
+from lm.training.run_summaries import find_unfinished, list_runs, load_curves, read_expert_load, summarise_run
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_runs_come_in_the_order_in_which_they_were_changed(make_run, tmp_path):
     (tmp_path / "b" / "checkpoints" / "step-3" / "state.json").write_text("{")
     found, damaged = list_runs(tmp_path)
     assert [summary.folder.name for summary in found] == ["c", "a", "d"]
-    assert [summary.changed for summary in found] == [1002, 1003, 2000]
+    assert [summary.modified_at for summary in found] == [1002, 1003, 2000]
     assert [(summary.state.step, summary.steps) for summary in found] == [(4, 12), (12, 12), (2, 12)]
     assert found[0].parameters == count_parameters(made["c"].model)
     (message,) = damaged
@@ -126,9 +126,9 @@ def test_what_is_no_number_is_in_no_curve(tmp_path):
 
 
 def test_the_use_of_experts_is_that_of_the_last_evaluation_up_to_a_step(tmp_path):
-    assert load_expert_use(tmp_path, step=9) == {}
+    assert read_expert_load(tmp_path, step=9) == {}
     lines = ['{"step": 2, "loss": 1.0}', '{"step": 2, "validation_expert_use": {"a": [0.25, 0.75]}}', "[1]", "{",
              '{"step": 4, "validation_expert_use": {"a": [0.5, 0.5]}}', '{"step": 5, "loss": 1.0}']  # fmt: skip
     (tmp_path / "metrics.jsonl").write_text("\n".join(lines) + "\n")
-    found = [load_expert_use(tmp_path, step=step) for step in (1, 2, 3, 4, 5)]
+    found = [read_expert_load(tmp_path, step=step) for step in (1, 2, 3, 4, 5)]
     assert found == [{}, {"a": [0.25, 0.75]}, {"a": [0.25, 0.75]}, {"a": [0.5, 0.5]}, {"a": [0.5, 0.5]}]

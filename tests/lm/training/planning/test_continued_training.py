@@ -318,8 +318,8 @@ def test_an_overfitted_run_is_extended_from_its_best_weights_and_keeps_all_check
     before = {folder.name: (folder / "manifest.json").read_bytes() for folder in checkpoints(overfitted)}
     log, best = metrics_lines(overfitted), load_weights(run_folder.find_checkpoint(overfitted.folder))
     run = resume_run(overfitted.folder, longer=TrainingConfig(steps=24))
-    assert run.overfit is not None
-    assert run.overfit.step == overfitted.state.best_step
+    assert run.overfit_checkpoint is not None
+    assert run.overfit_checkpoint.step == overfitted.state.best_step
     assert all(torch.equal(value, best[name]) for name, value in first_weights(run).items())
     assert (run.state.step, run.plan.steps, run.plan.extended_at) == (16, 24, 16)
     events = list(train(run))
@@ -342,7 +342,7 @@ def checkpoints(run: Run) -> list[Path]:
 def test_a_checkpoint_that_is_named_is_always_used(overfitted, step):
     named = overfitted.folder / "checkpoints" / f"step-{step}"
     run = resume_run(named, longer=TrainingConfig(steps=24))
-    assert run.overfit is None
+    assert run.overfit_checkpoint is None
     expected = load_weights(named)
     assert all(torch.equal(value, expected[name]) for name, value in first_weights(run).items())
 
@@ -355,7 +355,7 @@ def test_an_extended_run_that_is_interrupted_resumes_exactly(make_overfitted, st
     list(train(parts, stop=stop_after(stop)))
     resume_run(parts.folder).lock.release()
     parts = resume_run(parts.folder, longer=TrainingConfig(steps=24))
-    assert parts.overfit is None  # the same length again is no extension
+    assert parts.overfit_checkpoint is None  # the same length again is no extension
     list(train(parts))
     assert sums(whole)["model.safetensors"] == sums(parts)["model.safetensors"]
     assert sums(whole)["optimizer.safetensors"] == sums(parts)["optimizer.safetensors"]
@@ -368,7 +368,7 @@ def test_an_extension_that_is_killed_before_it_has_saved_has_lost_nothing(overfi
     next(events)
     events.close()
     again = resume_run(overfitted.folder, longer=TrainingConfig(steps=20))
-    assert again.overfit is not None
+    assert again.overfit_checkpoint is not None
     again.lock.release()
     assert {name: (overfitted.folder / name).read_bytes() for name in before} == before
 
