@@ -76,7 +76,7 @@ class StoredConversations:
     @property
     def index(self) -> npt.NDArray[Any]:
         """Their records."""
-        return self.examples.index
+        return self.examples.records
 
     def lengths(self) -> npt.NDArray[np.int64]:
         """Return the number of tokens of each."""

@@ -80,28 +80,28 @@ class StoredExamples:
 
     Attributes:
         tokens: of all examples.
-        index: (examples,) records of EXAMPLE_DTYPE.
+        records: (examples,) of EXAMPLE_DTYPE.
         files: the file names that the records refer to.
         labels: (examples,) label of each, if labels were stored.
     """
 
     tokens: TokenShards
-    index: npt.NDArray[Any]
+    records: npt.NDArray[Any]
     files: tuple[str, ...]
     labels: npt.NDArray[np.object_] | None = None
 
     def __len__(self) -> int:
         """Return the number of examples."""
-        return len(self.index)
+        return len(self.records)
 
     def lengths(self) -> npt.NDArray[np.int64]:
         """Return (examples,) token counts."""
-        return np.diff(self.index["end"], prepend=0)
+        return np.diff(self.records["end"], prepend=0)
 
     def read(self, number: int) -> tuple[npt.NDArray[np.int64], int]:
         """Return the tokens of an example, and how many of the last of them are learned."""
-        start = int(self.index["end"][number - 1]) if number else 0
-        record = self.index[number]
+        start = int(self.records["end"][number - 1]) if number else 0
+        record = self.records[number]
         return self.tokens.read(start, int(record["end"])), int(record["learned"])
 
 
@@ -113,12 +113,12 @@ def open_examples(folder: Path | str, split: SplitName) -> StoredExamples:
     """
     folder = Path(folder)
     manifest, tokens = shards.read_manifest(folder), shards.open_split(folder, split)
-    index = _open_index(folder / index_file_name(split))
-    if index is None or len(index) != tokens.documents or (len(index) and index["end"][-1] != len(tokens)):
+    records = _open_records(folder / index_file_name(split))
+    if records is None or len(records) != tokens.documents or (len(records) and records["end"][-1] != len(tokens)):
         raise InputError(f"{folder / index_file_name(split)}: missing or damaged; prepare the examples again")
     names = tuple(record.path for record in (*manifest.sources, *manifest.validation_sources))
-    labels = _open_labels(folder, split, examples=len(index)) if manifest.labels else None
-    return StoredExamples(tokens, index, names, labels)
+    labels = _open_labels(folder, split, examples=len(records)) if manifest.labels else None
+    return StoredExamples(tokens, records, names, labels)
 
 
 def _open_labels(folder: Path, split: SplitName, *, examples: int) -> npt.NDArray[np.object_]:
@@ -131,12 +131,12 @@ def _open_labels(folder: Path, split: SplitName, *, examples: int) -> npt.NDArra
     raise InputError(f"{path}: missing or damaged; prepare the examples again")
 
 
-def _open_index(path: Path) -> npt.NDArray[Any] | None:
+def _open_records(path: Path) -> npt.NDArray[Any] | None:
     try:
-        index: npt.NDArray[Any] = np.load(path, mmap_mode="r")
+        records: npt.NDArray[Any] = np.load(path, mmap_mode="r")
     except (OSError, ValueError, EOFError):
         return None
-    return index if index.dtype == EXAMPLE_DTYPE and index.ndim == 1 else None
+    return records if records.dtype == EXAMPLE_DTYPE and records.ndim == 1 else None
 
 
 class _LabelNumbering:

@@ -59,7 +59,7 @@ class RowData(TrainingData, Generic[Rows]):
         self._key = hash64(np.array([seed], dtype=np.uint64))
         self.samples = len(train)
         self.steps_per_epoch = self.samples / rows
-        self.validation_bytes = int(validation.index["bytes"].sum())
+        self.validation_bytes = int(validation.records["bytes"].sum())
         self.n_truncated = int((train.lengths() > context + 1).sum())
 
     def batch(self, consumed: int, *, fraction: float = 1.0) -> Batch:
@@ -89,7 +89,7 @@ class ExampleData(RowData[StoredExamples]):
         super().__init__(train, validation, context=context, rows=rows, seed=seed)
         for examples in (train, validation):
             self._check(examples)
-        self.tokens = int(train.index["learned"].sum())
+        self.tokens = int(train.records["learned"].sum())
 
     @classmethod
     def open(cls, folder: Path, config: RunConfig) -> Self:
@@ -139,9 +139,9 @@ class ExampleData(RowData[StoredExamples]):
 
 def _refuse_long_completions(examples: StoredExamples, context: int) -> None:
     """Raise InputError for the first completion that does not fit, with the number of others."""
-    found = np.flatnonzero(examples.index["learned"] > context)
+    found = np.flatnonzero(examples.records["learned"] > context)
     if len(found):
-        record = examples.index[found[0]]
+        record = examples.records[found[0]]
         others = f", and {len(found) - 1:,} more are too long" if len(found) > 1 else ""
         problem = completion_length_error(record["learned"], context=context)
         raise InputError(

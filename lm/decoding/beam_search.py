@@ -153,7 +153,7 @@ def beam_search(
         )
     while True:
         following = search.top_candidates(output, beams, session)
-        beams, rows = search.step(beams, following, at_once=session.reorders_for_free)
+        beams, rows = search.step(beams, following, at_once=session.removes_rows_for_free)
         if not beams.sources:
             return [source.best() for source in source_states]
         session.select(rows.tolist())

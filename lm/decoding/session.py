@@ -78,12 +78,12 @@ class DecodeSession:
         return any(model.plan.is_compiled for model in self._models)
 
     @property
-    def reorders_for_free(self) -> bool:
+    def removes_rows_for_free(self) -> bool:
         """Whether rows can be removed, to any number of rows, at no cost.
 
         Else it costs about as much as a step, and oneDNN takes some milliseconds to prepare a matmul of a new shape.
         """
-        return all(model.cache is not None and model.cache.reorders_for_free for model in self._models)
+        return all(model.cache is not None and model.cache.removes_rows_for_free for model in self._models)
 
     @torch.inference_mode()
     def prefill_prefix(self, prefix: Sequence[int]) -> None:

@@ -40,13 +40,13 @@ class BackgroundCompiler:
         self.is_first, self.may_wait, self._process = is_first, may_wait, process
 
     @classmethod
-    def start(cls, config: ModelConfig, device: str, *, is_long: bool = False) -> Self | None:
+    def start(cls, config: ModelConfig, device: str, *, is_long_running: bool = False) -> Self | None:
         """Start the process.
 
         Args:
             config: of the model that would be decoded.
             device: of the model.
-            is_long: the command runs so long that the compiler may take time from it.
+            is_long_running: the command runs so long that the compiler may take time from it.
 
         Returns:
             None if compiled code exists, is disabled, would not be used by this model and device, cannot be saved, or
@@ -58,7 +58,7 @@ class BackgroundCompiler:
             return None
         if not code_cache.is_installed() or code_cache.is_complete() or (is_first := code_cache.begin()) is None:
             return None
-        niceness = _NICENESS_IN_LONG_COMMANDS if is_long else _NICENESS
+        niceness = _NICENESS_IN_LONG_COMMANDS if is_long_running else _NICENESS
         try:
             process = subprocess.Popen(
                 python_command(_CODE, str(niceness)),

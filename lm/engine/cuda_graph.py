@@ -114,7 +114,7 @@ class CudaGraphEngine:
         self, tokens: Tensor, rows: Sequence[int], positions: Sequence[int], cache: SequenceKVCache
     ) -> Tensor | None:
         """(rows, vocabulary) logits; None if the step cannot be recorded, and nothing was done."""
-        batch, starts = cache.scatter_to_buffer(tokens, rows, positions)
+        batch, starts = cache.pad_to_buffer_rows(tokens, rows, positions)
         try:
             logits = self._step.logits(self._model, batch[:, 0], torch.tensor(starts), cache)
         except RuntimeError as error:  # of the device; the cache is unchanged, except for its address

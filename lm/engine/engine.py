@@ -88,11 +88,11 @@ class KVCache(Protocol):
 
     Attributes:
         lengths: cached positions of each row.
-        reorders_for_free: whether rows can be removed at no cost; else it costs about as much as a decode step.
+        removes_rows_for_free: whether rows can be removed at no cost; else it costs about as much as a decode step.
     """
 
     lengths: list[int]
-    reorders_for_free: bool
+    removes_rows_for_free: bool
 
     def needs_prefill(self, row: int) -> bool:
         """Whether a row has no cached positions."""
@@ -102,7 +102,7 @@ class KVCache(Protocol):
     ) -> Tensor:
         """Compute (rows, n, d_model) final states in PyTorch; arguments as of `Engine.forward`."""
 
-    def prepare_step(self, tokens: Tensor, rows: Sequence[int], positions: Sequence[int]) -> StepInputs:
+    def prepare_step(self, tokens: Tensor, rows: Sequence[int], positions: Sequence[int]) -> CompiledStepInputs:
         """Return the inputs of a compiled step, and count its positions as cached."""
 
     def add(self, rows: int) -> None:
@@ -122,7 +122,7 @@ class KVCache(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class StepInputs:
+class CompiledStepInputs:
     """The inputs of a compiled decode step: tokens, and where their keys and values go.
 
     Attributes:

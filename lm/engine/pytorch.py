@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 import torch
 from torch import Tensor
 
-from lm.engine.engine import DecoderModel, EncodedSource, EngineOutput, KVCache, Layout, OutputSpec, StepInputs
+from lm.engine.engine import CompiledStepInputs, DecoderModel, EncodedSource, EngineOutput, KVCache, Layout, OutputSpec
 from lm.engine.tree_cache import TreeKVCache
 from lm.model.attention import capture_attention_weights
 from lm.model.attention_inputs import AttentionInputs
@@ -26,14 +26,14 @@ class SequenceKVCache:
 
     Attributes:
         lengths: see `KVCache`.
-        reorders_for_free: see `KVCache`.
+        removes_rows_for_free: see `KVCache`.
         buffer_rows: the buffer row of each row.
         n_buffer_rows: all buffer rows, free ones included.
 
     Source: Yu et al. 2022 (Orca), section 3.2 (iteration-level scheduling).
     """
 
-    reorders_for_free = False
+    removes_rows_for_free = False
 
     def __init__(self, model: DecoderModel, *, is_enabled: bool = True, source: EncodedSource | None = None) -> None:
         """Create a cache without rows, or with one for each source.
@@ -97,7 +97,7 @@ class SequenceKVCache:
         if self.needs_prefill(rows[0]):
             return self._prefill(model, tokens, rows, positions, lengths)
         n = tokens.shape[1]
-        batch, starts = self.scatter_to_buffer(tokens, rows, positions)
+        batch, starts = self.pad_to_buffer_rows(tokens, rows, positions)
         inputs = self._attention_inputs(starts, n)
         hidden = model.decode(batch.to(self._first_parameter.device), inputs, self._cross_inputs())
         self.advance(rows, n)
@@ -153,7 +153,7 @@ class SequenceKVCache:
         for row, other in zip(rows, others, strict=True):
             self.lengths[row] = self.lengths[other]
 
-    def scatter_to_buffer(
+    def pad_to_buffer_rows(
         self, tokens: Tensor, rows: Sequence[int], positions: Sequence[int]
     ) -> tuple[Tensor, list[int]]:
         """Return (buffer rows, n) tokens, and the position of the first in each buffer row; free rows get any."""
@@ -161,15 +161,13 @@ class SequenceKVCache:
         buffer_rows = self.buffer_rows_of(rows)
         if buffer_rows == list(range(self.n_buffer_rows)):
             return tokens, list(positions)
-        batch, position_of = (
-            tokens.new_zeros(self.n_buffer_rows, tokens.shape[1]),
-            dict(zip(buffer_rows, positions, strict=True)),
-        )
+        batch = tokens.new_zeros(self.n_buffer_rows, tokens.shape[1])
+        position_of = dict(zip(buffer_rows, positions, strict=True))
         batch[buffer_rows] = tokens
         min_position = min(positions)
-        return batch, [position_of.get(place, min_position) for place in range(self.n_buffer_rows)]
+        return batch, [position_of.get(row, min_position) for row in range(self.n_buffer_rows)]
 
-    def prepare_step(self, tokens: Tensor, rows: Sequence[int], positions: Sequence[int]) -> StepInputs:
+    def prepare_step(self, tokens: Tensor, rows: Sequence[int], positions: Sequence[int]) -> CompiledStepInputs:
         """See `KVCache`."""
         n = tokens.shape[1]
         end = max(positions) + n
@@ -179,7 +177,7 @@ class SequenceKVCache:
         buffer_rows, starts = torch.tensor(self.buffer_rows_of(rows)), torch.tensor(positions)
         if n > 1:
             buffer_rows, starts = buffer_rows.repeat_interleave(n), (starts[:, None] + torch.arange(n)).flatten()
-        return StepInputs(tokens.flatten(), buffer_rows, starts, self.layers, end)
+        return CompiledStepInputs(tokens.flatten(), buffer_rows, starts, self.layers, end)
 
     def reserve(self, end: int) -> None:
         """Make room in the layers' buffers for positions before `end`."""

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 import torch
 from torch import Tensor
 
-from lm.engine.engine import DecoderModel, EncodedSource, StepInputs
+from lm.engine.engine import CompiledStepInputs, DecoderModel, EncodedSource
 from lm.model.attention_inputs import AttentionInputs
 from lm.model.kv_cache import DecoderCache
 from lm.model.mask import Mask, padding_bias
@@ -28,7 +28,7 @@ class TreeKVCache:
 
     Attributes:
         lengths: see `KVCache`.
-        reorders_for_free: see `KVCache`; a compiled step finds prompts and sources wherever they are.
+        removes_rows_for_free: see `KVCache`; a compiled step finds prompts and sources wherever they are.
     """
 
     def __init__(self, model: DecoderModel, *, source: EncodedSource | None = None) -> None:
@@ -39,7 +39,7 @@ class TreeKVCache:
             source,
         )
         self.lengths: list[int] = []
-        self.reorders_for_free = False
+        self.removes_rows_for_free = False
         self._slots: SlotTable | None
         self._cache, self._slots = _new_cache(model), None
         if source is not None:
@@ -78,7 +78,7 @@ class TreeKVCache:
         )  # fmt: skip
         hidden = model.decode(tokens.reshape(slots.n_groups, -1), inputs, self._cross_inputs())
         self._advance(n)
-        self.reorders_for_free = False
+        self.removes_rows_for_free = False
         return hidden.view(len(rows), n, -1)
 
     def _prefill(self, model: DecoderModel, tokens: Tensor, lengths: Sequence[int]) -> Tensor:
@@ -103,7 +103,7 @@ class TreeKVCache:
             )
         return AttentionInputs(mask=mask, encoder_output=source.output, caches=self._cache.cross_attention)
 
-    def prepare_step(self, tokens: Tensor, rows: Sequence[int], positions: Sequence[int]) -> StepInputs:  # noqa: ARG002
+    def prepare_step(self, tokens: Tensor, rows: Sequence[int], positions: Sequence[int]) -> CompiledStepInputs:  # noqa: ARG002
         """See `KVCache`; of all rows."""
         assert self._slots is not None
         slots, n, source = self._slots, tokens.shape[1], self._source
@@ -111,18 +111,18 @@ class TreeKVCache:
         for layer in self._cache.self_attention:
             layer.reserve(slots.rows_per_group * n)
         self._advance(n)
-        self.reorders_for_free = True
+        self.removes_rows_for_free = True
         starts = torch.tensor(positions)
         at = starts if n == 1 else (starts[:, None] + torch.arange(n)).flatten()
         group_rows = slots.group_rows.repeat_interleave(slots.rows_per_group * n)
         slot_table = slots.build_table() if n == 1 else slots.build_table().repeat_interleave(n, 0)
         if source is None:
-            return StepInputs(
+            return CompiledStepInputs(
                 tokens.flatten(), group_rows, at, self._cache.self_attention, slot_table.shape[1], slots=slot_table
             )
         n_groups, longest, _ = source.output.shape
         source_lengths = torch.full((n_groups,), longest) if source.lengths is None else source.lengths
-        return StepInputs(
+        return CompiledStepInputs(
             tokens.flatten(),
             group_rows,
             at,
@@ -141,7 +141,7 @@ class TreeKVCache:
         assert self._slots is not None
         self.lengths = [self.lengths[row] for row in rows]
         index = torch.tensor(rows, dtype=torch.long, device=self._first_parameter.device)
-        self._move_sources(self._slots.reorder(index, lazy=self.reorders_for_free))
+        self._move_sources(self._slots.reorder(index, lazy=self.removes_rows_for_free))
 
     def release(self, rows: Collection[int]) -> None:
         """Remove rows; the others keep their order."""

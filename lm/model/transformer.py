@@ -37,7 +37,7 @@ from lm.model.variants.experts import MixtureOfExperts
 from lm.model.variants.linformer import LinformerAttention
 from lm.model.variants.memory_compressed import MemoryCompressedAttention
 from lm.model.variants.recurrent import RecurrentCache, RecurrentDecoder, RecurrentEncoder, RecurrentInputs
-from lm.model.variants.tree_positions import SyntaxPositions, zero_padding
+from lm.model.variants.tree_positions import TreePositionEncoding, zero_out_padding
 
 
 class Block(Module):
@@ -429,7 +429,7 @@ class EncoderDecoder(Transformer):
         self.encoder = (
             RecurrentEncoder(config) if config.is_recurrent else Stack(config, config.n_encoder_layers, is_causal=False)
         )
-        self.syntax_positions = None if config.syntax == "none" else SyntaxPositions(config)
+        self.syntax_positions = None if config.syntax == "none" else TreePositionEncoding(config)
 
     def forward_macs(self, *, length: int, source_length: int = 0, predicted: float | None = None) -> float:
         """See `Transformer.forward_macs`; keys and values of cross-attention count for the source."""
@@ -450,8 +450,8 @@ class EncoderDecoder(Transformer):
         inputs = AttentionInputs(mask=Mask.key_padding(lengths), lengths=lengths)
         if self.syntax_positions is None:
             return self.encoder(embedding(source), inputs)
-        ids, tree_positions = source[..., 0], zero_padding(source[..., 1:], lengths)
-        x = embedding(ids, combine=self.syntax_positions.combine(tree_positions))
+        ids, tree_positions = source[..., 0], zero_out_padding(source[..., 1:], lengths)
+        x = embedding(ids, combine=self.syntax_positions.position_combiner(tree_positions))
         return self.encoder(x, self.syntax_positions.add_distances(inputs, tree_positions))
 
     def hidden(

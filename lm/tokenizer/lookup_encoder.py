@@ -18,8 +18,8 @@ _CODE_POINTS = 0x110000
 _MISSING = np.uint32(0xFFFFFFFF)
 
 
-class CharacterTable:
-    """Token IDs of code points or bytes.
+class LookupEncoder:
+    """Encodes by a table of the token IDs of code points or bytes.
 
     The IDs equal those of the `tokenizers` library for the same `tokenizer.json`, some hundred times faster.
     """
@@ -29,20 +29,20 @@ class CharacterTable:
         self.unit = unit
 
     @classmethod
-    def from_json(cls, description: dict[str, Any]) -> CharacterTable | None:
-        """Build the table of a parsed `tokenizer.json`; None if encoding takes more than a table."""
-        ordinary = [token for token in description["added_tokens"] if not token["special"]]
-        if description["normalizer"] or ordinary or not description["pre_tokenizer"]:
+    def from_json(cls, description: dict[str, Any]) -> LookupEncoder | None:
+        """Build the encoder of a parsed `tokenizer.json`; None if encoding takes more than a table."""
+        non_special = [token for token in description["added_tokens"] if not token["special"]]
+        if description["normalizer"] or non_special or not description["pre_tokenizer"]:
             return None
         model, splitter = description["model"], description["pre_tokenizer"]
-        if model["type"] == "WordLevel" and splitter == _character_splitter(splitter):
+        if model["type"] == "WordLevel" and splitter == _as_character_splitter(splitter):
             return cls._of_characters(model)
-        if model["type"] == "BPE" and not model["merges"] and _takes_plain_bytes(splitter):
+        if model["type"] == "BPE" and not model["merges"] and _is_plain_byte_level(splitter):
             return cls._of_bytes(model)
         return None
 
     @classmethod
-    def _of_characters(cls, model: dict[str, Any]) -> CharacterTable:
+    def _of_characters(cls, model: dict[str, Any]) -> LookupEncoder:
         ids = np.full(_CODE_POINTS, model["vocab"].get(model["unk_token"], _MISSING), dtype=np.uint32)
         for token, index in model["vocab"].items():
             if len(token) == 1:
@@ -50,7 +50,7 @@ class CharacterTable:
         return cls(ids, "character")
 
     @classmethod
-    def _of_bytes(cls, model: dict[str, Any]) -> CharacterTable | None:
+    def _of_bytes(cls, model: dict[str, Any]) -> LookupEncoder | None:
         ids = np.full(256, _MISSING, dtype=np.uint32)
         for token, index in model["vocab"].items():
             spelled = decode_byte_level(token)
@@ -69,15 +69,15 @@ class CharacterTable:
         ids = self._ids[np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)]
         missing = ids == _MISSING
         if missing.any():
-            raise InputError(_unknown(text[int(missing.argmax())]), settings=["unknown"])
+            raise InputError(_format_unknown_character(text[int(missing.argmax())]), settings=["unknown"])
         return ids
 
 
-def _unknown(character: str) -> str:
+def _format_unknown_character(character: str) -> str:
     name = unicodedata.name(character, "")
     return (
         f"character {character!r} (U+{ord(character):04X}{' ' + name if name else ''}) is not in the tokenizer's "
-        "vocabulary; train it on text that has the character, or let it replace such characters"
+        "vocabulary; train it on text that has the character, or give it an unknown token"
     )
 
 
@@ -85,13 +85,13 @@ def merges_within_characters(description: dict[str, Any]) -> bool:
     """Return whether a parsed `tokenizer.json` splits text into characters before merging."""
     splitter = description["pre_tokenizer"] or {}
     first: dict[str, Any] = next(iter(splitter.get("pretokenizers", ())), {})
-    return bool(first) and first == _character_splitter(first)
+    return bool(first) and first == _as_character_splitter(first)
 
 
-def _character_splitter(like: dict[str, Any]) -> dict[str, Any]:
+def _as_character_splitter(splitter: dict[str, Any]) -> dict[str, Any]:
     """Return the JSON of `Split(Regex(ANY_CHARACTER), "isolated")`; `invert` makes no difference here."""
-    return {**like, "type": "Split", "pattern": {"Regex": ANY_CHARACTER}, "behavior": "Isolated"}
+    return {**splitter, "type": "Split", "pattern": {"Regex": ANY_CHARACTER}, "behavior": "Isolated"}
 
 
-def _takes_plain_bytes(splitter: dict[str, Any]) -> bool:
+def _is_plain_byte_level(splitter: dict[str, Any]) -> bool:
     return splitter["type"] == "ByteLevel" and not splitter["add_prefix_space"] and not splitter["use_regex"]

@@ -31,7 +31,7 @@ from lm.errors import InputError
 from lm.text.documents import TextPiece
 from lm.tokenizer.byte_tokens import decode_byte_fallback, decode_byte_level, is_byte_level
 from lm.tokenizer.chat_template import CHAT_TOKENS, ChatTemplate, read_chat_template, write_chat_template
-from lm.tokenizer.lookup_encoder import CharacterTable, merges_within_characters
+from lm.tokenizer.lookup_encoder import LookupEncoder, merges_within_characters
 
 Ids = npt.NDArray[np.uint32]
 
@@ -95,7 +95,7 @@ class Tokenizer:
         self._backend = _without_truncation(backend)
         self._backend.encode_special_tokens = True
         self.description: dict[str, Any] = json.loads(self._backend.to_str())
-        self._table = CharacterTable.from_json(self.description)
+        self._table = LookupEncoder.from_json(self.description)
 
     def __repr__(self) -> str:
         return f"<Tokenizer: {self.kind}, {self.vocab_size:,} tokens>"

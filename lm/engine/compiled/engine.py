@@ -21,7 +21,7 @@ from lm.engine.compiled.decode_step import (
     address_dtype,
     decode_step,
 )
-from lm.engine.engine import DecoderModel, EngineOutput, KVCache, OutputSpec, StepInputs
+from lm.engine.engine import CompiledStepInputs, DecoderModel, EngineOutput, KVCache, OutputSpec
 from lm.errors import UsageError
 from lm.kernels import code_cache
 from lm.kernels.torch_ops import TopK
@@ -107,7 +107,7 @@ class CompiledEngine:
         self._step(step_inputs, logits, TopK.empty(0, 1))
         return EngineOutput(logits=logits.view(*tokens.shape, -1)[:, tokens.shape[1] - output_spec.logits_to_keep :])
 
-    def _step(self, step_inputs: StepInputs, logits: Tensor, top_k: TopK) -> None:
+    def _step(self, step_inputs: CompiledStepInputs, logits: Tensor, top_k: TopK) -> None:
         tables = self._tables
         if step_inputs.end > tables.length:
             tables = self._tables = self._build_tables(step_inputs.end)

@@ -34,15 +34,17 @@ class MemoryCompressedAttention(MultiHeadAttention):
     def __init__(self, config: ModelConfig, *, layer: int = 0, is_causal: bool = True) -> None:
         super().__init__(config, layer=layer, value_residual=config.value_residual)
         self.stride, self.is_causal = config.attention_stride, is_causal
-        width = self.kv_heads * self.head_size
+        kv_dim = self.kv_heads * self.head_size
         self.key_convolution, self.value_convolution = (
-            Linear(self.stride * width, width, bias=config.attention_bias != "none", std=config.init_std)
+            Linear(self.stride * kv_dim, kv_dim, bias=config.attention_bias != "none", std=config.init_std)
             for _ in range(2)
         )
 
     def macs_per_position(self) -> float:
         """See `Module`; a convolution is computed once per stride."""
-        convolution_macs = sum(each.macs_per_position() for each in (self.key_convolution, self.value_convolution))
+        convolution_macs = sum(
+            convolution.macs_per_position() for convolution in (self.key_convolution, self.value_convolution)
+        )
         return super().macs_per_position() - convolution_macs + convolution_macs / self.stride
 
     def count_query_key_pairs(self, length: int, *, is_causal: bool) -> float:
@@ -93,10 +95,12 @@ class MemoryCompressedAttention(MultiHeadAttention):
             return _interleaved_causal_attention(query, key, value, self.stride)
         if not self.is_causal and inputs.distance_bias is None and not self.active_dropout:
             return attend(query, key, value, mask=self.mask(query, inputs))
-        numbers = query.shape[0] * query.shape[1] * key.shape[2]
+        scores_per_query = query.shape[0] * query.shape[1] * key.shape[2]
         compute = partial(self._attend_slice, query, key, value, inputs)
         return compute_in_chunks(
-            compute, split_evenly(length, numbers, max_cost=_MAX_SAVED_SCORES), is_random=self.active_dropout > 0
+            compute,
+            split_evenly(length, scores_per_query, max_cost=_MAX_SAVED_SCORES),
+            is_random=self.active_dropout > 0,
         )
 
     def _attend_slice(  # noqa: PLR0917
@@ -121,12 +125,12 @@ class MemoryCompressedAttention(MultiHeadAttention):
         """The mask of the first keys for queries from `start` on, and the relative embeddings of the values."""
         queries = torch.arange(start, start + query.shape[2], device=query.device)[:, None]
         keys = torch.arange(n_keys, device=query.device) * self.stride + (self.stride - 1 if self.is_causal else 0)
-        pairs = None
+        visible = None
         if self.is_causal:
-            pairs = (keys <= queries)[None, None]
+            visible = (keys <= queries)[None, None]
         elif inputs.mask.key_lengths is not None:
-            pairs = (keys < inputs.mask.key_lengths[:, None])[:, None, None]
-        mask = Mask(visible=pairs)
+            visible = (keys < inputs.mask.key_lengths[:, None])[:, None, None]
+        mask = Mask(visible=visible)
         if inputs.distance_bias is None:
             return mask, None
         bias, relative = inputs.distance_bias.compute_bias(query, (keys - queries)[None], layer=self.layer)
@@ -134,10 +138,10 @@ class MemoryCompressedAttention(MultiHeadAttention):
 
     def weights_by_position(self, weights: Tensor, length: int) -> Tensor:
         """Spread the weight of each compressed key evenly over the positions that it covers."""
-        covered_counts = torch.full((weights.shape[-1],), self.stride, device=weights.device)
-        if covered_counts.numel() * self.stride > length:
-            covered_counts[-1] -= covered_counts.numel() * self.stride - length
-        expanded = (weights / covered_counts).repeat_interleave(self.stride, dim=-1)[..., :length]
+        window_sizes = torch.full((weights.shape[-1],), self.stride, device=weights.device)
+        if window_sizes.numel() * self.stride > length:
+            window_sizes[-1] -= window_sizes.numel() * self.stride - length
+        expanded = (weights / window_sizes).repeat_interleave(self.stride, dim=-1)[..., :length]
         return F.pad(expanded, (0, length - expanded.shape[-1]))
 
 

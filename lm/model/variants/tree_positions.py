@@ -26,7 +26,7 @@ CombineEmbeddings = Callable[[Tensor | None], Tensor]
 """Maps the position vectors of a sentence, if any, to the vectors that are added to the embeddings instead."""
 
 
-class SyntaxPositions(Module):
+class TreePositionEncoding(Module):
     """Tree positions of an encoder: depths, distances, or both."""
 
     part = "positions"
@@ -36,7 +36,7 @@ class SyntaxPositions(Module):
         self.depths = TreeDepths(config) if config.has_tree_depths else None
         self.distances = TreeDistances(config) if config.has_tree_distances else None
 
-    def combine(self, tree_positions: Tensor) -> CombineEmbeddings | None:
+    def position_combiner(self, tree_positions: Tensor) -> CombineEmbeddings | None:
         """Return the function that combines depths with position vectors, given (batch, length, 3) tree positions."""
         return None if self.depths is None else partial(self.depths, token_depths(tree_positions))
 
@@ -45,7 +45,7 @@ class SyntaxPositions(Module):
         return inputs if self.distances is None else self.distances(inputs, tree_positions)
 
 
-def zero_padding(tree_positions: Tensor, lengths: Tensor | None) -> Tensor:
+def zero_out_padding(tree_positions: Tensor, lengths: Tensor | None) -> Tensor:
     """Zero the tree positions (batch, length, 3) beyond `lengths` (batch,)."""
     if lengths is None:
         return tree_positions
@@ -91,8 +91,8 @@ class TreeDistances(RelativeEmbeddingTables):
     """
 
     def __init__(self, config: ModelConfig) -> None:
-        farthest = config.max_tree_distance
-        super().__init__(config, config.n_encoder_layers, before=farthest, after=farthest)
+        max_distance = config.max_tree_distance
+        super().__init__(config, config.n_encoder_layers, before=max_distance, after=max_distance)
 
     def forward(self, inputs: AttentionInputs, tree_positions: Tensor) -> AttentionInputs:
         """Add the embeddings of each layer to the inputs, given (batch, length, 3) tree positions."""
@@ -115,9 +115,11 @@ def tree_distances(tree_positions: Tensor) -> Tensor:
     Source: Wang et al. 2019, section 3.1, with the sign of `AttentionInputs.compute_distances`.
     """
     depths, (_, first, end) = token_depths(tree_positions), tree_positions.unbind(-1)
-    is_below = (first[:, :, None] <= first[:, None, :]) & (
+    is_descendant = (first[:, :, None] <= first[:, None, :]) & (
         first[:, None, :] < end[:, :, None]
-    )  # the key is, or they are the same
+    )  # of keys, or themselves
     order = torch.arange(tree_positions.shape[1], device=tree_positions.device)
-    aside = (order - order[:, None]).sign() * (depths[:, None, :] + depths[:, :, None])
-    return torch.where(is_below | is_below.transpose(1, 2), depths[:, None, :] - depths[:, :, None], aside)
+    unrelated = (order - order[:, None]).sign() * (depths[:, None, :] + depths[:, :, None])
+    return torch.where(
+        is_descendant | is_descendant.transpose(1, 2), depths[:, None, :] - depths[:, :, None], unrelated
+    )

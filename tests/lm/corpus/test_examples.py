@@ -18,7 +18,7 @@ def test_examples_read_back(tmp_path):
         assert ids.tolist() == [256, *prompt.encode(), *completion.encode(), 256]
         assert learned == len(completion.encode()) + 1
     assert found.lengths().sum() == len(found.tokens)
-    assert found.index["line"].tolist() == [1, 2, 3, 4]
+    assert found.records["line"].tolist() == [1, 2, 3, 4]
 
 
 def test_damage_is_seen(tmp_path):

@@ -123,7 +123,7 @@ def test_batched_sources_equal_single_sources():
 class Table:
     """A session of a model whose logits depend on the last token alone; counts what is fed."""
 
-    reorders_for_free = is_compiled = False
+    removes_rows_for_free = is_compiled = False
 
     def __init__(self, logits):
         self.logits, self.fed = torch.as_tensor(logits), 0

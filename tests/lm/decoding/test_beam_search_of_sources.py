@@ -127,7 +127,7 @@ def test_what_is_added_for_an_end_decides_among_those_that_ended():
 
 def test_of_equal_candidates_the_lowest_ids_win_in_a_vocabulary_of_any_size():
     class Flat:
-        reorders_for_free = is_compiled = False
+        removes_rows_for_free = is_compiled = False
 
         def add(self, prompts, sources, output_spec):
             return StepOutput(torch.zeros(len(prompts), 1, 3 * VOCABULARY))

@@ -99,7 +99,7 @@ def test_a_cache_that_is_not_writable_or_where_compiling_failed_is_left_alone(tm
 
 
 def test_the_line_is_printed_once_and_output_and_tokens_stay_the_same(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("cli.background_compilation._WAIT", 0.1)
+    monkeypatch.setattr("cli.background_compilation._MAX_WAIT_SECONDS", 0.1)
     folder = make_run(tmp_path / "run")
     command = ["generate", str(folder), "The owl", "--greedy", "--max-tokens", "5"]
     outputs = []

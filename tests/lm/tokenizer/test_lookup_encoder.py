@@ -9,7 +9,7 @@ import tokenizers
 
 from lm.config.tokenizer import TokenizerConfig
 from lm.tokenizer import training
-from lm.tokenizer.lookup_encoder import CharacterTable
+from lm.tokenizer.lookup_encoder import LookupEncoder
 from tests.lm.tokenizers_elsewhere import TEXT
 
 
@@ -27,13 +27,13 @@ def described(kind: str) -> dict:
 
 @pytest.mark.parametrize(("kind", "unit"), [("char", "character"), ("byte", "byte")])
 def test_its_ids_are_the_tokenizers(kind, unit):
-    table = CharacterTable.from_json(described(kind))
+    table = LookupEncoder.from_json(described(kind))
     assert table.unit == unit
     assert table.encode(TEXT).tolist() == backend(kind).encode(TEXT, add_special_tokens=False).ids
 
 
 def test_there_is_none_for_merges():
-    assert CharacterTable.from_json(described("bpe")) is None
+    assert LookupEncoder.from_json(described("bpe")) is None
 
 
 CHANGES = {
@@ -66,16 +66,16 @@ def test_there_is_none_where_encoding_takes_more(kind, place, value):
     for name in outer:
         inner = inner[name]
     inner[last] = value
-    assert CharacterTable.from_json(description) is None
+    assert LookupEncoder.from_json(description) is None
 
 
 def test_there_is_none_where_a_byte_has_no_id_or_an_ordinary_token_was_added():
     description = described("byte")
     without = copy.deepcopy(description)
     del without["model"]["vocab"]["a"]
-    assert CharacterTable.from_json(without) is None
+    assert LookupEncoder.from_json(without) is None
     special = {"id": 999, "content": "<x>", "special": True}
     description["added_tokens"].append(special)
-    assert CharacterTable.from_json(description) is not None
+    assert LookupEncoder.from_json(description) is not None
     description["added_tokens"].append({**special, "special": False})
-    assert CharacterTable.from_json(description) is None
+    assert LookupEncoder.from_json(description) is None
