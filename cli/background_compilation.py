@@ -1,4 +1,4 @@
-"""Compiles decode kernels in the background of a command, and says so once."""
+"""Compile decode kernels in the background of a command, and say so once."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from contextlib import contextmanager
 from cli.console.messages import print_note
 from lm.config.model import ModelConfig
 
-_WAIT = 4.0
-"""Seconds that a finished command waits for the compiler at most."""
+_MAX_WAIT_SECONDS = 4.0
+"""How long a finished command waits for the compiler."""
 
 
 @contextmanager
 def compiling_in_background(
-    config: ModelConfig, device: str, *, is_long: bool = False, waits: bool = True
+    config: ModelConfig, device: str, *, is_long_running: bool = False, waits_at_end: bool = True
 ) -> Iterator[None]:
     """Compile while a command runs, unless that was done before; see `BackgroundCompiler.start`.
 
     Args:
         config: of the model.
         device: of the model.
-        is_long: the command runs so long that the compiler may take time from it.
-        waits: whether to wait a few seconds at the end, unless there is an error.
+        is_long_running: the command runs so long that the compiler may take time from it.
+        waits_at_end: whether to wait a few seconds at the end, unless there is an error.
     """
     from lm.engine.background_compiler import VARIABLE, BackgroundCompiler
 
-    compiler = BackgroundCompiler.start(config, device, is_long=is_long)
+    compiler = BackgroundCompiler.start(config, device, is_long_running=is_long_running)
     if compiler is None:
         yield
         return
@@ -37,6 +37,6 @@ def compiling_in_background(
     wait = 0.0
     try:
         yield
-        wait = _WAIT if waits else 0.0
+        wait = _MAX_WAIT_SECONDS if waits_at_end else 0.0
     finally:
         compiler.stop(wait=wait)

@@ -1,4 +1,4 @@
-"""`lm corpus`: list and download public corpora, and those that ship."""
+"""`lm corpus`: list and download public and bundled corpora."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cli.flags.arguments import AsJson
 
 app = typer.Typer(help="List and download corpora.", rich_markup_mode=None)
 
-FOLDER = Path("data")
+_DEFAULT_FOLDER = Path("data")
 
 
 @app.command("list")
@@ -28,14 +28,14 @@ def list_corpora(*, as_json: AsJson = False) -> None:
         print(format_json_line([corpus_to_dict(corpus) for corpus in CORPORA]))
         return
     rows = [(corpus.name, download_size(corpus), corpus.licence, corpus.description) for corpus in CORPORA]
-    print_table(("name", "download", "licence", "what it is"), rows)
+    print_table(("name", "download", "licence", "description"), rows)
 
 
 @app.command()
 def get(
     name: Annotated[
         str,
-        typer.Argument(metavar="NAME", help="As lm corpus list has it.", autocompletion=completion.complete_corpora),
+        typer.Argument(metavar="NAME", help="A name of lm corpus list.", autocompletion=completion.complete_corpora),
     ],
     *,
     out: Annotated[
@@ -45,9 +45,9 @@ def get(
 ) -> None:
     """Download a corpus, and say how to train on it.
 
-    If a download is interrupted, the same command continues where it stopped; files that are there already are only
-    checked. Files are compared with their published sha256; where none is published, that of the first download is
-    recorded in SHA256SUMS beside them.
+    If a download is interrupted, the same command continues where it stopped; existing files are only verified. Files
+    are compared with their published SHA-256; where none is published, that of the first download is recorded in
+    SHA256SUMS beside them.
 
     Examples:
       lm corpus get tinyshakespeare
@@ -62,7 +62,7 @@ def get(
         folder, paths = copy_files(corpus, out)
         files = [{"path": str(path)} for path in paths]
     else:
-        folder = out or FOLDER / corpus.name
+        folder = out or _DEFAULT_FOLDER / corpus.name
         fetched = fetch_files(corpus, folder)
         paths = [file.path for file in fetched]
         files = [{**vars(file), "path": str(file.path)} for file in fetched]

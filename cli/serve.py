@@ -65,5 +65,5 @@ def serve(runs: _Runs, *, given: ParsedOptions) -> None:
 
     named = name_models(runs)
     first = load_config(find_checkpoint(next(iter(named.values())))).model
-    with compiling_in_background(first, select_device(hardware), waits=False):
+    with compiling_in_background(first, select_device(hardware), waits_at_end=False):
         run_server(named, config, hardware, on_ready=announce)

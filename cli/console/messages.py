@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from cli.console.escapes import escape_controls
 from lm.distributed import launcher_env
-from lm.errors import Advice
+
+if TYPE_CHECKING:
+    from lm.errors import Advice
 
 _HEADING_WIDTH = 8
 _MIN_WIDTH = 10

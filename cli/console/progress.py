@@ -53,14 +53,14 @@ def create_progress(*columns: ProgressColumn, hidden: bool = False, transient: b
 
 
 @contextmanager
-def show_counter(doing: str, things: str) -> Iterator[Callable[[int], None]]:
+def show_counter(verb: str, noun: str) -> Iterator[Callable[[int], None]]:
     """Show a counter on stderr if it is a terminal; yields a function that sets the count.
 
     Args:
-        doing: such as "scoring".
-        things: what is counted, in the plural.
+        verb: such as "scoring".
+        noun: what is counted, in the plural.
     """
-    with create_progress(SpinnerColumn(), TextColumn(f"{doing}: {{task.completed:,}} {things}")) as bar:
+    with create_progress(SpinnerColumn(), TextColumn(f"{verb}: {{task.completed:,}} {noun}")) as bar:
         task = bar.add_task("", total=None)
         yield lambda done: bar.update(task, completed=done)
 

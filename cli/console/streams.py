@@ -14,7 +14,7 @@ def prepare_standard_streams() -> None:
     """Prepare stdin, stdout and stderr; called once, before anything is printed."""
     _open_missing()
     _use_utf8()
-    sys.stderr = _ignoring_errors(sys.stderr)
+    sys.stderr = _wrap_ignoring_errors(sys.stderr)
 
 
 def _open_missing() -> None:
@@ -43,7 +43,7 @@ def _use_utf8() -> None:
         sys.stdin.reconfigure(encoding="utf-8", errors="strict")
 
 
-def _ignoring_errors(stream: Any) -> Any:  # noqa: ANN401 (tests and notebooks have streams of their own)
+def _wrap_ignoring_errors(stream: Any) -> Any:  # noqa: ANN401 (tests and notebooks have streams of their own)
     """Wrap a text stream in `_ErrorIgnoringStream`."""
     if not isinstance(stream, io.TextIOWrapper):
         return stream
@@ -69,11 +69,11 @@ class _ErrorIgnoringStream(io.RawIOBase):
     def write(self, data: Any) -> int:  # noqa: ANN401 (any buffer)
         """Write the data, or drop the rest at the first error; returns the number of bytes."""
         left = memoryview(data).cast("B")
-        number = len(left)
+        n_bytes = len(left)
         with contextlib.suppress(OSError, ValueError):
             while left and (written := self._stream.write(left)):
                 left = left[written:]
-        return number
+        return n_bytes
 
     def writable(self) -> bool:
         """Always True."""

@@ -14,7 +14,7 @@ from lm.training.events import METRICS
 Complete = Callable[[str], list[str]]
 
 _RUNS = "runs"
-_CURVES = (
+_METRICS = (
     "nll", "loss", *METRICS, "learning_rate", "gradient_norm", "tokens_per_second", "seconds", "evaluation_seconds",
     "tokens", "epoch",
 )  # fmt: skip
@@ -30,7 +30,7 @@ def complete_from(names: Iterable[str]) -> Complete:
 
 
 complete_presets = complete_from(PRESETS)
-complete_curves = complete_from(_CURVES)
+complete_metrics = complete_from(_METRICS)
 
 
 def complete_settings(settings: Iterable[Any]) -> Complete:
@@ -38,17 +38,19 @@ def complete_settings(settings: Iterable[Any]) -> Complete:
 
     def complete(incomplete: str) -> list[str]:
         key, equals, _ = incomplete.partition("=")
-        found = [each for each in settings if each.key == key or (not equals and each.key.startswith(key))]
-        if len(found) == 1 and (values := list_values(found[0].described)):
-            return [item for value in values if (item := f"{found[0].key}={value}").startswith(incomplete)]
-        return [] if equals else [f"{each.key}=" for each in found]
+        matches = [
+            setting for setting in settings if setting.key == key or (not equals and setting.key.startswith(key))
+        ]
+        if len(matches) == 1 and (values := list_values(matches[0].described)):
+            return [item for value in values if (item := f"{matches[0].key}={value}").startswith(incomplete)]
+        return [] if equals else [f"{setting.key}=" for setting in matches]
 
     return complete
 
 
-def list_values(described: Option) -> tuple[str, ...]:
+def list_values(option: Option) -> tuple[str, ...]:
     """Return the values that an option accepts, if they are a list."""
-    return ("true", "false") if described.kind is bool else described.choices
+    return ("true", "false") if option.kind is bool else option.choices
 
 
 def complete_corpora(incomplete: str) -> list[str]:

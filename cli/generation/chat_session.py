@@ -133,7 +133,7 @@ class _ChatSession:
                     dropped = self._report_dropped()
                 sample.append(event)
                 timer.record_token()
-                output.write(sample)
+                output.write_sample(sample)
         except KeyboardInterrupt:
             if not sys.stdin.isatty():
                 raise
@@ -142,7 +142,7 @@ class _ChatSession:
         finally:
             events.close()
             if sample.tokens:
-                output.end(sample)
+                output.end_sample(sample)
         if not sample.text.strip():
             print_note("(no reply; the message is left out)")
         elif sample.finish_reason == "length":

@@ -157,8 +157,8 @@ def generate(
     config, beam = SamplingConfig(**given["sampling"]), BeamConfig(**given["beam"])
     hardware, processes = HardwareConfig(**given["hardware"]), WorkersConfig(**given["workers"]).processes
     if prompts is not None:
-        trained = run_folder.load_config(run_folder.find_checkpoint(run))
-        given.refuse_ineffective("files", holds_examples=trained.data.supervised)
+        run_config = run_folder.load_config(run_folder.find_checkpoint(run))
+        given.refuse_ineffective("files", holds_examples=run_config.data.supervised)
         import_torch()
         from cli.generation.prompt_file import GenerationRequest, OutputFormat, generate_for_prompts
 
@@ -184,15 +184,17 @@ def generate(
         model, loaded.tokenizer, config, use_cache=use_cache, batch_size=size, draft=draft_model,
         follows_examples=loaded.config.data.supervised,
     )  # fmt: skip
-    shown = text if echo or as_json else ""
+    echoed_prompt = text if echo or as_json else ""
     with compiling_in_background(model.config, next(model.parameters()).device.type):
         if interactive:
             from cli.generation.interactive import run_interactive
 
             return run_interactive(generator, opening=text, stats=bool(stats))
         if beam.beam is not None:
-            return _search(generator, text, beam, samples, shown, as_json=as_json)
-        return _sample(generator, text, samples, shown, as_json=as_json, alternatives=top_alternatives, stats=stats)
+            return _beam_search(generator, text, beam, samples, echoed_prompt, as_json=as_json)
+        return _sample(
+            generator, text, samples, echoed_prompt, as_json=as_json, alternatives=top_alternatives, stats=stats
+        )
 
 
 def _read_prompt(argument: str | None, file: Path | None, *, interactive: bool) -> str:
@@ -206,27 +208,36 @@ def _read_prompt(argument: str | None, file: Path | None, *, interactive: bool) 
     return (None if interactive and argument is None else read_text_argument(argument)) or ""
 
 
-def _search(generator: Generator, prompt: str, beam: BeamConfig, n: int, shown: str, *, as_json: bool) -> None:
-    """Write the hypotheses of beam search, each after the shown part of the prompt."""
+def _beam_search(
+    generator: Generator, prompt: str, beam: BeamConfig, n: int, echoed_prompt: str, *, as_json: bool
+) -> None:
+    """Write the hypotheses of beam search, each after the echoed prompt."""
     from cli.generation.writers import write_hypotheses
 
     assert beam.beam is not None
     hypotheses = generator.search(prompt, beam_size=beam.beam, length_penalty=beam.length_penalty, n=n)
-    write_hypotheses(hypotheses, shown, as_json=as_json)
+    write_hypotheses(hypotheses, echoed_prompt, as_json=as_json)
 
 
 def _sample(
-    generator: Generator, prompt: str, n: int, shown: str, *, as_json: bool, alternatives: int, stats: bool | None
+    generator: Generator,
+    prompt: str,
+    n: int,
+    echoed_prompt: str,
+    *,
+    as_json: bool,
+    alternatives: int,
+    stats: bool | None,
 ) -> None:
-    """Write samples as they come, each after the shown part of the prompt."""
+    """Write samples as they come, each after the echoed prompt."""
     from cli.generation.writers import GenerationTimer, JsonLinesWriter, TextWriter
     from lm.decoding.batching import Continuation
 
     samples, timer = [Continuation() for _ in range(n)], GenerationTimer()
     output = (
-        JsonLinesWriter(samples, shown, generator, alternatives=alternatives > 0)
+        JsonLinesWriter(samples, echoed_prompt, generator, alternatives=alternatives > 0)
         if as_json
-        else TextWriter(samples, shown)
+        else TextWriter(samples, echoed_prompt)
     )
     try:
         for event in generator.generate(prompt, n=n, alternatives=alternatives):

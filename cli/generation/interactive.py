@@ -142,12 +142,12 @@ class _InteractiveSession:
             for event in generator.generate(added, context=self.context, first=self.turns):
                 sample.append(event)
                 timer.record_token()
-                output.write(sample)
+                output.write_sample(sample)
         except KeyboardInterrupt:
             generator.interrupt(sample)
-            output.write(sample)
+            output.write_sample(sample)
         finally:
-            output.end(sample)
+            output.end_sample(sample)
         self.past.append(_InteractiveTurn(text, self.context, self.at_line_start))
         self._update_context(prompt, added, sample)
         if self.stats:

@@ -128,7 +128,7 @@ def test_of_many_labels_the_most_frequent_confusions_are_printed(succeed, folder
     (folder / "many.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     lines = succeed("evaluate", "decoder", "many.jsonl")[0].splitlines()
     start = next(index for index, line in enumerate(lines) if line.startswith("most frequent confusions"))
-    assert lines[start + 1].split() == ["label", "predicted", "texts"]
+    assert lines[start + 1].split() == ["label", "predicted", "count"]
     counts = [int(line.split()[-1]) for line in lines[start + 2 :]]
     assert counts == sorted(counts, reverse=True)
     assert 0 < len(counts) <= 20
