@@ -83,7 +83,7 @@ def classify(
 
     data = loaded.config.data.for_other_files(**given["data"])
     corpus = find_text_files(names, data, FilesConfig(**given["files"]))
-    if given.typed["data"] and not any(file.holds_rows for file in corpus):
+    if given.from_flags["data"] and not any(file.holds_rows for file in corpus):
         raise UsageError("plain text has no columns: no file is JSON, CSV, TSV or Parquet; leave them out (--format)")
     print_notes(corpus.notes)
     readable = select_readable(corpus)

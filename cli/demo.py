@@ -1,4 +1,4 @@
-"""`lm demo`: train and use small models on the corpora that ship, by the commands a user would type."""
+"""`lm demo`: train and use small models on bundled corpora, by the commands a user would type."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Annotated
 
 import typer
 
-from cli.flags.options import Run
+from cli.flags.options import RunCommand
 from lm.errors import UsageError
 from lm.run_folder import refuse_existing
 
-_FOR_STORIES, _FOR_SENTENCES = "80s", "110s"
+_STORIES_BUDGET, _TRANSLATION_BUDGET = "80s", "110s"
 _SHOWN_PAIR = 0
 
 
@@ -34,9 +34,8 @@ def demo(
 ) -> None:
     """Train two small models on bundled corpora: about four minutes.
 
-    The first model writes; the second, in the folder FOLDER-german, translates. Both are trained for a fixed time, so
-    how good they become depends on how fast the machine is. Every command is shown before it runs, so that it can be
-    typed again by hand.
+    The first model generates text; the second, in the folder FOLDER-german, translates. Both are trained for a fixed
+    time, so their quality depends on the speed of the machine. Each command is shown before it runs.
     """
     if not out.name:
         raise UsageError(f"{out}: name a new folder; the second model gets the same name and -german (-o)")
@@ -46,8 +45,7 @@ def demo(
     _write_stories(context.obj.run, out, steps)
     _translate_sentences(context.obj.run, german, steps)
     _print_text(
-        "Your turn: any text file will do, or any two whose lines belong together. (After make demo, lm is "
-        ".venv/bin/lm.)"
+        "Your turn: use any text file, or two whose lines are translations. (After make demo, lm is .venv/bin/lm.)"
     )
     for command in (
         f'lm generate {out} "Your own beginning" --temperature 1.0 -n 3',
@@ -60,34 +58,33 @@ def demo(
         print(f"  $ {command}")
 
 
-def _write_stories(lm: Run, out: Path, steps: int | None) -> None:
+def _write_stories(run_command: RunCommand, out: Path, steps: int | None) -> None:
     import corpora
 
     stories, held_out = corpora.path("stories/train.txt"), corpora.path("stories/heldout.txt")
     _print_text(
-        "lm learns to write from text alone. A megabyte of little stories ships with it. One command makes a "
-        "vocabulary of byte pairs, turns the stories into tokens and trains a transformer to predict each next token, "
-        "as large a one as this machine can teach in the time it is given; a tenth of the stories is held out to see "
-        "how well it does."
+        "A language model learns from text alone. A megabyte of short stories ships with lm. One command trains a BPE "
+        "tokenizer, tokenizes the stories and trains a transformer to predict the next token, sized for this machine "
+        "and the time budget. A tenth of the stories is held out for evaluation."
     )
-    _run(lm, "train", str(stories), "-o", str(out), *_length_flags(steps, _FOR_STORIES))
+    _run(run_command, "train", str(stories), "-o", str(out), *_length_flags(steps, _STORIES_BUDGET))
     _print_text(
-        "How well does it predict other stories, about things and people it has never seen together? A perplexity of "
-        "2 means: as unsure as if each token were the toss of a coin. (Windows overlap here, so every token sees "
-        "more of its story than in the evaluations above, and the figure is lower.)"
+        "How well does it predict other stories, with new combinations of people and things? A perplexity of 2 is the "
+        "uncertainty of a coin toss per token. (Windows overlap here, so each token has more context than in the "
+        "evaluations above, and the perplexity is lower.)"
     )
-    _run(lm, "perplexity", str(out), str(held_out))
+    _run(run_command, "perplexity", str(out), str(held_out))
     _print_text(
-        "Now it writes: little more than a minute of training gives the manner, not yet the sense. The seed makes the "
-        "sample repeatable; a higher temperature makes it bolder."
+        "Now it generates. After little more than a minute of training the style is right, the content not yet. The "
+        "seed makes the sample reproducible; a higher temperature makes it more diverse."
     )
-    _run(lm, "generate", str(out), "One morning", "--max-tokens", "160", "--temperature", "0.7", "--seed", "1")
-    _run(lm, "generate", str(out), "The little", "--max-tokens", "100", "--greedy")
-    _print_text("What was trained, and what did it cost?")
-    _run(lm, "info", str(out))
+    _run(run_command, "generate", str(out), "One morning", "--max-tokens", "160", "--temperature", "0.7", "--seed", "1")
+    _run(run_command, "generate", str(out), "The little", "--max-tokens", "100", "--greedy")
+    _print_text("What was trained, and at what cost?")
+    _run(run_command, "info", str(out))
 
 
-def _translate_sentences(lm: Run, out: Path, steps: int | None) -> None:
+def _translate_sentences(run_command: RunCommand, out: Path, steps: int | None) -> None:
     import corpora
 
     train, held_out = (
@@ -95,12 +92,12 @@ def _translate_sentences(lm: Run, out: Path, steps: int | None) -> None:
         for split in ("train", "heldout")
     )
     _print_text(
-        "The same blocks make a translator: an encoder reads English, a decoder writes German and looks at what was "
-        "read. 20,000 pairs of sentences ship with it, and others that join words which never stand together there."
+        "The same blocks translate: an encoder reads English, and a decoder writes German and attends to the encoder "
+        "output. 20,000 sentence pairs ship with lm, and held-out pairs that combine words in new ways."
     )
     size = [] if steps is None else ["--preset", "translation-tiny"]
     _run(
-        lm,
+        run_command,
         "train",
         "--source",
         train[0],
@@ -109,13 +106,13 @@ def _translate_sentences(lm: Run, out: Path, steps: int | None) -> None:
         "-o",
         str(out),
         *size,
-        *_length_flags(steps, _FOR_SENTENCES),
+        *_length_flags(steps, _TRANSLATION_BUDGET),
     )
-    _print_text("How many of the 1,000 held-out sentences come out right, letter by letter?")
-    _run(lm, "evaluate", str(out), "--source", held_out[0], "--target", held_out[1])
-    _print_text("And where does each German word look in the English sentence?")
+    _print_text("How many of the 1,000 held-out translations match the reference exactly?")
+    _run(run_command, "evaluate", str(out), "--source", held_out[0], "--target", held_out[1])
+    _print_text("Which English words does each German word attend to?")
     sentence, translation = (Path(path).read_text(encoding="utf-8").splitlines()[_SHOWN_PAIR] for path in held_out)
-    _run(lm, "attention", str(out), sentence, "--target", translation)
+    _run(run_command, "attention", str(out), sentence, "--target", translation)
 
 
 def _length_flags(steps: int | None, budget: str) -> list[str]:
@@ -126,8 +123,8 @@ def _print_text(text: str) -> None:
     print("\n" + textwrap.fill(text, min(100, shutil.get_terminal_size((100, 24)).columns)) + "\n", flush=True)
 
 
-def _run(lm: Run, *arguments: str) -> None:
+def _run(run_command: RunCommand, *arguments: str) -> None:
     """Print a command and run it; stop the demo if it fails."""
     print(f"$ lm {shlex.join(arguments)}", flush=True)
-    if code := lm(arguments):
+    if code := run_command(arguments):
         raise typer.Exit(code)

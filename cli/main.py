@@ -17,16 +17,14 @@ from typer.core import TyperGroup
 
 from cli.console import streams
 from cli.console.escapes import format_label
-from cli.flags.help import write_rows
-from cli.flags.options import (
-    CONTEXT_SETTINGS,
-    CommandLine,
+from cli.flags.environment import (
     find_misspelled_variables,
-    find_option_variables,
-    name_variables,
-    set_by_environment,
-    set_help,
+    replace_options_by_variables,
+    select_option_variables,
+    variables_of_command_line,
 )
+from cli.flags.help import write_rows
+from cli.flags.options import CONTEXT_SETTINGS, CommandLine, set_help
 from cli.flags.settings import with_flags
 from cli.flags.usage import format_usage_error
 from lm.distributed import launcher_env
@@ -108,7 +106,7 @@ def global_options(
     """Train, sample from and evaluate language models on your own text."""
 
 
-class GroupedCommands(TyperGroup):
+class CommandGroup(TyperGroup):
     """The commands, in groups, each with one line."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 (click's types, which typer keeps to itself)
@@ -131,7 +129,7 @@ def build_app(*names: str) -> typer.Typer:
         callback=global_options,
         help="Train, sample from and evaluate language models on your own text.",
         epilog="Environment: LM_SEED=1 is --seed 1. Documentation: docs/README.md.",
-        cls=GroupedCommands,
+        cls=CommandGroup,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
         context_settings=CONTEXT_SETTINGS,
@@ -186,7 +184,9 @@ def _format_message(error: LMError, arguments: Sequence[str]) -> str:
     command = _build_parser(*[name for name in arguments[:1] if name in COMMANDS])
     for word in arguments:
         command = getattr(command, "commands", {}).get(word, command)
-    return name_variables(with_flags(error, command, _build_parser), set_by_environment(command, arguments))
+    return replace_options_by_variables(
+        with_flags(error, command, _build_parser), variables_of_command_line(command, arguments)
+    )
 
 
 def _insert_default_command(arguments: Sequence[str]) -> list[str]:
@@ -234,7 +234,7 @@ def main() -> None:
 
 def _warn_of_unknown_variables() -> None:
     """Warn of misspelled variables, unless the shell asks for completions."""
-    set_here = find_option_variables(os.environ)
+    set_here = select_option_variables(os.environ)
     if set_here and "_LM_COMPLETE" not in os.environ:
         for line in find_misspelled_variables(set_here, typer.main.get_command(build_app())):
             print(f"lm: note: {format_label(line)}", file=sys.stderr)

@@ -41,7 +41,7 @@ def complete_settings(settings: Iterable[Any]) -> Complete:
         matches = [
             setting for setting in settings if setting.key == key or (not equals and setting.key.startswith(key))
         ]
-        if len(matches) == 1 and (values := list_values(matches[0].described)):
+        if len(matches) == 1 and (values := list_values(matches[0].option)):
             return [item for value in values if (item := f"{matches[0].key}={value}").startswith(incomplete)]
         return [] if equals else [f"{setting.key}=" for setting in matches]
 

@@ -45,37 +45,37 @@ class Setting(NamedTuple):
 
     Attributes:
         section: the table of the field, such as "model".
-        described: the field.
+        option: the field.
         default: in this command.
     """
 
     section: str
-    described: Option
+    option: Option
     default: Any
 
     @property
     def parameter_name(self) -> str:
         """Return the name of its parameter."""
-        return f"{self.section}__{self.described.name}"
+        return f"{self.section}__{self.option.name}"
 
     @property
     def key(self) -> str:
         """Return its key, such as "model.d_model"."""
-        return f"{self.section}.{self.described.name}"
+        return f"{self.section}.{self.option.name}"
 
     @property
     def group(self) -> str:
         """Return the title of its group of help."""
-        return self.described.group or _TITLES.get(self.section, self.section.capitalize())
+        return self.option.group or _TITLES.get(self.section, self.section.capitalize())
 
     def describe(self, *, yes: str = "yes") -> str:
         """Return one line: what it is, its choices and its default; `yes` is the word for a switch that is on."""
-        described, parts = self.described, [self.described.help]
-        if described.choices:
-            parts.append(f"[{'|'.join(described.choices)}]")
-        if described.kind is tuple:
+        option, parts = self.option, [self.option.help]
+        if option.choices:
+            parts.append(f"[{'|'.join(option.choices)}]")
+        if option.kind is tuple:
             parts.append("Repeatable.")
-        if default := _format_default(self.default, described.default_text, yes):
+        if default := _format_default(self.default, option.default_text, yes):
             parts.append(f"[default: {default}]")
         return " ".join(parts)
 
@@ -213,7 +213,7 @@ def write_group_help(command: Any, formatter: Any, name: str) -> None:  # noqa: 
     title = titles[name.lower()]
     also_common = [each for each in groups.get(COMMON, ()) if title != COMMON and _panel(each) == title]
     _write_group(formatter, title, [*also_common, *groups[title]])
-    advanced = [each for each in command.settings if each.described.is_advanced and each.group == title]
+    advanced = [each for each in command.settings if each.option.is_advanced and each.group == title]
     if advanced:
         with formatter.section(f"{title} settings, each {SET} KEY=VALUE"):
             write_rows(formatter, [_setting_record(each) for each in advanced], _SETTING_WIDTH)
@@ -318,7 +318,7 @@ def _write_footer(command: Any, context: Any, formatter: Any, groups: Iterable[s
 
 
 def _setting_record(setting: Setting) -> tuple[str, str]:
-    return f"{setting.key}={setting.described.unit}", setting.describe(yes="true")
+    return f"{setting.key}={setting.option.unit}", setting.describe(yes="true")
 
 
 def format_term(parameter: Parameter) -> str:

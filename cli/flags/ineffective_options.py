@@ -150,7 +150,7 @@ def _format_refusal(rule: IneffectiveRule, flags: Sequence[str], invocation: Inv
 
 def config_flags(config: type, *, but: Iterable[str] = ()) -> tuple[str, ...]:
     """Return the flags of a config class, except those of some fields."""
-    return tuple(described.flag for described in list_options(config) if described.name not in but)
+    return tuple(option.flag for option in list_options(config) if option.name not in but)
 
 
 def _is_greedy(mode: CommandMode) -> bool:
@@ -268,18 +268,18 @@ _TOKENIZER = config_flags(TokenizerConfig)
 _PARALLEL = config_flags(ParallelConfig)
 _PAIR_COLUMNS = config_flags(ParallelConfig, but=PAIR_TRAINING_FIELDS)
 _PLANNED = tuple(
-    described.flag
+    option.flag
     for section, config in SECTIONS.items()
-    for described in list_options(config)
-    if described.name not in (*LENGTHS, *CHANGEABLE_ON_RESUME.get(section, ()))
+    for option in list_options(config)
+    if option.name not in (*LENGTHS, *CHANGEABLE_ON_RESUME.get(section, ()))
 )
 """Settings that are fixed for a run."""
 _OF_NEW_RUNS = ("--out", "--preset", "--depth", "--portable", "--config", "--from", "--tokenizer")
 _SHARED = ("--shard", "--batch-tokens", "--micro-batch-size", "--checkpoint-activations")
 _WITH_DEFAULTS_OF_BLOCKS = tuple(
-    described.flag
-    for described in list_options(ModelConfig)
-    if described.name in OF_BLOCKS and described.default not in (None, False, "none", 0)
+    option.flag
+    for option in list_options(ModelConfig)
+    if option.name in OF_BLOCKS and option.default not in (None, False, "none", 0)
 )
 """Settings of transformer blocks, ignored by recurrent models, which refuse non-default values."""
 _OF_EXPERTS = ("--experts-per-token", "--expert-every", "--expert-balance")

@@ -181,15 +181,13 @@ class _InteractiveSession:
         key = name.removeprefix("--").replace("_", "-")
         if key not in settings:
             raise UsageError(f"no setting {name!r}{did_you_mean(key, settings)}; /set lists them")
-        described = settings[key]
+        option = settings[key]
         if value is not None:
-            self._change(described, _read_value(described, value))
-        return f"{key} = {_format_value(getattr(self.config, described.name))}" + (
-            "" if value else f"  {described.help}"
-        )
+            self._change(option, _read_value(option, value))
+        return f"{key} = {_format_value(getattr(self.config, option.name))}" + ("" if value else f"  {option.help}")
 
-    def _change(self, described: Option, value: Any) -> None:  # noqa: ANN401
-        changes: dict[str, Any] = {described.name: value}
+    def _change(self, option: Option, value: Any) -> None:  # noqa: ANN401
+        changes: dict[str, Any] = {option.name: value}
         config = dataclasses.replace(self.config, **changes)
         parse_logit_biases(config.logit_bias, self.generator.tokenizer)
         self.generator = dataclasses.replace(self.generator, config=config)
@@ -202,7 +200,7 @@ def _print_wrapped(text: str) -> None:
 
 
 def _settings() -> dict[str, Option]:
-    return {described.flag[2:]: described for described in list_options(SamplingConfig)}
+    return {option.flag[2:]: option for option in list_options(SamplingConfig)}
 
 
 def _suggest_command(command: str, rest: str) -> str:
@@ -212,12 +210,12 @@ def _suggest_command(command: str, rest: str) -> str:
     return f" (did you mean {known[match]}?)" if match else ""
 
 
-def _read_value(described: Option, text: str) -> Any:  # noqa: ANN401
+def _read_value(option: Option, text: str) -> Any:  # noqa: ANN401
     """Parse a setting's value: as JSON if possible (for line ends), else as text."""
     value: Any = _SPELLED.get(text, text)
     with contextlib.suppress(ValueError, RecursionError):
         value = json.loads(text)
-    if described.kind is not tuple:
+    if option.kind is not tuple:
         return value
     if value is None:
         return ()

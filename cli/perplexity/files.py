@@ -224,7 +224,7 @@ def are_examples(scorer: LoadedScorer, files: Sequence[TextFile]) -> bool:
     Raises:
         UsageError: some files hold examples and others text.
     """
-    if not scorer.loaded.config.data.supervised or "field" in scorer.given.typed["data"]:
+    if not scorer.loaded.config.data.supervised or "field" in scorer.given.from_flags["data"]:
         return False
     of_examples = [file for file in files if file.holds_examples]
     if of_examples and len(of_examples) < len(files):

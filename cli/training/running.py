@@ -62,7 +62,7 @@ def run_training(
     """
     if tensorboard:
         check_installed()
-    began = given.began if (launch_time := launcher_env.start_time()) is None else launch_time
+    began = given.started_at if (launch_time := launcher_env.start_time()) is None else launch_time
     with Trainer(spec, began=began, progress=show_tokenization_progress) as trainer:
         if dry_run:
             show_dry_run(_wait_for(Planned, trainer, given), spec)

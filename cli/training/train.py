@@ -291,7 +291,7 @@ def _launch_processes(given: ParsedOptions, *, processes: int) -> int:
     """Run this command line in several processes; returns the exit code."""
     from lm.distributed.launcher import launch
 
-    result = launch(["-m", "cli", *given.arguments], processes=processes, began=given.began)
+    result = launch(["-m", "cli", *given.arguments], processes=processes, began=given.started_at)
     if result.were_killed:
         print_note(
             "lm: all processes of this training were killed; what was saved is there: resume it with --resume, or "
@@ -331,7 +331,7 @@ def _add_settings(
     if preset is None and in_file is not None:
         preset, sources["preset"] = in_file, "file"
     settings, by_setting = merge_layers(
-        [("file", values), ("environment", given.environment_values), ("flag", given.typed)]
+        [("file", values), ("environment", given.from_environment), ("flag", given.from_flags)]
     )
     named_by = {
         name: source for name, source in sources.items() if getattr(spec, name) or (name == "preset" and preset)

@@ -342,17 +342,17 @@ def _as_names(value: PathLike | Sequence[PathLike]) -> tuple[str, ...]:
 def _group_by_section(values: dict[str, Any]) -> Settings:
     """Group option values by section and field; UsageError for unknown options or invalid values."""
     known = {
-        setting: (section, described)
+        setting: (section, option)
         for section, kind in SECTIONS.items()
-        for described in list_options(kind)
-        for setting in (described.setting, *(alias.removeprefix("--").replace("-", "_") for alias in described.aliases))
+        for option in list_options(kind)
+        for setting in (option.setting, *(alias.removeprefix("--").replace("-", "_") for alias in option.aliases))
     }
     found: Settings = {section: {} for section in SECTIONS}
     for name, value in values.items():
         if name not in known:
             hint = did_you_mean(name, [*known, *_FILES, *_VALIDATION, *_OF_RUNS, *_OTHERS])
             raise UsageError(f"unknown keyword {name!r}{hint}")
-        section, described = known[name]
-        described.check(value)
-        found[section][described.name] = value
+        section, option = known[name]
+        option.check(value)
+        found[section][option.name] = value
     return found

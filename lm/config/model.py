@@ -151,12 +151,12 @@ class ModelConfig(ModelFields):
             raise UsageError("labels must be different texts")
 
     def _check_recurrent(self) -> None:
-        for described in list_options(ModelConfig):
-            value = getattr(self, described.name)
-            if described.name in OF_BLOCKS and value not in {described.default, "none"}:
+        for option in list_options(ModelConfig):
+            value = getattr(self, option.name)
+            if option.name in OF_BLOCKS and value not in {option.default, "none"}:
                 raise UsageError(
-                    f"{described.name} is for transformer blocks, not for {self.architecture} layers",
-                    settings=(described.setting, "architecture"),
+                    f"{option.name} is for transformer blocks, not for {self.architecture} layers",
+                    settings=(option.setting, "architecture"),
                 )
         if self.is_encoder_decoder and self.d_model % 2:
             raise UsageError(
@@ -226,10 +226,10 @@ class ModelConfig(ModelFields):
     def _check_attention(self) -> None:
         """Raise UsageError for inconsistent settings of attention."""
         elsewhere = {name for settings in _OF_ATTENTION.values() for name in settings} - self.attention_settings.keys()
-        for described in list_options(ModelConfig):
-            if described.name in elsewhere and getattr(self, described.name) is not None:
+        for option in list_options(ModelConfig):
+            if option.name in elsewhere and getattr(self, option.name) is not None:
                 raise UsageError(
-                    f"{self.attention} attention has no {described.name}", settings=(described.setting, "attention")
+                    f"{self.attention} attention has no {option.name}", settings=(option.setting, "attention")
                 )
         if self.attention == "linformer" and not (self.is_encoder_decoder or self.is_masked):
             raise UsageError(
@@ -250,11 +250,9 @@ class ModelConfig(ModelFields):
     def _check_experts(self) -> None:
         """Raise UsageError for inconsistent settings of experts."""
         if not self.experts:
-            for described in list_options(ModelConfig):
-                if described.name in _OF_EXPERTS and getattr(self, described.name) != described.default:
-                    raise UsageError(
-                        f"{described.name} is for a model with experts", settings=("experts", described.setting)
-                    )
+            for option in list_options(ModelConfig):
+                if option.name in _OF_EXPERTS and getattr(self, option.name) != option.default:
+                    raise UsageError(f"{option.name} is for a model with experts", settings=("experts", option.setting))
             return
         if self.experts_per_token > self.experts:
             raise UsageError(
@@ -334,7 +332,7 @@ class ModelConfig(ModelFields):
         return int(self.d_head * self.rotary_share)
 
 
-OF_BLOCKS = frozenset(described.name for described in list_options(ModelConfig)) - _OF_ALL
+OF_BLOCKS = frozenset(option.name for option in list_options(ModelConfig)) - _OF_ALL
 """The fields that describe transformer blocks, and say nothing of recurrent layers."""
 
 

@@ -198,11 +198,11 @@ class CheckedConfig:
 
     def __post_init__(self) -> None:
         kind: Any = type(self)
-        for described in list_options(kind):
-            value = getattr(self, described.name)
-            described.check(value)
+        for option in list_options(kind):
+            value = getattr(self, option.name)
+            option.check(value)
             if isinstance(value, list):
-                object.__setattr__(self, described.name, tuple(value))
+                object.__setattr__(self, option.name, tuple(value))
 
 
 def build_config(config: type[C], values: Mapping[str, Any], *, where: str) -> C:

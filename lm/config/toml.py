@@ -77,7 +77,7 @@ def _prefix_errors(where: str) -> Iterator[None]:
 
 def check_section(section: str, fields: Mapping[str, Any]) -> None:
     """Raise UsageError unless each name is an option of a section, with a valid value."""
-    known = {described.name: described for described in list_options(SECTIONS[section])}
+    known = {option.name: option for option in list_options(SECTIONS[section])}
     for key, value in fields.items():
         if key not in known:
             raise UsageError(f"unknown key {key!r}{_suggest_tables(key) or did_you_mean(key, known)}")
@@ -94,10 +94,8 @@ def _describe_unknown_key(key: str, value: Any) -> str:  # noqa: ANN401 (whateve
 
 def _suggest_tables(key: str) -> str:
     """Return ` (…)` with the tables of a misplaced option; else nothing."""
-    options = [(section, described) for section in SECTIONS for described in list_options(SECTIONS[section])]
-    if tables := [f"[{section}]" for section, described in options if described.name == key]:
+    options = [(section, option) for section in SECTIONS for option in list_options(SECTIONS[section])]
+    if tables := [f"[{section}]" for section, option in options if option.name == key]:
         return f" (put it under {' or '.join(tables)})"
-    meant = [
-        f" (it is {described.name!r} under [{section}])" for section, described in options if described.setting == key
-    ]
+    meant = [f" (it is {option.name!r} under [{section}])" for section, option in options if option.setting == key]
     return meant[0] if meant else ""

@@ -89,10 +89,10 @@ def _parse_number(row: Row, name: str) -> int | None:
     value: Any = row.values.get(name)
     if isinstance(value, str) and (not value or value.isdecimal()):  # as tables have them
         value = int(value) if value else None
-    described = next(each for each in options.list_options(SamplingConfig) if each.name == name)
+    option = next(each for each in options.list_options(SamplingConfig) if each.name == name)
     try:
         if value is not None:
-            described.check(value)
+            option.check(value)
     except UsageError as error:
         raise InputError(f"{row.where}: {error}", settings=error.settings) from None
     return None if value is None else int(value)

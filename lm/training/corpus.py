@@ -196,8 +196,8 @@ class TextCorpus:
             raise InputError(
                 f"{folder}: holds tokens of text, not examples; prepare them as examples", settings=("supervised",)
             )
-        for described in list_options(DataConfig):
-            name, was = described.name, getattr(made, described.name)
+        for option in list_options(DataConfig):
+            name, was = option.name, getattr(made, option.name)
             if name in typed and typed[name] != was:
                 problem = f"the tokens in {folder} were made with {name} {was!r}, not {typed[name]!r}"
                 raise UsageError(f"{problem}; prepare the text again, or leave it out", settings=(name,))

@@ -36,9 +36,9 @@ def check_compatible(model: ModelConfig, path: Path) -> None:
         return
     settings = ours.settings()  # derived settings are not the cause
     differing = [
-        described.name
-        for described in list_options(ModelConfig)
-        if _changes_shapes(theirs, {described.name: settings[described.name]})
+        option.name
+        for option in list_options(ModelConfig)
+        if _changes_shapes(theirs, {option.name: settings[option.name]})
     ]
     values = "; ".join(
         f"{name} is {getattr(ours, name)} here and {getattr(theirs, name)} in {path}" for name in differing

@@ -189,9 +189,9 @@ class RunLog:
 def _settings_by_name(config: RunConfig) -> dict[str, Any]:
     """Return the settings of a config and its plan, by names such as "training.steps"."""
     values = {
-        f"{section}.{described.name}": getattr(getattr(config, section), described.name)
+        f"{section}.{option.name}": getattr(getattr(config, section), option.name)
         for section, kind in SECTIONS.items()
-        for described in list_options(kind)
+        for option in list_options(kind)
     }
     planned = dataclasses.asdict(config.plan) if config.plan is not None else {}
     labels = {"label_completions": config.label_completions} if config.label_completions else {}

@@ -65,7 +65,7 @@ REFUSED = [
     ("train text.txt --depth 100", 2, "--depth must be from 1 to 99, not 100"),
     ("train text.txt -o '\udcff' SMALL --steps 1", 1, "the name of a run must be valid UTF-8"),
     ("train text.txt -o text.txt/run SMALL --steps 1", 1, "run: cannot be made, since text.txt is a file"),
-    ("train ''", 2, "CORPUS… is an empty name; give a path"),
+    ("train ''", 2, "CORPUS… is empty: give a path"),
     ("train --source '' --target text.txt", 2, "--source is an empty name"),
     ("train text.txt -o ''", 2, "--out is an empty name"),
     ("train --resume ''", 2, "--resume is an empty name"),
@@ -344,7 +344,7 @@ REFUSED = [
     ("fill fills 'no blank'", 2, "there is no blank to fill"),
     ("fill fills x --file text.txt", 2, "give either a text or --file"),
     ("classify fills text.txt", 2, "this run fills blanks: use lm fill"),
-    ("classify labels 'great phone'", 1, "great phone: no such file or folder; a text itself is piped in: echo"),
+    ("classify labels 'great phone'", 1, "great phone: no such file or folder; to classify a text, pipe it: echo"),
 ]  # fmt: skip
 
 

@@ -98,11 +98,10 @@ class Resolution:
     def replace_config(self, reason: str, config: RunConfig) -> Resolution:
         """Return the resolution with another config; `reason` is recorded for all differences."""
         differing = {
-            f"{section}.{described.name}"
+            f"{section}.{option.name}"
             for section, kind in SECTIONS.items()
-            for described in list_options(kind)
-            if getattr(getattr(config, section), described.name)
-            != getattr(getattr(self.config, section), described.name)
+            for option in list_options(kind)
+            if getattr(getattr(config, section), option.name) != getattr(getattr(self.config, section), option.name)
         }
         return dataclasses.replace(self, config=config, reasons={**self.reasons, **dict.fromkeys(differing, reason)})
 
@@ -158,7 +157,7 @@ def resolve_spec(spec: RunSpec, *, base: ModelConfig | None = None) -> Resolutio
     if base is not None:
         from_base = {f"model.{field}": "from_run" for field in fixed["model"]}
         if spec.tokenizer is None:
-            from_base |= {f"tokenizer.{described.name}": "from_run" for described in list_options(TokenizerConfig)}
+            from_base |= {f"tokenizer.{option.name}": "from_run" for option in list_options(TokenizerConfig)}
     is_regularised = base is None and config.training.budget is not None and not has_training_recipe(name)
     reasons = {**_preset_reasons(config), "preset": named, **from_base, **spec.sources}
     return Resolution(config, fixed, is_regularised, reasons)
@@ -218,11 +217,11 @@ def _preset_reasons(config: RunConfig) -> dict[str, str]:
     row, reasons = find_preset(str(config.preset)), {}
     for section, kind in SECTIONS.items():
         values = getattr(row, section, {})
-        for described in list_options(kind):
-            value = getattr(getattr(config, section), described.name)
-            by = "preset" if described.name in values and values[described.name] == value else "default"
-            follows = by == "default" and value != described.default
-            reasons[f"{section}.{described.name}"] = "other settings" if follows else by
+        for option in list_options(kind):
+            value = getattr(getattr(config, section), option.name)
+            by = "preset" if option.name in values and values[option.name] == value else "default"
+            follows = by == "default" and value != option.default
+            reasons[f"{section}.{option.name}"] = "other settings" if follows else by
     return reasons
 
 

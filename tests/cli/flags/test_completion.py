@@ -167,23 +167,23 @@ CHOICES = [
     pytest.param(command, parameter, id=f"{path} {parameter.opts[0]}")
     for path, command in commands()
     for parameter in command.params
-    if hasattr(parameter, "setting") and parameter.setting.described.choices
+    if hasattr(parameter, "setting") and parameter.setting.option.choices
 ]
 
 
 @pytest.mark.parametrize(("command", "parameter"), CHOICES)
 def test_completions_are_the_values_that_are_accepted(command, parameter):
     context = command.make_context("x", [], resilient_parsing=True)
-    described = parameter.setting.described
+    option = parameter.setting.option
     offered = [item.value for item in parameter.shell_complete(context, "")]
-    assert offered == list(described.choices)
+    assert offered == list(option.choices)
     for value in offered:
-        described.check(value)
+        option.check(value)
     if command.has_advanced_settings:
         by_key = next(each for each in command.params if "--set" in each.opts)
         key = parameter.setting.key
         offered = [item.value for item in by_key.shell_complete(context, f"{key}=")]
-        assert offered == [f"{key}={value}" for value in described.choices]
+        assert offered == [f"{key}={value}" for value in option.choices]
 
 
 def test_curves_that_are_offered_are_those_that_a_run_has(ask, tmp_path, monkeypatch):

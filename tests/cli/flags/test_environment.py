@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from cli.flags.options import find_misspelled_variables, variable_of_parameter
+from cli.flags.environment import environment_variable, find_misspelled_variables
 from cli.main import build_app, run
 from lm.config.training import LENGTHS
 from tests.documented_help import commands
@@ -147,9 +147,9 @@ def test_every_option_but_cache_and_set_has_a_variable_and_they_are_distinct_wit
         if hasattr(command, "commands"):
             continue
         options = [each for each in command.params if each.param_type_name == "option" and not each.is_eager]
-        without = {option.opts[0] for option in options if variable_of_parameter(option) is None}
+        without = {option.opts[0] for option in options if environment_variable(option) is None}
         assert without <= {"--cache", "--set"}, path
-        named = [name for name in map(variable_of_parameter, options) if name]
+        named = [name for name in map(environment_variable, options) if name]
         assert len(named) == len(set(named)), path
 
 
@@ -177,5 +177,5 @@ def test_a_misspelling_is_said_on_stderr_alone(tmp_path):
 
 def test_lengths_are_options():
     """The names that replace one another are names of variables too."""
-    known = {variable_of_parameter(option) for _, command in commands() for option in command.params}
+    known = {environment_variable(option) for _, command in commands() for option in command.params}
     assert {f"LM_{name.upper()}" for name in LENGTHS} <= known

@@ -206,8 +206,8 @@ _CONFIGS = (
 
 
 _SHOWN = Invocation("train", {}, {}, {}, {
-    described.flag: f"--set {section}.{described.name}"
-    for section, config in SECTIONS.items() for described in list_options(config) if described.is_advanced
+    option.flag: f"--set {section}.{option.name}"
+    for section, config in SECTIONS.items() for option in list_options(config) if option.is_advanced
 })  # fmt: skip
 """Names settings that have no visible flag by their keys."""
 
@@ -226,18 +226,18 @@ def _case(command: str, rule: IneffectiveRule) -> tuple[str, Case]:
 
 def _typed(rule: IneffectiveRule, start: str, flag: str) -> tuple[str, ...]:
     """An option with a value that it can have, as it is typed; recurrent models refuse all but defaults themselves."""
-    described = _described(flag)
+    option = _described(flag)
     if given := SPECIAL.get((start, flag)) or VALUES.get(flag):
         return given if flag == "prompt" else (flag, *given)
-    if described is None or described.kind is bool:
+    if option is None or option.kind is bool:
         return ("--no-echo",) if flag == "--echo" else (flag,)
-    if start in _DEFAULTS_ALONE and described.name != "expert_balance":
-        return (flag, str(described.default))
-    if described.choices:
-        return (flag, next(choice for choice in described.choices if choice != described.default))
-    if described.kind in (str, tuple):
+    if start in _DEFAULTS_ALONE and option.name != "expert_balance":
+        return (flag, str(option.default))
+    if option.choices:
+        return (flag, next(choice for choice in option.choices if choice != option.default))
+    if option.kind in (str, tuple):
         return (flag, "attention" if flag == "--lora-on" else "word")
-    return (flag, str(max(described.minimum or 0, 1 if described.kind is int else 0.5)))
+    return (flag, str(max(option.minimum or 0, 1 if option.kind is int else 0.5)))
 
 
 _DEFAULTS_ALONE = {"on recurrent layers", "without --experts", "without rotary positions"}
@@ -401,34 +401,34 @@ def test_what_depends_on_the_processes_is_refused_once_they_are_known(flag, valu
 
 def _refused_by_the_model():
     """Settings of a model that do not go with its kind, which the model refuses, whatever they come from."""
-    for described in list_options(ModelConfig):
-        if described.name in OF_BLOCKS and described.default in (None, False, "none", 0):
-            yield {"architecture": "lstm"}, described
+    for option in list_options(ModelConfig):
+        if option.name in OF_BLOCKS and option.default in (None, False, "none", 0):
+            yield {"architecture": "lstm"}, option
     scalings = {name for names in _OF_SCALING.values() for name in names}
     kinds = {name for names in _OF_ATTENTION.values() for name in names}
-    for described in list_options(ModelConfig):
+    for option in list_options(ModelConfig):
         for scaling, names in _OF_SCALING.items():
-            if described.name in scalings - set(names):
-                yield {"rope_scaling": scaling}, described
+            if option.name in scalings - set(names):
+                yield {"rope_scaling": scaling}, option
         for kind, names in _OF_ATTENTION.items():
-            if described.name in kinds - set(names) and kind != "linformer":
-                yield {"attention": kind}, described
-        if described.name in _OF_EXPERTS:
-            yield {}, described
+            if option.name in kinds - set(names) and kind != "linformer":
+                yield {"attention": kind}, option
+        if option.name in _OF_EXPERTS:
+            yield {}, option
     yield {"positions": "learned"}, next(each for each in list_options(ModelConfig) if each.name == "max_distance")
     for name in ("recurrent_attention", "max_tree_distance"):
         yield {}, next(each for each in list_options(ModelConfig) if each.name == name)
 
 
 @pytest.mark.parametrize(
-    ("mode", "described"), [pytest.param(*each, id=f"{each[0]} {each[1].name}") for each in _refused_by_the_model()]
+    ("mode", "option"), [pytest.param(*each, id=f"{each[0]} {each[1].name}") for each in _refused_by_the_model()]
 )
-def test_a_setting_that_a_model_would_ignore_is_refused_by_the_model(mode, described):
-    value = True if described.kind is bool else described.choices[-1] if described.choices else 2
-    if described.kind is float:
-        value = 0.5 if described.maximum is not None else 1.5
-    with pytest.raises(UsageError, match=rf"{described.flag}\b|{described.name}"):
-        ModelConfig(**mode, **{described.name: value})
+def test_a_setting_that_a_model_would_ignore_is_refused_by_the_model(mode, option):
+    value = True if option.kind is bool else option.choices[-1] if option.choices else 2
+    if option.kind is float:
+        value = 0.5 if option.maximum is not None else 1.5
+    with pytest.raises(UsageError, match=rf"{option.flag}\b|{option.name}"):
+        ModelConfig(**mode, **{option.name: value})
 
 
 def test_several_options_are_named_together_and_what_the_environment_sets_by_its_variable(said, monkeypatch):
@@ -462,14 +462,14 @@ def test_a_file_of_settings_may_name_what_has_no_effect(said, folder, rule):
     start, case = _case("train", rule)
     sections: dict[str, list[str]] = {}
     for section, config in SECTIONS.items():
-        for described in list_options(config):
-            if described.flag in rule.flags:
-                value = _in_environment(_typed(rule, start, described.flag))
-                quoted = described.kind is str
+        for option in list_options(config):
+            if option.flag in rule.flags:
+                value = _in_environment(_typed(rule, start, option.flag))
+                quoted = option.kind is str
                 plain = {"yes": "true", "no": "false"}.get(value, value)
-                plain = f'["{value}"]' if described.kind is tuple else plain
+                plain = f'["{value}"]' if option.kind is tuple else plain
                 sections.setdefault(section, []).append(
-                    f'{described.name} = "{value}"' if quoted else f"{described.name} = {plain}"
+                    f'{option.name} = "{value}"' if quoted else f"{option.name} = {plain}"
                 )
     text = "".join(f"[{section}]\n" + "\n".join(lines) + "\n" for section, lines in sections.items())
     (folder / "settings.toml").write_text(text)

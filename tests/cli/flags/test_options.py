@@ -49,8 +49,8 @@ def test_flags_and_the_environment_are_told_apart(call, monkeypatch):
     monkeypatch.setenv("LM_TOP_K", "7")
     given = call("--temperature", "0.5")
     assert given["sampling"] == {"temperature": 0.5, "top_k": 7}
-    assert given.typed["sampling"] == {"temperature": 0.5}
-    assert given.environment_values["sampling"] == {"top_k": 7}
+    assert given.from_flags["sampling"] == {"temperature": 0.5}
+    assert given.from_environment["sampling"] == {"top_k": 7}
 
 
 def test_a_value_that_a_field_refuses_is_refused_with_its_flag_or_its_variable(capsys, monkeypatch):

@@ -28,16 +28,16 @@ def given(*arguments: str) -> ParsedOptions:
     return parsed
 
 
-def value_of(described: Option) -> Any:
+def value_of(option: Option) -> Any:
     """A value that an option accepts."""
-    if described.choices:
-        return described.choices[-1]
-    if described.kind is bool:
+    if option.choices:
+        return option.choices[-1]
+    if option.kind is bool:
         return True
-    if described.kind in (str, tuple):
-        return _OWN.get(described.name, "word")
-    number = max(described.minimum or 0, 1 if described.kind is int else 0.5)
-    return described.kind(min(number, described.maximum or number))
+    if option.kind in (str, tuple):
+        return _OWN.get(option.name, "word")
+    number = max(option.minimum or 0, 1 if option.kind is int else 0.5)
+    return option.kind(min(number, option.maximum or number))
 
 
 @pytest.fixture(autouse=True)
@@ -48,45 +48,45 @@ def in_a_folder(tmp_path, monkeypatch):
     (tmp_path / "empty.txt").touch()
 
 
-@pytest.mark.parametrize(("section", "described"), EVERY)
-def test_a_setting_equals_its_flag(section, described, monkeypatch):
+@pytest.mark.parametrize(("section", "option"), EVERY)
+def test_a_setting_equals_its_flag(section, option, monkeypatch):
     monkeypatch.setattr("cli.flags.options.refuse_ineffective", lambda *_: None)
-    value = value_of(described)
-    flag = [described.flag] if described.kind is bool else [described.flag, str(value)]
+    value = value_of(option)
+    flag = [option.flag] if option.kind is bool else [option.flag, str(value)]
     by_flag = given(*flag)
-    by_key = given("--set", f"{section}.{described.name}={str(value).lower() if described.kind is bool else value}")
-    expected = (value,) if described.kind is tuple else value
+    by_key = given("--set", f"{section}.{option.name}={str(value).lower() if option.kind is bool else value}")
+    expected = (value,) if option.kind is tuple else value
     assert by_flag == by_key
-    assert {name: values for name, values in by_key.items() if values} == {section: {described.name: expected}} or (
-        list(by_key[section][described.name]) == [value]
+    assert {name: values for name, values in by_key.items() if values} == {section: {option.name: expected}} or (
+        list(by_key[section][option.name]) == [value]
     )
     assert by_key.invocation is not None
     assert by_flag.invocation is not None
     assert by_key.invocation.typed == by_flag.invocation.typed
-    assert by_key.typed == by_flag.typed
+    assert by_key.from_flags == by_flag.from_flags
 
 
-@pytest.mark.parametrize(("section", "described"), EVERY)
-def test_a_wrong_value_has_the_message_of_the_flag(section, described, capsys):
-    if described.kind in (str, tuple) and not described.choices:
+@pytest.mark.parametrize(("section", "option"), EVERY)
+def test_a_wrong_value_has_the_message_of_the_flag(section, option, capsys):
+    if option.kind in (str, tuple) and not option.choices:
         pytest.skip("takes every text")
-    key = f"{section}.{described.name}"
+    key = f"{section}.{option.name}"
     assert run(["train", "text.txt", "--set", f"{key}=wrong"]) == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1
-    assert (f"--set {key}" if described.is_advanced else described.flag) in said
-    if described.kind is not bool:
-        assert run(["train", "text.txt", described.flag, "wrong"]) == 2
+    assert (f"--set {key}" if option.is_advanced else option.flag) in said
+    if option.kind is not bool:
+        assert run(["train", "text.txt", option.flag, "wrong"]) == 2
         assert capsys.readouterr().err == said
 
 
-@pytest.mark.parametrize("described", [each for kind in SECTIONS.values() for each in list_options(kind)
+@pytest.mark.parametrize("option", [each for kind in SECTIONS.values() for each in list_options(kind)
                                        if each.kind is bool], ids=lambda each: each.name)  # fmt: skip
 @pytest.mark.parametrize(("text", "value"), [("true", True), ("no", False), ("1", True), ("false", False)])
-def test_switches_take_the_words_of_toml_and_of_variables(described, text, value, monkeypatch):
+def test_switches_take_the_words_of_toml_and_of_variables(option, text, value, monkeypatch):
     monkeypatch.setattr("cli.flags.options.refuse_ineffective", lambda *_: None)
-    section = next(name for name, kind in SECTIONS.items() if described in list_options(kind))
-    assert given("--set", f"{section}.{described.name}={text}")[section] == {described.name: value}
+    section = next(name for name, kind in SECTIONS.items() if option in list_options(kind))
+    assert given("--set", f"{section}.{option.name}={text}")[section] == {option.name: value}
 
 
 def test_the_last_of_a_flag_and_its_setting_wins_and_lists_grow():
@@ -98,10 +98,10 @@ def test_the_last_of_a_flag_and_its_setting_wins_and_lists_grow():
 
 def test_a_setting_wins_over_its_variable_and_a_file(monkeypatch, tmp_path):
     monkeypatch.setenv("LM_SOFTCAP", "3")
-    assert given().environment_values["model"] == {"softcap": 3}
+    assert given().from_environment["model"] == {"softcap": 3}
     parsed = given("--set", "model.softcap=5")
-    assert parsed.typed["model"] == {"softcap": 5}
-    assert parsed.environment_values["model"] == {}
+    assert parsed.from_flags["model"] == {"softcap": 5}
+    assert parsed.from_environment["model"] == {}
 
 
 @pytest.mark.parametrize(

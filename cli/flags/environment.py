@@ -1,0 +1,97 @@
+"""Options set in the environment: `LM_TEMPERATURE=0.7` is `--temperature 0.7` for every command with that flag."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import typer
+
+from cli.flags.usage import SET, parameter_name
+
+PREFIX = "LM_"
+_RESERVED_VARIABLES = frozenset({"LM_BACKGROUND_COMPILE", "LM_CACHE", "LM_SERVE_TOKEN"})
+"""Variables read elsewhere; so `--cache` has none."""
+_SIMILARITY = 0.85
+
+
+def environment_variable(parameter: Any) -> str | None:  # noqa: ANN401 (click's types, which typer keeps to itself)
+    """Return the variable of an option; None for an argument, --set, or a reserved name."""
+    long = [flag for flag in parameter.opts if flag.startswith("--")]
+    if parameter.param_type_name != "option" or parameter.is_eager or not long or SET in long:
+        return None
+    name = _variable_name(long[0])
+    return None if name in _RESERVED_VARIABLES else name
+
+
+def _variable_name(flag: str) -> str:
+    """Return the variable of a flag, such as `LM_MAX_TOKENS` of `--max-tokens`."""
+    return PREFIX + flag.removeprefix("--").replace("-", "_").upper()
+
+
+def replace_options_by_variables(message: str, variables: Mapping[str, str]) -> str:
+    """Replace options in a message by the variables that set them, as `variables_of_command_line` returns them."""
+    for name, variable in variables.items():
+        message = message.replace(f"({name})", f"({variable})")
+    return message
+
+
+def read_environment(parameters: Iterable[Any], environment: Mapping[str, str]) -> dict[str, Any]:
+    """Return the parameter values in the environment: {name: value}, to be validated as flags are.
+
+    An empty variable is ignored. A repeatable option gets one value.
+    """
+    values: dict[str, Any] = {}
+    for parameter in parameters:
+        text = environment.get(environment_variable(parameter) or "")
+        if text:
+            values[parameter.name] = [text] if parameter.multiple else text
+    return values
+
+
+def variables_of_context(context: typer.Context) -> dict[str, str]:
+    """Return the parameters of a command set by the environment, with their variables."""
+    values, variables = context.default_map or {}, {}
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name or "")
+        name = environment_variable(parameter)
+        if name and parameter.name in values and source is not None and source.name == "DEFAULT_MAP":
+            variables[str(parameter.name)] = name
+    return variables
+
+
+def variables_of_command_line(command: Any, arguments: Sequence[str]) -> dict[str, str]:  # noqa: ANN401
+    """Return the variables that set options of a command which are not typed, by the name of the option."""
+    typed = {part for argument in arguments for part in argument.split("=")}
+    variables = {}
+    for option in command.params:
+        variable = environment_variable(option)
+        names = {*option.opts, *option.secondary_opts, *([option.setting.key] if hasattr(option, "setting") else [])}
+        if variable and os.environ.get(variable) and not typed & names:
+            variables[parameter_name(option)] = variable
+    return variables
+
+
+def select_option_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the `LM_` variables that are not reserved."""
+    return {
+        name: text for name, text in environment.items() if name.startswith(PREFIX) and name not in _RESERVED_VARIABLES
+    }
+
+
+def find_misspelled_variables(environment: Mapping[str, str], command: Any) -> Iterator[str]:  # noqa: ANN401
+    """Yield a warning for each variable that closely resembles an option's."""
+    known = {name.removeprefix(PREFIX) for name in _RESERVED_VARIABLES | set(_list_variables(command))}
+    for name in sorted(environment):
+        word = name.removeprefix(PREFIX)
+        if name.startswith(PREFIX) and word not in known:
+            for near in difflib.get_close_matches(word, known, n=1, cutoff=_SIMILARITY):
+                yield f"{name} is set, but no command reads it (did you mean {PREFIX}{near}?)"
+
+
+def _list_variables(command: Any) -> Iterator[str]:  # noqa: ANN401
+    for subcommand in getattr(command, "commands", {}).values():
+        yield from _list_variables(subcommand)
+    yield from filter(None, map(environment_variable, command.params))
