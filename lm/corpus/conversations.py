@@ -74,7 +74,7 @@ class StoredConversations:
         return len(self.examples)
 
     @property
-    def index(self) -> npt.NDArray[Any]:
+    def records(self) -> npt.NDArray[Any]:
         """Their records."""
         return self.examples.records
 
@@ -84,7 +84,7 @@ class StoredConversations:
 
     def read(self, number: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
         """Return the tokens of a conversation, and of each whether the assistant writes it."""
-        ends = self.index["end"]
+        ends = self.records["end"]
         start = int(ends[number - 1]) if number else 0
         return self.examples.read(number)[0], self.is_reply[start : int(ends[number])].astype(bool)
 

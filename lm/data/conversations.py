@@ -64,14 +64,14 @@ class ConversationData(RowData[StoredConversations]):
 
     def _count_replies(self, split: StoredConversations) -> int:
         """Count the assistant's tokens within the context; InputError if a conversation has none there."""
-        lengths, ends = split.lengths(), split.index["end"]
-        learned = int(split.index["learned"].sum())
+        lengths, ends = split.lengths(), split.records["end"]
+        learned = int(split.records["learned"].sum())
         for number in np.flatnonzero(lengths > self._context + 1).tolist():
             start = int(ends[number]) - int(lengths[number])
             inside = int(split.is_reply[start + 1 : start + self._context + 1].sum())
             learned -= int(split.is_reply[start : int(ends[number])].sum()) - inside
             if not inside:
-                record = split.index[number]
+                record = split.records[number]
                 where = f"{split.examples.files[record['file']]}: line {record['line']}"
                 raise InputError(
                     f"{where}: the first reply begins after {self._context} tokens, beyond the context; leave the "

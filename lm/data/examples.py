@@ -30,7 +30,7 @@ class StoredRows(Protocol):
     """The stored rows of a split: examples or conversations."""
 
     @property
-    def index(self) -> NDArray[Any]:
+    def records(self) -> NDArray[Any]:
         """(rows,) records, as `lm.corpus.examples.EXAMPLE_DTYPE`."""
         ...
 

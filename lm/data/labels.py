@@ -63,7 +63,7 @@ class LabelledData(ExampleData):
         super().__init__(train, validation, context=context, rows=rows, seed=seed)
         self._labels, self._are_decoded = labels, train.labels is None
         self._numbers = _label_indices((train, validation), labels, tokenizer)
-        lengths = train.lengths() - train.index["learned"] + 1
+        lengths = train.lengths() - train.records["learned"] + 1
         self.tokens = int(np.minimum(lengths, context).sum())
         self.n_truncated = int((lengths > context).sum())
 
@@ -145,7 +145,7 @@ def find_label_completions(folder: Path) -> tuple[str, ...]:
     examples, found = 0, set[str]()
     for split in (open_examples(folder, name) for name in SPLITS):
         assert split.labels is not None
-        labels, sizes = split.labels.tolist(), split.index["bytes"].tolist()
+        labels, sizes = split.labels.tolist(), split.records["bytes"].tolist()
         found |= {
             label if size == len(label.encode()) else LABEL_DELIMITER + label
             for label, size in set(zip(labels, sizes, strict=True))
