@@ -44,5 +44,5 @@ def average(runs: Checkpoints, *, out: Out, last: Last = 5) -> None:
         if len(set(chosen)) < len(chosen):
             raise UsageError("the same checkpoint is named twice")
     folder = average_checkpoints(chosen, out)
-    print_note(f"mean of  {', '.join(path.name for path in chosen)}")
-    print_note(f"wrote    {folder}")
+    print_note(f"average of {', '.join(path.name for path in chosen)}")
+    print_note(f"wrote {folder}")

@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from lm.benchmark.hardware_limits import HardwareLimits
     from lm.benchmark.speed import Measurement
 
-_DEFAULT = ("tiny", "small")
+_DEFAULT_PRESETS = ("tiny", "small")
 
 _Presets = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[PRESET]...",
-        help=f"Presets of decoders. [default: {' '.join(_DEFAULT)}]",
+        help=f"Presets of decoders. [default: {' '.join(_DEFAULT_PRESETS)}]",
         show_default=False,
         autocompletion=completion.complete_presets,
     ),
@@ -81,8 +81,8 @@ def bench(
     float16 and int8 are for inference only. With int8, compiled code (lm compile) multiplies int8 weights by inputs
     rounded to 16 bits; without it, both are converted to float32. MFU is then relative to float32.
 
-    Hugging Face is its GPT-2 with the same layers, width, heads, context and vocabulary, but always GPT-2's block. Both
-    sides take turns, and the ratio is the median of the rounds.
+    The baseline is transformers' GPT-2 with the same layers, width, heads, context and vocabulary; its block is always
+    GPT-2's. Measurements are interleaved; the ratio is the median over rounds.
 
     Examples:
       lm bench
@@ -92,24 +92,24 @@ def bench(
     """
     if not math.isfinite(seconds):
         raise UsageError(f"--seconds must be a finite number, not {seconds}")
-    generating = HardwareConfig(**given["hardware"])
-    configs = [_preset_config(name, generating) for name in presets or _DEFAULT]
+    inference_hardware = HardwareConfig(**given["hardware"])
+    configs = [_preset_config(name, inference_hardware) for name in presets or _DEFAULT_PRESETS]
     from cli import bench_report
     from lm.benchmark.hugging_face import is_installed
 
     if compare and not is_installed():
         raise missing_packages("comparing with Hugging Face", "transformers")
     comparing = is_installed() if compare is None else compare
-    limits, found = _measure(configs, generating, seconds=seconds, compare=comparing, rows=batch_size)
+    limits, found = _measure(configs, inference_hardware, seconds=seconds, compare=comparing, rows=batch_size)
     if as_json:
-        bench_report.print_json(generating, limits, found, comparing=comparing)
+        bench_report.print_json(inference_hardware, limits, found, comparing=comparing)
     else:
-        bench_report.print_tables(generating, limits, found, comparing=comparing)
-        bench_report.print_notes(configs, found, comparing=comparing, wanted=compare is not False)
+        bench_report.print_tables(inference_hardware, limits, found, comparing=comparing)
+        bench_report.print_notes(configs, found, comparing=comparing, compare_requested=compare is not False)
 
 
 def _measure(
-    configs: Sequence[RunConfig], generating: HardwareConfig, *, seconds: float, compare: bool, rows: int | None
+    configs: Sequence[RunConfig], inference_hardware: HardwareConfig, *, seconds: float, compare: bool, rows: int | None
 ) -> tuple[HardwareLimits, list[Measurement]]:
     """Measure the limits of the machine and each model."""
     from cli.bench_report import show_progress
@@ -118,22 +118,28 @@ def _measure(
 
     with show_progress(1 + MEASUREMENTS_PER_MODEL * len(configs)) as progress:
         progress("the limits of the machine")
-        limits = measure_hardware_limits(generating)
+        limits = measure_hardware_limits(inference_hardware)
         found = [
             measurement
             for config in configs
             for measurement in measure_speed(
-                config, limits, seconds=seconds, generating=generating, compare=compare, rows=rows, progress=progress
+                config,
+                limits,
+                seconds=seconds,
+                generating=inference_hardware,
+                compare=compare,
+                rows=rows,
+                progress=progress,
             )
         ]
     return limits, found
 
 
-def _preset_config(name: str, asked: HardwareConfig) -> RunConfig:
+def _preset_config(name: str, requested: HardwareConfig) -> RunConfig:
     """Return a preset on the requested hardware, in a dtype that it can be trained in."""
     if not is_preset(name):
         raise UsageError(f"no preset {name!r}{did_you_mean(name, PRESETS)}; `lm info` lists presets")
-    hardware = dataclasses.replace(asked, dtype="auto") if asked.dtype in INFERENCE_ONLY_DTYPES else asked
+    hardware = dataclasses.replace(requested, dtype="auto") if requested.dtype in INFERENCE_ONLY_DTYPES else requested
     config = dataclasses.replace(build_run_config(name), hardware=hardware)
     if config.model.purpose != "continues texts":
         raise UsageError(

@@ -27,26 +27,26 @@ def show_progress(total: int) -> Iterator[Callable[[str], None]]:
     """Show on stderr what is being measured: a bar on a terminal, else a line each."""
     columns = (MofNCompleteColumn(), BarColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
     with create_progress(*columns) as bar:
-        task, begun = bar.add_task("", total=total), 0
+        task, n_started = bar.add_task("", total=total), 0
 
-        def show(what: str) -> None:
-            nonlocal begun
-            bar.update(task, completed=begun, description=what)
-            begun += 1
+        def start(name: str) -> None:
+            nonlocal n_started
+            bar.update(task, completed=n_started, description=name)
+            n_started += 1
             if bar.disable:
-                print_note(f"measuring {what}")
+                print_note(f"measuring {name}")
 
-        yield show
+        yield start
 
 
 def print_json(
     hardware: HardwareConfig, limits: HardwareLimits, found: Sequence[Measurement], *, comparing: bool
 ) -> None:
     """Print one object: the machine, its `limits`, and its `measurements`."""
-    figures = [_measurement_values(measurement) for measurement in found]
+    measurements = [_measurement_values(measurement) for measurement in found]
     print(
         format_json_line(
-            {**_describe_machine(hardware, comparing=comparing), "limits": vars(limits), "measurements": figures}
+            {**_describe_machine(hardware, comparing=comparing), "limits": vars(limits), "measurements": measurements}
         )
     )
 
@@ -59,13 +59,15 @@ def print_tables(
     packages = [f"{name} {machine[name]}" for name in ("torch", "transformers") if machine[name]]
     print(", ".join([machine["device_name"] or machine["device"], format_threads(machine["threads"]), *packages]))
     print()
-    products = [
+    matmuls = [
         (f"matmul of {limits.matrix_size:,}³, {dtype}", format_quantity(rate, "FLOP/s"))
         for dtype, rate in limits.flops.items()
     ]
-    print_table(("limit", "measured"), [*products, ("reading memory", format_quantity(limits.memory_bandwidth, "B/s"))])
+    print_table(
+        ("limit", "measured"), [*matmuls, ("memory bandwidth", format_quantity(limits.memory_bandwidth, "B/s"))]
+    )
     print()
-    columns = ("preset", "task", "tokens", "arithmetic", "tokens/s", "MFU", "Hugging Face", "ratio")
+    columns = ("preset", "task", "tokens", "dtype", "tokens/s", "MFU", "Hugging Face", "ratio")
     print_table(columns if comparing else columns[:-2], [_row(measurement) for measurement in found])
 
 
@@ -82,21 +84,25 @@ def _row(measurement: Measurement) -> tuple[str, ...]:
     return ours if theirs is None else (*ours, f"{theirs:,.0f}", f"{ratio:.2f}")
 
 
-def print_notes(configs: Sequence[RunConfig], found: Sequence[Measurement], *, comparing: bool, wanted: bool) -> None:
+def print_notes(
+    configs: Sequence[RunConfig], found: Sequence[Measurement], *, comparing: bool, compare_requested: bool
+) -> None:
     """Explain the tables on stderr.
 
     Args:
         configs: of the presets.
-        found: the figures of each.
-        comparing: whether Hugging Face's were measured too.
-        wanted: whether they may be, if its package is installed.
+        found: the measurements of each.
+        comparing: whether transformers was measured too.
+        compare_requested: whether they would be, if its package were installed.
     """
-    print_note("MFU is against the product of the same arithmetic above, measured in this process.")
+    print_note("MFU is relative to the matmul in the same dtype above, measured in this process.")
     if comparing:
-        print_note("Hugging Face is GPT-2's block in the same shape, interleaved; a ratio above 1 is in our favour.")
+        print_note(
+            "Hugging Face is transformers' GPT-2 in the same shape, interleaved; above a ratio of 1, lm is faster."
+        )
         if any(measurement.hardware.dtype == "int8" for measurement in found):
-            print_note("Where ours has int8 weights, its are in float32.")
-    elif wanted:
+            print_note("Where lm has int8 weights, transformers has float32.")
+    elif compare_requested:
         print_note("No comparison with Hugging Face: transformers is not installed (pip install transformers).")
     steps = [measurement for measurement in found if measurement.task == "training"]
     for config, step in zip(configs, steps, strict=True):

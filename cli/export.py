@@ -22,16 +22,15 @@ def export(
 ) -> None:
     """Export to transformers, PEFT, llama.cpp or CTranslate2.
 
-    For huggingface it becomes a folder with weights, settings, tokenizer and a model card. The model becomes a GPT-2,
-    GPT-NeoX, Llama, Mistral, Qwen2, Qwen3, BERT or MarianMT, whichever has the same blocks. If none has, the code that
-    the model needs goes along, for trust_remote_code=True, and the fields that decide are named.
+    --to huggingface writes a folder: weights, config.json, tokenizer, model card. The model is saved as GPT-2,
+    GPT-NeoX, Llama, Mistral, Qwen2, Qwen3, BERT or MarianMT if one has the same architecture; else custom code is
+    included (trust_remote_code=True), and the settings that prevent a match are printed.
 
-    For gguf it becomes one file with the tokenizer in it, which llama.cpp and what is built on it read; for ctranslate2
-    a folder for its Generator, or of a translation model its Translator. What they have no counterpart of is refused by
-    name.
+    --to gguf writes one file with weights and tokenizer, for llama.cpp and tools built on it; --to ctranslate2 a folder
+    for its Generator or, of a translation model, its Translator. Unsupported settings are refused by name.
 
-    A run with adapters (lm train --lora) becomes the whole model in all of these. For peft it becomes a folder of the
-    adapters alone, which go with the model that the run they were trained beside becomes for huggingface.
+    Adapters (lm train --lora) are merged into the model. --to peft writes a folder of the adapters alone, for the base
+    model as exported to huggingface.
 
     Examples:
       lm export runs/novel --to huggingface -o novel-hf

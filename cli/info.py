@@ -40,11 +40,11 @@ def info(
     shard: Annotated[bool, typer.Option("--shard", help="With --processes: sharded, as lm train --shard.")] = False,
     batch_tokens: Annotated[
         int | None,
-        typer.Option("--batch-tokens", metavar="TOKENS", min=1, help="With --processes: tokens per step of all."),
+        typer.Option("--batch-tokens", metavar="TOKENS", min=1, help="With --processes: global batch size in tokens."),
     ] = None,
     micro_batch_size: Annotated[
         int | None,
-        typer.Option("--micro-batch-size", metavar="N", min=1, help="With --processes: sequences per pass."),
+        typer.Option("--micro-batch-size", metavar="N", min=1, help="With --processes: sequences per micro-batch."),
     ] = None,
     checkpoint_activations: Annotated[
         bool, typer.Option("--checkpoint-activations", help="With --processes: recompute activations.")
@@ -130,7 +130,7 @@ def _list_presets(as_json: bool) -> None:
         print(format_json_line({name: {"parameters": n, "summary": summary} for name, (n, summary) in rows.items()}))
         return
     print_table(
-        ("preset", "parameters", "what it is"),
+        ("preset", "parameters", "description"),
         [(name, format_count(n), summary) for name, (n, summary) in rows.items()],
     )
 
@@ -163,12 +163,17 @@ def _find_target(target: str) -> tuple[RunConfig, dict[str, Any]]:
     return config, found
 
 
+_PART_NAMES = {"learned shares": "residual scalars"}
+"""Printed names of parts that differ from their keys in JSON."""
+
+
 def _print_report(described: dict[str, Any]) -> None:
     parameters = described["parameters"]
-    shares = [
-        (part, f"{number:,}", f"{100 * number / parameters['total']:.1f}%") for part, number in parameters.items()
+    rows = [
+        (_PART_NAMES.get(part, part), f"{count:,}", f"{100 * count / parameters['total']:.1f}%")
+        for part, count in parameters.items()
     ]
-    print_table(("parameters", "number", "share"), shares)
+    print_table(("part", "parameters", "fraction"), rows)
     print()
     for name, text in [*_list_facts(described), *_describe_process_costs(described), *_describe_progress(described)]:
         print(f"{name:<12}{format_label(text)}")
@@ -191,12 +196,12 @@ def _list_facts(described: dict[str, Any]) -> list[tuple[str, str]]:
         ("weights", f"{format_bytes(weights['float32'])} in float32, {format_bytes(weights['bfloat16'])} in bfloat16"),
         (
             "training",
-            f"{format_bytes(described['training_bytes'])} for weights, {_describe_train_memory(described)}; "
-            "activations on top",
+            f"{format_bytes(described['training_bytes'])} for weights, {_describe_train_memory(described)}, "
+            "without activations",
         ),
-        ("", format_quantity(described["training_flops_per_token"], "FLOPs") + " a token"),
+        ("", format_quantity(described["training_flops_per_token"], "FLOPs") + "/token"),
         *[("decoding", f"in {dtype} on {device}") for device, dtype in described.get("decoding_dtypes", {}).items()],
-        *([("cache", f"{format_bytes(cache)} a token of each sequence, in float32")] if cache else []),
+        *([("KV cache", f"{format_bytes(cache)} per token and sequence, in float32")] if cache else []),
     ]
 
 
@@ -208,13 +213,11 @@ def _describe_process_costs(described: dict[str, Any]) -> list[tuple[str, str]]:
     if (each := described.get("each")) is None:
         return []
     parts = ", ".join(f"{format_bytes(each[part])} {part}" for part in _PROCESS_COSTS)
-    who = "one process" if each["processes"] == 1 else f"each of {each['processes']}"
-    sent = [("", f"{format_bytes(each['exchanged'])} sent to others in a step")] if each["processes"] > 1 else []
-    copied = f"{format_bytes(each['copied'])} more {_WHERE_COPIED[each['processes'] > 1]}, to write checkpoints from"
+    who = "one process" if each["processes"] == 1 else "per process"
+    sent = [("", f"{format_bytes(each['exchanged'])} sent per step")] if each["processes"] > 1 else []
+    rank = " on rank 0" if each["processes"] > 1 else ""
+    copied = f"{format_bytes(each['copied'])} more CPU memory{rank} for writing checkpoints"
     return [(who, f"{format_bytes(each['total'])} in {each['dtype']}: {parts}"), ("", copied), *sent]
-
-
-_WHERE_COPIED = {False: "in the machine's memory", True: "in the machine's memory, of the first"}
 
 
 _PROCESS_COSTS = ("weights", "gradients", "optimizer", "activations", "loss")
@@ -222,17 +225,17 @@ _PROCESS_COSTS = ("weights", "gradients", "optimizer", "activations", "loss")
 
 
 def _describe_blocks(model: dict[str, Any]) -> list[tuple[str, str]]:
-    sides = [("", "one stack reads source and target, one after the other")] if model["decoder_only"] else []
+    sides = [("", "decoder-only: source and target in one sequence")] if model["decoder_only"] else []
     return [
         *sides,
         ("block", f"{model['norm_position']}-norm {model['norm']}, {model['activation']}"),
-        *([("", ", ".join(with_these))] if (with_these := _describe_extras(model)) else []),
+        *([("", ", ".join(extras))] if (extras := _describe_extras(model)) else []),
         *_describe_attention(model),
-        ("positions", model["positions"] + _describe_rotary(model) + _IN_TREES[model["syntax"]]),
+        ("positions", model["positions"] + _describe_rotary(model) + _TREE_POSITIONS[model["syntax"]]),
     ]
 
 
-_IN_TREES = {
+_TREE_POSITIONS = {
     "none": "", "depth": ", depths in trees", "distance": ", distances in trees",
     "both": ", depths and distances in trees",
 }  # fmt: skip
@@ -241,9 +244,9 @@ _IN_TREES = {
 
 def _describe_rotary(model: dict[str, Any]) -> str:
     """Describe non-default rotary positions."""
-    share = f", {model['rotary_share']:.0%} of each head" if model["rotary_share"] < 1 else ""
-    scaling = f", slowed down as {model['rope_scaling']}" if model["rope_scaling"] != "none" else ""
-    return share + scaling
+    partial = f", partial rotary: {model['rotary_share']:.0%} of each head" if model["rotary_share"] < 1 else ""
+    scaling = f", {model['rope_scaling']} scaling" if model["rope_scaling"] != "none" else ""
+    return partial + scaling
 
 
 def _describe_attention(model: dict[str, Any]) -> list[tuple[str, str]]:
@@ -256,7 +259,7 @@ def _describe_attention(model: dict[str, Any]) -> list[tuple[str, str]]:
 
 def _describe_recurrent_layers(model: dict[str, Any]) -> list[tuple[str, str]]:
     attention = f", {model['recurrent_attention'] or 'additive'} attention" if model["n_encoder_layers"] else ""
-    capped = f", soft cap {model['softcap']:g}" if model["softcap"] else ""
+    capped = f", soft-capping {model['softcap']:g}" if model["softcap"] else ""
     return [("recurrent", f"{model['architecture'].upper()}{attention.replace('none', 'no')}{capped}")]
 
 
@@ -264,7 +267,7 @@ def _describe_train_memory(described: dict[str, Any]) -> str:
     """Describe what is stored per weight in training, besides the weight."""
     training = described["config"]["training"]
     moments = {"adamw": "AdamW's two moments", "muon": "Muon's momentum (matrices) or AdamW's two moments (the rest)"}
-    average = "their average, " if training["ema"] else ""
+    average = "EMA weights, " if training["ema"] else ""
     if described["config"]["lora"]["rank"] is not None:
         return f"and of the adapters {average}gradients and {moments[training['optimizer']]}"
     return f"{average}gradients and {moments[training['optimizer']]}"
@@ -274,9 +277,9 @@ def _describe_extras(model: dict[str, Any]) -> list[str]:
     """Describe non-default parts of a block."""
     named = {
         "qk_norm": "QK-norm", "value_residual": "value residual", "embedding_shortcut": "embedding shortcut",
-        "softcap": f"soft cap {model['softcap']:g}", "parallel_residual": "parallel residual",
+        "softcap": f"soft-capping {model['softcap']:g}", "parallel_residual": "parallel residual",
         "embedding_norm": "embedding norm", "output_transform": "output transform",
-        "output_bias": "output bias", "token_types": f"{model['token_types']} types of tokens",
+        "output_bias": "output bias", "token_types": f"{model['token_types']} token types",
     }  # fmt: skip
     return [name for field, name in named.items() if model[field]]
 
@@ -289,8 +292,9 @@ def _describe_objective(described: dict[str, Any]) -> list[tuple[str, str]]:
         return [("labels", f"{len(labels)}: {', '.join(labels)}")]
     if model["objective"] != "masked":
         return []
-    unit = "of whole words" if training["whole_words"] else "of the tokens"
-    return [("objective", f"masked: {training['masked_share']:.0%} {unit}, from both sides; lm fill")]
+    unit = " of whole words" if training["whole_words"] else ""
+    rate = f"masking rate {training['masked_share']:.0%}{unit}"
+    return [("objective", f"masked, bidirectional: {rate}; use lm fill")]
 
 
 def _describe_experts(described: dict[str, Any]) -> list[tuple[str, str]]:
@@ -299,11 +303,11 @@ def _describe_experts(described: dict[str, Any]) -> list[tuple[str, str]]:
     if not model["experts"]:
         return []
     interval = "every block" if model["expert_every"] == 1 else f"one block in {model['expert_every']}"
-    active = f"{format_count(described['active_parameters'])} parameters active a token"
+    active = f"{format_count(described['active_parameters'])} active parameters per token"
     used = described.get("expert_use", {}).items()
     return [
-        ("experts", f"{model['experts']} in {interval}, {model['experts_per_token']} a token: {active}"),
-        *(("", f"{layer}: " + " ".join(f"{share:.0%}" for share in shares)) for layer, shares in used),
+        ("experts", f"{model['experts']} in {interval}, top-{model['experts_per_token']}: {active}"),
+        *(("", f"{layer}: " + " ".join(f"{fraction:.0%}" for fraction in fractions)) for layer, fractions in used),
     ]
 
 
@@ -312,10 +316,10 @@ def _describe_adapters(described: dict[str, Any]) -> list[tuple[str, str]]:
     lora, parameters = described["config"]["lora"], described["parameters"]
     if lora["rank"] is None:
         return []
-    trained = parameters["adapters"] + parameters.get("label head", 0)
-    share = f"{format_count(trained)} parameters are trained, {trained / parameters['total']:.1%} of all"
+    trainable = parameters["adapters"] + parameters.get("label head", 0)
+    count = f"{format_count(trainable)} trainable parameters ({trainable / parameters['total']:.1%})"
     return [
-        ("adapters", f"rank {lora['rank']} on {lora['on'].replace(',', ' and ')}: {share}"),
+        ("adapters", f"rank {lora['rank']} on {lora['on'].replace(',', ' and ')}: {count}"),
         ("base", described.get("base") or "missing"),
     ]
 
@@ -326,7 +330,7 @@ def _describe_progress(described: dict[str, Any]) -> list[tuple[str, str]]:
     state, plan = described["progress"], described["config"]["plan"]
     spent = f"{format_count(state['tokens'])} tokens, {format_quantity(state['flops'], 'FLOPs')}"
     spent += f", {format_duration(state['seconds'])}"
-    planned = "" if plan is None else f" of {plan['steps']:,}"  # a mean of checkpoints has no plan
+    planned = "" if plan is None else f" of {plan['steps']:,}"  # averaged checkpoints have no plan
     lines = [("trained", f"step {state['step']:,}{planned}: {spent}")]
     if state["best_loss"] is not None:
         loss = state["best_loss"]

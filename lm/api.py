@@ -19,7 +19,7 @@ from lm.benchmark.dtypes import choose_dtype_briefly
 from lm.checkpoint import LoadedModel, write_merged_run
 from lm.config.decoding import ClassificationConfig
 from lm.config.evaluation import AttentionUnit, PerplexityConfig
-from lm.config.export import ExportConfig, ExportDtype, ExportSystem
+from lm.config.export import ExportConfig, ExportDtype, ExportFormat
 from lm.config.hardware import Device, DType, HardwareConfig, read_threads_variable
 from lm.config.keywords import (
     FileOptions,
@@ -418,7 +418,7 @@ def _load_trained(run: Path, *, device: Device = "auto", threads: int | None = N
 
 
 def export(
-    run: PathLike, out: PathLike, to: ExportSystem = "huggingface", number_type: ExportDtype | None = None
+    run: PathLike, out: PathLike, to: ExportFormat = "huggingface", number_type: ExportDtype | None = None
 ) -> None:
     """Export a run to another system; docs/how-to/exchange.md.
 

@@ -230,7 +230,7 @@ def _data_warnings(run: Run, *, parameters: int, epochs: float, is_tuned: bool) 
 def _adapters(run: Run) -> str:
     """Format the trainable parameters of adapters."""
     trained = sum(value.numel() for value in trainable_weights(run.model).values())
-    fraction = f"{format_count(trained)} parameters are trained, {trained / count_parameters(run.model):.1%} of all"
+    fraction = f"{format_count(trained)} trainable parameters ({trained / count_parameters(run.model):.1%})"
     return f"rank {run.config.lora.rank} on {' and '.join(run.config.lora.kinds)}: {fraction}"
 
 

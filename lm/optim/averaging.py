@@ -1,54 +1,19 @@
-"""Weight averaging: a moving average in training, and the mean of checkpoints."""
+"""Average the weights of checkpoints."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lm import checkpoint, run_folder
 from lm.errors import InputError, UsageError
-from lm.model.lora import load_trainable, trainable_weights
-
-
-class MovingAverage:
-    """EMA of the trainable weights of a model.
-
-    Source: Polyak and Juditsky 1992; exponential, with a decay that grows to its final value, as in TensorFlow.
-    """
-
-    def __init__(self, model: nn.Module, *, decay: float) -> None:
-        """Start at the model's weights; `decay` is the final value."""
-        self._model, self._decay = model, decay
-        self.weights = {name: value.detach().clone() for name, value in trainable_weights(self._model).items()}
-
-    def update(self, step: int) -> None:
-        """Update the average after optimizer step `step`, counted from 1."""
-        decay = min(self._decay, (1 + step) / (10 + step))
-        averages, weights = list(self.weights.values()), list(trainable_weights(self._model).values())
-        torch._foreach_lerp_(averages, weights, 1 - decay)
-
-    def load(self, weights: Mapping[str, Tensor]) -> None:
-        """Load a saved average; KeyError if a weight is missing."""
-        for name, value in self.weights.items():
-            value.copy_(weights[name])
-
-    @contextmanager
-    def swapped_in(self) -> Iterator[None]:
-        """Within the context, the model has the averaged weights."""
-        trained = {name: value.clone() for name, value in trainable_weights(self._model).items()}
-        load_trainable(self._model, self.weights)
-        try:
-            yield
-        finally:
-            load_trainable(self._model, trained)
 
 
 def average_checkpoints(checkpoints: Sequence[Path], out: Path) -> Path:
-    """Write a run whose only checkpoint has the mean of the weights; it cannot be resumed.
+    """Write a run whose only checkpoint has the averaged weights; it cannot be resumed.
 
     Args:
         checkpoints: folders of checkpoints of one model; config and state are those of the last.
@@ -69,13 +34,14 @@ def average_checkpoints(checkpoints: Sequence[Path], out: Path) -> Path:
 def latest_checkpoints(run: Path, count: int) -> list[Path]:
     """Return the latest checkpoints of a run, oldest first; UsageError if it has fewer than two."""
     if run_folder.is_checkpoint(run):
-        raise UsageError(f"{run}: is one checkpoint, but a mean takes two: name another one too, or their run")
-    found = run_folder.list_checkpoints(run)[-count:]
-    if len(found) < 2:
+        raise UsageError(f"{run}: a single checkpoint cannot be averaged: name at least two, or a run")
+    checkpoints = run_folder.list_checkpoints(run)[-count:]
+    if len(checkpoints) < 2:
         raise UsageError(
-            f"{run}: has {len(found)} checkpoint(s), but a mean takes two: train with more kept", settings=["keep"]
+            f"{run}: has {len(checkpoints)} checkpoint(s); averaging needs two: train with more kept",
+            settings=["keep"],
         )
-    return found
+    return checkpoints
 
 
 def _average_weights(checkpoints: Sequence[Path]) -> dict[str, Tensor]:
@@ -84,9 +50,9 @@ def _average_weights(checkpoints: Sequence[Path]) -> dict[str, Tensor]:
     for folder in checkpoints:
         weights = checkpoint.load_weights(folder)
         if total and _shapes(weights) != _shapes(total):
-            raise InputError(f"{folder}: another model than {checkpoints[0]}; only checkpoints of one can be averaged")
+            raise InputError(f"{folder}: tensor shapes differ from {checkpoints[0]}'s")
         if _tokenizer_hashes(folder) != _tokenizer_hashes(checkpoints[0]):
-            raise InputError(f"{folder}: another tokenizer than {checkpoints[0]}, so its weights mean something else")
+            raise InputError(f"{folder}: another tokenizer; only checkpoints with one tokenizer can be averaged")
         for name, value in weights.items():
             total[name] = total.get(name, torch.zeros((), dtype=torch.float64)) + value.double()
     return {name: (value / len(checkpoints)).float() for name, value in total.items()}
@@ -94,7 +60,7 @@ def _average_weights(checkpoints: Sequence[Path]) -> dict[str, Tensor]:
 
 def _tokenizer_hashes(folder: Path) -> list[str | None]:
     """Return the hashes of the tokenizers of a checkpoint."""
-    return [None if each is None else each.sha256 for each in checkpoint.load_tokenizers(folder)]
+    return [None if tokenizer is None else tokenizer.sha256 for tokenizer in checkpoint.load_tokenizers(folder)]
 
 
 def _shapes(weights: dict[str, Tensor]) -> dict[str, torch.Size]:

@@ -70,7 +70,7 @@ def test_a_table_on_stdout_and_notes_on_stderr(capsys, lonely):
     assert ["limit", "measured"] in [line.split() for line in lines]
     assert f"matmul of {matmul_size('cpu'):,}³, float32" in printed.out
     header = next(line for line in lines if line.startswith("preset"))
-    assert header.split() == ["preset", "task", "tokens", "arithmetic", "tokens/s", "MFU"]
+    assert header.split() == ["preset", "task", "tokens", "dtype", "tokens/s", "MFU"]
     assert sum(line.startswith("nanogpt-cpu") for line in lines) == 4
     assert "measuring nanogpt-cpu, training" in printed.err
     assert "transformers is not installed" in printed.err

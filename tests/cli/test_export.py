@@ -76,7 +76,7 @@ def test_the_latest_of_a_run_and_checkpoints_one_by_one(tmp_path, capsys):
         is_best=True,
     )
     assert run(["average", str(tmp_path / "novel"), "-o", str(tmp_path / "a")]) == 0
-    assert "mean of  step-0, step-1" in capsys.readouterr().err
+    assert "average of step-0, step-1" in capsys.readouterr().err
     assert run(["average", str(second), str(first), "-o", str(tmp_path / "b")]) == 0
     for name, value in load_weights(first).items():
         assert all(torch.allclose(load_weights(tmp_path / made)[name], value + 1) for made in "ab")

@@ -72,7 +72,7 @@ def test_information_tells_how_many_experts_there_are_and_what_each_took(tmp_pat
     assert described["active_parameters"] == described["parameters"]["total"] - idle
     assert run(["info", str(folder)]) == 0
     found = capsys.readouterr().out
-    assert "4 in one block in 2, 1 a token:" in found
+    assert "4 in one block in 2, top-1:" in found
     assert "decoder.blocks.1: 10% 20% 30% 40%" in found
     assert run(["info", "gpt2"]) == 0
     assert "experts" not in capsys.readouterr().out

@@ -55,7 +55,7 @@ def told(home, monkeypatch, capsys):
 def test_what_is_trained_is_said_before_the_first_step(told):
     _, err = told("train", "text.txt", "--from", "runs/base", "-o", "runs/said", *LORA, "--lora-on", "attention")
     assert "lora    rank 2 on attention: " in err
-    assert "parameters are trained" in err
+    assert "trainable parameters" in err
 
 
 def test_the_checkpoint_is_small_and_names_its_base(home):

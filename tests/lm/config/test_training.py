@@ -91,9 +91,9 @@ def test_types_that_a_system_has(to, number_type):
 
 @pytest.mark.parametrize(
     ("to", "number_type", "message"),
-    [("gguf", "int8", "gguf cannot have the type 'int8'; choose from float32, float16, q8_0"),
-     ("ctranslate2", "q8_0", "ctranslate2 cannot have the type 'q8_0'; choose from float32, float16, bfloat16"),
-     ("huggingface", "float16", "its numbers stay in the type that the run has them in"),
+    [("gguf", "int8", "gguf has no dtype 'int8'; choose from float32, float16, q8_0"),
+     ("ctranslate2", "q8_0", "ctranslate2 has no dtype 'q8_0'; choose from float32, float16, bfloat16"),
+     ("huggingface", "float16", "matrices keep the dtype of the run"),
      ("ollama", None, "to cannot be 'ollama'; choose from huggingface, peft, gguf, ctranslate2"),
      ("gguf", "q8", r"type cannot be 'q8'")],
 )  # fmt: skip

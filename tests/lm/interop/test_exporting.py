@@ -5,13 +5,13 @@ from typing import get_args
 
 import pytest
 
-from lm.config.export import EXPORTERS, ExportConfig, ExportSystem
+from lm.config.export import EXPORTERS, ExportConfig, ExportFormat
 from lm.interop.exporting import export_run
 from tests.cli.small_runs import make_run
 from tests.lm.interop.gguf.models import plain_run
 
 
-@pytest.mark.parametrize("system", get_args(ExportSystem))
+@pytest.mark.parametrize("system", get_args(ExportFormat))
 def test_each_system_has_an_exporter(system):
     module, _, function = EXPORTERS[system].function.partition(":")
     assert callable(getattr(importlib.import_module(module), function))
