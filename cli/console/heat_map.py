@@ -78,10 +78,10 @@ def draw_heat_map(heat_map: HeatMap, *, width: int | None, colours: int) -> Iter
     rows, columns = [format_name(name) for name in heat_map.rows], [format_name(name) for name in heat_map.columns]
     limit = _MAX_NAME_WIDTH if width is None else max(4, min(_MAX_NAME_WIDTH, width // 3))
     margin = min(limit, max(map(cell_len, rows), default=0))
-    at_once = len(columns) if width is None else max(1, (width - margin - 1) // _CELL)
+    columns_per_band = len(columns) if width is None else max(1, (width - margin - 1) // _CELL)
     yield heat_map.title
-    for start in range(0, len(columns), max(1, at_once)):
-        band = slice(start, start + at_once)
+    for start in range(0, len(columns), max(1, columns_per_band)):
+        band = slice(start, start + columns_per_band)
         yield ""
         for line in _column_names(columns[band]):
             yield " " * (margin + 1) + line

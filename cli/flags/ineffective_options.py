@@ -186,10 +186,10 @@ def _trains_no_merges(kind: str) -> bool:
 def _holds_out_nothing(mode: CommandMode) -> bool:
     """Return whether there is no validation split, as far as the settings tell."""
     try:
-        share = float(mode.config.data.validation)
+        fraction = float(mode.config.data.validation)
     except ValueError:
         return False
-    return share == 0 and not mode["--validation-source"]
+    return fraction == 0 and not mode["--validation-source"]
 
 
 def _has_no_decay(mode: CommandMode) -> bool:

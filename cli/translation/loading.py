@@ -25,8 +25,8 @@ def load_translator(
     *,
     to: str | None,
     sample: bool,
-    at_once: bool,
-    share: ParallelMap[list[SourceLine], list[TranslatedLine]] | None = None,
+    line_by_line: bool,
+    parallel_map: ParallelMap[list[SourceLine], list[TranslatedLine]] | None = None,
 ) -> Translator:
     """Load runs as one translator.
 
@@ -35,14 +35,14 @@ def load_translator(
         given: the settings.
         to: the target language, for models with several.
         sample: sample instead of beam search.
-        at_once: translate each line as soon as it is read, unless the settings say how many to read ahead.
-        share: translates batches in other processes.
+        line_by_line: translate each line as soon as it is read, unless the settings say how many to read ahead.
+        parallel_map: translates batches in other processes.
 
     Raises:
         InputError: a run does not exist, or is damaged.
         UsageError: a run does not translate, or not into this language, or the runs do not fit together.
     """
-    config = TranslationConfig(**({"read_ahead": 1} if at_once else {}) | given["translation"])
+    config = TranslationConfig(**({"read_ahead": 1} if line_by_line else {}) | given["translation"])
     sampling = SamplingConfig(**given["sampling"])
     if sampling.greedy and not sample:
         config = dataclasses.replace(config, beam=1)
@@ -50,28 +50,28 @@ def load_translator(
     models = [TranslationModel.from_loaded(load_for_decoding(run, hardware)) for run in runs]
     biases = parse_logit_biases(sampling.logit_bias, models[0].tokenizer)
     sampler = Sampler.from_config(dataclasses.replace(sampling, greedy=not sample), biases)
-    return Translator(models, config, sampler=sampler, to=to, share=share)
+    return Translator(models, config, sampler=sampler, to=to, parallel_map=parallel_map)
 
 
 @contextmanager
 def open_translator(
-    runs: Sequence[Path], given: ParsedOptions, *, to: str | None, sample: bool, at_once: bool
+    runs: Sequence[Path], given: ParsedOptions, *, to: str | None, sample: bool, line_by_line: bool
 ) -> Iterator[Translator]:
     """A translator that uses as many processes as configured; see `load_translator`."""
     processes, hardware = WorkersConfig(**given["workers"]).processes, HardwareConfig(**given["hardware"])
     if processes == 1:
-        yield load_translator(runs, given, to=to, sample=sample, at_once=at_once)
+        yield load_translator(runs, given, to=to, sample=sample, line_by_line=line_by_line)
         return
     given["hardware"] |= {"threads": divide_threads(hardware, processes).threads}
     if sample:
         given["sampling"]["seed"] = Sampler.from_config(SamplingConfig(**given["sampling"])).seed
     prepare = partial(_load_batch_translator, tuple(runs), given, to=to, sample=sample)
-    with open_process_map(prepare, processes) as share:
-        yield load_translator(runs, given, to=to, sample=sample, at_once=at_once, share=share)
+    with open_process_map(prepare, processes) as parallel_map:
+        yield load_translator(runs, given, to=to, sample=sample, line_by_line=line_by_line, parallel_map=parallel_map)
 
 
 def _load_batch_translator(
     runs: Sequence[Path], given: ParsedOptions, *, to: str | None, sample: bool
 ) -> Callable[[list[SourceLine]], list[TranslatedLine]]:
     """Load the function with which a worker process translates batches."""
-    return load_translator(runs, given, to=to, sample=sample, at_once=False).translate_batch
+    return load_translator(runs, given, to=to, sample=sample, line_by_line=False).translate_batch

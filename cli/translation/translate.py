@@ -148,7 +148,7 @@ def translate(
     config, device = load_config(find_checkpoint(run)), select_device(HardwareConfig(**given["hardware"]))
     with (
         compiling_in_background(config.model, device),
-        open_translator([run, *ensemble], given, to=to, sample=sample, at_once=is_typed) as translator,
+        open_translator([run, *ensemble], given, to=to, sample=sample, line_by_line=is_typed) as translator,
         atomic_write_text(out) if out is not None else nullcontext(sys.stdout) as stream,
     ):
         if is_typed:

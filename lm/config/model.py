@@ -87,13 +87,13 @@ class ModelConfig(ModelFields):
             raise UsageError(
                 f"n_heads {self.n_heads} does not divide d_model {self.d_model}", settings=("n_heads", "d_model")
             )
-        following = {name: value for name, value in self._following().items() if getattr(self, name) is None}
-        for name, value in {**following, "_left_open": frozenset(following)}.items():
+        derived = {name: value for name, value in self._derived_defaults().items() if getattr(self, name) is None}
+        for name, value in {**derived, "_left_open": frozenset(derived)}.items():
             object.__setattr__(self, name, value)
         if not self.is_recurrent:
             self._check_blocks()
 
-    def _following(self) -> dict[str, Any]:
+    def _derived_defaults(self) -> dict[str, Any]:
         """Return the defaults derived from other settings."""
         of_all = {
             "init_std": 0.02 * math.sqrt(768 / self.d_model),

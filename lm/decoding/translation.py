@@ -86,7 +86,7 @@ class Translator:
         *,
         sampler: Sampler = _GREEDY,
         to: str | None = None,
-        share: ParallelMap[list[SourceLine], list[TranslatedLine]] | None = None,
+        parallel_map: ParallelMap[list[SourceLine], list[TranslatedLine]] | None = None,
     ) -> None:
         """Create a translator, and check that models and settings fit together.
 
@@ -95,13 +95,13 @@ class Translator:
             config: the settings.
             sampler: samples translations if it is not greedy; its filters apply to beam search too.
             to: target language, of models with several: they have a token `<2LANGUAGE>` for each.
-            share: translates batches in other processes, each with such a translator (`translate_batch`).
+            parallel_map: translates batches in other processes, each with such a translator (`translate_batch`).
 
         Raises:
             UsageError: the models differ in their target tokenizers, the language is unknown, or a model without
                 attention has a coverage penalty.
         """
-        self.models, self.config, self._share = tuple(models), config or TranslationConfig(), share
+        self.models, self.config, self._parallel_map = tuple(models), config or TranslationConfig(), parallel_map
         self.tokenizer = self.models[0].tokenizer
         if any(model.tokenizer.sha256 != self.tokenizer.sha256 for model in self.models):
             raise UsageError("the models of an ensemble need the same target tokenizer, and these have different ones")
@@ -160,8 +160,8 @@ class Translator:
         Steps are too small to parallelise: two threads with a batch each are both busy; two threads on one batch wait
         for each other, and for the GIL.
         """
-        if self._share is not None:
-            yield from self._share(batches)
+        if self._parallel_map is not None:
+            yield from self._parallel_map(batches)
             return
         threads, device = torch.get_num_threads(), next(self.models[0].model.parameters()).device.type
         workers = min(threads, len(batches))

@@ -14,7 +14,7 @@ from lm.serving.requests import CompletionRequest
 from lm.serving.responses import (
     DONE,
     FINISH_REASONS,
-    Head,
+    ResponseMetadata,
     TextLogprobs,
     chat_logprobs,
     continuation_tokens,
@@ -55,7 +55,9 @@ class CompletionAnswer:
         """
         self._model, self._request, self._completions, self._stream = model, request, completions, stream
         extra = {"dropped_turns": request.dropped_turns} if request.truncates else {}
-        self._head = Head(self.event_kind if request.is_stream else self.kind, self.id_prefix, model, extra)
+        self._metadata = ResponseMetadata(
+            self.event_kind if request.is_stream else self.kind, self.id_prefix, model, extra
+        )
         self._statistics = statistics
         self._began, self._last = time.monotonic(), 0.0
         self._prompts = [
@@ -93,7 +95,7 @@ class CompletionAnswer:
             choices += [
                 self._choice(place * self._request.n + number, place, sample) for number, sample in enumerate(best)
             ]
-        return self._head.to_dict(choices, usage=self._usage())
+        return self._metadata.to_dict(choices, usage=self._usage())
 
     def _choice(self, index: int, place: int, sample: Continuation) -> dict[str, Any]:
         text, logprobs = sample.text, None
@@ -112,8 +114,8 @@ class CompletionAnswer:
     async def events(self) -> AsyncIterator[bytes]:
         """Yield the answer as server-sent events."""
         extra = {"usage": None} if self._request.include_usage else {}
-        for choice in self._openings():
-            yield to_event(self._head.to_dict([choice], **extra))
+        for choice in self._first_chunks():
+            yield to_event(self._metadata.to_dict([choice], **extra))
         while self._n_unfinished:
             grouped: dict[tuple[int, int], list[Token | Finish]] = {}
             for place, event in await self._next_events():
@@ -122,12 +124,12 @@ class CompletionAnswer:
             for (place, sample), some in grouped.items():
                 part = self._part(place, sample, some)
                 if part is not None:
-                    yield to_event(self._head.to_dict([part], **extra))
+                    yield to_event(self._metadata.to_dict([part], **extra))
         if self._request.include_usage:
-            yield to_event(self._head.to_dict([], usage=self._usage()))
+            yield to_event(self._metadata.to_dict([], usage=self._usage()))
         yield DONE
 
-    def _openings(self) -> Iterator[dict[str, Any]]:
+    def _first_chunks(self) -> Iterator[dict[str, Any]]:
         """Yield a first choice of each sample: the prompt, if it is returned."""
         if not self._request.echo:
             return
@@ -184,7 +186,7 @@ class ChatAnswer(CompletionAnswer):
         message = {"role": "assistant", "content": sample.text, "refusal": None}
         return {"index": index, "message": message, "logprobs": logprobs, "finish_reason": reason}
 
-    def _openings(self) -> Iterator[dict[str, Any]]:
+    def _first_chunks(self) -> Iterator[dict[str, Any]]:
         for index in range(self._request.n):
             delta = {"role": "assistant", "content": ""}
             yield {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}

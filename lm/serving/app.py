@@ -1,4 +1,4 @@
-"""The endpoints of the server."""
+"""HTTP endpoints of the served models."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from lm.serving import curves, inspection
 from lm.serving.answers import ChatAnswer, CompletionAnswer
 from lm.serving.errors import ApiError, from_lm_error, invalid, unavailable
 from lm.serving.fields import SAMPLING_FIELDS, TRANSLATION_NAMES, check_known
-from lm.serving.http import Gate, JsonResponse, read_object
+from lm.serving.http import AccessMiddleware, JsonResponse, read_object
 from lm.serving.models import Models, ServedModel
 from lm.serving.requests import (
     CompletionRequest,
@@ -46,7 +46,7 @@ T = TypeVar("T")
 WEB = Path(__file__).parent / "web"
 _PATHS = {"/health", "/metrics", "/v1/models", "/v1/completions", "/v1/chat/completions", "/score", "/next",
           "/attention", "/tokenize", "/detokenize", "/translate", "/fill", "/runs"}  # fmt: skip
-"""Paths whose requests are counted each."""
+"""Paths that have request counts of their own."""
 _MAX_TOP = 1000
 _MAX_LINES = 256
 _MAX_BEAM = 32
@@ -56,7 +56,7 @@ _MISSING = {"/v1/responses": "use /v1/completions", "/v1/embeddings": "there are
 
 
 class Endpoints:
-    """The API of some models."""
+    """HTTP endpoints of the served models."""
 
     def __init__(self, models: Models, config: ServerConfig, statistics: Statistics) -> None:
         """Create the endpoints.
@@ -64,13 +64,13 @@ class Endpoints:
         Args:
             models: by name.
             config: limits.
-            statistics: counts times.
+            statistics: records request counts and latencies.
         """
         self._models, self._config, self._statistics = models, config, statistics
         self._is_draining = False
 
     def drain(self) -> None:
-        """Say from now on that the server is ending."""
+        """Report from now on that the server is shutting down."""
         self._is_draining = True
 
     def routes(self) -> list[BaseRoute]:
@@ -100,32 +100,32 @@ class Endpoints:
         ]
 
     async def health(self, _: Request) -> Response:
-        """Whether the server answers."""
+        """Return whether the server accepts requests, and its models."""
         if self._is_draining:
             raise unavailable("the server is shutting down")
         return JsonResponse({"status": "ok", "models": [model.name for model in self._models]})
 
     async def metrics(self, _: Request) -> Response:
-        """Counts, for Prometheus."""
+        """Metrics in Prometheus text format."""
         return Response(self._statistics.format(self._models), media_type="text/plain; version=0.0.4")
 
     async def list_models(self, _: Request) -> Response:
-        """The models."""
+        """List the models."""
         return JsonResponse({"object": "list", "data": [model.to_dict() for model in self._models]})
 
     async def get_model(self, request: Request) -> Response:
-        """One model."""
+        """Describe a model."""
         return JsonResponse(self._models.get(request.path_params["name"]).to_dict())
 
     async def completions(self, request: Request) -> Response:
         """Continue prompts."""
-        body = await self._read(request)
+        body = await self._read_body(request)
         parsed, model = parse_completion(body, self._config), self._models.get(body.get("model"))
         return await self._complete(request, model, parsed, CompletionAnswer)
 
     async def chat(self, request: Request) -> Response:
         """Reply to messages."""
-        body = await self._read(request)
+        body = await self._read_body(request)
         messages, parsed = parse_chat(body, self._config)
         model = self._models.get(body.get("model"))
         encode = partial(model.encode_chat, messages, max_tokens=parsed.max_tokens, truncates=parsed.truncates)
@@ -134,7 +134,7 @@ class Endpoints:
     async def _complete(
         self, request: Request, model: ServedModel, parsed: CompletionRequest, kind: type[CompletionAnswer]
     ) -> Response:
-        """Submit completions, and answer with all of them or as their tokens come."""
+        """Submit completions, and return all of them, or stream their tokens."""
         deadline = asyncio.get_running_loop().time() + self._config.timeout
         with noticing_disconnect(request.receive):
             built = await asyncio.to_thread(build_completions, model, parsed, self._config)
@@ -164,17 +164,17 @@ class Endpoints:
 
     async def score(self, request: Request) -> Response:
         """Score a text."""
-        body = await self._read(request, "text", "top")
+        body = await self._read_body(request, "text", "top")
         model, text = self._models.get(body.get("model")), read_string(body, "text")
         top = read_number(body, "top", 5, maximum=_MAX_TOP)
         text = model.normalize(text)
         model.decoder  # noqa: B018 (raises the error for a model of another kind)
         self._check_length(len(await _encode(model, text)), "text")
-        return await self._answer(request, model, lambda: inspection.score(model, text, top=top))
+        return await self._compute_response(request, model, lambda: inspection.score(model, text, top=top))
 
     async def next(self, request: Request) -> Response:
         """Return the distribution of the next token."""
-        body = await self._read(request, "prompt", "top", *_SAMPLING_NAMES)
+        body = await self._read_body(request, "prompt", "top", *_SAMPLING_NAMES)
         model, settings = self._models.get(body.get("model")), read_sampling(body)
         (prompt, *others) = read_prompts(body)
         if others:
@@ -187,24 +187,26 @@ class Endpoints:
         except LMError as error:
             raise from_lm_error(error) from None
         self._check_length(len(ids), "prompt")
-        return await self._answer(request, model, lambda: inspection.next_tokens(model, generator, ids, top=top))
+        return await self._compute_response(
+            request, model, lambda: inspection.next_tokens(model, generator, ids, top=top)
+        )
 
     async def attention(self, request: Request) -> Response:
         """Return attention weights."""
-        body = await self._read(request, "text", "target", "to", "layer", "head")
+        body = await self._read_body(request, "text", "target", "to", "layer", "head")
         model, text = self._models.get(body.get("model")), read_string(body, "text")
         target = None if body.get("target") is None else read_string(body, "target")
         to = None if body.get("to") is None else read_string(body, "to")
         layer, head = (read_number(body, name, 0, minimum=1) or None for name in ("layer", "head"))
         text = model.normalize(text)
         self._check_length(len(await _encode(model, text)), "text")
-        return await self._answer(
+        return await self._compute_response(
             request, model, lambda: inspection.attention(model, text, target, to=to, layer=layer, head=head)
         )
 
     async def tokenize(self, request: Request) -> Response:
         """Return the tokens of a text."""
-        body = await self._read(request, "text")
+        body = await self._read_body(request, "text")
         model, text = self._models.get(body.get("model")), read_string(body, "text")
         try:
             return JsonResponse(await asyncio.to_thread(inspection.tokenize, model, text))
@@ -213,7 +215,7 @@ class Endpoints:
 
     async def detokenize(self, request: Request) -> Response:
         """Return the text of tokens."""
-        body = await self._read(request, "tokens")
+        body = await self._read_body(request, "tokens")
         model, tokens = self._models.get(body.get("model")), body.get("tokens")
         size = model.tokenizer.vocab_size
         if not isinstance(tokens, list) or not all(
@@ -228,7 +230,7 @@ class Endpoints:
 
     async def translate(self, request: Request) -> Response:
         """Translate lines."""
-        body = await self._read(request, "text", "to", "alignments", *TRANSLATION_NAMES)
+        body = await self._read_body(request, "text", "to", "alignments", *TRANSLATION_NAMES)
         model, lines = self._models.get(body.get("model")), body.get("text")
         if not model.loaded.model.config.translates:
             raise model.wrong_kind("translate")
@@ -249,16 +251,16 @@ class Endpoints:
         if config.beam > _MAX_BEAM:
             raise invalid(f"beam must be at most {_MAX_BEAM}", param="beam")
         alignments = read_flag(body, "alignments")
-        return await self._answer(
+        return await self._compute_response(
             request, model, lambda: inspection.translate(model, lines, config, to=to, alignments=alignments)
         )
 
     async def fill(self, request: Request) -> Response:
         """Predict masked tokens."""
-        body = await self._read(request, "text", "top_k")
+        body = await self._read_body(request, "text", "top_k")
         model, text = self._models.get(body.get("model")), read_string(body, "text")
         top = read_number(body, "top_k", 5, minimum=1, maximum=_MAX_TOP)
-        return await self._answer(request, model, lambda: inspection.fill(model, text, top=top))
+        return await self._compute_response(request, model, lambda: inspection.fill(model, text, top=top))
 
     async def list_runs(self, _: Request) -> Response:
         """The runs whose curves can be read."""
@@ -271,8 +273,8 @@ class Endpoints:
             raise invalid("from must be a step", param="from")
         return JsonResponse(await asyncio.to_thread(curves.read_metrics, self._config.runs, name, int(first)))
 
-    async def _read(self, request: Request, *names: str) -> Mapping[str, Any]:
-        """Read a request; with names of fields, no others are allowed."""
+    async def _read_body(self, request: Request, *names: str) -> Mapping[str, Any]:
+        """Read the JSON body of a request; with names of fields, no others are allowed."""
         body = await read_object(request, self._config.max_body)
         if names:
             check_known(body, ("model", *names))
@@ -285,8 +287,8 @@ class Endpoints:
                 code="context_length_exceeded",
             )  # fmt: skip
 
-    async def _answer(self, request: Request, model: ServedModel, compute: Callable[[], Any]) -> Response:
-        """Answer with what a job of a model's scheduler returns."""
+    async def _compute_response(self, request: Request, model: ServedModel, compute: Callable[[], Any]) -> Response:
+        """Compute a value in the model's scheduler and return it as JSON."""
         deadline = asyncio.get_running_loop().time() + self._config.timeout
         with noticing_disconnect(request.receive):
             async with _time_limit(deadline):
@@ -348,7 +350,7 @@ class _EventStreamResponse(Response):
 
 def build_app(
     models: Models, config: ServerConfig, *, on_start: Callable[[], Awaitable[None]]
-) -> tuple[Gate, Endpoints]:
+) -> tuple[AccessMiddleware, Endpoints]:
     """Build the application.
 
     Args:
@@ -376,7 +378,7 @@ def build_app(
         is_file = scope["type"] == "http" and scope["path"] in files
         await (static if is_file else router)(scope, receive, send)
 
-    return Gate(app, config, statistics, public_paths=files), endpoints
+    return AccessMiddleware(app, config, statistics, public_paths=files), endpoints
 
 
 def list_web_files() -> set[str]:

@@ -35,10 +35,10 @@ class Field:
 
 def _sampling(name: str) -> Field:
     """A field with the name and the limits of a sampling setting."""
-    described = next(each for each in list_options(SamplingConfig) if each.name == name)
-    default = described.default_text or described.default
+    option = next(option for option in list_options(SamplingConfig) if option.name == name)
+    default = option.default_text or option.default
     shown = "" if default in (None, (), "") else f" Default: {str(default).lower()}."
-    return Field(name, "supported", described.help + shown)
+    return Field(name, "supported", option.help + shown)
 
 
 _SHARED = (

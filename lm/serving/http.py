@@ -92,8 +92,8 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not a JSON number")
 
 
-class Gate:
-    """The outer application: checks each request before the API sees it, and turns every error into JSON.
+class AccessMiddleware:
+    """Middleware that checks access to the API, counts requests and turns errors into JSON.
 
     Without a token, only requests that name this machine are answered, so that a web page cannot reach the server by
     letting its own name point to it (DNS rebinding). Pages of other origins are refused unless they are allowed.
@@ -105,7 +105,7 @@ class Gate:
         Args:
             app: the API.
             config: token and origins.
-            statistics: counts the requests.
+            statistics: records request counts and latencies.
             public_paths: answered without the token: the files of the web interface.
         """
         self._app, self._config, self._statistics = app, config, statistics

@@ -34,8 +34,8 @@ DONE = b"data: [DONE]\n\n"
 
 
 @dataclass(frozen=True)
-class Head:
-    """What all objects of one response have in common.
+class ResponseMetadata:
+    """Fields that all objects of one response have in common.
 
     Attributes:
         kind: of the object, such as "text_completion".

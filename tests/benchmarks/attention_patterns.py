@@ -195,9 +195,9 @@ def report(found: Sequence[Cost]) -> None:
     print("| length | attention | ms | to full | to half the length | MB | to full |\n|-|-|-|-|-|-|-|")
     for cost in found:
         full = bytes_of.get((_full(cost.kind), cost.length))
-        growth, share = ("" if each is None else f"{each:.2f}" for each in (cost.to_half, full and cost.bytes / full))
+        growth, ratio = ("" if each is None else f"{each:.2f}" for each in (cost.to_half, full and cost.bytes / full))
         print(f"| {cost.length:,} | {cost.kind} | {1000 * cost.seconds:.1f} | {cost.to_full:.2f} | {growth} |", end=" ")
-        print(f"{cost.bytes / 1e6:.0f} | {share} |")
+        print(f"{cost.bytes / 1e6:.0f} | {ratio} |")
 
 
 def main() -> None:

@@ -3,7 +3,7 @@
     python -m tests.benchmarks.budget CORPUS [--budgets 2m 5m 10m] [--seed 1] [-- flags of lm train]
 
 For each budget: the run that is given nothing else, then a grid of sizes and of what holds it back. Prints a table in
-Markdown: wall time of the whole command as a share of the budget, and bits per byte of the whole validation split, of
+Markdown: wall time of the whole command as a ratio of the budget, and bits per byte of the whole validation split, of
 the best checkpoint, and of the last.
 """
 
@@ -32,9 +32,9 @@ GRID: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of a run: wall time as a share of its budget, and bits per byte at best and in the end."""
+    """Of a run: wall time as a ratio of its budget, and bits per byte at best and in the end."""
 
-    share: float
+    ratio: float
     best: float
     last: float
 
@@ -56,7 +56,7 @@ def main() -> None:
     for budget in given.budgets:
         for name, settings in GRID.items():
             found = outcome(given.corpus, budget, [*settings, *(flag for flag in flags if flag != "--")])
-            print(f"| {budget} | {name} | {found.share:.1%} | {found.best:.4f} | {found.last:.4f} |", flush=True)
+            print(f"| {budget} | {name} | {found.ratio:.1%} | {found.best:.4f} | {found.last:.4f} |", flush=True)
 
 
 if __name__ == "__main__":

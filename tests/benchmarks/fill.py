@@ -3,7 +3,7 @@
     python -m tests.benchmarks.fill [--steps 1500] [--masked-share 0.3] [--seed 1] [--blanks 400] [--run FOLDER]
 
 Trains a masked model of the preset tiny on the stories that ship, on one thread, unless a run is given. Then single
-tokens of the held-out stories are hidden, the same for all, and the share that each guesses at first is printed: the
+tokens of the held-out stories are hidden, the same for all, and the fraction that each guesses at first is printed: the
 model, which reads the whole context around a blank, and n-gram models of all orders up to 5 that counted what the
 model was trained on, with interpolated Kneser-Ney smoothing. These guess from the tokens to the left, from those to
 the right (having counted the text backwards), from both (the token that makes the tokens from its place to the right

@@ -54,11 +54,11 @@ def attentions(dtype: torch.dtype) -> Iterator[tuple[str, Ways]]:
     """Causal and trained, with and without dropout; and decoded in float32."""
     for shape in TRAINED:
         parts = [torch.randn(shape, dtype=dtype, requires_grad=True) for _ in range(3)]
-        for share in (0.0, 0.1):
-            work = partial(_trained_attention, parts, share)
-            others = {} if share else {"fused": partial(_by, False, work)}
+        for dropout in (0.0, 0.1):
+            work = partial(_trained_attention, parts, dropout)
+            others = {} if dropout else {"fused": partial(_by, False, work)}
             yield (
-                f"{'x'.join(map(str, shape))}, dropout {share}",
+                f"{'x'.join(map(str, shape))}, dropout {dropout}",
                 {"ours": work, "products": partial(_by, True, work), **others},
             )
     if dtype is torch.float32:
@@ -75,8 +75,8 @@ def _by(by_products: bool, work: Callable[[], object]) -> None:
         work()
 
 
-def _trained_attention(parts: list[Tensor], share: float) -> None:
-    attention.attend(*parts, mask=Mask.causal(), dropout=share).sum().backward()
+def _trained_attention(parts: list[Tensor], dropout: float) -> None:
+    attention.attend(*parts, mask=Mask.causal(), dropout=dropout).sum().backward()
 
 
 def dropouts(dtype: torch.dtype) -> Iterator[tuple[str, Ways]]:

@@ -4,8 +4,8 @@
 
 The preset tiny, or one as wide as is said, is pre-trained on the stories without labels. Then all its weights, or
 adapters of a rank on all matrices, learn the task for as many steps from the same batches. Prints for each way, rate
-and seed the loss on the questions, which were not trained on, the accuracy, the share of the parameters that is trained
-and the processor time of a step.
+and seed the loss on the questions, which were not trained on, the accuracy, the fraction of
+trainable parameters and the CPU time of a step.
 """
 
 import argparse
@@ -105,10 +105,10 @@ def measured(run: Run, asked: list[Question]) -> str:
         if isinstance(event, Step):
             times.append(time.process_time() - before)
         before = time.process_time()
-    share = sum(value.numel() for value in trainable_weights(run.model).values()) / count_parameters(run.model)
+    fraction = sum(value.numel() for value in trainable_weights(run.model).values()) / count_parameters(run.model)
     assert run.state.best_loss is not None
     step = f"{1000 * statistics.median(times):.0f} ms"
-    return f"{run.state.best_loss:.4f}  {accuracy(run, asked):>8.1%}  {share:>7.1%}  {step:>8}"
+    return f"{run.state.best_loss:.4f}  {accuracy(run, asked):>8.1%}  {fraction:>7.1%}  {step:>8}"
 
 
 if __name__ == "__main__":

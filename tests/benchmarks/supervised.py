@@ -6,7 +6,7 @@ The task: given a sentence of a story that names one of its characters and has n
 (he, she or they), which the grammar of the stories knows and the sentence does not say. Examples are from `train.txt`,
 questions from `heldout.txt`. The preset tiny is pre-trained on `train.txt` without labels; then it and models with
 random weights learn the task in the same way, on the same batches. Prints, for runs of some lengths, each with its
-whole schedule, the share of questions that greedy generation answers with exactly the label: mean and range over seeds.
+whole schedule, the fraction of questions that greedy generation answers exactly: mean and range over seeds.
 """
 
 import argparse
@@ -83,7 +83,7 @@ def learned(run: Run, asked: list[Question]) -> float:
 
 @torch.inference_mode()
 def accuracy(run: Run, asked: list[Question]) -> float:
-    """The share of questions whose greedy continuation is the label and the end."""
+    """The fraction of questions whose greedy continuation is the label and the end."""
     assert isinstance(run.model, DecoderOnly)
     run.model.eval()
     ends, right = build_text_frame(run.tokenizer).after, 0

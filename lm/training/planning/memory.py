@@ -70,20 +70,20 @@ def estimate_memory(config: RunConfig, *, processes: int, dtype: str) -> MemoryE
     moments = 2 * weights if config.training.optimizer == "adamw" else 2 * (weights - matrices) + matrices
     copies = 1 + bool(config.training.ema)
     rows = max(1, -(-batch_rows(config) // processes))
-    at_once = min(rows, config.training.micro_batch_size or rows)
+    micro_batch_rows = min(rows, config.training.micro_batch_size or rows)
     gathered = around = 0
     if is_sharded := config.distribution.shard and processes > 1:
         blocks = [_count_parameters(block) for block in model.modules() if isinstance(block, Block)]
         around = weights - sum(blocks)
         gathered = around + min(_GATHERED_BLOCKS, len(blocks)) * max(blocks)
-    each, micro_batches = processes if is_sharded else 1, -(-rows // at_once)
-    of_gradients = weights // each + around + max(blocks) if is_sharded and micro_batches == 1 else weights
+    each, micro_batches = processes if is_sharded else 1, -(-rows // micro_batch_rows)
+    gradients = weights // each + around + max(blocks) if is_sharded and micro_batches == 1 else weights
     return MemoryEstimate(
         weights=_FLOAT32 * (copies * weights // each + gathered),
-        gradients=_FLOAT32 * of_gradients,
+        gradients=_FLOAT32 * gradients,
         optimizer=_FLOAT32 * moments // each,
-        activations=measure_activation_bytes(config, rows=at_once, dtype=dtype),
-        loss=_loss_bytes(config, at_once, dtype),
+        activations=measure_activation_bytes(config, rows=micro_batch_rows, dtype=dtype),
+        loss=_loss_bytes(config, micro_batch_rows, dtype),
         copied=_FLOAT32 * (copies * weights + moments),
         exchanged=_communication_bytes(weights, around, processes, micro_batches=micro_batches, is_sharded=is_sharded)
         + (config.training.optimizer == "muon")

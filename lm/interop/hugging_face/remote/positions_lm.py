@@ -91,8 +91,8 @@ def relative_buckets(distances: Tensor, *, is_causal: bool, farthest: int) -> Te
     of_direction = BUCKETS if is_causal else BUCKETS // 2
     single = of_direction // 2
     far = (-distances).clamp(min=0) if is_causal else distances.abs()
-    share = (far.clamp(min=single).float() / single).log() / math.log(farthest / single)
-    logarithmic = (single + (share * (of_direction - single)).long()).clamp(max=of_direction - 1)
+    fraction = (far.clamp(min=single).float() / single).log() / math.log(farthest / single)
+    logarithmic = (single + (fraction * (of_direction - single)).long()).clamp(max=of_direction - 1)
     found = torch.where(far < single, far, logarithmic)
     return found if is_causal else found + of_direction * (distances > 0)
 
