@@ -54,11 +54,11 @@ def attentions(dtype: torch.dtype) -> Iterator[tuple[str, Ways]]:
     """Causal and trained, with and without dropout; and decoded in float32."""
     for shape in TRAINED:
         parts = [torch.randn(shape, dtype=dtype, requires_grad=True) for _ in range(3)]
-        for dropout in (0.0, 0.1):
-            work = partial(_trained_attention, parts, dropout)
-            others = {} if dropout else {"fused": partial(_by, False, work)}
+        for rate in (0.0, 0.1):
+            work = partial(_trained_attention, parts, rate)
+            others = {} if rate else {"fused": partial(_by, False, work)}
             yield (
-                f"{'x'.join(map(str, shape))}, dropout {dropout}",
+                f"{'x'.join(map(str, shape))}, dropout {rate}",
                 {"ours": work, "products": partial(_by, True, work), **others},
             )
     if dtype is torch.float32:
@@ -75,8 +75,8 @@ def _by(by_products: bool, work: Callable[[], object]) -> None:
         work()
 
 
-def _trained_attention(parts: list[Tensor], dropout: float) -> None:
-    attention.attend(*parts, mask=Mask.causal(), dropout=dropout).sum().backward()
+def _trained_attention(parts: list[Tensor], rate: float) -> None:
+    attention.attend(*parts, mask=Mask.causal(), dropout=rate).sum().backward()
 
 
 def dropouts(dtype: torch.dtype) -> Iterator[tuple[str, Ways]]:
