@@ -19,67 +19,70 @@ _WHOSE = {
 }
 
 
-def print_map(one: TextAttention, config: AttentionConfig) -> None:
+def print_map(attention: TextAttention, config: AttentionConfig) -> None:
     """Print a map as text, in the width and colours of the terminal."""
-    for line in render_lines(one, config, width=shutil.get_terminal_size().columns, colours=detect_colours()):
+    for line in render_lines(attention, config, width=shutil.get_terminal_size().columns, colours=detect_colours()):
         print(line)
 
 
-def print_json(one: TextAttention, config: AttentionConfig) -> None:
+def print_json(attention: TextAttention, config: AttentionConfig) -> None:
     """Print all layers and heads on one line of JSON."""
-    print(format_json_line(to_dict(one, config)))
+    print(format_json_line(to_dict(attention, config)))
 
 
-def render_lines(one: TextAttention, config: AttentionConfig, *, width: int | None, colours: int) -> Iterator[str]:
+def render_lines(
+    attention: TextAttention, config: AttentionConfig, *, width: int | None, colours: int
+) -> Iterator[str]:
     """Render a map as text: the texts, the heat map, and the alignments of a translation."""
-    heat_map = build_heat_map(one.map, config)
-    names = ("source", "target") if one.map.is_of_translation else ("text",)
-    for name, text in zip(names, one.texts, strict=True):
+    heat_map = build_heat_map(attention.map, config)
+    names = ("source", "target") if attention.map.is_of_translation else ("text",)
+    for name, text in zip(names, attention.texts, strict=True):
         yield f"{name}  {format_name(text).replace('␣', ' ')}".rstrip()
     yield from draw_heat_map(heat_map, width=width, colours=colours)
-    if one.map.is_of_translation:
+    if attention.map.is_of_translation:
         yield ""
-        yield f"alignments (source-target words, from 0): {one.map.pharaoh(layer=config.layer, head=config.head)}"
+        yield f"alignments (source-target words, from 0): {attention.map.pharaoh(layer=config.layer, head=config.head)}"
 
 
-def build_heat_map(of: AttentionMap, config: AttentionConfig) -> HeatMap:
+def build_heat_map(attention_map: AttentionMap, config: AttentionConfig) -> HeatMap:
     """The heat map of the chosen layer and head, or of the mean over those not chosen."""
-    return HeatMap(describe(of, config), of.queries.labels, of.keys.labels, weight_rows(of, config))
+    queries, keys = attention_map.queries.labels, attention_map.keys.labels
+    return HeatMap(describe(attention_map, config), queries, keys, weight_rows(attention_map, config))
 
 
-def weight_rows(of: AttentionMap, config: AttentionConfig) -> list[list[float | None]]:
+def weight_rows(attention_map: AttentionMap, config: AttentionConfig) -> list[list[float | None]]:
     """The chosen weights as rows; None for future positions."""
-    weights = of.mean(layer=config.layer, head=config.head).tolist()
+    weights = attention_map.mean(layer=config.layer, head=config.head).tolist()
     return [
-        [None if of.is_causal and column > row else weight for column, weight in enumerate(line)]
+        [None if attention_map.is_causal and column > row else weight for column, weight in enumerate(line)]
         for row, line in enumerate(weights)
     ]
 
 
-def describe(of: AttentionMap, config: AttentionConfig) -> str:
+def describe(attention_map: AttentionMap, config: AttentionConfig) -> str:
     """A caption: whose attention, layer, head, unit."""
-    layers, heads = of.weights.shape[:2]
+    layers, heads = attention_map.weights.shape[:2]
     layer = f"layer {config.layer}" if config.layer else f"mean of {layers} layers" if layers > 1 else "one layer"
     head = f"head {config.head}" if config.head else f"mean of {heads} heads" if heads > 1 else "one head"
-    return f"{_WHOSE[of.kind]}, {layer}, {head}; % of each row"
+    return f"{_WHOSE[attention_map.kind]}, {layer}, {head}; % of each row"
 
 
-def to_dict(one: TextAttention, config: AttentionConfig) -> dict[str, Any]:
+def to_dict(attention: TextAttention, config: AttentionConfig) -> dict[str, Any]:
     """Convert to plain values: all layers and heads, the mean of the chosen ones, and alignments."""
-    chosen = one.map.mean(layer=config.layer, head=config.head)
+    chosen = attention.map.mean(layer=config.layer, head=config.head)
     report: dict[str, Any] = {
-        "kind": one.map.kind,
-        "texts": list(one.texts),
+        "kind": attention.map.kind,
+        "texts": list(attention.texts),
         "unit": config.unit,
         "layer": config.layer,
         "head": config.head,
-        "queries": _axis(one.map.queries),
-        "keys": _axis(one.map.keys),
+        "queries": _axis(attention.map.queries),
+        "keys": _axis(attention.map.keys),
         "mean": _rounded(chosen),
-        "weights": _rounded(one.map.weights),
+        "weights": _rounded(attention.map.weights),
     }
-    if one.map.is_of_translation:
-        report["alignments"] = one.map.pharaoh(layer=config.layer, head=config.head)
+    if attention.map.is_of_translation:
+        report["alignments"] = attention.map.pharaoh(layer=config.layer, head=config.head)
     return report
 
 

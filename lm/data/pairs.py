@@ -64,9 +64,9 @@ class PairOrder:
 
     def position(self, consumed: int) -> _Position:
         """Return the position after `consumed` pairs."""
-        epoch, place = divmod(consumed, self.samples)
-        pool = int(np.searchsorted(self.starts, place, side="right")) - 1
-        return _Position(epoch, pool, place - int(self.starts[pool]))
+        epoch, index = divmod(consumed, self.samples)
+        pool = int(np.searchsorted(self.starts, index, side="right")) - 1
+        return _Position(epoch, pool, index - int(self.starts[pool]))
 
     def key(self, epoch: int) -> Indices:
         """Return the (1,) key from which all randomness of an epoch is derived."""
@@ -74,8 +74,8 @@ class PairOrder:
 
     def pair_indices(self, epoch: int, pool: int) -> Integers:
         """Return the indices of the pairs of a pool, in the order of the epoch."""
-        places = np.arange(self.starts[pool], self.starts[pool + 1], dtype=np.uint64)
-        return permute_indices(places, self.samples, np.repeat(self.key(epoch), len(places))).astype(np.int64)
+        indices = np.arange(self.starts[pool], self.starts[pool + 1], dtype=np.uint64)
+        return permute_indices(indices, self.samples, np.repeat(self.key(epoch), len(indices))).astype(np.int64)
 
 
 class PairData(TrainingData):
@@ -135,7 +135,7 @@ class PairData(TrainingData):
         self._order = PairOrder(samples=self.samples, seed=seed)
         self._has_dropout, self._dropout_until = config.bpe_dropout > 0, config.bpe_dropout_until
         self._dropout_samples: int | None = None  # consumed when BPE dropout ends; None: it lasts for the whole run
-        self._pool: tuple[tuple[int, int, bool], PairBatches] | None = None  # made last, and which it is
+        self._pool: tuple[tuple[int, int, bool], PairBatches] | None = None  # the last pool built, with its key
         first = self._pool_batches(0, 0, dropout=self._has_dropout)
         self.steps_per_epoch = len(first) * self.samples / int(self._order.starts[1])
 
@@ -192,16 +192,16 @@ class PairData(TrainingData):
 
     def references(self, limit: int | None = None) -> list[ReferenceTranslation]:
         """Return the validation split as text, or its first `limit` sentences; directions alternate."""
-        found: list[ReferenceTranslation] = []
+        references: list[ReferenceTranslation] = []
         for source, target, heads in self._stored.validation_texts():
             texts = {"source": source, "target": target}
-            found += [
-                ReferenceTranslation(texts[each.source], texts[each.target], each.tag, heads)
-                for each in self._directions
+            references += [
+                ReferenceTranslation(texts[direction.source], texts[direction.target], direction.tag, heads)
+                for direction in self._directions
             ]
-            if limit is not None and len(found) >= limit:
-                return found[:limit]
-        return found
+            if limit is not None and len(references) >= limit:
+                return references[:limit]
+        return references
 
     def _check_lengths(self, context: int) -> None:
         """Raise InputError if a pair does not fit into the context."""
@@ -226,10 +226,10 @@ class PairData(TrainingData):
 
     def _pool_batches(self, epoch: int, pool: int, *, dropout: bool) -> PairBatches:
         """Return the batches of a pool; the last pool is cached."""
-        wanted, made = (epoch, pool, dropout), self._pool
-        if made is None or made[0] != wanted:
-            made = self._pool = wanted, self._build_pool(epoch, pool, dropout)
-        return made[1]
+        key, cached = (epoch, pool, dropout), self._pool
+        if cached is None or cached[0] != key:
+            cached = self._pool = key, self._build_pool(epoch, pool, dropout)
+        return cached[1]
 
     def _build_pool(self, epoch: int, pool: int, dropout: bool) -> PairBatches:
         key, samples = self._order.key(epoch), self._order.pair_indices(epoch, pool)
@@ -245,12 +245,12 @@ class PairData(TrainingData):
             key: of the epoch, for BPE dropout.
         """
         of_direction, pairs = np.divmod(samples, self.samples // len(self._directions))
-        places, parts = [], []
+        indices, parts = [], []
         for number, direction in enumerate(self._directions):
-            mine = np.flatnonzero(of_direction == number)
-            keys = None if key is None else hash64(key ^ samples[mine].astype(np.uint64))
-            places.append(mine)
-            parts.append(self._framed.rows("train", direction, pairs[mine], keys))
-        back = np.argsort(np.concatenate(places), kind="stable")
-        sources, targets = (RaggedArray.concatenate(side).take(back) for side in zip(*parts, strict=True))
+            selected = np.flatnonzero(of_direction == number)
+            keys = None if key is None else hash64(key ^ samples[selected].astype(np.uint64))
+            indices.append(selected)
+            parts.append(self._framed.rows("train", direction, pairs[selected], keys))
+        order = np.argsort(np.concatenate(indices), kind="stable")
+        sources, targets = (RaggedArray.concatenate(side).take(order) for side in zip(*parts, strict=True))
         return sources, targets

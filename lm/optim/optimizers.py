@@ -1,4 +1,4 @@
-"""Creating the optimizers of a model; their state as named tensors."""
+"""Build the optimizers of a model, and convert their state to named tensors."""
 
 from __future__ import annotations
 
@@ -73,22 +73,22 @@ def hidden_matrices(model: nn.Module) -> dict[Tensor, Sequence[int]]:
     For a model with adapters, only theirs.
 
     Returns:
-        Parameters with the numbers of rows of the matrices stacked in them, such as queries, keys and values.
+        The row counts of the matrices stacked in each parameter, as in fused QKV.
     """
-    found: dict[Tensor, Sequence[int]] = {}
+    matrices: dict[Tensor, Sequence[int]] = {}
     for block in (module for module in model.modules() if isinstance(module, Block)):
-        found |= {parameter: (len(parameter),) for parameter in block.parameters() if parameter.ndim == 2}
+        matrices |= {parameter: (len(parameter),) for parameter in block.parameters() if parameter.ndim == 2}
         for module in block.modules():
             if isinstance(module, Linear):
-                found[module.weight] = module.projected
+                matrices[module.weight] = module.projected
             if isinstance(module, LoraLinear):
-                found |= {module.lora_a: [module.rank] * len(module.projected), module.lora_b: module.projected}
+                matrices |= {module.lora_a: [module.rank] * len(module.projected), module.lora_b: module.projected}
     for stack in (module for module in model.modules() if isinstance(module, (RecurrentEncoder, RecurrentDecoder))):
         width = stack.recurrent[0].hidden_size
         assert isinstance(width, int)
         of_stack = {parameter: len(parameter) // width for parameter in stack.parameters() if parameter.ndim == 2}
-        found |= {parameter: (width,) * matrices for parameter, matrices in of_stack.items() if matrices}
-    return {parameter: rows for parameter, rows in found.items() if parameter.requires_grad}
+        matrices |= {parameter: (width,) * n_gates for parameter, n_gates in of_stack.items() if n_gates}
+    return {parameter: rows for parameter, rows in matrices.items() if parameter.requires_grad}
 
 
 def training_bytes(model: ModelConfig, config: TrainingConfig, lora: LoraConfig = _NO_ADAPTERS) -> int:

@@ -1,4 +1,4 @@
-"""Runs the server: binds the address, loads the models, answers until a signal."""
+"""Run the server: bind the address, load the models, serve until a signal."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def bind(config: ServerConfig) -> socket.socket:
         )
     where = f"{config.host}:{config.port}"
     try:
-        found = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM)
-        family, kind, protocol, _, address = found[0]
+        addresses = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM)
+        family, kind, protocol, _, address = addresses[0]
     except OSError as error:
         raise InputError(f"{where}: {error.strerror or error}") from None
     listener = socket.socket(family, kind, protocol)

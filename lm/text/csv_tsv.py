@@ -50,7 +50,7 @@ def parse_rows(
     names: Sequence[str] | None = None
     for number, fields in _parse_records(blocks, name=name, kind=kind):
         if names is None:
-            names = _make_unique(fields) if header else [str(place) for place in range(1, len(fields) + 1)]
+            names = _make_unique(fields) if header else [str(index) for index in range(1, len(fields) + 1)]
             if header:
                 continue
         if len(fields) != len(names):
@@ -74,11 +74,11 @@ def _count_fields(fields: int) -> str:
 
 def _make_unique(names: Sequence[str]) -> list[str]:
     """Number column names that are empty or repeated."""
-    found: list[str] = []
-    for place, name in enumerate(names, 1):
+    unique: list[str] = []
+    for index, name in enumerate(names, 1):
         stripped = name.strip()
-        found.append(stripped if stripped and stripped not in found else f"{stripped} (column {place})".strip())
-    return found
+        unique.append(stripped if stripped and stripped not in unique else f"{stripped} (column {index})".strip())
+    return unique
 
 
 def _parse_records(blocks: Iterable[str], *, name: str, kind: Kind) -> Iterator[tuple[int, list[str]]]:

@@ -23,7 +23,7 @@ TIMEOUT = 30.0
 """Seconds without a byte before the connection is closed."""
 
 _BLOCK_BYTES = 1 << 18
-_SERVER_ERROR = 500  # the least status that says that the server, not the request, is at fault
+_SERVER_ERROR = 500  # the lowest status of server errors
 
 
 class _Interrupted(Exception):  # noqa: N818 (caught here, and never an error by itself)
@@ -76,7 +76,7 @@ def _transfer(url: str, stream: BinaryIO, progress: ProgressCallback | None) -> 
             stream.seek(0)
             stream.truncate()
             if response.status == http.HTTPStatus.PARTIAL_CONTENT:
-                raise _Interrupted("the server sent another part than was asked for")
+                raise _Interrupted("the server sent another range than requested")
         length = response.headers["Content-Length"]
         total = None if length is None else have + int(length)
         for block in _read_blocks(response):
@@ -104,7 +104,7 @@ def _request(url: str, have: int) -> http.client.HTTPResponse | None:
             if error.code >= _SERVER_ERROR or error.code == http.HTTPStatus.TOO_MANY_REQUESTS:
                 raise _Interrupted(f"the server answers {error.code} {error.reason}") from None
             raise InputError(
-                f"{url}: the server answers {error.code} {error.reason}; it may have moved: look for it by hand"
+                f"{url}: the server answers {error.code} {error.reason}; it may have moved: search for it"
             ) from None
     except urllib.error.URLError as error:
         raise _Interrupted(f"{urlsplit(url).hostname} cannot be reached: {error.reason}") from None
