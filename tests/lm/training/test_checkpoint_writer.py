@@ -116,7 +116,7 @@ def test_weights_that_are_no_numbers_are_never_saved(make_run, broken, ema):
         next(event for event in events if isinstance(event, Step) and event.step == 6)
         run.writer.wait()
         before = sums(run)
-        for weights in (run.model.state_dict(), run.average.weights if run.average else {}):
+        for weights in (run.model.state_dict(), run.ema.weights if run.ema else {}):
             for value in weights.values():
                 value[0] = broken
         with pytest.raises(TrainingError, match=problem):
