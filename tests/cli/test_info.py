@@ -57,7 +57,7 @@ def test_information_says_what_each_optimizer_keeps(capsys):
 
     assert "gradients and AdamW's two moments;" in facts("gpt2")
     assert "gradients and Muon's momentum (matrices) or AdamW's two moments (the rest);" in facts("tiny")
-    assert "their average, gradients and Muon's" in facts("translation")
+    assert "EMA weights, gradients and Muon's" in facts("translation")
 
 
 def test_information_tells_how_many_experts_there_are_and_what_each_took(tmp_path, capsys):

@@ -50,7 +50,7 @@ def in_a_folder(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("section", "option"), EVERY)
 def test_a_setting_equals_its_flag(section, option, monkeypatch):
-    monkeypatch.setattr("cli.flags.options.refuse_ineffective", lambda *_: None)
+    monkeypatch.setattr("cli.flags.ineffective_options.refuse_ineffective", lambda *_: None)
     value = value_of(option)
     flag = [option.flag] if option.kind is bool else [option.flag, str(value)]
     by_flag = given(*flag)
@@ -84,7 +84,7 @@ def test_a_wrong_value_has_the_message_of_the_flag(section, option, capsys):
                                        if each.kind is bool], ids=lambda each: each.name)  # fmt: skip
 @pytest.mark.parametrize(("text", "value"), [("true", True), ("no", False), ("1", True), ("false", False)])
 def test_switches_take_the_words_of_toml_and_of_variables(option, text, value, monkeypatch):
-    monkeypatch.setattr("cli.flags.options.refuse_ineffective", lambda *_: None)
+    monkeypatch.setattr("cli.flags.ineffective_options.refuse_ineffective", lambda *_: None)
     section = next(name for name, kind in SECTIONS.items() if option in list_options(kind))
     assert given("--set", f"{section}.{option.name}={text}")[section] == {option.name: value}
 

@@ -103,5 +103,5 @@ def test_checkpoints_of_other_tokenizers_are_not_averaged(tmp_path, side):
             tmp_path / name, config=RunConfig(model=model), model=weights, optimizer={},
             state=run_folder.TrainingState(), is_best=True, **tokenizers,
         ))  # fmt: skip
-    with pytest.raises(InputError, match="two.*another tokenizer than .*one"):
+    with pytest.raises(InputError, match="two.*another tokenizer"):
         average_checkpoints(chosen, tmp_path / "mean")
