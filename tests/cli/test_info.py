@@ -55,8 +55,8 @@ def test_information_says_what_each_optimizer_keeps(capsys):
         assert run(["info", preset]) == 0
         return capsys.readouterr().out
 
-    assert "gradients and AdamW's two moments;" in facts("gpt2")
-    assert "gradients and Muon's momentum (matrices) or AdamW's two moments (the rest);" in facts("tiny")
+    assert "gradients and AdamW's two moments, without activations" in facts("gpt2")
+    assert "gradients and Muon's momentum (matrices) or AdamW's two moments (the rest), without" in facts("tiny")
     assert "EMA weights, gradients and Muon's" in facts("translation")
 
 
