@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from cli.console.messages import print_labelled, print_note, print_notes
 from cli.console.numbers import format_bytes, format_count, format_duration, format_number_of
 from cli.corpus_report import MUCH_REPEATED, warn_of_repetition
@@ -92,11 +94,25 @@ def report_labels(counts: LabelCounts) -> None:
             "warning",
             f"the labels are {len(shown):,} numbers, each learned as a name: a few names learn better (--label-column)",
         )
+    if variants := find_label_variants(counts.train):
+        some = "; ".join(" and ".join(map(repr, group)) for group in variants[:_SHOWN_LABELS])
+        print_labelled(
+            "warning",
+            f"labels that differ only in case or in white space around them are learned as different ones: {some}",
+        )
     if unseen := [label for label, number in counts.train.items() if not number]:
         some = ", ".join(map(repr, unseen[:_SHOWN_LABELS]))
         print_labelled(
             "warning", f"no example to train on has the label {some}: hold out less, or other examples (--validation)"
         )
+
+
+def find_label_variants(labels: Iterable[str]) -> list[list[str]]:
+    """Return the groups of labels that differ only in case or in surrounding white space."""
+    groups: dict[str, list[str]] = {}
+    for label in labels:
+        groups.setdefault(label.strip().casefold(), []).append(label)
+    return [group for group in groups.values() if len(group) > 1]
 
 
 def _is_number(label: str) -> bool:

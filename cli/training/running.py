@@ -34,7 +34,7 @@ from lm.signals import StopSignals
 from lm.training.events import TrainingWarning
 from lm.training.run import Run
 from lm.training.run_summaries import best_accuracy, best_bits_per_byte, has_improved
-from lm.training.trainer import Event, Planned, SettingsChosen, Started, Trainer
+from lm.training.trainer import Event, Planned, SettingsChosen, SpeedEstimator, Started, Trainer
 
 E = TypeVar("E", Planned, Started)
 
@@ -63,7 +63,8 @@ def run_training(
     if tensorboard:
         check_installed()
     began = given.started_at if (launch_time := launcher_env.start_time()) is None else launch_time
-    with Trainer(spec, began=began, progress=show_tokenization_progress) as trainer:
+    machine = SpeedEstimator() if dry_run else None
+    with Trainer(spec, began=began, progress=show_tokenization_progress, machine=machine) as trainer:
         if dry_run:
             show_dry_run(_wait_for(Planned, trainer, given), spec)
             return
@@ -210,7 +211,8 @@ def _report_results(run: Run, *, ngram_bits: Sequence[float]) -> None:
         has_overfit = run.last_validation_loss is not None and run.last_validation_loss > _MUCH_WORSE * state.best_loss
         if bits is not None and bits > min(ngram_bits):
             compared = f"{bits:.2f} bits/byte, and an n-gram baseline has {min(ngram_bits):.2f}"
-            print_labelled("", f"{compared}: {advise_against_baseline(run.folder, has_overfit=has_overfit)}")
+            can_improve = not (has_overfit or run.plan.on_plateau)
+            print_labelled("", f"{compared}: {advise_against_baseline(run.folder, can_improve=can_improve)}")
         if has_overfit:
             print_labelled("", "what helps against a loss that rises: docs/troubleshooting.md")
     record_decoding_dtype(run.folder, dataclasses.replace(run.config.hardware, dtype="auto"))
@@ -218,11 +220,14 @@ def _report_results(run: Run, *, ngram_bits: Sequence[float]) -> None:
         print_note(f"{'' if place else 'next':<8}{command}")
 
 
-def advise_against_baseline(folder: Path, *, has_overfit: bool) -> str:
-    """Return what helps a model that is worse than an n-gram baseline; longer training doesn't if it has overfit."""
-    if has_overfit:
-        return "train on more text"
-    return f"train longer (lm train --resume {folder} --budget 10m), or on more text"
+def advise_against_baseline(folder: Path, *, can_improve: bool) -> str:
+    """Return what helps a model that is worse than an n-gram baseline.
+
+    Longer training doesn't unless it `can_improve`: the run has neither overfit nor reached a plateau.
+    """
+    if can_improve:
+        return f"train longer (lm train --resume {folder} --budget 10m), or on more text"
+    return "train on more text"
 
 
 def _predicts_text(config: RunConfig) -> bool:

@@ -39,6 +39,7 @@ class RunPlan:
             of steps is final.
         decay_step: step at which the decay starts, under a budget or in an extension.
         decay_share: fraction of the peak learning rate there.
+        on_plateau: whether the decay has started because the validation loss no longer falls.
         extended_at: step at which the run was extended.
     """
 
@@ -51,6 +52,7 @@ class RunPlan:
     deadline: float | None = None
     decay_step: int | None = None
     decay_share: float = 1.0
+    on_plateau: bool = False
     extended_at: int | None = None
     optimizer_dtype: str = "bfloat16"
     processes: int = 1

@@ -140,7 +140,6 @@ class Run:
                 clock=lambda: world.synced_time(clock),
             )
         self._expected_speed, self._adjustable_settings = setup.speed, setup.adjustable_settings
-        self._is_past_plateau = False  # the rest of a budget isn't used then
 
     def __repr__(self) -> str:
         """Folder and progress."""
@@ -243,8 +242,8 @@ class Run:
                 return self._replan()
             return self._start_decay(steps, self.plan.decay_share, reason="budget clock", from_best=self._has_overfit)
         steps = self.clock.rescheduled_total(step, self.plan.steps, config=training)
-        if steps is None or (self._is_past_plateau and steps > self.plan.steps):
-            return None
+        if steps is None or (self.plan.on_plateau and steps > self.plan.steps):
+            return None  # the rest of the budget isn't used
         plan = dataclasses.replace(self.plan, steps=steps, decay_step=step, decay_share=self._learning_rate_fraction)
         self._apply_plan(plan, self.config, reason="budget clock")
         return EndRescheduled(step, steps)
@@ -298,7 +297,6 @@ class Run:
             steps = min(steps, plan.steps)
         else:
             steps = min(steps, self.clock.affordable_total(step, steps, config=self.config.training))
-        self._is_past_plateau = True
         reason = "validation loss no longer falls"
         return self._start_decay(steps, self._learning_rate_fraction, reason=reason, from_best=True, on_plateau=True)
 
@@ -322,7 +320,9 @@ class Run:
             reason = f"{reason}; from the weights of step {restored}, the best"
             length = total_steps_from_decay(restored, config=self.config.training) - restored
             steps = min(steps, step + max(1, math.ceil(_OVERFIT_DECAY * length)))
-        plan = dataclasses.replace(self.plan, steps=steps, deadline=None, decay_step=step, decay_share=fraction)
+        plan = dataclasses.replace(
+            self.plan, steps=steps, deadline=None, decay_step=step, decay_share=fraction, on_plateau=on_plateau
+        )
         self._apply_plan(plan, self.config, reason=reason)
         return DecayStarted(step, steps, on_plateau=on_plateau, restored_step=restored)
 

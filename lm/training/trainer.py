@@ -157,6 +157,16 @@ class SpeedMeter:
         return step_timing.measure_speed(config, corpus, data, seconds=seconds)
 
 
+class SpeedEstimator(SpeedMeter):
+    """Estimates training speed without building the whole model, for plans that are only shown."""
+
+    def measure_speed(
+        self, config: RunConfig, corpus: TrainingCorpus, data: TrainingData, *, seconds: float
+    ) -> TrainingSpeed:
+        """Return the estimated speed; see `step_timing.estimate_speed`."""
+        return step_timing.estimate_speed(config, corpus, data, seconds=seconds)
+
+
 class Trainer:
     """Trains the run of a specification: a context manager, and an iterator of events.
 

@@ -145,10 +145,11 @@ def test_a_dry_run_prints_the_plan_and_a_command_that_makes_it(place, steady, tm
 
 
 @pytest.mark.skipif(not hasattr(os, "wait4"), reason="needs the peak memory of a child process")
-def test_a_dry_run_does_not_build_the_model(place, tmp_path):
+@pytest.mark.parametrize("length", [["--steps", "7"], ["--budget", "5m"]])
+def test_a_dry_run_does_not_build_the_model(place, tmp_path, length):
     """Weights, gradients and optimizer state of the whole model would be 4.5 GB."""
     flags = ["--preset", "gpt2", "--n-layers", "40", "--context", "64", "--batch-size", "1", "--vocab-size", "300"]
-    flags += ["--steps", "7", "--dry-run", "--threads", "1", "--dtype", "float32"]
+    flags += [*length, "--dry-run", "--threads", "1", "--dtype", "float32"]
     with (tmp_path / "said").open("w") as said:
         command = [sys.executable, "-m", "cli", "train", str(place / "text.txt"), *flags]
         process = subprocess.Popen(command, stdout=said, stderr=said)

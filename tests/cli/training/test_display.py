@@ -129,8 +129,8 @@ def test_a_best_loss_of_zero_is_reported_like_any_other(place, tmp_path, capsys,
 
 
 def test_a_model_that_has_overfit_is_not_advised_to_train_longer(tmp_path):
-    assert "train longer" in advise_against_baseline(tmp_path, has_overfit=False)
-    assert advise_against_baseline(tmp_path, has_overfit=True) == "train on more text"
+    assert "train longer" in advise_against_baseline(tmp_path, can_improve=True)
+    assert advise_against_baseline(tmp_path, can_improve=False) == "train on more text"
 
 
 def test_an_observer_that_fails_is_left_out_with_a_warning(place, tmp_path, capsys, monkeypatch):

@@ -126,6 +126,15 @@ def test_labels_that_are_many_numbers_are_warned_about(capsys):
         assert ("the labels are 100 numbers" in capsys.readouterr().err) == warned
 
 
+def test_variants_of_a_label_are_named_with_quotes(capsys):
+    counts = {"Straße": 5, "bad": 5, "good": 5, " good": 5, "GOOD": 5, "good ": 5, "STRASSE": 5}
+    report_labels(LabelCounts(counts, counts))
+    (warning,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning")]
+    assert warning.endswith("different ones: 'Straße' and 'STRASSE'; 'good' and ' good' and 'GOOD' and 'good '")
+    report_labels(LabelCounts({"good": 5, "bad": 5}, {}))
+    assert "warning" not in capsys.readouterr().err
+
+
 def planned(
     reasons: dict[str, str], given: dict[str, dict[str, Any]], *, forecast: BudgetForecast | None = None
 ) -> Planned:

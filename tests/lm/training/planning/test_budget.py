@@ -415,6 +415,7 @@ def test_resumed_in_the_decay_of_a_plateau_a_run_ends_as_if_it_had_never_stopped
     list(train(run))
     assert run.state.step == whole.state.step
     assert run.plan.decay_start == whole.plan.decay_start
+    assert run.plan.on_plateau
     for name, value in whole.model.state_dict().items():
         assert value.equal(run.model.state_dict()[name])
 
