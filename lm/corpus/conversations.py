@@ -34,6 +34,7 @@ from lm.corpus.examples import (
     RowMerger,
     StoredExamples,
     assign_splits,
+    count_row_copies,
     index_file_name,
     open_examples,
 )
@@ -243,4 +244,5 @@ def merge_conversation_chunks(chunks: Iterable[StoredChunk], tokenizer: Tokenize
                 split.add(chunk)
             held_out.append((chunk.folder / HELD_OUT_FILE).read_text(encoding="utf-8"))
         files.replace_text(folder / HELD_OUT_FILE, "".join(held_out))
-        return WrittenShards({name: split.close() for name, split in joined.items()})
+        splits = {name: split.close() for name, split in joined.items()}
+        return WrittenShards(splits, count_row_copies(folder, splits, tokenizer))

@@ -16,7 +16,7 @@ import contextlib
 import io
 import json
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lm import files
-from lm.corpus import shards
+from lm.corpus import repetition, shards
 from lm.corpus.corpus import (
     BytesCallback,
     Chunk,
@@ -38,7 +38,8 @@ from lm.corpus.corpus import (
     encode_groups_unchecked,
     hash_text,
 )
-from lm.corpus.manifest import SPLITS, SplitName, SplitRecord
+from lm.corpus.manifest import SPLITS, Repetition, SplitName, SplitRecord
+from lm.corpus.repetition import TokenizedDocuments
 from lm.corpus.shards import (
     ArrayWriter,
     ChunkSplit,
@@ -390,4 +391,17 @@ def merge_example_chunks(chunks: Iterable[StoredChunk], tokenizer: Tokenizer, fo
             for split in joined.values():
                 split.add(chunk)
         labels.write(folder, SPLITS)
-        return WrittenShards({name: split.close() for name, split in joined.items()}, labels=labels.count)
+        splits = {name: split.close() for name, split in joined.items()}
+        return WrittenShards(splits, count_row_copies(folder, splits, tokenizer), labels=labels.count)
+
+
+def count_row_copies(folder: Path, splits: Mapping[SplitName, SplitRecord], tokenizer: Tokenizer) -> Repetition:
+    """Count copies among the written examples or conversations of both splits."""
+    train, held_out = (
+        TokenizedDocuments(
+            TokenShards(folder, split, splits[split], mapped=False),
+            np.append(0, np.load(folder / index_file_name(split), mmap_mode="r")["end"]),
+        )
+        for split in SPLITS
+    )
+    return repetition.count_copies(train, held_out, vocab_size=tokenizer.vocab_size, folder=folder)

@@ -109,8 +109,9 @@ class Repetition:
     Attributes:
         documents: documents, of both splits, with the tokens of an earlier one.
         held_out: fraction of the held-out text that also occurs in the training split, in windows of `stretch` tokens
-            or as a whole shorter document; None without held-out text.
-        stretch: the window length, in tokens.
+            or as a whole shorter document; for examples and conversations, the fraction that are also in the training
+            split; None without held-out text.
+        stretch: the window length, in tokens; 0 for examples and conversations.
     """
 
     documents: int
@@ -177,7 +178,7 @@ class Manifest(PreparedManifest):
         separator: the line that ended documents.
         validation: what was held out, as given by the user.
         splits: "train" and "validation".
-        repetition: duplicated text; None for examples and old folders.
+        repetition: duplicated text; None for old folders.
         field: the field of the text, if it was named.
         label_field: that of the label, if it was named.
         keep_line_ends: whether carriage returns and byte order marks were kept, as in old folders.

@@ -89,6 +89,24 @@ def measure_repetition(
     return Repetition(_count_duplicates(train_documents.hashes, held_out_documents.hashes), fraction, window)
 
 
+def count_copies(
+    train: TokenizedDocuments, held_out: TokenizedDocuments, *, vocab_size: int, folder: Path | None = None
+) -> Repetition:
+    """Count rows that repeat another, such as examples, and the fraction of held-out ones among the training rows.
+
+    Rows may begin alike, so windows within them are not compared; see `measure_repetition` for the arguments.
+    """
+    rolling_hash = RollingHash(vocab_size, window=1)
+    found = []
+    for split in (train, held_out):
+        found.append(_DocumentHashes(split.edges, rolling_hash, folder))
+        for block in rolling_hash.blocks(split.tokens):
+            found[-1].add(block)
+    of_train, of_held_out = (rows.hashes for rows in found)
+    seen = np.isin(of_held_out, of_train)
+    return Repetition(_count_duplicates(of_train, of_held_out), float(seen.mean()) if len(seen) else None, 0)
+
+
 def _count_duplicates(*hashes: Hashes) -> int:
     """Count hashes that equal an earlier one, one range of values at a time."""
     total = sum(map(len, hashes))

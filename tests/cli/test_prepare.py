@@ -113,6 +113,32 @@ def test_repeated_text_is_told_and_warned_of(capsys):
         assert "warning 50% of the held-out text occurs in the training text too" in captured.err
 
 
+def as_example(number):
+    return json.dumps({"prompt": f"What is {number} plus {number}?", "completion": f"It is {2 * number}."})
+
+
+def as_conversation(number):
+    messages = [{"role": "user", "content": f"Twice {number}?"}, {"role": "assistant", "content": f"{2 * number}."}]
+    return json.dumps({"messages": messages})
+
+
+@pytest.mark.parametrize(("noun", "make"), [("examples", as_example), ("conversations", as_conversation)])
+def test_copies_of_examples_and_conversations_are_told_and_on_one_side(capsys, noun, make):
+    numbers = [*range(200), *range(20), *range(10)]
+    Path("task.jsonl").write_text("".join(make(number) + "\n" for number in numbers))
+    Path("held.jsonl").write_text("".join(make(number) + "\n" for number in (*range(195, 200), *range(300, 305))))
+    arguments = ["prepare", "task.jsonl", "--supervised", "--kind", "byte", "--json"]
+    assert run([*arguments, "--validation", "0.2", "-o", "out"]) == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["repetition"] == {"documents": 30, "held_out": 0.0, "stretch": 0}
+    assert f"copies  30 of 230 {noun} (13.0%) repeat another, all in the same split\n" in captured.err
+    assert "warning" not in captured.err
+    assert run([*arguments, "--validation", "held.jsonl", "-o", "other"]) == 0
+    captured = capsys.readouterr()
+    assert f"copies  35 of 240 {noun} (14.6%) repeat another\n" in captured.err
+    assert "warning 50% of the held-out text occurs in the training text too" in captured.err
+
+
 def test_the_stories_that_ship_are_no_cause_for_warning(capsys):
     corpora = Path(__file__).parents[2] / "corpora" / "stories"
     arguments = ["prepare", str(corpora / "train.txt"), "--validation", str(corpora / "heldout.txt"), "--kind", "byte"]
