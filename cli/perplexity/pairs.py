@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cli.console.escapes import format_json_line
-from cli.console.messages import print_note, print_paragraph
+from cli.console.messages import print_note, print_notes, print_paragraph
 from cli.console.numbers import format_value
 from cli.console.progress import show_counter
 from cli.console.tables import print_table
@@ -84,6 +84,7 @@ def measure_pairs(
     files = find_parallel_texts(
         config, reading, source=pairs.sources, target=pairs.targets, pairs=pairs.pairs, heads=pairs.heads
     )
+    print_notes(note for file in files for note in file.notes)
     loaded = load_model(run, select_inference_hardware(hardware))
     known = None
     if not files:

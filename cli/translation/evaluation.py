@@ -11,7 +11,7 @@ from typing import Any
 from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from cli.console.escapes import format_json_line, format_label
-from cli.console.messages import print_labelled, print_note, print_paragraph
+from cli.console.messages import print_labelled, print_note, print_notes, print_paragraph
 from cli.console.numbers import format_number_of
 from cli.console.progress import create_progress
 from cli.console.tables import print_table
@@ -147,6 +147,7 @@ def read_pairs(paths: Sequence[str], heads: Path | None, *, run: Path | None, gi
     trained = ParallelConfig() if run is None else load_config(find_checkpoint(run)).parallel
     columns, reading = trained.for_other_files(**given["parallel"]), FilesConfig(**given["files"])
     found = find_parallel_texts(columns, reading, pairs=paths, heads=() if heads is None else [str(heads)])
+    print_notes(note for text in found for note in text.notes)
     pairs = [pair for text in found for pair in text.pairs()]
     trees = None if heads is None else [pair.heads or () for pair in pairs]
     return Texts([pair.source for pair in pairs], [[pair.target for pair in pairs]], trees, found[0].languages[1])

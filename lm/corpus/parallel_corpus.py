@@ -132,10 +132,12 @@ class ParallelCorpus:
 
     @property
     def notes(self) -> list[Advice]:
-        """Return notes about malformed rows that are left out."""
+        """Return notes about headers, and about malformed rows that are left out."""
         every = (*self.texts, *self.validation_texts)
+        malformed = [found for found in every if found.changes.malformed]
         return [
-            Advice(describe_malformed(found.text.name, found.changes)) for found in every if found.changes.malformed
+            *(note for found in every for note in found.text.notes),
+            *(Advice(describe_malformed(found.text.name, found.changes)) for found in malformed),
         ]
 
     def split_pairs(self) -> Iterator[SplitPair]:

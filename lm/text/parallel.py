@@ -9,7 +9,6 @@ each source (see `dependency_trees`).
 from __future__ import annotations
 
 import itertools
-import logging
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +22,7 @@ from numpy.typing import NDArray
 
 from lm.config import options
 from lm.config.data import LANGUAGE_PATTERN, FilesConfig, ParallelConfig
-from lm.errors import InputError, UsageError
+from lm.errors import Advice, InputError, UsageError
 from lm.text import csv_tsv, json_lines, rows
 from lm.text.compression import strip_compression_suffix
 from lm.text.dependency_trees import DependencyHeads, attach_heads
@@ -35,7 +34,11 @@ _BYTE_ORDER_MARK = "\ufeff"
 _SHOWN = 40
 _LINE = "line"
 _SAMPLE_ROWS = 20
-_LOG = logging.getLogger(__name__)
+_HEADER_NAMES = {"source", "target", "src", "tgt", "trg"} | set(
+    "arabic bengali bulgarian chinese croatian czech danish dutch english estonian finnish french german greek hebrew "
+    "hindi hungarian indonesian italian japanese korean latin latvian lithuanian norwegian persian polish portuguese "
+    "romanian russian serbian slovak slovenian spanish swahili swedish thai turkish ukrainian urdu vietnamese".split()
+)
 
 
 class SentencePair(NamedTuple):
@@ -56,12 +59,14 @@ class ParallelText:
         target: the file of targets, unless `source` holds both.
         fields: the fields of source and target in rows.
         heads: the file of dependency heads, if there is one.
+        notes: what the user should know about how it is read.
     """
 
     source: TextFile
     target: TextFile | None
     fields: tuple[str, str]
     heads: TextFile | None = None
+    notes: tuple[Advice, ...] = ()
 
     @property
     def files(self) -> tuple[TextFile, ...]:
@@ -207,36 +212,56 @@ def find_parallel_texts(
 
 
 def _single_file_text(file: TextFile, fields: tuple[str, str]) -> ParallelText:
-    if file.format == "tsv":
-        blocks = file.text()
-        table = csv_tsv.parse_rows(blocks, name=file.name, kind="tsv", header=False)
+    if file.format in ("text", "tsv"):
+        table = csv_tsv.parse_rows(
+            file.text(), name=file.name, kind="tsv", header=False, on_malformed=lambda number, error: None
+        )
         first = next(table, None)
+        if file.format == "text":
+            return ParallelText(file, None, fields, notes=_note_header(first, table, file, "format=tsv"))
         has_names = first is not None and {*fields} <= {*first.values.values()}
         header = has_names if file.reading.header is None else file.reading.header
         if not header and not all(field.isdecimal() for field in fields):
             if first is not None and len(first.values) > 2:
                 rows.raise_unclear_pair(list(first.values.values()), file=file.name)
-            return ParallelText(replace(file, reading=replace(file.reading, format="text")), None, fields)
-        if file.reading.header is None and not header and first is not None:
-            _warn_of_header(itertools.chain([first], table), fields, file=file.name)
-        file = replace(file, reading=replace(file.reading, header=header))
-    if file.format not in ("csv", "tsv") or not file.field_names:
-        return ParallelText(file, None, fields)
-    return ParallelText(file, None, rows.find_pair_fields(file.field_names, fields, file=file.name))
+            as_text = replace(file, reading=replace(file.reading, format="text"))
+            return ParallelText(as_text, None, fields, notes=_note_header(first, table, file))
+        notes = () if header else _note_header(first, table, file, fields=fields)
+        named = replace(file, reading=replace(file.reading, header=header))
+        return ParallelText(named, None, _find_pair_fields(named, fields), notes=notes)
+    return ParallelText(file, None, _find_pair_fields(file, fields))
 
 
-def _warn_of_header(table: Iterable[rows.Row], fields: tuple[str, str], *, file: str) -> None:
-    """Warn if the first row of a table looks like a header: two words that are much shorter than what follows."""
-    first, *others = ([row.values.get(field, "") for field in fields] for row in itertools.islice(table, _SAMPLE_ROWS))
-    lengths = [median(map(len, column)) for column in zip(*others, strict=True)]
-    are_names = (
-        re.fullmatch(r"[\w-]+", name) and 2 * len(name) < length for name, length in zip(first, lengths, strict=False)
+def _find_pair_fields(file: TextFile, fields: tuple[str, str]) -> tuple[str, str]:
+    """Return the columns of source and target: of two below a header that the user has announced, in this order."""
+    if not file.is_table or not (names := file.field_names):
+        return fields
+    return rows.find_pair_fields(names, fields, file=file.name, in_order=bool(file.reading.header))
+
+
+def _note_header(
+    first: rows.Row | None,
+    others: Iterable[rows.Row],
+    file: TextFile,
+    *settings: str,
+    fields: tuple[str, str] = ("1", "2"),
+) -> tuple[Advice, ...]:
+    """Return a note if the first row looks like a header, unless the user has said whether it is one.
+
+    It does if both fields name a language or a side, or are words that are much shorter than what follows.
+    """
+    if file.reading.header is not None or first is None or not all(field in first.values for field in fields):
+        return ()
+    names = [first.values[field].strip() for field in fields]
+    sample = [[row.values[field] for field in fields] for row in itertools.islice(others, _SAMPLE_ROWS)]
+    lengths = [median(map(len, column)) for column in zip(*sample, strict=True)]
+    are_short = lengths and all(
+        re.fullmatch(r"[\w-]+", name) and 2 * len(name) < length for name, length in zip(names, lengths, strict=True)
     )
-    if lengths and all(are_names):
-        _LOG.warning(
-            "%s: the first row is learned as a pair, but looks like a header: name the columns %r and %r instead of "
-            "numbering them, and it is left out", file, *first,
-        )  # fmt: skip
+    if not are_short and not all(name.lower() in _HEADER_NAMES for name in names):
+        return ()
+    problem = f"the first row ({names[0]!r} and {names[1]!r}) is read as a pair, but looks like a header"
+    return (Advice(f"{file.name}: {problem}; if it is one, say so", settings=[*settings, "header"]),)
 
 
 def split_text_lines(blocks: Iterator[str], name: str) -> Iterator[str]:

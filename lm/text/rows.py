@@ -124,11 +124,13 @@ def find_label_fields(
     return text_name, label_name
 
 
-def find_pair_fields(names: Sequence[str], wanted: tuple[str, str], *, file: str) -> tuple[str, str]:
-    """Return the columns of source and target."""
+def find_pair_fields(
+    names: Sequence[str], wanted: tuple[str, str], *, file: str, in_order: bool = False
+) -> tuple[str, str]:
+    """Return the columns of source and target; `in_order` allows the first and second of two, whatever their names."""
     source, target = (_find_field(names, one, one, ()) for one in wanted)
     if source is None and target is None and len(names) == 2:
-        are_told = all(re.fullmatch(LANGUAGE_PATTERN, name) for name in names) or list(names) == ["1", "2"]
+        are_told = in_order or all(re.fullmatch(LANGUAGE_PATTERN, name) for name in names) or list(names) == ["1", "2"]
         source, target = names if are_told else (None, None)
     source = source or _raise_unclear_column(names, wanted[0], file=file, what="source", setting="source_field")
     return source, target or _raise_unclear_column(names, wanted[1], file=file, what="target", setting="target_field")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lm.config.data import ParallelConfig
+from lm.config.data import FilesConfig, ParallelConfig
 from lm.errors import InputError, UsageError
 from lm.text.parallel import ParallelText, find_misalignment, find_parallel_texts
 from tests.lm.corpus.parallel_text import lines, write
@@ -82,14 +82,33 @@ def test_a_table_of_several_columns_says_what_to_name(tmp_path):
     assert error.value.settings == ("source_field", "target_field", "header")
 
 
-def test_a_header_that_is_learned_as_a_pair_is_warned_about(tmp_path, caplog):
+def test_a_header_that_is_read_as_a_pair_is_noted(tmp_path):
     numbers = ParallelConfig(source_field="1", target_field="2")
-    assert texts(one_file(tmp_path, "pairs.tsv", TABLE, numbers))[0] == ("english", "german")
-    assert "pairs.tsv: the first row is learned as a pair, but looks like a header" in caplog.text
-    caplog.clear()
-    one_file(tmp_path, "pairs.tsv", TABLE.partition("\n")[2], numbers)
-    one_file(tmp_path, "pairs.tsv", TABLE, ParallelConfig(source_field="english", target_field="german"))
-    assert not caplog.text
+    found = one_file(tmp_path, "pairs.tsv", TABLE, numbers)
+    assert texts(found)[0] == ("english", "german")
+    assert "('english' and 'german') is read as a pair, but looks like a header" in found.notes[0]
+    assert not one_file(tmp_path, "pairs.tsv", TABLE.partition("\n")[2], numbers).notes
+    assert not one_file(tmp_path, "pairs.tsv", TABLE, ParallelConfig(source_field="english", target_field="german")).notes
+
+
+WORDS = "".join(f"{word}\t{word[::-1]}\n" for word in ("cat", "house", "go", "rain"))
+
+
+@pytest.mark.parametrize("header", ["en\tde", "English\tGerman", "src\ttgt", "Satz\tÜbersetzung"])
+@pytest.mark.parametrize(("name", "settings"), [("pairs.tsv", ("header",)), ("pairs.txt", ("format=tsv", "header"))])
+def test_the_settings_of_the_note_leave_the_header_out(tmp_path, header, name, settings):
+    is_known = header not in ("en\tde", "Satz\tÜbersetzung")  # whether it is one above short words too
+    rows = WORDS if is_known else "A longer line of text, and more.\tEine lange Zeile Text, und mehr.\n" * 4
+    found = one_file(tmp_path, name, f"{header}\n{rows}")
+    assert [note.settings for note in found.notes] == [settings]
+    path, reading = str(tmp_path / name), FilesConfig(format="tsv", header=True)
+    (said,) = find_parallel_texts(ParallelConfig(), reading, pairs=[path])
+    assert texts(said) == texts(found)[1:]
+    assert not said.notes
+    (denied,) = find_parallel_texts(ParallelConfig(), FilesConfig(format="tsv", header=False), pairs=[path])
+    assert texts(denied) == texts(found)
+    assert not denied.notes
+    assert not one_file(tmp_path, name, rows).notes
 
 
 def test_a_row_with_a_stray_tab_is_named(tmp_path):
