@@ -126,6 +126,11 @@ def is_checkpoint(path: Path) -> bool:
     return (path / MANIFEST).is_file() and (path / MODEL).is_file()
 
 
+def is_pointer(path: Path) -> bool:
+    """Whether a path is the file of a run that names its best or last checkpoint."""
+    return path.name in (BEST, LAST) and path.is_file() and is_run(path.parent)
+
+
 def is_checkpoint_name(name: str) -> bool:
     """Whether a name is that of a checkpoint; not of a copy such as step-20-backup."""
     return _CHECKPOINT_NAME.fullmatch(name) is not None
@@ -203,6 +208,8 @@ def load_ancestors(path: Path) -> list[TrainingDataRecord]:
 
 def _run_of(path: Path) -> Path:
     """Return the run of a run or checkpoint."""
+    if is_pointer(path):
+        return path.parent
     return path.parent.parent if path.parent.name == CHECKPOINTS else path
 
 
@@ -248,7 +255,7 @@ def find_checkpoint(path: Path, *, which: Pointer = "best") -> Path:
     """Return the checkpoint of a path: itself, or the best or last one of a run.
 
     Args:
-        path: a run folder or a checkpoint folder.
+        path: a run folder, a checkpoint folder, or the file `best` or `last` of a run.
         which: "best" (the last if no best is known) or "last" (the latest complete one).
 
     Raises:
@@ -257,6 +264,8 @@ def find_checkpoint(path: Path, *, which: Pointer = "best") -> Path:
     _check_name(path)
     if is_checkpoint(path):
         return path
+    if is_pointer(path):
+        return find_checkpoint(path.parent, which="best" if path.name == BEST else "last")
     if not path.exists():
         raise _not_found_error(path)
     pointers: tuple[Pointer, ...] = (which, "last")
@@ -329,6 +338,8 @@ def find_tokenizer(path: Path) -> Path:
     Raises:
         InputError: the folder has none.
     """
+    if is_pointer(path):
+        return find_checkpoint(path) / TOKENIZER
     if not path.is_dir():
         return path
     last = read_pointer(path, "last")

@@ -32,7 +32,7 @@ from lm.data.pairs import PairData
 from lm.data.training_data import TrainingData
 from lm.data.windows import MaskedWindowData, WindowData
 from lm.errors import Advice, InputError, UsageError
-from lm.run_folder import find_checkpoint, find_tokenizer, is_log
+from lm.run_folder import find_checkpoint, find_tokenizer, is_log, is_pointer
 from lm.text.files import TextFile, TextFiles, find_text_files, total_text_bytes
 from lm.text.parallel import ParallelText, find_parallel_texts
 from lm.tokenizer.chat_template import CHAT_TOKENS
@@ -341,7 +341,7 @@ def load_named_tokenizers(path: Path, *, pairs: bool) -> Tokenizers:
 
 def _load_pair_tokenizers(path: Path) -> Tokenizers:
     """Load the tokenizers of both sides from a file, folder or run."""
-    if path.is_file():
+    if path.is_file() and not is_pointer(path):
         return Tokenizer.load(find_tokenizer(path)), None
     return load_tokenizers(path if (path / FILE_NAME).is_file() else find_checkpoint(path))
 

@@ -156,6 +156,17 @@ def test_which_one(save, tmp_path):
     assert find_checkpoint(tmp_path).name == "step-12"
 
 
+def test_the_files_that_name_a_checkpoint_stand_for_it(save, tmp_path):
+    best, last = save(3, is_best=True), save(5)
+    for name, checkpoint in (("best", best), ("last", last)):
+        assert find_checkpoint(tmp_path / name) == checkpoint
+        assert run_folder.find_run(tmp_path / name) == tmp_path
+        assert run_folder.find_tokenizer(tmp_path / name) == checkpoint / "tokenizer.json"
+        assert run_folder.describe_parent(tmp_path / name) == f"from {tmp_path.name}"
+    with pytest.raises(InputError, match="not a run"):
+        find_checkpoint(tmp_path / "checkpoints" / "step-3" / "config.json")
+
+
 def test_another_checkpoint_is_never_taken_for_the_best(save, tmp_path):
     shutil.rmtree(save(3, is_best=True))
     with pytest.raises(InputError, match="not a run"):
