@@ -23,6 +23,10 @@ _EVALUATION_TOKENS = 16_384
 """Positions of a validation batch; the loss doesn't depend on it."""
 
 
+class TooLittleTextError(InputError):
+    """The training split is shorter than a window."""
+
+
 class WindowOrder:
     """Order of training windows.
 
@@ -76,7 +80,7 @@ class WindowData(TrainingData):
     def __init__(self, train: TokenShards, validation: TokenShards, *, context: int, rows: int, seed: int) -> None:
         """Create batches of `rows` windows; InputError if a split is too short."""
         if len(train) <= context:
-            raise InputError(
+            raise TooLittleTextError(
                 f"the training split has {len(train)} tokens, but one window takes {context + 1}: "
                 "add text, or use a shorter context",
                 settings=["context_length"],

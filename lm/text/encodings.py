@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import itertools
 import shlex
 import unicodedata
 
@@ -85,13 +86,24 @@ def _iconv_command(encoding: str, name: str, compressed: bool) -> str:
 
 
 def _guess_encodings(sample: bytes) -> list[str]:
-    """Return the candidate encodings in which a sample decodes without control or unassigned characters."""
-    return [name for name in _CANDIDATE_ENCODINGS if _is_decodable(sample, name)]
+    """Return the candidate encodings in which a sample decodes without control or unassigned characters.
+
+    Those come first in which the fewest Latin letters are next to letters of another script.
+    """
+    decoded = {name: text for name in _CANDIDATE_ENCODINGS if (text := _try_decode(sample, name)) is not None}
+    return sorted(decoded, key=lambda name: _count_mixed_scripts(decoded[name]))
 
 
-def _is_decodable(sample: bytes, encoding: str) -> bool:
+def _try_decode(sample: bytes, encoding: str) -> str | None:
     try:
         text = codecs.getincrementaldecoder(encoding)("strict").decode(sample)  # which may end inside a character
     except UnicodeDecodeError:
-        return False
-    return all(letter.isspace() or unicodedata.category(letter) not in _NON_TEXT_CATEGORIES for letter in text)
+        return None
+    is_text = all(letter.isspace() or unicodedata.category(letter) not in _NON_TEXT_CATEGORIES for letter in text)
+    return text if is_text else None
+
+
+def _count_mixed_scripts(text: str) -> int:
+    """Count pairs of adjacent letters of which one is Latin."""
+    are_latin = [unicodedata.name(letter, "").startswith("LATIN") if letter.isalpha() else None for letter in text]
+    return sum(None not in pair and pair[0] != pair[1] for pair in itertools.pairwise(are_latin))

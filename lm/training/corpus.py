@@ -207,6 +207,11 @@ class TextCorpus:
         """Return the files that the names stand for."""
         return find_text_files(self.names, config.data, config.files)
 
+    def name_skipped_files(self, error: InputError) -> InputError:
+        """Return an error about too little text that also says which files in folders were not read."""
+        settings = [setting for note in self._notes for setting in note.settings]
+        return InputError("; ".join((str(error), *self._notes)), settings=[*error.settings, *settings])
+
     def prepare(self, config: RunConfig, tokenizer: Path | None, progress: ProgressCallback) -> Preparation:
         """Find or create tokenizer and tokens.
 

@@ -24,6 +24,7 @@ from lm.config.training import LENGTHS, parse_duration
 from lm.corpus.corpus import read_beginnings
 from lm.corpus.shards import open_split
 from lm.data.training_data import TrainingData
+from lm.data.windows import TooLittleTextError
 from lm.distributed import launcher_env
 from lm.distributed.process_group import init_distributed
 from lm.distributed.world import SINGLE_PROCESS, World
@@ -356,7 +357,10 @@ class Trainer:
                 prepared = dataclasses.replace(prepared, spare_tokens=count_spare_tokens(from_run, prepared.tokenizer))
                 adapted = find_checkpoint(from_run) if chosen.config.lora else None
             chosen = chosen.replace_config("corpus", resolve.fit_to_corpus(chosen.config, prepared))
-            data, speed = open_data(prepared.folder, chosen.config), None
+            try:
+                data, speed = open_data(prepared.folder, chosen.config), None
+            except TooLittleTextError as error:
+                raise corpus.name_skipped_files(error) if isinstance(corpus, TextCorpus) else error
             if from_run is not None and weights is not None:
                 if (seen := describe_seen_held_out(from_run, prepared.folder, prepared.tokenizer)) is not None:
                     yield events.TrainingWarning(0, seen)
