@@ -88,7 +88,8 @@ def warn_of_repetition(manifest: Manifest) -> None:
     if found.documents:
         rows = "documents" if manifest.kind == "text" else manifest.kind
         split = ", all in the same split" if manifest.kind != "text" and not found.held_out else ""
-        copies = f"{found.documents:,} of {documents:,} {rows} ({found.documents / documents:.1%}) repeat another{split}"
+        fraction = found.documents / documents
+        copies = f"{found.documents:,} of {documents:,} {rows} ({fraction:.1%}) repeat another{split}"
         print_labelled("copies", copies)
     if found.held_out is not None and found.held_out >= MUCH_REPEATED:
         print_labelled(

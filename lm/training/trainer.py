@@ -357,10 +357,7 @@ class Trainer:
                 prepared = dataclasses.replace(prepared, spare_tokens=count_spare_tokens(from_run, prepared.tokenizer))
                 adapted = find_checkpoint(from_run) if chosen.config.lora else None
             chosen = chosen.replace_config("corpus", resolve.fit_to_corpus(chosen.config, prepared))
-            try:
-                data, speed = open_data(prepared.folder, chosen.config), None
-            except TooLittleTextError as error:
-                raise corpus.name_skipped_files(error) if isinstance(corpus, TextCorpus) else error
+            data, speed = _open_data(prepared.folder, chosen.config, corpus), None
             if from_run is not None and weights is not None:
                 if (seen := describe_seen_held_out(from_run, prepared.folder, prepared.tokenizer)) is not None:
                     yield events.TrainingWarning(0, seen)
@@ -505,6 +502,16 @@ def _make_other_batches(before: RunConfig, after: RunConfig) -> bool:
     """Whether data that were opened for a config have other batches than another config asks for."""
     sizes = [(config.training.batch_size, config.training.batch_tokens, config.parallel) for config in (before, after)]
     return sizes[0] != sizes[1]
+
+
+def _open_data(folder: Path, config: RunConfig, corpus: TextCorpus | PairCorpus) -> TrainingData:
+    """Open prepared data; an error about too little text also names the files in folders that were not read."""
+    try:
+        return open_data(folder, config)
+    except TooLittleTextError as error:
+        if isinstance(corpus, TextCorpus):
+            raise corpus.name_skipped_files(error) from None
+        raise
 
 
 def _check_merges(corpus: TrainingCorpus, spec: RunSpec, chosen: Resolution) -> Iterator[events.TrainingWarning]:

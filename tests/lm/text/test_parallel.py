@@ -88,7 +88,8 @@ def test_a_header_that_is_read_as_a_pair_is_noted(tmp_path):
     assert texts(found)[0] == ("english", "german")
     assert "('english' and 'german') is read as a pair, but looks like a header" in found.notes[0]
     assert not one_file(tmp_path, "pairs.tsv", TABLE.partition("\n")[2], numbers).notes
-    assert not one_file(tmp_path, "pairs.tsv", TABLE, ParallelConfig(source_field="english", target_field="german")).notes
+    named = ParallelConfig(source_field="english", target_field="german")
+    assert not one_file(tmp_path, "pairs.tsv", TABLE, named).notes
 
 
 WORDS = "".join(f"{word}\t{word[::-1]}\n" for word in ("cat", "house", "go", "rain"))
