@@ -244,5 +244,5 @@ def merge_conversation_chunks(chunks: Iterable[StoredChunk], tokenizer: Tokenize
                 split.add(chunk)
             held_out.append((chunk.folder / HELD_OUT_FILE).read_text(encoding="utf-8"))
         files.replace_text(folder / HELD_OUT_FILE, "".join(held_out))
-        splits = {name: split.close() for name, split in joined.items()}
+        splits: dict[str, SplitRecord] = {name: split.close() for name, split in joined.items()}
         return WrittenShards(splits, count_row_copies(folder, splits, tokenizer))

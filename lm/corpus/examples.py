@@ -391,11 +391,11 @@ def merge_example_chunks(chunks: Iterable[StoredChunk], tokenizer: Tokenizer, fo
             for split in joined.values():
                 split.add(chunk)
         labels.write(folder, SPLITS)
-        splits = {name: split.close() for name, split in joined.items()}
+        splits: dict[str, SplitRecord] = {name: split.close() for name, split in joined.items()}
         return WrittenShards(splits, count_row_copies(folder, splits, tokenizer), labels=labels.count)
 
 
-def count_row_copies(folder: Path, splits: Mapping[SplitName, SplitRecord], tokenizer: Tokenizer) -> Repetition:
+def count_row_copies(folder: Path, splits: Mapping[str, SplitRecord], tokenizer: Tokenizer) -> Repetition:
     """Count copies among the written examples or conversations of both splits."""
     train, held_out = (
         TokenizedDocuments(
