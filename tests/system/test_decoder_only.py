@@ -64,7 +64,7 @@ def test_evaluate_perplexity_average_and_info(folder, tmp_path, capsys):
     assert run(["info", str(folder / "one")]) == 0
     out = capsys.readouterr().out
     assert "4 layers" in out
-    assert "one stack reads source and target, one after the other" in out
+    assert "decoder-only: source and target in one sequence" in out
 
 
 def test_attention_and_its_alignments(folder, tmp_path, capsys):

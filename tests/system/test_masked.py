@@ -99,7 +99,7 @@ def test_attention_looks_both_ways(folder, capsys):
 
 def test_info_average_and_runs_know_them(folder, tmp_path, capsys):
     assert run(["info", str(folder / "lm")]) == 0
-    assert "masked: 15% of the tokens" in capsys.readouterr().out
+    assert "masked, bidirectional: masking rate 15%" in capsys.readouterr().out
     assert run(["info", str(folder / "labels")]) == 0
     assert "2: fear, joy" in capsys.readouterr().out
     assert run(["average", str(folder / "labels"), "--last", "2", "-o", str(tmp_path / "mean")]) == 0

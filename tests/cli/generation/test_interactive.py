@@ -89,7 +89,7 @@ def test_settings_change_on_the_fly_and_are_listed_and_explained(session, plain,
         "top-k = 7",
         r'stop = "x", "\n\n"',
         "greedy = no",
-        "min-p = none  Min-p: probability",
+        "min-p = none  Min-p: minimum ratio",
     ):
         assert line in notes.splitlines() or any(note.startswith(line) for note in notes.splitlines())
     listed = dict(re.findall(r"^  (\S+) +(.*)$", notes, re.MULTILINE))
