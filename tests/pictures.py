@@ -26,9 +26,9 @@ from corpora import path
 
 ROOT = Path(__file__).parents[1]
 WIDTH, HEIGHT = 100, 30
-TRAINING = ("--preset", "tiny", "--steps", "700", "--seed", "1", "--evaluate-every", "100")
+TRAINING = ("--budget", "2m", "--seed", "1")
 TRANSLATION = ("--preset", "translation-tiny", "--steps", "1200", "--seed", "1", "--evaluate-every", "0")
-CAUGHT_AT = "step    500"
+CAUGHT_AT = "the learning rate decays"
 SHOWN_CHARACTERS = 700
 SENTENCE, TRANSLATED = "The old farmer gives the child a red apple.", "Der alte Bauer gibt dem Kind einen roten Apfel."
 
@@ -57,7 +57,7 @@ def _draw_training(terminal: _Terminal, file: Path) -> None:
     corpus = str(path("stories/train.txt"))
     output = terminal.run("train", corpus, "-o", "runs/stories", *TRAINING)
     caught = output[: output.index("\r", output.index(CAUGHT_AT) + 200)]
-    _save(file, "lm train corpora/stories/train.txt", caught)
+    _save(file, "lm train corpora/stories/train.txt -o runs/stories --budget 2m", caught)
 
 
 def _draw_surprisal(terminal: _Terminal, file: Path) -> None:
