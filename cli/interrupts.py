@@ -1,4 +1,4 @@
-"""Ctrl-C while a module is being imported, which would be left half initialised."""
+"""Ctrl-C while torch is being imported."""
 
 from __future__ import annotations
 
@@ -8,21 +8,19 @@ import sys
 import threading
 from types import FrameType
 
-_IMPORT_SYSTEM = "<frozen importlib._bootstrap>"
 _SECONDS_BETWEEN = 0.05
 _MAIN_THREAD = threading.get_ident()
 
 
 def defer_interrupt_during_imports() -> None:
-    """Delay Ctrl-C until the main thread has finished its imports; otherwise it has its usual effect."""
+    """Delay Ctrl-C until torch is imported; otherwise it has its usual effect."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _interrupt)
 
 
-def _interrupt(_signal: int, frame: FrameType | None) -> None:
-    while frame is not None and frame.f_code.co_filename != _IMPORT_SYSTEM:
-        frame = frame.f_back
-    if frame is not None:
+def _interrupt(_signal: int, _frame: FrameType | None) -> None:
+    torch = sys.modules.get("torch")
+    if getattr(getattr(torch, "__spec__", None), "_initializing", False):
         threading.Timer(_SECONDS_BETWEEN, _interrupt_again).start()
     else:
         raise KeyboardInterrupt
