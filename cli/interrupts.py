@@ -1,33 +1,43 @@
-"""Ctrl-C while torch is being imported."""
+"""Ctrl-C during an import, which would leave modules half initialised."""
 
 from __future__ import annotations
 
-import _thread
 import signal
 import sys
-import threading
 from types import FrameType
+from typing import Any
 
-_SECONDS_BETWEEN = 0.05
-_MAIN_THREAD = threading.get_ident()
+_IMPORT_SYSTEM = "<frozen importlib._bootstrap>"
 
 
 def defer_interrupt_during_imports() -> None:
-    """Delay Ctrl-C until torch is imported; otherwise it has its usual effect."""
+    """Delay Ctrl-C until the import in progress is complete; otherwise it has its usual effect."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _interrupt)
 
 
-def _interrupt(_signal: int, _frame: FrameType | None) -> None:
-    torch = sys.modules.get("torch")
-    if getattr(getattr(torch, "__spec__", None), "_initializing", False):
-        threading.Timer(_SECONDS_BETWEEN, _interrupt_again).start()
-    else:
+def _interrupt(_signal: int, frame: FrameType | None) -> None:
+    importer = _find_importer(frame)
+    if importer is None:
         raise KeyboardInterrupt
+    # The frame is traced, so that it is interrupted when it continues: torch drops exceptions in imports by its C code.
+    importer.f_trace = _interrupt_traced
+    sys.settrace(_ignore_call)
 
 
-def _interrupt_again() -> None:
-    if sys.platform == "win32":
-        _thread.interrupt_main()
-    else:
-        signal.pthread_kill(_MAIN_THREAD, signal.SIGINT)
+def _find_importer(frame: FrameType | None) -> FrameType | None:
+    """Return the frame that began the outermost import in progress; None without one."""
+    importer = None
+    while frame is not None:
+        if frame.f_code.co_filename == _IMPORT_SYSTEM:
+            importer = frame.f_back
+        frame = frame.f_back
+    return importer
+
+
+def _interrupt_traced(_frame: FrameType, _event: str, _value: Any) -> None:  # noqa: ANN401 (as sys.settrace asks)
+    raise KeyboardInterrupt  # which ends tracing
+
+
+def _ignore_call(_frame: FrameType, _event: str, _value: Any) -> None:  # noqa: ANN401 (as sys.settrace asks)
+    """Trace no further frame."""

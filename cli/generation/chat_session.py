@@ -98,6 +98,7 @@ class _ChatSession:
 
     def __init__(self, chat: Chat, *, stats: bool) -> None:
         self.chat, self.stats = chat, stats
+        self._unanswered: str | None = None  # the last message, if it was left out
         self._commands: dict[str, Callable[[str], None]] = {
             "retry": self._retry,
             "undo": self._undo,
@@ -124,6 +125,7 @@ class _ChatSession:
     def reply(self, content: str) -> None:
         """Write the reply to a message, until it ends or Ctrl-C."""
         check_text(content, name="the message")
+        self._unanswered = content
         sample, timer, dropped = Continuation(), GenerationTimer(), self.chat.dropped
         output = TextWriter([sample], prompt="")
         events = self.chat.reply(content)
@@ -144,9 +146,11 @@ class _ChatSession:
             if sample.tokens:
                 output.end_sample(sample)
         if not sample.text.strip():
-            print_note("(no reply; the message is left out)")
-        elif sample.finish_reason == "length":
-            print_note(f"(cut off after {len(sample.tokens)} tokens: --max-tokens, or the context)")
+            print_note("(no reply; the message is left out, /retry sends it again)")
+        else:
+            self._unanswered = None
+            if sample.finish_reason == "length":
+                print_note(f"(cut off after {len(sample.tokens)} tokens: --max-tokens, or the context)")
         if self.stats and sample.tokens:
             generator = self.chat.generator
             timer.report(len(sample.tokens), generator.sampler, generator.acceptance_stats, engines=generator.plan())
@@ -159,13 +163,14 @@ class _ChatSession:
         return turns
 
     def _retry(self, _: str) -> None:
-        self.reply(self._undo_last())
+        self.reply(self._undo_last() if self._unanswered is None else self._unanswered)
 
     def _undo(self, _: str) -> None:
         self._undo_last()
         print_note("the last message and its reply are removed")
 
     def _undo_last(self) -> str:
+        self._unanswered = None
         if (message := self.chat.undo()) is None:
             raise UsageError("there is no message yet")
         return message
@@ -192,7 +197,7 @@ class _ChatSession:
         print_note(f"saved to {path}")
 
     def _clear(self, _: str) -> None:
-        system = self.chat.system
+        system, self._unanswered = self.chat.system, None
         self.chat.messages = []
         self.chat.system = system
         print_note("a new conversation starts")

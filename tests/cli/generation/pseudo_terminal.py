@@ -17,7 +17,7 @@ class Terminal:
     def __init__(self, *arguments):
         self.ours, theirs = pty.openpty()
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "cli.main", *map(str, arguments)], stdin=theirs, stdout=theirs, stderr=theirs,
+            [sys.executable, "-m", "cli", *map(str, arguments)], stdin=theirs, stdout=theirs, stderr=theirs,
             start_new_session=True, env={**os.environ, "TERM": "dumb"},
         )  # fmt: skip
         os.close(theirs)

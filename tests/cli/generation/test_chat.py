@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -259,6 +260,30 @@ def test_on_a_terminal_ctrl_c_stops_the_reply_and_ctrl_d_the_chat(endless, tmp_p
     assert question == ("user", "The owl\nsaw")
     assert reply[0] == "assistant"
     assert reply[1]
+
+
+def interrupt_first_tokens(terminal, seconds):
+    """Send a message and Ctrl-C some time later; returns whether the message was left out."""
+    terminal.type("The owl\n")
+    terminal.wait_for("The owl\n")
+    time.sleep(seconds)
+    terminal.interrupt()
+    return "/retry sends it again" in terminal.wait_for("\n> ")
+
+
+def test_ctrl_c_at_any_moment_of_the_first_replies_leaves_a_message_to_retry(endless):
+    with contextlib.closing(Terminal("chat", endless, *ENDLESS)) as terminal:
+        terminal.wait_for("> ")
+        for seconds in (0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001):
+            interrupt_first_tokens(terminal, seconds)
+        assert any(interrupt_first_tokens(terminal, attempt / 1000) for attempt in range(50))
+        terminal.type("/retry\n")
+        terminal.wait_for("/retry\n")
+        terminal.wait_for("(?s).{40}")
+        terminal.interrupt()
+        assert "there is no message" not in terminal.wait_for("\n> ")
+        terminal.type("\x04")
+        assert terminal.process.wait(timeout=900) == 0
 
 
 def test_ctrl_c_ends_a_chat_that_is_not_on_a_terminal(endless):

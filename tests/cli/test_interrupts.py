@@ -1,0 +1,50 @@
+"""Ctrl-C never leaves a module half imported, and is never lost."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+MODULES = {
+    "outer.py": "import inner\nis_complete = True\n",
+    "inner.py": "import signal\nsignal.raise_signal(signal.SIGINT)\nis_complete = True\n",
+    "missing.py": "import signal\nsignal.raise_signal(signal.SIGINT)\nimport nosuch\n",
+}
+PROGRAM = """
+import sys
+from cli.interrupts import defer_interrupt_during_imports
+defer_interrupt_during_imports()
+
+def load():
+    {statement}
+    print("went on")
+
+try:
+    load()
+except KeyboardInterrupt:
+    print(*sorted(name for name in ("inner", "outer") if getattr(sys.modules.get(name), "is_complete", False)))
+try:
+    import signal; signal.raise_signal(signal.SIGINT)
+except KeyboardInterrupt:
+    print("again", sys.gettrace())
+"""
+
+
+@pytest.mark.parametrize(
+    ("statement", "complete"),
+    [
+        ("import outer", "inner outer"),
+        ("from outer import is_complete", "inner outer"),
+        ("return __import__('importlib').import_module('inner')", "inner"),
+        ("import ctypes; ctypes.pythonapi.PyImport_ImportModule(b'outer')", "inner outer"),
+        ("import contextlib\n    with contextlib.suppress(ImportError): import missing", ""),
+    ],
+)
+def test_an_interrupt_during_an_import_comes_right_after_it(statement, complete, tmp_path):
+    for name, text in MODULES.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    code = f"import sys; sys.path[:0] = [{str(ROOT)!r}, {str(tmp_path)!r}]\n{PROGRAM.format(statement=statement)}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=900)
+    assert done.stdout == f"{complete}\nagain None\n"
