@@ -17,7 +17,15 @@ from lm.config.decoding import ClassificationConfig
 from lm.config.hardware import HardwareConfig
 from lm.errors import InputError, UsageError
 from lm.text.compression import decode_lines
-from lm.text.files import STDIN, TextFile, find_text_files, refuse_missing, refuse_stdin_twice, select_readable
+from lm.text.files import (
+    STDIN,
+    TextFile,
+    describe_skipped_rows,
+    find_text_files,
+    refuse_missing,
+    refuse_stdin_twice,
+    select_readable,
+)
 
 if TYPE_CHECKING:
     from lm.decoding.classifier import ClassifiedText
@@ -45,7 +53,7 @@ class _LabelledText(NamedTuple):
 
 @with_options(
     {"classification": ClassificationConfig, "files": FilesConfig, "data": DataConfig, "hardware": HardwareConfig},
-    leave_out=("validation", "supervised", "separator", "keep_line_ends", "strip_gutenberg", "skip_malformed"),
+    leave_out=("validation", "supervised", "separator", "keep_line_ends", "strip_gutenberg"),
     common=("--top-k", "--field", "--label-field", "--header", "--labels", "--batch-size", "--json"),
 )
 def classify(
@@ -88,6 +96,7 @@ def classify(
     print_notes(corpus.notes)
     readable = select_readable(corpus)
     texts = [text for file in readable for text in _read_texts(file)]
+    print_notes(describe_skipped_rows(readable))
     correct = _print_labels(texts, classifier.classify(text for text, _ in texts), top_k=config.top_k, as_json=as_json)
     expected = Counter(text.expected for text in texts if text.expected is not None)
     _print_accuracy(correct, expected.total())

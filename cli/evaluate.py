@@ -19,7 +19,15 @@ from lm.config.run import RunConfig
 from lm.errors import UsageError
 from lm.files import check_writable
 from lm.run_folder import find_checkpoint, load_config
-from lm.text.files import STDIN, TextFiles, find_text_files, has_piped_text, refuse_stdin_twice, select_readable
+from lm.text.files import (
+    STDIN,
+    TextFiles,
+    describe_skipped_rows,
+    find_text_files,
+    has_piped_text,
+    refuse_stdin_twice,
+    select_readable,
+)
 
 _Run = Annotated[
     Path | None,
@@ -93,7 +101,6 @@ _Language = Annotated[
     },
     leave_out=(
         "n_best", "read_ahead", "top_k", "validation", "supervised", "separator", "keep_line_ends", "strip_gutenberg",
-        "skip_malformed",
         *PAIR_TRAINING_FIELDS,
     ),
     common=("--source", "--target", "--pairs", "--hypotheses", "--versus", "--beam", "--field", "--label-field",
@@ -219,6 +226,7 @@ def _evaluate_classifier(
     print_notes(found.notes)
     readable = select_readable(found)
     scores = evaluate_classifier(classifier, (example for file in readable for example in file.examples()))
+    print_notes(describe_skipped_rows(readable))
     classification_report.warn_of_training_examples(loaded, readable)
     if as_json:
         classification_report.print_json(scores, run=str(run))

@@ -122,7 +122,7 @@ def decode(
 
 
 @app.command()
-@with_options({"files": FilesConfig, "data": DataConfig}, leave_out=("validation", "skip_malformed"))
+@with_options({"files": FilesConfig, "data": DataConfig}, leave_out=("validation",))
 def inspect(
     tokenizer: TokenizerPath,
     text: Annotated[
@@ -152,7 +152,7 @@ def inspect(
     """
     from cli import tokenizer_report
     from cli.console.messages import print_notes
-    from lm.text.files import find_text_files, select_readable
+    from lm.text.files import describe_skipped_rows, find_text_files, select_readable
     from lm.tokenizer import inspection
 
     if text is not None and is_file(text):
@@ -168,6 +168,7 @@ def inspect(
         files = select_readable(files)
         given.refuse_ineffective("files", files=lambda: files)
     fit = tokenizer_report.measure_with_progress(loaded, files, data.separator) if files else None
+    print_notes(describe_skipped_rows(files))
     longest = inspection.find_longest_tokens(loaded, _LONGEST)
     if as_json:
         print(format_json_line(tokenizer_report.tokenizer_to_dict(loaded, longest, fit, ids)))

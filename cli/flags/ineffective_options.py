@@ -288,8 +288,7 @@ _TRAIN, _GENERATE, _TRANSLATE, _PERPLEXITY = ("train",), ("generate",), ("transl
 _CONTINUING = (*_GENERATE, "chat")
 _PREPARE, _INSPECT = ("prepare",), ("tokenizer inspect",)
 _TRAINS_TOKENIZER = ("prepare", "tokenizer train")
-_SCANNING = ("train", "prepare", "tokenizer train")
-_READING = (*_SCANNING, "tokenizer inspect", "perplexity")
+_READING = ("train", "prepare", "tokenizer train", "tokenizer inspect", "perplexity")
 
 _OF_TRAINING_RUNS = (
     IneffectiveRule(
@@ -437,8 +436,7 @@ _OF_TRANSLATIONS = (
     "--out",
 )  # fmt: skip
 _OF_CLASSIFIERS = *config_flags(ClassificationConfig, but=("top_k",)), "--labels"
-_OF_SCORED_FILES = config_flags(FilesConfig, but=("skip_malformed",))
-_OF_EXAMPLE_FILES = *_OF_SCORED_FILES, "--field", "--label-field"
+_OF_EXAMPLE_FILES = *config_flags(FilesConfig), "--field", "--label-field"
 _TRANSLATED = "--source", "--target", "--pairs", "--heads", "--hypotheses"
 """What `lm evaluate` scores, or has translated."""
 
@@ -448,7 +446,7 @@ _OF_FILES = (
         lambda mode: mode.holds_pairs, "on the pairs that the run held out, as it is for text", stage="files",
     ),
     IneffectiveRule(
-        _PERPLEXITY, (*_OF_SCORED_FILES, *config_flags(DataConfig, but=("validation", "supervised"))),
+        _PERPLEXITY, (*config_flags(FilesConfig), *config_flags(DataConfig, but=("validation", "supervised"))),
         lambda mode: mode.is_held_out, "on the split that the run held out", "leave it out, or name files",
         stage="files",
     ),
@@ -457,7 +455,7 @@ _OF_FILES = (
         "on plain text: no file is JSON, CSV, TSV or Parquet", "leave it out, or give --format", stage="files",
     ),
     IneffectiveRule(
-        _SCANNING, ("--skip-malformed",), _has_neither_rows_nor_pairs,
+        _READING, ("--skip-malformed",), _has_neither_rows_nor_pairs,
         "on plain text, which has no rows", stage="files",
     ),
     IneffectiveRule(
@@ -614,7 +612,7 @@ _OF_MEASURING = (
         "on translations, as it is for labelled examples", "leave it out, or name a file of examples",
     ),
     IneffectiveRule(
-        ("evaluate",), _OF_SCORED_FILES,
+        ("evaluate",), config_flags(FilesConfig),
         lambda mode: any(mode[flag] for flag in _TRANSLATED) and not mode["--pairs"],
         "on files of lines", "leave it out, or give --pairs",
     ),
@@ -662,7 +660,7 @@ _OF_TOKENS = (
         "on a tokenizer that knows every text", "leave it out, or give --kind char",
     ),
     IneffectiveRule(
-        _INSPECT, (*_OF_SCORED_FILES, *config_flags(DataConfig, but=("validation",))),
+        _INSPECT, (*config_flags(FilesConfig), *config_flags(DataConfig, but=("validation",))),
         lambda mode: not mode["--file"] and not is_file(mode["text"]), "without files", "leave it out, or name some",
     ),
 )  # fmt: skip

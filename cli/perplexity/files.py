@@ -40,7 +40,14 @@ from lm.files import atomic_write_text
 from lm.hardware import inference_dtypes, select_device
 from lm.model.transformer import DecoderOnly
 from lm.processes import ParallelMap
-from lm.text.files import TextFile, TextFiles, find_text_files, select_readable, total_text_bytes
+from lm.text.files import (
+    TextFile,
+    TextFiles,
+    describe_skipped_rows,
+    find_text_files,
+    select_readable,
+    total_text_bytes,
+)
 
 _HELD_OUT_DIFFERENCE = (
     "windows overlap by context - stride, and each document is scored on its own; lm train measures disjoint windows "
@@ -112,8 +119,8 @@ def measure_text(scorer: LoadedScorer, files: Sequence[TextFile], output: Report
         else:
             for _ in segments:
                 pass
+    _report_on_files([contamination], files)
     report.refuse_no_tokens(scores)
-    _warn_of_training_text(contamination, files)
     if output.per_token:
         report.warn_of_lost_text(PerplexityResult.total(score.result for score in scores))
         print_note(
@@ -123,10 +130,12 @@ def measure_text(scorer: LoadedScorer, files: Sequence[TextFile], output: Report
         report.print_scores(scores, scorer.conditions, as_json=output.as_json, as_csv=output.as_csv)
 
 
-def _warn_of_training_text(contamination: ContaminationCheck, files: Sequence[TextFile]) -> None:
-    """Warn of files that were training text of the run."""
-    for warning in contamination.warnings([file.name for file in files]):
-        print_labelled("warning", warning)
+def _report_on_files(checks: Sequence[ContaminationCheck], files: Sequence[TextFile]) -> None:
+    """Name the malformed rows that were left out, and warn of files that were training text of a run."""
+    print_notes(describe_skipped_rows(files))
+    for contamination in checks:
+        for warning in contamination.warnings([file.name for file in files]):
+            print_labelled("warning", warning)
 
 
 def _print_token_scores(segments: Iterator[ScoredSegment], files: Sequence[TextFile]) -> None:
@@ -183,8 +192,7 @@ def _compare(scorer: LoadedScorer, other: LoadedScorer, files: Sequence[TextFile
             for contamination, segments, result in zip(seen, both, results, strict=True)
         )
         differences = perplexity_comparison.compare_models(first, second, files=len(files))
-    for contamination in seen:
-        _warn_of_training_text(contamination, files)
+    _report_on_files(seen, files)
     total = PairedDifference.total(differences)
     if not total.bytes:
         raise InputError(f"{', '.join(file.name for file in files)}: nothing to score: there is no text")
@@ -266,8 +274,8 @@ def measure_examples(scorer: LoadedScorer, files: Sequence[TextFile], output: Re
             last = _score(scorer, file, on_batch)
             scores.append(FileScore(file.name, last.result))
             shortened += last.shortened
+    _report_on_files([contamination], files)
     report.refuse_no_tokens(scores)
-    _warn_of_training_text(contamination, files)
     how = report.example_conditions(
         scorer.run,
         scorer.loaded,

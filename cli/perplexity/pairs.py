@@ -32,6 +32,7 @@ from lm.hardware import divide_threads, select_inference_hardware
 from lm.model.transformer import EncoderOnly, count_parameters
 from lm.processes import ParallelMap, open_process_map
 from lm.run_folder import find_checkpoint, load_config
+from lm.text.files import describe_skipped_rows
 from lm.text.parallel import ParallelText, find_parallel_texts
 
 COLUMNS = ("target", "pairs", "tokens", "words", "nats/token", "std error", "perplexity", "per word", "bits/byte")
@@ -98,6 +99,7 @@ def measure_pairs(
             )
             for file in files
         ]
+    print_notes(describe_skipped_rows(file.source for file in files))
     scores = _FilePairScores(names, scored)
     if not scores.total.tokens:
         raise InputError(f"{files[0].name}: nothing to score: there is no pair with two sides")

@@ -136,7 +136,7 @@ _CompareDtypes = Annotated[
         "hardware": HardwareConfig,
         "workers": WorkersConfig,
     },
-    leave_out=("validation", "supervised", "skip_malformed", *PAIR_TRAINING_FIELDS),
+    leave_out=("validation", "supervised", *PAIR_TRAINING_FIELDS),
     common=("--context", "--stride", "--versus", "--show", "--html", "--csv", "--per-token", "--json"),
     groups=(_OUTPUT, "Perplexity", "Data", "Hardware", _TRANSLATIONS),
 )

@@ -34,7 +34,7 @@ from lm.hardware import select_inference_hardware
 from lm.run_folder import find_checkpoint, load_config
 from lm.text.compression import read_file_lines
 from lm.text.dependency_trees import DependencyHeads, attach_heads
-from lm.text.files import TextFiles, find_text_files
+from lm.text.files import TextFiles, describe_skipped_rows, find_text_files
 from lm.text.parallel import ParallelText, find_parallel_texts, guess_language, split_text_lines
 
 _TOKENIZED_FRACTION = 0.5  # of lines that end in " ."
@@ -149,6 +149,7 @@ def read_pairs(paths: Sequence[str], heads: Path | None, *, run: Path | None, gi
     found = find_parallel_texts(columns, reading, pairs=paths, heads=() if heads is None else [str(heads)])
     print_notes(note for text in found for note in text.notes)
     pairs = [pair for text in found for pair in text.pairs()]
+    print_notes(describe_skipped_rows(text.source for text in found))
     trees = None if heads is None else [pair.heads or () for pair in pairs]
     return Texts([pair.source for pair in pairs], [[pair.target for pair in pairs]], trees, found[0].languages[1])
 

@@ -26,6 +26,7 @@ from lm.data.examples import ExampleData, truncate_text
 from lm.errors import Advice, InputError, UsageError
 from lm.text.examples import LABEL_DELIMITER, parse_label
 from lm.text.files import find_text_files
+from lm.text.rows import naming_no_setting
 from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer
 
 _MAX_LABELS, _MAX_LABEL_BYTES, _MIN_EXAMPLES = 200, 100, 5
@@ -166,11 +167,9 @@ def read_completions(name: str) -> tuple[str, ...]:
     Raises:
         InputError: there is no such file, or it has no examples.
     """
-    found = {
-        example.completion
-        for file in find_text_files([name], DataConfig(supervised=True))
-        for example in file.examples()
-    }
+    files = find_text_files([name], DataConfig(supervised=True))
+    with naming_no_setting():
+        found = {example.completion for file in files for example in file.examples()}
     return tuple(sorted(found, key=parse_label))
 
 

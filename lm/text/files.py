@@ -33,8 +33,15 @@ from lm.text.compression import detect_compression, read_blocks, read_plain, str
 from lm.text.conversations import CONVERSATION_FIELDS, Conversation
 from lm.text.encodings import UnreadableError, decoding_error, refuse_utf16
 from lm.text.examples import Example
-from lm.text.normalization import GutenbergStripper, LineEndNormalizer, TextChanges, is_gutenberg, uses_carriage_returns
-from lm.text.rows import FIELD, MalformedRowCallback, Row, raise_malformed, raise_skippable
+from lm.text.normalization import (
+    GutenbergStripper,
+    LineEndNormalizer,
+    TextChanges,
+    describe_malformed,
+    is_gutenberg,
+    uses_carriage_returns,
+)
+from lm.text.rows import FIELD, MalformedRowCallback, Row, raise_skippable
 
 F = TypeVar("F")
 
@@ -77,6 +84,7 @@ class TextFile:
         data: which fields are text, whether rows are supervised examples, and how line ends are treated.
         reading: format and encoding.
         temporary_copy: the copy of stdin or a pipe, deleted with the last TextFile that refers to it.
+        malformed_rows: numbers of the rows that were left out, unless `changes` recorded them.
     """
 
     name: str
@@ -84,6 +92,7 @@ class TextFile:
     data: DataConfig = dataclasses.field(default_factory=DataConfig)
     reading: FilesConfig = dataclasses.field(default_factory=FilesConfig)
     temporary_copy: _TemporaryFile | None = dataclasses.field(default=None, repr=False, compare=False)
+    malformed_rows: set[int] = dataclasses.field(default_factory=set, repr=False, compare=False)
 
     @cached_property
     def format(self) -> Format:
@@ -284,13 +293,10 @@ class TextFile:
             offset += len(block)
 
     def on_malformed(self, changes: TextChanges | None) -> MalformedRowCallback:
-        """Return what is called with malformed rows: recorded in `changes` if they are skipped, else raised.
-
-        Where changes are recorded, rows may be skipped, so the error names the setting.
-        """
-        if self.reading.skip_malformed:
-            return (changes or TextChanges()).skip_malformed
-        return raise_malformed if changes is None else raise_skippable
+        """Return what is called with malformed rows: recorded if they are skipped, else raised."""
+        if not self.reading.skip_malformed:
+            return raise_skippable
+        return changes.skip_malformed if changes is not None else lambda number, _: self.malformed_rows.add(number)
 
     def rows(
         self,
@@ -490,6 +496,18 @@ def drop_unreadable(files: Sequence[TextFile], found: Sequence[F | UnreadableErr
     if len(wrong) == 1:
         raise UnreadableError(str(wrong[0]), settings=settings)
     raise UnreadableError(f"{named}. The first: {wrong[0]}", settings=settings)
+
+
+def describe_skipped_rows(files: Iterable[TextFile]) -> list[Advice]:
+    """Return a note for each file of which malformed rows were left out when it was read."""
+    notes = []
+    for file in files:
+        changes = TextChanges()
+        for number in sorted(file.malformed_rows):
+            changes.skip_malformed(number)
+        if changes.malformed:
+            notes.append(Advice(describe_malformed(file.name, changes)))
+    return notes
 
 
 def refuse_missing(patterns: Iterable[str]) -> None:

@@ -12,7 +12,7 @@ from lm.config.decoding import SamplingConfig
 from lm.errors import InputError, UsageError
 from lm.text.compression import decode_lines, detect_compression, read_blocks
 from lm.text.files import BLOCK_BYTES, TextFile
-from lm.text.rows import Row, list_fields, read_text
+from lm.text.rows import Row, list_fields, naming_no_setting, read_text
 
 _BYTES = 8
 
@@ -68,8 +68,9 @@ def read_prompts(file: TextFile) -> Iterator[Prompt]:
     """
     repeats = RepeatCounter()
     if file.holds_rows or file.holds_examples:
-        for number, row in enumerate(file.rows([*_FIELDS, *_NUMBERS], example=_EXAMPLE)):
-            yield _parse_row(number, row, repeats)
+        with naming_no_setting():
+            for number, row in enumerate(file.rows([*_FIELDS, *_NUMBERS], example=_EXAMPLE)):
+                yield _parse_row(number, row, repeats)
         return
     parts = read_blocks(file.path, detect_compression(file.path, file.name), BLOCK_BYTES, name=file.name)
     for number, line in enumerate(decode_lines(parts, name=file.name)):

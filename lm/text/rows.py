@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple, NoReturn, TypeVar
@@ -38,6 +38,15 @@ def raise_malformed(number: int, error: InputError) -> None:  # noqa: ARG001 (a 
 def raise_skippable(number: int, error: InputError) -> None:  # noqa: ARG001 (a `MalformedRowCallback`)
     """Raise the error of a malformed row, with the setting that skips such rows."""
     raise InputError(str(error), settings=[*error.settings, "skip_malformed"])
+
+
+@contextmanager
+def naming_no_setting() -> Iterator[None]:
+    """Raise errors of rows without the setting that skips them, where none is skipped."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(str(error), settings=[name for name in error.settings if name != "skip_malformed"]) from None
 
 
 class Row(NamedTuple):

@@ -75,3 +75,57 @@ def test_malformed_records_of_an_array_are_left_out(tmp_path, capsys):
     assert run(["train", str(path), *SMALL, "-o", str(tmp_path / "none")]) == 1
     assert run(["train", str(path), *SMALL, "--skip-malformed", "-o", str(tmp_path / "run")]) == 0
     assert "2 malformed rows are left out (number 4, 10)" in capsys.readouterr().err
+
+
+def train_classifier(folder: Path) -> Path:
+    """Train a classifier of examples."""
+    rows = [json.dumps({"text": word, "label": ("even", "odd")[n % 2]}) for n, word in enumerate(WORDS)]
+    (folder / "labels.jsonl").write_text("".join(f"{row}\n" for row in rows))
+    labelled = [str(folder / "labels.jsonl"), "--supervised", "--objective", "masked"]
+    assert run(["train", *labelled, *SMALL, "-o", str(folder / "classifier")]) == 0
+    return folder / "labels.jsonl"
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Runs of text, sentence pairs and labels, with their rows and the same rows among malformed ones."""
+    folder = tmp_path_factory.mktemp("trained")
+    for kind, malformed in ("good", False), ("bad", True):
+        (folder / kind).mkdir()
+        files(folder / kind, malformed=malformed)
+    labels = train_classifier(folder).read_text().splitlines(keepends=True)
+    (folder / "good" / "labels.jsonl").write_text("".join(labels))
+    labels[5:5], labels[21:21] = ['{"text": 3}\n'], ['{"label": "odd"}\n']
+    (folder / "bad" / "labels.jsonl").write_text("".join(labels))
+    pairs = ["--pairs", str(folder / "good" / "pairs.txt"), "--n-encoder-layers", "1"]
+    assert run(["train", *pairs, *SMALL, "-o", str(folder / "pairs")]) == 0
+    assert run(["train", str(folder / "good" / "rows.jsonl"), *SMALL, "-o", str(folder / "text")]) == 0
+    return folder
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "perplexity ../text rows.jsonl", "perplexity ../text rows.csv", "tokenizer inspect ../text rows.jsonl",
+        "perplexity ../pairs --pairs pairs.txt", "perplexity ../pairs --pairs pairs.jsonl",
+        "evaluate ../pairs --pairs pairs.txt --max-length-extra 1", "evaluate ../classifier labels.jsonl",
+        "classify ../classifier labels.jsonl",
+    ],
+)  # fmt: skip
+def test_commands_that_measure_skip_rows_as_training_does(trained, capsys, monkeypatch, command):
+    monkeypatch.chdir(trained / "bad")
+    assert run(command.split()) == 1
+    assert capsys.readouterr().err.rstrip().endswith("--skip-malformed)")
+    assert run([*command.split(), "--skip-malformed"]) == 0
+    skipping = capsys.readouterr()
+    assert re.findall(r": 2 malformed rows are left out \(number (.*)\)", skipping.err) == ["6, 22"]
+    monkeypatch.chdir(trained / "good")
+    assert run(command.split()) == 0
+    assert capsys.readouterr().out == skipping.out
+
+
+def test_rows_that_cannot_be_skipped_name_no_flag(trained, capsys, monkeypatch):
+    monkeypatch.chdir(trained / "bad")
+    assert run(["generate", "../text", "--prompts", "rows.jsonl"]) == 1
+    assert run(["classify", "../classifier", "../good/labels.jsonl", "--labels", "labels.jsonl"]) == 1
+    assert "--skip-malformed" not in capsys.readouterr().err

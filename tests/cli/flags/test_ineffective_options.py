@@ -354,7 +354,8 @@ HEEDED = {
     "fill": {"--file", "--json", "--top-k", "--device", "--dtype", "--threads"},
     "classify": {
         "--labels", "--json", "--top-k", "--batch-size", "--format", "--encoding", "--include", "--exclude",
-        "--skip-unreadable", "--header", "--field", "--label-field", "--device", "--dtype", "--threads",
+        "--skip-unreadable", "--skip-malformed", "--header", "--field", "--label-field", "--device", "--dtype",
+        "--threads",
     },
     "perplexity": {"--source", "--target", "--pairs", "--heads", "--json", "--device", "--threads"},
     "evaluate": {"--json"},
