@@ -84,7 +84,8 @@ def plan_rows(event: Planned) -> Iterator[Row]:
     yield "batch", data.describe_batch_size(), _reason_of(reasons, "training.batch_tokens", "training.batch_size")
     epochs = plan.steps / data.steps_per_epoch
     length = f"{'about ' if training.budget else ''}{format_number_of(plan.steps, 'step')}, {epochs:.1f} epochs"
-    chosen = "time" if training.budget else _reason_of(reasons, *(f"training.{name}" for name in LENGTHS))
+    by_time = "useful epochs" if plan.is_limited else "time"
+    chosen = by_time if training.budget else _reason_of(reasons, *(f"training.{name}" for name in LENGTHS))
     yield "length", length, chosen
     rate = f"{training.learning_rate:g} ({training.schedule}), {training.optimizer}"
     yield "learning rate", rate, _reason_of(reasons, "training.learning_rate")
@@ -127,6 +128,10 @@ def _warn_about_budget(event: Planned, forecast: BudgetForecast) -> None:
     if forecast.is_regularised and forecast.novelty < NOVEL and forecast.epochs >= 1:
         epochs = f"{forecast.novelty * forecast.epochs:.1f} epochs, not {forecast.epochs:.1f}"
         print_labelled("note", f"the text is repetitive, so regularisation is that of {epochs}")
+    assert event.config.plan is not None
+    if event.config.plan.is_limited:
+        memorised = f"more than {forecast.epochs:.0f} epochs would only memorise the text"
+        print_labelled("note", f"{memorised}, so the run ends before {budget}; more text would help")
     if event.config.model.translates and forecast.tokens < _MIN_TARGETS:
         enough = event.spent + forecast.steps * forecast.step_seconds * _MIN_TARGETS / forecast.tokens
         too_few = f"{format_count(forecast.tokens)} tokens of targets teach hardly any translation"

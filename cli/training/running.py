@@ -211,7 +211,7 @@ def _report_results(run: Run, *, ngram_bits: Sequence[float]) -> None:
         has_overfit = run.last_validation_loss is not None and run.last_validation_loss > _MUCH_WORSE * state.best_loss
         if bits is not None and bits > min(ngram_bits):
             compared = f"{bits:.2f} bits/byte, and an n-gram baseline has {min(ngram_bits):.2f}"
-            can_improve = not (has_overfit or run.plan.on_plateau)
+            can_improve = not (has_overfit or run.plan.on_plateau or run.plan.is_limited)
             print_labelled("", f"{compared}: {advise_against_baseline(run.folder, can_improve=can_improve)}")
         if has_overfit:
             print_labelled("", "what helps against a loss that rises: docs/troubleshooting.md")

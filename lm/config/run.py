@@ -37,6 +37,7 @@ class RunPlan:
         data_key: hash of the inputs and settings that the data were prepared from.
         deadline: seconds until the learning rate decays under a budget; None once the decay has begun, when the number
             of steps is final.
+        max_steps: limit of the number of steps under a budget, beyond which the model would only memorise its text.
         decay_step: step at which the decay starts, under a budget or in an extension.
         decay_share: fraction of the peak learning rate there.
         on_plateau: whether the decay has started because the validation loss no longer falls.
@@ -50,6 +51,7 @@ class RunPlan:
     data: str
     data_key: str
     deadline: float | None = None
+    max_steps: int | None = None
     decay_step: int | None = None
     decay_share: float = 1.0
     on_plateau: bool = False
@@ -62,6 +64,11 @@ class RunPlan:
     def decay_start(self) -> tuple[int, float] | None:
         """Return the step at which the decay starts and the fraction of the peak there, if resolved later."""
         return None if self.decay_step is None else (self.decay_step, self.decay_share)
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether the run takes `max_steps`, and so ends before its budget does."""
+        return self.max_steps is not None and self.steps >= self.max_steps
 
 
 @dataclass(frozen=True)

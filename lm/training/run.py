@@ -32,7 +32,7 @@ from lm.training.compiling import compile_hidden_states
 from lm.training.corpus import TrainingCorpus
 from lm.training.events import DecayStarted, EndRescheduled, Replanned, Saved
 from lm.training.objective import Objective, hidden_states_fn
-from lm.training.planning.budget import BudgetClock, TrainingSpeed, evaluation_reserve
+from lm.training.planning.budget import UNLIMITED_STEPS, BudgetClock, TrainingSpeed, evaluation_reserve
 from lm.training.planning.continued_training import OverfitCheckpoint, find_overfit
 from lm.training.planning.regularisation import scale_weight_decay
 from lm.training.prefetcher import BatchPrefetcher
@@ -41,7 +41,6 @@ from lm.training.run_log import RunLog
 _TRAINED_PREFIX = "trained."
 """Prefix, in the optimizer file, of the trained weights when the model file holds their moving average."""
 
-_UNLIMITED_STEPS = 1 << 40
 _SPEED_TOLERANCE = 1.25
 """Ratio of the measured to the expected seconds per step from which the plan is adjusted."""
 
@@ -137,6 +136,7 @@ class Run:
                 seconds_left,
                 spent=setup.seconds_spent,
                 evaluation_seconds=evaluation_seconds,
+                max_steps=self.plan.max_steps,
                 clock=lambda: world.synced_time(clock),
             )
         self._expected_speed, self._adjustable_settings = setup.speed, setup.adjustable_settings
@@ -206,7 +206,7 @@ class Run:
     def seconds_to_end(self) -> float:
         """Seconds from the last step to the end of a run under a budget."""
         assert self.clock is not None
-        steps = _UNLIMITED_STEPS if self.plan.deadline is not None else self.plan.steps
+        steps = self.plan.steps if self.plan.deadline is None else self.plan.max_steps or UNLIMITED_STEPS
         return self.clock.seconds_until(self.state.step, steps, config=self.config.training)
 
     def forecast_steps(self) -> int:
@@ -263,6 +263,7 @@ class Run:
             return None
         training, step, seconds_left = self.config.training, self.state.step, self.clock.seconds_left
         steps = step + max(1, round(seconds_left / seconds))
+        steps = min(steps, plan.max_steps or steps)
         new_settings: dict[str, Any] = {}
         if "evaluate_every" in self._adjustable_settings and training.evaluate_every:
             n_evaluations = max(

@@ -58,6 +58,7 @@ def plan_run(
     *,
     speed: TrainingSpeed | None = None,
     spent: float = 0.0,
+    max_steps: int | None = None,
     world: World = SINGLE_PROCESS,
 ) -> RunConfig:
     """Return the config of a new run with its plan: hardware, dtypes, memory and steps.
@@ -68,6 +69,7 @@ def plan_run(
         data: of the corpus, open.
         speed: measured speed, for a budget.
         spent: seconds of a budget used before.
+        max_steps: limit of the number of steps in a budget.
         world: the ranks that train the run.
     """
     config = resolve.fit_to_corpus(config, corpus)
@@ -87,6 +89,7 @@ def plan_run(
         processes=world.size,
         step_seconds=1.0 if speed is None else speed.step_seconds,
         spent=spent,
+        max_steps=max_steps,
     )
 
 
@@ -96,13 +99,15 @@ def start_run(
     corpus: TrainingCorpus,
     *,
     data: TrainingData | None = None,
+    max_steps: int | None = None,
     world: World = SINGLE_PROCESS,
     **options: Unpack[StartOptions],
 ) -> Run:
     """Plan and start a new run; see `plan_run` and `start_planned_run` for the arguments."""
     run_folder.refuse_existing(folder)
     data = data or open_data(corpus.folder, resolve.fit_to_corpus(config, corpus))
-    planned = plan_run(config, corpus, data, speed=options.get("speed"), spent=options.get("spent", 0.0), world=world)
+    speed, spent = options.get("speed"), options.get("spent", 0.0)
+    planned = plan_run(config, corpus, data, speed=speed, spent=spent, max_steps=max_steps, world=world)
     return start_planned_run(folder, planned, corpus, data=data, world=world, **options)
 
 

@@ -28,14 +28,13 @@ from lm.tokenizer.tokenizer import FILE_NAME, Tokenizer
 from lm.training.corpus import TrainingCorpus
 from lm.training.evaluation import measure_cost
 from lm.training.loop import batch_flops, train
-from lm.training.planning.budget import EvaluationCost, TrainingSpeed
+from lm.training.planning.budget import UNLIMITED_STEPS, EvaluationCost, TrainingSpeed
 from lm.training.run import Run
 from lm.training.startup import start_run
 
 Timer = Callable[[], float]
 """Does some work once; returns the seconds it took."""
 
-_UNLIMITED_STEPS = 1 << 40
 _N_BATCHES = 4
 _ESTIMATE_LAYERS, _ESTIMATE_TOKENS = 2, 2048
 
@@ -61,7 +60,7 @@ def random_data_run(config: RunConfig, *, rows: int) -> Iterator[Run]:
 def trial_run(config: RunConfig, corpus: TrainingCorpus, *, data: TrainingData | None = None) -> Iterator[Run]:
     """Yield a run on prepared data in a temporary folder, which never ends, evaluates or saves."""
     training = dataclasses.replace(
-        config.training, steps=_UNLIMITED_STEPS, epochs=None, tokens=None, budget=None, evaluate_every=0,
+        config.training, steps=UNLIMITED_STEPS, epochs=None, tokens=None, budget=None, evaluate_every=0,
         checkpoint_every=0, patience=None,
     )  # fmt: skip
     config = dataclasses.replace(config, training=training)

@@ -371,7 +371,13 @@ class Trainer:
             if chosen.config.training.budget is not None:
                 chosen, speed, data = self._fit_to_speed(chosen, prepared, data)
             planned = plan_run(
-                chosen.config, prepared, data, speed=speed, spent=self._seconds_elapsed(), world=self.world
+                chosen.config,
+                prepared,
+                data,
+                speed=speed,
+                spent=self._seconds_elapsed(),
+                max_steps=None if self.forecast is None else self.forecast.max_steps,
+                world=self.world,
             )
             yield Planned(planned, chosen.reasons, prepared, data, self.forecast, self._seconds_elapsed())
             run = start_planned_run(

@@ -13,6 +13,7 @@ from lm.config.training import TrainingConfig
 from lm.hardware import Hardware
 from lm.optim.schedules import total_steps_from_decay
 
+UNLIMITED_STEPS = 1 << 40
 _STARTUP_FACTOR = 4  # of the budget that is suggested, to the seconds of start-up
 _STEP_WINDOW = 100  # with fewer, runs of two minutes ended 5% early (docs/lab/recipe.md)
 _EXIT_SECONDS = 1.0  # seconds to end the process
@@ -96,6 +97,7 @@ class BudgetClock:
         *,
         spent: float = 0.0,
         evaluation_seconds: float = 0.0,
+        max_steps: int | None = None,
         clock: Callable[[], float] | None = None,
     ) -> None:
         """Start the clock.
@@ -104,9 +106,11 @@ class BudgetClock:
             left: seconds until the deadline.
             spent: seconds of the budget used before.
             evaluation_seconds: expected seconds to evaluate and save, until they have been measured.
+            max_steps: limit of the number of steps, however much time is left.
             clock: in seconds; the same for all ranks, so that they decide alike.
         """
         self._clock = clock or time.monotonic
+        self._max_steps = UNLIMITED_STEPS if max_steps is None else max_steps
         self._last = self._clock()
         self._deadline = self._last + left
         self._budget = max(0.0, left) + spent
@@ -153,7 +157,7 @@ class BudgetClock:
             since: step at which the run was extended.
         """
         steps = total_steps_from_decay(step, config=config, since=since)
-        if self._seconds_to_end(step, steps, config=config) < self.seconds_left:
+        if steps < self._max_steps and self._seconds_to_end(step, steps, config=config) < self.seconds_left:
             return None
         return min(max(step + 1, steps), self.affordable_total(step, steps, config=config))
 
@@ -168,7 +172,7 @@ class BudgetClock:
         if len(self._steps) < _MIN_STEPS or not self._step_seconds:
             return steps
         left = self._deadline - self._last - self._overhead_seconds(step, steps, config=config)
-        return step + max(1, int(left / self._step_seconds))
+        return self._limit(step, int(left / self._step_seconds))
 
     def rescheduled_total(self, step: int, steps: int, *, config: TrainingConfig) -> int | None:
         """Return a new number of steps if a decay that ends at `steps` would miss the deadline by far, else None."""
@@ -205,4 +209,8 @@ class BudgetClock:
     def affordable_total(self, step: int, steps: int, *, config: TrainingConfig) -> int:
         """Return the number of steps that fit into the remaining time, at least `step` + 1."""
         for_steps = self.seconds_left - self._overhead_seconds(step, steps, config=config)
-        return step + (max(1, int(for_steps / self._step_seconds)) if self._step_seconds else 1)
+        return self._limit(step, int(for_steps / self._step_seconds) if self._step_seconds else 1)
+
+    def _limit(self, step: int, more: int) -> int:
+        """Return the total of `step` and at least one more, within the limit of the number of steps."""
+        return step + max(1, min(more, self._max_steps - step))

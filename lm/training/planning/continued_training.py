@@ -195,7 +195,7 @@ def extend_run(
     steps, deadline = compute_steps(training, data, step_seconds=state.seconds / max(1, state.step), spent=spent), None
     if longer.budget is not None:
         steps, deadline = state.step + steps, state.elapsed + parse_duration(longer.budget)
-    changed = dataclasses.replace(plan, steps=steps, deadline=deadline, on_plateau=False)
+    changed = dataclasses.replace(plan, steps=steps, deadline=deadline, max_steps=None, on_plateau=False)
     if deadline is not None or plan.deadline is not None or steps > plan.steps:
         decay_step, fraction = _decay_start(config.training, plan, state.step)
         changed = dataclasses.replace(changed, extended_at=state.step, decay_step=decay_step, decay_share=fraction)

@@ -14,6 +14,8 @@ import numpy as np
 _DROPOUT = (2.5, 5), (0.0, 0.1)  # epochs and dropout, interpolated linearly
 _FORGETTING = (2.5, 5, 7.5), (0.0, 7.0, 14.0)  # epochs, and how often weights are forgotten over a run
 _MEMORISATION = 200  # epochs × parameters/token from which R-Drop is better
+_USEFUL_EPOCHS = 14
+"""Forward passes over prose beyond which a model only memorises it, two in an epoch with R-Drop."""
 _R_DROP, _DROPOUT_WITH_R_DROP = 0.5, 0.2
 _MIN_WEIGHT_DECAY = 0.1  # the default of --weight-decay
 _MAX_WEIGHT_DECAY = 2.0
@@ -119,6 +121,15 @@ def compute_novelty(ngram_bits: Sequence[float]) -> float:
         ngram_bits: bits/byte of n-gram baselines of order 1, 2, … (at least 2).
     """
     return min(ngram_bits[1:]) / ngram_bits[1]
+
+
+def count_useful_epochs(novelty: float) -> float:
+    """Return the number of forward passes over a text beyond which a model only memorises it.
+
+    Args:
+        novelty: of the text (`compute_novelty`).
+    """
+    return _USEFUL_EPOCHS / novelty
 
 
 def estimate_bits_per_byte(ngram_bits: Sequence[float]) -> float:

@@ -56,6 +56,7 @@ from lm.training.planning.regularisation import (
     choose_pair_regularisation,
     choose_text_regularisation,
     compute_novelty,
+    count_useful_epochs,
 )
 
 _MAX_STEPS = 1 << 53
@@ -121,6 +122,7 @@ class BudgetForecast:
         r_drop: chosen weight of R-Drop, which takes two passes per batch.
         evaluation_seconds: to evaluate and save.
         evaluation_limit: seconds reserved for all evaluations.
+        max_steps: number of steps beyond which a longer budget would only overfit; None without a limit.
     """
 
     steps: float
@@ -133,6 +135,7 @@ class BudgetForecast:
     r_drop: float
     evaluation_seconds: float
     evaluation_limit: float
+    max_steps: int | None = None
 
 
 def resolve_spec(spec: RunSpec, *, base: ModelConfig | None = None) -> Resolution:
@@ -336,7 +339,7 @@ def fit_to_speed(
         ngram_bits: bits/byte of n-gram baselines of order 1, 2, … on the held-out text.
         train_tokens: tokens of the training split of a text.
     """
-    config, steps = resolution.config, max(1.0, left / speed.step_seconds)
+    config, steps, max_steps = resolution.config, max(1.0, left / speed.step_seconds), None
     is_text = not config.model.is_masked and (not config.data.supervised or data.holds_conversations)
     is_regularised = resolution.is_regularised and is_text
     fraction, r_drop = compute_novelty(ngram_bits) if len(ngram_bits) > 1 else 1.0, 0.0
@@ -353,6 +356,9 @@ def fit_to_speed(
             epochs = steps / data.steps_per_epoch
             tokens = epochs * data.tokens
         if is_regularised:
+            useful = count_useful_epochs(fraction) / epochs
+            if useful < 1:
+                epochs, steps, tokens = epochs * useful, steps * useful, tokens * useful
             found = _choose_text_regularisation(resolution, epochs, fraction, steps=steps, train_tokens=train_tokens)
             resolution, r_drop = resolution.choose("epochs in the budget", found.settings()), found.r_drop
             if found.batch_fraction < 1:
@@ -361,6 +367,7 @@ def fit_to_speed(
             cost = found.forward_passes * batch_rows(resolution.config) / batch_rows(config)
             steps, speed = steps / cost, dataclasses.replace(speed, step_seconds=speed.step_seconds * cost)
             epochs, tokens = epochs / found.forward_passes, tokens / found.forward_passes
+            max_steps = math.ceil(steps) if useful < 1 else None
     if resolution.is_regularised and steps < 10 * resolution.config.training.warmup_steps:
         resolution = resolution.choose("steps in the budget", {"training": {"warmup_steps": round(steps / 10)}})
     limit = evaluation_reserve(left)
@@ -371,7 +378,7 @@ def fit_to_speed(
         evaluated |= _choose_patience(steps, every=evaluated["evaluate_every"])
     forecast = BudgetForecast(
         steps, speed.step_seconds, epochs, is_regularised, fraction, tuple(ngram_bits), tokens, r_drop,
-        evaluation_seconds=evaluation_seconds, evaluation_limit=limit,
+        evaluation_seconds=evaluation_seconds, evaluation_limit=limit, max_steps=max_steps,
     )  # fmt: skip
     resolution = resolution.choose("time of an evaluation", {"training": evaluated})
     return resolution, dataclasses.replace(speed, evaluation_seconds=evaluation_seconds), forecast
@@ -435,6 +442,7 @@ def add_plan(
     processes: int = 1,
     step_seconds: float = 1.0,
     spent: float = 0.0,
+    max_steps: int | None = None,
 ) -> RunConfig:
     """Stage 5: return the config with a plan.
 
@@ -448,12 +456,15 @@ def add_plan(
         processes: world size.
         step_seconds: for a budget.
         spent: seconds of the budget used before.
+        max_steps: limit of the number of steps in a budget.
     """
+    steps = compute_steps(config.training, data, step_seconds=step_seconds, spent=spent)
     made = RunPlan(
         **vars(hardware),
         processes=processes,
         micro_batch_tokens=micro_batch_tokens,
-        steps=compute_steps(config.training, data, step_seconds=step_seconds, spent=spent),
+        steps=steps if max_steps is None else min(steps, max_steps),
+        max_steps=max_steps,
         data=str(folder.resolve()),
         data_key=data_key,
         deadline=None if config.training.budget is None else parse_duration(config.training.budget),

@@ -342,6 +342,25 @@ def test_settings_that_were_given_are_not_adapted(paced, time):
     assert (run.config.training.evaluate_every, run.config.training.weight_decay) == (10, 1.0)
 
 
+def test_the_rest_of_a_budget_is_not_used_once_the_text_was_seen_often_enough(paced, time):
+    run = paced(1.0, max_steps=20)
+    assert run.plan.is_limited
+    began = time.now
+    events = list(driven(run, time, step=1.0))
+    assert run.state.step == run.plan.steps == 20
+    assert time.now - began == 20  # of 100 s
+    (decay,) = [event for event in events if isinstance(event, DecayStarted)]
+    assert decay.steps == 20  # planned from the start, not found at a plateau
+    assert decay.step - run.config.training.warmup_steps == pytest.approx(20 - decay.step, abs=1)
+
+
+def test_a_limited_number_of_steps_is_that_of_a_faster_machine_too(paced, time):
+    run = paced(10.0, max_steps=20)
+    assert run.plan.steps == 10
+    list(driven(run, time, step=1.0))
+    assert run.state.step == 20
+
+
 MEMORISING = {
     "evaluate_every": 4, "decay_patience": 2, "patience": 2, "learning_rate": 0.05, "warmup_steps": 2,
     "schedule": "wsd", "decay_fraction": 0.5, "final_learning_rate": 0.0, "steps": 400,

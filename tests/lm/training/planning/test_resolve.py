@@ -9,15 +9,18 @@ from lm.config.model import ModelConfig
 from lm.config.presets import build_run_config
 from lm.config.training import TrainingConfig, parse_duration
 from lm.errors import UsageError
+from lm.hardware import Hardware
 from lm.training.loop import train
 from lm.training.planning import budget as clock
-from lm.training.planning.budget import EvaluationCost, evaluation_reserve
+from lm.training.planning.budget import EvaluationCost, TrainingSpeed, evaluation_reserve
+from lm.training.planning.regularisation import count_useful_epochs
 from lm.training.planning.resolve import (
     Resolution,
     choose_evaluations,
     choose_size,
     choose_time,
     compute_steps,
+    fit_to_speed,
     resolve_spec,
     should_choose_size,
     should_choose_time,
@@ -110,6 +113,28 @@ def test_as_many_sentences_are_translated_as_there_is_time_for(budgeted):
         budgeted, EvaluationCost(loss_seconds=0.1, sentence_seconds=1e-4), steps=1000, limit=LIMIT
     )
     assert few["bleu_sentences"] == 100 <= some["bleu_sentences"] <= all_of_them["bleu_sentences"] == 500
+
+
+@pytest.mark.parametrize("ngram_bits", [(4.0, 3.0, 3.0), (4.0, 3.0, 1.0)])
+@pytest.mark.parametrize("r_drop", [None, 0.0])
+def test_the_number_of_epochs_is_limited_and_with_it_what_follows_from_them(make_run, ngram_bits, r_drop):
+    """A repetitive text may be seen more often; each of the two passes of R-Drop counts."""
+    run, fixed = make_run(batch_size=8), {"model": {}, "training": {} if r_drop is None else {"r_drop": r_drop}}
+    resolution, tokens_in_step, found = Resolution(run.config, fixed, is_regularised=True), 8 * 16, []
+    for left in (10, 10_000, 100_000):
+        speed = TrainingSpeed(1.0, EvaluationCost(0.01, 0.0), Hardware("cpu", "float32", 1))
+        chosen, _, forecast = fit_to_speed(
+            resolution, speed, run.data, left=left, ngram_bits=ngram_bits, train_tokens=1000
+        )
+        found.append((forecast.max_steps, chosen.config.model.dropout, chosen.config.training.weight_decay))
+        if forecast.max_steps is not None:
+            passes = 2 if chosen.config.training.r_drop else 1
+            assert passes == (2 if r_drop is None and ngram_bits[2] == 3.0 else 1)
+            seen = passes * forecast.max_steps * tokens_in_step / 1000
+            assert seen == pytest.approx(count_useful_epochs(ngram_bits[2] / 3.0), rel=0.05)
+            assert forecast.steps <= forecast.max_steps
+    assert found[0][0] is None  # ten steps
+    assert found[1] == found[2]  # ten times as long
 
 
 def given(*corpus: str, **options: object) -> Resolution:
