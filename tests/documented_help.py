@@ -13,7 +13,17 @@ import typer
 from cli.flags.help import write_settings_help
 from cli.flags.usage import spell
 from cli.main import build_app
-from lm.serving.fields import CHAT_FIELDS, COMPLETION_FIELDS, SAMPLING_FIELDS, TRANSLATION_NAMES, TRUNCATION, Field
+from lm.serving.fields import (
+    CHAT_FIELDS,
+    COMPLETION_FIELDS,
+    MESSAGE_FIELDS,
+    SAMPLING_FIELDS,
+    STREAM_OPTIONS,
+    TEXT_PART_FIELDS,
+    TRANSLATION_NAMES,
+    TRUNCATION,
+    Field,
+)
 
 WIDTH = 98  # as wide as help gets on a terminal of 100 columns or more
 _OPENING = """\
@@ -115,6 +125,18 @@ refused. Messages that fill the context are refused with `context_length_exceede
 
 {chat}
 
+Each of the `messages` is an object. The system prompt comes first, if there is one; then user and assistant take turns, and the user has the last word.
+
+{message}
+
+A part of a message's `content`:
+
+{part}
+
+## `stream_options` of both
+
+{stream}
+
 ## Further fields of both
 
 They have the names, limits and defaults of `lm generate`. Where a default differs from OpenAI's, it is that of `lm generate`:
@@ -151,6 +173,7 @@ def server_page() -> str:
     translation = ", ".join(f"`{name}`" for name in TRANSLATION_NAMES)
     return _SERVER.format(
         completion=_field_table(COMPLETION_FIELDS), chat=_field_table((*CHAT_FIELDS, TRUNCATION)),
+        message=_field_table(MESSAGE_FIELDS), part=_field_table(TEXT_PART_FIELDS), stream=_field_table(STREAM_OPTIONS),
         sampling=_field_table(SAMPLING_FIELDS), translation=translation,
     )  # fmt: skip
 

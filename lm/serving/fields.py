@@ -45,7 +45,7 @@ _SHARED = (
     Field("model", "supported", "Name of a model, of `/v1/models`; may be left out if one is served."),
     Field("n", "supported", "Samples per prompt. Default: 1."),
     Field("stream", "supported", "Send tokens as they are sampled, as server-sent events. Default: false."),
-    Field("stream_options", "supported", "`include_usage`: a last event with the number of tokens."),
+    Field("stream_options", "supported", "What a stream has beside tokens: see below."),
     _sampling("temperature"),
     _sampling("top_p"),
     _sampling("presence_penalty"),
@@ -70,7 +70,7 @@ COMPLETION_FIELDS = (
 _NO_TOOLS = "the model calls no tools"
 _HOSTED = "OpenAI's own service"
 CHAT_FIELDS = (
-    Field("messages", "supported", "Objects with `role` (system, user or assistant) and `content`, a text."),
+    Field("messages", "supported", "Objects with a role and a text: see below."),
     *_SHARED,
     Field("max_completion_tokens", "supported", "The same as `max_tokens`."),
     Field("logprobs", "supported", "Whether to return log-probabilities. Default: false."),
@@ -98,6 +98,31 @@ CHAT_FIELDS = (
 )
 """OpenAI's fields of `/v1/chat/completions`."""
 
+MESSAGE_FIELDS = (
+    Field("role", "supported", "`system`, also called `developer`; `user` or `assistant`."),
+    Field("content", "supported", "A text, or a list of parts of type `text`."),
+    Field("name", "refused", "chat templates have no names of participants"),
+    Field("audio", "refused", "the model reads text only"),
+    Field("refusal", "refused", "give it as content"),
+    Field("function_call", "refused", _NO_TOOLS),
+    Field("tool_calls", "refused", _NO_TOOLS, neutral=([],)),
+    Field("tool_call_id", "refused", _NO_TOOLS),
+)
+"""The fields of a message."""
+
+TEXT_PART_FIELDS = (
+    Field("type", "supported", "`text`; images, audio and files are refused."),
+    Field("text", "supported", "Its text."),
+    Field("prompt_cache_breakpoint", "no effect", "Prefixes are shared anyway."),
+)
+"""The fields of a part of a message's content."""
+
+STREAM_OPTIONS = (
+    Field("include_usage", "supported", "A last event has the number of tokens. Default: false."),
+    Field("include_obfuscation", "no effect", "Events have no padding."),
+)
+"""The fields of `stream_options`."""
+
 TRUNCATION = Field(
     "truncation", "supported",
     "If the messages fill the context: `auto` leaves out the oldest turns, and the answer has their number as "
@@ -118,15 +143,23 @@ TRANSLATION_NAMES = tuple(
 """Fields of `/translate` that are settings of `lm translate`."""
 
 
-def check_fields(body: Mapping[str, Any], fields: Sequence[Field]) -> None:
-    """Raise ApiError for a field that is unknown, or refused and not neutral."""
-    known = {field.name: field for field in (*fields, *SAMPLING_FIELDS)}
-    for name, value in body.items():
-        field = known.get(name)
+def check_fields(values: Mapping[str, Any], fields: Sequence[Field], *, of: str | None = None) -> None:
+    """Raise ApiError for a field that is unknown, or refused and not neutral; null is the same as no field.
+
+    Args:
+        values: a request, or an object in it.
+        fields: that are known.
+        of: field of the request that the object is in.
+    """
+    known = {field.name: field for field in fields}
+    for name, value in values.items():
+        field, shown = known.get(name), _short(name) if of is None else f"{of}.{_short(name)}"
+        if value is None:
+            continue
         if field is None:
-            raise invalid(f"unknown field {_short(name)!r}{did_you_mean(name, known)}", param=_short(name))
-        if field.treatment == "refused" and value is not None and value not in field.neutral:
-            raise invalid(f"{name} is not supported: {field.note}", param=name, code="unsupported_field")
+            raise invalid(f"unknown field {shown!r}{did_you_mean(name, known)}", param=of or shown)
+        if field.treatment == "refused" and value not in field.neutral:
+            raise invalid(f"{shown} is not supported: {field.note}", param=of or shown, code="unsupported_field")
 
 
 def check_known(body: Mapping[str, Any], names: Sequence[str]) -> None:

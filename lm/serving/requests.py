@@ -13,7 +13,16 @@ from lm.config.options import check_text, format_value, list_options
 from lm.config.serving import ServerConfig
 from lm.errors import LMError
 from lm.serving.errors import ApiError, from_lm_error, invalid
-from lm.serving.fields import CHAT_FIELDS, COMPLETION_FIELDS, TRUNCATION, check_fields
+from lm.serving.fields import (
+    CHAT_FIELDS,
+    COMPLETION_FIELDS,
+    MESSAGE_FIELDS,
+    SAMPLING_FIELDS,
+    STREAM_OPTIONS,
+    TEXT_PART_FIELDS,
+    TRUNCATION,
+    check_fields,
+)
 from lm.serving.models import ServedModel
 from lm.serving.scheduler import Completion
 from lm.text.conversations import Message, parse_messages
@@ -143,7 +152,7 @@ def _read_biases(value: Any) -> tuple[str, ...]:  # noqa: ANN401
 
 def parse_completion(body: Mapping[str, Any], config: ServerConfig) -> CompletionRequest:
     """Check a request of `/v1/completions`; ApiError if it is wrong."""
-    check_fields(body, COMPLETION_FIELDS)
+    check_fields(body, (*COMPLETION_FIELDS, *SAMPLING_FIELDS))
     prompts = read_prompts(body)
     n = read_number(body, "n", 1, minimum=1, maximum=config.max_samples)
     best_of = read_number(body, "best_of", n, minimum=1, maximum=config.max_samples)
@@ -178,7 +187,7 @@ def parse_completion(body: Mapping[str, Any], config: ServerConfig) -> Completio
 
 def parse_chat(body: Mapping[str, Any], config: ServerConfig) -> tuple[tuple[Message, ...], CompletionRequest]:
     """Check a request of `/v1/chat/completions`; return its messages and the rest. ApiError if it is wrong."""
-    check_fields(body, (*CHAT_FIELDS, TRUNCATION))
+    check_fields(body, (*CHAT_FIELDS, TRUNCATION, *SAMPLING_FIELDS))
     messages = _read_messages(body)
     limits = {body[name] for name in ("max_tokens", "max_completion_tokens") if isinstance(body.get(name), int)}
     if len(limits) > 1:
@@ -218,6 +227,11 @@ def _read_messages(body: Mapping[str, Any]) -> tuple[Message, ...]:
     values = body.get("messages")
     if values is None:
         raise invalid("messages is missing", param="messages")
+    for message in _objects(values):
+        check_fields(message, MESSAGE_FIELDS, of="messages")
+        for part in _objects(message.get("content")):
+            if part.get("type") == "text":
+                check_fields(part, TEXT_PART_FIELDS, of="messages.content")
     if isinstance(values, list):  # "developer" is OpenAI's newer name of the system
         values = [
             {**value, "role": "system"} if isinstance(value, dict) and value.get("role") == "developer" else value
@@ -232,6 +246,10 @@ def _read_messages(body: Mapping[str, Any]) -> tuple[Message, ...]:
     return messages
 
 
+def _objects(values: Any) -> list[dict[str, Any]]:  # noqa: ANN401
+    return [value for value in values if isinstance(value, dict)] if isinstance(values, list) else []
+
+
 def read_include_usage(body: Mapping[str, Any], *, is_stream: bool) -> bool:
     """Return whether a stream ends with the number of tokens; ApiError if the options are wrong."""
     options = body.get("stream_options")
@@ -241,9 +259,7 @@ def read_include_usage(body: Mapping[str, Any], *, is_stream: bool) -> bool:
         raise invalid("stream_options needs stream", param="stream_options")
     if not isinstance(options, dict):
         raise invalid("stream_options must be an object", param="stream_options")
-    unknown = next((name for name in options if name not in ("include_usage", "include_obfuscation")), None)
-    if unknown is not None:
-        raise invalid(f"unknown field of stream_options: {format_value(unknown)}", param="stream_options")
+    check_fields(options, STREAM_OPTIONS, of="stream_options")
     return read_flag(options, "include_usage")
 
 

@@ -108,6 +108,11 @@ def test_log_probabilities_have_bytes_and_alternatives(client):
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "no text"),
         ({"messages": [*MESSAGES, {"role": "assistant", "content": "a"}]}, "end with one of the user"),
         ({"messages": [{"role": "user", "content": "owl " * 200}]}, "the model's context is 64"),
+        ({"messages": [{**MESSAGES[1], "name": "Ann"}]}, "messages.name is not supported"),
+        ({"messages": [{**MESSAGES[1], "tool_calls": [{"id": "a"}]}]}, "messages.tool_calls is not supported"),
+        ({"messages": [{**MESSAGES[1], "contents": "a"}]}, "unknown field 'messages.contents'.*'content'"),
+        ({"messages": [{"role": "user", "content": [{"type": "text", "text": "a", "bold": 1}]}]}, "content.bold"),
+        ({"stream": True, "stream_options": {"include": True}}, "unknown field 'stream_options.include'"),
         ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools is not supported"),
         ({"response_format": {"type": "json_object"}}, "response_format is not supported"),
         ({"top_logprobs": 2}, "top_logprobs needs logprobs"),
@@ -123,6 +128,12 @@ def test_a_wrong_request_is_refused(client, field, expected):
 def test_fields_without_effect_are_accepted(client):
     given = ask(client, user="me", metadata={"a": "b"}, store=True, response_format={"type": "text"}, tools=[])
     assert given.choices[0].message.content == ask(client).choices[0].message.content
+
+
+def test_a_reply_can_be_sent_back_as_it_came(client):
+    reply = ask(client).choices[0].message
+    for message in (reply, reply.model_dump()):
+        assert ask(client, messages=[*MESSAGES, message, MESSAGES[1]]).choices[0].message.content
 
 
 def test_the_oldest_turns_are_left_out_on_request(client):
