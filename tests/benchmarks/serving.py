@@ -1,10 +1,15 @@
 """`lm serve` under load, beside `lm generate` and llama.cpp's server: throughput, latency, start and idling.
 
     python -m tests.benchmarks.serving [--rounds 3] [--streams 32] [--tokens 200] [--dtype int8] [--threads 1]
+                                       [--llama-server PATH]
 
 The model has random weights and 12M parameters. In each round all systems decode the same prompts once, alternating;
-the table has medians over rounds, and CPU time beside wall time for machines that do other work. `llama-server` takes
-part if it is installed (and the package gguf), with the exported model in Q8_0.
+the table has medians over rounds, and CPU time beside wall time for machines that do other work. llama.cpp's server
+takes part if it is installed or its path is given, with the exported model in Q8_0 (needs the package gguf).
+
+Tokens that are no text by themselves are banned: servers withhold them until the character is complete, and the time
+between two events would be that of several tokens. The client is one thread that notes when bytes arrive and parses
+them at the end, so that it takes no time from the servers.
 
 lm generate --prompts   continuous batching without a server, in one process
 lm serve                as many concurrent streams as prompts
@@ -21,19 +26,18 @@ import contextlib
 import itertools
 import json
 import os
+import selectors
 import shutil
 import socket
 import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +51,7 @@ from lm.engine.fastest_dtype import load_for_decoding
 from lm.model.transformer import build_model
 from lm.run_folder import TrainingState
 from lm.text.prompts import Prompt
+from lm.tokenizer.tokenizer import Tokenizer
 from tests.cli.small_runs import make_tokenizer
 from tests.lm.serving.conftest import served
 
@@ -61,12 +66,14 @@ class Load:
     Attributes:
         wall: seconds.
         cpu: seconds of CPU time of its process.
+        first: seconds from a request to its first token, of all streams.
         gaps: seconds between two tokens of a stream, of all streams.
         texts: by stream.
     """
 
     wall: float
     cpu: float
+    first: list[float] = field(default_factory=list)
     gaps: list[float] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
 
@@ -83,23 +90,65 @@ def make_large_run(folder: Path) -> Path:
     return folder
 
 
-def make_bodies(streams: int, tokens: int) -> list[Body]:
-    """Return requests with different prompts and seeds."""
+def make_bodies(tokenizer: Tokenizer, streams: int, tokens: int) -> list[Body]:
+    """Return requests with different prompts and seeds, whose tokens are all text by themselves."""
+    banned = (
+        number
+        for number in range(tokenizer.vocab_size)
+        if tokenizer.decode([number]) in ("", "\N{REPLACEMENT CHARACTER}")
+    )
+    biases = {str(number): -100 for number in banned}
     return [
         {"prompt": f"The owl saw the fox {'by the mill ' * (number % 5)}", "seed": number, "max_tokens": tokens,
-         "temperature": 1.0, "ignore_eos": True, "stream": True}
+         "temperature": 1.0, "ignore_eos": True, "stream": True, "logit_bias": biases}
         for number in range(streams)
     ]  # fmt: skip
 
 
-def stream(port: int, body: Body) -> tuple[str, list[float]]:
-    """Send a request of `/v1/completions`; return its text and when each part of it came."""
-    text, times = "", []
-    with _open(port, body) as connection:
-        for line in connection.makefile("rb"):
-            if line.startswith(b"data: {"):
-                times.append(time.perf_counter())
-                text += "".join(choice["text"] for choice in json.loads(line[6:])["choices"])
+def stream_all(port: int, pid: int, bodies: Sequence[Body]) -> Load:
+    """Send all requests of `/v1/completions` at once to a server."""
+    began, cpu = time.perf_counter(), cpu_seconds(pid)
+    arrived = _receive_all([_open(port, body) for body in bodies])
+    wall, cpu = time.perf_counter() - began, cpu_seconds(pid) - cpu
+    load = Load(wall, cpu)
+    for parts in arrived:
+        text, times = _parse(parts)
+        load.texts.append(text)
+        load.first.append(times[0] - began)
+        load.gaps += [later - earlier for earlier, later in itertools.pairwise(times)]
+    return load
+
+
+def _receive_all(connections: Sequence[socket.socket]) -> list[list[tuple[float, bytes]]]:
+    """Receive until all connections are closed; return what arrived on each, and when."""
+    arrived: list[list[tuple[float, bytes]]] = [[] for _ in connections]
+    with selectors.DefaultSelector() as selector:
+        for connection, parts in zip(connections, arrived, strict=True):
+            selector.register(connection, selectors.EVENT_READ, (connection, parts))
+        while selector.get_map():
+            for key, _ in selector.select():
+                connection, parts = key.data
+                part = connection.recv(1 << 16)
+                if part:
+                    parts.append((time.perf_counter(), part))
+                else:
+                    selector.unregister(connection)
+                    connection.close()
+    return arrived
+
+
+def _parse(parts: Sequence[tuple[float, bytes]]) -> tuple[str, list[float]]:
+    """Return the text of a stream, and when each event with text came."""
+    text, times, line = "", list[float](), b""
+    for arrived, part in parts:
+        *lines, line = (line + part).split(b"\n")
+        for each in lines:
+            if each.startswith(b"data: {"):
+                event = json.loads(each[6:])
+                assert "choices" in event, event
+                new = "".join(choice["text"] for choice in event["choices"])
+                text += new
+                times += [arrived] if new else []
     return text, times
 
 
@@ -109,24 +158,6 @@ def _open(port: int, body: Body) -> socket.socket:
     connection = socket.create_connection(("127.0.0.1", port))
     connection.sendall(head % len(content) + content)
     return connection
-
-
-def stream_all(port: int, pid: int, bodies: Sequence[Body]) -> Load:
-    """Send all requests at once to a server."""
-    results: list[tuple[str, list[float]]] = [("", [])] * len(bodies)
-
-    def work(number: int) -> None:
-        results[number] = stream(port, bodies[number])
-
-    threads = [threading.Thread(target=work, args=[number]) for number in range(len(bodies))]
-    began, cpu = time.perf_counter(), cpu_seconds(pid)
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    gaps = [later - earlier for _, times in results for earlier, later in itertools.pairwise(times)]
-    wall = time.perf_counter() - began
-    return Load(wall, cpu_seconds(pid) - cpu, gaps, [text for text, _ in results])
 
 
 def cpu_seconds(pid: int) -> float:
@@ -140,7 +171,10 @@ class Alone:
 
     def __init__(self, loaded: LoadedModel, bodies: Sequence[Body]) -> None:
         self.loaded, self.bodies = loaded, bodies
-        self.config = SamplingConfig(max_tokens=bodies[0]["max_tokens"], temperature=1.0, ignore_eos=True)
+        biases = tuple(f"{token}={bias}" for token, bias in bodies[0]["logit_bias"].items())
+        self.config = SamplingConfig(
+            max_tokens=bodies[0]["max_tokens"], temperature=1.0, ignore_eos=True, logit_bias=biases
+        )
 
     def batched(self) -> Load:
         """Continue all prompts as `lm generate --prompts` does."""
@@ -149,7 +183,7 @@ class Alone:
         began, cpu = time.perf_counter(), time.process_time()
         texts = {prompt.number: samples[0].text for prompt, samples in generator.continue_prompts(prompts)}
         wall, cpu = time.perf_counter() - began, time.process_time() - cpu
-        return Load(wall, cpu, [], [texts[number] for number in range(len(self.bodies))])
+        return Load(wall, cpu, texts=[texts[number] for number in range(len(self.bodies))])
 
     def differing(self, texts: Sequence[str], expected: Sequence[str]) -> list[int]:
         """Return the streams that equal neither those of one batch nor, as rounding depends on rows, the run alone."""
@@ -162,11 +196,11 @@ class Alone:
 
 
 @contextlib.contextmanager
-def llama_server(file: Path, *, streams: int, threads: int) -> Iterator[tuple[int, int]]:
+def llama_server(program: str, file: Path, *, streams: int, threads: int) -> Iterator[tuple[int, int]]:
     """Start llama.cpp's server with a place for each stream; yield its port and process ID."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    command = ["llama-server", "-m", str(file), "--port", str(port), "-t", str(threads), "-tb", str(threads),
+    command = [program, "-m", str(file), "--port", str(port), "-t", str(threads), "-tb", str(threads),
                "-np", str(streams), "-c", str(512 * streams), "--no-webui"]  # fmt: skip
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
@@ -185,7 +219,7 @@ def llama_server(file: Path, *, streams: int, threads: int) -> Iterator[tuple[in
 
 def first_token_of_generate(run: Path, dtype: str, threads: int) -> tuple[float, float]:
     """Return wall and CPU seconds from the start of `lm generate` to its first token."""
-    options = "--no-echo", "--max-tokens", "8", "--ignore-eos", "--no-token-healing", "--seed", "1", "--dtype", dtype
+    options = "--no-echo", "--max-tokens", "1", "--ignore-eos", "--no-token-healing", "--seed", "1", "--dtype", dtype
     command = [sys.executable, "-m", "cli", "generate", str(run), "The owl", *options, "--threads", str(threads)]
     began = time.perf_counter()
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
@@ -198,11 +232,15 @@ def first_token_of_serve(run: Path, dtype: str, threads: int) -> tuple[float, fl
     """Return wall and CPU seconds from the start of `lm serve` to the first token of a request."""
     began = time.perf_counter()
     with served(run, "--dtype", dtype, "--threads", threads) as server:
-        body = {"prompt": "The owl", "max_tokens": 8, "ignore_eos": True, "token_healing": False, "stream": True}
-        with _open(server.port, body) as connection:
-            for line in connection.makefile("rb"):
-                if line.startswith(b"data: {"):
-                    break
+        body = {
+            "prompt": "The owl",
+            "max_tokens": 1,
+            "ignore_eos": True,
+            "token_healing": False,
+            "seed": 1,
+            "stream": True,
+        }
+        _receive_all([_open(server.port, body)])
         return time.perf_counter() - began, cpu_seconds(server.process.pid)
 
 
@@ -214,15 +252,18 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=200)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--dtype", default="int8", help="of lm's matrices; llama.cpp's are Q8_0 [default: int8]")
+    parser.add_argument("--llama-server", metavar="PATH", default=shutil.which("llama-server"))
     given = parser.parse_args()
+    os.environ["PYTHONDONTWRITEBYTECODE"] = ""  # else each start would compile lm again
     with tempfile.TemporaryDirectory(prefix="lm-bench-") as folder:
         sys.exit(_measure(Path(folder), given))
 
 
 def _measure(folder: Path, given: argparse.Namespace) -> bool:
     """Measure all; return whether a stream was wrong."""
-    run, bodies = make_large_run(folder / "run"), make_bodies(given.streams, given.tokens)
+    run = make_large_run(folder / "run")
     loaded = load_for_decoding(run, HardwareConfig(dtype=given.dtype, threads=given.threads))
+    bodies = make_bodies(loaded.tokenizer, given.streams, given.tokens)
     alone, rounds = Alone(loaded, bodies), list[dict[str, Load]]()
     with contextlib.ExitStack() as running:
         room = given.streams + 1  # the slow client takes no place from the others
@@ -239,15 +280,17 @@ def _measure(folder: Path, given: argparse.Namespace) -> bool:
                 return stream_all(server.port, server.process.pid, bodies)
 
         systems["lm serve, slow client"] = beside_slow_client
-        if shutil.which("llama-server") and find_spec("gguf"):
+        if given.llama_server:
             from lm.interop.gguf.exporting import export_gguf
 
             export_gguf(run, folder / "model.gguf", number_type="q8_0")
             port, pid = running.enter_context(
-                llama_server(folder / "model.gguf", streams=given.streams, threads=given.threads)
+                llama_server(given.llama_server, folder / "model.gguf", streams=given.streams, threads=given.threads)
             )
-            systems["llama-server"] = lambda: stream_all(port, pid, bodies)
-        stream(server.port, bodies[0] | {"max_tokens": 2})
+            unfiltered = [body | {"top_k": 0, "top_p": 1.0, "min_p": 0.0} for body in bodies]
+            systems["llama-server"] = lambda: stream_all(port, pid, unfiltered)
+        for system in systems.values():  # a first round, which allocates
+            system()
         for number in range(given.rounds):
             print(f"round {number + 1} of {given.rounds}", file=sys.stderr, flush=True)
             rounds.append({name: system() for name, system in systems.items()})
@@ -278,15 +321,24 @@ def _print_tables(
     step = statistics.median(each[base].wall for each in rounds) / given.tokens
     print(f"{given.streams} streams × {given.tokens} tokens, {given.dtype}, {given.threads} thread(s), medians of "
           f"{given.rounds} alternating rounds.\n")  # fmt: skip
-    print("| system | tokens/s | relative to `lm generate --prompts` | in CPU time | p95 between tokens | in steps |")
-    print("|-|-|-|-|-|-|")
+    print("| system | tokens/s | relative to `lm generate --prompts` | in CPU time | first token, p50, p95 "
+          "| between tokens, p50, p95 | p95 in steps |")  # fmt: skip
+    print("|-|-|-|-|-|-|-|")
     for name in rounds[0]:
         wall = statistics.median(each[name].wall for each in rounds)
         ratio = statistics.median(each[base].wall / each[name].wall for each in rounds)
         in_cpu = statistics.median(each[base].cpu / each[name].cpu for each in rounds)
-        gaps = sorted(itertools.chain.from_iterable(each[name].gaps for each in rounds))
-        p95 = gaps[int(0.95 * len(gaps))] if gaps else step
-        print(f"| {name} | {total / wall:.0f} | {ratio:.2f} | {in_cpu:.2f} | {1000 * p95:.1f} ms | {p95 / step:.2f} |")
+        print(f"| {name} | {total / wall:.0f} | {ratio:.2f} | {in_cpu:.2f} ", end="")
+        if name == base:
+            print(f"| | {1000 * step:.1f} ms | 1 |")
+            continue
+        first, gaps = (sorted(itertools.chain.from_iterable(lists)) for lists in (
+            (each[name].first for each in rounds), (each[name].gaps for each in rounds)
+        ))  # fmt: skip
+        early, late, median, p95 = (
+            1000 * values[int(fraction * len(values))] for values in (first, gaps) for fraction in (0.5, 0.95)
+        )
+        print(f"| {early:.0f}, {late:.0f} ms | {median:.1f}, {p95:.1f} ms | {p95 / 1000 / step:.2f} |")
     for place, name in enumerate(("wall", "CPU")):
         generate, serve = (statistics.median(each[side][place] for each in starts) for side in (0, 1))
         print(f"\n{name} time to the first token: lm generate {generate:.2f} s, lm serve {serve:.2f} s, ratio "

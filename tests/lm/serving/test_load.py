@@ -14,8 +14,10 @@ pytestmark = pytest.mark.slow
 
 
 def test_concurrent_streams_equal_their_runs_alone(tmp_path):
-    run, bodies = make_large_run(tmp_path / "run"), make_bodies(32, 200)
-    alone = Alone(load_for_decoding(run, HardwareConfig(threads=1)), bodies)
+    run = make_large_run(tmp_path / "run")
+    loaded = load_for_decoding(run, HardwareConfig(threads=1))
+    bodies = make_bodies(loaded.tokenizer, 32, 200)
+    alone = Alone(loaded, bodies)
     with served(run) as server:
         texts = stream_all(server.port, server.process.pid, bodies).texts
     assert all(texts)
