@@ -157,10 +157,12 @@ export const OPTIONS = [
 ];
 
 const ALL = OPTIONS.flatMap(({ options }) => options);
+const LATER = ["max_tokens", "stop", "seed"]; // have no effect on the distribution of the next token
 let created = 0;
 
-/** Return options without the effect of one of them; null if it has none. */
+/** Return options without the effect of one of them on the next token; null if it has none. */
 export function withoutOption(options, name) {
+  if (LATER.includes(name)) return null;
   const neutral = name === "temperature" ? 1 : ALL.find((option) => option.name === name).default;
   const { [name]: value, ...others } = options;
   if (value === undefined || value === neutral) return null;

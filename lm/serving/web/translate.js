@@ -116,7 +116,9 @@ function createHypothesis({ text, score, alignment }, index) {
     "article",
     { class: "card hypothesis" },
     head,
-    element("p", { class: "words target", role: "group", "aria-label": text }, ...spaced(targets)),
+    text.trim() === ""
+      ? element("p", { class: "muted" }, "(empty)")
+      : element("p", { class: "words target", role: "group", "aria-label": text }, ...spaced(targets)),
     element("p", { class: "words source muted", role: "group", "aria-label": "Source" }, ...spaced(sources)),
   );
 }

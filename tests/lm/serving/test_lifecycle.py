@@ -12,7 +12,7 @@ import pytest
 
 from tests.cli.small_runs import make_run
 from tests.lm.serving.conftest import served
-from tests.waiting import wait_until
+from tests.waiting import SECONDS, wait_until
 
 httpx, openai = pytest.importorskip("httpx"), pytest.importorskip("openai")
 pytest.importorskip("uvicorn")
@@ -33,7 +33,7 @@ def server(run):
 
 
 def metric(server, name: str) -> int:
-    text = httpx.get(f"{server.url}/metrics").text
+    text = httpx.get(f"{server.url}/metrics", timeout=SECONDS).text
     return int(re.search(rf"^{name}\{{.*\}} (\d+)$", text, re.MULTILINE)[1])
 
 

@@ -243,6 +243,8 @@ def test_bars_of_the_next_token_follow_the_options(page, server):
     until(page.locator(".distribution-summary"), r"^2 of (\d+) tokens .* without Top-k \1 tokens")
     expect(page.locator(".bar-without")).to_have_count(len(at_one))
     assert [after == "0%" for _, _, after in bars(page)] == [False, False, *[True] * (len(at_one) - 2)]
+    set_option(page, "Maximum tokens", 12)  # has no effect on the next token
+    expect(page.locator(".bar-without")).to_have_count(0)
     page.get_by_role("button", name="Reset").click()
     until(page.locator(".distribution-summary"), r"(\d+) of \1")
     row.get_by_role("button").click()
@@ -371,6 +373,22 @@ def test_translations_are_ordered_and_a_word_shows_what_it_was_aligned_with(page
             aligned = [source for source, target in translation["alignment"]["pairs"] if target == place]
             marked = card.locator(".source .word.is-aligned").all_text_contents()
             assert marked == [found["source"].split()[source] for source in aligned]
+
+
+def test_an_empty_translation_is_called_empty(page, server):
+    def empty(route):
+        answer = route.fetch()
+        found = answer.json()
+        translation = found["results"][0]["translations"][0]
+        translation["text"] = ""
+        translation["alignment"] |= {"target": [], "target_words": [], "pairs": []}
+        route.fulfill(response=answer, json=found)
+
+    page.route("**/translate", empty)
+    show(page, server, "translate")
+    page.get_by_label("Source", exact=True).fill("drei vier")
+    page.keyboard.press("Control+Enter")
+    until(page.locator(".hypothesis").first, r"\(empty\)")
 
 
 def test_a_chat_of_several_turns(page, server):
