@@ -8,6 +8,7 @@ trained or loaded, since a file is empty, or it or a run is missing.
 import io
 import re
 import sys
+from itertools import chain
 from typing import NamedTuple
 
 import pytest
@@ -198,6 +199,7 @@ VALUES: dict[str, tuple[str, ...]] = {
     "--encoding": ("latin-1",),
 }  # fmt: skip
 """What is typed after a flag, where the option itself does not say."""
+_EXCLUSIVE = {"--csv", "--per-token", "--show", "--html", "--versus", "--compare-dtypes"}
 SPECIAL = {("if it is 0,", "--lora-alpha"): ("0",), ("without rotary positions", "--rope-base"): ("500",)}
 _CONFIGS = (
     *SECTIONS.values(), SamplingConfig, TranslationConfig, PerplexityConfig, AttentionConfig, HardwareConfig,
@@ -243,11 +245,11 @@ def _typed(rule: IneffectiveRule, start: str, flag: str) -> tuple[str, ...]:
 _DEFAULTS_ALONE = {"on recurrent layers", "without --experts", "without rotary positions"}
 """Modes in which the model itself refuses what is not the default."""
 
-SWEEP = [
-    pytest.param(command, rule, flag, id=f"{command} {flag} {rule.where[:40]}")
+ROWS = [
+    pytest.param(command, rule, id=f"{command} {rule.where[:40]}")
     for rule in RULES
     for command in rule.commands
-    for flag in rule.flags
+    if "another launcher" not in rule.where  # see below
 ]
 
 
@@ -290,28 +292,32 @@ def said(folder, monkeypatch, capsys):
     return call
 
 
-@pytest.mark.parametrize(("command", "rule", "flag"), SWEEP)
-def test_an_option_without_effect_is_refused_if_it_is_typed_and_only_then(said, monkeypatch, command, rule, flag):
+@pytest.mark.parametrize(("command", "rule"), ROWS)
+def test_options_without_effect_are_refused_if_they_are_typed_and_only_then(said, monkeypatch, command, rule):
+    """All of a row together; where they are heeded one is enough, since the mode doesn't depend on them."""
     start, case = _case(command, rule)
-    typed = _typed(rule, start, flag)
-    if rule.stage == "processes" and flag == "--processes":
-        pytest.skip("takes another launcher; see below")
-    code, error = said(command, *case.ignored.split(), *typed)
+    typed = {flag: _typed(rule, start, flag) for flag in rule.flags}
     shown = _SHOWN.name_options if command == "train" else str
-    name, where = "PROMPT" if flag == "prompt" else shown(typed[0]), shown(rule.where)
-    assert (code, error.count("\n")) == (2, 1), error
-    assert name in error.partition(" no effect ")[0], error
-    assert f" no effect {where}: " in error
+    where = shown(rule.where)
+    for flags in _groups([*typed]):
+        code, error = said(command, *case.ignored.split(), *chain(*(typed[flag] for flag in flags)))
+        assert (code, error.count("\n")) == (2, 1), error
+        named, _, rest = error.removeprefix("lm: ").partition(f" no effect {where}: ")
+        assert rest, error
+        names = [name.removesuffix("=true") for name in named.removesuffix(" has").removesuffix(" have").split(", ")]
+        assert names == ["PROMPT" if flag == "prompt" else shown(typed[flag][0]) for flag in flags]
     if case.heeded is not None:
-        code, error = said(command, *case.heeded.split(), *typed)
+        code, error = said(command, *case.heeded.split(), *next(iter(typed.values())))
         assert f"no effect {where}" not in error
-    if flag in {"prompt", "--lora-alpha"}:
-        return
-    monkeypatch.setenv("LM_" + flag.removeprefix("--").replace("-", "_").upper(), _in_environment(typed))
-    for name, value in zip(typed[2::2], typed[3::2], strict=True):
-        monkeypatch.setenv("LM_" + name.removeprefix("--").replace("-", "_").upper(), value)
-    code, error = said(command, *case.ignored.split())
-    assert "no effect" not in error
+    for flag in typed.keys() - {"prompt", "--lora-alpha"}:
+        monkeypatch.setenv("LM_" + flag.removeprefix("--").replace("-", "_").upper(), _in_environment(typed[flag]))
+    assert "no effect" not in said(command, *case.ignored.split())[1]
+
+
+def _groups(flags: list[str]) -> list[list[str]]:
+    """Options that may be typed together: of those that exclude each other, one per group."""
+    others = [flag for flag in flags if flag in _EXCLUSIVE][1:]
+    return [[flag for flag in flags if flag not in others], *([flag] for flag in others)]
 
 
 def _in_environment(typed: tuple[str, ...]) -> str:
