@@ -6,15 +6,19 @@ import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 import torch
 
+from cli.console import streams
 from cli.main import run
 from lm.config.hardware import HardwareConfig
 from lm.hardware import select_inference_hardware
+from lm.processes import map_in_processes
 from tests.cli.small_runs import make_run
 from tests.documented_help import helps
+from tests.forked import Forked, start
 
 
 def test_the_version_says_with_which_torch_and_on_what(capsys):
@@ -27,26 +31,22 @@ def test_the_version_says_with_which_torch_and_on_what(capsys):
 
 
 @pytest.mark.parametrize("arguments", [["train", "-"], ["perplexity", "run"], ["tokenizer", "encode", "run"]])
-def test_a_closed_stdin_is_an_empty_one(tmp_path, arguments):
+def test_a_closed_stdin_is_an_empty_one(tmp_path, monkeypatch, arguments):
     make_run(tmp_path / "run")
-    command = f'exec "$@" <&- > "{tmp_path}/out" 2> "{tmp_path}/err"'
-    code = subprocess.run(
-        ["sh", "-c", command, "sh", sys.executable, "-m", "cli.main", *arguments],
-        cwd=tmp_path, check=False, timeout=900, env={**os.environ, "PYTHONPATH": str(Path.cwd())},
-    ).returncode  # fmt: skip
-    said = (tmp_path / "err").read_text()
-    assert "Traceback" not in said
-    assert code == (0 if arguments[0] == "tokenizer" else 1)
+    monkeypatch.chdir(tmp_path)
+    with start(*arguments, stdin=None, stderr=PIPE) as process:
+        assert "Traceback" not in process.stderr.read()
+        assert process.wait() == (0 if arguments[0] == "tokenizer" else 1)
 
 
-def test_worker_processes_start_though_stderr_is_closed(tmp_path):
-    code = (
-        "from cli.console import streams; streams.prepare_standard_streams()\n"
-        "from lm.processes import map_in_processes\n"
-        "print(list(map_in_processes(len, ['a', 'bc'], processes=2)))"
-    )
-    command = ["sh", "-c", 'exec "$@" 2>&-', "sh", sys.executable, "-c", code]
-    assert subprocess.run(command, capture_output=True, text=True, timeout=900, check=False).stdout == "[1, 2]\n"
+def measure_in_processes(*words: str) -> None:
+    streams.prepare_standard_streams()
+    print(list(map_in_processes(len, words, processes=2)))
+
+
+def test_worker_processes_start_though_stderr_is_closed():
+    with Forked(measure_in_processes, "a", "bc", stdout=PIPE, stderr=None) as process:
+        assert process.stdout.read() == "[1, 2]\n"
 
 
 def test_pipes_are_utf_8_whatever_the_system_uses(tmp_path):

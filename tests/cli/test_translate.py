@@ -5,10 +5,9 @@ import json
 import os
 import pty
 import signal
-import subprocess
 import sys
-import threading
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
@@ -26,6 +25,7 @@ from lm.decoding.translation import TranslatedLine, Translation
 from lm.errors import InputError, UsageError
 from lm.run_folder import TrainingState
 from tests.cli.small_runs import make_run
+from tests.forked import start
 from tests.lm.decoding.copying import copier, lines
 
 SOURCES = lines(12, seed=5)
@@ -121,24 +121,16 @@ def test_sources_beyond_learned_positions_are_reported(translate, tmp_path):
 
 def test_a_terminal_is_answered_line_by_line(copying):
     ours, theirs = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "cli.main", "translate", str(copying)], stdin=theirs, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    os.close(theirs)
-    watch = threading.Timer(120, process.kill)
-    watch.start()
-    assert process.stderr.readline() == "type a line to have it translated; Ctrl-D ends\n"
-    for line in ("owl fox", "mill"):
-        os.write(ours, line.encode() + b"\n")
-        assert process.stdout.readline() == line + "\n"
-    process.send_signal(signal.SIGINT)
-    assert process.wait() == 130
-    assert process.stderr.read() == ""
-    watch.cancel()
+    with start("translate", copying, stdin=theirs, stdout=PIPE, stderr=PIPE) as process:
+        os.close(theirs)
+        assert process.stderr.readline() == "type a line to have it translated; Ctrl-D ends\n"
+        for line in ("owl fox", "mill"):
+            os.write(ours, line.encode() + b"\n")
+            assert process.stdout.readline() == line + "\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait() == 130
+        assert process.stderr.read() == ""
     os.close(ours)
-    process.stdout.close()
-    process.stderr.close()
 
 
 def translated(source: str, *texts: str, left_out: int = 0) -> TranslatedLine:

@@ -2,18 +2,19 @@
 
 import json
 import re
-import shlex
 import signal
 import subprocess
 import sys
 from itertools import islice
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
 import corpora
 from cli.main import run
 from lm.run_folder import find_checkpoint, load_state
+from tests.forked import start
 from tests.lm.full_disk import full_disk
 from tests.system.conftest import SMALL
 from tests.waiting import SECONDS, wait_for_steps
@@ -55,12 +56,11 @@ def test_a_signal_saves_and_says_how_to_resume(place, number):
     command = [
         "train", str(place / "text.txt"), "-o", str(folder), "--steps", "100000", "--evaluate-every", "0", *SMALL,
     ]  # fmt: skip
-    process = subprocess.Popen([sys.executable, "-m", "cli.main", *command], stderr=subprocess.PIPE, text=True)
-    wait_for_steps(folder, 1)
-    process.send_signal(number)
-    stderr = process.communicate(timeout=SECONDS)[1]
-    assert process.returncode == 128 + number
-    assert f"lm train --resume {folder}" in stderr
+    with start(*command, stderr=PIPE) as process:
+        wait_for_steps(folder, 1)
+        process.send_signal(number)
+        assert f"lm train --resume {folder}" in process.stderr.read()
+        assert process.wait() == 128 + number
     stopped = load_state(find_checkpoint(folder, which="last")).step
     assert run(["train", "--resume", str(folder), "--steps", str(stopped + 3)]) == 0
     assert (folder / "last").read_text() == f"step-{stopped + 3}\n"
@@ -178,14 +178,12 @@ def test_many_passes_over_a_small_text_are_warned_of(place, capsys, tmp_path, fl
     assert ("times the same small text" in capsys.readouterr().err) is warned
 
 
-@pytest.mark.parametrize("closed", [">&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("closed", [{"stdout": None, "stderr": PIPE}, dict.fromkeys(("stdin", "stdout", "stderr"))])
 def test_closed_streams_are_no_reason_to_fail(place, tmp_path, closed):
-    command = [sys.executable, "-m", "cli.main", "perplexity", str(place / "run"), str(place / "text.txt")]
     page = tmp_path / "page.html"
-    done = subprocess.run(
-        ["sh", "-c", f"{shlex.join([*command, '--html', str(page)])} {closed}"], capture_output=True, check=False
-    )
-    assert (done.returncode, b"Traceback" in done.stderr) == (0, False)
+    with start("perplexity", place / "run", place / "text.txt", "--html", page, **closed) as process:
+        assert process.stderr is None or "Traceback" not in process.stderr.read()
+        assert process.wait() == 0
     assert page.read_text().startswith("<!DOCTYPE html>")
 
 

@@ -5,7 +5,6 @@ import io
 import json
 import os
 import re
-import subprocess
 import sys
 
 import pytest
@@ -21,6 +20,7 @@ from cli.main import run
 from lm.run_folder import find_checkpoint, load_config
 from tests.cli.small_runs import TEXT, make_run
 from tests.cli.terminal import Terminal
+from tests.forked import lm
 
 EVERYTHING = "".join(map(chr, [*range(0xD800), *range(0xDC80, 0xDD00)]))  # the last as in names that are no UTF-8
 CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
@@ -120,11 +120,8 @@ def test_names_that_are_no_utf8_are_escaped(tmp_path, escaping, capsys):
     assert run(["perplexity", str(escaping), str(file), "--json", "--html", str(tmp_path / "page.html")]) == 0
     assert json.loads(capsys.readouterr().out)["files"][0]["file"] == str(file)
     assert "caf\\udce9.txt" in (tmp_path / "page.html").read_text()
-    done = subprocess.run(
-        [sys.executable, "-m", "cli.main", "perplexity", str(escaping), str(file), "--csv"], capture_output=True,
-        check=True,
-    )  # fmt: skip
-    (first, *_) = csv.DictReader(io.StringIO(done.stdout.decode()))
+    done = lm("perplexity", escaping, file, "--csv")
+    (first, *_) = csv.DictReader(io.StringIO(done.stdout))
     assert first["file"].endswith("caf\\udce9.txt")
 
 

@@ -4,9 +4,9 @@ import contextlib
 import json
 import re
 import signal
-import subprocess
 import sys
 import time
+from subprocess import PIPE
 
 import pytest
 
@@ -24,6 +24,7 @@ from lm.hardware import select_inference_hardware
 from lm.text.conversations import Message
 from tests.cli.generation.pseudo_terminal import Terminal
 from tests.cli.small_runs import make_run, make_tokenizer
+from tests.forked import start
 
 SHAPE = ["--d-model", "32", "--n-layers", "1", "--n-heads", "2", "--context", "128", "--kind", "byte"]
 GREEDY = ("--greedy", "--max-tokens", 6)
@@ -287,15 +288,14 @@ def test_ctrl_c_at_any_moment_of_the_first_replies_leaves_a_message_to_retry(end
 
 
 def test_ctrl_c_ends_a_chat_that_is_not_on_a_terminal(endless):
-    command = [sys.executable, "-m", "cli", "chat", str(endless), *map(str, ENDLESS)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        process.stdin.write(b"The owl\nThe fox\n")
+    with start("chat", endless, *ENDLESS, stdin=PIPE, stdout=PIPE, stderr=PIPE) as process:
+        process.stdin.write("The owl\nThe fox\n")
         process.stdin.flush()
         process.stdout.read(40)
         process.send_signal(signal.SIGINT)
-        notes = process.communicate()[1]
-    assert process.returncode == 130
-    assert b"Traceback" not in notes
+        process.stdout.read()
+        assert "Traceback" not in process.stderr.read()
+        assert process.wait() == 130
 
 
 def test_a_character_without_a_token_is_named(session, tmp_path):

@@ -5,14 +5,15 @@ import json
 import os
 import pty
 import signal
-import subprocess
 import sys
+from subprocess import PIPE
 
 import pytest
 
 from cli.main import run
 from lm.tokenizer.tokenizer import Tokenizer
 from tests.cli.small_runs import make_run
+from tests.forked import start
 
 
 @pytest.fixture(scope="module")
@@ -190,44 +191,34 @@ def test_stats_go_to_stderr_when_asked_for(capsys, runs):
     assert "seed 9" in error
 
 
-def command(*arguments) -> list[str]:
-    return [sys.executable, "-m", "cli.main", *(str(argument) for argument in arguments)]
-
-
 def test_ctrl_c_ends_with_what_there_is(runs):
-    process = subprocess.Popen(
-        command("generate", runs["bpe"], "The", "--max-tokens", 10**9, "--logit-bias", "0=-inf"),  # it never ends
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
-    )  # fmt: skip
-    begun = process.stdout.read(40)
-    process.send_signal(signal.SIGINT)
-    output, errors = process.communicate(timeout=900)
-    assert process.returncode == 130
-    assert errors == b""
-    assert begun.startswith(b"The")
-    (begun + output).decode()
-    assert output.endswith(b"\n")
+    endless = "generate", runs["bpe"], "The", "--max-tokens", 10**9, "--logit-bias", "0=-inf"
+    with start(*endless, stdout=PIPE, stderr=PIPE) as process:
+        begun = process.stdout.read(40)
+        process.send_signal(signal.SIGINT)
+        output = process.stdout.read()
+        assert process.wait() == 130
+        assert process.stderr.read() == ""
+    assert begun.startswith("The")
+    assert output.endswith("\n")
 
 
 def test_on_a_terminal_nothing_waits_for_a_key(runs):
     ours, theirs = pty.openpty()
-    finished = subprocess.run(
-        command("generate", runs["bpe"], "--max-tokens", 5), stdin=theirs, capture_output=True, timeout=900, check=True
-    )
+    with start("generate", runs["bpe"], "--max-tokens", 5, stdin=theirs, stdout=PIPE, stderr=PIPE) as process:
+        assert process.stdout.read()
+        assert process.stderr.read() == ""
+        assert process.wait() == 0
     os.close(ours)
     os.close(theirs)
-    assert finished.stdout
-    assert finished.stderr == b""
 
 
 def test_the_prompt_is_bold_on_a_terminal(runs, tmp_path):
     ours, theirs = pty.openpty()
     environment = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
-    subprocess.run(
-        command("generate", runs["bpe"], "The owl", "--max-tokens", 2), stdin=theirs, stdout=theirs,
-        stderr=subprocess.PIPE, env=environment, timeout=900, check=True,
-    )  # fmt: skip
+    with start("generate", runs["bpe"], "The owl", "--max-tokens", 2, stdin=theirs, stdout=theirs,
+               env=environment) as process:  # fmt: skip
+        assert process.wait() == 0
     written = os.read(ours, 10_000)
     os.close(ours)
     os.close(theirs)

@@ -3,14 +3,13 @@
 import json
 import os
 import random
-import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from cli.main import run
 from lm.config.data import DataConfig
 from lm.config.tokenizer import TokenizerConfig
 from lm.corpus import corpus as corpora
@@ -20,6 +19,7 @@ from lm.corpus.prepare_corpus import prepare_corpus
 from lm.errors import InputError
 from lm.text.files import find_text_files
 from lm.tokenizer import training
+from tests.forked import Forked
 from tests.lm.corpus.preparing import byte_tokenizer, written
 from tests.lm.tokenizers_elsewhere import TEXT
 from tests.waiting import wait_until
@@ -93,13 +93,17 @@ def test_an_error_in_a_process_names_the_file_and_leaves_nothing_begun(tmp_path)
     assert not list(tmp_path.glob(".out.partial-*"))
 
 
+def prepare_small_parts(text: str, folder: str) -> None:
+    corpora.CHUNK_BYTES = 3000
+    os.environ["LM_CACHE"] = f"{folder}/cache"
+    sys.exit(run(["prepare", text, "-o", f"{folder}/out", "--kind", "byte", "--processes", "2"]))
+
+
 @pytest.mark.usefixtures("small_parts")
 def test_stdin_reaches_processes_too(tmp_path):
     (tmp_path / "text").write_text(texts(100))
-    command = "from lm.corpus import corpus; corpus.CHUNK_BYTES = 3000; from cli.main import main; main()"
-    arguments = ["prepare", "-", "-o", str(tmp_path / "out"), "--kind", "byte", "--processes", "2"]
-    with (tmp_path / "text").open("rb") as stdin:
-        subprocess.run([sys.executable, "-c", command, *arguments], stdin=stdin, check=True, capture_output=True)
+    with (tmp_path / "text").open("rb") as stdin, Forked(prepare_small_parts, "-", tmp_path, stdin=stdin) as process:
+        assert process.wait() == 0
     prepare_corpus(
         scan_corpus(find_text_files([str(tmp_path / "text")]), DataConfig()), byte_tokenizer(), folder=tmp_path / "a"
     )
@@ -200,16 +204,8 @@ class TestInterruption:
         assert not list(tmp_path.glob(".*"))
 
     def test_killed_at_any_moment_it_ends_with_the_same_folder(self, corpus, tmp_path):
-        command = "from lm.corpus import corpus; corpus.CHUNK_BYTES = 3000; from cli.main import main; main()"
-        arguments = [str(tmp_path / "corpus-0.txt"), "--kind", "byte", "--processes", "2"]
-        process = subprocess.Popen(
-            [sys.executable, "-c", command, "prepare", *arguments, "-o", str(tmp_path / "out")],
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, "LM_CACHE": str(tmp_path / "cache")},
-        )
-        wait_until(lambda: list(tmp_path.glob(".out.parts/*/part.json")) or process.poll() is not None)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+        with Forked(prepare_small_parts, tmp_path / "corpus-0.txt", tmp_path) as process:
+            wait_until(lambda: list(tmp_path.glob(".out.parts/*/part.json")) or process.poll() is not None)
         prepare_corpus(corpus, byte_tokenizer(), folder=tmp_path / "out", processes=1)
         prepare_corpus(corpus, byte_tokenizer(), folder=tmp_path / "whole", processes=1)
         names = {path.name for path in (tmp_path / "whole").iterdir()} - {"manifest.json"}  # which names files

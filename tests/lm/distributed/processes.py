@@ -1,11 +1,11 @@
 """Runs that several processes train together: what they learn from, and the processes, which do many runs in one go."""
 
+import contextlib
 import os
 import random
 import shutil
 import socket
-import subprocess
-import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,6 +22,7 @@ from lm.corpus import parallel_corpus
 from lm.corpus.corpus import scan_corpus, train_tokenizer
 from lm.corpus.prepare_corpus import prepare_corpus
 from lm.corpus.prepare_pairs import prepare_pairs, train_tokenizers
+from lm.distributed.process_group import init_distributed
 from lm.distributed.world import SINGLE_PROCESS, World
 from lm.text.files import find_text_files
 from lm.text.parallel import find_parallel_texts
@@ -29,7 +30,7 @@ from lm.training.corpus import TrainingCorpus
 from lm.training.loop import train
 from lm.training.run import Run
 from lm.training.startup import join_run, resume_run, start_run
-from tests.waiting import SECONDS
+from tests.forked import Forked
 
 
 @dataclass(frozen=True)
@@ -164,43 +165,32 @@ def halfway(run: Path, out: Path, *, step: int = 4) -> Path:
     return out
 
 
-def in_processes(size: int, arguments: Sequence[str], **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run a module of Python in so many processes, as a launcher would; the output is that of all of them."""
+def in_processes(size: int, texts: Path, out: Path, work: Sequence[str]) -> None:
+    """Train the cases named, or resume runs, named as "how:path", in so many processes."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    group = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", *arguments]
-    processes = [
-        subprocess.Popen(
-            command,
-            env={**os.environ, **environment, **group, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(size)
-    ]
-    try:
-        outputs = [process.communicate(timeout=SECONDS)[0] for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    return subprocess.CompletedProcess(arguments, max(abs(p.returncode) for p in processes), "".join(outputs))
+    group = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    with tempfile.TemporaryFile("w+") as said, contextlib.ExitStack() as stack:
+        processes = [
+            stack.enter_context(
+                Forked(
+                    _work, texts, out, *work, stdout=said, stderr=said,
+                    env=os.environ | group | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+                )
+            )
+            for rank in range(size)
+        ]  # fmt: skip
+        codes = [process.wait() for process in processes]
+        said.seek(0)
+        assert not any(codes), said.read()
 
 
-def _main(texts: Path, out: Path, work: Sequence[str]) -> None:
-    """In one of several processes: train the cases named, or resume runs, named as "how:path"."""
-    from lm.distributed.process_group import init_distributed
-
+def _work(texts: str, out: str, *work: str) -> None:
     with init_distributed() as world:
         for name in work:
             how, _, path = name.rpartition(":")
             if not how:
-                trained(name, texts, out, world)
+                trained(name, Path(texts), Path(out), world)
                 continue
             for _ in train(resumed(Path(path), world, shard={"shared": True, "whole": False}.get(how))):
                 pass
-
-
-if __name__ == "__main__":
-    _main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:])

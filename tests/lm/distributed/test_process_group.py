@@ -1,10 +1,10 @@
 """Several processes train as one does: the same losses, the same weights, whatever they share."""
 
+import contextlib
 import json
 import os
 import signal
 import socket
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -13,13 +13,14 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from lm.distributed.process_group import is_lost_rank
+from lm.distributed.process_group import init_distributed, is_lost_rank
 from lm.run_folder import MODEL, find_checkpoint
 from lm.safetensors_io import load_tensors
 from lm.training.loop import train
+from tests.forked import Forked
 from tests.lm.distributed.processes import CASES, halfway, in_processes, resumed, trained, write_texts
 from tests.tolerances import approx
-from tests.waiting import SECONDS, wait_until
+from tests.waiting import wait_until
 
 QUICK = ("gpt", "pairs", "few rows", "adapters", "stopped", "unstopped", "muon sharded")
 ALL = tuple(CASES)
@@ -79,8 +80,7 @@ def alone(texts, tmp_path_factory):
 @pytest.fixture(scope="module")
 def by_two(texts, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("two")
-    done = in_processes(2, ["tests.lm.distributed.processes", str(texts), str(out), *QUICK])
-    assert done.returncode == 0, done.stdout
+    in_processes(2, texts, out, QUICK)
     return out
 
 
@@ -115,8 +115,7 @@ def test_one_goes_on_with_what_two_have_saved(name, by_two, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [2, 3, 4])
 def test_any_number_of_processes_trains_any_model_as_one_does(size, texts, alone, tmp_path):
-    done = in_processes(size, ["tests.lm.distributed.processes", str(texts), str(tmp_path), *ALL])
-    assert done.returncode == 0, done.stdout
+    in_processes(size, texts, tmp_path, ALL)
     for name in ALL:
         if name.removesuffix(" sharded") not in DROPPING:
             same(tmp_path / name, alone(name.removesuffix(" sharded")))
@@ -136,23 +135,19 @@ def test_any_number_goes_on_with_what_another_has_saved_shared_out_or_whole(size
         for how in ("shared", "whole"):
             runs[how, name] = halfway(run, tmp_path / f"{how} {name}")
             work.append(f"{how}:{runs[how, name]}")
-    done = in_processes(size, ["tests.lm.distributed.processes", str(texts), str(tmp_path), *work])
-    assert done.returncode == 0, done.stdout
+    in_processes(size, texts, tmp_path, work)
     for (_, name), run in runs.items():
         same(run, saved[name])
 
 
-_WAITING = """
-import signal, sys, time
-from pathlib import Path
-from lm.distributed.process_group import init_distributed
-signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-with init_distributed() as world:
-    Path(sys.argv[1]).touch()
-    if world.rank == 0:
-        time.sleep(1000)
-    world.broadcast(None)
-"""
+def wait_for_the_first(joined: str) -> None:
+    """Join the group, and wait for rank 0, which says nothing."""
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    with init_distributed() as world:
+        Path(joined).touch()
+        if world.rank == 0:
+            time.sleep(1000)
+        world.broadcast(None)
 
 
 @pytest.mark.parametrize("number", [1, 2])
@@ -161,20 +156,15 @@ def test_a_signal_ends_a_process_that_waits(number, tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    processes = []
-    try:
+    group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
+    with contextlib.ExitStack() as stack:
         for rank in range(number):
-            places = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank), "WORLD_SIZE": "2"}
-            command = [sys.executable, "-c", _WAITING, str(tmp_path / str(rank))]
-            processes.append(subprocess.Popen(command, env={**os.environ, **places}, start_new_session=True))
+            waiting = Forked(wait_for_the_first, tmp_path / str(rank), env=os.environ | group | {"RANK": str(rank)})
+            stack.enter_context(waiting)
         wait_until(lambda: _answers(port) if number == 1 else (tmp_path / "1").exists())
         time.sleep(0.5)  # so that it waits already; a signal that comes before ends it too
-        processes[-1].terminate()
-        assert processes[-1].wait(SECONDS) in (-signal.SIGTERM, 128 + signal.SIGTERM)
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
+        waiting.terminate()
+        assert waiting.wait() in (-signal.SIGTERM, 128 + signal.SIGTERM)
 
 
 def _answers(port: int) -> bool:

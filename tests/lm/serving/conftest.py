@@ -3,12 +3,12 @@
 import contextlib
 import os
 import re
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from subprocess import PIPE
 
+from tests.forked import Forked, start
 from tests.waiting import SECONDS, wait_until
 
 RUNS = Path(__file__).parents[2] / "golden" / "runs"
@@ -23,7 +23,7 @@ class Server:
         log: what it wrote to stderr.
     """
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
+    def __init__(self, process: Forked) -> None:
         self.process, self.log, self.url = process, list[str](), ""
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -58,8 +58,7 @@ class Server:
 @contextlib.contextmanager
 def served(*arguments: object, **environment: str) -> Iterator[Server]:
     """A server with some arguments, killed at the end if it is still there."""
-    command = [sys.executable, "-m", "cli", "serve", "--port", "0", "--threads", "1", *map(str, arguments)]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ | environment)
+    process = start("serve", "--port", 0, "--threads", 1, *arguments, stderr=PIPE, env=os.environ | environment)
     running = Server(process)
     try:
         running.wait_until_ready()

@@ -1,11 +1,10 @@
 """Who may call the server, and what it does with requests that are not meant well."""
 
 import socket
-import subprocess
-import sys
 
 import pytest
 
+from tests.forked import lm
 from tests.lm.serving.conftest import RUNS, served
 from tests.waiting import SECONDS
 
@@ -29,8 +28,7 @@ def guarded():
 
 
 def test_other_machines_need_a_token():
-    command = [sys.executable, "-m", "cli", "serve", str(RUNS / "gpt"), "--host", "0.0.0.0"]
-    found = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
+    found = lm("serve", RUNS / "gpt", "--host", "0.0.0.0")
     assert found.returncode == 2
     assert found.stderr.count("\n") == 1
     assert "--token" in found.stderr
@@ -38,9 +36,8 @@ def test_other_machines_need_a_token():
 
 def test_a_port_in_use_is_one_clear_line():
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = str(taken.getsockname()[1])
-        command = [sys.executable, "-m", "cli", "serve", str(RUNS / "gpt"), "--port", port]
-        found = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
+        port = taken.getsockname()[1]
+        found = lm("serve", RUNS / "gpt", "--port", port)
     assert found.returncode == 1
     assert found.stderr == f"lm: 127.0.0.1:{port}: the port is in use; choose another (--port)\n"
 

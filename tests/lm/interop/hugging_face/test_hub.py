@@ -4,8 +4,6 @@ import contextlib
 import hashlib
 import json
 import os
-import subprocess
-import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -16,6 +14,7 @@ from lm.errors import InputError, UsageError
 from lm.interop.hugging_face.exporting import export_hugging_face
 from lm.interop.hugging_face.hub import HubName, parse_hub_name
 from tests.cli.small_runs import make_tokenizer
+from tests.forked import lm
 from tests.lm.interop.hugging_face.models import random_config, random_run
 
 pytest.importorskip("huggingface_hub")
@@ -120,10 +119,7 @@ def hub(model, tmp_path):
             "HF_HUB_DISABLE_TELEMETRY": "1",
         }
         kept = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
-        return subprocess.run(
-            [sys.executable, "-m", "cli.main", *map(str, arguments)],
-            input=stdin, text=True, capture_output=True, check=False, env={**kept, **set_here, **environment},
-        )  # fmt: skip
+        return lm(*arguments, stdin=stdin, env={**kept, **set_here, **environment})
 
     command.asked, command.folder = handler.asked, tmp_path
     yield command
