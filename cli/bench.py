@@ -66,7 +66,7 @@ def bench(
     batch_size: _BatchSize = None,
     compare: _Compare = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON: machine, limits, measurements.")] = False,
-    given: ParsedOptions,
+    options: ParsedOptions,
 ) -> None:
     """Measure how fast this machine trains and generates.
 
@@ -92,7 +92,7 @@ def bench(
     """
     if not math.isfinite(seconds):
         raise UsageError(f"--seconds must be a finite number, not {seconds}")
-    inference_hardware = HardwareConfig(**given["hardware"])
+    inference_hardware = HardwareConfig(**options["hardware"])
     configs = [_preset_config(name, inference_hardware) for name in presets or _DEFAULT_PRESETS]
     from cli import bench_report
     from lm.benchmark.hugging_face import is_installed

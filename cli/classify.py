@@ -57,7 +57,7 @@ class _LabelledText(NamedTuple):
     common=("--top-k", "--field", "--label-field", "--header", "--labels", "--batch-size", "--json"),
 )
 def classify(
-    run: RunPath, files: _Files = None, *, labels: Labels = None, as_json: _AsJson = False, given: ParsedOptions
+    run: RunPath, files: _Files = None, *, labels: Labels = None, as_json: _AsJson = False, options: ParsedOptions
 ) -> None:
     """Classify texts.
 
@@ -75,7 +75,7 @@ def classify(
     """
     from cli.console.messages import print_notes
 
-    config = ClassificationConfig(**given["classification"])
+    config = ClassificationConfig(**options["classification"])
     if not files and sys.stdin.isatty():
         raise UsageError("nothing to classify: name files of texts, or - to read them from stdin")
     names = files or [STDIN]
@@ -85,13 +85,13 @@ def classify(
         raise InputError(f'{error}; to classify a text, pipe it: echo "…" | lm classify {run}') from None
     refuse_stdin_twice([*names, labels or ""])
     classifier, loaded = load_classifier(
-        run, HardwareConfig(**given["hardware"]), labels=labels, batch_size=config.batch_size
+        run, HardwareConfig(**options["hardware"]), labels=labels, batch_size=config.batch_size
     )
     from cli.classification_report import warn_of_training_examples, warn_of_unknown_labels
 
-    data = loaded.config.data.for_other_files(**given["data"])
-    corpus = find_text_files(names, data, FilesConfig(**given["files"]))
-    if given.from_flags["data"] and not any(file.holds_rows for file in corpus):
+    data = loaded.config.data.for_other_files(**options["data"])
+    corpus = find_text_files(names, data, FilesConfig(**options["files"]))
+    if options.from_flags["data"] and not any(file.holds_rows for file in corpus):
         raise UsageError("plain text has no columns: no file is JSON, CSV, TSV or Parquet; leave them out (--format)")
     print_notes(corpus.notes)
     readable = select_readable(corpus)

@@ -120,7 +120,7 @@ def evaluate(
     language: _Language = None,
     out: _Out = None,
     as_json: _AsJson = False,
-    given: ParsedOptions,
+    options: ParsedOptions,
 ) -> None:
     """Evaluate a classifier, or translations (BLEU, chrF, TER).
 
@@ -162,12 +162,12 @@ def evaluate(
         if files or (is_held_out and _classifies(run_config, labels)):
             if is_held_out and has_piped_text():
                 files, is_held_out = [STDIN], False
-            given.refuse_ineffective("files", is_held_out=is_held_out)
+            options.refuse_ineffective("files", is_held_out=is_held_out)
             refuse_stdin_twice([*(files or ()), labels or ""])
-            _evaluate_classifier(run, files or (), labels, as_json=as_json, given=given)
+            _evaluate_classifier(run, files or (), labels, as_json=as_json, options=options)
             return
         _refuse_other_kinds(run, run_config)
-        given.refuse_ineffective("files", is_held_out=is_held_out, holds_pairs=is_held_out)
+        options.refuse_ineffective("files", is_held_out=is_held_out, holds_pairs=is_held_out)
     if not is_held_out:
         _refuse_contradictions(run, hypotheses, out, sources=source or pairs)
         _refuse_missing_references(target, pairs, is_source_given=source is not None)
@@ -182,14 +182,14 @@ def evaluate(
     if run is not None and is_held_out:
         texts = evaluation.open_held_out_texts(run)
     elif pairs:
-        texts = evaluation.read_pairs(pairs, heads, run=run, given=given)
+        texts = evaluation.read_pairs(pairs, heads, run=run, options=options)
     else:
         texts = evaluation.read_texts(source, targets, heads)
     evaluation.check_runs(
         [each for each in (run, versus) if each is not None], has_dependency_heads=texts.heads is not None
     )
-    config = ScoringConfig(**given["scoring"])
-    translators = evaluation.RunTranslator(given, language, texts)
+    config = ScoringConfig(**options["scoring"])
+    translators = evaluation.RunTranslator(options, language, texts)
     lines = translators.translate(run) if run is not None else evaluation.read_system(str(hypotheses), targets, texts)
     first = evaluation.SystemOutput(str(run or hypotheses), lines)
     if out is not None:
@@ -205,21 +205,21 @@ def evaluate(
 
 
 def _evaluate_classifier(
-    run: Path, files: Sequence[str], labels: str | None, *, as_json: bool, given: ParsedOptions
+    run: Path, files: Sequence[str], labels: str | None, *, as_json: bool, options: ParsedOptions
 ) -> None:
     """Score a run on labelled examples; without files, on those that it held out."""
-    config = ClassificationConfig(**given["classification"])
+    config = ClassificationConfig(**options["classification"])
     classifier, loaded = load_classifier(
-        run, HardwareConfig(**given["hardware"]), labels=labels, batch_size=config.batch_size
+        run, HardwareConfig(**options["hardware"]), labels=labels, batch_size=config.batch_size
     )
     from cli import classification_report
     from cli.console.messages import print_notes
     from lm.evaluation.classification import evaluate_classifier
     from lm.evaluation.held_out import open_held_out_text
 
-    data = loaded.config.data.for_other_files(**{"supervised": True, **given["data"]})
+    data = loaded.config.data.for_other_files(**{"supervised": True, **options["data"]})
     found = (
-        find_text_files(files, data, FilesConfig(**given["files"]))
+        find_text_files(files, data, FilesConfig(**options["files"]))
         if files
         else TextFiles([open_held_out_text(loaded)])
     )

@@ -18,7 +18,7 @@ def export(
     run: RunPath,
     *,
     out: Annotated[Path, typer.Option("--out", "-o", metavar="PATH", help="New or empty folder; for gguf a new file.")],
-    given: ParsedOptions,
+    options: ParsedOptions,
 ) -> None:
     """Export to transformers, PEFT, llama.cpp or CTranslate2.
 
@@ -40,6 +40,6 @@ def export(
     """
     from lm.interop import exporting
 
-    for name, text in exporting.export_run(run, out, ExportConfig(**given["export"])).items():
+    for name, text in exporting.export_run(run, out, ExportConfig(**options["export"])).items():
         print_labelled(name, text)
     print_labelled("wrote", str(out))

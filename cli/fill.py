@@ -45,7 +45,7 @@ def fill(
     *,
     file: _Files = None,
     as_json: _AsJson = False,
-    given: ParsedOptions,
+    options: ParsedOptions,
 ) -> None:
     """Predict the masked tokens of a text.
 
@@ -58,11 +58,11 @@ def fill(
       lm fill runs/masked "The [MASK] said that the [MASK] was late." --top-k 3
       lm fill runs/masked --file blanks.txt --json | jq .filled
     """
-    config = FillConfig(**given["fill"])
+    config = FillConfig(**options["fill"])
     texts = _read_texts(text, file)
     from lm.decoding.mask_filling import MaskFiller
 
-    model, loaded = load_masked(run, HardwareConfig(**given["hardware"]))
+    model, loaded = load_masked(run, HardwareConfig(**options["hardware"]))
     found = MaskFiller(model, loaded.tokenizer, config.batch_size).fill(texts, k=config.top_k)
     if as_json:
         _print_json(found)

@@ -155,13 +155,13 @@ def _build_parser(*names: str) -> Any:  # noqa: ANN401 (click's types, which typ
 def run(arguments: Sequence[str], *, alone: bool = False) -> int:
     """Run a command line; returns its exit code: 0, 1 (bad input), 2 (bad usage), 129, 130 or 143 (stopped)."""
     began = _PROCESS_BEGAN if alone else time.monotonic()
-    given = list(arguments)
+    words = list(arguments)
     try:
-        given = _insert_default_command(arguments)
-        asked = _build_parser(*[name for name in given[:1] if name in COMMANDS])
-        return asked(given, prog_name="lm", standalone_mode=False, obj=CommandLine(given, run, began)) or 0
+        words = _insert_default_command(arguments)
+        asked = _build_parser(*[name for name in words[:1] if name in COMMANDS])
+        return asked(words, prog_name="lm", standalone_mode=False, obj=CommandLine(words, run, began)) or 0
     except LMError as error:
-        return _fail(_format_message(error, given), error.exit_code)
+        return _fail(_format_message(error, words), error.exit_code)
     except _UsageProblem as error:
         return _fail(format_usage_error(error), 2)
     except typer.Abort:

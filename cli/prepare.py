@@ -89,7 +89,7 @@ def prepare(
     part: PartOf = None,
     join: Join = False,
     as_json: AsJson = False,
-    given: ParsedOptions,
+    options: ParsedOptions,
 ) -> None:
     """Tokenize a corpus into shards (lm train does so automatically).
 
@@ -115,16 +115,16 @@ def prepare(
     from lm.corpus.corpus import scan_corpus
     from lm.text.files import find_text_files
 
-    config = DataConfig(**given["data"])
-    files = find_text_files(corpus, config, FilesConfig(**given["files"]))
+    config = DataConfig(**options["data"])
+    files = find_text_files(corpus, config, FilesConfig(**options["files"]))
     if files and files[0].holds_conversations:
         config = dataclasses.replace(config, supervised=True)
-        files = find_text_files(corpus, config, FilesConfig(**given["files"]))
-    given.refuse_ineffective("files", files=lambda: files)
+        files = find_text_files(corpus, config, FilesConfig(**options["files"]))
+    options.refuse_ineffective("files", files=lambda: files)
     loaded = None if tokenizer is None else load_tokenizer(tokenizer)
     surveyed = scan_corpus(files, config, workers=processes)
     print_notes([*files.notes, *surveyed.notes])
-    wanted = TokenizerConfig(**given["tokenizer"])
+    wanted = TokenizerConfig(**options["tokenizer"])
     unknown = unknown if wanted.kind == "char" else None
     loaded = loaded or train_or_load_tokenizer(surveyed, wanted, special=special, unknown=unknown)
     if hold_conversations(surveyed) and loaded.chat_template is None:

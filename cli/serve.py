@@ -32,7 +32,7 @@ _Runs = Annotated[
     common=("--host", "--port", "--token", "--cors", "--runs", "--batch-size", "--max-requests", "--max-samples",
             "--max-length", "--timeout"),
 )  # fmt: skip
-def serve(runs: _Runs, *, given: ParsedOptions) -> None:
+def serve(runs: _Runs, *, options: ParsedOptions) -> None:
     """Serve models over HTTP: an OpenAI-compatible API and a web page.
 
     The requests for a model are decoded in one batch (continuous batching). With a seed, a completion is the same as
@@ -44,8 +44,8 @@ def serve(runs: _Runs, *, given: ParsedOptions) -> None:
       lm serve runs/novel runs/en-de --runs runs --port 8080
       LM_SERVE_TOKEN=secret lm serve novel=runs/novel --host 0.0.0.0
     """
-    config = ServerConfig(**{"token": os.environ.get(_TOKEN_VARIABLE) or None} | given["server"])
-    hardware = HardwareConfig(**given["hardware"])
+    config = ServerConfig(**{"token": os.environ.get(_TOKEN_VARIABLE) or None} | options["server"])
+    hardware = HardwareConfig(**options["hardware"])
     from importlib.util import find_spec
 
     if find_spec("uvicorn") is None or find_spec("starlette") is None:

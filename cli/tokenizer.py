@@ -38,7 +38,7 @@ def train(
     unknown: UnknownToken = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it is there.")] = False,
     as_json: AsJson = False,
-    given: ParsedOptions,
+    options: ParsedOptions,
 ) -> None:
     """Train a tokenizer on text files.
 
@@ -55,12 +55,12 @@ def train(
     from lm.text.files import find_text_files
     from lm.tokenizer import training
 
-    config = TokenizerConfig(**given["tokenizer"])
+    config = TokenizerConfig(**options["tokenizer"])
     unknown = unknown if config.kind == "char" else None
     training.check_settings(config, special_tokens=special or (), unknown=unknown)
-    data = DataConfig(**given["data"], validation="0")
-    files = find_text_files(corpus, data, FilesConfig(**given["files"]))
-    given.refuse_ineffective("files", files=lambda: files)
+    data = DataConfig(**options["data"], validation="0")
+    files = find_text_files(corpus, data, FilesConfig(**options["files"]))
+    options.refuse_ineffective("files", files=lambda: files)
     surveyed = scan_corpus(files, data)
     print_notes([*files.notes, *surveyed.notes])
     trained = training.train(
@@ -139,7 +139,7 @@ def inspect(
         typer.Option("--file", metavar="FILE", help="File to measure the tokenizer on. Repeatable."),
     ] = None,
     as_json: AsJson = False,
-    given: ParsedOptions,
+    options: ParsedOptions,
 ) -> None:
     r"""Show what is in a tokenizer, how well it fits files, and how a text splits.
 
@@ -160,13 +160,13 @@ def inspect(
         text = None
     elif text is not None:
         check_text(text, name="TEXT")
-    loaded, data = load_tokenizer(tokenizer), DataConfig(**given["data"])
+    loaded, data = load_tokenizer(tokenizer), DataConfig(**options["data"])
     ids = None if text is None else loaded.encode(_read_stdin() if text == "-" else text)
-    files = find_text_files(file or [], data, FilesConfig(**given["files"]))
+    files = find_text_files(file or [], data, FilesConfig(**options["files"]))
     if files:
         print_notes(files.notes)
         files = select_readable(files)
-        given.refuse_ineffective("files", files=lambda: files)
+        options.refuse_ineffective("files", files=lambda: files)
     fit = tokenizer_report.measure_with_progress(loaded, files, data.separator) if files else None
     print_notes(describe_skipped_rows(files))
     longest = inspection.find_longest_tokens(loaded, _LONGEST)

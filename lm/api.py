@@ -283,7 +283,7 @@ class Model:
         context: int | None = None,
         stride: int | None = None,
         batch_size: int = 16,
-        every: int = 1,
+        score_every: int = 1,
         **options: Unpack[FileOptions],
     ) -> PerplexityResult:
         """Score text; returns totals over all tokens of all files, with perplexity and bits/byte.
@@ -296,14 +296,14 @@ class Model:
             context: window length in tokens [default: the model's context].
             stride: tokens from one window to the next [default: half of the context].
             batch_size: windows scored together; changes the speed, not the result.
-            every: for a masked model, score only every Nth token: an estimate in 1/N of the time.
+            score_every: for a masked model, score only every Nth token: an estimate in 1/N of the time.
             options: which files to read and how, as the flags of `lm perplexity`, with underscores.
 
         Raises:
             InputError: a file is missing or not text.
             UsageError: a setting is out of range.
         """
-        config = PerplexityConfig(context, stride, batch_size, every)
+        config = PerplexityConfig(context, stride, batch_size, score_every)
         reading, rows = build_files_config(options)
         data = self.loaded.config.data
         if self.config.translates and not files:

@@ -65,7 +65,7 @@ def attention(
     heads: _Heads = None,
     out: _Out = None,
     as_json: _AsJson = False,
-    given: ParsedOptions,
+    options: ParsedOptions,
 ) -> None:
     """Show attention weights as a heat map.
 
@@ -83,7 +83,7 @@ def attention(
       lm attention runs/novel "It was the best of times" -o attention.html
       lm attention runs/en-de "A dog runs." --target "Ein Hund rennt." -o alignments.pharaoh
     """
-    config = AttentionConfig(**given["attention"])
+    config = AttentionConfig(**options["attention"])
     if out is not None and as_json:
         raise UsageError("--json and --out exclude each other; a file named .json gets the same")
     from cli.attention import output, rendering
@@ -100,7 +100,7 @@ def attention(
     if not read.strip():
         raise UsageError("there is no text: give one, or - to read it from stdin")
     tree = None if heads is None else parse_heads(heads, read, where="--heads")
-    loaded = load_model(run, select_inference_hardware(HardwareConfig(**given["hardware"])))
+    loaded = load_model(run, select_inference_hardware(HardwareConfig(**options["hardware"])))
     shown = compute_attention(loaded, read, target, unit=config.unit, to=to, heads=tree)
     if out is not None:
         output.write_maps(out, [shown], config)

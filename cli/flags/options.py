@@ -113,7 +113,7 @@ def with_options(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command an option for each field of some config classes.
 
-    The command needs a keyword `given`; it receives {section: {field: value}} with the fields given by flags or the
+    The command needs a keyword `options`; it receives {section: {field: value}} with the fields given by flags or the
     environment. Flags take their name, type, help and default from the field.
 
     Args:
@@ -133,7 +133,7 @@ def with_options(
             if option.name not in leave_out
         ]
         seen_by_typer = signature.replace(
-            parameters=[parameter for parameter in signature.parameters.values() if parameter.name != "given"]
+            parameters=[parameter for parameter in signature.parameters.values() if parameter.name != "options"]
         )
         vars(command).update(
             sections=tuple(sections), settings=settings, common=common, groups=groups, __signature__=seen_by_typer
@@ -173,7 +173,7 @@ def _build_parameter(setting: Setting) -> Parameter:
 class OptionGroupsCommand(TyperCommand):
     """A command whose options are grouped in the help and can be set in the environment.
 
-    The options of the config classes of `with_options` follow its own parameters and are passed as `given`.
+    The options of the config classes of `with_options` follow its own parameters and are passed as `options`.
 
     Attributes:
         settings: the options of config classes.
@@ -227,10 +227,10 @@ class OptionGroupsCommand(TyperCommand):
             invocation = build_invocation(ctx)
             ineffective_options.refuse_ineffective(invocation, "arguments")
             if self._sections:
-                ctx.params["given"] = self._given(ctx, invocation)
+                ctx.params["options"] = self._collect_options(ctx, invocation)
         return rest
 
-    def _given(self, ctx: Any, invocation: Invocation) -> ParsedOptions:  # noqa: ANN401
+    def _collect_options(self, ctx: Any, invocation: Invocation) -> ParsedOptions:  # noqa: ANN401
         """Collect and validate the values of config fields."""
         variables, command_line = variables_of_context(ctx), ctx.obj or CommandLine((), lambda _: 0, time.monotonic())
         sections: dict[str, dict[str, Any]] = {section: {} for section in self._sections}

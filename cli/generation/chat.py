@@ -22,7 +22,7 @@ _Stats = Annotated[bool, typer.Option("--stats", help="Print speed, engine and s
             "--repetition-penalty", "--stop", "--seed"),
     leave_out=("token_healing",),
 )  # fmt: skip
-def chat(run: RunPath, *, system: _System = None, stats: _Stats = False, given: ParsedOptions) -> None:
+def chat(run: RunPath, *, system: _System = None, stats: _Stats = False, options: ParsedOptions) -> None:
     r'''Chat with a model.
 
     RUN should be trained on conversations (lm train chats.jsonl), or imported with a chat template. Any other model
@@ -39,7 +39,7 @@ def chat(run: RunPath, *, system: _System = None, stats: _Stats = False, given: 
       lm chat runs/chats --system "Be brief." --temperature 0.5
       lm chat runs/chats --greedy < questions.txt > answers.txt
     '''
-    config = SamplingConfig(**given["sampling"])
+    config = SamplingConfig(**options["sampling"])
     run = resolve_run(run)
     import_torch()
     from cli.background_compilation import compiling_in_background
@@ -48,7 +48,7 @@ def chat(run: RunPath, *, system: _System = None, stats: _Stats = False, given: 
     from lm.decoding.generator import Generator
     from lm.text.conversations import Message
 
-    model, loaded = load_decoder(run, HardwareConfig(**given["hardware"]), instead="use lm translate")
+    model, loaded = load_decoder(run, HardwareConfig(**options["hardware"]), instead="use lm translate")
     generator = Generator(model, loaded.tokenizer, config, follows_examples=True)
     messages = [] if system is None else [Message("system", system)]
     with compiling_in_background(model.config, next(model.parameters()).device.type):

@@ -119,7 +119,7 @@ def generate(
     stats: _Stats = None,
     as_json: _AsJson = False,
     top_alternatives: _TopAlternatives = 0,
-    given: ParsedOptions,
+    options: ParsedOptions,
 ) -> None:
     """Continue a prompt, or generate a new text.
 
@@ -154,11 +154,11 @@ def generate(
       lm generate runs/novel --prompts beginnings.txt --json -o texts.jsonl --processes 2
     """
     run = resolve_run(run)
-    config, beam = SamplingConfig(**given["sampling"]), BeamConfig(**given["beam"])
-    hardware, processes = HardwareConfig(**given["hardware"]), WorkersConfig(**given["workers"]).processes
+    config, beam = SamplingConfig(**options["sampling"]), BeamConfig(**options["beam"])
+    hardware, processes = HardwareConfig(**options["hardware"]), WorkersConfig(**options["workers"]).processes
     if prompts is not None:
         run_config = run_folder.load_config(run_folder.find_checkpoint(run))
-        given.refuse_ineffective("files", holds_examples=run_config.data.supervised)
+        options.refuse_ineffective("files", holds_examples=run_config.data.supervised)
         import_torch()
         from cli.generation.prompt_file import GenerationRequest, OutputFormat, generate_for_prompts
 
@@ -166,7 +166,7 @@ def generate(
         request = GenerationRequest(run, config, beam, hardware, samples, use_cache, size, top_alternatives)
         output_format = OutputFormat(out, as_json=as_json, echo=echo, stats=stats)
         return generate_for_prompts(prompts, request, output_format, processes=processes)
-    if prompt is not None and "prompt_file" in given.environment:
+    if prompt is not None and "prompt_file" in options.environment:
         prompt_file = None
     text = _read_prompt(prompt, prompt_file, interactive=interactive)
 
@@ -176,7 +176,7 @@ def generate(
     from lm.text.normalization import normalize_like_training
 
     model, loaded = load_decoder(run, hardware, instead="use lm translate")
-    given.refuse_ineffective("files", holds_examples=loaded.config.data.supervised)
+    options.refuse_ineffective("files", holds_examples=loaded.config.data.supervised)
     text = normalize_like_training(text, loaded.config.data)
     size = batch_size or _BATCH_SIZE
     draft_model = draft if draft is None or draft == PROMPT_LOOKUP else load_draft(Path(draft), hardware, loaded)

@@ -55,28 +55,28 @@ _HELD_OUT_DIFFERENCE = (
 )
 
 
-def measure_files(run: Path, files: Sequence[str], output: ReportFormat, given: ParsedOptions) -> None:
+def measure_files(run: Path, files: Sequence[str], output: ReportFormat, options: ParsedOptions) -> None:
     """Score files by a run, and print or write the report.
 
     Args:
         run: a run with a decoder-only or masked model, or one of its checkpoints.
         files: names, globs, folders; without any, the held-out split of the run.
         output: the form of the report.
-        given: the settings.
+        options: the settings.
     """
     if output.compare_dtypes:
-        given = _dtype_settings(given)
+        options = _dtype_settings(options)
     if not files:
-        given.refuse_ineffective("files", is_held_out=True)
-    scorer = LoadedScorer.load(run, given)
+        options.refuse_ineffective("files", is_held_out=True)
+    scorer = LoadedScorer.load(run, options)
     if files:
-        texts = find_text_files(files, scorer.data, FilesConfig(**given["files"]))
+        texts = find_text_files(files, scorer.data, FilesConfig(**options["files"]))
         print_notes(texts.notes)
     else:
         texts = TextFiles([open_held_out_text(scorer.loaded)])
     is_of_examples = are_examples(scorer, texts)
     is_of_conversations = are_conversations(scorer, texts)
-    given.refuse_ineffective("files", files=lambda: texts, holds_examples=is_of_examples or is_of_conversations)
+    options.refuse_ineffective("files", files=lambda: texts, holds_examples=is_of_examples or is_of_conversations)
     texts = select_readable(texts)
     if not (files or is_of_examples or is_of_conversations or scorer.loaded.config.model.is_masked):
         print_labelled("note", _HELD_OUT_DIFFERENCE)
@@ -84,7 +84,7 @@ def measure_files(run: Path, files: Sequence[str], output: ReportFormat, given: 
         with scorer.shared(of_examples=True) as shared:
             measure_examples(shared, texts, output)
     elif output.versus is not None:
-        other = LoadedScorer.load(output.versus, given, data=scorer.data)
+        other = LoadedScorer.load(output.versus, options, data=scorer.data)
         _refuse_other_objective(scorer, other)
         with scorer.shared() as shared, other.shared() as second:
             _compare(shared, second, texts, as_json=output.as_json)
@@ -232,7 +232,7 @@ def are_examples(scorer: LoadedScorer, files: Sequence[TextFile]) -> bool:
     Raises:
         UsageError: some files hold examples and others text.
     """
-    if not scorer.loaded.config.data.supervised or "field" in scorer.given.from_flags["data"]:
+    if not scorer.loaded.config.data.supervised or "field" in scorer.options.from_flags["data"]:
         return False
     of_examples = [file for file in files if file.holds_examples]
     if of_examples and len(of_examples) < len(files):
@@ -313,14 +313,14 @@ def _score(scorer: LoadedScorer, file: TextFile, on_batch: Callable[[int], None]
 _DTYPE_COLUMNS = ("type", "bits/byte", "difference", "weights", "tokens/s")
 
 
-def _dtype_settings(given: ParsedOptions) -> ParsedOptions:
+def _dtype_settings(options: ParsedOptions) -> ParsedOptions:
     """Return the settings in float32, the baseline of the comparison."""
-    return with_hardware(given, dtype="float32")
+    return with_hardware(options, dtype="float32")
 
 
 def _compare_dtypes(scorer: LoadedScorer, files: Sequence[TextFile], *, as_json: bool) -> None:
     """Score files in each dtype, and print what that costs."""
-    first, *others = inference_dtypes(select_device(HardwareConfig(**scorer.given["hardware"])))
+    first, *others = inference_dtypes(select_device(HardwareConfig(**scorer.options["hardware"])))
     loaded = {first: scorer, **{dtype: scorer.with_dtype(dtype) for dtype in others}}
     costs: list[DtypeCost] = []
     with scoring_progress(files) as on_batch:

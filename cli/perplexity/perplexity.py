@@ -156,7 +156,7 @@ def perplexity(
     html: _Html = None,
     versus: _Versus = None,
     compare_dtypes: _CompareDtypes = False,
-    given: ParsedOptions,
+    options: ParsedOptions,
 ) -> None:
     """Measure perplexity on text, examples or translations.
 
@@ -182,8 +182,8 @@ def perplexity(
     skipped.
 
     For a masked model (lm train --objective masked) the result is the pseudo-perplexity: each token is masked in turn
-    and predicted from both sides. This takes one pass of a window per token; --every N scores only every Nth token. In
-    the overlap of two windows, each token is scored in the window that has more context for it.
+    and predicted from both sides. This takes one pass of a window per token; --score-every N scores only every Nth
+    token. In the overlap of two windows, each token is scored in the window that has more context for it.
 
     Examples:
       lm perplexity runs/novel
@@ -198,7 +198,7 @@ def perplexity(
       lm perplexity runs/en-de --source test.en --target test.de
       lm perplexity runs/en-de --pairs test.tsv
     """
-    if "as_json" in given.environment and (as_csv or per_token or show):
+    if "as_json" in options.environment and (as_csv or per_token or show):
         as_json = False
     run, versus = resolve_run(run), None if versus is None else resolve_run(versus)
     output = ReportFormat(as_json, as_csv, per_token, show, html, versus, compare_dtypes)
@@ -208,18 +208,18 @@ def perplexity(
     if not pair_files and not files and has_piped_text():
         files = [STDIN]
     if is_held_out := not pair_files and not files and load_config(find_checkpoint(run)).model.translates:
-        given.refuse_ineffective("files", holds_pairs=True)
+        options.refuse_ineffective("files", holds_pairs=True)
     if pair_files or is_held_out:
         import_torch()
         from cli.perplexity.pairs import measure_pairs
 
-        hardware, workers = HardwareConfig(**given["hardware"]), WorkersConfig(**given["workers"])
+        hardware, workers = HardwareConfig(**options["hardware"]), WorkersConfig(**options["workers"])
         measure_pairs(
             run,
             pair_files,
-            FilesConfig(**given["files"]),
+            FilesConfig(**options["files"]),
             hardware,
-            columns=given["parallel"],
+            columns=options["parallel"],
             processes=workers.processes,
             as_json=as_json,
         )
@@ -227,4 +227,4 @@ def perplexity(
         import_torch()
         from cli.perplexity.files import measure_files
 
-        measure_files(run, files or (), output, given)
+        measure_files(run, files or (), output, options)

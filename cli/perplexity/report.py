@@ -35,11 +35,13 @@ MASKED_TOKEN = "masked token"
 """The unit of a masked model, which has a pseudo-perplexity."""
 
 
-def scoring_conditions(run: Path, loaded: LoadedModel, *, context: int, stride: int, every: int = 1) -> dict[str, Any]:
+def scoring_conditions(
+    run: Path, loaded: LoadedModel, *, context: int, stride: int, score_every: int = 1
+) -> dict[str, Any]:
     """Return how text was scored, and by which model."""
     sizes = {"context": context, "stride": stride}
     if loaded.model.config.is_masked:
-        return {"unit": MASKED_TOKEN, **sizes, "every": every, **_run_facts(run, loaded)}
+        return {"unit": MASKED_TOKEN, **sizes, "score_every": score_every, **_run_facts(run, loaded)}
     start = loaded.tokenizer.start_of_text is not None
     return {"unit": "token", **sizes, "first_token_scored": start, **_run_facts(run, loaded)}
 
@@ -121,7 +123,9 @@ def _describe_conversations(how: dict[str, Any], total: PerplexityResult) -> str
 
 
 def _describe_masks(how: dict[str, Any], total: PerplexityResult) -> str:
-    left_out = f"only one in {how['every']} is scored ({total.unscored:,} are not); " if how["every"] > 1 else ""
+    left_out = (
+        f"only one in {how['score_every']} is scored ({total.unscored:,} are not); " if how["score_every"] > 1 else ""
+    )
     return (
         f"pseudo-perplexity per token ({how['tokenizer']['vocab_size']:,} in the vocabulary): each is masked in turn "
         f"and guessed from both sides, which no perplexity from one side compares with; {left_out}"

@@ -53,7 +53,7 @@ class ReportFormat:
         flags = {"--json": self.as_json, "--csv": self.as_csv, "--per-token": self.per_token, "--show": self.show,
                  "--html": self.html is not None, "--versus": self.versus is not None,
                  "--compare-dtypes": self.compare_dtypes}  # fmt: skip
-        return [flag for flag, given in flags.items() if given]
+        return [flag for flag, is_given in flags.items() if is_given]
 
 
 @dataclass(frozen=True)

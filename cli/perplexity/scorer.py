@@ -32,7 +32,7 @@ class LoadedScorer:
 
     Attributes:
         run: the folder, as named by the user.
-        given: the given settings.
+        options: as typed.
         loaded: the model with tokenizer and config.
         data: how files are split into documents.
         text: scores files of text.
@@ -40,37 +40,41 @@ class LoadedScorer:
     """
 
     run: Path
-    given: ParsedOptions
+    options: ParsedOptions
     loaded: LoadedModel
     data: DataConfig
     text: TextScorer
     parallel_map: ParallelMap[Batch, list[Nats]] | None = None
 
     @classmethod
-    def load(cls, run: Path, given: ParsedOptions, *, data: DataConfig | None = None) -> LoadedScorer:
+    def load(cls, run: Path, options: ParsedOptions, *, data: DataConfig | None = None) -> LoadedScorer:
         """Load a run; files are split into documents as `data` says, else as in training."""
-        config = PerplexityConfig(**given["perplexity"])
-        model, loaded = load_scoring_model(run, HardwareConfig(**given["hardware"]), instead=_ON_PAIRS)
-        if "perplexity__every" in given.environment and not model.config.is_masked:
-            config = dataclasses.replace(config, every=1)
-        data = data or loaded.config.data.for_other_files(**given["data"])
+        config = PerplexityConfig(**options["perplexity"])
+        model, loaded = load_scoring_model(run, HardwareConfig(**options["hardware"]), instead=_ON_PAIRS)
+        if "perplexity__score_every" in options.environment and not model.config.is_masked:
+            config = dataclasses.replace(config, score_every=1)
+        data = data or loaded.config.data.for_other_files(**options["data"])
         return cls(
-            run, given, loaded, data, TextScorer.from_config(model, loaded.tokenizer, config, separator=data.separator)
+            run,
+            options,
+            loaded,
+            data,
+            TextScorer.from_config(model, loaded.tokenizer, config, separator=data.separator),
         )
 
     def with_dtype(self, dtype: str) -> LoadedScorer:
         """Load the same run in another dtype."""
-        return LoadedScorer.load(self.run, with_hardware(self.given, dtype=dtype), data=self.data)
+        return LoadedScorer.load(self.run, with_hardware(self.options, dtype=dtype), data=self.data)
 
     @contextmanager
     def shared(self, *, of_examples: bool = False) -> Iterator[LoadedScorer]:
         """Start the configured worker processes; yields a scorer that uses them."""
-        processes = WorkersConfig(**self.given["workers"]).processes
+        processes = WorkersConfig(**self.options["workers"]).processes
         if processes == 1:
             yield self
             return
         prepare = partial(
-            _build_worker, self.run, with_divided_threads(self.given, processes), self.data, of_examples=of_examples
+            _build_worker, self.run, with_divided_threads(self.options, processes), self.data, of_examples=of_examples
         )
         with open_process_map(prepare, processes) as parallel_map:
             if of_examples:
@@ -82,26 +86,28 @@ class LoadedScorer:
     def conditions(self) -> dict[str, Any]:
         """Return how text is scored, and by which model, for reports."""
         text = self.text
-        return scoring_conditions(self.run, self.loaded, context=text.context, stride=text.stride, every=text.every)
+        return scoring_conditions(
+            self.run, self.loaded, context=text.context, stride=text.stride, score_every=text.score_every
+        )
 
 
-def with_divided_threads(given: ParsedOptions, processes: int) -> ParsedOptions:
+def with_divided_threads(options: ParsedOptions, processes: int) -> ParsedOptions:
     """Return the settings of each of so many processes, with its part of the threads."""
-    return with_hardware(given, threads=divide_threads(HardwareConfig(**given["hardware"]), processes).threads)
+    return with_hardware(options, threads=divide_threads(HardwareConfig(**options["hardware"]), processes).threads)
 
 
-def with_hardware(given: ParsedOptions, **hardware: object) -> ParsedOptions:
+def with_hardware(options: ParsedOptions, **hardware: object) -> ParsedOptions:
     """Return the settings with some hardware settings changed."""
     return ParsedOptions(
-        {**given, "hardware": given["hardware"] | hardware}, given.environment, invocation=given.invocation
+        {**options, "hardware": options["hardware"] | hardware}, options.environment, invocation=options.invocation
     )
 
 
 def _build_worker(
-    run: Path, given: ParsedOptions, data: DataConfig, *, of_examples: bool
+    run: Path, options: ParsedOptions, data: DataConfig, *, of_examples: bool
 ) -> Callable[[Any], list[Nats]]:
     """Load the run in a worker; returns its scoring function."""
-    text = LoadedScorer.load(run, given, data=data).text
+    text = LoadedScorer.load(run, options, data=data).text
     if of_examples:
         assert isinstance(text.model, DecoderOnly)
         return partial(score_batch, text.model)

@@ -46,13 +46,13 @@ _MUCH_WORSE = 1.1
 
 
 def run_training(
-    spec: RunSpec, given: ParsedOptions, *, tensorboard: bool | None, as_json: bool, dry_run: bool = False
+    spec: RunSpec, options: ParsedOptions, *, tensorboard: bool | None, as_json: bool, dry_run: bool = False
 ) -> None:
     """Train the run of a specification until its end or a signal; or only plan it.
 
     Args:
         spec: specification.
-        given: flags, to refuse those without effect.
+        options: flags, to refuse those without effect.
         tensorboard: whether to write TensorBoard files; None: if the run has some.
         as_json: whether to print a JSON summary.
         dry_run: whether to print the plan and an equivalent command, and stop.
@@ -62,13 +62,13 @@ def run_training(
     """
     if tensorboard:
         check_installed()
-    began = given.started_at if (launch_time := launcher_env.start_time()) is None else launch_time
+    began = options.started_at if (launch_time := launcher_env.start_time()) is None else launch_time
     machine = SpeedEstimator() if dry_run else None
     with Trainer(spec, began=began, progress=show_tokenization_progress, machine=machine) as trainer:
         if dry_run:
-            show_dry_run(_wait_for(Planned, trainer, given), spec)
+            show_dry_run(_wait_for(Planned, trainer, options), spec)
             return
-        run = _wait_for(Started, trainer, given).run
+        run = _wait_for(Started, trainer, options).run
         signal_number = _train(trainer, run, tensorboard=tensorboard)
         is_main = trainer.world.is_main
     if as_json and is_main:
@@ -77,14 +77,14 @@ def run_training(
         raise typer.Exit(128 + signal_number)
 
 
-def _wait_for(kind: type[E], trainer: Trainer, given: ParsedOptions) -> E:
+def _wait_for(kind: type[E], trainer: Trainer, options: ParsedOptions) -> E:
     """Return the first event of a kind; reports earlier ones, and refuses flags without effect."""
     for event in trainer:
         if isinstance(event, SettingsChosen):
             prepared, chosen = event.corpus.prepared is not None, event.is_regularised
-            given.refuse_ineffective("settings", config=event.config, is_regularised=chosen, is_prepared=prepared)
+            options.refuse_ineffective("settings", config=event.config, is_regularised=chosen, is_prepared=prepared)
             if not prepared:
-                given.refuse_ineffective("files", files=partial(event.corpus.files, event.config))
+                options.refuse_ineffective("files", files=partial(event.corpus.files, event.config))
         elif isinstance(event, TrainingWarning):
             print_labelled("warning", with_flags(event.message))
         elif trainer.world.is_main:

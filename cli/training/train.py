@@ -181,12 +181,12 @@ def newest_by_default(arguments: Sequence[str]) -> list[str]:
 
     Typer has no options with optional values.
     """
-    given = list(arguments)
-    if given[:1] == ["train"] and "--resume" in given:
-        place = given.index("--resume") + 1
-        if place == len(given) or given[place].startswith("-"):
-            given.insert(place, _RUNS)
-    return given
+    words = list(arguments)
+    if words[:1] == ["train"] and "--resume" in words:
+        place = words.index("--resume") + 1
+        if place == len(words) or words[place].startswith("-"):
+            words.insert(place, _RUNS)
+    return words
 
 
 def _shown_defaults() -> RunConfig:
@@ -218,7 +218,7 @@ def train(
     tensorboard: _TensorBoard = None,
     dry_run: _DryRun = False,
     as_json: _AsJson = False,
-    given: ParsedOptions,
+    options: ParsedOptions,
 ) -> None:
     """Train a language or translation model on your own text.
 
@@ -271,27 +271,27 @@ def train(
         raise UsageError("--dry-run plans a new run in one process: leave out --resume and --processes")
     is_launched = launcher_env.is_external_launcher()
     processes_in_all = launcher_env.world_size() if is_launched else max(launcher_env.world_size(), spec.processes)
-    given.refuse_ineffective("processes", processes=processes_in_all, is_launched=is_launched)
+    options.refuse_ineffective("processes", processes=processes_in_all, is_launched=is_launched)
     corpus_files = [*data.text, *data.source, *data.target, *data.pairs, *data.heads]
     if not is_launched and launcher_env.world_size() == 1 and spec.processes > 1:
         refuse_missing(corpus_files)
-        raise typer.Exit(_launch_processes(given, processes=spec.processes))
+        raise typer.Exit(_launch_processes(options, processes=spec.processes))
     launcher_env.silence_torch_logs()
     if launcher_env.rank() == 0:  # rank 0 prepares the run for all
-        spec = _add_settings(spec, given, preset=preset, depth=depth, file=config)
+        spec = _add_settings(spec, options, preset=preset, depth=depth, file=config)
         refuse_missing(corpus_files)
         if from_run is not None:
             spec = dataclasses.replace(spec, from_run=str(resolve_run(from_run)))
     from cli.training import running
 
-    running.run_training(spec, given, tensorboard=tensorboard, as_json=as_json, dry_run=dry_run)
+    running.run_training(spec, options, tensorboard=tensorboard, as_json=as_json, dry_run=dry_run)
 
 
-def _launch_processes(given: ParsedOptions, *, processes: int) -> int:
+def _launch_processes(options: ParsedOptions, *, processes: int) -> int:
     """Run this command line in several processes; returns the exit code."""
     from lm.distributed.launcher import launch
 
-    result = launch(["-m", "cli", *given.arguments], processes=processes, began=given.started_at)
+    result = launch(["-m", "cli", *options.arguments], processes=processes, began=options.started_at)
     if result.were_killed:
         print_note(
             "lm: all processes of this training were killed; what was saved is there: resume it with --resume, or "
@@ -305,13 +305,13 @@ def _optional_text(path: Path | None) -> str | None:
 
 
 def _add_settings(
-    spec: RunSpec, given: ParsedOptions, *, preset: str | None, depth: int | None, file: Path | None
+    spec: RunSpec, options: ParsedOptions, *, preset: str | None, depth: int | None, file: Path | None
 ) -> RunSpec:
     """Return a specification with preset and settings: flags override the environment, which overrides a file.
 
     Args:
         spec: without them.
-        given: environment and flags.
+        options: environment and flags.
         preset: name of a preset.
         depth: number of layers of a preset.
         file: TOML file of settings.
@@ -319,19 +319,19 @@ def _add_settings(
     Raises:
         UsageError: both preset and depth are given, or something in the file is wrong.
     """
-    sources = {name: "environment" if name in given.environment else "flag" for name in _SPEC_FIELDS}
-    sources["preset"] = "environment" if {"preset", "depth"} & given.environment.keys() else "flag"
+    sources = {name: "environment" if name in options.environment else "flag" for name in _SPEC_FIELDS}
+    sources["preset"] = "environment" if {"preset", "depth"} & options.environment.keys() else "flag"
     if depth is not None:
         named = depth_preset_name(depth, pairs=spec.data.are_pairs)
         if preset and sources["preset"] == "flag":
             raise UsageError(f"--depth {depth} is the preset {named}: leave out --preset")
-        if not (preset and "depth" in given.environment):
+        if not (preset and "depth" in options.environment):
             preset = named
     in_file, values = read_toml(file) if file is not None and spec.resume is None else (None, {})
     if preset is None and in_file is not None:
         preset, sources["preset"] = in_file, "file"
     settings, by_setting = merge_layers(
-        [("file", values), ("environment", given.from_environment), ("flag", given.from_flags)]
+        [("file", values), ("environment", options.from_environment), ("flag", options.from_flags)]
     )
     named_by = {
         name: source for name, source in sources.items() if getattr(spec, name) or (name == "preset" and preset)

@@ -75,12 +75,12 @@ class RunTranslator:
     """Translates with runs.
 
     Attributes:
-        given: the settings.
+        options: the settings.
         language: to translate into, if the user asks for one.
         texts: what is translated.
     """
 
-    given: ParsedOptions
+    options: ParsedOptions
     language: str | None
     texts: Texts
 
@@ -93,8 +93,8 @@ class RunTranslator:
         sources = self.texts.sources
         if sources is None:
             raise UsageError(f"{run}: a run needs something to translate: give --source")
-        model = TranslationModel.from_loaded(load_for_decoding(run, HardwareConfig(**self.given["hardware"])))
-        translator = Translator([model], TranslationConfig(**self.given["translation"]), to=self._language(model))
+        model = TranslationModel.from_loaded(load_for_decoding(run, HardwareConfig(**self.options["hardware"])))
+        translator = Translator([model], TranslationConfig(**self.options["translation"]), to=self._language(model))
         columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn())
         with create_progress(*columns, TimeRemainingColumn(elapsed_when_finished=True)) as bar:
             heads = None if model.model.config.syntax == "none" else self.texts.heads
@@ -138,14 +138,14 @@ def read_system(path: str, targets: Sequence[str], texts: Texts) -> list[str]:
     return lines
 
 
-def read_pairs(paths: Sequence[str], heads: Path | None, *, run: Path | None, given: ParsedOptions) -> Texts:
+def read_pairs(paths: Sequence[str], heads: Path | None, *, run: Path | None, options: ParsedOptions) -> Texts:
     """The texts in files of pairs; columns that aren't given are those that the run was trained on.
 
     Raises:
         InputError, UsageError: as `find_parallel_texts` and `ParallelText.pairs`.
     """
     trained = ParallelConfig() if run is None else load_config(find_checkpoint(run)).parallel
-    columns, reading = trained.for_other_files(**given["parallel"]), FilesConfig(**given["files"])
+    columns, reading = trained.for_other_files(**options["parallel"]), FilesConfig(**options["files"])
     found = find_parallel_texts(columns, reading, pairs=paths, heads=() if heads is None else [str(heads)])
     print_notes(note for text in found for note in text.notes)
     pairs = [pair for text in found for pair in text.pairs()]

@@ -21,7 +21,7 @@ from lm.processes import ParallelMap, open_process_map
 
 def load_translator(
     runs: Sequence[Path],
-    given: ParsedOptions,
+    options: ParsedOptions,
     *,
     to: str | None,
     sample: bool,
@@ -32,7 +32,7 @@ def load_translator(
 
     Args:
         runs: one, or an ensemble.
-        given: the settings.
+        options: the settings.
         to: the target language, for models with several.
         sample: sample instead of beam search.
         line_by_line: translate each line as soon as it is read, unless the settings say how many to read ahead.
@@ -42,11 +42,11 @@ def load_translator(
         InputError: a run does not exist, or is damaged.
         UsageError: a run does not translate, or not into this language, or the runs do not fit together.
     """
-    config = TranslationConfig(**({"read_ahead": 1} if line_by_line else {}) | given["translation"])
-    sampling = SamplingConfig(**given["sampling"])
+    config = TranslationConfig(**({"read_ahead": 1} if line_by_line else {}) | options["translation"])
+    sampling = SamplingConfig(**options["sampling"])
     if sampling.greedy and not sample:
         config = dataclasses.replace(config, beam=1)
-    hardware = HardwareConfig(**given["hardware"])
+    hardware = HardwareConfig(**options["hardware"])
     models = [TranslationModel.from_loaded(load_for_decoding(run, hardware)) for run in runs]
     biases = parse_logit_biases(sampling.logit_bias, models[0].tokenizer)
     sampler = Sampler.from_config(dataclasses.replace(sampling, greedy=not sample), biases)
@@ -55,23 +55,23 @@ def load_translator(
 
 @contextmanager
 def open_translator(
-    runs: Sequence[Path], given: ParsedOptions, *, to: str | None, sample: bool, line_by_line: bool
+    runs: Sequence[Path], options: ParsedOptions, *, to: str | None, sample: bool, line_by_line: bool
 ) -> Iterator[Translator]:
     """A translator that uses as many processes as configured; see `load_translator`."""
-    processes, hardware = WorkersConfig(**given["workers"]).processes, HardwareConfig(**given["hardware"])
+    processes, hardware = WorkersConfig(**options["workers"]).processes, HardwareConfig(**options["hardware"])
     if processes == 1:
-        yield load_translator(runs, given, to=to, sample=sample, line_by_line=line_by_line)
+        yield load_translator(runs, options, to=to, sample=sample, line_by_line=line_by_line)
         return
-    given["hardware"] |= {"threads": divide_threads(hardware, processes).threads}
+    options["hardware"] |= {"threads": divide_threads(hardware, processes).threads}
     if sample:
-        given["sampling"]["seed"] = Sampler.from_config(SamplingConfig(**given["sampling"])).seed
-    prepare = partial(_load_batch_translator, tuple(runs), given, to=to, sample=sample)
+        options["sampling"]["seed"] = Sampler.from_config(SamplingConfig(**options["sampling"])).seed
+    prepare = partial(_load_batch_translator, tuple(runs), options, to=to, sample=sample)
     with open_process_map(prepare, processes) as parallel_map:
-        yield load_translator(runs, given, to=to, sample=sample, line_by_line=line_by_line, parallel_map=parallel_map)
+        yield load_translator(runs, options, to=to, sample=sample, line_by_line=line_by_line, parallel_map=parallel_map)
 
 
 def _load_batch_translator(
-    runs: Sequence[Path], given: ParsedOptions, *, to: str | None, sample: bool
+    runs: Sequence[Path], options: ParsedOptions, *, to: str | None, sample: bool
 ) -> Callable[[list[SourceLine]], list[TranslatedLine]]:
     """Load the function with which a worker process translates batches."""
-    return load_translator(runs, given, to=to, sample=sample, line_by_line=False).translate_batch
+    return load_translator(runs, options, to=to, sample=sample, line_by_line=False).translate_batch

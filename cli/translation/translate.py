@@ -103,7 +103,7 @@ def translate(
     sample: _Sample = False,
     attention: _Attention = None,
     as_json: _AsJson = False,
-    given: ParsedOptions,
+    options: ParsedOptions,
 ) -> None:
     """Translate text line by line.
 
@@ -142,13 +142,13 @@ def translate(
     maps = (
         None
         if attention is None
-        else AttentionMapWriter(attention, AttentionConfig(**given["attention"]), prefix or "")
+        else AttentionMapWriter(attention, AttentionConfig(**options["attention"]), prefix or "")
     )
     is_typed = not files and sys.stdin.isatty()
-    config, device = load_config(find_checkpoint(run)), select_device(HardwareConfig(**given["hardware"]))
+    config, device = load_config(find_checkpoint(run)), select_device(HardwareConfig(**options["hardware"]))
     with (
         compiling_in_background(config.model, device),
-        open_translator([run, *ensemble], given, to=to, sample=sample, line_by_line=is_typed) as translator,
+        open_translator([run, *ensemble], options, to=to, sample=sample, line_by_line=is_typed) as translator,
         atomic_write_text(out) if out is not None else nullcontext(sys.stdout) as stream,
     ):
         if is_typed:

@@ -68,7 +68,7 @@ class MaskedWindowScorer:
         frame: the start and end tokens of a document.
         context: window length in tokens.
         stride: tokens from one window to the next, at most `context`.
-        every: score every Nth token of a document.
+        score_every: score every Nth token of a document.
         batch_size: rows per forward pass; each has one masked token.
 
     Source: Salazar et al. 2020 (Masked Language Model Scoring), section 2.
@@ -79,7 +79,7 @@ class MaskedWindowScorer:
     frame: SpecialTokenFrame
     context: int
     stride: int
-    every: int
+    score_every: int
     batch_size: int
 
     def make_splitter(self) -> MaskedWindowSplitter:
@@ -92,7 +92,7 @@ class MaskedWindowScorer:
 
     @torch.inference_mode()
     def _score(self, window: MaskedWindow) -> Nats:
-        places = np.array(window.scored_positions(every=self.every), dtype=np.int64)
+        places = np.array(window.scored_positions(score_every=self.score_every), dtype=np.int64)
         nats = np.full(window.last - window.first, np.nan)
         tokens = torch.from_numpy(window.tokens.astype(np.int64)).to(next(self.model.parameters()).device)
         for start in range(0, len(places), self.batch_size):
@@ -107,9 +107,9 @@ class MaskedWindowScorer:
         return nats
 
     def unscored(self, segment: ScoredSegment) -> int:
-        """Return the number of tokens skipped by `every`; see `WindowScorer`."""
+        """Return the number of tokens skipped by `score_every`; see `WindowScorer`."""
         first = segment.piece.first + segment.first
-        return len(segment.nats) - len(range(-first % self.every, len(segment.nats), self.every))
+        return len(segment.nats) - len(range(-first % self.score_every, len(segment.nats), self.score_every))
 
 
 def build_window_scorer(
@@ -118,7 +118,7 @@ def build_window_scorer(
     *,
     context: int,
     stride: int,
-    every: int = 1,
+    score_every: int = 1,
     batch_size: int = 16,
 ) -> WindowScorer[Any]:
     """Build the window scorer of a model.
@@ -128,7 +128,7 @@ def build_window_scorer(
         tokenizer: the model's.
         context: window length in tokens.
         stride: tokens from one window to the next, at most `context`.
-        every: for a masked model, score only every Nth token.
+        score_every: for a masked model, score only every Nth token.
         batch_size: for a masked model, rows per forward pass.
 
     Raises:
@@ -136,7 +136,7 @@ def build_window_scorer(
     """
     if isinstance(model, EncoderOnly):
         frame, mask = build_text_frame(tokenizer), require_mask_token(tokenizer)
-        return MaskedWindowScorer(model, mask, frame, context, stride, every, batch_size)
+        return MaskedWindowScorer(model, mask, frame, context, stride, score_every, batch_size)
     return CausalWindowScorer(model, tokenizer.start_of_text, context, stride)
 
 
@@ -151,7 +151,7 @@ class TextScorer:
         context: window length in tokens.
         stride: tokens from one window to the next.
         batch_size: windows scored together; changes the speed, not the result.
-        every: for a masked model, score only every Nth token of a document.
+        score_every: for a masked model, score only every Nth token of a document.
         parallel_map: scores batches of windows in other processes, each with the `window_scorer` of such a scorer.
     """
 
@@ -161,7 +161,7 @@ class TextScorer:
     context: int
     stride: int
     batch_size: int
-    every: int = 1
+    score_every: int = 1
     parallel_map: ParallelMap[list[Any], list[Nats]] | None = None
 
     @classmethod
@@ -171,14 +171,15 @@ class TextScorer:
         """Build a scorer from settings.
 
         Raises:
-            UsageError: windows would skip tokens or exceed the model's positions, or `every` is set for a causal model.
+            UsageError: windows would skip tokens or exceed the model's positions, or a causal model has `score_every`.
         """
-        if config.every > 1 and not model.config.is_masked:
+        if config.score_every > 1 and not model.config.is_masked:
             raise UsageError(
-                "a model that continues texts scores all tokens at once: leave `every` out", settings=["every"]
+                "a model that continues texts scores all tokens at once: leave `score_every` out",
+                settings=["score_every"],
             )
         context, stride = resolve_window_sizes(model.config, config)
-        return cls(model, tokenizer, separator, context, stride, config.batch_size, config.every)
+        return cls(model, tokenizer, separator, context, stride, config.batch_size, config.score_every)
 
     @property
     def window_scorer(self) -> WindowScorer[Any]:
@@ -188,7 +189,7 @@ class TextScorer:
             self.tokenizer,
             context=self.context,
             stride=self.stride,
-            every=self.every,
+            score_every=self.score_every,
             batch_size=self.batch_size,
         )
 

@@ -114,9 +114,9 @@ class MaskedWindow:
     last: int
     number: int
 
-    def scored_positions(self, *, every: int) -> Sequence[int]:
+    def scored_positions(self, *, score_every: int) -> Sequence[int]:
         """Return the positions to score: all, or those of every Nth token of the document."""
-        return range(self.first + -self.number % every, self.last, every)
+        return range(self.first + -self.number % score_every, self.last, score_every)
 
 
 class MaskedWindowSplitter:

@@ -41,6 +41,7 @@ RENAMED: tuple[tuple[str, str, str], ...] = (
     (r"(^|/)(pairs|share)\.json:", r"\1manifest.json:", _ONE_MANIFEST),
     (r"(manifest\.json:)origin\.", r"\1", _ONE_MANIFEST),
     (r"(manifest\.json:)parts\b", r"\1chunks", _ONE_MANIFEST),
+    (r"(command \d+:)every$", r"\1score_every", "the setting's new name"),
 )
 """Names that have changed: a pattern of the base tree's names, what replaces it, and why."""
 CHANGED: tuple[tuple[str, str], ...] = (
@@ -60,7 +61,7 @@ CHANGED: tuple[tuple[str, str], ...] = (
         r"^(train/portable/|tools/presets/command 14:)",
         "portable presets have an output layer of their own, so that the first prediction is uniform",
     ),
-    (r"(config\.json:|config\.)plan\.extended_at$", "new: where a run was extended; earlier versions did not note it"),
+    (r"(config\.json:|config\.)plan\.(extended_at|on_plateau)$", "new: when a run was extended, and why it decays"),
     (r":(improved|last_loss)$", "new in the summary of a run"),
     (r"^classify/.*command 2:", "the label is followed by its probability; --json, which is compared, had both"),
     (r"(^|/)origin:", "new file: what a fine-tuned or imported run was made from"),

@@ -58,13 +58,13 @@ def test_blanks_are_filled_in_a_table_or_in_json(folder, tmp_path, capsys, monke
 
 def test_pseudo_perplexity_is_said_to_be_one(folder, capsys):
     command = ["perplexity", str(folder / "lm"), str(folder / "text.txt")]
-    assert run([*command, "--every", "20"]) == 0
+    assert run([*command, "--score-every", "20"]) == 0
     assert "pseudo-perplexity per token" in capsys.readouterr().out.replace("\n", " ")
-    assert run([*command, "--every", "20", "--json"]) == 0
+    assert run([*command, "--score-every", "20", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
-    assert (report["unit"], report["every"], report["context"]) == ("masked token", 20, 32)
+    assert (report["unit"], report["score_every"], report["context"]) == ("masked token", 20, 32)
     assert report["total"]["bits_per_byte"] > 0
-    assert run([*command, "--every", "200", "--versus", str(folder / "lm")]) == 0
+    assert run([*command, "--score-every", "200", "--versus", str(folder / "lm")]) == 0
     assert "the two do not differ" in capsys.readouterr().out
 
 

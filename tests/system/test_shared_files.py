@@ -72,7 +72,7 @@ def test_perplexity_of_text(runs, files, same):
 def test_perplexity_of_whatever_can_be_measured(runs, files, same):
     same("perplexity", runs["text"], files["text"], "--per-token", "--batch-size", 3, "--stride", 5)
     same("perplexity", runs["text"], files["text"], "--versus", runs["other"], "--batch-size", 2)
-    same("perplexity", runs["masked"], files["more"], "--every", 3)
+    same("perplexity", runs["masked"], files["more"], "--score-every", 3)
     same("perplexity", runs["supervised"], files["examples.jsonl"], "--json", "--batch-size", 4)
     same("perplexity", runs["translation"], "--source", files["source"], "--target", files["target"], "--json")
 

@@ -375,7 +375,7 @@ def fit_to_speed(
         resolution.config, speed.evaluation_cost, steps=steps, limit=limit, epochs=epochs
     )
     if is_regularised and not data.holds_pairs and data.validation_bytes:
-        evaluated |= _choose_patience(steps, every=evaluated["evaluate_every"])
+        evaluated |= _choose_patience(steps, evaluate_every=evaluated["evaluate_every"])
     forecast = BudgetForecast(
         steps, speed.step_seconds, epochs, is_regularised, fraction, tuple(ngram_bits), tokens, r_drop,
         evaluation_seconds=evaluation_seconds, evaluation_limit=limit, max_steps=max_steps,
@@ -384,9 +384,9 @@ def fit_to_speed(
     return resolution, dataclasses.replace(speed, evaluation_seconds=evaluation_seconds), forecast
 
 
-def _choose_patience(steps: float, *, every: int) -> dict[str, int]:
+def _choose_patience(steps: float, *, evaluate_every: int) -> dict[str, int]:
     """Return the patience of decay and stopping; nothing with too few evaluations."""
-    if not every or steps / every < _MIN_EVALUATIONS_TO_STOP:
+    if not evaluate_every or steps / evaluate_every < _MIN_EVALUATIONS_TO_STOP:
         return {}
     return {"decay_patience": _DECAY_PATIENCE, "patience": _PATIENCE}
 

@@ -24,9 +24,9 @@ def call():
 
     @app.command()
     @with_options({"data": DataConfig, "sampling": SamplingConfig}, leave_out=("validation",))
-    def command(text: str = "", *, given: ParsedOptions) -> None:
+    def command(text: str = "", *, options: ParsedOptions) -> None:
         """Take configs."""
-        received.append(given)
+        received.append(options)
 
     set_help(app)
 

@@ -24,7 +24,7 @@ _OWN = {"validation": "0.2", "budget": "10m", "on": "attention", "encoding": "la
 def given(*arguments: str) -> ParsedOptions:
     """What `lm train` is given by a command line."""
     context = TRAIN.make_context("train", ["text.txt", *arguments])
-    parsed: ParsedOptions = context.params["given"]
+    parsed: ParsedOptions = context.params["options"]
     return parsed
 
 

@@ -56,7 +56,7 @@ def nats_alone(masked: EncoderOnly, text: str) -> list[float]:
 def test_each_token_is_masked_in_turn(tmp_path, batch_size, every):
     """In documents that fit into the context, against one token at a time."""
     masked, scores = model(), []
-    measured = scorer(masked, context=60, stride=30, batch_size=batch_size, every=every)
+    measured = scorer(masked, context=60, stride=30, batch_size=batch_size, score_every=every)
     segments = list(measured.score_segments(files(tmp_path), scores=scores))
     found = np.concatenate([segment.nats for segment in segments])
     alone = [nats_alone(masked, text) for text in TEXTS]
@@ -94,9 +94,9 @@ def test_a_damaged_model_is_told_of_by_the_name_of_the_file(tmp_path):
     masked = model()
     masked.embedding.tokens.weight.data[:] = math.nan
     with pytest.raises(InputError, match=r"text\.txt: .* not a number"):
-        list(scorer(masked, every=3).measure(files(tmp_path)))
+        list(scorer(masked, score_every=3).measure(files(tmp_path)))
 
 
 def test_only_masked_models_score_a_sample():
     with pytest.raises(UsageError, match="leave `every` out"):
-        TextScorer.from_config(small_models.make_model(), BYTES, PerplexityConfig(every=2), separator=END_OF_TEXT)
+        TextScorer.from_config(small_models.make_model(), BYTES, PerplexityConfig(score_every=2), separator=END_OF_TEXT)

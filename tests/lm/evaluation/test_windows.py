@@ -98,7 +98,7 @@ def test_each_token_sees_enough_on_either_side(context, stride):
 @pytest.mark.parametrize("every", [1, 2, 5, 50])
 def test_each_nth_token_of_a_document_is_scored(every):
     found = windows(40, context=8, stride=4, frame=SpecialTokenFrame((START,)))
-    scored = [window.tokens[place] for window in found for place in window.scored_positions(every=every)]
+    scored = [window.tokens[place] for window in found for place in window.scored_positions(score_every=every)]
     assert scored == list(range(0, 40, every))
 
 
