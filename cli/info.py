@@ -90,7 +90,7 @@ def compute_costs(config: RunConfig) -> dict[str, Any]:
     from lm.optim.optimizers import training_bytes
 
     model, training, total = config.model, config.training, count_parameters(config)
-    predicted = training.masked_share if model.is_masked else 1.0
+    predicted = training.masking_rate if model.is_masked else 1.0
     parts = {part: count for part, count in parameters_by_part(model, config.lora).items() if count}
     return {
         "parameters": {**parts, "total": sum(parts.values())},
@@ -244,7 +244,7 @@ _TREE_POSITIONS = {
 
 def _describe_rotary(model: dict[str, Any]) -> str:
     """Describe non-default rotary positions."""
-    partial = f", partial rotary: {model['rotary_share']:.0%} of each head" if model["rotary_share"] < 1 else ""
+    partial = f", partial rotary: {model['rotary_fraction']:.0%} of each head" if model["rotary_fraction"] < 1 else ""
     scaling = f", {model['rope_scaling']} scaling" if model["rope_scaling"] != "none" else ""
     return partial + scaling
 
@@ -293,7 +293,7 @@ def _describe_objective(described: dict[str, Any]) -> list[tuple[str, str]]:
     if model["objective"] != "masked":
         return []
     unit = " of whole words" if training["whole_words"] else ""
-    rate = f"masking rate {training['masked_share']:.0%}{unit}"
+    rate = f"masking rate {training['masking_rate']:.0%}{unit}"
     return [("objective", f"masked, bidirectional: {rate}; use lm fill")]
 
 

@@ -358,7 +358,7 @@ _OF_TRAINING_RUNS = (
         "on recurrent layers (--architecture), as it is for transformer blocks", stage="settings",
     ),
     IneffectiveRule(
-        _TRAIN, ("--rope-base", "--rotary-share"),
+        _TRAIN, ("--rope-base", "--rotary-fraction"),
         lambda mode: not mode.config.model.is_recurrent and mode.config.model.positions != "rotary",
         "without rotary positions (--positions)", stage="settings",
     ),
@@ -376,7 +376,7 @@ _OF_TRAINING_RUNS = (
         "if it is 0, as adapters then add nothing", "give more than 0", stage="settings",
     ),
     IneffectiveRule(
-        _TRAIN, ("--masked-share", "--whole-words"), _masks_no_text,
+        _TRAIN, ("--masking-rate", "--whole-words"), _masks_no_text,
         "where no tokens are masked", "leave it out, or give --objective masked, without --supervised",
         stage="settings",
     ),

@@ -188,7 +188,12 @@ class OptionGroupsCommand(TyperCommand):
         self.groups: Sequence[str] = getattr(callback, "groups", ())
         parameters = [*params, *map(_build_parameter, self.settings)]
         if self.has_advanced_settings:
-            by_key = {parameter.setting.key: parameter for parameter in parameters if hasattr(parameter, "setting")}
+            by_key = {
+                key: parameter
+                for parameter in parameters
+                if hasattr(parameter, "setting")
+                for key in parameter.setting.keys
+            }
             parameters.append(SetOption(by_key, completion.complete_settings(self.settings)))
         parameters += help_options(self)
         super().__init__(*args, callback=callback, params=parameters, **options)

@@ -189,7 +189,7 @@ def _report_extension(run: Run) -> None:
     chosen = []
     if run.plan.decay_step is not None:
         chosen.append(
-            f"learning rate {run.learning_rate:.1e}, {run.plan.decay_share:.0%} of its peak, falling to the end"
+            f"learning rate {run.learning_rate:.1e}, {run.plan.decay_scale:.0%} of its peak, falling to the end"
         )
     if run.config.model.dropout:
         chosen.append(f"dropout {run.config.model.dropout}")

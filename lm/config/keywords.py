@@ -163,7 +163,7 @@ class RunOptions(TypedDict, total=False):
     syntax: Syntax
     rope_base: float
     d_head: int | None
-    rotary_share: float
+    rotary_fraction: float
     rope_scaling: RotaryScaling
     rope_factor: float | None
     rope_context: int | None
@@ -263,7 +263,7 @@ class RunOptions(TypedDict, total=False):
     best_by: Criterion
     bleu_sentences: int
     sample: Sequence[str]
-    masked_share: float
+    masking_rate: float
     whole_words: bool
     compile: bool
     checkpoint_activations: bool
@@ -345,7 +345,7 @@ def _group_by_section(values: dict[str, Any]) -> Settings:
         setting: (section, option)
         for section, kind in SECTIONS.items()
         for option in list_options(kind)
-        for setting in (option.setting, *(alias.removeprefix("--").replace("-", "_") for alias in option.aliases))
+        for setting in (option.setting, *option.alias_keys)
     }
     found: Settings = {section: {} for section in SECTIONS}
     for name, value in values.items():

@@ -194,10 +194,10 @@ class ModelConfig(ModelFields):
         if self.positions == "rotary" and (self.rotary_dim < 2 or self.rotary_dim % 2):
             raise UsageError(
                 f"rotary positions turn an even part of a head, not {self.rotary_dim} of {self.d_head}",
-                settings=("rotary_share", "d_head"),
+                settings=("rotary_fraction", "d_head"),
             )
-        if self.positions != "rotary" and (self.rotary_share != 1 or self.rope_scaling != "none"):
-            name = "rope_scaling" if self.rotary_share == 1 else "rotary_share"
+        if self.positions != "rotary" and (self.rotary_fraction != 1 or self.rope_scaling != "none"):
+            name = "rope_scaling" if self.rotary_fraction == 1 else "rotary_fraction"
             raise UsageError(
                 f"{name} is for rotary positions, not for {self.positions} ones", settings=(name, "positions")
             )
@@ -329,7 +329,7 @@ class ModelConfig(ModelFields):
     @property
     def rotary_dim(self) -> int:
         """Return the rotary width of a head."""
-        return int(self.d_head * self.rotary_share)
+        return int(self.d_head * self.rotary_fraction)
 
 
 OF_BLOCKS = frozenset(option.name for option in list_options(ModelConfig)) - _OF_ALL

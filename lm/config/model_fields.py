@@ -126,11 +126,12 @@ class ModelFields(CheckedConfig):
     d_head: int = option(
         None, "Width of a head.", minimum=1, maximum=LONGEST, default_text="d_model / n_heads", advanced=True
     )
-    rotary_share: float = option(
+    rotary_fraction: float = option(
         1.0,
         "RoPE: rotated fraction of a head.",
         minimum=0,
         maximum=1,
+        aliases=("--rotary-share",),
         unit="FRACTION",
         advanced=True,
     )

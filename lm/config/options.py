@@ -32,7 +32,7 @@ class Option:
         minimum: the least value allowed (for numbers).
         maximum: the greatest value allowed (for numbers).
         flag: the command-line flag, with its dashes.
-        aliases: other flags that do the same.
+        aliases: other names of the flag, and with underscores of the key: that of an earlier version.
         may_name_files: whether the value can be names of files, which need not be valid UTF-8 as text must.
         unit: the placeholder of the value in help, such as TOKENS.
         default_text: what None or zero means, for help.
@@ -61,6 +61,11 @@ class Option:
     def setting(self) -> str:
         """Return its Python keyword: the flag without dashes, which is unique across sections."""
         return self.flag.removeprefix("--").replace("-", "_")
+
+    @property
+    def alias_keys(self) -> tuple[str, ...]:
+        """Return the aliases as keys of files and keywords of Python."""
+        return tuple(alias.removeprefix("--").replace("-", "_") for alias in self.aliases)
 
     def check(self, value: Any) -> None:  # noqa: ANN401 (it is the type that is checked)
         """Raise UsageError, naming the option, unless `value` is valid."""
@@ -205,12 +210,18 @@ class CheckedConfig:
                 object.__setattr__(self, option.name, tuple(value))
 
 
+def resolve_aliases(config: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values by field name, where some keys are aliases."""
+    names = {key: option.name for option in list_options(config) for key in option.alias_keys}
+    return {names.get(key, key): value for key, value in values.items()}
+
+
 def build_config(config: type[C], values: Mapping[str, Any], *, where: str) -> C:
     """Build a config from a mapping.
 
     Args:
         config: the dataclass.
-        values: by field name.
+        values: by field name or alias.
         where: the source of the mapping, for messages ("config.json", "[model] of my.toml").
 
     Raises:
@@ -218,6 +229,7 @@ def build_config(config: type[C], values: Mapping[str, Any], *, where: str) -> C
     """
     if not isinstance(values, Mapping):
         raise UsageError(f"{where}: must be names with values, not {format_value(values)}")
+    values = resolve_aliases(config, values)
     known = [field.name for field in dataclasses.fields(config)]  # type: ignore[arg-type]
     for key in values:
         if key not in known:

@@ -27,7 +27,7 @@ _WITH_LAYERNORM: AllowedValues = {
     "d_head": (None,), "parallel_residual": (False,),
 }  # fmt: skip
 _LLAMA: AllowedValues = {
-    **_COMMON, "norm": ("rmsnorm",), "positions": ("rotary",), "activation": ("swiglu",), "rotary_share": (1.0,),
+    **_COMMON, "norm": ("rmsnorm",), "positions": ("rotary",), "activation": ("swiglu",), "rotary_fraction": (1.0,),
     "parallel_residual": (False,), "qk_norm": (False,),
 }  # fmt: skip
 _QWEN: AllowedValues = {**_LLAMA, "attention_bias": ("inputs",), "bias": (False,), "attention": ("full", "window")}

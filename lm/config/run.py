@@ -39,7 +39,7 @@ class RunPlan:
             of steps is final.
         max_steps: limit of the number of steps under a budget, beyond which the model would only memorise its text.
         decay_step: step at which the decay starts, under a budget or in an extension.
-        decay_share: fraction of the peak learning rate there.
+        decay_scale: learning rate there, as a fraction of the peak.
         on_plateau: whether the decay has started because the validation loss no longer falls.
         extended_at: step at which the run was extended.
     """
@@ -53,7 +53,7 @@ class RunPlan:
     deadline: float | None = None
     max_steps: int | None = None
     decay_step: int | None = None
-    decay_share: float = 1.0
+    decay_scale: float = 1.0
     on_plateau: bool = False
     extended_at: int | None = None
     optimizer_dtype: str = "bfloat16"
@@ -63,7 +63,7 @@ class RunPlan:
     @property
     def decay_start(self) -> tuple[int, float] | None:
         """Return the step at which the decay starts and the fraction of the peak there, if resolved later."""
-        return None if self.decay_step is None else (self.decay_step, self.decay_share)
+        return None if self.decay_step is None else (self.decay_step, self.decay_scale)
 
     @property
     def is_limited(self) -> bool:
@@ -185,7 +185,8 @@ class RunConfig:
             name: options.build_config(kind, values.get(name, {}), where=f"{where}, {name}")
             for name, kind in SECTIONS.items()
         }
-        plan = values.get("plan")
+        if isinstance(plan := values.get("plan"), Mapping) and "decay_share" in plan:  # its name in earlier versions
+            plan = {"decay_scale" if name == "decay_share" else name: value for name, value in plan.items()}
         for name in ("preset", "base_sha256"):
             if not isinstance(values.get(name), str | None):
                 raise UsageError(f"{where}: {name} must be a word or nothing, not {options.format_value(values[name])}")

@@ -107,11 +107,12 @@ class TrainingConfig(CheckedConfig):
         2000, "Sentences translated per evaluation, for BLEU.", minimum=0, group="Translation", advanced=True
     )
     sample: tuple[str, ...] = option((), "Prompt to continue at each evaluation.", group="Evaluation")
-    masked_share: float = option(
+    masking_rate: float = option(
         0.15,
         "Masking rate of --objective masked.",
         minimum=0.001,
         maximum=0.999,
+        aliases=("--masked-share",),
         unit="RATE",
         group="Model",
         advanced=True,

@@ -169,7 +169,7 @@ class MaskedWindowData(WindowData):
             context=config.model.context_length,
             rows=batch_rows(config),
             seed=training.seed,
-            masking=Masking.from_tokenizer(tokenizer, fraction=training.masked_share, whole_words=training.whole_words),
+            masking=Masking.from_tokenizer(tokenizer, fraction=training.masking_rate, whole_words=training.whole_words),
         )
 
     def batch(self, consumed: int, *, fraction: float = 1.0) -> Batch:

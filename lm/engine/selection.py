@@ -32,7 +32,7 @@ ANY_VALUE = object()
 
 _SUPPORTED_EVERYWHERE = (
     "vocab_size", "source_vocab_size", "context_length", "d_model", "n_layers", "n_heads", "n_kv_heads", "d_ff",
-    "attention_window", "max_distance", "max_tree_distance", "rope_base", "d_head", "rotary_share", "rope_factor",
+    "attention_window", "max_distance", "max_tree_distance", "rope_base", "d_head", "rotary_fraction", "rope_factor",
     "rope_context", "rope_slow", "rope_fast", "rope_temperature", "parallel_residual", "norm_eps", "qk_norm",
     "bias", "dropout", "attention_dropout", "tie_embeddings", "scale_embeddings", "init_std", "zero_init",
     "softcap", "value_residual", "embedding_shortcut", "output_bias",

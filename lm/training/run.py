@@ -240,11 +240,11 @@ class Run:
             steps = self.clock.total_if_due(step, config=training, since=self.plan.decay_step or 0)
             if steps is None:
                 return self._replan()
-            return self._start_decay(steps, self.plan.decay_share, reason="budget clock", from_best=self._has_overfit)
+            return self._start_decay(steps, self.plan.decay_scale, reason="budget clock", from_best=self._has_overfit)
         steps = self.clock.rescheduled_total(step, self.plan.steps, config=training)
         if steps is None or (self.plan.on_plateau and steps > self.plan.steps):
             return None  # the rest of the budget isn't used
-        plan = dataclasses.replace(self.plan, steps=steps, decay_step=step, decay_share=self._learning_rate_fraction)
+        plan = dataclasses.replace(self.plan, steps=steps, decay_step=step, decay_scale=self._learning_rate_fraction)
         self._apply_plan(plan, self.config, reason="budget clock")
         return EndRescheduled(step, steps)
 
@@ -322,7 +322,7 @@ class Run:
             length = total_steps_from_decay(restored, config=self.config.training) - restored
             steps = min(steps, step + max(1, math.ceil(_OVERFIT_DECAY * length)))
         plan = dataclasses.replace(
-            self.plan, steps=steps, deadline=None, decay_step=step, decay_share=fraction, on_plateau=on_plateau
+            self.plan, steps=steps, deadline=None, decay_step=step, decay_scale=fraction, on_plateau=on_plateau
         )
         self._apply_plan(plan, self.config, reason=reason)
         return DecayStarted(step, steps, on_plateau=on_plateau, restored_step=restored)

@@ -1,6 +1,6 @@
 """Blanks in held-out stories: a masked model against what counting n-grams guesses.
 
-    python -m tests.benchmarks.fill [--steps 1500] [--masked-share 0.3] [--seed 1] [--blanks 400] [--run FOLDER]
+    python -m tests.benchmarks.fill [--steps 1500] [--masking-rate 0.3] [--seed 1] [--blanks 400] [--run FOLDER]
 
 Trains a masked model of the preset tiny on the stories that ship, on one thread, unless a run is given. Then single
 tokens of the held-out stories are hidden, the same for all, and the fraction that each guesses at first is printed: the
@@ -118,7 +118,7 @@ def main() -> None:
     """Train unless there is a run, and compare."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=1500)
-    parser.add_argument("--masked-share", type=float, default=0.3, help="more than BERT's, to learn more from a step")
+    parser.add_argument("--masking-rate", type=float, default=0.3, help="more than BERT's, to learn more from a step")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--blanks", type=int, default=400)
     parser.add_argument("--run", type=Path, help="compare this run instead of training one")
@@ -126,7 +126,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         run = arguments.run or Path(folder) / "run"
         if not arguments.run:
-            given = {"--steps": arguments.steps, "--masked-share": arguments.masked_share, "--seed": arguments.seed}
+            given = {"--steps": arguments.steps, "--masking-rate": arguments.masking_rate, "--seed": arguments.seed}
             settings = [part for flag, value in given.items() for part in (flag, str(value))]
             corpus = str(path("stories/train.txt"))
             lm("train", corpus, "-o", str(run), "--objective", "masked", *settings, "--threads", "1")

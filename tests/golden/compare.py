@@ -37,11 +37,15 @@ from tests.golden.texts import TEXT, write_texts
 BASE = "dbb4d0c6977c01330f9a117d8425a507c9c9ab90"
 """The commit before the refactoring."""
 _ONE_MANIFEST = "format 2 has one manifest.json for all kinds of prepared data, which says the kind"
+_NEW_NAME = "a field's new name; the old one is still read"
 RENAMED: tuple[tuple[str, str, str], ...] = (
     (r"(^|/)(pairs|share)\.json:", r"\1manifest.json:", _ONE_MANIFEST),
     (r"(manifest\.json:)origin\.", r"\1", _ONE_MANIFEST),
     (r"(manifest\.json:)parts\b", r"\1chunks", _ONE_MANIFEST),
-    (r"(command \d+:)every$", r"\1score_every", "the setting's new name"),
+    (r"(command \d+:)every$", r"\1score_every", _NEW_NAME),
+    (r"\bmodel\.rotary_share$", "model.rotary_fraction", _NEW_NAME),
+    (r"\btraining\.masked_share$", "training.masking_rate", _NEW_NAME),
+    (r"\bplan\.decay_share$", "plan.decay_scale", _NEW_NAME),
 )
 """Names that have changed: a pattern of the base tree's names, what replaces it, and why."""
 CHANGED: tuple[tuple[str, str], ...] = (

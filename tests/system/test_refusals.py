@@ -105,7 +105,7 @@ REFUSED = [
     ("train text.txt --depth 2 --preset tiny", 2, "--depth 2 is the preset depth-2"),
     ("train text.txt --portable --from run", 2, "--portable has no effect with --from"),
     ("train --source test.en --target test.de --validation-source test.en --validation-target test.de --validation 0.2", 2, "--validation has no effect beside --validation-source"),
-    ("train text.txt --masked-share 0.3 --steps 1", 2, "--set training.masked_share has no effect"),
+    ("train text.txt --masking-rate 0.3 --steps 1", 2, "--set training.masking_rate has no effect"),
     ("train text.txt --whole-words --steps 1", 2, "--set training.whole_words=true has no effect"),
     ("train text.txt --objective masked --architecture gru", 2, "objective is for transformer"),
     ("train text.txt --objective masked --n-encoder-layers 2", 2, "leave one of the two out (--n-encoder-layers, --objective)"),

@@ -26,7 +26,7 @@ _SUPPORTED: AllowedValues = {
 """The field values that CTranslate2 supports."""
 _SUPPORTED_IN_DECODERS: AllowedValues = {"rope_scaling": ("none", "linear")}
 _SUPPORTED_IN_ENCODER_DECODERS: AllowedValues = {
-    "qk_norm": (False,), "n_kv_heads": (None,), "d_head": (None,), "rotary_share": (1,), "rope_scaling": ("none",),
+    "qk_norm": (False,), "n_kv_heads": (None,), "d_head": (None,), "rotary_fraction": (1,), "rope_scaling": ("none",),
 }  # fmt: skip
 
 

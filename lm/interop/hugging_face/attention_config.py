@@ -36,8 +36,8 @@ _SLIDING, _FULL = "sliding_attention", "full_attention"
 def rotary_to_json(config: ModelConfig, rotary: Rotary) -> dict[str, Any]:
     """Return the config.json keys of rotary positions."""
     keys: dict[str, Any] = {rotary.base: config.rope_base}
-    if rotary.default_fraction != 1 or config.rotary_share != 1:
-        keys[rotary.fraction] = config.rotary_share
+    if rotary.default_fraction != 1 or config.rotary_fraction != 1:
+        keys[rotary.fraction] = config.rotary_fraction
     if config.rope_scaling != "none":
         scaled = {
             theirs: getattr(config, f"rope_{name}") for theirs, name in _SCALING_KEYS[config.rope_scaling].items()
@@ -58,7 +58,7 @@ def rotary_from_json(values: Mapping[str, Any], rotary: Rotary, *, context_lengt
     fraction = values.get(rotary.fraction, values.get("partial_rotary_factor", rotary.default_fraction))
     fields = {
         "rope_base": scaling.get("rope_theta", values.get(rotary.base, values.get("rope_theta", 10_000.0))),
-        "rotary_share": scaling.get("partial_rotary_factor", fraction),
+        "rotary_fraction": scaling.get("partial_rotary_factor", fraction),
     }
     kind = scaling.get("rope_type", scaling.get("type", "default"))
     if kind == "default":

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lm.config.model import ModelConfig
-from lm.config.options import build_config
+from lm.config.options import build_config, resolve_aliases
 from lm.config.portable_architectures import AllowedValues
 from lm.errors import InputError, UsageError
 from lm.interop.hugging_face.family_schema import CAUSAL_LM, MASKED_LM, SEQUENCE_CLASSIFICATION, Family, FieldMapping
@@ -73,7 +73,8 @@ def from_json(values: Mapping[str, Any], family: Family, labels: tuple[Any, ...]
     Raises:
         InputError: it is invalid.
     """
-    fields = {one.model_field: values[one.config_key] for one in family.settings if one.config_key in values}
+    values = resolve_aliases(ModelConfig, values)
+    fields = {setting.model_field: values[key] for setting in family.settings if (key := setting.config_key) in values}
     try:
         return build_config(ModelConfig, {**fields, "labels": labels}, where=str(path))
     except UsageError as error:

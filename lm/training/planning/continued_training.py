@@ -198,12 +198,12 @@ def extend_run(
     changed = dataclasses.replace(plan, steps=steps, deadline=deadline, max_steps=None, on_plateau=False)
     if deadline is not None or plan.deadline is not None or steps > plan.steps:
         decay_step, fraction = _decay_start(config.training, plan, state.step)
-        changed = dataclasses.replace(changed, extended_at=state.step, decay_step=decay_step, decay_share=fraction)
+        changed = dataclasses.replace(changed, extended_at=state.step, decay_step=decay_step, decay_scale=fraction)
         if can_choose_dropout and decay_step is not None:
             dropout = choose_dropout(steps / data.steps_per_epoch, pairs=data.holds_pairs)
             model = model.replace(dropout=max(model.dropout, dropout))
     elif steps < plan.steps and plan.extended_at is None:
-        changed = dataclasses.replace(changed, decay_step=None, decay_share=1.0)
+        changed = dataclasses.replace(changed, decay_step=None, decay_scale=1.0)
     return dataclasses.replace(config, model=model, training=training), changed
 
 

@@ -90,6 +90,24 @@ def test_a_toml_file_is_read_by_section(tmp_path):
     assert config.training.sample == ("Once",)
 
 
+def test_names_of_earlier_versions_are_read(tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_text("[model]\nrotary_share = 0.5\n[training]\nmasked_share = 0.3\n")
+    assert read_toml(path) == (None, {"model": {"rotary_fraction": 0.5}, "training": {"masking_rate": 0.3}})
+    plan = RunPlan(device="cpu", dtype="float32", threads=1, steps=1, data="", data_key="", decay_scale=0.7)
+    saved = json.loads(json.dumps(RunConfig(plan=plan).to_dict()))
+    for section, new, old, value in (
+        ("model", "rotary_fraction", "rotary_share", 0.5),
+        ("training", "masking_rate", "masked_share", 0.3),
+        ("plan", "decay_scale", "decay_share", 0.7),
+    ):
+        del saved[section][new]
+        saved[section][old] = value
+    config = RunConfig.from_dict(saved, where="config.json")
+    assert (config.model.rotary_fraction, config.training.masking_rate) == (0.5, 0.3)
+    assert config.plan == plan
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -170,7 +170,7 @@ def test_validation_is_masked_the_same_for_every_seed(folder):
 
 def test_the_share_is_a_setting(folder):
     for fraction in (0.1, 0.5):
-        data = opened(folder, masked_share=fraction)
+        data = opened(folder, masking_rate=fraction)
         predicted = sum(data.batch(first).predicted for first in range(0, 400, 4))
         assert predicted / (400 * 16) == pytest.approx(fraction, abs=0.03)
 

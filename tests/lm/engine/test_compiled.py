@@ -62,7 +62,7 @@ def drawn(seed: int) -> ModelConfig:
     }  # fmt: skip
     if chosen["positions"] == "rotary":
         head = chosen["d_head"] or chosen["d_model"] // 4
-        chosen |= of.choice([{}, {"rotary_share": 2 / head}, {"rope_scaling": "linear", "rope_factor": 2.0}])
+        chosen |= of.choice([{}, {"rotary_fraction": 2 / head}, {"rope_scaling": "linear", "rope_factor": 2.0}])
     return ModelConfig(vocab_size=37, context_length=8, **chosen)
 
 
@@ -251,7 +251,7 @@ VALUES = {
     "d_model": [8, 24], "n_layers": [1, 3], "n_encoder_layers": [1, 2], "n_heads": [1, 2], "n_kv_heads": [1, 2],
     "d_ff": [1, 33], "attention_window": [1, 2, 40], "attention_block": [2], "global_blocks": [0], "random_blocks": [0],
     "attention_rank": [3], "attention_stride": [2], "max_distance": [20], "max_tree_distance": [2],
-    "rope_base": [1.0, 500.0], "d_head": [2, 18], "rotary_share": [0.5], "rope_factor": [3.0], "rope_context": [4],
+    "rope_base": [1.0, 500.0], "d_head": [2, 18], "rotary_fraction": [0.5], "rope_factor": [3.0], "rope_context": [4],
     "rope_slow": [0.5], "rope_fast": [9.0], "rope_temperature": [0.7], "norm_eps": [0.0, 0.1], "dropout": [0.5],
     "attention_dropout": [0.5], "init_std": [0.0, 1.0], "softcap": [2.0], "experts": [2], "experts_per_token": [2],
     "expert_every": [2], "expert_capacity": [1.0], "gate_noise": [1.0], "token_types": [2],

@@ -198,7 +198,7 @@ def test_scaled_as_transformers_scales_them(name, head, base):
 
 
 def test_unscaled_they_are_powers_of_the_base():
-    config = ModelConfig(d_model=32, n_heads=2, rope_base=100.0, rotary_share=0.5)
+    config = ModelConfig(d_model=32, n_heads=2, rope_base=100.0, rotary_fraction=0.5)
     assert rotary_frequencies(config).tolist() == pytest.approx([100.0 ** (-2 * i / 8) for i in range(4)])
 
 

@@ -118,7 +118,7 @@ def test_cached_equals_uncached(positions, norm_position, kv_heads):
 
 SHAPES_OF_FAMILIES = {
     "heads of their own width": {"d_head": 20, "n_kv_heads": 2},
-    "rotary in part": {"rotary_share": 0.5},
+    "rotary in part": {"rotary_fraction": 0.5},
     "parallel residual": {"parallel_residual": True, "norm": "layernorm", "bias": True},
     "biases of inputs": {"attention_bias": "inputs"},
     "yarn": {"rope_scaling": "yarn", "rope_factor": 4.0, "rope_context": 8},

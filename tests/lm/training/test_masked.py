@@ -186,7 +186,7 @@ def test_weights_of_another_shape_are_refused_all_the_same(tmp_path, corpus):
         check_compatible(ModelConfig(**{**SHAPE, "d_model": 16}), tmp_path / "masked")
 
 
-@pytest.mark.parametrize("fields", [{"masked_share": 0.3}, {"whole_words": True}])
+@pytest.mark.parametrize("fields", [{"masking_rate": 0.3}, {"whole_words": True}])
 def test_settings_of_masks_may_stand_in_the_config_of_any_run(fields):
     training = TrainingConfig(**fields)
     for config in (

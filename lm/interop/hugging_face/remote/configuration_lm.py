@@ -36,7 +36,7 @@ class LMConfig(PretrainedConfig):
     positions: str = "rotary"
     max_distance: Any = None
     rope_base: float = 10_000.0
-    rotary_share: float = 1.0
+    rotary_fraction: float = 1.0
     rotary_scaling: str = "none"
     rope_factor: Any = None
     rope_context: Any = None

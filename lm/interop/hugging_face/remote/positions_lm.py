@@ -35,7 +35,7 @@ class LMAttentionInputs:
 
 def rotary_frequencies(config: LMConfig, device: torch.device) -> Tensor:
     """Return (rotary/2,) angular frequencies in radians per position (Su et al. 2021)."""
-    turned = int(config.d_head * config.rotary_share)
+    turned = int(config.d_head * config.rotary_fraction)
     numbers = torch.arange(turned // 2, dtype=angle_dtype(device), device=device)
     plain = config.rope_base ** (-2 * numbers / turned)
     if config.rotary_scaling == "none":

@@ -20,7 +20,7 @@ ENCODER_DECODER = {"n_encoder_layers": 1, "norm": "layernorm", "positions": "sin
      ({"attention": "window"}, "attention 'window'"),
      ({"experts": 2}, "experts 2"), ({"syntax": "depth"}, "syntax 'depth'"), ({"d_head": 4}, "d_head 4"),
      ({"attention_bias": "inputs"}, "attention_bias"),
-     ({"positions": "rotary", "rotary_share": 0.5}, "rotary_share 0.5"),
+     ({"positions": "rotary", "rotary_fraction": 0.5}, "rotary_fraction 0.5"),
      ({"positions": "rotary", "rope_scaling": "linear"}, "rope_scaling 'linear'")],
 )  # fmt: skip
 def test_encoder_decoders_that_it_cannot_run(fields, named):
@@ -45,7 +45,7 @@ def test_decoders_that_it_cannot_run(fields, named):
 
 OF_WEIGHTS = {
     "context_length", "d_model", "n_layers", "n_encoder_layers", "n_heads", "n_kv_heads", "d_head", "d_ff", "rope_base",
-    "rotary_share", "rope_scaling", "rope_factor", "norm", "norm_position", "norm_eps", "qk_norm", "bias",
+    "rotary_fraction", "rope_scaling", "rope_factor", "norm", "norm_position", "norm_eps", "qk_norm", "bias",
     "attention_bias", "output_bias", "parallel_residual", "tie_embeddings", "scale_embeddings",
 }  # fmt: skip
 """Fields that a description or its weights say."""

@@ -103,7 +103,13 @@ def test_both_translate_alike_with_random_weights(beam, positions, tmp_path):
 DECODERS = {
     "gpt2": {"norm": "layernorm", "positions": "learned", "activation": "gelu-tanh", "bias": True},
     "gpt1": {"norm": "layernorm", "positions": "sinusoidal", "activation": "gelu", "norm_position": "post"},
-    "pythia": {"norm": "layernorm", "activation": "gelu", "rotary_share": 0.5, "parallel_residual": True, "bias": True},
+    "pythia": {
+        "norm": "layernorm",
+        "activation": "gelu",
+        "rotary_fraction": 0.5,
+        "parallel_residual": True,
+        "bias": True,
+    },
     "llama": {"n_kv_heads": 2, "tie_embeddings": False, "rope_base": 500.0, "norm_eps": 1e-3},
     "linear": {"rope_scaling": "linear", "rope_factor": 3.0},
     "qwen2": {"n_kv_heads": 1, "attention_bias": "inputs"},

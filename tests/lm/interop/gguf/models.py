@@ -17,7 +17,7 @@ PLAIN = {
         **_SHAPE, "context_length": 1024, "norm": "layernorm", "positions": "learned", "activation": "gelu-tanh",
         "bias": True,
     },
-    "gptneox": {**_SHAPE, "norm": "layernorm", "activation": "gelu-tanh", "rotary_share": 0.5},
+    "gptneox": {**_SHAPE, "norm": "layernorm", "activation": "gelu-tanh", "rotary_fraction": 0.5},
     "llama": {**_GATED, "d_head": 32, "tie_embeddings": False},
     "qwen2": {**_GATED, "attention_bias": "inputs"},
     "qwen3": {**_GATED, "d_head": 128, "qk_norm": True},

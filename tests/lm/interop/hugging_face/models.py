@@ -48,7 +48,7 @@ def _gpt2(draw: random.Random, heads: int) -> dict:
 def _gpt_neox(draw: random.Random, heads: int) -> dict:
     return {
         "norm": "layernorm", "bias": draw.choice([True, False]), "parallel_residual": draw.choice([True, False]),
-        "rotary_share": draw.choice([0.25, 0.5, 1.0]), "attention_bias": draw.choice([None, "all", "none"]),
+        "rotary_fraction": draw.choice([0.25, 0.5, 1.0]), "attention_bias": draw.choice([None, "all", "none"]),
         **_ungated(draw), **_rotary(draw),
     }  # fmt: skip
 

@@ -51,7 +51,7 @@ def random_config(seed: int, **fields) -> ModelConfig:
         "scale_embeddings": draw.choice([True, False]), "embedding_norm": draw.choice([True, False]),
         "output_transform": draw.choice([True, False]), "parallel_residual": pre and draw.choice([True, False]),
         **draw.choice([{}, {"attention": "window", "attention_window": draw.choice([1, 5, 40])}]),
-        **({"rotary_share": draw.choice([1.0, 0.5]), **draw.choice(SCALINGS)} if positions == "rotary" else {}),
+        **({"rotary_fraction": draw.choice([1.0, 0.5]), **draw.choice(SCALINGS)} if positions == "rotary" else {}),
         **({"max_distance": draw.choice([None, 20])} if positions in {"relative", "t5"} else {}), **fields,
     }  # fmt: skip
     return ModelConfig(**drawn)

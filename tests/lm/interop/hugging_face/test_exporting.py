@@ -78,7 +78,7 @@ TAKING_CODE = [
      "without value_residual True and qk_norm True"),
     ({"positions": "none"}, "positions none"), ({"softcap": 30.0}, "softcap 30.0"),
     ({"attention": "window", "norm": "layernorm", "positions": "learned", "activation": "gelu"}, "attention window"),
-    ({"rotary_share": 0.5}, "rotary_share 0.5"), ({"embedding_shortcut": True}, "embedding_shortcut True"),
+    ({"rotary_fraction": 0.5}, "rotary_fraction 0.5"), ({"embedding_shortcut": True}, "embedding_shortcut True"),
     ({"scale_embeddings": True}, "scale_embeddings True"), ({"norm_position": "post"}, "norm_position post"),
     ({"activation": "gelu", "n_kv_heads": 1}, "activation gelu"),
     ({"norm": "layernorm", "positions": "learned", "activation": "gelu", "n_kv_heads": 1}, "n_kv_heads 1"),

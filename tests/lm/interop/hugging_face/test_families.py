@@ -12,7 +12,7 @@ from lm.interop.hugging_face.families import FAMILIES
 from tests.lm.interop.hugging_face.models import FIELDS, qwen2_tokenizer, random_config
 
 ELSEWHERE = {
-    "rope_base", "rotary_share", "rope_scaling", "rope_factor", "rope_context", "rope_slow", "rope_fast",
+    "rope_base", "rotary_fraction", "rope_scaling", "rope_factor", "rope_context", "rope_slow", "rope_fast",
     "rope_temperature",  # in attention_config.py, and not there without rotary positions
     "attention_window",  # in window.py
 }  # fmt: skip
