@@ -163,16 +163,9 @@ def _find_target(target: str) -> tuple[RunConfig, dict[str, Any]]:
     return config, found
 
 
-_PART_NAMES = {"learned shares": "residual scalars"}
-"""Printed names of parts that differ from their keys in JSON."""
-
-
 def _print_report(described: dict[str, Any]) -> None:
     parameters = described["parameters"]
-    rows = [
-        (_PART_NAMES.get(part, part), f"{count:,}", f"{100 * count / parameters['total']:.1f}%")
-        for part, count in parameters.items()
-    ]
+    rows = [(part, f"{count:,}", f"{100 * count / parameters['total']:.1f}%") for part, count in parameters.items()]
     print_table(("part", "parameters", "fraction"), rows)
     print()
     for name, text in [*_list_facts(described), *_describe_process_costs(described), *_describe_progress(described)]:

@@ -77,7 +77,7 @@ class MultiHeadAttention(Attention):
     """
 
     part = "attention"
-    parts: ClassVar = {"value_shares": "learned shares"}
+    parts: ClassVar = {"value_scalars": "residual scalars"}
 
     def __init__(self, config: ModelConfig, *, layer: int = 0, value_residual: bool = False) -> None:
         """Build the attention of a layer, counted from 0 in its stack."""
@@ -93,12 +93,12 @@ class MultiHeadAttention(Attention):
         self.output = Linear(projected[0], config.d_model, bias=config.attention_bias == "all", std=output_std(config))
         self.query_norm = RMSNorm(self.head_size, config.norm_eps) if config.qk_norm else None
         self.key_norm = RMSNorm(self.head_size, config.norm_eps) if config.qk_norm else None
-        self.value_shares = nn.Parameter(torch.empty(2)) if value_residual else None
+        self.value_scalars = nn.Parameter(torch.empty(2)) if value_residual else None
 
     def initialise(self) -> None:
         """Mix both values equally. Source: Zhou et al. 2024."""
-        if self.value_shares is not None:
-            nn.init.constant_(self.value_shares, 0.5)
+        if self.value_scalars is not None:
+            nn.init.constant_(self.value_scalars, 0.5)
 
     def count_query_key_pairs(self, length: int, *, is_causal: bool) -> float:
         """Return the number of query-key pairs in a sequence; causal attention has half of them."""
@@ -156,8 +156,8 @@ class MultiHeadAttention(Attention):
         query, key, value = self._project_self(x)
         if inputs.rotation is not None:
             query, key = inputs.rotation(query), inputs.rotation(key)
-        if inputs.first_layer_values is not None and self.value_shares is not None:
-            value = inputs.first_layer_values.mix(value, self.value_shares)
+        if inputs.first_layer_values is not None and self.value_scalars is not None:
+            value = inputs.first_layer_values.mix(value, self.value_scalars)
         if cache is not None:
             key, value = cache.extend(key, value)
         return query, key, value

@@ -13,7 +13,7 @@ from lm.model.transformer import Model, count_parameters, init_empty_weights
 
 PARTS = (
     "token embeddings", "token types", "positions", "attention", "cross-attention", "feed-forward", "gates", "experts",
-    "recurrent layers", "norms", "learned shares", "output layer", "output bias", "output transform", "label head",
+    "recurrent layers", "norms", "residual scalars", "output layer", "output bias", "output transform", "label head",
     "adapters",
 )  # fmt: skip
 """The parts that parameters are counted by; see `Module.part`."""

@@ -104,7 +104,7 @@ class Stack(Module):
     Source: Jordan et al. 2024 (modded-nanogpt).
     """
 
-    parts: ClassVar = {"stream_shares": "learned shares", "embedding_shares": "learned shares"}
+    parts: ClassVar = {"residual_scalars": "residual scalars", "embedding_scalars": "residual scalars"}
 
     def __init__(
         self, config: ModelConfig, n_layers: int, *, cross_attention: bool = False, is_causal: bool = True
@@ -117,15 +117,15 @@ class Stack(Module):
             for layer in range(n_layers)
         )
         self.final_norm = build_norm(config) if config.norm_position == "pre" else nn.Identity()
-        self.stream_shares = nn.Parameter(torch.empty(n_layers)) if config.embedding_shortcut else None
-        self.embedding_shares = nn.Parameter(torch.empty(n_layers)) if config.embedding_shortcut else None
+        self.residual_scalars = nn.Parameter(torch.empty(n_layers)) if config.embedding_shortcut else None
+        self.embedding_scalars = nn.Parameter(torch.empty(n_layers)) if config.embedding_shortcut else None
         self.activation_checkpointing, self.is_causal = False, is_causal
 
     def initialise(self) -> None:
         """Start without the shortcut. Source: Jordan et al. 2024 (modded-nanogpt)."""
-        if self.stream_shares is not None and self.embedding_shares is not None:
-            nn.init.ones_(self.stream_shares)
-            nn.init.zeros_(self.embedding_shares)
+        if self.residual_scalars is not None and self.embedding_scalars is not None:
+            nn.init.ones_(self.residual_scalars)
+            nn.init.zeros_(self.embedding_scalars)
 
     def forward(self, x: Tensor, inputs: AttentionInputs, cross_inputs: AttentionInputs | None = None) -> Tensor:
         """Transform (batch, length, d_model) embeddings, block by block; see `Block.forward`."""
@@ -134,8 +134,8 @@ class Stack(Module):
         inputs = replace(inputs, first_layer_values=ValueResidual())
         embedding = x
         for index, block in enumerate(self.blocks):
-            if self.stream_shares is not None and self.embedding_shares is not None:
-                x = self.stream_shares[index] * x + self.embedding_shares[index] * embedding
+            if self.residual_scalars is not None and self.embedding_scalars is not None:
+                x = self.residual_scalars[index] * x + self.embedding_scalars[index] * embedding
             if self.activation_checkpointing and torch.is_grad_enabled():
                 x = checkpoint(block, x, inputs, cross_inputs, use_reentrant=False)
             else:

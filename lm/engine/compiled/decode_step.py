@@ -18,8 +18,9 @@ from lm.kernels.vector_ops import SWIGLU, normalise, rotate
 LAYER = (
     "attention_norm.weight", "attention_norm.bias", "attention.input.weight", "attention.input.scale",
     "attention.input.bias", "attention.output.weight", "attention.output.scale", "attention.output.bias",
-    "attention.query_norm.weight", "attention.key_norm.weight", "attention.value_shares", "cross_attention_norm.weight",
-    "cross_attention_norm.bias", "cross_attention.input.weight", "cross_attention.input.scale",
+    "attention.query_norm.weight", "attention.key_norm.weight", "attention.value_scalars",
+    "cross_attention_norm.weight", "cross_attention_norm.bias", "cross_attention.input.weight",
+    "cross_attention.input.scale",
     "cross_attention.input.bias", "cross_attention.output.weight", "cross_attention.output.scale",
     "cross_attention.output.bias", "cross_attention.query_norm.weight", "feed_forward_norm.weight",
     "feed_forward_norm.bias", "feed_forward.up.weight", "feed_forward.up.scale", "feed_forward.up.bias",
@@ -28,7 +29,7 @@ LAYER = (
 """The tensors of a layer."""
 MODEL = (
     "embedding.tokens.weight", "embedding.tokens.scale", "embedding.positions", "rotation", "biases",
-    "decoder.stream_shares", "decoder.embedding_shares", "decoder.final_norm.weight", "decoder.final_norm.bias",
+    "decoder.residual_scalars", "decoder.embedding_scalars", "decoder.final_norm.weight", "decoder.final_norm.bias",
     "head.weight", "head.scale", "output_bias",
 )  # fmt: skip
 """The tensors of a model besides those of its layers."""
@@ -208,7 +209,7 @@ def _prepare_heads(projected, layer, positions, model, shape, scales, first_laye
         _vector_at(layer.attention_query_norm_weight, head),
         _vector_at(layer.attention_key_norm_weight, head),
     )
-    value_weights, empty = _vector_at(layer.attention_value_shares, 2), _vector_at(0, 0)
+    value_weights, empty = _vector_at(layer.attention_value_scalars, 2), _vector_at(0, 0)
     tables = carray(
         as_pointer(model.rotation), (shape.table_length if model.rotation else 0, 2, shape.rotary_dim), np.float32
     )
@@ -391,8 +392,8 @@ def decode_step(batch, layers, caches, cross_caches, model, shape, scales, dtype
     embedding, normed, feed_forward_input = np.empty_like(x), np.empty_like(x), np.empty_like(x)
     _copy(x, embedding)
     stream_weights, embedding_weights = (
-        _vector_at(model.decoder_stream_shares, len(layers)),
-        _vector_at(model.decoder_embedding_shares, len(layers)),
+        _vector_at(model.decoder_residual_scalars, len(layers)),
+        _vector_at(model.decoder_embedding_scalars, len(layers)),
     )
     for index in range(len(layers)):
         layer, cache, first = layers[index], caches[index], index == 0

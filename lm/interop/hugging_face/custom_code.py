@@ -13,6 +13,7 @@ from lm.config.options import build_config, resolve_aliases
 from lm.config.portable_architectures import AllowedValues
 from lm.errors import InputError, UsageError
 from lm.interop.hugging_face.family_schema import CAUSAL_LM, MASKED_LM, SEQUENCE_CLASSIFICATION, Family, FieldMapping
+from lm.safetensors_io import FORMER_TENSORS
 
 _CODE = Path(__file__).parent / "remote"
 _MODULES = ("configuration_lm", "positions_lm", "modeling_lm")
@@ -56,6 +57,7 @@ def _custom_family(architecture: str, auto: str, requires: AllowedValues) -> Fam
         block="decoder.blocks.{}.",
         head=("head",),
         keeps_names=True,
+        renamed=FORMER_TENSORS,
     )
 
 

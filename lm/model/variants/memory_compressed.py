@@ -60,8 +60,8 @@ class MemoryCompressedAttention(MultiHeadAttention):
         query = self._normalise(self.query_norm, query)
         if inputs.rotation is not None:
             query = inputs.rotation(query)
-        if inputs.first_layer_values is not None and self.value_shares is not None:
-            value = inputs.first_layer_values.mix(value, self.value_shares)
+        if inputs.first_layer_values is not None and self.value_scalars is not None:
+            value = inputs.first_layer_values.mix(value, self.value_scalars)
         return query, *self._compress(key, value, inputs)
 
     def _compress(self, key: Tensor, value: Tensor, inputs: AttentionInputs) -> tuple[Tensor, Tensor]:

@@ -66,14 +66,14 @@ def test_values_start_as_half_the_first_layer_s_and_one_layer_has_no_other():
     plain, model = build_model(small(n_layers=1)), build_model(small(n_layers=1, value_residual=True))
     assert torch.equal(model.eval()(ids(2, 7)), plain.eval()(ids(2, 7)))
     deep = build_model(small(value_residual=True, n_encoder_layers=2))
-    shares = [value.tolist() for name, value in deep.named_parameters() if name.endswith("shares")]
-    assert shares == [[0.5, 0.5]] * 5  # cross-attention has none
+    scalars = [value.tolist() for name, value in deep.named_parameters() if name.endswith("scalars")]
+    assert scalars == [[0.5, 0.5]] * 5  # cross-attention has none
 
 
 def test_a_first_layer_weight_of_zero_mixes_nothing():
     plain, model = build_model(small()), build_model(small(value_residual=True))
     for block in model.decoder.blocks:
-        block.attention.value_shares.data = torch.tensor([0.0, 1.0])
+        block.attention.value_scalars.data = torch.tensor([0.0, 1.0])
     assert torch.equal(model.eval()(ids(2, 7)), plain.eval()(ids(2, 7)))
 
 
@@ -93,7 +93,7 @@ def test_values_are_mixed_as_by_hand_in_float64(stack, kv_heads):
     for attention, (x, output), seen in zip(attentions, calls, weights, strict=True):
         own = x @ attention.input.weight[-kv_heads * 8 :].T  # (batch, length, kv_heads · head)
         first = own if first is None else first
-        value = attention.value_shares[0] * first + attention.value_shares[1] * own
+        value = attention.value_scalars[0] * first + attention.value_scalars[1] * own
         value = value.unflatten(-1, (kv_heads, 8)).repeat_interleave(4 // kv_heads, dim=2).transpose(1, 2)
         expected = (seen.double() @ value).transpose(1, 2).flatten(2) @ attention.output.weight.T
         assert_close(output, expected, model=model, dtype=torch.float32)
@@ -108,7 +108,7 @@ def test_blocks_mix_in_the_embedding(stack):
     calls = calls_of(found.blocks, lambda: model(ids(2, 7), ids(2, 9)))
     embedding = model.embedding(ids(2, 7) if stack == "encoder" else ids(2, 9))
     before = embedding
-    for (x, output), kept, added in zip(calls, found.stream_shares, found.embedding_shares, strict=True):
+    for (x, output), kept, added in zip(calls, found.residual_scalars, found.embedding_scalars, strict=True):
         torch.testing.assert_close(x, kept * before + added * embedding)
         before = output
 
@@ -116,7 +116,7 @@ def test_blocks_mix_in_the_embedding(stack):
 def test_mixing_weights_are_counted():
     plain, config = small(n_encoder_layers=2), small(n_encoder_layers=2, value_residual=True, embedding_shortcut=True)
     added = {part: n for part, n in parameters_by_part(config).items() if n != parameters_by_part(plain)[part]}
-    assert added == {"learned shares": 2 * (3 + 2) + 2 * (3 + 2)}
+    assert added == {"residual scalars": 2 * (3 + 2) + 2 * (3 + 2)}
 
 
 def test_mixing_keeps_the_autocast_dtype():

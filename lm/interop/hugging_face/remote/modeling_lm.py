@@ -49,7 +49,7 @@ class LMAttention(nn.Module):
         self.output = nn.Linear(self.projected[0], config.d_model, bias=config.attention_bias == "all")
         self.query_norm = nn.RMSNorm(config.d_head, config.norm_eps) if config.qk_norm else None
         self.key_norm = nn.RMSNorm(config.d_head, config.norm_eps) if config.qk_norm else None
-        self.value_shares = nn.Parameter(torch.full((2,), 0.5)) if config.value_residual else None
+        self.value_scalars = nn.Parameter(torch.full((2,), 0.5)) if config.value_residual else None
 
     def forward(self, x: Tensor, seen: LMAttentionInputs) -> Tensor:
         """Map (batch, length, d_model) to the same shape."""
@@ -59,8 +59,8 @@ class LMAttention(nn.Module):
             query, key = self.query_norm(query), self.key_norm(key)
         if seen.rotation is not None:
             query, key = rotate(query, seen.rotation), rotate(key, seen.rotation)
-        if self.value_shares is not None:
-            value = seen.mix(value, self.value_shares)
+        if self.value_scalars is not None:
+            value = seen.mix(value, self.value_scalars)
         if seen.cache is not None:
             key, value = seen.cache.update(key, value, self.layer)
         groups = query.shape[1] // key.shape[1]
@@ -125,15 +125,15 @@ class LMStack(nn.Module):
         self.blocks = nn.ModuleList(LMBlock(config, layer) for layer in range(config.n_layers))
         self.final_norm = make_norm(config) if config.norm_position == "pre" else nn.Identity()
         if config.embedding_shortcut:
-            self.stream_shares = nn.Parameter(torch.ones(config.n_layers))
-            self.embedding_shares = nn.Parameter(torch.zeros(config.n_layers))
+            self.residual_scalars = nn.Parameter(torch.ones(config.n_layers))
+            self.embedding_scalars = nn.Parameter(torch.zeros(config.n_layers))
 
     def forward(self, x: Tensor, seen: LMAttentionInputs) -> list[Tensor]:
         """Return the input of each block and the final states: n_layers + 1 of (batch, length, d_model)."""
         embedding, states = x, []
         for number, block in enumerate(self.blocks):
-            if hasattr(self, "stream_shares"):
-                x = self.stream_shares[number] * x + self.embedding_shares[number] * embedding
+            if hasattr(self, "residual_scalars"):
+                x = self.residual_scalars[number] * x + self.embedding_scalars[number] * embedding
             states.append(x)
             x = block(x, seen)
         return [*states, self.final_norm(x)]

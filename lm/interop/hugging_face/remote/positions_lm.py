@@ -26,18 +26,18 @@ class LMAttentionInputs:
     cache: Cache | None = None
     first_values: Tensor | None = None
 
-    def mix(self, value: Tensor, shares: Tensor) -> Tensor:
+    def mix(self, value: Tensor, weights: Tensor) -> Tensor:
         """Mix values with those of the first layer (value residual, Zhou et al. 2024)."""
         if self.first_values is None:
             self.first_values = value
-        return shares[0] * self.first_values + shares[1] * value
+        return weights[0] * self.first_values + weights[1] * value
 
 
 def rotary_frequencies(config: LMConfig, device: torch.device) -> Tensor:
     """Return (rotary/2,) angular frequencies in radians per position (Su et al. 2021)."""
-    turned = int(config.d_head * config.rotary_fraction)
-    numbers = torch.arange(turned // 2, dtype=angle_dtype(device), device=device)
-    plain = config.rope_base ** (-2 * numbers / turned)
+    rotary_dim = int(config.d_head * config.rotary_fraction)
+    numbers = torch.arange(rotary_dim // 2, dtype=angle_dtype(device), device=device)
+    plain = config.rope_base ** (-2 * numbers / rotary_dim)
     if config.rotary_scaling == "none":
         return plain
     kept = torch.zeros_like(plain)
@@ -46,8 +46,8 @@ def rotary_frequencies(config: LMConfig, device: torch.device) -> Tensor:
         kept = ((turns - config.rope_slow) / (config.rope_fast - config.rope_slow)).clamp(0, 1)
     if config.rotary_scaling == "yarn":
         ratios = (config.rope_context / (2 * math.pi * turns) for turns in (config.rope_fast, config.rope_slow))
-        first, last = (turned * math.log(ratio) / (2 * math.log(config.rope_base)) for ratio in ratios)
-        first, last = max(0, math.floor(first)), min(turned - 1, math.ceil(last))
+        first, last = (rotary_dim * math.log(ratio) / (2 * math.log(config.rope_base)) for ratio in ratios)
+        first, last = max(0, math.floor(first)), min(rotary_dim - 1, math.ceil(last))
         kept = 1 - ((numbers - first) / ((last - first) or 0.001)).clamp(0, 1)
     return torch.lerp(plain / config.rope_factor, plain, kept)
 
