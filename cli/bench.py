@@ -100,12 +100,12 @@ def bench(
     if compare and not is_installed():
         raise missing_packages("comparing with Hugging Face", "transformers")
     comparing = is_installed() if compare is None else compare
-    limits, found = _measure(configs, inference_hardware, seconds=seconds, compare=comparing, rows=batch_size)
+    limits, measurements = _measure(configs, inference_hardware, seconds=seconds, compare=comparing, rows=batch_size)
     if as_json:
-        bench_report.print_json(inference_hardware, limits, found, comparing=comparing)
+        bench_report.print_json(inference_hardware, limits, measurements, comparing=comparing)
     else:
-        bench_report.print_tables(inference_hardware, limits, found, comparing=comparing)
-        bench_report.print_notes(configs, found, comparing=comparing, compare_requested=compare is not False)
+        bench_report.print_tables(inference_hardware, limits, measurements, comparing=comparing)
+        bench_report.print_notes(configs, measurements, comparing=comparing, compare_requested=compare is not False)
 
 
 def _measure(
@@ -119,7 +119,7 @@ def _measure(
     with show_progress(1 + MEASUREMENTS_PER_MODEL * len(configs)) as progress:
         progress("the limits of the machine")
         limits = measure_hardware_limits(inference_hardware)
-        found = [
+        measurements = [
             measurement
             for config in configs
             for measurement in measure_speed(
@@ -132,7 +132,7 @@ def _measure(
                 progress=progress,
             )
         ]
-    return limits, found
+    return limits, measurements
 
 
 def _preset_config(name: str, requested: HardwareConfig) -> RunConfig:

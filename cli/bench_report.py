@@ -40,10 +40,10 @@ def show_progress(total: int) -> Iterator[Callable[[str], None]]:
 
 
 def print_json(
-    hardware: HardwareConfig, limits: HardwareLimits, found: Sequence[Measurement], *, comparing: bool
+    hardware: HardwareConfig, limits: HardwareLimits, results: Sequence[Measurement], *, comparing: bool
 ) -> None:
     """Print one object: the machine, its `limits`, and its `measurements`."""
-    measurements = [_measurement_values(measurement) for measurement in found]
+    measurements = [_measurement_values(measurement) for measurement in results]
     print(
         format_json_line(
             {**_describe_machine(hardware, comparing=comparing), "limits": vars(limits), "measurements": measurements}
@@ -52,7 +52,7 @@ def print_json(
 
 
 def print_tables(
-    hardware: HardwareConfig, limits: HardwareLimits, found: Sequence[Measurement], *, comparing: bool
+    hardware: HardwareConfig, limits: HardwareLimits, results: Sequence[Measurement], *, comparing: bool
 ) -> None:
     """Print the machine, a table of its limits, and a table with a row per measurement."""
     machine = _describe_machine(hardware, comparing=comparing)
@@ -68,7 +68,7 @@ def print_tables(
     )
     print()
     columns = ("preset", "task", "tokens", "dtype", "tokens/s", "MFU", "Hugging Face", "ratio")
-    print_table(columns if comparing else columns[:-2], [_row(measurement) for measurement in found])
+    print_table(columns if comparing else columns[:-2], [_row(measurement) for measurement in results])
 
 
 def _row(measurement: Measurement) -> tuple[str, ...]:
@@ -85,13 +85,13 @@ def _row(measurement: Measurement) -> tuple[str, ...]:
 
 
 def print_notes(
-    configs: Sequence[RunConfig], found: Sequence[Measurement], *, comparing: bool, compare_requested: bool
+    configs: Sequence[RunConfig], results: Sequence[Measurement], *, comparing: bool, compare_requested: bool
 ) -> None:
     """Explain the tables on stderr.
 
     Args:
         configs: of the presets.
-        found: the measurements of each.
+        results: the measurements of each.
         comparing: whether transformers was measured too.
         compare_requested: whether they would be, if its package were installed.
     """
@@ -100,11 +100,11 @@ def print_notes(
         print_note(
             "Hugging Face is transformers' GPT-2 in the same shape, interleaved; above a ratio of 1, lm is faster."
         )
-        if any(measurement.hardware.dtype == "int8" for measurement in found):
+        if any(measurement.hardware.dtype == "int8" for measurement in results):
             print_note("Where lm has int8 weights, transformers has float32.")
     elif compare_requested:
         print_note("No comparison with Hugging Face: transformers is not installed (pip install transformers).")
-    steps = [measurement for measurement in found if measurement.task == "training"]
+    steps = [measurement for measurement in results if measurement.task == "training"]
     for config, step in zip(configs, steps, strict=True):
         chosen = f"{step.preset}: lm train takes {step.hardware.dtype} and {format_threads(step.hardware.threads)} here"
         muon = f", {step.hardware.optimizer_dtype} in Muon" if config.training.optimizer == "muon" else ""
@@ -118,11 +118,11 @@ def print_notes(
 
 def _describe_machine(config: HardwareConfig, *, comparing: bool) -> dict[str, Any]:
     """Return the measured machine, and the versions of the software."""
-    found = select_inference_hardware(config)
+    hardware = select_inference_hardware(config)
     return {
-        "device": found.device,
-        "device_name": torch.cuda.get_device_name() if found.device == "cuda" else None,
-        "threads": found.threads,
+        "device": hardware.device,
+        "device_name": torch.cuda.get_device_name() if hardware.device == "cuda" else None,
+        "threads": hardware.threads,
         "torch": torch.__version__,
         "transformers": version("transformers") if comparing else None,
     }

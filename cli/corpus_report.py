@@ -81,19 +81,19 @@ def print_report(report: Mapping[str, Any]) -> None:
 
 def warn_of_repetition(manifest: Manifest) -> None:
     """Report duplicated text on stderr, and warn if it makes the validation loss too low."""
-    found = manifest.repetition
-    if found is None:
+    repetition = manifest.repetition
+    if repetition is None:
         return
     documents = sum(split.documents for split in manifest.splits.values())
-    if found.documents:
+    if repetition.documents:
         rows = "documents" if manifest.kind == "text" else manifest.kind
-        split = ", all in the same split" if manifest.kind != "text" and not found.held_out else ""
-        fraction = found.documents / documents
-        copies = f"{found.documents:,} of {documents:,} {rows} ({fraction:.1%}) repeat another{split}"
+        split = ", all in the same split" if manifest.kind != "text" and not repetition.held_out else ""
+        fraction = repetition.documents / documents
+        copies = f"{repetition.documents:,} of {documents:,} {rows} ({fraction:.1%}) repeat another{split}"
         print_labelled("copies", copies)
-    if found.held_out is not None and found.held_out >= MUCH_REPEATED:
+    if repetition.held_out is not None and repetition.held_out >= MUCH_REPEATED:
         print_labelled(
             "warning",
-            f"{found.held_out:.0%} of the held-out text occurs in the training text too: the validation loss "
+            f"{repetition.held_out:.0%} of the held-out text occurs in the training text too: the validation loss "
             "will look better than it is",
         )

@@ -218,13 +218,13 @@ def _evaluate_classifier(
     from lm.evaluation.held_out import open_held_out_text
 
     data = loaded.config.data.for_other_files(**{"supervised": True, **options["data"]})
-    found = (
+    corpus = (
         find_text_files(files, data, FilesConfig(**options["files"]))
         if files
         else TextFiles([open_held_out_text(loaded)])
     )
-    print_notes(found.notes)
-    readable = select_readable(found)
+    print_notes(corpus.notes)
+    readable = select_readable(corpus)
     scores = evaluate_classifier(classifier, (example for file in readable for example in file.examples()))
     print_notes(describe_skipped_rows(readable))
     classification_report.warn_of_training_examples(loaded, readable)

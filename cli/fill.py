@@ -63,11 +63,11 @@ def fill(
     from lm.decoding.mask_filling import MaskFiller
 
     model, loaded = load_masked(run, HardwareConfig(**options["hardware"]))
-    found = MaskFiller(model, loaded.tokenizer, config.batch_size).fill(texts, k=config.top_k)
+    filled = MaskFiller(model, loaded.tokenizer, config.batch_size).fill(texts, k=config.top_k)
     if as_json:
-        _print_json(found)
+        _print_json(filled)
     else:
-        _print_table(list(found), is_one=text not in (None, "-"))
+        _print_table(list(filled), is_one=text not in (None, "-"))
 
 
 def _read_texts(text: str | None, files: Sequence[Path] | None) -> Iterable[str]:
@@ -82,16 +82,16 @@ def _read_texts(text: str | None, files: Sequence[Path] | None) -> Iterable[str]
     return read_input_lines(files or [])
 
 
-def _print_json(found: Iterator[FilledText]) -> None:
+def _print_json(filled: Iterator[FilledText]) -> None:
     import dataclasses
 
     from cli.console.escapes import format_json_line
 
-    for each in found:
-        print(format_json_line(dataclasses.asdict(each)), flush=True)
+    for text in filled:
+        print(format_json_line(dataclasses.asdict(text)), flush=True)
 
 
-def _print_table(found: Sequence[FilledText], *, is_one: bool) -> None:
+def _print_table(filled: Sequence[FilledText], *, is_one: bool) -> None:
     """Print the candidates for each blank; for a single text also the filled text."""
     from cli.console.messages import print_paragraph
     from cli.console.tables import print_table
@@ -99,8 +99,8 @@ def _print_table(found: Sequence[FilledText], *, is_one: bool) -> None:
 
     rows = [
         (str(line), str(blank), format_token(guess.text.encode()), f"{guess.probability:.1%}")
-        for line, each in enumerate(found, 1)
-        for blank, guesses in enumerate(each.blanks, 1)
+        for line, text in enumerate(filled, 1)
+        for blank, guesses in enumerate(text.blanks, 1)
         for guess in guesses
     ]
     if not rows:
@@ -108,4 +108,4 @@ def _print_table(found: Sequence[FilledText], *, is_one: bool) -> None:
     columns = ("line", "blank", "guess", "probability")
     print_table(columns[is_one:], [row[is_one:] for row in rows])
     if is_one:
-        print_paragraph(found[0].filled)
+        print_paragraph(filled[0].filled)

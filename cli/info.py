@@ -151,16 +151,16 @@ def _find_target(target: str) -> tuple[RunConfig, dict[str, Any]]:
     from lm.tokenizer.chat_template import read_chat_template
 
     config, state = load_config(folder), load_state(folder)
-    found: dict[str, Any] = {"checkpoint": str(folder), "progress": dataclasses.asdict(state)}
+    described: dict[str, Any] = {"checkpoint": str(folder), "progress": dataclasses.asdict(state)}
     if recorded := read_recorded_dtypes(find_checkpoint(Path(target))):
-        found["decoding_dtypes"] = recorded
+        described["decoding_dtypes"] = recorded
     if (template := read_chat_template(folder)) is not None:
-        found["chat_template"] = "default" if template.is_default else "own"
+        described["chat_template"] = "default" if template.is_default else "own"
     if config.lora:
-        found["base"] = read_base_path(folder)
+        described["base"] = read_base_path(folder)
     if config.model.experts:
-        found["expert_use"] = read_expert_load(folder.parent.parent, step=state.step)
-    return config, found
+        described["expert_use"] = read_expert_load(folder.parent.parent, step=state.step)
+    return config, described
 
 
 def _print_report(described: dict[str, Any]) -> None:

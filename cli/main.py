@@ -86,9 +86,9 @@ def _print_version(wanted: bool) -> None:
         from lm.config.hardware import HardwareConfig
         from lm.hardware import select_inference_hardware
 
-        found = select_inference_hardware(HardwareConfig())
-        device = f"cuda: {torch.cuda.get_device_name()}" if found.device == "cuda" else found.device
-        print(f"lm {version('lm-toolkit')} (torch {torch.__version__}, {device}, {format_threads(found.threads)})")
+        hardware = select_inference_hardware(HardwareConfig())
+        device = f"cuda: {torch.cuda.get_device_name()}" if hardware.device == "cuda" else hardware.device
+        print(f"lm {version('lm-toolkit')} (torch {torch.__version__}, {device}, {format_threads(hardware.threads)})")
         raise typer.Exit
 
 
@@ -113,8 +113,8 @@ class CommandGroup(TyperGroup):
         """Write the commands in groups, and the options in one line."""
         for title, names in COMMAND_GROUPS.items():
             with formatter.section(title):
-                found = [(name, self.get_command(ctx, name)) for name in names]
-                rows = [(name, command.short_help or command.help or "") for name, command in found if command]
+                commands = [(name, self.get_command(ctx, name)) for name in names]
+                rows = [(name, command.short_help or command.help or "") for name, command in commands if command]
                 write_rows(formatter, [(f"{name:<{_NAME_WIDTH}}", text) for name, text in rows], _NAME_WIDTH)
         flags = [flag for parameter in self.get_params(ctx) for flag in sorted(parameter.opts, key=len)]
         formatter.write_paragraph()
@@ -136,12 +136,12 @@ def build_app(*names: str) -> typer.Typer:
     )
     for name in names or COMMANDS:
         module, _, attribute = COMMANDS[name].partition(":")
-        found = getattr(importlib.import_module(module), attribute)
-        if isinstance(found, typer.Typer):
-            made.add_typer(found, name=name)
-            set_help(found)
+        command = getattr(importlib.import_module(module), attribute)
+        if isinstance(command, typer.Typer):
+            made.add_typer(command, name=name)
+            set_help(command)
         else:
-            made.command(name)(found)
+            made.command(name)(command)
     set_help(made)
     return made
 

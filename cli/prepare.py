@@ -174,15 +174,15 @@ def _prepare_partition(
             processes=processes,
             progress=progress,
         )
-    own, found = len(made.manifest.own_chunks), made.chunks_found
-    before = f", {found:,} of them made before" if found else ""
+    own, n_reused = len(made.manifest.own_chunks), made.chunks_found
+    before = f", {n_reused:,} of them made before" if n_reused else ""
     print_note(
         f"wrote {out}: partition {number[0]} of {number[1]}, {own:,} of {len(made.manifest.chunks):,} chunks{before}"
     )
     if as_json:
         print(
             format_json_line(
-                {"folder": str(out), "share": number[0], "of": number[1], "parts": own, "parts_found": found}
+                {"folder": str(out), "share": number[0], "of": number[1], "parts": own, "parts_found": n_reused}
             )
         )
 
@@ -199,8 +199,8 @@ def _join_partitions(partitions: list[str], out: Path | None, *, force: bool, as
 
 def _parse_part(part: str, out: Path | None) -> tuple[int, int]:
     """Parse `--part`; UsageError if invalid, or without an output folder."""
-    found = re.fullmatch(r"(\d{1,6})/(\d{1,6})", part, re.ASCII)
-    number, count = (int(group) for group in found.groups()) if found else (0, 0)
+    match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", part, re.ASCII)
+    number, count = (int(group) for group in match.groups()) if match else (0, 0)
     if not 1 <= number <= count:
         raise UsageError(f"a partition is I/N with I from 1 to N, such as 2/4, not {part!r} (--part)")
     if out is None:

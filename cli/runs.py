@@ -49,21 +49,21 @@ def runs(
       lm runs
       lm runs experiments/ --json
     """
-    found, damaged = run_summaries.list_runs(folder)
+    summaries, damaged = run_summaries.list_runs(folder)
     for problem in damaged:
         print_note(f"left out: {problem}")
     if as_json:
-        print(format_json_line([_summary_to_dict(summary) for summary in found]))
+        print(format_json_line([_summary_to_dict(summary) for summary in summaries]))
         return
-    if not found:
+    if not summaries:
         print_note(
             f"{folder}: " + (f"is a run, not a folder of runs; see lm info {folder}" if is_run(folder) else "no runs")
         )
         return
-    print_table(("run", "preset", "size", "bits/byte", "steps"), [_table_row(each) for each in found])
-    for each in found:
-        if each.base:
-            print_note(f"{each.folder}: {_describe_adapters(each)}")
+    print_table(("run", "preset", "size", "bits/byte", "steps"), [_table_row(run_summary) for run_summary in summaries])
+    for run_summary in summaries:
+        if run_summary.base:
+            print_note(f"{run_summary.folder}: {_describe_adapters(run_summary)}")
 
 
 def _table_row(summary: RunSummary) -> tuple[str, ...]:
@@ -153,13 +153,13 @@ def _choose_curves(runs: Sequence[Path], what: str) -> dict[str, MetricCurve]:
 
 
 def _read_curve(run: Path, what: str) -> MetricCurve:
-    found = run_summaries.load_curves(run)
-    if what == _NLL and _NLL not in found and _LOSS in found:
+    curves = run_summaries.load_curves(run)
+    if what == _NLL and _NLL not in curves and _LOSS in curves:
         print_note(f"{run}: an earlier version did not record {_NLL}; its {_LOSS} is drawn")
-        return found[_LOSS]
-    if what not in found:
-        raise UsageError(f"{run}: no {what!r}{did_you_mean(what, found)}; there is {', '.join(found)} (--what)")
-    return found[what]
+        return curves[_LOSS]
+    if what not in curves:
+        raise UsageError(f"{run}: no {what!r}{did_you_mean(what, curves)}; there is {', '.join(curves)} (--what)")
+    return curves[what]
 
 
 def _write_picture(chosen: Mapping[str, MetricCurve], what: str, out: Path) -> None:

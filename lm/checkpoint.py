@@ -308,10 +308,10 @@ def write_merged_run(path: Path, out: Path) -> Path:
         UsageError: it has no adapters.
     """
     run_folder.refuse_existing(out)
-    found = run_folder.find_checkpoint(path)
-    if not run_folder.load_config(found).lora:
+    checkpoint = run_folder.find_checkpoint(path)
+    if not run_folder.load_config(checkpoint).lora:
         raise UsageError(f"{path}: has no adapters, so there is nothing to merge", settings=["lora"])
-    return write_derived_run(found, out, load_weights(found), is_same=True)
+    return write_derived_run(checkpoint, out, load_weights(checkpoint), is_same=True)
 
 
 def load_tokenizers(folder: Path) -> tuple[Tokenizer, Tokenizer | None]:

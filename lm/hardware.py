@@ -278,10 +278,10 @@ def time_work(work: Callable[[], object], hardware: Hardware) -> float:
 
 def select_device(config: HardwareConfig) -> str:
     """Return the configured device, or the best available; UsageError if it isn't available."""
-    found = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if config.device == "auto":
-        return next(name for name, is_there in found.items() if is_there)
-    if not found[config.device]:
+        return next(name for name, is_there in available.items() if is_there)
+    if not available[config.device]:
         raise UsageError(f"no {config.device} device on this machine", settings=[f"device={config.device}"])
     return config.device
 

@@ -89,8 +89,8 @@ def open_folder_for_locking(folder: Path) -> Iterator[int]:
 
 def is_same_folder(folder: Path, descriptor: int) -> bool:
     """Whether the folder is still the one that was opened; FileNotFoundError if it is gone."""
-    found = folder.stat()
-    return os.name == "nt" or os.path.samestat(found, os.fstat(descriptor))
+    status = folder.stat()
+    return os.name == "nt" or os.path.samestat(status, os.fstat(descriptor))
 
 
 class LockFile:

@@ -154,8 +154,8 @@ def branch_checkpoint_path(checkpoint: Path, *, resumed_at: int) -> Path:
 def hidden_checkpoints(run: Path) -> Iterator[tuple[Path, Path, int | None]]:
     """Yield the checkpoints under temporary names, with their final path and the M of `.after-M`."""
     for folder in sorted((run / CHECKPOINTS).glob(f".{STEP}*")):
-        if (found := _HIDDEN_NAME.fullmatch(folder.name)) is not None:
-            name, resumed_at = found.groups()
+        if (match := _HIDDEN_NAME.fullmatch(folder.name)) is not None:
+            name, resumed_at = match.groups()
             yield folder, folder.with_name(name), None if resumed_at is None else int(resumed_at)
 
 
@@ -230,8 +230,8 @@ def checkpoint_step(checkpoint: Path) -> int:
 
 def list_checkpoints(run: Path) -> list[Path]:
     """Return the complete checkpoints of a run, oldest first."""
-    found = [manifest.parent for manifest in run.glob(f"{CHECKPOINTS}/{STEP}*/{MANIFEST}")]
-    return sorted((folder for folder in found if is_checkpoint_name(folder.name)), key=checkpoint_step)
+    checkpoints = [manifest.parent for manifest in run.glob(f"{CHECKPOINTS}/{STEP}*/{MANIFEST}")]
+    return sorted((folder for folder in checkpoints if is_checkpoint_name(folder.name)), key=checkpoint_step)
 
 
 def checkpoints_after(run: Path, step: int) -> list[Path]:
@@ -272,8 +272,8 @@ def find_checkpoint(path: Path, *, which: Pointer = "best") -> Path:
     for pointer in pointers:
         if (named := _named_checkpoint(path, pointer)) is not None:
             return named
-    if found := list_checkpoints(path):
-        return found[-1]
+    if checkpoints := list_checkpoints(path):
+        return checkpoints[-1]
     if (path / CONFIG).is_file() and is_run(path):
         raise InputError(
             f"{path}: this run has no checkpoint yet, so there is nothing to use or to resume; train it again"
@@ -287,8 +287,8 @@ def _named_checkpoint(run: Path, pointer: Pointer) -> Path | None:
         return None
     named = run / pointer  # for the message: what the file holds may be anything, of any length
     if is_checkpoint_name(name):
-        if (found := _find_complete(run, name)) is not None:
-            return found
+        if (checkpoint := _find_complete(run, name)) is not None:
+            return checkpoint
         named = run / CHECKPOINTS / name
     if pointer == "best" and (others := list_checkpoints(run)):
         raise InputError(f"{named}: the best checkpoint is missing; name another one, such as {others[-1]}")
@@ -305,9 +305,9 @@ def _find_complete(run: Path, name: str) -> Path | None:
 
 def _not_found_error(path: Path) -> InputError:
     """Return the error for a missing run or checkpoint, with suggestions."""
-    if path.parent.name == CHECKPOINTS and (found := list_checkpoints(path.parent.parent)):
-        return InputError(f"{path}: no such checkpoint; there is {', '.join(folder.name for folder in found)}")
-    runs = [found.parent.name for found in path.parent.glob(f"*/{CHECKPOINTS}")]
+    if path.parent.name == CHECKPOINTS and (checkpoints := list_checkpoints(path.parent.parent)):
+        return InputError(f"{path}: no such checkpoint; there is {', '.join(folder.name for folder in checkpoints)}")
+    runs = [checkpoints.parent.name for checkpoints in path.parent.glob(f"*/{CHECKPOINTS}")]
     near = options.find_nearest(path.name, runs)
     return InputError(f"{path}: no such run" + (f" (did you mean {str(path.parent / near)!r}?)" if near else ""))
 
@@ -324,12 +324,12 @@ def find_run(path: Path) -> Path:
     """Return the run of a path, which may be a checkpoint; InputError if there is none."""
     if is_run(path):
         return path
-    found = find_checkpoint(path, which="last")
-    if found.parent.name != CHECKPOINTS:
+    checkpoint = find_checkpoint(path, which="last")
+    if checkpoint.parent.name != CHECKPOINTS:
         raise InputError(
             f"{path}: not in the {CHECKPOINTS}/ of a run; give a run or a checkpoint in one", settings=["resume"]
         )
-    return found.parent.parent
+    return checkpoint.parent.parent
 
 
 def find_tokenizer(path: Path) -> Path:
@@ -344,10 +344,10 @@ def find_tokenizer(path: Path) -> Path:
         return path
     last = read_pointer(path, "last")
     folders = [path, *([path / CHECKPOINTS / last] if last and is_checkpoint_name(last) else [])]
-    found = next((folder / TOKENIZER for folder in folders if (folder / TOKENIZER).is_file()), None)
-    if found is None:
+    tokenizer = next((folder / TOKENIZER for folder in folders if (folder / TOKENIZER).is_file()), None)
+    if tokenizer is None:
         raise InputError(f"{path}: no {TOKENIZER} in this folder, and it is no run with {CHECKPOINTS}")
-    return found
+    return tokenizer
 
 
 def refuse_existing(folder: Path, *, can_resume: bool = False) -> None:

@@ -68,14 +68,14 @@ def complete_runs(incomplete: str) -> list[str]:
     typed = incomplete[: incomplete.rfind("/") + 1]
     folder = Path(typed or ".").expanduser()
     if folder.name == CHECKPOINTS:
-        found = [typed + name for name in _checkpoints(folder)]
+        paths = [typed + name for name in _checkpoints(folder)]
     elif is_run(folder):
-        found = [f"{typed}{CHECKPOINTS}/{name}" for name in _checkpoints(folder / CHECKPOINTS)]
+        paths = [f"{typed}{CHECKPOINTS}/{name}" for name in _checkpoints(folder / CHECKPOINTS)]
     else:
-        found = [typed + name for name in _runs_in(folder)]
+        paths = [typed + name for name in _runs_in(folder)]
         if not typed:
-            found = [*(f"{_RUNS}/{name}" for name in _runs_in(Path(_RUNS))), *found]
-    return complete_from(found)(incomplete)
+            paths = [*(f"{_RUNS}/{name}" for name in _runs_in(Path(_RUNS))), *paths]
+    return complete_from(paths)(incomplete)
 
 
 def complete_runs_or_presets(incomplete: str) -> list[str]:
@@ -92,5 +92,5 @@ def _runs_in(folder: Path) -> list[str]:
 
 def _checkpoints(folder: Path) -> list[str]:
     """Return the checkpoints in a folder, newest first, complete or not."""
-    found = [path for path in folder.glob("*") if is_checkpoint_name(path.name)]
-    return [path.name for path in sorted(found, key=checkpoint_step, reverse=True)]
+    checkpoints = [path for path in folder.glob("*") if is_checkpoint_name(path.name)]
+    return [path.name for path in sorted(checkpoints, key=checkpoint_step, reverse=True)]

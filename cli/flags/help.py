@@ -118,9 +118,9 @@ class HelpOption(TyperOption):
 
 def help_options(command: Any) -> list[TyperOption]:  # noqa: ANN401
     """Return the options of a command that print help."""
-    found: list[TyperOption] = [HelpOption(command)]
+    options: list[TyperOption] = [HelpOption(command)]
     if command.common:
-        found.append(
+        options.append(
             TyperOption(
                 param_decls=["--help-group"],
                 metavar="NAME",
@@ -134,7 +134,7 @@ def help_options(command: Any) -> list[TyperOption]:  # noqa: ANN401
             )
         )
     if command.has_advanced_settings:
-        found.append(
+        options.append(
             TyperOption(
                 param_decls=["--help-settings"],
                 is_flag=True,
@@ -144,7 +144,7 @@ def help_options(command: Any) -> list[TyperOption]:  # noqa: ANN401
                 callback=_print_settings,
             )
         )
-    return found
+    return options
 
 
 def _print_help(context: Any, _: Any, value: str | None) -> None:  # noqa: ANN401
@@ -302,7 +302,7 @@ def _wrap(text: str, width: int) -> list[str]:
     """Wrap a text into lines, breaking at spaces outside of brackets if possible, and never at hyphens."""
     joined = re.sub(
         r"\[[^]]*\]",
-        lambda found: found[0].replace(" ", _NO_BREAK) if len(found[0]) <= width else found[0].replace("|", "| "),
+        lambda match: match[0].replace(" ", _NO_BREAK) if len(match[0]) <= width else match[0].replace("|", "| "),
         text,
     )
     lines = textwrap.wrap(joined, width, break_on_hyphens=False) or [""]

@@ -58,7 +58,7 @@ class Invocation:
     def name_options(self, text: str) -> str:
         """Replace flags in a text by the variables that set them, or by what is typed instead of a hidden flag."""
         names = {**self.spelled, **self.variables}
-        return re.sub(r"--[a-z0-9-]+", lambda found: names.get(found[0], found[0]), text)
+        return re.sub(r"--[a-z0-9-]+", lambda match: names.get(match[0], match[0]), text)
 
 
 @dataclass(frozen=True)

@@ -34,13 +34,13 @@ def format_wrong_value(name: str, message: str) -> str:
         name: of the flag, argument or variable.
         message: Typer's, such as "'x' is not a valid int."; an unknown form is kept.
     """
-    if found := re.match(r"('.*') is not a valid (\w+)", message, re.DOTALL):
-        noun = _NOUNS.get(found[2], f"a {found[2]}")
-        return f"{name} must be {noun}, not {found[1]}"
-    if found := re.match(r"(\S+) is not in the range x>=(\S+?)\.?$", message):
-        return f"{name} must be at least {found[2]}, not {found[1]}"
-    if found := re.match(r"(\S+) is not in the range (\S+?)<=x<=(\S+?)\.?$", message):
-        return f"{name} must be from {found[2]} to {found[3]}, not {found[1]}"
+    if match := re.match(r"('.*') is not a valid (\w+)", message, re.DOTALL):
+        noun = _NOUNS.get(match[2], f"a {match[2]}")
+        return f"{name} must be {noun}, not {match[1]}"
+    if match := re.match(r"(\S+) is not in the range x>=(\S+?)\.?$", message):
+        return f"{name} must be at least {match[2]}, not {match[1]}"
+    if match := re.match(r"(\S+) is not in the range (\S+?)<=x<=(\S+?)\.?$", message):
+        return f"{name} must be from {match[2]} to {match[3]}, not {match[1]}"
     return f"{name}: {message}"
 
 
@@ -58,13 +58,13 @@ def _describe_problem(error: Any, context: Any) -> str:  # noqa: ANN401
 
 def _translate_message(message: str, context: Any) -> str | None:  # noqa: ANN401
     """Rewrite a Typer message without a parameter, if it is a known one."""
-    if found := re.match(r"Got unexpected extra arguments?(?:\(s\))? \((.*)\)", message, re.DOTALL):
+    if match := re.match(r"Got unexpected extra arguments?(?:\(s\))? \((.*)\)", message, re.DOTALL):
         quote = any(one.metavar in _TEXTS for one in context.command.params)
-        return f"unexpected {found[1]!r}" + ("; put a text of several words in quotes" if quote else "")
-    if found := re.match(r"No such command '(.*?)'", message):
-        return f"no command {found[1]!r}{did_you_mean(found[1], context.command.commands)}"
-    if found := re.match(r"Option '(.*?)' requires an argument", message):
-        return f"{found[1]} needs a value"
+        return f"unexpected {match[1]!r}" + ("; put a text of several words in quotes" if quote else "")
+    if match := re.match(r"No such command '(.*?)'", message):
+        return f"no command {match[1]!r}{did_you_mean(match[1], context.command.commands)}"
+    if match := re.match(r"Option '(.*?)' requires an argument", message):
+        return f"{match[1]} needs a value"
     return None
 
 

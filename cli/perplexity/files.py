@@ -250,16 +250,18 @@ def are_conversations(scorer: LoadedScorer, files: Sequence[TextFile]) -> bool:
     Raises:
         UsageError: some files hold conversations and others not, or the run has no chat template.
     """
-    found = [file for file in files if file.holds_conversations]
-    if found and len(found) < len(files):
+    with_conversations = [file for file in files if file.holds_conversations]
+    if with_conversations and len(with_conversations) < len(files):
         other = next(file for file in files if not file.holds_conversations)
-        raise UsageError(f"{found[0].name} holds conversations and {other.name} does not; measure them separately")
-    if found and scorer.loaded.tokenizer.chat_template is None:
+        raise UsageError(
+            f"{with_conversations[0].name} holds conversations and {other.name} does not; measure them separately"
+        )
+    if with_conversations and scorer.loaded.tokenizer.chat_template is None:
         raise UsageError(
             f"{scorer.run}: has no chat template, so it cannot score conversations; train it on some (lm train "
-            f"{found[0].name} --from {scorer.run})"
+            f"{with_conversations[0].name} --from {scorer.run})"
         )
-    return bool(found)
+    return bool(with_conversations)
 
 
 def measure_examples(scorer: LoadedScorer, files: Sequence[TextFile], output: ReportFormat) -> None:

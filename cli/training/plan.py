@@ -109,8 +109,8 @@ def plan_rows(event: Planned) -> Iterator[Row]:
 
 def _reason_of(reasons: Mapping[str, str], *names: str) -> str:
     """Return the reason of some settings, preferring choices over defaults and presets."""
-    found = [reasons[name] for name in names if name in reasons]
-    by = min(found, key=lambda each: (each == "default", each in _NOT_REPEATED), default="")
+    known = [reasons[name] for name in names if name in reasons]
+    by = min(known, key=lambda reason: (reason == "default", reason in _NOT_REPEATED), default="")
     return _IN_WORDS.get(by, by)
 
 

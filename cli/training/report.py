@@ -183,9 +183,11 @@ def _report_resumption(event: Started) -> None:
 
 def _report_extension(run: Run) -> None:
     """Report the weights and learning rate that an extended run continues with."""
-    if (found := run.overfit_checkpoint) is not None:
-        losses = f"validation loss {found.last_loss:.4f} at step {run.state.step:,}, {found.loss:.4f} at its best"
-        print_note(f"        it has overfit ({losses}): from the weights of step-{found.step}, the best")
+    if (checkpoint := run.overfit_checkpoint) is not None:
+        losses = (
+            f"validation loss {checkpoint.last_loss:.4f} at step {run.state.step:,}, {checkpoint.loss:.4f} at its best"
+        )
+        print_note(f"        it has overfit ({losses}): from the weights of step-{checkpoint.step}, the best")
     chosen = []
     if run.plan.decay_step is not None:
         chosen.append(

@@ -146,12 +146,12 @@ def read_pairs(paths: Sequence[str], heads: Path | None, *, run: Path | None, op
     """
     trained = ParallelConfig() if run is None else load_config(find_checkpoint(run)).parallel
     columns, reading = trained.for_other_files(**options["parallel"]), FilesConfig(**options["files"])
-    found = find_parallel_texts(columns, reading, pairs=paths, heads=() if heads is None else [str(heads)])
-    print_notes(note for text in found for note in text.notes)
-    pairs = [pair for text in found for pair in text.pairs()]
-    print_notes(describe_skipped_rows(text.source for text in found))
+    texts = find_parallel_texts(columns, reading, pairs=paths, heads=() if heads is None else [str(heads)])
+    print_notes(note for text in texts for note in text.notes)
+    pairs = [pair for text in texts for pair in text.pairs()]
+    print_notes(describe_skipped_rows(text.source for text in texts))
     trees = None if heads is None else [pair.heads or () for pair in pairs]
-    return Texts([pair.source for pair in pairs], [[pair.target for pair in pairs]], trees, found[0].languages[1])
+    return Texts([pair.source for pair in pairs], [[pair.target for pair in pairs]], trees, texts[0].languages[1])
 
 
 def _find_single_file(path: str) -> TextFiles:

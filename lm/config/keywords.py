@@ -347,12 +347,12 @@ def _group_by_section(values: dict[str, Any]) -> Settings:
         for option in list_options(kind)
         for setting in (option.setting, *option.alias_keys)
     }
-    found: Settings = {section: {} for section in SECTIONS}
+    settings: Settings = {section: {} for section in SECTIONS}
     for name, value in values.items():
         if name not in known:
             hint = did_you_mean(name, [*known, *_FILES, *_VALIDATION, *_OF_RUNS, *_OTHERS])
             raise UsageError(f"unknown keyword {name!r}{hint}")
         section, option = known[name]
         option.check(value)
-        found[section][option.name] = value
-    return found
+        settings[section][option.name] = value
+    return settings

@@ -241,7 +241,7 @@ def build_config(config: type[C], values: Mapping[str, Any], *, where: str) -> C
     kind: Any = config
     for name, kinds in _plain_fields(kind).items():
         if name in values and not _is_one_of(values[name], kinds):
-            nouns = " or ".join(_NOUNS[one] for one in kinds)
+            nouns = " or ".join(_NOUNS[accepted] for accepted in kinds)
             raise UsageError(f"{where}: {name} must be {nouns}, not {format_value(values[name])}")
         if name in values and not _is_in_range(values[name]):
             raise UsageError(f"{where}: {name} must fit into 64 bits, not {format_value(values[name])}")
@@ -254,14 +254,14 @@ def build_config(config: type[C], values: Mapping[str, Any], *, where: str) -> C
 @cache
 def _plain_fields(config: type[Any]) -> dict[str, tuple[type, ...]]:
     """Return the accepted types of each field without a description that holds a plain value."""
-    found = {}
+    kinds_by_field = {}
     hints = get_type_hints(config)
     for field in dataclasses.fields(config):
         hint = hints[field.name]
         kinds = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
         if "help" not in field.metadata and set(kinds) <= {int, float, str, bool, types.NoneType}:
-            found[field.name] = tuple(kinds)
-    return found
+            kinds_by_field[field.name] = tuple(kinds)
+    return kinds_by_field
 
 
 def _is_one_of(value: Any, kinds: tuple[type, ...]) -> bool:  # noqa: ANN401
@@ -283,8 +283,10 @@ def find_nearest(word: str, known: Iterable[str]) -> str | None:
     --lr abbreviates --learning-rate by its initials, and --temp --temperature by a unique prefix.
     """
     known, letters = list(known), word.strip("-")
-    abbreviated = [one for one in known if len(_initials(one)) > 1 and _initials(one) == letters]
-    begun = [one for one in known if len(letters) > 1 and one.startswith(word)]
+    abbreviated = [
+        candidate for candidate in known if len(_initials(candidate)) > 1 and _initials(candidate) == letters
+    ]
+    begun = [candidate for candidate in known if len(letters) > 1 and candidate.startswith(word)]
     if abbreviated or len(set(begun)) == 1:
         return (abbreviated or begun)[0]
     return next(iter(difflib.get_close_matches(word, known, n=1)), None)
@@ -296,5 +298,5 @@ def _initials(word: str) -> str:
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return ` (did you mean …?)`, or an empty string if no known word is close."""
-    found = find_nearest(word, known)
-    return f" (did you mean {found!r}?)" if found else ""
+    nearest = find_nearest(word, known)
+    return f" (did you mean {nearest!r}?)" if nearest else ""

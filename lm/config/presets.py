@@ -299,8 +299,8 @@ def depth_preset_name(depth: int, *, pairs: bool) -> str:
 
 def preset_depth(name: str | None) -> int | None:
     """Return the depth in a preset's name; None for other presets."""
-    found = _OF_DEPTH.fullmatch((name or "").removeprefix(_PORTABLE))
-    return None if found is None else int(found[2])
+    match = _OF_DEPTH.fullmatch((name or "").removeprefix(_PORTABLE))
+    return None if match is None else int(match[2])
 
 
 def has_training_recipe(name: str) -> bool:
@@ -333,8 +333,8 @@ def find_preset(name: str) -> Preset:
     """
     if is_portable_name(name):
         return _make_portable(name.removeprefix(_PORTABLE))
-    if found := _OF_DEPTH.fullmatch(name):
-        return (build_translation_depth_preset if found[1] else build_depth_preset)(int(found[2]))
+    if match := _OF_DEPTH.fullmatch(name):
+        return (build_translation_depth_preset if match[1] else build_depth_preset)(int(match[2]))
     if name not in PRESETS:
         raise UsageError(
             f"no preset {name!r}{did_you_mean(name, PRESETS)}; presets: {', '.join(PRESETS)}", settings=("preset",)

@@ -126,7 +126,7 @@ class _SplitConversation:
 
 def hold_conversations(corpus: Corpus) -> bool:
     """Return whether a corpus holds conversations to learn from; InputError if only some of its files do."""
-    return are_conversations([found.file for found in (*corpus.files, *corpus.validation_files)])
+    return are_conversations([summary.file for summary in (*corpus.files, *corpus.validation_files)])
 
 
 def _read_split_conversations(chunk: Chunk) -> Iterator[_SplitConversation]:
@@ -200,8 +200,8 @@ def write_conversation_chunk(
         for writer in writers.values():
             opened.callback(writer.discard)
         for group, encoded in encode_groups_unchecked(_read_split_conversations(chunk), encode):
-            for item, one in zip(group, encoded, strict=True):
-                writers[item.split].add(item, one)
+            for item, conversation in zip(group, encoded, strict=True):
+                writers[item.split].add(item, conversation)
             if done:
                 done(sum(map(count_text_bytes, group)))
         return {split: writer.close() for split, writer in writers.items()}

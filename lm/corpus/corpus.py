@@ -112,7 +112,7 @@ class Corpus:
     @property
     def name(self) -> str:
         """Return the first few file names, for messages."""
-        return ", ".join(found.file.name for found in self.files[:3])
+        return ", ".join(summary.file.name for summary in self.files[:3])
 
     @property
     def fraction(self) -> Fraction:
@@ -122,37 +122,39 @@ class Corpus:
     @property
     def bytes(self) -> int:
         """Return the UTF-8 bytes of all text, including validation files."""
-        return self.files_bytes + sum(found.bytes for found in self.validation_files)
+        return self.files_bytes + sum(summary.bytes for summary in self.validation_files)
 
     @property
     def files_bytes(self) -> int:
         """Return the UTF-8 bytes of the text in `files`."""
-        return sum(found.bytes for found in self.files)
+        return sum(summary.bytes for summary in self.files)
 
     @property
     def notes(self) -> list[Advice]:
         """Return notes about normalisation and guesses that the user might not expect."""
         all_files, notes = [*self.files, *self.validation_files], []
-        if changed := [found for found in all_files if found.changes.line_ends or found.changes.mark]:
-            ends, marks = (any(getattr(found.changes, name) for found in changed) for name in ("line_ends", "mark"))
+        if changed := [summary for summary in all_files if summary.changes.line_ends or summary.changes.mark]:
+            ends, marks = (any(getattr(summary.changes, name) for summary in changed) for name in ("line_ends", "mark"))
             what = [*(["with line feeds alone"] * ends), *(["without the byte order mark"] * marks)]
             text = f"{_name_first(changed)}: read {' and '.join(what)}, and bits per byte count that text"
             notes.append(Advice(text, settings=["keep_line_ends"]))
-        books = [found for found in all_files if found.changes.is_book]
+        books = [summary for summary in all_files if summary.changes.is_book]
         if books and self.config.strip_gutenberg:
             notes.append(Advice(f"{_name_first(books)}: read without Project Gutenberg's header and licence"))
         elif books:
             first = _name_first(books)
             text = f"{first}: Project Gutenberg's header and licence are part of the text, and can be left out"
             notes.append(Advice(text, settings=["strip_gutenberg"]))
-        if escaped := [found for found in all_files if found.changes.escapes >= _MANY_ESCAPES]:
-            total = sum(found.changes.escapes for found in escaped)
+        if escaped := [summary for summary in all_files if summary.changes.escapes >= _MANY_ESCAPES]:
+            total = sum(summary.changes.escapes for summary in escaped)
             first = _name_first(escaped)
             notes.append(
                 Advice(f"{first}: {total:,} escape sequences of a terminal, such as colours, are learned as text")
             )
         notes += [
-            Advice(describe_malformed(found.file.name, found.changes)) for found in all_files if found.changes.malformed
+            Advice(describe_malformed(summary.file.name, summary.changes))
+            for summary in all_files
+            if summary.changes.malformed
         ]
         if named := _describe_guessed_fields(all_files):
             notes.append(Advice(named, settings=["field", "label_field"] if self.config.supervised else ["field"]))
@@ -161,17 +163,17 @@ class Corpus:
     @property
     def has_few_documents(self) -> bool:
         """Return whether `files` have too few documents to be split evenly by hashes."""
-        return sum(found.documents for found in self.files) < FEW_DOCUMENTS
+        return sum(summary.documents for summary in self.files) < FEW_DOCUMENTS
 
 
-def _name_first(found: Sequence[FileSummary]) -> str:
-    others = f" and {len(found) - 1:,} other file{'s' * (len(found) > 2)}" if len(found) > 1 else ""
-    return found[0].file.name + others
+def _name_first(summaries: Sequence[FileSummary]) -> str:
+    others = f" and {len(summaries) - 1:,} other file{'s' * (len(summaries) > 2)}" if len(summaries) > 1 else ""
+    return summaries[0].file.name + others
 
 
-def _describe_guessed_fields(found: Sequence[FileSummary]) -> str:
+def _describe_guessed_fields(summaries: Sequence[FileSummary]) -> str:
     """Name the columns of text and labels that were guessed from unusual names."""
-    for file in (one.file for one in found if not one.file.holds_conversations):
+    for file in (summary.file for summary in summaries if not summary.file.holds_conversations):
         if file.supervised and None in (file.data.field, file.data.label_field) and file.label_fields is not None:
             return f"{file.name}: the text is in column {file.label_fields[0]!r}, the label in {file.label_fields[1]!r}"
         if not file.supervised and file.holds_rows and file.data.field is None and file.text_field != FIELD:
@@ -206,9 +208,9 @@ def scan_corpus(files: Sequence[TextFile], config: DataConfig, *, workers: int |
 def _scan_files(files: Sequence[TextFile], separator: str, workers: int | None) -> tuple[FileSummary, ...]:
     is_little = sum(file.path.stat().st_size for file in files) < _MULTIPROCESSING_BYTES
     used = 1 if is_little else max(1, min(workers or processes.available_cores(), len(files)))
-    found = list(processes.map_in_processes(partial(_try_scan_file, separator=separator), files, processes=used))
-    surveys = tuple(replace(one, file=file) for file, one in drop_unreadable(files, found))
-    if files and not any(found.bytes for found in surveys):
+    results = list(processes.map_in_processes(partial(_try_scan_file, separator=separator), files, processes=used))
+    surveys = tuple(replace(result, file=file) for file, result in drop_unreadable(files, results))
+    if files and not any(results.bytes for results in surveys):
         raise InputError(f"{', '.join(file.name for file in files[:3])}: the corpus is empty; there is no text")
     return surveys
 
@@ -274,10 +276,15 @@ class Chunk:
     def key(self, tokenizer: str) -> str:
         """Hash everything that the tokens of the chunk depend on, given the checksum of the tokenizer."""
         read = [
-            [found.identity, found.number, *_settings(found.held_out), _bounds(found.file_range)]
-            for found in self.inputs
+            [
+                chunk_input.identity,
+                chunk_input.number,
+                *_settings(chunk_input.held_out),
+                _bounds(chunk_input.file_range),
+            ]
+            for chunk_input in self.inputs
         ]
-        supervised = [found.file.supervised and _EXAMPLES_KEY_VERSION for found in self.inputs[:1]]
+        supervised = [chunk_input.file.supervised and _EXAMPLES_KEY_VERSION for chunk_input in self.inputs[:1]]
         described = json.dumps([_KEY_VERSION, tokenizer, self.separator, supervised, read])
         return hashlib.sha256(described.encode()).hexdigest()
 
@@ -307,35 +314,35 @@ def split_into_chunks(corpus: Corpus, held_out: HeldOutRule) -> list[Chunk]:
 
 def _list_inputs(corpus: Corpus, held_out: HeldOutRule, size: int) -> Iterator[ChunkInput]:
     position = 0
-    for number, found in enumerate(corpus.files):
+    for number, summary in enumerate(corpus.files):
         if held_out.boundary is not None:
             here = HeldOutRule(held_out.bound, held_out.boundary - position)
-            yield ChunkInput(found.file, number, found.identity, _decompressed_size(found), here)
+            yield ChunkInput(summary.file, number, summary.identity, _decompressed_size(summary), here)
         else:
-            yield from _split_file(found, number, held_out, corpus.config.separator, size)
-        position += found.bytes
-    for number, found in enumerate(corpus.validation_files, len(corpus.files)):
-        yield from _split_file(found, number, HeldOutRule(_ALL_HASHES), corpus.config.separator, size)
+            yield from _split_file(summary, number, held_out, corpus.config.separator, size)
+        position += summary.bytes
+    for number, summary in enumerate(corpus.validation_files, len(corpus.files)):
+        yield from _split_file(summary, number, HeldOutRule(_ALL_HASHES), corpus.config.separator, size)
 
 
-def _decompressed_size(found: FileSummary) -> int:
+def _decompressed_size(summary: FileSummary) -> int:
     """Return the decompressed bytes of a file, at least those of its text."""
-    return max(found.size, found.bytes)
+    return max(summary.size, summary.bytes)
 
 
 def _split_file(
-    found: FileSummary, number: int, held_out: HeldOutRule, separator: str, size: int
+    summary: FileSummary, number: int, held_out: HeldOutRule, separator: str, size: int
 ) -> Iterator[ChunkInput]:
-    cuts: Sequence[FileRange] | None = split_into_ranges(found.file, separator, size=size)
+    cuts: Sequence[FileRange] | None = split_into_ranges(summary.file, separator, size=size)
     if cuts is None:
-        yield ChunkInput(found.file, number, found.identity, _decompressed_size(found), held_out)
+        yield ChunkInput(summary.file, number, summary.identity, _decompressed_size(summary), held_out)
         return
-    fraction = _decompressed_size(found) / cuts[-1].stop  # 1, unless ranges count row groups
+    fraction = _decompressed_size(summary) / cuts[-1].stop  # 1, unless ranges count row groups
     for file_range in cuts:
         yield ChunkInput(
-            found.file,
+            summary.file,
             number,
-            found.identity,
+            summary.identity,
             round((file_range.stop - file_range.start) * fraction),
             held_out,
             file_range,
@@ -358,17 +365,17 @@ def _try_scan_file(file: TextFile, *, separator: str) -> FileSummary | Unreadabl
 
 def read_training_texts(corpus: Corpus) -> Iterator[str]:
     """Yield the text of `corpus.files` in pieces cut between words, for training a tokenizer."""
-    for found in corpus.files:
-        for piece in split_into_pieces(documents.read_pieces(found.file, corpus.config.separator), tokenizer=None):
+    for summary in corpus.files:
+        for piece in split_into_pieces(documents.read_pieces(summary.file, corpus.config.separator), tokenizer=None):
             yield piece.text
 
 
 def read_beginnings(corpus: Corpus, *, limit: int) -> Iterator[str]:
     """Yield the same initial fraction of each of `corpus.files`, about `limit` bytes in all."""
     fraction = min(1.0, limit / max(1, corpus.files_bytes))
-    for found in corpus.files:
-        left, parts = math.ceil(fraction * found.bytes), []
-        for piece in documents.read_pieces(found.file, corpus.config.separator):
+    for summary in corpus.files:
+        left, parts = math.ceil(fraction * summary.bytes), []
+        for piece in documents.read_pieces(summary.file, corpus.config.separator):
             part = piece.text.encode()[:left].decode(errors="ignore")
             parts.append(part)
             left -= len(piece.text.encode())
@@ -397,7 +404,7 @@ def train_tokenizer(
     return load_or_train(
         lambda: read_training_texts(corpus),
         config,
-        identity=[corpus.config.separator, *(found.identity for found in corpus.files)],
+        identity=[corpus.config.separator, *(summary.identity for summary in corpus.files)],
         corpus_bytes=corpus.files_bytes,
         special_tokens=special_tokens or needed,
         unknown=unknown,

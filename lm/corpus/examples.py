@@ -124,7 +124,7 @@ def open_examples(folder: Path | str, split: SplitName) -> StoredExamples:
 
 def _open_labels(folder: Path, split: SplitName, *, examples: int) -> npt.NDArray[np.object_]:
     texts, path = files.read_json(folder / LABELS_FILE), folder / array_file_name(split, _LABELS)
-    if isinstance(texts, list) and all(isinstance(each, str) for each in texts):
+    if isinstance(texts, list) and all(isinstance(text, str) for text in texts):
         with contextlib.suppress(OSError, ValueError, EOFError, IndexError):
             numbers = np.load(path)
             if numbers.shape == (examples,) and numbers.min(initial=0) >= 0:
@@ -332,14 +332,14 @@ def assign_splits(
     chunk: Chunk, read: Callable[[TextFile], Iterable[R]], hash_row: Callable[[R], int]
 ) -> Iterator[tuple[SplitName, ChunkInput, R]]:
     """Yield the rows of a chunk with their splits and inputs; rows whose hash is below a bound are held out."""
-    found: Iterable[tuple[ChunkInput, R]]
-    found = ((chunk_input, row) for chunk_input in chunk.inputs for row in read(chunk_input.file))
+    rows: Iterable[tuple[ChunkInput, R]]
+    rows = ((chunk_input, row) for chunk_input in chunk.inputs for row in read(chunk_input.file))
     fraction, bound = chunk.inputs[0].held_out.fraction, 0
     if fraction is not None:
-        found = few = list(found)
+        rows = few = list(rows)
         hashes = [hash_row(row) for chunk_input, row in few if chunk_input.held_out.fraction is not None]
         bound = compute_hash_bound(fraction, hashes)
-    for chunk_input, row in found:
+    for chunk_input, row in rows:
         below = chunk_input.held_out.bound if chunk_input.held_out.fraction is None else bound
         yield "validation" if hash_row(row) < below else "train", chunk_input, row
 

@@ -360,7 +360,7 @@ def _check_checksums(values: Any) -> None:  # noqa: ANN401 (whatever the manifes
     """Raise TypeError unless a value is None or checksums by file name."""
     if values is None:
         return
-    if not isinstance(values, dict) or not all(isinstance(each, str) for each in values.values()):
+    if not isinstance(values, dict) or not all(isinstance(checksum, str) for checksum in values.values()):
         raise TypeError("sha256 must be a checksum for each file name")
     if not all(re.fullmatch(r"\w[\w.-]*", name) for name in values):
         raise TypeError("sha256 names a file that isn't beside the manifest")

@@ -122,14 +122,14 @@ class TrainingOverlap:
             starts = np.flatnonzero(np.isin(ids, self._start))
             wanted.mark(rolling_hash.range_hashes(sums, starts[:-1], starts[1:]))
         read = min(1.0, _MOST_READ / max(1, len(train)))
-        found, measured = wanted.found, {}
+        is_found, measured = wanted.found, {}
         repeated = (repetition.held_out if repetition is not None else None) or 0.0
         for file, hashes in sampled.items():
-            fraction = min(1.0, float(found[: len(hashes)].mean()) / read) if len(hashes) else 0.0
+            fraction = min(1.0, float(is_found[: len(hashes)].mean()) / read) if len(hashes) else 0.0
             windows = max(1.0, self._texts[file].length / rolling_hash.window)
             error = math.sqrt(repeated * (1 - repeated) / windows)
             measured[file] = Overlap(fraction, 2 * repeated + _STANDARD_ERRORS * error)
-            found = found[len(hashes) :]
+            is_found = is_found[len(hashes) :]
         return measured
 
     def _sampled(self, text: _TokenSample, rolling_hash: RollingHash) -> Hashes:

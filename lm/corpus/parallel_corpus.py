@@ -100,12 +100,12 @@ class ParallelCorpus:
     @property
     def name(self) -> str:
         """Return the first few file names, for messages."""
-        return ", ".join(found.text.name for found in self.texts[:3])
+        return ", ".join(summary.text.name for summary in self.texts[:3])
 
     @property
     def pairs(self) -> int:
         """Return the number of all pairs, including blank and validation pairs."""
-        return sum(found.pairs for found in (*self.texts, *self.validation_texts))
+        return sum(summary.pairs for summary in (*self.texts, *self.validation_texts))
 
     @property
     def has_dependency_heads(self) -> bool:
@@ -115,47 +115,47 @@ class ParallelCorpus:
     @property
     def seen_in_training(self) -> float:
         """Return the fraction of distinct validation pairs that also occur in the training files."""
-        held_out = frozenset[int]().union(*(found.pair_hashes for found in self.validation_texts))
-        seen = frozenset[int]().union(*(found.seen for found in self.texts))
+        held_out = frozenset[int]().union(*(summary.pair_hashes for summary in self.validation_texts))
+        seen = frozenset[int]().union(*(summary.seen for summary in self.texts))
         return len(seen) / max(1, len(held_out))
 
     @property
     def copies(self) -> tuple[str, ...]:
         """Return the texts whose source and target files are identical."""
-        of_two = [found for found in self.texts if found.text.target is not None]
-        return tuple(found.text.name for found in of_two if found.records[0].sha256 == found.records[1].sha256)
+        of_two = [summary for summary in self.texts if summary.text.target is not None]
+        return tuple(summary.text.name for summary in of_two if summary.records[0].sha256 == summary.records[1].sha256)
 
     @property
     def bytes(self) -> int:
         """Return the UTF-8 bytes of all text, including validation files."""
-        return sum(found.bytes for found in (*self.texts, *self.validation_texts))
+        return sum(summary.bytes for summary in (*self.texts, *self.validation_texts))
 
     @property
     def notes(self) -> list[Advice]:
         """Return notes about headers, and about malformed rows that are left out."""
-        every = (*self.texts, *self.validation_texts)
-        malformed = [found for found in every if found.changes.malformed]
+        summaries = (*self.texts, *self.validation_texts)
+        malformed = [summary for summary in summaries if summary.changes.malformed]
         return [
-            *(note for found in every for note in found.text.notes),
-            *(Advice(describe_malformed(found.text.name, found.changes)) for found in malformed),
+            *(note for summary in summaries for note in summary.text.notes),
+            *(Advice(describe_malformed(summary.text.name, summary.changes)) for summary in malformed),
         ]
 
     def split_pairs(self) -> Iterator[SplitPair]:
         """Yield all pairs with their splits; pairs with equal sources are in the same split."""
         bound = self._bound()
-        for found in self.texts:
-            for pair in found.text.pairs():
+        for summary in self.texts:
+            for pair in summary.text.pairs():
                 split: SplitName = "validation" if hash_text(pair.source) < bound else "train"
-                yield SplitPair(split, found.text, pair)
-        for found in self.validation_texts:
-            for pair in found.text.pairs():
-                yield SplitPair("validation", found.text, pair)
+                yield SplitPair(split, summary.text, pair)
+        for summary in self.validation_texts:
+            for pair in summary.text.pairs():
+                yield SplitPair("validation", summary.text, pair)
 
     def _bound(self) -> int:
         """Return the hash bound below which sources are held out."""
-        if sum(found.pairs for found in self.texts) >= FEW_DOCUMENTS:
+        if sum(summary.pairs for summary in self.texts) >= FEW_DOCUMENTS:
             return compute_hash_bound(self.fraction)
-        return compute_hash_bound(self.fraction, {value for found in self.texts for value in found.hashes})
+        return compute_hash_bound(self.fraction, {value for summary in self.texts for value in summary.hashes})
 
 
 def scan_parallel_corpus(
@@ -187,16 +187,16 @@ def scan_parallel_corpus(
     languages = _find_languages(texts, config)
     named = ", ".join(text.name for text in validation) or data.validation
     held_out = tuple(_scan_parallel_text(text, hashes_pairs=True) for text in validation)
-    held_out_pairs = frozenset[int]().union(*(found.pair_hashes for found in held_out))
+    held_out_pairs = frozenset[int]().union(*(summary.pair_hashes for summary in held_out))
     surveys = tuple(_scan_parallel_text(text, others=held_out_pairs) for text in texts)
-    if not sum(found.bytes for found in surveys):
+    if not sum(summary.bytes for summary in surveys):
         raise InputError(f"{', '.join(text.name for text in texts[:3])}: there are no pairs")
     return ParallelCorpus(surveys, held_out, fraction or Fraction(0), named, languages)
 
 
 def _find_languages(texts: Sequence[ParallelText], config: ParallelConfig) -> tuple[str | None, str | None]:
-    told = texts[0].languages if len({text.languages for text in texts}) == 1 else (None, None)
-    source, target = config.source_language or told[0], config.target_language or told[1]
+    languages = texts[0].languages if len({text.languages for text in texts}) == 1 else (None, None)
+    source, target = config.source_language or languages[0], config.target_language or languages[1]
     if config.bidirectional and (source is None or target is None or source == target):
         raise UsageError(
             "translating in both directions needs two languages, and the names of the files don't tell them",

@@ -139,7 +139,7 @@ class PreparationInputs:
     @classmethod
     def from_corpus(cls, corpus: Corpus, tokenizer: Tokenizer) -> PreparationInputs:
         """Return the inputs for a corpus and a tokenizer."""
-        contents = [[found.identity for found in group] for group in (corpus.files, corpus.validation_files)]
+        contents = [[summary.identity for summary in group] for group in (corpus.files, corpus.validation_files)]
         key = hash_inputs(tokenizer.sha256, corpus.config.separator, str(corpus.fraction), *contents)
         sources = _source_records(corpus.files), _source_records(corpus.validation_files)
         return cls(key, corpus.config, find_kind(corpus), corpus.name, corpus.bytes, *sources)
@@ -172,7 +172,7 @@ class PreparationInputs:
 
 
 def _source_records(surveys: Sequence[FileSummary]) -> tuple[SourceRecord, ...]:
-    return tuple(SourceRecord(found.file.name, found.size, found.sha256, found.read_as) for found in surveys)
+    return tuple(SourceRecord(summary.file.name, summary.size, summary.sha256, summary.read_as) for summary in surveys)
 
 
 def prepare_corpus(
@@ -344,10 +344,10 @@ def _load_or_tokenize(
 ) -> StoredChunk:
     loaded = _load_tokenizer(tokenizer) if isinstance(tokenizer, Path) else tokenizer
     name = chunk_name(chunk, loaded.sha256)
-    if (found := load_chunk(folder / name)) is not None:
+    if (stored := load_chunk(folder / name)) is not None:
         if done:
-            done(found.bytes)
-        return found
+            done(stored.bytes)
+        return stored
     new = folder / f"{name}{_INCOMPLETE_PREFIX}{secrets.token_hex(4)}"
     new.mkdir()
     try:
@@ -427,7 +427,9 @@ def write_text_chunk(
         writers = {split: _TextChunkWriter(folder, split, tokenizer) for split in SPLITS}
         for writer in writers.values():
             opened.callback(writer.discard)
-        items = (item for found in chunk.inputs for item in read_split_pieces(found, chunk.separator, tokenizer))
+        items = (
+            item for chunk_input in chunk.inputs for item in read_split_pieces(chunk_input, chunk.separator, tokenizer)
+        )
         for group, tokens in encode_groups_unchecked(items, partial(_encode_pieces, tokenizer)):
             for item, ids in zip(group, tokens, strict=True):
                 writers[item.split].add(item.piece, ids)

@@ -72,12 +72,12 @@ def _train_tokenizer(
     corpus: ParallelCorpus, config: TokenizerConfig, sides: Sequence[SideName], tags: Sequence[str]
 ) -> Tokenizer:
     def texts() -> Iterator[str]:
-        for found in corpus.texts:
-            for pair in found.text.pairs():
+        for summary in corpus.texts:
+            for pair in summary.text.pairs():
                 yield from (getattr(pair, side) for side in sides)
 
-    total_bytes = sum(sum(getattr(found, f"{side}_bytes") for side in sides) for found in corpus.texts)
-    identity = [*sides, *(json.dumps(found.identity) for found in corpus.texts)]
+    total_bytes = sum(sum(getattr(summary, f"{side}_bytes") for side in sides) for summary in corpus.texts)
+    identity = [*sides, *(json.dumps(summary.identity) for summary in corpus.texts)]
     return load_or_train(texts, config, identity=identity, corpus_bytes=total_bytes, special_tokens=tags)
 
 
@@ -123,7 +123,7 @@ def prepare_pairs(
             source_tokenizer.save(folder / SOURCE_TOKENIZER)
         return _manifest(key, corpus, config, splits)
 
-    contents = [[found.identity for found in group] for group in (corpus.texts, corpus.validation_texts)]
+    contents = [[summary.identity for summary in group] for group in (corpus.texts, corpus.validation_texts)]
     sums = [tokenizer.sha256, source_tokenizer.sha256 if source_tokenizer else None]
     settings = [str(corpus.fraction), config.max_length, float(config.max_ratio), corpus.languages]
     key = hash_inputs("pairs", sums, settings, contents)

@@ -286,8 +286,8 @@ def verify_checksums(
     record = _verification_record(folder)
     if is_large and _read_record(record) == verified:
         return
-    found = _hash_files([folder / name for name in sha256])
-    if wrong := [name for name in sha256 if found[name] != sha256[name]]:
+    hashes = _hash_files([folder / name for name in sha256])
+    if wrong := [name for name in sha256 if hashes[name] != sha256[name]]:
         raise InputError(
             f"{folder / wrong[0]}: damaged (its checksum is not that of the file as it was made); {advice}",
             settings=settings,
@@ -318,5 +318,5 @@ def _read_record(record: Path) -> Any:  # noqa: ANN401 (whatever the file holds)
 
 def _hash_files(paths: list[Path]) -> dict[str, str]:
     """Return the SHA-256 of files, hashed concurrently."""
-    found = processes.map_on_threads(files.sha256, paths, threads=processes.available_cores())
-    return dict(zip((path.name for path in paths), found, strict=True))
+    hashes = processes.map_on_threads(files.sha256, paths, threads=processes.available_cores())
+    return dict(zip((path.name for path in paths), hashes, strict=True))

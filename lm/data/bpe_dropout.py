@@ -47,8 +47,8 @@ class Merges:
     @classmethod
     def from_tokenizer(cls, tokenizer: Tokenizer) -> Merges | None:
         """Return the rules of a tokenizer; None if it has none."""
-        found = tokenizer.merge_rules
-        return None if found is None else cls(found.vocabulary, found.rules, whole=found.whole)
+        rules = tokenizer.merge_rules
+        return None if rules is None else cls(rules.vocabulary, rules.rules, whole=rules.whole)
 
     def characters(self, words: RaggedArray) -> RaggedArray:
         """Return the characters of words that are given as tokens."""

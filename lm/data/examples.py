@@ -107,11 +107,11 @@ class ExampleData(RowData[StoredExamples]):
         split, numbers = self._validation, {label: number for number, label in enumerate(labels)}
         if split.labels is None:
             return []
-        found, count = [], min(limit, len(split))
+        prompts, count = [], min(limit, len(split))
         for place in (number * len(split) // count for number in range(count)):
             ids, learned = split.read(place)
-            found.append(LabelledPrompt(ids[1:-learned], numbers[split.labels[place]]))
-        return found
+            prompts.append(LabelledPrompt(ids[1:-learned], numbers[split.labels[place]]))
+        return prompts
 
     def describe_batch_size(self) -> str:
         """Describe the batch size."""
@@ -139,10 +139,10 @@ class ExampleData(RowData[StoredExamples]):
 
 def _refuse_long_completions(examples: StoredExamples, context: int) -> None:
     """Raise InputError for the first completion that does not fit, with the number of others."""
-    found = np.flatnonzero(examples.records["learned"] > context)
-    if len(found):
-        record = examples.records[found[0]]
-        others = f", and {len(found) - 1:,} more are too long" if len(found) > 1 else ""
+    too_long = np.flatnonzero(examples.records["learned"] > context)
+    if len(too_long):
+        record = examples.records[too_long[0]]
+        others = f", and {len(too_long) - 1:,} more are too long" if len(too_long) > 1 else ""
         problem = completion_length_error(record["learned"], context=context)
         raise InputError(
             f"{examples.files[record['file']]}: line {record['line']}: {problem}{others}; leave it out, or use a "

@@ -91,18 +91,18 @@ class LabelledData(ExampleData):
 
     def warnings(self, *, parameters: int, epochs: float, patience: int | None) -> list[Advice]:  # noqa: ARG002
         """Warn about truncated texts, and about nearly as many labels as examples."""
-        found: list[Advice] = []
+        warnings: list[Advice] = []
         if self.n_truncated:
             too_long = f"{self.n_truncated:,} of {self.samples:,} texts are longer than the context"
-            found.append(Advice(f"{too_long}: their ends are left out", settings=["context_length"]))
+            warnings.append(Advice(f"{too_long}: their ends are left out", settings=["context_length"]))
         if self._are_decoded:
             decoded = "an earlier version prepared the examples, so labels are what the tokenizer decodes"
-            found.append(Advice(f"{decoded}: prepare the examples again"))
+            warnings.append(Advice(f"{decoded}: prepare the examples again"))
         if 2 * len(self._labels) > self.samples:
             many = f"{len(self._labels):,} labels for {self.samples:,} texts"
             few = "a classifier chooses among few; completions are for a model that writes them"
-            found.append(Advice(f"{many}: {few}"))
-        return found
+            warnings.append(Advice(f"{many}: {few}"))
+        return warnings
 
     def _make_batch(self, split: StoredExamples, numbers: Sequence[int]) -> Batch:
         rows, learned = zip(*map(split.read, numbers), strict=True)
@@ -126,10 +126,10 @@ def load_labels(folder: Path) -> tuple[str, ...]:
         )
     splits = [open_examples(folder, split) for split in SPLITS]
     tokenizer = Tokenizer.load(folder / FILE_NAME)
-    found = sorted({label for examples in splits for label in _read_labels(examples, tokenizer)})
-    if len(found) < 2:
-        raise UsageError(f"all examples have the same label, {found[0]!r}: a classifier needs two or more")
-    return tuple(found)
+    labels = sorted({label for examples in splits for label in _read_labels(examples, tokenizer)})
+    if len(labels) < 2:
+        raise UsageError(f"all examples have the same label, {labels[0]!r}: a classifier needs two or more")
+    return tuple(labels)
 
 
 def find_label_completions(folder: Path) -> tuple[str, ...]:
@@ -143,16 +143,16 @@ def find_label_completions(folder: Path) -> tuple[str, ...]:
     """
     if not 2 <= (read_manifest(folder).labels or 0) <= _MAX_LABELS:
         return ()
-    examples, found = 0, set[str]()
+    examples, distinct = 0, set[str]()
     for split in (open_examples(folder, name) for name in SPLITS):
         assert split.labels is not None
         labels, sizes = split.labels.tolist(), split.records["bytes"].tolist()
-        found |= {
+        distinct |= {
             label if size == len(label.encode()) else LABEL_DELIMITER + label
             for label, size in set(zip(labels, sizes, strict=True))
         }
         examples += len(split)
-    completions = tuple(sorted(found, key=parse_label))
+    completions = tuple(sorted(distinct, key=parse_label))
     is_seen_often = examples >= _MIN_EXAMPLES * len(completions)
     if not is_seen_often or max(len(parse_label(each).encode()) for each in completions) > _MAX_LABEL_BYTES:
         return ()
@@ -169,8 +169,8 @@ def read_completions(name: str) -> tuple[str, ...]:
     """
     files = find_text_files([name], DataConfig(supervised=True))
     with naming_no_setting():
-        found = {example.completion for file in files for example in file.examples()}
-    return tuple(sorted(found, key=parse_label))
+        completions = {example.completion for file in files for example in file.examples()}
+    return tuple(sorted(completions, key=parse_label))
 
 
 @dataclass(frozen=True)

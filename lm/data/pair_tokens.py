@@ -159,12 +159,12 @@ class FramedPairs:
 
 
 def _require_merges(side: SideName, tokenizer: Tokenizer) -> Merges:
-    if (found := Merges.from_tokenizer(tokenizer)) is None:
+    if (merges := Merges.from_tokenizer(tokenizer)) is None:
         raise UsageError(
             f"BPE dropout leaves out merges, and the {side} tokenizer has none: leave it out",
             settings=["bpe_dropout"],
         )
-    return found
+    return merges
 
 
 def _replace_too_long(too_long: NDArray[np.bool_], dropped: RaggedArray, plain: RaggedArray) -> RaggedArray:

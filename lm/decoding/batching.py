@@ -309,13 +309,13 @@ class SampleBatch:
     def _top_alternatives(self) -> list[Alternatives]:
         """The alternatives of each row, as many as its sample has."""
         counts = [sample.settings.alternatives for sample in self._samples]
-        found: list[Alternatives] = [()] * len(counts)
+        alternatives: list[Alternatives] = [()] * len(counts)
         rows = [row for row, count in enumerate(counts) if count]
         if rows:
             logits = self._logits if len(rows) == len(counts) else self._logits[rows]
             for row, best in zip(rows, top_alternatives(logits, max(counts)), strict=True):
-                found[row] = best[: counts[row]]
-        return found
+                alternatives[row] = best[: counts[row]]
+        return alternatives
 
     def _forced_tokens(self, chosen: Tensor) -> tuple[Tensor, Tensor]:
         """The sampled tokens, or the given first tokens of samples; and their log-probabilities."""

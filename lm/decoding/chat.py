@@ -79,8 +79,8 @@ class Chat:
     def __init__(self, generator: Generator, *, messages: Sequence[Message] = ()) -> None:
         """Start a conversation, or continue one that ends with the assistant; `generator` has model and settings."""
         self.generator, self.messages, self.dropped = generator, list(messages), 0
-        found, start = generator.tokenizer.chat_template, generator.tokenizer.start_token
-        self.template = ChatTemplate.plain(start_of_text=start) if found is None else found
+        template, start = generator.tokenizer.chat_template, generator.tokenizer.start_token
+        self.template = ChatTemplate.plain(start_of_text=start) if template is None else template
         self._ends = self.template.end_of_turn(generator.tokenizer)
         self._session: DecodeSession | None = None
         self._replies = 0

@@ -50,8 +50,8 @@ class FSDPStrategy(ParallelStrategy):
 
     def __call__(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """See `LossModule.forward`."""
-        found: tuple[Tensor, Tensor] = self.loss(batch)
-        return found
+        loss: tuple[Tensor, Tensor] = self.loss(batch)
+        return loss
 
     def accumulate(self, micro_batch: MicroBatch) -> AbstractContextManager[object]:
         """See `ParallelStrategy.accumulate`; gradients stay unsharded until they are synchronised."""

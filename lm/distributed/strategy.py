@@ -44,8 +44,8 @@ class ParallelStrategy:
 
     def __call__(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """See `LossModule.forward`."""
-        found: tuple[Tensor, Tensor] = self.loss(batch)
-        return found
+        loss: tuple[Tensor, Tensor] = self.loss(batch)
+        return loss
 
     def accumulate(self, micro_batch: MicroBatch) -> AbstractContextManager[object]:  # noqa: ARG002
         """Context of a micro-batch's backward pass: gradients are synchronised only at the last one of a batch."""
@@ -95,8 +95,8 @@ class DDPStrategy(ParallelStrategy):
 
     def __call__(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """See `LossModule.forward`."""
-        found: tuple[Tensor, Tensor] = self._parallel(batch)
-        return found
+        loss: tuple[Tensor, Tensor] = self._parallel(batch)
+        return loss
 
     def accumulate(self, micro_batch: MicroBatch) -> AbstractContextManager[object]:
         """See `ParallelStrategy.accumulate`."""

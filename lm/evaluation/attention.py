@@ -134,11 +134,11 @@ def compute_translation_attention(
         UsageError: there is no such language, or a text exceeds the learned positions.
     """
     tokens = [token for token in tokens if token < model.tokenizer.vocab_size]  # the others have no text
-    found = attention_maps.compute_translation_map(
+    attention_map = attention_maps.compute_translation_map(
         model.model, tokenizer=model.tokenizer, source_tokenizer=model.source_tokenizer, source=source, tokens=tokens,
         heads=heads, tags=_direction_tokens(model, to), unit=unit,
     )  # fmt: skip
-    return TextAttention(found, (source, model.tokenizer.decode(tokens)))
+    return TextAttention(attention_map, (source, model.tokenizer.decode(tokens)))
 
 
 def _direction_tokens(model: TranslationModel, to: str | None) -> list[SpecialToken]:

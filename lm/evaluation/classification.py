@@ -142,7 +142,7 @@ def evaluate_classifier(
     expected, predicted, rows = list[str](), list[str](), iter(examples)
     while chunk := list(islice(rows, _EXAMPLES_AT_ONCE)):
         expected += [example.label for example in chunk]
-        predicted += [found.label for found in classifier.classify(example.prompt for example in chunk)]
+        predicted += [prediction.label for prediction in classifier.classify(example.prompt for example in chunk)]
     if not expected:
         raise InputError("there are no labelled examples to score")
     return ClassificationScores.from_predictions(expected, predicted, known=classifier.labels)

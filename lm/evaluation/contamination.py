@@ -87,15 +87,15 @@ class ContaminationCheck:
         Args:
             names: of the files, in order.
         """
-        found: dict[int, tuple[float, str]] = {}
+        largest: dict[int, tuple[float, str]] = {}
         for run, folder in self._trained_on:
             for file, fraction in _notable_fractions(self._overlap, folder).items():
-                found[file] = max(found.get(file, (0.0, "")), (fraction, run))
+                largest[file] = max(largest.get(file, (0.0, "")), (fraction, run))
         said = [
             f"{names[file]}: {_percent(part)} was training text of {run}; measure it on text that it has not seen"
-            for file, (part, run) in list(found.items())[:_MAX_NAMED]
+            for file, (part, run) in list(largest.items())[:_MAX_NAMED]
         ]
-        others = len(found) - len(said)
+        others = len(largest) - len(said)
         return [*said, f"and {others:,} more files that were training text"] if others else said
 
 
@@ -110,14 +110,14 @@ def describe_seen_held_out(base: Path, folder: Path, tokenizer: Tokenizer) -> Ad
     overlap = TrainingOverlap(tokenizer)
     with contextlib.suppress(InputError):
         overlap.add_held_out(0, folder)
-    found = [
+    described = [
         (fraction, run)
         for run, trained_on in _find_data(load_training_data(base))
         for fraction in _notable_fractions(overlap, trained_on).values()
     ]
-    if not found:
+    if not described:
         return None
-    fraction, run = max(found)
+    fraction, run = max(described)
     seen = f"{_percent(fraction)} was training text of {run}"
     return Advice(
         f"the held-out text: {seen}, so the validation loss is too low; hold out other text", settings=["validation"]
@@ -138,7 +138,7 @@ def _notable_fractions(overlap: TrainingOverlap | None, folder: Path) -> dict[in
     if overlap is None:
         return {}
     with contextlib.suppress(InputError):
-        return {file: found.fraction for file, found in overlap.measure(folder).items() if found.is_notable}
+        return {file: measured.fraction for file, measured in overlap.measure(folder).items() if measured.is_notable}
     return {}
 
 

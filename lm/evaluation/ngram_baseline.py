@@ -48,8 +48,8 @@ def compute_bits_per_byte(train: TokenShards, held_out: TokenShards, *, vocab_si
     ids = train.read(0, min(len(train), _MAX_TOKENS))
     scored = held_out.read(0, min(len(held_out), _MAX_HELD_OUT))
     likely_bytes = held_out.bytes * len(scored) / len(held_out)
-    found = compute_ngram_surprisals(ids, scored, vocab_size=vocab_size, order=_ORDER)
-    return [float(nats.sum()) / math.log(2) / likely_bytes for nats in found]
+    surprisals = compute_ngram_surprisals(ids, scored, vocab_size=vocab_size, order=_ORDER)
+    return [float(nats.sum()) / math.log(2) / likely_bytes for nats in surprisals]
 
 
 def compute_ngram_surprisals(train: Ids, held_out: Ids, *, vocab_size: int, order: int) -> list[Floats]:
@@ -65,13 +65,13 @@ def compute_ngram_surprisals(train: Ids, held_out: Ids, *, vocab_size: int, orde
         (m,) nats for each order from 1, as far as the training text is long enough.
     """
     lower = np.full(len(held_out), 1 / vocab_size)
-    found, counted = [], list(_count_ngrams(train, held_out, vocab_size, order))
+    surprisals, counted = [], list(_count_ngrams(train, held_out, vocab_size, order))
     for grams, longer in zip(counted, [*counted[1:], None], strict=True):
-        found.append(-np.log(_interpolate(grams, grams.times, lower)))
+        surprisals.append(-np.log(_interpolate(grams, grams.times, lower)))
         if longer is not None:  # a shorter model is asked where the longer fails: it counts what a sequence follows
             followed = np.bincount(grams.train[longer.first], minlength=len(grams.times))
             lower = _interpolate(grams, followed.astype(np.float64), lower)
-    return found
+    return surprisals
 
 
 def _count_ngrams(train: Ids, held_out: Ids, vocab_size: int, order: int) -> Iterator[_NgramCounts]:

@@ -125,8 +125,8 @@ def score_pairs(
     numbers = length_batches(pairs.lengths(layout), tokens=batch_tokens, order=order)
     batches = (pairs.batch(rows, layout) for rows in numbers)
     scored = [np.zeros(0)] * len(pairs)
-    for rows, found in zip(numbers, score_batches(model, batches, parallel_map), strict=True):
-        for row, nats in zip(rows, found, strict=True):
+    for rows, losses in zip(numbers, score_batches(model, batches, parallel_map), strict=True):
+        for row, nats in zip(rows, losses, strict=True):
             scored[row] = nats
     return scored
 

@@ -98,8 +98,8 @@ def score_translations(
 
 
 def _plain_score(metric: Metric, hypotheses: Lines, references: Sequence[Lines]) -> TranslationScore:
-    found = metric.corpus_score(hypotheses, references)
-    return TranslationScore(found.name, found.score, None, None, str(metric.get_signature()))
+    score = metric.corpus_score(hypotheses, references)
+    return TranslationScore(score.name, score.score, None, None, str(metric.get_signature()))
 
 
 def compare_systems(
@@ -137,8 +137,8 @@ def _bootstrap(
     named: list[tuple[str, Lines]] = [(str(place), lines) for place, lines in enumerate(systems)]
     test = PairedTest(named, _build_metrics(config), references, test_type="bs", n_samples=config.resamples)
     signatures, results = test()
-    found = {metric: [one for one in results[metric] if isinstance(one, Result)] for metric in signatures}
-    return {metric: str(signature) for metric, signature in signatures.items()}, found
+    by_metric = {metric: [result for result in results[metric] if isinstance(result, Result)] for metric in signatures}
+    return {metric: str(signature) for metric, signature in signatures.items()}, by_metric
 
 
 def _comparison(metric: str, signature: str, first: Result, second: Result) -> SystemComparison:

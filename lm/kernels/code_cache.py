@@ -198,9 +198,9 @@ def write_file_list(dtypes: Sequence[str] = DTYPES) -> None:
     """List the files compiled for this processor, and the dtypes that they are complete for; delete damaged ones."""
     folder = code_folder()
     folder.mkdir(parents=True, exist_ok=True)
-    found = sorted(folder.rglob(f"*{SUFFIX}"))
-    intact = [path for path in found if has_valid_checksum(path)]
-    for path in {*found} - {*intact}:
+    paths = sorted(folder.rglob(f"*{SUFFIX}"))
+    intact = [path for path in paths if has_valid_checksum(path)]
+    for path in {*paths} - {*intact}:
         path.unlink(missing_ok=True)
     names = [path.relative_to(folder).as_posix() for path in intact]
     files.write_json(folder / _FILE_LIST, {"files": names, "dtypes": [*dtypes]})

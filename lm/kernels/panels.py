@@ -124,9 +124,9 @@ def _accumulate(builder: ir.IRBuilder, panel: Matrix, x: Matrix, n_blocks: ir.Va
                 for of_half, place in zip(weights, of_row, strict=True):
                     builder.store(add(builder, builder.load(place), of_half, read), place)
         for total, place in zip(itertools.chain(*totals), itertools.chain(*sums), strict=True):
-            found = builder.load(place)
-            found = builder.sitofp(found, ir.VectorType(FLOAT, LANES)) if panel.is_integer else found
-            builder.store(builder.fadd(builder.load(total), found), total)
+            loaded = builder.load(place)
+            loaded = builder.sitofp(loaded, ir.VectorType(FLOAT, LANES)) if panel.is_integer else loaded
+            builder.store(builder.fadd(builder.load(total), loaded), total)
     return [[builder.load(total) for total in of_row] for of_row in totals]
 
 

@@ -26,9 +26,9 @@ class ReplicatedMuon(Muon):
         begin = dist.get_rank() * each
         part = orthogonalise(matrices[begin : begin + each])
         padded = F.pad(part, (0, 0, 0, 0, 0, each - len(part))).contiguous()
-        found = [torch.empty_like(padded) for _ in range(dist.get_world_size())]
-        dist.all_gather(found, padded)
-        return torch.cat(found)[: len(matrices)]
+        gathered = [torch.empty_like(padded) for _ in range(dist.get_world_size())]
+        dist.all_gather(gathered, padded)
+        return torch.cat(gathered)[: len(matrices)]
 
 
 class ShardedMuon(Muon):
@@ -90,9 +90,9 @@ def _gather(shard: Tensor, parameter: DTensor, *, to: int) -> Tensor | None:
     rows = _rows_per_shard(parameter)
     padded = F.pad(shard, (0, 0, 0, rows - len(shard))).to(parameter.device_mesh.device_type)
     is_here = dist.get_rank() == to
-    found = [torch.empty_like(padded) for _ in range(dist.get_world_size())] if is_here else None
-    dist.gather(padded, found, dst=to)
-    return torch.cat(found)[: len(parameter)] if found is not None else None
+    gathered = [torch.empty_like(padded) for _ in range(dist.get_world_size())] if is_here else None
+    dist.gather(padded, gathered, dst=to)
+    return torch.cat(gathered)[: len(parameter)] if gathered is not None else None
 
 
 def _scatter(full: Tensor | None, parameter: DTensor, *, source: int) -> Tensor:

@@ -15,7 +15,7 @@ def list_runs(folder: str | None) -> dict[str, Any]:
     """Return the name of a folder, and its runs, those changed last at the end; the folder need not be there yet."""
     if folder is None:
         return {"folder": None, "runs": []}
-    found, _ = run_summaries.list_runs(Path(folder)) if Path(folder).is_dir() else ([], [])
+    summaries, _ = run_summaries.list_runs(Path(folder)) if Path(folder).is_dir() else ([], [])
     return {
         "folder": Path(folder).resolve().name,
         "runs": [
@@ -28,7 +28,7 @@ def list_runs(folder: str | None) -> dict[str, Any]:
                 "parameters": each.parameters,
                 "changed": each.modified_at,
             }
-            for each in found
+            for each in summaries
         ],
     }
 

@@ -221,18 +221,18 @@ def attention(
             "for one layer or head",
             param="text",
         )
-    found = compute_attention(model.loaded, text, target, unit="tokens", to=to).map
-    weights = found.weights
+    attention_map = compute_attention(model.loaded, text, target, unit="tokens", to=to).map
+    weights = attention_map.weights
     for name, value, count in (("layer", layer, weights.shape[0]), ("head", head, weights.shape[1])):
         if value is not None and value > count:
             raise invalid(f"{name} {value}: there are {count}", param=name)
     weights = weights[slice(None) if layer is None else slice(layer - 1, layer)]
     weights = weights[:, slice(None) if head is None else slice(head - 1, head)]
     return {
-        "kind": found.kind,
-        "queries": _axis(found.queries),
-        "keys": _axis(found.keys),
-        "is_causal": found.is_causal,
+        "kind": attention_map.kind,
+        "queries": _axis(attention_map.queries),
+        "keys": _axis(attention_map.keys),
+        "is_causal": attention_map.is_causal,
         "weights": np.round(weights.astype(np.float64), 4).tolist(),
     }
 
@@ -249,10 +249,10 @@ def translate(
     translator = Translator([translating], config, to=to)
     results = []
     for line in translator.translate(lines):
-        translations = [_translation(each) for each in line.translations]
+        translations = [_translation(hypothesis) for hypothesis in line.translations]
         if alignments:
-            for found, each in zip(translations, line.translations, strict=True):
-                found["alignment"] = _alignment(translating, line.source, each, to=to)
+            for translation, hypothesis in zip(translations, line.translations, strict=True):
+                translation["alignment"] = _alignment(translating, line.source, hypothesis, to=to)
         results.append({"source": line.source, "translations": translations, "left_out": line.left_out})
     return {"results": results}
 
@@ -274,14 +274,14 @@ def _alignment(
     is_blank = translation.finish_reason == "blank"
     if is_blank or not (model.model.decoder.attention_layers(cross=model.model.config.is_encoder_decoder)):
         return None
-    found = compute_translation_attention(model, source, translation.tokens, unit="words", to=to).map
+    attention_map = compute_translation_attention(model, source, translation.tokens, unit="words", to=to).map
     return {
-        "source": list(found.keys.labels),
-        "target": list(found.queries.labels),
-        "source_words": list(found.keys.words),
-        "target_words": list(found.queries.words),
-        "pairs": [list(pair) for pair in found.alignments()],
-        "weights": np.round(found.mean().astype(np.float64), 4).tolist(),
+        "source": list(attention_map.keys.labels),
+        "target": list(attention_map.queries.labels),
+        "source_words": list(attention_map.keys.words),
+        "target_words": list(attention_map.queries.words),
+        "pairs": [list(pair) for pair in attention_map.alignments()],
+        "weights": np.round(attention_map.mean().astype(np.float64), 4).tolist(),
     }
 
 

@@ -88,14 +88,14 @@ class ServedModel:
     def chat_template(self) -> ChatTemplate:
         """The chat template; ApiError if the model has none."""
         self.decoder  # noqa: B018 (raises the error for a model of another kind)
-        if (found := self.tokenizer.chat_template) is None:
+        if (template := self.tokenizer.chat_template) is None:
             raise invalid(
                 f"model {self.name!r} has no chat template, as it was not trained on conversations; use "
                 "/v1/completions",
                 param="model",
                 code="no_chat_template",
             )
-        return found
+        return template
 
     @cached_property
     def end_of_turn(self) -> tuple[int, ...]:
@@ -135,14 +135,16 @@ class ServedModel:
         settings, model = config.replace(seed=0), self.decoder
         key, ends = (settings, is_chat), self.end_of_turn if is_chat else ()
         with self._lock:
-            found = self._generators.pop(key, None)
-            if found is None:
+            generator = self._generators.pop(key, None)
+            if generator is None:
                 supervised = self.loaded.config.data.supervised
-                found = Generator(model, self.tokenizer, settings, follows_examples=supervised, further_stop_ids=ends)
-            self._generators[key] = found
+                generator = Generator(
+                    model, self.tokenizer, settings, follows_examples=supervised, further_stop_ids=ends
+                )
+            self._generators[key] = generator
             if len(self._generators) > _MAX_GENERATORS:
                 self._generators.popitem(last=False)
-            return found
+            return generator
 
     def normalize(self, text: str) -> str:
         """Normalise a text as the training data were."""

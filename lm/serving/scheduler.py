@@ -388,8 +388,8 @@ class Scheduler:
                 to_heal.setdefault(id(completion.sampler), []).append(completion)
         for same in to_heal.values():
             generator, endings = same[0].generator, [each.ending for each in same if each.ending is not None]
-            found = heal_prompts(DecodeSession(self._plan), endings, generator.tokenizer, same[0].sampler)
-            for completion, healed in zip(same, found, strict=True):
+            healed_prompts = heal_prompts(DecodeSession(self._plan), endings, generator.tokenizer, same[0].sampler)
+            for completion, healed in zip(same, healed_prompts, strict=True):
                 completion.healed = healed
         requests: list[Request] = []
         for completion in group:

@@ -141,13 +141,13 @@ def is_conversation_line(line: bytes) -> bool:
 
 
 def _parse_conversation(row: Row) -> Conversation:
-    found = [field for field in CONVERSATION_FIELDS if row.values.get(field) is not None]
-    if not found:
+    fields = [field for field in CONVERSATION_FIELDS if row.values.get(field) is not None]
+    if not fields:
         hint = options.did_you_mean("messages", row.values)
         raise InputError(f"{row.where}: no field 'messages'{hint}; it has {list_fields(row.values)}")
-    if len(found) == 2:
+    if len(fields) == 2:
         raise InputError(f"{row.where}: has 'messages' and 'conversations'; give one of them")
-    messages = _parse_messages(row.values[found[0]], found[0], row.where)
+    messages = _parse_messages(row.values[fields[0]], fields[0], row.where)
     return Conversation(_check_turns(messages, row.where, is_complete=True), row.number)
 
 

@@ -101,14 +101,14 @@ def compute_tree_positions(heads: Sequence[int]) -> TreePositions:
         (words, 3): depth, preorder number, and the end of the interval of its subtree.
     """
     order = _preorder(heads)
-    found = np.zeros((len(heads) + 1, 3), dtype=np.int64)
-    found[0, 0] = -1
+    positions = np.zeros((len(heads) + 1, 3), dtype=np.int64)
+    positions[0, 0] = -1
     for number, word in enumerate(order):
-        found[word] = found[heads[word - 1], 0] + 1, number, number + 1
+        positions[word] = positions[heads[word - 1], 0] + 1, number, number + 1
     for word in reversed(order):
         above = heads[word - 1]
-        found[above, 2] = max(found[above, 2], found[word, 2])
-    return found[1:]
+        positions[above, 2] = max(positions[above, 2], positions[word, 2])
+    return positions[1:]
 
 
 def _preorder(heads: Sequence[int]) -> list[int]:
@@ -116,12 +116,12 @@ def _preorder(heads: Sequence[int]) -> list[int]:
     below: list[list[int]] = [[] for _ in range(len(heads) + 1)]
     for word, head in enumerate(heads, 1):
         below[head].append(word)
-    found, waiting = [], below[0]
+    order, waiting = [], below[0]
     while waiting:
         word = waiting.pop()
-        found.append(word)
+        order.append(word)
         waiting += reversed(below[word])
-    return found
+    return order
 
 
 def _find_cycle(heads: Sequence[int], word: int) -> list[int]:

@@ -207,8 +207,8 @@ def _split_row_groups(file: TextFile, size: int) -> list[FileRange] | None:
     """Group consecutive row groups into ranges of at least `size` bytes; None if there is only one range."""
     sizes = parquet.read_row_group_sizes(file.path, name=file.name)
     groups = group_by_size(range(len(sizes)), lambda group: sizes[group], limit=size)
-    found = [FileRange(group[0], group[-1] + 1) for group in groups]
-    return found if len(found) > 1 else None
+    ranges = [FileRange(group[0], group[-1] + 1) for group in groups]
+    return ranges if len(ranges) > 1 else None
 
 
 def _find_document_ends(path: Path, document_end: re.Pattern[bytes], size: int, *, longest: int) -> Iterator[int]:
@@ -217,9 +217,9 @@ def _find_document_ends(path: Path, document_end: re.Pattern[bytes], size: int, 
     Matches of `document_end` have at most `longest` bytes.
     """
     total, end = path.stat().st_size, 0
-    while (found := _find_end_after(path, document_end, end + size, longest)) is not None and found < total:
-        yield found
-        end = found
+    while (next_end := _find_end_after(path, document_end, end + size, longest)) is not None and next_end < total:
+        yield next_end
+        end = next_end
 
 
 def _find_end_after(path: Path, pattern: re.Pattern[bytes], place: int, longest: int) -> int | None:
@@ -229,8 +229,8 @@ def _find_end_after(path: Path, pattern: re.Pattern[bytes], place: int, longest:
         stream.seek(place)
         while block := stream.read(_BLOCK_BYTES):
             data = kept + block
-            if found := pattern.search(data):
-                return place + found.end()
+            if match := pattern.search(data):
+                return place + match.end()
             kept = data[-longest:]
             place += len(data) - len(kept)
     return None

@@ -178,10 +178,10 @@ class TextFile:
         wanted, names = self.data.field, self.field_names
         if self.is_table and names:
             return rows.find_text_field(names, wanted, file=self.name)
-        found = rows.guess_text_field(names, wanted) or wanted  # a row without the field is refused by itself
-        if found is None and names:
+        field = rows.guess_text_field(names, wanted) or wanted  # a row without the field is refused by itself
+        if field is None and names:
             rows.raise_unclear_field(names, file=self.name)
-        return found or FIELD
+        return field or FIELD
 
     @cached_property
     def label_fields(self) -> tuple[str, str] | None:
@@ -325,19 +325,19 @@ class TextFile:
                 for block in read_blocks(self.path, None, BLOCK_BYTES, name=self.name):
                     on_block(block)
             groups = None if file_range is None else range(file_range.start, file_range.stop)
-            found = parquet.read_rows(self.path, fields, name=self.name, groups=groups)
+            parsed = parquet.read_rows(self.path, fields, name=self.name, groups=groups)
         else:
             text = self.text(on_block, file_range, changes)
             if self.format == "json":
-                found = json_lines.parse_array(text, name=self.name, example=example, on_malformed=on_malformed)
+                parsed = json_lines.parse_array(text, name=self.name, example=example, on_malformed=on_malformed)
             elif self.is_table:
                 kind: csv_tsv.Kind = "csv" if self.format == "csv" else "tsv"
-                found = csv_tsv.parse_rows(
+                parsed = csv_tsv.parse_rows(
                     text, name=self.name, kind=kind, header=self._has_header, on_malformed=on_malformed
                 )
             else:
-                found = json_lines.parse_rows(text, name=self.name, example=example, on_malformed=on_malformed)
-        return found if self.data.keep_line_ends else rows.normalize_rows(found, changes)
+                parsed = json_lines.parse_rows(text, name=self.name, example=example, on_malformed=on_malformed)
+        return parsed if self.data.keep_line_ends else rows.normalize_rows(parsed, changes)
 
     def documents(
         self,
@@ -353,8 +353,8 @@ class TextFile:
         if self.holds_conversations:
             return (conversation.text for conversation in self.conversations(on_block, file_range, changes))
         line = json_lines.example_document_line(self.text_field)
-        found = self.rows([self.text_field], example=line, on_block=on_block, file_range=file_range, changes=changes)
-        return rows.read_texts(found, self.text_field, on_malformed=self.on_malformed(changes))
+        parsed = self.rows([self.text_field], example=line, on_block=on_block, file_range=file_range, changes=changes)
+        return rows.read_texts(parsed, self.text_field, on_malformed=self.on_malformed(changes))
 
     def conversations(
         self,
@@ -368,10 +368,10 @@ class TextFile:
             InputError: a row is not a conversation.
         """
         example = conversations.CONVERSATION_FORMAT
-        found = self.rows(
+        parsed = self.rows(
             CONVERSATION_FIELDS, example=example, on_block=on_block, file_range=file_range, changes=changes
         )
-        read = conversations.parse_conversations(found, on_malformed=self.on_malformed(changes))
+        read = conversations.parse_conversations(parsed, on_malformed=self.on_malformed(changes))
         return read if self.data.keep_line_ends else map(conversations.normalize_line_ends, read)
 
     def examples(self, on_block: BlockCallback | None = None, changes: TextChanges | None = None) -> Iterator[Example]:
@@ -382,8 +382,8 @@ class TextFile:
             UsageError: it isn't clear which fields hold text and label.
         """
         wanted = self.label_fields or examples.EXAMPLE_FIELDS
-        found = self.rows(wanted, example=examples.EXAMPLE_FORMAT, on_block=on_block, changes=changes)
-        return examples.parse_examples(found, self.label_fields, on_malformed=self.on_malformed(changes))
+        parsed = self.rows(wanted, example=examples.EXAMPLE_FORMAT, on_block=on_block, changes=changes)
+        return examples.parse_examples(parsed, self.label_fields, on_malformed=self.on_malformed(changes))
 
 
 class TextFiles(list[TextFile]):
@@ -441,8 +441,8 @@ def find_text_files(
     files: dict[Path, TextFile] = {}
     skipped: Counter[str] = Counter()
     for pattern in patterns:
-        for found in _resolve_pattern(pattern, data, reading, skipped):
-            files.setdefault(found.path.resolve(), dataclasses.replace(found, data=data, reading=reading))
+        for file in _resolve_pattern(pattern, data, reading, skipped):
+            files.setdefault(file.path.resolve(), dataclasses.replace(file, data=data, reading=reading))
     return TextFiles(files.values(), skipped)
 
 
@@ -452,11 +452,13 @@ def are_conversations(files: Sequence[TextFile]) -> bool:
     Raises:
         InputError: some do, and others don't.
     """
-    found = [file for file in files if file.supervised and file.holds_conversations]
-    if found and len(found) < len(files):
+    supervised = [file for file in files if file.supervised and file.holds_conversations]
+    if supervised and len(supervised) < len(files):
         other = next(file for file in files if not file.holds_conversations)
-        raise InputError(f"{found[0].name} holds conversations, and {other.name} does not; train on one kind at a time")
-    return bool(found)
+        raise InputError(
+            f"{supervised[0].name} holds conversations, and {other.name} does not; train on one kind at a time"
+        )
+    return bool(supervised)
 
 
 def select_readable(files: Sequence[TextFile]) -> TextFiles:
@@ -475,18 +477,20 @@ def _find_read_error(file: TextFile) -> UnreadableError | None:
     return None
 
 
-def drop_unreadable(files: Sequence[TextFile], found: Sequence[F | UnreadableError]) -> list[tuple[TextFile, F]]:
+def drop_unreadable(files: Sequence[TextFile], results: Sequence[F | UnreadableError]) -> list[tuple[TextFile, F]]:
     """Pair files with their results, and drop those whose result is an error if `skip_unreadable` allows it.
 
     Raises:
         UnreadableError: files are unreadable and must not be skipped, or none is left; it names up to ten.
     """
-    wrong = [one for one in found if isinstance(one, UnreadableError)]
-    kept = [(file, one) for file, one in zip(files, found, strict=True) if not isinstance(one, UnreadableError)]
+    wrong = [result for result in results if isinstance(result, UnreadableError)]
+    kept = [
+        (file, result) for file, result in zip(files, results, strict=True) if not isinstance(result, UnreadableError)
+    ]
     if not wrong:
         return kept
     can_skip = any(file.reading.skip_unreadable for file in files)
-    names = [file.name for file, one in zip(files, found, strict=True) if isinstance(one, UnreadableError)]
+    names = [file.name for file, result in zip(files, results, strict=True) if isinstance(result, UnreadableError)]
     more = f" and {len(names) - _NAMED_UNREADABLE:,} more" if len(names) > _NAMED_UNREADABLE else ""
     named = f"{len(names):,} of {len(files):,} files cannot be read: {', '.join(names[:_NAMED_UNREADABLE])}{more}"
     if can_skip and kept:

@@ -107,8 +107,8 @@ class _TextBuffer:
     def skip(self, pattern: re.Pattern[str]) -> None:
         """Advance past a match of a pattern."""
         while True:
-            found = pattern.match(self._text, self.position)
-            self.position = found.end() if found else self.position
+            match = pattern.match(self._text, self.position)
+            self.position = match.end() if match else self.position
             if self.position < len(self._text) or not self._read(1):
                 return
 

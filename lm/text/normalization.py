@@ -122,13 +122,13 @@ class GutenbergStripper:
     def feed(self, text: str, *, is_last: bool) -> str:
         """Return the book text that is complete with this block; its line ends are LF."""
         self._pending += text
-        found = []
+        kept = []
         while marker := (_END if self._is_inside else _START).search(self._pending):
             if self._is_inside:
-                found.append(self._pending[: marker.start()])
+                kept.append(self._pending[: marker.start()])
             self._pending, self._is_inside = self._pending[marker.end() :], not self._is_inside
         certain = len(self._pending) if is_last else max(0, len(self._pending) - _MAX_MARKER)
         if self._is_inside:
-            found.append(self._pending[:certain])
+            kept.append(self._pending[:certain])
         self._pending = self._pending[certain:]
-        return "".join(found)
+        return "".join(kept)

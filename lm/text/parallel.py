@@ -135,13 +135,15 @@ class ParallelText:
             yield SentencePair(source.strip(), target.strip(), line)
 
     def _tab_separated(self, lines: Iterator[str], changes: TextChanges | None) -> Iterator[SentencePair]:
-        found = (rows.Row(number, f"{self.name}: line {number}", {_LINE: line}) for number, line in enumerate(lines, 1))
-        return rows.parse_rows(found, _parse_tab_separated, on_malformed=self.source.on_malformed(changes))
+        parsed = (
+            rows.Row(number, f"{self.name}: line {number}", {_LINE: line}) for number, line in enumerate(lines, 1)
+        )
+        return rows.parse_rows(parsed, _parse_tab_separated, on_malformed=self.source.on_malformed(changes))
 
     def _in_rows(self, on_block: BlockCallback | None, changes: TextChanges | None) -> Iterator[SentencePair]:
         example = '{"%s": …, "%s": …}' % self.fields  # noqa: UP031
-        found = self.source.rows(self.fields, example=example, on_block=on_block, changes=changes)
-        return rows.parse_rows(found, self._parse_row, on_malformed=self.source.on_malformed(changes))
+        parsed = self.source.rows(self.fields, example=example, on_block=on_block, changes=changes)
+        return rows.parse_rows(parsed, self._parse_row, on_malformed=self.source.on_malformed(changes))
 
     def _parse_row(self, row: rows.Row) -> SentencePair:
         for field, setting in zip(self.fields, ("source_field", "target_field"), strict=True):

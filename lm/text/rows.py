@@ -94,8 +94,8 @@ def find_dialogue_fields(names: Sequence[str]) -> tuple[str, str] | None:
 
 def _refuse_dialogue(names: Sequence[str], *, file: str) -> None:
     """Raise UsageError if two columns hold prompts and responses, with both ways to train on them."""
-    if (found := find_dialogue_fields(names)) is not None:
-        prompt, response = found
+    if (fields := find_dialogue_fields(names)) is not None:
+        prompt, response = fields
         raise UsageError(
             f"{file}: rows have a prompt {prompt!r} and a response {response!r}: to learn the responses, name the "
             f"columns of supervised examples; to learn one column as text, name that alone; {_list_columns(names)}",

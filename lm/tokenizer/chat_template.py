@@ -275,18 +275,18 @@ def write_chat_template(folder: Path, template: ChatTemplate) -> None:
     files.replace_text(folder / CONFIG_FILE, text + "\n")
 
 
-def _choose_template(found: object) -> str | None:
+def _choose_template(template: object) -> str | None:
     """Return a template, or the default one of several with names."""
-    if isinstance(found, list):
-        named = {one.get("name"): one.get("template") for one in found if isinstance(one, dict)}
-        found = named.get("default")
-    return found if isinstance(found, str) else None
+    if isinstance(template, list):
+        named = {one.get("name"): one.get("template") for one in template if isinstance(one, dict)}
+        template = named.get("default")
+    return template if isinstance(template, str) else None
 
 
 def _spelling(token: object) -> str | None:
     """Return how a token is spelled, given its name or an object with it."""
-    found = token.get("content") if isinstance(token, dict) else token
-    return found if isinstance(found, str) else None
+    content = token.get("content") if isinstance(token, dict) else token
+    return content if isinstance(content, str) else None
 
 
 def _mark(message: Message) -> Message:
@@ -349,8 +349,10 @@ def _encode_hidden(tokenizer: TokenEncoder, text: str) -> _Encoded:
     start = 0
     for part in re.split(f"({'|'.join(map(re.escape, names))})", text):
         kept = [place for place, letter in enumerate(part, start) if letter != _HIDDEN]
-        found = tokenizer.encode_with_offsets(part.replace(_HIDDEN, ""), parse_special=_HIDDEN not in part)
-        ids += found[0]
-        offsets += [(kept[first], kept[last - 1] + 1) if first < last else (start, start) for first, last in found[1]]
+        encoding = tokenizer.encode_with_offsets(part.replace(_HIDDEN, ""), parse_special=_HIDDEN not in part)
+        ids += encoding[0]
+        offsets += [
+            (kept[first], kept[last - 1] + 1) if first < last else (start, start) for first, last in encoding[1]
+        ]
         start += len(part)
     return _Encoded(ids, offsets)

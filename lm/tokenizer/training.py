@@ -213,8 +213,8 @@ def load_or_train(
     path = cache_root() / "tokenizers" / f"{hashlib.sha256(json.dumps(depends).encode()).hexdigest()[:32]}.json"
     if not path.is_file():
         check_cache()
-    elif (found := _load_verified(path)) is not None:
-        return found
+    elif (tokenizer := _load_verified(path)) is not None:
+        return tokenizer
     trained = train(texts(), config, corpus_bytes=corpus_bytes, special_tokens=special_tokens, unknown=unknown)
     path.with_suffix(_CHECKSUM).unlink(missing_ok=True)
     trained.tokenizer.save(path)

@@ -281,7 +281,7 @@ class PairCorpus:
     def text_bytes(self, config: RunConfig) -> int:
         """Return the UTF-8 bytes of both sides, without separate validation files: from sizes, or by reading."""
         known = total_text_bytes(file for text in self.files(config) for file in text.files)
-        return sum(found.bytes for found in self.survey(config).texts) if known is None else known
+        return sum(summary.bytes for summary in self.survey(config).texts) if known is None else known
 
     def survey(self, config: RunConfig) -> ParallelCorpus:
         """Return the result of reading the files, which is cached."""

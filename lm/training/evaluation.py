@@ -222,14 +222,14 @@ def _translate_locally(run: Run, references: Sequence[ReferenceTranslation]) -> 
     """Translate greedily on this rank, each into the language of its tag."""
     model = _translation_model(run)
     sources = [each._replace(target="") for each in references]
-    found: dict[ReferenceTranslation, str] = {}
+    translations: dict[ReferenceTranslation, str] = {}
     for tag in dict.fromkeys(source.tag for source in sources):
         mine = [source for source in sources if source.tag == tag]
         translator = Translator([model], TranslationConfig(beam=1), to=None if tag is None else tag.language)
         heads = None if mine[0].heads is None else (source.heads or () for source in mine)
         lines = translator.translate((source.source for source in mine), heads=heads)
-        found |= {source: line.translations[0].text for source, line in zip(mine, lines, strict=True)}
-    return [found[source] for source in sources]
+        translations |= {source: line.translations[0].text for source, line in zip(mine, lines, strict=True)}
+    return [translations[source] for source in sources]
 
 
 def _update_best(run: Run, loss: float, bleu: float | None) -> bool:
@@ -300,13 +300,13 @@ def _yield_samples(run: Run) -> Iterator[Sample | TrainingWarning]:
 
 def _sample_prompts(run: Run, prompts: Sequence[str]) -> list[tuple[str, str, str | None]]:
     """Return (prompt, output, error) of each prompt."""
-    found: list[tuple[str, str, str | None]] = []
+    watched: list[tuple[str, str, str | None]] = []
     for prompt in prompts:
         try:
-            found.append((prompt, _sample_prompt(run, prompt), None))
+            watched.append((prompt, _sample_prompt(run, prompt), None))
         except Exception as error:  # a failed sample must not stop training
-            found.append((prompt, "", str(error) or type(error).__name__))
-    return found
+            watched.append((prompt, "", str(error) or type(error).__name__))
+    return watched
 
 
 def _sample_prompt(run: Run, prompt: str) -> str:

@@ -27,10 +27,10 @@ class BatchPrefetcher:
         key = consumed, fraction
         if self._next is None or self._next[0] != key:
             self._next = key, self._submit(key)
-        found = self._next[1].result()
-        following = consumed + found.rows, next_fraction
+        prefetched = self._next[1].result()
+        following = consumed + prefetched.rows, next_fraction
         self._next = following, self._submit(following)
-        return found
+        return prefetched
 
     def discard(self) -> None:
         """Discard the prefetched batch, because the data have changed."""

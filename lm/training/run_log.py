@@ -138,13 +138,13 @@ class RunLog:
 
     def last_validation_loss(self, step: int) -> float | None:
         """Return the validation loss of the last evaluation up to a step; None without one."""
-        name, found = VALIDATION_LOSS, None
+        name, loss = VALIDATION_LOSS, None
         for line in read_lines(self.metrics) if self.metrics.is_file() else []:
             with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError):
                 entry = json.loads(line)
                 if name in entry and entry_step(entry) <= step:
-                    found = float(entry[name])
-        return found
+                    loss = float(entry[name])
+        return loss
 
     def truncate(self, step: int, *, evaluation_due: bool = False) -> None:
         """Remove entries after `step`, so that the log of a resumed run looks uninterrupted.

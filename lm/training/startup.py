@@ -200,16 +200,16 @@ def resume_run(
     with locked(lock):
         checkpoint.clean_up(folder)
         RunLog(folder).restore_backup()
-        found = run_folder.find_checkpoint(path, which="last")
-        run_folder.verify_checkpoint(found)
-        before = config = run_folder.load_config(found)
-        _refuse_edited(folder, found, config)
-        plan, state = _require_plan(config, found), _drop_missing_best(folder, run_folder.load_state(found))
-        if state.best_step is not None and found == run_folder.find_checkpoint(folder, which="last"):
+        last = run_folder.find_checkpoint(path, which="last")
+        run_folder.verify_checkpoint(last)
+        before = config = run_folder.load_config(last)
+        _refuse_edited(folder, last, config)
+        plan, state = _require_plan(config, last), _drop_missing_best(folder, run_folder.load_state(last))
+        if state.best_step is not None and last == run_folder.find_checkpoint(folder, which="last"):
             checkpoint.set_pointer(run_folder.checkpoint_folder(folder, state.best_step), "best")
         plan = _relocate_data(plan, data, run=folder)
         opened = open_data(Path(plan.data), config)
-        source, by, overfit = found, "resume", None
+        source, by, overfit = last, "resume", None
         if longer is not None:
             chosen_by = RunLog(folder).last_reason("model.dropout")
             config, plan = continued_training.extend_run(
@@ -221,13 +221,13 @@ def resume_run(
             source = run_folder.checkpoint_folder(folder, overfit.step)
             run_folder.verify_checkpoint(source)
             state = dataclasses.replace(state, evaluation_due=False)
-            by = f"extended from the weights of {source.name}, as {found.name} has overfit"
+            by = f"extended from the weights of {source.name}, as {last.name} has overfit"
         parts = {name: dataclasses.replace(getattr(config, name), **fields) for name, fields in changed.items()}
         config = dataclasses.replace(config, **parts)
         _refuse_finished(folder, plan, state, is_longer=longer is not None)
         config = dataclasses.replace(config, plan=_fit_plan_to_world(world, plan))
         other_branch = run_folder.checkpoints_after(folder, state.step)
-        corpus = TrainingCorpus(Path(plan.data), *checkpoint.load_tokenizers(found))
+        corpus = TrainingCorpus(Path(plan.data), *checkpoint.load_tokenizers(last))
         setup = RunSetup(folder, config, state, corpus, spent, checkpoint=source)
         run = _build_run(
             world.broadcast(setup),
@@ -236,7 +236,7 @@ def resume_run(
             lock=lock,
             weights=load_tensors(source / run_folder.MODEL),
             optimizer=load_tensors(source / run_folder.OPTIMIZER),
-            base=load_tensors(link_base_weights(folder, find_base_weights(found, config))) if config.lora else None,
+            base=load_tensors(link_base_weights(folder, find_base_weights(last, config))) if config.lora else None,
             clock=clock,
         )
         run.log.log_changes(state.step, before, config, by=by)
@@ -299,11 +299,11 @@ def _build_run(
     return run
 
 
-def _require_plan(config: RunConfig, found: Path) -> RunPlan:
+def _require_plan(config: RunConfig, checkpoint: Path) -> RunPlan:
     """Return the plan of a run; InputError if it has none, like an average of checkpoints."""
     if config.plan is None:
         wrong = "has no plan, so this run cannot be resumed; start a new one from its weights"
-        raise InputError(f"{found / run_folder.CONFIG}: {wrong}", settings=("from_run",))
+        raise InputError(f"{checkpoint / run_folder.CONFIG}: {wrong}", settings=("from_run",))
     return config.plan
 
 
@@ -358,13 +358,16 @@ def _drop_missing_best(run: Path, state: TrainingState) -> TrainingState:
     return dataclasses.replace(state, best_loss=None, best_bleu=None, best_step=None)
 
 
-def _refuse_edited(run: Path, found: Path, config: RunConfig) -> None:
+def _refuse_edited(run: Path, checkpoint: Path, config: RunConfig) -> None:
     """Raise InputError if the config in the run folder differs from that of the checkpoint.
 
     Length and hardware may differ: a resumed run writes them before its first checkpoint. With the length, schedule and
     dropout may change.
     """
-    path, restore = run / run_folder.CONFIG, f"restore it: cp {found / run_folder.CONFIG} {run / run_folder.CONFIG}"
+    path, restore = (
+        run / run_folder.CONFIG,
+        f"restore it: cp {checkpoint / run_folder.CONFIG} {run / run_folder.CONFIG}",
+    )
     if not path.exists():
         return
     try:

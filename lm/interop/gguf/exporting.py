@@ -60,10 +60,10 @@ def export_gguf(run: Path, path: Path, *, number_type: ExportDtype = "float32") 
         UsageError: llama.cpp has no such model or tokenizer.
     """
     package = _import_gguf()
-    found = run_folder.find_checkpoint(run)
-    config = run_folder.load_config(found).model
+    folder = run_folder.find_checkpoint(run)
+    config = run_folder.load_config(folder).model
     architecture = find_architecture(config)
-    vocabulary = build_vocabulary(checkpoint.load_tokenizers(found)[0], config.vocab_size)
+    vocabulary = build_vocabulary(checkpoint.load_tokenizers(folder)[0], config.vocab_size)
     with files.atomic_new_file(path) as fresh:
         writer = package.GGUFWriter(fresh, architecture.model_type)
         about = {"general.type": "model", "general.name": path.stem, "general.file_type": _FILE_TYPES[number_type]}
@@ -71,7 +71,7 @@ def export_gguf(run: Path, path: Path, *, number_type: ExportDtype = "float32") 
             about["general.quantization_version"] = _QUANTIZATION_VERSION
         for key, value in {**about, **build_metadata(config, architecture), **vocabulary.settings}.items():
             _add_metadata(writer, key, value)
-        for name, tensor in name_tensors(checkpoint.load_weights(found), config, architecture):
+        for name, tensor in name_tensors(checkpoint.load_weights(folder), config, architecture):
             is_exact = name == _weight_name(architecture.outer.get("embedding.positions"))
             numbers, kind = _encode_tensor(tensor, "float32" if is_exact else number_type, package)
             writer.add_tensor(name, numbers, raw_dtype=kind)

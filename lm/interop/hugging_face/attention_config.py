@@ -81,13 +81,13 @@ def _is_number(value: Any) -> bool:  # noqa: ANN401 (whatever is there)
 
 
 def _read_scaling(given: Mapping[str, Any], kind: str, context_length: int) -> dict[str, Any]:
-    found = {f"rope_{ours}": given[theirs] for theirs, ours in _SCALING_KEYS[kind].items()}
-    if "rope_context" in found:
-        found["rope_context"] = found["rope_context"] or context_length
-    if kind == "yarn" and found["rope_temperature"] is None and all(given[name] for name in _OF_YARN):
+    fields = {f"rope_{ours}": given[theirs] for theirs, ours in _SCALING_KEYS[kind].items()}
+    if "rope_context" in fields:
+        fields["rope_context"] = fields["rope_context"] or context_length
+    if kind == "yarn" and fields["rope_temperature"] is None and all(given[name] for name in _OF_YARN):
         of_keys, of_all = (1 + 0.1 * given[name] * math.log(max(1, given["factor"])) for name in _OF_YARN)
-        found["rope_temperature"] = of_keys / of_all
-    return found
+        fields["rope_temperature"] = of_keys / of_all
+    return fields
 
 
 def window_to_json(config: ModelConfig, windowed: WindowStyle) -> dict[str, Any]:

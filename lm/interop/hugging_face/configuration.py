@@ -138,11 +138,11 @@ def _named_family(values: Any, path: Path) -> Family:  # noqa: ANN401
         known = ", ".join(dict.fromkeys(family.model_type for family in FAMILIES))
         raise InputError(f"{path}: model_type {_shorten(values.get('model_type'))} is not one of {known}")
     architectures = values.get("architectures") or [families[0].architecture]
-    found = next((family for family in families if architectures == [family.architecture]), None)
-    if found is None:
+    named = next((family for family in families if architectures == [family.architecture]), None)
+    if named is None:
         known = " or ".join(f"[{family.architecture!r}]" for family in families)
         raise InputError(f"{path}: architectures {_shorten(architectures)} is not {known}")
-    return found
+    return named
 
 
 def _accepts_tokenizer(tokenizer: Tokenizer, family: Family) -> bool:

@@ -58,20 +58,20 @@ def export_hugging_face(run: Path, folder: Path) -> ExportedModel:
         InputError: the run is damaged, or the folder is not empty or cannot be created.
         UsageError: neither transformers nor the custom code supports the model.
     """
-    found = run_folder.find_checkpoint(run)
-    config = run_folder.load_config(found)
-    tokenizer, of_source = checkpoint.load_tokenizers(found)
+    source = run_folder.find_checkpoint(run)
+    config = run_folder.load_config(source)
+    tokenizer, of_source = checkpoint.load_tokenizers(source)
     family = find_family(config.model, tokenizer)
     try:
         with files.atomic_new_folder(folder) as fresh:
-            _write(fresh, found, config, family, of_source or tokenizer)
+            _write(fresh, source, config, family, of_source or tokenizer)
     except SafetensorError as error:
         raise InputError(f"{folder}: cannot be written ({error})") from None
     return ExportedModel(family, explain_family(config.model, family))
 
 
-def _write(folder: Path, found: Path, config: RunConfig, family: Family, tokenizer: Tokenizer) -> None:
-    weights = checkpoint.load_weights(found)
+def _write(folder: Path, source: Path, config: RunConfig, family: Family, tokenizer: Tokenizer) -> None:
+    weights = checkpoint.load_weights(source)
     ids, dtype = (
         special_token_ids(tokenizer, config.model),
         str(next(iter(weights.values())).dtype).removeprefix("torch."),
@@ -83,7 +83,7 @@ def _write(folder: Path, found: Path, config: RunConfig, family: Family, tokeniz
     if family.keeps_names:
         custom_code.copy_code(folder)
     save_tensors(dict(to_family_tensors(weights, config.model, family)), folder / WEIGHTS, metadata={"format": "pt"})
-    files.replace_text(folder / CARD, build_model_card(config, family, tokenizer, run_folder.load_state(found)))
+    files.replace_text(folder / CARD, build_model_card(config, family, tokenizer, run_folder.load_state(source)))
 
 
 def _generation_config(model: ModelConfig, tokenizer: Tokenizer) -> dict[str, Any]:

@@ -88,17 +88,17 @@ def _read_index(folder: Path) -> dict[str, TensorEntry]:
     places = index.get("weight_map") if isinstance(index, Mapping) else None
     if not isinstance(places, Mapping) or not all(isinstance(name, str) for name in places.values()):
         raise InputError(f"{path}: does not say which tensors are in which file (weight_map)")
-    found = {}
+    headers = {}
     for name in sorted(set(places.values())):
         if Path(name).name != name or not name.endswith(".safetensors"):
             raise InputError(f"{path}: {name!r} is no .safetensors file in this folder")
         if not (folder / name).is_file():
             raise InputError(f"{folder / name}: missing; get it again")
-        found[name] = read_tensor_header(folder / name)
-    missing = next((tensor for tensor, name in places.items() if tensor not in found[name]), None)
+        headers[name] = read_tensor_header(folder / name)
+    missing = next((tensor for tensor, name in places.items() if tensor not in headers[name]), None)
     if missing is not None:
         raise InputError(f"{folder / places[missing]}: has no tensor {missing!r}, which {INDEX} says it has")
-    return {tensor: found[name][tensor] for tensor, name in places.items()}
+    return {tensor: headers[name][tensor] for tensor, name in places.items()}
 
 
 def read_json(path: Path) -> Any:  # noqa: ANN401

@@ -122,7 +122,7 @@ def _check_layers(weights: Mapping[str, TensorEntry], model: ModelConfig, family
     """Raise InputError unless the weights have the configured number of layers, before such a model is built."""
     for block, field in ((family.block, "n_layers"), (family.encoder_block, "n_encoder_layers")):
         pattern = re.compile(re.escape(family.prefix + block).replace(r"\{\}", r"(\d+)"))
-        there = len({found[1] for name in weights if (found := pattern.match(name))}) if block else 0
+        there = len({match[1] for name in weights if (match := pattern.match(name))}) if block else 0
         if there != (layers := getattr(model, field)):
             key = next(setting.config_key for setting in family.settings if setting.model_field == field)
             raise InputError(f"{folder / CONFIG}: {key} is {layers:,}, but the weights are of {there:,} layers")

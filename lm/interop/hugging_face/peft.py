@@ -84,9 +84,9 @@ def export_adapters(run: Path, folder: Path) -> Family:
         InputError: the run is damaged, or the folder is not empty or cannot be created.
         UsageError: it has no adapters, or transformers has no such model.
     """
-    found = run_folder.find_checkpoint(run)
-    run_folder.verify_checkpoint(found, to_train=False)
-    config = run_folder.load_config(found)
+    source = run_folder.find_checkpoint(run)
+    run_folder.verify_checkpoint(source, to_train=False)
+    config = run_folder.load_config(source)
     if not config.lora:
         raise UsageError(f"{run}: has no adapters; export the whole model", settings=["to=huggingface"])
     if config.model.labels:
@@ -94,8 +94,8 @@ def export_adapters(run: Path, folder: Path) -> Family:
             f"{run}: has a head for its labels beside its adapters; export both in one model",
             settings=["to=huggingface"],
         )
-    family = find_family(config.model, checkpoint.load_tokenizers(found)[0])
-    saved = load_tensors(found / run_folder.MODEL)
+    family = find_family(config.model, checkpoint.load_tokenizers(source)[0])
+    saved = load_tensors(source / run_folder.MODEL)
     theirs = dict(_to_peft_layers(saved, config, family))
     try:
         with files.atomic_new_folder(folder) as fresh:
@@ -171,20 +171,20 @@ def import_adapters(folder: Path, base: Path, out: Path) -> Path:
     """
     run_folder.refuse_existing(out)
     settings = PeftConfig.read(folder)
-    found = run_folder.find_checkpoint(base)
-    run_folder.verify_checkpoint(found, to_train=False)
-    refuse_adapters(found)
-    config, (tokenizer, of_sources) = run_folder.load_config(found), checkpoint.load_tokenizers(found)
+    source = run_folder.find_checkpoint(base)
+    run_folder.verify_checkpoint(source, to_train=False)
+    refuse_adapters(source)
+    config, (tokenizer, of_sources) = run_folder.load_config(source), checkpoint.load_tokenizers(source)
     low = _from_peft_layers(folder, config.model, find_family(config.model, tokenizer), settings)
     rank = max(len(part.a) for parts in low.values() for part in parts)
     kinds = [kind for kind in LAYER_KINDS if low.keys() & _layers(config.model, LoraConfig(rank=1, on=kind)).keys()]
     lora = LoraConfig(rank=rank, on=",".join(kinds), alpha=settings.scale * rank, dropout=settings.dropout)
     (out / run_folder.CHECKPOINTS).mkdir(parents=True, exist_ok=True)
-    link_base(out, found)
-    run_folder.record_parent_run(out, found)
+    link_base(out, source)
+    run_folder.record_parent_run(out, source)
     return checkpoint.save_checkpoint(
         out,
-        config=with_base_hash(dataclasses.replace(config, plan=None, lora=lora), found),
+        config=with_base_hash(dataclasses.replace(config, plan=None, lora=lora), source),
         tokenizer=tokenizer,
         source_tokenizer=of_sources,
         model=_pad_to_rank(low, config.model, lora),
@@ -327,10 +327,10 @@ class PeftConfig:
 
 
 def _pattern(values: Mapping[str, Any], name: str, path: Path) -> Mapping[str, Any]:
-    found = values.get(name) or {}
-    if not isinstance(found, Mapping):
+    pattern = values.get(name) or {}
+    if not isinstance(pattern, Mapping):
         raise InputError(f"{path}: {name} must be names with numbers")
-    return found
+    return pattern
 
 
 def _number(value: Any, name: str, path: Path, *, least: float) -> float:  # noqa: ANN401 (whatever the file holds)

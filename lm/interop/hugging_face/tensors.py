@@ -49,9 +49,9 @@ def locate_tensor(name: str, rows: int, config: ModelConfig, family: Family) -> 
     if layer == _HEAD:
         return TensorPlacement((f"{family.head[0]}.{kind}",), "rows", (rows,))
     begin, part = family.prefix, _find_part(layer, family)
-    if found := _BLOCK_TENSOR.fullmatch(layer):
-        block = family.encoder_block if found[1] == "encoder" else family.block
-        begin += block.format(found[2])
+    if match := _BLOCK_TENSOR.fullmatch(layer):
+        block = family.encoder_block if match[1] == "encoder" else family.block
+        begin += block.format(match[2])
     names = tuple(f"{begin}{theirs}.{kind}" for theirs in part.names)
     heads = [count * config.d_head for count in (config.n_heads, config.n_kv_heads, config.n_kv_heads)]
     sizes = {1: [rows], 2: [rows // 2] * 2, 3: heads}[len(names)]
@@ -59,8 +59,8 @@ def locate_tensor(name: str, rows: int, config: ModelConfig, family: Family) -> 
 
 
 def _find_part(layer: str, family: Family) -> Part:
-    found = _BLOCK_TENSOR.fullmatch(layer)
-    return family.inner[found[3]] if found else Part((family.outer[layer],))
+    match = _BLOCK_TENSOR.fullmatch(layer)
+    return family.inner[match[3]] if match else Part((family.outer[layer],))
 
 
 def to_family_tensors(ours: Mapping[str, Tensor], config: ModelConfig, family: Family) -> Iterator[tuple[str, Tensor]]:

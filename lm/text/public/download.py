@@ -114,13 +114,13 @@ def _request(url: str, have: int) -> http.client.HTTPResponse | None:
 
 
 def _first_byte(response: http.client.HTTPResponse) -> int | None:
-    found = re.match(r"bytes (\d+)-", response.headers["Content-Range"] or "")
-    return int(found[1]) if found else None
+    match = re.match(r"bytes (\d+)-", response.headers["Content-Range"] or "")
+    return int(match[1]) if match else None
 
 
 def _total_bytes(refusal: urllib.error.HTTPError) -> int | None:
-    found = re.match(r"bytes \*/(\d+)", refusal.headers["Content-Range"] or "")
-    return int(found[1]) if found else None
+    match = re.match(r"bytes \*/(\d+)", refusal.headers["Content-Range"] or "")
+    return int(match[1]) if match else None
 
 
 def _read_blocks(response: http.client.HTTPResponse) -> Iterator[bytes]:

@@ -78,15 +78,15 @@ def _download(file: PublicFile, folder: Path, progress: ProgressCallback | None)
         if not part.stat().st_size:
             part.unlink()
         raise
-    found = sha256(part)
-    if expected not in (found, None):
+    checksum = sha256(part)
+    if expected not in (checksum, None):
         part.unlink()
         raise InputError(
-            f"{file.url}: not what was expected (sha256 {found}, not {expected}): damaged on the way, or changed at "
+            f"{file.url}: not what was expected (sha256 {checksum}, not {expected}): damaged on the way, or changed at "
             "its source; try again"
         )
     part.replace(path)
-    _record_hash(path, found)
+    _record_hash(path, checksum)
 
 
 def _expected_hash(name: str, published: str | None, folder: Path) -> tuple[str | None, Check]:
@@ -99,13 +99,13 @@ def _expected_hash(name: str, published: str | None, folder: Path) -> tuple[str 
 
 def _verify_hash(path: Path, expected: str | None) -> str:
     """Return the checksum of a file; InputError if it is not `expected`, recorded if that is None."""
-    found = sha256(path)
-    if expected not in (found, None):
+    checksum = sha256(path)
+    if expected not in (checksum, None):
         raise InputError(
-            f"{path}: not the file that was fetched (sha256 {found}, not {expected}); remove it to fetch it again"
+            f"{path}: not the file that was fetched (sha256 {checksum}, not {expected}); remove it to fetch it again"
         )
-    _record_hash(path, found)
-    return found
+    _record_hash(path, checksum)
+    return checksum
 
 
 def _read_hashes(folder: Path) -> dict[str, str]:

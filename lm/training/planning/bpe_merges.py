@@ -90,8 +90,8 @@ def _bits_per_byte(beginnings: Sequence[str], ends: Sequence[str], config: Token
     chunks = [text[start : start + _CHUNK] for text in beginnings for start in range(0, len(text), _CHUNK)]
     tokenizer = train(chunks, config, corpus_bytes=sum(map(_byte_length, chunks))).tokenizer
     seen, held_out = (np.concatenate(tokenizer.encode_batch(texts)).astype(np.int64) for texts in (chunks, ends))
-    found = compute_ngram_surprisals(seen, held_out, vocab_size=tokenizer.vocab_size, order=_NGRAM_ORDER)
-    bits = min(float(nats.sum()) for nats in found) / math.log(2)
+    surprisals = compute_ngram_surprisals(seen, held_out, vocab_size=tokenizer.vocab_size, order=_NGRAM_ORDER)
+    bits = min(float(nats.sum()) for nats in surprisals) / math.log(2)
     return bits / sum(map(_byte_length, ends)), tokenizer.vocab_size
 
 

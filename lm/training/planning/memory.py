@@ -179,14 +179,14 @@ def _sequence_bytes(config: RunConfig, *, dtype: str, device: torch.device) -> t
     layers, sides, training = config.model.n_layers, (1, 2), config.training
 
     def of_layer(*, recomputed: bool) -> tuple[dict[int, int], dict[int, int]]:
-        found = {
+        sizes = {
             (rows, n): _measure_activations(
                 config.model, rows=rows, layers=n, dtype=dtype, device=device, recomputed=recomputed
             )
             for rows in sides
             for n in sides
         }
-        return {n: found[n, 1] for n in sides}, {n: found[n, 2] - found[n, 1] for n in sides}
+        return {n: sizes[n, 1] for n in sides}, {n: sizes[n, 2] - sizes[n, 1] for n in sides}
 
     whole, layer = of_layer(recomputed=training.checkpoint_activations)
     total = {n: whole[n] + (layers - 1) * layer[n] for n in sides}

@@ -267,13 +267,13 @@ def choose_size(
     if pairs:
         fitting = partial(sizing.size_translation_model, in_one_stack=before.model.decoder_only)
     depth = None if resolution.reasons["preset"] == "default" else preset_depth(before.preset)
-    found = fitting(
+    size = fitting(
         seconds, flops_per_second=flops_per_second, text_bytes=text_bytes, kind=before.tokenizer.kind, depth=depth
     )
-    chosen = found.settings()
+    chosen = size.settings()
     if "budget" not in given["training"]:
         chosen["training"]["budget"] = before.training.budget
-    name = _preset_of_depth(before, found.depth, pairs=pairs)
+    name = _preset_of_depth(before, size.depth, pairs=pairs)
     config = build_run_config(name, {section: overlay(chosen.get(section, {}), given[section]) for section in SECTIONS})
     by_budget = {f"{section}.{name}": "budget" for section, values in chosen.items() for name in values}
     given_by = {name: by for name, by in resolution.reasons.items() if _is_fixed(name, given)}
@@ -359,14 +359,14 @@ def fit_to_speed(
             useful = count_useful_epochs(fraction) / epochs
             if useful < 1:
                 epochs, steps, tokens = epochs * useful, steps * useful, tokens * useful
-            found = _choose_text_regularisation(resolution, epochs, fraction, steps=steps, train_tokens=train_tokens)
-            resolution, r_drop = resolution.choose("epochs in the budget", found.settings()), found.r_drop
-            if found.batch_fraction < 1:
-                smaller = round(found.batch_fraction * (config.training.batch_tokens or 0))
+            chosen = _choose_text_regularisation(resolution, epochs, fraction, steps=steps, train_tokens=train_tokens)
+            resolution, r_drop = resolution.choose("epochs in the budget", chosen.settings()), chosen.r_drop
+            if chosen.batch_fraction < 1:
+                smaller = round(chosen.batch_fraction * (config.training.batch_tokens or 0))
                 resolution = resolution.choose("budget", {"training": {"batch_tokens": smaller}})
-            cost = found.forward_passes * batch_rows(resolution.config) / batch_rows(config)
+            cost = chosen.forward_passes * batch_rows(resolution.config) / batch_rows(config)
             steps, speed = steps / cost, dataclasses.replace(speed, step_seconds=speed.step_seconds * cost)
-            epochs, tokens = epochs / found.forward_passes, tokens / found.forward_passes
+            epochs, tokens = epochs / chosen.forward_passes, tokens / chosen.forward_passes
             max_steps = math.ceil(steps) if useful < 1 else None
     if resolution.is_regularised and steps < 10 * resolution.config.training.warmup_steps:
         resolution = resolution.choose("steps in the budget", {"training": {"warmup_steps": round(steps / 10)}})

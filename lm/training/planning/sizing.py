@@ -197,12 +197,12 @@ def _choose_size(
     if tokenizer != "bpe":
         vocab_size = _BYTE_VOCAB_SIZE
     flops = max(1.0, seconds) * flops_per_second
-    found = _size_for_flops(rules, vocab_size, flops, corpus_bytes, depth)
-    seen_bytes = rules.sides * found.tokens * _estimate_bytes_per_token(vocab_size)
+    largest = _size_for_flops(rules, vocab_size, flops, corpus_bytes, depth)
+    seen_bytes = rules.sides * largest.tokens * _estimate_bytes_per_token(vocab_size)
     is_seen_often = seen_bytes > rules.frequent_epochs * corpus_bytes
     if corpus_bytes < rules.short_corpus_bytes and is_seen_often and vocab_size > rules.frequent_vocab_size:
         return _size_for_flops(rules, rules.frequent_vocab_size, flops, corpus_bytes, depth)
-    return found
+    return largest
 
 
 def _size_for_flops(

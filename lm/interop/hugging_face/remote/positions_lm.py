@@ -93,8 +93,8 @@ def relative_buckets(distances: Tensor, *, is_causal: bool, farthest: int) -> Te
     far = (-distances).clamp(min=0) if is_causal else distances.abs()
     fraction = (far.clamp(min=single).float() / single).log() / math.log(farthest / single)
     logarithmic = (single + (fraction * (of_direction - single)).long()).clamp(max=of_direction - 1)
-    found = torch.where(far < single, far, logarithmic)
-    return found if is_causal else found + of_direction * (distances > 0)
+    bucket = torch.where(far < single, far, logarithmic)
+    return bucket if is_causal else bucket + of_direction * (distances > 0)
 
 
 class LMRelativePositions(nn.Module):
@@ -139,6 +139,6 @@ class LMRelativePositions(nn.Module):
                 * distances.abs()
             )
         if self.config.positions == "t5":
-            found = relative_buckets(distances, is_causal=self.is_causal, farthest=self.farthest)
-            bias = self.biases[found].movedim(-1, 0)
+            buckets = relative_buckets(distances, is_causal=self.is_causal, farthest=self.farthest)
+            bias = self.biases[buckets].movedim(-1, 0)
         return torch.where(allowed, bias.to(dtype), torch.finfo(dtype).min)
